@@ -1,0 +1,2 @@
+//! The `quire` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The CPU: the reference, and the fallback where there is no GPU.

@@ -1,0 +1,181 @@
+//! What a device must be able to do: a small set of operations over device tensors, over which every model is
+//! written once.
+//!
+//! One forward pass serves prefill, chunked prefill and decode alike: a [`Batch`] is a list of sequences with the
+//! number of new tokens of each, and attention reads keys and values through the block tables.
+
+pub mod cpu;
+
+use crate::error::Result;
+use crate::sampling::{SampleRow, Sampled};
+use crate::tensor::{DType, HostTensor};
+
+/// The tokens of one step, flattened over all scheduled sequences. `T` is the number of new tokens in the step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// `[T]` token ids.
+    pub tokens: Vec<u32>,
+    /// `[T]` position of each token in its sequence.
+    pub positions: Vec<u32>,
+    /// `[T]` where each token's key and value go: `block * block_size + offset`.
+    pub slots: Vec<u32>,
+    /// The sequences, in the order of their tokens.
+    pub spans: Vec<Span>,
+    /// Block tables of all sequences, one after the other.
+    pub blocks: Vec<u32>,
+    /// Rows (indices into `tokens`) whose logits are wanted, ascending.
+    pub logit_rows: Vec<u32>,
+}
+
+/// The part of a [`Batch`] that belongs to one sequence. Its new tokens are the last `len` of its `context` tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// First row of the sequence in `tokens`.
+    pub start: usize,
+    /// Number of new tokens.
+    pub len: usize,
+    /// Tokens in the cache once this step has run, the new ones included.
+    pub context: usize,
+    /// First entry of the sequence's block table in `blocks`; it has `ceil(context / block_size)` entries.
+    pub table: usize,
+}
+
+/// "Copy all of block `src` to block `dst`, in every layer": what copy-on-write asks of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockCopy {
+    /// Physical block read.
+    pub src: u32,
+    /// Physical block written.
+    pub dst: u32,
+}
+
+/// The shape of a KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayout {
+    /// Transformer layers.
+    pub layers: usize,
+    /// Key/value heads per layer.
+    pub heads: usize,
+    /// Elements per head.
+    pub head_dim: usize,
+    /// Tokens per block.
+    pub block_size: usize,
+    /// Element type of keys and values.
+    pub dtype: DType,
+}
+
+impl KvLayout {
+    /// Bytes that one block takes: keys and values of `block_size` tokens in every layer.
+    pub fn block_bytes(&self) -> usize {
+        2 * self.layers * self.heads * self.head_dim * self.block_size * self.dtype.size()
+    }
+}
+
+/// A function applied to each element of a projection's result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `max(x, 0)`
+    Relu,
+    /// `x * Phi(x)`, with the error function.
+    Gelu,
+    /// The tanh approximation of GELU (`gelu_new`, `gelu_pytorch_tanh`).
+    GeluTanh,
+    /// `x * sigmoid(x)`
+    Silu,
+}
+
+/// What one attention call needs to know beside its tensors.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention {
+    /// Which layer's part of the cache is read.
+    pub layer: usize,
+    /// Factor on the dot products, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// With `Some(w)` a position sees the last `w` positions, itself included; with `None` all before it.
+    pub window: Option<usize>,
+}
+
+/// A device. Operations are queued in order and cannot fail by themselves; what fails on the device is reported by
+/// [`Backend::sample`], the only operation that waits.
+///
+/// Shapes: `T` new tokens, `H` hidden size, `D` head size, `R` rows whose logits are wanted.
+pub trait Backend: Send + 'static {
+    /// An activation: a row-major matrix. Dropping it returns its memory to the backend.
+    type Tensor: Send;
+    /// A weight as it lies on the device. Cloning shares it.
+    type Weight: Clone + Send + Sync;
+    /// The pool of KV blocks.
+    type KvCache: Send;
+    /// A [`Batch`] on the device.
+    type Inputs;
+
+    /// Takes a weight to the device, keeping its element type.
+    fn weight(&self, tensor: HostTensor) -> Result<Self::Weight>;
+    /// Allocates a pool of `num_blocks` blocks.
+    fn kv_cache(&self, layout: KvLayout, num_blocks: usize) -> Result<Self::KvCache>;
+    /// Takes a step's inputs to the device.
+    fn upload(&self, batch: Batch) -> Self::Inputs;
+    /// Copies blocks within the cache. No block is the target of two copies, or the target of one and the source of
+    /// another.
+    fn copy_blocks(&self, cache: &mut Self::KvCache, copies: &[BlockCopy]);
+
+    /// `[T, H]`: row `tokens[t]` of `table` (`[vocab, H]`) for every new token.
+    fn embed_tokens(&self, table: &Self::Weight, inputs: &Self::Inputs) -> Self::Tensor;
+    /// Adds row `positions[t] + offset` of `table` to every row of `x`.
+    fn add_positions(&self, x: &mut Self::Tensor, table: &Self::Weight, offset: usize, inputs: &Self::Inputs);
+    /// `act(x weight^T + bias)`: `x [M, K]`, `weight [N, K]`, `bias [N]`, result `[M, N]`.
+    fn linear(
+        &self,
+        x: &Self::Tensor,
+        weight: &Self::Weight,
+        bias: Option<&Self::Weight>,
+        act: Option<Activation>,
+    ) -> Self::Tensor;
+    /// `residual += x weight^T + bias`.
+    fn linear_add(
+        &self,
+        residual: &mut Self::Tensor,
+        x: &Self::Tensor,
+        weight: &Self::Weight,
+        bias: Option<&Self::Weight>,
+    );
+    /// `gate = act(gate) * up`, elementwise.
+    fn gate(&self, gate: &mut Self::Tensor, up: &Self::Tensor, act: Activation);
+    /// Row-wise layer normalisation; without `weight` and `bias` the affine part is left out.
+    fn layer_norm(
+        &self,
+        x: &Self::Tensor,
+        weight: Option<&Self::Weight>,
+        bias: Option<&Self::Weight>,
+        eps: f32,
+    ) -> Self::Tensor;
+    /// Root-mean-square normalisation of each row.
+    fn rms_norm(&self, x: &Self::Tensor, weight: &Self::Weight, eps: f32) -> Self::Tensor;
+    /// Root-mean-square normalisation, in place, of each group of `D` elements (`weight [D]`): a row holds whole heads.
+    fn head_norm(&self, x: &mut Self::Tensor, weight: &Self::Weight, eps: f32);
+    /// Rotates each head of `x` in place by its position's angles (halves convention: element `i` pairs with
+    /// `i + D/2`). `table [positions, D]` holds in row `p` the `D/2` cosines, then the `D/2` sines.
+    fn rope(&self, x: &mut Self::Tensor, table: &Self::Weight, head_dim: usize, inputs: &Self::Inputs);
+    /// Writes the new tokens' keys and values (`[T, kv_heads * D]`) of one layer to their slots.
+    fn write_kv(
+        &self,
+        cache: &mut Self::KvCache,
+        layer: usize,
+        key: &Self::Tensor,
+        value: &Self::Tensor,
+        inputs: &Self::Inputs,
+    );
+    /// Causal attention of the new tokens' queries (`[T, heads * D]`) over the cache, read through the block tables.
+    /// Query head `h` reads key/value head `h / (heads / kv_heads)`. Result as the queries (4.1, 5.1 of the paper).
+    fn attention(
+        &self,
+        query: &Self::Tensor,
+        cache: &Self::KvCache,
+        params: Attention,
+        inputs: &Self::Inputs,
+    ) -> Self::Tensor;
+    /// `[R, H]`: the rows of `x` whose logits are wanted.
+    fn logit_rows(&self, x: &Self::Tensor, inputs: &Self::Inputs) -> Self::Tensor;
+    /// Chooses a token for every row of `logits [R, vocab]` and waits for the result.
+    fn sample(&self, logits: &Self::Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>>;
+}

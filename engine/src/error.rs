@@ -1,0 +1,61 @@
+//! The one error type of the library.
+
+use std::path::{Path, PathBuf};
+
+/// A result whose error is [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can go wrong in the library. Each message is one sentence a user can act on; causes are
+/// reachable through [`std::error::Error::source`].
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or directory could not be read.
+    #[error("cannot read {}", path.display())]
+    Io {
+        /// What was being read.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: std::io::Error,
+    },
+    /// `config.json` or `generation_config.json` does not describe a model that can be run.
+    #[error("invalid model configuration: {0}")]
+    Config(String),
+    /// The model is valid but of a kind this engine does not implement.
+    #[error("unsupported model: {0}")]
+    Unsupported(String),
+    /// A weight file is damaged, or disagrees with the configuration.
+    #[error("invalid weights in {}: {reason}", path.display())]
+    Weights {
+        /// The weight file, or the model directory when no single file is at fault.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The tokenizer files are missing or damaged, or a text cannot be encoded.
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
+    /// A request asks for something impossible; the engine is unharmed.
+    #[error("invalid request: {0}")]
+    Request(String),
+    /// An engine option is out of range.
+    #[error("invalid option: {0}")]
+    Option(String),
+    /// There is not enough memory for what was asked.
+    #[error("not enough memory: {0}")]
+    Memory(String),
+    /// A model could not be found on, or fetched from, the hub.
+    #[error("{0}")]
+    Hub(String),
+}
+
+impl Error {
+    /// An [`Error::Io`] about `path`.
+    pub fn io(path: impl AsRef<Path>, source: std::io::Error) -> Self {
+        Error::Io { path: path.as_ref().to_path_buf(), source }
+    }
+
+    /// An [`Error::Weights`] about `path`.
+    pub fn weights(path: impl AsRef<Path>, reason: impl Into<String>) -> Self {
+        Error::Weights { path: path.as_ref().to_path_buf(), reason: reason.into() }
+    }
+}

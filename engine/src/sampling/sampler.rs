@@ -1,0 +1,324 @@
+//! One token from one row of logits. Plain and deterministic: the reference that every backend follows.
+//!
+//! Random choice is by the Gumbel maximum: the token with the greatest `logit / temperature + gumbel` is a sample of
+//! the softmax. The noise of a token depends only on the seed, the position and the token's id, so that a choice
+//! depends on nothing else in the batch, on no order of summation, and is the same after a preemption.
+
+use super::SamplingParams;
+
+/// What the sampler must know about the sequence that a row of logits belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct SampleRow<'a> {
+    /// The request's wishes.
+    pub params: &'a SamplingParams,
+    /// The seed of this sequence.
+    pub seed: u64,
+    /// The prompt's tokens.
+    pub prompt: &'a [u32],
+    /// The tokens generated so far.
+    pub output: &'a [u32],
+    /// How many of the likeliest tokens to return.
+    pub top: usize,
+}
+
+/// What a row of logits came to. Logprobs are the log-softmax of the raw logits, natural logarithm.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampled {
+    /// The chosen token.
+    pub token: u32,
+    /// Its logprob.
+    pub logprob: f32,
+    /// The likeliest tokens with their logprobs, best first, the lower id first among equals.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// Chooses a token from `logits [vocab]`. `scratch` is overwritten.
+pub fn sample_row(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> Sampled {
+    let norm = log_sum_exp(logits);
+    let token = choose(logits, row, scratch);
+    let top =
+        likeliest(logits, row.top).into_iter().map(|t| (t, (f64::from(logits[t as usize]) - norm) as f32)).collect();
+    Sampled { token, logprob: (f64::from(logits[token as usize]) - norm) as f32, top }
+}
+
+fn choose(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> u32 {
+    let p = row.params;
+    let penalised = p.repetition_penalty != 1.0 || p.presence_penalty != 0.0 || p.frequency_penalty != 0.0;
+    if p.temperature == 0.0 && !penalised {
+        return argmax(logits);
+    }
+    scratch.clear();
+    scratch.extend_from_slice(logits);
+    if penalised {
+        penalise(scratch, row);
+    }
+    if p.temperature == 0.0 {
+        return argmax(scratch);
+    }
+    for x in scratch.iter_mut() {
+        *x /= p.temperature;
+    }
+    sample(scratch, row)
+}
+
+/// Applies the repetition penalty to tokens seen anywhere, presence and frequency penalties to those generated.
+fn penalise(logits: &mut [f32], row: &SampleRow<'_>) {
+    let p = row.params;
+    let mut seen: Vec<u32> = row.prompt.iter().chain(row.output).copied().collect();
+    seen.sort_unstable();
+    seen.dedup();
+    for &t in &seen {
+        let x = &mut logits[t as usize];
+        *x = if *x > 0.0 { *x / p.repetition_penalty } else { *x * p.repetition_penalty };
+    }
+    let mut output = row.output.to_vec();
+    output.sort_unstable();
+    for run in output.chunk_by(|a, b| a == b) {
+        logits[run[0] as usize] -= p.presence_penalty + p.frequency_penalty * run.len() as f32;
+    }
+}
+
+/// Samples from the softmax of `scaled`, restricted by top-k, then top-p, then min-p.
+fn sample(scaled: &[f32], row: &SampleRow<'_>) -> u32 {
+    let p = row.params;
+    let noise = Noise::new(row.seed, row.output.len() as u64);
+    let best = argmax(scaled);
+    let floor = match p.min_p {
+        0.0 => f32::NEG_INFINITY,
+        m => scaled[best as usize] + m.ln(),
+    };
+    if p.top_k == 0 && p.top_p >= 1.0 {
+        return gumbel_max(scaled, (0..scaled.len() as u32).filter(|&t| scaled[t as usize] >= floor), best, &noise);
+    }
+    let k = if p.top_k == 0 { scaled.len() } else { p.top_k.min(scaled.len()) };
+    let kept = nucleus(scaled, k, p.top_p);
+    gumbel_max(scaled, kept.into_iter().filter(|&t| scaled[t as usize] >= floor), best, &noise)
+}
+
+/// The smallest set of likeliest tokens, among the `k` likeliest, whose probability reaches `top_p`: a token stays
+/// while those before it have not reached it.
+fn nucleus(scaled: &[f32], k: usize, top_p: f32) -> Vec<u32> {
+    if top_p >= 1.0 {
+        return likeliest(scaled, k);
+    }
+    // Few tokens usually suffice, so that the whole vocabulary is sorted only when they don't.
+    let mut width = 64.min(k);
+    let total = if k < scaled.len() { None } else { Some(log_sum_exp(scaled)) };
+    loop {
+        let mut order = likeliest(scaled, if total.is_none() { k } else { width });
+        let norm = total.unwrap_or_else(|| log_sum_exp(&order.iter().map(|&t| scaled[t as usize]).collect::<Vec<_>>()));
+        let mut before = 0.0;
+        let kept = order.iter().position(|&t| {
+            let enough = before >= f64::from(top_p);
+            before += (f64::from(scaled[t as usize]) - norm).exp();
+            enough
+        });
+        if let Some(kept) = kept {
+            order.truncate(kept);
+            return order;
+        }
+        if order.len() == k {
+            return order;
+        }
+        width = (width * 8).min(k);
+    }
+}
+
+/// The token among `tokens` with the greatest logit plus noise. `best` has the greatest logit of all and is allowed.
+fn gumbel_max(scaled: &[f32], tokens: impl Iterator<Item = u32>, best: u32, noise: &Noise) -> u32 {
+    let value = |t: u32| scaled[t as usize] + noise.gumbel(t);
+    let (mut winner, mut greatest) = (best, value(best));
+    for t in tokens {
+        // Most tokens could not win with the greatest noise there is.
+        if scaled[t as usize] + MAX_GUMBEL <= greatest {
+            continue;
+        }
+        let v = value(t);
+        if v > greatest || (v == greatest && t < winner) {
+            (winner, greatest) = (t, v);
+        }
+    }
+    winner
+}
+
+/// Above `-ln(-ln(u))` for the greatest `u` that [`Noise`] makes, `1 - 2^-24`.
+const MAX_GUMBEL: f32 = 16.7;
+
+/// Random numbers addressed by (seed, position, token): Philox 4x32-10, the counter-based generator GPUs use.
+struct Noise {
+    key: [u32; 2],
+    position: u64,
+}
+
+impl Noise {
+    fn new(seed: u64, position: u64) -> Self {
+        Noise { key: [seed as u32, (seed >> 32) as u32], position }
+    }
+
+    fn gumbel(&self, token: u32) -> f32 {
+        let bits =
+            philox([token / 4, 0, self.position as u32, (self.position >> 32) as u32], self.key)[token as usize % 4];
+        // 23 bits and a half: strictly between 0 and 1, and exact in f32.
+        let u = ((bits >> 9) as f32 + 0.5) * (1.0 / (1 << 23) as f32);
+        -(-u.ln()).ln()
+    }
+}
+
+fn philox(mut c: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    for _ in 0..10 {
+        let a = u64::from(c[0]) * 0xD251_1F53;
+        let b = u64::from(c[2]) * 0xCD9E_8D57;
+        c = [(b >> 32) as u32 ^ c[1] ^ key[0], b as u32, (a >> 32) as u32 ^ c[3] ^ key[1], a as u32];
+        key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+    }
+    c
+}
+
+/// The index of the greatest element, the first among equals.
+fn argmax(x: &[f32]) -> u32 {
+    let mut best = 0;
+    for (i, v) in x.iter().enumerate() {
+        if *v > x[best] || x[best].is_nan() {
+            best = i;
+        }
+    }
+    best as u32
+}
+
+/// The `k` greatest elements' indices, greatest first, the lower index first among equals.
+fn likeliest(x: &[f32], k: usize) -> Vec<u32> {
+    let k = k.min(x.len());
+    if k == 0 {
+        return Vec::new();
+    }
+    let order = |a: &u32, b: &u32| x[*b as usize].total_cmp(&x[*a as usize]).then(a.cmp(b));
+    let mut ids: Vec<u32> = (0..x.len() as u32).collect();
+    if k < ids.len() {
+        ids.select_nth_unstable_by(k - 1, order);
+        ids.truncate(k);
+    }
+    ids.sort_unstable_by(order);
+    ids
+}
+
+/// `ln(sum(exp(x)))`, accumulated in f64.
+fn log_sum_exp(x: &[f32]) -> f64 {
+    let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    f64::from(max) + x.iter().map(|v| f64::from((v - max).exp())).sum::<f64>().ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(params: &SamplingParams, seed: u64) -> SampleRow<'_> {
+        SampleRow { params, seed, prompt: &[], output: &[], top: 0 }
+    }
+
+    /// How often each of the tokens is drawn in 20,000 draws.
+    fn frequencies(logits: &[f32], params: &SamplingParams) -> Vec<f32> {
+        let mut count = vec![0.0; logits.len()];
+        for seed in 0..20_000 {
+            count[sample_row(logits, &row(params, seed), &mut Vec::new()).token as usize] += 1.0 / 20_000.0;
+        }
+        count
+    }
+
+    fn assert_near(got: &[f32], want: &[f32]) {
+        // Four standard deviations of a frequency near one half.
+        assert!(got.iter().zip(want).all(|(g, w)| (g - w).abs() < 0.015), "{got:?} is not {want:?}");
+    }
+
+    #[test]
+    fn philox_matches_the_published_vectors() {
+        assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+        assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
+    }
+
+    #[test]
+    fn the_noise_stays_below_its_bound() {
+        let u = ((u32::MAX >> 9) as f32 + 0.5) * (1.0 / (1 << 23) as f32);
+        assert!(-(-u.ln()).ln() < MAX_GUMBEL);
+    }
+
+    #[test]
+    fn greedy_takes_the_first_of_equals() {
+        let params = SamplingParams::default();
+        let s = sample_row(&[1.0, 3.0, 3.0, 2.0], &SampleRow { top: 3, ..row(&params, 0) }, &mut Vec::new());
+        assert_eq!(s.token, 1);
+        assert_eq!(s.top.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(s.logprob, s.top[0].1);
+    }
+
+    #[test]
+    fn sampling_follows_the_softmax() {
+        let logits = [0.0, 2f32.ln(), 5f32.ln(), f32::NEG_INFINITY];
+        assert_near(
+            &frequencies(&logits, &SamplingParams { temperature: 1.0, ..Default::default() }),
+            &[0.125, 0.25, 0.625, 0.0],
+        );
+        assert_near(
+            &frequencies(&logits, &SamplingParams { temperature: 0.5, ..Default::default() }),
+            &[1.0 / 30.0, 4.0 / 30.0, 25.0 / 30.0, 0.0],
+        );
+    }
+
+    #[test]
+    fn filters_keep_what_they_should() {
+        // Probabilities 0.4, 0.3, 0.2, 0.1.
+        let logits: Vec<f32> = [0.1f32, 0.4, 0.2, 0.3].iter().map(|p| p.ln()).collect();
+        let base = SamplingParams { temperature: 1.0, ..Default::default() };
+        assert_near(
+            &frequencies(&logits, &SamplingParams { top_k: 2, ..base.clone() }),
+            &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0],
+        );
+        assert_near(
+            &frequencies(&logits, &SamplingParams { top_p: 0.69, ..base.clone() }),
+            &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0],
+        );
+        assert_near(
+            &frequencies(&logits, &SamplingParams { top_p: 0.71, ..base.clone() }),
+            &[0.0, 4.0 / 9.0, 2.0 / 9.0, 3.0 / 9.0],
+        );
+        assert_near(
+            &frequencies(&logits, &SamplingParams { min_p: 0.6, ..base.clone() }),
+            &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0],
+        );
+        // top-p is measured among what top-k left: 0.4 / 0.7 reaches 0.5.
+        assert_near(&frequencies(&logits, &SamplingParams { top_k: 2, top_p: 0.5, ..base }), &[0.0, 1.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn top_p_over_a_flat_vocabulary_keeps_its_share() {
+        let logits = vec![0.0; 1000];
+        assert_eq!(nucleus(&logits, 1000, 0.5).len(), 500);
+        assert_eq!(nucleus(&logits, 200, 0.5).len(), 100);
+    }
+
+    #[test]
+    fn penalties_change_the_choice() {
+        let logits = [2.0, 1.9, -1.0];
+        let choose = |params: &SamplingParams, prompt: &[u32], output: &[u32]| {
+            sample_row(&logits, &SampleRow { prompt, output, ..row(params, 0) }, &mut Vec::new()).token
+        };
+        let repetition = SamplingParams { repetition_penalty: 1.2, ..Default::default() };
+        assert_eq!(choose(&repetition, &[0], &[]), 1);
+        let presence = SamplingParams { presence_penalty: 0.2, ..Default::default() };
+        assert_eq!(choose(&presence, &[0], &[]), 0);
+        assert_eq!(choose(&presence, &[], &[0]), 1);
+        let frequency = SamplingParams { frequency_penalty: 0.06, ..Default::default() };
+        assert_eq!(choose(&frequency, &[], &[0]), 0);
+        assert_eq!(choose(&frequency, &[], &[0, 0]), 1);
+    }
+
+    #[test]
+    fn a_choice_depends_on_seed_and_position_only() {
+        let logits: Vec<f32> = (0..100).map(|i| (i % 7) as f32 * 0.1).collect();
+        let params = SamplingParams { temperature: 1.0, ..Default::default() };
+        let at = |seed, output: &[u32]| {
+            sample_row(&logits, &SampleRow { output, ..row(&params, seed) }, &mut Vec::new()).token
+        };
+        assert_eq!(at(7, &[1, 2]), at(7, &[3, 4]));
+        assert_ne!((at(7, &[]), at(7, &[1])), (at(8, &[]), at(8, &[1])));
+    }
+}

@@ -1,0 +1,222 @@
+//! Tensors as files hold them: a type, a shape and bytes that are mapped, borrowed or owned.
+
+use std::fmt;
+
+use half::{bf16, f16};
+use memmap2::Mmap;
+
+/// The element types of weights and of the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of a single: 8 bits of exponent, 8 of precision.
+    Bf16,
+}
+
+impl DType {
+    /// Bytes an element takes.
+    pub const fn size(self) -> usize {
+        match self {
+            DType::F32 => 4,
+            DType::F16 | DType::Bf16 => 2,
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DType::F32 => "f32",
+            DType::F16 => "f16",
+            DType::Bf16 => "bf16",
+        })
+    }
+}
+
+/// Where a tensor's bytes live. Mapped bytes are paged in on use and cost no memory of their own.
+enum Storage {
+    /// A read-only mapping of exactly this tensor (plus `skip` bytes before it).
+    Mapped {
+        map: Mmap,
+        skip: usize,
+        len: usize,
+    },
+    /// Part of the program itself.
+    Static(&'static [u8]),
+    F32(Vec<f32>),
+    F16(Vec<f16>),
+    Bf16(Vec<bf16>),
+}
+
+impl Storage {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Storage::Mapped { map, skip, len } => &map[*skip..*skip + *len],
+            Storage::Static(bytes) => bytes,
+            Storage::F32(v) => bytemuck::cast_slice(v),
+            Storage::F16(v) => bytemuck::cast_slice(v),
+            Storage::Bf16(v) => bytemuck::cast_slice(v),
+        }
+    }
+}
+
+/// A tensor in host memory, row-major. The bytes are always aligned for the element type.
+pub struct HostTensor {
+    dtype: DType,
+    shape: Vec<usize>,
+    storage: Storage,
+}
+
+/// The elements of a [`HostTensor`].
+#[derive(Clone, Copy)]
+pub enum Elements<'a> {
+    /// Single precision.
+    F32(&'a [f32]),
+    /// Half precision.
+    F16(&'a [f16]),
+    /// Brain floating point.
+    Bf16(&'a [bf16]),
+}
+
+impl Elements<'_> {
+    /// The elements widened to f32, which is exact for each type.
+    pub fn to_f32(self) -> Vec<f32> {
+        match self {
+            Elements::F32(v) => v.to_vec(),
+            Elements::F16(v) => v.iter().map(|x| x.to_f32()).collect(),
+            Elements::Bf16(v) => v.iter().map(|x| x.to_f32()).collect(),
+        }
+    }
+}
+
+impl HostTensor {
+    /// `len = shape.product() * dtype.size()` bytes of `map` after the first `skip`. Copies them if the file does not
+    /// align them. The caller has checked that the range lies in the map.
+    pub fn mapped(dtype: DType, shape: Vec<usize>, map: Mmap, skip: usize) -> Self {
+        let len = shape.iter().product::<usize>() * dtype.size();
+        let aligned = (map[skip..].as_ptr() as usize).is_multiple_of(dtype.size());
+        if aligned {
+            HostTensor { dtype, shape, storage: Storage::Mapped { map, skip, len } }
+        } else {
+            Self::copied(dtype, shape, &map[skip..skip + len])
+        }
+    }
+
+    /// A tensor over bytes compiled into the program; copied if they are not aligned.
+    pub fn from_static(dtype: DType, shape: Vec<usize>, bytes: &'static [u8]) -> Self {
+        if (bytes.as_ptr() as usize).is_multiple_of(dtype.size()) {
+            HostTensor { dtype, shape, storage: Storage::Static(bytes) }
+        } else {
+            Self::copied(dtype, shape, bytes)
+        }
+    }
+
+    /// A tensor that owns a copy of little-endian `bytes`.
+    pub fn copied(dtype: DType, shape: Vec<usize>, bytes: &[u8]) -> Self {
+        let storage = match dtype {
+            DType::F32 => Storage::F32(bytemuck::pod_collect_to_vec(bytes)),
+            DType::F16 => Storage::F16(bytemuck::pod_collect_to_vec(bytes)),
+            DType::Bf16 => Storage::Bf16(bytemuck::pod_collect_to_vec(bytes)),
+        };
+        HostTensor { dtype, shape, storage }
+    }
+
+    /// A single-precision tensor from its elements.
+    pub fn from_f32(shape: Vec<usize>, elements: Vec<f32>) -> Self {
+        debug_assert_eq!(shape.iter().product::<usize>(), elements.len());
+        HostTensor { dtype: DType::F32, shape, storage: Storage::F32(elements) }
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The extents, outermost first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The elements in row-major order.
+    pub fn elements(&self) -> Elements<'_> {
+        let bytes = self.storage.bytes();
+        match self.dtype {
+            DType::F32 => Elements::F32(bytemuck::cast_slice(bytes)),
+            DType::F16 => Elements::F16(bytemuck::cast_slice(bytes)),
+            DType::Bf16 => Elements::Bf16(bytemuck::cast_slice(bytes)),
+        }
+    }
+
+    /// The same tensor with elements of type `to`, rounded to nearest even where that loses precision.
+    pub fn to_dtype(self, to: DType) -> Self {
+        if self.dtype == to {
+            return self;
+        }
+        let wide = self.elements().to_f32();
+        let storage = match to {
+            DType::F32 => Storage::F32(wide),
+            DType::F16 => Storage::F16(wide.into_iter().map(f16::from_f32).collect()),
+            DType::Bf16 => Storage::Bf16(wide.into_iter().map(bf16::from_f32).collect()),
+        };
+        HostTensor { dtype: to, shape: self.shape, storage }
+    }
+
+    /// The transpose of a matrix, as an owned tensor.
+    ///
+    /// # Panics
+    /// If the tensor does not have two dimensions.
+    pub fn transposed(&self) -> Self {
+        let [rows, cols] = *self.shape.as_slice() else { panic!("only a matrix has a transpose") };
+        let storage = match self.elements() {
+            Elements::F32(v) => Storage::F32(transpose(v, rows, cols)),
+            Elements::F16(v) => Storage::F16(transpose(v, rows, cols)),
+            Elements::Bf16(v) => Storage::Bf16(transpose(v, rows, cols)),
+        };
+        HostTensor { dtype: self.dtype, shape: vec![cols, rows], storage }
+    }
+
+    /// Rows `range` of the outermost dimension, as an owned tensor. Splits fused projections.
+    pub fn rows(&self, range: std::ops::Range<usize>) -> Self {
+        let row: usize = self.shape[1..].iter().product();
+        let size = row * self.dtype.size();
+        let mut shape = self.shape.clone();
+        shape[0] = range.len();
+        Self::copied(self.dtype, shape, &self.storage.bytes()[range.start * size..range.end * size])
+    }
+}
+
+fn transpose<T: Copy>(v: &[T], rows: usize, cols: usize) -> Vec<T> {
+    (0..cols).flat_map(|c| (0..rows).map(move |r| v[r * cols + c])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn f32s(t: &HostTensor) -> Vec<f32> {
+        t.elements().to_f32()
+    }
+
+    #[test]
+    fn transposes_and_takes_rows() {
+        let t = HostTensor::from_f32(vec![2, 3], vec![1., 2., 3., 4., 5., 6.]);
+        assert_eq!(f32s(&t.transposed()), [1., 4., 2., 5., 3., 6.]);
+        assert_eq!(f32s(&t.rows(1..2)), [4., 5., 6.]);
+        assert_eq!(t.rows(1..2).shape(), [1, 3]);
+    }
+
+    #[test]
+    fn converts_with_rounding_to_nearest_even() {
+        let t = HostTensor::from_f32(vec![2], vec![1.0 + 1.0 / 256.0, 65504.0]);
+        assert_eq!(f32s(&t.to_dtype(DType::Bf16)), [1.0, 65536.0]);
+    }
+
+    #[test]
+    fn misaligned_bytes_are_copied() {
+        static BYTES: [u8; 9] = [0, 0, 0, 128, 63, 0, 0, 0, 64];
+        assert_eq!(f32s(&HostTensor::from_static(DType::F32, vec![2], &BYTES[1..])), [1.0, 2.0]);
+    }
+}
