@@ -1,0 +1,220 @@
+//! A sequence group: all sequences of one request, scheduled, preempted and restored together (4.5 of the paper).
+
+use std::time::Instant;
+
+use crate::kv::BlockPool;
+use crate::sampling::{Candidate, SampleRow, Sampled, SamplingParams};
+use crate::sequence::{FinishReason, Output, Sequence};
+
+/// Names a request within an engine.
+pub type RequestId = u64;
+
+/// A token that was generated in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewToken {
+    /// The request.
+    pub request: RequestId,
+    /// Which of its outputs.
+    pub index: usize,
+    /// The token.
+    pub token: u32,
+}
+
+/// A request in progress.
+#[derive(Debug)]
+pub struct SequenceGroup {
+    /// Names the request.
+    pub id: RequestId,
+    /// What it asks for.
+    pub params: SamplingParams,
+    /// Sequences that still grow. One until the prompt is computed, then one for each output or beam.
+    pub running: Vec<Sequence>,
+    /// Outputs that are complete.
+    pub finished: Vec<Output>,
+    /// Most tokens an output may have.
+    max_output: usize,
+    /// Tokens that end a sequence.
+    eos: Vec<u32>,
+    /// The request's seed; each output's is derived from it.
+    seed: u64,
+    /// When the request came.
+    pub arrival: Instant,
+    /// When its first token was there.
+    pub first_token: Option<Instant>,
+}
+
+impl SequenceGroup {
+    /// A group whose prompt is to be computed. `max_output` bounds its outputs beside `params.max_tokens`.
+    pub fn new(
+        id: RequestId,
+        prompt: Vec<u32>,
+        params: SamplingParams,
+        seed: u64,
+        max_output: usize,
+        eos: &[u32],
+        pool: &BlockPool,
+    ) -> Self {
+        SequenceGroup {
+            id,
+            running: vec![Sequence::new(prompt, pool, params.logprobs.is_some())],
+            finished: Vec::new(),
+            max_output: max_output.min(params.max_tokens),
+            eos: if params.ignore_eos { Vec::new() } else { eos.to_vec() },
+            seed,
+            arrival: Instant::now(),
+            first_token: None,
+            params,
+        }
+    }
+
+    /// Sequences that the group has, or will have once its prompt is computed.
+    pub fn width(&self) -> usize {
+        if self.at_prompt() { self.params.width() } else { self.running.len() }
+    }
+
+    /// Whether no token has been generated yet.
+    fn at_prompt(&self) -> bool {
+        self.first_token.is_none()
+    }
+
+    /// Whether each sequence lacks only its last token: the next step is a decode step.
+    pub fn is_decoding(&self) -> bool {
+        self.running.iter().all(|s| s.pending() == 1)
+    }
+
+    /// Whether all outputs are there.
+    pub fn is_finished(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// The rows to sample when all sequences are computed to their end, with the sequence each belongs to. After the
+    /// prompt one sequence stands for all outputs, and is sampled once for each.
+    pub fn sample_rows(&self) -> Vec<(usize, SampleRow<'_>)> {
+        let top = match &self.params.beam {
+            Some(beam) => beam.num_candidates(self.eos.len()),
+            None => self.params.logprobs.unwrap_or(0),
+        };
+        let row = |seq: usize, seed: u64| {
+            let s = &self.running[seq];
+            (seq, SampleRow { params: &self.params, seed, prompt: s.prompt(), output: s.output(), top })
+        };
+        if self.at_prompt() && self.params.beam.is_none() {
+            (0..self.params.best_of).map(|i| row(0, self.output_seed(i))).collect()
+        } else {
+            self.running.iter().enumerate().map(|(i, s)| row(i, s.seed)).collect()
+        }
+    }
+
+    /// Takes the sampled tokens in, one for each of [`Self::sample_rows`]: forks, appends, finishes. Returns the tokens
+    /// that are final; those of a beam search only are once it is over.
+    pub fn advance(&mut self, sampled: &[Sampled]) -> Vec<NewToken> {
+        if self.params.beam.is_some() {
+            self.advance_beams(sampled);
+            self.first_token.get_or_insert_with(Instant::now);
+            return Vec::new();
+        }
+        if self.at_prompt() {
+            self.fork_outputs();
+        }
+        self.first_token.get_or_insert_with(Instant::now);
+        let mut new = Vec::with_capacity(sampled.len());
+        for (mut seq, s) in std::mem::take(&mut self.running).into_iter().zip(sampled) {
+            new.push(NewToken { request: self.id, index: seq.index, token: s.token });
+            seq.push(s.token, s.logprob, &s.top);
+            if self.eos.contains(&s.token) {
+                self.finished.push(seq.finish(FinishReason::Stop, None));
+            } else if seq.output().len() >= self.max_output {
+                self.finished.push(seq.finish(FinishReason::Length, None));
+            } else {
+                self.running.push(seq);
+            }
+        }
+        new
+    }
+
+    /// Ends one output, as a stop string does. Unknown and finished outputs are left as they are.
+    pub fn stop(&mut self, index: usize, reason: FinishReason) {
+        if let Some(at) = self.running.iter().position(|s| s.index == index) {
+            let seq = self.running.remove(at);
+            self.finished.push(seq.finish(reason, None));
+        }
+    }
+
+    /// Ends all that still runs.
+    pub fn stop_all(&mut self, reason: FinishReason) {
+        let beam = self.params.beam;
+        for seq in self.running.drain(..) {
+            let score = beam.map(|b| b.score(seq.cumulative_logprob, seq.output().len().max(1)));
+            self.finished.push(seq.finish(reason, score));
+        }
+    }
+
+    /// The outputs the request asked for, best first where it asked for a choice.
+    pub fn into_outputs(mut self) -> Vec<Output> {
+        let rank = |o: &Output| o.score.unwrap_or(o.cumulative_logprob / o.tokens.len().max(1) as f64);
+        if self.params.beam.is_some() || self.params.best_of > self.params.n {
+            self.finished.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
+        } else {
+            self.finished.sort_by_key(|o| o.index);
+        }
+        self.finished.truncate(self.params.n);
+        for (i, output) in self.finished.iter_mut().enumerate() {
+            output.index = i;
+        }
+        self.finished
+    }
+
+    /// After the prompt: one sequence for each output, all sharing the prompt's blocks.
+    fn fork_outputs(&mut self) {
+        let forks: Vec<Sequence> = (0..self.params.best_of)
+            .map(|index| Sequence { index, seed: self.output_seed(index), ..self.running[0].clone() })
+            .collect();
+        self.running = forks;
+    }
+
+    /// Output seeds are far apart and do not repeat between requests with neighbouring seeds.
+    fn output_seed(&self, index: usize) -> u64 {
+        // The finaliser of SplitMix64, over the two numbers combined.
+        let mut z = self.seed ^ (index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn advance_beams(&mut self, sampled: &[Sampled]) {
+        let Some(beam) = self.params.beam else { return };
+        let length = self.running.first().map_or(0, |s| s.output().len()) + 1;
+        let candidates = sampled.iter().enumerate().flat_map(|(parent, s)| {
+            let so_far = self.running[parent].cumulative_logprob;
+            let extend = move |&(token, logprob): &(u32, f32)| Candidate {
+                parent,
+                token,
+                logprob,
+                sum: so_far + f64::from(logprob),
+            };
+            s.top.iter().map(extend)
+        });
+        let step = beam.advance(candidates.collect(), &self.eos, length, length >= self.max_output);
+        let parents = std::mem::take(&mut self.running);
+        let extend = |c: &Candidate| {
+            let mut seq = parents[c.parent].clone();
+            seq.push(c.token, c.logprob, &sampled[c.parent].top[..self.params.logprobs.unwrap_or(0)]);
+            seq
+        };
+        if beam.takes_more(self.finished.len()) {
+            for f in &step.finished {
+                let ended = self.eos.contains(&f.candidate.token);
+                let reason = if ended { FinishReason::Stop } else { FinishReason::Length };
+                self.finished.push(extend(&f.candidate).finish(reason, Some(f.score)));
+            }
+            self.finished.sort_by(|a, b| b.score.unwrap_or(0.0).total_cmp(&a.score.unwrap_or(0.0)));
+            self.finished.truncate(beam.width);
+        }
+        let worst = self.finished.get(beam.width - 1).and_then(|o| o.score);
+        let best = step.running.first().map_or(f64::NEG_INFINITY, |c| c.sum);
+        if !worst.is_some_and(|worst| beam.is_done(worst, best, length, self.max_output)) {
+            // Forked in one go, then the parents are dropped: blocks that no beam holds any more go back.
+            self.running = step.running.iter().map(extend).collect();
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The paged KV cache's bookkeeping (4.1 to 4.3 of the paper): which physical block holds which tokens of which
+//! sequence, and who shares it. There are no tensors here: what must be moved in memory is handed to the backend as a
+//! list of [`crate::backend::BlockCopy`].
+//!
+//! ```text
+//!  sequence A  table [7, 2, 9]      block 7: 3 references, full        A, B and C share their prompt
+//!  sequence B  table [7, 2, 4]      block 2: 2 references, full        A and B share one block more
+//!  sequence C  table [7, 5]         blocks 9, 4, 5: 1 reference each   what each wrote for itself
+//! ```
+//!
+//! Decoding methods need three verbs: [`BlockTable::fork`], [`BlockTable::reserve`] (append), and dropping the table
+//! (free). A block goes back to the pool when its last handle is dropped.
+
+mod pool;
+mod table;
+
+pub use pool::{Block, BlockPool, Usage};
+pub use table::{BlockTable, OutOfBlocks, blocks_for, blocks_needed};

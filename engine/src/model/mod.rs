@@ -1,0 +1,34 @@
+//! The models, written once over [`Backend`]. One file per architecture; each mirrors its paper's equations.
+
+mod gpt2;
+mod layers;
+mod llama;
+mod opt;
+
+use crate::backend::Backend;
+use crate::config::{Family, ModelConfig};
+use crate::error::Result;
+use crate::load::Weights;
+
+/// A causal language model on a backend.
+pub trait Model<B: Backend>: Send {
+    /// Runs the layers over the step's new tokens: writes their keys and values to the cache, and returns the hidden
+    /// states `[T, hidden]` before the output matrix.
+    fn forward(&self, backend: &B, cache: &mut B::KvCache, inputs: &B::Inputs) -> B::Tensor;
+    /// `[R, vocab]`: the logits of hidden states `[R, hidden]`.
+    fn logits(&self, backend: &B, hidden: &B::Tensor) -> B::Tensor;
+}
+
+/// Takes a model's weights to the backend. `max_len` is the longest sequence that will be run.
+pub fn load<B: Backend>(
+    backend: &B,
+    config: &ModelConfig,
+    weights: &mut Weights,
+    max_len: usize,
+) -> Result<Box<dyn Model<B>>> {
+    Ok(match &config.family {
+        Family::Opt(c) => Box::new(opt::Opt::load(backend, config, c, weights)?),
+        Family::Gpt2(c) => Box::new(gpt2::Gpt2::load(backend, config, c, weights)?),
+        Family::Llama(c) => Box::new(llama::Llama::load(backend, config, c, weights, max_len)?),
+    })
+}

@@ -1,0 +1,211 @@
+//! Properties of the engine over random schedules, against an oracle in place of a model: it keeps the token and the
+//! position in each cache slot where a model keeps keys and values, checks that every sequence reads back exactly its
+//! own tokens through its block table, and draws logits from a hash of them. So a request's tokens come out the same
+//! as when it runs alone only if memory never lies.
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use engine::Result;
+use engine::backend::{Batch, BlockCopy};
+use engine::engine::{Engine, EngineConfig};
+use engine::group::RequestId;
+use engine::runner::Runner;
+use engine::sampling::{Beam, EarlyStopping, SampleRow, Sampled, SamplingParams, sample_row};
+use engine::sequence::{FinishReason, Output};
+use proptest::prelude::*;
+
+const VOCAB: u32 = 12;
+const EOS: u32 = 0;
+
+struct Oracle {
+    block_size: usize,
+    /// Token and position in each slot.
+    slots: Vec<Option<(u32, u32)>>,
+}
+
+impl Oracle {
+    fn new(num_blocks: usize, block_size: usize) -> Box<Self> {
+        Box::new(Oracle { block_size, slots: vec![None; num_blocks * block_size] })
+    }
+}
+
+impl Runner for Oracle {
+    fn run(&mut self, batch: Batch, copies: &[BlockCopy], rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+        let sources: HashSet<u32> = copies.iter().map(|c| c.src).collect();
+        let targets: HashSet<u32> = copies.iter().map(|c| c.dst).collect();
+        assert_eq!(targets.len(), copies.len(), "a block is copied to twice");
+        assert!(sources.is_disjoint(&targets), "a block is copied from and to");
+        for c in copies {
+            let src = c.src as usize * self.block_size;
+            self.slots.copy_within(src..src + self.block_size, c.dst as usize * self.block_size);
+        }
+        assert_eq!(batch.slots.iter().collect::<HashSet<_>>().len(), batch.slots.len(), "a slot is written twice");
+        for i in 0..batch.tokens.len() {
+            self.slots[batch.slots[i] as usize] = Some((batch.tokens[i], batch.positions[i]));
+        }
+        let read = |table: usize, position: usize| {
+            let block = batch.blocks[table + position / self.block_size] as usize;
+            self.slots[block * self.block_size + position % self.block_size]
+        };
+        let mut contexts = BTreeMap::new();
+        for span in &batch.spans {
+            let context: Vec<u32> = (0..span.context)
+                .map(|p| {
+                    let (token, position) = read(span.table, p).expect("a slot is read that nobody wrote");
+                    assert_eq!(position as usize, p, "a slot holds another position");
+                    token
+                })
+                .collect();
+            contexts.insert(span.start + span.len - 1, context);
+        }
+        let mut sampled = Vec::new();
+        for (row, at) in rows.iter().zip(&batch.logit_rows) {
+            let context = &contexts[&(*at as usize)];
+            assert_eq!(*context, [row.prompt, row.output].concat(), "a sequence reads another's tokens");
+            sampled.push(sample_row(&logits(context), row, &mut Vec::new()));
+        }
+        Ok(sampled)
+    }
+}
+
+fn logits(context: &[u32]) -> Vec<f32> {
+    let hash = |t: u32| {
+        let mut h = DefaultHasher::new();
+        (context, t).hash(&mut h);
+        (h.finish() % 10_000) as f32 / 2_500.0
+    };
+    (0..VOCAB).map(hash).collect()
+}
+
+#[derive(Clone, Debug)]
+struct Request {
+    prompt: Vec<u32>,
+    params: SamplingParams,
+    /// The step before which it arrives.
+    arrives: usize,
+    /// The step before which it is cancelled.
+    aborted: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Setup {
+    block_size: usize,
+    /// Blocks beyond what the greatest request needs.
+    spare_blocks: usize,
+    max_batch_tokens: usize,
+    max_num_seqs: usize,
+}
+
+fn params() -> impl Strategy<Value = SamplingParams> {
+    let max_tokens = 1..30usize;
+    let greedy = (max_tokens.clone(), any::<bool>()).prop_map(|(max_tokens, ignore_eos)| SamplingParams {
+        max_tokens,
+        ignore_eos,
+        ..Default::default()
+    });
+    let sampled = (max_tokens.clone(), 1..5usize, 0..3usize, any::<u64>()).prop_map(|(max_tokens, n, more, seed)| {
+        SamplingParams { max_tokens, n, best_of: n + more, temperature: 1.0, seed: Some(seed), ..Default::default() }
+    });
+    let stopping = prop_oneof![Just(EarlyStopping::Yes), Just(EarlyStopping::No), Just(EarlyStopping::Never)];
+    let beams = (max_tokens, 1..5usize, stopping).prop_map(|(max_tokens, width, early_stopping)| SamplingParams {
+        max_tokens,
+        n: width,
+        best_of: width,
+        beam: Some(Beam { width, length_penalty: 1.0, early_stopping }),
+        ..Default::default()
+    });
+    prop_oneof![greedy, sampled, beams]
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let prompt = prop::collection::vec(1..VOCAB, 1..40);
+    (prompt, params(), 0..40usize, prop::option::weighted(0.2, 0..60usize))
+        .prop_map(|(prompt, params, arrives, aborted)| Request { prompt, params, arrives, aborted })
+}
+
+fn setup() -> impl Strategy<Value = Setup> {
+    (1..9usize, 0..20usize, 1..40usize, 7..24usize).prop_map(
+        |(block_size, spare_blocks, max_batch_tokens, max_num_seqs)| Setup {
+            block_size,
+            spare_blocks,
+            max_batch_tokens,
+            max_num_seqs,
+        },
+    )
+}
+
+/// Blocks that a request needs when its sequences share nothing but whole blocks of the prompt.
+fn most_blocks(r: &Request, block_size: usize) -> usize {
+    let shared = r.prompt.len() / block_size;
+    shared + r.params.width() * ((r.prompt.len() + r.params.max_tokens).div_ceil(block_size) - shared)
+}
+
+fn engine(num_blocks: usize, s: Setup) -> Engine {
+    let config = EngineConfig {
+        num_blocks,
+        block_size: s.block_size,
+        max_len: 1000,
+        vocab_size: VOCAB as usize,
+        eos: vec![EOS],
+        max_num_seqs: s.max_num_seqs,
+        max_batch_tokens: s.max_batch_tokens,
+    };
+    Engine::new(config, Oracle::new(num_blocks, s.block_size))
+}
+
+/// What a request gives with nobody else there.
+fn alone(r: &Request) -> Vec<Output> {
+    let roomy = Setup { block_size: 16, spare_blocks: 0, max_batch_tokens: 1000, max_num_seqs: 100 };
+    let mut engine = engine(100, roomy);
+    engine.add(r.prompt.clone(), r.params.clone()).unwrap();
+    loop {
+        if let Some(done) = engine.step().unwrap().finished.pop() {
+            return done.outputs;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_schedule_gives_each_request_what_it_gets_alone(
+        requests in prop::collection::vec(request(), 1..12),
+        setup in setup(),
+    ) {
+        let num_blocks = setup.spare_blocks + requests.iter().map(|r| most_blocks(r, setup.block_size)).max().unwrap();
+        let mut engine = engine(num_blocks, setup);
+        let mut ids: BTreeMap<RequestId, usize> = BTreeMap::new();
+        let mut outputs: BTreeMap<usize, Vec<Output>> = BTreeMap::new();
+        for step in 0.. {
+            for (i, r) in requests.iter().enumerate() {
+                if r.arrives == step {
+                    ids.insert(engine.add(r.prompt.clone(), r.params.clone()).unwrap(), i);
+                }
+            }
+            for (&id, &i) in &ids {
+                if requests[i].aborted == Some(step) {
+                    engine.abort(id);
+                }
+            }
+            for done in engine.step().unwrap().finished {
+                outputs.insert(ids[&done.id], done.outputs);
+            }
+            prop_assert_eq!(engine.scheduler().check_integrity(), Ok(()));
+            if step > 60 && !engine.has_work() {
+                break;
+            }
+            prop_assert!(step < 20_000, "no progress");
+        }
+        prop_assert_eq!(outputs.len(), requests.len(), "a request was lost");
+        for (i, got) in outputs {
+            let aborted = got.iter().any(|o| o.finish_reason == FinishReason::Abort);
+            if !aborted {
+                prop_assert_eq!(got, alone(&requests[i]));
+            } else {
+                prop_assert!(requests[i].aborted.is_some());
+            }
+        }
+    }
+}
