@@ -158,9 +158,6 @@ impl SequenceGroup {
             self.finished.sort_by_key(|o| o.index);
         }
         self.finished.truncate(self.params.n);
-        for (i, output) in self.finished.iter_mut().enumerate() {
-            output.index = i;
-        }
         self.finished
     }
 

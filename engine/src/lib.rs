@@ -1,17 +1,24 @@
 //! Quire's engine: a paged KV cache, an iteration-level scheduler, models written over a backend trait.
 //!
 //! Start with [`engine`], whose step is schedule, run, postprocess; then [`scheduler`], [`kv`] and [`backend`].
+//! [`llm::Llm`] is the way in: text in, text out.
 
 pub mod backend;
+pub mod config;
+pub mod detokenizer;
 pub mod engine;
 pub mod error;
 pub mod group;
 pub mod kv;
+pub mod llm;
+pub mod load;
+pub mod model;
 pub mod runner;
 pub mod sampling;
 pub mod scheduler;
 pub mod sequence;
 pub mod stats;
 pub mod tensor;
+pub mod tokenizer;
 
 pub use error::{Error, Result};

@@ -27,7 +27,7 @@ pub struct TokenLogprob {
 /// A finished continuation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
-    /// Which of the request's outputs this is.
+    /// Under which index its tokens were reported while it grew. Has no meaning for beams.
     pub index: usize,
     /// The generated tokens, a closing end-of-sequence token included.
     pub tokens: Vec<u32>,

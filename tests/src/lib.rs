@@ -1,1 +1,138 @@
-//! What the integration tests share.
+//! What the integration tests share: the golden models and what Hugging Face transformers made of them.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// The golden models, one directory each.
+pub const MODELS: [&str; 10] =
+    ["gpt2", "llama2", "llama3", "llama3-tied", "mistral", "opt-350m-like", "opt-bin", "opt-pre", "qwen2", "qwen3"];
+
+/// Where the golden models lie.
+pub fn golden_dir(model: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/golden").join(model)
+}
+
+/// `golden.json` of a model; see `fixtures/golden/README.md`.
+#[derive(Debug, Deserialize)]
+pub struct Golden {
+    /// The type the weights are stored in.
+    pub saved_dtype: String,
+    /// The prompts with their continuations.
+    pub prompts: Vec<Prompt>,
+    /// Given texts with the logprobs of their tokens.
+    pub teacher_forced: Vec<TeacherForced>,
+    /// What 16-bit types make of it.
+    pub half: Half,
+}
+
+/// A prompt.
+#[derive(Debug, Deserialize)]
+pub struct Prompt {
+    /// A name for messages.
+    pub name: String,
+    /// The prompt as text.
+    pub text: String,
+    /// The prompt as tokens.
+    pub ids: Vec<u32>,
+    /// Greedy continuation.
+    pub greedy: Greedy,
+    /// Beam searches.
+    pub beam: Vec<BeamSearch>,
+}
+
+/// A greedy continuation.
+#[derive(Debug, Deserialize)]
+pub struct Greedy {
+    /// Forty tokens, end-of-sequence ignored.
+    pub ids: Vec<u32>,
+    /// Up to the first end-of-sequence token.
+    pub ids_stopped_at_eos: Vec<u32>,
+    /// `ids` as text.
+    pub text: String,
+    /// The likeliest five tokens at each step.
+    pub top5: Vec<Top>,
+}
+
+/// The likeliest tokens at a step, best first.
+#[derive(Debug, Deserialize)]
+pub struct Top {
+    /// The tokens.
+    pub ids: Vec<u32>,
+    /// Their logprobs.
+    pub logprobs: Vec<f32>,
+}
+
+/// A beam search.
+#[derive(Debug, Deserialize)]
+pub struct BeamSearch {
+    /// Beams, all of which are returned.
+    pub num_beams: usize,
+    /// Most tokens.
+    pub max_new_tokens: usize,
+    /// Exponent of the length.
+    pub length_penalty: f32,
+    /// Whether the search stops as soon as enough beams have ended.
+    pub early_stopping: bool,
+    /// Whether end-of-sequence tokens end a beam.
+    pub ignore_eos: bool,
+    /// The beams, best first.
+    pub sequences: Vec<BeamSequence>,
+}
+
+/// A beam.
+#[derive(Debug, Deserialize)]
+pub struct BeamSequence {
+    /// Its tokens, a closing end-of-sequence token included.
+    pub ids: Vec<u32>,
+    /// Its score.
+    pub score: f64,
+}
+
+/// A given text.
+#[derive(Debug, Deserialize)]
+pub struct TeacherForced {
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// The logprob of each token given those before it; none for the first.
+    pub token_logprobs: Vec<Option<f32>>,
+    /// The likeliest next token after each.
+    pub argmax: Vec<u32>,
+}
+
+/// Hugging Face in 16-bit types against its own f32.
+#[derive(Debug, Deserialize)]
+pub struct Half {
+    /// In half precision.
+    pub float16: HalfType,
+    /// In brain floating point.
+    pub bfloat16: HalfType,
+}
+
+/// One type's record.
+#[derive(Debug, Deserialize)]
+pub struct HalfType {
+    /// Whether the weights are stored in this type.
+    pub native: bool,
+    /// For each prompt.
+    pub prompts: Vec<HalfPrompt>,
+}
+
+/// One prompt's record.
+#[derive(Debug, Deserialize)]
+pub struct HalfPrompt {
+    /// Greedy tokens that equal those of f32.
+    pub greedy_prefix_equal: usize,
+    /// The largest difference of a token's logprob.
+    pub token_logprob_drift_max: f32,
+}
+
+/// Reads the golden outputs of a model.
+///
+/// # Panics
+/// If the fixture is missing or not of this form.
+pub fn golden(model: &str) -> Golden {
+    let path = golden_dir(model).join("golden.json");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}

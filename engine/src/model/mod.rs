@@ -4,6 +4,7 @@ mod gpt2;
 mod layers;
 mod llama;
 mod opt;
+mod rope;
 
 use crate::backend::Backend;
 use crate::config::{Family, ModelConfig};

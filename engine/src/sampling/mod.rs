@@ -1,9 +1,11 @@
 //! From logits to tokens.
 
 mod beam;
+mod options;
 mod params;
 mod sampler;
 
 pub use beam::{Advance, Candidate, Finished};
+pub use options::SamplingOptions;
 pub use params::{Beam, EarlyStopping, MAX_LOGPROBS, MAX_OUTPUTS, SamplingParams};
 pub use sampler::{SampleRow, Sampled, sample_row};

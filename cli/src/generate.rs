@@ -1,0 +1,45 @@
+//! The main job: load, answer, print.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use engine::llm::{Event, Llm};
+use engine::load::ModelFiles;
+
+use crate::args::Args;
+use crate::print::Printer;
+use crate::{report, request};
+
+/// Answers what the command line asks.
+pub fn run(args: &Args) -> Result<()> {
+    let start = Instant::now();
+    let prompts = request::prompts(args)?;
+    let files = ModelFiles::resolve(args.model.as_deref(), true)?;
+    let params = request::sampling(args, &files.generation_config()?)?;
+    let mut llm = Llm::load(&files, &request::options(args))?;
+    if args.verbose {
+        eprintln!("{}", report::loaded(&files, &llm, start.elapsed()));
+    }
+    // All are queued before anything is printed, so that a bad prompt among many is found at once.
+    let ids = prompts.iter().map(|p| llm.add(p, params.clone())).collect::<Result<Vec<_>, _>>()?;
+
+    let mut printer = Printer::new(args, &params, ids);
+    let mut completions = Vec::new();
+    let begun = Instant::now();
+    printer.begin(&prompts, llm.tokenizer())?;
+    while llm.has_work() {
+        for event in llm.step()? {
+            match event {
+                Event::Token { token, text, .. } => printer.token(token, &text, llm.tokenizer())?,
+                Event::Done(completion) => {
+                    printer.done(&completion, llm.tokenizer())?;
+                    completions.push(completion);
+                }
+            }
+        }
+    }
+    if args.stats {
+        eprint!("{}", report::stats(&llm, &completions, begun.elapsed()));
+    }
+    Ok(())
+}

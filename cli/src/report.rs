@@ -1,0 +1,81 @@
+//! What `--verbose` and `--stats` print.
+
+use std::time::Duration;
+
+use engine::llm::{Completion, Llm};
+use engine::load::ModelFiles;
+
+const MIB: f64 = (1 << 20) as f64;
+
+/// The model and how it is set up.
+pub fn loaded(files: &ModelFiles, llm: &Llm, time: Duration) -> String {
+    let (c, kv, e) = (llm.config(), llm.kv_layout(), llm.engine().config());
+    format!(
+        "model      {} ({}): {} layers, {} heads ({} key/value) of {}, hidden {}, vocabulary {}, {} positions\n\
+         KV cache   {} blocks of {} tokens in {}: {:.1} MiB, {} bytes a token\n\
+         limits     {} sequences, {} tokens a step\n\
+         loaded in  {:.3} s",
+        files.name(),
+        c.architecture,
+        c.layers,
+        c.heads,
+        c.kv_heads,
+        c.head_dim,
+        c.hidden,
+        c.vocab_size,
+        c.max_positions,
+        e.num_blocks,
+        e.block_size,
+        kv.dtype,
+        (e.num_blocks * kv.block_bytes()) as f64 / MIB,
+        kv.block_bytes() / kv.block_size,
+        e.max_num_seqs,
+        e.max_batch_tokens,
+        time.as_secs_f64(),
+    )
+}
+
+/// Times, rates and memory of a run that took `time`.
+pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
+    let s = llm.stats();
+    let seconds = time.as_secs_f64();
+    let prompt: usize = completions.iter().map(|c| c.prompt_tokens.len()).sum();
+    let generated: usize = completions.iter().flat_map(|c| &c.outputs).map(|o| o.tokens.len()).sum();
+    let first = percentiles(completions.iter().map(|c| c.time_to_first_token.as_secs_f64()));
+    let each = percentiles(completions.iter().filter_map(|c| {
+        let longest = c.outputs.iter().map(|o| o.tokens.len()).max()?;
+        (longest > 1).then(|| (c.time - c.time_to_first_token).as_secs_f64() / (longest - 1) as f64)
+    }));
+    format!(
+        "requests              {} ({prompt} prompt tokens, {generated} generated)\n\
+         time                  {seconds:.3} s, {:.1} tokens/s generated\n\
+         time to first token   {first}\n\
+         time per token after  {each}\n\
+         steps                 {} ({} tokens computed, at most {} sequences, {} preemptions)\n\
+         KV blocks             {} of {} at the peak ({} copied on write, sharing saved {:.1} %)\n\
+         KV utilisation        {:.1} % of the slots in allocated blocks held tokens ({:.1} % at the peak)\n",
+        completions.len(),
+        generated as f64 / seconds,
+        s.steps,
+        s.computed_tokens,
+        s.peak_seqs,
+        s.preemptions,
+        s.peak.used_blocks,
+        llm.engine().config().num_blocks,
+        s.copied_blocks,
+        100.0 * s.sharing_saved(),
+        100.0 * s.utilisation(),
+        100.0 * s.peak_utilisation(),
+    )
+}
+
+/// Median and 99th percentile of times in seconds, in milliseconds.
+fn percentiles(times: impl Iterator<Item = f64>) -> String {
+    let mut times: Vec<f64> = times.collect();
+    times.sort_by(f64::total_cmp);
+    let at = |p: f64| times.get(((times.len().saturating_sub(1)) as f64 * p).round() as usize);
+    match (at(0.5), at(0.99)) {
+        (Some(median), Some(high)) => format!("{:.2} ms median, {:.2} ms 99th percentile", median * 1e3, high * 1e3),
+        _ => "-".into(),
+    }
+}

@@ -1,0 +1,118 @@
+//! LLaMA (Touvron et al., 2023) and its kin: rotary positions, grouped-query attention, RMS norms, gated feed-forward.
+//! Mistral adds a sliding window, Qwen2 biases on query, key and value, Qwen3 norms on each query and key head.
+
+use super::Model;
+use super::layers::{Linear, Loader};
+use crate::backend::{Activation, Attention, Backend};
+use crate::config::{LlamaConfig, ModelConfig};
+use crate::error::Result;
+use crate::load::Weights;
+
+/// The weights on a backend.
+pub struct Llama<B: Backend> {
+    tokens: B::Weight,
+    /// `[positions, head_dim]`: cosines, then sines.
+    rope: B::Weight,
+    layers: Vec<Layer<B>>,
+    final_norm: B::Weight,
+    output: B::Weight,
+    activation: Activation,
+    eps: f32,
+    scale: f32,
+    head_dim: usize,
+}
+
+struct Layer<B: Backend> {
+    attention_norm: B::Weight,
+    query: Linear<B>,
+    key: Linear<B>,
+    value: Linear<B>,
+    /// Norms of each query head and each key head.
+    head_norms: Option<(B::Weight, B::Weight)>,
+    out: Linear<B>,
+    ffn_norm: B::Weight,
+    gate: Linear<B>,
+    up: Linear<B>,
+    down: Linear<B>,
+    window: Option<usize>,
+}
+
+impl<B: Backend> Llama<B> {
+    pub fn load(
+        backend: &B,
+        config: &ModelConfig,
+        llama: &LlamaConfig,
+        weights: &mut Weights,
+        max_len: usize,
+    ) -> Result<Self> {
+        let mut l = Loader { backend, weights };
+        let (hidden, inner, dim) = (config.hidden, llama.intermediate_size, config.head_dim);
+        let (q, kv) = (config.q_width(), config.kv_width());
+        let tokens = l.weight("embed_tokens.weight", &[config.vocab_size, hidden])?;
+        let mut layers = Vec::with_capacity(config.layers);
+        for i in 0..config.layers {
+            let name = |part: &str| format!("layers.{i}.{part}");
+            let head_norms = if llama.qk_norm {
+                let query = l.weight(&name("self_attn.q_norm.weight"), &[dim])?;
+                Some((query, l.weight(&name("self_attn.k_norm.weight"), &[dim])?))
+            } else {
+                None
+            };
+            layers.push(Layer {
+                attention_norm: l.weight(&name("input_layernorm.weight"), &[hidden])?,
+                query: l.linear(&name("self_attn.q_proj"), q, hidden, llama.qkv_bias)?,
+                key: l.linear(&name("self_attn.k_proj"), kv, hidden, llama.qkv_bias)?,
+                value: l.linear(&name("self_attn.v_proj"), kv, hidden, llama.qkv_bias)?,
+                head_norms,
+                out: l.linear(&name("self_attn.o_proj"), hidden, q, llama.o_bias)?,
+                ffn_norm: l.weight(&name("post_attention_layernorm.weight"), &[hidden])?,
+                gate: l.linear(&name("mlp.gate_proj"), inner, hidden, llama.mlp_bias)?,
+                up: l.linear(&name("mlp.up_proj"), inner, hidden, llama.mlp_bias)?,
+                down: l.linear(&name("mlp.down_proj"), hidden, inner, llama.mlp_bias)?,
+                window: llama.window(i),
+            });
+        }
+        Ok(Llama {
+            rope: backend.weight(llama.rope.table(dim, max_len))?,
+            layers,
+            final_norm: l.weight("norm.weight", &[hidden])?,
+            output: l.output(config.tie_word_embeddings, &tokens, config.vocab_size, hidden)?,
+            tokens,
+            activation: llama.activation,
+            eps: llama.rms_norm_eps,
+            scale: (dim as f32).powf(-0.5),
+            head_dim: dim,
+        })
+    }
+}
+
+impl<B: Backend> Model<B> for Llama<B> {
+    fn forward(&self, b: &B, cache: &mut B::KvCache, inputs: &B::Inputs) -> B::Tensor {
+        let mut x = b.embed_tokens(&self.tokens, inputs);
+        for (i, layer) in self.layers.iter().enumerate() {
+            let h = b.rms_norm(&x, &layer.attention_norm, self.eps);
+            let mut query = layer.query.apply(b, &h);
+            let mut key = layer.key.apply(b, &h);
+            if let Some((query_norm, key_norm)) = &layer.head_norms {
+                b.head_norm(&mut query, query_norm, self.eps);
+                b.head_norm(&mut key, key_norm, self.eps);
+            }
+            b.rope(&mut query, &self.rope, self.head_dim, inputs);
+            b.rope(&mut key, &self.rope, self.head_dim, inputs);
+            b.write_kv(cache, i, &key, &layer.value.apply(b, &h), inputs);
+            let params = Attention { layer: i, scale: self.scale, window: layer.window };
+            let attended = b.attention(&query, cache, params, inputs);
+            layer.out.add_to(b, &mut x, &attended);
+
+            let h = b.rms_norm(&x, &layer.ffn_norm, self.eps);
+            let mut gate = layer.gate.apply(b, &h);
+            b.gate(&mut gate, &layer.up.apply(b, &h), self.activation);
+            layer.down.add_to(b, &mut x, &gate);
+        }
+        x
+    }
+
+    fn logits(&self, b: &B, hidden: &B::Tensor) -> B::Tensor {
+        b.linear(&b.rms_norm(hidden, &self.final_norm, self.eps), &self.output, None, None)
+    }
+}

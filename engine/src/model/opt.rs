@@ -1,0 +1,113 @@
+//! OPT (Zhang et al., 2022): learned positions, multi-head attention, ReLU feed-forward. OPT-350m alone normalises after
+//! each residual sum and embeds tokens in fewer dimensions.
+
+use super::Model;
+use super::layers::{LayerNorm, Linear, Loader};
+use crate::backend::{Activation, Attention, Backend};
+use crate::config::{ModelConfig, OptConfig};
+use crate::error::Result;
+use crate::load::Weights;
+
+/// OPT's weights on a backend.
+pub struct Opt<B: Backend> {
+    tokens: B::Weight,
+    positions: B::Weight,
+    project_in: Option<Linear<B>>,
+    layers: Vec<Layer<B>>,
+    final_norm: Option<LayerNorm<B>>,
+    project_out: Option<Linear<B>>,
+    output: B::Weight,
+    norm_first: bool,
+    activation: Activation,
+    scale: f32,
+}
+
+struct Layer<B: Backend> {
+    attention_norm: LayerNorm<B>,
+    query: Linear<B>,
+    key: Linear<B>,
+    value: Linear<B>,
+    out: Linear<B>,
+    ffn_norm: LayerNorm<B>,
+    up: Linear<B>,
+    down: Linear<B>,
+}
+
+impl<B: Backend> Opt<B> {
+    pub fn load(backend: &B, config: &ModelConfig, opt: &OptConfig, weights: &mut Weights) -> Result<Self> {
+        let mut l = Loader { backend, weights };
+        let (hidden, embed, eps) = (config.hidden, opt.word_embed_proj_dim, OptConfig::LAYER_NORM_EPS);
+        let (bias, affine) = (opt.enable_bias, opt.layer_norm_elementwise_affine);
+        let tokens = l.weight("embed_tokens.weight", &[config.vocab_size, embed])?;
+        let positions = [config.max_positions + OptConfig::POSITION_OFFSET, hidden];
+        let mut layers = Vec::with_capacity(config.layers);
+        for i in 0..config.layers {
+            let name = |part: &str| format!("layers.{i}.{part}");
+            layers.push(Layer {
+                attention_norm: l.layer_norm(&name("self_attn_layer_norm"), hidden, affine, eps)?,
+                query: l.linear(&name("self_attn.q_proj"), hidden, hidden, bias)?,
+                key: l.linear(&name("self_attn.k_proj"), hidden, hidden, bias)?,
+                value: l.linear(&name("self_attn.v_proj"), hidden, hidden, bias)?,
+                out: l.linear(&name("self_attn.out_proj"), hidden, hidden, bias)?,
+                ffn_norm: l.layer_norm(&name("final_layer_norm"), hidden, affine, eps)?,
+                up: l.linear(&name("fc1"), opt.ffn_dim, hidden, bias)?,
+                down: l.linear(&name("fc2"), hidden, opt.ffn_dim, bias)?,
+            });
+        }
+        let projects = embed != hidden;
+        Ok(Opt {
+            positions: l.weight("embed_positions.weight", &positions)?,
+            project_in: if projects { Some(l.linear("project_in", hidden, embed, false)?) } else { None },
+            layers,
+            final_norm: match opt.final_norm {
+                true => Some(l.layer_norm("final_layer_norm", hidden, affine, eps)?),
+                false => None,
+            },
+            project_out: if projects { Some(l.linear("project_out", embed, hidden, false)?) } else { None },
+            output: l.output(config.tie_word_embeddings, &tokens, config.vocab_size, embed)?,
+            tokens,
+            norm_first: opt.do_layer_norm_before,
+            activation: opt.activation,
+            scale: (config.head_dim as f32).powf(-0.5),
+        })
+    }
+
+    fn attend(&self, b: &B, cache: &mut B::KvCache, layer: usize, x: &B::Tensor, inputs: &B::Inputs) -> B::Tensor {
+        let l = &self.layers[layer];
+        b.write_kv(cache, layer, &l.key.apply(b, x), &l.value.apply(b, x), inputs);
+        b.attention(&l.query.apply(b, x), cache, Attention { layer, scale: self.scale, window: None }, inputs)
+    }
+}
+
+impl<B: Backend> Model<B> for Opt<B> {
+    fn forward(&self, b: &B, cache: &mut B::KvCache, inputs: &B::Inputs) -> B::Tensor {
+        let mut x = b.embed_tokens(&self.tokens, inputs);
+        if let Some(project) = &self.project_in {
+            x = project.apply(b, &x);
+        }
+        b.add_positions(&mut x, &self.positions, OptConfig::POSITION_OFFSET, inputs);
+        for (i, layer) in self.layers.iter().enumerate() {
+            if self.norm_first {
+                let attended = self.attend(b, cache, i, &layer.attention_norm.apply(b, &x), inputs);
+                layer.out.add_to(b, &mut x, &attended);
+                let up = layer.up.apply_act(b, &layer.ffn_norm.apply(b, &x), self.activation);
+                layer.down.add_to(b, &mut x, &up);
+            } else {
+                let attended = self.attend(b, cache, i, &x, inputs);
+                layer.out.add_to(b, &mut x, &attended);
+                x = layer.attention_norm.apply(b, &x);
+                let up = layer.up.apply_act(b, &x, self.activation);
+                layer.down.add_to(b, &mut x, &up);
+                x = layer.ffn_norm.apply(b, &x);
+            }
+        }
+        x
+    }
+
+    fn logits(&self, b: &B, hidden: &B::Tensor) -> B::Tensor {
+        let normed = self.final_norm.as_ref().map(|norm| norm.apply(b, hidden));
+        let hidden = normed.as_ref().unwrap_or(hidden);
+        let projected = self.project_out.as_ref().map(|project| project.apply(b, hidden));
+        b.linear(projected.as_ref().unwrap_or(hidden), &self.output, None, None)
+    }
+}

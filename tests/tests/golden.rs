@@ -1,0 +1,199 @@
+//! Every golden model gives exactly what Hugging Face transformers gives, however it is batched, paged and preempted.
+
+use engine::llm::{Completion, Llm, Options, Prompt};
+use engine::load::ModelFiles;
+use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::tensor::DType;
+use tests::{BeamSearch, Golden, MODELS, golden, golden_dir};
+
+/// A way of running the same requests.
+struct Setup {
+    name: &'static str,
+    options: Options,
+    /// All requests at once, or each by itself.
+    batched: bool,
+    /// The pool is cut to this many tokens, rounded up to blocks, and somebody must be preempted.
+    pool_tokens: Option<usize>,
+}
+
+fn setups() -> Vec<Setup> {
+    let f32 = || Options { dtype: Some(DType::F32), threads: Some(2), ..Options::default() };
+    let setup = |name, options, batched, pool_tokens| Setup { name, options, batched, pool_tokens };
+    vec![
+        setup("one by one", f32(), false, None),
+        setup("batched", f32(), true, None),
+        setup("blocks of 8", Options { block_size: 8, ..f32() }, true, None),
+        setup("blocks of 32", Options { block_size: 32, ..f32() }, true, None),
+        setup("chunks of 7", Options { max_batch_tokens: 7, ..f32() }, true, None),
+        // The longest prompt with four beams: 100 + 4 * 20 tokens, and a block of slack for each beam.
+        setup("small pool", f32(), true, Some(100 + 4 * 20 + 5 * 16)),
+        setup("small pool, blocks of 8, chunks of 7", Options { block_size: 8, max_batch_tokens: 7, ..f32() }, true, Some(228)),
+    ]
+}
+
+fn load(model: &str, options: &Options, pool_tokens: Option<usize>) -> Llm {
+    let files = ModelFiles::directory(golden_dir(model)).unwrap();
+    let mut options = options.clone();
+    if let Some(tokens) = pool_tokens {
+        let block = Llm::load(&files, &options).unwrap().kv_layout().block_bytes();
+        options.kv_memory = Some(tokens.div_ceil(options.block_size) * block);
+    }
+    Llm::load(&files, &options).unwrap()
+}
+
+fn greedy(ignore_eos: bool) -> SamplingParams {
+    SamplingParams { max_tokens: 40, ignore_eos, logprobs: Some(5), ..SamplingParams::default() }
+}
+
+fn beams(b: &BeamSearch) -> SamplingParams {
+    let early_stopping = if b.early_stopping { EarlyStopping::Yes } else { EarlyStopping::No };
+    SamplingParams {
+        n: b.num_beams,
+        best_of: b.num_beams,
+        max_tokens: b.max_new_tokens,
+        ignore_eos: b.ignore_eos,
+        beam: Some(Beam { width: b.num_beams, length_penalty: b.length_penalty, early_stopping }),
+        ..SamplingParams::default()
+    }
+}
+
+/// Runs the requests as the setup says, and returns the completions in their order.
+fn run(llm: &mut Llm, requests: &[(Prompt, SamplingParams)], batched: bool) -> Vec<Completion> {
+    if !batched {
+        return requests.iter().flat_map(|(prompt, params)| llm.generate(std::slice::from_ref(prompt), params).unwrap()).collect();
+    }
+    let ids: Vec<_> = requests.iter().map(|(prompt, params)| llm.add(prompt, params.clone()).unwrap()).collect();
+    let mut done = Vec::new();
+    while llm.has_work() {
+        done.extend(llm.step().unwrap().into_iter().filter_map(|event| match event {
+            engine::llm::Event::Done(completion) => Some(completion),
+            engine::llm::Event::Token { .. } => None,
+        }));
+        assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
+    }
+    done.sort_by_key(|c| ids.iter().position(|id| *id == c.id));
+    done
+}
+
+fn assert_matches_hugging_face(model: &str, setup: &Setup) {
+    let golden = golden(model);
+    let mut llm = load(model, &setup.options, setup.pool_tokens);
+    let mut requests = Vec::new();
+    for p in &golden.prompts {
+        let prompt = || Prompt::Tokens(p.ids.clone());
+        requests.push((Prompt::Text(p.text.clone()), greedy(true)));
+        requests.push((prompt(), greedy(false)));
+        requests.extend(p.beam.iter().map(|b| (prompt(), beams(b))));
+    }
+    let mut done = run(&mut llm, &requests, setup.batched).into_iter();
+    for p in &golden.prompts {
+        let at = format!("{model}, {}, {}", setup.name, p.name);
+        let c = done.next().unwrap();
+        assert_eq!(c.prompt_tokens, p.ids, "{at}");
+        assert_eq!(c.outputs[0].tokens, p.greedy.ids, "{at}");
+        assert_eq!(c.outputs[0].text, p.greedy.text, "{at}");
+        for (step, (got, want)) in c.outputs[0].logprobs.as_ref().unwrap().iter().zip(&p.greedy.top5).enumerate() {
+            assert_eq!(got.top.len(), 5);
+            for (k, ((id, logprob), (want_id, want_logprob))) in
+                got.top.iter().zip(want.ids.iter().zip(&want.logprobs)).enumerate()
+            {
+                assert!((logprob - want_logprob).abs() < 1e-3, "{at}, step {step}, top {k}: {logprob} is not {want_logprob}");
+                let tied = want.logprobs.iter().filter(|l| (**l - want_logprob).abs() < 2e-3).count() > 1;
+                assert!(id == want_id || tied, "{at}, step {step}, top {k}: {id} is not {want_id}");
+            }
+            assert_eq!(got.logprob, got.top[0].1, "{at}: the greedy token is the likeliest");
+        }
+        assert_eq!(done.next().unwrap().outputs[0].tokens, p.greedy.ids_stopped_at_eos, "{at}");
+        for b in &p.beam {
+            let at = format!("{at}, beams (early {}, ignore eos {})", b.early_stopping, b.ignore_eos);
+            let outputs = done.next().unwrap().outputs;
+            assert_eq!(outputs.len(), b.sequences.len(), "{at}");
+            for (got, want) in outputs.iter().zip(&b.sequences) {
+                assert_eq!(got.tokens, want.ids, "{at}");
+                let score = got.score.unwrap();
+                assert!((score - want.score).abs() < 1e-3, "{at}: score {score} is not {}", want.score);
+            }
+        }
+    }
+    assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
+    assert!(setup.pool_tokens.is_none() || llm.stats().preemptions > 0, "{model}, {}: nobody was preempted", setup.name);
+}
+
+/// Logprobs of given texts: each prefix is a request of its own, all in one batch.
+fn assert_teacher_forced(model: &str, golden: &Golden) {
+    let mut llm = load(model, &Options { dtype: Some(DType::F32), ..Options::default() }, None);
+    for text in &golden.teacher_forced {
+        let params = SamplingParams { max_tokens: 1, logprobs: Some(100), ..SamplingParams::default() };
+        let prefixes: Vec<_> = (1..=text.ids.len()).map(|n| Prompt::Tokens(text.ids[..n].to_vec())).collect();
+        let done = llm.generate(&prefixes, &params).unwrap();
+        for (i, c) in done.iter().enumerate() {
+            assert_eq!(c.outputs[0].tokens, [text.argmax[i]], "{model}, position {i}");
+            let top = &c.outputs[0].logprobs.as_ref().unwrap()[0].top;
+            let next = text.ids.get(i + 1).and_then(|id| top.iter().find(|t| t.0 == *id));
+            if let (Some((_, got)), Some(Some(want))) = (next, text.token_logprobs.get(i + 1)) {
+                assert!((got - want).abs() < 1e-3, "{model}, position {i}: {got} is not {want}");
+            }
+        }
+    }
+}
+
+/// In 16-bit types at least as close to f32 as Hugging Face is in the same type.
+fn assert_half(model: &str, golden: &Golden, dtype: DType) {
+    let record = if dtype == DType::F16 { &golden.half.float16 } else { &golden.half.bfloat16 };
+    let mut llm = load(model, &Options { dtype: Some(dtype), ..Options::default() }, None);
+    for (p, half) in golden.prompts.iter().zip(&record.prompts) {
+        let done = llm.generate(&[Prompt::Tokens(p.ids.clone())], &greedy(true)).unwrap();
+        let output = &done[0].outputs[0];
+        let equal = output.tokens.iter().zip(&p.greedy.ids).take_while(|(a, b)| a == b).count();
+        let at = format!("{model}, {dtype}, {}", p.name);
+        assert!(equal >= half.greedy_prefix_equal, "{at}: {equal} tokens equal, not {}", half.greedy_prefix_equal);
+        for (step, got) in output.logprobs.as_ref().unwrap().iter().take(equal).enumerate() {
+            let drift = (got.logprob - p.greedy.top5[step].logprobs[0]).abs();
+            let most = half.token_logprob_drift_max;
+            assert!(drift <= most, "{at}, step {step}: drift {drift} is above {most}");
+        }
+    }
+}
+
+macro_rules! golden_tests {
+    ($($name:ident: $model:literal,)*) => {
+        $(mod $name {
+            #[test]
+            fn equals_hugging_face() {
+                for setup in super::setups() {
+                    super::assert_matches_hugging_face($model, &setup);
+                }
+            }
+
+            #[test]
+            fn scores_given_texts() {
+                super::assert_teacher_forced($model, &super::golden($model));
+            }
+
+            #[test]
+            fn half_precision_stays_within_the_recorded_drift() {
+                for dtype in [super::DType::F16, super::DType::Bf16] {
+                    super::assert_half($model, &super::golden($model), dtype);
+                }
+            }
+        })*
+
+        #[test]
+        fn no_model_is_left_out() {
+            assert_eq!([$($model),*], MODELS);
+        }
+    };
+}
+
+golden_tests! {
+    gpt2: "gpt2",
+    llama2: "llama2",
+    llama3: "llama3",
+    llama3_tied: "llama3-tied",
+    mistral: "mistral",
+    opt_350m_like: "opt-350m-like",
+    opt_bin: "opt-bin",
+    opt_pre: "opt-pre",
+    qwen2: "qwen2",
+    qwen3: "qwen3",
+}
