@@ -1,1 +1,233 @@
 //! The CPU: the reference, and the fallback where there is no GPU.
+//!
+//! Activations are f32; weights and the KV cache keep their own type and are widened on the way into registers. The
+//! instruction set (AVX-512, AVX2, NEON or none) is chosen when the backend is made. The result for a token does not
+//! depend, to the bit, on what else is in its batch or on the number of threads.
+
+mod attention;
+mod cache;
+mod dot;
+mod element;
+mod linear;
+mod math;
+mod matmul;
+mod rows;
+mod tensor;
+#[cfg(test)]
+mod tests;
+mod threads;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use pulp::Arch;
+
+pub use cache::KvCache;
+pub use tensor::Tensor;
+
+use self::element::{Floats, widen_range, with_elements};
+use self::tensor::Pool;
+use self::threads::Threads;
+use super::{Activation, Attention, Backend, Batch, BlockCopy, KvLayout};
+use crate::error::{Error, Result};
+use crate::sampling::{SampleRow, Sampled, sample_row};
+use crate::tensor::HostTensor;
+
+/// The processor as a device.
+pub struct CpuBackend {
+    arch: Arch,
+    threads: Threads,
+    pool: Arc<Pool>,
+}
+
+/// A weight: the bytes as they were loaded, usually a mapped file.
+#[derive(Clone)]
+pub struct Weight(Arc<HostTensor>);
+
+impl Weight {
+    /// `[N, K]` of a matrix; a vector is one row.
+    fn extents(&self) -> (usize, usize) {
+        match *self.0.shape() {
+            [rows, cols] => (rows, cols),
+            _ => (1, self.0.shape().iter().product()),
+        }
+    }
+}
+
+impl CpuBackend {
+    /// A backend that computes on `threads` threads, the caller's included; by default one for each available core.
+    pub fn new(threads: Option<usize>) -> Result<Self> {
+        Ok(CpuBackend { arch: Arch::new(), threads: Threads::new(threads)?, pool: Pool::new() })
+    }
+
+    /// Buffers allocated for activations so far. It stops growing once steps of every shape have run.
+    pub fn allocations(&self) -> usize {
+        self.pool.allocations()
+    }
+
+    /// Calls `run` with the index and the elements of each row of a `[_, cols]` matrix, on all threads if it is large.
+    fn each_row(&self, data: &mut [f32], cols: usize, run: impl Fn(usize, &mut [f32]) + Sync) {
+        if data.is_empty() {
+            return;
+        }
+        let rows = data.len() / cols;
+        // An element of these operations takes about as long as eight multiply-adds of a projection.
+        let chunk = rows.div_ceil(self.threads.parts(data.len() * 8, rows));
+        self.threads.each(data.chunks_mut(chunk * cols).enumerate(), |(i, rows)| {
+            self.arch.dispatch(
+                #[inline(always)]
+                || rows.chunks_mut(cols).enumerate().for_each(|(r, row)| run(i * chunk + r, row)),
+            );
+        });
+    }
+
+    fn project(
+        &self,
+        out: &mut Tensor,
+        x: &Tensor,
+        weight: &Weight,
+        bias: Option<&Weight>,
+        (act, add): (Option<Activation>, bool),
+    ) {
+        let (cols, inner) = weight.extents();
+        assert_eq!((x.rows(), x.cols(), out.cols()), (out.rows(), inner, cols), "shapes of a projection");
+        let bias = bias.map(|b| Floats::new(&b.0, &self.pool));
+        let bias = bias.as_ref().map(Floats::as_slice);
+        let x = x.as_slice();
+        with_elements!(weight.0.elements(), weight => {
+            let linear = linear::Linear { x, weight, bias, act, add, inner };
+            linear.run(self.arch, &self.threads, out.as_mut_slice(), cols);
+        });
+    }
+}
+
+impl Backend for CpuBackend {
+    type Tensor = Tensor;
+    type Weight = Weight;
+    type KvCache = KvCache;
+    type Inputs = Batch;
+
+    fn weight(&self, tensor: HostTensor) -> Result<Weight> {
+        match tensor.shape().len() {
+            1 | 2 => Ok(Weight(Arc::new(tensor))),
+            n => Err(Error::Unsupported(format!("a weight of {n} dimensions"))),
+        }
+    }
+
+    fn kv_cache(&self, layout: KvLayout, num_blocks: usize) -> Result<KvCache> {
+        KvCache::new(layout, num_blocks)
+    }
+
+    fn upload(&self, batch: Batch) -> Batch {
+        batch
+    }
+
+    fn copy_blocks(&self, cache: &mut KvCache, copies: &[BlockCopy]) {
+        cache.copy_blocks(copies);
+    }
+
+    fn embed_tokens(&self, table: &Weight, inputs: &Batch) -> Tensor {
+        let cols = table.extents().1;
+        let mut out = self.pool.tensor(inputs.tokens.len(), cols);
+        let table = table.0.elements();
+        self.each_row(out.as_mut_slice(), cols, |t, row| widen_range(table, inputs.tokens[t] as usize * cols, row));
+        out
+    }
+
+    fn add_positions(&self, x: &mut Tensor, table: &Weight, offset: usize, inputs: &Batch) {
+        let cols = x.cols();
+        let table = table.0.elements();
+        self.each_row(x.as_mut_slice(), cols, |t, row| {
+            rows::with_widened(table, (inputs.positions[t] as usize + offset) * cols, cols, |p| {
+                row.iter_mut().zip(p).for_each(|(x, p)| *x += p);
+            });
+        });
+    }
+
+    fn linear(&self, x: &Tensor, weight: &Weight, bias: Option<&Weight>, act: Option<Activation>) -> Tensor {
+        let mut out = self.pool.tensor(x.rows(), weight.extents().0);
+        self.project(&mut out, x, weight, bias, (act, false));
+        out
+    }
+
+    fn linear_add(&self, residual: &mut Tensor, x: &Tensor, weight: &Weight, bias: Option<&Weight>) {
+        self.project(residual, x, weight, bias, (None, true));
+    }
+
+    fn gate(&self, gate: &mut Tensor, up: &Tensor, act: Activation) {
+        let (cols, up) = (gate.cols(), up.as_slice());
+        self.each_row(gate.as_mut_slice(), cols, |t, row| {
+            math::activate(row, act);
+            row.iter_mut().zip(&up[t * cols..]).for_each(|(g, u)| *g *= u);
+        });
+    }
+
+    fn layer_norm(&self, x: &Tensor, weight: Option<&Weight>, bias: Option<&Weight>, eps: f32) -> Tensor {
+        let mut out = self.pool.tensor(x.rows(), x.cols());
+        let [weight, bias] = [weight, bias].map(|w| w.map(|w| Floats::new(&w.0, &self.pool)));
+        let [weight, bias] = [&weight, &bias].map(|w| w.as_ref().map(Floats::as_slice));
+        let (cols, x) = (x.cols(), x.as_slice());
+        self.each_row(out.as_mut_slice(), cols, |t, row| {
+            rows::layer_norm(&x[t * cols..][..cols], weight, bias, eps, row);
+        });
+        out
+    }
+
+    fn rms_norm(&self, x: &Tensor, weight: &Weight, eps: f32) -> Tensor {
+        let mut out = self.pool.tensor(x.rows(), x.cols());
+        let weight = Floats::new(&weight.0, &self.pool);
+        let (cols, x, weight) = (x.cols(), x.as_slice(), weight.as_slice());
+        self.each_row(out.as_mut_slice(), cols, |t, row| rows::rms_norm(&x[t * cols..][..cols], weight, eps, row));
+        out
+    }
+
+    fn head_norm(&self, x: &mut Tensor, weight: &Weight, eps: f32) {
+        let weight = Floats::new(&weight.0, &self.pool);
+        let (cols, weight) = (x.cols(), weight.as_slice());
+        self.each_row(x.as_mut_slice(), cols, |_, row| rows::head_norm(row, weight, eps));
+    }
+
+    fn rope(&self, x: &mut Tensor, table: &Weight, head_dim: usize, inputs: &Batch) {
+        let cols = x.cols();
+        let table = table.0.elements();
+        self.each_row(x.as_mut_slice(), cols, |t, row| {
+            rows::with_widened(table, inputs.positions[t] as usize * head_dim, head_dim, |a| rows::rope(row, a));
+        });
+    }
+
+    fn write_kv(&self, cache: &mut KvCache, layer: usize, key: &Tensor, value: &Tensor, inputs: &Batch) {
+        cache.write(layer, key.as_slice(), value.as_slice(), &inputs.slots);
+    }
+
+    fn attention(&self, query: &Tensor, cache: &KvCache, params: Attention, inputs: &Batch) -> Tensor {
+        let mut out = self.pool.tensor(query.rows(), query.cols());
+        let layout = &cache.layout;
+        let group = query.cols() / (layout.heads * layout.head_dim);
+        let query = query.as_slice();
+        with_elements!(cache.layer(params.layer), blocks => {
+            let job = attention::Job { query, blocks, layout, params, batch: inputs, group };
+            job.run(self.arch, &self.threads, out.as_mut_slice());
+        });
+        out
+    }
+
+    fn logit_rows(&self, x: &Tensor, inputs: &Batch) -> Tensor {
+        let mut out = self.pool.tensor(inputs.logit_rows.len(), x.cols());
+        for (to, &row) in out.as_mut_slice().chunks_mut(x.cols().max(1)).zip(&inputs.logit_rows) {
+            to.copy_from_slice(&x.as_slice()[row as usize * x.cols()..][..x.cols()]);
+        }
+        out
+    }
+
+    fn sample(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+        thread_local! {
+            static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+        }
+        let mut out = vec![None; rows.len()];
+        let tasks = logits.as_slice().chunks(logits.cols().max(1)).zip(rows).zip(&mut out);
+        self.threads.each(tasks, |((logits, row), out)| {
+            *out = SCRATCH.with_borrow_mut(|scratch| Some(sample_row(logits, row, scratch)));
+        });
+        Ok(out.into_iter().flatten().collect())
+    }
+}

@@ -1,0 +1,266 @@
+//! Causal attention through the block tables (4.1 and 5.1 of the PagedAttention paper).
+//!
+//! A task is a key/value head of a sequence with some consecutive query tokens; its rows are all pairs of such a token
+//! and a query head of the group. It walks the context in chunks of whole blocks: gathers a chunk's keys and values
+//! (widening them once for all rows), computes scores, and folds them into a running maximum, sum and weighted sum of
+//! values (online softmax). So memory is that of a chunk, whatever the length of the context.
+//!
+//! Chunks begin at multiples of their length from the start of the sequence, scores and weighted sums are added up in
+//! order of position, and a position that a query does not see contributes an exact zero. Hence a query's result does
+//! not depend on which other queries or sequences are computed with it.
+
+use std::cell::RefCell;
+
+use pulp::{Arch, Simd, WithSimd};
+
+use super::element::Element;
+use super::math::{exp, max, sum};
+use super::matmul::{LANES, View, accumulate};
+use super::threads::Threads;
+use crate::backend::{Attention, Batch, KvLayout, Span};
+
+/// Positions in a chunk, where blocks are not longer or don't divide it.
+const CHUNK: usize = 64;
+/// Rows that a task aims at.
+const ROWS: usize = 48;
+
+/// What all tasks of a call share.
+pub(super) struct Job<'a, E> {
+    /// `[T, heads * D]`
+    pub query: &'a [f32],
+    /// This layer's blocks, as laid out in `cache`.
+    pub blocks: &'a [E],
+    pub layout: &'a KvLayout,
+    pub params: Attention,
+    pub batch: &'a Batch,
+    /// Query heads per key/value head.
+    pub group: usize,
+}
+
+impl<E: Element> Job<'_, E> {
+    /// Computes into `out`, shaped as `query`.
+    pub fn run(&self, arch: Arch, threads: &Threads, out: &mut [f32]) {
+        let KvLayout { heads, head_dim, .. } = *self.layout;
+        let width = heads * self.group * head_dim;
+        let tall = (ROWS / self.group).max(1);
+        let work: usize = self.batch.spans.iter().map(|s| 2 * s.len * s.context * width).sum();
+        let mut tasks = Vec::new();
+        let mut rest = out;
+        for &span in &self.batch.spans {
+            let (rows, after) = rest.split_at_mut(span.len * width);
+            rest = after;
+            for (i, rows) in rows.chunks_mut(tall * width).enumerate() {
+                let from = tasks.len();
+                tasks.extend((0..heads).map(|head| Task { span, first: i * tall, head, out: Vec::new() }));
+                for row in rows.chunks_mut(width) {
+                    row.chunks_mut(self.group * head_dim).zip(&mut tasks[from..]).for_each(|(o, t)| t.out.push(o));
+                }
+            }
+        }
+        let run = |task| arch.dispatch(Run { job: self, task });
+        if threads.parts(work, tasks.len()) == 1 {
+            tasks.into_iter().for_each(run);
+        } else {
+            // The last tokens of a long prompt see most of it: begin with them, so that no thread is left with them.
+            threads.each(tasks.into_iter().rev(), run);
+        }
+    }
+}
+
+struct Task<'a> {
+    span: Span,
+    /// First query token, counted from the span's first.
+    first: usize,
+    /// Key/value head.
+    head: usize,
+    /// The output of each query token, `[group * D]`.
+    out: Vec<&'a mut [f32]>,
+}
+
+struct Run<'a, 'b, E> {
+    job: &'a Job<'a, E>,
+    task: Task<'b>,
+}
+
+/// Buffers of one thread. Columns are padded to whole vectors.
+#[derive(Default)]
+struct Scratch {
+    /// `[rows][D]`, scaled.
+    query: Vec<f32>,
+    /// `[D][chunk]`
+    keys: Vec<f32>,
+    /// `[chunk][D]`
+    values: Vec<f32>,
+    /// `[rows][chunk]`, then their exponentials.
+    scores: Vec<f32>,
+    /// `[rows][D]`: weighted sums of values.
+    sums: Vec<f32>,
+    /// `[rows]`: greatest score so far, and the sum of exponentials relative to it.
+    max_and_norm: Vec<(f32, f32)>,
+    /// A block of keys, widened.
+    block: Vec<f32>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+impl<E: Element> WithSimd for Run<'_, '_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        SCRATCH.with_borrow_mut(|scratch| self.run(simd, scratch));
+    }
+}
+
+impl<E: Element> Run<'_, '_, E> {
+    #[inline(always)]
+    fn run<S: Simd>(&mut self, simd: S, scratch: &mut Scratch) {
+        let Job { layout: &KvLayout { head_dim, block_size, .. }, group, .. } = *self.job;
+        let rows = self.task.out.len() * group;
+        let chunk = block_size * (CHUNK / block_size).max(1);
+        let (dim, stride) = (head_dim.next_multiple_of(LANES), chunk.next_multiple_of(LANES));
+
+        self.load_query(&mut scratch.query);
+        scratch.keys.resize(head_dim * stride, 0.0);
+        scratch.values.resize(chunk * dim, 0.0);
+        scratch.scores.resize(rows * stride, 0.0);
+        scratch.sums.clear();
+        scratch.sums.resize(rows * dim, 0.0);
+        scratch.max_and_norm.clear();
+        scratch.max_and_norm.resize(rows, (f32::NEG_INFINITY, 0.0));
+
+        // What the first query token sees first, and the last one last.
+        let (begin, end) = (self.visible(0).0, self.visible(rows / group - 1).1);
+        for start in (begin / chunk * chunk..end).step_by(chunk) {
+            let seen = begin.max(start)..end.min(start + chunk);
+            let cols = (seen.end - start).next_multiple_of(LANES);
+
+            self.load_keys(seen.clone(), start, stride, scratch);
+            scratch.scores.fill(0.0);
+            let query = View { data: &scratch.query, stride: head_dim };
+            let keys = View { data: &scratch.keys, stride };
+            accumulate(simd, query, keys, &mut scratch.scores, stride, (rows, 0..head_dim, cols));
+
+            for row in 0..rows {
+                let (from, to) = self.visible(row / group);
+                let (from, to) = (from.max(start), to.min(start + chunk));
+                let scores = &mut scratch.scores[row * stride..][..cols];
+                let sums = &mut scratch.sums[row * dim..][..dim];
+                if from < to {
+                    fold(scores, from - start, to - start, sums, &mut scratch.max_and_norm[row]);
+                } else {
+                    scores.fill(0.0);
+                }
+            }
+
+            self.load_values(seen.clone(), start, dim, &mut scratch.values);
+            let weights = View { data: &scratch.scores, stride };
+            let values = View { data: &scratch.values, stride: dim };
+            let inner = seen.start - start..seen.end - start;
+            accumulate(simd, weights, values, &mut scratch.sums, dim, (rows, inner, dim));
+        }
+
+        let sums = scratch.sums.chunks_exact(dim).zip(&scratch.max_and_norm);
+        let out = self.task.out.iter_mut().flat_map(|out| out.chunks_exact_mut(head_dim));
+        for (out, (sums, (_, norm))) in out.zip(sums) {
+            out.iter_mut().zip(sums).for_each(|(o, s)| *o = s / norm);
+        }
+    }
+
+    /// The positions that the task's query token `i` sees.
+    #[inline(always)]
+    fn visible(&self, i: usize) -> (usize, usize) {
+        let span = &self.task.span;
+        let end = span.context - span.len + self.task.first + i + 1;
+        (self.job.params.window.map_or(0, |w| end.saturating_sub(w.max(1))), end)
+    }
+
+    #[inline(always)]
+    fn load_query(&self, to: &mut Vec<f32>) {
+        let Job { layout: &KvLayout { heads, head_dim, .. }, group, query, .. } = *self.job;
+        let width = group * head_dim;
+        to.clear();
+        for i in 0..self.task.out.len() {
+            let row = self.task.span.start + self.task.first + i;
+            let query = &query[(row * heads + self.task.head) * width..][..width];
+            to.extend(query.iter().map(|q| q * self.job.params.scale));
+        }
+    }
+
+    /// This head's keys, then values, in the block that holds position `at`.
+    #[inline(always)]
+    fn block(&self, at: usize) -> &[E] {
+        let KvLayout { heads, head_dim, block_size, .. } = *self.job.layout;
+        let block = self.job.batch.blocks[self.task.span.table + at / block_size] as usize;
+        let len = 2 * head_dim * block_size;
+        &self.job.blocks[(block * heads + self.task.head) * len..][..len]
+    }
+
+    /// Gathers the keys of the blocks that hold `seen`. Lanes of positions outside hold anything; their scores are
+    /// never looked at.
+    #[inline(always)]
+    fn load_keys(&self, seen: std::ops::Range<usize>, start: usize, stride: usize, scratch: &mut Scratch) {
+        let KvLayout { head_dim, block_size, .. } = *self.job.layout;
+        scratch.block.resize(head_dim * block_size, 0.0);
+        for at in (seen.start / block_size * block_size..seen.end).step_by(block_size) {
+            let keys = &self.block(at)[..head_dim * block_size];
+            let keys = E::as_f32(keys).unwrap_or_else(|| {
+                E::widen(keys, &mut scratch.block);
+                &scratch.block
+            });
+            let to = scratch.keys[at - start..].chunks_mut(stride).zip(keys.chunks_exact(block_size));
+            if block_size.is_multiple_of(LANES) {
+                // Whole vectors, whose copies are compiled in place where a call would take longer.
+                for (to, from) in to {
+                    for (to, from) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(from.as_chunks::<LANES>().0) {
+                        *to = *from;
+                    }
+                }
+            } else {
+                to.for_each(|(to, from)| to[..block_size].copy_from_slice(from));
+            }
+        }
+    }
+
+    /// Gathers the values of the positions `seen`, and of no others: they are multiplied by the zero weights of
+    /// queries that do not see them, which only finite numbers survive.
+    #[inline(always)]
+    fn load_values(&self, seen: std::ops::Range<usize>, start: usize, dim: usize, to: &mut [f32]) {
+        let KvLayout { head_dim, block_size, .. } = *self.job.layout;
+        let mut at = seen.start;
+        while at < seen.end {
+            let count = (block_size - at % block_size).min(seen.end - at);
+            let values = &self.block(at)[(block_size + at % block_size) * head_dim..][..count * head_dim];
+            let to = &mut to[(at - start) * dim..][..count * dim];
+            if dim == head_dim {
+                E::widen(values, to);
+            } else {
+                let rows = to.chunks_exact_mut(dim).zip(values.chunks_exact(head_dim));
+                rows.for_each(|(to, from)| E::widen(from, &mut to[..head_dim]));
+            }
+            at += count;
+        }
+    }
+}
+
+/// Online softmax: turns `scores[from..to]` into exponentials relative to the greatest score so far and all others into
+/// zeros, and rescales what was summed relative to an earlier maximum.
+#[inline(always)]
+fn fold(scores: &mut [f32], from: usize, to: usize, sums: &mut [f32], (greatest, norm): &mut (f32, f32)) {
+    let before = *greatest;
+    let now = before.max(max(&scores[from..to]));
+    scores.iter_mut().for_each(|s| *s = exp(*s - now));
+    scores[..from].fill(0.0);
+    scores[to..].fill(0.0);
+    let added = sum(scores, |s| s);
+    if now > before {
+        // The first time there is nothing to rescale, and nothing to rescale it by.
+        let factor = if before == f32::NEG_INFINITY { 0.0 } else { exp(before - now) };
+        *norm *= factor;
+        sums.iter_mut().for_each(|s| *s *= factor);
+    }
+    *greatest = now;
+    *norm += added;
+}

@@ -1,0 +1,100 @@
+//! The inner loop of every projection: dot products of a few rows of the weight with a few tokens, in registers.
+//!
+//! Weight and activations are both contiguous along `K`, so that nothing is packed or transposed. Each of the
+//! `R x T` dot products has one vector of partial sums; every value loaded is used `R` or `T` times.
+
+use pulp::Simd;
+
+use super::matmul::View;
+
+/// Rows of the weight in a tile. Enough that one token alone has as many sums in flight as the latency of a
+/// multiply-add asks for.
+pub(super) const ROWS: usize = 4;
+/// Most tokens in a tile: `ROWS * (TOKENS + 1) + 1` of 32 vector registers.
+const TOKENS: usize = 6;
+/// With 16 vector registers.
+const TOKENS_FEW_REGISTERS: usize = 3;
+
+/// `out[t][r] += w[r] . x[t]` for `R` rows of the weight and `T` tokens, all of the same length.
+///
+/// A dot product is summed in an order that depends on its length alone, and not on its place in the tile.
+#[inline(always)]
+fn tile<S: Simd, const R: usize, const T: usize>(simd: S, w: [&[f32]; R], x: [&[f32]; T], out: &mut [[f32; R]; T]) {
+    let (w, w_rest): ([_; R], [_; R]) = unzip(w.map(S::as_simd_f32s));
+    let (x, x_rest): ([_; T], [_; T]) = unzip(x.map(S::as_simd_f32s));
+    let steps = w[0].len();
+    // Slices of one visible length let the compiler drop the checks of the index.
+    let w = w.map(|v: &[S::f32s]| &v[..steps]);
+    let x = x.map(|v: &[S::f32s]| &v[..steps]);
+    let mut sums = [[simd.splat_f32s(0.0); R]; T];
+    for k in 0..steps {
+        let w: [S::f32s; R] = std::array::from_fn(|r| w[r][k]);
+        for t in 0..T {
+            let x = x[t][k];
+            for r in 0..R {
+                sums[t][r] = simd.mul_add_e_f32s(w[r], x, sums[t][r]);
+            }
+        }
+    }
+    for t in 0..T {
+        for r in 0..R {
+            let rest: f32 = w_rest[r].iter().zip(x_rest[t]).map(|(w, x)| w * x).sum();
+            out[t][r] += simd.reduce_sum_f32s(sums[t][r]) + rest;
+        }
+    }
+}
+
+fn unzip<A, B, const N: usize>(pairs: [(A, B); N]) -> ([A; N], [B; N])
+where
+    A: Copy,
+    B: Copy,
+{
+    (pairs.map(|p| p.0), pairs.map(|p| p.1))
+}
+
+/// `out[t][column + r] += w[r] . x[t]` for the first `R` rows of `w` and as many rows of `x` as `out` has; `len`
+/// elements of each are used.
+#[inline(always)]
+pub(super) fn rows_by_tokens<S: Simd, const R: usize>(
+    simd: S,
+    w: View<'_>,
+    x: View<'_>,
+    len: usize,
+    out: &mut [&mut [f32]],
+    column: usize,
+) {
+    let w: [&[f32]; R] = std::array::from_fn(|r| &w.row(r)[..len]);
+    let most = if S::REGISTER_COUNT >= 32 { TOKENS } else { TOKENS_FEW_REGISTERS };
+    let mut t = 0;
+    while t < out.len() {
+        // Tiles of nearly equal size: 8 tokens are 4 and 4 rather than 6 and 2.
+        let left = out.len() - t;
+        let count = left.div_ceil(left.div_ceil(most));
+        let (x, out) = (View { data: x.row(t), ..x }, &mut out[t..t + count]);
+        match count {
+            1 => tokens::<S, R, 1>(simd, w, x, out, column),
+            2 => tokens::<S, R, 2>(simd, w, x, out, column),
+            3 => tokens::<S, R, 3>(simd, w, x, out, column),
+            4 => tokens::<S, R, 4>(simd, w, x, out, column),
+            5 => tokens::<S, R, 5>(simd, w, x, out, column),
+            _ => tokens::<S, R, 6>(simd, w, x, out, column),
+        }
+        t += count;
+    }
+}
+
+#[inline(always)]
+fn tokens<S: Simd, const R: usize, const T: usize>(
+    simd: S,
+    w: [&[f32]; R],
+    x: View<'_>,
+    out: &mut [&mut [f32]],
+    column: usize,
+) {
+    let x = std::array::from_fn(|t| &x.row(t)[..w[0].len()]);
+    let mut sums: [[f32; R]; T] = std::array::from_fn(|t| std::array::from_fn(|r| out[t][column + r]));
+    tile(simd, w, x, &mut sums);
+    for t in 0..T {
+        out[t][column..column + R].copy_from_slice(&sums[t]);
+    }
+}

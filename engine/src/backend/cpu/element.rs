@@ -1,0 +1,135 @@
+//! Element types of weights and of the KV cache, and their conversion from and to f32.
+
+use bytemuck::Pod;
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use super::tensor::{Pool, Tensor};
+use crate::tensor::{Elements, HostTensor};
+use std::sync::Arc;
+
+/// What weights and the cache are made of.
+pub(super) trait Element: Pod + Send + Sync {
+    /// `to = from`, exactly. The lengths are equal.
+    fn widen(from: &[Self], to: &mut [f32]);
+    /// `to = from`, rounded to nearest even. The lengths are equal.
+    fn narrow(from: &[f32], to: &mut [Self]);
+    /// The elements themselves where they are f32 already.
+    fn as_f32(from: &[Self]) -> Option<&[f32]>;
+}
+
+impl Element for f32 {
+    #[inline(always)]
+    fn widen(from: &[Self], to: &mut [f32]) {
+        to.copy_from_slice(from);
+    }
+
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        to.copy_from_slice(from);
+    }
+
+    #[inline(always)]
+    fn as_f32(from: &[Self]) -> Option<&[f32]> {
+        Some(from)
+    }
+}
+
+impl Element for f16 {
+    // One call for many elements: `half` asks the processor each time whether it has the instructions.
+    fn widen(from: &[Self], to: &mut [f32]) {
+        from.convert_to_f32_slice(to);
+    }
+
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        to.convert_from_f32_slice(from);
+    }
+
+    #[inline(always)]
+    fn as_f32(_: &[Self]) -> Option<&[f32]> {
+        None
+    }
+}
+
+impl Element for bf16 {
+    // A shift, inlined to be compiled for the instruction set of the caller.
+    #[inline(always)]
+    fn widen(from: &[Self], to: &mut [f32]) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = f32::from_bits(u32::from(from.to_bits()) << 16);
+        }
+    }
+
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        to.convert_from_f32_slice(from);
+    }
+
+    #[inline(always)]
+    fn as_f32(_: &[Self]) -> Option<&[f32]> {
+        None
+    }
+}
+
+/// Runs `$body` with `$slice` bound to the elements as a slice of their own type.
+macro_rules! with_elements {
+    ($elements:expr, $slice:ident => $body:expr) => {
+        match $elements {
+            crate::tensor::Elements::F32($slice) => $body,
+            crate::tensor::Elements::F16($slice) => $body,
+            crate::tensor::Elements::Bf16($slice) => $body,
+        }
+    };
+}
+pub(super) use with_elements;
+
+/// `to = elements[start..][..to.len()]`, widened.
+pub(super) fn widen_range(elements: Elements<'_>, start: usize, to: &mut [f32]) {
+    with_elements!(elements, v => Element::widen(&v[start..][..to.len()], to));
+}
+
+/// A whole weight in f32, for those that are small: in place, or widened into memory of the pool.
+pub(super) enum Floats<'a> {
+    InPlace(&'a [f32]),
+    Widened(Tensor),
+}
+
+impl<'a> Floats<'a> {
+    pub fn new(weight: &'a HostTensor, pool: &Arc<Pool>) -> Self {
+        match weight.elements() {
+            Elements::F32(v) => Floats::InPlace(v),
+            other => {
+                let mut wide = pool.tensor(1, weight.shape().iter().product());
+                widen_range(other, 0, wide.as_mut_slice());
+                Floats::Widened(wide)
+            }
+        }
+    }
+
+    pub fn as_slice(&self) -> &[f32] {
+        match self {
+            Floats::InPlace(v) => v,
+            Floats::Widened(t) => t.as_slice(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip<E: Element>(x: &[f32]) -> Vec<f32> {
+        let mut narrow = vec![E::zeroed(); x.len()];
+        E::narrow(x, &mut narrow);
+        let mut wide = vec![f32::NAN; x.len()];
+        E::widen(&narrow, &mut wide);
+        wide
+    }
+
+    #[test]
+    fn conversions_round_to_nearest_even_and_widen_exactly() {
+        let x: Vec<f32> = (0..37).map(|i| (i as f32 - 18.0) * 0.37 * 2f32.powi(i - 20)).collect();
+        assert_eq!(round_trip::<f32>(&x), x);
+        assert_eq!(round_trip::<f16>(&x), x.iter().map(|&v| f16::from_f32(v).to_f32()).collect::<Vec<_>>());
+        assert_eq!(round_trip::<bf16>(&x), x.iter().map(|&v| bf16::from_f32(v).to_f32()).collect::<Vec<_>>());
+        assert!(round_trip::<bf16>(&[f32::NAN])[0].is_nan());
+    }
+}

@@ -1,0 +1,145 @@
+//! Projections: `x [M, K] . W [N, K]^T`, one path from one token to thousands.
+//!
+//! For one token the time is that of reading the weight from memory once; for many it is that of the multiply-adds.
+//! The output is cut into tiles of up to [`TOKENS`] tokens by some columns, which threads take in turn. Within a tile,
+//! four rows of the weight at a time (widened to f32 if need be) meet all tokens while they lie in the first-level
+//! cache; the tokens' activations lie in the second.
+//!
+//! Every element of the result is the sum over blocks of [`BLOCK`] products along `K`, each block summed by
+//! `dot::tile`: an order that depends on `K` alone. So a token's result is the same, to the bit, whatever batch it is
+//! in and however many threads there are.
+
+use std::cell::RefCell;
+
+use pulp::{Arch, Simd, WithSimd};
+
+use super::dot::{ROWS, rows_by_tokens};
+use super::element::Element;
+use super::math::activate;
+use super::matmul::View;
+use super::threads::Threads;
+use crate::backend::Activation;
+
+/// Products summed at a time: four rows of the weight and six of activations of this length fit the first-level cache.
+const BLOCK: usize = 768;
+/// Most tokens in a tile.
+const TOKENS: usize = 64;
+/// Bytes of activations that stay in the second-level cache beside the weight that streams through.
+const CACHED: usize = 256 << 10;
+/// Tokens from which on a weight in f32 is copied like one that must be widened, to lie aligned and close together.
+const COPIED: usize = 12;
+
+/// A projection's operands and what happens to its result.
+pub(super) struct Linear<'a, E> {
+    /// `[M, K]`
+    pub x: &'a [f32],
+    /// `[N, K]`
+    pub weight: &'a [E],
+    /// `[N]`
+    pub bias: Option<&'a [f32]>,
+    pub act: Option<Activation>,
+    /// Add to what the output holds instead of replacing it.
+    pub add: bool,
+    /// `K`
+    pub inner: usize,
+}
+
+impl<E: Element> Linear<'_, E> {
+    /// Computes into `out [M, cols]`.
+    pub fn run(&self, arch: Arch, threads: &Threads, out: &mut [f32], cols: usize) {
+        if out.is_empty() {
+            return;
+        }
+        let rows = out.len() / cols;
+        let tall = rows.div_ceil(rows.div_ceil(TOKENS));
+        let parts = threads.parts(rows * cols * self.inner, cols.div_ceil(ROWS));
+        let wide = cols.div_ceil(parts.div_ceil(rows.div_ceil(tall))).next_multiple_of(ROWS);
+        let tiles = out.chunks_mut(tall * cols).enumerate().flat_map(|(i, block)| {
+            let mut tiles: Vec<Tile<'_>> = (0..cols)
+                .step_by(wide)
+                .map(|column| Tile { row: i * tall, column, out: Vec::with_capacity(block.len() / cols) })
+                .collect();
+            for row in block.chunks_mut(cols) {
+                row.chunks_mut(wide).zip(&mut tiles).for_each(|(part, tile)| tile.out.push(part));
+            }
+            tiles
+        });
+        let tiles: Vec<Tile<'_>> = tiles.collect();
+        threads.each(tiles.into_iter(), |tile| arch.dispatch(Job { linear: self, tile }));
+    }
+}
+
+/// Part of the output: a range of columns of some consecutive rows.
+struct Tile<'a> {
+    row: usize,
+    column: usize,
+    out: Vec<&'a mut [f32]>,
+}
+
+struct Job<'a, 'b, E> {
+    linear: &'a Linear<'a, E>,
+    tile: Tile<'b>,
+}
+
+thread_local! {
+    static WIDENED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+impl<E: Element> WithSimd for Job<'_, '_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Job { linear, tile: Tile { row, column, mut out } } = self;
+        let inner = linear.inner;
+        let x = &linear.x[row * inner..][..out.len() * inner];
+        let cols = out[0].len();
+        if !linear.add {
+            out.iter_mut().for_each(|row| row.fill(0.0));
+        }
+        // With few tokens each row of the weight is read from end to end; with many, only as much of `K` at a time as
+        // keeps their activations in cache.
+        let slab = if size_of_val(x) <= CACHED { inner.max(1) } else { BLOCK };
+        WIDENED.with_borrow_mut(|widened| {
+            // A line more than needed, to begin at a multiple of a vector.
+            widened.resize(ROWS * BLOCK + 16, 0.0);
+            let skip = widened.as_ptr().align_offset(64).min(16);
+            let widened = &mut widened[skip..];
+            for start in (0..inner).step_by(slab) {
+                for c in (0..cols).step_by(ROWS) {
+                    let rows = ROWS.min(cols - c);
+                    for k in (start..inner.min(start + slab)).step_by(BLOCK) {
+                        let len = BLOCK.min(inner.min(start + slab) - k);
+                        let weight = &linear.weight[(column + c) * inner + k..];
+                        let w = match E::as_f32(weight) {
+                            Some(data) if out.len() < COPIED => View { data, stride: inner },
+                            _ => {
+                                for r in 0..rows {
+                                    E::widen(&weight[r * inner..][..len], &mut widened[r * BLOCK..][..len]);
+                                }
+                                View { data: widened, stride: BLOCK }
+                            }
+                        };
+                        let x = View { data: &x[k..], stride: inner };
+                        if rows == ROWS {
+                            rows_by_tokens::<S, ROWS>(simd, w, x, len, &mut out, c);
+                        } else {
+                            for r in 0..rows {
+                                let w = View { data: w.row(r), ..w };
+                                rows_by_tokens::<S, 1>(simd, w, x, len, &mut out, c + r);
+                            }
+                        }
+                    }
+                }
+            }
+        });
+        for row in out {
+            if let Some(bias) = linear.bias {
+                row.iter_mut().zip(&bias[column..]).for_each(|(y, b)| *y += b);
+            }
+            if let Some(act) = linear.act {
+                activate(row, act);
+            }
+        }
+    }
+}

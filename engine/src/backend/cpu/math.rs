@@ -1,0 +1,183 @@
+//! Functions of one element, written so that the compiler makes vector code of a loop over them, and sums whose order
+//! depends on the length alone.
+//!
+//! There is no fused multiply-add here: the results are the same on every instruction set.
+
+use crate::backend::Activation;
+
+/// `e^x` with a relative error below 2e-7. Results beyond the range of normal numbers are clamped to it, and NaN stays NaN.
+#[inline(always)]
+pub(super) fn exp(x: f32) -> f32 {
+    // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
+    const ROUND: f32 = 12_582_912.0;
+    // ln 2 in two parts, the first of so few bits that its product with an exponent is exact.
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    // Not `clamp`, whose assertion costs, nor `max`, which loses NaN.
+    let x = if x < -87.33 { -87.33 } else { x };
+    let x = if x > 88.37 { 88.37 } else { x };
+    let n = x * std::f32::consts::LOG2_E + ROUND;
+    let whole = n - ROUND;
+    let r = x - whole * LN2_HIGH - whole * LN2_LOW;
+    // Cephes' polynomial for (e^r - 1 - r) / r^2 on [-ln 2 / 2, ln 2 / 2].
+    let mut p = 1.987_569_1e-4;
+    p = p * r + 1.398_199_9e-3;
+    p = p * r + 8.333_452e-3;
+    p = p * r + 4.166_579_6e-2;
+    p = p * r + 1.666_666_5e-1;
+    p = p * r + 5e-1;
+    let e = p * (r * r) + r + 1.0;
+    e * f32::from_bits((n.to_bits() << 23).wrapping_add(0x3f80_0000))
+}
+
+/// `1 - erf(x)` with a relative error below 1e-6 while it exceeds 1e-8: the Chebyshev fit of Numerical Recipes (6.2).
+#[inline(always)]
+fn erfc(x: f32) -> f32 {
+    const FIT: [f32; 9] = [
+        0.170_872_77,
+        -0.822_152_2,
+        1.488_515_9,
+        -1.135_204,
+        0.278_868_07,
+        -0.186_288_06,
+        0.096_784_18,
+        0.374_091_96,
+        1.000_023_7,
+    ];
+    let z = x.abs();
+    let t = 1.0 / (1.0 + 0.5 * z);
+    let p = FIT.iter().fold(0.0, |p, c| p * t + c);
+    let tail = t * exp(-z * z - 1.265_512_2 + t * p);
+    if x < 0.0 { 2.0 - tail } else { tail }
+}
+
+#[inline(always)]
+fn gelu(x: f32) -> f32 {
+    // Not `1 + erf`, which loses all precision where the result is small.
+    0.5 * x * erfc(x * -std::f32::consts::FRAC_1_SQRT_2)
+}
+
+#[inline(always)]
+fn gelu_tanh(x: f32) -> f32 {
+    // (1 + tanh u) / 2 is the logistic function of 2u; 1.595... is twice the root of 2 / pi.
+    x / (1.0 + exp(-1.595_769 * (x + 0.044_715 * x * x * x)))
+}
+
+#[inline(always)]
+fn silu(x: f32) -> f32 {
+    x / (1.0 + exp(-x))
+}
+
+/// `x = act(x)`
+#[inline(always)]
+pub(super) fn activate(x: &mut [f32], act: Activation) {
+    match act {
+        // Not `max`, which would turn NaN into 0.
+        Activation::Relu => x.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
+        Activation::Gelu => x.iter_mut().for_each(|x| *x = gelu(*x)),
+        Activation::GeluTanh => x.iter_mut().for_each(|x| *x = gelu_tanh(*x)),
+        Activation::Silu => x.iter_mut().for_each(|x| *x = silu(*x)),
+    }
+}
+
+/// The sum of `f(x)`, in sixteen interleaved partial sums.
+#[inline(always)]
+pub(super) fn sum(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
+    let mut partial = [0.0; 16];
+    let (chunks, rest) = x.as_chunks::<16>();
+    for chunk in chunks {
+        for (p, &x) in partial.iter_mut().zip(chunk) {
+            *p += f(x);
+        }
+    }
+    let mut width = 8;
+    while width > 0 {
+        for i in 0..width {
+            partial[i] += partial[i + width];
+        }
+        width /= 2;
+    }
+    rest.iter().fold(partial[0], |s, &x| s + f(x))
+}
+
+/// The greatest element, NaN left aside; negative infinity if there is none.
+#[inline(always)]
+pub(super) fn max(x: &[f32]) -> f32 {
+    let greater = |a: f32, b: f32| if b > a { b } else { a };
+    let mut partial = [f32::NEG_INFINITY; 16];
+    let (chunks, rest) = x.as_chunks::<16>();
+    for chunk in chunks {
+        for (p, &x) in partial.iter_mut().zip(chunk) {
+            *p = greater(*p, x);
+        }
+    }
+    partial.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| greater(a, b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The error function in double precision by its Taylor series.
+    pub fn erf_f64(x: f64) -> f64 {
+        if x.abs() > 5.0 {
+            return x.signum();
+        }
+        let (mut term, mut sum) = (x, x);
+        for n in 1..200 {
+            term *= -x * x / f64::from(n);
+            sum += term / f64::from(2 * n + 1);
+        }
+        sum * 2.0 / std::f64::consts::PI.sqrt()
+    }
+
+    #[test]
+    fn exp_is_accurate() {
+        for i in -87_000..88_000 {
+            let x = i as f32 * 1e-3;
+            let want = f64::from(x).exp();
+            let error = (f64::from(exp(x)) - want).abs() / want;
+            assert!(error < 2e-7, "exp({x}) is off by {error}");
+        }
+        assert_eq!(exp(0.0), 1.0);
+        assert!(exp(f32::NEG_INFINITY) < 2e-38 && exp(1000.0) > 1e38);
+        assert!(exp(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn activations_are_accurate() {
+        let tanh = |x: f64| 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh());
+        type Function = fn(f64) -> f64;
+        let cases: [(Activation, Function); 3] = [
+            (Activation::Relu, |x| x.max(0.0)),
+            (Activation::Gelu, |x| 0.5 * x * (1.0 + erf_f64(x / 2f64.sqrt()))),
+            (Activation::Silu, |x| x / (1.0 + (-x).exp())),
+        ];
+        let check = |act, want: &dyn Fn(f64) -> f64| {
+            for i in -12_000..12_000 {
+                let x = i as f32 * 1e-3;
+                let mut got = [x];
+                activate(&mut got, act);
+                let want = want(f64::from(x));
+                let error = (f64::from(got[0]) - want).abs();
+                assert!(error < 4e-7 * (1.0 + f64::from(x).abs()), "{act:?}({x}) is off by {error}");
+            }
+            let mut extreme = [-1e4, 1e4, f32::NAN];
+            activate(&mut extreme, act);
+            assert!(extreme[0].abs() < 1e-2 && extreme[1] == 1e4 && extreme[2].is_nan(), "{act:?}: {extreme:?}");
+        };
+        for (act, want) in cases {
+            check(act, &want);
+        }
+        check(Activation::GeluTanh, &tanh);
+    }
+
+    #[test]
+    fn sums_and_maxima() {
+        for n in [0, 1, 15, 16, 17, 100] {
+            let x: Vec<f32> = (0..n).map(|i| ((i * 7) % 13) as f32).collect();
+            assert_eq!(sum(&x, |v| v * v), x.iter().map(|v| v * v).sum::<f32>());
+            assert_eq!(max(&x), x.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The inner loop of attention: `C += A . B` with all three row-major.
+//!
+//! Lanes run along the columns of `B` and each element of `C` is summed in order of `k`, whatever tile it falls into.
+
+use std::ops::Range;
+
+use pulp::Simd;
+
+/// Elements that the columns of `B` and `C` are padded to a multiple of: the longest vector.
+pub(super) const LANES: usize = 16;
+/// Most rows in a register tile.
+const ROWS: usize = 6;
+
+/// A row-major matrix within a slice.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub data: &'a [f32],
+    pub stride: usize,
+}
+
+impl<'a> View<'a> {
+    /// Row `r` and all that follows.
+    #[inline(always)]
+    pub fn row(&self, r: usize) -> &'a [f32] {
+        &self.data[r * self.stride..]
+    }
+}
+
+/// `c[r][..cols] += sum over k in inner of a[r][k] * b[k][..cols]` for each of `rows` rows. `cols` and the strides of
+/// `b` and `c` are multiples of [`LANES`].
+#[inline(always)]
+pub(super) fn accumulate<S: Simd>(
+    simd: S,
+    a: View<'_>,
+    b: View<'_>,
+    c: &mut [f32],
+    c_stride: usize,
+    (rows, inner, cols): (usize, Range<usize>, usize),
+) {
+    let mut r = 0;
+    while r < rows {
+        let left = rows - r;
+        let count = left.div_ceil(left.div_ceil(ROWS));
+        let a = View { data: a.row(r), ..a };
+        let c = &mut c[r * c_stride..];
+        match count {
+            1 => band::<S, 1>(simd, a, b, c, c_stride, inner.clone(), cols),
+            2 => band::<S, 2>(simd, a, b, c, c_stride, inner.clone(), cols),
+            3 => band::<S, 3>(simd, a, b, c, c_stride, inner.clone(), cols),
+            4 => band::<S, 4>(simd, a, b, c, c_stride, inner.clone(), cols),
+            5 => band::<S, 5>(simd, a, b, c, c_stride, inner.clone(), cols),
+            _ => band::<S, 6>(simd, a, b, c, c_stride, inner.clone(), cols),
+        }
+        r += count;
+    }
+}
+
+/// `R` rows, as many columns at a time as registers allow.
+#[inline(always)]
+fn band<S: Simd, const R: usize>(
+    simd: S,
+    a: View<'_>,
+    b: View<'_>,
+    c: &mut [f32],
+    c_stride: usize,
+    inner: Range<usize>,
+    cols: usize,
+) {
+    let a: [&[f32]; R] = std::array::from_fn(|r| &a.row(r)[inner.clone()]);
+    let b_stride = b.stride / S::F32_LANES;
+    let b = &S::as_simd_f32s(b.data).0[inner.start * b_stride..];
+    let c = S::as_mut_simd_f32s(c).0;
+    let c_stride = c_stride / S::F32_LANES;
+    let cols = cols / S::F32_LANES;
+    let mut v = 0;
+    if S::REGISTER_COUNT >= 32 {
+        while v + 4 <= cols {
+            tile::<S, R, 4>(simd, a, &b[v..], b_stride, &mut c[v..], c_stride);
+            v += 4;
+        }
+    }
+    while v + 2 <= cols {
+        tile::<S, R, 2>(simd, a, &b[v..], b_stride, &mut c[v..], c_stride);
+        v += 2;
+    }
+    while v < cols {
+        tile::<S, R, 1>(simd, a, &b[v..], b_stride, &mut c[v..], c_stride);
+        v += 1;
+    }
+}
+
+#[inline(always)]
+fn tile<S: Simd, const R: usize, const V: usize>(
+    simd: S,
+    a: [&[f32]; R],
+    b: &[S::f32s],
+    b_stride: usize,
+    c: &mut [S::f32s],
+    c_stride: usize,
+) {
+    let steps = a[0].len();
+    let a = a.map(|a| &a[..steps]);
+    let mut sums: [[S::f32s; V]; R] = std::array::from_fn(|r| std::array::from_fn(|v| c[r * c_stride + v]));
+    for (k, b) in b.chunks(b_stride).take(steps).enumerate() {
+        let b: &[S::f32s] = &b[..V];
+        for r in 0..R {
+            let a = simd.splat_f32s(a[r][k]);
+            for v in 0..V {
+                sums[r][v] = simd.mul_add_e_f32s(a, b[v], sums[r][v]);
+            }
+        }
+    }
+    for (r, sums) in sums.iter().enumerate() {
+        c[r * c_stride..][..V].copy_from_slice(sums);
+    }
+}

@@ -1,0 +1,106 @@
+//! Activations, and the pool that their memory comes from and returns to.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::threads::lock;
+
+/// Elements at which an activation's data is aligned: a cache line, so that no vector load straddles two.
+const LINE: usize = 16;
+
+/// A row-major `[rows, cols]` matrix of f32. Dropping it returns its memory to the backend that made it.
+pub struct Tensor {
+    rows: usize,
+    cols: usize,
+    /// Elements of `buffer` before the first aligned one.
+    skip: usize,
+    buffer: Vec<f32>,
+    pool: Arc<Pool>,
+}
+
+impl Tensor {
+    /// The number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The number of columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The elements, row by row.
+    pub fn as_slice(&self) -> &[f32] {
+        &self.buffer[self.skip..][..self.rows * self.cols]
+    }
+
+    pub(super) fn as_mut_slice(&mut self) -> &mut [f32] {
+        &mut self.buffer[self.skip..][..self.rows * self.cols]
+    }
+}
+
+impl Drop for Tensor {
+    fn drop(&mut self) {
+        self.pool.put(std::mem::take(&mut self.buffer));
+    }
+}
+
+/// Free buffers by the logarithm of their size. A step of the same shape as an earlier one finds all it needs.
+pub(super) struct Pool {
+    free: Mutex<[Vec<Vec<f32>>; usize::BITS as usize]>,
+    allocations: AtomicUsize,
+}
+
+impl Pool {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Pool { free: Mutex::new([const { Vec::new() }; _]), allocations: AtomicUsize::new(0) })
+    }
+
+    /// A matrix whose elements are whatever was there before: the caller writes all of them.
+    pub fn tensor(self: &Arc<Self>, rows: usize, cols: usize) -> Tensor {
+        let capacity = (rows * cols + LINE).next_power_of_two();
+        let buffer = lock(&self.free)[capacity.ilog2() as usize].pop().unwrap_or_else(|| {
+            self.allocations.fetch_add(1, Ordering::Relaxed);
+            vec![0.0; capacity]
+        });
+        let skip = buffer.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
+        Tensor { rows, cols, skip, buffer, pool: Arc::clone(self) }
+    }
+
+    fn put(&self, buffer: Vec<f32>) {
+        lock(&self.free)[buffer.len().ilog2() as usize].push(buffer);
+    }
+
+    /// Buffers allocated so far, and not those found again.
+    pub fn allocations(&self) -> usize {
+        self.allocations.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_found_again() {
+        let pool = Pool::new();
+        drop((pool.tensor(3, 100), pool.tensor(2, 150)));
+        assert_eq!(pool.allocations(), 2);
+        let (a, b) = (pool.tensor(1, 300), pool.tensor(300, 1));
+        assert_eq!(pool.allocations(), 2);
+        assert_eq!((a.rows(), a.cols(), b.as_slice().len()), (1, 300, 300));
+        drop(pool.tensor(1000, 1000));
+        assert_eq!(pool.allocations(), 3);
+    }
+
+    #[test]
+    fn data_is_aligned_and_may_be_empty() {
+        let pool = Pool::new();
+        for len in [0, 1, 16, 17, 4096] {
+            let t = pool.tensor(1, len);
+            assert_eq!(t.as_slice().len(), len);
+            assert_eq!(t.as_slice().as_ptr() as usize % 64, 0);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+use half::{bf16, f16};
+
+use super::*;
+use crate::backend::Span;
+
+/// A model's attention, its sequences with all their keys, values and queries, and a scattered cache.
+struct Case {
+    layout: KvLayout,
+    group: usize,
+    window: Option<usize>,
+    /// `[context]` by sequence.
+    contexts: Vec<usize>,
+    num_blocks: usize,
+    tables: Vec<Vec<u32>>,
+}
+
+const LAYER: usize = 1;
+
+impl Case {
+    fn new(layout: KvLayout, group: usize, window: Option<usize>, contexts: &[usize]) -> Self {
+        let needed = |c: &usize| c.div_ceil(layout.block_size);
+        let num_blocks = contexts.iter().map(needed).sum::<usize>() + 3;
+        let mut ids: Vec<u32> = (0..num_blocks as u32).collect();
+        let order = noise(9, num_blocks);
+        ids.sort_by(|a, b| order[*a as usize].total_cmp(&order[*b as usize]));
+        let mut ids = ids.into_iter();
+        let tables = contexts.iter().map(|c| ids.by_ref().take(needed(c)).collect()).collect();
+        Case { layout, group, window, contexts: contexts.to_vec(), num_blocks, tables }
+    }
+
+    fn kv_width(&self) -> usize {
+        self.layout.heads * self.layout.head_dim
+    }
+
+    fn width(&self) -> usize {
+        self.kv_width() * self.group
+    }
+
+    /// Row `position` of what `kind` (query, key, value) the sequence has.
+    fn row(&self, kind: u64, sequence: usize, position: usize) -> Vec<f32> {
+        let width = if kind == 0 { self.width() } else { self.kv_width() };
+        noise(kind + 3 * (sequence * 10_000 + position) as u64, width).iter().map(|v| v * 2.0).collect()
+    }
+
+    /// The batch of `(sequence, first new token, one past the last)`.
+    fn batch(&self, parts: &[(usize, usize, usize)]) -> Batch {
+        let mut batch = Batch::default();
+        for &(s, from, to) in parts {
+            let span = Span { start: batch.slots.len(), len: to - from, context: to, table: batch.blocks.len() };
+            let size = self.layout.block_size;
+            batch.spans.push(span);
+            batch.slots.extend((from..to).map(|p| self.tables[s][p / size] * size as u32 + (p % size) as u32));
+            batch.blocks.extend(&self.tables[s][..to.div_ceil(size)]);
+        }
+        batch
+    }
+
+    fn rows(&self, backend: &CpuBackend, kind: u64, parts: &[(usize, usize, usize)]) -> Tensor {
+        let rows: Vec<Vec<f32>> =
+            parts.iter().flat_map(|&(s, from, to)| (from..to).map(move |p| self.row(kind, s, p))).collect();
+        tensor(backend, rows.len(), &rows.concat())
+    }
+
+    /// A cache of NaN, so that whatever is read but was not written shows.
+    fn cache(&self, backend: &CpuBackend) -> KvCache {
+        let mut cache = backend.kv_cache(self.layout, self.num_blocks).unwrap();
+        cache.poison();
+        cache
+    }
+
+    fn step(&self, backend: &CpuBackend, cache: &mut KvCache, parts: &[(usize, usize, usize)]) -> Tensor {
+        let batch = self.batch(parts);
+        let [query, key, value] = [0, 1, 2].map(|kind| self.rows(backend, kind, parts));
+        backend.write_kv(cache, LAYER, &key, &value, &batch);
+        backend.attention(&query, cache, self.params(), &batch)
+    }
+
+    fn params(&self) -> Attention {
+        Attention { layer: LAYER, scale: 0.3, window: self.window }
+    }
+
+    fn whole(&self) -> Vec<(usize, usize, usize)> {
+        self.contexts.iter().enumerate().map(|(s, &c)| (s, 0, c)).collect()
+    }
+
+    /// The result for one query token.
+    fn reference(&self, sequence: usize, position: usize) -> Vec<f64> {
+        let dim = self.layout.head_dim;
+        let round =
+            |x: Vec<f32>| HostTensor::from_f32(vec![x.len()], x).to_dtype(self.layout.dtype).elements().to_f32();
+        let first = self.window.map_or(0, |w| (position + 1).saturating_sub(w));
+        let seen = |kind| (first..=position).map(|p| round(self.row(kind, sequence, p))).collect::<Vec<_>>();
+        let (keys, values) = (seen(1), seen(2));
+        let mut out = Vec::new();
+        for (h, query) in self.row(0, sequence, position).chunks(dim).enumerate() {
+            let head = h / self.group * dim..(h / self.group + 1) * dim;
+            let dot = |k: &[f32]| query.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>();
+            let weights: Vec<f64> =
+                keys.iter().map(|k| (dot(&k[head.clone()]) * f64::from(self.params().scale)).exp()).collect();
+            let norm: f64 = weights.iter().sum();
+            out.extend(head.map(|i| weights.iter().zip(&values).map(|(w, v)| w * f64::from(v[i])).sum::<f64>() / norm));
+        }
+        out
+    }
+}
+
+fn layout(heads: usize, head_dim: usize, block_size: usize, dtype: DType) -> KvLayout {
+    KvLayout { layers: 3, heads, head_dim, block_size, dtype }
+}
+
+fn grid() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for dtype in DTYPES {
+        for block_size in [1, 7, 8, 16, 32, 80] {
+            for (heads, head_dim, group) in [(2, 16, 1), (1, 5, 3), (3, 80, 2), (2, 64, 4)] {
+                for window in [None, Some(1), Some(10), Some(70)] {
+                    let layout = layout(heads, head_dim, block_size, dtype);
+                    cases.push(Case::new(layout, group, window, &[1, 16, 33, 150]));
+                }
+            }
+        }
+    }
+    cases
+}
+
+#[test]
+fn attention_matches_the_reference() {
+    let backend = backend(3);
+    for case in grid() {
+        let out = case.step(&backend, &mut case.cache(&backend), &case.whole());
+        let positions = case.contexts.iter().enumerate().flat_map(|(s, &c)| (0..c).map(move |p| (s, p)));
+        for ((s, p), got) in positions.zip(out.as_slice().chunks(case.width())) {
+            // All positions of the short sequences, some of the long one.
+            if p < 40 || p % 13 == 0 || p == 149 {
+                let what = format!("{:?} window {:?} sequence {s} position {p}", case.layout, case.window);
+                assert_close(got, &case.reference(s, p), 1e-5, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_query_does_not_depend_on_chunks_batch_or_threads() {
+    let (one, four) = (backend(1), backend(4));
+    for case in grid() {
+        let whole = bits(&case.step(&four, &mut case.cache(&four), &case.whole()));
+        let width = case.width();
+        let whole_rows = |s: usize, from: usize, to: usize| {
+            let before: usize = case.contexts[..s].iter().sum();
+            &whole[(before + from) * width..(before + to) * width]
+        };
+        // The long sequence in pieces, with decodes of others beside it.
+        let mut cache = case.cache(&one);
+        case.step(&one, &mut cache, &[(1, 0, 15), (2, 0, 32)]);
+        let mut from = 0;
+        for to in [1, 2, 20, 63, 64, 65, 149, 150] {
+            let parts = if from == 0 { vec![(3, from, to), (1, 15, 16)] } else { vec![(2, 32, 33), (3, from, to)] };
+            let out = bits(&case.step(&one, &mut cache, &parts));
+            let want: Vec<u32> = parts.iter().flat_map(|&(s, from, to)| whole_rows(s, from, to).to_vec()).collect();
+            assert!(out == want, "{:?} group {} window {:?} {parts:?}", case.layout, case.group, case.window);
+            from = to;
+        }
+    }
+}
+
+#[test]
+fn copied_blocks_serve_in_place_of_the_originals() {
+    let backend = backend(2);
+    for dtype in DTYPES {
+        let mut case = Case::new(layout(2, 16, 8, dtype), 2, None, &[30]);
+        let mut cache = case.cache(&backend);
+        let want = bits(&case.step(&backend, &mut cache, &case.whole()));
+        let unused: Vec<u32> = (0..case.num_blocks as u32).filter(|b| !case.tables[0].contains(b)).collect();
+        let copies: Vec<BlockCopy> =
+            case.tables[0].iter().zip(&unused).map(|(&src, &dst)| BlockCopy { src, dst }).collect();
+        backend.copy_blocks(&mut cache, &copies);
+        for copy in &copies {
+            cache.poison_block(copy.src);
+        }
+        case.tables[0].splice(..copies.len(), unused.iter().copied());
+        let batch = case.batch(&case.whole());
+        let query = case.rows(&backend, 0, &case.whole());
+        assert_eq!(bits(&backend.attention(&query, &cache, case.params(), &batch)), want);
+    }
+}
+
+#[test]
+fn copies_reach_every_layer_and_no_other_block() {
+    let mut cache = KvCache::new(layout(1, 2, 2, DType::F16), 4).unwrap();
+    let batch = Batch { slots: (0..8).collect(), ..Batch::default() };
+    let backend = backend(1);
+    let (key, value) = (tensor(&backend, 8, &noise(1, 16)), tensor(&backend, 8, &noise(2, 16)));
+    for layer in 0..3 {
+        backend.write_kv(&mut cache, layer, &key, &value, &batch);
+    }
+    let before: Vec<Vec<f32>> = (0..3).map(|l| cache.layer(l).to_f32()).collect();
+    backend.copy_blocks(&mut cache, &[BlockCopy { src: 0, dst: 3 }, BlockCopy { src: 0, dst: 1 }]);
+    for (layer, before) in before.iter().enumerate() {
+        let block = |i: usize| &before[i * 8..(i + 1) * 8];
+        assert_eq!(cache.layer(layer).to_f32(), [block(0), block(0), block(2), block(0)].concat());
+    }
+}
+
+#[test]
+fn a_second_step_allocates_nothing() {
+    let backend = backend(2);
+    let case = Case::new(layout(2, 64, 16, DType::F32), 2, None, &[100, 3]);
+    let (w, _) = weight(&backend, &[256, 256], noise(1, 256 * 256), DType::F32);
+    let (norm, _) = weight(&backend, &[256], noise(1, 256), DType::Bf16);
+    let mut cache = case.cache(&backend);
+    let mut step = || {
+        let x = case.step(&backend, &mut cache, &case.whole());
+        let mut y = backend.linear(&backend.rms_norm(&x, &norm, 1e-6), &w, None, None);
+        backend.linear_add(&mut y, &x, &w, Some(&norm));
+        backend.allocations()
+    };
+    let first = step();
+    assert!(first > 0);
+    assert_eq!(step(), first);
+}
+
+#[test]
+fn impossible_caches_are_refused() {
+    let refused = |layout, blocks| KvCache::new(layout, blocks).err().unwrap();
+    assert!(matches!(refused(layout(8, 64, 16, DType::F16), usize::MAX / 2), Error::Memory(_)));
+    assert!(matches!(refused(layout(8, 64, 16, DType::F16), 1 << 36), Error::Memory(_)));
+    assert!(matches!(refused(layout(8, 64, 0, DType::F16), 1), Error::Option(_)));
+    assert!(KvCache::new(layout(8, 64, 16, DType::F16), 0).is_ok());
+}
+
+impl KvCache {
+    fn poison(&mut self) {
+        (0..self.num_blocks as u32).for_each(|b| self.poison_block(b));
+    }
+
+    fn poison_block(&mut self, block: u32) {
+        let nan = match self.layout.dtype {
+            DType::F32 => f32::NAN.to_le_bytes().to_vec(),
+            DType::F16 => f16::NAN.to_le_bytes().to_vec(),
+            DType::Bf16 => bf16::NAN.to_le_bytes().to_vec(),
+        };
+        let size = self.layout.block_bytes() / self.layout.layers;
+        for layer in 0..self.layout.layers {
+            let start = (layer * self.num_blocks + block as usize) * size;
+            self.data[start..start + size].chunks_mut(nan.len()).for_each(|x| x.copy_from_slice(&nan));
+        }
+    }
+}
