@@ -1,5 +1,7 @@
 //! Configurations, weights and tokenizers of the reference models.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{MODELS, ids, json, model};

@@ -3,10 +3,13 @@
 //! A model that the cache has whole is used without a word to the network.
 
 use std::fs;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
-use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
-use hf_hub::{Cache, Repo};
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
+use hf_hub::{Cache, Repo, RepoType};
 
 use super::index::{Format, shard_names};
 use super::read_small;
@@ -56,6 +59,9 @@ impl HubSettings {
         }
     }
 }
+
+/// How long the hub may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Files that are fetched where the model has them; of the tokenizer's, those of one form.
 const DESCRIPTIONS: [&str; 3] = ["generation_config.json", "tokenizer_config.json", "special_tokens_map.json"];
@@ -126,30 +132,31 @@ struct Download<'a> {
     /// Why the cache is not enough, for messages.
     missing: String,
     cache: Cache,
-    repo: ApiRepo,
+    api: Api,
     commit: String,
     files: Vec<String>,
 }
 
 impl<'a> Download<'a> {
     fn new(id: &'a str, progress: bool, settings: &'a HubSettings, cache: Cache, missing: String) -> Result<Self> {
+        let api = ApiBuilder::from_cache(cache.clone())
+            .with_endpoint(settings.endpoint.clone())
+            .with_token(settings.token.clone())
+            .with_progress(progress)
+            .build()
+            .map_err(|error| Error::Hub(format!("{id} cannot be fetched: {error}")))?;
         let mut this = Download {
             id,
             endpoint: &settings.endpoint,
             has_token: settings.token.is_some(),
             missing,
-            repo: ApiBuilder::from_cache(cache.clone())
-                .with_endpoint(settings.endpoint.clone())
-                .with_token(settings.token.clone())
-                .with_progress(progress)
-                .build()
-                .map_err(|error| Error::Hub(format!("{id} cannot be fetched: {error}")))?
-                .model(id.to_owned()),
             cache,
+            api,
             commit: String::new(),
             files: Vec::new(),
         };
-        let info = this.repo.info().map_err(|error| this.failure(error))?;
+        probe(&settings.endpoint).map_err(|reason| this.unreachable(&reason))?;
+        let info = this.api.model(id.to_owned()).info().map_err(|error| this.failure(error))?;
         let Some(commit) = plain_name(&info.sha) else {
             return Err(Error::Hub(format!("{id} cannot be fetched: {} does not name its commit", this.endpoint)));
         };
@@ -177,10 +184,16 @@ impl<'a> Download<'a> {
             self.get(file)?;
         }
         self.weights()?;
-        // Only a whole model becomes the cache's main branch.
+        // Only a whole model becomes the cache's main branch. The reference by commit was the client's.
         let main = self.cache.repo(Repo::model(id.to_owned()));
         main.create_ref(&self.commit).map_err(|error| Error::io(self.cache.path(), error))?;
-        Ok(main.pointer_path(&self.commit))
+        let references = self.cache.path().join(Repo::model(id.to_owned()).folder_name()).join("refs");
+        let _ = fs::remove_file(references.join(&self.commit));
+        let directory = main.pointer_path(&self.commit);
+        match missing_part(&directory) {
+            None => Ok(directory),
+            Some(part) => Err(Error::Hub(format!("{id} was fetched, but its {part} did not arrive"))),
+        }
     }
 
     fn weights(&self) -> Result<()> {
@@ -210,33 +223,60 @@ impl<'a> Download<'a> {
         if path.exists() {
             return Ok(path);
         }
-        self.repo.download(file).map_err(|error| self.failure(error))
+        // By commit, so that all files are of one state even if the main branch moves meanwhile.
+        let repo = Repo::with_revision(self.id.to_owned(), RepoType::Model, self.commit.clone());
+        // The client takes some properties of answers for granted, and panics if what it asks is not the hub.
+        catch_unwind(AssertUnwindSafe(|| self.api.repo(repo).download(file)))
+            .map_err(|_| Error::Hub(format!("{} cannot be fetched: {} is not a hub", self.id, self.endpoint)))?
+            .map_err(|error| self.failure(error))
     }
 
     fn failure(&self, error: ApiError) -> Error {
-        let (id, missing, endpoint) = (self.id, &self.missing, self.endpoint);
-        let status = match &error {
-            ApiError::RequestError(error) => match **error {
-                ureq::Error::StatusCode(status) => Some(status),
-                _ => None,
+        let (id, endpoint) = (self.id, self.endpoint);
+        Error::Hub(match error {
+            ApiError::RequestError(error) => match *error {
+                ureq::Error::StatusCode(401 | 403) if self.has_token => {
+                    format!("{id} cannot be fetched: the token has no access to it (its page may ask for consent)")
+                }
+                // The hub does not tell strangers whether a model exists.
+                ureq::Error::StatusCode(401 | 403) => {
+                    format!("{id} cannot be fetched: it does not exist, or needs an access token in HF_TOKEN")
+                }
+                ureq::Error::StatusCode(404) => format!("{id} cannot be fetched: {endpoint} does not have it"),
+                ureq::Error::StatusCode(status) => {
+                    format!("{id} cannot be fetched: {endpoint} answers with status {status}")
+                }
+                error => return self.unreachable(&error.to_string()),
             },
-            _ => None,
-        };
-        Error::Hub(match status {
-            Some(401 | 403) if self.has_token => {
-                format!(
-                    "{id} cannot be fetched: the token has no access to it (its page on the hub may ask for consent)"
-                )
-            }
-            // The hub does not tell strangers whether a model exists.
-            Some(401 | 403) => {
-                format!("{id} cannot be fetched: it does not exist, or needs an access token in HF_TOKEN")
-            }
-            Some(404) => format!("{id} cannot be fetched: {endpoint} does not have it"),
-            Some(status) => format!("{id} cannot be fetched: {endpoint} answers with status {status}"),
-            None => format!("{id} cannot be loaded: {missing}, and {endpoint} cannot be reached ({error})"),
+            ApiError::LockAcquisition(_) => format!("{id} cannot be fetched: another process is fetching it"),
+            error => format!("{id} cannot be fetched: {error}"),
         })
     }
+
+    fn unreachable(&self, reason: &str) -> Error {
+        let (id, missing, endpoint) = (self.id, &self.missing, self.endpoint);
+        Error::Hub(format!("{id} cannot be loaded: {missing}, and {endpoint} cannot be reached ({reason})"))
+    }
+}
+
+/// Connects to the hub once: the client has no limit of its own on how long that may take.
+fn probe(endpoint: &str) -> std::result::Result<(), String> {
+    // Behind a proxy only the client can tell.
+    let proxied = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
+    if proxied.iter().any(|name| std::env::var_os(name).is_some()) {
+        return Ok(());
+    }
+    let uri: ureq::http::Uri = endpoint.parse().map_err(|_| "its address is not valid".to_owned())?;
+    let host = uri.host().ok_or("its address names no host")?;
+    let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("http") { 80 } else { 443 });
+    let mut last = "its name has no address".to_owned();
+    for address in (host.trim_matches(['[', ']']), port).to_socket_addrs().map_err(|error| error.to_string())? {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+            Ok(_) => return Ok(()),
+            Err(error) => last = error.to_string(),
+        }
+    }
+    Err(last)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The reference models.
 
+#![allow(dead_code)] // not every test needs all of it
+
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
