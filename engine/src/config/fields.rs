@@ -1,0 +1,150 @@
+//! Typed access to the members of a JSON object. A member that is null counts as absent, as in Hugging Face's classes.
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+/// Larger than any configuration; a file beyond it is something else.
+const MAX_TEXT: usize = 16 << 20;
+
+/// Parses `text`, the contents of `file`, as an object.
+pub(super) fn parse(text: &[u8], file: &str) -> Result<Map<String, Value>> {
+    if text.len() > MAX_TEXT {
+        return Err(Error::Config(format!("{file} has {} bytes, which no configuration needs", text.len())));
+    }
+    match serde_json::from_slice(text) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(Error::Config(format!("{file} is not a JSON object"))),
+        Err(error) => Err(Error::Config(format!("{file} is not JSON: {error}"))),
+    }
+}
+
+/// Refuses zero and values above `most`.
+pub(super) fn in_range(name: &str, value: usize, most: usize) -> Result<()> {
+    if value == 0 {
+        return Err(Error::Config(format!("{name} is zero")));
+    }
+    if value > most {
+        return Err(Error::Config(format!("{name} ({value}) is above {most}, the largest this engine accepts")));
+    }
+    Ok(())
+}
+
+/// The members of an object.
+#[derive(Clone, Copy)]
+pub(super) struct Fields<'a>(&'a Map<String, Value>);
+
+impl<'a> Fields<'a> {
+    pub fn new(object: &'a Map<String, Value>) -> Self {
+        Fields(object)
+    }
+
+    /// Whether the member is there, be it null.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    fn get(&self, name: &str) -> Option<&'a Value> {
+        self.0.get(name).filter(|value| !value.is_null())
+    }
+
+    fn typed<T>(&self, name: &str, what: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(value) => match read(value) {
+                Some(read) => Ok(Some(read)),
+                None => Err(Error::Config(format!("{name} must be {what}, but is {}", shown(value)))),
+            },
+        }
+    }
+
+    pub fn usize(&self, name: &str) -> Result<Option<usize>> {
+        self.typed(name, "a whole number that is not negative", whole)
+    }
+
+    pub fn usize_or(&self, name: &str, default: usize) -> Result<usize> {
+        Ok(self.usize(name)?.unwrap_or(default))
+    }
+
+    /// The first of two names for the same thing, else the default.
+    pub fn either_usize(&self, name: &str, other: &str, default: usize) -> Result<usize> {
+        Ok(self.usize(name)?.or(self.usize(other)?).unwrap_or(default))
+    }
+
+    pub fn float(&self, name: &str) -> Result<Option<f64>> {
+        self.typed(name, "a number", |value| value.as_f64().filter(|number| number.is_finite()))
+    }
+
+    /// A number above zero.
+    pub fn positive_or(&self, name: &str, default: f64) -> Result<f64> {
+        match self.float(name)? {
+            None => Ok(default),
+            Some(number) if number > 0.0 => Ok(number),
+            Some(number) => Err(Error::Config(format!("{name} must be above zero, but is {number}"))),
+        }
+    }
+
+    pub fn bool(&self, name: &str) -> Result<Option<bool>> {
+        self.typed(name, "true or false", Value::as_bool)
+    }
+
+    pub fn bool_or(&self, name: &str, default: bool) -> Result<bool> {
+        Ok(self.bool(name)?.unwrap_or(default))
+    }
+
+    pub fn string(&self, name: &str) -> Result<Option<&'a str>> {
+        self.typed(name, "a string", Value::as_str)
+    }
+
+    pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>> {
+        self.typed(name, "an object", |value| value.as_object().map(Fields))
+    }
+
+    /// The first string of a list of strings; nothing for an empty list.
+    pub fn first_string(&self, name: &str) -> Result<Option<String>> {
+        Ok(self.strings(name)?.and_then(|all| all.into_iter().next()))
+    }
+
+    /// A list of strings.
+    pub fn strings(&self, name: &str) -> Result<Option<Vec<String>>> {
+        self.typed(name, "a list of strings", |value| {
+            value.as_array()?.iter().map(|item| item.as_str().map(str::to_owned)).collect()
+        })
+    }
+
+    /// One token id.
+    pub fn token(&self, name: &str) -> Result<Option<u32>> {
+        self.typed(name, "a token id", token)
+    }
+
+    /// Token ids, written as a number or as a list of numbers.
+    pub fn tokens(&self, name: &str) -> Result<Option<Vec<u32>>> {
+        self.typed(name, "a token id or a list of token ids", |value| match value {
+            Value::Array(items) => items.iter().map(token).collect(),
+            single => token(single).map(|id| vec![id]),
+        })
+    }
+}
+
+fn whole(value: &Value) -> Option<usize> {
+    // Some tools write sizes as 4096.0.
+    let number = value.as_u64().or_else(|| {
+        let float = value.as_f64()?;
+        ((0.0..9e15).contains(&float) && float.fract() == 0.0).then_some(float as u64)
+    })?;
+    usize::try_from(number).ok()
+}
+
+fn token(value: &Value) -> Option<u32> {
+    u32::try_from(whole(value)?).ok()
+}
+
+/// A value as an error message can carry it.
+fn shown(value: &Value) -> String {
+    let text = match value {
+        Value::Array(_) => return "a list".into(),
+        Value::Object(_) => return "an object".into(),
+        scalar => scalar.to_string(),
+    };
+    if text.len() <= 60 { text } else { format!("{}...", text.chars().take(50).collect::<String>()) }
+}

@@ -1,0 +1,218 @@
+//! What a model is: `config.json` read, completed with the defaults of its class, and checked.
+
+mod fields;
+mod generation;
+mod gpt2;
+mod llama;
+mod opt;
+mod rope;
+
+pub use generation::GenerationConfig;
+pub use gpt2::Gpt2Config;
+pub use llama::LlamaConfig;
+pub use opt::OptConfig;
+pub use rope::{Rope, RopeScaling};
+
+use crate::error::{Error, Result};
+use crate::tensor::DType;
+use fields::Fields;
+
+/// The classes that can be run, for error messages.
+const SUPPORTED: &str = "OPTForCausalLM, GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and \
+                         Qwen3ForCausalLM";
+
+// Bounds far above every published model: within them no product of two or three sizes overflows, and a damaged file
+// is refused before anything is allocated for it.
+const MAX_LAYERS: usize = 1 << 10;
+const MAX_HEADS: usize = 1 << 12;
+const MAX_HEAD_DIM: usize = 1 << 12;
+const MAX_WIDTH: usize = 1 << 20;
+const MAX_VOCAB: usize = 1 << 24;
+const MAX_POSITIONS: usize = 1 << 28;
+
+/// A model's shape and the choices its architecture leaves open.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelConfig {
+    /// The class name, such as `OPTForCausalLM`.
+    pub architecture: String,
+    /// What is particular to the architecture.
+    pub family: Family,
+    /// Decoder layers.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Elements of one head.
+    pub head_dim: usize,
+    /// Elements of the residual stream.
+    pub hidden: usize,
+    /// Rows of the embedding and output matrices.
+    pub vocab_size: usize,
+    /// The longest sequence the model was made for.
+    pub max_positions: usize,
+    /// The type the weights were saved in, where the file says so.
+    pub torch_dtype: Option<DType>,
+    /// Tokens that end a text, by `config.json` alone; see [`GenerationConfig::eos_token_ids_or`].
+    pub eos_token_ids: Vec<u32>,
+    /// The token that begins a text.
+    pub bos_token_id: Option<u32>,
+    /// Whether the output matrix is the embedding matrix.
+    pub tie_word_embeddings: bool,
+}
+
+/// The architectures, by what their forward passes have in common.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Family {
+    /// OPT.
+    Opt(OptConfig),
+    /// GPT-2.
+    Gpt2(Gpt2Config),
+    /// LLaMA 1 to 3, Mistral, Qwen2 and Qwen3.
+    Llama(LlamaConfig),
+}
+
+impl Family {
+    /// Prefixes of tensor names that differ between checkpoints of one architecture, longest first.
+    pub fn weight_prefixes(&self) -> &'static [&'static str] {
+        match self {
+            Family::Opt(_) => &["model.decoder.", "decoder.", "model."],
+            Family::Gpt2(_) => &["transformer."],
+            Family::Llama(_) => &["model."],
+        }
+    }
+}
+
+/// The element-wise function of a feed-forward block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// max(x, 0).
+    Relu,
+    /// GELU through the error function.
+    Gelu,
+    /// GELU through its tanh approximation.
+    GeluTanh,
+    /// x * sigmoid(x).
+    Silu,
+}
+
+impl Activation {
+    fn parse(field: &str, name: &str) -> Result<Self> {
+        match name {
+            "relu" => Ok(Activation::Relu),
+            "gelu" => Ok(Activation::Gelu),
+            "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" => Ok(Activation::GeluTanh),
+            "silu" | "swish" => Ok(Activation::Silu),
+            other => Err(Error::Unsupported(format!(
+                "{field} is {other:?}; relu, gelu, gelu_new, gelu_pytorch_tanh and silu are supported"
+            ))),
+        }
+    }
+}
+
+/// A class of model, before its fields are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    Opt,
+    Gpt2,
+    Llama(llama::Kind),
+}
+
+impl Class {
+    fn of(fields: &Fields<'_>) -> Result<(Self, String)> {
+        let architecture = fields.first_string("architectures")?;
+        let name = match (&architecture, fields.string("model_type")?) {
+            (Some(name), _) => name.clone(),
+            (None, Some(model_type)) => model_type.to_owned(),
+            (None, None) => return Err(Error::Config("it names neither architectures nor model_type".into())),
+        };
+        let class = match name.as_str() {
+            "OPTForCausalLM" | "OPTModel" | "opt" => Class::Opt,
+            "GPT2LMHeadModel" | "GPT2Model" | "gpt2" => Class::Gpt2,
+            "LlamaForCausalLM" | "LLaMAForCausalLM" | "LlamaModel" | "llama" => Class::Llama(llama::Kind::Llama),
+            "MistralForCausalLM" | "MistralModel" | "mistral" => Class::Llama(llama::Kind::Mistral),
+            "Qwen2ForCausalLM" | "Qwen2Model" | "qwen2" => Class::Llama(llama::Kind::Qwen2),
+            "Qwen3ForCausalLM" | "Qwen3Model" | "qwen3" => Class::Llama(llama::Kind::Qwen3),
+            other => {
+                let shown: String = other.chars().take(80).collect();
+                return Err(Error::Unsupported(format!("{shown:?} is not implemented; {SUPPORTED} are")));
+            }
+        };
+        Ok((class, name))
+    }
+}
+
+impl ModelConfig {
+    /// Reads and checks the text of a `config.json`.
+    pub fn from_json(text: &[u8]) -> Result<Self> {
+        let object = fields::parse(text, "config.json")?;
+        let fields = Fields::new(&object);
+        let (class, name) = Class::of(&fields)?;
+        if let Some(quantization) = fields.object("quantization_config")? {
+            let method = quantization.string("quant_method")?.unwrap_or("an unnamed method");
+            return Err(Error::Unsupported(format!("its weights are quantised ({method}); use the original weights")));
+        }
+        let mut config = match class {
+            Class::Opt => opt::read(&fields)?,
+            Class::Gpt2 => gpt2::read(&fields)?,
+            Class::Llama(kind) => llama::read(&fields, kind)?,
+        };
+        config.architecture = name;
+        config.torch_dtype = match fields.string("dtype")?.or(fields.string("torch_dtype")?) {
+            Some("float32" | "torch.float32") => Some(DType::F32),
+            Some("float16" | "torch.float16") => Some(DType::F16),
+            Some("bfloat16" | "torch.bfloat16") => Some(DType::Bf16),
+            _ => None,
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Elements of the queries of one token: `heads * head_dim`.
+    pub fn q_width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Elements of the keys, or of the values, of one token: `kv_heads * head_dim`.
+    pub fn kv_width(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+
+    /// The checks that hold for every architecture.
+    fn check(&self) -> Result<()> {
+        let invalid = |sentence: String| Err(Error::Config(sentence));
+        for (name, value, most) in [
+            ("the number of layers", self.layers, MAX_LAYERS),
+            ("the number of attention heads", self.heads, MAX_HEADS),
+            ("the number of key-value heads", self.kv_heads, MAX_HEADS),
+            ("the head size", self.head_dim, MAX_HEAD_DIM),
+            ("the hidden size", self.hidden, MAX_WIDTH),
+            ("the width of all heads", self.heads.saturating_mul(self.head_dim), MAX_WIDTH),
+            ("vocab_size", self.vocab_size, MAX_VOCAB),
+            ("the number of positions", self.max_positions, MAX_POSITIONS),
+        ] {
+            fields::in_range(name, value, most)?;
+        }
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            return invalid(format!(
+                "num_attention_heads ({}) is not a multiple of num_key_value_heads ({})",
+                self.heads, self.kv_heads
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// `hidden / heads`, which must come out even.
+fn head_dim(hidden: usize, heads: usize) -> Result<usize> {
+    match hidden.checked_rem(heads) {
+        Some(0) => Ok(hidden / heads),
+        Some(_) => Err(Error::Config(format!(
+            "the hidden size ({hidden}) is not a multiple of the number of attention heads ({heads})"
+        ))),
+        None => Err(Error::Config("the number of attention heads is zero".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

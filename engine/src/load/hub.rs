@@ -1,0 +1,310 @@
+//! Models from the Hugging Face hub, kept in its usual cache.
+//!
+//! A model that the cache has whole is used without a word to the network.
+
+use std::fs;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
+use hf_hub::{Cache, Repo, RepoType};
+
+use super::index::{Format, shard_names};
+use super::read_small;
+use crate::config::ModelConfig;
+use crate::error::{Error, Result};
+
+/// Where the hub and its cache are.
+#[derive(Clone, Debug)]
+pub struct HubSettings {
+    /// The directory with one folder per model.
+    pub cache_dir: PathBuf,
+    /// The hub's address.
+    pub endpoint: String,
+    /// Proof of identity, for models that need it.
+    pub token: Option<String>,
+    /// Never to use the network.
+    pub offline: bool,
+}
+
+impl HubSettings {
+    /// What Hugging Face's own tools would use: `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN` and
+    /// `HF_HUB_OFFLINE`, and the token file that `hf auth login` leaves.
+    pub fn from_env() -> Self {
+        Self::from_vars(|name| std::env::var_os(name).and_then(|value| value.into_string().ok()))
+    }
+
+    fn from_vars(var: impl Fn(&str) -> Option<String>) -> Self {
+        let var = |name: &str| var(name).filter(|value| !value.is_empty());
+        let home = || var("HOME").map(PathBuf::from).or_else(std::env::home_dir).unwrap_or_default();
+        let hf_home = var("HF_HOME").map(PathBuf::from).unwrap_or_else(|| {
+            let cache = var("XDG_CACHE_HOME").map(PathBuf::from).unwrap_or_else(|| home().join(".cache"));
+            cache.join("huggingface")
+        });
+        let token_file = || fs::read_to_string(hf_home.join("token")).ok();
+        HubSettings {
+            cache_dir: var("HF_HUB_CACHE").map(PathBuf::from).unwrap_or_else(|| hf_home.join("hub")),
+            endpoint: var("HF_ENDPOINT")
+                .unwrap_or_else(|| "https://huggingface.co".into())
+                .trim_end_matches('/')
+                .into(),
+            token: var("HF_TOKEN")
+                .or_else(token_file)
+                .map(|token| token.trim().to_owned())
+                .filter(|token| !token.is_empty()),
+            offline: var("HF_HUB_OFFLINE")
+                .is_some_and(|value| ["1", "ON", "YES", "TRUE"].contains(&value.to_ascii_uppercase().as_str())),
+        }
+    }
+}
+
+/// How long the hub may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Files that are fetched where the model has them; of the tokenizer's, those of one form.
+const DESCRIPTIONS: [&str; 3] = ["generation_config.json", "tokenizer_config.json", "special_tokens_map.json"];
+const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_PARTS: [&str; 3] = ["vocab.json", "merges.txt", "added_tokens.json"];
+
+/// The directory with the files of the model `id`, fetched unless the cache has it whole.
+pub(super) fn fetch(id: &str, progress: bool, settings: &HubSettings) -> Result<PathBuf> {
+    let cache = Cache::new(settings.cache_dir.clone());
+    let cached = cached_snapshot(&cache, id);
+    let missing = match &cached {
+        Some(directory) => match missing_part(directory) {
+            None => return Ok(directory.clone()),
+            Some(part) => format!("the cache in {} lacks its {part}", settings.cache_dir.display()),
+        },
+        None => format!("it is not in the cache in {}", settings.cache_dir.display()),
+    };
+    if settings.offline {
+        return Err(Error::Hub(format!("{id} cannot be loaded: {missing}, and HF_HUB_OFFLINE forbids to fetch it")));
+    }
+    Download::new(id, progress, settings, cache, missing)?.run()
+}
+
+/// The cached snapshot of the main branch.
+fn cached_snapshot(cache: &Cache, id: &str) -> Option<PathBuf> {
+    let repo = Repo::model(id.to_owned());
+    let reference = cache.path().join(repo.folder_name()).join("refs").join(repo.revision());
+    let commit = fs::read_to_string(reference).ok()?;
+    let commit = plain_name(commit.trim())?;
+    let directory = cache.repo(repo).pointer_path(commit);
+    directory.is_dir().then_some(directory)
+}
+
+/// A name that cannot lead out of a directory.
+fn plain_name(name: &str) -> Option<&str> {
+    let mut components = Path::new(name).components();
+    matches!((components.next(), components.next()), (Some(Component::Normal(_)), None)).then_some(name)
+}
+
+/// What a snapshot lacks to be loaded.
+fn missing_part(directory: &Path) -> Option<String> {
+    let has = |file: &str| directory.join(file).exists();
+    if !has("config.json") {
+        return Some("config.json".into());
+    }
+    let tokenizer = has(TOKENIZER) || has("tokenizer.model") || (has("vocab.json") && has("merges.txt"));
+    if !tokenizer {
+        return Some("tokenizer".into());
+    }
+    for format in Format::ALL {
+        if has(format.single()) {
+            return None;
+        }
+        let index = directory.join(format.index());
+        // A damaged index counts as there: loading the weights says what is wrong with it.
+        if let Ok(Some(text)) = read_small(&index) {
+            return shard_names(&index, &text).ok()?.into_iter().find(|shard| !has(shard));
+        }
+    }
+    Some("weights".into())
+}
+
+/// One model on its way into the cache.
+struct Download<'a> {
+    id: &'a str,
+    endpoint: &'a str,
+    has_token: bool,
+    /// Why the cache is not enough, for messages.
+    missing: String,
+    cache: Cache,
+    api: Api,
+    commit: String,
+    files: Vec<String>,
+}
+
+impl<'a> Download<'a> {
+    fn new(id: &'a str, progress: bool, settings: &'a HubSettings, cache: Cache, missing: String) -> Result<Self> {
+        let api = ApiBuilder::from_cache(cache.clone())
+            .with_endpoint(settings.endpoint.clone())
+            .with_token(settings.token.clone())
+            .with_progress(progress)
+            .build()
+            .map_err(|error| Error::Hub(format!("{id} cannot be fetched: {error}")))?;
+        let mut this = Download {
+            id,
+            endpoint: &settings.endpoint,
+            has_token: settings.token.is_some(),
+            missing,
+            cache,
+            api,
+            commit: String::new(),
+            files: Vec::new(),
+        };
+        probe(&settings.endpoint).map_err(|reason| this.unreachable(&reason))?;
+        let info = this.api.model(id.to_owned()).info().map_err(|error| this.failure(error))?;
+        let Some(commit) = plain_name(&info.sha) else {
+            return Err(Error::Hub(format!("{id} cannot be fetched: {} does not name its commit", this.endpoint)));
+        };
+        this.commit = commit.to_owned();
+        this.files = info.siblings.into_iter().map(|file| file.rfilename).collect();
+        Ok(this)
+    }
+
+    fn run(self) -> Result<PathBuf> {
+        let id = self.id;
+        if !self.offers("config.json") {
+            return Err(Error::Hub(format!("{id} has no config.json, so it is not a model that can be loaded")));
+        }
+        // The small files first: a model that cannot be run is refused before its weights are fetched.
+        let config = self.get("config.json")?;
+        ModelConfig::from_json(&read_small(&config)?.unwrap_or_default())?;
+        let tokenizer = if self.offers(TOKENIZER) {
+            &[TOKENIZER][..]
+        } else if TOKENIZER_PARTS[..2].iter().all(|file| self.offers(file)) {
+            &TOKENIZER_PARTS
+        } else {
+            return Err(Error::Hub(format!("{id} has neither tokenizer.json nor vocab.json with merges.txt")));
+        };
+        for file in DESCRIPTIONS.iter().chain(tokenizer).filter(|file| self.offers(file)) {
+            self.get(file)?;
+        }
+        self.weights()?;
+        // Only a whole model becomes the cache's main branch. The reference by commit was the client's.
+        let main = self.cache.repo(Repo::model(id.to_owned()));
+        main.create_ref(&self.commit).map_err(|error| Error::io(self.cache.path(), error))?;
+        let references = self.cache.path().join(Repo::model(id.to_owned()).folder_name()).join("refs");
+        let _ = fs::remove_file(references.join(&self.commit));
+        let directory = main.pointer_path(&self.commit);
+        match missing_part(&directory) {
+            None => Ok(directory),
+            Some(part) => Err(Error::Hub(format!("{id} was fetched, but its {part} did not arrive"))),
+        }
+    }
+
+    fn weights(&self) -> Result<()> {
+        for format in Format::ALL {
+            if self.offers(format.single()) {
+                return self.get(format.single()).map(drop);
+            }
+            if self.offers(format.index()) {
+                let index = self.get(format.index())?;
+                for shard in shard_names(&index, &read_small(&index)?.unwrap_or_default())? {
+                    self.get(&shard)?;
+                }
+                return Ok(());
+            }
+        }
+        Err(Error::Hub(format!("{} has weights neither as safetensors nor as PyTorch .bin files", self.id)))
+    }
+
+    fn offers(&self, file: &str) -> bool {
+        self.files.iter().any(|offered| offered == file)
+    }
+
+    /// The path of a file of this commit, fetched if it is not there.
+    fn get(&self, file: &str) -> Result<PathBuf> {
+        let directory = self.cache.repo(Repo::model(self.id.to_owned())).pointer_path(&self.commit);
+        let path = directory.join(file);
+        if path.exists() {
+            return Ok(path);
+        }
+        // By commit, so that all files are of one state even if the main branch moves meanwhile.
+        let repo = Repo::with_revision(self.id.to_owned(), RepoType::Model, self.commit.clone());
+        // The client takes some properties of answers for granted, and panics if what it asks is not the hub.
+        catch_unwind(AssertUnwindSafe(|| self.api.repo(repo).download(file)))
+            .map_err(|_| Error::Hub(format!("{} cannot be fetched: {} is not a hub", self.id, self.endpoint)))?
+            .map_err(|error| self.failure(error))
+    }
+
+    fn failure(&self, error: ApiError) -> Error {
+        let (id, endpoint) = (self.id, self.endpoint);
+        Error::Hub(match error {
+            ApiError::RequestError(error) => match *error {
+                ureq::Error::StatusCode(401 | 403) if self.has_token => {
+                    format!("{id} cannot be fetched: the token has no access to it (its page may ask for consent)")
+                }
+                // The hub does not tell strangers whether a model exists.
+                ureq::Error::StatusCode(401 | 403) => {
+                    format!("{id} cannot be fetched: it does not exist, or needs an access token in HF_TOKEN")
+                }
+                ureq::Error::StatusCode(404) => format!("{id} cannot be fetched: {endpoint} does not have it"),
+                ureq::Error::StatusCode(status) => {
+                    format!("{id} cannot be fetched: {endpoint} answers with status {status}")
+                }
+                error => return self.unreachable(&error.to_string()),
+            },
+            ApiError::LockAcquisition(_) => format!("{id} cannot be fetched: another process is fetching it"),
+            error => format!("{id} cannot be fetched: {error}"),
+        })
+    }
+
+    fn unreachable(&self, reason: &str) -> Error {
+        let (id, missing, endpoint) = (self.id, &self.missing, self.endpoint);
+        Error::Hub(format!("{id} cannot be loaded: {missing}, and {endpoint} cannot be reached ({reason})"))
+    }
+}
+
+/// Connects to the hub once: the client has no limit of its own on how long that may take.
+fn probe(endpoint: &str) -> std::result::Result<(), String> {
+    // Behind a proxy only the client can tell.
+    let proxied = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
+    if proxied.iter().any(|name| std::env::var_os(name).is_some()) {
+        return Ok(());
+    }
+    let uri: ureq::http::Uri = endpoint.parse().map_err(|_| "its address is not valid".to_owned())?;
+    let host = uri.host().ok_or("its address names no host")?;
+    let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("http") { 80 } else { 443 });
+    let mut last = "its name has no address".to_owned();
+    for address in (host.trim_matches(['[', ']']), port).to_socket_addrs().map_err(|error| error.to_string())? {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+            Ok(_) => return Ok(()),
+            Err(error) => last = error.to_string(),
+        }
+    }
+    Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_follow_the_variables() {
+        let vars = |pairs: &'static [(&'static str, &'static str)]| {
+            HubSettings::from_vars(move |name| {
+                pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+            })
+        };
+        let plain = vars(&[("HOME", "/h")]);
+        assert_eq!(plain.cache_dir, Path::new("/h/.cache/huggingface/hub"));
+        assert_eq!(plain.endpoint, "https://huggingface.co");
+        assert!(!plain.offline && plain.token.is_none());
+        let set = vars(&[
+            ("HF_HOME", "/x"),
+            ("HF_ENDPOINT", "http://127.0.0.1:1/"),
+            ("HF_TOKEN", " t\n"),
+            ("HF_HUB_OFFLINE", "yes"),
+        ]);
+        assert_eq!(set.cache_dir, Path::new("/x/hub"));
+        assert_eq!(set.endpoint, "http://127.0.0.1:1");
+        assert_eq!(set.token.as_deref(), Some("t"));
+        assert!(set.offline);
+        assert_eq!(vars(&[("HF_HUB_CACHE", "/c"), ("HF_HOME", "/x")]).cache_dir, Path::new("/c"));
+        assert!(!vars(&[("HF_HUB_OFFLINE", "0")]).offline);
+    }
+}

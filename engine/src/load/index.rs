@@ -1,0 +1,118 @@
+//! Which files of a directory hold the weights: one file, or shards that an index lists.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Component, Path};
+
+use serde::Deserialize;
+
+use super::stored::StoredTensor;
+use super::weights::Weights;
+use super::{pickle, read_small, safetensors};
+use crate::error::{Error, Result};
+use crate::tensor::DType;
+
+/// How weights are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    Safetensors,
+    Pickle,
+}
+
+impl Format {
+    /// In the order of preference.
+    pub const ALL: [Format; 2] = [Format::Safetensors, Format::Pickle];
+
+    /// The name of an unsharded file.
+    pub fn single(self) -> &'static str {
+        match self {
+            Format::Safetensors => "model.safetensors",
+            Format::Pickle => "pytorch_model.bin",
+        }
+    }
+
+    /// The name of the index of shards.
+    pub fn index(self) -> &'static str {
+        match self {
+            Format::Safetensors => "model.safetensors.index.json",
+            Format::Pickle => "pytorch_model.bin.index.json",
+        }
+    }
+
+    fn open(self, path: &Path) -> Result<Vec<(String, StoredTensor)>> {
+        match self {
+            Format::Safetensors => safetensors::open(path),
+            Format::Pickle => pickle::open(path),
+        }
+    }
+}
+
+/// The index of a sharded checkpoint.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: HashMap<String, String>,
+}
+
+/// Opens the weights in the directory `path`.
+pub(super) fn open(path: &Path, dtype: Option<DType>) -> Result<Weights> {
+    for format in Format::ALL {
+        let single = path.join(format.single());
+        if single.exists() {
+            return Weights::new(&single, format.open(&single)?, dtype);
+        }
+        let index = path.join(format.index());
+        if let Some(text) = read_small(&index)? {
+            return Weights::new(path, open_shards(path, &index, &text, format)?, dtype);
+        }
+    }
+    let [first, second] = Format::ALL.map(|format| format!("{} or {}", format.single(), format.index()));
+    Err(Error::weights(path, format!("the directory has no weights ({first}, {second})")))
+}
+
+fn open_shards(directory: &Path, index: &Path, text: &[u8], format: Format) -> Result<Vec<(String, StoredTensor)>> {
+    let map = parse(index, text)?;
+    let mut tensors: HashMap<String, StoredTensor> = HashMap::new();
+    for shard in shards(index, &map)? {
+        let path = directory.join(shard);
+        if !path.exists() {
+            return Err(Error::weights(index, format!("the shard {shard} that it names is missing")));
+        }
+        for (name, tensor) in format.open(&path)? {
+            // Where two shards have a tensor of the same name, the index says which counts.
+            let counts = map.get(&name).map_or_else(|| !tensors.contains_key(&name), |listed| listed == shard);
+            if counts {
+                tensors.insert(name, tensor);
+            }
+        }
+    }
+    if let Some((name, shard)) = map.iter().find(|(name, _)| !tensors.contains_key(*name)) {
+        return Err(Error::weights(index, format!("the shard {shard} does not hold tensor {name}, as it should")));
+    }
+    Ok(tensors.into_iter().collect())
+}
+
+/// The shards that the text of an index names.
+pub(super) fn shard_names(index: &Path, text: &[u8]) -> Result<Vec<String>> {
+    let map = parse(index, text)?;
+    Ok(shards(index, &map)?.into_iter().map(str::to_owned).collect())
+}
+
+fn parse(index: &Path, text: &[u8]) -> Result<HashMap<String, String>> {
+    match serde_json::from_slice::<Index>(text) {
+        Ok(parsed) if parsed.weight_map.is_empty() => Err(Error::weights(index, "its weight_map is empty")),
+        Ok(parsed) => Ok(parsed.weight_map),
+        Err(error) => Err(Error::weights(index, format!("it is not an index of shards: {error}"))),
+    }
+}
+
+/// The distinct files of an index, none of which may lead out of its directory.
+fn shards<'a>(index: &Path, map: &'a HashMap<String, String>) -> Result<BTreeSet<&'a str>> {
+    let names: BTreeSet<&str> = map.values().map(String::as_str).collect();
+    for name in &names {
+        let mut components = Path::new(name).components();
+        let plain = matches!((components.next(), components.next()), (Some(Component::Normal(_)), None));
+        if !plain || name.contains(['/', '\\', '\0']) {
+            return Err(Error::weights(index, format!("it names {name:?}, which is not a file of its directory")));
+        }
+    }
+    Ok(names)
+}

@@ -1,0 +1,171 @@
+//! Where a model's files come from: a directory, the hub (by way of its cache), or the program itself.
+
+mod bundled;
+mod hub;
+mod index;
+mod names;
+pub mod pickle;
+pub mod safetensors;
+mod stored;
+mod weights;
+
+use std::borrow::Cow;
+use std::fs;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+pub use hub::HubSettings;
+pub use names::SHORT_NAMES;
+pub use weights::Weights;
+
+use crate::config::{GenerationConfig, ModelConfig};
+use crate::error::{Error, Result};
+use crate::tensor::DType;
+use crate::tokenizer::{Tokenizer, TokenizerFiles};
+
+/// The largest text file (a tokenizer's or an index) that is read.
+const MAX_TEXT: u64 = 512 << 20;
+
+/// The files of one model.
+#[derive(Clone, Debug)]
+pub struct ModelFiles {
+    source: Source,
+    name: String,
+}
+
+#[derive(Clone, Debug)]
+enum Source {
+    Directory(PathBuf),
+    Bundled,
+}
+
+impl ModelFiles {
+    /// The model in the Hugging Face directory `path`.
+    pub fn directory(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let metadata = fs::metadata(path).map_err(|error| Error::io(path, error))?;
+        if !metadata.is_dir() {
+            return Err(Error::io(path, std::io::Error::new(ErrorKind::NotADirectory, "it is not a directory")));
+        }
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = name.unwrap_or_else(|| path.display().to_string());
+        Ok(ModelFiles { source: Source::Directory(path.to_path_buf()), name })
+    }
+
+    /// The small story model that is part of the program.
+    pub fn bundled() -> Self {
+        ModelFiles { source: Source::Bundled, name: bundled::NAME.to_owned() }
+    }
+
+    /// What `name` stands for: nothing for the bundled model, a directory, a hub id such as `facebook/opt-13b`, or one
+    /// of [`SHORT_NAMES`]. Hub models are fetched unless the cache has them; `progress` shows how that goes.
+    pub fn resolve(name: Option<&str>, progress: bool) -> Result<Self> {
+        Self::resolve_with(name, progress, &HubSettings::from_env())
+    }
+
+    /// As [`ModelFiles::resolve`], with settings that do not come from the environment.
+    pub fn resolve_with(name: Option<&str>, progress: bool, settings: &HubSettings) -> Result<Self> {
+        let Some(name) = name.filter(|name| *name != bundled::NAME) else { return Ok(Self::bundled()) };
+        if name.is_empty() {
+            return Err(Error::Hub("the model's name is empty".into()));
+        }
+        if Path::new(name).exists() || names::looks_like_path(name) {
+            return Self::directory(name);
+        }
+        let id = names::hub_id(name)?;
+        let path = hub::fetch(&id, progress, settings)?;
+        Ok(ModelFiles { source: Source::Directory(path), name: id })
+    }
+
+    /// A name to show.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The model's shape, from `config.json`.
+    pub fn config(&self) -> Result<ModelConfig> {
+        match self.read("config.json")? {
+            Some(text) => ModelConfig::from_json(&text),
+            None => Err(Error::Config(format!("{} has no config.json", self.place()))),
+        }
+    }
+
+    /// Suggestions for sampling; all absent where the model has no `generation_config.json`.
+    pub fn generation_config(&self) -> Result<GenerationConfig> {
+        match self.read("generation_config.json")? {
+            Some(text) => GenerationConfig::from_json(&text),
+            None => Ok(GenerationConfig::default()),
+        }
+    }
+
+    /// The weights. With `dtype`, tensors are handed out in a type from which nothing is gained by converting: as
+    /// stored where widening to `dtype` is exact, else rounded to `dtype`. Without, as stored.
+    pub fn weights(&self, dtype: Option<DType>) -> Result<Weights> {
+        match &self.source {
+            Source::Directory(path) => index::open(path, dtype),
+            Source::Bundled => bundled::weights(dtype),
+        }
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self, config: &ModelConfig) -> Result<Tokenizer> {
+        let tokenizer_json = self.read("tokenizer.json")?;
+        let (vocab, merges, added_tokens) = match tokenizer_json {
+            Some(_) => (None, None, None),
+            None => (self.read("vocab.json")?, self.read("merges.txt")?, self.read("added_tokens.json")?),
+        };
+        Tokenizer::from_files(
+            &TokenizerFiles {
+                place: self.place(),
+                tokenizer_json: tokenizer_json.as_deref(),
+                vocab: vocab.as_deref(),
+                merges: merges.as_deref(),
+                added_tokens: added_tokens.as_deref(),
+                tokenizer_config: self.read("tokenizer_config.json")?.as_deref(),
+                special_tokens_map: self.read("special_tokens_map.json")?.as_deref(),
+                sentencepiece: self.has("tokenizer.model"),
+            },
+            config,
+        )
+    }
+
+    /// The model's place, for messages.
+    fn place(&self) -> String {
+        match &self.source {
+            Source::Directory(path) => path.display().to_string(),
+            Source::Bundled => self.name.clone(),
+        }
+    }
+
+    fn has(&self, file: &str) -> bool {
+        match &self.source {
+            Source::Directory(path) => path.join(file).is_file(),
+            Source::Bundled => bundled::file(file).is_some(),
+        }
+    }
+
+    /// The contents of `file`; nothing if there is no such file.
+    fn read(&self, file: &str) -> Result<Option<Cow<'static, [u8]>>> {
+        match &self.source {
+            Source::Directory(path) => Ok(read_small(&path.join(file))?.map(Cow::Owned)),
+            Source::Bundled => Ok(bundled::file(file).map(Cow::Borrowed)),
+        }
+    }
+}
+
+/// The contents of a file of at most [`MAX_TEXT`] bytes; nothing if it does not exist.
+fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
+    let file = match fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::io(path, error)),
+    };
+    let mut text = Vec::new();
+    // Bounded by what is read, not by what the file system says: the path may name a device.
+    file.take(MAX_TEXT + 1).read_to_end(&mut text).map_err(|error| Error::io(path, error))?;
+    if text.len() as u64 > MAX_TEXT {
+        let reason = format!("it is larger than {} MiB", MAX_TEXT >> 20);
+        return Err(Error::io(path, std::io::Error::new(ErrorKind::FileTooLarge, reason)));
+    }
+    Ok(Some(text))
+}

@@ -1,0 +1,131 @@
+//! Names of models: short ones, hub ids, and what is rather a path.
+
+use crate::error::{Error, Result};
+
+/// Short names and the hub ids they stand for.
+pub const SHORT_NAMES: &[(&str, &str)] = &[
+    ("opt-125m", "facebook/opt-125m"),
+    ("opt-350m", "facebook/opt-350m"),
+    ("opt-1.3b", "facebook/opt-1.3b"),
+    ("opt-2.7b", "facebook/opt-2.7b"),
+    ("opt-6.7b", "facebook/opt-6.7b"),
+    ("opt-13b", "facebook/opt-13b"),
+    ("opt-30b", "facebook/opt-30b"),
+    ("opt-66b", "facebook/opt-66b"),
+    ("gpt2", "openai-community/gpt2"),
+    ("gpt2-medium", "openai-community/gpt2-medium"),
+    ("gpt2-large", "openai-community/gpt2-large"),
+    ("gpt2-xl", "openai-community/gpt2-xl"),
+    ("llama-7b", "huggyllama/llama-7b"),
+    ("llama-13b", "huggyllama/llama-13b"),
+    ("llama-30b", "huggyllama/llama-30b"),
+    ("llama-65b", "huggyllama/llama-65b"),
+    ("llama-2-7b", "meta-llama/Llama-2-7b-hf"),
+    ("llama-2-13b", "meta-llama/Llama-2-13b-hf"),
+    ("llama-2-70b", "meta-llama/Llama-2-70b-hf"),
+    ("llama-2-7b-chat", "meta-llama/Llama-2-7b-chat-hf"),
+    ("llama-2-13b-chat", "meta-llama/Llama-2-13b-chat-hf"),
+    ("llama-2-70b-chat", "meta-llama/Llama-2-70b-chat-hf"),
+    ("llama-3-8b", "meta-llama/Meta-Llama-3-8B"),
+    ("llama-3-70b", "meta-llama/Meta-Llama-3-70B"),
+    ("llama-3-8b-instruct", "meta-llama/Meta-Llama-3-8B-Instruct"),
+    ("llama-3-70b-instruct", "meta-llama/Meta-Llama-3-70B-Instruct"),
+    ("llama-3.1-8b", "meta-llama/Llama-3.1-8B"),
+    ("llama-3.1-70b", "meta-llama/Llama-3.1-70B"),
+    ("llama-3.1-8b-instruct", "meta-llama/Llama-3.1-8B-Instruct"),
+    ("llama-3.1-70b-instruct", "meta-llama/Llama-3.1-70B-Instruct"),
+    ("llama-3.2-1b", "meta-llama/Llama-3.2-1B"),
+    ("llama-3.2-3b", "meta-llama/Llama-3.2-3B"),
+    ("llama-3.2-1b-instruct", "meta-llama/Llama-3.2-1B-Instruct"),
+    ("llama-3.2-3b-instruct", "meta-llama/Llama-3.2-3B-Instruct"),
+    ("llama-3.3-70b-instruct", "meta-llama/Llama-3.3-70B-Instruct"),
+    ("tinyllama", "TinyLlama/TinyLlama-1.1B-Chat-v1.0"),
+    ("mistral-7b", "mistralai/Mistral-7B-v0.1"),
+    ("mistral-7b-v0.3", "mistralai/Mistral-7B-v0.3"),
+    ("mistral-7b-instruct", "mistralai/Mistral-7B-Instruct-v0.3"),
+    ("qwen2-0.5b", "Qwen/Qwen2-0.5B"),
+    ("qwen2-1.5b", "Qwen/Qwen2-1.5B"),
+    ("qwen2-7b", "Qwen/Qwen2-7B"),
+    ("qwen2-72b", "Qwen/Qwen2-72B"),
+    ("qwen2.5-0.5b", "Qwen/Qwen2.5-0.5B"),
+    ("qwen2.5-1.5b", "Qwen/Qwen2.5-1.5B"),
+    ("qwen2.5-3b", "Qwen/Qwen2.5-3B"),
+    ("qwen2.5-7b", "Qwen/Qwen2.5-7B"),
+    ("qwen2.5-14b", "Qwen/Qwen2.5-14B"),
+    ("qwen2.5-32b", "Qwen/Qwen2.5-32B"),
+    ("qwen2.5-72b", "Qwen/Qwen2.5-72B"),
+    ("qwen2.5-0.5b-instruct", "Qwen/Qwen2.5-0.5B-Instruct"),
+    ("qwen2.5-1.5b-instruct", "Qwen/Qwen2.5-1.5B-Instruct"),
+    ("qwen2.5-3b-instruct", "Qwen/Qwen2.5-3B-Instruct"),
+    ("qwen2.5-7b-instruct", "Qwen/Qwen2.5-7B-Instruct"),
+    ("qwen2.5-14b-instruct", "Qwen/Qwen2.5-14B-Instruct"),
+    ("qwen2.5-32b-instruct", "Qwen/Qwen2.5-32B-Instruct"),
+    ("qwen2.5-72b-instruct", "Qwen/Qwen2.5-72B-Instruct"),
+    ("qwen3-0.6b", "Qwen/Qwen3-0.6B"),
+    ("qwen3-1.7b", "Qwen/Qwen3-1.7B"),
+    ("qwen3-4b", "Qwen/Qwen3-4B"),
+    ("qwen3-8b", "Qwen/Qwen3-8B"),
+    ("qwen3-14b", "Qwen/Qwen3-14B"),
+    ("qwen3-32b", "Qwen/Qwen3-32B"),
+];
+
+/// Whether a name can only be meant as a path.
+pub(super) fn looks_like_path(name: &str) -> bool {
+    name.starts_with(['/', '.', '~'])
+        || name.ends_with('/')
+        || name.contains('\\')
+        || name.matches('/').count() > 1
+        || name.ends_with(".safetensors")
+        || name.ends_with(".bin")
+}
+
+/// The hub id that `name` is, or stands for.
+pub(super) fn hub_id(name: &str) -> Result<String> {
+    if let Some((_, id)) = SHORT_NAMES.iter().find(|(short, _)| short.eq_ignore_ascii_case(name)) {
+        return Ok((*id).to_owned());
+    }
+    // The cache makes the id part of a path, so nothing else may pass.
+    let valid = |part: &str| {
+        (1..=96).contains(&part.len())
+            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+            && !part.starts_with(['-', '.'])
+            && !part.ends_with(['-', '.'])
+            && !part.contains("..")
+            && !part.contains("--")
+    };
+    match name.split_once('/') {
+        Some((owner, model)) if valid(owner) && valid(model) => Ok(name.to_owned()),
+        _ => {
+            let shown: String = name.chars().take(120).collect();
+            Err(Error::Hub(format!(
+                "{shown:?} is neither a directory, nor a hub id (owner/name), nor a short name such as opt-125m, gpt2, \
+                 llama-3.2-1b or qwen3-0.6b"
+            )))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_apart() {
+        assert_eq!(hub_id("OPT-13b").unwrap(), "facebook/opt-13b");
+        assert_eq!(hub_id("someone/some-model_1.0").unwrap(), "someone/some-model_1.0");
+        for bad in ["", "nothing-known", "a/b/c", "../etc", "a/..", "a/b--c", "a b/c", "é/x", "a/", "/a"] {
+            assert!(hub_id(bad).is_err(), "{bad}");
+        }
+        for path in ["./x", "/x", "../x", "x/", "a/b/c", "~/x", "."] {
+            assert!(looks_like_path(path), "{path}");
+        }
+        assert!(!looks_like_path("facebook/opt-13b"));
+    }
+
+    #[test]
+    fn every_short_name_stands_for_a_valid_id() {
+        for (short, id) in SHORT_NAMES {
+            assert_eq!(hub_id(id).unwrap(), *id, "{short}");
+        }
+    }
+}

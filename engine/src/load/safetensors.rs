@@ -1,0 +1,91 @@
+//! safetensors files: a JSON header, then the bytes of the tensors one after the other.
+//!
+//! Each tensor is mapped by itself, so that one that is converted or rearranged on its way to the model gives its
+//! pages back when it is dropped.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use ::safetensors::{Dtype, SafeTensors};
+use memmap2::MmapOptions;
+
+use super::stored::{Bytes, StoredTensor, StoredType};
+use crate::error::{Error, Result};
+use crate::tensor::DType;
+
+/// What the header says of one tensor.
+#[derive(Clone, Debug)]
+pub struct Described {
+    /// The tensor's name.
+    pub name: String,
+    /// The element type.
+    pub dtype: StoredType,
+    /// The extents, outermost first.
+    pub shape: Vec<usize>,
+    /// Where the bytes begin in the file.
+    pub offset: usize,
+    /// How many there are.
+    pub len: usize,
+}
+
+/// Reads the header of a whole file. Every range returned lies in `file` and has the bytes its type and shape ask for.
+pub fn describe(file: &[u8]) -> std::result::Result<Vec<Described>, String> {
+    let (header, metadata) = SafeTensors::read_metadata(file).map_err(|error| error.to_string())?;
+    let start = header + size_of::<u64>();
+    let mut described = Vec::new();
+    for (name, info) in metadata.tensors() {
+        let (from, to) = info.data_offsets;
+        let range = start.checked_add(from).zip(start.checked_add(to));
+        let Some((offset, end)) = range.filter(|(offset, end)| offset <= end && *end <= file.len()) else {
+            return Err(format!("tensor {name} lies outside the file"));
+        };
+        let dtype = match info.dtype {
+            Dtype::F32 => StoredType::Float(DType::F32),
+            Dtype::F16 => StoredType::Float(DType::F16),
+            Dtype::BF16 => StoredType::Float(DType::Bf16),
+            other => StoredType::Other(format!("{other:?}")),
+        };
+        described.push(Described { name, dtype, shape: info.shape.clone(), offset, len: end - offset });
+    }
+    Ok(described)
+}
+
+/// The tensors of the file at `path`.
+pub(super) fn open(path: &Path) -> Result<Vec<(String, StoredTensor)>> {
+    let file = File::open(path).map_err(|error| Error::io(path, error))?;
+    let length = file.metadata().map_err(|error| Error::io(path, error))?.len();
+    if length == 0 {
+        return Err(Error::weights(path, "the file is empty"));
+    }
+    // SAFETY: a private read-only map; only the header's pages are read, and it is gone when this function returns.
+    let map = unsafe { MmapOptions::new().map(&file) }.map_err(|error| Error::io(path, error))?;
+    let described = describe(&map).map_err(|reason| Error::weights(path, reason))?;
+    let (file, path) = (Arc::new(file), Arc::from(path));
+    Ok(stored(described, &path, |range| Bytes::File {
+        file: Arc::clone(&file),
+        offset: range.offset as u64,
+        len: range.len,
+    }))
+}
+
+/// The tensors of a file that is part of the program.
+pub(super) fn open_static(file: &'static [u8], path: &Path) -> Result<Vec<(String, StoredTensor)>> {
+    let described = describe(file).map_err(|reason| Error::weights(path, reason))?;
+    let path = Arc::from(path);
+    Ok(stored(described, &path, |range| {
+        Bytes::Static(file.get(range.offset..range.offset + range.len).unwrap_or_default())
+    }))
+}
+
+fn stored(
+    described: Vec<Described>,
+    path: &Arc<Path>,
+    bytes: impl Fn(&Described) -> Bytes,
+) -> Vec<(String, StoredTensor)> {
+    let one = |tensor: Described| {
+        let bytes = bytes(&tensor);
+        (tensor.name, StoredTensor { dtype: tensor.dtype, shape: tensor.shape, path: Arc::clone(path), bytes })
+    };
+    described.into_iter().map(one).collect()
+}

@@ -1,0 +1,84 @@
+//! One tensor as a weight file holds it, before its bytes are read.
+
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+use memmap2::MmapOptions;
+
+use crate::error::{Error, Result};
+use crate::tensor::{DType, HostTensor};
+
+/// A tensor's type, shape and place. The file that named them has been checked to hold as many bytes.
+#[derive(Debug)]
+pub struct StoredTensor {
+    /// The element type.
+    pub dtype: StoredType,
+    /// The extents, outermost first.
+    pub shape: Vec<usize>,
+    pub(super) path: Arc<Path>,
+    pub(super) bytes: Bytes,
+}
+
+/// The element type of a stored tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoredType {
+    /// A type of weights.
+    Float(DType),
+    /// Another one, by name. Checkpoints have masks and counters that nothing asks for.
+    Other(String),
+}
+
+#[derive(Debug)]
+pub(super) enum Bytes {
+    /// A range of a file.
+    File { file: Arc<File>, offset: u64, len: usize },
+    /// Bytes of the program.
+    Static(&'static [u8]),
+    /// A tensor of a pickle; its storage may have to be gathered.
+    Pickled(Box<pytorch_reader::Tensor>),
+}
+
+impl StoredTensor {
+    /// Elements, which the reader of the file has checked not to overflow.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The tensor itself: mapped where the file allows, else copied.
+    pub fn load(self, name: &str) -> Result<HostTensor> {
+        let StoredTensor { dtype, shape, path, bytes } = self;
+        let dtype = match dtype {
+            StoredType::Float(dtype) => dtype,
+            StoredType::Other(other) => {
+                return Err(Error::weights(path, format!("tensor {name} is of type {other}, not f32, f16 or bf16")));
+            }
+        };
+        let size = shape.iter().try_fold(dtype.size(), |size, &extent| size.checked_mul(extent));
+        let disagrees = || Error::weights(&path, format!("the bytes of tensor {name} do not fit its shape {shape:?}"));
+        let size = size.ok_or_else(disagrees)?;
+        match bytes {
+            Bytes::Static(bytes) if bytes.len() == size => Ok(HostTensor::from_static(dtype, shape, bytes)),
+            Bytes::File { len, .. } if len == size && len == 0 => Ok(HostTensor::copied(dtype, shape, &[])),
+            Bytes::File { file, offset, len } if len == size => {
+                // SAFETY: the map is private and read-only, and the range lay within the file when it was opened. A
+                // process that shortens the file while it is mapped ends this one; no reader of maps can prevent that.
+                let map = unsafe { MmapOptions::new().offset(offset).len(len).map(&*file) };
+                let map = map.map_err(|error| Error::io(&path, error))?;
+                Ok(HostTensor::mapped(dtype, shape, map, 0))
+            }
+            Bytes::Pickled(tensor) => {
+                // The reader is not known to panic. If a damaged archive makes it, the request fails, not the process.
+                let bytes = catch_unwind(AssertUnwindSafe(|| tensor.read()))
+                    .map_err(|_| Error::weights(&path, format!("tensor {name} cannot be read")))?
+                    .map_err(|error| Error::weights(&path, error.to_string()))?;
+                if bytes.len() != size {
+                    return Err(disagrees());
+                }
+                Ok(HostTensor::copied(dtype, shape, &bytes))
+            }
+            Bytes::Static(_) | Bytes::File { .. } => Err(disagrees()),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The tensors of a model, by name.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use super::stored::{StoredTensor, StoredType};
+use super::{pickle, safetensors};
+use crate::error::{Error, Result};
+use crate::tensor::{DType, HostTensor};
+
+/// The tensors of one model. A model takes what it needs; what it leaves is never read.
+#[derive(Debug)]
+pub struct Weights {
+    path: PathBuf,
+    tensors: HashMap<String, StoredTensor>,
+    requested: Option<DType>,
+    prevailing: DType,
+}
+
+impl Weights {
+    pub(super) fn new(path: &Path, tensors: Vec<(String, StoredTensor)>, requested: Option<DType>) -> Result<Self> {
+        let mut elements = [(DType::F32, 0usize), (DType::F16, 0), (DType::Bf16, 0)];
+        for (_, tensor) in &tensors {
+            for (dtype, count) in &mut elements {
+                if tensor.dtype == StoredType::Float(*dtype) {
+                    *count = count.saturating_add(tensor.elements());
+                }
+            }
+        }
+        let prevailing = elements.into_iter().filter(|(_, count)| *count > 0).max_by_key(|(_, count)| *count);
+        let Some((prevailing, _)) = prevailing else {
+            return Err(Error::weights(path, "there is no tensor of type f32, f16 or bf16"));
+        };
+        Ok(Weights { path: path.to_path_buf(), tensors: tensors.into_iter().collect(), requested, prevailing })
+    }
+
+    /// The tensors of one safetensors file.
+    pub fn from_safetensors(path: impl AsRef<Path>, dtype: Option<DType>) -> Result<Self> {
+        let path = path.as_ref();
+        Self::new(path, safetensors::open(path)?, dtype)
+    }
+
+    /// The tensors of one PyTorch file.
+    pub fn from_pickle(path: impl AsRef<Path>, dtype: Option<DType>) -> Result<Self> {
+        let path = path.as_ref();
+        Self::new(path, pickle::open(path)?, dtype)
+    }
+
+    /// The stored type that most elements have.
+    pub fn dtype(&self) -> DType {
+        self.prevailing
+    }
+
+    /// Whether a tensor of that name is left.
+    pub fn contains(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// The shape of a tensor that is left.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.tensors.get(name).map(|tensor| tensor.shape.as_slice())
+    }
+
+    /// The names of the tensors that are left, in no order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// Renames each tensor whose name begins with one of `prefixes` to what follows the first that fits, so that a
+    /// model asks for the same names whichever class its checkpoint was saved from. A name that is taken stays.
+    pub fn strip_prefix(&mut self, prefixes: &[&str]) {
+        let renames: Vec<(String, String)> = self
+            .tensors
+            .keys()
+            .filter_map(|name| {
+                let rest = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix))?;
+                (!rest.is_empty()).then(|| (name.clone(), rest.to_owned()))
+            })
+            .collect();
+        for (from, to) in renames {
+            if !self.tensors.contains_key(&to)
+                && let Some(tensor) = self.tensors.remove(&from)
+            {
+                self.tensors.insert(to, tensor);
+            }
+        }
+    }
+
+    /// Takes the tensor `name`, which must have the given shape.
+    pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<HostTensor> {
+        match self.take_optional(name, shape)? {
+            Some(tensor) => Ok(tensor),
+            None => Err(Error::weights(&self.path, format!("tensor {name} {shape:?} is missing"))),
+        }
+    }
+
+    /// As [`Weights::take`], but nothing if there is no such tensor.
+    pub fn take_optional(&mut self, name: &str, shape: &[usize]) -> Result<Option<HostTensor>> {
+        let Some(stored) = self.tensors.remove(name) else { return Ok(None) };
+        if stored.shape != shape {
+            return Err(Error::weights(
+                &stored.path,
+                format!("tensor {name} should have the shape {shape:?}, but has {:?}", stored.shape),
+            ));
+        }
+        let tensor = stored.load(name)?;
+        Ok(Some(match self.requested {
+            // Widening gains nothing: whoever computes in f32 reads the stored type just as well.
+            None | Some(DType::F32) => tensor,
+            Some(dtype) => tensor.to_dtype(dtype),
+        }))
+    }
+}

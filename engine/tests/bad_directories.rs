@@ -1,0 +1,176 @@
+//! Model directories that lack something or contradict themselves.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::model;
+use engine::load::{ModelFiles, Weights};
+
+fn message<T>(result: engine::Result<T>) -> String {
+    let message = result.err().unwrap().to_string();
+    assert!(!message.contains('\n') && message.len() < 400, "{message}");
+    message
+}
+
+/// A copy of a reference model's files.
+fn copy(name: &str) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(model(name)).unwrap() {
+        let entry = entry.unwrap();
+        fs::write(directory.path().join(entry.file_name()), fs::read(entry.path()).unwrap()).unwrap();
+    }
+    directory
+}
+
+fn weights(path: &Path) -> engine::Result<Weights> {
+    ModelFiles::directory(path).unwrap().weights(None)
+}
+
+#[test]
+fn directories_that_are_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let nowhere = directory.path().join("nowhere");
+    assert!(message(ModelFiles::directory(&nowhere)).contains("nowhere"));
+    assert!(message(ModelFiles::resolve(nowhere.to_str(), false)).contains("nowhere"));
+    assert!(message(ModelFiles::resolve(Some("no such model"), false)).contains("opt-125m"));
+    assert!(message(ModelFiles::resolve(Some(""), false)).contains("empty"));
+    let file = directory.path().join("file");
+    fs::write(&file, "x").unwrap();
+    assert!(message(ModelFiles::directory(&file)).contains("file"));
+    let empty = ModelFiles::directory(directory.path()).unwrap();
+    assert!(message(empty.config()).contains("has no config.json"));
+    assert!(message(empty.weights(None)).contains("model.safetensors"));
+    assert_eq!(empty.generation_config().unwrap(), Default::default());
+}
+
+#[test]
+fn tokenizers_that_are_missing_or_of_another_kind() {
+    let directory = copy("llama2");
+    let files = ModelFiles::directory(directory.path()).unwrap();
+    let config = files.config().unwrap();
+    fs::remove_file(directory.path().join("tokenizer.json")).unwrap();
+    assert!(message(files.tokenizer(&config)).contains("has no tokenizer.json"));
+    fs::write(directory.path().join("tokenizer.model"), "sentencepiece").unwrap();
+    assert!(message(files.tokenizer(&config)).contains("sentencepiece"));
+    fs::write(directory.path().join("tokenizer.json"), "{\"version\": \"1.0\"").unwrap();
+    assert!(message(files.tokenizer(&config)).contains("tokenizer.json"));
+}
+
+#[test]
+fn bos_is_added_once_whichever_file_asks_for_it() {
+    let directory = copy("opt-pre");
+    let path = directory.path().join("tokenizer.json");
+    let files = ModelFiles::directory(directory.path()).unwrap();
+    let config = files.config().unwrap();
+    let expected = files.tokenizer(&config).unwrap().encode("Hello").unwrap();
+    // As a conversion leaves it that only tokenizer_config.json knows of add_bos_token.
+    let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    json["post_processor"] = serde_json::json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false});
+    fs::write(&path, json.to_string()).unwrap();
+    assert_eq!(files.tokenizer(&config).unwrap().encode("Hello").unwrap(), expected);
+    // And from the slow tokenizer's files.
+    fs::remove_file(&path).unwrap();
+    assert_eq!(files.tokenizer(&config).unwrap().encode("Hello").unwrap(), expected);
+    for file in ["tokenizer_config.json", "special_tokens_map.json"] {
+        fs::remove_file(directory.path().join(file)).unwrap();
+    }
+    assert_eq!(files.tokenizer(&config).unwrap().encode("Hello").unwrap(), expected);
+    // A tokenizer that knows more tokens than the model has rows for.
+    let small = ModelFiles::directory(model("opt-pre")).unwrap();
+    let config = engine::config::ModelConfig { vocab_size: 50, ..config };
+    assert!(message(small.tokenizer(&config).unwrap().encode("Hello")).contains("vocabulary"));
+}
+
+#[test]
+fn safetensors_that_lie() {
+    let directory = copy("gpt2");
+    let path = directory.path().join("model.safetensors");
+    let whole = fs::read(&path).unwrap();
+    for bytes in [
+        Vec::new(),
+        whole[..7].to_vec(),
+        whole[..8].to_vec(),
+        whole[..whole.len() / 2].to_vec(),
+        [&u64::MAX.to_le_bytes(), &whole[8..]].concat(),
+        [&(whole.len() as u64).to_le_bytes(), &whole[8..]].concat(),
+        [&2u64.to_le_bytes()[..], b"{}"].concat(),
+        [&whole[..], b"more"].concat(),
+    ] {
+        fs::write(&path, &bytes).unwrap();
+        assert!(message(weights(directory.path())).contains("model.safetensors"));
+    }
+    let header = |json: &str, data: usize| {
+        let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(json.as_bytes());
+        bytes.resize(bytes.len() + data, 0);
+        fs::write(&path, bytes).unwrap();
+        weights(directory.path())
+    };
+    for json in [
+        r#"{"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 8]}}"#,
+        r#"{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}}"#,
+        r#"{"a": {"dtype": "F32", "shape": [4294967296, 4294967296, 4], "data_offsets": [0, 8]}}"#,
+        r#"{"a": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}}"#,
+        r#"{"a": {"dtype": "F32", "shape": [1000], "data_offsets": [0, 4000]}}"#,
+        r#"{"a": {"dtype": "Q4", "shape": [2], "data_offsets": [0, 8]}}"#,
+    ] {
+        message(header(json, 8));
+    }
+    let mut odd = header(
+        r#"{"a": {"dtype": "F32", "shape": [0, 3], "data_offsets": [0, 0]}, "i": {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}, "x": {"dtype": "F32", "shape": [], "data_offsets": [8, 12]}}"#,
+        12,
+    )
+    .unwrap();
+    assert_eq!(odd.take("a", &[0, 3]).unwrap().elements().to_f32(), [0.0; 0]);
+    assert_eq!(odd.take("x", &[]).unwrap().elements().to_f32(), [0.0]);
+    assert!(message(odd.take("i", &[1])).contains("I64"));
+}
+
+#[test]
+fn indices_that_lead_astray() {
+    let directory = copy("llama2");
+    let index = directory.path().join("model.safetensors.index.json");
+    let text = fs::read_to_string(&index).unwrap();
+    for shard in ["../model-00001-of-00003.safetensors", "/etc/passwd", "a/b.safetensors", "..", ".", "", "a\\\\b"] {
+        fs::write(&index, text.replace("model-00001-of-00003.safetensors", shard)).unwrap();
+        assert!(message(weights(directory.path())).contains("not a file of its directory"), "{shard}");
+    }
+    fs::write(&index, text.replace("model-00001-of-00003", "model-00009-of-00003")).unwrap();
+    assert!(message(weights(directory.path())).contains("model-00009-of-00003.safetensors that it names is missing"));
+    fs::write(&index, text.replace("model.norm.weight", "model.storm.weight")).unwrap();
+    assert!(message(weights(directory.path())).contains("model.storm.weight"));
+    for bad in ["", "[]", "{}", r#"{"weight_map": {}}"#, r#"{"weight_map": {"a": 1}}"#] {
+        fs::write(&index, bad).unwrap();
+        assert!(message(weights(directory.path())).contains("index"), "{bad}");
+    }
+}
+
+#[test]
+fn pickles_that_are_no_weights() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pytorch_model.bin");
+    for bytes in [
+        &b""[..],
+        b"PK\x03\x04",
+        b"\x80\x02}q\x00.",
+        // What an attack looks like: os.system called with an argument.
+        b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00echo\x85R.",
+        b"\x80\x02X\xff\xff\xff\xff.",
+        b"\x80\x05\x95\xff\xff\xff\xff\xff\xff\xff\xff.",
+        b"not a pickle",
+    ] {
+        fs::write(&path, bytes).unwrap();
+        assert!(message(weights(directory.path())).contains("pytorch_model.bin"));
+    }
+    // Nesting and doubling, which a naive reader pays for with its stack or its memory.
+    let nested = [&b"\x80\x02)"[..], &[0x85; 1_000_000], b"."].concat();
+    let doubled = [&b"\x80\x02]q\x00"[..], &b"h\x00h\x00\x86q\x00".repeat(60), b"."].concat();
+    for bytes in [nested, doubled] {
+        fs::write(&path, bytes).unwrap();
+        message(weights(directory.path()));
+    }
+}

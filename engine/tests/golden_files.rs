@@ -1,0 +1,193 @@
+//! Configurations, weights and tokenizers of the reference models.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{MODELS, ids, json, model};
+use engine::config::{Family, RopeScaling};
+use engine::detokenizer::Detokenizer;
+use engine::load::ModelFiles;
+use engine::tensor::{DType, Elements};
+use proptest::prelude::*;
+
+fn files(name: &str) -> ModelFiles {
+    ModelFiles::directory(model(name)).unwrap()
+}
+
+#[test]
+fn configurations_say_what_the_fixtures_are() {
+    for name in MODELS {
+        let (golden, config) = (json(name, "golden.json"), files(name).config().unwrap());
+        let generation = files(name).generation_config().unwrap();
+        assert_eq!(config.architecture, golden["architecture"].as_str().unwrap(), "{name}");
+        assert_eq!(config.vocab_size as u64, golden["vocab_size"].as_u64().unwrap(), "{name}");
+        assert_eq!(generation.eos_token_ids_or(&config), ids(&golden["eos_token_ids"]), "{name}");
+        let dtype = config.torch_dtype.map_or("float32", |dtype| match dtype {
+            DType::F32 => "float32",
+            DType::F16 => "float16",
+            DType::Bf16 => "bfloat16",
+        });
+        assert_eq!(dtype, golden["saved_dtype"].as_str().unwrap(), "{name}");
+        match &config.family {
+            Family::Opt(opt) => assert_eq!(opt.final_norm, name != "opt-350m-like"),
+            Family::Gpt2(gpt2) => assert_eq!(gpt2.n_inner, 384),
+            Family::Llama(llama) => {
+                assert_eq!(llama.window(1), (name == "mistral").then_some(24), "{name}");
+                assert_eq!((llama.qk_norm, llama.qkv_bias), (name == "qwen3", name == "qwen2"), "{name}");
+                let scaled = matches!(llama.rope.scaling, RopeScaling::Llama3 { .. });
+                assert_eq!(scaled, name.starts_with("llama3"), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_have_canonical_names_and_the_stored_type() {
+    for name in MODELS {
+        let (files, golden) = (files(name), json(name, "golden.json"));
+        let config = files.config().unwrap();
+        let mut weights = files.weights(None).unwrap();
+        weights.strip_prefix(config.family.weight_prefixes());
+        let stored = match golden["saved_dtype"].as_str().unwrap() {
+            "float32" => DType::F32,
+            "float16" => DType::F16,
+            _ => DType::Bf16,
+        };
+        assert_eq!(weights.dtype(), stored, "{name}");
+        let (embedding, width) = match &config.family {
+            Family::Opt(opt) => ("embed_tokens.weight", opt.word_embed_proj_dim),
+            Family::Gpt2(_) => ("wte.weight", config.hidden),
+            Family::Llama(_) => ("embed_tokens.weight", config.hidden),
+        };
+        assert!(weights.contains(embedding), "{name}: {:?}", weights.names().collect::<Vec<_>>());
+        let tensor = weights.take(embedding, &[config.vocab_size, width]).unwrap();
+        assert_eq!((tensor.dtype(), tensor.shape()), (stored, &[config.vocab_size, width][..]), "{name}");
+        assert!(!weights.contains(embedding));
+        let layer = match &config.family {
+            Family::Gpt2(_) => "h.1.ln_1.weight",
+            Family::Opt(_) => "layers.1.self_attn_layer_norm.weight",
+            Family::Llama(_) => "layers.1.input_layernorm.weight",
+        };
+        assert!(weights.take_optional("no.such.tensor", &[1]).unwrap().is_none());
+        let wrong = weights.take(layer, &[config.hidden + 1]).err().unwrap().to_string();
+        assert!(wrong.contains(layer) && wrong.contains(&format!("[{}]", config.hidden)), "{wrong}");
+        let missing = weights.take("no.such.tensor", &[1]).err().unwrap().to_string();
+        assert!(missing.contains("no.such.tensor") && missing.contains("missing"), "{missing}");
+    }
+}
+
+#[test]
+fn weights_are_rounded_where_they_lose_and_kept_where_they_do_not() {
+    let embedding = |name: &str, dtype| {
+        let files = files(name);
+        let config = files.config().unwrap();
+        let mut weights = files.weights(dtype).unwrap();
+        weights.strip_prefix(config.family.weight_prefixes());
+        weights.take("embed_tokens.weight", &[config.vocab_size, config.hidden]).unwrap()
+    };
+    assert_eq!(embedding("opt-bin", Some(DType::F32)).dtype(), DType::F16);
+    assert_eq!(embedding("opt-bin", Some(DType::Bf16)).dtype(), DType::Bf16);
+    assert_eq!(embedding("opt-pre", Some(DType::F32)).dtype(), DType::F32);
+    let (exact, rounded) = (embedding("opt-pre", None), embedding("opt-pre", Some(DType::F16)));
+    let (Elements::F32(exact), Elements::F16(rounded)) = (exact.elements(), rounded.elements()) else {
+        panic!("unexpected types");
+    };
+    assert!(exact.iter().zip(rounded).all(|(x, y)| half::f16::from_f32(*x) == *y));
+}
+
+#[test]
+fn tokenizers_agree_with_the_golden_cases() {
+    for name in MODELS {
+        let (files, golden) = (files(name), json(name, "golden.json"));
+        let tokenizer = files.tokenizer(&files.config().unwrap()).unwrap();
+        assert_eq!(tokenizer.vocab_size() as u64, golden["tokenizer_size"].as_u64().unwrap(), "{name}");
+        let cases = golden["tokenizer_cases"].as_array().unwrap();
+        assert!(!cases.is_empty());
+        for case in cases {
+            let text = case["text"].as_str().unwrap();
+            assert_eq!(tokenizer.encode(text).unwrap(), ids(&case["ids"]), "{name}: {text:?}");
+            let plain = ids(&case["ids_no_special"]);
+            assert_eq!(tokenizer.encode_plain(text).unwrap(), plain, "{name}: {text:?}");
+            assert_eq!(tokenizer.decode(&plain, false).unwrap(), case["decoded"].as_str().unwrap(), "{name}");
+            let skipped = tokenizer.decode(&ids(&case["ids"]), true).unwrap();
+            assert_eq!(skipped, case["decoded_skip_special"].as_str().unwrap(), "{name}");
+        }
+        for prompt in golden["prompts"].as_array().unwrap() {
+            assert_eq!(tokenizer.encode(prompt["text"].as_str().unwrap()).unwrap(), ids(&prompt["ids"]), "{name}");
+            let greedy = &prompt["greedy"];
+            let text = greedy["text"].as_str().unwrap();
+            assert_eq!(tokenizer.decode(&ids(&greedy["ids"]), true).unwrap(), text, "{name}");
+            assert_eq!(pieces(&tokenizer, &ids(&greedy["ids"])).concat(), text, "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_bundled_model_is_whole_and_gets_one_bos() {
+    let files = ModelFiles::resolve(None, false).unwrap();
+    let config = files.config().unwrap();
+    let tokenizer = files.tokenizer(&config).unwrap();
+    let ids = tokenizer.encode("Once upon a time").unwrap();
+    assert_eq!(ids[0], 2);
+    assert_eq!(ids[1..], tokenizer.encode_plain("Once upon a time").unwrap());
+    assert!(!ids[1..].contains(&2));
+    let mut weights = files.weights(None).unwrap();
+    weights.strip_prefix(config.family.weight_prefixes());
+    assert_eq!(weights.dtype(), DType::F16);
+    let tensor = weights.take("embed_tokens.weight", &[config.vocab_size, config.hidden]).unwrap();
+    assert!(tensor.elements().to_f32().iter().all(|x| x.is_finite()));
+}
+
+fn pieces(tokenizer: &engine::tokenizer::Tokenizer, ids: &[u32]) -> Vec<String> {
+    let mut detokenizer = Detokenizer::new();
+    let mut pieces: Vec<String> = ids.iter().map(|id| detokenizer.push(tokenizer, *id).unwrap()).collect();
+    pieces.push(detokenizer.finish(tokenizer).unwrap());
+    pieces
+}
+
+#[test]
+fn pieces_join_to_the_text_of_random_tokens() {
+    for name in MODELS {
+        let files = files(name);
+        let config = files.config().unwrap();
+        let tokenizer = files.tokenizer(&config).unwrap();
+        let top = config.vocab_size as u32 + 3;
+        let any = prop_oneof![
+            proptest::collection::vec(0..top, 0..80),
+            // The first tokens are bytes or single letters of the byte-level alphabet: mostly invalid UTF-8.
+            proptest::collection::vec(0..260u32.min(top), 0..80),
+        ];
+        let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
+        proptest!(config, |(ids in any)| {
+            let whole = tokenizer.decode(&ids, true).unwrap();
+            prop_assert_eq!(pieces(&tokenizer, &ids).concat(), whole, "{}: {:?}", name, ids);
+        });
+    }
+}
+
+#[test]
+fn text_is_not_held_back_without_need() {
+    for name in MODELS {
+        let files = files(name);
+        let tokenizer = files.tokenizer(&files.config().unwrap()).unwrap();
+        let ids = tokenizer.encode_plain("Once upon a time there was a small dog.").unwrap();
+        let pieces = pieces(&tokenizer, &ids);
+        assert!(pieces.iter().skip(1).rev().skip(1).all(|piece| !piece.is_empty()), "{name}: {pieces:?}");
+        // Emoji take several tokens; no piece has half of one.
+        let ids = tokenizer.encode_plain("x🙂y👩‍👩‍👧z").unwrap();
+        let pieces = self::pieces(&tokenizer, &ids);
+        assert!(pieces.iter().all(|piece| !piece.contains('\u{fffd}')), "{name}: {pieces:?}");
+    }
+}
+
+#[test]
+fn garbage_costs_no_more_per_token_as_it_grows() {
+    let files = files("gpt2");
+    let tokenizer = files.tokenizer(&files.config().unwrap()).unwrap();
+    let lead = tokenizer.token_id("Ã").unwrap();
+    let ids = vec![lead; 20_000];
+    let pieces = pieces(&tokenizer, &ids);
+    assert_eq!(pieces.concat(), tokenizer.decode(&ids, true).unwrap());
+    assert!(pieces.last().unwrap().chars().count() <= 20);
+}
