@@ -1,6 +1,7 @@
 //! The command line: what each option is called and means.
 
 use argh::{ArgsInfo, FromArgs};
+use engine::llm::Device;
 use engine::sampling::EarlyStopping;
 use engine::tensor::DType;
 
@@ -89,9 +90,12 @@ pub struct Args {
     /// where to run: auto or cpu (auto)
     #[argh(option, arg_name = "device", from_str_fn(device), default = "Device::Auto")]
     pub device: Device,
-    /// element type of KV cache and weights: auto, f32, f16 or bf16 (auto: as stored)
-    #[argh(option, arg_name = "type", from_str_fn(dtype), default = "None")]
+    /// element type of weights: auto, f32, f16 or bf16 (auto: as stored)
+    #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
     pub dtype: Option<DType>,
+    /// element type of the KV cache: auto, f32, f16 or bf16 (auto: f32 on the CPU)
+    #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
+    pub kv_dtype: Option<DType>,
     /// tokens in a KV block (16)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "16")]
     pub block_size: usize,
@@ -116,15 +120,6 @@ pub struct Args {
 /// The ids of one prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenIds(pub Vec<u32>);
-
-/// Where to run. There is only the CPU so far.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Device {
-    /// The best there is.
-    Auto,
-    /// The CPU.
-    Cpu,
-}
 
 fn token_ids(s: &str) -> Result<TokenIds, String> {
     let id = |part: &str| part.trim().parse().map_err(|_| format!("{part:?} is not a token id"));
@@ -151,7 +146,7 @@ fn device(s: &str) -> Result<Device, String> {
     }
 }
 
-fn dtype(s: &str) -> Result<Option<DType>, String> {
+fn element_type(s: &str) -> Result<Option<DType>, String> {
     match s {
         "auto" => Ok(None),
         "f32" | "float32" => Ok(Some(DType::F32)),
@@ -211,7 +206,8 @@ mod tests {
 
     #[test]
     fn options_and_repeats_are_read() {
-        let args = Args::from_args(&["quire"], &["--prompt", "a", "--prompt", "b", "--top-k", "5", "--dtype", "bf16"]).unwrap();
+        let args = Args::from_args(&["quire"], &["--prompt", "a", "--prompt", "b", "--top-k", "5", "--dtype", "bf16"])
+            .unwrap();
         assert_eq!((args.prompt, args.top_k, args.dtype), (vec!["a".into(), "b".into()], Some(5), Some(DType::Bf16)));
         assert!(Args::from_args(&["quire"], &["--temperature", "warm"]).is_err());
     }

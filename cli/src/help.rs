@@ -25,7 +25,16 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("What to print", &["--json", "--logprobs", "--stats", "--verbose", "--version", "--help"]),
     (
         "Engine",
-        &["--device", "--dtype", "--block-size", "--kv-memory", "--max-num-seqs", "--max-batch-tokens", "--threads"],
+        &[
+            "--device",
+            "--dtype",
+            "--kv-dtype",
+            "--block-size",
+            "--kv-memory",
+            "--max-num-seqs",
+            "--max-batch-tokens",
+            "--threads",
+        ],
     ),
 ];
 

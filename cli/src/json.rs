@@ -31,7 +31,8 @@ fn output(index: usize, o: &Continuation) -> Value {
         value["score"] = json!(score);
     }
     if let Some(logprobs) = &o.logprobs {
-        let entry = |l: &engine::sequence::TokenLogprob| json!({"token_id": l.token, "logprob": l.logprob, "top": l.top});
+        let entry =
+            |l: &engine::sequence::TokenLogprob| json!({"token_id": l.token, "logprob": l.logprob, "top": l.top});
         value["logprobs"] = logprobs.iter().map(entry).collect();
     }
     value

@@ -75,11 +75,8 @@ impl Printer {
 
     /// Prints a completion, or what of it was not streamed, when its turn comes.
     pub fn done(&mut self, completion: &Completion, tokenizer: &Tokenizer) -> Result<()> {
-        let printed = if self.json {
-            format!("{}\n", json::completion(completion))
-        } else {
-            self.text(completion, tokenizer)?
-        };
+        let printed =
+            if self.json { format!("{}\n", json::completion(completion)) } else { self.text(completion, tokenizer)? };
         self.ready.insert(completion.id, printed);
         while let Some(printed) = self.ids.get(self.next).and_then(|id| self.ready.remove(id)) {
             put(&printed)?;

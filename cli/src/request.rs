@@ -71,7 +71,9 @@ pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingPara
 /// How to set the engine up.
 pub fn options(args: &Args) -> Options {
     Options {
+        device: args.device,
         dtype: args.dtype,
+        kv_dtype: args.kv_dtype,
         block_size: args.block_size,
         kv_memory: args.kv_memory,
         max_num_seqs: args.max_num_seqs,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::backend::cpu::CpuBackend;
 use crate::backend::{Backend, KvLayout};
 use crate::config::{GenerationConfig, ModelConfig};
-use crate::detokenizer::Detokenizer;
+use crate::detokenizer::{Detokenizer, StopMatcher};
 use crate::engine::{Engine, EngineConfig, Finished};
 use crate::error::{Error, Result};
 use crate::group::RequestId;
@@ -20,11 +20,25 @@ use crate::stats::Stats;
 use crate::tensor::DType;
 use crate::tokenizer::Tokenizer;
 
+/// Where a model runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Device {
+    /// The best there is.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+}
+
 /// How an engine is set up.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Type of the KV cache, and of weights where that loses nothing or is asked for; `None` is the weights' own.
+    /// Where to run.
+    pub device: Device,
+    /// Type of the weights; `None` keeps them as stored, and `F32` too, since widening as they are used is exact.
     pub dtype: Option<DType>,
+    /// Type of the KV cache; `None` is f32, the type the CPU computes in, so that 16-bit weights lose nothing more.
+    pub kv_dtype: Option<DType>,
     /// Tokens in a KV block.
     pub block_size: usize,
     /// Bytes for the KV cache; `None` is 4 GiB, or less where the limits below can never use as much.
@@ -39,7 +53,15 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { dtype: None, block_size: 16, kv_memory: None, max_num_seqs: 256, max_batch_tokens: 2048, threads: None }
+        Options {
+            dtype: None,
+            kv_dtype: None,
+            block_size: 16,
+            kv_memory: None,
+            max_num_seqs: 256,
+            max_batch_tokens: 2048,
+            threads: None,
+        }
     }
 }
 
@@ -127,25 +149,61 @@ struct Request {
     texts: BTreeMap<usize, Text>,
 }
 
+/// The text of an output as it grows.
 struct Text {
     detokenizer: Detokenizer,
+    stops: StopMatcher,
     text: String,
+    stopped: bool,
+}
+
+impl Text {
+    fn new(stops: &[String]) -> Self {
+        let stops = StopMatcher::new(stops.to_vec());
+        Text { detokenizer: Detokenizer::new(), stops, text: String::new(), stopped: false }
+    }
+
+    /// Takes a token in and returns the text that it settles. Nothing follows a stop string.
+    fn push(&mut self, tokenizer: &Tokenizer, token: u32) -> Result<String> {
+        let piece = self.detokenizer.push(tokenizer, token)?;
+        Ok(self.screen(&piece))
+    }
+
+    /// All of the text, with what was held back in case more would come.
+    fn finish(mut self, tokenizer: &Tokenizer) -> Result<String> {
+        let rest = self.detokenizer.finish(tokenizer)?;
+        self.screen(&rest);
+        if !self.stopped {
+            self.text.push_str(&self.stops.finish());
+        }
+        Ok(self.text)
+    }
+
+    fn screen(&mut self, piece: &str) -> String {
+        if self.stopped {
+            return String::new();
+        }
+        let screened = self.stops.push(piece);
+        self.stopped = screened.stop.is_some();
+        self.text.push_str(&screened.text);
+        screened.text
+    }
 }
 
 impl Llm {
-    /// Loads a model for the CPU.
+    /// Loads a model.
     pub fn load(files: &ModelFiles, options: &Options) -> Result<Self> {
         let config = files.config()?;
         let defaults = files.generation_config()?;
         let tokenizer = files.tokenizer(&config)?;
         let mut weights = files.weights(options.dtype)?;
-        weights.strip_prefixes(config.family.weight_prefixes());
+        weights.strip_prefix(config.family.weight_prefixes());
         let layout = KvLayout {
             layers: config.layers,
             heads: config.kv_heads,
             head_dim: config.head_dim,
             block_size: options.block_size,
-            dtype: options.dtype.unwrap_or(weights.dtype()),
+            dtype: options.kv_dtype.unwrap_or(DType::F32),
         };
         let num_blocks = num_blocks(options, &layout, config.max_positions)?;
         let engine_config = EngineConfig {
@@ -158,6 +216,7 @@ impl Llm {
             max_batch_tokens: options.max_batch_tokens,
         };
         let longest = config.max_positions.min(num_blocks * options.block_size);
+        let (Device::Auto | Device::Cpu) = options.device;
         let backend = CpuBackend::new(options.threads)?;
         let cache = backend.kv_cache(layout, num_blocks)?;
         let model = model::load(&backend, &config, &mut weights, longest)?;
@@ -193,13 +252,9 @@ impl Llm {
         let mut events = Vec::new();
         for new in step.tokens {
             let Some(request) = self.requests.get_mut(&new.request) else { continue };
-            let output = request.texts.entry(new.index).or_insert_with(|| Text {
-                detokenizer: Detokenizer::new(&request.stop),
-                text: String::new(),
-            });
-            let text = output.detokenizer.push(&self.tokenizer, new.token)?;
-            output.text.push_str(&text);
-            if output.detokenizer.stopped() {
+            let output = request.texts.entry(new.index).or_insert_with(|| Text::new(&request.stop));
+            let text = output.push(&self.tokenizer, new.token)?;
+            if output.stopped {
                 self.engine.stop_output(new.request, new.index);
             }
             if request.streams {
@@ -272,13 +327,12 @@ impl Llm {
         let mut outputs = Vec::with_capacity(finished.outputs.len());
         for mut output in finished.outputs {
             let text = match request.texts.remove(&output.index) {
-                Some(mut streamed) => {
-                    if streamed.detokenizer.stopped() {
+                Some(text) => {
+                    if text.stopped {
                         // The token that completed a stop string may have been the last allowed one as well.
                         output.finish_reason = FinishReason::Stop;
                     }
-                    streamed.text.push_str(&streamed.detokenizer.finish(&self.tokenizer)?);
-                    streamed.text
+                    text.finish(&self.tokenizer)?
                 }
                 None => self.tokenizer.decode(&output.tokens, true)?,
             };
@@ -318,7 +372,9 @@ fn num_blocks(options: &Options, layout: &KvLayout, max_len: usize) -> Result<us
     if num_blocks == 0 {
         let have = options.kv_memory.unwrap_or(DEFAULT_KV_MEMORY);
         let size = options.block_size;
-        return Err(Error::Memory(format!("a KV block of {size} tokens takes {block} bytes, but the KV cache gets {have}")));
+        return Err(Error::Memory(format!(
+            "a KV block of {size} tokens takes {block} bytes, but the KV cache gets {have}"
+        )));
     }
     // Slots are numbered in 32 bits.
     Ok(num_blocks.min(u32::MAX as usize / options.block_size))

@@ -6,6 +6,7 @@
 
 pub mod cpu;
 
+pub use crate::config::Activation;
 use crate::error::Result;
 use crate::sampling::{SampleRow, Sampled};
 use crate::tensor::{DType, HostTensor};
@@ -69,19 +70,6 @@ impl KvLayout {
     pub fn block_bytes(&self) -> usize {
         2 * self.layers * self.heads * self.head_dim * self.block_size * self.dtype.size()
     }
-}
-
-/// A function applied to each element of a projection's result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// `max(x, 0)`
-    Relu,
-    /// `x * Phi(x)`, with the error function.
-    Gelu,
-    /// The tanh approximation of GELU (`gelu_new`, `gelu_pytorch_tanh`).
-    GeluTanh,
-    /// `x * sigmoid(x)`
-    Silu,
 }
 
 /// What one attention call needs to know beside its tensors.

@@ -74,7 +74,11 @@ mod tests {
         let beam = Some(Beam { width: 2, length_penalty: 1.0, early_stopping: EarlyStopping::No });
         let params = SamplingParams { beam, ..Default::default() };
         assert_eq!(resolve(SamplingOptions::default(), &defaults(), params.clone()), params);
-        let p = resolve(SamplingOptions { repetition_penalty: Some(1.3), ..greedy }, &defaults(), SamplingParams::default());
+        let p = resolve(
+            SamplingOptions { repetition_penalty: Some(1.3), ..greedy },
+            &defaults(),
+            SamplingParams::default(),
+        );
         assert_eq!(p.repetition_penalty, 1.3);
     }
 

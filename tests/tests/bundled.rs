@@ -1,0 +1,93 @@
+//! The bundled model gives what Hugging Face transformers gives.
+
+use engine::llm::{Llm, Options, Prompt};
+use engine::load::ModelFiles;
+use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::tensor::DType;
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Golden {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    prompt: String,
+    prompt_ids: Vec<u32>,
+    greedy_ids: Vec<u32>,
+    greedy_text: String,
+    greedy_ids_ignoring_eos: Vec<u32>,
+    top5: Vec<Top>,
+    beams: Vec<Beamed>,
+}
+
+#[derive(Deserialize)]
+struct Top {
+    ids: Vec<u32>,
+    logits: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+struct Beamed {
+    ids: Vec<u32>,
+    text: String,
+    score: f64,
+}
+
+fn cases() -> Vec<Case> {
+    let golden: Golden = serde_json::from_str(include_str!("../fixtures/opt-story-3m/golden.json")).unwrap();
+    golden.cases
+}
+
+fn llm(options: Options) -> Llm {
+    Llm::load(&ModelFiles::bundled(), &Options { dtype: Some(DType::F32), ..options }).unwrap()
+}
+
+#[test]
+fn greedy_text_equals_hugging_face() {
+    let cases = cases();
+    let prompts: Vec<Prompt> = cases.iter().map(|c| Prompt::Text(c.prompt.clone())).collect();
+    let params = SamplingParams { max_tokens: 100, logprobs: Some(5), ..SamplingParams::default() };
+    for options in [Options::default(), Options { max_batch_tokens: 7, ..Options::default() }] {
+        for (c, done) in cases.iter().zip(llm(options).generate(&prompts, &params).unwrap()) {
+            assert_eq!(done.prompt_tokens, c.prompt_ids);
+            assert_eq!(done.outputs[0].tokens, c.greedy_ids, "{}", c.prompt);
+            assert_eq!(done.outputs[0].text, c.greedy_text);
+            for (got, want) in done.outputs[0].logprobs.as_ref().unwrap().iter().zip(&c.top5) {
+                // The fixture has logits: their differences are those of the logprobs.
+                for k in 0..5 {
+                    assert_eq!(got.top[k].0, want.ids[k], "{}", c.prompt);
+                    let (got, want) = (got.top[k].1 - got.top[0].1, want.logits[k] - want.logits[0]);
+                    assert!((got - want).abs() < 1e-3, "{}: {got} is not {want}", c.prompt);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn end_of_sequence_can_be_ignored() {
+    for c in cases() {
+        let params = SamplingParams { max_tokens: 100, ignore_eos: true, ..SamplingParams::default() };
+        let done = llm(Options::default()).generate(&[Prompt::Tokens(c.prompt_ids)], &params).unwrap();
+        assert_eq!(done[0].outputs[0].tokens, c.greedy_ids_ignoring_eos, "{}", c.prompt);
+    }
+}
+
+#[test]
+fn beams_equal_hugging_face() {
+    let cases = cases();
+    let prompts: Vec<Prompt> = cases.iter().map(|c| Prompt::Text(c.prompt.clone())).collect();
+    let beam = Some(Beam { width: 4, length_penalty: 1.0, early_stopping: EarlyStopping::No });
+    let params = SamplingParams { n: 4, best_of: 4, max_tokens: 40, beam, ..SamplingParams::default() };
+    let mut llm = llm(Options::default());
+    for (c, done) in cases.iter().zip(llm.generate(&prompts, &params).unwrap()) {
+        assert_eq!(done.outputs.len(), c.beams.len());
+        for (got, want) in done.outputs.iter().zip(&c.beams) {
+            assert_eq!(got.tokens, want.ids, "{}", c.prompt);
+            assert_eq!(got.text, want.text);
+            assert!((got.score.unwrap() - want.score).abs() < 1e-3);
+        }
+    }
+}
