@@ -54,6 +54,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
+            device: Device::Auto,
             dtype: None,
             kv_dtype: None,
             block_size: 16,

@@ -1,0 +1,169 @@
+//! What the engine does with memory: sharing, waste, exhaustion, refusal.
+
+mod oracle;
+
+use engine::Error;
+use engine::engine::{Engine, EngineConfig, Finished};
+use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::sequence::FinishReason;
+use oracle::{EOS, Oracle, VOCAB};
+
+const BLOCK: usize = 16;
+
+fn engine(num_blocks: usize) -> Engine {
+    let config = EngineConfig {
+        num_blocks,
+        block_size: BLOCK,
+        max_len: 1000,
+        vocab_size: VOCAB as usize,
+        eos: vec![EOS],
+        max_num_seqs: 256,
+        max_batch_tokens: 512,
+    };
+    Engine::new(config, Oracle::new(num_blocks, BLOCK))
+}
+
+fn prompt(len: usize) -> Vec<u32> {
+    (0..len as u32).map(|i| 1 + i % (VOCAB - 1)).collect()
+}
+
+fn sampled(n: usize, max_tokens: usize) -> SamplingParams {
+    SamplingParams {
+        n,
+        best_of: n,
+        max_tokens,
+        temperature: 1.0,
+        seed: Some(1),
+        ignore_eos: true,
+        ..Default::default()
+    }
+}
+
+fn beams(width: usize, max_tokens: usize) -> SamplingParams {
+    let beam = Some(Beam { width, length_penalty: 1.0, early_stopping: EarlyStopping::No });
+    SamplingParams { n: width, best_of: width, max_tokens, ignore_eos: true, beam, ..Default::default() }
+}
+
+fn finish(engine: &mut Engine) -> Vec<Finished> {
+    let mut done = Vec::new();
+    while engine.has_work() {
+        done.extend(engine.step().unwrap().finished);
+    }
+    done
+}
+
+fn refused(engine: &mut Engine, prompt: Vec<u32>, params: SamplingParams) -> String {
+    match engine.add(prompt, params) {
+        Err(Error::Request(why)) => why,
+        other => panic!("{other:?} is no refusal"),
+    }
+}
+
+#[test]
+fn eight_outputs_use_the_prompts_blocks_once() {
+    let mut engine = engine(100);
+    engine.add(prompt(165), sampled(8, 5)).unwrap();
+    engine.step().unwrap();
+    let used = |e: &Engine| {
+        e.scheduler()
+            .running()
+            .iter()
+            .flat_map(|g| &g.running)
+            .flat_map(|s| s.table.blocks())
+            .map(|b| b.id())
+            .collect::<std::collections::BTreeSet<_>>()
+            .len()
+    };
+    assert_eq!(used(&engine), 11, "after the prompt: ten full blocks and one with five tokens");
+    engine.step().unwrap();
+    assert_eq!(used(&engine), 10 + 8, "the full blocks are shared, the partial one was copied for all but the last");
+    assert_eq!(engine.stats().copied_blocks, 7);
+    assert_eq!(finish(&mut engine)[0].outputs.len(), 8);
+    assert_eq!(engine.stats().copied_blocks, 7, "each copies at most once");
+}
+
+#[test]
+fn beam_search_saves_blocks() {
+    let mut engine = engine(200);
+    for _ in 0..4 {
+        engine.add(prompt(40), beams(4, 60)).unwrap();
+    }
+    finish(&mut engine);
+    let saved = engine.stats().sharing_saved();
+    println!("beam search saved {:.1} % of the blocks", 100.0 * saved);
+    assert!(saved > 0.4, "{saved}");
+}
+
+#[test]
+fn a_full_batch_wastes_little() {
+    // Lengths as in ShareGPT: outputs of some hundreds of tokens after prompts of some tens to hundreds.
+    let mut engine = engine(2500);
+    for i in 0..100 {
+        engine.add(prompt(20 + i * 37 % 280), sampled(1, 100 + i * 53 % 500)).unwrap();
+    }
+    finish(&mut engine);
+    let stats = engine.stats();
+    assert_eq!(stats.peak_seqs, 100);
+    assert!(stats.peak_utilisation() >= 0.95, "{}", stats.peak_utilisation());
+    assert!(stats.utilisation() >= 0.95, "{}", stats.utilisation());
+}
+
+#[test]
+fn a_request_that_outgrows_the_pool_ends_with_what_it_has() {
+    let mut engine = engine(4);
+    engine.add(prompt(20), sampled(1, 900)).unwrap();
+    engine.add(prompt(20), sampled(2, 900)).unwrap();
+    let done = finish(&mut engine);
+    // 64 slots hold the prompt and 44 tokens; one more token is known but not in the cache.
+    assert_eq!(done[0].outputs[0].tokens.len(), 45);
+    assert!(done.iter().flat_map(|d| &d.outputs).all(|o| o.finish_reason == FinishReason::Length));
+    assert_eq!(done[1].outputs.len(), 2);
+    assert_eq!(engine.scheduler().check_integrity(), Ok(()));
+}
+
+#[test]
+fn outputs_end_at_the_models_last_position() {
+    let mut engine = engine(100);
+    engine.add(prompt(990), sampled(1, 900)).unwrap();
+    assert_eq!(finish(&mut engine)[0].outputs[0].tokens.len(), 10);
+}
+
+#[test]
+fn what_can_never_run_is_refused_and_harms_nobody() {
+    let mut engine = engine(10);
+    engine.add(prompt(100), sampled(1, 20)).unwrap();
+    assert!(refused(&mut engine, vec![], sampled(1, 5)).contains("no tokens"));
+    assert!(refused(&mut engine, prompt(160), sampled(1, 5)).contains("KV cache holds 160"));
+    assert!(refused(&mut engine, prompt(1000), sampled(1, 5)).contains("1000 positions"));
+    assert!(refused(&mut engine, vec![3, VOCAB], sampled(1, 5)).contains("outside the vocabulary"));
+    assert!(refused(&mut engine, prompt(5), sampled(300, 5)).contains("at most 256"));
+    assert!(
+        refused(&mut engine, prompt(5), SamplingParams { max_tokens: 0, ..Default::default() }).contains("max-tokens")
+    );
+    assert_eq!(finish(&mut engine)[0].outputs[0].tokens.len(), 20);
+}
+
+#[test]
+fn the_latest_request_is_preempted_and_nobody_loses_a_token() {
+    let mut engine = engine(20);
+    for _ in 0..3 {
+        engine.add(prompt(80), sampled(1, 60)).unwrap();
+    }
+    let done = finish(&mut engine);
+    assert!(engine.stats().preemptions > 0);
+    assert_eq!(done.iter().map(|d| d.id).collect::<Vec<_>>(), [0, 1, 2], "first come, first served");
+    assert_eq!(done[0].outputs[0].tokens, done[2].outputs[0].tokens, "same prompt and seed");
+}
+
+#[test]
+fn a_cancelled_request_gives_its_blocks_back() {
+    let mut engine = engine(20);
+    let id = engine.add(prompt(80), sampled(4, 60)).unwrap();
+    engine.step().unwrap();
+    engine.step().unwrap();
+    engine.abort(id);
+    assert_eq!(engine.scheduler().check_integrity(), Ok(()));
+    assert!(engine.scheduler().running().is_empty());
+    let done = finish(&mut engine);
+    assert!(done[0].outputs.iter().all(|o| o.finish_reason == FinishReason::Abort && o.tokens.len() == 2));
+}
