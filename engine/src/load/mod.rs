@@ -6,6 +6,7 @@ mod index;
 mod names;
 pub mod pickle;
 pub mod safetensors;
+mod settings;
 mod stored;
 mod weights;
 
@@ -14,8 +15,8 @@ use std::fs;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-pub use hub::HubSettings;
 pub use names::SHORT_NAMES;
+pub use settings::HubSettings;
 pub use weights::Weights;
 
 use crate::config::{GenerationConfig, ModelConfig};
