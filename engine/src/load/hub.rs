@@ -184,7 +184,9 @@ impl<'a> Download<'a> {
         let repo = Repo::with_revision(self.id.to_owned(), RepoType::Model, self.commit.clone());
         // The client takes some properties of answers for granted, and panics if what it asks is not the hub.
         catch_unwind(AssertUnwindSafe(|| self.api.repo(repo).download(file)))
-            .map_err(|_| Error::Hub(format!("{} cannot be fetched: {} is not a hub", self.id, self.endpoint)))?
+            .map_err(|_| {
+                Error::Hub(format!("{} cannot be fetched: {} does not answer like a hub", self.id, self.endpoint))
+            })?
             .map_err(|error| self.failure(error))
     }
 
@@ -202,6 +204,9 @@ impl<'a> Download<'a> {
                 ureq::Error::StatusCode(404) => format!("{id} cannot be fetched: {endpoint} does not have it"),
                 ureq::Error::StatusCode(status) => {
                     format!("{id} cannot be fetched: {endpoint} answers with status {status}")
+                }
+                ureq::Error::Json(_) | ureq::Error::Http(_) | ureq::Error::Protocol(_) => {
+                    format!("{id} cannot be fetched: {endpoint} does not answer like a hub")
                 }
                 error => return self.unreachable(&error.to_string()),
             },

@@ -1,10 +1,10 @@
 //! Where the hub is, and where its cache.
 
-use std::fs;
 use std::path::PathBuf;
+use std::{fmt, fs};
 
 /// Where the hub and its cache are.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct HubSettings {
     /// The directory with one folder per model.
     pub cache_dir: PathBuf,
@@ -14,6 +14,17 @@ pub struct HubSettings {
     pub token: Option<String>,
     /// Never to use the network.
     pub offline: bool,
+}
+
+/// Without the token, which does not belong in logs.
+impl fmt::Debug for HubSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HubSettings")
+            .field("cache_dir", &self.cache_dir)
+            .field("endpoint", &self.endpoint)
+            .field("offline", &self.offline)
+            .finish_non_exhaustive()
+    }
 }
 
 impl HubSettings {
