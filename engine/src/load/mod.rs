@@ -4,7 +4,7 @@ mod bundled;
 mod hub;
 mod index;
 mod names;
-pub mod pickle;
+mod pickle;
 pub mod safetensors;
 mod settings;
 mod stored;
@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 pub use names::SHORT_NAMES;
 pub use settings::HubSettings;
+pub use stored::StoredType;
 pub use weights::Weights;
 
 use crate::config::{GenerationConfig, ModelConfig};
