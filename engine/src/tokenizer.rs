@@ -184,6 +184,9 @@ fn guarded<T>(doing: &str, work: impl FnOnce() -> tokenizers::Result<T>) -> Resu
 }
 
 fn from_json(json: &[u8]) -> Result<tokenizers::Tokenizer> {
+    // Some of the crate's readers panic at a syntax error, so those are found first; this costs a few milliseconds.
+    let text = std::str::from_utf8(json).map_err(|_| Error::Tokenizer("tokenizer.json is not UTF-8".into()))?;
+    parse::<serde::de::IgnoredAny>(text.as_bytes(), "tokenizer.json")?;
     guarded("reading tokenizer.json", || tokenizers::Tokenizer::from_bytes(json))
 }
 

@@ -103,6 +103,8 @@ fn safetensors_that_lie() {
         fs::write(&path, &bytes).unwrap();
         assert!(message(weights(directory.path())).contains("model.safetensors"));
     }
+    fs::write(&path, "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n").unwrap();
+    assert!(message(weights(directory.path())).contains("git lfs pull"));
     let header = |json: &str, data: usize| {
         let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
         bytes.extend_from_slice(json.as_bytes());

@@ -9,6 +9,7 @@ use engine::config::{Family, RopeScaling};
 use engine::detokenizer::Detokenizer;
 use engine::load::ModelFiles;
 use engine::tensor::{DType, Elements};
+use engine::tokenizer::{Tokenizer, TokenizerFiles};
 use proptest::prelude::*;
 
 fn files(name: &str) -> ModelFiles {
@@ -139,7 +140,7 @@ fn the_bundled_model_is_whole_and_gets_one_bos() {
     assert!(tensor.elements().to_f32().iter().all(|x| x.is_finite()));
 }
 
-fn pieces(tokenizer: &engine::tokenizer::Tokenizer, ids: &[u32]) -> Vec<String> {
+fn pieces(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
     let mut detokenizer = Detokenizer::new();
     let mut pieces: Vec<String> = ids.iter().map(|id| detokenizer.push(tokenizer, *id).unwrap()).collect();
     pieces.push(detokenizer.finish(tokenizer).unwrap());
@@ -190,4 +191,39 @@ fn garbage_costs_no_more_per_token_as_it_grows() {
     let pieces = pieces(&tokenizer, &ids);
     assert_eq!(pieces.concat(), tokenizer.decode(&ids, true).unwrap());
     assert!(pieces.last().unwrap().chars().count() <= 20);
+}
+
+#[test]
+fn pieces_join_with_other_decoders_too() {
+    let text = std::fs::read(model("llama2").join("tokenizer.json")).unwrap();
+    let config = files("llama2").config().unwrap();
+    for decoder in [
+        serde_json::json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": false}),
+        serde_json::json!({"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]}),
+    ] {
+        let mut json: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        json["decoder"] = decoder;
+        let json = json.to_string();
+        let parts = TokenizerFiles { tokenizer_json: Some(json.as_bytes()), ..TokenizerFiles::default() };
+        let tokenizer = Tokenizer::from_files(&parts, &config).unwrap();
+        let settings = ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() };
+        proptest!(settings, |(ids in proptest::collection::vec(0..512u32, 0..60))| {
+            let whole = tokenizer.decode(&ids, true).unwrap();
+            prop_assert_eq!(pieces(&tokenizer, &ids).concat(), whole, "{:?}", ids);
+        });
+    }
+}
+
+#[test]
+fn long_texts_of_one_kind_are_encoded_whole() {
+    for name in ["gpt2", "llama2", "llama3", "qwen2"] {
+        let files = files(name);
+        let tokenizer = files.tokenizer(&files.config().unwrap()).unwrap();
+        for unit in [" ", "a", "\n", "\u{301}", "7", "-"] {
+            let text = unit.repeat(50_000);
+            let ids = tokenizer.encode_plain(&text).unwrap();
+            assert_eq!(tokenizer.decode(&ids, false).unwrap(), text, "{name}: {unit:?}");
+        }
+    }
 }

@@ -138,6 +138,16 @@ fn what_cannot_be_had_is_one_sentence() {
     assert!(unreachable.contains("not in the cache") && unreachable.contains("cannot be reached"), "{unreachable}");
     let offline = message(&HubSettings { offline: true, ..settings(cache.path(), &nowhere()) });
     assert!(offline.contains("not in the cache") && offline.contains("HF_HUB_OFFLINE"), "{offline}");
+    let portal = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", portal.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut stream in portal.incoming().flatten() {
+            let _ = BufReader::new(stream.try_clone().unwrap()).read_line(&mut String::new());
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\n<html>");
+        }
+    });
+    let portal = message(&settings(cache.path(), &address));
+    assert!(portal.contains("does not answer like a hub"), "{portal}");
     let hub = Hub::new(model("llama2"));
     let unknown = ModelFiles::resolve_with(Some("someone/else"), false, &settings(cache.path(), &hub.endpoint));
     assert!(unknown.unwrap_err().to_string().contains("does not have it"));

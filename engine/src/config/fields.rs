@@ -113,8 +113,19 @@ impl<'a> Fields<'a> {
     }
 
     /// One token id.
-    pub fn token(&self, name: &str) -> Result<Option<u32>> {
+    fn token(&self, name: &str) -> Result<Option<u32>> {
         self.typed(name, "a token id", token)
+    }
+
+    /// The BOS token. Null means that there is none; a file that does not mention it gets the default of the class.
+    pub fn bos(&self, default: Option<u32>) -> Result<Option<u32>> {
+        if self.has("bos_token_id") { self.token("bos_token_id") } else { Ok(default) }
+    }
+
+    /// The EOS tokens, with the same reading of null.
+    pub fn eos(&self, default: &[u32]) -> Result<Vec<u32>> {
+        let default = if self.has("eos_token_id") { &[] } else { default };
+        Ok(self.tokens("eos_token_id")?.unwrap_or_else(|| default.to_vec()))
     }
 
     /// Token ids, written as a number or as a list of numbers.

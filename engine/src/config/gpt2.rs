@@ -49,8 +49,8 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
         vocab_size: fields.usize_or("vocab_size", 50257)?,
         max_positions: fields.either_usize("n_positions", "max_position_embeddings", 1024)?,
         torch_dtype: None,
-        eos_token_ids: fields.tokens("eos_token_id")?.unwrap_or_else(|| vec![50256]),
-        bos_token_id: fields.token("bos_token_id")?.or(Some(50256)),
+        eos_token_ids: fields.eos(&[50256])?,
+        bos_token_id: fields.bos(Some(50256))?,
         tie_word_embeddings: fields.bool_or("tie_word_embeddings", true)?,
     })
 }

@@ -131,8 +131,8 @@ pub(super) fn read(fields: &Fields<'_>, kind: Kind) -> Result<ModelConfig> {
         vocab_size: fields.usize_or("vocab_size", defaults.vocab)?,
         max_positions,
         torch_dtype: None,
-        eos_token_ids: fields.tokens("eos_token_id")?.unwrap_or_else(|| defaults.eos.to_vec()),
-        bos_token_id: fields.token("bos_token_id")?.or(defaults.bos),
+        eos_token_ids: fields.eos(defaults.eos)?,
+        bos_token_id: fields.bos(defaults.bos)?,
         tie_word_embeddings: fields.bool_or("tie_word_embeddings", false)?,
     })
 }

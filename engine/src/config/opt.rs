@@ -56,8 +56,8 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
         vocab_size: fields.usize_or("vocab_size", 50272)?,
         max_positions: fields.usize_or("max_position_embeddings", 2048)?,
         torch_dtype: None,
-        eos_token_ids: fields.tokens("eos_token_id")?.unwrap_or_else(|| vec![2]),
-        bos_token_id: fields.token("bos_token_id")?.or(Some(2)),
+        eos_token_ids: fields.eos(&[2])?,
+        bos_token_id: fields.bos(Some(2))?,
         tie_word_embeddings: fields.bool_or("tie_word_embeddings", true)?,
     })
 }

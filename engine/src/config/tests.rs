@@ -18,6 +18,8 @@ fn the_defaults_are_those_of_the_classes() {
     let opt = read(r#"{"model_type": "opt"}"#).unwrap();
     assert_eq!((opt.layers, opt.heads, opt.hidden, opt.vocab_size, opt.max_positions), (12, 12, 768, 50272, 2048));
     assert_eq!((opt.eos_token_ids.as_slice(), opt.bos_token_id, opt.tie_word_embeddings), (&[2][..], Some(2), true));
+    let none = read(r#"{"model_type": "opt", "eos_token_id": null, "bos_token_id": null}"#).unwrap();
+    assert_eq!((none.eos_token_ids.len(), none.bos_token_id), (0, None));
     let gpt2 = read(r#"{"architectures": ["GPT2LMHeadModel"], "n_inner": null}"#).unwrap();
     assert_eq!((gpt2.head_dim, gpt2.eos_token_ids.as_slice()), (64, &[50256][..]));
     assert!(matches!(&gpt2.family, Family::Gpt2(g) if g.n_inner == 3072 && g.activation == Activation::GeluTanh));

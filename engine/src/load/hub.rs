@@ -13,52 +13,9 @@ use hf_hub::{Cache, Repo, RepoType};
 
 use super::index::{Format, shard_names};
 use super::read_small;
+use super::settings::HubSettings;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
-
-/// Where the hub and its cache are.
-#[derive(Clone, Debug)]
-pub struct HubSettings {
-    /// The directory with one folder per model.
-    pub cache_dir: PathBuf,
-    /// The hub's address.
-    pub endpoint: String,
-    /// Proof of identity, for models that need it.
-    pub token: Option<String>,
-    /// Never to use the network.
-    pub offline: bool,
-}
-
-impl HubSettings {
-    /// What Hugging Face's own tools would use: `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN` and
-    /// `HF_HUB_OFFLINE`, and the token file that `hf auth login` leaves.
-    pub fn from_env() -> Self {
-        Self::from_vars(|name| std::env::var_os(name).and_then(|value| value.into_string().ok()))
-    }
-
-    fn from_vars(var: impl Fn(&str) -> Option<String>) -> Self {
-        let var = |name: &str| var(name).filter(|value| !value.is_empty());
-        let home = || var("HOME").map(PathBuf::from).or_else(std::env::home_dir).unwrap_or_default();
-        let hf_home = var("HF_HOME").map(PathBuf::from).unwrap_or_else(|| {
-            let cache = var("XDG_CACHE_HOME").map(PathBuf::from).unwrap_or_else(|| home().join(".cache"));
-            cache.join("huggingface")
-        });
-        let token_file = || fs::read_to_string(hf_home.join("token")).ok();
-        HubSettings {
-            cache_dir: var("HF_HUB_CACHE").map(PathBuf::from).unwrap_or_else(|| hf_home.join("hub")),
-            endpoint: var("HF_ENDPOINT")
-                .unwrap_or_else(|| "https://huggingface.co".into())
-                .trim_end_matches('/')
-                .into(),
-            token: var("HF_TOKEN")
-                .or_else(token_file)
-                .map(|token| token.trim().to_owned())
-                .filter(|token| !token.is_empty()),
-            offline: var("HF_HUB_OFFLINE")
-                .is_some_and(|value| ["1", "ON", "YES", "TRUE"].contains(&value.to_ascii_uppercase().as_str())),
-        }
-    }
-}
 
 /// How long the hub may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -227,7 +184,9 @@ impl<'a> Download<'a> {
         let repo = Repo::with_revision(self.id.to_owned(), RepoType::Model, self.commit.clone());
         // The client takes some properties of answers for granted, and panics if what it asks is not the hub.
         catch_unwind(AssertUnwindSafe(|| self.api.repo(repo).download(file)))
-            .map_err(|_| Error::Hub(format!("{} cannot be fetched: {} is not a hub", self.id, self.endpoint)))?
+            .map_err(|_| {
+                Error::Hub(format!("{} cannot be fetched: {} does not answer like a hub", self.id, self.endpoint))
+            })?
             .map_err(|error| self.failure(error))
     }
 
@@ -245,6 +204,9 @@ impl<'a> Download<'a> {
                 ureq::Error::StatusCode(404) => format!("{id} cannot be fetched: {endpoint} does not have it"),
                 ureq::Error::StatusCode(status) => {
                     format!("{id} cannot be fetched: {endpoint} answers with status {status}")
+                }
+                ureq::Error::Json(_) | ureq::Error::Http(_) | ureq::Error::Protocol(_) => {
+                    format!("{id} cannot be fetched: {endpoint} does not answer like a hub")
                 }
                 error => return self.unreachable(&error.to_string()),
             },
@@ -277,34 +239,4 @@ fn probe(endpoint: &str) -> std::result::Result<(), String> {
         }
     }
     Err(last)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_follow_the_variables() {
-        let vars = |pairs: &'static [(&'static str, &'static str)]| {
-            HubSettings::from_vars(move |name| {
-                pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
-            })
-        };
-        let plain = vars(&[("HOME", "/h")]);
-        assert_eq!(plain.cache_dir, Path::new("/h/.cache/huggingface/hub"));
-        assert_eq!(plain.endpoint, "https://huggingface.co");
-        assert!(!plain.offline && plain.token.is_none());
-        let set = vars(&[
-            ("HF_HOME", "/x"),
-            ("HF_ENDPOINT", "http://127.0.0.1:1/"),
-            ("HF_TOKEN", " t\n"),
-            ("HF_HUB_OFFLINE", "yes"),
-        ]);
-        assert_eq!(set.cache_dir, Path::new("/x/hub"));
-        assert_eq!(set.endpoint, "http://127.0.0.1:1");
-        assert_eq!(set.token.as_deref(), Some("t"));
-        assert!(set.offline);
-        assert_eq!(vars(&[("HF_HUB_CACHE", "/c"), ("HF_HOME", "/x")]).cache_dir, Path::new("/c"));
-        assert!(!vars(&[("HF_HUB_OFFLINE", "0")]).offline);
-    }
 }

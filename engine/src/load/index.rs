@@ -1,6 +1,8 @@
 //! Which files of a directory hold the weights: one file, or shards that an index lists.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Component, Path};
 
 use serde::Deserialize;
@@ -39,6 +41,16 @@ impl Format {
     }
 
     fn open(self, path: &Path) -> Result<Vec<(String, StoredTensor)>> {
+        const POINTER: &[u8] = b"version https://git-lfs";
+        let mut start = Vec::new();
+        let file = File::open(path).map_err(|error| Error::io(path, error))?;
+        file.take(POINTER.len() as u64).read_to_end(&mut start).map_err(|error| Error::io(path, error))?;
+        if start == POINTER {
+            return Err(Error::weights(
+                path,
+                "it is only a pointer to the file; `git lfs pull` fetches the file itself",
+            ));
+        }
         match self {
             Format::Safetensors => safetensors::open(path),
             Format::Pickle => pickle::open(path),

@@ -4,8 +4,9 @@ mod bundled;
 mod hub;
 mod index;
 mod names;
-pub mod pickle;
+mod pickle;
 pub mod safetensors;
+mod settings;
 mod stored;
 mod weights;
 
@@ -14,8 +15,9 @@ use std::fs;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-pub use hub::HubSettings;
 pub use names::SHORT_NAMES;
+pub use settings::HubSettings;
+pub use stored::StoredType;
 pub use weights::Weights;
 
 use crate::config::{GenerationConfig, ModelConfig};
@@ -98,8 +100,8 @@ impl ModelFiles {
         }
     }
 
-    /// The weights. With `dtype`, tensors are handed out in a type from which nothing is gained by converting: as
-    /// stored where widening to `dtype` is exact, else rounded to `dtype`. Without, as stored.
+    /// The weights. Where `dtype` is a 16-bit type, tensors stored in another are rounded to it. Where it is f32 or
+    /// nothing, tensors come as stored: widening is exact, so whoever computes in f32 can do it on the fly.
     pub fn weights(&self, dtype: Option<DType>) -> Result<Weights> {
         match &self.source {
             Source::Directory(path) => index::open(path, dtype),

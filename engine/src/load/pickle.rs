@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::tensor::DType;
 
 /// The tensors of the file at `path`. Their bytes are read when they are loaded.
-pub fn open(path: &Path) -> Result<Vec<(String, StoredTensor)>> {
+pub(super) fn open(path: &Path) -> Result<Vec<(String, StoredTensor)>> {
     // The reader is not known to panic; the net is for the archive and inflate code below it.
     let reader = catch_unwind(AssertUnwindSafe(|| PytorchReader::new(path)))
         .map_err(|_| Error::weights(path, "the file is damaged"))?

@@ -12,7 +12,7 @@ use crate::tensor::{DType, HostTensor};
 
 /// A tensor's type, shape and place. The file that named them has been checked to hold as many bytes.
 #[derive(Debug)]
-pub struct StoredTensor {
+pub(super) struct StoredTensor {
     /// The element type.
     pub dtype: StoredType,
     /// The extents, outermost first.

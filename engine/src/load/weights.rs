@@ -66,22 +66,19 @@ impl Weights {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// Renames each tensor whose name begins with one of `prefixes` to what follows the first that fits, so that a
-    /// model asks for the same names whichever class its checkpoint was saved from. A name that is taken stays.
+    /// Takes `prefixes`, in their order, off the names that begin with them, so that a model asks for the same names
+    /// whichever class its checkpoint was saved from. Where the shorter name is taken, the longer one stays.
     pub fn strip_prefix(&mut self, prefixes: &[&str]) {
-        let renames: Vec<(String, String)> = self
-            .tensors
-            .keys()
-            .filter_map(|name| {
-                let rest = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix))?;
-                (!rest.is_empty()).then(|| (name.clone(), rest.to_owned()))
-            })
-            .collect();
-        for (from, to) in renames {
-            if !self.tensors.contains_key(&to)
-                && let Some(tensor) = self.tensors.remove(&from)
-            {
-                self.tensors.insert(to, tensor);
+        for prefix in prefixes {
+            let fitting: Vec<String> = self.tensors.keys().filter(|name| name.starts_with(prefix)).cloned().collect();
+            for name in fitting {
+                let rest = &name[prefix.len()..];
+                if !rest.is_empty()
+                    && !self.tensors.contains_key(rest)
+                    && let Some(tensor) = self.tensors.remove(&name)
+                {
+                    self.tensors.insert(rest.to_owned(), tensor);
+                }
             }
         }
     }
