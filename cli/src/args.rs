@@ -9,7 +9,7 @@ use engine::tensor::DType;
 #[derive(ArgsInfo, FromArgs, Debug)]
 #[argh(help_triggers("-h", "--help", "help"))]
 pub struct Args {
-    /// directory, hub id (facebook/opt-125m) or short name (opt-125m); default: a small story model, built in
+    /// directory, hub id or short name (default: a story model, built in)
     #[argh(option, arg_name = "model")]
     pub model: Option<String>,
 
@@ -70,7 +70,7 @@ pub struct Args {
     /// beam score = sum of logprobs / length^x (1)
     #[argh(option, arg_name = "x", from_str_fn(number))]
     pub length_penalty: Option<f32>,
-    /// stop a beam search once k beams are finished: true, false or never (false)
+    /// stop once k beams are finished: true, false or never (false)
     #[argh(option, arg_name = "when", from_str_fn(early_stopping))]
     pub early_stopping: Option<EarlyStopping>,
 
@@ -93,7 +93,7 @@ pub struct Args {
     /// element type of weights: auto, f32, f16 or bf16 (auto: as stored)
     #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
     pub dtype: Option<DType>,
-    /// element type of the KV cache: auto, f32, f16 or bf16 (auto: f32 on the CPU)
+    /// element type of the KV cache: likewise (auto: f32 on the CPU)
     #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
     pub kv_dtype: Option<DType>,
     /// tokens in a KV block (16)

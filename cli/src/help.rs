@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn every_option_is_on_the_page_once() {
         let info = Args::get_args_info();
-        for flag in &info.flags {
+        for flag in info.flags {
             let times = GROUPS.iter().flat_map(|g| g.1).filter(|name| **name == flag.long).count();
             assert_eq!(times, 1, "{}", flag.long);
         }

@@ -1,0 +1,317 @@
+//! The command as a person meets it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn fixture(model: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/golden").join(model)
+}
+
+fn quire(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_quire")).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn stdout(args: &[&str]) -> String {
+    let output = quire(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(args: &[&str]) -> Vec<Value> {
+    stdout(args).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// One sentence on standard error that contains `naming`, nothing on standard output, exit code 1.
+fn refused(args: &[&str], naming: &str) {
+    let output = quire(args);
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {message}");
+    assert!(message.starts_with("error: ") && message.trim_end().lines().count() == 1, "{args:?}: {message}");
+    assert!(message.contains(naming), "{args:?}: {message:?} does not say {naming:?}");
+    assert!(output.stdout.is_empty(), "{args:?} printed something");
+}
+
+/// A copy of a golden model, to be damaged.
+fn copy_of(model: &str) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(fixture(model)).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+    }
+    copy
+}
+
+fn model(dir: &tempfile::TempDir) -> &str {
+    dir.path().to_str().unwrap()
+}
+
+/// Replaces text in a configuration.
+fn edit(dir: &tempfile::TempDir, file: &str, from: &str, to: &str) {
+    let path = dir.path().join(file);
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains(from), "{file} has no {from}");
+    fs::write(path, text.replace(from, to)).unwrap();
+}
+
+#[test]
+fn the_demo_tells_a_story() {
+    let story = stdout(&["--prompt", "Once upon a time"]);
+    assert!(story.starts_with("Once upon a time, there lived a young boy named Theo in a small village"), "{story}");
+    assert!(story.ends_with("helping hand.\n"), "{story}");
+}
+
+#[test]
+fn json_has_the_documented_form() {
+    let lines = json(&[
+        "--prompt",
+        "Once upon a time",
+        "--prompt-ids",
+        "2,598,661",
+        "--max-tokens",
+        "4",
+        "--logprobs",
+        "2",
+        "--json",
+    ]);
+    assert_eq!(lines.len(), 2);
+    let (first, output) = (&lines[0], &lines[0]["outputs"][0]);
+    assert_eq!(first["prompt"], "Once upon a time");
+    assert_eq!(first["prompt_token_ids"], serde_json::json!([2, 598, 661, 262, 412]));
+    assert_eq!(output["index"], 0);
+    assert_eq!(output["text"], ", there lived a");
+    assert_eq!(output["token_ids"], serde_json::json!([15, 383, 432, 262]));
+    assert_eq!(output["finish_reason"], "length");
+    let logprobs = output["logprobs"].as_array().unwrap();
+    assert_eq!(logprobs.len(), 4);
+    assert_eq!(logprobs[0]["top"].as_array().unwrap().len(), 2);
+    assert_eq!(logprobs[0]["top"][0], serde_json::json!([15, logprobs[0]["logprob"]]));
+    let sum: f64 = logprobs.iter().map(|l| l["logprob"].as_f64().unwrap()).sum();
+    assert!((sum - output["cumulative_logprob"].as_f64().unwrap()).abs() < 1e-6);
+    assert_eq!(first["usage"], serde_json::json!({"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9}));
+    assert_eq!(lines[1]["prompt"], "Once upon");
+    assert!(output.get("score").is_none());
+}
+
+#[test]
+fn beams_come_best_first_with_their_scores() {
+    let lines =
+        json(&["--prompt", "Once upon a time", "--beam-width", "4", "--n", "3", "--max-tokens", "10", "--json"]);
+    let scores: Vec<f64> =
+        lines[0]["outputs"].as_array().unwrap().iter().map(|o| o["score"].as_f64().unwrap()).collect();
+    assert_eq!(scores.len(), 3);
+    assert!(scores.is_sorted_by(|a, b| a >= b), "{scores:?}");
+}
+
+#[test]
+fn a_seed_makes_sampling_reproducible_in_any_batch() {
+    let base = ["--temperature", "0.9", "--seed", "11", "--max-tokens", "30", "--json", "--prompt", "Once upon a time"];
+    let alone = json(&base);
+    let batched = json(&[&base[..], &["--prompt", "One day", "--prompt", "The fox", "--n", "4"]].concat());
+    assert_eq!(alone[0]["outputs"][0], batched[0]["outputs"][0]);
+    let other =
+        json(&["--temperature", "0.9", "--seed", "12", "--max-tokens", "30", "--json", "--prompt", "Once upon a time"]);
+    assert_ne!(alone[0]["outputs"][0]["token_ids"], other[0]["outputs"][0]["token_ids"]);
+    let texts: std::collections::HashSet<String> =
+        batched[0]["outputs"].as_array().unwrap().iter().map(|o| o["text"].to_string()).collect();
+    assert_eq!(texts.len(), 4, "outputs of one prompt differ");
+}
+
+#[test]
+fn a_stop_string_ends_the_text_before_it() {
+    let lines = json(&["--prompt", "Once upon a time", "--stop", "young boy", "--stop", "nowhere", "--json"]);
+    assert_eq!(lines[0]["outputs"][0]["text"], ", there lived a ");
+    assert_eq!(lines[0]["outputs"][0]["finish_reason"], "stop");
+    assert_eq!(stdout(&["--prompt", "Once upon a time", "--stop", "young boy"]), "Once upon a time, there lived a \n");
+}
+
+#[test]
+fn prompts_are_read_from_files_and_standard_input() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), "Once upon a time\n\nOne day\r\n").unwrap();
+    let lines = json(&["--prompts", file.path().to_str().unwrap(), "--max-tokens", "3", "--json"]);
+    assert_eq!(
+        lines.iter().map(|l| l["prompt"].as_str().unwrap()).collect::<Vec<_>>(),
+        ["Once upon a time", "One day"]
+    );
+
+    let mut child = Command::new(env!("CARGO_BIN_EXE_quire"))
+        .args(["--prompts", "-", "--max-tokens", "3"])
+        .stdin(fs::File::open(file.path()).unwrap())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut child.stdout.take().unwrap(), &mut text).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(
+        text.lines().filter(|l| l.starts_with("[1] Once upon a time") || l.starts_with("[2] One day")).count(),
+        2
+    );
+}
+
+#[test]
+fn a_word_dropped_by_sentencepiece_keeps_its_space() {
+    let dir = fixture("llama2");
+    let args = ["--model", dir.to_str().unwrap(), "--temperature", "0", "--prompt", "and gent", "--max-tokens", "12"];
+    let printed = stdout(&args);
+    let lines = json(&[&args[..], &["--json"]].concat());
+    let ids: Vec<String> = ["prompt_token_ids", "x"]
+        .iter()
+        .filter_map(|k| lines[0][k].as_array())
+        .flatten()
+        .chain(lines[0]["outputs"][0]["token_ids"].as_array().unwrap())
+        .map(|id| id.to_string())
+        .collect();
+    let whole = json(&[
+        "--model",
+        dir.to_str().unwrap(),
+        "--temperature",
+        "0",
+        "--prompt-ids",
+        &ids.join(","),
+        "--max-tokens",
+        "1",
+        "--json",
+    ]);
+    assert_eq!(printed.trim_end_matches('\n'), whole[0]["prompt"].as_str().unwrap().trim_end_matches('\n'));
+}
+
+#[test]
+fn help_and_version_are_printed() {
+    let help = stdout(&["--help"]);
+    assert!(help.contains("--beam-width <k>") && help.contains("Examples"));
+    assert!(help.lines().all(|line| line.chars().count() <= 100), "the page fits a terminal");
+    assert!(stdout(&["--version"]).starts_with("quire 0."));
+}
+
+#[test]
+fn stats_tell_what_happened() {
+    let output = quire(&["--prompt", "Once upon a time", "--max-tokens", "20", "--stats", "--verbose"]);
+    let report = String::from_utf8(output.stderr).unwrap();
+    for line in ["time to first token", "tokens/s", "KV blocks", "KV utilisation", "opt-story-3m"] {
+        assert!(report.contains(line), "{report}");
+    }
+}
+
+#[test]
+fn the_model_is_found_from_any_directory() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+    let output =
+        command.args(["--prompt", "Once", "--max-tokens", "2"]).current_dir(elsewhere.path()).output().unwrap();
+    assert!(output.status.success());
+}
+
+#[test]
+fn bad_options_are_refused_in_one_sentence() {
+    let with = |args: &[&'static str]| [&["--prompt", "Once"][..], args].concat();
+    refused(&[], "nothing to continue");
+    refused(&["--prompt"], "--prompt");
+    refused(&with(&["--colour", "red"]), "--colour");
+    refused(&with(&["--max-tokens", "0"]), "max-tokens");
+    refused(&with(&["--max-tokens", "many"]), "many");
+    refused(&with(&["--temperature", "-0.5"]), "temperature");
+    refused(&with(&["--temperature", "nan"]), "temperature");
+    refused(&with(&["--top-p", "0"]), "top-p");
+    refused(&with(&["--top-p", "1.5"]), "top-p");
+    refused(&with(&["--min-p", "2"]), "min-p");
+    refused(&with(&["--repetition-penalty", "0"]), "repetition-penalty");
+    refused(&with(&["--n", "0"]), "n must be at least 1");
+    refused(&with(&["--n", "3", "--best-of", "2"]), "best-of");
+    refused(&with(&["--beam-width", "0"]), "beam-width");
+    refused(&with(&["--beam-width", "4", "--temperature", "0.5"]), "temperature");
+    refused(&with(&["--beam-width", "2", "--n", "3"]), "beam-width");
+    refused(&with(&["--length-penalty", "2"]), "beam-width");
+    refused(&with(&["--stop", ""]), "stop");
+    refused(&with(&["--logprobs", "1000"]), "logprobs");
+    refused(&with(&["--n", "300"]), "at most 256");
+    refused(&with(&["--device", "abacus"]), "abacus");
+    refused(&with(&["--dtype", "f8"]), "f8");
+    refused(&with(&["--block-size", "0"]), "block-size");
+    refused(&with(&["--threads", "0"]), "threads");
+    refused(&with(&["--max-num-seqs", "0"]), "max-num-seqs");
+    refused(&with(&["--max-batch-tokens", "0"]), "max-batch-tokens");
+    refused(&with(&["--kv-memory", "1KB"]), "takes 147456 bytes");
+    refused(&with(&["--kv-memory", "lots"]), "lots");
+    refused(&["--prompts", "no-such-file"], "no-such-file");
+}
+
+#[test]
+fn bad_prompts_are_refused_in_one_sentence() {
+    refused(&["--prompt-ids", "5,9999"], "9999 is outside the vocabulary");
+    refused(&["--prompt-ids", "5,x"], "not a token id");
+    let long = vec!["5"; 512].join(",");
+    refused(&["--prompt-ids", &long], "512 positions");
+    refused(&["--prompt-ids", &long[..399], "--kv-memory", "300KB"], "KV cache holds 32");
+    let gpt2 = fixture("gpt2");
+    refused(&["--model", gpt2.to_str().unwrap(), "--prompt", ""], "no tokens");
+}
+
+#[test]
+fn bad_models_are_refused_in_one_sentence() {
+    let with = |dir: &str, naming: &str| refused(&["--model", dir, "--prompt", "a", "--temperature", "0"], naming);
+    with("./no/such/directory", "no/such/directory");
+    let empty = tempfile::tempdir().unwrap();
+    with(model(&empty), "config.json");
+
+    let truncated = copy_of("opt-pre");
+    let weights = truncated.path().join("model.safetensors");
+    let bytes = fs::read(&weights).unwrap();
+    fs::write(&weights, &bytes[..bytes.len() / 2]).unwrap();
+    with(model(&truncated), "model.safetensors");
+    let mut flipped = bytes.clone();
+    flipped[20] ^= 0x80;
+    fs::write(&weights, &flipped).unwrap();
+    with(model(&truncated), "model.safetensors");
+    let mut claims = bytes.clone();
+    claims[..8].copy_from_slice(&(1u64 << 40).to_le_bytes());
+    fs::write(&weights, &claims).unwrap();
+    with(model(&truncated), "model.safetensors");
+    fs::remove_file(&weights).unwrap();
+    with(model(&truncated), "weights");
+
+    let pickle = copy_of("opt-bin");
+    let shard = pickle.path().join("pytorch_model-00002-of-00003.bin");
+    let mut bytes = fs::read(&shard).unwrap();
+    let at = bytes.windows(24).position(|w| w == b"torch._utils\n_rebuild_te").unwrap();
+    bytes[at..at + 12].copy_from_slice(b"posix\nsystem");
+    fs::write(&shard, bytes).unwrap();
+    with(model(&pickle), "pytorch_model-00002-of-00003.bin");
+
+    for (from, to, naming) in [
+        ("\"hidden_size\": 128", "\"hidden_size\": 64", "shape"),
+        ("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4", "layers.3."),
+        ("OPTForCausalLM", "MambaForCausalLM", "MambaForCausalLM"),
+        ("\"num_attention_heads\": 4", "\"num_attention_heads\": 0", "heads"),
+        ("\"vocab_size\": 512", "\"vocab_size\": \"many\"", "vocab_size"),
+    ] {
+        let dir = copy_of("opt-pre");
+        edit(&dir, "config.json", from, to);
+        with(model(&dir), naming);
+    }
+
+    let speechless = copy_of("opt-pre");
+    for file in ["tokenizer.json", "vocab.json", "merges.txt"] {
+        fs::remove_file(speechless.path().join(file)).unwrap();
+    }
+    with(model(&speechless), "tokenizer");
+}
+
+#[test]
+fn an_uncached_hub_model_without_network_is_one_sentence() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+    let output = command
+        .args(["--model", "facebook/opt-125m", "--prompt", "a"])
+        .env("HF_HOME", home.path())
+        .env("HF_HUB_OFFLINE", "1")
+        .output()
+        .unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(message.starts_with("error: ") && message.contains("facebook/opt-125m"), "{message}");
+    assert_eq!(message.trim_end().lines().count(), 1, "{message}");
+}
