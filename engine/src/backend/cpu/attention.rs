@@ -10,6 +10,7 @@
 //! not depend on which other queries or sequences are computed with it.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -51,13 +52,16 @@ impl<E: Element> Job<'_, E> {
             rest = after;
             for (i, rows) in rows.chunks_mut(tall * width).enumerate() {
                 let from = tasks.len();
-                tasks.extend((0..heads).map(|head| Task { span, first: i * tall, head, out: Vec::new() }));
+                tasks.extend(
+                    (0..heads).map(|head| Task { place: Place { span, first: i * tall, head }, out: Vec::new() }),
+                );
                 for row in rows.chunks_mut(width) {
                     row.chunks_mut(self.group * head_dim).zip(&mut tasks[from..]).for_each(|(o, t)| t.out.push(o));
                 }
             }
         }
-        let run = |task| arch.dispatch(Run { job: self, task });
+        // Outside of `dispatch`: closures within it would not be compiled for its instruction set.
+        let run = |task| SCRATCH.with_borrow_mut(|scratch| arch.dispatch(Run { job: self, task, scratch }));
         if threads.parts(work, tasks.len()) == 1 {
             tasks.into_iter().for_each(run);
         } else {
@@ -68,18 +72,25 @@ impl<E: Element> Job<'_, E> {
 }
 
 struct Task<'a> {
+    place: Place,
+    /// The output of each query token, `[group * D]`.
+    out: Vec<&'a mut [f32]>,
+}
+
+/// Which queries a task is about.
+#[derive(Clone, Copy)]
+struct Place {
     span: Span,
     /// First query token, counted from the span's first.
     first: usize,
     /// Key/value head.
     head: usize,
-    /// The output of each query token, `[group * D]`.
-    out: Vec<&'a mut [f32]>,
 }
 
 struct Run<'a, 'b, E> {
     job: &'a Job<'a, E>,
     task: Task<'b>,
+    scratch: &'a mut Scratch,
 }
 
 /// Buffers of one thread. Columns are padded to whole vectors.
@@ -109,20 +120,14 @@ impl<E: Element> WithSimd for Run<'_, '_, E> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(mut self, simd: S) {
-        SCRATCH.with_borrow_mut(|scratch| self.run(simd, scratch));
-    }
-}
-
-impl<E: Element> Run<'_, '_, E> {
-    #[inline(always)]
-    fn run<S: Simd>(&mut self, simd: S, scratch: &mut Scratch) {
-        let Job { layout: &KvLayout { head_dim, block_size, .. }, group, .. } = *self.job;
-        let rows = self.task.out.len() * group;
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Run { job, task: Task { place, out }, scratch } = self;
+        let Job { layout: &KvLayout { head_dim, block_size, .. }, group, .. } = *job;
+        let rows = out.len() * group;
         let chunk = block_size * (CHUNK / block_size).max(1);
         let (dim, stride) = (head_dim.next_multiple_of(LANES), chunk.next_multiple_of(LANES));
 
-        self.load_query(&mut scratch.query);
+        job.load_query(place, out.len(), &mut scratch.query);
         scratch.keys.resize(head_dim * stride, 0.0);
         scratch.values.resize(chunk * dim, 0.0);
         scratch.scores.resize(rows * stride, 0.0);
@@ -132,19 +137,19 @@ impl<E: Element> Run<'_, '_, E> {
         scratch.max_and_norm.resize(rows, (f32::NEG_INFINITY, 0.0));
 
         // What the first query token sees first, and the last one last.
-        let (begin, end) = (self.visible(0).0, self.visible(rows / group - 1).1);
+        let (begin, end) = (job.visible(place, 0).0, job.visible(place, out.len() - 1).1);
         for start in (begin / chunk * chunk..end).step_by(chunk) {
             let seen = begin.max(start)..end.min(start + chunk);
             let cols = (seen.end - start).next_multiple_of(LANES);
 
-            self.load_keys(seen.clone(), start, stride, scratch);
+            job.load_keys(place, seen.clone(), start, stride, scratch);
             scratch.scores.fill(0.0);
             let query = View { data: &scratch.query, stride: head_dim };
             let keys = View { data: &scratch.keys, stride };
             accumulate(simd, query, keys, &mut scratch.scores, stride, (rows, 0..head_dim, cols));
 
             for row in 0..rows {
-                let (from, to) = self.visible(row / group);
+                let (from, to) = job.visible(place, row / group);
                 let (from, to) = (from.max(start), to.min(start + chunk));
                 let scores = &mut scratch.scores[row * stride..][..cols];
                 let sums = &mut scratch.sums[row * dim..][..dim];
@@ -155,57 +160,60 @@ impl<E: Element> Run<'_, '_, E> {
                 }
             }
 
-            self.load_values(seen.clone(), start, dim, &mut scratch.values);
+            job.load_values(place, seen.clone(), start, dim, &mut scratch.values);
             let weights = View { data: &scratch.scores, stride };
             let values = View { data: &scratch.values, stride: dim };
             let inner = seen.start - start..seen.end - start;
             accumulate(simd, weights, values, &mut scratch.sums, dim, (rows, inner, dim));
         }
 
-        let sums = scratch.sums.chunks_exact(dim).zip(&scratch.max_and_norm);
-        let out = self.task.out.iter_mut().flat_map(|out| out.chunks_exact_mut(head_dim));
-        for (out, (sums, (_, norm))) in out.zip(sums) {
-            out.iter_mut().zip(sums).for_each(|(o, s)| *o = s / norm);
+        for (t, out) in out.into_iter().enumerate() {
+            for (g, out) in out.chunks_exact_mut(head_dim).enumerate() {
+                let row = t * group + g;
+                let norm = scratch.max_and_norm[row].1;
+                out.iter_mut().zip(&scratch.sums[row * dim..]).for_each(|(o, s)| *o = s / norm);
+            }
         }
     }
+}
 
-    /// The positions that the task's query token `i` sees.
+impl<E: Element> Job<'_, E> {
+    /// The positions that query token `i` of a task sees: the first, and one past the last.
     #[inline(always)]
-    fn visible(&self, i: usize) -> (usize, usize) {
-        let span = &self.task.span;
-        let end = span.context - span.len + self.task.first + i + 1;
-        (self.job.params.window.map_or(0, |w| end.saturating_sub(w.max(1))), end)
+    fn visible(&self, Place { span, first, .. }: Place, i: usize) -> (usize, usize) {
+        let end = span.context - span.len + first + i + 1;
+        (self.params.window.map_or(0, |w| end.saturating_sub(w.max(1))), end)
     }
 
     #[inline(always)]
-    fn load_query(&self, to: &mut Vec<f32>) {
-        let Job { layout: &KvLayout { heads, head_dim, .. }, group, query, .. } = *self.job;
+    fn load_query(&self, place: Place, tokens: usize, to: &mut Vec<f32>) {
+        let Job { layout: &KvLayout { heads, head_dim, .. }, group, query, .. } = *self;
         let width = group * head_dim;
         to.clear();
-        for i in 0..self.task.out.len() {
-            let row = self.task.span.start + self.task.first + i;
-            let query = &query[(row * heads + self.task.head) * width..][..width];
-            to.extend(query.iter().map(|q| q * self.job.params.scale));
+        for i in 0..tokens {
+            let row = place.span.start + place.first + i;
+            let query = &query[(row * heads + place.head) * width..][..width];
+            to.extend(query.iter().map(|q| q * self.params.scale));
         }
     }
 
     /// This head's keys, then values, in the block that holds position `at`.
     #[inline(always)]
-    fn block(&self, at: usize) -> &[E] {
-        let KvLayout { heads, head_dim, block_size, .. } = *self.job.layout;
-        let block = self.job.batch.blocks[self.task.span.table + at / block_size] as usize;
+    fn block(&self, place: Place, at: usize) -> &[E] {
+        let KvLayout { heads, head_dim, block_size, .. } = *self.layout;
+        let block = self.batch.blocks[place.span.table + at / block_size] as usize;
         let len = 2 * head_dim * block_size;
-        &self.job.blocks[(block * heads + self.task.head) * len..][..len]
+        &self.blocks[(block * heads + place.head) * len..][..len]
     }
 
     /// Gathers the keys of the blocks that hold `seen`. Lanes of positions outside hold anything; their scores are
     /// never looked at.
     #[inline(always)]
-    fn load_keys(&self, seen: std::ops::Range<usize>, start: usize, stride: usize, scratch: &mut Scratch) {
-        let KvLayout { head_dim, block_size, .. } = *self.job.layout;
+    fn load_keys(&self, place: Place, seen: Range<usize>, start: usize, stride: usize, scratch: &mut Scratch) {
+        let KvLayout { head_dim, block_size, .. } = *self.layout;
         scratch.block.resize(head_dim * block_size, 0.0);
         for at in (seen.start / block_size * block_size..seen.end).step_by(block_size) {
-            let keys = &self.block(at)[..head_dim * block_size];
+            let keys = &self.block(place, at)[..head_dim * block_size];
             let keys = E::as_f32(keys).unwrap_or_else(|| {
                 E::widen(keys, &mut scratch.block);
                 &scratch.block
@@ -227,12 +235,12 @@ impl<E: Element> Run<'_, '_, E> {
     /// Gathers the values of the positions `seen`, and of no others: they are multiplied by the zero weights of
     /// queries that do not see them, which only finite numbers survive.
     #[inline(always)]
-    fn load_values(&self, seen: std::ops::Range<usize>, start: usize, dim: usize, to: &mut [f32]) {
-        let KvLayout { head_dim, block_size, .. } = *self.job.layout;
+    fn load_values(&self, place: Place, seen: Range<usize>, start: usize, dim: usize, to: &mut [f32]) {
+        let KvLayout { head_dim, block_size, .. } = *self.layout;
         let mut at = seen.start;
         while at < seen.end {
             let count = (block_size - at % block_size).min(seen.end - at);
-            let values = &self.block(at)[(block_size + at % block_size) * head_dim..][..count * head_dim];
+            let values = &self.block(place, at)[(block_size + at % block_size) * head_dim..][..count * head_dim];
             let to = &mut to[(at - start) * dim..][..count * dim];
             if dim == head_dim {
                 E::widen(values, to);

@@ -20,17 +20,19 @@ const TOKENS_FEW_REGISTERS: usize = 3;
 /// A dot product is summed in an order that depends on its length alone, and not on its place in the tile.
 #[inline(always)]
 fn tile<S: Simd, const R: usize, const T: usize>(simd: S, w: [&[f32]; R], x: [&[f32]; T], out: &mut [[f32; R]; T]) {
-    let (w, w_rest): ([_; R], [_; R]) = unzip(w.map(S::as_simd_f32s));
-    let (x, x_rest): ([_; T], [_; T]) = unzip(x.map(S::as_simd_f32s));
-    let steps = w[0].len();
-    // Slices of one visible length let the compiler drop the checks of the index.
-    let w = w.map(|v: &[S::f32s]| &v[..steps]);
-    let x = x.map(|v: &[S::f32s]| &v[..steps]);
+    let len = w[0].len();
+    assert!(w.iter().all(|w| w.len() == len) && x.iter().all(|x| x.len() == len));
+    let steps = len / S::F32_LANES;
+    let wide_w: [&[S::f32s]; R] = std::array::from_fn(|r| S::as_simd_f32s(w[r]).0);
+    let wide_x: [&[S::f32s]; T] = std::array::from_fn(|t| S::as_simd_f32s(x[t]).0);
     let mut sums = [[simd.splat_f32s(0.0); R]; T];
     for k in 0..steps {
-        let w: [S::f32s; R] = std::array::from_fn(|r| w[r][k]);
+        // SAFETY: `k` is less than `steps`, the length of each of these slices of `len` elements. With checked indices
+        // the compiler keeps copies of all sums for the panics, and the loop takes twice the time.
+        let w: [S::f32s; R] = std::array::from_fn(|r| unsafe { *wide_w[r].get_unchecked(k) });
         for t in 0..T {
-            let x = x[t][k];
+            // SAFETY: as above.
+            let x = unsafe { *wide_x[t].get_unchecked(k) };
             for r in 0..R {
                 sums[t][r] = simd.mul_add_e_f32s(w[r], x, sums[t][r]);
             }
@@ -38,18 +40,16 @@ fn tile<S: Simd, const R: usize, const T: usize>(simd: S, w: [&[f32]; R], x: [&[
     }
     for t in 0..T {
         for r in 0..R {
-            let rest: f32 = w_rest[r].iter().zip(x_rest[t]).map(|(w, x)| w * x).sum();
-            out[t][r] += simd.reduce_sum_f32s(sums[t][r]) + rest;
+            out[t][r] += simd.reduce_sum_f32s(sums[t][r]);
         }
     }
-}
-
-fn unzip<A, B, const N: usize>(pairs: [(A, B); N]) -> ([A; N], [B; N])
-where
-    A: Copy,
-    B: Copy,
-{
-    (pairs.map(|p| p.0), pairs.map(|p| p.1))
+    for k in steps * S::F32_LANES..len {
+        for t in 0..T {
+            for r in 0..R {
+                out[t][r] += w[r][k] * x[t][k];
+            }
+        }
+    }
 }
 
 /// `out[t][column + r] += w[r] . x[t]` for the first `R` rows of `w` and as many rows of `x` as `out` has; `len`

@@ -65,7 +65,10 @@ impl<E: Element> Linear<'_, E> {
             tiles
         });
         let tiles: Vec<Tile<'_>> = tiles.collect();
-        threads.each(tiles.into_iter(), |tile| arch.dispatch(Job { linear: self, tile }));
+        threads.each(tiles.into_iter(), |tile| {
+            // Outside of `dispatch`: closures within it would not be compiled for its instruction set.
+            WIDENED.with_borrow_mut(|widened| arch.dispatch(Job { linear: self, tile, widened }));
+        });
     }
 }
 
@@ -79,6 +82,8 @@ struct Tile<'a> {
 struct Job<'a, 'b, E> {
     linear: &'a Linear<'a, E>,
     tile: Tile<'b>,
+    /// Scratch of the thread, for the rows of the weight at hand.
+    widened: &'a mut Vec<f32>,
 }
 
 thread_local! {
@@ -90,7 +95,7 @@ impl<E: Element> WithSimd for Job<'_, '_, E> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Job { linear, tile: Tile { row, column, mut out } } = self;
+        let Job { linear, tile: Tile { row, column, mut out }, widened } = self;
         let inner = linear.inner;
         let x = &linear.x[row * inner..][..out.len() * inner];
         let cols = out[0].len();
@@ -100,39 +105,37 @@ impl<E: Element> WithSimd for Job<'_, '_, E> {
         // With few tokens each row of the weight is read from end to end; with many, only as much of `K` at a time as
         // keeps their activations in cache.
         let slab = if size_of_val(x) <= CACHED { inner.max(1) } else { BLOCK };
-        WIDENED.with_borrow_mut(|widened| {
-            // A line more than needed, to begin at a multiple of a vector.
-            widened.resize(ROWS * BLOCK + 16, 0.0);
-            let skip = widened.as_ptr().align_offset(64).min(16);
-            let widened = &mut widened[skip..];
-            for start in (0..inner).step_by(slab) {
-                for c in (0..cols).step_by(ROWS) {
-                    let rows = ROWS.min(cols - c);
-                    for k in (start..inner.min(start + slab)).step_by(BLOCK) {
-                        let len = BLOCK.min(inner.min(start + slab) - k);
-                        let weight = &linear.weight[(column + c) * inner + k..];
-                        let w = match E::as_f32(weight) {
-                            Some(data) if out.len() < COPIED => View { data, stride: inner },
-                            _ => {
-                                for r in 0..rows {
-                                    E::widen(&weight[r * inner..][..len], &mut widened[r * BLOCK..][..len]);
-                                }
-                                View { data: widened, stride: BLOCK }
-                            }
-                        };
-                        let x = View { data: &x[k..], stride: inner };
-                        if rows == ROWS {
-                            rows_by_tokens::<S, ROWS>(simd, w, x, len, &mut out, c);
-                        } else {
+        // A line more than needed, to begin at a multiple of a vector.
+        widened.resize(ROWS * BLOCK + 16, 0.0);
+        let skip = widened.as_ptr().align_offset(64).min(16);
+        let widened = &mut widened[skip..];
+        for start in (0..inner).step_by(slab) {
+            for c in (0..cols).step_by(ROWS) {
+                let rows = ROWS.min(cols - c);
+                for k in (start..inner.min(start + slab)).step_by(BLOCK) {
+                    let len = BLOCK.min(inner.min(start + slab) - k);
+                    let weight = &linear.weight[(column + c) * inner + k..];
+                    let w = match E::as_f32(weight) {
+                        Some(data) if out.len() < COPIED => View { data, stride: inner },
+                        _ => {
                             for r in 0..rows {
-                                let w = View { data: w.row(r), ..w };
-                                rows_by_tokens::<S, 1>(simd, w, x, len, &mut out, c + r);
+                                E::widen(&weight[r * inner..][..len], &mut widened[r * BLOCK..][..len]);
                             }
+                            View { data: widened, stride: BLOCK }
+                        }
+                    };
+                    let x = View { data: &x[k..], stride: inner };
+                    if rows == ROWS {
+                        rows_by_tokens::<S, ROWS>(simd, w, x, len, &mut out, c);
+                    } else {
+                        for r in 0..rows {
+                            let w = View { data: w.row(r), ..w };
+                            rows_by_tokens::<S, 1>(simd, w, x, len, &mut out, c + r);
                         }
                     }
                 }
             }
-        });
+        }
         for row in out {
             if let Some(bias) = linear.bias {
                 row.iter_mut().zip(&bias[column..]).for_each(|(y, b)| *y += b);

@@ -74,9 +74,14 @@ impl CpuBackend {
         // An element of these operations takes about as long as eight multiply-adds of a projection.
         let chunk = rows.div_ceil(self.threads.parts(data.len() * 8, rows));
         self.threads.each(data.chunks_mut(chunk * cols).enumerate(), |(i, rows)| {
+            // Inlined all the way, to be compiled for the instruction set that is dispatched to.
             self.arch.dispatch(
                 #[inline(always)]
-                || rows.chunks_mut(cols).enumerate().for_each(|(r, row)| run(i * chunk + r, row)),
+                || {
+                    for (r, row) in rows.chunks_mut(cols).enumerate() {
+                        run(i * chunk + r, row);
+                    }
+                },
             );
         });
     }
