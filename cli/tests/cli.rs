@@ -1,5 +1,7 @@
 //! The command as a person meets it.
 
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

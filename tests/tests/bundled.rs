@@ -1,5 +1,7 @@
 //! The bundled model gives what Hugging Face transformers gives.
 
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
 use engine::llm::{Llm, Options, Prompt};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};

@@ -1,5 +1,7 @@
 //! Every golden model gives exactly what Hugging Face transformers gives, however it is batched, paged and preempted.
 
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
 use engine::llm::{Completion, Llm, Options, Prompt};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
