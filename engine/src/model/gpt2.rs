@@ -2,8 +2,9 @@
 //! transposed and query, key and value fused.
 
 use super::Model;
-use super::layers::{LayerNorm, Linear, Loader};
-use crate::backend::{Activation, Attention, Backend};
+use super::block::Block;
+use super::layers::{LayerNorm, Loader};
+use crate::backend::Backend;
 use crate::config::{Gpt2Config, ModelConfig};
 use crate::error::{Error, Result};
 use crate::load::Weights;
@@ -12,22 +13,9 @@ use crate::load::Weights;
 pub struct Gpt2<B: Backend> {
     tokens: B::Weight,
     positions: B::Weight,
-    layers: Vec<Layer<B>>,
+    blocks: Vec<Block<B>>,
     final_norm: LayerNorm<B>,
     output: B::Weight,
-    activation: Activation,
-    scale: f32,
-}
-
-struct Layer<B: Backend> {
-    attention_norm: LayerNorm<B>,
-    query: Linear<B>,
-    key: Linear<B>,
-    value: Linear<B>,
-    out: Linear<B>,
-    ffn_norm: LayerNorm<B>,
-    up: Linear<B>,
-    down: Linear<B>,
 }
 
 impl<B: Backend> Gpt2<B> {
@@ -35,14 +23,14 @@ impl<B: Backend> Gpt2<B> {
         let mut l = Loader { backend, weights };
         let (hidden, inner, eps) = (config.hidden, gpt2.n_inner, gpt2.layer_norm_epsilon);
         let tokens = l.weight("wte.weight", &[config.vocab_size, hidden])?;
-        let mut layers = Vec::with_capacity(config.layers);
+        let mut blocks = Vec::with_capacity(config.layers);
         for i in 0..config.layers {
             let name = |part: &str| format!("h.{i}.{part}");
             let [query, key, value] = exactly(l.conv1d(&name("attn.c_attn"), 3 * hidden, hidden, 3)?)?;
             let [out] = exactly(l.conv1d(&name("attn.c_proj"), hidden, hidden, 1)?)?;
             let [up] = exactly(l.conv1d(&name("mlp.c_fc"), inner, hidden, 1)?)?;
             let [down] = exactly(l.conv1d(&name("mlp.c_proj"), hidden, inner, 1)?)?;
-            layers.push(Layer {
+            blocks.push(Block {
                 attention_norm: l.layer_norm(&name("ln_1"), hidden, true, eps)?,
                 query,
                 key,
@@ -51,16 +39,16 @@ impl<B: Backend> Gpt2<B> {
                 ffn_norm: l.layer_norm(&name("ln_2"), hidden, true, eps)?,
                 up,
                 down,
+                activation: gpt2.activation,
+                scale: (config.head_dim as f32).powf(-0.5),
             });
         }
         Ok(Gpt2 {
             positions: l.weight("wpe.weight", &[config.max_positions, hidden])?,
-            layers,
+            blocks,
             final_norm: l.layer_norm("ln_f", hidden, true, eps)?,
             output: l.output(config.tie_word_embeddings, &tokens, config.vocab_size, hidden)?,
             tokens,
-            activation: gpt2.activation,
-            scale: (config.head_dim as f32).powf(-0.5),
         })
     }
 }
@@ -73,14 +61,8 @@ impl<B: Backend> Model<B> for Gpt2<B> {
     fn forward(&self, b: &B, cache: &mut B::KvCache, inputs: &B::Inputs) -> B::Tensor {
         let mut x = b.embed_tokens(&self.tokens, inputs);
         b.add_positions(&mut x, &self.positions, 0, inputs);
-        for (i, layer) in self.layers.iter().enumerate() {
-            let h = layer.attention_norm.apply(b, &x);
-            b.write_kv(cache, i, &layer.key.apply(b, &h), &layer.value.apply(b, &h), inputs);
-            let params = Attention { layer: i, scale: self.scale, window: None };
-            let attended = b.attention(&layer.query.apply(b, &h), cache, params, inputs);
-            layer.out.add_to(b, &mut x, &attended);
-            let up = layer.up.apply_act(b, &layer.ffn_norm.apply(b, &x), self.activation);
-            layer.down.add_to(b, &mut x, &up);
+        for (i, block) in self.blocks.iter().enumerate() {
+            block.norm_first(b, cache, i, &mut x, inputs);
         }
         x
     }

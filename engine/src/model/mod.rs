@@ -1,5 +1,6 @@
 //! The models, written once over [`Backend`]. One file per architecture; each mirrors its paper's equations.
 
+mod block;
 mod gpt2;
 mod layers;
 mod llama;

@@ -2,8 +2,9 @@
 //! each residual sum and embeds tokens in fewer dimensions.
 
 use super::Model;
+use super::block::Block;
 use super::layers::{LayerNorm, Linear, Loader};
-use crate::backend::{Activation, Attention, Backend};
+use crate::backend::Backend;
 use crate::config::{ModelConfig, OptConfig};
 use crate::error::Result;
 use crate::load::Weights;
@@ -13,24 +14,11 @@ pub struct Opt<B: Backend> {
     tokens: B::Weight,
     positions: B::Weight,
     project_in: Option<Linear<B>>,
-    layers: Vec<Layer<B>>,
+    blocks: Vec<Block<B>>,
     final_norm: Option<LayerNorm<B>>,
     project_out: Option<Linear<B>>,
     output: B::Weight,
     norm_first: bool,
-    activation: Activation,
-    scale: f32,
-}
-
-struct Layer<B: Backend> {
-    attention_norm: LayerNorm<B>,
-    query: Linear<B>,
-    key: Linear<B>,
-    value: Linear<B>,
-    out: Linear<B>,
-    ffn_norm: LayerNorm<B>,
-    up: Linear<B>,
-    down: Linear<B>,
 }
 
 impl<B: Backend> Opt<B> {
@@ -40,10 +28,10 @@ impl<B: Backend> Opt<B> {
         let (bias, affine) = (opt.enable_bias, opt.layer_norm_elementwise_affine);
         let tokens = l.weight("embed_tokens.weight", &[config.vocab_size, embed])?;
         let positions = [config.max_positions + OptConfig::POSITION_OFFSET, hidden];
-        let mut layers = Vec::with_capacity(config.layers);
+        let mut blocks = Vec::with_capacity(config.layers);
         for i in 0..config.layers {
             let name = |part: &str| format!("layers.{i}.{part}");
-            layers.push(Layer {
+            blocks.push(Block {
                 attention_norm: l.layer_norm(&name("self_attn_layer_norm"), hidden, affine, eps)?,
                 query: l.linear(&name("self_attn.q_proj"), hidden, hidden, bias)?,
                 key: l.linear(&name("self_attn.k_proj"), hidden, hidden, bias)?,
@@ -52,13 +40,15 @@ impl<B: Backend> Opt<B> {
                 ffn_norm: l.layer_norm(&name("final_layer_norm"), hidden, affine, eps)?,
                 up: l.linear(&name("fc1"), opt.ffn_dim, hidden, bias)?,
                 down: l.linear(&name("fc2"), hidden, opt.ffn_dim, bias)?,
+                activation: opt.activation,
+                scale: (config.head_dim as f32).powf(-0.5),
             });
         }
         let projects = embed != hidden;
         Ok(Opt {
             positions: l.weight("embed_positions.weight", &positions)?,
             project_in: if projects { Some(l.linear("project_in", hidden, embed, false)?) } else { None },
-            layers,
+            blocks,
             final_norm: match opt.final_norm {
                 true => Some(l.layer_norm("final_layer_norm", hidden, affine, eps)?),
                 false => None,
@@ -67,15 +57,7 @@ impl<B: Backend> Opt<B> {
             output: l.output(config.tie_word_embeddings, &tokens, config.vocab_size, embed)?,
             tokens,
             norm_first: opt.do_layer_norm_before,
-            activation: opt.activation,
-            scale: (config.head_dim as f32).powf(-0.5),
         })
-    }
-
-    fn attend(&self, b: &B, cache: &mut B::KvCache, layer: usize, x: &B::Tensor, inputs: &B::Inputs) -> B::Tensor {
-        let l = &self.layers[layer];
-        b.write_kv(cache, layer, &l.key.apply(b, x), &l.value.apply(b, x), inputs);
-        b.attention(&l.query.apply(b, x), cache, Attention { layer, scale: self.scale, window: None }, inputs)
     }
 }
 
@@ -86,19 +68,11 @@ impl<B: Backend> Model<B> for Opt<B> {
             x = project.apply(b, &x);
         }
         b.add_positions(&mut x, &self.positions, OptConfig::POSITION_OFFSET, inputs);
-        for (i, layer) in self.layers.iter().enumerate() {
+        for (i, block) in self.blocks.iter().enumerate() {
             if self.norm_first {
-                let attended = self.attend(b, cache, i, &layer.attention_norm.apply(b, &x), inputs);
-                layer.out.add_to(b, &mut x, &attended);
-                let up = layer.up.apply_act(b, &layer.ffn_norm.apply(b, &x), self.activation);
-                layer.down.add_to(b, &mut x, &up);
+                block.norm_first(b, cache, i, &mut x, inputs);
             } else {
-                let attended = self.attend(b, cache, i, &x, inputs);
-                layer.out.add_to(b, &mut x, &attended);
-                x = layer.attention_norm.apply(b, &x);
-                let up = layer.up.apply_act(b, &x, self.activation);
-                layer.down.add_to(b, &mut x, &up);
-                x = layer.ffn_norm.apply(b, &x);
+                block.norm_last(b, cache, i, &mut x, inputs);
             }
         }
         x
