@@ -1,0 +1,44 @@
+//! The transformer block that OPT and GPT-2 have in common: multi-head attention, then two matrices with a function
+//! between them, each behind a layer norm and added to the residual stream.
+
+use super::layers::{LayerNorm, Linear};
+use crate::backend::{Activation, Attention, Backend};
+
+/// One block's weights.
+pub struct Block<B: Backend> {
+    pub attention_norm: LayerNorm<B>,
+    pub query: Linear<B>,
+    pub key: Linear<B>,
+    pub value: Linear<B>,
+    pub out: Linear<B>,
+    pub ffn_norm: LayerNorm<B>,
+    pub up: Linear<B>,
+    pub down: Linear<B>,
+    pub activation: Activation,
+    pub scale: f32,
+}
+
+impl<B: Backend> Block<B> {
+    /// Normalises before attention and feed-forward.
+    pub fn norm_first(&self, b: &B, cache: &mut B::KvCache, layer: usize, x: &mut B::Tensor, inputs: &B::Inputs) {
+        let attended = self.attend(b, cache, layer, &self.attention_norm.apply(b, x), inputs);
+        self.out.add_to(b, x, &attended);
+        let up = self.up.apply_act(b, &self.ffn_norm.apply(b, x), self.activation);
+        self.down.add_to(b, x, &up);
+    }
+
+    /// Normalises after the residual sums.
+    pub fn norm_last(&self, b: &B, cache: &mut B::KvCache, layer: usize, x: &mut B::Tensor, inputs: &B::Inputs) {
+        let attended = self.attend(b, cache, layer, x, inputs);
+        self.out.add_to(b, x, &attended);
+        *x = self.attention_norm.apply(b, x);
+        let up = self.up.apply_act(b, x, self.activation);
+        self.down.add_to(b, x, &up);
+        *x = self.ffn_norm.apply(b, x);
+    }
+
+    fn attend(&self, b: &B, cache: &mut B::KvCache, layer: usize, x: &B::Tensor, inputs: &B::Inputs) -> B::Tensor {
+        b.write_kv(cache, layer, &self.key.apply(b, x), &self.value.apply(b, x), inputs);
+        b.attention(&self.query.apply(b, x), cache, Attention { layer, scale: self.scale, window: None }, inputs)
+    }
+}
