@@ -7,17 +7,17 @@ use pulp::Simd;
 
 use super::matmul::View;
 
-/// Rows of the weight in a tile. Enough that one token alone has as many sums in flight as the latency of a
-/// multiply-add asks for.
+/// Most rows of the weight in a tile.
 pub(super) const ROWS: usize = 4;
-/// Most tokens in a tile: `ROWS * (TOKENS + 1) + 1` of 32 vector registers.
+/// Most tokens in a tile: the sums, `ROWS` of the weight and a token take 29 of 32 vector registers.
 const TOKENS: usize = 6;
 /// With 16 vector registers.
 const TOKENS_FEW_REGISTERS: usize = 3;
 
 /// `out[t][r] += w[r] . x[t]` for `R` rows of the weight and `T` tokens, all of the same length.
 ///
-/// A dot product is summed in an order that depends on its length alone, and not on its place in the tile.
+/// A dot product is summed in an order that depends on its length alone, and not on its place in the tile. What lies
+/// `ahead` elements behind each row of `w` is asked for while there is work to hide its way from memory.
 #[inline(always)]
 fn tile<S: Simd, const R: usize, const T: usize>(
     simd: S,
