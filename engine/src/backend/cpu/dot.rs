@@ -7,19 +7,25 @@ use pulp::Simd;
 
 use super::matmul::View;
 
-/// Rows of the weight in a tile. Enough that one token alone has as many sums in flight as the latency of a
-/// multiply-add asks for.
+/// Most rows of the weight in a tile.
 pub(super) const ROWS: usize = 4;
-/// Most tokens in a tile: `ROWS * (TOKENS + 1) + 1` of 32 vector registers.
+/// Most tokens in a tile: the sums, `ROWS` of the weight and a token take 29 of 32 vector registers.
 const TOKENS: usize = 6;
 /// With 16 vector registers.
 const TOKENS_FEW_REGISTERS: usize = 3;
 
 /// `out[t][r] += w[r] . x[t]` for `R` rows of the weight and `T` tokens, all of the same length.
 ///
-/// A dot product is summed in an order that depends on its length alone, and not on its place in the tile.
+/// A dot product is summed in an order that depends on its length alone, and not on its place in the tile. What lies
+/// `ahead` elements behind each row of `w` is asked for while there is work to hide its way from memory.
 #[inline(always)]
-fn tile<S: Simd, const R: usize, const T: usize>(simd: S, w: [&[f32]; R], x: [&[f32]; T], out: &mut [[f32; R]; T]) {
+fn tile<S: Simd, const R: usize, const T: usize>(
+    simd: S,
+    w: [&[f32]; R],
+    x: [&[f32]; T],
+    ahead: usize,
+    out: &mut [[f32; R]; T],
+) {
     let len = w[0].len();
     assert!(w.iter().all(|w| w.len() == len) && x.iter().all(|x| x.len() == len));
     let steps = len / S::F32_LANES;
@@ -30,6 +36,10 @@ fn tile<S: Simd, const R: usize, const T: usize>(simd: S, w: [&[f32]; R], x: [&[
         // SAFETY: `k` is less than `steps`, the length of each of these slices of `len` elements. With checked indices
         // the compiler keeps copies of all sums for the panics, and the loop takes twice the time.
         let w: [S::f32s; R] = std::array::from_fn(|r| unsafe { *wide_w[r].get_unchecked(k) });
+        // A single row is read in order of memory, which the processor foresees by itself.
+        for row in wide_w.iter().filter(|_| R > 1) {
+            prefetch(row.as_ptr().wrapping_add(k).cast::<f32>().wrapping_add(ahead));
+        }
         for t in 0..T {
             // SAFETY: as above.
             let x = unsafe { *wide_x[t].get_unchecked(k) };
@@ -53,7 +63,7 @@ fn tile<S: Simd, const R: usize, const T: usize>(simd: S, w: [&[f32]; R], x: [&[
 }
 
 /// `out[t][column + r] += w[r] . x[t]` for the first `R` rows of `w` and as many rows of `x` as `out` has; `len`
-/// elements of each are used.
+/// elements of each are used. Returns `R`.
 #[inline(always)]
 pub(super) fn rows_by_tokens<S: Simd, const R: usize>(
     simd: S,
@@ -62,7 +72,9 @@ pub(super) fn rows_by_tokens<S: Simd, const R: usize>(
     len: usize,
     out: &mut [&mut [f32]],
     column: usize,
-) {
+) -> usize {
+    // The rows that come next.
+    let ahead = R * w.stride;
     let w: [&[f32]; R] = std::array::from_fn(|r| &w.row(r)[..len]);
     let most = if S::REGISTER_COUNT >= 32 { TOKENS } else { TOKENS_FEW_REGISTERS };
     let mut t = 0;
@@ -72,15 +84,16 @@ pub(super) fn rows_by_tokens<S: Simd, const R: usize>(
         let count = left.div_ceil(left.div_ceil(most));
         let (x, out) = (View { data: x.row(t), ..x }, &mut out[t..t + count]);
         match count {
-            1 => tokens::<S, R, 1>(simd, w, x, out, column),
-            2 => tokens::<S, R, 2>(simd, w, x, out, column),
-            3 => tokens::<S, R, 3>(simd, w, x, out, column),
-            4 => tokens::<S, R, 4>(simd, w, x, out, column),
-            5 => tokens::<S, R, 5>(simd, w, x, out, column),
-            _ => tokens::<S, R, 6>(simd, w, x, out, column),
+            1 => tokens::<S, R, 1>(simd, w, x, ahead, out, column),
+            2 => tokens::<S, R, 2>(simd, w, x, ahead, out, column),
+            3 => tokens::<S, R, 3>(simd, w, x, ahead, out, column),
+            4 => tokens::<S, R, 4>(simd, w, x, ahead, out, column),
+            5 => tokens::<S, R, 5>(simd, w, x, ahead, out, column),
+            _ => tokens::<S, R, 6>(simd, w, x, ahead, out, column),
         }
         t += count;
     }
+    R
 }
 
 #[inline(always)]
@@ -88,13 +101,26 @@ fn tokens<S: Simd, const R: usize, const T: usize>(
     simd: S,
     w: [&[f32]; R],
     x: View<'_>,
+    ahead: usize,
     out: &mut [&mut [f32]],
     column: usize,
 ) {
     let x = std::array::from_fn(|t| &x.row(t)[..w[0].len()]);
     let mut sums: [[f32; R]; T] = std::array::from_fn(|t| std::array::from_fn(|r| out[t][column + r]));
-    tile(simd, w, x, &mut sums);
+    tile(simd, w, x, ahead, &mut sums);
     for t in 0..T {
         out[t][column..column + R].copy_from_slice(&sums[t]);
     }
+}
+
+/// Asks for the cache line at `at` to be brought in. The address need not be valid.
+#[inline(always)]
+fn prefetch(at: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which accesses nothing and faults on no address; SSE is part of every x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }

@@ -26,8 +26,6 @@ const BLOCK: usize = 768;
 const TOKENS: usize = 64;
 /// Bytes of activations that stay in the second-level cache beside the weight that streams through.
 const CACHED: usize = 256 << 10;
-/// Tokens from which on a weight in f32 is copied like one that must be widened, to lie aligned and close together.
-const COPIED: usize = 12;
 
 /// A projection's operands and what happens to its result.
 pub(super) struct Linear<'a, E> {
@@ -105,19 +103,21 @@ impl<E: Element> WithSimd for Job<'_, '_, E> {
         // With few tokens each row of the weight is read from end to end; with many, only as much of `K` at a time as
         // keeps their activations in cache.
         let slab = if size_of_val(x) <= CACHED { inner.max(1) } else { BLOCK };
+        // With very few tokens time goes into reading the weight, which is fastest in order of memory.
+        let group = if out.len() == 1 || (out.len() <= 4 && inner <= BLOCK) { 1 } else { ROWS };
         // A line more than needed, to begin at a multiple of a vector.
         widened.resize(ROWS * BLOCK + 16, 0.0);
         let skip = widened.as_ptr().align_offset(64).min(16);
         let widened = &mut widened[skip..];
         for start in (0..inner).step_by(slab) {
-            for c in (0..cols).step_by(ROWS) {
-                let rows = ROWS.min(cols - c);
+            for c in (0..cols).step_by(group) {
+                let rows = group.min(cols - c);
                 for k in (start..inner.min(start + slab)).step_by(BLOCK) {
                     let len = BLOCK.min(inner.min(start + slab) - k);
                     let weight = &linear.weight[(column + c) * inner + k..];
                     let w = match E::as_f32(weight) {
-                        Some(data) if out.len() < COPIED => View { data, stride: inner },
-                        _ => {
+                        Some(data) => View { data, stride: inner },
+                        None => {
                             for r in 0..rows {
                                 E::widen(&weight[r * inner..][..len], &mut widened[r * BLOCK..][..len]);
                             }
@@ -125,13 +125,13 @@ impl<E: Element> WithSimd for Job<'_, '_, E> {
                         }
                     };
                     let x = View { data: &x[k..], stride: inner };
-                    if rows == ROWS {
-                        rows_by_tokens::<S, ROWS>(simd, w, x, len, &mut out, c);
-                    } else {
-                        for r in 0..rows {
-                            let w = View { data: w.row(r), ..w };
-                            rows_by_tokens::<S, 1>(simd, w, x, len, &mut out, c + r);
-                        }
+                    let mut r = 0;
+                    while r < rows {
+                        let w = View { data: w.row(r), ..w };
+                        r += match rows - r {
+                            ROWS => rows_by_tokens::<S, ROWS>(simd, w, x, len, &mut out, c + r),
+                            _ => rows_by_tokens::<S, 1>(simd, w, x, len, &mut out, c + r),
+                        };
                     }
                 }
             }
