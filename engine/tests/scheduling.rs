@@ -50,7 +50,8 @@ fn params() -> impl Strategy<Value = SamplingParams> {
         beam: Some(Beam { width, length_penalty: 1.0, early_stopping }),
         ..Default::default()
     });
-    prop_oneof![greedy, sampled, beams]
+    let logprobs = prop::option::weighted(0.3, 0..20usize);
+    (prop_oneof![greedy, sampled, beams], logprobs).prop_map(|(params, logprobs)| SamplingParams { logprobs, ..params })
 }
 
 fn request() -> impl Strategy<Value = Request> {
