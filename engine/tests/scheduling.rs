@@ -127,9 +127,13 @@ proptest! {
                     cancelled.insert(i);
                 }
             }
+            let seqs = |e: &Engine| e.scheduler().running().iter().map(|g| g.running.len()).sum::<usize>();
+            let (decoding, computed) = (seqs(&engine), engine.stats().computed_tokens);
             for done in engine.step().unwrap().finished {
                 outputs.insert(ids[&done.id], done.outputs);
             }
+            prop_assert!(engine.stats().computed_tokens - computed <= decoding.max(setup.max_batch_tokens));
+            prop_assert!(seqs(&engine) <= setup.max_num_seqs);
             prop_assert_eq!(engine.scheduler().check_integrity(), Ok(()));
             if step > 60 && !engine.has_work() {
                 break;
