@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use engine::llm::{Event, Llm};
 use engine::load::ModelFiles;
 
@@ -21,7 +21,11 @@ pub fn run(args: &Args) -> Result<()> {
         eprintln!("{}", report::loaded(&files, &llm, start.elapsed()));
     }
     // All are queued before anything is printed, so that a bad prompt among many is found at once.
-    let ids = prompts.iter().map(|p| llm.add(p, params.clone())).collect::<Result<Vec<_>, _>>()?;
+    let mut ids = Vec::with_capacity(prompts.len());
+    for (i, prompt) in prompts.iter().enumerate() {
+        let added = llm.add(prompt, params.clone());
+        ids.push(if prompts.len() == 1 { added? } else { added.with_context(|| format!("prompt {}", i + 1))? });
+    }
 
     let mut printer = Printer::new(args, &params, ids);
     let mut completions = Vec::new();

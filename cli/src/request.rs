@@ -65,6 +65,11 @@ pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingPara
     };
     options.apply(defaults, &mut params);
     params.validate()?;
+    let filters = params.top_k != 0 || params.top_p != 1.0 || params.min_p != 0.0;
+    if filters && params.temperature == 0.0 && args.temperature.is_none() {
+        // Whoever names one of these means to sample, and would get the greedy text unawares.
+        bail!("top-k, top-p and min-p need temperature, since this model's default is greedy");
+    }
     Ok(params)
 }
 

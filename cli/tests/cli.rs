@@ -220,6 +220,7 @@ fn bad_options_are_refused_in_one_sentence() {
     refused(&with(&["--top-p", "0"]), "top-p");
     refused(&with(&["--top-p", "1.5"]), "top-p");
     refused(&with(&["--min-p", "2"]), "min-p");
+    refused(&with(&["--top-k", "5"]), "need temperature");
     refused(&with(&["--repetition-penalty", "0"]), "repetition-penalty");
     refused(&with(&["--n", "0"]), "n must be at least 1");
     refused(&with(&["--n", "3", "--best-of", "2"]), "best-of");
@@ -234,6 +235,7 @@ fn bad_options_are_refused_in_one_sentence() {
     refused(&with(&["--dtype", "f8"]), "f8");
     refused(&with(&["--block-size", "0"]), "block-size");
     refused(&with(&["--threads", "0"]), "threads");
+    refused(&with(&["--threads", "100000"]), "threads");
     refused(&with(&["--max-num-seqs", "0"]), "max-num-seqs");
     refused(&with(&["--max-batch-tokens", "0"]), "max-batch-tokens");
     refused(&with(&["--kv-memory", "1KB"]), "takes 147456 bytes");
@@ -245,6 +247,7 @@ fn bad_options_are_refused_in_one_sentence() {
 fn bad_prompts_are_refused_in_one_sentence() {
     refused(&["--prompt-ids", "5,9999"], "9999 is outside the vocabulary");
     refused(&["--prompt-ids", "5,x"], "not a token id");
+    refused(&["--prompt", "a", "--prompt-ids", "9999"], "prompt 2: invalid request: prompt id 9999");
     let long = vec!["5"; 512].join(",");
     refused(&["--prompt-ids", &long], "512 positions");
     refused(&["--prompt-ids", &long[..399], "--kv-memory", "300KB"], "KV cache holds 32");

@@ -52,6 +52,11 @@ impl Detokenizer {
         Ok(String::new())
     }
 
+    /// Whether there are tokens whose text did not come out yet.
+    pub fn holds_back(&self) -> bool {
+        self.tokens.len() > self.context
+    }
+
     /// Returns what was held back. The output is over; another begins with [`Detokenizer::new`].
     pub fn finish(&mut self, tokenizer: &Tokenizer) -> Result<String> {
         let text = tokenizer.decode(&self.tokens, true)?;
@@ -108,6 +113,11 @@ impl StopMatcher {
     /// A matcher for `stops`; empty strings are ignored.
     pub fn new(stops: Vec<String>) -> Self {
         StopMatcher { stops, held: String::new() }
+    }
+
+    /// Whether there is nothing to be found.
+    pub fn is_empty(&self) -> bool {
+        self.stops.is_empty()
     }
 
     /// Adds a piece of text. After a stop string was found, nothing more is to be added.

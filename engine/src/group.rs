@@ -90,10 +90,9 @@ impl SequenceGroup {
     /// The rows to sample when all sequences are computed to their end, with the sequence each belongs to. After the
     /// prompt one sequence stands for all outputs, and is sampled once for each.
     pub fn sample_rows(&self) -> Vec<(usize, SampleRow<'_>)> {
-        let top = match &self.params.beam {
-            Some(beam) => beam.num_candidates(self.eos.len()),
-            None => self.params.logprobs.unwrap_or(0),
-        };
+        // What is reported and what a beam search chooses from are both the likeliest tokens.
+        let candidates = self.params.beam.map_or(0, |beam| beam.num_candidates(self.eos.len()));
+        let top = candidates.max(self.params.logprobs.unwrap_or(0));
         let row = |seq: usize, seed: u64| {
             let s = &self.running[seq];
             (seq, SampleRow { params: &self.params, seed, prompt: s.prompt(), output: s.output(), top })
@@ -195,7 +194,8 @@ impl SequenceGroup {
         let parents = std::mem::take(&mut self.running);
         let extend = |c: &Candidate| {
             let mut seq = parents[c.parent].clone();
-            seq.push(c.token, c.logprob, &sampled[c.parent].top[..self.params.logprobs.unwrap_or(0)]);
+            let top = &sampled[c.parent].top;
+            seq.push(c.token, c.logprob, &top[..top.len().min(self.params.logprobs.unwrap_or(0))]);
             seq
         };
         if beam.takes_more(self.finished.len()) {

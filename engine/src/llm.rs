@@ -68,6 +68,7 @@ impl Default for Options {
 
 const DEFAULT_KV_MEMORY: usize = 4 << 30;
 const MAX_BLOCK_SIZE: usize = 1024;
+const MAX_THREADS: usize = 1024;
 
 /// What is to be continued.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,7 +168,15 @@ impl Text {
     /// Takes a token in and returns the text that it settles. Nothing follows a stop string.
     fn push(&mut self, tokenizer: &Tokenizer, token: u32) -> Result<String> {
         let piece = self.detokenizer.push(tokenizer, token)?;
-        Ok(self.screen(&piece))
+        let mut text = self.screen(&piece);
+        if self.detokenizer.holds_back() && !self.stopped && !self.stops.is_empty() {
+            // With a stop string in what is held back the output ends here, and so no more can change it.
+            let rest = self.detokenizer.clone().finish(tokenizer)?;
+            if self.stops.clone().push(&rest).stop.is_some() {
+                text.push_str(&self.screen(&rest));
+            }
+        }
+        Ok(text)
     }
 
     /// All of the text, with what was held back in case more would come.
@@ -364,6 +373,7 @@ fn num_blocks(options: &Options, layout: &KvLayout, max_len: usize) -> Result<us
     check((1..=MAX_BLOCK_SIZE).contains(&options.block_size), "block-size must be between 1 and 1024")?;
     check(options.max_num_seqs >= 1, "max-num-seqs must be at least 1")?;
     check(options.max_batch_tokens >= 1, "max-batch-tokens must be at least 1")?;
+    check(options.threads.is_none_or(|n| n <= MAX_THREADS), "threads must be at most 1024")?;
     let block = layout.block_bytes();
     let usable = blocks_for(max_len, options.block_size).saturating_mul(options.max_num_seqs);
     let num_blocks = match options.kv_memory {

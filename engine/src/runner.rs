@@ -3,7 +3,6 @@
 use crate::backend::{Backend, Batch, BlockCopy};
 use crate::error::Result;
 use crate::model::Model;
-
 use crate::sampling::{SampleRow, Sampled};
 
 /// What executes a step. The engine plans it and knows no tensors; the runner computes and knows no requests.
@@ -12,6 +11,7 @@ pub trait Runner: Send {
     /// `batch.logit_rows` one to one.
     fn run(&mut self, batch: Batch, copies: &[BlockCopy], rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>>;
 }
+
 /// A model on a backend with its KV cache.
 pub struct ModelRunner<B: Backend> {
     backend: B,

@@ -281,3 +281,17 @@ fn blocks_to_restore(group: &SequenceGroup, block_size: usize) -> usize {
     };
     (0..seqs.len()).map(own).sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sequence_shares_with_the_one_it_agrees_with_longest() {
+        let pool = BlockPool::new(1, 2);
+        let seqs = [[1, 2, 9, 9, 9], [1, 2, 3, 4, 9], [1, 2, 3, 4, 5]].map(|t| Sequence::new(t.to_vec(), &pool, false));
+        assert_eq!(longest_prefix(&seqs, 2, 2), Some((1, 4)));
+        assert_eq!(longest_prefix(&seqs, 1, 2), Some((0, 2)));
+        assert_eq!(longest_prefix(&seqs, 0, 2), None);
+    }
+}

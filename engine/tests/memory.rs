@@ -169,3 +169,29 @@ fn a_cancelled_request_gives_its_blocks_back() {
     let done = finish(&mut engine);
     assert!(done[0].outputs.iter().all(|o| o.finish_reason == FinishReason::Abort && o.tokens.len() == 2));
 }
+
+#[test]
+fn a_watermark_stays_free_when_a_request_is_admitted() {
+    // A hundred blocks, one of which is the watermark; the first request holds 60.
+    for (blocks, admitted) in [(39, 2), (40, 1)] {
+        let mut engine = engine(100);
+        engine.add(prompt(950), sampled(1, 8)).unwrap();
+        engine.add(prompt(blocks * BLOCK), sampled(1, 8)).unwrap();
+        engine.step().unwrap();
+        engine.step().unwrap();
+        assert_eq!(engine.scheduler().running().len(), admitted, "{blocks} blocks");
+        assert_eq!(finish(&mut engine).len(), 2);
+    }
+}
+
+#[test]
+fn a_preempted_request_comes_back_as_soon_as_what_it_does_not_share_fits() {
+    let mut engine = engine(32);
+    engine.add(prompt(160), sampled(1, 30)).unwrap();
+    engine.add(prompt(16), sampled(1, 120)).unwrap();
+    // Without sharing its four outputs would take more than all blocks.
+    engine.add(prompt(160), sampled(4, 40)).unwrap();
+    let order: Vec<u64> = finish(&mut engine).iter().map(|done| done.id).collect();
+    assert!(engine.stats().preemptions > 0);
+    assert_eq!(order, [0, 2, 1]);
+}

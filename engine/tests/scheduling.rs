@@ -50,7 +50,8 @@ fn params() -> impl Strategy<Value = SamplingParams> {
         beam: Some(Beam { width, length_penalty: 1.0, early_stopping }),
         ..Default::default()
     });
-    prop_oneof![greedy, sampled, beams]
+    let logprobs = prop::option::weighted(0.3, 0..20usize);
+    (prop_oneof![greedy, sampled, beams], logprobs).prop_map(|(params, logprobs)| SamplingParams { logprobs, ..params })
 }
 
 fn request() -> impl Strategy<Value = Request> {
@@ -126,9 +127,13 @@ proptest! {
                     cancelled.insert(i);
                 }
             }
+            let seqs = |e: &Engine| e.scheduler().running().iter().map(|g| g.running.len()).sum::<usize>();
+            let (decoding, computed) = (seqs(&engine), engine.stats().computed_tokens);
             for done in engine.step().unwrap().finished {
                 outputs.insert(ids[&done.id], done.outputs);
             }
+            prop_assert!(engine.stats().computed_tokens - computed <= decoding.max(setup.max_batch_tokens));
+            prop_assert!(seqs(&engine) <= setup.max_num_seqs);
             prop_assert_eq!(engine.scheduler().check_integrity(), Ok(()));
             if step > 60 && !engine.has_work() {
                 break;

@@ -5,6 +5,7 @@
 use engine::llm::{Completion, Llm, Options, Prompt};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::sequence::FinishReason;
 use engine::tensor::DType;
 use tests::{BeamSearch, Golden, MODELS, golden, golden_dir};
 
@@ -187,6 +188,20 @@ fn assert_drift(model: &str, golden: &Golden, options: &Options, equal: usize, m
             let drift = (got.logprob - p.greedy.top5[step].logprobs[0]).abs();
             assert!(drift <= most, "{at}, step {step}: drift {drift} is above {most}");
         }
+    }
+}
+
+#[test]
+fn a_stop_string_among_byte_tokens_ends_the_output_at_once() {
+    let prompt = &golden("llama2").prompts[0];
+    let mut llm = load("llama2", &Options::default(), None);
+    for max_tokens in [40, 1] {
+        // The text begins with the bytes 0x65, which is "e", and 0x83, which is no character.
+        let params = SamplingParams { max_tokens, stop: vec!["e".into()], ..greedy(true) };
+        let done = llm.generate(&[Prompt::Tokens(prompt.ids.clone())], &params).unwrap();
+        let output = &done[0].outputs[0];
+        assert_eq!((output.tokens.as_slice(), output.text.as_str()), (&prompt.greedy.ids[..1], ""));
+        assert_eq!(output.finish_reason, FinishReason::Stop);
     }
 }
 

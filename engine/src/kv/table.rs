@@ -69,7 +69,6 @@ impl BlockTable {
         if let Some(last) = self.writable_block(tokens).filter(|b| b.is_shared()) {
             let copy = self.pool.allocate().ok_or(OutOfBlocks)?;
             copies.push(BlockCopy { src: last.id(), dst: copy.id() });
-            copy.fill(self.len % size);
             self.blocks.pop();
             self.blocks.push(copy);
         }

@@ -101,6 +101,11 @@ mod tests {
     }
 
     #[test]
+    fn enough_is_proposed_that_every_end_may_be_among_it() {
+        assert_eq!([0, 1, 3].map(|num_eos| beam(EarlyStopping::No).num_candidates(num_eos)), [4, 4, 8]);
+    }
+
+    #[test]
     fn the_last_step_finishes_the_best() {
         let all = vec![candidate(0, 3, -1.0), candidate(1, 9, -2.0), candidate(0, 4, -3.0)];
         let step = beam(EarlyStopping::No).advance(all, &[9], 4, true);
@@ -115,6 +120,9 @@ mod tests {
         assert!(beam(EarlyStopping::No).is_done(-1.9, -4.0, 2, 20));
         // A sum of -4 could still become a mean of -0.2 over 20 tokens.
         assert!(!beam(EarlyStopping::Never).is_done(-1.9, -4.0, 2, 20));
+        // With a negative penalty the sum of -4 is worth most as it is: -8.
+        let shorter = Beam { length_penalty: -1.0, ..beam(EarlyStopping::Never) };
+        assert!(shorter.is_done(-7.9, -4.0, 2, 20) && !shorter.is_done(-8.1, -4.0, 2, 20));
         assert!(!beam(EarlyStopping::Yes).takes_more(2));
         assert!(beam(EarlyStopping::No).takes_more(2));
     }

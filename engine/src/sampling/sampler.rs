@@ -55,8 +55,10 @@ fn choose(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> u32 {
     if p.temperature == 0.0 {
         return argmax(scratch);
     }
+    // Relative to the greatest, so that a temperature near 0 makes the others impossible but overflows nothing.
+    let greatest = scratch[argmax(scratch) as usize];
     for x in scratch.iter_mut() {
-        *x /= p.temperature;
+        *x = (*x - greatest) / p.temperature;
     }
     sample(scratch, row)
 }
@@ -261,6 +263,15 @@ mod tests {
             &frequencies(&logits, &SamplingParams { temperature: 0.5, ..Default::default() }),
             &[1.0 / 30.0, 4.0 / 30.0, 25.0 / 30.0, 0.0],
         );
+    }
+
+    #[test]
+    fn a_temperature_near_zero_is_nearly_greedy() {
+        let logits = [5.0, 9.0, 8.0, f32::NEG_INFINITY];
+        for temperature in [1e-3, 1e-40] {
+            let params = SamplingParams { temperature, ..Default::default() };
+            assert_eq!(sample_row(&logits, &row(&params, 3), &mut Vec::new()).token, 1);
+        }
     }
 
     #[test]

@@ -68,7 +68,8 @@ impl Runner for Oracle {
     }
 }
 
-fn logits(context: &[u32]) -> Vec<f32> {
+/// What follows `context`.
+pub fn logits(context: &[u32]) -> Vec<f32> {
     let hash = |t: u32| {
         let mut h = DefaultHasher::new();
         (context, t).hash(&mut h);
