@@ -42,6 +42,9 @@ pub fn run(args: &Args) -> Result<()> {
             }
         }
     }
+    if let Some(note) = report::exhausted(&llm) {
+        eprintln!("{note}");
+    }
     if args.stats {
         eprint!("{}", report::stats(&llm, &completions, begun.elapsed()));
     }

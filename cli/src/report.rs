@@ -35,19 +35,28 @@ pub fn loaded(files: &ModelFiles, llm: &Llm, time: Duration) -> String {
     )
 }
 
+/// A note on requests that the KV cache was too small for, if there were any.
+pub fn exhausted(llm: &Llm) -> Option<String> {
+    let (n, e) = (llm.stats().exhausted, llm.engine().config());
+    let tokens = e.num_blocks * e.block_size;
+    (n > 0).then(|| {
+        format!("note: {n} requests ended early, since the KV cache holds {tokens} tokens in all (--kv-memory)")
+    })
+}
+
 /// Times, rates and memory of a run that took `time`.
 pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
     let s = llm.stats();
     let seconds = time.as_secs_f64();
     let prompt: usize = completions.iter().map(|c| c.prompt_tokens.len()).sum();
-    let generated: usize = completions.iter().flat_map(|c| &c.outputs).map(|o| o.tokens.len()).sum();
+    let returned: usize = completions.iter().flat_map(|c| &c.outputs).map(|o| o.tokens.len()).sum();
     let first = percentiles(completions.iter().map(|c| c.time_to_first_token.as_secs_f64()));
     let each = percentiles(completions.iter().filter_map(|c| {
         let longest = c.outputs.iter().map(|o| o.tokens.len()).max()?;
         (longest > 1).then(|| (c.time - c.time_to_first_token).as_secs_f64() / (longest - 1) as f64)
     }));
     format!(
-        "requests              {} ({prompt} prompt tokens, {generated} generated)\n\
+        "requests              {} ({prompt} prompt tokens, {} generated, {returned} of them returned)\n\
          time                  {seconds:.3} s, {:.1} tokens/s generated\n\
          time to first token   {first}\n\
          time per token after  {each}\n\
@@ -55,7 +64,8 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
          KV blocks             {} of {} at the peak ({} copied on write, sharing saved {:.1} %)\n\
          KV utilisation        {:.1} % of the slots in allocated blocks held tokens ({:.1} % at the peak)\n",
         completions.len(),
-        generated as f64 / seconds,
+        s.sampled_tokens,
+        s.sampled_tokens as f64 / seconds,
         s.steps,
         s.computed_tokens,
         s.peak_seqs,

@@ -199,6 +199,14 @@ fn stats_tell_what_happened() {
 }
 
 #[test]
+fn a_text_cut_short_by_memory_says_so() {
+    let output = quire(&["--prompt", "Once upon a time", "--kv-memory", "300KB", "--json"]);
+    let line: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(line["outputs"][0]["finish_reason"], "length");
+    assert!(String::from_utf8(output.stderr).unwrap().contains("KV cache holds 32 tokens"));
+}
+
+#[test]
 fn the_model_is_found_from_any_directory() {
     let elsewhere = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));

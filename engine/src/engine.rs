@@ -185,6 +185,7 @@ impl Engine {
             rest = others;
         }
         if let Some(id) = step.exhausted {
+            self.stats.exhausted += 1;
             self.scheduler.end(id, |group| group.stop_all(FinishReason::Length));
         }
         let finished = self.scheduler.take_finished().into_iter().map(|g| Finished {

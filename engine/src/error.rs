@@ -43,6 +43,9 @@ pub enum Error {
     /// There is not enough memory for what was asked.
     #[error("not enough memory: {0}")]
     Memory(String),
+    /// The model computed something that is no number, so that no token can be chosen.
+    #[error("the model computed logits that are not numbers: its weights are damaged, or too large for their type")]
+    NotANumber,
     /// A model could not be found on, or fetched from, the hub.
     #[error("{0}")]
     Hub(String),

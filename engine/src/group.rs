@@ -69,7 +69,8 @@ impl SequenceGroup {
 
     /// Sequences that the group has, or will have once its prompt is computed.
     pub fn width(&self) -> usize {
-        if self.at_prompt() { self.params.width() } else { self.running.len() }
+        // Beams that end make room for others, so that a search keeps its width.
+        if self.at_prompt() || self.params.beam.is_some() { self.params.width() } else { self.running.len() }
     }
 
     /// Whether no token has been generated yet.
@@ -131,7 +132,7 @@ impl SequenceGroup {
         new
     }
 
-    /// Ends one output, as a stop string does. Unknown and finished outputs are left as they are.
+    /// Ends one output that has been reported, as a stop string does. Unknown and finished outputs are left as they are.
     pub fn stop(&mut self, index: usize, reason: FinishReason) {
         if let Some(at) = self.running.iter().position(|s| s.index == index) {
             let seq = self.running.remove(at);
@@ -139,7 +140,7 @@ impl SequenceGroup {
         }
     }
 
-    /// Ends all that still runs.
+    /// Ends all that still runs. Before the first token that is one output, empty.
     pub fn stop_all(&mut self, reason: FinishReason) {
         let beam = self.params.beam;
         for seq in self.running.drain(..) {
@@ -198,15 +199,13 @@ impl SequenceGroup {
             seq.push(c.token, c.logprob, &top[..top.len().min(self.params.logprobs.unwrap_or(0))]);
             seq
         };
-        if beam.takes_more(self.finished.len()) {
-            for f in &step.finished {
-                let ended = self.eos.contains(&f.candidate.token);
-                let reason = if ended { FinishReason::Stop } else { FinishReason::Length };
-                self.finished.push(extend(&f.candidate).finish(reason, Some(f.score)));
-            }
-            self.finished.sort_by(|a, b| b.score.unwrap_or(0.0).total_cmp(&a.score.unwrap_or(0.0)));
-            self.finished.truncate(beam.width);
+        for f in &step.finished {
+            let ended = self.eos.contains(&f.candidate.token);
+            let reason = if ended { FinishReason::Stop } else { FinishReason::Length };
+            self.finished.push(extend(&f.candidate).finish(reason, Some(f.score)));
         }
+        self.finished.sort_by(|a, b| b.score.unwrap_or(0.0).total_cmp(&a.score.unwrap_or(0.0)));
+        self.finished.truncate(beam.width);
         let worst = self.finished.get(beam.width - 1).and_then(|o| o.score);
         let best = step.running.first().map_or(f64::NEG_INFINITY, |c| c.sum);
         if !worst.is_some_and(|worst| beam.is_done(worst, best, length, self.max_output)) {

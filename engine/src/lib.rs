@@ -13,6 +13,8 @@ pub mod kv;
 pub mod llm;
 pub mod load;
 pub mod model;
+pub mod options;
+mod output_text;
 pub mod runner;
 pub mod sampling;
 pub mod scheduler;

@@ -6,69 +6,19 @@ use std::time::{Duration, Instant};
 use crate::backend::cpu::CpuBackend;
 use crate::backend::{Backend, KvLayout};
 use crate::config::{GenerationConfig, ModelConfig};
-use crate::detokenizer::{Detokenizer, StopMatcher};
 use crate::engine::{Engine, EngineConfig, Finished};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::group::RequestId;
-use crate::kv::blocks_for;
 use crate::load::ModelFiles;
 use crate::model;
+pub use crate::options::{Device, Options};
+use crate::output_text::OutputText;
 use crate::runner::ModelRunner;
 use crate::sampling::SamplingParams;
 use crate::sequence::{FinishReason, TokenLogprob};
 use crate::stats::Stats;
 use crate::tensor::DType;
 use crate::tokenizer::Tokenizer;
-
-/// Where a model runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Device {
-    /// The best there is.
-    #[default]
-    Auto,
-    /// The CPU.
-    Cpu,
-}
-
-/// How an engine is set up.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Options {
-    /// Where to run.
-    pub device: Device,
-    /// Type of the weights; `None` keeps them as stored, and `F32` too, since widening as they are used is exact.
-    pub dtype: Option<DType>,
-    /// Type of the KV cache; `None` is f32, the type the CPU computes in, so that 16-bit weights lose nothing more.
-    pub kv_dtype: Option<DType>,
-    /// Tokens in a KV block.
-    pub block_size: usize,
-    /// Bytes for the KV cache; `None` is 4 GiB, or less where the limits below can never use as much.
-    pub kv_memory: Option<usize>,
-    /// Most sequences running at a time.
-    pub max_num_seqs: usize,
-    /// Most tokens in a step.
-    pub max_batch_tokens: usize,
-    /// CPU threads; `None` is one a core.
-    pub threads: Option<usize>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            device: Device::Auto,
-            dtype: None,
-            kv_dtype: None,
-            block_size: 16,
-            kv_memory: None,
-            max_num_seqs: 256,
-            max_batch_tokens: 2048,
-            threads: None,
-        }
-    }
-}
-
-const DEFAULT_KV_MEMORY: usize = 4 << 30;
-const MAX_BLOCK_SIZE: usize = 1024;
-const MAX_THREADS: usize = 1024;
 
 /// What is to be continued.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,56 +98,7 @@ struct Request {
     prompt_tokens: Vec<u32>,
     stop: Vec<String>,
     streams: bool,
-    texts: BTreeMap<usize, Text>,
-}
-
-/// The text of an output as it grows.
-struct Text {
-    detokenizer: Detokenizer,
-    stops: StopMatcher,
-    text: String,
-    stopped: bool,
-}
-
-impl Text {
-    fn new(stops: &[String]) -> Self {
-        let stops = StopMatcher::new(stops.to_vec());
-        Text { detokenizer: Detokenizer::new(), stops, text: String::new(), stopped: false }
-    }
-
-    /// Takes a token in and returns the text that it settles. Nothing follows a stop string.
-    fn push(&mut self, tokenizer: &Tokenizer, token: u32) -> Result<String> {
-        let piece = self.detokenizer.push(tokenizer, token)?;
-        let mut text = self.screen(&piece);
-        if self.detokenizer.holds_back() && !self.stopped && !self.stops.is_empty() {
-            // With a stop string in what is held back the output ends here, and so no more can change it.
-            let rest = self.detokenizer.clone().finish(tokenizer)?;
-            if self.stops.clone().push(&rest).stop.is_some() {
-                text.push_str(&self.screen(&rest));
-            }
-        }
-        Ok(text)
-    }
-
-    /// All of the text, with what was held back in case more would come.
-    fn finish(mut self, tokenizer: &Tokenizer) -> Result<String> {
-        let rest = self.detokenizer.finish(tokenizer)?;
-        self.screen(&rest);
-        if !self.stopped {
-            self.text.push_str(&self.stops.finish());
-        }
-        Ok(self.text)
-    }
-
-    fn screen(&mut self, piece: &str) -> String {
-        if self.stopped {
-            return String::new();
-        }
-        let screened = self.stops.push(piece);
-        self.stopped = screened.stop.is_some();
-        self.text.push_str(&screened.text);
-        screened.text
-    }
+    texts: BTreeMap<usize, OutputText>,
 }
 
 impl Llm {
@@ -215,7 +116,7 @@ impl Llm {
             block_size: options.block_size,
             dtype: options.kv_dtype.unwrap_or(DType::F32),
         };
-        let num_blocks = num_blocks(options, &layout, config.max_positions)?;
+        let num_blocks = options.num_blocks(&layout, config.max_positions)?;
         let engine_config = EngineConfig {
             num_blocks,
             block_size: options.block_size,
@@ -262,7 +163,7 @@ impl Llm {
         let mut events = Vec::new();
         for new in step.tokens {
             let Some(request) = self.requests.get_mut(&new.request) else { continue };
-            let output = request.texts.entry(new.index).or_insert_with(|| Text::new(&request.stop));
+            let output = request.texts.entry(new.index).or_insert_with(|| OutputText::new(&request.stop));
             let text = output.push(&self.tokenizer, new.token)?;
             if output.stopped {
                 self.engine.stop_output(new.request, new.index);
@@ -365,28 +266,4 @@ impl Llm {
             time: now - finished.arrival,
         })
     }
-}
-
-/// Blocks that the memory given to the KV cache holds.
-fn num_blocks(options: &Options, layout: &KvLayout, max_len: usize) -> Result<usize> {
-    let check = |ok: bool, why: &str| if ok { Ok(()) } else { Err(Error::Option(why.into())) };
-    check((1..=MAX_BLOCK_SIZE).contains(&options.block_size), "block-size must be between 1 and 1024")?;
-    check(options.max_num_seqs >= 1, "max-num-seqs must be at least 1")?;
-    check(options.max_batch_tokens >= 1, "max-batch-tokens must be at least 1")?;
-    check(options.threads.is_none_or(|n| n <= MAX_THREADS), "threads must be at most 1024")?;
-    let block = layout.block_bytes();
-    let usable = blocks_for(max_len, options.block_size).saturating_mul(options.max_num_seqs);
-    let num_blocks = match options.kv_memory {
-        Some(bytes) => bytes / block,
-        None => (DEFAULT_KV_MEMORY / block).min(usable),
-    };
-    if num_blocks == 0 {
-        let have = options.kv_memory.unwrap_or(DEFAULT_KV_MEMORY);
-        let size = options.block_size;
-        return Err(Error::Memory(format!(
-            "a KV block of {size} tokens takes {block} bytes, but the KV cache gets {have}"
-        )));
-    }
-    // Slots are numbered in 32 bits.
-    Ok(num_blocks.min(u32::MAX as usize / options.block_size))
 }

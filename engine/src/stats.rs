@@ -15,6 +15,8 @@ pub struct Stats {
     pub peak_seqs: usize,
     /// Groups preempted.
     pub preemptions: usize,
+    /// Requests that ended because the pool is too small for them even alone.
+    pub exhausted: usize,
     /// Blocks copied on write.
     pub copied_blocks: usize,
     /// Use of the pool at the step that used most blocks.

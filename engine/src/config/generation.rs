@@ -35,7 +35,7 @@ impl GenerationConfig {
             do_sample: fields.bool("do_sample")?,
             temperature: within(&fields, "temperature", 0.0, f32::MAX)?,
             top_k: fields.usize("top_k")?,
-            top_p: within(&fields, "top_p", 0.0, 1.0)?,
+            top_p: within(&fields, "top_p", f32::MIN_POSITIVE, 1.0)?,
             min_p: within(&fields, "min_p", 0.0, 1.0)?,
             repetition_penalty: within(&fields, "repetition_penalty", f32::MIN_POSITIVE, f32::MAX)?,
             max_new_tokens: fields.usize("max_new_tokens")?,

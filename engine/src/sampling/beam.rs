@@ -18,7 +18,7 @@ pub struct Candidate {
 
 /// A candidate that ended its sequence, with its final score.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Finished {
+pub struct Hypothesis {
     /// The last step of the sequence.
     pub candidate: Candidate,
     /// `sum / length^length_penalty`.
@@ -31,7 +31,7 @@ pub struct Advance {
     /// The beams that run on, best first. Empty when the search is over.
     pub running: Vec<Candidate>,
     /// Candidates that finished in this step, best first. Each is still to be offered to the list of the best.
-    pub finished: Vec<Finished>,
+    pub finished: Vec<Hypothesis>,
 }
 
 impl Beam {
@@ -48,14 +48,9 @@ impl Beam {
         let ends = |c: &Candidate| last || eos.contains(&c.token);
         // Only the best `width` may finish: one below them is no better than what runs on.
         let finished = candidates.iter().take(self.width).filter(|c| ends(c));
-        let finished = finished.map(|c| Finished { candidate: *c, score: self.score(c.sum, length) }).collect();
+        let finished = finished.map(|c| Hypothesis { candidate: *c, score: self.score(c.sum, length) }).collect();
         let running = candidates.into_iter().filter(|c| !ends(c)).take(self.width).collect();
         Advance { running, finished }
-    }
-
-    /// Whether finished sequences are still taken in once `width` of them are there.
-    pub fn takes_more(&self, num_finished: usize) -> bool {
-        num_finished < self.width || self.early_stopping != EarlyStopping::Yes
     }
 
     /// Whether the search is over: `width` sequences are finished, the worst of them with score `worst`, and the best
@@ -96,7 +91,7 @@ mod tests {
             candidate(1, 7, -5.0),
         ];
         let step = beam(EarlyStopping::No).advance(all, &[9], 2, false);
-        assert_eq!(step.finished, [Finished { candidate: candidate(0, 9, -1.0), score: -0.5 }]);
+        assert_eq!(step.finished, [Hypothesis { candidate: candidate(0, 9, -1.0), score: -0.5 }]);
         assert_eq!(step.running.iter().map(|c| c.token).collect::<Vec<_>>(), [5, 6]);
     }
 
@@ -123,7 +118,5 @@ mod tests {
         // With a negative penalty the sum of -4 is worth most as it is: -8.
         let shorter = Beam { length_penalty: -1.0, ..beam(EarlyStopping::Never) };
         assert!(shorter.is_done(-7.9, -4.0, 2, 20) && !shorter.is_done(-8.1, -4.0, 2, 20));
-        assert!(!beam(EarlyStopping::Yes).takes_more(2));
-        assert!(beam(EarlyStopping::No).takes_more(2));
     }
 }

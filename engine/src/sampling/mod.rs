@@ -1,11 +1,12 @@
 //! From logits to tokens.
 
 mod beam;
+mod noise;
 mod options;
 mod params;
 mod sampler;
 
-pub use beam::{Advance, Candidate, Finished};
+pub use beam::{Advance, Candidate, Hypothesis};
 pub use options::SamplingOptions;
 pub use params::{Beam, EarlyStopping, MAX_LOGPROBS, MAX_OUTPUTS, SamplingParams};
 pub use sampler::{SampleRow, Sampled, sample_row};

@@ -5,6 +5,8 @@
 //! depends on nothing else in the batch, on no order of summation, and is the same after a preemption.
 
 use super::SamplingParams;
+use super::noise::{MAX_GUMBEL, Noise};
+use crate::error::{Error, Result};
 
 /// What the sampler must know about the sequence that a row of logits belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -33,12 +35,18 @@ pub struct Sampled {
 }
 
 /// Chooses a token from `logits [vocab]`. `scratch` is overwritten.
-pub fn sample_row(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> Sampled {
+///
+/// # Errors
+/// [`Error::NotANumber`] if a logit is none, or infinitely great.
+pub fn sample_row(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> Result<Sampled> {
     let norm = log_sum_exp(logits);
+    if !norm.is_finite() {
+        return Err(Error::NotANumber);
+    }
     let token = choose(logits, row, scratch);
     let top =
         likeliest(logits, row.top).into_iter().map(|t| (t, (f64::from(logits[t as usize]) - norm) as f32)).collect();
-    Sampled { token, logprob: (f64::from(logits[token as usize]) - norm) as f32, top }
+    Ok(Sampled { token, logprob: (f64::from(logits[token as usize]) - norm) as f32, top })
 }
 
 fn choose(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> u32 {
@@ -143,39 +151,6 @@ fn gumbel_max(scaled: &[f32], tokens: impl Iterator<Item = u32>, best: u32, nois
     winner
 }
 
-/// Above `-ln(-ln(u))` for the greatest `u` that [`Noise`] makes, `1 - 2^-24`.
-const MAX_GUMBEL: f32 = 16.7;
-
-/// Random numbers addressed by (seed, position, token): Philox 4x32-10, the counter-based generator GPUs use.
-struct Noise {
-    key: [u32; 2],
-    position: u64,
-}
-
-impl Noise {
-    fn new(seed: u64, position: u64) -> Self {
-        Noise { key: [seed as u32, (seed >> 32) as u32], position }
-    }
-
-    fn gumbel(&self, token: u32) -> f32 {
-        let bits =
-            philox([token / 4, 0, self.position as u32, (self.position >> 32) as u32], self.key)[token as usize % 4];
-        // 23 bits and a half: strictly between 0 and 1, and exact in f32.
-        let u = ((bits >> 9) as f32 + 0.5) * (1.0 / (1 << 23) as f32);
-        -(-u.ln()).ln()
-    }
-}
-
-fn philox(mut c: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
-    for _ in 0..10 {
-        let a = u64::from(c[0]) * 0xD251_1F53;
-        let b = u64::from(c[2]) * 0xCD9E_8D57;
-        c = [(b >> 32) as u32 ^ c[1] ^ key[0], b as u32, (a >> 32) as u32 ^ c[3] ^ key[1], a as u32];
-        key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
-    }
-    c
-}
-
 /// The index of the greatest element, the first among equals.
 fn argmax(x: &[f32]) -> u32 {
     let mut best = 0;
@@ -221,7 +196,7 @@ mod tests {
     fn frequencies(logits: &[f32], params: &SamplingParams) -> Vec<f32> {
         let mut count = vec![0.0; logits.len()];
         for seed in 0..20_000 {
-            count[sample_row(logits, &row(params, seed), &mut Vec::new()).token as usize] += 1.0 / 20_000.0;
+            count[sample_row(logits, &row(params, seed), &mut Vec::new()).unwrap().token as usize] += 1.0 / 20_000.0;
         }
         count
     }
@@ -232,21 +207,9 @@ mod tests {
     }
 
     #[test]
-    fn philox_matches_the_published_vectors() {
-        assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
-        assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
-    }
-
-    #[test]
-    fn the_noise_stays_below_its_bound() {
-        let u = ((u32::MAX >> 9) as f32 + 0.5) * (1.0 / (1 << 23) as f32);
-        assert!(-(-u.ln()).ln() < MAX_GUMBEL);
-    }
-
-    #[test]
     fn greedy_takes_the_first_of_equals() {
         let params = SamplingParams::default();
-        let s = sample_row(&[1.0, 3.0, 3.0, 2.0], &SampleRow { top: 3, ..row(&params, 0) }, &mut Vec::new());
+        let s = sample_row(&[1.0, 3.0, 3.0, 2.0], &SampleRow { top: 3, ..row(&params, 0) }, &mut Vec::new()).unwrap();
         assert_eq!(s.token, 1);
         assert_eq!(s.top.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!(s.logprob, s.top[0].1);
@@ -270,7 +233,7 @@ mod tests {
         let logits = [5.0, 9.0, 8.0, f32::NEG_INFINITY];
         for temperature in [1e-3, 1e-40] {
             let params = SamplingParams { temperature, ..Default::default() };
-            assert_eq!(sample_row(&logits, &row(&params, 3), &mut Vec::new()).token, 1);
+            assert_eq!(sample_row(&logits, &row(&params, 3), &mut Vec::new()).unwrap().token, 1);
         }
     }
 
@@ -310,7 +273,7 @@ mod tests {
     fn penalties_change_the_choice() {
         let logits = [2.0, 1.9, -1.0];
         let choose = |params: &SamplingParams, prompt: &[u32], output: &[u32]| {
-            sample_row(&logits, &SampleRow { prompt, output, ..row(params, 0) }, &mut Vec::new()).token
+            sample_row(&logits, &SampleRow { prompt, output, ..row(params, 0) }, &mut Vec::new()).unwrap().token
         };
         let repetition = SamplingParams { repetition_penalty: 1.2, ..Default::default() };
         assert_eq!(choose(&repetition, &[0], &[]), 1);
@@ -327,9 +290,18 @@ mod tests {
         let logits: Vec<f32> = (0..100).map(|i| (i % 7) as f32 * 0.1).collect();
         let params = SamplingParams { temperature: 1.0, ..Default::default() };
         let at = |seed, output: &[u32]| {
-            sample_row(&logits, &SampleRow { output, ..row(&params, seed) }, &mut Vec::new()).token
+            sample_row(&logits, &SampleRow { output, ..row(&params, seed) }, &mut Vec::new()).unwrap().token
         };
         assert_eq!(at(7, &[1, 2]), at(7, &[3, 4]));
         assert_ne!((at(7, &[]), at(7, &[1])), (at(8, &[]), at(8, &[1])));
+    }
+
+    #[test]
+    fn logits_that_are_not_numbers_are_refused() {
+        let params = SamplingParams::default();
+        for bad in [f32::NAN, f32::INFINITY] {
+            assert!(sample_row(&[0.0, bad, 1.0], &row(&params, 0), &mut Vec::new()).is_err());
+        }
+        assert!(sample_row(&[0.0, f32::NEG_INFINITY], &row(&params, 0), &mut Vec::new()).is_ok());
     }
 }

@@ -62,7 +62,7 @@ impl Runner for Oracle {
         for (row, at) in rows.iter().zip(&batch.logit_rows) {
             let context = &contexts[&(*at as usize)];
             assert_eq!(*context, [row.prompt, row.output].concat(), "a sequence reads another's tokens");
-            sampled.push(sample_row(&logits(context), row, &mut Vec::new()));
+            sampled.push(sample_row(&logits(context), row, &mut Vec::new())?);
         }
         Ok(sampled)
     }

@@ -1,0 +1,83 @@
+//! How an engine is set up.
+
+use crate::backend::KvLayout;
+use crate::error::{Error, Result};
+use crate::kv::blocks_for;
+use crate::tensor::DType;
+
+/// Where a model runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Device {
+    /// The best there is.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+}
+
+/// How an engine is set up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Where to run.
+    pub device: Device,
+    /// Type of the weights; `None` keeps them as stored, and `F32` too, since widening as they are used is exact.
+    pub dtype: Option<DType>,
+    /// Type of the KV cache; `None` is f32, the type the CPU computes in, so that 16-bit weights lose nothing more.
+    pub kv_dtype: Option<DType>,
+    /// Tokens in a KV block.
+    pub block_size: usize,
+    /// Bytes for the KV cache; `None` is 4 GiB, or less where the limits below can never use as much.
+    pub kv_memory: Option<usize>,
+    /// Most sequences running at a time.
+    pub max_num_seqs: usize,
+    /// Most tokens in a step.
+    pub max_batch_tokens: usize,
+    /// CPU threads; `None` is one a core.
+    pub threads: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            device: Device::Auto,
+            dtype: None,
+            kv_dtype: None,
+            block_size: 16,
+            kv_memory: None,
+            max_num_seqs: 256,
+            max_batch_tokens: 2048,
+            threads: None,
+        }
+    }
+}
+
+const DEFAULT_KV_MEMORY: usize = 4 << 30;
+const MAX_BLOCK_SIZE: usize = 1024;
+const MAX_THREADS: usize = 1024;
+
+impl Options {
+    /// Checks the options, and says how many blocks the memory given to the KV cache holds. `max_len` is the longest
+    /// sequence that the model can have.
+    pub(crate) fn num_blocks(&self, layout: &KvLayout, max_len: usize) -> Result<usize> {
+        let check = |ok: bool, why: &str| if ok { Ok(()) } else { Err(Error::Option(why.into())) };
+        check((1..=MAX_BLOCK_SIZE).contains(&self.block_size), "block-size must be between 1 and 1024")?;
+        check(self.max_num_seqs >= 1, "max-num-seqs must be at least 1")?;
+        check(self.max_batch_tokens >= 1, "max-batch-tokens must be at least 1")?;
+        check(self.threads.is_none_or(|n| n <= MAX_THREADS), "threads must be at most 1024")?;
+        let block = layout.block_bytes();
+        let usable = blocks_for(max_len, self.block_size).saturating_mul(self.max_num_seqs);
+        let num_blocks = match self.kv_memory {
+            Some(bytes) => bytes / block,
+            None => (DEFAULT_KV_MEMORY / block).min(usable),
+        };
+        if num_blocks == 0 {
+            let have = self.kv_memory.unwrap_or(DEFAULT_KV_MEMORY);
+            let size = self.block_size;
+            return Err(Error::Memory(format!(
+                "a KV block of {size} tokens takes {block} bytes, but the KV cache gets {have}"
+            )));
+        }
+        // Slots are numbered in 32 bits.
+        Ok(num_blocks.min(u32::MAX as usize / self.block_size))
+    }
+}
