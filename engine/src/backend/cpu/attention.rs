@@ -25,6 +25,9 @@ const CHUNK: usize = 64;
 /// Rows that a task aims at.
 const ROWS: usize = 48;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// What all tasks of a call share.
 pub(super) struct Job<'a, E> {
     /// `[T, heads * D]`
@@ -122,9 +125,9 @@ impl<E: Element> WithSimd for Run<'_, '_, E> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Run { job, task: Task { place, out }, scratch } = self;
-        let Job { layout: &KvLayout { head_dim, block_size, .. }, group, .. } = *job;
+        let Job { layout: &KvLayout { head_dim, .. }, group, .. } = *job;
         let rows = out.len() * group;
-        let chunk = block_size * (CHUNK / block_size).max(1);
+        let chunk = job.chunk();
         let (dim, stride) = (head_dim.next_multiple_of(LANES), chunk.next_multiple_of(LANES));
 
         job.load_query(place, out.len(), &mut scratch.query);
@@ -178,6 +181,13 @@ impl<E: Element> WithSimd for Run<'_, '_, E> {
 }
 
 impl<E: Element> Job<'_, E> {
+    /// Positions in a chunk: whole blocks.
+    #[inline(always)]
+    fn chunk(&self) -> usize {
+        let size = self.layout.block_size;
+        size * (CHUNK / size).max(1)
+    }
+
     /// The positions that query token `i` of a task sees: the first, and one past the last.
     #[inline(always)]
     fn visible(&self, Place { span, first, .. }: Place, i: usize) -> (usize, usize) {
@@ -206,6 +216,19 @@ impl<E: Element> Job<'_, E> {
         &self.blocks[(block * heads + place.head) * len..][..len]
     }
 
+    /// Asks for a block's keys (its elements `from` 0) or values to be brought nearer, if the sequence has position `at`.
+    ///
+    /// The next block is anywhere in memory, and the processor only foresees what follows within a page. A chunk ahead
+    /// is early enough for a block to arrive from memory.
+    #[inline(always)]
+    fn ask_for(&self, place: Place, at: usize, from: usize) {
+        let KvLayout { head_dim, block_size, .. } = *self.layout;
+        if at < place.span.context {
+            let part = &self.block(place, at)[from..][..head_dim * block_size];
+            part.chunks(LINE / size_of::<E>()).for_each(|line| prefetch(line.as_ptr()));
+        }
+    }
+
     /// Gathers the keys of the blocks that hold `seen`. Lanes of positions outside hold anything; their scores are
     /// never looked at.
     #[inline(always)]
@@ -213,6 +236,7 @@ impl<E: Element> Job<'_, E> {
         let KvLayout { head_dim, block_size, .. } = *self.layout;
         scratch.block.resize(head_dim * block_size, 0.0);
         for at in (seen.start / block_size * block_size..seen.end).step_by(block_size) {
+            self.ask_for(place, at + self.chunk(), 0);
             let keys = &self.block(place, at)[..head_dim * block_size];
             let keys = E::as_f32(keys).unwrap_or_else(|| {
                 E::widen(keys, &mut scratch.block);
@@ -240,6 +264,7 @@ impl<E: Element> Job<'_, E> {
         let mut at = seen.start;
         while at < seen.end {
             let count = (block_size - at % block_size).min(seen.end - at);
+            self.ask_for(place, at + self.chunk(), head_dim * block_size);
             let values = &self.block(place, at)[(block_size + at % block_size) * head_dim..][..count * head_dim];
             let to = &mut to[(at - start) * dim..][..count * dim];
             if dim == head_dim {
@@ -271,4 +296,17 @@ fn fold(scores: &mut [f32], from: usize, to: usize, sums: &mut [f32], (greatest,
     }
     *greatest = now;
     *norm += added;
+}
+
+/// Asks for the cache line at `at` to be brought into the second-level cache: the first is full of the chunk at hand,
+/// and asking for more there made decoding slower.
+#[inline(always)]
+fn prefetch<E>(at: *const E) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which accesses nothing and faults on no address; SSE is part of every x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
