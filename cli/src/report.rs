@@ -62,7 +62,8 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
          time per token after  {each}\n\
          steps                 {} ({} tokens computed, at most {} sequences, {} preemptions)\n\
          KV blocks             {} of {} at the peak ({} copied on write, sharing saved {:.1} %)\n\
-         KV utilisation        {:.1} % of the slots in allocated blocks held tokens ({:.1} % at the peak)\n",
+         KV utilisation        {:.1} % of the slots in allocated blocks held tokens ({:.1} % at the peak)\n\
+         peak memory           {}\n",
         completions.len(),
         s.sampled_tokens,
         s.sampled_tokens as f64 / seconds,
@@ -76,7 +77,15 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
         100.0 * s.sharing_saved(),
         100.0 * s.utilisation(),
         100.0 * s.peak_utilisation(),
+        peak_memory().map_or("-".into(), |bytes| format!("{:.0} MiB, mapped weights included", bytes / MIB)),
     )
+}
+
+/// Most memory the process has held at a time, in bytes, where the system tells (Linux).
+fn peak_memory() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    kib.trim().trim_end_matches("kB").trim().parse::<f64>().ok().map(|kib| kib * 1024.0)
 }
 
 /// Median and 99th percentile of times in seconds, in milliseconds.

@@ -7,7 +7,7 @@ The model has the shape of OPT-125m. Prompts of 64 random tokens, 64 new tokens,
 a JSON line for each batch: the best of the repeats in generated tokens per second (prompt processing included), and the
 peak memory of quire. Needs torch and transformers.
 """
-import argparse, json, os, random, re, resource, subprocess, sys, tempfile, time
+import argparse, json, os, random, re, subprocess, tempfile, time
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -49,12 +49,13 @@ def quire(binary, path, prompts, threads, repeats):
                "--threads", str(threads)]
     for ids in prompts:
         command += ["--prompt-ids", ",".join(map(str, ids))]
-    times = []
+    times, memory = [], 0
     for _ in range(repeats):
         run = subprocess.run(command, capture_output=True, text=True, check=True)
         times.append(float(re.search(r"^time +([0-9.]+) s", run.stderr, re.M)[1]))
+        memory = max(memory, int(re.search(r"^peak memory +([0-9]+) MiB", run.stderr, re.M)[1]))
         assert all(len(json.loads(line)["outputs"][0]["token_ids"]) == NEW for line in run.stdout.splitlines())
-    return min(times), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    return min(times), memory
 
 
 def main():
@@ -78,7 +79,7 @@ def main():
             print(json.dumps({
                 "dtype": a.dtype, "batch": batch, "threads": a.threads, "quire_tokens_per_s": round(batch * NEW / seconds, 1),
                 "transformers_tokens_per_s": round(batch * NEW / baseline, 1), "ratio": round(baseline / seconds, 2),
-                "quire_peak_mib": round(memory), "weights_mib": round(weights), "torch": torch.__version__,
+                "quire_peak_mib": memory, "weights_mib": round(weights), "torch": torch.__version__,
                 "transformers": transformers.__version__}), flush=True)
 
 
