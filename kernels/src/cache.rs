@@ -5,10 +5,10 @@
 //!
 //! | kernel | computes | grid | block |
 //! | --- | --- | --- | --- |
-//! | [`reshape_and_cache`] | `cache[slots[t]] = (key[t], value[t])` for every token t | [`write_grid`] | 256 |
-//! | [`copy_blocks`] | `cache[l][dst] = cache[l][src]` for every pair and layer l | [`block_grid`] | 256 |
-//! | [`swap_blocks_out`] | `staging[i][l] = cache[l][blocks[i]]` | [`block_grid`] | 256 |
-//! | [`swap_blocks_in`] | `cache[l][blocks[i]] = staging[i][l]` | [`block_grid`] | 256 |
+//! | [`reshape_and_cache()`] | `cache[slots[t]] = (key[t], value[t])` for every token t | [`write_grid`] | 256 |
+//! | [`copy_blocks()`] | `cache[l][dst] = cache[l][src]` for every pair and layer l | [`block_grid`] | 256 |
+//! | [`swap_blocks_out()`] | `staging[i][l] = cache[l][blocks[i]]` | [`block_grid`] | 256 |
+//! | [`swap_blocks_in()`] | `cache[l][blocks[i]] = staging[i][l]` | [`block_grid`] | 256 |
 //!
 //! # Floor
 //!
@@ -34,10 +34,10 @@ use crate::ptx::memory::{load_streaming, store_streaming};
 /// Threads per block of all kernels here.
 pub const THREADS: u32 = 256;
 
-/// Tokens that a block of [`reshape_and_cache`] writes; a warp's lanes lie along them first.
+/// Tokens that a block of [`reshape_and_cache()`] writes; a warp's lanes lie along them first.
 pub const WRITE_TOKENS: u32 = 8;
 
-/// Vectors of K, and as many of V, that a block of [`reshape_and_cache`] writes for each of its tokens.
+/// Vectors of K, and as many of V, that a block of [`reshape_and_cache()`] writes for each of its tokens.
 pub const WRITE_VECTORS: u32 = THREADS / WRITE_TOKENS;
 
 /// Vectors that a thread of the copying kernels moves.
@@ -46,12 +46,12 @@ pub const COPY_UNROLL: u32 = 4;
 /// Vectors that a block of the copying kernels moves.
 pub const COPY_VECTORS: u32 = THREADS * COPY_UNROLL;
 
-/// The grid of [`reshape_and_cache`].
+/// The grid of [`reshape_and_cache()`].
 pub const fn write_grid(pages: Pages, tokens: u32) -> (u32, u32, u32) {
     (tokens.div_ceil(WRITE_TOKENS), pages.token_vectors().div_ceil(WRITE_VECTORS), 1)
 }
 
-/// The grid of [`copy_blocks`], [`swap_blocks_out`] and [`swap_blocks_in`]: `count` is the number of pairs or blocks.
+/// The grid of [`copy_blocks()`], [`swap_blocks_out()`] and [`swap_blocks_in()`]: `count` is the number of pairs or blocks.
 pub const fn block_grid(pages: Pages, count: u32, layers: u32) -> (u32, u32, u32) {
     (count, pages.page_vectors().div_ceil(COPY_VECTORS), layers)
 }
@@ -144,7 +144,7 @@ pub unsafe fn swap_blocks_out(
 /// Scatters pages from a staging buffer, `[count][layers][page]`, back into the cache.
 ///
 /// # Safety
-/// As for [`swap_blocks_out`], and no block is there twice.
+/// As for [`swap_blocks_out()`], and no block is there twice.
 #[kernel(max_threads = 256)]
 pub unsafe fn swap_blocks_in(
     cache: *mut Vector,

@@ -7,6 +7,7 @@
 //! | file | kernels |
 //! | --- | --- |
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
+//! | [`vocabulary`] | one for each function of `ptx` and `cuda_std`: for tests, and in no binary |
 //! | [`ptx`] | no kernels: instructions that have no name in Rust |
 #![no_std]
 #![cfg_attr(
@@ -18,8 +19,10 @@
 pub mod cache;
 pub mod layout;
 pub mod ptx;
+#[cfg(any(feature = "vocabulary", not(target_arch = "nvptx64")))]
+pub mod vocabulary;
 
 #[cfg(not(target_arch = "nvptx64"))]
 mod registry;
 #[cfg(not(target_arch = "nvptx64"))]
-pub use registry::KERNELS;
+pub use registry::{KERNELS, VOCABULARY};

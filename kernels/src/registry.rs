@@ -11,3 +11,6 @@ pub const KERNELS: &[Descriptor] = &[
     cache::swap_blocks_out::DESCRIPTOR,
     cache::swap_blocks_in::DESCRIPTOR,
 ];
+
+/// Every kernel that the feature `vocabulary` adds to them.
+pub const VOCABULARY: &[Descriptor] = crate::vocabulary::KERNELS;

@@ -1,11 +1,21 @@
 //! The PTX in `prebuilt/` against what the crate declares. Needs no compiler for kernels, and no GPU.
 
+#![allow(clippy::unwrap_used)]
+
 use cuda_builder::ptx::{Entry, entries};
 use cuda_builder::{Arch, CudaBuilder, Origin, Source};
-use kernels::KERNELS;
+use cuda_std::launch::Descriptor;
+use kernels::{KERNELS, VOCABULARY};
 
 fn prebuilt(arch: Arch) -> String {
-    let builder = CudaBuilder::new(env!("CARGO_MANIFEST_DIR")).arch(arch);
+    get(CudaBuilder::new(env!("CARGO_MANIFEST_DIR")).arch(arch))
+}
+
+fn vocabulary(arch: Arch) -> String {
+    get(CudaBuilder::new(env!("CARGO_MANIFEST_DIR")).arch(arch).feature("vocabulary"))
+}
+
+fn get(builder: CudaBuilder) -> String {
     // Where sources have changed the message says so; `cargo run -p quire-cuda-builder` makes the PTX anew.
     let path = builder.prebuilt_path();
     let built = builder.source(Source::Prebuilt).build().unwrap_or_else(|error| panic!("{error}"));
@@ -14,7 +24,7 @@ fn prebuilt(arch: Arch) -> String {
 }
 
 /// The entry that a descriptor promises.
-fn promised(kernel: &cuda_std::launch::Descriptor) -> Entry {
+fn promised(kernel: &Descriptor) -> Entry {
     let ty = |ty: &str, size: usize| match ty {
         "f32" | "f64" => format!("f{}", size * 8),
         _ => format!("u{}", size * 8),
@@ -34,14 +44,19 @@ fn by_size(mut entry: Entry) -> Entry {
     entry
 }
 
+fn assert_entries<'a>(ptx: &str, kernels: impl Iterator<Item = &'a Descriptor>) {
+    let mut expected: Vec<_> = kernels.map(promised).map(by_size).collect();
+    expected.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut found: Vec<_> = entries(ptx).unwrap().into_iter().map(by_size).collect();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    assert_eq!(found, expected);
+}
+
 #[test]
 fn the_entries_are_those_that_the_crate_declares() {
-    let mut expected: Vec<_> = KERNELS.iter().map(promised).map(by_size).collect();
-    expected.sort_by(|a, b| a.name.cmp(&b.name));
     for arch in Arch::ALL {
-        let mut found: Vec<_> = entries(&prebuilt(arch)).unwrap().into_iter().map(by_size).collect();
-        found.sort_by(|a, b| a.name.cmp(&b.name));
-        assert_eq!(found, expected, "{arch}");
+        assert_entries(&prebuilt(arch), KERNELS.iter());
+        assert_entries(&vocabulary(arch), KERNELS.iter().chain(VOCABULARY));
     }
 }
 

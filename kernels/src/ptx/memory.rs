@@ -60,8 +60,6 @@ loads! {
     load_streaming = "ld.global.cs.v4.b32", "Loads what is read once: first to be evicted.";
     load_l2 = "ld.global.cg.v4.b32", "Loads through L2 only: what other blocks wrote in this launch.";
     load_constant = "ld.global.nc.v4.b32", "Loads what nobody writes during the launch.";
-    load_constant_streaming = "ld.global.nc.L1::no_allocate.v4.b32",
-        "Loads what nobody writes during the launch, and this multiprocessor reads once: it takes no room in L1. PTX 7.4.";
 }
 
 stores! {
