@@ -1,3 +1,28 @@
 //! The device side of Quire: kernels written in Rust, and what host and device must agree on.
 //!
-//! Nothing runs on a GPU yet. The crate exists so that the workspace has its final shape.
+//! The crate is compiled twice: for the GPU, where the functions marked `#[kernel]` become the entries of the PTX that
+//! the engine embeds; and for the host, where they type-check, and leave behind the descriptors and argument types
+//! that launches are made from. [`layout`] and the launch shapes beside each kernel are used by both.
+//!
+//! | file | kernels |
+//! | --- | --- |
+//! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
+//! | [`vocabulary`] | one for each function of `ptx` and `cuda_std`: for tests, and in no binary |
+//! | [`ptx`] | no kernels: instructions that have no name in Rust |
+#![no_std]
+#![cfg_attr(
+    target_arch = "nvptx64",
+    feature(abi_ptx, asm_experimental_arch, link_llvm_intrinsics, abi_unadjusted),
+    allow(internal_features, improper_ctypes)
+)]
+
+pub mod cache;
+pub mod layout;
+pub mod ptx;
+#[cfg(any(feature = "vocabulary", not(target_arch = "nvptx64")))]
+pub mod vocabulary;
+
+#[cfg(not(target_arch = "nvptx64"))]
+mod registry;
+#[cfg(not(target_arch = "nvptx64"))]
+pub use registry::{KERNELS, VOCABULARY};

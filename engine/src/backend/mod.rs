@@ -5,6 +5,7 @@
 //! number of new tokens of each, and attention reads keys and values through the block tables.
 
 pub mod cpu;
+pub mod cuda;
 
 pub use crate::config::Activation;
 use crate::error::Result;

@@ -1,0 +1,60 @@
+//! What kernels are written with.
+//!
+//! Names and paths are those of Rust-CUDA's `cuda_std` where it has them (`kernel`, `thread`, `warp`, `shared_array!`,
+//! `shared::dynamic_shared_mem`), so that a kernel reads as one of theirs; the implementation is Quire's own, over
+//! rustc's `nvptx64-nvidia-cuda` target, and the two have no code in common.
+//!
+//! The crate compiles for the host as well, so that editors and clippy see kernels as they see any code: everything
+//! type-checks there, and panics with "device only" when called. What the host does use is [`launch`]: the descriptor
+//! and argument types of each kernel.
+//!
+//! # Collectives
+//!
+//! An instruction that the threads of a warp or block execute together (a shuffle, a vote, a barrier) must not be
+//! moved into or out of a branch by the compiler. LLVM knows this of its own intrinsics, which are marked
+//! *convergent*; it knows it of no inline assembly. Hence the rule here: a collective is an intrinsic, never `pure`
+//! assembly. MIR's jump threading ignores the rule for both, which is why `cuda_builder` turns it off.
+#![no_std]
+#![cfg_attr(
+    target_arch = "nvptx64",
+    feature(stdarch_nvptx, asm_experimental_arch, f16, link_llvm_intrinsics, abi_unadjusted),
+    allow(internal_features, improper_ctypes)
+)]
+
+// The macros name this crate by its own name, here as everywhere.
+#[cfg(test)]
+extern crate self as cuda_std;
+
+#[macro_use]
+mod device;
+
+pub mod atomic;
+pub mod float;
+pub mod half;
+pub mod launch;
+pub mod shared;
+pub mod thread;
+pub mod warp;
+
+pub use quire_cuda_std_macros::{kernel, shared_array};
+
+/// What a kernel file imports: `use cuda_std::prelude::*;`.
+pub mod prelude {
+    pub use crate::{float::GpuFloat, kernel, shared_array, thread, warp};
+}
+
+/// Where a device function ends up on the host.
+#[cfg(not(target_arch = "nvptx64"))]
+#[doc(hidden)]
+#[cold]
+#[track_caller]
+pub fn device_only<T>() -> T {
+    panic!("device only: this runs in kernels, not on the host")
+}
+
+/// A panic in a kernel ends the launch with a trap; messages would cost every kernel a formatting machine.
+#[cfg(target_arch = "nvptx64")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    unsafe { core::arch::nvptx::trap() }
+}

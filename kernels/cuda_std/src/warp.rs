@@ -1,0 +1,257 @@
+//! What the threads of a warp do together: shuffles, votes, reductions.
+//!
+//! Every function here is a collective: all lanes named in `mask` execute the same call together. They are LLVM's
+//! convergent intrinsics, which the compiler keeps out of divergent code.
+
+/// Threads in a warp.
+pub const WARP_SIZE: u32 = 32;
+
+/// The mask that names every lane.
+pub const FULL_MASK: u32 = u32::MAX;
+
+#[cfg(target_arch = "nvptx64")]
+unsafe extern "C" {
+    #[link_name = "llvm.nvvm.read.ptx.sreg.laneid"]
+    fn lane_register() -> u32;
+    #[link_name = "llvm.nvvm.bar.warp.sync"]
+    fn bar_warp_sync(mask: u32);
+    #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
+    fn shfl_idx(mask: u32, value: u32, lane: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.up.i32"]
+    fn shfl_up(mask: u32, value: u32, delta: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.down.i32"]
+    fn shfl_down(mask: u32, value: u32, delta: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.bfly.i32"]
+    fn shfl_bfly(mask: u32, value: u32, xor: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.match.any.sync.i32"]
+    fn match_any(mask: u32, value: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.add"]
+    fn redux_add(value: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.umin"]
+    fn redux_min(value: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.umax"]
+    fn redux_max(value: u32, mask: u32) -> u32;
+}
+
+#[cfg(target_arch = "nvptx64")]
+unsafe extern "unadjusted" {
+    #[link_name = "llvm.nvvm.vote.all.sync"]
+    fn vote_all(mask: u32, predicate: bool) -> bool;
+    #[link_name = "llvm.nvvm.vote.any.sync"]
+    fn vote_any(mask: u32, predicate: bool) -> bool;
+    #[link_name = "llvm.nvvm.vote.ballot.sync"]
+    fn vote_ballot(mask: u32, predicate: bool) -> u32;
+}
+
+/// The thread's lane in its warp.
+#[inline(always)]
+pub fn lane_id() -> u32 {
+    // SAFETY: reads a special register.
+    device!(() => unsafe { lane_register() })
+}
+
+/// The warp's index in its block, for blocks of one dimension.
+#[inline(always)]
+pub fn warp_id() -> u32 {
+    crate::thread::thread_idx_x() / WARP_SIZE
+}
+
+/// Waits for the lanes in `mask`, and orders their memory accesses.
+///
+/// # Safety
+/// All lanes in `mask` come by together.
+#[inline(always)]
+pub unsafe fn sync_warp(mask: u32) {
+    // SAFETY: the caller's.
+    device!((mask) => unsafe { bar_warp_sync(mask) })
+}
+
+/// A value that shuffles can carry: 32 bits.
+pub trait WarpValue: Copy {
+    /// The value as bits.
+    fn to_bits(self) -> u32;
+    /// The value of the bits.
+    fn from_bits(bits: u32) -> Self;
+}
+
+macro_rules! warp_values {
+    ($($ty:ty: $value:ident => $to:expr, $bits:ident => $from:expr;)*) => {$(
+        impl WarpValue for $ty {
+            #[inline(always)]
+            fn to_bits(self) -> u32 {
+                let $value = self;
+                $to
+            }
+            #[inline(always)]
+            fn from_bits($bits: u32) -> Self {
+                $from
+            }
+        }
+    )*};
+}
+
+warp_values! {
+    u32: v => v, b => b;
+    i32: v => v as u32, b => b as i32;
+    f32: v => f32::to_bits(v), b => f32::from_bits(b);
+}
+
+/// The value that lane `lane` of the thread's group holds; groups are `width` lanes (a power of two, at most 32).
+///
+/// # Safety
+/// All lanes in `mask` come by together, and the lane read is one of them.
+#[inline(always)]
+pub unsafe fn warp_shuffle_idx<T: WarpValue>(mask: u32, value: T, lane: u32, width: u32) -> T {
+    // SAFETY: the caller's.
+    device!((mask, value, lane, width) => unsafe {
+        T::from_bits(shfl_idx(mask, value.to_bits(), lane, clamp(width, 31)))
+    })
+}
+
+/// The value of the lane `delta` below, or the thread's own where there is none in its group.
+///
+/// # Safety
+/// As for [`warp_shuffle_idx`].
+#[inline(always)]
+pub unsafe fn warp_shuffle_up<T: WarpValue>(mask: u32, value: T, delta: u32, width: u32) -> T {
+    // SAFETY: the caller's.
+    device!((mask, value, delta, width) => unsafe {
+        T::from_bits(shfl_up(mask, value.to_bits(), delta, clamp(width, 0)))
+    })
+}
+
+/// The value of the lane `delta` above, or the thread's own where there is none in its group.
+///
+/// # Safety
+/// As for [`warp_shuffle_idx`].
+#[inline(always)]
+pub unsafe fn warp_shuffle_down<T: WarpValue>(mask: u32, value: T, delta: u32, width: u32) -> T {
+    // SAFETY: the caller's.
+    device!((mask, value, delta, width) => unsafe {
+        T::from_bits(shfl_down(mask, value.to_bits(), delta, clamp(width, 31)))
+    })
+}
+
+/// The value of the lane whose number differs from the thread's own by `xor`, within its group.
+///
+/// # Safety
+/// As for [`warp_shuffle_idx`].
+#[inline(always)]
+pub unsafe fn warp_shuffle_xor<T: WarpValue>(mask: u32, value: T, xor: u32, width: u32) -> T {
+    // SAFETY: the caller's.
+    device!((mask, value, xor, width) => unsafe {
+        T::from_bits(shfl_bfly(mask, value.to_bits(), xor, clamp(width, 31)))
+    })
+}
+
+/// The third operand of `shfl.sync`: which bits of the lane's number name its group, and where a group ends.
+#[cfg(target_arch = "nvptx64")]
+#[inline(always)]
+const fn clamp(width: u32, last: u32) -> u32 {
+    (WARP_SIZE - width) << 8 | last
+}
+
+/// Whether the predicate holds in all lanes of `mask`.
+///
+/// # Safety
+/// All lanes in `mask` come by together.
+#[inline(always)]
+pub unsafe fn warp_vote_all(mask: u32, predicate: bool) -> bool {
+    // SAFETY: the caller's.
+    device!((mask, predicate) => unsafe { vote_all(mask, predicate) })
+}
+
+/// Whether the predicate holds in any lane of `mask`.
+///
+/// # Safety
+/// As for [`warp_vote_all`].
+#[inline(always)]
+pub unsafe fn warp_vote_any(mask: u32, predicate: bool) -> bool {
+    // SAFETY: the caller's.
+    device!((mask, predicate) => unsafe { vote_any(mask, predicate) })
+}
+
+/// The lanes of `mask` in which the predicate holds, a bit each.
+///
+/// # Safety
+/// As for [`warp_vote_all`].
+#[inline(always)]
+pub unsafe fn warp_vote_ballot(mask: u32, predicate: bool) -> u32 {
+    // SAFETY: the caller's.
+    device!((mask, predicate) => unsafe { vote_ballot(mask, predicate) })
+}
+
+/// The lanes of `mask` that hold the same value as this thread, a bit each.
+///
+/// # Safety
+/// As for [`warp_vote_all`].
+#[inline(always)]
+pub unsafe fn warp_match_any(mask: u32, value: u32) -> u32 {
+    // SAFETY: the caller's.
+    device!((mask, value) => unsafe { match_any(mask, value) })
+}
+
+/// The wrapping sum over the lanes of `mask`, in one instruction.
+///
+/// # Safety
+/// As for [`warp_vote_all`].
+#[inline(always)]
+pub unsafe fn warp_reduce_add(mask: u32, value: u32) -> u32 {
+    // SAFETY: the caller's.
+    device!((mask, value) => unsafe { redux_add(value, mask) })
+}
+
+/// The least value over the lanes of `mask`, in one instruction.
+///
+/// # Safety
+/// As for [`warp_vote_all`].
+#[inline(always)]
+pub unsafe fn warp_reduce_min(mask: u32, value: u32) -> u32 {
+    // SAFETY: the caller's.
+    device!((mask, value) => unsafe { redux_min(value, mask) })
+}
+
+/// The greatest value over the lanes of `mask`, in one instruction.
+///
+/// # Safety
+/// As for [`warp_vote_all`].
+#[inline(always)]
+pub unsafe fn warp_reduce_max(mask: u32, value: u32) -> u32 {
+    // SAFETY: the caller's.
+    device!((mask, value) => unsafe { redux_max(value, mask) })
+}
+
+/// Combines the values of the whole warp pair by pair, and gives every lane the result: `combine` must be commutative.
+///
+/// # Safety
+/// All lanes of the warp come by together.
+#[inline(always)]
+pub unsafe fn warp_all_reduce<T: WarpValue>(mut value: T, combine: impl Fn(T, T) -> T) -> T {
+    let mut xor = WARP_SIZE / 2;
+    while xor > 0 {
+        // SAFETY: the caller's.
+        value = combine(value, unsafe { warp_shuffle_xor(FULL_MASK, value, xor, WARP_SIZE) });
+        xor /= 2;
+    }
+    value
+}
+
+/// The sum over the warp, in every lane.
+///
+/// # Safety
+/// As for [`warp_all_reduce`].
+#[inline(always)]
+pub unsafe fn warp_sum(value: f32) -> f32 {
+    // SAFETY: the caller's.
+    unsafe { warp_all_reduce(value, |a, b| a + b) }
+}
+
+/// The maximum over the warp, in every lane.
+///
+/// # Safety
+/// As for [`warp_all_reduce`].
+#[inline(always)]
+pub unsafe fn warp_max(value: f32) -> f32 {
+    // SAFETY: the caller's.
+    unsafe { warp_all_reduce(value, f32::max) }
+}

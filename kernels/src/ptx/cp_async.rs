@@ -1,0 +1,93 @@
+//! `cp.async`: copies from global to shared memory that run beside the threads.
+//!
+//! A thread issues copies, closes them into a group with [`commit`], and waits for its own groups, oldest first, with
+//! [`wait`]; a barrier then makes the data visible to the other threads of the block.
+
+use super::device;
+
+/// Copies 16 bytes through L2 only: for data that this multiprocessor reads once.
+///
+/// `cp.async.cg.shared.global [to], [from], 16`
+///
+/// # Safety
+/// `to` is an offset in shared memory, `from` is in global memory, both valid and aligned to 16 bytes; the destination
+/// is neither read nor written before [`wait`].
+#[inline(always)]
+pub unsafe fn copy_cg(to: u32, from: *const u8) {
+    device!((to, from) => {
+        // SAFETY: the caller's.
+        unsafe {
+            core::arch::asm!(
+                "cp.async.cg.shared.global [{0}], [{1}], 16;",
+                in(reg32) to,
+                in(reg64) from,
+                options(nostack, preserves_flags),
+            );
+        }
+    })
+}
+
+/// Copies 16 bytes through L1 as well.
+///
+/// `cp.async.ca.shared.global [to], [from], 16`
+///
+/// # Safety
+/// As for [`copy_cg`].
+#[inline(always)]
+pub unsafe fn copy_ca(to: u32, from: *const u8) {
+    device!((to, from) => {
+        // SAFETY: the caller's.
+        unsafe {
+            core::arch::asm!(
+                "cp.async.ca.shared.global [{0}], [{1}], 16;",
+                in(reg32) to,
+                in(reg64) from,
+                options(nostack, preserves_flags),
+            );
+        }
+    })
+}
+
+/// Copies the first `bytes` (0 to 16) of 16 bytes, and fills the rest with zeros: for the ragged end of a tile.
+///
+/// `cp.async.cg.shared.global [to], [from], 16, bytes`
+///
+/// # Safety
+/// As for [`copy_cg`]; of `from` only `bytes` need be valid.
+#[inline(always)]
+pub unsafe fn copy_cg_zero_fill(to: u32, from: *const u8, bytes: u32) {
+    device!((to, from, bytes) => {
+        // SAFETY: the caller's.
+        unsafe {
+            core::arch::asm!(
+                "cp.async.cg.shared.global [{0}], [{1}], 16, {2};",
+                in(reg32) to,
+                in(reg64) from,
+                in(reg32) bytes,
+                options(nostack, preserves_flags),
+            );
+        }
+    })
+}
+
+/// Closes the group of all copies that this thread has issued since the last.
+///
+/// `cp.async.commit_group`
+#[inline(always)]
+pub fn commit() {
+    // SAFETY: orders the thread's own copies.
+    device!(() => unsafe { core::arch::asm!("cp.async.commit_group;", options(nostack, preserves_flags)) })
+}
+
+/// Waits until at most `PENDING` of this thread's groups, the youngest, are still under way.
+///
+/// `cp.async.wait_group PENDING`
+#[inline(always)]
+pub fn wait<const PENDING: u32>() {
+    device!(() => {
+        // SAFETY: waits.
+        unsafe {
+            core::arch::asm!("cp.async.wait_group {0};", const PENDING, options(nostack, preserves_flags));
+        }
+    })
+}

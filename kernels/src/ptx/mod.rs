@@ -1,0 +1,26 @@
+//! Instructions that neither Rust nor Rust-CUDA's `cuda_std` has a name for, a function each.
+//!
+//! Which form each takes is decided by what keeps it right. Collectives are LLVM's intrinsics where these are marked
+//! convergent (`ldmatrix`). `mma` has an intrinsic, but LLVM (22) takes it for plain arithmetic that it may move into a
+//! branch; it is volatile assembly, which stays where it is. Nothing that reads memory is `pure`.
+
+pub mod cp_async;
+pub mod ldmatrix;
+pub mod memory;
+pub mod mma;
+
+/// As `cuda_std`'s own: the expression on the device; on the host the arguments are used up, and the call panics.
+macro_rules! device {
+    (($($argument:expr),*) => $body:expr) => {{
+        #[cfg(target_arch = "nvptx64")]
+        {
+            $body
+        }
+        #[cfg(not(target_arch = "nvptx64"))]
+        {
+            $(let _ = &$argument;)*
+            cuda_std::device_only()
+        }
+    }};
+}
+use device;

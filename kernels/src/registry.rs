@@ -1,0 +1,16 @@
+//! The list of kernels. A test holds it against the entries of the PTX, in both directions.
+
+use cuda_std::launch::{Descriptor, Kernel};
+
+use crate::cache;
+
+/// Every kernel in the PTX that the engine embeds.
+pub const KERNELS: &[Descriptor] = &[
+    cache::reshape_and_cache::DESCRIPTOR,
+    cache::copy_blocks::DESCRIPTOR,
+    cache::swap_blocks_out::DESCRIPTOR,
+    cache::swap_blocks_in::DESCRIPTOR,
+];
+
+/// Every kernel that the feature `vocabulary` adds to them.
+pub const VOCABULARY: &[Descriptor] = crate::vocabulary::KERNELS;

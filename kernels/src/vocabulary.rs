@@ -1,0 +1,212 @@
+//! One small kernel per function of [`ptx`](crate::ptx) and `cuda_std`, so that compiler, emulator and hardware can be
+//! held against each other instruction by instruction. They are in no binary: the feature
+//! `vocabulary` adds them to the PTX.
+//!
+//! Those over pairs of inputs take one per thread: `out[i] = f(a[i], b[i])`. Collectives are launched with one warp.
+
+use cuda_std::atomic;
+use cuda_std::half::{Bf16x2, F16x2, Half2};
+use cuda_std::prelude::*;
+use cuda_std::shared::{dynamic_shared_mem, shared_offset};
+use cuda_std::warp::FULL_MASK;
+
+use crate::layout::Vector;
+use crate::ptx::{cp_async, ldmatrix, memory, mma};
+
+/// Declares kernels and their list together.
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $name:ident($($param:ident: $ty:ty),*) { $($body:tt)* })*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// Arrays have an element for each thread, and more where the kernel says so.
+            #[kernel(max_threads = 1024)]
+            pub unsafe fn $name($($param: $ty),*) {
+                // SAFETY: the caller's.
+                unsafe { $($body)* }
+            }
+        )*
+
+        /// The kernels of this module.
+        #[cfg(not(target_arch = "nvptx64"))]
+        pub const KERNELS: &[cuda_std::launch::Descriptor] =
+            &[$(<$name as cuda_std::launch::Kernel>::DESCRIPTOR),*];
+    };
+}
+
+kernels! {
+    /// The seven functions of `GpuFloat`, `out[7 * i ..]`.
+    v_float(a: *const f32, b: *const f32, out: *mut f32) {
+        let i = thread::index_1d() as usize;
+        let (x, y, out) = (*a.add(i), *b.add(i), out.add(7 * i));
+        let results = [
+            x.exp2_fast(), x.log2_fast(), x.rsqrt_fast(), x.rcp_fast(), x.tanh_fast(), GpuFloat::sqrt(x),
+            GpuFloat::mul_add(x, y, 1.0),
+        ];
+        for (k, result) in results.into_iter().enumerate() {
+            *out.add(k) = result;
+        }
+    }
+
+    /// `a * b + a` of pairs of `f16`, in their format; and widened, computed and narrowed.
+    v_f16(a: *const u32, b: *const u32, out: *mut u32) {
+        half2(F16x2::from_bits, a, b, out)
+    }
+
+    /// [`v_f16()`] of `bf16`.
+    v_bf16(a: *const u32, b: *const u32, out: *mut u32) {
+        half2(Bf16x2::from_bits, a, b, out)
+    }
+
+    /// Shuffles within groups of 8 lanes, `out[4 * i ..]`: from lane 3, from 2 below, from 2 above, across bit 2.
+    v_shuffle(a: *const u32, out: *mut u32) {
+        let i = thread::thread_idx_x() as usize;
+        let (x, out) = (*a.add(i), out.add(4 * i));
+        *out = warp::warp_shuffle_idx(FULL_MASK, x, 3, 8);
+        *out.add(1) = warp::warp_shuffle_up(FULL_MASK, x, 2, 8);
+        *out.add(2) = warp::warp_shuffle_down(FULL_MASK, x, 2, 8);
+        *out.add(3) = warp::warp_shuffle_xor(FULL_MASK, x, 4, 8);
+    }
+
+    /// Votes on `a[i] > b[i]`, and who has the same `a`: `out[4 * i ..]`.
+    v_vote(a: *const u32, b: *const u32, out: *mut u32) {
+        let i = thread::thread_idx_x() as usize;
+        let (x, out) = (*a.add(i), out.add(4 * i));
+        let greater = x > *b.add(i);
+        *out = u32::from(warp::warp_vote_all(FULL_MASK, greater));
+        *out.add(1) = u32::from(warp::warp_vote_any(FULL_MASK, greater));
+        *out.add(2) = warp::warp_vote_ballot(FULL_MASK, greater);
+        *out.add(3) = warp::warp_match_any(FULL_MASK, x);
+    }
+
+    /// Sum, minimum and maximum over the warp by one instruction each, `out[3 * i ..]`.
+    v_reduce(a: *const u32, out: *mut u32) {
+        let i = warp::lane_id() as usize;
+        let (x, out) = (*a.add(i), out.add(3 * i));
+        *out = warp::warp_reduce_add(FULL_MASK, x);
+        *out.add(1) = warp::warp_reduce_min(FULL_MASK, x);
+        *out.add(2) = warp::warp_reduce_max(FULL_MASK, x);
+    }
+
+    /// Sum and maximum over the warp by shuffles, `out[2 * i ..]`.
+    v_reduce_f32(a: *const f32, out: *mut f32) {
+        let i = thread::thread_idx_x() as usize;
+        let (x, out) = (*a.add(i), out.add(2 * i));
+        *out = warp::warp_sum(x);
+        *out.add(1) = warp::warp_max(x);
+    }
+
+    /// Reverses 256 elements through static shared memory, in one block of 256 threads.
+    v_shared(a: *const u32, out: *mut u32) {
+        let tile = shared_array![u32; 256];
+        let i = thread::thread_idx_x() as usize;
+        *tile.add(i) = *a.add(i);
+        thread::sync_threads();
+        *out.add(i) = *tile.add(255 - i);
+    }
+
+    /// Exchanges the two warps of a block of 64 threads through dynamic shared memory and a named barrier; the first
+    /// warp's data is counted in without waiting, so that only the second warp's output is defined.
+    v_named_barrier(a: *const u32, out: *mut u32) {
+        let tile: *mut u32 = dynamic_shared_mem();
+        let i = thread::thread_idx_x() as usize;
+        if warp::warp_id() == 0 {
+            *tile.add(i) = *a.add(i);
+            thread::block_fence();
+            thread::arrive_named(1, 64);
+        } else {
+            thread::sync_named(1, 64);
+            *out.add(i) = *tile.add(i - 32);
+        }
+        warp::sync_warp(FULL_MASK);
+    }
+
+    /// Every atomic, each on a word of its own of `words[8]`, `sum` and `wide`.
+    v_atomic(a: *const u32, words: *mut u32, sum: *mut f32, wide: *mut u64) {
+        let x = *a.add(thread::index_1d() as usize);
+        atomic::add_u32(words, x);
+        atomic::min_u32(words.add(1), x);
+        atomic::max_u32(words.add(2), x);
+        atomic::and_u32(words.add(3), x);
+        atomic::or_u32(words.add(4), x);
+        atomic::exchange_u32(words.add(5), x);
+        atomic::compare_exchange_u32(words.add(6), 0, x);
+        thread::device_fence();
+        atomic::add_u32_acq_rel(words.add(7), 1);
+        atomic::add_f32(sum, x as f32);
+        atomic::add_u64(wide, u64::from(x) << 20);
+        thread::system_fence();
+    }
+
+    /// Copies by each hinted load and store, `out[4 * i ..]`.
+    v_memory(a: *const Vector, out: *mut Vector) {
+        let i = thread::index_1d() as usize;
+        let (a, out) = (a.add(i), out.add(4 * i));
+        memory::store_streaming(out, memory::load_streaming(a));
+        memory::store_l2(out.add(1), memory::load_l2(a));
+        *out.add(2) = memory::load_constant(a);
+        *out.add(3) = *a;
+    }
+
+    /// Copies through shared memory by `cp.async`, three ways: whole, whole, and the first `bytes`; `out[3 * i ..]`.
+    v_cp_async(a: *const Vector, out: *mut Vector, bytes: u32) {
+        let tile: *mut Vector = dynamic_shared_mem();
+        let i = thread::thread_idx_x() as usize;
+        let (from, to) = (a.add(i).cast::<u8>(), tile.add(3 * i));
+        cp_async::copy_cg(shared_offset(to), from);
+        cp_async::commit();
+        cp_async::copy_ca(shared_offset(to.add(1)), from);
+        cp_async::copy_cg_zero_fill(shared_offset(to.add(2)), from, bytes);
+        cp_async::commit();
+        cp_async::wait::<1>();
+        *out.add(3 * i) = *to;
+        cp_async::wait::<0>();
+        *out.add(3 * i + 1) = *to.add(1);
+        *out.add(3 * i + 2) = *to.add(2);
+    }
+
+    /// Every `ldmatrix` over 32 rows of 16 bytes, `out[14 * i ..]`.
+    v_ldmatrix(a: *const Vector, out: *mut u32) {
+        let tile = shared_array![Vector; 32];
+        let i = thread::thread_idx_x() as usize;
+        *tile.add(i) = *a.add(i);
+        thread::sync_threads();
+        let row = tile.add(i).cast_const().cast::<u8>();
+        let out = out.add(14 * i);
+        *out = ldmatrix::load_x1(row);
+        out.add(1).cast::<[u32; 2]>().write_unaligned(ldmatrix::load_x2(row));
+        out.add(3).cast::<[u32; 4]>().write_unaligned(ldmatrix::load_x4(row));
+        *out.add(7) = ldmatrix::load_x1_trans(row);
+        out.add(8).cast::<[u32; 2]>().write_unaligned(ldmatrix::load_x2_trans(row));
+        out.add(10).cast::<[u32; 4]>().write_unaligned(ldmatrix::load_x4_trans(row));
+    }
+
+    /// `c + a b` of `f16` fragments: four registers of `a`, two of `b`, four of `c` and `out` a lane.
+    v_mma_f16(a: *const [u32; 4], b: *const [u32; 2], c: *const [f32; 4], out: *mut [f32; 4]) {
+        let i = thread::thread_idx_x() as usize;
+        *out.add(i) = mma::m16n8k16_f16(*a.add(i), *b.add(i), *c.add(i));
+    }
+
+    /// [`v_mma_f16()`] of `bf16`.
+    v_mma_bf16(a: *const [u32; 4], b: *const [u32; 2], c: *const [f32; 4], out: *mut [f32; 4]) {
+        let i = thread::thread_idx_x() as usize;
+        *out.add(i) = mma::m16n8k16_bf16(*a.add(i), *b.add(i), *c.add(i));
+    }
+}
+
+/// The body of `v_f16` and `v_bf16`.
+///
+/// # Safety
+/// As for these.
+#[inline(always)]
+unsafe fn half2<T: Half2>(pair: impl Fn(u32) -> T, a: *const u32, b: *const u32, out: *mut u32) {
+    let i = thread::index_1d() as usize;
+    // SAFETY: the caller's.
+    unsafe {
+        let (x, y) = (pair(*a.add(i)), pair(*b.add(i)));
+        *out.add(2 * i) = x.mul_add(y, x).to_bits();
+        let ([x0, x1], [y0, y1]) = (x.to_f32(), y.to_f32());
+        *out.add(2 * i + 1) = T::from_f32([x0 * y0 + x0, x1 * y1 + x1]).to_bits();
+    }
+}

@@ -1,0 +1,90 @@
+//! The PTX in `prebuilt/` against what the crate declares. Needs no compiler for kernels, and no GPU.
+
+#![allow(clippy::unwrap_used)]
+
+use cuda_builder::ptx::{Entry, entries};
+use cuda_builder::{Arch, CudaBuilder, Origin, Source};
+use cuda_std::launch::Descriptor;
+use kernels::{KERNELS, VOCABULARY};
+
+fn prebuilt(arch: Arch) -> String {
+    get(CudaBuilder::new(env!("CARGO_MANIFEST_DIR")).arch(arch))
+}
+
+fn vocabulary(arch: Arch) -> String {
+    get(CudaBuilder::new(env!("CARGO_MANIFEST_DIR")).arch(arch).feature("vocabulary"))
+}
+
+fn get(builder: CudaBuilder) -> String {
+    // Where sources have changed the message says so; `cargo run -p quire-cuda-builder` makes the PTX anew.
+    let path = builder.prebuilt_path();
+    let built = builder.source(Source::Prebuilt).build().unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(built.origin, Origin::Prebuilt(path));
+    built.ptx
+}
+
+/// The entry that a descriptor promises.
+fn promised(kernel: &Descriptor) -> Entry {
+    let ty = |ty: &str, size: usize| match ty {
+        "f32" | "f64" => format!("f{}", size * 8),
+        _ => format!("u{}", size * 8),
+    };
+    Entry {
+        name: kernel.name.into(),
+        params: kernel.params.iter().map(|p| ty(p.ty, p.size)).collect(),
+        max_threads: kernel.bounds.max_threads,
+        min_blocks: kernel.bounds.min_blocks,
+        max_regs: kernel.bounds.max_regs,
+    }
+}
+
+/// What LLVM calls a type of bits varies with its version: `.b32`, `.u32` and `.f32` are passed alike.
+fn by_size(mut entry: Entry) -> Entry {
+    entry.params.iter_mut().for_each(|ty| *ty = ty.trim_start_matches(|c: char| c.is_alphabetic()).to_owned());
+    entry
+}
+
+fn assert_entries<'a>(ptx: &str, kernels: impl Iterator<Item = &'a Descriptor>) {
+    let mut expected: Vec<_> = kernels.map(promised).map(by_size).collect();
+    expected.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut found: Vec<_> = entries(ptx).unwrap().into_iter().map(by_size).collect();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn the_entries_are_those_that_the_crate_declares() {
+    for arch in Arch::ALL {
+        assert_entries(&prebuilt(arch), KERNELS.iter());
+        assert_entries(&vocabulary(arch), KERNELS.iter().chain(VOCABULARY));
+    }
+}
+
+#[test]
+fn the_lowest_ptx_version_that_serves() {
+    assert!(prebuilt(Arch::Sm80).contains("\n.version 7.0\n.target sm_80\n"));
+    assert!(prebuilt(Arch::Sm90a).contains("\n.version 8.0\n.target sm_90a\n"));
+}
+
+#[test]
+fn lines_of_the_source_and_no_paths_of_a_machine() {
+    for arch in Arch::ALL {
+        let ptx = prebuilt(arch);
+        assert!(ptx.lines().any(|l| l.trim_start().starts_with(".file") && l.contains("kernels/src/cache.rs")));
+        for line in ptx.lines().filter(|l| l.trim_start().starts_with(".file")) {
+            let path = line.split('"').nth(1).unwrap();
+            assert!(path.starts_with("./") || path.starts_with("/rustc/"), "{path}");
+        }
+    }
+}
+
+#[test]
+fn no_kernel_can_panic_or_needs_local_memory() {
+    for arch in Arch::ALL {
+        let ptx = prebuilt(arch);
+        for word in [".local", "panic", "trap;", "call"] {
+            let code = ptx.lines().filter(|l| !l.trim_start().starts_with("//"));
+            assert_eq!(code.filter(|l| l.contains(word)).count(), 0, "{word} in the PTX for {arch}");
+        }
+    }
+}
