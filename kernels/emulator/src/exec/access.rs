@@ -51,6 +51,16 @@ fn space_of(address: u64) -> (Space, u64) {
     }
 }
 
+/// Whether all 32 lanes access one stretch of memory, in order.
+#[inline(always)]
+fn in_a_row(mask: u32, at: &[u64; 32], bytes: usize) -> bool {
+    let mut gaps = 0;
+    for lane in 0..32 {
+        gaps |= at[lane] ^ at[0].wrapping_add((lane * bytes) as u64);
+    }
+    mask == u32::MAX && gaps == 0
+}
+
 /// Up to eight little-endian bytes.
 #[inline(always)]
 fn bits(bytes: &[u8]) -> u64 {
@@ -200,7 +210,12 @@ impl Machine<'_> {
             let buffer = &self.memory.buffers[index];
             let offset = |lane: usize| (at[lane] - buffer.base) as usize;
             let check = self.options.check_initialised;
-            let bad = check && lanes(mask).any(|lane| !buffer.written.contains_small(offset(lane), bytes));
+            let bad = check
+                && if in_a_row(mask, at, bytes) {
+                    !buffer.written.contains_range(offset(0), 32 * bytes)
+                } else {
+                    lanes(mask).any(|lane| !buffer.written.contains_small(offset(lane), bytes))
+                };
             if !bad {
                 if access.size == 4 && mask == u32::MAX {
                     for (part, register) in access.registers.iter().enumerate().filter(|(_, r)| r.bits == 32) {
@@ -233,6 +248,17 @@ impl Machine<'_> {
         let bytes = access.bytes();
         self.count_global(mask, at, bytes);
         let common = self.common_buffer(mask, at, bytes);
+        if let Some(index) = common
+            && in_a_row(mask, at, bytes)
+        {
+            let buffer = &mut self.memory.buffers[index];
+            let start = (at[0] - buffer.base) as usize;
+            buffer.written.insert_range(start, 32 * bytes);
+            for (lane, data) in buffer.data[start..start + 32 * bytes].chunks_exact_mut(bytes).enumerate() {
+                gather(warp, access, lane, data);
+            }
+            return Ok(());
+        }
         for lane in lanes(mask) {
             let (index, offset) = match common {
                 Some(index) => (index, (at[lane] - self.memory.buffers[index].base) as usize),

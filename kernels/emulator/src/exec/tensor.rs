@@ -66,6 +66,7 @@ struct Split {
 }
 
 /// Splits a float into a mantissa of `bits` fraction bits and an exponent; the float must have no more.
+#[inline(always)]
 fn split(value: f32, bits: u32) -> Split {
     let raw = value.to_bits();
     let (field, fraction) = ((raw >> 23 & 255) as i32, raw & 0x7f_ffff);
@@ -79,6 +80,7 @@ fn split(value: f32, bits: u32) -> Split {
 }
 
 /// A sum in units of two to `exponent`, cut to f32 toward zero.
+#[inline(always)]
 fn cut(sum: i64, exponent: i32) -> f32 {
     if sum == 0 {
         return 0.0;
@@ -100,6 +102,7 @@ fn cut(sum: i64, exponent: i32) -> f32 {
 }
 
 /// The factors' fraction bits are such that a product's shift to [`KEPT`] bits fits 32 bits.
+#[inline(always)]
 fn dot(a: &[Split], b: &[Split], fraction: i32, c: f32) -> f32 {
     let c = split(c, 23);
     let largest = a.iter().zip(b).map(|(a, b)| a.exponent + b.exponent).fold(c.exponent, i32::max);
@@ -108,10 +111,10 @@ fn dot(a: &[Split], b: &[Split], fraction: i32, c: f32) -> f32 {
     }
     let mut sum = 0i64;
     for (a, b) in a.iter().zip(b) {
-        let product = i64::from(a.mantissa) * i64::from(b.mantissa);
-        let down = (largest - a.exponent - b.exponent).clamp(0, 63);
-        let size = (product.unsigned_abs() << (KEPT - 2 * fraction)) >> down;
-        sum += if product < 0 { -(size as i64) } else { size as i64 };
+        let product = a.mantissa * b.mantissa;
+        let down = (largest - a.exponent - b.exponent).clamp(0, 31);
+        let size = ((product.unsigned_abs() << (KEPT - 2 * fraction)) >> down) as i32;
+        sum += i64::from(if product < 0 { -size } else { size });
     }
     let size = (i64::from(c.mantissa).unsigned_abs() << (KEPT - 23)) >> (largest - c.exponent).clamp(0, 63);
     sum += if c.mantissa < 0 { -(size as i64) } else { size as i64 };
@@ -120,6 +123,23 @@ fn dot(a: &[Split], b: &[Split], fraction: i32, c: f32) -> f32 {
 
 /// `mma.sync.m16n8k16` or `m16n8k8` on a warp's fragments.
 pub(super) fn mma(registers: &mut Registers, mma: &Mma) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
+        fn avx2(registers: &mut Registers, mma: &Mma) {
+            multiply(registers, mma);
+        }
+        if crate::lanes::has_avx2() {
+            // SAFETY: the features the function needs have just been found.
+            unsafe { avx2(registers, mma) };
+            return;
+        }
+    }
+    multiply(registers, mma);
+}
+
+#[inline(always)]
+fn multiply(registers: &mut Registers, mma: &Mma) {
     let (factor, depth) = (mma.factor, mma.depth);
     let fraction = if factor == Factor::F16 { 10 } else { 7 };
     let value = |bits: u32| match factor {
