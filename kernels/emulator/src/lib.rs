@@ -37,6 +37,14 @@
 //!
 //! A warp executes as 32 lanes at a time, with a stack of masks whose lanes meet again at immediate post-dominators.
 //! Blocks run one after the other; the warps of a block take turns whenever one waits.
+//!
+//! Asynchronous copies end at the latest moment the program allows, so that a missing wait shows. Threads are ordered by
+//! vector clocks: block barriers (named ones too) and warp barriers order memory, shuffles and votes do not. Atomic, volatile
+//! and relaxed accesses do not race with each other, but order nothing else.
+//!
+//! What is not here is refused when the module is loaded, by opcode and line: mbarrier, bulk and tensor copies, wgmma,
+//! textures, calls through pointers, recursion, and the forms of known opcodes that no kernel has needed. Races on global
+//! memory are not looked for, and a block must not wait for another one.
 
 #![allow(clippy::needless_range_loop, reason = "a lane is an index into several arrays at once")]
 
