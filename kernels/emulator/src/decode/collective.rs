@@ -1,0 +1,126 @@
+//! Exchanges between lanes, and tensor-core products.
+
+use super::{Decoded, Decoder};
+use crate::ops::Type;
+use crate::program::{Collective, Factor, Mma, Op, ReduxOp, ShuffleMode, VoteMode};
+use crate::ptx::ast::{Operand, Statement};
+
+impl Decoder<'_> {
+    fn list(&mut self, operand: &Operand, ty: Type, count: usize, output: bool) -> Decoded<Box<[u32]>> {
+        let single = [operand.clone()];
+        let list = if let Operand::Vector(list) = operand { &list[..] } else { &single[..] };
+        if list.len() != count {
+            return Err(format!("{count} registers are needed, not {}", list.len()));
+        }
+        list.iter().map(|item| if output { self.output(item, ty) } else { self.input(item, ty) }).collect()
+    }
+
+    pub(super) fn collective(&mut self, statement: &Statement, parts: &[&str]) -> Decoded<Op> {
+        let operands = &statement.operands[..];
+        let (op, members) = match (parts, operands) {
+            (["shfl", "sync", mode, "b32"], [result, value, lane, clamp, members]) => {
+                let mode = match *mode {
+                    "up" => ShuffleMode::Up,
+                    "down" => ShuffleMode::Down,
+                    "bfly" => ShuffleMode::Butterfly,
+                    "idx" => ShuffleMode::Index,
+                    _ => return Err("not supported".into()),
+                };
+                let (result, valid) = match result {
+                    Operand::Pair(result, valid) => {
+                        let valid = self.output(&Operand::Name(valid.clone()), Type::Predicate)?;
+                        (self.output(&Operand::Name(result.clone()), Type::B32)?, Some(valid))
+                    }
+                    result => (self.output(result, Type::B32)?, None),
+                };
+                let value = self.input(value, Type::B32)?;
+                let (lane, clamp) = (self.input(lane, Type::B32)?, self.input(clamp, Type::B32)?);
+                (Collective::Shuffle { mode, result, valid, value, lane, clamp }, members)
+            }
+            (["vote", "sync", mode, ty], [result, predicate, members]) => {
+                let (mode, kind) = match (*mode, *ty) {
+                    ("ballot", "b32") => (VoteMode::Ballot, Type::B32),
+                    ("all", "pred") => (VoteMode::All, Type::Predicate),
+                    ("any", "pred") => (VoteMode::Any, Type::Predicate),
+                    ("uni", "pred") => (VoteMode::Uniform, Type::Predicate),
+                    _ => return Err("not supported".into()),
+                };
+                let (predicate, negated) = self.predicate(predicate)?;
+                (Collective::Vote { mode, result: self.output(result, kind)?, predicate, negated }, members)
+            }
+            (["redux", "sync", op, ty], [result, value, members]) => {
+                let op = match (*op, *ty) {
+                    ("add", "u32" | "s32") => ReduxOp::Add,
+                    ("min", "u32") => ReduxOp::Min,
+                    ("max", "u32") => ReduxOp::Max,
+                    ("min", "s32") => ReduxOp::MinSigned,
+                    ("max", "s32") => ReduxOp::MaxSigned,
+                    ("and", "b32") => ReduxOp::And,
+                    ("or", "b32") => ReduxOp::Or,
+                    ("xor", "b32") => ReduxOp::Xor,
+                    _ => return Err("not supported".into()),
+                };
+                let (result, value) = (self.output(result, Type::B32)?, self.input(value, Type::B32)?);
+                (Collective::Redux { op, result, value }, members)
+            }
+            (["match", "any", "sync", ty], [result, value, members]) => {
+                let ty = match *ty {
+                    "b32" => Type::B32,
+                    "b64" => Type::B64,
+                    _ => return Err("not supported".into()),
+                };
+                let (result, value) = (self.output(result, Type::B32)?, self.input(value, ty)?);
+                (Collective::MatchAny { result, value, wide: ty == Type::B64 }, members)
+            }
+            (["bar" | "barrier", "warp", "sync"], [members]) => (Collective::Barrier, members),
+            _ => return Err("not supported".into()),
+        };
+        Ok(Op::Collective { op: Box::new(op), members: self.input(members, Type::B32)? })
+    }
+
+    pub(super) fn load_matrix(&mut self, statement: &Statement, parts: &[&str]) -> Decoded<Op> {
+        let (count, transposed) = match parts[1..] {
+            ["sync", "aligned", "m8n8", count, "shared" | "shared::cta", "b16"] => (count, false),
+            ["sync", "aligned", "m8n8", count, "trans", "shared" | "shared::cta", "b16"] => (count, true),
+            _ => return Err("not supported".into()),
+        };
+        let count = match count {
+            "x1" => 1,
+            "x2" => 2,
+            "x4" => 4,
+            _ => return Err("not supported".into()),
+        };
+        let [registers, address] = statement.operands.as_slice() else { return Err("wrong operands".into()) };
+        let registers = self.list(registers, Type::B32, count, true)?;
+        Ok(Op::LoadMatrix { address: self.address(address)?.0, registers, transposed })
+    }
+
+    pub(super) fn mma(&mut self, statement: &Statement, parts: &[&str]) -> Decoded<Op> {
+        let (shape, types) = match parts[1..] {
+            ["sync", "aligned", shape, "row", "col", ref types @ ..] => (shape, types),
+            _ => return Err("not supported".into()),
+        };
+        let (factor, half_sum) = match types {
+            ["f32", "f16", "f16", "f32"] => (Factor::F16, false),
+            ["f32", "bf16", "bf16", "f32"] => (Factor::Bf16, false),
+            ["f16", "f16", "f16", "f16"] => (Factor::F16, true),
+            _ => return Err("not supported".into()),
+        };
+        let depth = match shape {
+            "m16n8k16" => 16,
+            "m16n8k8" => 8,
+            _ => return Err("not supported".into()),
+        };
+        let [d, a, b, c] = statement.operands.as_slice() else { return Err("four operands are needed".into()) };
+        let (sum, ty) = if half_sum { (2, Type::B32) } else { (4, Type::B32) };
+        Ok(Op::Mma(Box::new(Mma {
+            factor,
+            depth,
+            half_sum,
+            d: self.list(d, ty, sum, true)?,
+            a: self.list(a, Type::B32, depth / 4, false)?,
+            b: self.list(b, Type::B32, depth / 8, false)?,
+            c: self.list(c, ty, sum, false)?,
+        })))
+    }
+}

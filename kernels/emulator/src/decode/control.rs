@@ -1,0 +1,110 @@
+//! Branches, calls and barriers.
+
+use super::{Decoded, Decoder};
+use crate::ops::Type;
+use crate::program::{Call, Instruction, NONE, Op, Transfer};
+use crate::ptx::ast::{Operand, Statement};
+use crate::report::Class;
+
+/// The return at a function's end.
+pub(super) fn implicit_return(line: u32, opcode: u32) -> Instruction {
+    Instruction {
+        op: Op::Return,
+        guard: NONE,
+        negated: false,
+        aligned: false,
+        class: Class::Control,
+        meet: NONE,
+        line,
+        place: None,
+        opcode,
+    }
+}
+
+impl Decoder<'_> {
+    fn label(&self, statement: &Statement, name: &str) -> Decoded<u32> {
+        let function = self.current();
+        match function.visible(&function.labels, statement.scope, name) {
+            Some(&at) => Ok(self.starts[&self.function] + at as u32),
+            None => Err(format!("there is no label `{name}`")),
+        }
+    }
+
+    pub(super) fn branch(&mut self, statement: &Statement) -> Decoded<Op> {
+        match statement.operands.as_slice() {
+            [Operand::Name(name)] => Ok(Op::Branch(self.label(statement, name)?)),
+            _ => Err("a label is needed".into()),
+        }
+    }
+
+    pub(super) fn branch_table(&mut self, statement: &Statement) -> Decoded<Op> {
+        let [index, Operand::Name(name)] = statement.operands.as_slice() else {
+            return Err("an index and a table are needed".into());
+        };
+        if statement.guard.is_some() {
+            return Err("a guarded branch table is not supported".into());
+        }
+        let function = self.current();
+        let Some(table) = function.visible(&function.tables, statement.scope, name) else {
+            return Err(format!("there is no table `{name}`"));
+        };
+        let targets: Decoded<Box<[u32]>> = table.iter().map(|name| self.label(statement, name)).collect();
+        Ok(Op::BranchTable { index: self.input(index, Type::U32)?, targets: targets? })
+    }
+
+    pub(super) fn call(&mut self, statement: &Statement) -> Decoded<Op> {
+        let (results, name, arguments) = match statement.operands.as_slice() {
+            [Operand::List(results), Operand::Name(name), Operand::List(arguments)] => {
+                (&results[..], name, &arguments[..])
+            }
+            [Operand::List(results), Operand::Name(name)] => (&results[..], name, &[][..]),
+            [Operand::Name(name), Operand::List(arguments)] => (&[][..], name, &arguments[..]),
+            [Operand::Name(name)] => (&[][..], name, &[][..]),
+            _ => return Err("this form of call is not supported".into()),
+        };
+        let functions = &self.source.functions;
+        let Some(index) = functions.iter().position(|function| function.name == *name && !function.entry) else {
+            return Err(format!("`{name}` is no function: calls through pointers are not supported"));
+        };
+        let callee = &functions[index];
+        if !callee.defined {
+            return Err(format!("function `{name}` has no body"));
+        }
+        if callee.parameters.len() != arguments.len() || callee.returns.len() != results.len() {
+            return Err(format!("`{name}` has other parameters"));
+        }
+        let transfers = |decoder: &mut Self, here: &[Operand], there: &[_], back: bool| -> Decoded<Vec<Transfer>> {
+            here.iter()
+                .zip(there)
+                .map(|(operand, variable): (_, &crate::ptx::ast::Variable)| {
+                    let Operand::Name(name) = operand else {
+                        return Err("arguments must be `.param` variables".into());
+                    };
+                    let own = decoder.current().variables.iter().find(|variable| variable.name == *name);
+                    let Some(own) = own else { return Err(format!("`{name}` is no `.param` variable")) };
+                    let (from, to) =
+                        (decoder.place(decoder.function, own, false), decoder.place(index, variable, false));
+                    Ok(if back { (to, from, variable.size) } else { (from, to, variable.size) })
+                })
+                .collect()
+        };
+        let arguments = transfers(self, arguments, &callee.parameters, false)?;
+        let results = transfers(self, results, &callee.returns, true)?;
+        self.queue.push(index);
+        Ok(Op::Call(Box::new(Call { target: index as u32, arguments, results })))
+    }
+
+    pub(super) fn barrier(&mut self, statement: &Statement, modifiers: &[&str]) -> Decoded<Op> {
+        let waits = match modifiers {
+            ["sync"] | ["cta", "sync"] | ["sync", "aligned"] | ["cta", "sync", "aligned"] => true,
+            ["arrive"] | ["cta", "arrive"] | ["arrive", "aligned"] | ["cta", "arrive", "aligned"] => false,
+            _ => return Err("not supported".into()),
+        };
+        let (id, count) = match statement.operands.as_slice() {
+            [id] if waits => (id, None),
+            [id, count] => (id, Some(self.input(count, Type::U32)?)),
+            _ => return Err("wrong number of operands".into()),
+        };
+        Ok(Op::Barrier { id: self.input(id, Type::U32)?, count, waits })
+    }
+}

@@ -1,0 +1,314 @@
+//! One statement to one instruction.
+
+use super::{Decoded, Decoder};
+use crate::lanes::Slots;
+use crate::ops::{self, Modifiers, Type};
+use crate::program::{Combine, Instruction, NONE, Op, Register};
+use crate::ptx::ast::{Operand, Statement, Width};
+use crate::report::Class;
+use crate::{LOCAL_WINDOW, SHARED_WINDOW};
+
+impl Decoder<'_> {
+    pub(super) fn statement(&mut self, statement: &Statement) -> Decoded<Instruction> {
+        let (guard, negated) = match &statement.guard {
+            Some((name, negated)) => (self.predicate(&Operand::Name(name.clone()))?.0, *negated),
+            None => (NONE, false),
+        };
+        let parts: Vec<&str> = statement.opcode.split('.').collect();
+        let (op, class) = self.operation(statement, &parts)?;
+        let aligned = parts.contains(&"aligned") || (parts[0] == "bar" && parts.get(1) != Some(&"warp"));
+        let opcode = self.opcode(&statement.opcode);
+        Ok(Instruction {
+            op,
+            guard,
+            negated,
+            aligned,
+            class,
+            meet: NONE,
+            line: statement.line,
+            place: statement.place,
+            opcode,
+        })
+    }
+
+    fn operation(&mut self, statement: &Statement, parts: &[&str]) -> Decoded<(Op, Class)> {
+        let rest = &parts[1..];
+        Ok(match parts[0] {
+            "ld" | "ldu" => match self.load_or_store(statement, rest, false)? {
+                op @ Op::Parameter { .. } => (op, Class::Parameter),
+                op => (op, Class::Load),
+            },
+            "st" => (self.load_or_store(statement, rest, true)?, Class::Store),
+            "atom" => (self.atomic(statement, rest, true)?, Class::Atomic),
+            "red" => (self.atomic(statement, rest, false)?, Class::Atomic),
+            "cp" => (self.async_copy(statement, rest)?, Class::Async),
+            "bra" if matches!(rest, [] | ["uni"]) => (self.branch(statement)?, Class::Control),
+            "brx" if matches!(rest, ["idx"] | ["idx", "uni"]) => (self.branch_table(statement)?, Class::Control),
+            "call" if matches!(rest, [] | ["uni"]) => (self.call(statement)?, Class::Control),
+            "ret" if matches!(rest, [] | ["uni"]) => (Op::Return, Class::Control),
+            "exit" if rest.is_empty() => (Op::Exit, Class::Control),
+            "trap" if rest.is_empty() => (Op::Trap, Class::Control),
+            "shfl" | "vote" | "redux" | "match" => (self.collective(statement, parts)?, Class::Collective),
+            "bar" | "barrier" if rest.first() == Some(&"warp") => {
+                (self.collective(statement, parts)?, Class::Collective)
+            }
+            "bar" | "barrier" => (self.barrier(statement, rest)?, Class::Barrier),
+            "ldmatrix" => (self.load_matrix(statement, parts)?, Class::Tensor),
+            "mma" => (self.mma(statement, parts)?, Class::Tensor),
+            "membar" | "nanosleep" | "prefetch" | "prefetchu" => (Op::Nothing, Class::Other),
+            "fence" if matches!(rest, ["acq_rel" | "sc" | "acquire" | "release", _]) => (Op::Nothing, Class::Other),
+            "setp" => (self.comparison(statement, rest)?, Class::Compare),
+            "cvt" => (self.conversion(statement, rest)?, Class::Convert),
+            "cvta" => (self.window(statement, rest)?, Class::Integer),
+            "mov" => (self.movement(statement, rest)?, Class::Integer),
+            "activemask" if rest == ["b32"] && statement.operands.len() == 1 => {
+                (Op::ActiveMask(self.output(&statement.operands[0], Type::B32)?), Class::Collective)
+            }
+            "lop3" if rest == ["b32"] => match statement.operands.as_slice() {
+                [d, a, b, c, Operand::Integer(table)] => {
+                    (Op::Logic3 { slots: self.slots(Type::B32, [d, a, b, c])?, table: *table as u32 }, Class::Integer)
+                }
+                _ => return Err("wrong operands".into()),
+            },
+            "bfi" if rest == ["b32"] => match statement.operands.as_slice() {
+                [d, a, b, at, count] => {
+                    let slots = Slots {
+                        d: self.output(d, Type::B32)?,
+                        a: self.input(a, Type::B32)?,
+                        b: self.input(b, Type::B32)?,
+                        c: 0,
+                    };
+                    let (at, count) = (self.input(at, Type::B32)?, self.input(count, Type::B32)?);
+                    (Op::InsertField { slots, at, count }, Class::Integer)
+                }
+                _ => return Err("wrong operands".into()),
+            },
+            "shf" => match (rest, statement.operands.as_slice()) {
+                ([side @ ("l" | "r"), mode @ ("wrap" | "clamp"), "b32"], [d, a, b, c]) => {
+                    let op = ops::funnel(*side == "l", *mode == "wrap");
+                    (Op::Lanes(op, self.slots(Type::B32, [d, a, b, c])?), Class::Integer)
+                }
+                _ => return Err("not supported".into()),
+            },
+            "selp" => match (rest, statement.operands.as_slice()) {
+                ([ty], [d, a, b, c]) => {
+                    let ty = Type::parse(ty).ok_or("not supported")?;
+                    let op = ops::select(ty).ok_or("not supported")?;
+                    let (c, negated) = self.predicate(c)?;
+                    if negated {
+                        return Err("a negated selector is not supported".into());
+                    }
+                    let slots = Slots { d: self.output(d, ty)?, a: self.input(a, ty)?, b: self.input(b, ty)?, c };
+                    (Op::Lanes(op, slots), Class::Compare)
+                }
+                _ => return Err("not supported".into()),
+            },
+            opcode => self.arithmetic(statement, opcode, rest)?,
+        })
+    }
+
+    fn slots(&mut self, ty: Type, [d, a, b, c]: [&Operand; 4]) -> Decoded<Slots> {
+        Ok(Slots { d: self.output(d, ty)?, a: self.input(a, ty)?, b: self.input(b, ty)?, c: self.input(c, ty)? })
+    }
+
+    fn arithmetic(&mut self, statement: &Statement, opcode: &str, rest: &[&str]) -> Decoded<(Op, Class)> {
+        let mut modifiers = Modifiers::default();
+        let (mut ty, mut rounding) = (None, None);
+        for &part in rest {
+            match part {
+                "wide" => modifiers.wide = true,
+                "hi" => modifiers.hi = true,
+                "lo" => {}
+                "rn" => rounding = Some(part),
+                "ftz" => modifiers.ftz = true,
+                "sat" => modifiers.sat = true,
+                "NaN" => modifiers.nan = true,
+                "relu" => modifiers.relu = true,
+                "approx" | "full" => modifiers.approx = true,
+                _ => match Type::parse(part) {
+                    Some(found) if ty.is_none() => ty = Some(found),
+                    _ => return Err(format!("`.{part}` is not supported")),
+                },
+            }
+        }
+        let Some(ty) = ty else { return Err("not supported".into()) };
+        if rounding.is_some() && !ty.is_float() {
+            return Err("not supported".into());
+        }
+        let op = ops::arithmetic(opcode, ty, modifiers).ok_or("not supported")?;
+        let operands = &statement.operands[..];
+        let arity = match opcode {
+            "fma" | "mad" | "bfe" | "prmt" => 3,
+            "abs" | "neg" | "not" | "cnot" | "sqrt" | "rcp" | "rsqrt" | "ex2" | "lg2" | "sin" | "cos" | "tanh"
+            | "popc" | "clz" | "brev" | "bfind" => 1,
+            _ => 2,
+        };
+        if operands.len() != arity + 1 {
+            return Err(format!("{} operands are needed", arity + 1));
+        }
+        let double = match ty {
+            Type::U16 | Type::S16 => Type::B32,
+            _ => Type::B64,
+        };
+        let result = match opcode {
+            "popc" | "clz" | "bfind" => Type::B32,
+            "mul" | "mad" if modifiers.wide => double,
+            _ => ty,
+        };
+        let mut slots = Slots { d: self.output(&operands[0], result)?, ..Slots::default() };
+        slots.a = self.input(&operands[1], ty)?;
+        if arity > 1 {
+            let second = if matches!(opcode, "shl" | "shr" | "bfe") { Type::U32 } else { ty };
+            slots.b = self.input(&operands[2], second)?;
+        }
+        if arity > 2 {
+            let third = match opcode {
+                "mad" if modifiers.wide => double,
+                "bfe" => Type::U32,
+                _ => ty,
+            };
+            slots.c = self.input(&operands[3], third)?;
+        }
+        let class = match ty {
+            _ if ty.is_half() => Class::Half,
+            _ if ty.is_float() => Class::Float,
+            _ => Class::Integer,
+        };
+        Ok((Op::Lanes(op, slots), class))
+    }
+
+    fn comparison(&mut self, statement: &Statement, rest: &[&str]) -> Decoded<Op> {
+        let [name, middle @ .., ty] = rest else { return Err("not supported".into()) };
+        let ty = Type::parse(ty).ok_or("not supported")?;
+        let (mut ftz, mut combination) = (false, None);
+        for &part in middle {
+            match part {
+                "ftz" => ftz = true,
+                "and" => combination = Some(Combine::And),
+                "or" => combination = Some(Combine::Or),
+                "xor" => combination = Some(Combine::Xor),
+                _ => return Err(format!("`.{part}` is not supported")),
+            }
+        }
+        let test = ops::compare(name, ty, ftz).ok_or("not supported")?;
+        let (target, a, b, third) = match statement.operands.as_slice() {
+            [target, a, b] if combination.is_none() => (target, a, b, None),
+            [target, a, b, third] if combination.is_some() => (target, a, b, Some(third)),
+            _ => return Err("wrong number of operands".into()),
+        };
+        let (d, complement) = match target {
+            Operand::Pair(d, other) => {
+                let other = self.output(&Operand::Name(other.clone()), Type::Predicate)?;
+                (self.output(&Operand::Name(d.clone()), Type::Predicate)?, Some(other))
+            }
+            target => (self.output(target, Type::Predicate)?, None),
+        };
+        let combine = match (combination, third) {
+            (Some(combination), Some(third)) => {
+                let (slot, negated) = self.predicate(third)?;
+                Some((combination, slot, negated))
+            }
+            _ => None,
+        };
+        let slots = Slots { d, a: self.input(a, ty)?, b: self.input(b, ty)?, c: 0 };
+        if complement.is_none() && combine.is_none() {
+            return Ok(Op::Lanes(test, slots));
+        }
+        Ok(Op::Compare { test, slots, complement, combine })
+    }
+
+    fn conversion(&mut self, statement: &Statement, rest: &[&str]) -> Decoded<Op> {
+        let [middle @ .., to, from] = rest else { return Err("not supported".into()) };
+        let (to, from) = (Type::parse(to).ok_or("not supported")?, Type::parse(from).ok_or("not supported")?);
+        let (mut rounding, mut sat, mut ftz) = ("", false, false);
+        for &part in middle {
+            match part {
+                "sat" => sat = true,
+                "ftz" => ftz = true,
+                "rn" | "rz" | "rm" | "rp" | "rni" | "rzi" | "rmi" | "rpi" if rounding.is_empty() => rounding = part,
+                _ => return Err(format!("`.{part}` is not supported")),
+            }
+        }
+        match statement.operands.as_slice() {
+            [d, a] => {
+                let op = ops::convert(rounding, to, from, sat, ftz).ok_or("not supported")?;
+                let slots = Slots { d: self.converted(d, to)?, a: self.converted(a, from)?, ..Slots::default() };
+                Ok(Op::Lanes(op, slots))
+            }
+            [d, a, b] if from == Type::F32 && !sat && !ftz => {
+                let op = ops::convert_pair(rounding, to).ok_or("not supported")?;
+                let slots = Slots { d: self.output(d, to)?, a: self.input(a, from)?, b: self.input(b, from)?, c: 0 };
+                Ok(Op::Lanes(op, slots))
+            }
+            _ => Err("not supported".into()),
+        }
+    }
+
+    /// `cvta`: the generic window of shared and local memory lies at a fixed address; global addresses are generic.
+    fn window(&mut self, statement: &Statement, rest: &[&str]) -> Decoded<Op> {
+        let (to, space) = match rest {
+            ["to", space, "u64"] => (true, *space),
+            [space, "u64"] => (false, *space),
+            _ => return Err("not supported".into()),
+        };
+        let [d, a] = statement.operands.as_slice() else { return Err("two operands are needed".into()) };
+        let slots = |decoder: &mut Self, b: u64| -> Decoded<Slots> {
+            let (d, a) = (decoder.output(d, Type::B64)?, decoder.input(a, Type::B64)?);
+            Ok(Slots { d, a, b: decoder.bits(b, true), c: 0 })
+        };
+        let window = match space {
+            "global" | "const" => 0,
+            "shared" | "shared::cta" => SHARED_WINDOW,
+            "local" => LOCAL_WINDOW,
+            _ => return Err("not supported".into()),
+        };
+        let name = if to { "sub" } else { "add" };
+        let op = ops::arithmetic(name, Type::U64, Modifiers::default()).ok_or("not supported")?;
+        Ok(Op::Lanes(op, slots(self, window)?))
+    }
+
+    fn movement(&mut self, statement: &Statement, rest: &[&str]) -> Decoded<Op> {
+        let [ty] = rest else { return Err("not supported".into()) };
+        let ty = Type::parse(ty).ok_or("not supported")?;
+        let [d, a] = statement.operands.as_slice() else { return Err("two operands are needed".into()) };
+        let whole = |slot| Register { slot, bits: ty.bytes() * 8 };
+        if let Operand::Vector(list) = d {
+            let parts = self.parts(list, ty)?;
+            return Ok(Op::Unpack { source: whole(self.input(a, ty)?), parts });
+        }
+        if let Operand::Vector(list) = a {
+            let parts = self.parts(list, ty)?;
+            return Ok(Op::Pack { target: whole(self.output(d, ty)?), parts });
+        }
+        if let Operand::Name(name) = a
+            && matches!(name.as_str(), "%clock" | "%clock64" | "%globaltimer")
+        {
+            return Ok(Op::Clock(whole(self.output(d, ty)?)));
+        }
+        // Bits are bits: LLVM moves floats as `.b32` and constants of either kind.
+        let bits = match (ty, ty.bytes()) {
+            (Type::Predicate, _) => Type::Predicate,
+            (_, 8) => Type::B64,
+            (_, 4) => Type::B32,
+            (_, 2) => Type::B16,
+            _ => return Err("not supported".into()),
+        };
+        let op = ops::arithmetic("mov", bits, Modifiers::default()).ok_or("not supported")?;
+        Ok(Op::Lanes(op, Slots { d: self.output(d, bits)?, a: self.input(a, bits)?, ..Slots::default() }))
+    }
+
+    fn parts(&mut self, list: &[Operand], ty: Type) -> Decoded<Box<[Register]>> {
+        let bits = usize::from(ty.bytes()) * 8 / list.len().max(1);
+        let width = match bits {
+            16 => Width::B16,
+            32 => Width::B32,
+            _ => return Err("not supported".into()),
+        };
+        let parts: Decoded<Box<[Register]>> = list.iter().map(|part| self.element(part, bits as u8 / 8)).collect();
+        let parts = parts?;
+        let fits = parts
+            .iter()
+            .all(|part| part.bits == 0 || part.bits as usize == bits || width == Width::B16 && part.bits == 32);
+        if fits { Ok(parts) } else { Err("registers of the wrong width".into()) }
+    }
+}

@@ -1,0 +1,187 @@
+//! Loads, stores, atomics and asynchronous copies.
+
+use super::{Decoded, Decoder};
+use crate::ops::Type;
+use crate::program::{Access, Address, AsyncCopy, Atomic, AtomicOp, Op};
+use crate::ptx::ast::{Operand, Space, Statement};
+
+fn space(modifier: &str) -> Option<Space> {
+    Some(match modifier {
+        "global" | "const" => Space::Global,
+        "shared" | "shared::cta" => Space::Shared,
+        "local" => Space::Local,
+        "param" | "param::entry" | "param::func" => Space::Param,
+        _ => return None,
+    })
+}
+
+/// Modifiers that say how caches behave, which changes neither results nor counts here.
+fn is_hint(modifier: &str) -> bool {
+    matches!(
+        modifier,
+        "nc" | "ca" | "cg" | "cs" | "lu" | "cv" | "wb" | "wt" | "weak" | "cta" | "gpu" | "sys" | "cluster"
+    ) || modifier.starts_with("L1::")
+        || modifier.starts_with("L2::")
+}
+
+impl Decoder<'_> {
+    pub(super) fn load_or_store(&mut self, statement: &Statement, modifiers: &[&str], store: bool) -> Decoded<Op> {
+        let (mut at, mut count, mut strong, mut ty) = (Space::Generic, 1, false, None);
+        for &modifier in modifiers {
+            match modifier {
+                "v2" => count = 2,
+                "v4" => count = 4,
+                "v8" => count = 8,
+                "volatile" | "relaxed" | "acquire" | "release" => strong = true,
+                "L2::cache_hint" => return Err("a cache policy operand is not supported".into()),
+                _ if is_hint(modifier) => {}
+                _ => match (space(modifier), Type::parse(modifier)) {
+                    (Some(found), _) => at = found,
+                    (_, Some(found)) => ty = Some(found),
+                    _ => return Err(format!("`.{modifier}` is not supported")),
+                },
+            }
+        }
+        let Some(ty) = ty else { return Err("it has no type".into()) };
+        let [first, second] = statement.operands.as_slice() else { return Err("two operands are needed".into()) };
+        let (address, value) = if store { (first, second) } else { (second, first) };
+        let single = [value.clone()];
+        let values = if let Operand::Vector(values) = value { &values[..] } else { &single[..] };
+        if values.len() != count || ty == Type::Predicate {
+            return Err("the vector's length is not that of its operand".into());
+        }
+        let registers: Decoded<Box<[_]>> = values.iter().map(|value| self.element(value, ty.bytes())).collect();
+        let registers = registers?;
+        if at == Space::Param {
+            return self.parameter(address, ty, registers, store);
+        }
+        let (address, fixed) = self.address(address)?;
+        if at == Space::Generic {
+            at = fixed.unwrap_or(Space::Generic);
+        }
+        let access = Access { space: at, address, size: ty.bytes(), signed: ty.is_signed(), strong, registers };
+        if access.bytes() > 32 {
+            return Err("more than 32 bytes".into());
+        }
+        Ok(if store { Op::Store(Box::new(access)) } else { Op::Load(Box::new(access)) })
+    }
+
+    /// `.param`: the kernel's parameters, or private memory that stands for the parameters of calls.
+    fn parameter(
+        &mut self,
+        operand: &Operand,
+        ty: Type,
+        registers: Box<[crate::program::Register]>,
+        store: bool,
+    ) -> Decoded<Op> {
+        let Operand::Address(base, offset) = operand else { return Err("no address".into()) };
+        let Operand::Name(name) = &**base else { return Err("parameters are addressed by name only".into()) };
+        let function = self.current();
+        let mut access = Access {
+            space: Space::Local,
+            address: Address { slot: 0, wide: true, offset: 0 },
+            size: ty.bytes(),
+            signed: ty.is_signed(),
+            strong: false,
+            registers,
+        };
+        let end = |size: usize| usize::try_from(*offset).is_ok_and(|offset| offset + access.bytes() <= size);
+        if function.entry
+            && let Some(parameter) = self.entry.parameters.iter().find(|parameter| parameter.name == *name)
+        {
+            if store || !end(parameter.size) {
+                return Err(format!("not within parameter `{name}`"));
+            }
+            let offset = parameter.offset + *offset as usize;
+            return Ok(Op::Parameter { offset, access: Box::new(access) });
+        }
+        let known = function.variables.iter().filter(|variable| variable.space == Space::Param);
+        let known = known.chain(&function.parameters).chain(&function.returns).find(|variable| variable.name == *name);
+        let Some(variable) = known else { return Err(format!("`{name}` is no parameter")) };
+        if !end(variable.size) {
+            return Err(format!("not within parameter `{name}`"));
+        }
+        let place = self.place(self.function, variable, false);
+        access.address.slot = self.bits(place as u64, true);
+        access.address.offset = *offset;
+        Ok(if store { Op::Store(Box::new(access)) } else { Op::Load(Box::new(access)) })
+    }
+
+    pub(super) fn atomic(&mut self, statement: &Statement, modifiers: &[&str], returns: bool) -> Decoded<Op> {
+        let (mut at, mut name, mut ty) = (Space::Generic, None, None);
+        for &modifier in modifiers {
+            match modifier {
+                "relaxed" | "acquire" | "release" | "acq_rel" | "gpu" | "cta" | "sys" | "noftz" => {}
+                "add" | "min" | "max" | "and" | "or" | "xor" | "exch" | "cas" | "inc" | "dec" => name = Some(modifier),
+                _ => match (space(modifier), Type::parse(modifier)) {
+                    (Some(found), _) => at = found,
+                    (_, Some(found)) => ty = Some(found),
+                    _ => return Err(format!("`.{modifier}` is not supported")),
+                },
+            }
+        }
+        let (Some(name), Some(ty)) = (name, ty) else { return Err("it has no operation or type".into()) };
+        let op = match (name, ty) {
+            ("add", Type::U32 | Type::S32 | Type::U64 | Type::S64) => AtomicOp::Add,
+            ("add", Type::F32) => AtomicOp::AddF32,
+            ("add", Type::F64) => AtomicOp::AddF64,
+            ("add", Type::F16x2) => AtomicOp::AddF16x2,
+            ("add", Type::Bf16x2) => AtomicOp::AddBf16x2,
+            ("exch", Type::B32 | Type::B64) => AtomicOp::Exchange,
+            ("cas", Type::B32 | Type::B64) => AtomicOp::CompareSwap,
+            ("and", Type::B32 | Type::B64) => AtomicOp::And,
+            ("or", Type::B32 | Type::B64) => AtomicOp::Or,
+            ("xor", Type::B32 | Type::B64) => AtomicOp::Xor,
+            ("min", Type::U32 | Type::U64) => AtomicOp::Min,
+            ("max", Type::U32 | Type::U64) => AtomicOp::Max,
+            ("min", Type::S32 | Type::S64) => AtomicOp::MinSigned,
+            ("max", Type::S32 | Type::S64) => AtomicOp::MaxSigned,
+            ("inc", Type::U32) => AtomicOp::Increment,
+            ("dec", Type::U32) => AtomicOp::Decrement,
+            _ => return Err("not supported".into()),
+        };
+        let operands = &statement.operands[..];
+        let (result, operands) = match (returns, operands) {
+            (true, [result, rest @ ..]) => (Some(self.output(result, ty)?), rest),
+            _ => (None, operands),
+        };
+        let (address, value, second) = match operands {
+            [address, value] if op != AtomicOp::CompareSwap => (address, value, value),
+            [address, value, second] if op == AtomicOp::CompareSwap => (address, value, second),
+            _ => return Err("wrong number of operands".into()),
+        };
+        let (address, fixed) = self.address(address)?;
+        if at == Space::Generic {
+            at = fixed.unwrap_or(Space::Generic);
+        }
+        let (value, second) = (self.input(value, ty)?, self.input(second, ty)?);
+        Ok(Op::Atomic(Box::new(Atomic { op, space: at, address, size: ty.bytes(), result, value, second })))
+    }
+
+    pub(super) fn async_copy(&mut self, statement: &Statement, modifiers: &[&str]) -> Decoded<Op> {
+        match (modifiers, statement.operands.as_slice()) {
+            (["async", "commit_group"], []) => return Ok(Op::AsyncCommit),
+            (["async", "wait_all"], []) => return Ok(Op::AsyncWait(None)),
+            (["async", "wait_group"], [Operand::Integer(count)]) => {
+                return Ok(Op::AsyncWait(Some(u32::try_from(*count).unwrap_or(u32::MAX))));
+            }
+            (["async", "ca" | "cg", "shared" | "shared::cta", "global", rest @ ..], operands)
+                if rest.iter().all(|hint| is_hint(hint) && *hint != "L2::cache_hint") =>
+            {
+                let (target, source, bytes, count) = match operands {
+                    [target, source, Operand::Integer(bytes)] => (target, source, *bytes, None),
+                    [target, source, Operand::Integer(bytes), count] => (target, source, *bytes, Some(count)),
+                    _ => return Err("wrong operands".into()),
+                };
+                if !matches!((bytes, modifiers[1]), (4 | 8, "ca") | (16, _)) {
+                    return Err(format!("{bytes} bytes are not supported"));
+                }
+                let source_bytes = count.map(|count| self.input(count, Type::U32)).transpose()?;
+                let (target, source) = (self.address(target)?.0, self.address(source)?.0);
+                return Ok(Op::AsyncCopy(Box::new(AsyncCopy { target, source, bytes: bytes as u32, source_bytes })));
+            }
+            _ => {}
+        }
+        Err("not supported".into())
+    }
+}

@@ -1,0 +1,199 @@
+//! Statements to instructions: names become slots, opcodes become operations, labels become indices.
+
+mod collective;
+mod control;
+mod instruction;
+mod memory;
+mod operand;
+
+use crate::dominators::immediate_post_dominators;
+use crate::program::{Entry, NONE, Op, Parameter, Value};
+use crate::ptx::ParseError;
+use crate::ptx::ast::{Function, Source, Space, Variable, Width};
+use std::collections::HashMap;
+
+type Decoded<T> = Result<T, String>;
+
+/// Whether a variable of a module lives in device memory.
+pub(crate) fn is_device_variable(variable: &Variable) -> bool {
+    variable.space == Space::Global && !variable.external
+}
+
+/// Decodes all kernels of a file.
+pub(crate) fn entries(source: &Source) -> Result<Vec<Entry>, ParseError> {
+    let defined = source.functions.iter().enumerate().filter(|(_, function)| function.entry && function.defined);
+    defined.map(|(index, _)| entry(source, index)).collect()
+}
+
+struct Decoder<'a> {
+    source: &'a Source,
+    entry: Entry,
+    /// The function being decoded.
+    function: usize,
+    /// Slots of the registers met so far, by function.
+    registers: HashMap<(usize, String), u32>,
+    constants: HashMap<(Value, bool), u32>,
+    /// Where variables were put: private or shared memory, by function; module variables under `usize::MAX`.
+    placed: HashMap<(usize, String), usize>,
+    /// First instruction of each function decoded.
+    starts: HashMap<usize, u32>,
+    queue: Vec<usize>,
+}
+
+fn entry(source: &Source, index: usize) -> Result<Entry, ParseError> {
+    let function = &source.functions[index];
+    let mut decoder = Decoder {
+        source,
+        entry: Entry {
+            name: function.name.clone(),
+            parameters: Vec::new(),
+            bounds: function.bounds,
+            code: Vec::new(),
+            opcodes: Vec::new(),
+            constants: Vec::new(),
+            words: 0,
+            wides: 0,
+            predicates: 0,
+            static_shared: 0,
+            private: 0,
+            local: 0,
+        },
+        function: index,
+        registers: HashMap::new(),
+        constants: HashMap::new(),
+        placed: HashMap::new(),
+        starts: HashMap::new(),
+        queue: vec![index],
+    };
+    let mut offset = 0usize;
+    for parameter in &function.parameters {
+        offset = offset.next_multiple_of(parameter.align);
+        decoder.entry.parameters.push(Parameter { name: parameter.name.clone(), offset, size: parameter.size });
+        offset += parameter.size;
+    }
+    while let Some(next) = decoder.queue.pop() {
+        if !decoder.starts.contains_key(&next) {
+            decoder.function(next)?;
+        }
+    }
+    decoder.link(function)?;
+    Ok(decoder.entry)
+}
+
+impl<'a> Decoder<'a> {
+    fn current(&self) -> &'a Function {
+        &self.source.functions[self.function]
+    }
+
+    fn function(&mut self, index: usize) -> Result<(), ParseError> {
+        self.function = index;
+        let function = self.current();
+        let start = self.entry.code.len() as u32;
+        self.starts.insert(index, start);
+        for statement in &function.body {
+            let instruction = self.statement(statement).map_err(|message| {
+                let message = format!("`{}` in `{}`: {message}", statement.opcode, function.name);
+                ParseError::new(statement.line, message)
+            })?;
+            self.entry.code.push(instruction);
+        }
+        // Falling off the end returns.
+        let returns = self.entry.code[start as usize..].last().is_some_and(|last| {
+            last.guard == NONE && matches!(last.op, Op::Return | Op::Exit | Op::Branch(_) | Op::Trap)
+        });
+        if !returns {
+            let line = function.body.last().map_or(function.line, |statement| statement.line);
+            let opcode = self.opcode("ret");
+            self.entry.code.push(control::implicit_return(line, opcode));
+        }
+        self.meetings(start);
+        Ok(())
+    }
+
+    /// Fills in where lanes that part at a branch meet again.
+    fn meetings(&mut self, start: u32) {
+        let code = &mut self.entry.code[start as usize..];
+        let successors: Vec<Vec<u32>> = code
+            .iter()
+            .enumerate()
+            .map(|(at, instruction)| {
+                let next = at as u32 + 1;
+                let mut list = match &instruction.op {
+                    Op::Branch(target) => vec![target - start],
+                    Op::BranchTable { targets, .. } => targets.iter().map(|target| target - start).collect(),
+                    Op::Return | Op::Exit | Op::Trap => Vec::new(),
+                    _ => return vec![next],
+                };
+                if instruction.guard != NONE {
+                    if list.is_empty() {
+                        list.push(code_len_exit());
+                    }
+                    list.push(next);
+                }
+                list
+            })
+            .collect();
+        let meet = immediate_post_dominators(&successors);
+        for (instruction, meet) in code.iter_mut().zip(meet) {
+            instruction.meet = if meet == NONE { NONE } else { meet + start };
+        }
+    }
+
+    /// Resolves calls, and refuses recursion: registers and parameters have one place per function.
+    fn link(&mut self, function: &Function) -> Result<(), ParseError> {
+        let mut calls: HashMap<u32, Vec<u32>> = HashMap::new();
+        let mut starts: Vec<u32> = self.starts.values().copied().collect();
+        starts.sort_unstable();
+        for (at, instruction) in self.entry.code.iter_mut().enumerate() {
+            if let Op::Call(call) = &mut instruction.op {
+                call.target = self.starts[&(call.target as usize)];
+                let caller = starts[starts.partition_point(|&start| start <= at as u32) - 1];
+                calls.entry(caller).or_default().push(call.target);
+            }
+        }
+        let mut done = Vec::new();
+        fn cyclic(at: u32, calls: &HashMap<u32, Vec<u32>>, open: &mut Vec<u32>, done: &mut Vec<u32>) -> bool {
+            if done.contains(&at) {
+                return false;
+            }
+            if open.contains(&at) {
+                return true;
+            }
+            open.push(at);
+            let found = calls.get(&at).is_some_and(|list| list.iter().any(|&next| cyclic(next, calls, open, done)));
+            open.pop();
+            done.push(at);
+            found
+        }
+        for start in starts {
+            if cyclic(start, &calls, &mut Vec::new(), &mut done) {
+                return Err(ParseError::new(function.line, format!("`{}` calls itself: not supported", function.name)));
+            }
+        }
+        Ok(())
+    }
+
+    fn opcode(&mut self, text: &str) -> u32 {
+        let known = self.entry.opcodes.iter().position(|opcode| opcode == text);
+        let index = known.unwrap_or_else(|| {
+            self.entry.opcodes.push(text.to_string());
+            self.entry.opcodes.len() - 1
+        });
+        index as u32
+    }
+
+    fn new_slot(&mut self, width: Width) -> u32 {
+        let count = match width {
+            Width::Predicate => &mut self.entry.predicates,
+            Width::B16 | Width::B32 => &mut self.entry.words,
+            Width::B64 => &mut self.entry.wides,
+        };
+        *count += 1;
+        *count as u32 - 1
+    }
+}
+
+/// A node beyond every instruction: the function's exit.
+fn code_len_exit() -> u32 {
+    NONE - 1
+}

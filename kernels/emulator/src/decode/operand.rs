@@ -1,0 +1,242 @@
+//! Operands: registers, constants, symbols and addresses.
+
+use super::{Decoded, Decoder, is_device_variable};
+use crate::ops::Type;
+use crate::program::{Address, Register, Special, Value};
+use crate::ptx::ast::{Operand, Space, Variable, Width};
+
+fn width_of(ty: Type) -> Width {
+    match ty {
+        Type::Predicate => Width::Predicate,
+        _ if ty.bytes() == 8 => Width::B64,
+        _ if ty.bytes() == 4 => Width::B32,
+        _ => Width::B16,
+    }
+}
+
+fn special(name: &str) -> Option<Special> {
+    let axis = match name.rsplit_once('.') {
+        Some((_, "x")) => 0,
+        Some((_, "y")) => 1,
+        Some((_, "z")) => 2,
+        _ => 3,
+    };
+    Some(match name {
+        "%tid.x" | "%tid.y" | "%tid.z" => Special::Thread(axis),
+        "%ntid.x" | "%ntid.y" | "%ntid.z" => Special::BlockSize(axis),
+        "%ctaid.x" | "%ctaid.y" | "%ctaid.z" => Special::Block(axis),
+        "%nctaid.x" | "%nctaid.y" | "%nctaid.z" => Special::GridSize(axis),
+        "%laneid" => Special::Lane,
+        "%warpid" => Special::Warp,
+        "%nwarpid" => Special::WarpCount,
+        "%lanemask_lt" => Special::MaskLess,
+        "%lanemask_le" => Special::MaskLessEqual,
+        "%lanemask_eq" => Special::MaskEqual,
+        "%lanemask_ge" => Special::MaskGreaterEqual,
+        "%lanemask_gt" => Special::MaskGreater,
+        "%dynamic_smem_size" => Special::DynamicSharedSize,
+        "%total_smem_size" => Special::TotalSharedSize,
+        "%smid" => Special::Multiprocessor,
+        _ => return None,
+    })
+}
+
+impl Decoder<'_> {
+    /// The declared width of a register and its slot.
+    pub(super) fn register(&mut self, name: &str) -> Option<(Width, u32)> {
+        let width = *self.current().registers.get(name)?;
+        let key = (self.function, name.to_string());
+        if let Some(&slot) = self.registers.get(&key) {
+            return Some((width, slot));
+        }
+        let slot = self.new_slot(width);
+        self.registers.insert(key, slot);
+        Some((width, slot))
+    }
+
+    pub(super) fn constant(&mut self, value: Value, wide: bool) -> u32 {
+        if let Some(&slot) = self.constants.get(&(value, wide)) {
+            return slot;
+        }
+        let slot = self.new_slot(if wide { Width::B64 } else { Width::B32 });
+        self.constants.insert((value, wide), slot);
+        self.entry.constants.push((value, slot, wide));
+        slot
+    }
+
+    pub(super) fn bits(&mut self, value: u64, wide: bool) -> u32 {
+        self.constant(Value::Bits(if wide { value } else { value & 0xffff_ffff }), wide)
+    }
+
+    /// The slot of an operand that is read as a type.
+    pub(super) fn input(&mut self, operand: &Operand, ty: Type) -> Decoded<u32> {
+        let wide = ty.bytes() == 8;
+        match operand {
+            Operand::Integer(value) if ty == Type::F32 || ty == Type::F64 => {
+                Err(format!("`{value}` is no floating-point number"))
+            }
+            Operand::Integer(_) if ty == Type::Predicate => Err("a predicate is needed".into()),
+            Operand::Integer(value) => {
+                let masked = if ty.bytes() <= 2 { value & 0xffff } else { *value };
+                Ok(self.bits(masked, wide))
+            }
+            Operand::Single(bits) if wide => Ok(self.bits(f64::from(f32::from_bits(*bits)).to_bits(), true)),
+            Operand::Single(bits) => Ok(self.bits((*bits).into(), false)),
+            Operand::Double(value) if wide => Ok(self.bits(value.to_bits(), true)),
+            Operand::Double(value) if ty.bytes() == 4 => Ok(self.bits((*value as f32).to_bits().into(), false)),
+            Operand::Name(name) | Operand::Sum(name, _) => {
+                if let Some((width, slot)) = self.register(name) {
+                    self.check_width(name, width, ty)?;
+                    return Ok(slot);
+                }
+                if let Some(special) = special(name) {
+                    return Ok(self.constant(Value::Special(special), wide));
+                }
+                if name == "WARP_SZ" {
+                    return Ok(self.bits(32, wide));
+                }
+                let offset = if let Operand::Sum(_, offset) = operand { *offset } else { 0 };
+                let (_, value) = self.symbol(name, offset)?;
+                Ok(self.constant(value, wide))
+            }
+            other => Err(format!("operand {other:?} is not supported here")),
+        }
+    }
+
+    fn check_width(&self, name: &str, width: Width, ty: Type) -> Decoded<()> {
+        let wanted = width_of(ty);
+        // Eight-bit values live in registers of any width that keeps them in one word.
+        let fits = width == wanted || (ty.bytes() == 1 && ty != Type::Predicate && width == Width::B32);
+        if fits { Ok(()) } else { Err(format!("register `{name}` is {width:?}, where {wanted:?} is needed")) }
+    }
+
+    /// The slot of an operand that is written as a type; `_` is a slot nobody reads.
+    pub(super) fn output(&mut self, operand: &Operand, ty: Type) -> Decoded<u32> {
+        match operand {
+            Operand::Name(name) if name == "_" => Ok(self.new_slot(width_of(ty))),
+            Operand::Name(name) => {
+                let Some((width, slot)) = self.register(name) else { return Err(format!("`{name}` is no register")) };
+                self.check_width(name, width, ty)?;
+                Ok(slot)
+            }
+            other => Err(format!("{other:?} is no register")),
+        }
+    }
+
+    /// As `cvt` reads and writes them: the register may be wider than the type, as long as it is one word.
+    pub(super) fn converted(&mut self, operand: &Operand, ty: Type) -> Decoded<u32> {
+        if let Operand::Name(name) = operand
+            && let Some((width, slot)) = self.register(name)
+            && ty.bytes() <= 2
+            && matches!(width, Width::B16 | Width::B32)
+        {
+            return Ok(slot);
+        }
+        self.input(operand, ty)
+    }
+
+    /// A register of any width, for the elements of loads and stores.
+    pub(super) fn element(&mut self, operand: &Operand, bytes: u8) -> Decoded<Register> {
+        match operand {
+            Operand::Name(name) if name == "_" => Ok(Register { slot: 0, bits: 0 }),
+            Operand::Name(name) => match self.register(name) {
+                Some((Width::B16, slot)) if bytes <= 2 => Ok(Register { slot, bits: 16 }),
+                Some((Width::B32, slot)) if bytes <= 4 => Ok(Register { slot, bits: 32 }),
+                Some((Width::B64, slot)) => Ok(Register { slot, bits: 64 }),
+                Some((width, _)) => Err(format!("register `{name}` is {width:?}, for {bytes} bytes")),
+                None => Err(format!("`{name}` is no register")),
+            },
+            Operand::Integer(_) | Operand::Single(_) | Operand::Double(_) => {
+                let ty = match bytes {
+                    8 => Type::B64,
+                    4 => Type::B32,
+                    2 => Type::B16,
+                    _ => Type::B8,
+                };
+                Ok(Register { slot: self.input(operand, ty)?, bits: if bytes == 8 { 64 } else { 32 } })
+            }
+            other => Err(format!("{other:?} is no register")),
+        }
+    }
+
+    /// A predicate, and whether it is negated.
+    pub(super) fn predicate(&mut self, operand: &Operand) -> Decoded<(u32, bool)> {
+        let (name, negated) = match operand {
+            Operand::Name(name) => (name, false),
+            Operand::Not(name) => (name, true),
+            other => return Err(format!("{other:?} is no predicate")),
+        };
+        match self.register(name) {
+            Some((Width::Predicate, slot)) => Ok((slot, negated)),
+            _ => Err(format!("`{name}` is no predicate")),
+        }
+    }
+
+    /// The space and the address in it of a variable.
+    pub(super) fn symbol(&mut self, name: &str, offset: i64) -> Decoded<(Space, Value)> {
+        let function = self.current();
+        let own = function.variables.iter().find(|variable| variable.name == name);
+        let (owner, variable): (usize, &Variable) = match own {
+            Some(variable) => (self.function, variable),
+            None => match self.source.variables.iter().find(|variable| variable.name == name) {
+                Some(variable) => (usize::MAX, variable),
+                None => return Err(format!("`{name}` is unknown")),
+            },
+        };
+        let value = match variable.space {
+            Space::Shared if variable.external => Value::DynamicShared { offset },
+            Space::Shared => {
+                let place = self.place(owner, variable, true);
+                Value::Bits((place as u64).wrapping_add_signed(offset))
+            }
+            Space::Local | Space::Param => {
+                let place = self.place(owner, variable, false);
+                Value::Bits((place as u64).wrapping_add_signed(offset))
+            }
+            Space::Global | Space::Generic => {
+                let mut known = self.source.variables.iter().filter(|variable| is_device_variable(variable));
+                match known.position(|other| other.name == name) {
+                    Some(variable) if owner == usize::MAX => Value::Global { variable, offset },
+                    _ => return Err(format!("`{name}` has no address here")),
+                }
+            }
+        };
+        Ok((variable.space, value))
+    }
+
+    /// Puts a variable into shared or private memory, once.
+    pub(super) fn place(&mut self, owner: usize, variable: &Variable, shared: bool) -> usize {
+        let key = (owner, variable.name.clone());
+        if let Some(&place) = self.placed.get(&key) {
+            return place;
+        }
+        let end = if shared { &mut self.entry.static_shared } else { &mut self.entry.private };
+        let place = end.next_multiple_of(variable.align.max(1));
+        *end = place + variable.size;
+        if variable.space == Space::Local {
+            self.entry.local += variable.size;
+        }
+        self.placed.insert(key, place);
+        place
+    }
+
+    /// An address in brackets, and the space its symbol fixes.
+    pub(super) fn address(&mut self, operand: &Operand) -> Decoded<(Address, Option<Space>)> {
+        let Operand::Address(base, offset) = operand else { return Err(format!("{operand:?} is no address")) };
+        match &**base {
+            Operand::Name(name) => match self.register(name) {
+                Some((Width::B64, slot)) => Ok((Address { slot, wide: true, offset: *offset }, None)),
+                Some((Width::B32, slot)) => Ok((Address { slot, wide: false, offset: *offset }, None)),
+                Some(_) => Err(format!("`{name}` is too narrow for an address")),
+                None => {
+                    let (space, value) = self.symbol(name, *offset)?;
+                    Ok((Address { slot: self.constant(value, true), wide: true, offset: 0 }, Some(space)))
+                }
+            },
+            Operand::Integer(value) => {
+                Ok((Address { slot: self.bits(*value, true), wide: true, offset: *offset }, None))
+            }
+            other => Err(format!("{other:?} is no address")),
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The device: memory and launches.
+
+use crate::exec;
+use crate::fault::{Fault, FaultKind};
+use crate::memory::{DevicePtr, Memory};
+use crate::module::Module;
+use crate::ptx::ast::Initial;
+use crate::report::Report;
+use std::collections::HashMap;
+
+/// A wrong use of the device's memory by the host.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct MemoryError(String);
+
+/// An argument of a kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arg {
+    /// A `u32`.
+    U32(u32),
+    /// A `u64`.
+    U64(u64),
+    /// An `f32`.
+    F32(f32),
+    /// A pointer.
+    Ptr(DevicePtr),
+    /// Anything else, as its bytes.
+    Bytes(Vec<u8>),
+}
+
+impl Arg {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        match self {
+            Self::U32(value) => value.to_le_bytes().to_vec(),
+            Self::U64(value) | Self::Ptr(value) => value.to_le_bytes().to_vec(),
+            Self::F32(value) => value.to_le_bytes().to_vec(),
+            Self::Bytes(bytes) => bytes.clone(),
+        }
+    }
+}
+
+/// How to run a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchOptions {
+    /// Order of blocks, and of the warps of a block: 0 is the natural one, any other number a random one of its own.
+    pub seed: u64,
+    /// Whether reads of memory that nothing wrote are faults.
+    pub check_initialised: bool,
+    /// Whether races on shared memory are faults.
+    pub check_races: bool,
+    /// Warp instructions after which a launch is taken to be endless.
+    pub instruction_limit: u64,
+}
+
+impl Default for LaunchOptions {
+    fn default() -> Self {
+        Self { seed: 0, check_initialised: true, check_races: true, instruction_limit: 1 << 34 }
+    }
+}
+
+/// A device: memory, and kernels launched on it one after the other.
+#[derive(Debug, Default)]
+pub struct Device {
+    memory: Memory,
+    /// The variables of modules that were used, by module and variable.
+    variables: HashMap<(u64, usize), DevicePtr>,
+}
+
+impl Device {
+    /// A device with empty memory.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Allocates a buffer without a name of its own.
+    pub fn alloc(&mut self, bytes: usize) -> DevicePtr {
+        let name = format!("buffer {}", self.memory.buffers.len());
+        self.memory.allocate(&name, bytes)
+    }
+
+    /// Allocates a buffer; faults call it by its name.
+    pub fn alloc_named(&mut self, name: &str, bytes: usize) -> DevicePtr {
+        self.memory.allocate(name, bytes)
+    }
+
+    /// Allocates a named buffer and fills it.
+    pub fn alloc_from(&mut self, name: &str, bytes: &[u8]) -> DevicePtr {
+        let pointer = self.memory.allocate(name, bytes.len());
+        if let Some(buffer) = self.memory.buffers.last_mut() {
+            buffer.data.copy_from_slice(bytes);
+            buffer.written.insert_range(0, bytes.len());
+        }
+        pointer
+    }
+
+    fn locate(&self, at: DevicePtr, bytes: usize) -> Result<(usize, usize), MemoryError> {
+        self.memory.locate(at, bytes).map_err(|violation| MemoryError(violation.message))
+    }
+
+    /// Frees a buffer; its addresses are never used again.
+    pub fn free(&mut self, at: DevicePtr) -> Result<(), MemoryError> {
+        let (index, offset) = self.locate(at, 0)?;
+        if offset != 0 {
+            return Err(MemoryError(format!("{at:#x} is not the start of a buffer")));
+        }
+        let buffer = &mut self.memory.buffers[index];
+        buffer.live = false;
+        buffer.data = Vec::new();
+        buffer.written = Default::default();
+        buffer.touched = Default::default();
+        Ok(())
+    }
+
+    /// Copies bytes to the device.
+    pub fn write(&mut self, at: DevicePtr, bytes: &[u8]) -> Result<(), MemoryError> {
+        let (index, offset) = self.locate(at, bytes.len())?;
+        let buffer = &mut self.memory.buffers[index];
+        buffer.data[offset..offset + bytes.len()].copy_from_slice(bytes);
+        buffer.written.insert_range(offset, bytes.len());
+        Ok(())
+    }
+
+    /// Copies bytes from the device. Bytes that nothing wrote are an error: they hold nothing.
+    pub fn read(&self, at: DevicePtr, bytes: usize) -> Result<Vec<u8>, MemoryError> {
+        let (index, offset) = self.locate(at, bytes)?;
+        let buffer = &self.memory.buffers[index];
+        if !buffer.written.contains_range(offset, bytes) {
+            let first = (offset..offset + bytes).find(|&at| !buffer.written.contains_range(at, 1)).unwrap_or(offset);
+            return Err(MemoryError(format!("offset {first} of `{}` was never written", buffer.name)));
+        }
+        Ok(buffer.data[offset..offset + bytes].to_vec())
+    }
+
+    /// The address of a module's variable.
+    pub fn variable(&mut self, module: &Module, name: &str) -> Option<DevicePtr> {
+        let index = module.variables.iter().position(|variable| variable.name == name)?;
+        self.place_variables(module);
+        self.variables.get(&(module.id, index)).copied()
+    }
+
+    fn place_variables(&mut self, module: &Module) {
+        if module.variables.is_empty() || self.variables.contains_key(&(module.id, 0)) {
+            return;
+        }
+        for (index, variable) in module.variables.iter().enumerate() {
+            let address = self.memory.allocate(&variable.name, variable.size);
+            self.variables.insert((module.id, index), address);
+        }
+        for (index, variable) in module.variables.iter().enumerate() {
+            let mut bytes = Vec::with_capacity(variable.size);
+            for part in &variable.initial {
+                match part {
+                    Initial::Bytes(part) => bytes.extend_from_slice(part),
+                    Initial::Address { symbol, offset } => {
+                        let target = module.variables.iter().position(|other| other.name == *symbol);
+                        let address = target.and_then(|target| self.variables.get(&(module.id, target))).copied();
+                        bytes.extend_from_slice(&address.unwrap_or(0).wrapping_add_signed(*offset).to_le_bytes());
+                    }
+                }
+            }
+            bytes.resize(variable.size, 0); // PTX starts variables at zero
+            let address = self.variables[&(module.id, index)];
+            if let Some(buffer) = self.memory.find(address).map(|found| &mut self.memory.buffers[found]) {
+                buffer.written.insert_range(0, bytes.len());
+                buffer.data = bytes;
+            }
+        }
+    }
+
+    /// Runs a kernel to its end.
+    pub fn launch(
+        &mut self,
+        module: &Module,
+        entry: &str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        dynamic_shared: usize,
+        args: &[Arg],
+    ) -> Result<Report, Box<Fault>> {
+        self.launch_with(&LaunchOptions::default(), module, entry, grid, block, dynamic_shared, args)
+    }
+
+    /// Runs a kernel to its end, with options.
+    #[allow(clippy::too_many_arguments, reason = "the arguments of a launch")]
+    pub fn launch_with(
+        &mut self,
+        options: &LaunchOptions,
+        module: &Module,
+        entry: &str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        dynamic_shared: usize,
+        args: &[Arg],
+    ) -> Result<Report, Box<Fault>> {
+        let wrong = |message: String| {
+            Box::new(Fault {
+                kind: FaultKind::Launch,
+                message,
+                kernel: entry.to_string(),
+                source: None,
+                ptx_line: 0,
+                opcode: String::new(),
+                block: [0; 3],
+                thread: None,
+                address: None,
+                buffer: None,
+            })
+        };
+        let Some(kernel) = module.entry(entry) else {
+            return Err(wrong("there is no such kernel in the module".into()));
+        };
+        let parameters = exec::check_launch(kernel, grid, block, dynamic_shared, args).map_err(wrong)?;
+        self.place_variables(module);
+        let variables = (0..module.variables.len()).map(|index| self.variables[&(module.id, index)]).collect();
+        let shape = exec::Shape { grid, block, dynamic_shared };
+        exec::launch(&mut self.memory, module, kernel, shape, options, parameters, variables)
+    }
+}

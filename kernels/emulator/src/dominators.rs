@@ -1,0 +1,90 @@
+//! Immediate post-dominators: where the lanes of a warp that part at a branch meet again.
+
+use crate::program::NONE;
+
+/// For each of the nodes, its immediate post-dominator, or [`NONE`] when that is the function's exit. `successors` lists
+/// where each node goes on; a node without any leaves the function. (Cooper, Harvey and Kennedy on the reversed graph.)
+pub(crate) fn immediate_post_dominators(successors: &[Vec<u32>]) -> Vec<u32> {
+    let exit = successors.len();
+    let next = |node: usize| -> Vec<usize> {
+        let listed = successors.get(node).map_or(&[][..], |list| list.as_slice());
+        if listed.is_empty() && node != exit {
+            return vec![exit];
+        }
+        listed.iter().map(|&n| (n as usize).min(exit)).collect()
+    };
+    let mut predecessors = vec![Vec::new(); exit + 1];
+    for node in 0..exit {
+        for after in next(node) {
+            predecessors[after].push(node);
+        }
+    }
+    // Post-order of the reversed graph, from the exit.
+    let mut order = Vec::with_capacity(exit + 1);
+    let mut number = vec![usize::MAX; exit + 1];
+    let mut seen = vec![false; exit + 1];
+    let mut stack = vec![(exit, 0)];
+    seen[exit] = true;
+    while let Some((node, index)) = stack.pop() {
+        if let Some(&before) = predecessors[node].get(index) {
+            stack.push((node, index + 1));
+            if !seen[before] {
+                seen[before] = true;
+                stack.push((before, 0));
+            }
+        } else {
+            number[node] = order.len();
+            order.push(node);
+        }
+    }
+    let mut dominator = vec![usize::MAX; exit + 1];
+    dominator[exit] = exit;
+    let mut changed = true;
+    while changed {
+        changed = false;
+        for &node in order.iter().rev().filter(|&&node| node != exit) {
+            let known = next(node).into_iter().filter(|&after| dominator[after] != usize::MAX);
+            let new = known.reduce(|mut a, mut b| {
+                while a != b {
+                    while number[a] < number[b] {
+                        a = dominator[a];
+                    }
+                    while number[b] < number[a] {
+                        b = dominator[b];
+                    }
+                }
+                a
+            });
+            if let Some(new) = new
+                && dominator[node] != new
+            {
+                dominator[node] = new;
+                changed = true;
+            }
+        }
+    }
+    // What never reaches the exit (an endless loop) has no meeting point either.
+    (0..exit).map(|node| if dominator[node] >= exit { NONE } else { dominator[node] as u32 }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arms_meet_after_the_branch() {
+        // 0 branches to 1 or 2, both go to 3; 3 loops to 0 or leaves.
+        let meet = immediate_post_dominators(&[vec![1, 2], vec![3], vec![3], vec![0, 4], vec![]]);
+        assert_eq!(meet, [3, 3, 3, 4, NONE]);
+    }
+
+    #[test]
+    fn an_arm_that_leaves_never_meets() {
+        assert_eq!(immediate_post_dominators(&[vec![1, 2], vec![], vec![]]), [NONE, NONE, NONE]);
+    }
+
+    #[test]
+    fn endless_loops_are_survived() {
+        assert_eq!(immediate_post_dominators(&[vec![0, 1], vec![1]])[1], NONE);
+    }
+}

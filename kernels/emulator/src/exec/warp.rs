@@ -1,0 +1,106 @@
+//! The state of a warp, and the stack that brings parted lanes together again.
+
+use super::clock::Clock;
+use crate::lanes::Registers;
+use crate::program::NONE;
+use std::collections::VecDeque;
+
+/// A part of a warp that runs together: from `pc` until `meet`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub pc: u32,
+    pub meet: u32,
+    pub mask: u32,
+}
+
+/// A call that has not returned: the instruction, its lanes and the height of the stack below it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    pub call: u32,
+    pub mask: u32,
+    pub height: usize,
+}
+
+/// An asynchronous copy that was started.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PendingCopy {
+    pub target: usize,
+    pub source: u64,
+    pub bytes: u32,
+    pub source_bytes: u32,
+    pub lane: u8,
+}
+
+/// A warp.
+pub(super) struct Warp {
+    pub id: usize,
+    pub registers: Registers,
+    pub stack: Vec<Part>,
+    pub frames: Vec<Frame>,
+    /// Lanes that have not exited.
+    pub live: u32,
+    /// The barrier it waits at.
+    pub waits_at: Option<usize>,
+    /// Private memory of all lanes, one after the other.
+    pub private: Vec<u8>,
+    pub clock: Clock,
+    /// Copies not yet committed.
+    pub copies: Vec<PendingCopy>,
+    /// Committed groups of copies, oldest first.
+    pub groups: VecDeque<Vec<PendingCopy>>,
+}
+
+impl Warp {
+    /// Sets the lanes off at the first instruction.
+    pub fn start(&mut self, mask: u32) {
+        self.live = mask;
+        self.waits_at = None;
+        self.stack.clear();
+        self.frames.clear();
+        self.copies.clear();
+        self.groups.clear();
+        self.stack.push(Part { pc: 0, meet: NONE, mask });
+    }
+
+    /// Parts the lanes of the top of the stack: `taken` go to `target`, the others on to `next`; they meet at `meet`.
+    pub fn part(&mut self, taken: u32, target: u32, next: u32, meet: u32) {
+        let Some(top) = self.stack.last_mut() else { return };
+        let others = top.mask & !taken;
+        if meet == NONE || meet == top.meet {
+            // They meet no earlier than the lanes below them: the part itself becomes one of the two.
+            let meet = top.meet;
+            *top = Part { pc: next, meet, mask: others };
+            self.stack.push(Part { pc: target, meet, mask: taken });
+        } else {
+            top.pc = meet;
+            self.stack.push(Part { pc: next, meet, mask: others });
+            self.stack.push(Part { pc: target, meet, mask: taken });
+        }
+    }
+
+    /// Lanes leave: the innermost call, or the kernel. Returns the calls that ended.
+    pub fn leave(&mut self, mask: u32, kernel: bool) -> Vec<Frame> {
+        let floor = if kernel { 0 } else { self.frames.last().map_or(0, |frame| frame.height) };
+        for part in &mut self.stack[floor..] {
+            part.mask &= !mask;
+        }
+        if kernel || self.frames.is_empty() {
+            self.live &= !mask;
+        }
+        self.unwind()
+    }
+
+    /// Drops parts that no lane is in. Returns the calls that ended.
+    pub fn unwind(&mut self) -> Vec<Frame> {
+        let mut ended = Vec::new();
+        loop {
+            if self.frames.last().is_some_and(|frame| frame.height == self.stack.len()) {
+                ended.extend(self.frames.pop());
+            } else if self.stack.last().is_some_and(|part| part.mask == 0) {
+                self.stack.pop();
+            } else {
+                return ended;
+            }
+        }
+    }
+}

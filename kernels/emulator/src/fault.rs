@@ -1,0 +1,116 @@
+//! What is wrong with a kernel, and where.
+
+use std::fmt;
+
+/// Kinds of faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FaultKind {
+    /// The launch itself is wrong: no such kernel, wrong arguments, impossible shape.
+    Launch,
+    /// An address in no buffer, beyond the end of one, or in one that was freed.
+    OutOfBounds,
+    /// An address that is no multiple of the access's size.
+    Misaligned,
+    /// A read of memory that nothing wrote.
+    Uninitialised,
+    /// Two accesses to shared memory that nothing orders, at least one a write.
+    SharedRace,
+    /// A warp collective that not all lanes it names execute together.
+    MissingLanes,
+    /// A block barrier or an `.aligned` instruction reached by part of a warp.
+    DivergentBarrier,
+    /// Warps wait for something that can no longer happen.
+    Deadlock,
+    /// An access to memory that an asynchronous copy still writes.
+    AsyncRegion,
+    /// `trap`: a Rust panic.
+    Trap,
+    /// More instructions than the limit: probably an endless loop.
+    InstructionLimit,
+    /// Something the emulator can only see at run time that it does not support.
+    Unsupported,
+}
+
+/// What is wrong, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Its kind.
+    pub kind: FaultKind,
+    /// What happened, in words.
+    pub message: String,
+    /// The kernel.
+    pub kernel: String,
+    /// File and line of the Rust source, where the PTX has `.loc`.
+    pub source: Option<(String, u32)>,
+    /// Line of the PTX text; 0 when no instruction is at fault.
+    pub ptx_line: u32,
+    /// The instruction's opcode.
+    pub opcode: String,
+    /// Index of the block.
+    pub block: [u32; 3],
+    /// Index of the thread in its block.
+    pub thread: Option<[u32; 3]>,
+    /// The address at fault, in the address space accessed.
+    pub address: Option<u64>,
+    /// The buffer at fault or nearest below.
+    pub buffer: Option<String>,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} in kernel `{}`: {}", self.kind, self.kernel, self.message)?;
+        if let Some((file, line)) = &self.source {
+            write!(f, "; at {file}:{line}")?;
+        }
+        if self.ptx_line != 0 {
+            write!(f, "; PTX line {} `{}`; block {:?}", self.ptx_line, self.opcode, self.block)?;
+        }
+        if let Some(thread) = self.thread {
+            write!(f, "; thread {thread:?}")?;
+        }
+        if let Some(address) = self.address {
+            write!(f, "; address {address:#x}")?;
+        }
+        if let Some(buffer) = &self.buffer {
+            write!(f, "; buffer `{buffer}`")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// A fault as the part that finds it knows it; the launch adds where.
+#[derive(Debug)]
+pub(crate) struct Violation {
+    pub kind: FaultKind,
+    pub message: String,
+    pub lane: Option<usize>,
+    pub address: Option<u64>,
+    pub buffer: Option<String>,
+}
+
+impl Violation {
+    #[cold]
+    pub fn new(kind: FaultKind, message: impl Into<String>) -> Box<Self> {
+        Box::new(Self { kind, message: message.into(), lane: None, address: None, buffer: None })
+    }
+
+    pub fn lane(mut self: Box<Self>, lane: usize) -> Box<Self> {
+        self.lane = Some(lane);
+        self
+    }
+
+    pub fn address(mut self: Box<Self>, address: u64) -> Box<Self> {
+        self.address = Some(address);
+        self
+    }
+
+    pub fn buffer(mut self: Box<Self>, name: &str) -> Box<Self> {
+        self.buffer = Some(name.to_string());
+        self
+    }
+}
+
+/// What the parts of the executor return.
+pub(crate) type Checked<T> = Result<T, Box<Violation>>;

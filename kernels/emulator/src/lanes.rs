@@ -1,0 +1,216 @@
+//! Registers of a warp, and operations that work on all 32 lanes at once.
+//!
+//! A register is an array of 32 values. An operation on lanes is compiled twice, once for the target's baseline and once
+//! for AVX2, and the decoder picks one when it resolves an instruction.
+
+use half::{bf16, f16};
+
+/// The registers of one warp, by width. Predicates are masks of lanes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Registers {
+    /// 16 and 32-bit registers; the former keep their upper half zero.
+    pub words: Vec<[u32; 32]>,
+    /// 64-bit registers.
+    pub wides: Vec<[u64; 32]>,
+    /// Predicates.
+    pub masks: Vec<u32>,
+}
+
+/// Where an operation finds its operands: indices into the register file of each operand's width.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Slots {
+    pub d: u32,
+    pub a: u32,
+    pub b: u32,
+    pub c: u32,
+}
+
+/// An operation on lanes: registers, operands and the mask of lanes that take part.
+///
+/// The pointer may need AVX2, so calling it is unsafe; [`LaneOp::run`] is the only caller.
+#[derive(Clone, Copy)]
+pub(crate) struct LaneOp(unsafe fn(&mut Registers, Slots, u32));
+
+impl LaneOp {
+    /// # Safety
+    /// `operation` must need no CPU feature that this machine lacks.
+    pub const unsafe fn new(operation: unsafe fn(&mut Registers, Slots, u32)) -> Self {
+        Self(operation)
+    }
+
+    #[inline(always)]
+    pub fn run(self, registers: &mut Registers, slots: Slots, mask: u32) {
+        // SAFETY: `new` was given a function this machine can run, and it has no other requirement.
+        unsafe { (self.0)(registers, slots, mask) }
+    }
+}
+
+/// Whether the wide versions can run here.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn has_avx2() -> bool {
+    use std::arch::is_x86_feature_detected as has;
+    has!("avx2") && has!("fma") && has!("bmi1") && has!("bmi2") && has!("lzcnt") && has!("popcnt")
+}
+
+/// A type that operations read from and write to registers.
+pub(crate) trait Lane: Copy {
+    type View<'a>: Copy;
+    type Buffer;
+    fn view(registers: &Registers, slot: u32) -> Self::View<'_>;
+    fn get(view: Self::View<'_>, lane: usize) -> Self;
+    fn buffer() -> Self::Buffer;
+    fn set(self, buffer: &mut Self::Buffer, lane: usize);
+    fn commit(registers: &mut Registers, slot: u32, buffer: Self::Buffer, mask: u32);
+}
+
+macro_rules! lane {
+    ($type:ty, $file:ident, $raw:ty, |$from:ident| $get:expr, |$value:ident| $put:expr) => {
+        impl Lane for $type {
+            type View<'a> = &'a [$raw; 32];
+            type Buffer = [$raw; 32];
+            #[inline(always)]
+            fn view(registers: &Registers, slot: u32) -> Self::View<'_> {
+                &registers.$file[slot as usize]
+            }
+            #[inline(always)]
+            fn get(view: Self::View<'_>, lane: usize) -> Self {
+                let $from = view[lane];
+                $get
+            }
+            #[inline(always)]
+            fn buffer() -> Self::Buffer {
+                [0; 32]
+            }
+            #[inline(always)]
+            fn set(self, buffer: &mut Self::Buffer, lane: usize) {
+                let $value = self;
+                buffer[lane] = $put;
+            }
+            #[inline(always)]
+            fn commit(registers: &mut Registers, slot: u32, buffer: Self::Buffer, mask: u32) {
+                let target = &mut registers.$file[slot as usize];
+                if mask == u32::MAX {
+                    *target = buffer;
+                } else {
+                    for lane in 0..32 {
+                        target[lane] = if mask >> lane & 1 == 1 { buffer[lane] } else { target[lane] };
+                    }
+                }
+            }
+        }
+    };
+}
+lane!(u8, words, u32, |v| v as u8, |v| v.into());
+lane!(i8, words, u32, |v| v as i8, |v| (v as i16 as u16).into());
+lane!(u16, words, u32, |v| v as u16, |v| v.into());
+lane!(i16, words, u32, |v| v as i16, |v| (v as u16).into());
+lane!(f16, words, u32, |v| f16::from_bits(v as u16), |v| v.to_bits().into());
+lane!(bf16, words, u32, |v| bf16::from_bits(v as u16), |v| v.to_bits().into());
+lane!([f16; 2], words, u32, |v| [f16::from_bits(v as u16), f16::from_bits((v >> 16) as u16)], |v| {
+    u32::from(v[0].to_bits()) | u32::from(v[1].to_bits()) << 16
+});
+lane!([bf16; 2], words, u32, |v| [bf16::from_bits(v as u16), bf16::from_bits((v >> 16) as u16)], |v| {
+    u32::from(v[0].to_bits()) | u32::from(v[1].to_bits()) << 16
+});
+lane!(u32, words, u32, |v| v, |v| v);
+lane!(i32, words, u32, |v| v as i32, |v| v as u32);
+lane!(f32, words, u32, |v| f32::from_bits(v), |v| v.to_bits());
+lane!(u64, wides, u64, |v| v, |v| v);
+lane!(i64, wides, u64, |v| v as i64, |v| v as u64);
+lane!(f64, wides, u64, |v| f64::from_bits(v), |v| v.to_bits());
+
+impl Lane for bool {
+    type View<'a> = u32;
+    type Buffer = u32;
+    #[inline(always)]
+    fn view(registers: &Registers, slot: u32) -> u32 {
+        registers.masks[slot as usize]
+    }
+    #[inline(always)]
+    fn get(view: u32, lane: usize) -> bool {
+        view >> lane & 1 == 1
+    }
+    #[inline(always)]
+    fn buffer() -> u32 {
+        0
+    }
+    #[inline(always)]
+    fn set(self, buffer: &mut u32, lane: usize) {
+        *buffer |= u32::from(self) << lane;
+    }
+    #[inline(always)]
+    fn commit(registers: &mut Registers, slot: u32, buffer: u32, mask: u32) {
+        let target = &mut registers.masks[slot as usize];
+        *target = *target & !mask | buffer & mask;
+    }
+}
+
+/// Makes a [`LaneOp`] of an expression on one lane's values.
+macro_rules! lanes {
+    (|$a:ident: $A:ty| -> $D:ty $body:block) => {
+        $crate::lanes::lanes!(@op $D, $body, ($a, a, $A))
+    };
+    (|$a:ident: $A:ty, $b:ident: $B:ty| -> $D:ty $body:block) => {
+        $crate::lanes::lanes!(@op $D, $body, ($a, a, $A), ($b, b, $B))
+    };
+    (|$a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty| -> $D:ty $body:block) => {
+        $crate::lanes::lanes!(@op $D, $body, ($a, a, $A), ($b, b, $B), ($c, c, $C))
+    };
+    (@op $D:ty, $body:block, $(($name:ident, $slot:ident, $T:ty)),+) => {{
+        use $crate::lanes::{Lane, LaneOp, Registers, Slots};
+        #[inline(always)]
+        fn apply(registers: &mut Registers, slots: Slots, mask: u32) {
+            $(let $slot = <$T as Lane>::view(registers, slots.$slot);)+
+            let mut result = <$D as Lane>::buffer();
+            for lane in 0..32 {
+                $(let $name = <$T as Lane>::get($slot, lane);)+
+                let value: $D = $body;
+                Lane::set(value, &mut result, lane);
+            }
+            <$D as Lane>::commit(registers, slots.d, result, mask);
+        }
+        fn baseline(registers: &mut Registers, slots: Slots, mask: u32) {
+            apply(registers, slots, mask)
+        }
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
+        fn avx2(registers: &mut Registers, slots: Slots, mask: u32) {
+            apply(registers, slots, mask)
+        }
+        #[cfg(target_arch = "x86_64")]
+        let op = if $crate::lanes::has_avx2() {
+            // SAFETY: the features the function needs have just been found.
+            unsafe { LaneOp::new(avx2) }
+        } else {
+            // SAFETY: the function needs no feature.
+            unsafe { LaneOp::new(baseline) }
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        // SAFETY: the function needs no feature.
+        let op = unsafe { LaneOp::new(baseline) };
+        op
+    }};
+}
+pub(crate) use lanes;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_lanes_of_the_mask_are_written() {
+        let mut registers = Registers { words: vec![[7; 32], [1; 32], [2; 32]], wides: vec![], masks: vec![] };
+        let add = lanes!(|a: u32, b: u32| -> u32 { a + b });
+        add.run(&mut registers, Slots { d: 0, a: 1, b: 2, c: 0 }, 0x8000_0001);
+        assert_eq!((registers.words[0][0], registers.words[0][1], registers.words[0][31]), (3, 7, 3));
+    }
+
+    #[test]
+    fn narrow_values_keep_the_upper_half_zero() {
+        let mut registers = Registers { words: vec![[0xffff_ffff; 32]; 2], wides: vec![], masks: vec![0] };
+        lanes!(|a: i16| -> i16 { a }).run(&mut registers, Slots { d: 0, a: 1, b: 0, c: 0 }, !0);
+        assert_eq!(registers.words[0][3], 0xffff);
+        lanes!(|a: i32| -> bool { a < 0 }).run(&mut registers, Slots { d: 0, a: 1, b: 0, c: 0 }, 0xf0);
+        assert_eq!(registers.masks[0], 0xf0);
+    }
+}

@@ -1,0 +1,79 @@
+//! Executes PTX on the CPU, checks it as it runs and counts what it would cost.
+//!
+//! A [`Module`] is a PTX text; a [`Device`] holds memory and launches a module's kernels. A launch ends with a [`Report`] of
+//! what it cost, or with a [`Fault`] that says what is wrong with the kernel and where: kernel, Rust line (when the PTX has
+//! `.loc`), PTX line, block, thread, address and buffer.
+//!
+//! ```
+//! use emulator::{Arg, Device, Module};
+//!
+//! let module = Module::parse(
+//!     ".version 8.0
+//!      .target sm_80
+//!      .address_size 64
+//!      .visible .entry twice(.param .u64 data) {
+//!          .reg .b32 %r<3>;
+//!          .reg .b64 %rd<3>;
+//!          ld.param.u64 %rd1, [data];
+//!          mov.u32 %r1, %tid.x;
+//!          mul.wide.u32 %rd2, %r1, 4;
+//!          add.u64 %rd1, %rd1, %rd2;
+//!          ld.global.u32 %r2, [%rd1];
+//!          add.u32 %r2, %r2, %r2;
+//!          st.global.u32 [%rd1], %r2;
+//!          ret;
+//!      }",
+//! )?;
+//! let mut device = Device::new();
+//! let data = device.alloc_from("data", &[1, 0, 0, 0, 2, 0, 0, 0]);
+//! let report = device.launch(&module, "twice", [1; 3], [2, 1, 1], 0, &[Arg::Ptr(data)])?;
+//! assert_eq!(device.read(data, 8)?, [2, 0, 0, 0, 4, 0, 0, 0]);
+//! assert_eq!(report.total.sectors, 2);
+//!
+//! let fault = device.launch(&module, "twice", [1; 3], [3, 1, 1], 0, &[Arg::Ptr(data)]).unwrap_err();
+//! assert!(fault.message.contains("4 bytes at offset 8 of `data`, which has 8 bytes"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A warp executes as 32 lanes at a time, with a stack of masks whose lanes meet again at immediate post-dominators.
+//! Blocks run one after the other; the warps of a block take turns whenever one waits.
+//!
+//! Asynchronous copies end at the latest moment the program allows, so that a missing wait shows. Threads are ordered by
+//! vector clocks: block barriers (named ones too) and warp barriers order memory, shuffles and votes do not. Atomic, volatile
+//! and relaxed accesses do not race with each other, but order nothing else.
+//!
+//! What is not here is refused when the module is loaded, by opcode and line: mbarrier, bulk and tensor copies, wgmma,
+//! textures, calls through pointers, recursion, and the forms of known opcodes that no kernel has needed. Races on global
+//! memory are not looked for, and a block must not wait for another one.
+
+#![allow(clippy::needless_range_loop, reason = "a lane is an index into several arrays at once")]
+
+mod decode;
+mod device;
+mod dominators;
+mod exec;
+mod fault;
+mod lanes;
+mod memory;
+mod module;
+mod number;
+mod ops;
+mod program;
+mod ptx;
+mod report;
+
+pub use device::{Arg, Device, LaunchOptions, MemoryError};
+pub use fault::{Fault, FaultKind};
+pub use memory::DevicePtr;
+pub use module::Module;
+pub use program::{Entry, Parameter};
+pub use ptx::ParseError;
+pub use ptx::ast::LaunchBounds;
+pub use report::{Class, Counts, LineCounts, Report};
+
+/// Generic addresses from here on are shared memory.
+pub(crate) const SHARED_WINDOW: u64 = 0x7fff_f100_0000;
+/// Generic addresses from here on are the thread's local memory.
+pub(crate) const LOCAL_WINDOW: u64 = 0x7fff_f200_0000;
+/// Size of both windows, in bits.
+pub(crate) const WINDOW_BITS: u32 = 24;

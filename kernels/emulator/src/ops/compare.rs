@@ -1,0 +1,84 @@
+//! Comparisons and selections.
+
+use super::Type;
+use crate::lanes::{LaneOp, lanes};
+use crate::number::{bf16_to_f32, f16_to_f32, flush};
+use half::{bf16, f16};
+
+/// The comparison of `setp.<name>.<type>`.
+pub(crate) fn compare(name: &str, ty: Type, ftz: bool) -> Option<LaneOp> {
+    macro_rules! ordered {
+        ($t:ty) => {
+            match name {
+                "eq" => lanes!(|a: $t, b: $t| -> bool { a == b }),
+                "ne" => lanes!(|a: $t, b: $t| -> bool { a != b }),
+                "lt" | "lo" => lanes!(|a: $t, b: $t| -> bool { a < b }),
+                "le" | "ls" => lanes!(|a: $t, b: $t| -> bool { a <= b }),
+                "gt" | "hi" => lanes!(|a: $t, b: $t| -> bool { a > b }),
+                "ge" | "hs" => lanes!(|a: $t, b: $t| -> bool { a >= b }),
+                _ => return None,
+            }
+        };
+    }
+    // The plain forms are false for a NaN, those with `u` are true.
+    macro_rules! float {
+        ($t:ty, |$x:ident| $value:expr) => {
+            float!(@all $t, |$x| $value, {
+                "eq" => |a, b| a == b,
+                "ne" => |a, b| a < b || a > b,
+                "lt" => |a, b| a < b,
+                "le" => |a, b| a <= b,
+                "gt" => |a, b| a > b,
+                "ge" => |a, b| a >= b,
+                "equ" => |a, b| !(a < b || a > b),
+                "neu" => |a, b| a != b,
+                "ltu" => |a, b| !(a >= b),
+                "leu" => |a, b| !(a > b),
+                "gtu" => |a, b| !(a <= b),
+                "geu" => |a, b| !(a < b),
+                "num" => |a, b| !a.is_nan() && !b.is_nan(),
+                "nan" => |a, b| a.is_nan() || b.is_nan(),
+            })
+        };
+        (@all $t:ty, |$x:ident| $value:expr, { $($name:literal => |$a:ident, $b:ident| $test:expr,)+ }) => {
+            match name {
+                $($name => lanes!(|a: $t, b: $t| -> bool {
+                    let $a = { let $x = a; $value };
+                    let $b = { let $x = b; $value };
+                    $test
+                }),)+
+                _ => return None,
+            }
+        };
+    }
+    #[allow(
+        clippy::neg_cmp_op_on_partial_ord,
+        clippy::double_comparisons,
+        reason = "unordered comparisons are true for NaN"
+    )]
+    Some(match ty {
+        Type::F32 if ftz => float!(f32, |x| flush(x)),
+        Type::F32 => float!(f32, |x| x),
+        _ if ftz => return None,
+        Type::F64 => float!(f64, |x| x),
+        Type::F16 => float!(f16, |x| f16_to_f32(x)),
+        Type::Bf16 => float!(bf16, |x| bf16_to_f32(x)),
+        Type::B16 | Type::U16 => ordered!(u16),
+        Type::S16 => ordered!(i16),
+        Type::B32 | Type::U32 => ordered!(u32),
+        Type::S32 => ordered!(i32),
+        Type::B64 | Type::U64 => ordered!(u64),
+        Type::S64 => ordered!(i64),
+        _ => return None,
+    })
+}
+
+/// `selp`: the first operand where the predicate holds, else the second.
+pub(crate) fn select(ty: Type) -> Option<LaneOp> {
+    Some(match ty.bytes() {
+        2 => lanes!(|a: u16, b: u16, c: bool| -> u16 { if c { a } else { b } }),
+        4 => lanes!(|a: u32, b: u32, c: bool| -> u32 { if c { a } else { b } }),
+        8 => lanes!(|a: u64, b: u64, c: bool| -> u64 { if c { a } else { b } }),
+        _ => return None,
+    })
+}

@@ -1,0 +1,183 @@
+//! `cvt`.
+
+use super::Type;
+use crate::lanes::{LaneOp, lanes};
+use crate::number::{
+    bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_bf16_rz, f32_to_f16, f32_to_f16_rz, f64_to_f32_odd, flush, max_f32,
+    min_f32,
+};
+use half::{bf16, f16};
+
+/// The conversion of `cvt.<rounding>.<to>.<from>`; `rounding` is empty where none is written.
+pub(crate) fn convert(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool) -> Option<LaneOp> {
+    match (to.is_float(), from.is_float()) {
+        (false, false) if sat || ftz || !rounding.is_empty() => None,
+        (false, false) => between_integers(to, from),
+        (true, false) if sat || ftz || rounding != "rn" => None,
+        (true, false) => from_integer(to, from),
+        (false, true) => to_integer(rounding, to, from, ftz),
+        (true, true) => between_floats(rounding, to, from, sat, ftz),
+    }
+}
+
+fn between_integers(to: Type, from: Type) -> Option<LaneOp> {
+    macro_rules! from {
+        ($s:ty) => {
+            match to {
+                Type::U8 | Type::B8 => lanes!(|a: $s| -> u8 { a as u8 }),
+                Type::S8 => lanes!(|a: $s| -> i8 { a as i8 }),
+                Type::U16 | Type::B16 => lanes!(|a: $s| -> u16 { a as u16 }),
+                Type::S16 => lanes!(|a: $s| -> i16 { a as i16 }),
+                Type::U32 | Type::B32 => lanes!(|a: $s| -> u32 { a as u32 }),
+                Type::S32 => lanes!(|a: $s| -> i32 { a as i32 }),
+                Type::U64 | Type::B64 => lanes!(|a: $s| -> u64 { a as u64 }),
+                Type::S64 => lanes!(|a: $s| -> i64 { a as i64 }),
+                _ => return None,
+            }
+        };
+    }
+    Some(match from {
+        Type::U8 | Type::B8 => from!(u8),
+        Type::S8 => from!(i8),
+        Type::U16 | Type::B16 => from!(u16),
+        Type::S16 => from!(i16),
+        Type::U32 | Type::B32 => from!(u32),
+        Type::S32 => from!(i32),
+        Type::U64 | Type::B64 => from!(u64),
+        Type::S64 => from!(i64),
+        _ => return None,
+    })
+}
+
+fn from_integer(to: Type, from: Type) -> Option<LaneOp> {
+    // Through f64 and a rounding to odd where f32 would round twice on the way to a half.
+    macro_rules! from {
+        ($s:ty) => {
+            match to {
+                Type::F32 => lanes!(|a: $s| -> f32 { a as f32 }),
+                Type::F64 => lanes!(|a: $s| -> f64 { a as f64 }),
+                Type::F16 => lanes!(|a: $s| -> f16 { f32_to_f16(f64_to_f32_odd(a as f64)) }),
+                Type::Bf16 => lanes!(|a: $s| -> bf16 { f32_to_bf16(f64_to_f32_odd(a as f64)) }),
+                _ => return None,
+            }
+        };
+    }
+    Some(match from {
+        Type::U8 => from!(u8),
+        Type::S8 => from!(i8),
+        Type::U16 => from!(u16),
+        Type::S16 => from!(i16),
+        Type::U32 => from!(u32),
+        Type::S32 => from!(i32),
+        // A 64-bit integer may not fit f64, so its way to a half is left out.
+        Type::U64 if !to.is_half() => from!(u64),
+        Type::S64 if !to.is_half() => from!(i64),
+        _ => return None,
+    })
+}
+
+/// Rust's `as` saturates and gives zero for a NaN, as `cvt` does for all but 64-bit ones.
+fn to_integer(rounding: &str, to: Type, from: Type, ftz: bool) -> Option<LaneOp> {
+    macro_rules! to {
+        ($s:ty, |$x:ident| $value:expr, $round:ident) => {
+            match to {
+                Type::U8 => lanes!(|a: $s| -> u8 {
+                    let $x = a;
+                    $value.$round() as u8
+                }),
+                Type::S8 => lanes!(|a: $s| -> i8 {
+                    let $x = a;
+                    $value.$round() as i8
+                }),
+                Type::U16 => lanes!(|a: $s| -> u16 {
+                    let $x = a;
+                    $value.$round() as u16
+                }),
+                Type::S16 => lanes!(|a: $s| -> i16 {
+                    let $x = a;
+                    $value.$round() as i16
+                }),
+                Type::U32 => lanes!(|a: $s| -> u32 {
+                    let $x = a;
+                    $value.$round() as u32
+                }),
+                Type::S32 => lanes!(|a: $s| -> i32 {
+                    let $x = a;
+                    $value.$round() as i32
+                }),
+                Type::U64 => lanes!(|a: $s| -> u64 {
+                    let $x = a;
+                    let value = $value;
+                    if value.is_nan() { 1 << 63 } else { value.$round() as u64 }
+                }),
+                Type::S64 => lanes!(|a: $s| -> i64 {
+                    let $x = a;
+                    let value = $value;
+                    if value.is_nan() { i64::MIN } else { value.$round() as i64 }
+                }),
+                _ => return None,
+            }
+        };
+    }
+    macro_rules! rounded {
+        ($s:ty, |$x:ident| $value:expr) => {
+            match rounding {
+                "rni" => to!($s, |$x| $value, round_ties_even),
+                "rzi" => to!($s, |$x| $value, trunc),
+                "rmi" => to!($s, |$x| $value, floor),
+                "rpi" => to!($s, |$x| $value, ceil),
+                _ => return None,
+            }
+        };
+    }
+    Some(match from {
+        Type::F32 if ftz => rounded!(f32, |x| flush(x)),
+        Type::F32 => rounded!(f32, |x| x),
+        _ if ftz => return None,
+        // Of f64 a NaN is the least integer also when the result is narrow: not a form that occurs, so it is left out.
+        Type::F64 if to.bytes() == 8 => rounded!(f64, |x| x),
+        Type::F16 => rounded!(f16, |x| f16_to_f32(x)),
+        Type::Bf16 => rounded!(bf16, |x| bf16_to_f32(x)),
+        _ => return None,
+    })
+}
+
+fn between_floats(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool) -> Option<LaneOp> {
+    Some(match (rounding, to, from, sat, ftz) {
+        ("", Type::F32, Type::F16, false, _) => lanes!(|a: f16| -> f32 { f16_to_f32(a) }),
+        ("", Type::F32, Type::Bf16, false, false) => lanes!(|a: bf16| -> f32 { bf16_to_f32(a) }),
+        ("", Type::F64, Type::F32, false, false) => lanes!(|a: f32| -> f64 { a.into() }),
+        ("", Type::F64, Type::F32, false, true) => lanes!(|a: f32| -> f64 { flush(a).into() }),
+        ("", Type::F64, Type::F16, false, false) => lanes!(|a: f16| -> f64 { f16_to_f32(a).into() }),
+        ("rn", Type::F32, Type::F64, false, false) => lanes!(|a: f64| -> f32 { a as f32 }),
+        ("rn", Type::F16, Type::F32, false, false) => lanes!(|a: f32| -> f16 { f32_to_f16(a) }),
+        ("rn", Type::F16, Type::F32, false, true) => lanes!(|a: f32| -> f16 { f32_to_f16(flush(a)) }),
+        ("rz", Type::F16, Type::F32, false, false) => lanes!(|a: f32| -> f16 { f32_to_f16_rz(a) }),
+        ("rn", Type::Bf16, Type::F32, false, false) => lanes!(|a: f32| -> bf16 { f32_to_bf16(a) }),
+        ("rz", Type::Bf16, Type::F32, false, false) => lanes!(|a: f32| -> bf16 { f32_to_bf16_rz(a) }),
+        ("rn", Type::F16, Type::F64, false, false) => lanes!(|a: f64| -> f16 { f32_to_f16(f64_to_f32_odd(a)) }),
+        ("rn", Type::Bf16, Type::F64, false, false) => lanes!(|a: f64| -> bf16 { f32_to_bf16(f64_to_f32_odd(a)) }),
+        ("", Type::F32, Type::F32, true, false) => lanes!(|a: f32| -> f32 { min_f32(max_f32(a, 0.0), 1.0) }),
+        ("", Type::F32, Type::F32, false, true) => lanes!(|a: f32| -> f32 { flush(a) }),
+        ("rni", Type::F32, Type::F32, false, false) => lanes!(|a: f32| -> f32 { a.round_ties_even() }),
+        ("rzi", Type::F32, Type::F32, false, false) => lanes!(|a: f32| -> f32 { a.trunc() }),
+        ("rmi", Type::F32, Type::F32, false, false) => lanes!(|a: f32| -> f32 { a.floor() }),
+        ("rpi", Type::F32, Type::F32, false, false) => lanes!(|a: f32| -> f32 { a.ceil() }),
+        ("rni", Type::F64, Type::F64, false, false) => lanes!(|a: f64| -> f64 { a.round_ties_even() }),
+        ("rzi", Type::F64, Type::F64, false, false) => lanes!(|a: f64| -> f64 { a.trunc() }),
+        ("rmi", Type::F64, Type::F64, false, false) => lanes!(|a: f64| -> f64 { a.floor() }),
+        ("rpi", Type::F64, Type::F64, false, false) => lanes!(|a: f64| -> f64 { a.ceil() }),
+        _ => return None,
+    })
+}
+
+/// `cvt.<rounding>.f16x2.f32 d, a, b`: `a` becomes the upper half, `b` the lower.
+pub(crate) fn convert_pair(rounding: &str, to: Type) -> Option<LaneOp> {
+    Some(match (rounding, to) {
+        ("rn", Type::F16x2) => lanes!(|a: f32, b: f32| -> [f16; 2] { [f32_to_f16(b), f32_to_f16(a)] }),
+        ("rz", Type::F16x2) => lanes!(|a: f32, b: f32| -> [f16; 2] { [f32_to_f16_rz(b), f32_to_f16_rz(a)] }),
+        ("rn", Type::Bf16x2) => lanes!(|a: f32, b: f32| -> [bf16; 2] { [f32_to_bf16(b), f32_to_bf16(a)] }),
+        ("rz", Type::Bf16x2) => lanes!(|a: f32, b: f32| -> [bf16; 2] { [f32_to_bf16_rz(b), f32_to_bf16_rz(a)] }),
+        _ => return None,
+    })
+}

@@ -1,0 +1,71 @@
+//! f32 and f64 arithmetic. The `.approx` functions are computed in f64 and rounded once: the hardware's are a few units in the
+//! last place off, so code that uses them is compared with tolerances.
+
+use super::Modifiers;
+use crate::lanes::{LaneOp, lanes};
+use crate::number::{flush, max_f32, max_f64, min_f32, min_f64};
+
+pub(super) fn single(opcode: &str, m: Modifiers) -> Option<LaneOp> {
+    if m.relu || (m.sat && !matches!(opcode, "add" | "sub" | "mul" | "fma" | "mad")) {
+        return None;
+    }
+    // One expression gives the plain, the flushing and the saturating form.
+    macro_rules! of {
+        (|$($name:ident),+| $body:expr) => {
+            match (m.ftz, m.sat) {
+                (false, false) => lanes!(|$($name: f32),+| -> f32 { $body }),
+                (true, false) => lanes!(|$($name: f32),+| -> f32 { $(let $name = flush($name);)+ flush($body) }),
+                (false, true) => lanes!(|$($name: f32),+| -> f32 { min_f32(max_f32($body, 0.0), 1.0) }),
+                (true, true) => {
+                    lanes!(|$($name: f32),+| -> f32 { $(let $name = flush($name);)+ flush(min_f32(max_f32($body, 0.0), 1.0)) })
+                }
+            }
+        };
+    }
+    Some(match opcode {
+        "mov" => lanes!(|a: f32| -> f32 { a }),
+        "add" => of!(|a, b| a + b),
+        "sub" => of!(|a, b| a - b),
+        "mul" => of!(|a, b| a * b),
+        "fma" | "mad" => of!(|a, b, c| a.mul_add(b, c)),
+        "div" => of!(|a, b| a / b),
+        "min" if m.nan => of!(|a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { min_f32(a, b) }),
+        "max" if m.nan => of!(|a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { max_f32(a, b) }),
+        "min" => of!(|a, b| min_f32(a, b)),
+        "max" => of!(|a, b| max_f32(a, b)),
+        "abs" => of!(|a| a.abs()),
+        "neg" => of!(|a| -a),
+        "sqrt" => of!(|a| a.sqrt()),
+        "rcp" => of!(|a| 1.0 / a),
+        "rsqrt" if m.approx => of!(|a| if a == 0.0 { 1.0 / a } else { (1.0 / f64::from(a).sqrt()) as f32 }),
+        "ex2" if m.approx => of!(|a| f64::from(a).exp2() as f32),
+        "lg2" if m.approx => of!(|a| f64::from(a).log2() as f32),
+        "sin" if m.approx => of!(|a| f64::from(a).sin() as f32),
+        "cos" if m.approx => of!(|a| f64::from(a).cos() as f32),
+        "tanh" if m.approx => of!(|a| f64::from(a).tanh() as f32),
+        "copysign" => lanes!(|a: f32, b: f32| -> f32 { b.copysign(a) }),
+        _ => return None,
+    })
+}
+
+pub(super) fn double(opcode: &str, m: Modifiers) -> Option<LaneOp> {
+    if m.ftz || m.sat || m.nan || m.relu || m.approx {
+        return None;
+    }
+    Some(match opcode {
+        "mov" => lanes!(|a: f64| -> f64 { a }),
+        "add" => lanes!(|a: f64, b: f64| -> f64 { a + b }),
+        "sub" => lanes!(|a: f64, b: f64| -> f64 { a - b }),
+        "mul" => lanes!(|a: f64, b: f64| -> f64 { a * b }),
+        "fma" | "mad" => lanes!(|a: f64, b: f64, c: f64| -> f64 { a.mul_add(b, c) }),
+        "div" => lanes!(|a: f64, b: f64| -> f64 { a / b }),
+        "min" => lanes!(|a: f64, b: f64| -> f64 { min_f64(a, b) }),
+        "max" => lanes!(|a: f64, b: f64| -> f64 { max_f64(a, b) }),
+        "abs" => lanes!(|a: f64| -> f64 { a.abs() }),
+        "neg" => lanes!(|a: f64| -> f64 { -a }),
+        "sqrt" => lanes!(|a: f64| -> f64 { a.sqrt() }),
+        "rcp" => lanes!(|a: f64| -> f64 { 1.0 / a }),
+        "copysign" => lanes!(|a: f64, b: f64| -> f64 { b.copysign(a) }),
+        _ => return None,
+    })
+}

@@ -1,0 +1,148 @@
+//! What a PTX file says, before anything is resolved.
+
+use std::collections::HashMap;
+
+/// A state space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Space {
+    Generic,
+    Global,
+    Shared,
+    Local,
+    Param,
+}
+
+/// How wide a register is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Width {
+    Predicate,
+    B16,
+    B32,
+    B64,
+}
+
+/// Part of a variable's initial value.
+#[derive(Clone, Debug)]
+pub(crate) enum Initial {
+    Bytes(Vec<u8>),
+    /// The generic address of another variable.
+    Address {
+        symbol: String,
+        offset: i64,
+    },
+}
+
+/// A variable or a parameter.
+#[derive(Clone, Debug)]
+pub(crate) struct Variable {
+    pub name: String,
+    pub space: Space,
+    pub align: usize,
+    pub size: usize,
+    /// `.extern .shared name[]`: dynamic shared memory.
+    pub external: bool,
+    pub initial: Vec<Initial>,
+}
+
+/// An operand as written; names of inner scopes are already made unique.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Operand {
+    /// A register, a symbol, a special register, a label or `_`.
+    Name(String),
+    /// `!%p`
+    Not(String),
+    /// `%p|%q`
+    Pair(String, String),
+    /// `symbol+8`
+    Sum(String, i64),
+    Integer(u64),
+    /// `0f...`: the bits of an f32.
+    Single(u32),
+    /// `0d...` or a decimal fraction.
+    Double(f64),
+    /// `{a, b}`
+    Vector(Vec<Operand>),
+    /// `[a+8]`
+    Address(Box<Operand>, i64),
+    /// `(a, b)`, or the `[map, {x, y}]` of a tensor copy.
+    List(Vec<Operand>),
+}
+
+/// A place in the Rust source: index of the file and line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub file: u32,
+    pub line: u32,
+}
+
+/// One instruction.
+#[derive(Clone, Debug)]
+pub(crate) struct Statement {
+    pub line: u32,
+    pub place: Option<Place>,
+    /// The guard's register and whether it is negated.
+    pub guard: Option<(String, bool)>,
+    pub opcode: String,
+    pub operands: Vec<Operand>,
+    pub scope: usize,
+}
+
+/// Launch bounds an entry declares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaunchBounds {
+    /// `.maxntid`: the most threads of a block, per dimension.
+    pub max_threads: Option<[u32; 3]>,
+    /// `.reqntid`: the exact block shape.
+    pub required_threads: Option<[u32; 3]>,
+    /// `.minnctapersm`: blocks that must fit one multiprocessor.
+    pub min_blocks: Option<u32>,
+    /// `.maxnreg`: the most registers of a thread.
+    pub max_registers: Option<u32>,
+}
+
+/// An entry or a device function.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Function {
+    pub name: String,
+    pub entry: bool,
+    pub line: u32,
+    pub parameters: Vec<Variable>,
+    pub returns: Vec<Variable>,
+    pub registers: HashMap<String, Width>,
+    pub variables: Vec<Variable>,
+    pub body: Vec<Statement>,
+    /// Label to the index of the statement after it, by scope.
+    pub labels: HashMap<(usize, String), usize>,
+    /// `.branchtargets` tables, by scope.
+    pub tables: HashMap<(usize, String), Vec<String>>,
+    /// The scope around each scope; the outermost is its own.
+    pub scopes: Vec<usize>,
+    pub bounds: LaunchBounds,
+    pub defined: bool,
+}
+
+impl Function {
+    /// Looks a label or table up from a scope outwards.
+    pub fn visible<'a, T>(&self, map: &'a HashMap<(usize, String), T>, scope: usize, name: &str) -> Option<&'a T> {
+        let mut scope = scope;
+        loop {
+            if let Some(found) = map.get(&(scope, name.to_string())) {
+                return Some(found);
+            }
+            if scope == 0 {
+                return None;
+            }
+            scope = self.scopes[scope];
+        }
+    }
+}
+
+/// A whole file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Source {
+    pub version: String,
+    pub target: String,
+    pub files: HashMap<u32, String>,
+    pub functions: Vec<Function>,
+    pub variables: Vec<Variable>,
+}
