@@ -70,7 +70,7 @@ pub struct Args {
     /// beam score = sum of logprobs / length^x (1)
     #[argh(option, arg_name = "x", from_str_fn(number))]
     pub length_penalty: Option<f32>,
-    /// stop once k beams are finished: true, false or never (false)
+    /// stop once k beams are done: true (as alone), false or never (false)
     #[argh(option, arg_name = "when", from_str_fn(early_stopping))]
     pub early_stopping: Option<EarlyStopping>,
 

@@ -33,7 +33,7 @@ fn run() -> Result<()> {
         Ok(words) => words,
         Err(word) => bail!("{word:?} is not valid UTF-8"),
     };
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let words = with_early_stopping(words.iter().map(String::as_str).collect());
     let args = match Args::from_args(&["quire"], &words) {
         Ok(args) => args,
         Err(exit) if exit.status.is_ok() => return Ok(io::stdout().write_all(help::page().as_bytes())?),
@@ -43,6 +43,16 @@ fn run() -> Result<()> {
         return Ok(writeln!(io::stdout(), "quire {}", env!("CARGO_PKG_VERSION"))?);
     }
     generate::run(&args)
+}
+
+/// `--early-stopping` without a word of its own means true; argh knows no optional values.
+fn with_early_stopping(mut words: Vec<&str>) -> Vec<&str> {
+    if let Some(at) = words.iter().position(|w| *w == "--early-stopping")
+        && words.get(at + 1).is_none_or(|next| next.starts_with("--"))
+    {
+        words.insert(at + 1, "true");
+    }
+    words
 }
 
 /// argh's messages span lines.

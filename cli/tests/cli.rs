@@ -108,6 +108,30 @@ fn beams_come_best_first_with_their_scores() {
 }
 
 #[test]
+fn early_stopping_is_true_when_it_stands_alone() {
+    let dir = fixture("opt-pre");
+    let base = [
+        "--model",
+        dir.to_str().unwrap(),
+        "--prompt-ids",
+        "2,37",
+        "--beam-width",
+        "4",
+        "--n",
+        "4",
+        "--max-tokens",
+        "20",
+        "--json",
+    ];
+    let with = |more: &[&'static str]| json(&[&base[..], more].concat())[0]["outputs"].clone();
+    assert_eq!(with(&["--early-stopping"]), with(&["--early-stopping", "true"]));
+    let first = ["--early-stopping", "--model", dir.to_str().unwrap()];
+    assert_eq!(json(&[&first[..], &base[2..]].concat())[0]["outputs"], with(&["--early-stopping", "true"]));
+    assert_eq!(with(&[]), with(&["--early-stopping", "false"]));
+    refused(&["--prompt", "a", "--beam-width", "2", "--early-stopping", "soon"], "soon");
+}
+
+#[test]
 fn a_seed_makes_sampling_reproducible_in_any_batch() {
     let base = ["--temperature", "0.9", "--seed", "11", "--max-tokens", "30", "--json", "--prompt", "Once upon a time"];
     let alone = json(&base);
