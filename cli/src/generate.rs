@@ -30,7 +30,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut printer = Printer::new(args, &params, ids);
     let mut completions = Vec::new();
     let begun = Instant::now();
-    printer.begin(&prompts, llm.tokenizer())?;
+    printer.begin(&llm)?;
     while llm.has_work() {
         for event in llm.step()? {
             match event {

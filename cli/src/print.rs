@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use anyhow::Result;
 use engine::group::RequestId;
-use engine::llm::{Completion, Continuation, Prompt};
+use engine::llm::{Completion, Continuation, Llm};
 use engine::sampling::SamplingParams;
 use engine::tokenizer::Tokenizer;
 
@@ -45,18 +45,12 @@ impl Printer {
     }
 
     /// Prints the prompt that is about to be continued.
-    pub fn begin(&mut self, prompts: &[Prompt], tokenizer: &Tokenizer) -> Result<()> {
-        if let ([prompt], true) = (prompts, self.streams) {
-            match prompt {
-                Prompt::Text(text) => {
-                    self.last_token = tokenizer.encode(text)?.last().copied();
-                    put(text)?;
-                }
-                Prompt::Tokens(tokens) => {
-                    self.last_token = tokens.last().copied();
-                    put(&tokenizer.decode(tokens, true)?)?;
-                }
-            }
+    pub fn begin(&mut self, llm: &Llm) -> Result<()> {
+        if let ([id], true) = (self.ids.as_slice(), self.streams)
+            && let Some((text, tokens)) = llm.prompt(*id)
+        {
+            self.last_token = tokens.last().copied();
+            put(text)?;
         }
         Ok(())
     }

@@ -180,7 +180,7 @@ impl Engine {
         let mut rest = sampled;
         for &at in &step.sampled {
             let group = &mut self.scheduler.running_mut()[at];
-            let (own, others) = rest.split_at(group.sample_rows().len());
+            let (own, others) = rest.split_at(group.num_sample_rows());
             tokens.extend(group.advance(own));
             rest = others;
         }

@@ -105,6 +105,11 @@ impl SequenceGroup {
         }
     }
 
+    /// How many [`Self::sample_rows`] there are.
+    pub fn num_sample_rows(&self) -> usize {
+        if self.params.beam.is_some() { self.running.len() } else { self.width() }
+    }
+
     /// Takes the sampled tokens in, one for each of [`Self::sample_rows`]: forks, appends, finishes. Returns the tokens
     /// that are final; those of a beam search only are once it is over.
     pub fn advance(&mut self, sampled: &[Sampled]) -> Vec<NewToken> {

@@ -194,6 +194,11 @@ impl Llm {
         Ok(ids.iter().filter_map(|id| done.remove(id)).collect())
     }
 
+    /// The prompt of a request in progress, as text and as tokens.
+    pub fn prompt(&self, id: RequestId) -> Option<(&str, &[u32])> {
+        self.requests.get(&id).map(|r| (r.prompt.as_str(), r.prompt_tokens.as_slice()))
+    }
+
     /// Cancels a request; the next step reports it with what it had.
     pub fn abort(&mut self, id: RequestId) {
         self.engine.abort(id);

@@ -95,11 +95,6 @@ impl Scheduler {
         &mut self.running
     }
 
-    /// Groups in the queue.
-    pub fn num_waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
     /// Whether there is nothing to do.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty() && self.finished.is_empty()
