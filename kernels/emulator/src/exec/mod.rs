@@ -4,6 +4,7 @@ mod access;
 mod clock;
 mod collective;
 mod machine;
+mod product;
 mod shared;
 mod tensor;
 mod traffic;
