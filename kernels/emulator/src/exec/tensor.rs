@@ -32,10 +32,11 @@ impl Machine<'_> {
             self.count_shared(0xff << (8 * matrix), &at, 16);
             for (row, values) in rows.iter_mut().enumerate() {
                 let lane = 8 * matrix + row;
-                let offset = self.shared.locate(at[lane], 16).map_err(|fault| fault.lane(lane))?;
+                let offset = self.block.shared.locate(at[lane], 16).map_err(|fault| fault.lane(lane))?;
                 let who = Self::who(warp, lane, false);
-                self.shared.read(offset, 16, who).map_err(|fault| fault.lane(lane))?;
-                for (value, bytes) in values.iter_mut().zip(self.shared.data[offset..offset + 16].chunks_exact(2)) {
+                self.block.shared.read(offset, 16, who).map_err(|fault| fault.lane(lane))?;
+                for (value, bytes) in values.iter_mut().zip(self.block.shared.data[offset..offset + 16].chunks_exact(2))
+                {
                     *value = u16::from_le_bytes([bytes[0], bytes[1]]);
                 }
             }
