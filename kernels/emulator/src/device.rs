@@ -48,13 +48,22 @@ pub struct LaunchOptions {
     pub check_initialised: bool,
     /// Whether races on shared memory are faults.
     pub check_races: bool,
+    /// Whether reads and writes of global memory that another warp or block wrote in the same launch, with nothing to order
+    /// them, are faults.
+    pub check_global_races: bool,
     /// Warp instructions after which a launch is taken to be endless.
     pub instruction_limit: u64,
 }
 
 impl Default for LaunchOptions {
     fn default() -> Self {
-        Self { seed: 0, check_initialised: true, check_races: true, instruction_limit: 1 << 34 }
+        Self {
+            seed: 0,
+            check_initialised: true,
+            check_races: true,
+            check_global_races: true,
+            instruction_limit: 1 << 34,
+        }
     }
 }
 
@@ -108,6 +117,7 @@ impl Device {
         buffer.data = Vec::new();
         buffer.written = Default::default();
         buffer.touched = Default::default();
+        buffer.history = Default::default();
         Ok(())
     }
 

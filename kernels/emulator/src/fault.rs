@@ -15,6 +15,8 @@ pub enum FaultKind {
     Uninitialised,
     /// Two accesses to shared memory that nothing orders, at least one a write.
     SharedRace,
+    /// Two accesses to global memory that nothing orders, by different warps or blocks, at least one a write.
+    GlobalRace,
     /// A warp collective that not all lanes it names execute together.
     MissingLanes,
     /// A block barrier or an `.aligned` instruction reached by part of a warp.

@@ -53,6 +53,7 @@ mod device;
 mod dominators;
 mod exec;
 mod fault;
+mod history;
 mod lanes;
 mod memory;
 mod module;

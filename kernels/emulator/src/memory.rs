@@ -1,6 +1,7 @@
 //! Global memory: named buffers with gaps between them, each with a shadow that knows which bytes were written.
 
 use crate::fault::{Checked, FaultKind, Violation};
+use crate::history::History;
 
 /// An address on the device.
 pub type DevicePtr = u64;
@@ -79,6 +80,10 @@ pub(crate) struct Buffer {
     pub written: Bits,
     /// Sectors the current launch touched.
     pub touched: Bits,
+    /// Whether it touched any.
+    pub used: bool,
+    /// Writes of the current launch.
+    pub history: History,
     pub live: bool,
 }
 
@@ -103,6 +108,8 @@ impl Memory {
             data: vec![0xcd; bytes],
             written: Bits::new(bytes),
             touched: Bits::new(bytes / 32 + 2),
+            used: false,
+            history: History::default(),
             live: true,
         });
         base
@@ -140,11 +147,15 @@ impl Memory {
     }
 
     pub fn start_launch(&mut self) {
-        self.buffers.iter_mut().filter(|buffer| buffer.live).for_each(|buffer| buffer.touched.clear());
+        for buffer in self.buffers.iter_mut().filter(|buffer| buffer.live && buffer.used) {
+            buffer.touched.clear();
+            buffer.used = false;
+            buffer.history.clear();
+        }
     }
 
     pub fn distinct_sectors(&self) -> u64 {
-        self.buffers.iter().filter(|buffer| buffer.live).map(|buffer| buffer.touched.count()).sum()
+        self.buffers.iter().filter(|buffer| buffer.live && buffer.used).map(|buffer| buffer.touched.count()).sum()
     }
 }
 

@@ -23,6 +23,15 @@ pub(crate) struct Address {
     pub offset: i64,
 }
 
+/// What a strong access orders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Order {
+    pub acquire: bool,
+    pub release: bool,
+    /// For more than the threads of the block.
+    pub wide: bool,
+}
+
 /// A load or a store.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
@@ -32,7 +41,7 @@ pub(crate) struct Access {
     pub size: u8,
     pub signed: bool,
     /// Volatile, relaxed, acquire or release: two such accesses do not race.
-    pub strong: bool,
+    pub order: Option<Order>,
     pub registers: Box<[Register]>,
 }
 
@@ -68,6 +77,7 @@ pub(crate) enum AtomicOp {
 #[derive(Clone, Debug)]
 pub(crate) struct Atomic {
     pub op: AtomicOp,
+    pub order: Order,
     pub space: Space,
     pub address: Address,
     pub size: u8,
@@ -233,7 +243,13 @@ pub(crate) enum Op {
         count: Option<u32>,
         waits: bool,
     },
-    /// Fences and hints: nothing to do when memory is coherent and time does not count.
+    /// A fence, for more than the block or only for it.
+    Fence {
+        wide: bool,
+    },
+    /// Makes ordinary writes visible to asynchronous copies and products.
+    ProxyFence,
+    /// Hints: nothing to do when memory is coherent and time does not count.
     Nothing,
 }
 

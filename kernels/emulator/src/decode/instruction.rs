@@ -55,8 +55,17 @@ impl Decoder<'_> {
             "bar" | "barrier" => (self.barrier(statement, rest)?, Class::Barrier),
             "ldmatrix" => (self.load_matrix(statement, parts)?, Class::Tensor),
             "mma" => (self.mma(statement, parts)?, Class::Tensor),
-            "membar" | "nanosleep" | "prefetch" | "prefetchu" => (Op::Nothing, Class::Other),
-            "fence" if matches!(rest, ["acq_rel" | "sc" | "acquire" | "release", _]) => (Op::Nothing, Class::Other),
+            "membar" if matches!(rest, ["cta" | "gl" | "sys"]) => (Op::Fence { wide: rest != ["cta"] }, Class::Other),
+            "fence"
+                if matches!(rest, ["acq_rel" | "sc" | "acquire" | "release", "cta" | "cluster" | "gpu" | "sys"]) =>
+            {
+                (Op::Fence { wide: rest[1] != "cta" }, Class::Other)
+            }
+            "fence" if matches!(rest, ["proxy", "async"] | ["proxy", "async", "shared::cta" | "global"]) => {
+                (Op::ProxyFence, Class::Other)
+            }
+            "fence" if rest == ["mbarrier_init", "release", "cluster"] => (Op::Nothing, Class::Other),
+            "nanosleep" | "prefetch" | "prefetchu" => (Op::Nothing, Class::Other),
             "setp" => (self.comparison(statement, rest)?, Class::Compare),
             "cvt" => (self.conversion(statement, rest)?, Class::Convert),
             "cvta" => (self.window(statement, rest)?, Class::Integer),

@@ -139,19 +139,31 @@ impl Machine<'_> {
 
     pub(super) fn load(&mut self, warp: &mut Warp, access: &program::Access, mask: u32) -> Checked<()> {
         let mut at = addresses(warp, access.address);
-        self.by_space(warp, access.space, mask, &mut at, |machine, warp, space, mask, at| match space {
-            Space::Shared => machine.load_shared(warp, access, mask, at),
-            Space::Local | Space::Param => machine.load_private(warp, access, mask, at),
-            _ => machine.load_global(warp, access, mask, at),
+        self.by_space(warp, access.space, mask, &mut at, |machine, warp, space, mask, at| {
+            match space {
+                Space::Shared => machine.load_shared(warp, access, mask, at)?,
+                Space::Local | Space::Param => machine.load_private(warp, access, mask, at)?,
+                _ => machine.load_global(warp, access, mask, at)?,
+            }
+            if let Some(order) = access.order {
+                lanes(mask).for_each(|lane| machine.meet_others(warp, lane, (space, at[lane]), order, (true, false)));
+            }
+            Ok(())
         })
     }
 
     pub(super) fn store(&mut self, warp: &mut Warp, access: &program::Access, mask: u32) -> Checked<()> {
         let mut at = addresses(warp, access.address);
-        self.by_space(warp, access.space, mask, &mut at, |machine, warp, space, mask, at| match space {
-            Space::Shared => machine.store_shared(warp, access, mask, at),
-            Space::Local | Space::Param => machine.store_private(warp, access, mask, at),
-            _ => machine.store_global(warp, access, mask, at),
+        self.by_space(warp, access.space, mask, &mut at, |machine, warp, space, mask, at| {
+            match space {
+                Space::Shared => machine.store_shared(warp, access, mask, at)?,
+                Space::Local | Space::Param => machine.store_private(warp, access, mask, at)?,
+                _ => machine.store_global(warp, access, mask, at)?,
+            }
+            if let Some(order) = access.order {
+                lanes(mask).for_each(|lane| machine.meet_others(warp, lane, (space, at[lane]), order, (false, true)));
+            }
+            Ok(())
         })
     }
 
@@ -165,7 +177,7 @@ impl Machine<'_> {
         self.count_shared(mask, at, bytes);
         for lane in lanes(mask) {
             let offset = self.block.shared.locate(at[lane], bytes).map_err(|fault| fault.lane(lane))?;
-            let who = Self::who(warp, lane, access.strong);
+            let who = Self::who(warp, lane, access.order.is_some());
             self.block.shared.read(offset, bytes, who).map_err(|fault| fault.lane(lane))?;
             scatter(warp, access, lane, &self.block.shared.data[offset..offset + bytes]);
         }
@@ -180,7 +192,7 @@ impl Machine<'_> {
             let offset = self.block.shared.locate(at[lane], bytes).map_err(|fault| fault.lane(lane))?;
             gather(warp, access, lane, &mut data[..bytes]);
             let same = self.block.shared.data[offset..offset + bytes] == data[..bytes];
-            let who = Self::who(warp, lane, access.strong);
+            let who = Self::who(warp, lane, access.order.is_some());
             self.block.shared.write(offset, bytes, who, same).map_err(|fault| fault.lane(lane))?;
             self.block.shared.data[offset..offset + bytes].copy_from_slice(&data[..bytes]);
         }

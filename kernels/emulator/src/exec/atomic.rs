@@ -23,6 +23,7 @@ impl Machine<'_> {
             }
             for lane in lanes(mask) {
                 machine.atomic_lane(warp, atomic, space, lane, at[lane])?;
+                machine.meet_others(warp, lane, (space, at[lane]), atomic.order, (true, true));
             }
             Ok(())
         })
@@ -41,6 +42,9 @@ impl Machine<'_> {
             &mut self.block.shared.data[offset..offset + bytes]
         } else {
             let (index, offset) = self.global(at, bytes, lane, true)?;
+            let who = (1 << lane, bytes);
+            self.check_global_read(warp, index, who, |_| offset, true)?;
+            self.check_global_write(warp, index, who, |_| offset, true, |_, _| false)?;
             &mut self.memory.buffers[index].data[offset..offset + bytes]
         };
         let old = bits(data);

@@ -2,6 +2,7 @@
 
 use super::barrier::Barrier;
 use super::clock::{Clock, View};
+use super::fence::Releases;
 use super::shape::Shape;
 use super::shared::Shared;
 use super::warp::Warp;
@@ -17,8 +18,12 @@ use std::rc::Rc;
 pub(super) struct State {
     /// Index of the block in the grid.
     pub index: [u32; 3],
+    /// The same as one number.
+    pub number: u32,
     pub shared: Shared,
     pub barriers: [Barrier; 16],
+    /// What strong writes released, for threads of the block to acquire.
+    pub releases: Releases,
 }
 
 /// What all blocks of a launch have in common.
@@ -55,6 +60,7 @@ impl Block {
             frames: Vec::new(),
             live: 0,
             waits_at: None,
+            fences: None,
             private: vec![0xcd; 32 * entry.private],
             clock: Clock::new(&view),
             copies: Vec::new(),
@@ -68,8 +74,10 @@ impl Block {
     }
 
     /// Starts a block of the grid, in place of one that has ended.
-    pub fn start(&mut self, index: [u32; 3], layout: &Layout<'_>) {
-        self.state.index = index;
+    pub fn start(&mut self, number: u64, layout: &Layout<'_>) {
+        self.state.index = layout.shape.block_at(number);
+        self.state.number = number as u32;
+        self.state.releases.clear();
         self.state.shared.reset(layout.shape.shared(layout.entry));
         self.state.barriers = Default::default();
         let view = Rc::new(View::new(self.warps.len()));

@@ -18,6 +18,13 @@ fn in_a_row(mask: u32, at: &[u64; 32], bytes: usize) -> bool {
     mask == u32::MAX && gaps == 0
 }
 
+/// The bytes that a lane stores.
+fn stored(warp: &Warp, access: &program::Access, lane: usize) -> [u8; 32] {
+    let mut data = [0; 32];
+    gather(warp, access, lane, &mut data[..access.bytes()]);
+    data
+}
+
 impl Machine<'_> {
     /// The buffer that holds all of a request, when one does and all addresses are aligned: its index.
     #[inline(always)]
@@ -74,6 +81,8 @@ impl Machine<'_> {
                     lanes(mask).any(|lane| !buffer.written.contains_small(offset(lane), bytes))
                 };
             if !bad {
+                let who = (mask, bytes);
+                self.check_global_read(warp, index, who, |lane| offset(lane), access.order.is_some())?;
                 if access.size == 4 && mask == u32::MAX {
                     for (part, register) in access.registers.iter().enumerate().filter(|(_, r)| r.bits == 32) {
                         let target = &mut warp.registers.words[register.slot as usize];
@@ -96,6 +105,7 @@ impl Machine<'_> {
         }
         for lane in lanes(mask) {
             let (index, offset) = self.global(at[lane], bytes, lane, true)?;
+            self.check_global_read(warp, index, (1 << lane, bytes), |_| offset, access.order.is_some())?;
             scatter(warp, access, lane, &self.memory.buffers[index].data[offset..offset + bytes]);
         }
         Ok(())
@@ -110,26 +120,43 @@ impl Machine<'_> {
     ) -> Checked<()> {
         let bytes = access.bytes();
         self.count_global(mask, at, bytes);
-        let common = self.common_buffer(mask, at, bytes);
-        if let Some(index) = common
-            && in_a_row(mask, at, bytes)
-        {
+        let strong = access.order.is_some();
+        if let Some(index) = self.common_buffer(mask, at, bytes) {
+            let base = self.memory.buffers[index].base;
+            let offset = |lane: usize| (at[lane] - base) as usize;
+            self.check_global_write(warp, index, (mask, bytes), offset, strong, |machine, mask| {
+                let old = &machine.memory.buffers[index].data;
+                lanes(mask).all(|lane| stored(warp, access, lane)[..bytes] == old[offset(lane)..offset(lane) + bytes])
+            })?;
             let buffer = &mut self.memory.buffers[index];
-            let start = (at[0] - buffer.base) as usize;
-            buffer.written.insert_range(start, 32 * bytes);
-            for (lane, data) in buffer.data[start..start + 32 * bytes].chunks_exact_mut(bytes).enumerate() {
-                gather(warp, access, lane, data);
+            if in_a_row(mask, at, bytes) {
+                let start = offset(0);
+                buffer.written.insert_range(start, 32 * bytes);
+                for (lane, data) in buffer.data[start..start + 32 * bytes].chunks_exact_mut(bytes).enumerate() {
+                    gather(warp, access, lane, data);
+                }
+            } else {
+                for lane in lanes(mask) {
+                    buffer.written.insert_small(offset(lane), bytes);
+                    gather(warp, access, lane, &mut buffer.data[offset(lane)..offset(lane) + bytes]);
+                }
             }
             return Ok(());
         }
         for lane in lanes(mask) {
-            let (index, offset) = match common {
-                Some(index) => (index, (at[lane] - self.memory.buffers[index].base) as usize),
-                None => self.global(at[lane], bytes, lane, false)?,
-            };
+            let (index, offset) = self.global(at[lane], bytes, lane, false)?;
+            let data = stored(warp, access, lane);
+            self.check_global_write(
+                warp,
+                index,
+                (1 << lane, bytes),
+                |_| offset,
+                strong,
+                |machine, _| machine.memory.buffers[index].data[offset..offset + bytes] == data[..bytes],
+            )?;
             let buffer = &mut self.memory.buffers[index];
             buffer.written.insert_small(offset, bytes);
-            gather(warp, access, lane, &mut buffer.data[offset..offset + bytes]);
+            buffer.data[offset..offset + bytes].copy_from_slice(&data[..bytes]);
         }
         Ok(())
     }
@@ -154,6 +181,7 @@ impl Machine<'_> {
                 last.filter(|&index| same(index)).or_else(|| self.memory.find(address).filter(|&index| same(index)));
             if let Some(index) = found {
                 let buffer = &mut self.memory.buffers[index];
+                buffer.used = true;
                 buffer.touched.insert((address.saturating_sub(buffer.base) >> 5) as usize);
             }
             last = found;

@@ -2,7 +2,9 @@
 
 use super::access::lanes;
 use super::block::State;
+use super::fence::Releases;
 use super::orders::Orders;
+use super::shape::Shape;
 use super::warp::{Frame, Part, Warp};
 use crate::device::LaunchOptions;
 use crate::fault::{Checked, FaultKind, Violation};
@@ -18,7 +20,11 @@ pub(super) struct Machine<'a> {
     pub parameters: Vec<u8>,
     /// What the warps of the block that runs share.
     pub block: Box<State>,
+    pub shape: Shape,
+    /// Warps of a block.
     pub warp_count: usize,
+    /// What strong writes to global memory released, for other blocks to acquire.
+    pub releases: Releases,
     /// Counts of each instruction.
     pub stats: Vec<Counts>,
     /// The instruction that runs.
@@ -224,7 +230,7 @@ impl Machine<'_> {
         *pc = next;
         let meets_others = match &instruction.op {
             Op::Atomic(_) => true,
-            Op::Load(access) | Op::Store(access) => access.strong,
+            Op::Load(access) | Op::Store(access) => access.order.is_some(),
             _ => false,
         };
         if meets_others {

@@ -8,11 +8,13 @@ mod call;
 mod clock;
 mod collective;
 mod copy;
+mod fence;
 mod global;
 mod machine;
 mod operation;
 mod orders;
 mod product;
+mod race;
 mod shape;
 mod shared;
 mod tensor;
@@ -59,6 +61,8 @@ pub(crate) fn launch(
         options,
         parameters,
         block: Default::default(),
+        releases: Default::default(),
+        shape,
         warp_count: shape.threads().div_ceil(32),
         stats: vec![Counts::default(); entry.code.len()],
         pc: 0,
@@ -94,7 +98,7 @@ impl Launch<'_> {
                 }
                 if self.blocks.get(slot).is_some_and(Block::ended) && started < count {
                     let index = order.get(started as usize).copied().unwrap_or(started);
-                    self.blocks[slot].start(self.layout.shape.block_at(index), &self.layout);
+                    self.blocks[slot].start(index, &self.layout);
                     started += 1;
                     running += 1;
                 }

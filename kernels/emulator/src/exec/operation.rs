@@ -61,6 +61,8 @@ impl Machine<'_> {
                 let target = &mut warp.registers.words[slots.d as usize];
                 lanes(mask).for_each(|lane| target[lane] = ops::insert_field(a[lane], b[lane], at[lane], count[lane]));
             }
+            Op::Fence { wide } => self.fence(warp, *wide, mask),
+            Op::ProxyFence => warp.clock.proxy_fence(warp.id, mask),
             Op::Unpack { source, parts } => unpack(warp, *source, parts, mask),
             Op::Pack { target, parts } => pack(warp, *target, parts, mask),
             Op::Clock(target) => {

@@ -1,6 +1,7 @@
 //! The state of a warp, and the stack that brings parted lanes together again.
 
 use super::clock::Clock;
+use super::fence::Fences;
 use crate::lanes::Registers;
 use crate::program::NONE;
 use std::collections::VecDeque;
@@ -44,6 +45,8 @@ pub(super) struct Warp {
     /// Private memory of all lanes, one after the other.
     pub private: Vec<u8>,
     pub clock: Clock,
+    /// What its fences are good for, once there was one or something to acquire.
+    pub fences: Option<Box<Fences>>,
     /// Copies not yet committed.
     pub copies: Vec<PendingCopy>,
     /// Committed groups of copies, oldest first.
@@ -55,6 +58,7 @@ impl Warp {
     pub fn start(&mut self, mask: u32) {
         self.live = mask;
         self.waits_at = None;
+        self.fences = None;
         self.stack.clear();
         self.frames.clear();
         self.copies.clear();
