@@ -23,8 +23,12 @@ pub enum FaultKind {
     DivergentBarrier,
     /// Warps wait for something that can no longer happen.
     Deadlock,
-    /// An access to memory that an asynchronous copy still writes.
+    /// An access to memory that an asynchronous copy still writes, or a write to memory that one still reads.
     AsyncRegion,
+    /// An asynchronous copy or product reads what ordinary stores wrote, with no `fence.proxy.async` between.
+    MissingProxyFence,
+    /// A wrong use of an mbarrier.
+    Mbarrier,
     /// `trap`: a Rust panic.
     Trap,
     /// More instructions than the limit: probably an endless loop.

@@ -62,6 +62,7 @@ mod ops;
 mod program;
 mod ptx;
 mod report;
+mod tensor_map;
 
 pub use device::{Arg, Device, LaunchOptions, MemoryError};
 pub use fault::{Fault, FaultKind};
@@ -71,6 +72,7 @@ pub use program::{Entry, Parameter};
 pub use ptx::ParseError;
 pub use ptx::ast::LaunchBounds;
 pub use report::{Class, Counts, LineCounts, Report};
+pub use tensor_map::{Swizzle, TensorMap, TensorMapError};
 
 /// Generic addresses from here on are shared memory.
 pub(crate) const SHARED_WINDOW: u64 = 0x7fff_f100_0000;

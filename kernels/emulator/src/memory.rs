@@ -146,6 +146,21 @@ impl Memory {
         Ok((index, offset as usize))
     }
 
+    /// Notes that a launch touches a sector, perhaps of the buffer that `near` names. Returns the buffer.
+    #[inline(always)]
+    pub fn touch(&mut self, sector: u64, near: Option<usize>) -> Option<usize> {
+        let address = sector << 5;
+        let inside = |index: &usize| {
+            let buffer = &self.buffers[*index];
+            address + 32 > buffer.base && address < buffer.base + buffer.data.len() as u64
+        };
+        let found = near.filter(inside).or_else(|| self.find(address).filter(inside))?;
+        let buffer = &mut self.buffers[found];
+        buffer.used = true;
+        buffer.touched.insert((address.saturating_sub(buffer.base) >> 5) as usize);
+        Some(found)
+    }
+
     pub fn start_launch(&mut self) {
         for buffer in self.buffers.iter_mut().filter(|buffer| buffer.live && buffer.used) {
             buffer.touched.clear();

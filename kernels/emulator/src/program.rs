@@ -126,10 +126,35 @@ pub(crate) enum Combine {
 /// An exchange between the lanes of a warp, and the slot of its member mask.
 #[derive(Clone, Debug)]
 pub(crate) enum Collective {
-    Shuffle { mode: ShuffleMode, result: u32, valid: Option<u32>, value: u32, lane: u32, clamp: u32 },
-    Vote { mode: VoteMode, result: u32, predicate: u32, negated: bool },
-    Redux { op: ReduxOp, result: u32, value: u32 },
-    MatchAny { result: u32, value: u32, wide: bool },
+    Shuffle {
+        mode: ShuffleMode,
+        result: u32,
+        valid: Option<u32>,
+        value: u32,
+        lane: u32,
+        clamp: u32,
+    },
+    Vote {
+        mode: VoteMode,
+        result: u32,
+        predicate: u32,
+        negated: bool,
+    },
+    Redux {
+        op: ReduxOp,
+        result: u32,
+        value: u32,
+    },
+    MatchAny {
+        result: u32,
+        value: u32,
+        wide: bool,
+    },
+    /// The lowest lane, and a predicate that is true there.
+    Elect {
+        result: u32,
+        chosen: u32,
+    },
     Barrier,
 }
 
@@ -161,6 +186,88 @@ pub(crate) struct AsyncCopy {
     pub bytes: u32,
     /// Slot of the count of bytes really read; the rest is zero.
     pub source_bytes: Option<u32>,
+}
+
+/// What an instruction does to an mbarrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MbarrierOp {
+    /// Sets it up for a count of arrivals.
+    Init,
+    Invalidate,
+    /// Arrivals; the state before goes to a register. `drops` lowers the count of later phases too.
+    Arrive {
+        drops: bool,
+    },
+    /// Bytes to expect, and an arrival.
+    ArriveExpecting,
+    Expect,
+    Complete,
+    /// Whether the phase of a parity is over.
+    TestParity,
+    /// Whether the phase of a state is over.
+    TestState,
+}
+
+/// An instruction on an mbarrier.
+#[derive(Clone, Debug)]
+pub(crate) struct Mbarrier {
+    pub op: MbarrierOp,
+    pub address: Address,
+    /// Slot of the state, or the predicate of a test.
+    pub result: Option<u32>,
+    /// Slot of the count, the bytes, the parity or the state.
+    pub value: u32,
+}
+
+/// Where a bulk copy goes.
+#[derive(Clone, Debug)]
+pub(crate) enum BulkEnd {
+    /// To shared memory; an mbarrier is told.
+    Shared { barrier: Address },
+    /// To global memory, in a group of the thread.
+    Global,
+}
+
+/// What a bulk copy moves: plain bytes of global memory, or a tile of a tensor.
+#[derive(Clone, Debug)]
+pub(crate) enum BulkSource {
+    Bytes { global: Address, size: u32 },
+    Tile { map: Address, coordinates: Box<[u32]> },
+}
+
+/// `cp.async.bulk` or `cp.async.bulk.tensor`.
+#[derive(Clone, Debug)]
+pub(crate) struct BulkCopy {
+    pub end: BulkEnd,
+    pub source: BulkSource,
+    pub shared: Address,
+}
+
+/// The first factor of a `wgmma`.
+#[derive(Clone, Debug)]
+pub(crate) enum FirstFactor {
+    Registers(Box<[u32]>),
+    /// Slot of a descriptor; whether its rows run along memory.
+    Descriptor {
+        slot: u32,
+        transposed: bool,
+    },
+}
+
+/// `wgmma.mma_async.m64nNk16`.
+#[derive(Clone, Debug)]
+pub(crate) struct Product {
+    pub factor: Factor,
+    pub columns: usize,
+    /// Accumulators are packed f16 instead of f32.
+    pub half_sum: bool,
+    pub d: Box<[u32]>,
+    pub a: FirstFactor,
+    /// Slot of the descriptor, and whether its columns run along memory.
+    pub b: (u32, bool),
+    /// Predicate, and whether it is negated: the sum is added to; `None` is always.
+    pub accumulates: Option<(u32, bool)>,
+    pub negates: [bool; 2],
 }
 
 /// A parameter or result that a call copies: from, to, bytes; offsets into the thread's private memory.
@@ -249,6 +356,19 @@ pub(crate) enum Op {
     },
     /// Makes ordinary writes visible to asynchronous copies and products.
     ProxyFence,
+    Mbarrier(Box<Mbarrier>),
+    BulkCopy(Box<BulkCopy>),
+    BulkCommit,
+    /// Waits until at most so many groups of bulk copies are in flight; `read` waits only for their reads.
+    BulkWait {
+        pending: u32,
+        read: bool,
+    },
+    /// `wgmma.fence`
+    ProductFence,
+    Product(Box<Product>),
+    ProductCommit,
+    ProductWait(u32),
     /// Hints: nothing to do when memory is coherent and time does not count.
     Nothing,
 }

@@ -41,6 +41,11 @@ impl Decoder<'_> {
             "st" => (self.load_or_store(statement, rest, true)?, Class::Store),
             "atom" => (self.atomic(statement, rest, true)?, Class::Atomic),
             "red" => (self.atomic(statement, rest, false)?, Class::Atomic),
+            "cp" if matches!(rest, ["async", "bulk", ..]) => (self.bulk_copy(statement, &rest[2..])?, Class::Async),
+            "mbarrier" => (self.mbarrier(statement, rest)?, Class::Async),
+            "wgmma" => (self.warp_group(statement, rest)?, Class::Tensor),
+            "setmaxnreg" if matches!(rest, ["inc" | "dec", "sync", "aligned", "u32"]) => (Op::Nothing, Class::Other),
+            "griddepcontrol" if matches!(rest, ["wait" | "launch_dependents"]) => (Op::Nothing, Class::Other),
             "cp" => (self.async_copy(statement, rest)?, Class::Async),
             "bra" if matches!(rest, [] | ["uni"]) => (self.branch(statement)?, Class::Control),
             "brx" if matches!(rest, ["idx"] | ["idx", "uni"]) => (self.branch_table(statement)?, Class::Control),
@@ -48,7 +53,7 @@ impl Decoder<'_> {
             "ret" if matches!(rest, [] | ["uni"]) => (Op::Return, Class::Control),
             "exit" if rest.is_empty() => (Op::Exit, Class::Control),
             "trap" if rest.is_empty() => (Op::Trap, Class::Control),
-            "shfl" | "vote" | "redux" | "match" => (self.collective(statement, parts)?, Class::Collective),
+            "shfl" | "vote" | "redux" | "match" | "elect" => (self.collective(statement, parts)?, Class::Collective),
             "bar" | "barrier" if rest.first() == Some(&"warp") => {
                 (self.collective(statement, parts)?, Class::Collective)
             }

@@ -1,5 +1,6 @@
 //! Statements to instructions: names become slots, opcodes become operations, labels become indices.
 
+mod bulk;
 mod collective;
 mod control;
 mod instruction;

@@ -1,7 +1,7 @@
 //! Loads and stores of a warp, by memory space.
 
 use super::machine::Machine;
-use super::shared;
+use super::shadow;
 use super::traffic;
 use super::warp::Warp;
 use crate::fault::{Checked, FaultKind, Violation};
@@ -168,8 +168,8 @@ impl Machine<'_> {
     }
 
     #[inline(always)]
-    pub(super) fn who<'w>(warp: &'w Warp, lane: usize, strong: bool) -> shared::Access<'w> {
-        shared::Access { warp: warp.id, lane, epoch: warp.clock.epoch, view: warp.clock.view(lane), strong }
+    pub(super) fn who<'w>(warp: &'w Warp, lane: usize, strong: bool) -> shadow::Access<'w> {
+        shadow::Access { warp: warp.id, lane, epoch: warp.clock.epoch, view: warp.clock.view(lane), strong }
     }
 
     fn load_shared(&mut self, warp: &mut Warp, access: &program::Access, mask: u32, at: &[u64; 32]) -> Checked<()> {

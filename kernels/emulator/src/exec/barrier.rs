@@ -46,7 +46,7 @@ impl Machine<'_> {
         }
         barrier.expected = expected;
         barrier.arrived += 32; // a warp counts as whole
-        barrier.views.add(&mut warp.clock, warp.id, self.warp_count, mask);
+        barrier.views.add(&mut warp.clock, warp.id, self.clocks, mask);
         if waits {
             warp.waits_at = Some(id);
         }

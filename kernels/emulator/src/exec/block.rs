@@ -1,8 +1,10 @@
 //! A block that is resident: its warps, and what they share.
 
 use super::barrier::Barrier;
+use super::bulk::Fill;
 use super::clock::{Clock, View};
 use super::fence::Releases;
+use super::mbarrier::Mbarrier;
 use super::shape::Shape;
 use super::shared::Shared;
 use super::warp::Warp;
@@ -10,8 +12,11 @@ use crate::device::LaunchOptions;
 use crate::fault::{FaultKind, Violation};
 use crate::lanes::Registers;
 use crate::program::{Entry, Special, Value};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+
+/// Rounds without any event after which waiting for an mbarrier is taken to be endless.
+const QUIET_ROUNDS: u32 = 10_000;
 
 /// What the warps of a block share.
 #[derive(Debug, Default)]
@@ -22,6 +27,14 @@ pub(super) struct State {
     pub number: u32,
     pub shared: Shared,
     pub barriers: [Barrier; 16],
+    /// Mbarriers by their offset in shared memory.
+    pub mbarriers: BTreeMap<u64, Mbarrier>,
+    /// Bulk copies to shared memory, oldest first.
+    pub fills: Vec<Fill>,
+    /// How many such copies have ended.
+    pub fills_ended: u32,
+    /// How often something happened that a thread may wait for in a loop.
+    pub events: u64,
     /// What strong writes released, for threads of the block to acquire.
     pub releases: Releases,
 }
@@ -40,6 +53,8 @@ pub(super) struct Block {
     /// Lent to the machine while one of the warps runs.
     pub state: Box<State>,
     pub warps: Vec<Warp>,
+    /// Rounds in which its warps did nothing but ask mbarriers in vain, and the count of events before them.
+    quiet: (u32, u64),
 }
 
 impl Block {
@@ -52,7 +67,7 @@ impl Block {
             masks: vec![0; entry.predicates],
         };
         let count = layout.shape.threads().div_ceil(32);
-        let view = Rc::new(View::new(count));
+        let view = Rc::new(View::new(count + 1));
         let warps = (0..count).map(|id| Warp {
             id,
             registers: registers.clone(),
@@ -65,10 +80,14 @@ impl Block {
             clock: Clock::new(&view),
             copies: Vec::new(),
             groups: VecDeque::new(),
+            spins_on: None,
+            stores: Vec::new(),
+            products: VecDeque::new(),
+            product_fence: false,
         });
         let shared = Shared::new(options.check_races, options.check_initialised);
         let state = Box::new(State { shared, ..State::default() });
-        let mut block = Self { state, warps: warps.collect() };
+        let mut block = Self { state, warps: warps.collect(), quiet: (0, 0) };
         (0..count).for_each(|index| block.constants(index, layout, false));
         block
     }
@@ -78,9 +97,12 @@ impl Block {
         self.state.index = layout.shape.block_at(number);
         self.state.number = number as u32;
         self.state.releases.clear();
+        self.state.mbarriers.clear();
+        self.state.fills.clear();
+        self.state.fills_ended = 0;
         self.state.shared.reset(layout.shape.shared(layout.entry));
         self.state.barriers = Default::default();
-        let view = Rc::new(View::new(self.warps.len()));
+        let view = Rc::new(View::new(self.warps.len() + 1));
         for id in 0..self.warps.len() {
             let lanes = (layout.shape.threads() - id * 32).min(32);
             self.warps[id].start(u32::MAX >> (32 - lanes));
@@ -143,7 +165,7 @@ impl Block {
     /// Counts those that opened in `passed`.
     pub fn release_barriers(&mut self, passed: &mut u64) -> bool {
         let living = 32 * self.warps.iter().filter(|warp| warp.live != 0).count() as u32;
-        let warps = self.warps.len();
+        let warps = self.warps.len() + 1;
         let mut released = false;
         for (id, barrier) in self.state.barriers.iter_mut().enumerate() {
             if barrier.arrived == 0 || barrier.arrived < barrier.expected.unwrap_or(living) {
@@ -159,6 +181,15 @@ impl Block {
             released = true;
         }
         released
+    }
+
+    /// The warp that waits for a phase of an mbarrier which can no longer end: for thousands of rounds all warps have done
+    /// nothing but ask. `idle` says that they did nothing else in this round either.
+    pub fn lost(&mut self, idle: bool) -> Option<usize> {
+        let still = idle && self.quiet.1 == self.state.events;
+        self.quiet = (if still { self.quiet.0 + 1 } else { 0 }, self.state.events);
+        let spins = |warp: &Warp| warp.live != 0 && warp.spins_on.is_some();
+        if self.quiet.0 > QUIET_ROUNDS { self.warps.iter().position(spins) } else { None }
     }
 
     /// Why no warp can go on: the first one that waits, and the fault.

@@ -2,7 +2,8 @@
 //!
 //! A warp has an epoch, a number that grows whenever one of its lanes synchronises. A thread's view says, for every thread
 //! of its block and for those threads of other blocks it has heard of, up to which epoch that thread's accesses come before
-//! its own. Views are shared: after a block barrier all threads have one.
+//! its own. Views are shared: after a block barrier all threads have one. One warp more than the block has stands for the
+//! asynchronous proxy; each of its lanes for the copies of some mbarriers.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -73,9 +74,11 @@ impl View {
         epochs.is_some_and(|epochs| knows_lanes(epochs, warp, mask, epoch))
     }
 
-    /// Whether a thread's writes up to an epoch are visible to the asynchronous proxy.
+    /// Whether a thread's writes up to an epoch are visible to the asynchronous proxy. The last warp of a view stands for that
+    /// proxy itself.
     pub fn is_proxied(&self, thread: usize, epoch: u32) -> bool {
-        self.proxied.as_ref().is_some_and(|epochs| epochs[thread] >= epoch)
+        let own = thread >= self.known.len() - 32;
+        own || self.proxied.as_ref().is_some_and(|epochs| epochs[thread] >= epoch)
     }
 
     fn join(&mut self, other: &View) {
@@ -165,11 +168,23 @@ impl Clock {
         }
     }
 
-    /// Adds a view to that of a lane.
-    pub fn learn(&mut self, lane: usize, view: &View) {
-        let own = self.view_mut(lane);
-        own.join(view);
-        own.settle();
+    /// Adds a view to those of lanes.
+    pub fn learn(&mut self, mask: u32, view: &View) {
+        // Lanes that shared a view share the new one.
+        let mut last: Option<(Rc<View>, Rc<View>)> = None;
+        for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
+            let old = &mut self.views[lane];
+            let new = match &last {
+                Some((before, after)) if Rc::ptr_eq(before, old) => Rc::clone(after),
+                _ => {
+                    let mut joined = View::clone(old);
+                    joined.join(view);
+                    joined.settle();
+                    Rc::new(joined)
+                }
+            };
+            last = Some((std::mem::replace(old, Rc::clone(&new)), new));
+        }
     }
 
     /// Orders lanes of this warp among each other.

@@ -60,9 +60,8 @@ impl Machine<'_> {
                     let (index, at) = self.memory.locate(copy.source, count).map_err(|fault| fault.lane(lane))?;
                     data[..count].copy_from_slice(&self.memory.buffers[index].data[at..at + count]);
                 }
-                let who = Self::who(warp, lane, false);
                 let data = &data[..copy.bytes as usize];
-                self.block.shared.end_copy(copy.target, data, who).map_err(|fault| fault.lane(lane))?;
+                self.block.shared.end_copy(copy.target, data, warp.id * 32 + lane, warp.clock.epoch);
             }
         }
         Ok(())

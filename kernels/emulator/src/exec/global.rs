@@ -170,21 +170,9 @@ impl Machine<'_> {
         counts.global_bytes += asked;
         counts.sectors += sectors.len as u64;
         counts.ideal_sectors += asked.div_ceil(32).min(sectors.len as u64);
-        let mut last: Option<usize> = None;
+        let mut last = None;
         for &sector in &sectors.list[..sectors.len] {
-            let address = sector << 5;
-            let same = |index: usize| {
-                let buffer = &self.memory.buffers[index];
-                address + 32 > buffer.base && address < buffer.base + buffer.data.len() as u64
-            };
-            let found =
-                last.filter(|&index| same(index)).or_else(|| self.memory.find(address).filter(|&index| same(index)));
-            if let Some(index) = found {
-                let buffer = &mut self.memory.buffers[index];
-                buffer.used = true;
-                buffer.touched.insert((address.saturating_sub(buffer.base) >> 5) as usize);
-            }
-            last = found;
+            last = self.memory.touch(sector, last);
         }
     }
 }

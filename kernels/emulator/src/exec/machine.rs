@@ -21,8 +21,8 @@ pub(super) struct Machine<'a> {
     /// What the warps of the block that runs share.
     pub block: Box<State>,
     pub shape: Shape,
-    /// Warps of a block.
-    pub warp_count: usize,
+    /// Warps that views have: those of a block, and the asynchronous proxy.
+    pub clocks: usize,
     /// What strong writes to global memory released, for other blocks to acquire.
     pub releases: Releases,
     /// Counts of each instruction.
@@ -51,6 +51,8 @@ pub(super) enum Turn {
     Ended,
     /// It ran long enough: it may spin on what another must write.
     Over,
+    /// It asks an mbarrier in vain.
+    Spins,
 }
 
 /// Where a warp goes on.
@@ -73,6 +75,16 @@ impl Machine<'_> {
 
     /// Runs a warp until it waits, ends, or has had its turn.
     pub fn run(&mut self, warp: &mut Warp) -> Checked<Turn> {
+        let (started, spun) = (self.executed, warp.spins_on.take());
+        let turn = self.advance(warp)?;
+        // A short turn may end anywhere in the loop that asks.
+        if self.executed - started < SPIN {
+            warp.spins_on = warp.spins_on.or(spun);
+        }
+        Ok(if turn == Turn::Over && warp.spins_on.is_some() { Turn::Spins } else { turn })
+    }
+
+    fn advance(&mut self, warp: &mut Warp) -> Checked<Turn> {
         let entry = self.entry;
         let code = &entry.code[..];
         'part: loop {
@@ -228,6 +240,9 @@ impl Machine<'_> {
             _ => self.operation(warp, instruction, mask)?,
         }
         *pc = next;
+        if matches!(instruction.op, Op::Mbarrier(_)) && warp.spins_on.is_some() {
+            return Ok(Flow::Yield);
+        }
         let meets_others = match &instruction.op {
             Op::Atomic(_) => true,
             Op::Load(access) | Op::Store(access) => access.order.is_some(),

@@ -4,6 +4,7 @@ mod access;
 mod atomic;
 mod barrier;
 mod block;
+mod bulk;
 mod call;
 mod clock;
 mod collective;
@@ -11,18 +12,21 @@ mod copy;
 mod fence;
 mod global;
 mod machine;
+mod mbarrier;
 mod operation;
 mod orders;
 mod product;
 mod race;
+mod shadow;
 mod shape;
 mod shared;
 mod tensor;
 mod traffic;
 mod warp;
+mod warp_group;
 
 use crate::device::LaunchOptions;
-use crate::fault::{Checked, Fault, Violation};
+use crate::fault::{Checked, Fault, FaultKind, Violation};
 use crate::memory::Memory;
 use crate::module::Module;
 use crate::program::Entry;
@@ -63,7 +67,7 @@ pub(crate) fn launch(
         block: Default::default(),
         releases: Default::default(),
         shape,
-        warp_count: shape.threads().div_ceil(32),
+        clocks: shape.threads().div_ceil(32) + 1,
         stats: vec![Counts::default(); entry.code.len()],
         pc: 0,
         executed: 0,
@@ -114,19 +118,30 @@ impl Launch<'_> {
             if random {
                 orders.shuffle(&mut turns);
             }
-            let mut spinning = !turns.is_empty();
+            // Of each block, whether its warps did nothing but ask mbarriers in vain.
+            let mut idle = vec![true; self.blocks.len()];
+            let (mut spinning, mut over) = (true, false);
             for &(slot, warp) in &turns {
-                spinning &= self.turn(slot, warp, if random { Some(&mut orders) } else { None })? == Turn::Over;
+                let turn = self.turn(slot, warp, if random { Some(&mut orders) } else { None })?;
+                idle[slot] &= turn == Turn::Spins;
+                spinning &= matches!(turn, Turn::Over | Turn::Spins);
+                over |= turn == Turn::Over;
             }
-            for slot in 0..self.blocks.len() {
+            for (slot, idle) in idle.into_iter().enumerate() {
                 let block = &mut self.blocks[slot];
                 let released = block.release_barriers(&mut self.machine.barriers_passed);
                 if block.ended() {
-                    running -= usize::from(turns.iter().any(|turn| turn.0 == slot));
+                    if turns.iter().any(|turn| turn.0 == slot) {
+                        self.end_block(slot)?;
+                        running -= 1;
+                    }
                 } else if !released && block.warps.iter().all(|warp| warp.live == 0 || warp.waits_at.is_some()) {
                     return Err(self.deadlock(slot));
+                } else if let Some(warp) = block.lost(idle && !released) {
+                    return Err(self.lost_phase(slot, warp));
                 }
             }
+            spinning &= over;
             spun = if spinning { spun + 1 } else { 0 };
             if spun >= patience {
                 resident += 1;
@@ -144,6 +159,28 @@ impl Launch<'_> {
         let turn = self.machine.run(&mut block.warps[warp])?;
         std::mem::swap(&mut self.machine.block, &mut block.state);
         Ok(turn)
+    }
+
+    /// Ends what a block left in flight.
+    fn end_block(&mut self, slot: usize) -> Checked<()> {
+        let block = &mut self.blocks[slot];
+        std::mem::swap(&mut self.machine.block, &mut block.state);
+        self.machine.end_block(&mut block.warps)?;
+        std::mem::swap(&mut self.machine.block, &mut block.state);
+        Ok(())
+    }
+
+    fn lost_phase(&mut self, slot: usize, warp: usize) -> Box<Violation> {
+        let block = &mut self.blocks[slot];
+        std::mem::swap(&mut self.machine.block, &mut block.state);
+        self.current = warp;
+        match block.warps[warp].spins_on {
+            Some(wait) => {
+                self.machine.pc = wait.pc;
+                self.machine.lost_phase(&wait)
+            }
+            None => Violation::new(FaultKind::Deadlock, "an endless wait"),
+        }
     }
 
     fn deadlock(&mut self, slot: usize) -> Box<Violation> {

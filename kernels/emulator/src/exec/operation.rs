@@ -63,6 +63,14 @@ impl Machine<'_> {
             }
             Op::Fence { wide } => self.fence(warp, *wide, mask),
             Op::ProxyFence => warp.clock.proxy_fence(warp.id, mask),
+            Op::Mbarrier(mbarrier) => self.mbarrier(warp, mbarrier, mask)?,
+            Op::BulkCopy(copy) => self.bulk_copy(warp, copy, mask)?,
+            Op::BulkCommit => warp.commit_stores(mask),
+            Op::BulkWait { pending, read } => self.wait_stores(warp, mask, *pending, *read)?,
+            Op::ProductFence => warp.product_fence = true,
+            Op::Product(product) => self.start_product(warp, product)?,
+            Op::ProductCommit => warp.commit_products(),
+            Op::ProductWait(pending) => self.wait_products(warp, *pending),
             Op::Unpack { source, parts } => unpack(warp, *source, parts, mask),
             Op::Pack { target, parts } => pack(warp, *target, parts, mask),
             Op::Clock(target) => {

@@ -73,27 +73,46 @@ pub(super) fn mma(registers: &mut Registers, mma: &Mma) {
 
 #[inline(always)]
 fn multiply(registers: &mut Registers, mma: &Mma) {
-    let words = &registers.words;
-    let (mut a, mut b) = ([[0u16; 16]; DEPTH], [[0u16; 8]; DEPTH]);
-    for (index, &slot) in mma.a.iter().enumerate() {
-        // Registers go down the rows first, then along the depth.
-        let (down, along) = (index % 2 * 8, index / 2 * 8);
-        for (lane, &word) in words[slot as usize].iter().enumerate() {
-            let (row, k) = (lane / 4 + down, lane % 4 * 2 + along);
-            (a[k][row], a[k + 1][row]) = (word as u16, (word >> 16) as u16);
-        }
-    }
+    let mut b = [[0u16; 8]; DEPTH];
     for (index, &slot) in mma.b.iter().enumerate() {
-        for (lane, &word) in words[slot as usize].iter().enumerate() {
+        for (lane, &word) in registers.words[slot as usize].iter().enumerate() {
             let (column, k) = (lane / 4, lane % 4 * 2 + index * 8);
             (b[k][column], b[k + 1][column]) = (word as u16, (word >> 16) as u16);
         }
     }
     let mut sums = [[0f32; 8]; 16];
-    let place = |lane: usize, index: usize| (lane / 4 + index / 2 * 8, lane % 4 * 2 + index % 2);
-    for (index, &slot) in mma.c.iter().enumerate() {
-        for (lane, &word) in words[slot as usize].iter().enumerate() {
-            if mma.half_sum {
+    load_sums(registers, &mma.c, mma.half_sum, &mut sums);
+    let (a, b) = (Factors::new(mma.factor, first_factor(registers, &mma.a)), Factors::new(mma.factor, b));
+    multiply_add(mma.factor, &a, &b, &mut sums);
+    store_sums(registers, &mma.d, mma.half_sum, &sums);
+}
+
+/// The sixteen rows of a first factor, by depth: its registers go down the rows first, then along the depth.
+#[inline(always)]
+pub(super) fn first_factor(registers: &Registers, slots: &[u32]) -> [[u16; 16]; DEPTH] {
+    let mut a = [[0u16; 16]; DEPTH];
+    for (index, &slot) in slots.iter().enumerate() {
+        let (down, along) = (index % 2 * 8, index / 2 * 8);
+        for (lane, &word) in registers.words[slot as usize].iter().enumerate() {
+            let (row, k) = (lane / 4 + down, lane % 4 * 2 + along);
+            (a[k][row], a[k + 1][row]) = (word as u16, (word >> 16) as u16);
+        }
+    }
+    a
+}
+
+/// Row and column of the sum that a lane has in one of four registers.
+#[inline(always)]
+fn place(lane: usize, index: usize) -> (usize, usize) {
+    (lane / 4 + index / 2 * 8, lane % 4 * 2 + index % 2)
+}
+
+/// Sums of sixteen rows and eight columns, from four registers, or from two of packed halves.
+#[inline(always)]
+pub(super) fn load_sums(registers: &Registers, slots: &[u32], halves: bool, sums: &mut [[f32; 8]; 16]) {
+    for (index, &slot) in slots.iter().enumerate() {
+        for (lane, &word) in registers.words[slot as usize].iter().enumerate() {
+            if halves {
                 let (row, column) = place(lane, 2 * index);
                 sums[row][column] = f16_to_f32(f16::from_bits(word as u16));
                 sums[row][column + 1] = f16_to_f32(f16::from_bits((word >> 16) as u16));
@@ -103,10 +122,13 @@ fn multiply(registers: &mut Registers, mma: &Mma) {
             }
         }
     }
-    multiply_add(mma.factor, &Factors::new(mma.factor, a), &Factors::new(mma.factor, b), &mut sums);
-    for (index, &slot) in mma.d.iter().enumerate() {
+}
+
+#[inline(always)]
+pub(super) fn store_sums(registers: &mut Registers, slots: &[u32], halves: bool, sums: &[[f32; 8]; 16]) {
+    for (index, &slot) in slots.iter().enumerate() {
         for (lane, word) in registers.words[slot as usize].iter_mut().enumerate() {
-            *word = if mma.half_sum {
+            *word = if halves {
                 let (row, column) = place(lane, 2 * index);
                 let bits = |value: f32| u32::from(f32_to_f16(value).to_bits());
                 bits(sums[row][column]) | bits(sums[row][column + 1]) << 16

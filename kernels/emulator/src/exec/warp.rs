@@ -1,7 +1,9 @@
 //! The state of a warp, and the stack that brings parted lanes together again.
 
+use super::bulk::PendingStore;
 use super::clock::Clock;
 use super::fence::Fences;
+use super::warp_group::PendingProduct;
 use crate::lanes::Registers;
 use crate::program::NONE;
 use std::collections::VecDeque;
@@ -32,6 +34,15 @@ pub(super) struct PendingCopy {
     pub lane: u8,
 }
 
+/// A wait for an mbarrier that was in vain.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    /// The mbarrier's offset in shared memory.
+    pub at: u64,
+    pub lane: usize,
+    pub pc: usize,
+}
+
 /// A warp.
 pub(super) struct Warp {
     pub id: usize,
@@ -42,6 +53,8 @@ pub(super) struct Warp {
     pub live: u32,
     /// The barrier it waits at.
     pub waits_at: Option<usize>,
+    /// The mbarrier whose test ended its last turn.
+    pub spins_on: Option<Wait>,
     /// Private memory of all lanes, one after the other.
     pub private: Vec<u8>,
     pub clock: Clock,
@@ -51,6 +64,12 @@ pub(super) struct Warp {
     pub copies: Vec<PendingCopy>,
     /// Committed groups of copies, oldest first.
     pub groups: VecDeque<Vec<PendingCopy>>,
+    /// Bulk copies to global memory, oldest first.
+    pub stores: Vec<PendingStore>,
+    /// Products of the warp group, oldest first.
+    pub products: VecDeque<PendingProduct>,
+    /// Whether there was a `wgmma.fence`.
+    pub product_fence: bool,
 }
 
 impl Warp {
@@ -59,6 +78,10 @@ impl Warp {
         self.live = mask;
         self.waits_at = None;
         self.fences = None;
+        self.spins_on = None;
+        self.stores.clear();
+        self.products.clear();
+        self.product_fence = false;
         self.stack.clear();
         self.frames.clear();
         self.copies.clear();
