@@ -1,6 +1,7 @@
 //! The device that kernels are tested on.
 
 use std::marker::PhantomData;
+use std::sync::{Arc, OnceLock};
 
 use bytemuck::{AnyBitPattern, NoUninit};
 use cuda_std::launch::{Args, Entry};
@@ -13,7 +14,7 @@ pub const TARGETS: [(&str, &str); 2] =
 /// The emulator with the shipped PTX of one target loaded.
 pub struct Gpu {
     device: Device,
-    module: Module,
+    module: Arc<Module>,
     options: LaunchOptions,
 }
 
@@ -40,8 +41,18 @@ impl<T> Buffer<T> {
 impl Gpu {
     /// A device with empty memory, running the PTX for `target` in the natural order of warps and blocks.
     pub fn new(target: &str) -> Gpu {
-        let (_, ptx) = TARGETS.into_iter().find(|(name, _)| *name == target).unwrap();
-        Gpu { device: Device::new(), module: Module::parse(ptx).unwrap(), options: LaunchOptions::default() }
+        let at = TARGETS.iter().position(|(name, _)| *name == target).unwrap();
+        static MODULES: [OnceLock<Arc<Module>>; 2] = [const { OnceLock::new() }; 2];
+        Gpu::of(MODULES[at].get_or_init(|| Arc::new(Module::parse(TARGETS[at].1).unwrap())).clone())
+    }
+
+    /// A device that runs this PTX.
+    pub fn with_ptx(ptx: &str) -> Gpu {
+        Gpu::of(Arc::new(Module::parse(ptx).unwrap()))
+    }
+
+    fn of(module: Arc<Module>) -> Gpu {
+        Gpu { device: Device::new(), module, options: LaunchOptions::default() }
     }
 
     /// From here on warps and blocks run in an order of `seed`'s making; 0 is the natural one.

@@ -5,4 +5,6 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
 pub mod gpu;
+pub mod mutate;
 pub mod number;
+pub mod paged;
