@@ -146,7 +146,8 @@ impl Context {
     /// # Errors
     /// [`Error::Cuda`], also for what failed earlier.
     pub fn synchronize(&self) -> Result<()> {
-        self.call("work on the device", CurrentContext::synchronize)
+        // SAFETY: the function asks for nothing.
+        self.call("work on the device", || code::check(unsafe { sys::cuCtxSynchronize() }))
     }
 
     /// Makes the context current to the calling thread: for functions of `cust` that are used beside this crate's.

@@ -55,11 +55,13 @@ impl Module {
             return Err(Error::Ptx { line: 1, reason: "there is a zero in the text" });
         };
         context.make_current()?;
-        let raw =
-            Raw::from_ptx_cstr(&text, &[]).map_err(|error| match context.error("load of kernels", error.into()) {
-                Error::Cuda { action, code, detail: None } => Error::Cuda { action, code, detail: compile_log(&text) },
+        let raw = Raw::from_ptx_cstr(&text, &[]).map_err(|error| {
+            let (code, log) = explain(&text, error.into());
+            match context.error("load of kernels", code) {
+                Error::Cuda { action, code, detail: None } => Error::Cuda { action, code, detail: log },
                 error => error,
-            })?;
+            }
+        })?;
         let kernel = |entry: &&'static Descriptor| {
             let kernel = context.call(&format!("load of `{}`", entry.name), || Kernel::of(&raw, entry))?;
             Ok((entry.name, kernel))
@@ -179,21 +181,22 @@ impl Kernel {
     }
 }
 
-/// What the driver's compiler has to say of a text that it did not take.
-fn compile_log(text: &CStr) -> Option<String> {
+/// What the driver's compiler has to say of a text that it did not take. `cust` asks for no log, and its errors do not have
+/// all codes.
+fn explain(text: &CStr, code: Code) -> (Code, Option<String>) {
     let mut log = vec![0u8; LOG_SIZE];
     let mut names = [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
     let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(LOG_SIZE)];
     let mut module = null_mut();
     // SAFETY: a text that ends with a zero; as many options as said; the log has the room that is given.
-    let code = unsafe {
+    let again = code::check(unsafe {
         let (names, values) = (names.as_mut_ptr(), values.as_mut_ptr());
         sys::cuModuleLoadDataEx(&mut module, text.as_ptr().cast(), 2, names, values)
-    };
-    if code::check(code).is_ok() {
+    });
+    if again.is_ok() {
         // SAFETY: just loaded, and used by nobody.
         unsafe { sys::cuModuleUnload(module) };
     }
-    let log = CStr::from_bytes_until_nul(&log).ok()?.to_string_lossy().trim().to_owned();
-    (!log.is_empty()).then_some(log)
+    let log = CStr::from_bytes_until_nul(&log).map(|log| log.to_string_lossy().trim().to_owned()).unwrap_or_default();
+    (again.err().unwrap_or(code), (!log.is_empty()).then_some(log))
 }

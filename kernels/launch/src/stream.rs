@@ -45,7 +45,8 @@ impl Stream {
     /// # Errors
     /// [`Error::Cuda`], also for work that failed: from then on the context can do nothing more.
     pub fn synchronize(&self) -> Result<()> {
-        self.context.call("work on a stream", || self.raw.synchronize())
+        // SAFETY: the stream lives.
+        self.context.call("work on a stream", || check(unsafe { sys::cuStreamSynchronize(self.as_raw()) }))
     }
 
     /// Whether all its work is done.

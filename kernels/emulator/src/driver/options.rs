@@ -64,7 +64,7 @@ impl DeviceOptions {
             12 | 82 => REGISTERS,                          // of a block, of a multiprocessor
             13 => 1_000_000,                               // clock, kHz
             16 => self.multiprocessors,                    //
-            17 | 18 | 19 | 20 => 0,                        // time limit, integrated, mapped host memory, compute mode
+            17..=20 => 0,                                  // time limit, integrated, mapped host memory, compute mode
             31 | 78 => 1,                                  // concurrent kernels, stream priorities
             32 | 35 => 0,                                  // ECC, TCC
             33 | 34 | 50 => 0,                             // bus, device and domain

@@ -17,7 +17,7 @@ use std::ffi::{CStr, c_char, c_void};
 struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    fn is_null(self) -> bool {
+    fn is_null(&self) -> bool {
         self.0.is_null()
     }
 
