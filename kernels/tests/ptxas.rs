@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cuda_builder::{Arch, CudaBuilder};
-use kernels::{KERNELS, VOCABULARY};
+use kernels::registry::{shipped, vocabulary};
 
 fn ptxas() -> Option<OsString> {
     if let Some(named) = env::var_os("QUIRE_PTXAS").filter(|v| !v.is_empty()) {
@@ -63,7 +63,7 @@ fn no_spills_and_no_local_memory() {
         let builder = CudaBuilder::new(env!("CARGO_MANIFEST_DIR")).arch(arch).feature("vocabulary");
         builder.target_dir(scratch.join("device")).copy_to(&ptx).build().unwrap_or_else(|error| panic!("{error}"));
         let usages = compile(&ptxas, &ptx, arch);
-        assert_eq!(usages.len(), KERNELS.len() + VOCABULARY.len(), "{usages:?}");
+        assert_eq!(usages.len(), shipped().chain(vocabulary()).count(), "{usages:?}");
         for Usage { name, properties, registers } in usages {
             println!("{arch} {name}: {registers}");
             assert_eq!(properties, "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", "{name}");
