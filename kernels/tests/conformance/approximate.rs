@@ -139,7 +139,8 @@ fn quotients() -> Vec<Case> {
 
 /// `ex2` and `tanh` of halves, alone and in pairs.
 fn halves() -> Vec<Case> {
-    let functions: [(&str, Type, fn(f64) -> f64, Error); 3] = [
+    type Exact = fn(f64) -> f64;
+    let functions: [(&str, Type, Exact, Error); 3] = [
         ("ex2.approx", Type::F16, f64::exp2, Error::Relative(-9.9)),
         ("tanh.approx", Type::F16, f64::tanh, Error::Absolute(-10.987)),
         ("tanh.approx", Type::Bf16, f64::tanh, Error::Absolute(-8.0)),

@@ -73,8 +73,8 @@ pub fn cases() -> Vec<Case> {
 
 /// The result combined with a predicate, and its complement, which is combined with the same one.
 fn combined() -> Vec<Case> {
-    let combinations: [(&str, fn(bool, bool) -> bool); 3] =
-        [("and", |a, b| a & b), ("or", |a, b| a | b), ("xor", |a, b| a ^ b)];
+    type Combine = fn(bool, bool) -> bool;
+    let combinations: [(&str, Combine); 3] = [("and", |a, b| a & b), ("or", |a, b| a | b), ("xor", |a, b| a ^ b)];
     let mut cases = Vec::new();
     for (combination, combine) in combinations {
         for ty in [Type::U32, Type::S32, Type::U64, Type::S64, Type::F32] {

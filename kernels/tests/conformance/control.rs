@@ -19,7 +19,8 @@ pub fn cases() -> Vec<Case> {
         let case = chosen(&format!("@%a {end};"), 1, 2);
         cases.push(case.before("mov.b64 %d0, 1;\nst.global.b64 [%out], %d0;").after("mov.b32 %x, 2;"));
     }
-    let registers: [(&str, fn(usize) -> usize); 13] = [
+    type OfThread = fn(usize) -> usize;
+    let registers: [(&str, OfThread); 13] = [
         ("%tid.x", |thread| thread % BLOCK),
         ("%tid.y", |_| 0),
         ("%tid.z", |_| 0),

@@ -63,5 +63,5 @@ pub fn cases() -> Vec<Case> {
 
 /// The upper half of a product.
 fn high(ty: Type, a: i128, b: i128) -> i128 {
-    if ty.is_signed() { a * b >> ty.bits() } else { ((a as u128 * b as u128) >> ty.bits()) as i128 }
+    if ty.is_signed() { (a * b) >> ty.bits() } else { ((a as u128 * b as u128) >> ty.bits()) as i128 }
 }

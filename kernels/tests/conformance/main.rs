@@ -18,6 +18,8 @@ mod convert;
 mod exact;
 mod float;
 mod form;
+#[path = "../frame/mod.rs"]
+mod frame;
 mod hardware;
 mod integer;
 mod machine;
@@ -27,6 +29,7 @@ mod types;
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 use std::{env, fs};
 
 use case::Case;
@@ -165,6 +168,18 @@ fn compare(cases: &[Case], here: &[Record], there: &[Record]) -> Vec<String> {
         },
     };
     there.iter().filter_map(difference).collect()
+}
+
+/// What the emulator takes, hardware takes too.
+#[test]
+fn ptxas_takes_every_case() {
+    let Some(ptxas) = frame::ptxas::find() else { return };
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conformance.ptx");
+    fs::write(&path, machine::module(&all())).unwrap();
+    let mut command = Command::new(ptxas);
+    command.args(["-O0", "-arch", "sm_90", "-o"]).arg(path.with_extension("cubin")).arg(&path);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use crate::exact::{Exact, Rounding};
+use crate::frame::number::Random;
+
 /// What an operand holds. A register has 64 bits of room in memory, of which the type takes the lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
@@ -137,7 +140,7 @@ impl Type {
                 f64::NEG_INFINITY,
                 f64::NAN,
                 65504.0,
-                65519.999_999,
+                65_519.999_999,
                 3.402_823_5e38,
                 1e-45,
                 9.3e18,
@@ -169,31 +172,30 @@ impl Type {
 
     /// A random value. Of floats most are of a moderate size, so that operands meet.
     fn random(self, random: &mut Random) -> u64 {
-        let moderate = random.next() % 4 != 0;
-        let rare = random.next() % 100;
+        let moderate = random.below(4) > 0;
+        let rare = random.below(100);
         match self {
-            Type::Count => random.next() % 70,
-            Type::F32 if moderate => random.float(12).to_bits().into(),
-            Type::F64 if moderate => f64::from(random.float(30)).to_bits() | random.next() & 0xfff_ffff,
-            Type::F16 if moderate => 0x2c00 + random.next() % 0x2000 | random.next() & 0x8000,
-            Type::Bf16 if moderate => 0x3d00 + random.next() % 0x0500 | random.next() & 0x8000,
+            Type::Count => random.below(70),
+            Type::F32 if moderate => float(random, 12).to_bits().into(),
+            Type::F64 if moderate => f64::from(float(random, 30)).to_bits() | random.next() & 0xfff_ffff,
+            Type::F16 if moderate => half(random, 0x2c00, 0x2000),
+            Type::Bf16 if moderate => half(random, 0x3d00, 0x0500),
             Type::F16x2 => Type::F16.random(random) | Type::F16.random(random) << 16,
             Type::Bf16x2 => Type::Bf16.random(random) | Type::Bf16.random(random) << 16,
             Type::Sum if rare < 4 => [0, 0x7f80_0000, 0x7fc0_0000, 0x0000_0001][rare as usize],
-            Type::Sum => random.float(4).to_bits().into(),
-            Type::Factors | Type::BfFactors => self.pair(random, |half, random| match random.next() % 256 {
+            Type::Sum => float(random, 4).to_bits().into(),
+            Type::Factors | Type::BfFactors => self.pair(random, |ty, random| match random.below(256) {
                 0 => 0,
-                1 => half.infinity(),
-                2 => half.infinity() + 1,
+                1 => Exact::Infinity { negative: false }.round(ty, Rounding::Nearest),
+                2 => Exact::Nan.round(ty, Rounding::Nearest),
                 3 => 1,
-                _ if half == Type::F16 => 0x3400 + random.next() % 0x1400 | random.next() & 0x8000,
-                _ => 0x3e80 + random.next() % 0x0280 | random.next() & 0x8000,
+                _ if ty == Type::F16 => half(random, 0x3400, 0x1400),
+                _ => half(random, 0x3e80, 0x0280),
             }),
-            Type::Integers | Type::BfIntegers => self.pair(random, |half, random| {
-                let float = (random.next() % 17) as f32 - 8.0; // exact in both formats
-                if half == Type::Bf16 { u64::from(float.to_bits() >> 16) } else { small_half(float) }
+            Type::Integers | Type::BfIntegers => self.pair(random, |ty, random| {
+                Exact::of_integer(i128::from(random.below(17)) - 8).round(ty, Rounding::Nearest)
             }),
-            Type::IntegerSum => ((random.next() % 2001) as f32 - 1000.0).to_bits().into(),
+            Type::IntegerSum => (random.below(2001) as f32 - 1000.0).to_bits().into(),
             _ => random.next() & self.mask(),
         }
     }
@@ -210,47 +212,28 @@ impl Type {
             _ => Type::F16,
         }
     }
-
-    fn infinity(self) -> u64 {
-        if self == Type::Bf16 { 0x7f80 } else { 0x7c00 }
-    }
 }
 
-/// The `f16` of an integer below 2048.
-fn small_half(value: f32) -> u64 {
-    if value == 0.0 {
-        return 0;
-    }
-    let bits = u64::from(value.to_bits());
-    bits >> 16 & 0x8000 | (bits >> 13 & 0x3_ffff) - (112 << 10) & 0x7fff
-}
-
+/// The numbers in twos, each with another one.
 fn pairs(halves: &[u64]) -> Vec<u64> {
     (0..halves.len()).map(|i| halves[i] | halves[(i * 7 + 3) % halves.len()] << 16).collect()
 }
 
-/// Numbers that look random and are the same everywhere (splitmix64).
-struct Random(u64);
+/// A float of either sign between 2 to the power of `-range` and of `range`.
+fn float(random: &mut Random, range: u64) -> f32 {
+    let exponent = 127 - range + random.below(2 * range);
+    f32::from_bits((exponent << 23 | random.next() & 0x807f_ffff) as u32)
+}
 
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    /// A number of either sign between 2 to the power of `-range` and of `range`.
-    fn float(&mut self, range: u64) -> f32 {
-        let exponent = 127 - range + self.next() % (2 * range);
-        f32::from_bits((exponent << 23 | self.next() & 0x807f_ffff) as u32)
-    }
+/// A half of either sign whose bits are one of `count` from `least` on.
+fn half(random: &mut Random, least: u64, count: u64) -> u64 {
+    (least + random.below(count)) | random.next() & 0x8000
 }
 
 /// Operands for `threads` threads: every pair of corners of the first two types, then random ones. The third and further
 /// operands are corners and random values by turns.
 pub fn operands(types: &[Type], threads: usize) -> Vec<Vec<u64>> {
-    let mut random = Random(0x51_7c_c1_b7);
+    let mut random = Random(0x517c_c1b7);
     let corners: Vec<Vec<u64>> = types.iter().map(|ty| ty.corners()).collect();
     let len = |operand: usize| corners.get(operand).map_or(1, |corners| corners.len().max(1));
     (0..threads)
@@ -259,7 +242,7 @@ pub fn operands(types: &[Type], threads: usize) -> Vec<Vec<u64>> {
             let row = types.iter().enumerate().map(|(operand, ty)| match (operand, corners[operand].len()) {
                 (0, n) if combination && n > 0 => corners[0][thread % n],
                 (1, n) if combination && n > 0 => corners[1][thread / len(0)],
-                (2.., n) if n > 0 && random.next() % 2 == 0 => corners[operand][random.next() as usize % n],
+                (2.., n) if n > 0 && random.below(2) == 0 => corners[operand][random.below(n as u64) as usize],
                 _ => ty.random(&mut random),
             });
             row.collect()
