@@ -145,3 +145,23 @@ fn what_cust_offers_works_beside_it() {
     stream.synchronize().unwrap();
     assert_eq!(receive.try_recv(), Ok(1));
 }
+
+#[test]
+fn the_primary_context_is_there_while_somebody_holds_it() {
+    use launch::cust::context::Context as Primary;
+    use launch::cust::context::legacy::CurrentContext;
+    use launch::cust::device::Device;
+    use launch::cust::memory::{CopyDestination, DeviceBox};
+    drop(context()); // the driver is chosen and initialised
+    let primary = Primary::new(Device::get_device(0).unwrap()).unwrap();
+    let again = primary.clone();
+    drop(primary);
+    let number = DeviceBox::new(&5u32).unwrap();
+    let mut back = 0;
+    number.copy_to(&mut back).unwrap();
+    assert_eq!(back, 5);
+    CurrentContext::synchronize().unwrap();
+    drop(number);
+    drop(again);
+    assert!(DeviceBox::new(&5u32).is_err());
+}

@@ -166,6 +166,17 @@ pub(super) fn with<T>(object: Handle, action: impl FnOnce(&mut Context, u32) -> 
     action(&mut context, id)
 }
 
+/// The number of the context of a stream or of any other object.
+fn context_of(object: Handle) -> Option<u32> {
+    if DEFAULT_STREAMS.contains(&object.addr()) { current() } else { Some(parts(object).0) }
+}
+
+/// The number of an object that must be in the context of another, such as a stream.
+pub(super) fn beside(other: Handle, object: Handle) -> Result<u32> {
+    let (context, id) = parts(object);
+    if context_of(other) == Some(context) { Ok(id) } else { Err(Code::InvalidHandle) }
+}
+
 /// Does something with a stream in its own context.
 pub(super) fn with_stream<T>(stream: Handle, action: impl FnOnce(&mut Context, StreamId) -> Result<T>) -> Result<T> {
     if DEFAULT_STREAMS.contains(&stream.addr()) {
@@ -179,6 +190,9 @@ pub(super) fn with_current_stream<T>(
     stream: Handle,
     action: impl FnOnce(&mut Context, StreamId) -> Result<T>,
 ) -> Result<T> {
-    let own = DEFAULT_STREAMS.contains(&stream.addr()) || current() == Some(parts(stream).0);
-    if own { with_stream(stream, action) } else { Err(Code::InvalidContext) }
+    if current().is_some() && context_of(stream) == current() {
+        with_stream(stream, action)
+    } else {
+        Err(Code::InvalidContext)
+    }
 }
