@@ -43,7 +43,7 @@
 //! let context = Context::new(Driver::emulator()?, 0)?;
 //! let module = Module::load(&context, PTX, &[&scale::DESCRIPTOR])?;
 //! let stream = context.stream()?;
-//! let x = DeviceBuffer::from_slice(&context, &[1.0f32, 2.0, 3.0])?;
+//! let x = DeviceBuffer::from_slice(&stream, &[1.0f32, 2.0, 3.0])?;
 //! // SAFETY: `x` has three elements.
 //! unsafe { module.launch(&stream, Entry::of::<scale>(), 1, 256, 0, (x.as_mut_ptr(), 2.0, 3)) }?;
 //! assert_eq!(x.to_vec(&stream)?, [2.0, 4.0, 6.0]);

@@ -20,7 +20,7 @@ fn launch_add(module: &Module, stream: &Stream, x: &DeviceBuffer<u32>, by: u32) 
 fn a_stream_works_in_order() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
-    let x = DeviceBuffer::from_slice(&context, &[1u32, 2]).unwrap();
+    let x = DeviceBuffer::from_slice(&stream, &[1u32, 2]).unwrap();
     launch_add(&module, &stream, &x, 5);
     assert_eq!(x.to_vec(&stream).unwrap(), [6, 7]);
     stream.upload(&[10, 20], &x).unwrap();
@@ -37,7 +37,7 @@ fn a_stream_works_in_order() {
 fn pinned_memory_is_read_and_written_when_the_stream_comes_to_it() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
-    let x = DeviceBuffer::<u32>::zeroed(&context, 2).unwrap();
+    let x = DeviceBuffer::<u32>::zeroed(&stream, 2).unwrap();
     let mut from = PinnedBuffer::from_slice(&context, &[1u32, 2]).unwrap();
     let to = PinnedBuffer::<u32>::zeroed(&context, 2).unwrap();
     // SAFETY: the buffers outlive the work; that `from` is written to meanwhile is the point.
@@ -62,7 +62,7 @@ fn streams_wait_for_events_only() {
     let context = context();
     let module = module(&context);
     let (first, second) = (context.stream().unwrap(), context.stream().unwrap());
-    let x = DeviceBuffer::from_slice(&context, &[1u32]).unwrap();
+    let x = DeviceBuffer::from_slice(&first, &[1u32]).unwrap();
     let to = PinnedBuffer::<u32>::zeroed(&context, 1).unwrap();
     if context.is_emulator() {
         launch_add(&module, &first, &x, 1);
@@ -88,7 +88,7 @@ fn streams_wait_for_events_only() {
 fn events_tell_when_they_are_reached_and_how_long_it_took() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
-    let x = DeviceBuffer::from_slice(&context, &[1u32]).unwrap();
+    let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
     let (start, end) = (Event::new(&context).unwrap(), Event::new(&context).unwrap());
     assert!(end.is_reached().unwrap(), "an event that was never recorded is nothing to wait for");
     start.record(&stream).unwrap();
@@ -117,14 +117,15 @@ fn any_thread_may_use_a_context() {
     let context = context();
     let other = common::context();
     let (module, stream) = (module(&context), context.stream().unwrap());
-    let x = DeviceBuffer::from_slice(&context, &[1u32, 2]).unwrap();
+    let x = DeviceBuffer::from_slice(&stream, &[1u32, 2]).unwrap();
     let sum = std::thread::spawn(move || {
         other.make_current().unwrap();
         launch_add(&module, &stream, &x, 1);
         x.to_vec(&stream).unwrap().iter().sum::<u32>()
     });
     assert_eq!(sum.join().unwrap(), 5);
-    assert_eq!(DeviceBuffer::from_slice(&context, &[7u32]).unwrap().to_vec(&context.stream().unwrap()).unwrap(), [7]);
+    let stream = context.stream().unwrap();
+    assert_eq!(DeviceBuffer::from_slice(&stream, &[7u32]).unwrap().to_vec(&stream).unwrap(), [7]);
 }
 
 #[test]
