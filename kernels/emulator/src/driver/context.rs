@@ -6,6 +6,7 @@ use super::events::{Event, Recorded};
 use super::host::PinnedMemory;
 use super::modules::Function;
 use super::options::DeviceOptions;
+use super::process;
 use super::queue::{Item, Order, Queue, StreamId, Until};
 use super::work::{Launch, Source, Work};
 use crate::device::{Device, LaunchOptions, MemoryError};
@@ -271,7 +272,7 @@ impl Context {
             Work::Wait => {}
             Work::Call { function, data } => {
                 // SAFETY: who asked for the call vouched for function and data.
-                unsafe { function(data as *mut _) };
+                process::call(|| unsafe { function(std::ptr::with_exposed_provenance_mut(data)) });
             }
         }
         Ok(())
