@@ -222,14 +222,14 @@ unsafe fn divide(number: u32, by: u32) -> (u32, u32) {
 mod tests {
     use super::*;
 
-    use crate::KERNELS;
+    use crate::registry::shipped;
 
     const PAGES: Pages = Pages { heads: 8, head_size: 128, block_size: 16 };
 
     #[test]
     fn kernels_are_compiled_for_their_block_size() {
         let cache = ["reshape_and_cache", "copy_blocks", "swap_blocks_out", "swap_blocks_in"];
-        for kernel in KERNELS.iter().filter(|k| cache.contains(&k.name)) {
+        for kernel in shipped().filter(|k| cache.contains(&k.name)) {
             assert_eq!(kernel.bounds.max_threads, Some(THREADS), "{}", kernel.name);
         }
     }

@@ -17,12 +17,11 @@
 )]
 
 pub mod cache;
+pub mod element;
 pub mod layout;
 pub mod ptx;
 #[cfg(any(feature = "vocabulary", not(target_arch = "nvptx64")))]
 pub mod vocabulary;
 
 #[cfg(not(target_arch = "nvptx64"))]
-mod registry;
-#[cfg(not(target_arch = "nvptx64"))]
-pub use registry::{KERNELS, VOCABULARY};
+pub mod registry;

@@ -5,12 +5,17 @@ use cuda_std::launch::{Descriptor, Kernel};
 use crate::cache;
 
 /// Every kernel in the PTX that the engine embeds.
-pub const KERNELS: &[Descriptor] = &[
-    cache::reshape_and_cache::DESCRIPTOR,
-    cache::copy_blocks::DESCRIPTOR,
-    cache::swap_blocks_out::DESCRIPTOR,
-    cache::swap_blocks_in::DESCRIPTOR,
-];
+pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
+    let single = [
+        &cache::reshape_and_cache::DESCRIPTOR,
+        &cache::copy_blocks::DESCRIPTOR,
+        &cache::swap_blocks_out::DESCRIPTOR,
+        &cache::swap_blocks_in::DESCRIPTOR,
+    ];
+    single.into_iter()
+}
 
 /// Every kernel that the feature `vocabulary` adds to them.
-pub const VOCABULARY: &[Descriptor] = crate::vocabulary::KERNELS;
+pub fn vocabulary() -> impl Iterator<Item = &'static Descriptor> {
+    crate::vocabulary::KERNELS.iter()
+}

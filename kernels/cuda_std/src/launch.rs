@@ -5,6 +5,8 @@
 //! then be called with exactly those arguments, and pass them on as [`Args::addresses`] gives them.
 
 use core::ffi::c_void;
+use core::fmt;
+use core::marker::PhantomData;
 
 /// A kernel, as the host sees it. `#[kernel]` implements it.
 pub trait Kernel {
@@ -12,6 +14,66 @@ pub trait Kernel {
     type Args: Args;
     /// Its name, parameters and launch bounds.
     const DESCRIPTOR: Descriptor;
+}
+
+/// A kernel chosen at run time, among those that take the same arguments.
+pub struct Entry<A: 'static> {
+    descriptor: &'static Descriptor,
+    args: PhantomData<fn(A)>,
+}
+
+impl<A: Args> Entry<A> {
+    /// The entry of a kernel that is known.
+    pub const fn of<K: Kernel<Args = A>>() -> Self {
+        Self { descriptor: &K::DESCRIPTOR, args: PhantomData }
+    }
+
+    /// Its name, parameters and launch bounds.
+    pub const fn descriptor(&self) -> &'static Descriptor {
+        self.descriptor
+    }
+}
+
+// Derived, these would ask the same of the arguments.
+impl<A> Clone for Entry<A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<A> Copy for Entry<A> {}
+impl<A> fmt::Debug for Entry<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Entry({})", self.descriptor.name)
+    }
+}
+
+/// A generic kernel: `#[kernel(instances(...))]` implements it for the type of the kernel's name.
+pub trait Family {
+    /// The types of the arguments that every instance takes.
+    type Args: Args;
+    /// All there are.
+    const INSTANCES: &'static [Instance<Self::Args>];
+
+    /// The instance whose labels are these, such as `["f16", "128"]`.
+    fn instance(labels: &[&str]) -> Option<Entry<Self::Args>> {
+        Self::INSTANCES.iter().find(|instance| instance.labels == labels).map(|instance| instance.entry)
+    }
+}
+
+/// One kernel of a [`Family`].
+#[derive(Clone, Copy, Debug)]
+pub struct Instance<A: 'static> {
+    /// What it was made with: the values of the generic parameters, in lower case.
+    pub labels: &'static [&'static str],
+    /// What is launched.
+    pub entry: Entry<A>,
+}
+
+impl<A: Args> Instance<A> {
+    /// The instance with these labels.
+    pub const fn of<K: Kernel<Args = A>>(labels: &'static [&'static str]) -> Self {
+        Self { labels, entry: Entry::of::<K>() }
+    }
 }
 
 /// A kernel's entry in the PTX.
@@ -58,7 +120,7 @@ pub struct Bounds {
 ///
 /// # Safety
 /// Its size, alignment and bits are the same on host and device, and it has no padding.
-pub unsafe trait Argument: Copy {}
+pub unsafe trait Argument: Copy + 'static {}
 
 macro_rules! arguments {
     ($($ty:ty)*) => {$(
@@ -70,12 +132,12 @@ macro_rules! arguments {
 arguments!(u8 i8 u16 i16 u32 i32 u64 i64 f32 f64);
 
 // SAFETY: an address. What it points to is for the kernel's contract to say.
-unsafe impl<T> Argument for *const T {}
+unsafe impl<T: 'static> Argument for *const T {}
 // SAFETY: as above.
-unsafe impl<T> Argument for *mut T {}
+unsafe impl<T: 'static> Argument for *mut T {}
 
 /// The arguments of a launch: a tuple of [`Argument`]s.
-pub trait Args: Copy {
+pub trait Args: Copy + 'static {
     /// How many there are.
     const COUNT: usize;
 
@@ -123,6 +185,7 @@ args!(A B C D E F G H I J K L M N O P Q R S T);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::half::{Bf16x2, F16x2, Half2};
 
     #[crate::kernel(max_threads = 128, max_regs = 64)]
     /// Scales.
@@ -157,6 +220,27 @@ mod tests {
         assert_eq!(count, <<scale as Kernel>::Args as Args>::COUNT);
         // SAFETY: the addresses of `args`' own fields, in order.
         assert_eq!(unsafe { (*seen[1].cast::<f32>(), *seen[2].cast::<u32>()) }, (1.5, 7));
+    }
+
+    /// Fills.
+    #[crate::kernel(max_threads = 64, instances(T = [F16x2, Bf16x2], D = [32, 64]))]
+    unsafe fn fill<T: Half2, const D: u32>(out: *mut u32, n: u32) {
+        if crate::thread::index_1d() < n {
+            // SAFETY: never reached on the host.
+            unsafe { *out = T::from_bits(D).to_bits() };
+        }
+    }
+
+    #[test]
+    fn a_generic_kernel_has_instances() {
+        let labels: [&[&str]; 4] = [&["f16x2", "32"], &["f16x2", "64"], &["bf16x2", "32"], &["bf16x2", "64"]];
+        let found: [_; 4] = core::array::from_fn(|i| fill::INSTANCES[i].labels);
+        assert_eq!((found, fill::INSTANCES.len()), (labels, 4));
+        let found = fill::instance(&["bf16x2", "64"]).map(|entry| *entry.descriptor());
+        assert_eq!(found, Some(fill_bf16x2_64::DESCRIPTOR));
+        assert_eq!(fill_bf16x2_64::DESCRIPTOR.name, "fill_bf16x2_64");
+        assert_eq!(fill_bf16x2_64::DESCRIPTOR.bounds.max_threads, Some(64));
+        assert!(fill::instance(&["bf16x2", "96"]).is_none());
     }
 
     #[test]

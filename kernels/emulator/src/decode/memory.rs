@@ -95,7 +95,7 @@ impl Decoder<'_> {
         };
         let end = |size: usize| usize::try_from(*offset).is_ok_and(|offset| offset + access.bytes() <= size);
         if function.entry
-            && let Some(parameter) = self.entry.parameters.iter().find(|parameter| parameter.name == *name)
+            && let Some(parameter) = self.parameters.iter().find(|parameter| parameter.name == *name)
         {
             if store || !end(parameter.size) {
                 return Err(format!("not within parameter `{name}`"));

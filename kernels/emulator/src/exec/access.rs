@@ -38,6 +38,11 @@ pub(super) fn addresses(warp: &Warp, address: Address) -> [u64; 32] {
     found
 }
 
+/// The offset in shared memory of a generic or a shared address.
+pub(super) fn shared_offset(address: u64) -> u64 {
+    if address >> WINDOW_BITS == SHARED_WINDOW >> WINDOW_BITS { address - SHARED_WINDOW } else { address }
+}
+
 /// The space of a generic address, and what to take off it.
 #[inline(always)]
 fn space_of(address: u64) -> (Space, u64) {
@@ -208,7 +213,7 @@ impl Machine<'_> {
     }
 
     fn private(&self, address: u64, bytes: usize, lane: usize) -> Checked<usize> {
-        let size = self.entry.private;
+        let size = self.kernel.private;
         let fault = |kind, message: String| {
             Err(Violation::new(kind, message).lane(lane).address(address).buffer("local memory"))
         };

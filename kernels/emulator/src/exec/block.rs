@@ -11,7 +11,7 @@ use super::warp::Warp;
 use crate::device::LaunchOptions;
 use crate::fault::{FaultKind, Violation};
 use crate::lanes::Registers;
-use crate::program::{Entry, Special, Value};
+use crate::program::{Kernel, Special, Value};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
@@ -42,7 +42,7 @@ pub(super) struct State {
 /// What all blocks of a launch have in common.
 #[derive(Clone, Copy)]
 pub(super) struct Layout<'a> {
-    pub entry: &'a Entry,
+    pub kernel: &'a Kernel,
     pub shape: Shape,
     /// Addresses of the module's variables.
     pub variables: &'a [u64],
@@ -60,11 +60,11 @@ pub(super) struct Block {
 impl Block {
     /// A block that has not started.
     pub fn new(layout: &Layout<'_>, options: &LaunchOptions) -> Self {
-        let entry = layout.entry;
+        let kernel = layout.kernel;
         let registers = Registers {
-            words: vec![[0; 32]; entry.words],
-            wides: vec![[0; 32]; entry.wides],
-            masks: vec![0; entry.predicates],
+            words: vec![[0; 32]; kernel.words],
+            wides: vec![[0; 32]; kernel.wides],
+            masks: vec![0; kernel.predicates],
         };
         let count = layout.shape.threads().div_ceil(32);
         let view = Rc::new(View::new(count + 1));
@@ -76,7 +76,7 @@ impl Block {
             live: 0,
             waits_at: None,
             fences: None,
-            private: vec![0xcd; 32 * entry.private],
+            private: vec![0xcd; 32 * kernel.private],
             clock: Clock::new(&view),
             copies: Vec::new(),
             groups: VecDeque::new(),
@@ -100,7 +100,7 @@ impl Block {
         self.state.mbarriers.clear();
         self.state.fills.clear();
         self.state.fills_ended = 0;
-        self.state.shared.reset(layout.shape.shared(layout.entry));
+        self.state.shared.reset(layout.shape.shared(layout.kernel.static_shared));
         self.state.barriers = Default::default();
         let view = Rc::new(View::new(self.warps.len() + 1));
         for id in 0..self.warps.len() {
@@ -118,10 +118,10 @@ impl Block {
 
     /// Sets the slots of constants of a warp: those that change from block to block, or the others.
     fn constants(&mut self, index: usize, layout: &Layout<'_>, per_block: bool) {
-        let Layout { entry, shape, variables } = *layout;
-        let dynamic = Shape::dynamic_start(entry) as u64;
+        let Layout { kernel, shape, variables } = *layout;
+        let dynamic = Shape::dynamic_start(kernel.static_shared) as u64;
         let [bx, by, _] = shape.block;
-        for &(value, slot, wide) in &entry.constants {
+        for &(value, slot, wide) in &kernel.constants {
             if matches!(value, Value::Special(Special::Block(_))) != per_block {
                 continue;
             }

@@ -3,9 +3,8 @@
 //! They end at the latest moment the program allows: one to shared memory when a thread asks its mbarrier for the phase that
 //! lacks nothing but its bytes, one to global memory when its group is waited for.
 
-use super::access::{addresses, lanes};
+use super::access::{addresses, lanes, shared_offset};
 use super::machine::Machine;
-use super::mbarrier::shared_offset;
 use super::warp::Warp;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::memory::DevicePtr;

@@ -10,7 +10,7 @@ impl Machine<'_> {
     pub(super) fn transfer(&self, warp: &mut Warp, transfers: &[Transfer], mask: u32) {
         for &(from, to, bytes) in transfers {
             for lane in lanes(mask) {
-                let base = lane * self.entry.private;
+                let base = lane * self.kernel.private;
                 warp.private.copy_within(base + from..base + from + bytes, base + to);
             }
         }
@@ -18,7 +18,7 @@ impl Machine<'_> {
 
     pub(super) fn return_results(&self, warp: &mut Warp, ended: &[Frame]) {
         for frame in ended {
-            if let Op::Call(call) = &self.entry.code[frame.call as usize].op {
+            if let Op::Call(call) = &self.kernel.code[frame.call as usize].op {
                 self.transfer(warp, &call.results, frame.mask & warp.live);
             }
         }

@@ -1,6 +1,6 @@
 //! `cp.async`: a thread's copies from global to shared memory.
 
-use super::access::{addresses, lanes};
+use super::access::{addresses, lanes, shared_offset};
 use super::machine::Machine;
 use super::warp::{PendingCopy, Warp};
 use crate::fault::{Checked, FaultKind, Violation};
@@ -8,14 +8,9 @@ use crate::program::AsyncCopy;
 
 impl Machine<'_> {
     pub(super) fn start_copy(&mut self, warp: &mut Warp, copy: &AsyncCopy, mask: u32) -> Checked<()> {
-        let (mut target, source) = (addresses(warp, copy.target), addresses(warp, copy.source));
-        let bytes = copy.bytes as usize;
         // A generic address of shared memory is accepted as well.
-        target.iter_mut().for_each(|at| {
-            if *at >> crate::WINDOW_BITS == crate::SHARED_WINDOW >> crate::WINDOW_BITS {
-                *at -= crate::SHARED_WINDOW;
-            }
-        });
+        let (target, source) = (addresses(warp, copy.target).map(shared_offset), addresses(warp, copy.source));
+        let bytes = copy.bytes as usize;
         self.count_global(mask, &source, bytes);
         for lane in lanes(mask) {
             let source_bytes = match copy.source_bytes {
@@ -29,19 +24,21 @@ impl Machine<'_> {
                 let message = format!("{bytes} bytes at {:#x}: no multiple of {bytes}", source[lane]);
                 return Err(Violation::new(FaultKind::Misaligned, message).lane(lane).address(source[lane]));
             }
-            let found = self.memory.locate(source[lane], source_bytes as usize);
+            let mut before = [0; 16];
             if source_bytes != 0 {
-                let (index, at) = found.map_err(|fault| fault.lane(lane))?;
+                let count = source_bytes as usize;
+                let (index, at) = self.memory.locate(source[lane], count).map_err(|fault| fault.lane(lane))?;
                 let buffer = &self.memory.buffers[index];
-                if self.options.check_initialised && !buffer.written.contains_range(at, source_bytes as usize) {
-                    let message =
-                        format!("{source_bytes} bytes at offset {at} of `{}` that nothing wrote", buffer.name);
+                if self.options.check_initialised && !buffer.written.contains_range(at, count) {
+                    let message = format!("{count} bytes at offset {at} of `{}` that nothing wrote", buffer.name);
                     let fault = Violation::new(FaultKind::Uninitialised, message).lane(lane).address(source[lane]);
                     return Err(fault.buffer(&buffer.name));
                 }
+                before[..count].copy_from_slice(&buffer.data[at..at + count]);
+                self.check_global_read(warp, index, (1 << lane, count), |_| at, false)?;
             }
             let (source, bytes, lane) = (source[lane], copy.bytes, lane as u8);
-            warp.copies.push(PendingCopy { target: offset, source, bytes, source_bytes, lane });
+            warp.copies.push(PendingCopy { target: offset, source, bytes, source_bytes, lane, before });
         }
         Ok(())
     }
@@ -59,6 +56,14 @@ impl Machine<'_> {
                 if count != 0 {
                     let (index, at) = self.memory.locate(copy.source, count).map_err(|fault| fault.lane(lane))?;
                     data[..count].copy_from_slice(&self.memory.buffers[index].data[at..at + count]);
+                    if data != copy.before {
+                        let name = &self.memory.buffers[index].name;
+                        let message = format!(
+                            "{count} bytes at offset {at} of `{name}` were written while an asynchronous copy still read them"
+                        );
+                        let fault = Violation::new(FaultKind::AsyncRegion, message).lane(lane).address(copy.source);
+                        return Err(fault.buffer(name));
+                    }
                 }
                 let data = &data[..copy.bytes as usize];
                 self.block.shared.end_copy(copy.target, data, warp.id * 32 + lane, warp.clock.epoch);

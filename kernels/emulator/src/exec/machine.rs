@@ -9,13 +9,13 @@ use super::warp::{Frame, Part, Warp};
 use crate::device::LaunchOptions;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::memory::Memory;
-use crate::program::{Entry, Instruction, NONE, Op};
+use crate::program::{Instruction, Kernel, NONE, Op};
 use crate::report::Counts;
 
 /// Runs warps, and counts what they do.
 pub(super) struct Machine<'a> {
     pub memory: &'a mut Memory,
-    pub entry: &'a Entry,
+    pub kernel: &'a Kernel,
     pub options: &'a LaunchOptions,
     pub parameters: Vec<u8>,
     /// What the warps of the block that runs share.
@@ -85,8 +85,8 @@ impl Machine<'_> {
     }
 
     fn advance(&mut self, warp: &mut Warp) -> Checked<Turn> {
-        let entry = self.entry;
-        let code = &entry.code[..];
+        let kernel = self.kernel;
+        let code = &kernel.code[..];
         'part: loop {
             let Some(&Part { pc: first, meet, mask: active }) = warp.stack.last() else {
                 warp.live = 0;

@@ -1,10 +1,9 @@
 //! Mbarriers: arrivals, expected bytes and phases.
 
-use super::access::{addresses, lanes};
+use super::access::{addresses, lanes, shared_offset};
 use super::clock::{Gathering, View};
 use super::machine::Machine;
 use super::warp::{Wait, Warp};
-use crate::SHARED_WINDOW;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::program::{self, MbarrierOp};
 use std::rc::Rc;
@@ -53,11 +52,6 @@ impl Mbarrier {
 
 fn fault<T>(lane: usize, at: u64, message: String) -> Checked<T> {
     Err(Violation::new(FaultKind::Mbarrier, message).lane(lane).address(at).buffer("shared memory"))
-}
-
-/// The offset in shared memory of a generic or a shared address.
-pub(super) fn shared_offset(address: u64) -> u64 {
-    if address >> crate::WINDOW_BITS == SHARED_WINDOW >> crate::WINDOW_BITS { address - SHARED_WINDOW } else { address }
 }
 
 impl Machine<'_> {

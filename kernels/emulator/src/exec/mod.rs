@@ -26,10 +26,11 @@ mod warp;
 mod warp_group;
 
 use crate::device::LaunchOptions;
+use crate::entry::Entry;
 use crate::fault::{Checked, Fault, FaultKind, Violation};
 use crate::memory::Memory;
 use crate::module::Module;
-use crate::program::Entry;
+use crate::program::Kernel;
 use crate::report::{Counts, LineCounts, Report};
 use block::{Block, Layout};
 use machine::{Machine, Turn};
@@ -41,6 +42,7 @@ use std::collections::BTreeMap;
 const MAX_RESIDENT: u64 = 8;
 
 struct Launch<'a> {
+    name: &'a str,
     machine: Machine<'a>,
     layout: Layout<'a>,
     blocks: Vec<Block>,
@@ -52,7 +54,7 @@ struct Launch<'a> {
 pub(crate) fn launch(
     memory: &mut Memory,
     module: &Module,
-    entry: &Entry,
+    (entry, kernel): (&Entry, &Kernel),
     shape: Shape,
     options: &LaunchOptions,
     parameters: Vec<u8>,
@@ -61,22 +63,22 @@ pub(crate) fn launch(
     memory.start_launch();
     let machine = Machine {
         memory,
-        entry,
+        kernel,
         options,
         parameters,
         block: Default::default(),
         releases: Default::default(),
         shape,
         clocks: shape.threads().div_ceil(32) + 1,
-        stats: vec![Counts::default(); entry.code.len()],
+        stats: vec![Counts::default(); kernel.code.len()],
         pc: 0,
         executed: 0,
         turn_ends: 0,
         yields: false,
         barriers_passed: 0,
     };
-    let layout = Layout { entry, shape, variables: &variables };
-    let mut launch = Launch { machine, layout, blocks: Vec::new(), current: 0 };
+    let layout = Layout { kernel, shape, variables: &variables };
+    let mut launch = Launch { name: entry.name(), machine, layout, blocks: Vec::new(), current: 0 };
     launch.run(options).map_err(|violation| launch.fault(module, *violation))?;
     Ok(launch.report(module))
 }
@@ -195,18 +197,16 @@ impl Launch<'_> {
     }
 
     fn fault(&self, module: &Module, violation: Violation) -> Box<Fault> {
-        let entry = self.machine.entry;
-        let instruction = &entry.code[self.machine.pc];
+        let kernel = self.machine.kernel;
+        let instruction = &kernel.code[self.machine.pc];
         let [bx, by, _] = self.layout.shape.block;
         Box::new(Fault {
             kind: violation.kind,
             message: violation.message,
-            kernel: entry.name.clone(),
-            source: instruction
-                .place
-                .map(|place| (module.files.get(&place.file).cloned().unwrap_or_default(), place.line)),
+            kernel: self.name.to_string(),
+            source: instruction.place.map(|place| (module.file(place.file), place.line)),
             ptx_line: instruction.line,
-            opcode: entry.opcodes[instruction.opcode as usize].clone(),
+            opcode: kernel.opcodes[instruction.opcode as usize].clone(),
             block: self.machine.block.index,
             thread: violation.lane.map(|lane| {
                 let thread = (self.current * 32 + lane) as u32;
@@ -224,14 +224,14 @@ impl Launch<'_> {
             ..Report::default()
         };
         let mut lines: BTreeMap<(String, u32), Counts> = BTreeMap::new();
-        for (instruction, counts) in self.machine.entry.code.iter().zip(&self.machine.stats) {
+        for (instruction, counts) in self.machine.kernel.code.iter().zip(&self.machine.stats) {
             if counts.instructions == 0 {
                 continue;
             }
             report.total.add(counts);
             *report.classes.entry(instruction.class).or_default() += counts.instructions;
             let key = match instruction.place {
-                Some(place) => (module.files.get(&place.file).cloned().unwrap_or_default(), place.line),
+                Some(place) => (module.file(place.file), place.line),
                 None => (String::new(), instruction.line),
             };
             lines.entry(key).or_default().add(counts);

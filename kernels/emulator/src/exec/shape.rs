@@ -1,7 +1,7 @@
 //! The shape of a launch, and its check against what the kernel declares.
 
 use crate::device::Arg;
-use crate::program::Entry;
+use crate::entry::Entry;
 
 /// Dynamic shared memory starts at a multiple of this after what the kernel declares.
 const DYNAMIC_ALIGN: usize = 128;
@@ -22,14 +22,14 @@ impl Shape {
         self.block.iter().product::<u32>() as usize
     }
 
-    /// Where dynamic shared memory starts.
-    pub fn dynamic_start(entry: &Entry) -> usize {
-        entry.static_shared.next_multiple_of(DYNAMIC_ALIGN)
+    /// Where dynamic shared memory starts, after so many bytes that the kernel declares.
+    pub fn dynamic_start(static_shared: usize) -> usize {
+        static_shared.next_multiple_of(DYNAMIC_ALIGN)
     }
 
     /// All shared memory of a block, in bytes.
-    pub fn shared(&self, entry: &Entry) -> usize {
-        Self::dynamic_start(entry).saturating_add(self.dynamic_shared)
+    pub fn shared(&self, static_shared: usize) -> usize {
+        Self::dynamic_start(static_shared).saturating_add(self.dynamic_shared)
     }
 
     /// The block of an index, in natural order.
@@ -57,25 +57,25 @@ pub(crate) fn check_launch(
     if threads > 1024 || block[2] > 64 {
         return Err(format!("block {block:?} is too large"));
     }
-    if let Some(bound) = entry.bounds.max_threads.map(|bound| bound.iter().map(|&n| u64::from(n)).product::<u64>())
+    if let Some(bound) = entry.bounds().max_threads.map(|bound| bound.iter().map(|&n| u64::from(n)).product::<u64>())
         && threads > bound
     {
         return Err(format!("{threads} threads, of at most {bound} that the kernel declares"));
     }
-    if let Some(required) = entry.bounds.required_threads
+    if let Some(required) = entry.bounds().required_threads
         && required != block
     {
         return Err(format!("block {block:?}, where the kernel requires {required:?}"));
     }
-    let shared = Shape { grid, block, dynamic_shared }.shared(entry);
+    let shared = Shape { grid, block, dynamic_shared }.shared(entry.static_shared());
     if shared > MAX_SHARED {
         return Err(format!("{shared} bytes of shared memory, of at most {MAX_SHARED}"));
     }
-    if args.len() != entry.parameters.len() {
-        return Err(format!("{} arguments for {} parameters", args.len(), entry.parameters.len()));
+    if args.len() != entry.parameters().len() {
+        return Err(format!("{} arguments for {} parameters", args.len(), entry.parameters().len()));
     }
-    let mut bytes = vec![0; entry.parameters.last().map_or(0, |last| last.offset + last.size)];
-    for (index, (arg, parameter)) in args.iter().zip(&entry.parameters).enumerate() {
+    let mut bytes = vec![0; entry.parameters().last().map_or(0, |last| last.offset + last.size)];
+    for (index, (arg, parameter)) in args.iter().zip(entry.parameters()).enumerate() {
         let value = arg.bytes();
         if value.len() != parameter.size {
             return Err(format!("argument {index} has {} bytes, its parameter has {}", value.len(), parameter.size));

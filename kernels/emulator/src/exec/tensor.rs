@@ -1,6 +1,6 @@
 //! Matrix fragments: `ldmatrix` and `mma.sync`.
 
-use super::access::addresses;
+use super::access::{addresses, shared_offset};
 use super::machine::Machine;
 use super::product::{DEPTH, Factors, multiply_add};
 use super::warp::Warp;
@@ -21,12 +21,7 @@ impl Machine<'_> {
         if warp.live != u32::MAX {
             return Err(Violation::new(FaultKind::MissingLanes, "a matrix load needs all 32 lanes"));
         }
-        let mut at = addresses(warp, address);
-        at.iter_mut().for_each(|at| {
-            if *at >> crate::WINDOW_BITS == crate::SHARED_WINDOW >> crate::WINDOW_BITS {
-                *at -= crate::SHARED_WINDOW;
-            }
-        });
+        let at = addresses(warp, address).map(shared_offset);
         for (matrix, &register) in registers.iter().enumerate() {
             let mut rows = [[0u16; 8]; 8];
             self.count_shared(0xff << (8 * matrix), &at, 16);

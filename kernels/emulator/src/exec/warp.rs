@@ -32,6 +32,8 @@ pub(super) struct PendingCopy {
     pub bytes: u32,
     pub source_bytes: u32,
     pub lane: u8,
+    /// The source's bytes when it started.
+    pub before: [u8; 16],
 }
 
 /// A wait for an mbarrier that was in vain.

@@ -161,7 +161,7 @@ impl Machine<'_> {
     pub(super) fn wait_products(&mut self, warp: &mut Warp, pending: u32) {
         while warp.products.front().is_some_and(|product| product.groups > pending) {
             let Some(ending) = warp.products.pop_front() else { return };
-            if let Op::Product(product) = &self.entry.code[ending.pc].op {
+            if let Op::Product(product) = &self.kernel.code[ending.pc].op {
                 compute(&mut warp.registers, &self.block.shared.data, product, &ending);
             }
             for at in ending.pieces() {
