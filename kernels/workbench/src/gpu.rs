@@ -116,7 +116,7 @@ impl Gpu {
     /// # Errors
     /// [`launch::Error`], if there is not enough memory.
     pub fn upload<T: NoUninit>(&mut self, name: &str, elements: &[T]) -> Result<Buffer<T>> {
-        let buffer = DeviceBuffer::from_slice(&self.context, bytemuck::cast_slice(elements))?;
+        let buffer = DeviceBuffer::from_slice(&self.stream, bytemuck::cast_slice(elements))?;
         Ok(self.keep(name, buffer, elements.len()))
     }
 
