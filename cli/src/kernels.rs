@@ -96,7 +96,7 @@ impl Device {
     fn launches(&self, case: &Case) -> launch::Result<BTreeMap<&'static str, Shape>> {
         let mut gpu = self.gpu()?;
         let prepared = (case.prepare)(&mut gpu)?;
-        gpu.captured(|gpu| (prepared.launch)(gpu))?;
+        gpu.rehearse(|gpu| (prepared.launch)(gpu))?;
         Ok(gpu.launched().clone())
     }
 
@@ -152,9 +152,12 @@ impl Device {
     }
 }
 
-/// The lines of source with the most instructions.
+/// The lines of source that cost most, by their shares of instructions and of sectors together.
 fn lines(mut lines: Vec<LineCounts>, most: usize) -> Table {
-    lines.sort_by_key(|line| std::cmp::Reverse(line.counts.instructions));
+    let total = |of: fn(&Counts) -> u64| lines.iter().map(|line| of(&line.counts)).sum::<u64>().max(1) as f64;
+    let (instructions, sectors) = (total(|c| c.instructions), total(|c| c.sectors));
+    let share = |c: &Counts| c.instructions as f64 / instructions + c.sectors as f64 / sectors;
+    lines.sort_by(|a, b| share(&b.counts).total_cmp(&share(&a.counts)));
     let mut table = Table::new(&["    instructions", "sectors", "of ideal", "conflicts", "line"]);
     for LineCounts { file, line, counts } in lines.into_iter().take(most) {
         table.row([
