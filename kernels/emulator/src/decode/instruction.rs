@@ -285,6 +285,12 @@ impl Decoder<'_> {
         {
             return Ok(Op::Clock(whole(self.output(d, ty)?)));
         }
+        if let (Type::Predicate, Operand::Integer(_)) = (ty, a) {
+            // A constant predicate is a comparison of the number with zero.
+            let test = ops::compare("ne", Type::U32, false).ok_or("not supported")?;
+            let (number, zero) = (self.input(a, Type::U32)?, self.bits(0, false));
+            return Ok(Op::Lanes(test, Slots { d: self.output(d, ty)?, a: number, b: zero, ..Slots::default() }));
+        }
         // Bits are bits: LLVM moves floats as `.b32` and constants of either kind.
         let bits = match (ty, ty.bytes()) {
             (Type::Predicate, _) => Type::Predicate,
