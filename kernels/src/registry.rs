@@ -1,7 +1,8 @@
 //! The list of kernels. A test holds it against the entries of the PTX, in both directions.
 
-use cuda_std::launch::{Descriptor, Kernel};
+use cuda_std::launch::{Descriptor, Family, Kernel};
 
+use crate::attention::paper;
 use crate::cache;
 
 /// Every kernel in the PTX that the engine embeds.
@@ -12,7 +13,16 @@ pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
         &cache::swap_blocks_out::DESCRIPTOR,
         &cache::swap_blocks_in::DESCRIPTOR,
     ];
-    single.into_iter()
+    single
+        .into_iter()
+        .chain(family::<paper::paged_attention_v1>())
+        .chain(family::<paper::paged_attention_v2>())
+        .chain(family::<paper::paged_attention_v2_reduce>())
+}
+
+/// All instances of a generic kernel.
+fn family<F: Family>() -> impl Iterator<Item = &'static Descriptor> {
+    F::INSTANCES.iter().map(|instance| instance.entry.descriptor())
 }
 
 /// Every kernel that the feature `vocabulary` adds to them.
