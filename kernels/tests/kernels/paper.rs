@@ -126,7 +126,9 @@ fn a_sequence_of_no_tokens_gets_zeros() {
 
 #[test]
 fn no_order_of_warps_and_blocks_changes_a_bit() {
-    let problem = Problem::decode(shape(Type::Bf16, 2, 1, 80, 8), &[77, 900], 0, 5);
+    // With the cache's last block in use: reading on behind its rows is a fault.
+    let problems = (0..).map(|seed| Problem::decode(shape(Type::Bf16, 2, 1, 80, 8), &[77, 900], 0, seed));
+    let problem = problems.into_iter().find(|p| p.tables.concat().contains(&(p.blocks - 1))).unwrap();
     for version in versions(&problem, 900) {
         let (expected, _) = run(&mut Gpu::new("sm_80"), &problem, version);
         for seed in 1..6 {
@@ -164,7 +166,7 @@ fn no_more_is_read_than_the_floor_and_without_bank_conflicts() {
             let requested = 32.0 * sum(|r| r.total.sectors) as f64 / f64::from(group) / bytes as f64;
             assert!(requested <= table + 0.01, "{version:?}, blocks of {block_size}: {requested}");
             let instructions = sum(|r| r.total.instructions) as f64 / f64::from(group) / (bytes / 1024) as f64;
-            assert!(instructions <= 80.0, "{version:?}, blocks of {block_size}: {instructions} a KiB");
+            assert!(instructions <= 90.0, "{version:?}, blocks of {block_size}: {instructions} a KiB");
             // What DRAM gives: with a group, once for all of its heads.
             let distinct = 32.0 * sum(|r| r.distinct_sectors) as f64 / bytes as f64;
             assert!(distinct <= 1.02, "{version:?}: {distinct}");
