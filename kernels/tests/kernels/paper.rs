@@ -1,4 +1,19 @@
 //! `paged_attention_v1` and `paged_attention_v2` with its reduction, against attention in `f64`.
+//!
+//! Barriers are removed by `each_barrier_is_needed`. Of these, which were removed from the source by hand, each made the
+//! tests named fail:
+//!
+//! | removed | failed |
+//! | --- | --- |
+//! | logits behind the last token are minus infinity (`scores.rs`) | `logits_beyond_the_exponents_of_f32`, `windows_begin_and_end_anywhere_in_a_block` |
+//! | logits before the window are minus infinity (`scores.rs`) | `windows_begin_and_end_anywhere_in_a_block` |
+//! | values of weight zero are zeroed (`values.rs`) | `logits_beyond_the_exponents_of_f32`, `windows_begin_and_end_anywhere_in_a_block` |
+//! | rows are below the head size, where sums are written (`values.rs`) | `no_order_of_warps_and_blocks_changes_a_bit` |
+//! | partitions that are empty end at once (`v2.rs`) | five, among them `a_sequence_of_no_tokens_gets_zeros` |
+//! | the end of a partition (`span.rs`) | five, among them `a_bound_beyond_the_longest_length_changes_nothing` |
+//! | the first partition begins with the window (`span.rs`) | `windows_begin_and_end_anywhere_in_a_block` |
+//! | the greatest logit is subtracted (`softmax.rs`) | `logits_beyond_the_exponents_of_f32` |
+//! | the sum is at least 1 (`attend.rs`) | `a_sequence_of_no_tokens_gets_zeros` |
 
 use emulator::Report;
 use kernels::attention::paper::floor::floor;
@@ -126,7 +141,9 @@ fn a_sequence_of_no_tokens_gets_zeros() {
 
 #[test]
 fn no_order_of_warps_and_blocks_changes_a_bit() {
-    let problem = Problem::decode(shape(Type::Bf16, 2, 1, 80, 8), &[77, 900], 0, 5);
+    // With the cache's last block in use: reading on behind its rows is a fault.
+    let problems = (0..).map(|seed| Problem::decode(shape(Type::Bf16, 2, 1, 80, 8), &[77, 900], 0, seed));
+    let problem = problems.into_iter().find(|p| p.tables.concat().contains(&(p.blocks - 1))).unwrap();
     for version in versions(&problem, 900) {
         let (expected, _) = run(&mut Gpu::new("sm_80"), &problem, version);
         for seed in 1..6 {
@@ -164,7 +181,7 @@ fn no_more_is_read_than_the_floor_and_without_bank_conflicts() {
             let requested = 32.0 * sum(|r| r.total.sectors) as f64 / f64::from(group) / bytes as f64;
             assert!(requested <= table + 0.01, "{version:?}, blocks of {block_size}: {requested}");
             let instructions = sum(|r| r.total.instructions) as f64 / f64::from(group) / (bytes / 1024) as f64;
-            assert!(instructions <= 80.0, "{version:?}, blocks of {block_size}: {instructions} a KiB");
+            assert!(instructions <= 90.0, "{version:?}, blocks of {block_size}: {instructions} a KiB");
             // What DRAM gives: with a group, once for all of its heads.
             let distinct = 32.0 * sum(|r| r.distinct_sectors) as f64 / bytes as f64;
             assert!(distinct <= 1.02, "{version:?}: {distinct}");
