@@ -1,7 +1,8 @@
 //! The list of kernels. A test holds it against the entries of the PTX, in both directions.
 
-use cuda_std::launch::{Descriptor, Kernel};
+use cuda_std::launch::{Descriptor, Family, Kernel};
 
+use crate::attention::decode::{paged_attention_8, paged_attention_16, plan_paged_attention};
 use crate::cache;
 
 /// Every kernel in the PTX that the engine embeds.
@@ -11,8 +12,14 @@ pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
         &cache::copy_blocks::DESCRIPTOR,
         &cache::swap_blocks_out::DESCRIPTOR,
         &cache::swap_blocks_in::DESCRIPTOR,
+        &plan_paged_attention::DESCRIPTOR,
     ];
-    single.into_iter()
+    single.into_iter().chain(instances::<paged_attention_8>()).chain(instances::<paged_attention_16>())
+}
+
+/// The kernels of a family.
+fn instances<F: Family>() -> impl Iterator<Item = &'static Descriptor> {
+    F::INSTANCES.iter().map(|instance| instance.entry.descriptor())
 }
 
 /// Every kernel that the feature `vocabulary` adds to them.

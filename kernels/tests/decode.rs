@@ -1,0 +1,181 @@
+//! Decode attention on the device under test, against plain attention in `f64`.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+mod frame;
+
+use cuda_std::launch::Entry;
+use emulator::{Fault, Report};
+use frame::gpu::{Buffer, Gpu, TARGETS};
+use frame::mutate;
+use frame::number::{Random, Type};
+use frame::paged::{Problem, Shape};
+use kernels::attention;
+use kernels::attention::decode::{self, Launch, MIN_RANGE, PLAN_THREADS, Ranges, TILE, plan_paged_attention};
+use kernels::layout::Vector;
+
+/// What is in an output row that nobody writes.
+const UNTOUCHED: u16 = 0x1234;
+
+/// A decode step in the device's memory: a problem's sequences, with padding among them.
+struct Step<'a> {
+    problem: &'a Problem,
+    launch: Launch,
+    slots: u32,
+    /// Which of the batch's sequences are the problem's; the others have length 0.
+    real: Vec<usize>,
+    lengths: Buffer<u32>,
+    plan: Buffer<[u32; 4]>,
+    arrivals: Buffer<u32>,
+    output: Buffer<u16>,
+    args: decode::Args,
+    sequences: u32,
+}
+
+impl<'a> Step<'a> {
+    fn new(gpu: &mut Gpu, problem: &'a Problem, slots: u32) -> Step<'a> {
+        let shape = problem.shape;
+        let kernels = attention::Shape::new(shape.heads, shape.kv_heads, shape.head_size, shape.block_size).unwrap();
+        let launch = Launch::new(kernels, slots);
+        // Padding at the front, at the end, and after every third sequence.
+        let real: Vec<usize> = (0..problem.spans.len()).map(|s| 1 + s + s / 3).collect();
+        let sequences = real.last().unwrap() + 2;
+        let (tables, starts) = problem.flat_tables();
+        let row = (shape.heads * shape.head_size) as usize;
+        // Rows of queries are parts of longer ones.
+        let stride = row + 24;
+        let (mut query, mut lengths) = (vec![shape.ty.nan(); sequences * stride], vec![0; sequences]);
+        let mut table_starts = vec![u32::MAX; sequences];
+        for (s, &at) in real.iter().enumerate() {
+            query[at * stride..at * stride + row].copy_from_slice(&problem.query[s * row..(s + 1) * row]);
+            lengths[at] = problem.spans[s].context;
+            table_starts[at] = starts[s];
+        }
+        let output = gpu.upload("output", &vec![UNTOUCHED; sequences * row]);
+        let lengths = gpu.upload("lengths", &lengths);
+        let plan = gpu.alloc("plan", decode::plan_vectors(slots, sequences as u32) as usize);
+        let partials = gpu.alloc::<Vector>("partials", launch.partial_vectors() as usize);
+        let arrivals = gpu.upload("arrivals", &vec![0u32; launch.arrivals() as usize]);
+        let args = (
+            output.mut_ptr(),
+            gpu.upload("query", &query).ptr(),
+            gpu.upload("cache", &problem.pages()).ptr(),
+            gpu.upload("tables", &tables).ptr(),
+            gpu.upload("table starts", &table_starts).ptr(),
+            plan.ptr(),
+            partials.mut_ptr(),
+            arrivals.mut_ptr(),
+            stride as u32,
+            shape.kv_heads,
+            shape.heads / shape.kv_heads,
+            shape.block_size,
+            shape.scale(),
+        );
+        Step { problem, launch, slots, real, lengths, plan, arrivals, output, args, sequences: sequences as u32 }
+    }
+
+    fn plan(&self, gpu: &mut Gpu) -> Report {
+        let args = (
+            self.lengths.ptr(),
+            self.plan.mut_ptr::<Vector>(),
+            self.sequences,
+            self.problem.shape.window,
+            self.launch.streams(),
+            self.slots,
+        );
+        gpu.launch(Entry::of::<plan_paged_attention>(), (1, 1, 1), PLAN_THREADS, 0, args)
+    }
+
+    fn try_attend(&self, gpu: &mut Gpu) -> Result<Report, Box<Fault>> {
+        let entry = self.launch.entry(self.problem.shape.ty.label()).unwrap();
+        gpu.try_launch(entry, self.launch.grid(), self.launch.threads(), self.launch.shared_bytes(), self.args)
+    }
+
+    fn attend(&self, gpu: &mut Gpu) -> Report {
+        self.try_attend(gpu).unwrap_or_else(|fault| panic!("{:?}: {fault}", self.problem.shape))
+    }
+
+    /// The output rows of the problem's sequences; those of padding must be untouched.
+    fn output(&self, gpu: &Gpu) -> Vec<u16> {
+        let row = (self.problem.shape.heads * self.problem.shape.head_size) as usize;
+        let mut rows = gpu.download(self.output);
+        let real = self.real.iter().flat_map(|&s| rows[s * row..(s + 1) * row].to_vec()).collect();
+        self.real.iter().for_each(|&s| rows[s * row..(s + 1) * row].fill(UNTOUCHED));
+        assert!(rows.iter().all(|&bits| bits == UNTOUCHED), "padding was written");
+        real
+    }
+
+    /// Whether the output is right, and the workspace ready for the next launch.
+    fn is_right(&self, gpu: &Gpu) -> bool {
+        let error = self.problem.error(&self.output(gpu));
+        error <= self.problem.shape.ty.tolerance() && gpu.download(self.arrivals).iter().all(|&count| count == 0)
+    }
+}
+
+fn shape(ty: Type, heads: u32, kv_heads: u32, head_size: u32, block_size: u32, window: u32) -> Shape {
+    Shape { ty, heads, kv_heads, head_size, block_size, window }
+}
+
+/// Plans and attends on both targets, under several orders of warps and blocks. Results must not depend on the order.
+fn check(shape: Shape, contexts: &[u32], shared: u32, slots: u32) {
+    let problem = Problem::decode(shape, contexts, shared, 7);
+    for (target, _) in TARGETS {
+        let mut gpu = Gpu::new(target);
+        let step = Step::new(&mut gpu, &problem, slots);
+        let mut first = None;
+        for seed in [0, 1, 2] {
+            gpu.seed(seed);
+            step.plan(&mut gpu);
+            step.attend(&mut gpu);
+            let output = step.output(&gpu);
+            let error = problem.error(&output);
+            assert!(error <= shape.ty.tolerance(), "{shape:?} {contexts:?} {slots} {target} {seed}: {error}");
+            assert!(gpu.download(step.arrivals).iter().all(|&count| count == 0), "counters are left at zero");
+            assert_eq!(*first.get_or_insert_with(|| output.clone()), output, "{shape:?}: the order shows");
+        }
+    }
+}
+
+#[test]
+fn every_head_size_block_size_and_group_size() {
+    use Type::{Bf16, F16};
+    let contexts = [1, 700, 16, 33, 300];
+    for (shape, slots) in [
+        (shape(F16, 2, 2, 32, 8, 0), 5),
+        (shape(Bf16, 4, 2, 32, 16, 0), 7),
+        (shape(F16, 3, 1, 64, 32, 0), 3),
+        (shape(Bf16, 8, 2, 64, 8, 0), 6),
+        (shape(F16, 5, 1, 80, 16, 0), 4),
+        (shape(Bf16, 7, 1, 80, 32, 0), 5),
+        (shape(Bf16, 8, 1, 96, 16, 0), 3),
+        (shape(F16, 16, 1, 96, 8, 0), 4),
+        (shape(F16, 4, 4, 128, 16, 0), 9),
+        (shape(Bf16, 16, 1, 128, 32, 0), 3),
+        (shape(F16, 19, 1, 128, 16, 0), 5),
+        (shape(Bf16, 2, 1, 256, 8, 0), 3),
+        (shape(F16, 12, 1, 256, 16, 0), 4),
+        (shape(F16, 9, 1, 32, 32, 0), 2),
+        (shape(Bf16, 10, 1, 64, 16, 0), 2),
+        (shape(F16, 11, 1, 80, 8, 0), 2),
+    ] {
+        check(shape, &contexts, 1, slots);
+    }
+}
+
+#[test]
+fn window_edges() {
+    for (window, block_size) in [(1, 16), (16, 8), (17, 16), (100, 32), (257, 16)] {
+        check(shape(Type::F16, 4, 2, 64, block_size, window), &[1, 15, 16, 17, 99, 100, 101, 256, 257, 258, 640], 0, 6);
+    }
+}
+
+#[test]
+fn batches_of_one_to_64_and_lengths_to_8192() {
+    let mut random = Random(3);
+    let short: Vec<u32> = (0..64).map(|_| 1 + random.below(90) as u32).collect();
+    check(shape(Type::F16, 2, 1, 32, 16, 0), &short, 0, 24);
+    check(shape(Type::Bf16, 1, 1, 64, 16, 0), &[8192], 0, 20);
+    check(shape(Type::F16, 4, 1, 32, 8, 0), &[8191, 1, 4097, 256, 255], 9, 30);
+    // Fewer tiles than a range has; and slots without a range.
+    check(shape(Type::F16, 1, 1, 128, 16, 0), &[3], 0, 5);
+}
