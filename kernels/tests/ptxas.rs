@@ -1,22 +1,15 @@
 //! `ptxas` accepts the PTX, and finds no need for spills or local memory.
-//!
-//! It is a program of NVIDIA's, in the CUDA toolkit and in the wheel `nvidia-cuda-nvcc` on PyPI. It is taken from
-//! `QUIRE_PTXAS`, or from the path; without it the test says that it did nothing.
 
-use std::env;
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+mod frame;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cuda_builder::{Arch, CudaBuilder};
 use kernels::registry::{shipped, vocabulary};
-
-fn ptxas() -> Option<OsString> {
-    if let Some(named) = env::var_os("QUIRE_PTXAS").filter(|v| !v.is_empty()) {
-        return Some(named);
-    }
-    Command::new("ptxas").arg("--version").output().ok().map(|_| "ptxas".into())
-}
 
 /// What `ptxas -v` says of one kernel.
 #[derive(Debug, Default)]
@@ -50,13 +43,7 @@ fn compile(ptxas: &OsString, ptx: &Path, arch: Arch) -> Vec<Usage> {
 
 #[test]
 fn no_spills_and_no_local_memory() {
-    let Some(ptxas) = ptxas() else {
-        // Straight to the terminal: the harness would keep a passing test's output to itself.
-        let note = "\n*** SKIPPED: ptxas is not here, so that registers and spills are not checked. It comes with \
-                    `pip install nvidia-cuda-nvcc`; put it on the path, or name it in QUIRE_PTXAS. ***\n";
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), note.as_bytes());
-        return;
-    };
+    let Some(ptxas) = frame::ptxas::find() else { return };
     let scratch = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     for arch in Arch::ALL {
         let ptx = scratch.join(arch.name()).with_extension("ptx");

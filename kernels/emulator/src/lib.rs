@@ -51,6 +51,7 @@
 mod decode;
 mod device;
 mod dominators;
+pub mod driver;
 mod exec;
 mod fault;
 mod lanes;

@@ -1,5 +1,6 @@
 //! The device that kernels are tested on.
 
+use std::collections::BTreeSet;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
@@ -16,6 +17,7 @@ pub struct Gpu {
     device: Device,
     module: Arc<Module>,
     options: LaunchOptions,
+    launched: BTreeSet<String>,
 }
 
 /// `len` elements in the device's memory.
@@ -52,12 +54,17 @@ impl Gpu {
     }
 
     fn of(module: Arc<Module>) -> Gpu {
-        Gpu { device: Device::new(), module, options: LaunchOptions::default() }
+        Gpu { device: Device::new(), module, options: LaunchOptions::default(), launched: BTreeSet::new() }
     }
 
     /// From here on warps and blocks run in an order of `seed`'s making; 0 is the natural one.
     pub fn seed(&mut self, seed: u64) {
         self.options.seed = seed;
+    }
+
+    /// The names of the kernels that ran to their ends.
+    pub fn launched(&self) -> &BTreeSet<String> {
+        &self.launched
     }
 
     /// A buffer with these elements; faults call it `name`.
@@ -116,6 +123,9 @@ impl Gpu {
         });
         let block = [threads, 1, 1];
         let (options, shared) = (&self.options, dynamic_shared as usize);
-        self.device.launch_with(options, &self.module, descriptor.name, [x, y, z], block, shared, &list)
+        let report =
+            self.device.launch_with(options, &self.module, descriptor.name, [x, y, z], block, shared, &list)?;
+        self.launched.insert(descriptor.name.to_owned());
+        Ok(report)
     }
 }
