@@ -18,6 +18,7 @@ use cuda_std::prelude::*;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE};
 
 use super::plan::{Span, TILE};
+use super::stream::tile_bytes;
 use crate::element::Element;
 use crate::ptx::ldmatrix;
 
@@ -78,16 +79,16 @@ impl<T: Element, const D: u32, const H: u32> Heads<T, D, H> {
     /// Takes a tile whose first token has this position. `scale` includes log2(e).
     ///
     /// # Safety
-    /// `tile` is in shared memory, visible to the warp; all lanes come by together.
+    /// `tile` is its offset in shared memory, and it is visible to the warp; all lanes come by together.
     #[inline(always)]
-    pub unsafe fn take(&mut self, tile: *const u8, position: u32, span: Span, scale: f32) {
-        let lane = warp::lane_id() as usize;
+    pub unsafe fn take(&mut self, tile: u32, position: u32, span: Span, scale: f32) {
+        let lane = warp::lane_id();
         let mut scores = [[0.0; 4]; 2];
         // SAFETY: the addresses are in the tile's K; all lanes take part.
         unsafe {
-            let keys = tile.add(16 * lane);
+            let keys = tile + 16 * lane;
             for step in 0..Self::STEPS {
-                let [low, low8, high, high8] = ldmatrix::load_x4(keys.add(512 * step));
+                let [low, low8, high, high8] = ldmatrix::load_x4_at(keys + 512 * step as u32);
                 scores[0] = T::mma(self.query[step], [low, high], scores[0]);
                 scores[1] = T::mma(self.query[step], [low8, high8], scores[1]);
             }
@@ -99,9 +100,9 @@ impl<T: Element, const D: u32, const H: u32> Heads<T, D, H> {
         unsafe {
             let weights = self.weigh(scores, scale);
             // The four matrices of A: 8 elements, the next 8; then both for the other 8 tokens.
-            let values = tile.add(tile_half(D) + (lane / 8 % 2) * 256 + (lane / 16) * 128 + lane % 8 * 16);
+            let values = tile + tile_bytes(D) / 2 + lane / 8 % 2 * 256 + lane / 16 * 128 + lane % 8 * 16;
             for step in 0..Self::STEPS {
-                let value = ldmatrix::load_x4_trans(values.add(512 * step));
+                let value = ldmatrix::load_x4_trans_at(values + 512 * step as u32);
                 for n in 0..Self::TILES {
                     self.out[step][n] = T::mma(value, weights[n], self.out[step][n]);
                 }
@@ -210,9 +211,4 @@ fn hide(scores: &mut [[f32; 4]; 2], position: u32, span: Span) {
             }
         }
     }
-}
-
-/// Bytes of a tile's K.
-const fn tile_half(head_size: u32) -> usize {
-    (super::stream::tile_bytes(head_size) / 2) as usize
 }

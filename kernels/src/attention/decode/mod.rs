@@ -142,12 +142,12 @@ unsafe fn attend<T: Element, const D: u32, const H: u32>(
             return;
         }
         let exchange = Exchange { partials, arrivals, ranges: plan.ranges(), slots, rows };
-        let ring = dynamic_shared_mem::<u8>().add((warp * stages(D) * tile_bytes(D)) as usize);
+        let ring = shared_offset(dynamic_shared_mem::<u8>()) + warp * stages(D) * tile_bytes(D);
         let merged = dynamic_shared_mem::<u8>().add(ring_bytes(D) as usize).cast::<Vector>();
 
         let mut stream = Stream::holding(plan, begin, sequence);
         let (mut tile, mut stage) = (begin + warp, 0);
-        let mut reader = Reader::<D>::new(plan, cache, stream, tile, end, warps(D), shared_offset(ring));
+        let mut reader = Reader::<D>::new(plan, cache, stream, tile, end, warps(D), ring);
         for stage in 0..stages(D) {
             reader.fetch(stage);
         }
@@ -166,7 +166,7 @@ unsafe fn attend<T: Element, const D: u32, const H: u32>(
                 }
                 // What the other lanes copied is there, too.
                 warp::sync_warp(FULL_MASK);
-                let at = ring.add((stage * tile_bytes(D)) as usize);
+                let at = ring + stage * tile_bytes(D);
                 heads.take(at, stream.position(tile), stream.span, scale * LOG2_E);
                 // The stage is free when all lanes are done with it.
                 warp::sync_warp(FULL_MASK);

@@ -1,15 +1,11 @@
-//! Decode attention on the device under test, against plain attention in `f64`.
+//! Decode attention against plain attention in `f64`.
 
-#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
-
-mod frame;
-
+use crate::frame::gpu::{Buffer, Gpu, TARGETS};
+use crate::frame::mutate;
+use crate::frame::number::{Random, Type};
+use crate::frame::paged::{Problem, Shape};
 use cuda_std::launch::Entry;
 use emulator::{Fault, Report};
-use frame::gpu::{Buffer, Gpu, TARGETS};
-use frame::mutate;
-use frame::number::{Random, Type};
-use frame::paged::{Problem, Shape};
 use kernels::attention;
 use kernels::attention::decode::{self, Launch, MIN_RANGE, PLAN_THREADS, Ranges, TILE, plan_paged_attention};
 use kernels::layout::Vector;
@@ -109,6 +105,20 @@ impl<'a> Step<'a> {
     fn is_right(&self, gpu: &Gpu) -> bool {
         let error = self.problem.error(&self.output(gpu));
         error <= self.problem.shape.ty.tolerance() && gpu.download(self.arrivals).iter().all(|&count| count == 0)
+    }
+}
+
+pub fn every_kernel(gpu: &mut Gpu) {
+    for ty in Type::ALL {
+        for head_size in attention::HEAD_SIZES {
+            for heads in if head_size == 256 { 4..=4 } else { 4..=12 }.step_by(8) {
+                let problem = Problem::decode(shape(ty, heads, 1, head_size, 16, 0), &[70, 300], 0, 1);
+                let step = Step::new(gpu, &problem, 2);
+                step.plan(gpu);
+                step.attend(gpu);
+                assert!(step.is_right(gpu), "{:?}", problem.shape);
+            }
+        }
     }
 }
 
