@@ -189,3 +189,136 @@ fn batches_of_one_to_64_and_lengths_to_8192() {
     // Fewer tiles than a range has; and slots without a range.
     check(shape(Type::F16, 1, 1, 128, 16, 0), &[3], 0, 5);
 }
+
+/// Lengths from 1 to 8,192.
+fn ragged(count: usize, seed: u64) -> Vec<u32> {
+    let mut random = Random(seed);
+    let mut lengths: Vec<u32> = (2..count).map(|_| 1 + random.below(8192) as u32).collect();
+    lengths.extend([1, 8192]);
+    random.shuffle(&mut lengths);
+    lengths
+}
+
+#[test]
+fn the_plan_covers_every_tile_once_and_evenly() {
+    for (count, window, slots) in [(64, 0, 396), (300, 0, 264), (33, 1000, 132), (1, 0, 396), (2, 3, 5)] {
+        let mut gpu = Gpu::new("sm_90a");
+        let (lengths, streams) = (if count == 1 { vec![0] } else { ragged(count, 5) }, 8);
+        let plan = gpu.alloc::<[u32; 4]>("plan", decode::plan_vectors(slots, count as u32) as usize);
+        let args = (gpu.upload("lengths", &lengths).ptr(), plan.mut_ptr(), count as u32, window, streams, slots);
+        gpu.launch(Entry::of::<plan_paged_attention>(), (1, 1, 1), PLAN_THREADS, 0, args);
+        let plan = gpu.download(plan);
+
+        let spans = &plan[1 + slots as usize..];
+        let mut total = 0;
+        for (&length, &span) in lengths.iter().zip(spans) {
+            let first = if window > 0 { length.saturating_sub(window) } else { 0 };
+            let tiles = length.div_ceil(TILE) - first / TILE;
+            assert_eq!(span, [total, tiles, first, length]);
+            total += tiles * streams;
+        }
+        let ranges = Ranges::of(total, slots);
+        assert_eq!(plan[0], [ranges.count, ranges.quotient, ranges.remainder, total]);
+        let mut at = 0;
+        for (slot, &[begin, end, sequence, _]) in (0..slots).zip(&plan[1..]) {
+            if slot >= ranges.count || total == 0 {
+                assert_eq!(begin, end, "no range");
+                continue;
+            }
+            assert_eq!((begin, end), (at, ranges.begin(slot + 1)));
+            at = end;
+            // Even to a tile, and of 256 tokens at least where there are as many.
+            assert!((end - begin).abs_diff(total / ranges.count) <= 1);
+            assert!(end - begin >= MIN_RANGE || ranges.count == 1);
+            let [start, tiles, ..] = spans[sequence as usize];
+            assert!(start <= begin && begin < start + tiles * streams, "the sequence of the first tile");
+        }
+        assert_eq!(at, total);
+    }
+}
+
+#[test]
+fn blocks_have_the_same_work_within_a_tenth() {
+    // What a block costs is what a launch costs in which no other has a range.
+    let problem = Problem::decode(shape(Type::F16, 4, 1, 32, 16, 0), &ragged(12, 11), 0, 5);
+    let (mut gpu, slots) = (Gpu::new("sm_90a"), 16);
+    let step = Step::new(&mut gpu, &problem, slots);
+    step.plan(&mut gpu);
+    let plan = gpu.download(step.plan);
+    let costs: Vec<_> = (1..=slots as usize)
+        .map(|own| {
+            let mut alone = plan.clone();
+            (1..=slots as usize).filter(|&other| other != own).for_each(|other| alone[other] = [0; 4]);
+            gpu.write(step.plan, &alone);
+            gpu.write(step.arrivals, &vec![0; slots as usize]);
+            let total = step.attend(&mut gpu).total;
+            [total.global_bytes, total.instructions]
+        })
+        .collect();
+    for (what, cost) in ["bytes", "instructions"].iter().zip([0, 1].map(|i| costs.iter().map(move |c| c[i]))) {
+        let mean = cost.clone().sum::<u64>() as f64 / f64::from(slots);
+        let most = cost.max().unwrap() as f64;
+        assert!(most <= 1.1 * mean, "{what}: {most} at most, {mean} in the mean");
+    }
+}
+
+#[test]
+fn memory_is_read_once_and_without_conflicts() {
+    use Type::{Bf16, F16};
+    // Some thousands of tokens for each block, as in batches that fill a GPU.
+    for (shape, contexts, slots) in [
+        (shape(F16, 4, 4, 128, 16, 0), [2048, 1500], 4),
+        (shape(Bf16, 8, 2, 128, 16, 0), [8192, 5000], 6),
+        (shape(F16, 8, 1, 64, 32, 0), [8192, 7000], 3),
+        (shape(F16, 16, 1, 96, 8, 0), [8192, 5500], 3),
+        (shape(Bf16, 5, 1, 80, 16, 0), [8192, 6000], 3),
+        (shape(F16, 3, 1, 256, 16, 0), [4000, 6000], 2),
+        (shape(F16, 2, 1, 32, 16, 0), [8192, 5000], 2),
+    ] {
+        let problem = Problem::decode(shape, &contexts, 0, 5);
+        let mut gpu = Gpu::new("sm_90a");
+        let step = Step::new(&mut gpu, &problem, slots);
+        step.plan(&mut gpu);
+        let report = step.attend(&mut gpu);
+        let kernels = attention::Shape::new(shape.heads, shape.kv_heads, shape.head_size, shape.block_size).unwrap();
+        let floor = decode::floor(kernels, u64::from(contexts[0] + contexts[1]), 2);
+        let total = report.total;
+        let over = (32 * total.sectors) as f64 / floor.bytes as f64;
+        println!(
+            "{shape:?}: {over:.4} of the floor, {:.4} of ideal, {:.1} bytes an instruction, {:.2} flops",
+            total.sector_ratio(),
+            floor.bytes as f64 / total.instructions as f64,
+            total.tensor_flops as f64 / floor.flops as f64
+        );
+        assert_eq!(total.bank_conflicts(), 0, "{shape:?}");
+        assert!(total.sector_ratio() <= 1.02, "{shape:?}: {} of ideal", total.sector_ratio());
+        assert!(over <= 1.02, "{shape:?}: {over} of the floor");
+    }
+}
+
+/// Takes away each barrier, wait, commit and fence in turn: a fault, or a wrong result, under some order.
+#[test]
+fn nothing_that_orders_memory_can_be_missing() {
+    let problem = Problem::decode(shape(Type::F16, 2, 1, 32, 16, 0), &[5, 700, 40, 300, 1000], 0, 5);
+    let (_, ptx) = TARGETS[1];
+    let ordering = ["bar.", "membar", "cp.async.wait", "cp.async.commit"];
+    let mutants = mutate::without_each(ptx, "paged_attention_8_f16_32", &ordering);
+    assert!(mutants.len() > 8, "found {}", mutants.len());
+    for mutant in mutants {
+        let mut gpu = Gpu::new("sm_90a");
+        let step = Step::new(&mut gpu, &problem, 4);
+        step.plan(&mut gpu);
+        let mut broken = Gpu::with_ptx(&mutant.ptx);
+        let step = {
+            let plan = gpu.download(step.plan);
+            let step = Step::new(&mut broken, &problem, 4);
+            broken.write(step.plan, &plan);
+            step
+        };
+        let noticed = (0..6).any(|seed| {
+            broken.seed(seed);
+            step.try_attend(&mut broken).is_err() || !step.is_right(&broken)
+        });
+        println!("{} {noticed}", mutant.removed);
+    }
+}

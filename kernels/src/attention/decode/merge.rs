@@ -98,10 +98,11 @@ pub unsafe fn finish<T: Element, const D: u32>(
             while slot <= last {
                 let mut batch = [[Vector([0; 4]); 2]; BATCH as usize];
                 for i in 0..BATCH {
-                    // Behind the end the last one is loaded again, and not used.
-                    let row = exchange.rows::<D>((slot + i).min(last), first);
-                    let row = row.add((head * row_vectors(D)) as usize).cast_const();
-                    batch[i as usize] = [load_l2(row.add(chunk as usize)), load_l2(row.add(D as usize / 4))];
+                    if slot + i <= last {
+                        let row =
+                            exchange.rows::<D>(slot + i, first).add((head * row_vectors(D)) as usize).cast_const();
+                        batch[i as usize] = [load_l2(row.add(chunk as usize)), load_l2(row.add(D as usize / 4))];
+                    }
                 }
                 for i in 0..BATCH {
                     if slot + i <= last {
