@@ -5,10 +5,17 @@ use crate::frame::mutate;
 use crate::frame::number::{Random, Type};
 use crate::frame::paged::{Problem, Shape};
 use cuda_std::launch::Entry;
-use emulator::{Fault, Report};
+use emulator::Report;
 use kernels::attention;
 use kernels::attention::decode::{self, Launch, MIN_RANGE, PLAN_THREADS, Ranges, TILE, plan_paged_attention};
 use kernels::layout::Vector;
+use launch::Error;
+use workbench::Buffer;
+use workbench::number::{Random, Type};
+use workbench::paged::{Problem, Shape};
+
+use crate::frame::gpu::{Gpu, TARGETS};
+use crate::frame::mutate;
 
 /// What is in an output row that nobody writes.
 const UNTOUCHED: u16 = 0x1234;
@@ -82,13 +89,13 @@ impl<'a> Step<'a> {
         gpu.launch(Entry::of::<plan_paged_attention>(), (1, 1, 1), PLAN_THREADS, 0, args)
     }
 
-    fn try_attend(&self, gpu: &mut Gpu) -> Result<Report, Box<Fault>> {
+    fn try_attend(&self, gpu: &mut Gpu) -> Result<Report, Error> {
         let entry = self.launch.entry(self.problem.shape.ty.label()).unwrap();
         gpu.try_launch(entry, self.launch.grid(), self.launch.threads(), self.launch.shared_bytes(), self.args)
     }
 
     fn attend(&self, gpu: &mut Gpu) -> Report {
-        self.try_attend(gpu).unwrap_or_else(|fault| panic!("{:?}: {fault}", self.problem.shape))
+        self.try_attend(gpu).unwrap_or_else(|error| panic!("{:?}: {error}", self.problem.shape))
     }
 
     /// The output rows of the problem's sequences; those of padding must be untouched.
