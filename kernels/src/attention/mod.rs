@@ -2,7 +2,7 @@
 //!
 //! | module | kernels | serves |
 //! | --- | --- | --- |
-//! | [`decode`] | `paged_attention_plan`, `paged_attention_8`, `paged_attention_16` | one new token a sequence, any mix of lengths |
+//! | [`decode`] | `plan_paged_attention`, `paged_attention_8`, `paged_attention_16` | one new token a sequence |
 //!
 //! All take `f16` and `bf16`, compute in `f32`, and read the pages of [`layout`](crate::layout). Softmax is taken in
 //! powers of two: `exp(s) = exp2(s log2(e))`, and the hardware has `exp2`.

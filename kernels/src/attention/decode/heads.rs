@@ -11,6 +11,11 @@
 //! serves that is not so far below that weights overflow. It is raised only when it is more than [`SLACK`] too low, which
 //! happens about once a stream.
 
+#![allow(
+    clippy::needless_range_loop,
+    reason = "an index is the same thing in several arrays, and a constant when unrolled"
+)]
+
 use core::marker::PhantomData;
 
 use cuda_std::half::Half2;

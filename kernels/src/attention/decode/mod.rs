@@ -1,9 +1,69 @@
-//! Decode attention: one query token a sequence, over all that the sequence has in the cache.
+//! Decode attention: one query token a sequence, against all that the sequence has in the cache.
 //!
 //! | kernel | computes | grid | block |
 //! | --- | --- | --- | --- |
-//! | [`plan_paged_attention()`] | the ranges of a step, for all layers | 1 | [`PLAN_THREADS`] |
-//! | [`paged_attention()`] | `softmax(scale q K^T) V` for every sequence and head | [`Launch::slots`] | [`threads`] |
+//! | [`plan_paged_attention()`] | the share of each block, once a step and for all layers | 1 | [`PLAN_THREADS`] |
+//! | [`paged_attention_8()`], [`paged_attention_16()`] | `softmax(scale q K^T) V` of every sequence and head | [`Launch::grid`] | [`Launch::threads`] |
+//!
+//! Queries are `[sequences][heads][D]`, rows of sequences a stride apart; results `[sequences][heads][D]`, contiguous. Keys
+//! and values are pages of [`layout`](crate::layout), found through block tables: all tables are one array, and a
+//! sequence's begins where `table_starts` says. Sequences of length 0 are padding: nothing is read for them, and nothing
+//! written. The grid is fixed and the host knows no length: a captured graph serves every batch of its size.
+//!
+//! | file | |
+//! | --- | --- |
+//! | `plan` | the cut of a batch into ranges of equal length |
+//! | `stream` | a warp's way through a range, copying tiles of 16 tokens ahead of their use |
+//! | `heads` | a tile's arithmetic on the tensor cores |
+//! | `merge` | partial results of warps, then of blocks, to results |
+//! | [`Launch`] | which kernel serves which shape; grid, shared memory, workspace |
+//!
+//! Which serves: groups of up to 8 query heads to a KV head [`paged_attention_8()`], larger ones [`paged_attention_16()`],
+//! for both types; with heads of 256 the first alone, whose registers suffice. More heads than a kernel takes at once are
+//! further streams, and read the cache again. A few query tokens for a sequence could be rows beside the heads.
+//!
+//! # Floor
+//!
+//! [`floor`]: keys and values are read once, `4 D` bytes for a token and KV head; queries and results are nothing beside
+//! them. `4 D` operations for a token and query head: one a byte with MHA, 8 with a group of 8, where an H200 has 160 on
+//! the tensor cores for each byte. So the time is that of memory, at the 4.5 TB/s that a read-only stream should reach.
+//!
+//! # What the counts say (emulator; no GPU has run this yet)
+//!
+//! | D | bytes an instruction | of the issue slots at 4.5 TB/s | registers | blocks an SM | in flight, KiB an SM |
+//! | --- | --- | --- | --- | --- | --- |
+//! | 32 | 17 | 30 % | 128 | 4 | 96 to 128 |
+//! | 64 | 26 | 19 % | 128 | 3 | 144 to 192 |
+//! | 80 | 30 | 17 % | 143 | 3 | 60 to 120 |
+//! | 96 | 31 | 16 % | 154 | 3 | 72 to 144 |
+//! | 128 | 37 | 14 % | 168 | 3 | 96 to 192 |
+//! | 256 | 49 | 10 % | 255 | 3 | 96 to 192 |
+//!
+//! Issue slots are 132 SMs x 4 schedulers x 1.7 GHz; instructions those of the PTX, of which `ptxas` folds address
+//! arithmetic and moves. Blocks on an SM are what registers and 227 KiB of shared memory allow (with groups of 6 to
+//! 8 and D = 128: two). In flight is all of the rings but the tile that each warp works on, or all: a warp waits with both of
+//! its stages under way. The tensor cores do 12 times the work of the floor with MHA, 54 TFLOP/s at full stream, a tenth of
+//! what `mma.sync` can. Global sectors are 1.01 of the floor with some thousands of tokens a block; shared memory has no
+//! bank conflicts, and takes a write and a read of each byte, a third of its bandwidth.
+//!
+//! At batch 1 x 1k latency counts: five reads that depend on each other (range, sequence, table, block, keys), four tiles
+//! a warp in two rounds, two barriers, then store, fence, count and load through L2: some 4 us, and a launch.
+//!
+//! # Ladder
+//!
+//! 1. A block for each sequence and head, whatever the length: the paper's v1. One long sequence keeps a few SMs busy.
+//! 2. Partitions of 512 tokens and a second launch that reduces (v2): the grid depends on the longest length, blocks of
+//!    short sequences are empty, and K is read for each query head by itself.
+//! 3. Group on the tensor cores, K and V by `cp.async` through a ring for each warp: a byte is read once for all its heads,
+//!    and no barrier stands in the loop.
+//! 4. Equal ranges over a fixed grid, merged by the last arriver: balanced for any lengths, and one launch.
+//! 5. (here) Tiles go on across the ends of streams, so that the ring does not run dry at each; heads as rows of Q K^T but
+//!    columns of V^T P^T, so that weights stay in the lanes that computed them; a lazy reference for the softmax, so that
+//!    no shuffle is left in the loop.
+//!
+//! MHA on CUDA cores, a lane for each token, was weighed and left: its 256 conversions and 256 multiplications for a
+//! tile of 8 KiB are 16 bytes an instruction at best. Rows of zeros on the tensor cores cost nothing that is short here,
+//! and one kernel serves all groups.
 
 mod heads;
 mod launch;
@@ -30,10 +90,18 @@ pub use launch::Args;
 pub use launch::{Launch, floor};
 pub use plan::{MIN_RANGE, PLAN_THREADS, Plan, Ranges, Span, TILE, plan_paged_attention, plan_vectors};
 
-/// Decode attention.
+/// Decode attention for groups of up to 8 heads, or with heads too large for the other kernel.
+///
+/// - `output`: `[sequences][heads][D]`; `query`: the same, with rows `query_stride` elements apart.
+/// - `cache`: the layer's pages, of `kv_heads` heads and `block_size` tokens; `group` query heads share each KV head.
+/// - `tables`: all block tables, each long enough for its sequence; `table_starts`: where each sequence's begins.
+/// - `plan`: of [`plan_paged_attention()`] for this batch, window and grid.
+/// - `partials`, `arrivals`: the workspace, of [`Launch::partial_vectors`] and [`Launch::arrivals`].
+/// - `scale`: what products of queries and keys are multiplied with, above 0.
 ///
 /// # Safety
-/// todo
+/// The arrays have these shapes; query rows are aligned to 4 bytes, output to 8, vectors to 16; the launch is as
+/// [`Launch`] says, and no other uses the workspace meanwhile.
 #[kernel(max_threads = 128, min_blocks = 2, instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128, 256]))]
 pub unsafe fn paged_attention_8<T: Element, const D: u32>(
     output: *mut u16,
@@ -70,10 +138,10 @@ pub unsafe fn paged_attention_8<T: Element, const D: u32>(
     }
 }
 
-/// Decode attention.
+/// Decode attention for groups of more than 8 heads, 16 at once. The arguments are those of [`paged_attention_8()`].
 ///
 /// # Safety
-/// todo
+/// As for [`paged_attention_8()`].
 #[kernel(max_threads = 128, min_blocks = 2, instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128]))]
 pub unsafe fn paged_attention_16<T: Element, const D: u32>(
     output: *mut u16,
