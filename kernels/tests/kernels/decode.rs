@@ -110,10 +110,10 @@ impl<'a> Step<'a> {
         real
     }
 
-    /// Whether the output is right, and the workspace ready for the next launch.
-    fn is_right(&self, gpu: &Gpu) -> bool {
-        let error = self.problem.error(&self.output(gpu));
-        error <= self.problem.shape.ty.tolerance() && gpu.download(self.arrivals).iter().all(|&count| count == 0)
+    /// Whether the output is what `problem` asks for, and the workspace ready for the next launch.
+    fn is_right(&self, gpu: &Gpu, problem: &Problem) -> bool {
+        let error = problem.error(&self.output(gpu));
+        error <= problem.shape.ty.tolerance() && gpu.download(self.arrivals).iter().all(|&count| count == 0)
     }
 }
 
@@ -125,7 +125,7 @@ pub fn every_kernel(gpu: &mut Gpu) {
                 let step = Step::new(gpu, &problem, 2);
                 step.plan(gpu);
                 step.attend(gpu);
-                assert!(step.is_right(gpu), "{:?}", problem.shape);
+                assert!(step.is_right(gpu, &problem), "{:?}", problem.shape);
             }
         }
     }
@@ -208,6 +208,25 @@ fn batches_of_one_to_64_and_lengths_to_8192() {
     check(&mut gpus, shape(Type::F16, 4, 1, 32, 8, 0), &[8191, 1, 4097, 256, 255], 9, 30);
     // Fewer tiles than a range has; and slots without a range.
     check(&mut gpus, shape(Type::F16, 1, 1, 128, 16, 0), &[3], 0, 5);
+}
+
+#[test]
+fn the_same_launches_serve_other_lengths() {
+    let longest = Problem::decode(shape(Type::F16, 4, 2, 64, 16, 0), &[900, 40, 333, 2000], 0, 7);
+    let mut gpu = Gpu::new("sm_90a");
+    let step = Step::new(&mut gpu, &longest, 7);
+    let mut problem = Problem::decode(longest.shape, &longest.contexts(), 0, 7);
+    for contexts in [[900, 40, 333, 2000], [899, 1, 17, 1999], [5, 6, 7, 8], [16, 40, 333, 1024]] {
+        let mut lengths = vec![0; step.sequences as usize];
+        for ((&at, span), context) in step.real.iter().zip(&mut problem.spans).zip(contexts) {
+            span.context = context;
+            lengths[at] = context;
+        }
+        gpu.write(step.lengths, &lengths);
+        step.plan(&mut gpu);
+        step.attend(&mut gpu);
+        assert!(step.is_right(&gpu, &problem), "{contexts:?}");
+    }
 }
 
 /// Lengths from 1 to 8,192.
@@ -334,7 +353,7 @@ fn nothing_that_orders_memory_can_be_missing() {
         gpu.write(step.plan, &plan);
         let noticed = (0..6).any(|seed| {
             gpu.seed(seed);
-            step.try_attend(&mut gpu).is_err() || !step.is_right(&gpu)
+            step.try_attend(&mut gpu).is_err() || !step.is_right(&gpu, &problem)
         });
         assert!(noticed, "nothing comes of removing {}", mutant.removed);
     }

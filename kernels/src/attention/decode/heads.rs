@@ -171,7 +171,8 @@ impl<T: Element, const D: u32, const H: u32> Heads<T, D, H> {
         }
     }
 
-    /// Writes the partial results of the first `count` heads to shared memory: [`Rows`](super::merge::Rows).
+    /// Writes the partial results of the first `count` heads to shared memory, as rows of
+    /// [`merge`](super::merge).
     ///
     /// # Safety
     /// There is room for them at `rows`; all lanes come by together.

@@ -113,3 +113,55 @@ pub const fn floor(shape: Shape, tokens: u64, sequences: u64) -> Floor {
     let (kv_heads, heads) = (shape.pages().heads as u64, shape.heads() as u64);
     Floor { bytes: 2 * size * (2 * kv_heads * tokens + 2 * heads * sequences), flops: 4 * size * heads * tokens }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::attention::{HEAD_SIZES, Unsupported};
+
+    fn launch(heads: u32, kv_heads: u32, head_size: u32) -> Result<Launch, Unsupported> {
+        Shape::new(heads, kv_heads, head_size, 16).map(|shape| Launch::new(shape, 396))
+    }
+
+    #[test]
+    fn every_shape_has_a_kernel_and_fits_a_block() -> Result<(), Unsupported> {
+        for head_size in HEAD_SIZES {
+            for group in 1..40 {
+                let launch = launch(group, 1, head_size)?;
+                assert!(["f16", "bf16"].iter().all(|element| launch.entry(element).is_some()));
+                assert!(launch.shared_bytes() <= 99 << 10, "the least that a block may have from 8.0 on");
+                assert!(launch.streams() * launch.heads_at_once() >= group);
+                assert!((launch.streams() - 1) * launch.heads_at_once() < group);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn which_kernel_serves() -> Result<(), Unsupported> {
+        let name = |launch: Launch| launch.entry("f16").map(|entry| entry.descriptor().name);
+        assert_eq!(name(launch(32, 32, 128)?), Some("paged_attention_8_f16_128"));
+        assert_eq!(name(launch(32, 4, 64)?), Some("paged_attention_8_f16_64"));
+        assert_eq!(name(launch(36, 4, 64)?), Some("paged_attention_16_f16_64"));
+        assert_eq!(name(launch(16, 1, 256)?), Some("paged_attention_8_f16_256"));
+        assert_eq!(launch(32, 8, 128)?.entry("f32").map(|entry| entry.descriptor().name), None);
+        Ok(())
+    }
+
+    #[test]
+    fn three_blocks_of_the_usual_shapes_share_a_multiprocessor() -> Result<(), Unsupported> {
+        // 228 KiB, of which each block takes one for itself.
+        for launch in [launch(32, 32, 128)?, launch(32, 8, 128)?] {
+            assert!(3 * (launch.shared_bytes() + 1024) <= 228 << 10);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_floor_is_keys_values_queries_and_results() -> Result<(), Unsupported> {
+        let shape = Shape::new(32, 8, 128, 16)?;
+        assert_eq!(floor(shape, 1000, 2), Floor { bytes: 1000 * 8 * 512 + 2 * 2 * 32 * 256, flops: 1000 * 32 * 512 });
+        Ok(())
+    }
+}

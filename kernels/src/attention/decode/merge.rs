@@ -182,9 +182,8 @@ impl Piece {
         let (old, new) = ((self.max - most).exp2_fast(), (max - most).exp2_fast());
         self.max = most;
         self.sum = self.sum * old + sum * new;
-        for i in 0..4 {
-            self.out[i] = self.out[i] * old + f32::from_bits(out[i]) * new;
-        }
+        let both = |i: usize| self.out[i] * old + f32::from_bits(out[i]) * new;
+        self.out = [both(0), both(1), both(2), both(3)];
     }
 
     /// Stores the result.

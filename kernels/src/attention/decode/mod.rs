@@ -82,13 +82,13 @@ use crate::ptx::cp_async;
 use heads::Heads;
 use launch::{ring_bytes, stages, warps};
 use merge::{Exchange, finish, row_vectors};
-use plan::divide;
+use plan::{Plan, divide};
 use stream::{Cache, Reader, Stream, tile_bytes};
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub use launch::Args;
 pub use launch::{Launch, floor};
-pub use plan::{MIN_RANGE, PLAN_THREADS, Plan, Ranges, Span, TILE, plan_paged_attention, plan_vectors};
+pub use plan::{MIN_RANGE, PLAN_THREADS, Ranges, TILE, plan_paged_attention, plan_vectors};
 
 /// Decode attention for groups of up to 8 heads, or with heads too large for the other kernel.
 ///
