@@ -1,6 +1,7 @@
 //! The cases, by family of kernels.
 
 mod cache;
+mod decode;
 mod paper;
 mod stream;
 
@@ -10,7 +11,8 @@ pub use stream::read_stream;
 
 /// All of them: every kernel of the registry is launched by one at least.
 pub fn all(scale: Scale) -> Vec<Case> {
-    [cache::cases(scale), paper::cases(scale)].into_iter().flatten().collect()
+    let families = [cache::cases, decode::cases, paper::cases];
+    families.into_iter().flat_map(|cases| cases(scale)).collect()
 }
 
 /// The error of results that are either right or wrong.
