@@ -6,6 +6,7 @@
 //!
 //! | file | kernels |
 //! | --- | --- |
+//! | [`attention`] | `paged_prefill` |
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
 //! | [`vocabulary`] | one for each function of `ptx` and `cuda_std`: for tests, and in no binary |
 //! | [`ptx`] | no kernels: instructions that have no name in Rust |
@@ -16,6 +17,7 @@
     allow(internal_features, improper_ctypes)
 )]
 
+pub mod attention;
 pub mod cache;
 pub mod element;
 pub mod layout;

@@ -1,7 +1,8 @@
 //! The list of kernels. A test holds it against the entries of the PTX, in both directions.
 
-use cuda_std::launch::{Descriptor, Kernel};
+use cuda_std::launch::{Descriptor, Family, Kernel};
 
+use crate::attention::prefill::paged_prefill;
 use crate::cache;
 
 /// Every kernel in the PTX that the engine embeds.
@@ -12,7 +13,9 @@ pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
         &cache::swap_blocks_out::DESCRIPTOR,
         &cache::swap_blocks_in::DESCRIPTOR,
     ];
-    single.into_iter()
+    let families = [paged_prefill::INSTANCES];
+    let instances = families.into_iter().flatten().map(|instance| instance.entry.descriptor());
+    single.into_iter().chain(instances)
 }
 
 /// Every kernel that the feature `vocabulary` adds to them.

@@ -1,6 +1,7 @@
 //! The cases, by family of kernels.
 
 mod cache;
+mod prefill;
 mod stream;
 
 use crate::case::{Case, Scale};
@@ -9,7 +10,7 @@ pub use stream::read_stream;
 
 /// All of them: every kernel of the registry is launched by one at least.
 pub fn all(scale: Scale) -> Vec<Case> {
-    [cache::cases(scale)].into_iter().flatten().collect()
+    [cache::cases(scale), prefill::cases(scale)].into_iter().flatten().collect()
 }
 
 /// The error of results that are either right or wrong.
