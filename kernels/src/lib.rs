@@ -17,7 +17,10 @@
     allow(internal_features, improper_ctypes)
 )]
 
+// PTX with the feature `vocabulary` has the kernels of that module instead of those that are shipped.
+#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod attention;
+#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod cache;
 pub mod element;
 pub mod layout;

@@ -8,7 +8,7 @@
 //!
 //! Whole prompts, chunks of them behind what is cached already, and several sequences of any lengths go into one
 //! launch; their keys and values, those of the new tokens included, are in the cache before it. A sequence may bring no
-//! token.
+//! token. Blocks that none of its new tokens sees through the window may be gone.
 //!
 //! | array | shape |
 //! | --- | --- |
