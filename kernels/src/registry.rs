@@ -2,7 +2,7 @@
 
 use cuda_std::launch::{Descriptor, Family, Kernel};
 
-use crate::attention::{decode, paper};
+use crate::attention::{decode, paper, prefill};
 use crate::cache;
 
 /// Every kernel in the PTX that the engine embeds.
@@ -21,6 +21,7 @@ pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<paper::paged_attention_v1>())
         .chain(instances::<paper::paged_attention_v2>())
         .chain(instances::<paper::paged_attention_v2_reduce>())
+        .chain(instances::<prefill::paged_prefill>())
 }
 
 /// The kernels of a family.

@@ -3,6 +3,7 @@
 mod cache;
 mod decode;
 mod paper;
+mod prefill;
 mod stream;
 
 use crate::case::{Case, Scale};
@@ -11,7 +12,7 @@ pub use stream::read_stream;
 
 /// All of them: every kernel of the registry is launched by one at least.
 pub fn all(scale: Scale) -> Vec<Case> {
-    let families = [cache::cases, decode::cases, paper::cases];
+    let families = [cache::cases, decode::cases, paper::cases, prefill::cases];
     families.into_iter().flat_map(|cases| cases(scale)).collect()
 }
 
