@@ -8,11 +8,14 @@
 //! | logits behind the last token are minus infinity (`scores.rs`) | `logits_beyond_the_exponents_of_f32`, `windows_begin_and_end_anywhere_in_a_block` |
 //! | logits before the window are minus infinity (`scores.rs`) | `windows_begin_and_end_anywhere_in_a_block` |
 //! | values of weight zero are zeroed (`values.rs`) | `logits_beyond_the_exponents_of_f32`, `windows_begin_and_end_anywhere_in_a_block` |
+//! | rows are below the head size, where values are read (`values.rs`) | `no_order_of_warps_and_blocks_changes_a_bit` |
 //! | rows are below the head size, where sums are written (`values.rs`) | `no_order_of_warps_and_blocks_changes_a_bit` |
 //! | partitions that are empty end at once (`v2.rs`) | five, among them `a_sequence_of_no_tokens_gets_zeros` |
 //! | the end of a partition (`span.rs`) | five, among them `a_bound_beyond_the_longest_length_changes_nothing` |
 //! | the first partition begins with the window (`span.rs`) | `windows_begin_and_end_anywhere_in_a_block` |
 //! | the greatest logit is subtracted (`softmax.rs`) | `logits_beyond_the_exponents_of_f32` |
+//! | partitions are counted by the length (`reduce.rs`) | four, among them `a_bound_beyond_the_longest_length_changes_nothing` |
+//! | partial results are rescaled (`reduce.rs`) | `logits_beyond_the_exponents_of_f32`, `windows_begin_and_end_anywhere_in_a_block` |
 //! | the sum is at least 1 (`attend.rs`) | `a_sequence_of_no_tokens_gets_zeros` |
 
 use emulator::Report;
