@@ -6,7 +6,7 @@
 //!
 //! | file | kernels |
 //! | --- | --- |
-//! | [`attention`] | `paged_prefill` |
+//! | [`attention`] | `plan_paged_attention`, `paged_attention_8`, `paged_attention_16`, `paged_prefill`, `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce` |
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
 //! | [`vocabulary`] | one for each function of `ptx` and `cuda_std`: for tests, and in no binary |
 //! | [`ptx`] | no kernels: instructions that have no name in Rust |
@@ -22,6 +22,7 @@
 pub mod attention;
 #[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod cache;
+
 pub mod element;
 pub mod layout;
 pub mod ptx;

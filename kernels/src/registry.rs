@@ -2,7 +2,7 @@
 
 use cuda_std::launch::{Descriptor, Family, Kernel};
 
-use crate::attention::prefill::paged_prefill;
+use crate::attention::{decode, paper, prefill};
 use crate::cache;
 
 /// Every kernel in the PTX that the engine embeds.
@@ -12,13 +12,24 @@ pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
         &cache::copy_blocks::DESCRIPTOR,
         &cache::swap_blocks_out::DESCRIPTOR,
         &cache::swap_blocks_in::DESCRIPTOR,
+        &decode::plan_paged_attention::DESCRIPTOR,
     ];
-    let families = [paged_prefill::INSTANCES];
-    let instances = families.into_iter().flatten().map(|instance| instance.entry.descriptor());
-    single.into_iter().chain(instances)
+    single
+        .into_iter()
+        .chain(instances::<decode::paged_attention_8>())
+        .chain(instances::<decode::paged_attention_16>())
+        .chain(instances::<paper::paged_attention_v1>())
+        .chain(instances::<paper::paged_attention_v2>())
+        .chain(instances::<paper::paged_attention_v2_reduce>())
+        .chain(instances::<prefill::paged_prefill>())
 }
 
-/// Every kernel that the feature `vocabulary` adds to them.
+/// The kernels of a family.
+fn instances<F: Family>() -> impl Iterator<Item = &'static Descriptor> {
+    F::INSTANCES.iter().map(|instance| instance.entry.descriptor())
+}
+
+/// Every kernel of the PTX with the feature `vocabulary`.
 pub fn vocabulary() -> impl Iterator<Item = &'static Descriptor> {
     crate::vocabulary::KERNELS.iter()
 }

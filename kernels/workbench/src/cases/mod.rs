@@ -1,6 +1,8 @@
 //! The cases, by family of kernels.
 
 mod cache;
+mod decode;
+mod paper;
 mod prefill;
 mod stream;
 
@@ -10,7 +12,8 @@ pub use stream::read_stream;
 
 /// All of them: every kernel of the registry is launched by one at least.
 pub fn all(scale: Scale) -> Vec<Case> {
-    [cache::cases(scale), prefill::cases(scale)].into_iter().flatten().collect()
+    let families = [cache::cases, decode::cases, paper::cases, prefill::cases];
+    families.into_iter().flat_map(|cases| cases(scale)).collect()
 }
 
 /// The error of results that are either right or wrong.
