@@ -1,4 +1,21 @@
 //! `paged_prefill` on the device under test, against attention in `f64`.
+//!
+//! `without_an_instruction` removes barriers, copies, commits and waits. What was removed from the source by hand, and
+//! tests that failed:
+//!
+//! | removed | failed |
+//! | --- | --- |
+//! | bound of keys by the last row that sees them | all that were run, by a fault |
+//! | zeros in place of keys that no row sees | `every_head_size_..`, `rows_end_..`, `windows_begin_..` |
+//! | causal mask; its bound on tiles that need no mask | all that were run |
+//! | window mask | `every_head_size_..`, `long_contexts`, `tiles_that_rows_..`, `windows_begin_..` |
+//! | the window's bound on tiles that need no mask | `every_head_size_..`, `tiles_that_rows_..`, `windows_begin_..` |
+//! | bound of rows that are stored | all that were run, by a fault |
+//! | scaling of sums; of outputs; raising of references after the first tile | `scores_that_grow_..` and two more |
+//! | agreement of lanes on a row's reference | all that were run |
+//! | skipping tiles before a warp's window | `tiles_that_rows_do_not_see_cost_nothing` |
+//!
+//! "All that were run" leaves out `without_an_instruction` and, but for the first, `each_byte_is_moved_once`.
 
 use cuda_std::launch::{Entry, Family};
 use emulator::Report;

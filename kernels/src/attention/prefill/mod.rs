@@ -131,7 +131,7 @@ pub unsafe fn paged_prefill<T: Element, const D: u32>(
     let head = thread::block_idx_x();
     // SAFETY: the caller's; see each function. Blocks are of one mind about tiles, warps about what their rows see.
     unsafe {
-        let Some(tile) = Tile::of_block::<D>(&batch) else { return };
+        let tile = Tile::of_block::<D>(&batch);
         let Some(sight) = tile.sight(tile.first, tile_rows(D), window) else { return };
         let image: *mut Vector = dynamic_shared_mem();
         let stages = shared_offset(image) + rows::bytes(D);

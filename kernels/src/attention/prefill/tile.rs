@@ -26,7 +26,7 @@ pub struct Tile {
 }
 
 impl Tile {
-    /// The tile of this block, if there is one.
+    /// The tile of this block. It may have no rows.
     ///
     /// Sequence `s` has the tiles from `rows before it / tile_rows + s` on. That leaves it as many as it needs, and one
     /// more at most, whose block has nothing to do; and it is known from the starts alone.
@@ -34,7 +34,7 @@ impl Tile {
     /// # Safety
     /// The batch is as for [`paged_prefill()`](super::paged_prefill()).
     #[inline(always)]
-    pub unsafe fn of_block<const D: u32>(batch: &Batch) -> Option<Tile> {
+    pub unsafe fn of_block<const D: u32>(batch: &Batch) -> Tile {
         // The last tiles of a prompt see the most keys: they go first, so that a launch ends with short ones.
         let index = thread::grid_dim_y() - 1 - thread::block_idx_y();
         let Batch { query_starts, contexts, sequences, group, .. } = *batch;
@@ -54,11 +54,8 @@ impl Tile {
             let start = *query_starts.add(sequence as usize);
             let tokens = *query_starts.add(sequence as usize + 1) - start;
             let (first, rows) = ((index - first_tile(sequence)) * tile_rows(D), tokens * group);
-            if first >= rows {
-                return None;
-            }
             let cached = *contexts.add(sequence as usize) - tokens;
-            Some(Tile { sequence, first, rows, start, cached, group })
+            Tile { sequence, first, rows, start, cached, group }
         }
     }
 
