@@ -8,7 +8,7 @@
 //! | the mask of scores behind the end (`hide`) | every test of results: wrong results |
 //! | the mask of scores before the window (`hide`) | `window_edges`: wrong results |
 //! | zeros in place of what is behind the end (`Reader::fetch`) | every test of results: NaN |
-//! | zeros in place of what is before the window (`Reader::fetch`) | `window_edges` |
+//! | zeros in place of what is before the window (`Reader::fetch`) | `window_edges`: out of bounds |
 
 use cuda_std::launch::Entry;
 use emulator::Report;
