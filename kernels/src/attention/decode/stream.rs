@@ -180,11 +180,10 @@ impl<const D: u32> Reader<D> {
                 let start = *self.cache.table_starts.add(self.stream.sequence as usize);
                 self.table = self.cache.tables.add(start as usize);
             }
-            // Tables end with the sequence, and what is before the window may be gone.
-            let Span { first, length, .. } = self.stream.span;
+            // Tables end with the sequence. A block that the window has left behind may be gone, but nothing is read of it.
             let token = self.stream.position(self.tile) + warp::lane_id() % TILE;
-            let seen = token.max(first).min(length - 1);
-            self.block = *self.table.add(divide(seen, self.cache.pages.block_size) as usize);
+            let last = self.stream.span.length - 1;
+            self.block = *self.table.add(divide(token.min(last), self.cache.pages.block_size) as usize);
         }
     }
 }
