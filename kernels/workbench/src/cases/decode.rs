@@ -20,6 +20,9 @@ pub fn cases(scale: Scale) -> Vec<Case> {
     match scale {
         Scale::Small => {
             let mut cases = vec![plan(64, 12)];
+            // With some thousands of tokens for each block, as a GPU has them.
+            cases.push(attend(shape(Type::F16, 2, 2, 128), vec![4096, 3000], 4));
+            cases.push(attend(shape(Type::F16, 8, 2, 128), vec![4096, 3000], 4));
             for ty in Type::ALL {
                 for head_size in attention::HEAD_SIZES {
                     cases.push(attend(shape(ty, 4, 1, head_size), vec![70, 300], 2));
@@ -84,6 +87,14 @@ fn launch_plan(gpu: &mut Gpu, args: PlanArgs) -> Result<()> {
     gpu.launch(Entry::of::<plan_paged_attention>(), (1, 1, 1), PLAN_THREADS, 0, args)
 }
 
+/// The lengths of sequences in short.
+fn lengths(contexts: &[u32]) -> String {
+    match contexts {
+        [first, rest @ ..] if rest.iter().all(|length| length == first) => format!("{} x {first}", contexts.len()),
+        _ => contexts.iter().map(u32::to_string).collect::<Vec<_>>().join(" and "),
+    }
+}
+
 /// The attention kernel that serves a shape.
 fn attend(shape: Shape, contexts: Vec<u32>, slots: u32) -> Case {
     let Shape { ty, heads, kv_heads, head_size, block_size, window } = shape;
@@ -93,7 +104,7 @@ fn attend(shape: Shape, contexts: Vec<u32>, slots: u32) -> Case {
     let least = floor(supported, contexts.iter().copied().map(u64::from).sum(), contexts.len() as u64);
     Case {
         kernel: if decode.heads_at_once() == 16 { "paged_attention_16" } else { "paged_attention_8" },
-        shape: format!("{}, {heads}/{kv_heads} heads of {head_size}, {} x {}", ty.label(), contexts.len(), contexts[0]),
+        shape: format!("{}, {heads}/{kv_heads} heads of {head_size}, {}", ty.label(), lengths(&contexts)),
         floor: Floor { bytes: least.bytes, flops: least.flops },
         prepare: Box::new(move |gpu| {
             let problem = Problem::decode(shape, &contexts, 0, 1);
