@@ -7,6 +7,10 @@
 //! | file | kernels |
 //! | --- | --- |
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
+//! | [`embedding`] | `gather_rows`, `embed`, `add_positions` |
+//! | [`norm`] | `layer_norm`, `rms_norm`, `head_norm` |
+//! | [`rope`] | `rope_and_cache` |
+//! | [`sampling`] | `sample` |
 //! | [`vocabulary`] | one for each function of `ptx` and `cuda_std`: for tests, and in no binary |
 //! | [`ptx`] | no kernels: instructions that have no name in Rust |
 #![no_std]
@@ -16,10 +20,18 @@
     allow(internal_features, improper_ctypes)
 )]
 
+pub mod arithmetic;
+mod block;
 pub mod cache;
 pub mod element;
+pub mod embedding;
 pub mod layout;
+pub mod norm;
 pub mod ptx;
+pub mod rope;
+pub mod sampling;
+mod unroll;
+pub mod vector;
 #[cfg(any(feature = "vocabulary", not(target_arch = "nvptx64")))]
 pub mod vocabulary;
 

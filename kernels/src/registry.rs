@@ -1,8 +1,8 @@
 //! The list of kernels. A test holds it against the entries of the PTX, in both directions.
 
-use cuda_std::launch::{Descriptor, Kernel};
+use cuda_std::launch::{Descriptor, Family, Kernel};
 
-use crate::cache;
+use crate::{cache, embedding, norm, rope, sampling};
 
 /// Every kernel in the PTX that the engine embeds.
 pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
@@ -11,8 +11,22 @@ pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
         &cache::copy_blocks::DESCRIPTOR,
         &cache::swap_blocks_out::DESCRIPTOR,
         &cache::swap_blocks_in::DESCRIPTOR,
+        &embedding::gather_rows::DESCRIPTOR,
+        &sampling::sample::DESCRIPTOR,
     ];
-    single.into_iter()
+    single
+        .into_iter()
+        .chain(instances::<embedding::embed>())
+        .chain(instances::<embedding::add_positions>())
+        .chain(instances::<norm::layer_norm>())
+        .chain(instances::<norm::rms_norm>())
+        .chain(instances::<norm::head_norm>())
+        .chain(instances::<rope::rope_and_cache>())
+}
+
+/// The kernels of a family.
+fn instances<F: Family>() -> impl Iterator<Item = &'static Descriptor> {
+    F::INSTANCES.iter().map(|instance| instance.entry.descriptor())
 }
 
 /// Every kernel that the feature `vocabulary` adds to them.
