@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
 //! | [`embedding`] | `gather_rows`, `embed`, `add_positions` |
-//! | [`norm`] | `layer_norm`, `rms_norm`, `head_norm` |
+//! | [`norm`] | `layer_norm`, `rms_norm` |
 //! | [`rope`] | `rope_and_cache` |
 //! | [`sampling`] | `sample` |
 //! | [`vocabulary`] | one for each function of `ptx` and `cuda_std`: for tests, and in no binary |

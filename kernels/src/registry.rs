@@ -20,7 +20,6 @@ pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<embedding::add_positions>())
         .chain(instances::<norm::layer_norm>())
         .chain(instances::<norm::rms_norm>())
-        .chain(instances::<norm::head_norm>())
         .chain(instances::<rope::rope_and_cache>())
 }
 

@@ -1,9 +1,9 @@
 //! `ptxas` accepts the PTX, and finds no need for spills or local memory.
-//!
-//! It is a program of NVIDIA's, in the CUDA toolkit and in the wheel `nvidia-cuda-nvcc` on PyPI. It is taken from
-//! `QUIRE_PTXAS`, or from the path; without it the test says that it did nothing.
 
-use std::env;
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+mod frame;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,19 +11,15 @@ use std::process::Command;
 use cuda_builder::{Arch, CudaBuilder};
 use kernels::registry::{shipped, vocabulary};
 
-fn ptxas() -> Option<OsString> {
-    if let Some(named) = env::var_os("QUIRE_PTXAS").filter(|v| !v.is_empty()) {
-        return Some(named);
-    }
-    Command::new("ptxas").arg("--version").output().ok().map(|_| "ptxas".into())
-}
-
 /// What `ptxas -v` says of one kernel.
 #[derive(Debug, Default)]
 struct Usage {
     name: String,
     properties: String,
-    registers: String,
+    /// Registers of a thread.
+    registers: u32,
+    /// Bytes of static shared memory of a block.
+    shared: u32,
 }
 
 fn compile(ptxas: &OsString, ptx: &Path, arch: Arch) -> Vec<Usage> {
@@ -39,7 +35,12 @@ fn compile(ptxas: &OsString, ptx: &Path, arch: Arch) -> Vec<Usage> {
             usages.push(Usage { name, ..Usage::default() });
         } else if let Some(usage) = usages.last_mut() {
             match line.split_once("Used ") {
-                Some((_, used)) => usage.registers = used.split(',').next().unwrap_or_default().to_owned(),
+                Some((_, used)) => {
+                    let number = |part: &str| part.split_whitespace().next().and_then(|n| n.parse().ok());
+                    let find = |what| used.split(", ").find(|part| part.contains(what)).and_then(number);
+                    usage.registers = find("registers").unwrap_or_default();
+                    usage.shared = find("bytes smem").unwrap_or_default();
+                }
                 None if line.contains("stack frame") => usage.properties = line.trim().to_owned(),
                 None => {}
             }
@@ -48,25 +49,48 @@ fn compile(ptxas: &OsString, ptx: &Path, arch: Arch) -> Vec<Usage> {
     usages
 }
 
+/// The first line of the record: what measured it.
+fn version(ptxas: &OsString) -> String {
+    let output = Command::new(ptxas).arg("--version").output().expect("ptxas starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let version = text.lines().find_map(|line| line.split_once("release ").map(|(_, version)| version.to_owned()));
+    format!(
+        "# ptxas {}\n# target, kernel, registers of a thread, bytes of static shared memory of a block\n",
+        version.unwrap()
+    )
+}
+
 #[test]
 fn no_spills_and_no_local_memory() {
-    let Some(ptxas) = ptxas() else {
-        // Straight to the terminal: the harness would keep a passing test's output to itself.
-        let note = "\n*** SKIPPED: ptxas is not here, so that registers and spills are not checked. It comes with \
-                    `pip install nvidia-cuda-nvcc`; put it on the path, or name it in QUIRE_PTXAS. ***\n";
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), note.as_bytes());
-        return;
-    };
+    let Some(ptxas) = frame::ptxas::find() else { return };
     let scratch = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let mut record = version(&ptxas);
     for arch in Arch::ALL {
         let ptx = scratch.join(arch.name()).with_extension("ptx");
         let builder = CudaBuilder::new(env!("CARGO_MANIFEST_DIR")).arch(arch).feature("vocabulary");
         builder.target_dir(scratch.join("device")).copy_to(&ptx).build().unwrap_or_else(|error| panic!("{error}"));
         let usages = compile(&ptxas, &ptx, arch);
         assert_eq!(usages.len(), shipped().chain(vocabulary()).count(), "{usages:?}");
-        for Usage { name, properties, registers } in usages {
-            println!("{arch} {name}: {registers}");
+        for Usage { name, properties, .. } in &usages {
             assert_eq!(properties, "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", "{name}");
         }
+        for kernel in shipped() {
+            let Usage { name, registers, shared, .. } = usages.iter().find(|usage| usage.name == kernel.name).unwrap();
+            record += &format!("{arch}\t{name}\t{registers}\t{shared}\n");
+        }
+    }
+    assert_recorded(&record);
+}
+
+/// The registers of every kernel are on record, for those who have no ptxas. With `QUIRE_RECORD=1` they are recorded anew.
+fn assert_recorded(record: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("prebuilt/resources.tsv");
+    if std::env::var_os("QUIRE_RECORD").is_some() {
+        std::fs::write(&path, record).unwrap();
+    }
+    let recorded = std::fs::read_to_string(&path).unwrap();
+    // Another ptxas may deal out registers otherwise.
+    if recorded.lines().next() == record.lines().next() {
+        assert_eq!(recorded, record, "with QUIRE_RECORD=1 this test records what kernels use");
     }
 }

@@ -84,6 +84,23 @@ pub struct Attention {
     pub window: Option<usize>,
 }
 
+/// A projection as it was loaded: `weight [N, K]` and, if there is to be one, `bias [N]`.
+pub struct HostLinear {
+    /// `[N, K]`
+    pub weight: HostTensor,
+    /// `[N]`
+    pub bias: Option<HostTensor>,
+}
+
+/// What happens to the heads of queries and keys before attention.
+pub struct Heads<'a, W> {
+    /// Root-mean-square norms of each query head and each key head, `[D]` each, and their epsilon.
+    pub norms: Option<(&'a W, &'a W, f32)>,
+    /// The angles by which heads are rotated, `[positions, D]`: row `p` holds the `D/2` cosines of position `p`, then the
+    /// `D/2` sines. Halves convention: element `i` pairs with `i + D/2`.
+    pub rope: Option<&'a W>,
+}
+
 /// A device. Operations are queued in order and cannot fail by themselves; what fails on the device is reported by
 /// [`Backend::sample`], the only operation that waits.
 ///
@@ -95,11 +112,21 @@ pub trait Backend: Send + 'static {
     type Weight: Clone + Send + Sync;
     /// The pool of KV blocks.
     type KvCache: Send;
+    /// The projections to query, key and value.
+    type QkvWeight: Send;
+    /// The projections to gate and up of a gated unit.
+    type GatedWeight: Send;
+    /// Queries, keys and values of the new tokens.
+    type Qkv: Send;
     /// A [`Batch`] on the device.
     type Inputs;
 
     /// Takes a weight to the device, keeping its element type.
     fn weight(&self, tensor: HostTensor) -> Result<Self::Weight>;
+    /// Takes the projections to query, key and value to the device.
+    fn qkv_weight(&self, parts: [HostLinear; 3]) -> Result<Self::QkvWeight>;
+    /// Takes the projections to gate and up to the device.
+    fn gated_weight(&self, parts: [HostLinear; 2]) -> Result<Self::GatedWeight>;
     /// Allocates a pool of `num_blocks` blocks.
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize) -> Result<Self::KvCache>;
     /// Takes a step's inputs to the device.
@@ -128,8 +155,10 @@ pub trait Backend: Send + 'static {
         weight: &Self::Weight,
         bias: Option<&Self::Weight>,
     );
-    /// `gate = act(gate) * up`, elementwise.
-    fn gate(&self, gate: &mut Self::Tensor, up: &Self::Tensor, act: Activation);
+    /// `act(gate(x)) * up(x)`, elementwise: `[M, N]`.
+    fn gated(&self, x: &Self::Tensor, weight: &Self::GatedWeight, act: Activation) -> Self::Tensor;
+    /// Queries (`[T, heads * D]`), keys and values (`[T, kv_heads * D]`) of the rows of `x`.
+    fn qkv(&self, x: &Self::Tensor, weight: &Self::QkvWeight) -> Self::Qkv;
     /// Row-wise layer normalisation; without `weight` and `bias` the affine part is left out.
     fn layer_norm(
         &self,
@@ -140,25 +169,21 @@ pub trait Backend: Send + 'static {
     ) -> Self::Tensor;
     /// Root-mean-square normalisation of each row.
     fn rms_norm(&self, x: &Self::Tensor, weight: &Self::Weight, eps: f32) -> Self::Tensor;
-    /// Root-mean-square normalisation, in place, of each group of `D` elements (`weight [D]`): a row holds whole heads.
-    fn head_norm(&self, x: &mut Self::Tensor, weight: &Self::Weight, eps: f32);
-    /// Rotates each head of `x` in place by its position's angles (halves convention: element `i` pairs with
-    /// `i + D/2`). `table [positions, D]` holds in row `p` the `D/2` cosines, then the `D/2` sines.
-    fn rope(&self, x: &mut Self::Tensor, table: &Self::Weight, head_dim: usize, inputs: &Self::Inputs);
-    /// Writes the new tokens' keys and values (`[T, kv_heads * D]`) of one layer to their slots.
+    /// Normalises and rotates the heads of queries and keys as `heads` says, then writes the new tokens' keys and values
+    /// to their slots in one layer of the cache.
     fn write_kv(
         &self,
+        qkv: &mut Self::Qkv,
+        heads: Heads<'_, Self::Weight>,
         cache: &mut Self::KvCache,
         layer: usize,
-        key: &Self::Tensor,
-        value: &Self::Tensor,
         inputs: &Self::Inputs,
     );
-    /// Causal attention of the new tokens' queries (`[T, heads * D]`) over the cache, read through the block tables.
-    /// Query head `h` reads key/value head `h / (heads / kv_heads)`. Result as the queries (4.1, 5.1 of the paper).
+    /// Causal attention of the new tokens' queries over the cache, read through the block tables. Query head `h` reads
+    /// key/value head `h / (heads / kv_heads)`. Result `[T, heads * D]` (4.1, 5.1 of the paper).
     fn attention(
         &self,
-        query: &Self::Tensor,
+        qkv: &Self::Qkv,
         cache: &Self::KvCache,
         params: Attention,
         inputs: &Self::Inputs,

@@ -2,14 +2,12 @@
 //! between them, each behind a layer norm and added to the residual stream.
 
 use super::layers::{LayerNorm, Linear};
-use crate::backend::{Activation, Attention, Backend};
+use crate::backend::{Activation, Attention, Backend, Heads};
 
 /// One block's weights.
 pub struct Block<B: Backend> {
     pub attention_norm: LayerNorm<B>,
-    pub query: Linear<B>,
-    pub key: Linear<B>,
-    pub value: Linear<B>,
+    pub qkv: B::QkvWeight,
     pub out: Linear<B>,
     pub ffn_norm: LayerNorm<B>,
     pub up: Linear<B>,
@@ -38,7 +36,8 @@ impl<B: Backend> Block<B> {
     }
 
     fn attend(&self, b: &B, cache: &mut B::KvCache, layer: usize, x: &B::Tensor, inputs: &B::Inputs) -> B::Tensor {
-        b.write_kv(cache, layer, &self.key.apply(b, x), &self.value.apply(b, x), inputs);
-        b.attention(&self.query.apply(b, x), cache, Attention { layer, scale: self.scale, window: None }, inputs)
+        let mut qkv = b.qkv(x, &self.qkv);
+        b.write_kv(&mut qkv, Heads { norms: None, rope: None }, cache, layer, inputs);
+        b.attention(&qkv, cache, Attention { layer, scale: self.scale, window: None }, inputs)
     }
 }

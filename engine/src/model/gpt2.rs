@@ -3,11 +3,12 @@
 
 use super::Model;
 use super::block::Block;
-use super::layers::{LayerNorm, Loader};
-use crate::backend::Backend;
+use super::layers::{LayerNorm, Linear, Loader};
+use crate::backend::{Backend, HostLinear};
 use crate::config::{Gpt2Config, ModelConfig};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::load::Weights;
+use crate::tensor::HostTensor;
 
 /// GPT-2's weights on a backend.
 pub struct Gpt2<B: Backend> {
@@ -26,19 +27,14 @@ impl<B: Backend> Gpt2<B> {
         let mut blocks = Vec::with_capacity(config.layers);
         for i in 0..config.layers {
             let name = |part: &str| format!("h.{i}.{part}");
-            let [query, key, value] = exactly(l.conv1d(&name("attn.c_attn"), 3 * hidden, hidden, 3)?)?;
-            let [out] = exactly(l.conv1d(&name("attn.c_proj"), hidden, hidden, 1)?)?;
-            let [up] = exactly(l.conv1d(&name("mlp.c_fc"), inner, hidden, 1)?)?;
-            let [down] = exactly(l.conv1d(&name("mlp.c_proj"), hidden, inner, 1)?)?;
+            let qkv = l.conv1d(&name("attn.c_attn"), 3 * hidden, hidden)?;
             blocks.push(Block {
                 attention_norm: l.layer_norm(&name("ln_1"), hidden, true, eps)?,
-                query,
-                key,
-                value,
-                out,
+                qkv: backend.qkv_weight(thirds(&qkv))?,
+                out: Linear::new(backend, l.conv1d(&name("attn.c_proj"), hidden, hidden)?)?,
                 ffn_norm: l.layer_norm(&name("ln_2"), hidden, true, eps)?,
-                up,
-                down,
+                up: Linear::new(backend, l.conv1d(&name("mlp.c_fc"), inner, hidden)?)?,
+                down: Linear::new(backend, l.conv1d(&name("mlp.c_proj"), hidden, inner)?)?,
                 activation: gpt2.activation,
                 scale: (config.head_dim as f32).powf(-0.5),
             });
@@ -53,8 +49,11 @@ impl<B: Backend> Gpt2<B> {
     }
 }
 
-fn exactly<T, const N: usize>(parts: Vec<T>) -> Result<[T; N]> {
-    parts.try_into().map_err(|_| Error::Config("a projection has the wrong number of parts".into()))
+/// Query, key and value, which GPT-2 stores as one projection.
+fn thirds(qkv: &HostLinear) -> [HostLinear; 3] {
+    let third = |t: &HostTensor, i: usize| t.rows(i * t.shape()[0] / 3..(i + 1) * t.shape()[0] / 3);
+    let part = |i| HostLinear { weight: third(&qkv.weight, i), bias: qkv.bias.as_ref().map(|bias| third(bias, i)) };
+    [0, 1, 2].map(part)
 }
 
 impl<B: Backend> Model<B> for Gpt2<B> {

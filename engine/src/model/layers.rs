@@ -1,9 +1,8 @@
 //! What the architectures are built from, and how its weights are taken.
 
-use crate::backend::{Activation, Backend};
+use crate::backend::{Activation, Backend, HostLinear};
 use crate::error::Result;
 use crate::load::Weights;
-use crate::tensor::HostTensor;
 
 /// Takes weights by name, checks their shapes and moves them to the backend.
 pub struct Loader<'a, B: Backend> {
@@ -19,23 +18,22 @@ impl<B: Backend> Loader<'_, B> {
 
     /// `name.weight [outputs, inputs]` and, if there is to be one, `name.bias [outputs]`.
     pub fn linear(&mut self, name: &str, outputs: usize, inputs: usize, bias: bool) -> Result<Linear<B>> {
-        let weight = self.weight(&format!("{name}.weight"), &[outputs, inputs])?;
-        let bias = if bias { Some(self.weight(&format!("{name}.bias"), &[outputs])?) } else { None };
-        Ok(Linear { weight, bias })
+        let host = self.host_linear(name, outputs, inputs, bias)?;
+        Linear::new(self.backend, host)
     }
 
-    /// GPT-2 stores its projections transposed (`Conv1D`): `name.weight [inputs, outputs]`, `name.bias [outputs]`. They
-    /// are split into projections of `outputs / parts` each.
-    pub fn conv1d(&mut self, name: &str, outputs: usize, inputs: usize, parts: usize) -> Result<Vec<Linear<B>>> {
+    /// As [`Loader::linear`], still on the host.
+    pub fn host_linear(&mut self, name: &str, outputs: usize, inputs: usize, bias: bool) -> Result<HostLinear> {
+        let weight = self.weights.take(&format!("{name}.weight"), &[outputs, inputs])?;
+        let bias = if bias { Some(self.weights.take(&format!("{name}.bias"), &[outputs])?) } else { None };
+        Ok(HostLinear { weight, bias })
+    }
+
+    /// GPT-2 stores its projections transposed (`Conv1D`): `name.weight [inputs, outputs]`, `name.bias [outputs]`.
+    pub fn conv1d(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<HostLinear> {
         let weight = self.weights.take(&format!("{name}.weight"), &[inputs, outputs])?.transposed();
-        let bias = self.weights.take(&format!("{name}.bias"), &[outputs])?;
-        let part = |t: &HostTensor, i: usize| t.rows(i * outputs / parts..(i + 1) * outputs / parts);
-        let linear = |i| {
-            let weight = self.backend.weight(part(&weight, i))?;
-            let bias = Some(self.backend.weight(part(&bias, i))?);
-            Ok(Linear { weight, bias })
-        };
-        (0..parts).map(linear).collect()
+        let bias = Some(self.weights.take(&format!("{name}.bias"), &[outputs])?);
+        Ok(HostLinear { weight, bias })
     }
 
     /// `name.weight [width]` and `name.bias [width]`, or neither.
@@ -61,6 +59,11 @@ pub struct Linear<B: Backend> {
 }
 
 impl<B: Backend> Linear<B> {
+    pub fn new(backend: &B, host: HostLinear) -> Result<Self> {
+        let bias = host.bias.map(|bias| backend.weight(bias)).transpose()?;
+        Ok(Linear { weight: backend.weight(host.weight)?, bias })
+    }
+
     pub fn apply(&self, b: &B, x: &B::Tensor) -> B::Tensor {
         b.linear(x, &self.weight, self.bias.as_ref(), None)
     }

@@ -3,7 +3,7 @@
 
 use super::Model;
 use super::layers::{Linear, Loader};
-use crate::backend::{Activation, Attention, Backend};
+use crate::backend::{Activation, Attention, Backend, Heads};
 use crate::config::{LlamaConfig, ModelConfig};
 use crate::error::Result;
 use crate::load::Weights;
@@ -19,20 +19,16 @@ pub struct Llama<B: Backend> {
     activation: Activation,
     eps: f32,
     scale: f32,
-    head_dim: usize,
 }
 
 struct Layer<B: Backend> {
     attention_norm: B::Weight,
-    query: Linear<B>,
-    key: Linear<B>,
-    value: Linear<B>,
+    qkv: B::QkvWeight,
     /// Norms of each query head and each key head.
     head_norms: Option<(B::Weight, B::Weight)>,
     out: Linear<B>,
     ffn_norm: B::Weight,
-    gate: Linear<B>,
-    up: Linear<B>,
+    gate_up: B::GatedWeight,
     down: Linear<B>,
     window: Option<usize>,
 }
@@ -60,14 +56,18 @@ impl<B: Backend> Llama<B> {
             };
             layers.push(Layer {
                 attention_norm: l.weight(&name("input_layernorm.weight"), &[hidden])?,
-                query: l.linear(&name("self_attn.q_proj"), q, hidden, llama.qkv_bias)?,
-                key: l.linear(&name("self_attn.k_proj"), kv, hidden, llama.qkv_bias)?,
-                value: l.linear(&name("self_attn.v_proj"), kv, hidden, llama.qkv_bias)?,
+                qkv: backend.qkv_weight([
+                    l.host_linear(&name("self_attn.q_proj"), q, hidden, llama.qkv_bias)?,
+                    l.host_linear(&name("self_attn.k_proj"), kv, hidden, llama.qkv_bias)?,
+                    l.host_linear(&name("self_attn.v_proj"), kv, hidden, llama.qkv_bias)?,
+                ])?,
                 head_norms,
                 out: l.linear(&name("self_attn.o_proj"), hidden, q, llama.o_bias)?,
                 ffn_norm: l.weight(&name("post_attention_layernorm.weight"), &[hidden])?,
-                gate: l.linear(&name("mlp.gate_proj"), inner, hidden, llama.mlp_bias)?,
-                up: l.linear(&name("mlp.up_proj"), inner, hidden, llama.mlp_bias)?,
+                gate_up: backend.gated_weight([
+                    l.host_linear(&name("mlp.gate_proj"), inner, hidden, llama.mlp_bias)?,
+                    l.host_linear(&name("mlp.up_proj"), inner, hidden, llama.mlp_bias)?,
+                ])?,
                 down: l.linear(&name("mlp.down_proj"), hidden, inner, llama.mlp_bias)?,
                 window: llama.window(i),
             });
@@ -81,7 +81,6 @@ impl<B: Backend> Llama<B> {
             activation: llama.activation,
             eps: llama.rms_norm_eps,
             scale: (dim as f32).powf(-0.5),
-            head_dim: dim,
         })
     }
 }
@@ -91,23 +90,16 @@ impl<B: Backend> Model<B> for Llama<B> {
         let mut x = b.embed_tokens(&self.tokens, inputs);
         for (i, layer) in self.layers.iter().enumerate() {
             let h = b.rms_norm(&x, &layer.attention_norm, self.eps);
-            let mut query = layer.query.apply(b, &h);
-            let mut key = layer.key.apply(b, &h);
-            if let Some((query_norm, key_norm)) = &layer.head_norms {
-                b.head_norm(&mut query, query_norm, self.eps);
-                b.head_norm(&mut key, key_norm, self.eps);
-            }
-            b.rope(&mut query, &self.rope, self.head_dim, inputs);
-            b.rope(&mut key, &self.rope, self.head_dim, inputs);
-            b.write_kv(cache, i, &key, &layer.value.apply(b, &h), inputs);
+            let mut qkv = b.qkv(&h, &layer.qkv);
+            let norms = layer.head_norms.as_ref().map(|(query, key)| (query, key, self.eps));
+            b.write_kv(&mut qkv, Heads { norms, rope: Some(&self.rope) }, cache, i, inputs);
             let params = Attention { layer: i, scale: self.scale, window: layer.window };
-            let attended = b.attention(&query, cache, params, inputs);
+            let attended = b.attention(&qkv, cache, params, inputs);
             layer.out.add_to(b, &mut x, &attended);
 
             let h = b.rms_norm(&x, &layer.ffn_norm, self.eps);
-            let mut gate = layer.gate.apply(b, &h);
-            b.gate(&mut gate, &layer.up.apply(b, &h), self.activation);
-            layer.down.add_to(b, &mut x, &gate);
+            let inner = b.gated(&h, &layer.gate_up, self.activation);
+            layer.down.add_to(b, &mut x, &inner);
         }
         x
     }

@@ -33,9 +33,11 @@ impl<B: Backend> Opt<B> {
             let name = |part: &str| format!("layers.{i}.{part}");
             blocks.push(Block {
                 attention_norm: l.layer_norm(&name("self_attn_layer_norm"), hidden, affine, eps)?,
-                query: l.linear(&name("self_attn.q_proj"), hidden, hidden, bias)?,
-                key: l.linear(&name("self_attn.k_proj"), hidden, hidden, bias)?,
-                value: l.linear(&name("self_attn.v_proj"), hidden, hidden, bias)?,
+                qkv: backend.qkv_weight([
+                    l.host_linear(&name("self_attn.q_proj"), hidden, hidden, bias)?,
+                    l.host_linear(&name("self_attn.k_proj"), hidden, hidden, bias)?,
+                    l.host_linear(&name("self_attn.v_proj"), hidden, hidden, bias)?,
+                ])?,
                 out: l.linear(&name("self_attn.out_proj"), hidden, hidden, bias)?,
                 ffn_norm: l.layer_norm(&name("final_layer_norm"), hidden, affine, eps)?,
                 up: l.linear(&name("fc1"), opt.ffn_dim, hidden, bias)?,

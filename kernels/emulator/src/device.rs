@@ -131,6 +131,42 @@ impl Device {
         Ok(buffer.data[offset..offset + bytes].to_vec())
     }
 
+    /// Copies bytes whether or not something wrote them.
+    pub(crate) fn read_any(&self, at: DevicePtr, bytes: usize) -> Result<Vec<u8>, MemoryError> {
+        let (index, offset) = self.locate(at, bytes)?;
+        Ok(self.memory.buffers[index].data[offset..offset + bytes].to_vec())
+    }
+
+    /// Checks that bytes are within one buffer.
+    pub(crate) fn check(&self, at: DevicePtr, bytes: usize) -> Result<(), MemoryError> {
+        self.locate(at, bytes).map(|_| ())
+    }
+
+    /// Copies bytes within the device. Bytes that nothing wrote are copied as such.
+    pub(crate) fn copy(&mut self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<(), MemoryError> {
+        let data = self.read_any(from, bytes)?;
+        let (source, start) = self.locate(from, bytes)?;
+        let (target, offset) = self.locate(to, bytes)?;
+        let known = &self.memory.buffers[source].written;
+        let unknown: Vec<usize> = if known.contains_range(start, bytes) {
+            Vec::new()
+        } else {
+            (0..bytes).filter(|at| !known.contains_range(start + at, 1)).collect()
+        };
+        let target = &mut self.memory.buffers[target];
+        target.data[offset..offset + bytes].copy_from_slice(&data);
+        target.written.insert_range(offset, bytes);
+        unknown.into_iter().for_each(|at| target.written.remove(offset + at));
+        Ok(())
+    }
+
+    /// Gives the buffer that starts at an address another name.
+    pub(crate) fn rename(&mut self, at: DevicePtr, name: &str) {
+        if let Ok((index, 0)) = self.locate(at, 0) {
+            self.memory.buffers[index].name = name.to_string();
+        }
+    }
+
     /// The address of a module's variable.
     pub fn variable(&mut self, module: &Module, name: &str) -> Option<DevicePtr> {
         let index = module.variables.iter().position(|variable| variable.name == name)?;
@@ -192,20 +228,7 @@ impl Device {
         dynamic_shared: usize,
         args: &[Arg],
     ) -> Result<Report, Box<Fault>> {
-        let wrong = |message: String| {
-            Box::new(Fault {
-                kind: FaultKind::Launch,
-                message,
-                kernel: entry.to_string(),
-                source: None,
-                ptx_line: 0,
-                opcode: String::new(),
-                block: [0; 3],
-                thread: None,
-                address: None,
-                buffer: None,
-            })
-        };
+        let wrong = |message: String| Fault::of_call(FaultKind::Launch, entry, message);
         let Some(kernel) = module.entry(entry) else {
             return Err(wrong("there is no such kernel in the module".into()));
         };

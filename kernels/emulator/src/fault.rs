@@ -56,6 +56,24 @@ pub struct Fault {
     pub buffer: Option<String>,
 }
 
+impl Fault {
+    /// What is wrong with a call of the host.
+    pub(crate) fn of_call(kind: FaultKind, call: &str, message: String) -> Box<Self> {
+        Box::new(Self {
+            kind,
+            message,
+            kernel: call.to_string(),
+            source: None,
+            ptx_line: 0,
+            opcode: String::new(),
+            block: [0; 3],
+            thread: None,
+            address: None,
+            buffer: None,
+        })
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} in kernel `{}`: {}", self.kind, self.kernel, self.message)?;

@@ -34,6 +34,10 @@ impl Bits {
         self.0[at / 64] |= 1 << (at % 64);
     }
 
+    pub fn remove(&mut self, at: usize) {
+        self.0[at / 64] &= !(1 << (at % 64));
+    }
+
     /// Parts of a range: word and mask.
     #[inline(always)]
     fn parts(at: usize, len: usize) -> impl Iterator<Item = (usize, u64)> {

@@ -49,3 +49,9 @@ impl Module {
         &self.target
     }
 }
+
+impl std::fmt::Debug for Module {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Module").field("id", &self.id).field("target", &self.target).finish_non_exhaustive()
+    }
+}

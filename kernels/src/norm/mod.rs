@@ -4,13 +4,14 @@
 //! | --- | --- |
 //! | [`layer_norm()`] | `x += y`; `out = (x - mean) / sqrt(variance + eps) * weight + bias` |
 //! | [`rms_norm()`] | `x += y`; `out = x / sqrt(mean(x^2) + eps) * weight` |
-//! | [`head_norm()`] | [`rms_norm()`] of each head of a row by itself, in place |
 //!
 //! `x`, `y` and `out` are `[rows][width]` of 16-bit elements, `weight` and `bias` `[width]`. `y`, and in a layer norm weight
 //! and bias, may be null: then they are left out. The sum `x + y` is rounded to 16 bits, stored, and normalised as it was
 //! stored, so that the fused and the separate way give the same numbers. Statistics are in `f32`, of deviations from the
 //! mean (two passes over registers), summed in an order that depends on the width alone: a row's result is the same
 //! whatever batch it is in.
+//!
+//! Norms of single heads (Qwen3's queries and keys) are part of [`rope`](crate::rope).
 //!
 //! A block takes a row ([`Shape`] has its threads): each thread holds up to [`HELD`] vectors, so that the row is read
 //! once. Rows that are longer, or no whole number of vectors, are refused by [`Shape::of`].
@@ -26,7 +27,6 @@
 //! 3. (here) Held in registers, packed as loaded (four registers a vector, not eight); weights are loaded before the
 //!    barriers, so that their way from memory is hidden behind the reduction.
 
-mod head;
 mod layer;
 mod rms;
 
@@ -39,7 +39,6 @@ use crate::layout::{VECTOR, Vector};
 use crate::unroll::times;
 use crate::vector::{WidthError, row_vectors, sum_of_eight, widen};
 
-pub use head::{HEAD_THREADS, head_grid, head_norm, head_shape};
 pub use layer::layer_norm;
 pub use rms::rms_norm;
 

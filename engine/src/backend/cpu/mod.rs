@@ -28,7 +28,7 @@ pub use tensor::Tensor;
 use self::element::{Floats, widen_range, with_elements};
 use self::tensor::Pool;
 use self::threads::Threads;
-use super::{Activation, Attention, Backend, Batch, BlockCopy, KvLayout};
+use super::{Activation, Attention, Backend, Batch, BlockCopy, Heads, HostLinear, KvLayout};
 use crate::error::{Error, Result};
 use crate::sampling::{SampleRow, Sampled, sample_row};
 use crate::tensor::HostTensor;
@@ -52,6 +52,19 @@ impl Weight {
             _ => (1, self.0.shape().iter().product()),
         }
     }
+}
+
+/// A projection: its weight and, if it has one, its bias.
+pub struct Projection {
+    weight: Weight,
+    bias: Option<Weight>,
+}
+
+/// Queries, keys and values.
+pub struct Qkv {
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
 }
 
 impl CpuBackend {
@@ -104,11 +117,38 @@ impl CpuBackend {
             linear.run(self.arch, &self.threads, out.as_mut_slice(), cols);
         });
     }
+
+    fn projection(&self, host: HostLinear) -> Result<Projection> {
+        Ok(Projection { weight: self.weight(host.weight)?, bias: host.bias.map(|b| self.weight(b)).transpose()? })
+    }
+
+    fn apply(&self, projection: &Projection, x: &Tensor) -> Tensor {
+        self.linear(x, &projection.weight, projection.bias.as_ref(), None)
+    }
+
+    /// Root-mean-square normalisation, in place, of each group of `D` elements (`weight [D]`): a row holds whole heads.
+    fn head_norm(&self, x: &mut Tensor, weight: &Weight, eps: f32) {
+        let weight = Floats::new(&weight.0, &self.pool);
+        let (cols, weight) = (x.cols(), weight.as_slice());
+        self.each_row(x.as_mut_slice(), cols, |_, row| rows::head_norm(row, weight, eps));
+    }
+
+    /// Rotates each head of `x` in place by its position's angles, see [`Heads::rope`].
+    fn rope(&self, x: &mut Tensor, table: &Weight, inputs: &Batch) {
+        let (cols, head_dim) = (x.cols(), table.extents().1);
+        let table = table.0.elements();
+        self.each_row(x.as_mut_slice(), cols, |t, row| {
+            rows::with_widened(table, inputs.positions[t] as usize * head_dim, head_dim, |a| rows::rope(row, a));
+        });
+    }
 }
 
 impl Backend for CpuBackend {
     type Tensor = Tensor;
     type Weight = Weight;
+    type QkvWeight = [Projection; 3];
+    type GatedWeight = [Projection; 2];
+    type Qkv = Qkv;
     type KvCache = KvCache;
     type Inputs = Batch;
 
@@ -117,6 +157,14 @@ impl Backend for CpuBackend {
             1 | 2 => Ok(Weight(Arc::new(tensor))),
             n => Err(Error::Unsupported(format!("a weight of {n} dimensions"))),
         }
+    }
+
+    fn qkv_weight(&self, [query, key, value]: [HostLinear; 3]) -> Result<[Projection; 3]> {
+        Ok([self.projection(query)?, self.projection(key)?, self.projection(value)?])
+    }
+
+    fn gated_weight(&self, [gate, up]: [HostLinear; 2]) -> Result<[Projection; 2]> {
+        Ok([self.projection(gate)?, self.projection(up)?])
     }
 
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize) -> Result<KvCache> {
@@ -159,12 +207,18 @@ impl Backend for CpuBackend {
         self.project(residual, x, weight, bias, (None, true));
     }
 
-    fn gate(&self, gate: &mut Tensor, up: &Tensor, act: Activation) {
+    fn gated(&self, x: &Tensor, [gate, up]: &[Projection; 2], act: Activation) -> Tensor {
+        let (mut gate, up) = (self.apply(gate, x), self.apply(up, x));
         let (cols, up) = (gate.cols(), up.as_slice());
         self.each_row(gate.as_mut_slice(), cols, |t, row| {
             math::activate(row, act);
             row.iter_mut().zip(&up[t * cols..]).for_each(|(g, u)| *g *= u);
         });
+        gate
+    }
+
+    fn qkv(&self, x: &Tensor, [query, key, value]: &[Projection; 3]) -> Qkv {
+        Qkv { query: self.apply(query, x), key: self.apply(key, x), value: self.apply(value, x) }
     }
 
     fn layer_norm(&self, x: &Tensor, weight: Option<&Weight>, bias: Option<&Weight>, eps: f32) -> Tensor {
@@ -186,25 +240,19 @@ impl Backend for CpuBackend {
         out
     }
 
-    fn head_norm(&self, x: &mut Tensor, weight: &Weight, eps: f32) {
-        let weight = Floats::new(&weight.0, &self.pool);
-        let (cols, weight) = (x.cols(), weight.as_slice());
-        self.each_row(x.as_mut_slice(), cols, |_, row| rows::head_norm(row, weight, eps));
+    fn write_kv(&self, qkv: &mut Qkv, heads: Heads<'_, Weight>, cache: &mut KvCache, layer: usize, inputs: &Batch) {
+        if let Some((query, key, eps)) = heads.norms {
+            self.head_norm(&mut qkv.query, query, eps);
+            self.head_norm(&mut qkv.key, key, eps);
+        }
+        if let Some(table) = heads.rope {
+            self.rope(&mut qkv.query, table, inputs);
+            self.rope(&mut qkv.key, table, inputs);
+        }
+        cache.write(layer, qkv.key.as_slice(), qkv.value.as_slice(), &inputs.slots);
     }
 
-    fn rope(&self, x: &mut Tensor, table: &Weight, head_dim: usize, inputs: &Batch) {
-        let cols = x.cols();
-        let table = table.0.elements();
-        self.each_row(x.as_mut_slice(), cols, |t, row| {
-            rows::with_widened(table, inputs.positions[t] as usize * head_dim, head_dim, |a| rows::rope(row, a));
-        });
-    }
-
-    fn write_kv(&self, cache: &mut KvCache, layer: usize, key: &Tensor, value: &Tensor, inputs: &Batch) {
-        cache.write(layer, key.as_slice(), value.as_slice(), &inputs.slots);
-    }
-
-    fn attention(&self, query: &Tensor, cache: &KvCache, params: Attention, inputs: &Batch) -> Tensor {
+    fn attention(&self, Qkv { query, .. }: &Qkv, cache: &KvCache, params: Attention, inputs: &Batch) -> Tensor {
         let mut out = self.pool.tensor(query.rows(), query.cols());
         let layout = &cache.layout;
         let group = query.cols() / (layout.heads * layout.head_dim);

@@ -80,7 +80,9 @@ impl Decoder<'_> {
 
     pub(super) fn load_matrix(&mut self, statement: &Statement, parts: &[&str]) -> Decoded<Op> {
         let (count, transposed) = match parts[1..] {
+            ["sync", "aligned", "m8n8", count, "b16"] => (count, false),
             ["sync", "aligned", "m8n8", count, "shared" | "shared::cta", "b16"] => (count, false),
+            ["sync", "aligned", "m8n8", count, "trans", "b16"] => (count, true),
             ["sync", "aligned", "m8n8", count, "trans", "shared" | "shared::cta", "b16"] => (count, true),
             _ => return Err("not supported".into()),
         };

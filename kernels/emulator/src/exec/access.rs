@@ -6,7 +6,7 @@ use super::traffic;
 use super::warp::Warp;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::memory::DevicePtr;
-use crate::number::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+use crate::number::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, flush};
 use crate::program::{self, Address, Atomic, AtomicOp, Register};
 use crate::ptx::ast::Space;
 use crate::{LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BITS};
@@ -415,13 +415,21 @@ impl Machine<'_> {
             &mut self.memory.buffers[index].data[offset..offset + bytes]
         };
         let old = bits(data);
-        let new = apply(atomic.op, atomic.size, old, value, second);
+        let new = match atomic.op {
+            AtomicOp::AddF32 if space != Space::Shared => add_flushing(old as u32, value as u32).into(),
+            op => apply(op, atomic.size, old, value, second),
+        };
         data.copy_from_slice(&new.to_le_bytes()[..bytes]);
         if let Some(result) = atomic.result {
             set_register(warp, register(result), lane, old);
         }
         Ok(())
     }
+}
+
+/// An addition in global memory, where subnormals count as zero; in shared memory they do not.
+fn add_flushing(a: u32, b: u32) -> u32 {
+    flush(flush(f32::from_bits(a)) + flush(f32::from_bits(b))).to_bits()
 }
 
 /// What an atomic leaves in memory.

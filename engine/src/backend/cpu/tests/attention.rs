@@ -1,6 +1,9 @@
 use half::{bf16, f16};
 
 use super::*;
+
+/// Heads that go into attention as they are.
+const PLAIN: Heads<'_, Weight> = Heads { norms: None, rope: None };
 use crate::backend::Span;
 
 /// A model's attention, its sequences with all their keys, values and queries, and a scattered cache.
@@ -71,8 +74,9 @@ impl Case {
     fn step(&self, backend: &CpuBackend, cache: &mut KvCache, parts: &[(usize, usize, usize)]) -> Tensor {
         let batch = self.batch(parts);
         let [query, key, value] = [0, 1, 2].map(|kind| self.rows(backend, kind, parts));
-        backend.write_kv(cache, LAYER, &key, &value, &batch);
-        backend.attention(&query, cache, self.params(), &batch)
+        let mut qkv = Qkv { query, key, value };
+        backend.write_kv(&mut qkv, PLAIN, cache, LAYER, &batch);
+        backend.attention(&qkv, cache, self.params(), &batch)
     }
 
     fn params(&self) -> Attention {
@@ -179,8 +183,8 @@ fn copied_blocks_serve_in_place_of_the_originals() {
         }
         case.tables[0].splice(..copies.len(), unused.iter().copied());
         let batch = case.batch(&case.whole());
-        let query = case.rows(&backend, 0, &case.whole());
-        assert_eq!(bits(&backend.attention(&query, &cache, case.params(), &batch)), want);
+        let [query, key, value] = [0, 1, 2].map(|kind| case.rows(&backend, kind, &case.whole()));
+        assert_eq!(bits(&backend.attention(&Qkv { query, key, value }, &cache, case.params(), &batch)), want);
     }
 }
 
@@ -189,9 +193,10 @@ fn copies_reach_every_layer_and_no_other_block() {
     let mut cache = KvCache::new(layout(1, 2, 2, DType::F16), 4).unwrap();
     let batch = Batch { slots: (0..8).collect(), ..Batch::default() };
     let backend = backend(1);
-    let (key, value) = (tensor(&backend, 8, &noise(1, 16)), tensor(&backend, 8, &noise(2, 16)));
+    let [query, key, value] = [0, 1, 2].map(|seed| tensor(&backend, 8, &noise(seed, 16)));
+    let mut qkv = Qkv { query, key, value };
     for layer in 0..3 {
-        backend.write_kv(&mut cache, layer, &key, &value, &batch);
+        backend.write_kv(&mut qkv, PLAIN, &mut cache, layer, &batch);
     }
     let before: Vec<Vec<f32>> = (0..3).map(|l| cache.layer(l).to_f32()).collect();
     backend.copy_blocks(&mut cache, &[BlockCopy { src: 0, dst: 3 }, BlockCopy { src: 0, dst: 1 }]);

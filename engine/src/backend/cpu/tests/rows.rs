@@ -51,7 +51,7 @@ fn heads_turn_by_their_position() {
         let inputs = Batch { positions: vec![8, 0, 3], ..Batch::default() };
         let x = noise(1, 3 * heads * dim);
         let mut got = tensor(&backend, 3, &x);
-        backend.rope(&mut got, &table, dim, &inputs);
+        backend.rope(&mut got, &table, &inputs);
         let mut want = f64s(&x);
         for (head, part) in want.chunks_mut(dim).enumerate() {
             for i in 0..3 {
@@ -91,11 +91,16 @@ fn tables_are_looked_up() {
 #[test]
 fn gates_multiply() {
     let backend = backend(2);
-    let (gate, up) = (noise(1, 200 * 33), noise(2, 200 * 33));
-    let mut got = tensor(&backend, 200, &gate);
-    backend.gate(&mut got, &tensor(&backend, 200, &up), Activation::Silu);
-    let want: Vec<f64> =
-        gate.iter().zip(&up).map(|(&g, &u)| f64::from(g) / (1.0 + f64::from(-g).exp()) * f64::from(u)).collect();
+    // One input, so that each output of a projection is its weight times that.
+    let (gate, up, x) = (noise(1, 33), noise(2, 33), noise(3, 200));
+    let linear = |w: &[f32]| HostLinear { weight: HostTensor::from_f32(vec![33, 1], w.to_vec()), bias: None };
+    let weight = backend.gated_weight([linear(&gate), linear(&up)]).unwrap();
+    let got = backend.gated(&tensor(&backend, 200, &x), &weight, Activation::Silu);
+    let unit = |x: f32, g: f32, u: f32| {
+        let (g, u) = (f64::from(x * g), f64::from(x * u));
+        g / (1.0 + (-g).exp()) * u
+    };
+    let want: Vec<f64> = x.iter().flat_map(|&x| gate.iter().zip(&up).map(move |(&g, &u)| unit(x, g, u))).collect();
     assert_close(got.as_slice(), &want, 1e-6, "gate");
 }
 

@@ -1,0 +1,117 @@
+//! The driver itself, devices and contexts.
+
+use super::{Out, functions, write_text};
+use crate::driver::code::Code;
+use crate::driver::process::{self, Handle, handle, parts};
+use std::ffi::c_char;
+
+/// The version of the driver API that the emulator follows: CUDA 11.4.
+const VERSION: i32 = 11_040;
+/// Greatest and least priority of a stream.
+pub(super) const PRIORITIES: [i32; 2] = [-5, 0];
+
+functions! {
+    fn cuInit(flags: u32) {
+        if flags != 0 {
+            return Err(Code::InvalidValue);
+        }
+        process::initialise();
+        Ok(())
+    }
+
+    fn cuDriverGetVersion(version: Out<i32>) {
+        version.put(VERSION)
+    }
+
+    fn cuGetErrorName(code: u32, name: Out<*const c_char>) {
+        name.put(Code::describe(code).ok_or(Code::InvalidValue)?.0.as_ptr())
+    }
+
+    fn cuGetErrorString(code: u32, text: Out<*const c_char>) {
+        text.put(Code::describe(code).ok_or(Code::InvalidValue)?.1.as_ptr())
+    }
+
+    fn cuDeviceGetCount(count: Out<i32>) {
+        process::device(0)?;
+        count.put(1)
+    }
+
+    fn cuDeviceGet(device: Out<i32>, ordinal: i32) {
+        process::device(ordinal)?;
+        device.put(ordinal)
+    }
+
+    fn cuDeviceGetName(name: *mut c_char, room: i32, device: i32) {
+        process::device(device)?;
+        write_text(name, room.max(0) as usize, "Quire emulator")
+    }
+
+    fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) {
+        bytes.put(process::device(device)?.memory)
+    }
+
+    fn cuDeviceGetAttribute(value: Out<i32>, attribute: u32, device: i32) {
+        value.put(process::device(device)?.attribute(attribute).ok_or(Code::InvalidValue)?)
+    }
+
+    fn cuDevicePrimaryCtxRetain(context: Out<Handle>, device: i32) {
+        context.put(handle(process::retain_primary(device)?, 0))
+    }
+
+    fn cuDevicePrimaryCtxRelease_v2(device: i32) {
+        process::release_primary(device, false)
+    }
+
+    fn cuDevicePrimaryCtxReset_v2(device: i32) {
+        process::release_primary(device, true)
+    }
+
+    fn cuDevicePrimaryCtxSetFlags_v2(device: i32, _flags: u32) {
+        process::device(device).map(|_| ())
+    }
+
+    fn cuCtxCreate_v2(context: Out<Handle>, _flags: u32, device: i32) {
+        let id = process::create(device)?;
+        process::push(id)?;
+        context.put(handle(id, 0))
+    }
+
+    fn cuCtxDestroy_v2(context: Handle) {
+        process::destroy(parts(context).0)
+    }
+
+    fn cuCtxPushCurrent_v2(context: Handle) {
+        process::push(parts(context).0)
+    }
+
+    fn cuCtxPopCurrent_v2(context: Out<Handle>) {
+        let id = process::pop()?;
+        if context.is_null() { Ok(()) } else { context.put(handle(id, 0)) }
+    }
+
+    fn cuCtxSetCurrent(context: Handle) {
+        process::set_current((!context.is_null()).then_some(parts(context).0))
+    }
+
+    fn cuCtxGetCurrent(context: Out<Handle>) {
+        context.put(process::current().map_or(std::ptr::null_mut(), |id| handle(id, 0)))
+    }
+
+    fn cuCtxGetDevice(device: Out<i32>) {
+        process::with_current(|context| context.healthy())?;
+        device.put(0)
+    }
+
+    fn cuCtxGetApiVersion(_context: Handle, version: Out<u32>) {
+        version.put(VERSION as u32)
+    }
+
+    fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) {
+        greatest.put(PRIORITIES[0])?;
+        least.put(PRIORITIES[1])
+    }
+
+    fn cuCtxSynchronize() {
+        process::with_current(|context| context.synchronize())
+    }
+}

@@ -1,0 +1,89 @@
+//! Captures and graphs.
+
+use super::{Out, functions};
+use crate::driver::capture::CaptureMode;
+use crate::driver::code::{Code, Result};
+use crate::driver::process::{Handle, beside, handle, parts, with, with_current_stream, with_stream};
+use std::ffi::c_char;
+
+/// What a stream says of its capture: none, one, or one that can no longer succeed.
+const STATUS: [i32; 3] = [0, 1, 2];
+/// What an update that is impossible says, and one that was made.
+const UPDATE: [u32; 2] = [1, 0];
+
+/// Makes a graph ready to run.
+fn instantiate(ready: Out<Handle>, graph: Handle) -> Result<()> {
+    let id = with(graph, |context, graph| {
+        context.healthy()?;
+        let nodes = context.graph(graph)?;
+        Ok(context.add_graph(nodes))
+    })?;
+    ready.put(handle(parts(graph).0, id))
+}
+
+functions! {
+    fn cuStreamBeginCapture_v2(stream: Handle, mode: u32) {
+        let mode = match mode {
+            0 => CaptureMode::Global,
+            1 => CaptureMode::ThreadLocal,
+            2 => CaptureMode::Relaxed,
+            _ => return Err(Code::InvalidValue),
+        };
+        with_stream(stream, |context, stream| context.begin_capture(stream, mode))
+    }
+
+    fn cuStreamEndCapture(stream: Handle, graph: Out<Handle>) {
+        graph.put(std::ptr::null_mut())?;
+        let id = with_stream(stream, |context, stream| context.end_capture(stream))?;
+        graph.put(handle(parts(stream).0, id))
+    }
+
+    fn cuStreamIsCapturing(stream: Handle, status: Out<i32>) {
+        let capturing = with_stream(stream, |context, stream| Ok(context.capturing(stream)))?;
+        status.put(match capturing {
+            None => STATUS[0],
+            Some(true) => STATUS[1],
+            Some(false) => STATUS[2],
+        })
+    }
+
+    fn cuGraphGetNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>) {
+        if !nodes.is_null() {
+            return Err(Code::NotSupported); // nodes have no handles of their own here
+        }
+        count.put(with(graph, |context, graph| Ok(context.graph(graph)?.len()))?)
+    }
+
+    fn cuGraphInstantiate_v2(ready: Out<Handle>, graph: Handle, _node: Out<Handle>, _log: *mut c_char, _room: usize) {
+        instantiate(ready, graph)
+    }
+
+    fn cuGraphInstantiateWithFlags(ready: Out<Handle>, graph: Handle, _flags: u64) {
+        instantiate(ready, graph)
+    }
+
+    fn cuGraphExecUpdate(ready: Handle, graph: Handle, _node: Out<Handle>, result: Out<u32>) {
+        let nodes = with(graph, |context, graph| context.graph(graph))?;
+        let updated = with(ready, |context, ready| context.update_graph(ready, nodes));
+        if !result.is_null() {
+            result.put(UPDATE[usize::from(updated.is_ok())])?;
+        }
+        updated
+    }
+
+    fn cuGraphLaunch(ready: Handle, stream: Handle) {
+        let ready = beside(stream, ready)?;
+        with_current_stream(stream, |context, stream| {
+            let nodes = context.graph(ready)?;
+            nodes.iter().try_for_each(|work| context.submit(stream, work.clone()))
+        })
+    }
+
+    fn cuGraphExecDestroy(ready: Handle) {
+        with(ready, |context, ready| context.destroy_graph(ready))
+    }
+
+    fn cuGraphDestroy(graph: Handle) {
+        with(graph, |context, graph| context.destroy_graph(graph))
+    }
+}

@@ -1,0 +1,135 @@
+//! Device memory, page-locked memory, and copies.
+
+use super::{Out, functions};
+use crate::driver::code::Result;
+use crate::driver::context::{Context, DEFAULT_STREAM};
+use crate::driver::host::HostBytes;
+use crate::driver::process::{Handle, with_current, with_current_stream};
+use crate::driver::queue::Until;
+use std::ffi::c_void;
+
+/// Memory of the host that a copy was given.
+fn host(address: *const c_void, bytes: usize) -> Result<HostBytes> {
+    // SAFETY: callers of the driver's copies vouch for the memory that they name.
+    unsafe { HostBytes::new(address.expose_provenance(), bytes) }
+}
+
+/// A copy or fill that the host waits for.
+fn now(action: impl FnOnce(&mut Context) -> Result<()>) -> Result<()> {
+    with_current(|context| {
+        context.check_waiting()?;
+        action(context)?;
+        context.run(Until::Stream(DEFAULT_STREAM))
+    })
+}
+
+fn allocate_host(pointer: Out<*mut c_void>, bytes: usize) -> Result<()> {
+    let address = with_current(|context| {
+        context.check_waiting()?;
+        context.pinned.allocate(bytes)
+    })?;
+    pointer.put(std::ptr::with_exposed_provenance_mut(address))
+}
+
+functions! {
+    fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
+        let (used, all) = with_current(|context| {
+            context.healthy()?;
+            Ok((context.allocated(), context.device_options.memory))
+        })?;
+        free.put(all - used)?;
+        total.put(all)
+    }
+
+    fn cuMemAlloc_v2(pointer: Out<u64>, bytes: usize) {
+        pointer.put(with_current(|context| context.allocate(bytes))?)
+    }
+
+    fn cuMemFree_v2(pointer: u64) {
+        if pointer == 0 {
+            return Ok(());
+        }
+        with_current(|context| context.free(pointer))
+    }
+
+    fn cuMemAllocHost_v2(pointer: Out<*mut c_void>, bytes: usize) {
+        allocate_host(pointer, bytes)
+    }
+
+    fn cuMemHostAlloc(pointer: Out<*mut c_void>, bytes: usize, _flags: u32) {
+        allocate_host(pointer, bytes)
+    }
+
+    fn cuMemFreeHost(pointer: *mut c_void) {
+        with_current(|context| {
+            context.finish()?;
+            context.pinned.free(pointer.addr())?;
+            context.healthy()
+        })
+    }
+
+    fn cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, _flags: u32) {
+        let memory = host(pointer, bytes)?;
+        with_current(|context| context.pinned.register(memory))
+    }
+
+    fn cuMemHostUnregister(pointer: *mut c_void) {
+        with_current(|context| {
+            context.finish()?;
+            context.pinned.unregister(pointer.addr())?;
+            context.healthy()
+        })
+    }
+
+    fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) {
+        let from = host(from, bytes)?;
+        now(|context| context.upload(DEFAULT_STREAM, to, from))
+    }
+
+    fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) {
+        let to = host(to, bytes)?;
+        now(|context| context.download_to(DEFAULT_STREAM, to, from))
+    }
+
+    fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) {
+        with_current(|context| context.copy(DEFAULT_STREAM, to, from, bytes))
+    }
+
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: Handle) {
+        let from = host(from, bytes)?;
+        with_current_stream(stream, |context, stream| context.upload(stream, to, from))
+    }
+
+    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: Handle) {
+        let to = host(to, bytes)?;
+        with_current_stream(stream, |context, stream| context.download_to(stream, to, from))
+    }
+
+    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle) {
+        with_current_stream(stream, |context, stream| context.copy(stream, to, from, bytes))
+    }
+
+    fn cuMemsetD8_v2(at: u64, value: u8, count: usize) {
+        with_current(|context| context.fill(DEFAULT_STREAM, at, &[value], count))
+    }
+
+    fn cuMemsetD16_v2(at: u64, value: u16, count: usize) {
+        with_current(|context| context.fill(DEFAULT_STREAM, at, &value.to_le_bytes(), count))
+    }
+
+    fn cuMemsetD32_v2(at: u64, value: u32, count: usize) {
+        with_current(|context| context.fill(DEFAULT_STREAM, at, &value.to_le_bytes(), count))
+    }
+
+    fn cuMemsetD8Async(at: u64, value: u8, count: usize, stream: Handle) {
+        with_current_stream(stream, |context, stream| context.fill(stream, at, &[value], count))
+    }
+
+    fn cuMemsetD16Async(at: u64, value: u16, count: usize, stream: Handle) {
+        with_current_stream(stream, |context, stream| context.fill(stream, at, &value.to_le_bytes(), count))
+    }
+
+    fn cuMemsetD32Async(at: u64, value: u32, count: usize, stream: Handle) {
+        with_current_stream(stream, |context, stream| context.fill(stream, at, &value.to_le_bytes(), count))
+    }
+}

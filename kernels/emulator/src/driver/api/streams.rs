@@ -1,0 +1,91 @@
+//! Streams and events.
+
+use super::contexts::PRIORITIES;
+use super::{Out, functions};
+use crate::driver::code::Code;
+use crate::driver::process::{Handle, beside, create_in_current, with, with_current_stream, with_stream};
+use crate::driver::queue::Order;
+use crate::driver::work::{HostFunction, Work};
+use std::ffi::c_void;
+
+/// The flag of a stream that is not ordered with the default one.
+const NON_BLOCKING: u32 = 1;
+/// The flag of an event that takes no time.
+const DISABLE_TIMING: u32 = 2;
+
+fn order(flags: u32) -> Order {
+    if flags & NON_BLOCKING == 0 { Order::Blocking } else { Order::NonBlocking }
+}
+
+functions! {
+    fn cuStreamCreate(stream: Out<Handle>, flags: u32) {
+        stream.put(create_in_current(|context| context.create_stream(order(flags), 0))?)
+    }
+
+    fn cuStreamCreateWithPriority(stream: Out<Handle>, flags: u32, priority: i32) {
+        let priority = priority.clamp(PRIORITIES[0], PRIORITIES[1]);
+        stream.put(create_in_current(|context| context.create_stream(order(flags), priority))?)
+    }
+
+    fn cuStreamDestroy_v2(stream: Handle) {
+        with(stream, |context, stream| context.destroy_stream(stream))
+    }
+
+    fn cuStreamGetPriority(stream: Handle, priority: Out<i32>) {
+        priority.put(with_stream(stream, |context, stream| {
+            Ok(context.streams.get(&stream).map_or(0, |stream| stream.priority))
+        })?)
+    }
+
+    fn cuStreamGetFlags(stream: Handle, flags: Out<u32>) {
+        flags.put(with_stream(stream, |context, stream| {
+            let order = context.streams.get(&stream).map(|stream| stream.order);
+            Ok(if order == Some(Order::NonBlocking) { NON_BLOCKING } else { 0 })
+        })?)
+    }
+
+    fn cuStreamSynchronize(stream: Handle) {
+        with_stream(stream, |context, stream| context.synchronize_stream(stream))
+    }
+
+    fn cuStreamQuery(stream: Handle) {
+        with_stream(stream, |context, stream| context.query_stream(stream))
+    }
+
+    fn cuStreamWaitEvent(stream: Handle, event: Handle, _flags: u32) {
+        let event = beside(stream, event)?;
+        with_stream(stream, |context, stream| context.wait_event(stream, event))
+    }
+
+    fn cuLaunchHostFunc(stream: Handle, function: Option<HostFunction>, data: *mut c_void) {
+        let function = function.ok_or(Code::InvalidValue)?;
+        let work = Work::Call { function, data: data.expose_provenance() };
+        with_current_stream(stream, |context, stream| context.submit(stream, work))
+    }
+
+    fn cuEventCreate(event: Out<Handle>, flags: u32) {
+        event.put(create_in_current(|context| context.create_event(flags & DISABLE_TIMING == 0))?)
+    }
+
+    fn cuEventDestroy_v2(event: Handle) {
+        with(event, |context, event| context.destroy_event(event))
+    }
+
+    fn cuEventRecord(event: Handle, stream: Handle) {
+        let event = beside(stream, event)?;
+        with_stream(stream, |context, stream| context.record_event(event, stream))
+    }
+
+    fn cuEventSynchronize(event: Handle) {
+        with(event, |context, event| context.synchronize_event(event))
+    }
+
+    fn cuEventQuery(event: Handle) {
+        with(event, |context, event| context.query_event(event))
+    }
+
+    fn cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end: Handle) {
+        let start = beside(end, start)?;
+        milliseconds.put(with(end, |context, end| context.elapsed(start, end))?)
+    }
+}

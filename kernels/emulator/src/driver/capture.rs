@@ -1,0 +1,137 @@
+//! Streams whose work is recorded instead of done.
+
+use super::code::{Code, Result};
+use super::queue::StreamId;
+use super::work::Work;
+use std::collections::HashMap;
+use std::thread::ThreadId;
+
+/// How much of each stream's work something comes after.
+pub(super) type Clock = HashMap<StreamId, usize>;
+
+/// What else is forbidden while a capture goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CaptureMode {
+    /// No thread may do what could wait for the capture.
+    Global,
+    /// This thread may not.
+    ThreadLocal,
+    /// Nothing is.
+    Relaxed,
+}
+
+/// A capture that goes on.
+#[derive(Debug)]
+pub(super) struct Capture {
+    pub id: u32,
+    pub origin: StreamId,
+    mode: CaptureMode,
+    thread: ThreadId,
+    /// For each stream that takes part, what its next work comes after.
+    clocks: HashMap<StreamId, Clock>,
+    nodes: Vec<Work>,
+    /// Whether something forbidden has spoilt it.
+    pub invalid: bool,
+}
+
+impl Capture {
+    pub fn begin(id: u32, origin: StreamId, mode: CaptureMode) -> Self {
+        let thread = std::thread::current().id();
+        let clocks = HashMap::from([(origin, Clock::new())]);
+        Self { id, origin, mode, thread, clocks, nodes: Vec::new(), invalid: false }
+    }
+
+    /// Whether a stream takes part.
+    pub fn has(&self, stream: StreamId) -> bool {
+        self.clocks.contains_key(&stream)
+    }
+
+    /// Whether what could wait for the capture is forbidden to the calling thread.
+    pub fn forbids_waiting(&self) -> bool {
+        match self.mode {
+            CaptureMode::Global => true,
+            CaptureMode::ThreadLocal => self.thread == std::thread::current().id(),
+            CaptureMode::Relaxed => false,
+        }
+    }
+
+    /// Records work of a stream that takes part.
+    pub fn add(&mut self, stream: StreamId, work: Work) -> Result<()> {
+        if self.invalid {
+            return Err(Code::CaptureInvalidated);
+        }
+        *self.clocks.entry(stream).or_default().entry(stream).or_default() += 1;
+        self.nodes.push(work);
+        Ok(())
+    }
+
+    /// What an event that is recorded in a stream now comes after.
+    pub fn clock(&self, stream: StreamId) -> Clock {
+        self.clocks.get(&stream).cloned().unwrap_or_default()
+    }
+
+    /// Lets a stream go on after a clock; it takes part from now on.
+    pub fn join(&mut self, stream: StreamId, after: &Clock) {
+        let clock = self.clocks.entry(stream).or_default();
+        for (&other, &count) in after {
+            let known = clock.entry(other).or_default();
+            *known = count.max(*known);
+        }
+    }
+
+    /// The recorded work in the order in which it was asked for.
+    pub fn end(self) -> Result<Vec<Work>> {
+        if self.thread != std::thread::current().id() && self.mode != CaptureMode::Relaxed {
+            return Err(Code::CaptureWrongThread);
+        }
+        if self.invalid {
+            return Err(Code::CaptureInvalidated);
+        }
+        let done = self.clock(self.origin);
+        let joined = |(stream, clock): (&StreamId, &Clock)| clock.get(stream) <= done.get(stream);
+        if self.clocks.iter().all(joined) { Ok(self.nodes) } else { Err(Code::CaptureUnjoined) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+    use super::*;
+
+    fn capture() -> Capture {
+        let mut capture = Capture::begin(1, 10, CaptureMode::ThreadLocal);
+        capture.add(10, Work::Wait).unwrap();
+        let fork = capture.clock(10);
+        capture.join(11, &fork);
+        capture
+    }
+
+    #[test]
+    fn a_forked_stream_without_work_needs_no_joining() {
+        assert_eq!(capture().end().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn work_of_a_forked_stream_must_be_joined_after_its_end() {
+        let mut early = capture();
+        let before = early.clock(11);
+        early.add(11, Work::Wait).unwrap();
+        early.join(10, &before);
+        assert_eq!(early.end().unwrap_err(), Code::CaptureUnjoined);
+
+        let mut joined = capture();
+        joined.add(11, Work::Wait).unwrap();
+        let after = joined.clock(11);
+        joined.join(10, &after);
+        assert_eq!(joined.end().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_capture_ends_on_its_own_thread_unless_it_is_relaxed() {
+        let elsewhere = |mode| std::thread::spawn(move || Capture::begin(1, 10, mode)).join().unwrap();
+        let ours = elsewhere(CaptureMode::ThreadLocal);
+        assert!(!ours.forbids_waiting() && elsewhere(CaptureMode::Global).forbids_waiting());
+        assert_eq!(ours.end().unwrap_err(), Code::CaptureWrongThread);
+        assert!(elsewhere(CaptureMode::Relaxed).end().is_ok());
+    }
+}

@@ -1,0 +1,147 @@
+//! Memory of the host that copies read and write: page-locked memory, and parts of memory in general.
+
+use super::code::{Code, Result};
+use std::alloc::{self, Layout};
+use std::collections::BTreeMap;
+use std::ptr;
+
+/// Pages of the host.
+const PAGE: usize = 4096;
+
+/// Bytes of the host's memory, as a caller named them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HostBytes {
+    address: usize,
+    bytes: usize,
+}
+
+impl HostBytes {
+    /// # Safety
+    /// The bytes can be read and written until the copy that they are named for is done: what a caller of the driver's
+    /// copies vouches for.
+    pub unsafe fn new(address: usize, bytes: usize) -> Result<Self> {
+        if address == 0 && bytes != 0 { Err(Code::InvalidValue) } else { Ok(Self { address, bytes }) }
+    }
+
+    pub fn len(self) -> usize {
+        self.bytes
+    }
+
+    /// A copy of the bytes.
+    pub fn read(self) -> Vec<u8> {
+        let mut bytes = vec![0; self.bytes];
+        if self.bytes != 0 {
+            // SAFETY: `new`'s caller vouched for them; the vector is as long.
+            unsafe {
+                ptr::copy_nonoverlapping(ptr::with_exposed_provenance(self.address), bytes.as_mut_ptr(), self.bytes)
+            };
+        }
+        bytes
+    }
+
+    /// Overwrites the bytes with as many others.
+    pub fn write(self, from: &[u8]) {
+        assert_eq!(from.len(), self.bytes);
+        if self.bytes != 0 {
+            // SAFETY: `new`'s caller vouched for them; `from` is as long.
+            unsafe {
+                ptr::copy_nonoverlapping(from.as_ptr(), ptr::with_exposed_provenance_mut(self.address), self.bytes)
+            };
+        }
+    }
+}
+
+/// Page-locked memory of a context: copies from and to it are asynchronous.
+#[derive(Debug, Default)]
+pub(super) struct PinnedMemory {
+    allocated: BTreeMap<usize, Layout>,
+    /// Memory of the program that it registered: start and size.
+    registered: BTreeMap<usize, usize>,
+}
+
+impl PinnedMemory {
+    /// Allocates bytes, filled with a pattern that shows when nothing has been written.
+    pub fn allocate(&mut self, bytes: usize) -> Result<usize> {
+        let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| Code::InvalidValue)?;
+        if bytes == 0 {
+            return Err(Code::InvalidValue);
+        }
+        // SAFETY: the layout is not empty.
+        let address = unsafe { alloc::alloc(layout) };
+        if address.is_null() {
+            return Err(Code::OutOfMemory);
+        }
+        // SAFETY: just allocated with this size.
+        unsafe { address.write_bytes(0xcd, bytes) };
+        let address = address.expose_provenance();
+        self.allocated.insert(address, layout);
+        Ok(address)
+    }
+
+    pub fn free(&mut self, address: usize) -> Result<()> {
+        let layout = self.allocated.remove(&address).ok_or(Code::InvalidValue)?;
+        // SAFETY: it was allocated with this layout and has just left the list.
+        unsafe { alloc::dealloc(ptr::with_exposed_provenance_mut(address), layout) };
+        Ok(())
+    }
+
+    pub fn register(&mut self, memory: HostBytes) -> Result<()> {
+        if memory.bytes == 0 {
+            return Err(Code::InvalidValue);
+        }
+        self.registered.insert(memory.address, memory.bytes);
+        Ok(())
+    }
+
+    pub fn unregister(&mut self, address: usize) -> Result<()> {
+        self.registered.remove(&address).map(|_| ()).ok_or(Code::InvalidValue)
+    }
+
+    /// Whether all of these bytes are page-locked.
+    pub fn contains(&self, memory: HostBytes) -> bool {
+        let within = |(&start, size): (&usize, usize)| memory.address + memory.bytes <= start + size;
+        let allocated = self.allocated.range(..=memory.address).next_back();
+        let registered = self.registered.range(..=memory.address).next_back();
+        allocated.is_some_and(|(start, layout)| within((start, layout.size())))
+            || registered.is_some_and(|(start, &size)| within((start, size)))
+    }
+}
+
+impl Drop for PinnedMemory {
+    fn drop(&mut self) {
+        for address in self.allocated.keys().copied().collect::<Vec<_>>() {
+            let _ = self.free(address); // it is in the list
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+    use super::*;
+
+    fn bytes(address: usize, bytes: usize) -> HostBytes {
+        // SAFETY: the tests only read what is allocated.
+        unsafe { HostBytes::new(address, bytes) }.unwrap()
+    }
+
+    #[test]
+    fn what_is_pinned_is_known_to_the_byte() {
+        let mut pinned = PinnedMemory::default();
+        let at = pinned.allocate(100).unwrap();
+        assert_eq!(bytes(at, 100).read(), [0xcd; 100]);
+        assert!(pinned.contains(bytes(at + 10, 90)));
+        assert!(!pinned.contains(bytes(at + 10, 91)) && !pinned.contains(bytes(at - 1, 2)));
+        bytes(at + 4, 2).write(&[1, 2]);
+        assert_eq!(bytes(at + 3, 4).read(), [0xcd, 1, 2, 0xcd]);
+        pinned.free(at).unwrap();
+        assert_eq!(pinned.free(at), Err(Code::InvalidValue));
+        assert!(!pinned.contains(bytes(at, 1)));
+
+        let own = [7u8; 16];
+        pinned.register(bytes(own.as_ptr() as usize, 16)).unwrap();
+        assert!(pinned.contains(bytes(own.as_ptr() as usize + 8, 8)));
+        pinned.unregister(own.as_ptr() as usize).unwrap();
+        assert!(!pinned.contains(bytes(own.as_ptr() as usize, 16)));
+    }
+}

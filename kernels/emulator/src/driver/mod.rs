@@ -1,0 +1,81 @@
+//! libcuda, over the emulator: the functions of the CUDA driver API, and what only an emulator can tell.
+//!
+//! [`symbol`] finds a function by the name and with the signature that it has in libcuda. There is one device. What the
+//! emulator does not have (textures, managed memory, memory pools ...) has no symbol.
+//!
+//! Work waits in its stream until something asks for its result, so that a missing synchronisation shows: a
+//! page-locked buffer that is read too early has its old contents. Copies from pageable memory take their bytes when
+//! they are called, copies from page-locked memory when they are done. A graph's nodes are done one after the other, as
+//! they were captured. Calls may come from any thread. Each context has memory, options, faults and reports of its own;
+//! an address means something in its context only.
+//!
+//! After a fault its context answers every call with the same error, as CUDA's does. [`take_fault`] has the whole text.
+
+mod api;
+mod capture;
+mod code;
+mod context;
+mod events;
+mod graphs;
+mod host;
+mod memory;
+mod modules;
+mod options;
+mod process;
+mod queue;
+mod work;
+
+pub use context::LaunchReport;
+pub use options::DeviceOptions;
+
+use crate::device::LaunchOptions;
+use crate::fault::Fault;
+use code::Result;
+use context::Context;
+use std::ffi::c_void;
+
+/// No context is current to the calling thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no context is current to this thread")]
+pub struct NoContext;
+
+/// The address of the driver function of this name, if the emulator has it.
+pub fn symbol(name: &str) -> Option<*const c_void> {
+    api::symbol(name)
+}
+
+/// Says what the device is, for contexts that are created from now on.
+pub fn configure(options: DeviceOptions) {
+    process::configure(options);
+}
+
+fn with_current<T>(action: impl FnOnce(&mut Context) -> T) -> std::result::Result<T, NoContext> {
+    let act = |context: &mut Context| -> Result<T> { Ok(action(context)) };
+    process::with_current(act).map_err(|_| NoContext)
+}
+
+/// Sets how the current context executes kernels from now on: the order of blocks and warps, and what is checked.
+pub fn set_launch_options(options: LaunchOptions) -> std::result::Result<(), NoContext> {
+    with_current(|context| context.launch_options = options)
+}
+
+/// Whether the current context keeps the reports of its launches. What was kept so far is dropped.
+pub fn collect_reports(collect: bool) -> std::result::Result<(), NoContext> {
+    with_current(|context| context.reports = collect.then(Vec::new))
+}
+
+/// Takes the reports of the launches that the current context has executed, in order.
+pub fn take_reports() -> std::result::Result<Vec<LaunchReport>, NoContext> {
+    with_current(|context| context.reports.as_mut().map(std::mem::take).unwrap_or_default())
+}
+
+/// Takes what went wrong last in the current context, in full: a fault of a kernel or a copy, or why a call was refused.
+/// What ended the context stays, and is given again.
+pub fn take_fault() -> Option<Box<Fault>> {
+    with_current(|context| context.take_fault()).ok().flatten()
+}
+
+/// Gives a buffer of the current context a name, by which faults call it. `pointer` is the address of its first byte.
+pub fn name_buffer(pointer: u64, name: &str) -> std::result::Result<(), NoContext> {
+    with_current(|context| context.device.rename(pointer, name))
+}

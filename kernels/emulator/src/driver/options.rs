@@ -1,0 +1,102 @@
+//! The device that the emulator pretends to be.
+
+/// What the emulated GPU says of itself, and how much it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceOptions {
+    /// Compute capability, major and minor: (8, 0) or (9, 0) have figures of their own.
+    pub capability: (u32, u32),
+    /// Multiprocessors. Few by default: a grid that is a multiple of it stays small.
+    pub multiprocessors: u32,
+    /// Bytes of device memory.
+    pub memory: usize,
+}
+
+impl Default for DeviceOptions {
+    fn default() -> Self {
+        Self { capability: (9, 0), multiprocessors: 16, memory: 4 << 30 }
+    }
+}
+
+/// Shared memory of a block without opting in for more.
+pub(super) const SHARED_PER_BLOCK: usize = 48 << 10;
+/// Shared memory of a block that the system keeps for itself.
+pub(super) const SHARED_RESERVED: usize = 1 << 10;
+/// Threads that fit a multiprocessor.
+pub(super) const THREADS_PER_MULTIPROCESSOR: u32 = 2048;
+/// Blocks that fit a multiprocessor.
+pub(super) const BLOCKS_PER_MULTIPROCESSOR: u32 = 32;
+/// Threads that fit a block.
+pub(super) const THREADS_PER_BLOCK: u32 = 1024;
+/// Registers of a multiprocessor.
+pub(super) const REGISTERS: u32 = 65_536;
+
+impl DeviceOptions {
+    /// Bytes of shared memory of a multiprocessor: those of an A100 or an H100.
+    pub(super) fn shared_per_multiprocessor(&self) -> usize {
+        if self.capability >= (9, 0) { 228 << 10 } else { 164 << 10 }
+    }
+
+    /// Bytes of shared memory of a block that opts in.
+    pub(super) fn shared_opt_in(&self) -> usize {
+        self.shared_per_multiprocessor() - SHARED_RESERVED
+    }
+
+    /// Whether PTX for this target runs on the device. Targets with an `a` run on exactly one capability.
+    pub(super) fn runs(&self, target: &str) -> bool {
+        let Some(target) = target.strip_prefix("sm_") else { return false };
+        let (digits, exact) = target.strip_suffix('a').map_or((target, false), |digits| (digits, true));
+        let Ok(number) = digits.parse::<u32>() else { return false };
+        let own = self.capability.0 * 10 + self.capability.1;
+        if exact { number == own } else { number <= own }
+    }
+
+    /// A device attribute by CUDA's number, or none if the emulator does not know it.
+    pub(super) fn attribute(&self, number: u32) -> Option<i32> {
+        let value = match number {
+            1 => THREADS_PER_BLOCK,
+            2 | 3 => 1024,                // block, x and y
+            4 => 64,                      // block, z
+            5 => i32::MAX as u32,         // grid, x
+            6 | 7 => 65_535,              // grid, y and z
+            8 => SHARED_PER_BLOCK as u32, // shared memory of a block
+            9 => 65_536,                  // constant memory
+            10 => 32,                     // threads of a warp
+            12 | 82 => REGISTERS,         // of a block, of a multiprocessor
+            13 => 1_000_000,              // clock, kHz
+            16 => self.multiprocessors,
+            17..=20 => 0,      // time limit, integrated, mapped host memory, compute mode
+            31 | 78 => 1,      // concurrent kernels, stream priorities
+            32 | 35 => 0,      // ECC, TCC
+            33 | 34 | 50 => 0, // bus, device and domain
+            36 => 1_000_000,   // memory clock, kHz
+            37 => 5120,        // memory bus, bits
+            38 => 50 << 20,    // L2 cache
+            39 => THREADS_PER_MULTIPROCESSOR,
+            40 => 2, // copy engines
+            41 => 1, // unified addressing
+            75 => self.capability.0,
+            76 => self.capability.1,
+            81 => self.shared_per_multiprocessor() as u32,
+            83 | 95 | 115 => 0, // managed memory, cooperative launch, memory pools
+            97 => self.shared_opt_in() as u32,
+            106 => BLOCKS_PER_MULTIPROCESSOR,
+            111 => SHARED_RESERVED as u32,
+            _ => return None,
+        };
+        Some(value as i32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_runs_what_was_made_for_it_or_for_older_ones() {
+        let device = |capability| DeviceOptions { capability, ..DeviceOptions::default() };
+        let (ampere, hopper, next) = (device((8, 0)), device((9, 0)), device((10, 0)));
+        assert!(ampere.runs("sm_80") && hopper.runs("sm_80") && hopper.runs("sm_90a"));
+        assert!(!ampere.runs("sm_90") && !ampere.runs("sm_90a") && !next.runs("sm_90a") && next.runs("sm_90"));
+        assert!(!hopper.runs("sm_") && !hopper.runs("compute_80"));
+    }
+}

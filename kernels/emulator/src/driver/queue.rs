@@ -1,0 +1,167 @@
+//! Work that was asked for and not done yet, and what must be done first.
+//!
+//! Work waits as long as it may: until something asks for its result. What a program did not wait for is then still
+//! undone, which shows where a GPU would only be late now and then.
+
+use std::collections::{HashSet, VecDeque};
+
+/// The number of a stream in its context.
+pub(super) type StreamId = u32;
+
+/// How a stream is ordered with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// The default stream: it waits for all blocking streams, and they wait for it.
+    Default,
+    /// A stream that is ordered with the default one.
+    Blocking,
+    /// A stream on its own.
+    NonBlocking,
+}
+
+/// A piece of work in a stream.
+#[derive(Debug)]
+pub(super) struct Item<W> {
+    seq: u64,
+    stream: StreamId,
+    order: Order,
+    /// The work of another stream that this waits for.
+    after: Option<u64>,
+    pub work: W,
+}
+
+/// What is to be done now, with all that comes before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    /// All work.
+    Everything,
+    /// All work of a stream.
+    Stream(StreamId),
+    /// One piece of work.
+    Work(u64),
+}
+
+/// All work of a context, in the order in which it was asked for. Nothing depends on anything later.
+#[derive(Debug)]
+pub(super) struct Queue<W> {
+    items: VecDeque<Item<W>>,
+    next: u64,
+}
+
+impl<W> Default for Queue<W> {
+    fn default() -> Self {
+        Self { items: VecDeque::new(), next: 1 }
+    }
+}
+
+impl<W> Queue<W> {
+    /// Adds work and gives its number.
+    pub fn push(&mut self, stream: StreamId, order: Order, after: Option<u64>, work: W) -> u64 {
+        let seq = self.next;
+        self.next += 1;
+        self.items.push_back(Item { seq, stream, order, after, work });
+        seq
+    }
+
+    /// Whether a piece of work, or any work of a stream, is still to be done.
+    pub fn is_pending(&self, until: Until) -> bool {
+        self.items.iter().any(|item| until.names(item))
+    }
+
+    /// Forgets all work.
+    pub fn clear(&mut self) {
+        self.items.clear();
+    }
+
+    /// Takes out what must be done now, in order.
+    pub fn take(&mut self, until: Until) -> Vec<Item<W>> {
+        let mut streams = HashSet::new();
+        let mut works = HashSet::new();
+        let (mut default, mut blocking) = (false, false);
+        let mut due = Vec::new();
+        let mut rest = VecDeque::new();
+        // From the last to the first: whatever an item depends on comes later in this loop.
+        while let Some(item) = self.items.pop_back() {
+            let needed = until.names(&item)
+                || streams.contains(&item.stream)
+                || works.contains(&item.seq)
+                || default && item.order == Order::Default
+                || blocking && item.order == Order::Blocking;
+            if !needed {
+                rest.push_front(item);
+                continue;
+            }
+            streams.insert(item.stream);
+            works.extend(item.after);
+            default |= item.order == Order::Blocking;
+            blocking |= item.order == Order::Default;
+            due.push(item);
+        }
+        self.items = rest;
+        due.reverse();
+        due
+    }
+}
+
+impl<W> Item<W> {
+    /// The number that `push` gave for it.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+}
+
+impl Until {
+    fn names<W>(self, item: &Item<W>) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::Stream(stream) => item.stream == stream,
+            Self::Work(seq) => item.seq == seq,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(queue: &mut Queue<&'static str>, until: Until) -> Vec<&'static str> {
+        queue.take(until).into_iter().map(|item| item.work).collect()
+    }
+
+    #[test]
+    fn a_stream_runs_alone() {
+        let mut queue = Queue::default();
+        queue.push(1, Order::Blocking, None, "a");
+        queue.push(2, Order::Blocking, None, "b");
+        queue.push(1, Order::Blocking, None, "c");
+        assert_eq!(taken(&mut queue, Until::Stream(1)), ["a", "c"]);
+        assert!(queue.is_pending(Until::Stream(2)) && !queue.is_pending(Until::Stream(1)));
+        assert_eq!(taken(&mut queue, Until::Everything), ["b"]);
+    }
+
+    #[test]
+    fn work_takes_what_comes_before_it_in_its_stream_and_what_it_waits_for() {
+        let mut queue = Queue::default();
+        queue.push(1, Order::NonBlocking, None, "first");
+        let event = queue.push(1, Order::NonBlocking, None, "event");
+        queue.push(1, Order::NonBlocking, None, "later");
+        queue.push(2, Order::NonBlocking, Some(event), "wait");
+        let last = queue.push(2, Order::NonBlocking, None, "last");
+        queue.push(2, Order::NonBlocking, None, "beyond");
+        assert_eq!(taken(&mut queue, Until::Work(last)), ["first", "event", "wait", "last"]);
+        assert_eq!(taken(&mut queue, Until::Work(last)), [""; 0]);
+        assert_eq!(taken(&mut queue, Until::Everything), ["later", "beyond"]);
+    }
+
+    #[test]
+    fn the_default_stream_is_ordered_with_blocking_streams_only() {
+        let mut queue = Queue::default();
+        queue.push(1, Order::Blocking, None, "before");
+        queue.push(2, Order::NonBlocking, None, "free");
+        queue.push(0, Order::Default, None, "default");
+        queue.push(3, Order::Blocking, None, "after");
+        queue.push(1, Order::Blocking, None, "later");
+        assert_eq!(taken(&mut queue, Until::Stream(3)), ["before", "default", "after"]);
+        assert_eq!(taken(&mut queue, Until::Everything), ["free", "later"]);
+    }
+}

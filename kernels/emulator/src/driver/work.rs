@@ -1,0 +1,54 @@
+//! What a stream can be asked to do.
+
+use super::host::HostBytes;
+use crate::device::Arg;
+use crate::memory::DevicePtr;
+use crate::module::Module;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// A host function that a stream calls.
+pub(super) type HostFunction = unsafe extern "C" fn(*mut c_void);
+
+/// Bytes on their way to the device.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    /// Pageable memory: copied when the copy was asked for.
+    Staged(Arc<[u8]>),
+    /// Page-locked memory: read when the copy is done.
+    Pinned(HostBytes),
+}
+
+/// A launch with its arguments.
+#[derive(Clone, Debug)]
+pub(super) struct Launch {
+    pub module: Arc<Module>,
+    pub kernel: String,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub dynamic_shared: usize,
+    pub args: Vec<Arg>,
+}
+
+/// Something that a stream does.
+#[derive(Clone, Debug)]
+pub(super) enum Work {
+    Launch(Launch),
+    Upload { to: DevicePtr, from: Source },
+    Download { from: DevicePtr, to: HostBytes },
+    Copy { to: DevicePtr, from: DevicePtr, bytes: usize },
+    Fill { at: DevicePtr, pattern: Vec<u8>, count: usize },
+    Record { event: u32 },
+    Wait,
+    Call { function: HostFunction, data: usize },
+}
+
+impl Work {
+    /// Whether another node can take this one's place in an instantiated graph.
+    pub fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Launch(a), Self::Launch(b)) => Arc::ptr_eq(&a.module, &b.module) && a.kernel == b.kernel,
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
+        }
+    }
+}

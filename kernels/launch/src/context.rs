@@ -1,0 +1,186 @@
+//! A device that is ready for use.
+
+use crate::code::{self, Code};
+use crate::driver::Driver;
+use crate::error::{Error, Result};
+use crate::stream::Stream;
+use cust::context::legacy::{self, ContextFlags, ContextStack, CurrentContext};
+use cust::device::{Device, DeviceAttribute};
+use cust::sys::{self, CUdevice_attribute};
+use std::fmt;
+use std::sync::Arc;
+
+/// A context on a device. Cloning it gives another handle to the same one.
+///
+/// It may be used from any thread: each operation makes the context that it belongs to current to the calling thread,
+/// and leaves it so.
+#[derive(Clone)]
+pub struct Context(Arc<Inner>);
+
+struct Inner {
+    own: legacy::Context,
+    driver: &'static Driver,
+    device: Device,
+    name: String,
+    limits: Limits,
+}
+
+// SAFETY: a context of the driver belongs to no thread, and its functions may be called from any.
+unsafe impl Send for Inner {}
+// SAFETY: as above; nothing in it changes.
+unsafe impl Sync for Inner {}
+
+impl Inner {
+    fn new(driver: &'static Driver, ordinal: u32) -> std::result::Result<Self, Code> {
+        let device = Device::get_device(ordinal)?;
+        let own = legacy::Context::create_and_push(ContextFlags::SCHED_AUTO, device)?;
+        // Current contexts are replaced, never stacked.
+        ContextStack::pop()?;
+        CurrentContext::set_current(&own)?;
+        Ok(Self { own, driver, device, name: device.name()?, limits: Limits::of(device)? })
+    }
+}
+
+/// What a device can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Compute capability, major and minor.
+    pub capability: (u32, u32),
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Blocks of a grid: x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block: x, y, z.
+    pub block: [u32; 3],
+    /// Bytes of shared memory that any block can have.
+    pub shared: usize,
+    /// Bytes of shared memory that a block can have whose kernel opts in.
+    pub shared_opt_in: usize,
+}
+
+impl Limits {
+    fn of(device: Device) -> std::result::Result<Self, Code> {
+        let mut opt_in = 0;
+        let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        // SAFETY: there is a place for the answer.
+        code::check(unsafe { sys::cuDeviceGetAttribute(&mut opt_in, attribute, device.as_raw()) })?;
+        let get = |attribute| device.get_attribute(attribute).map(|value| value.max(0) as u32);
+        Ok(Self {
+            capability: (get(DeviceAttribute::ComputeCapabilityMajor)?, get(DeviceAttribute::ComputeCapabilityMinor)?),
+            multiprocessors: get(DeviceAttribute::MultiprocessorCount)?,
+            grid: [
+                get(DeviceAttribute::MaxGridDimX)?,
+                get(DeviceAttribute::MaxGridDimY)?,
+                get(DeviceAttribute::MaxGridDimZ)?,
+            ],
+            block: [
+                get(DeviceAttribute::MaxBlockDimX)?,
+                get(DeviceAttribute::MaxBlockDimY)?,
+                get(DeviceAttribute::MaxBlockDimZ)?,
+            ],
+            shared: get(DeviceAttribute::MaxSharedMemoryPerBlock)? as usize,
+            shared_opt_in: opt_in.max(0) as usize,
+        })
+    }
+}
+
+impl Context {
+    /// A new context on a device, counted from 0.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] if the driver has no such device, and [`Error::Cuda`].
+    pub fn new(driver: &'static Driver, ordinal: u32) -> Result<Self> {
+        let failed = |code: Code| Error::Cuda { action: format!("use of device {ordinal}"), code, detail: None };
+        cust::init(cust::CudaFlags::empty()).map_err(|error| failed(error.into()))?;
+        let count = Device::num_devices().map_err(|error| failed(error.into()))?;
+        if ordinal >= count {
+            return Err(Error::NoDevice { ordinal, count });
+        }
+        let inner = Inner::new(driver, ordinal).map_err(failed)?;
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Whether kernels run in the emulator.
+    pub fn is_emulator(&self) -> bool {
+        self.0.driver.is_emulator()
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &'static Driver {
+        self.0.driver
+    }
+
+    /// The device, to ask for what [`Limits`] does not have.
+    pub fn device(&self) -> Device {
+        self.0.device
+    }
+
+    /// What the device can do.
+    pub fn limits(&self) -> &Limits {
+        &self.0.limits
+    }
+
+    /// Bytes of device memory: those that are free, and all.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub fn memory(&self) -> Result<(usize, usize)> {
+        self.call("query of the device's memory", cust::memory::mem_get_info)
+    }
+
+    /// A new stream.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub fn stream(&self) -> Result<Stream> {
+        Stream::new(self)
+    }
+
+    /// Waits for all work in the context.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`], also for what failed earlier.
+    pub fn synchronize(&self) -> Result<()> {
+        // SAFETY: the function asks for nothing.
+        self.call("work on the device", || code::check(unsafe { sys::cuCtxSynchronize() }))
+    }
+
+    /// Makes the context current to the calling thread: for functions of `cust` that are used beside this crate's.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub fn make_current(&self) -> Result<()> {
+        self.set_current().map_err(|code| self.error("use of the context", code))
+    }
+
+    fn set_current(&self) -> std::result::Result<(), Code> {
+        CurrentContext::set_current(&self.0.own).map_err(Code::from)
+    }
+
+    /// Calls the driver in this context.
+    pub(crate) fn call<T, E: Into<Code>>(
+        &self,
+        action: &str,
+        call: impl FnOnce() -> std::result::Result<T, E>,
+    ) -> Result<T> {
+        let called = self.set_current().and_then(|()| call().map_err(E::into));
+        called.map_err(|code| self.error(action, code))
+    }
+
+    /// An error of the driver with all that is known of it.
+    pub(crate) fn error(&self, action: &str, code: Code) -> Error {
+        let detail = self.is_emulator().then(emulator::driver::take_fault).flatten();
+        Error::Cuda { action: action.to_owned(), code, detail: detail.map(|fault| fault.to_string()) }
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Context({}, {})", self.0.driver.name(), self.0.name)
+    }
+}

@@ -1,0 +1,202 @@
+//! Kernels on the device, and their launches.
+
+use crate::code::{self, Code};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::ptx;
+use crate::stream::Stream;
+use cuda_std::launch::{Args, Descriptor, Entry};
+use cust::function::{BlockSize, GridSize};
+use cust::module::Module as Raw;
+use cust::sys::{self, CUfunction, CUfunction_attribute, CUjit_option};
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Room for what a driver says of PTX that it cannot compile, in bytes.
+const LOG_SIZE: usize = 16 << 10;
+
+/// Kernels that are loaded on a device.
+#[derive(Debug)]
+pub struct Module {
+    kernels: HashMap<&'static str, Kernel>,
+    /// Owns the functions above.
+    _raw: Raw,
+    context: Context,
+}
+
+/// A kernel on the device.
+#[derive(Debug)]
+struct Kernel {
+    function: CUfunction,
+    /// The most threads of a block.
+    max_threads: u32,
+    /// Bytes of shared memory that it declares itself.
+    static_shared: usize,
+    /// Whether it may already use all shared memory of a block.
+    opted_in: AtomicBool,
+}
+
+// SAFETY: functions belong to no thread, and the driver's functions may be called from any.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+impl Module {
+    /// Compiles the kernels of `entries` from a PTX text, and no others.
+    ///
+    /// # Errors
+    /// [`Error::Ptx`], [`Error::MissingEntry`] and [`Error::Signature`] if the text does not have them as the host believes;
+    /// [`Error::Cuda`] with the compiler's words if the driver does not take it.
+    pub fn load(context: &Context, ptx: &str, entries: &[&'static Descriptor]) -> Result<Self> {
+        let text = ptx::select(ptx, entries)?;
+        let Ok(text) = CString::new(text) else {
+            return Err(Error::Ptx { line: 1, reason: "there is a zero in the text" });
+        };
+        context.make_current()?;
+        let raw = Raw::from_ptx_cstr(&text, &[]).map_err(|error| {
+            let (code, log) = explain(&text, error.into());
+            match context.error("load of kernels", code) {
+                Error::Cuda { action, code, detail: None } => Error::Cuda { action, code, detail: log },
+                error => error,
+            }
+        })?;
+        let kernel = |entry: &&'static Descriptor| {
+            let kernel = context.call(&format!("load of `{}`", entry.name), || Kernel::of(&raw, entry))?;
+            Ok((entry.name, kernel))
+        };
+        let kernels = entries.iter().map(kernel).collect::<Result<_>>()?;
+        Ok(Self { kernels, _raw: raw, context: context.clone() })
+    }
+
+    /// Asks a stream to run a kernel.
+    ///
+    /// `dynamic_shared` is in bytes per block. Arguments are copied; what addresses among them point to is used when the
+    /// stream comes to it.
+    ///
+    /// # Safety
+    /// The kernel's contract holds, until it has run.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`]; [`Error::Grid`], [`Error::Block`] and [`Error::SharedMemory`] if the device, or the kernel as it
+    /// was compiled, cannot be launched so; [`Error::Cuda`], also for work that failed earlier.
+    pub unsafe fn launch<A: Args>(
+        &self,
+        stream: &Stream,
+        entry: Entry<A>,
+        grid: impl Into<GridSize>,
+        block: impl Into<BlockSize>,
+        dynamic_shared: usize,
+        mut args: A,
+    ) -> Result<()> {
+        let name = entry.descriptor().name;
+        let kernel = self.kernels.get(name).ok_or(Error::NotLoaded(name))?;
+        let (grid, block) = (grid.into(), block.into());
+        let (grid, block) = ([grid.x, grid.y, grid.z], [block.x, block.y, block.z]);
+        self.check_shape(name, kernel, grid, block)?;
+        self.check_shared(name, kernel, dynamic_shared)?;
+        let mut addresses = Vec::with_capacity(A::COUNT);
+        args.addresses(|address| addresses.push(address));
+        let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
+        let (function, shared) = (kernel.function, dynamic_shared as u32);
+        let (stream, addresses) = (stream.as_raw(), addresses.as_mut_ptr());
+        self.context.call(name, || {
+            // SAFETY: function and stream live; the arguments have the types that the kernel was compiled with, whose
+            // sizes were compared when it was loaded; the rest is the caller's promise.
+            code::check(unsafe {
+                sys::cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, addresses, null_mut())
+            })
+        })
+    }
+
+    fn check_shape(&self, entry: &'static str, kernel: &Kernel, grid: [u32; 3], block: [u32; 3]) -> Result<()> {
+        let limits = self.context.limits();
+        let within = |size: [u32; 3], limit: [u32; 3]| size.iter().zip(limit).all(|(&n, most)| (1..=most).contains(&n));
+        if !within(grid, limits.grid) {
+            return Err(Error::Grid { entry, grid, limit: limits.grid });
+        }
+        let threads: u64 = block.iter().map(|&n| u64::from(n)).product();
+        if !within(block, limits.block) || threads > u64::from(kernel.max_threads) {
+            return Err(Error::Block { entry, block, limit: limits.block, threads: kernel.max_threads });
+        }
+        Ok(())
+    }
+
+    /// Checks that a block can have so much shared memory, and lets the kernel use more than any may if it must.
+    fn check_shared(&self, entry: &'static str, kernel: &Kernel, asked: usize) -> Result<()> {
+        let limits = self.context.limits();
+        let limit = limits.shared_opt_in.saturating_sub(kernel.static_shared);
+        if asked > limit {
+            return Err(Error::SharedMemory { entry, asked, limit });
+        }
+        if kernel.static_shared + asked > limits.shared && !kernel.opted_in.load(Ordering::Relaxed) {
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            self.context.call(entry, || {
+                // SAFETY: the function lives.
+                code::check(unsafe { sys::cuFuncSetAttribute(kernel.function, attribute, limit as i32) })
+            })?;
+            kernel.opted_in.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Blocks of a kernel that fit a multiprocessor at the same time.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    pub fn occupancy<A: Args>(&self, entry: Entry<A>, threads: u32, dynamic_shared: usize) -> Result<u32> {
+        let name = entry.descriptor().name;
+        let kernel = self.kernels.get(name).ok_or(Error::NotLoaded(name))?;
+        self.check_shape(name, kernel, [1; 3], [threads, 1, 1])?;
+        self.check_shared(name, kernel, dynamic_shared)?;
+        let mut blocks = 0;
+        self.context.call(name, || {
+            let (function, threads) = (kernel.function, threads as i32);
+            // SAFETY: the function lives, and there is a place for the answer.
+            code::check(unsafe {
+                sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, threads, dynamic_shared)
+            })
+        })?;
+        Ok(blocks.max(0) as u32)
+    }
+}
+
+impl Kernel {
+    fn of(module: &Raw, entry: &Descriptor) -> std::result::Result<Self, Code> {
+        let function = module.get_function(entry.name)?.to_raw();
+        let get = |attribute| {
+            let mut value = 0;
+            // SAFETY: the function lives, and there is a place for the answer.
+            code::check(unsafe { sys::cuFuncGetAttribute(&mut value, attribute, function) })?;
+            Ok::<u32, Code>(value.max(0) as u32)
+        };
+        let compiled = get(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
+        Ok(Self {
+            function,
+            max_threads: compiled.min(entry.bounds.max_threads.unwrap_or(u32::MAX)),
+            static_shared: get(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)? as usize,
+            opted_in: AtomicBool::new(false),
+        })
+    }
+}
+
+/// What the driver's compiler has to say of a text that it did not take. `cust` asks for no log, and its errors do not have
+/// all codes.
+fn explain(text: &CStr, code: Code) -> (Code, Option<String>) {
+    let mut log = vec![0u8; LOG_SIZE];
+    let mut names = [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(LOG_SIZE)];
+    let mut module = null_mut();
+    // SAFETY: a text that ends with a zero; as many options as said; the log has the room that is given.
+    let again = code::check(unsafe {
+        let (names, values) = (names.as_mut_ptr(), values.as_mut_ptr());
+        sys::cuModuleLoadDataEx(&mut module, text.as_ptr().cast(), 2, names, values)
+    });
+    if again.is_ok() {
+        // SAFETY: just loaded, and used by nobody.
+        unsafe { sys::cuModuleUnload(module) };
+    }
+    let log = CStr::from_bytes_until_nul(&log).map(|log| log.to_string_lossy().trim().to_owned()).unwrap_or_default();
+    (again.err().unwrap_or(code), (!log.is_empty()).then_some(log))
+}

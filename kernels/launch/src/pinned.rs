@@ -1,0 +1,87 @@
+//! Page-locked memory of the host.
+
+use crate::code::check;
+use crate::context::Context;
+use crate::error::Result;
+use bytemuck::Pod;
+use cust::sys;
+use std::ops::{Deref, DerefMut};
+use std::ptr::{NonNull, null_mut};
+use std::slice;
+
+/// `len` elements in the host's memory that the device copies from and to by itself, while the host does other things.
+/// It is a slice in every other respect.
+#[derive(Debug)]
+pub struct PinnedBuffer<T> {
+    elements: NonNull<T>,
+    len: usize,
+    context: Context,
+}
+
+// SAFETY: it owns its elements.
+unsafe impl<T: Send> Send for PinnedBuffer<T> {}
+// SAFETY: as above; shared, it only gives shared references.
+unsafe impl<T: Sync> Sync for PinnedBuffer<T> {}
+
+impl<T: Pod> PinnedBuffer<T> {
+    /// Elements of zero bits.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`](crate::Error::Cuda), if there is not enough memory, too.
+    pub fn zeroed(context: &Context, len: usize) -> Result<Self> {
+        let bytes = len.saturating_mul(size_of::<T>());
+        let mut address = null_mut();
+        if bytes != 0 {
+            let action = format!("allocation of {bytes} bytes of pinned memory");
+            // SAFETY: there is a place for the address.
+            context.call(&action, || check(unsafe { sys::cuMemAllocHost_v2(&mut address, bytes) }))?;
+            // SAFETY: just allocated with this size.
+            unsafe { address.cast::<u8>().write_bytes(0, bytes) };
+        }
+        let elements = NonNull::new(address.cast()).unwrap_or(NonNull::dangling());
+        Ok(Self { elements, len, context: context.clone() })
+    }
+
+    /// A copy of a slice.
+    ///
+    /// # Errors
+    /// As [`zeroed`](Self::zeroed).
+    pub fn from_slice(context: &Context, elements: &[T]) -> Result<Self> {
+        let mut buffer = Self::zeroed(context, elements.len())?;
+        buffer.copy_from_slice(elements);
+        Ok(buffer)
+    }
+}
+
+impl<T> PinnedBuffer<T> {
+    /// The address of the first element, for copies that go on while the buffer is shared.
+    pub(crate) fn as_mut_ptr(&self) -> *mut T {
+        self.elements.as_ptr()
+    }
+}
+
+impl<T> Deref for PinnedBuffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` elements, all of them initialised, that live as long as the buffer.
+        unsafe { slice::from_raw_parts(self.elements.as_ptr(), self.len) }
+    }
+}
+
+impl<T> DerefMut for PinnedBuffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and borrowed by nobody else.
+        unsafe { slice::from_raw_parts_mut(self.elements.as_ptr(), self.len) }
+    }
+}
+
+impl<T> Drop for PinnedBuffer<T> {
+    fn drop(&mut self) {
+        if self.len != 0 && size_of::<T>() != 0 {
+            let address = self.elements.as_ptr().cast();
+            // SAFETY: nobody but this buffer frees its memory, and it waits for copies that use it.
+            let _ = self.context.call("end of pinned memory", || check(unsafe { sys::cuMemFreeHost(address) }));
+        }
+    }
+}

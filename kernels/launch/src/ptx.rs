@@ -1,0 +1,248 @@
+//! As much of PTX as it takes to compare it with the host's view, and to leave out kernels that are not asked for.
+
+use crate::error::{Error, Result};
+use cuda_std::launch::Descriptor;
+use std::ops::Range;
+
+/// A kernel in a PTX text.
+#[derive(Debug, PartialEq, Eq)]
+struct Kernel<'a> {
+    name: &'a str,
+    /// Sizes of its parameters in bytes.
+    parameters: Vec<usize>,
+    /// Where it stands in the text.
+    place: Range<usize>,
+}
+
+/// Checks that a PTX text has kernels of these names and parameters, and leaves out all others: a driver compiles
+/// whatever it is given. Lines keep their numbers.
+pub(crate) fn select(ptx: &str, entries: &[&'static Descriptor]) -> Result<String> {
+    let kernels = kernels(ptx)?;
+    for entry in entries {
+        let kernel = kernels.iter().find(|kernel| kernel.name == entry.name).ok_or(Error::MissingEntry(entry.name))?;
+        let expected: Vec<usize> = entry.params.iter().map(|param| param.size).collect();
+        if kernel.parameters != expected {
+            return Err(Error::Signature { entry: entry.name, expected, found: kernel.parameters.clone() });
+        }
+    }
+    let mut selected = String::with_capacity(ptx.len());
+    let mut done = 0;
+    for kernel in kernels.iter().filter(|kernel| entries.iter().all(|entry| entry.name != kernel.name)) {
+        selected.push_str(&ptx[done..kernel.place.start]);
+        selected.extend(ptx[kernel.place.clone()].chars().filter(|&c| c == '\n'));
+        done = kernel.place.end;
+    }
+    selected.push_str(&ptx[done..]);
+    Ok(selected)
+}
+
+/// The kernels that a PTX text defines, in its order.
+fn kernels(ptx: &str) -> Result<Vec<Kernel<'_>>> {
+    let wrong = |at: usize, reason| Error::Ptx { line: ptx[..at].matches('\n').count() + 1, reason };
+    let mut kernels = Vec::new();
+    let mut tokens = Tokens { ptx, at: 0 };
+    // Where the current statement of the file began.
+    let mut start = None;
+    while let Some(token) = tokens.next() {
+        let start_of_this = *start.get_or_insert(token.start);
+        match &ptx[token.clone()] {
+            ".entry" => {
+                let name = tokens.next().ok_or_else(|| wrong(token.start, "a kernel has no name"))?;
+                let mut parameters = Vec::new();
+                let end = loop {
+                    let token = tokens.next().ok_or_else(|| wrong(name.start, "a kernel has no end"))?;
+                    match &ptx[token.clone()] {
+                        ".param" => parameters.push(
+                            tokens
+                                .parameter()
+                                .ok_or_else(|| wrong(token.start, "a parameter's size cannot be told"))?,
+                        ),
+                        ";" => break None,
+                        "{" => break Some(tokens.skip_block().ok_or_else(|| wrong(token.start, "`{` has no `}`"))?),
+                        _ => {}
+                    }
+                };
+                if let Some(end) = end {
+                    kernels.push(Kernel { name: &ptx[name], parameters, place: start_of_this..end });
+                }
+                start = None;
+            }
+            "{" => {
+                tokens.skip_block().ok_or_else(|| wrong(token.start, "`{` has no `}`"))?;
+                start = None;
+            }
+            ";" => start = None,
+            // Directives that end with their line.
+            ".version" | ".target" | ".address_size" | ".file" => {
+                tokens.skip_line();
+                start = None;
+            }
+            _ => {}
+        }
+    }
+    Ok(kernels)
+}
+
+/// The words and signs of a PTX text; comments are left out.
+struct Tokens<'a> {
+    ptx: &'a str,
+    at: usize,
+}
+
+impl Tokens<'_> {
+    fn next(&mut self) -> Option<Range<usize>> {
+        let bytes = self.ptx.as_bytes();
+        loop {
+            let rest = &self.ptx[self.at..];
+            self.at += rest.len() - rest.trim_start().len();
+            let rest = &self.ptx[self.at..];
+            if rest.starts_with("//") {
+                self.skip_line();
+            } else if rest.starts_with("/*") {
+                self.at += rest.find("*/").map_or(rest.len(), |end| end + 2);
+            } else {
+                break;
+            }
+        }
+        let start = self.at;
+        let first = *bytes.get(start)?;
+        let is_word = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'$' | b'.' | b'%');
+        self.at += if first == b'"' {
+            self.ptx[start + 1..].find('"').map_or(self.ptx.len() - start, |end| end + 2)
+        } else if is_word(first) {
+            bytes[start..].iter().take_while(|&&c| is_word(c)).count()
+        } else {
+            self.ptx[start..].chars().next().map_or(1, char::len_utf8)
+        };
+        Some(start..self.at)
+    }
+
+    fn skip_line(&mut self) {
+        let rest = &self.ptx[self.at..];
+        self.at += rest.find('\n').unwrap_or(rest.len());
+    }
+
+    /// Goes on after the `}` that belongs to a `{` just read, and gives its end.
+    fn skip_block(&mut self) -> Option<usize> {
+        let mut depth = 1;
+        while depth > 0 {
+            match &self.ptx[self.next()?] {
+                "{" => depth += 1,
+                "}" => depth -= 1,
+                _ => {}
+            }
+        }
+        Some(self.at)
+    }
+
+    /// The size of a parameter whose `.param` has just been read, up to the `,` or `)` after it.
+    fn parameter(&mut self) -> Option<usize> {
+        let mut size: Option<usize> = None;
+        let mut count = 1;
+        loop {
+            let before = self.at;
+            let token = self.next()?;
+            match &self.ptx[token] {
+                "," => break,
+                ")" => {
+                    self.at = before; // the parameters' end is not the parameter's
+                    break;
+                }
+                "[" => {
+                    let length = self.next()?;
+                    count = self.ptx[length].parse().ok()?;
+                }
+                ".align" => {
+                    self.next()?;
+                }
+                word => {
+                    let bits = word.strip_prefix('.').map(|ty| ty.trim_start_matches(['b', 'u', 's', 'f']));
+                    if let Some(bits) = bits.and_then(|bits| bits.parse::<usize>().ok()) {
+                        size = size.or(Some(bits / 8));
+                    }
+                }
+            }
+        }
+        size?.checked_mul(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+    use super::*;
+    use cuda_std::launch::{Bounds, Param};
+
+    const PTX: &str = r#"
+.version 7.0
+.target sm_80
+.address_size 64
+// .entry comment() {
+.extern .shared .align 128 .b8 shared[];
+.global .align 4 .u32 table[2] = {1, 2};
+.visible .entry first(
+	.param .u64 .ptr .align 1 first_param_0,
+	.param .align 8 .b8 first_param_1[24]
+)
+.maxntid 256
+{
+	{ // callseq {
+	ld.v2.u32 {%r1, %r2}, [%rd1];
+	}
+	ret;
+}
+.func helper(.param .b32 p) { ret; }
+.visible .entry empty() { ret; }
+.entry last(.param .u32 n, .param .f64 x, .param .b8 c) { ret; }
+	.file	1 "a{b.rs"
+"#;
+
+    fn descriptor(name: &'static str, sizes: &[usize]) -> &'static Descriptor {
+        let params: Vec<Param> = sizes.iter().map(|&size| Param { name: "p", ty: "u8", size }).collect();
+        Box::leak(Box::new(Descriptor { name, params: params.leak(), bounds: Bounds::default() }))
+    }
+
+    #[test]
+    fn kernels_are_found_with_their_parameters() {
+        let found = kernels(PTX).unwrap();
+        let signatures: Vec<_> = found.iter().map(|kernel| (kernel.name, kernel.parameters.as_slice())).collect();
+        assert_eq!(signatures, [("first", &[8, 24][..]), ("empty", &[]), ("last", &[4, 8, 1])]);
+        assert!(PTX[found[0].place.clone()].starts_with(".visible .entry first("));
+        assert!(PTX[found[0].place.clone()].ends_with("ret;\n}"));
+    }
+
+    #[test]
+    fn other_kernels_go_and_all_else_stays_on_its_line() {
+        let cut = select(PTX, &[descriptor("last", &[4, 8, 1])]).unwrap();
+        for gone in ["first", "empty", "callseq"] {
+            assert!(!cut.contains(gone), "{gone}");
+        }
+        for (line, text) in PTX.lines().enumerate() {
+            let stays = ["shared[]", "table", "helper", "entry last", ".file", ".version"];
+            if stays.iter().any(|stay| text.contains(stay)) {
+                assert_eq!(cut.lines().nth(line), Some(text));
+            }
+        }
+        assert_eq!(select(PTX, &[descriptor("first", &[8, 24])]).unwrap().matches(".entry").count(), 2); // and a comment
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        let error = |entry| select(PTX, &[entry]).unwrap_err().to_string();
+        assert_eq!(error(descriptor("gone", &[])), "the PTX has no kernel `gone`");
+        assert_eq!(
+            error(descriptor("first", &[8, 8])),
+            "`first` takes parameters of [8, 24] bytes in the PTX and of [8, 8] on the host"
+        );
+    }
+
+    #[test]
+    fn damaged_text_is_an_error() {
+        for end in 0..PTX.len() {
+            let _ = kernels(&PTX[..end]); // no panic
+        }
+        let broken = "\n.entry a(.param .texref t) { ret; }";
+        assert_eq!(kernels(broken).unwrap_err().to_string(), "line 2 of the PTX: a parameter's size cannot be told");
+        assert_eq!(kernels(".entry a() { {").unwrap_err().to_string(), "line 1 of the PTX: `{` has no `}`");
+    }
+}

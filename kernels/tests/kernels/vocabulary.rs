@@ -1,0 +1,274 @@
+//! The kernels of [`kernels::vocabulary`]: every function of `cuda_std` and `ptx`, compiled, against host code.
+
+use cuda_std::launch::Entry;
+use kernels::layout::Vector;
+use kernels::vocabulary::*;
+
+use crate::frame::gpu::{Gpu, TARGETS};
+use crate::names;
+use workbench::number::{Random, Type};
+
+const ONE: (u32, u32, u32) = (1, 1, 1);
+
+#[test]
+fn every_function_of_the_vocabulary_is_executed() {
+    let vocabularies =
+        [include_str!("../../prebuilt/vocabulary.sm_80.ptx"), include_str!("../../prebuilt/vocabulary.sm_90a.ptx")];
+    let checks: [fn(&mut Gpu); 15] = [
+        float,
+        f16,
+        bf16,
+        shuffle,
+        vote,
+        reduce,
+        reduce_f32,
+        shared,
+        named_barrier,
+        atomic,
+        memory,
+        read_stream,
+        cp_async,
+        ldmatrix,
+        mma,
+    ];
+    for (vocabulary, (target, shipped)) in vocabularies.into_iter().zip(TARGETS) {
+        let mut gpu = Gpu::with_ptx(vocabulary);
+        for seed in 0..3 {
+            gpu.seed(seed);
+            checks.iter().for_each(|check| check(&mut gpu));
+        }
+        let only: std::collections::BTreeSet<_> = names(vocabulary).difference(&names(shipped)).cloned().collect();
+        assert_eq!(gpu.launched(), only, "kernels launched for {target}, and those there are");
+    }
+}
+
+fn words(seed: u64, n: usize) -> Vec<u32> {
+    let mut random = Random(seed);
+    (0..n).map(|_| random.word() as u32).collect()
+}
+
+fn float(gpu: &mut Gpu) {
+    let mut random = Random(1);
+    let mut numbers = |n| (0..n).map(|_| (8.0 * random.unit()) as f32).collect::<Vec<_>>();
+    let (a, b) = (numbers(256), numbers(256));
+    let out = gpu.alloc::<f32>("out", 7 * 256);
+    let args = (gpu.upload("a", &a).ptr(), gpu.upload("b", &b).ptr(), out.mut_ptr());
+    gpu.launch(Entry::of::<v_float>(), (2, 1, 1), 128, 0, args);
+    for ((x, y), found) in a.iter().zip(&b).zip(gpu.download(out).chunks_exact(7)) {
+        let wide = f64::from(*x);
+        let near = |k: usize, value: f64, error: f64| {
+            let off = (f64::from(found[k]) - value).abs();
+            assert!(off <= error || value.is_nan() && found[k].is_nan(), "{k} of {x}: {}, not {value}", found[k]);
+        };
+        let relative = |value: f64, power: i32| value.abs() * 2f64.powi(power);
+        near(0, wide.exp2(), relative(wide.exp2(), -22));
+        near(1, wide.log2(), 2f64.powi(-22).max(relative(wide.log2(), -22)));
+        near(2, 1.0 / wide.sqrt(), relative(1.0 / wide.sqrt(), -22));
+        near(3, 1.0 / wide, relative(1.0 / wide, -23));
+        near(4, wide.tanh(), relative(wide.tanh(), -11));
+        near(5, f64::from(x.sqrt()), 0.0);
+        near(6, f64::from(x.mul_add(*y, 1.0)), 0.0);
+    }
+}
+
+fn f16(gpu: &mut Gpu) {
+    pairs(gpu, Type::F16, Entry::of::<v_f16>());
+}
+
+fn bf16(gpu: &mut Gpu) {
+    pairs(gpu, Type::Bf16, Entry::of::<v_bf16>());
+}
+
+fn pairs(gpu: &mut Gpu, ty: Type, entry: Entry<(*const u32, *const u32, *mut u32)>) {
+    let mut random = Random(2);
+    let mut numbers = || random.bits(ty, 128);
+    let (a, b) = (numbers(), numbers());
+    let out = gpu.alloc::<u16>("out", 256);
+    let args = (gpu.upload("a", &a).ptr(), gpu.upload("b", &b).ptr(), out.mut_ptr());
+    gpu.launch(entry, ONE, 64, 0, args);
+    for (i, found) in gpu.download(out).into_iter().enumerate() {
+        let (at, widened) = (i / 4 * 2 + i % 2, i % 4 >= 2);
+        let (x, y) = (ty.number(a[at]), ty.number(b[at]));
+        // The product of two 16-bit numbers is exact in f32, and the sum of three factors in f64.
+        let value = if widened { f64::from((x * y) as f32 + x as f32) } else { x * y + x };
+        assert_eq!(found, ty.bits(value), "{ty:?}, {x} and {y}, widened: {widened}");
+    }
+}
+
+fn shuffle(gpu: &mut Gpu) {
+    let a = words(3, 32);
+    let out = gpu.alloc::<[u32; 4]>("out", 32);
+    let args = (gpu.upload("a", &a).ptr(), out.mut_ptr());
+    gpu.launch(Entry::of::<v_shuffle>(), ONE, 32, 0, args);
+    for (lane, found) in gpu.download(out).into_iter().enumerate() {
+        let (group, at) = (lane / 8 * 8, lane % 8);
+        let below = if at >= 2 { lane - 2 } else { lane };
+        let above = if at < 6 { lane + 2 } else { lane };
+        assert_eq!(found, [a[group + 3], a[below], a[above], a[lane ^ 4]], "lane {lane}");
+    }
+}
+
+fn vote(gpu: &mut Gpu) {
+    // Some lanes agree, all, or none.
+    for (a, b) in [(words(4, 32), words(5, 32)), (vec![7; 32], vec![6; 32]), (vec![6; 32], vec![7; 32])] {
+        let a: Vec<u32> = a.into_iter().map(|word| word & 0x8000_0007).collect();
+        let out = gpu.alloc::<[u32; 4]>("out", 32);
+        let args = (gpu.upload("a", &a).ptr(), gpu.upload("b", &b).ptr(), out.mut_ptr());
+        gpu.launch(Entry::of::<v_vote>(), ONE, 32, 0, args);
+        let lanes = |holds: &dyn Fn(usize) -> bool| (0..32).map(|lane| u32::from(holds(lane)) << lane).sum::<u32>();
+        let greater = lanes(&|lane| a[lane] > b[lane]);
+        for (lane, found) in gpu.download(out).into_iter().enumerate() {
+            let same = lanes(&|other| a[other] == a[lane]);
+            assert_eq!(found, [(greater == u32::MAX).into(), (greater != 0).into(), greater, same], "lane {lane}");
+        }
+    }
+}
+
+fn reduce(gpu: &mut Gpu) {
+    let a = words(6, 32);
+    let out = gpu.alloc::<[u32; 3]>("out", 32);
+    let args = (gpu.upload("a", &a).ptr(), out.mut_ptr());
+    gpu.launch(Entry::of::<v_reduce>(), ONE, 32, 0, args);
+    let sum = a.iter().fold(0u32, |sum, word| sum.wrapping_add(*word));
+    let expected = [sum, a.iter().copied().min().unwrap(), a.iter().copied().max().unwrap()];
+    assert_eq!(gpu.download(out), [expected; 32]);
+}
+
+fn reduce_f32(gpu: &mut Gpu) {
+    // Integers, so that the order of the sum does not matter.
+    let a: Vec<f32> = words(7, 32).into_iter().map(|word| (word % 2001) as f32 - 1000.0).collect();
+    let out = gpu.alloc::<[f32; 2]>("out", 32);
+    let args = (gpu.upload("a", &a).ptr(), out.mut_ptr());
+    gpu.launch(Entry::of::<v_reduce_f32>(), ONE, 32, 0, args);
+    assert_eq!(gpu.download(out), [[a.iter().sum(), a.iter().copied().fold(f32::MIN, f32::max)]; 32]);
+}
+
+fn shared(gpu: &mut Gpu) {
+    let a = words(8, 256);
+    let out = gpu.alloc::<u32>("out", 256);
+    let args = (gpu.upload("a", &a).ptr(), out.mut_ptr());
+    gpu.launch(Entry::of::<v_shared>(), ONE, 256, 0, args);
+    assert!(gpu.download(out).iter().eq(a.iter().rev()));
+}
+
+fn named_barrier(gpu: &mut Gpu) {
+    let a = words(9, 64);
+    let out = gpu.upload("out", &[0u32; 64]);
+    let args = (gpu.upload("a", &a).ptr(), out.mut_ptr());
+    gpu.launch(Entry::of::<v_named_barrier>(), ONE, 64, 64 * 4, args);
+    assert_eq!(gpu.download(out)[32..], a[..32]);
+}
+
+fn atomic(gpu: &mut Gpu) {
+    let a: Vec<u32> = words(10, 128).into_iter().map(|word| word % 4096 + 1).collect();
+    let words = gpu.upload("words", &[5u32, u32::MAX, 0, u32::MAX, 0, 0, 0, 1000]);
+    let (sum, wide) = (gpu.upload("sum", &[0.5f32]), gpu.upload("wide", &[1u64 << 40]));
+    let args = (gpu.upload("a", &a).ptr(), words.mut_ptr(), sum.mut_ptr(), wide.mut_ptr());
+    gpu.launch(Entry::of::<v_atomic>(), (2, 1, 1), 64, 0, args);
+    let total: u32 = a.iter().sum();
+    let found = gpu.download(words);
+    let (min, max) = (a.iter().copied().min().unwrap(), a.iter().copied().max().unwrap());
+    let (and, or) = (a.iter().fold(u32::MAX, |all, x| all & x), a.iter().fold(0, |all, x| all | x));
+    assert_eq!(found[..5], [5 + total, min, max, and, or]);
+    // Whoever came last, and whoever came first.
+    assert!(a.contains(&found[5]) && a.contains(&found[6]));
+    assert_eq!(found[7], 1000 + 128);
+    assert_eq!(gpu.download(sum), [0.5 + total as f32]);
+    assert_eq!(gpu.download(wide), [(1 << 40) + (u64::from(total) << 20)]);
+}
+
+/// Vectors of 16 bytes.
+fn vectors(seed: u64, n: usize) -> Vec<[u32; 4]> {
+    bytemuck::cast_slice(&words(seed, 4 * n)).to_vec()
+}
+
+fn memory(gpu: &mut Gpu) {
+    let a = vectors(11, 64);
+    let out = gpu.alloc::<[[u32; 4]; 4]>("out", 64);
+    let args = (gpu.upload("a", &a).ptr::<Vector>(), out.mut_ptr());
+    gpu.launch(Entry::of::<v_memory>(), (2, 1, 1), 32, 0, args);
+    assert!(gpu.download(out).into_iter().eq(a.into_iter().map(|vector| [vector; 4])));
+}
+
+fn read_stream(gpu: &mut Gpu) {
+    let data = words(9, 2 * 8 * 256 * 4);
+    let out = gpu.alloc::<u32>("out", 2 * 256);
+    let args = (gpu.upload("a", &data).ptr(), out.mut_ptr());
+    let report = gpu.launch(Entry::of::<v_read_stream>(), (2, 1, 1), 256, 0, args);
+    let truth = |i: usize| (0..8).flat_map(|k| &data[4 * (k * 512 + i)..][..4]).fold(0, |x, y| x ^ y);
+    assert_eq!(gpu.download(out), (0..512).map(truth).collect::<Vec<_>>());
+    assert!(report.total.sector_ratio() <= 1.0);
+}
+
+fn cp_async(gpu: &mut Gpu) {
+    let a = vectors(12, 64);
+    for bytes in [0, 6, 16] {
+        let out = gpu.alloc::<[[u32; 4]; 3]>("out", 64);
+        let args = (gpu.upload("a", &a).ptr::<Vector>(), out.mut_ptr(), bytes);
+        gpu.launch(Entry::of::<v_cp_async>(), ONE, 64, 64 * 3 * 16, args);
+        for (found, vector) in gpu.download(out).into_iter().zip(&a) {
+            let mut cut: [u8; 16] = bytemuck::cast(*vector);
+            cut[bytes as usize..].fill(0);
+            assert_eq!(found, [*vector, *vector, bytemuck::cast(cut)], "{bytes} bytes");
+        }
+    }
+}
+
+fn ldmatrix(gpu: &mut Gpu) {
+    let rows = words(13, 128);
+    let out = gpu.alloc::<[u32; 14]>("out", 32);
+    let args = (gpu.upload("a", &rows).ptr::<Vector>(), out.mut_ptr());
+    gpu.launch(Entry::of::<v_ldmatrix>(), ONE, 32, 0, args);
+    let elements: &[u16] = bytemuck::cast_slice(&rows);
+    for (lane, found) in gpu.download(out).into_iter().enumerate() {
+        let (major, minor) = (lane / 4, lane % 4 * 2);
+        let element = |matrix: usize, row: usize, column: usize| u32::from(elements[(8 * matrix + row) * 8 + column]);
+        let straight = |m: usize| element(m, major, minor) | element(m, major, minor + 1) << 16;
+        let transposed = |m: usize| element(m, minor, major) | element(m, minor + 1, major) << 16;
+        let loads = [1, 2, 4].map(|count| 0..count);
+        let all = loads.clone().into_iter().flatten().map(straight).chain(loads.into_iter().flatten().map(transposed));
+        assert!(found.into_iter().eq(all), "lane {lane}");
+    }
+}
+
+fn mma(gpu: &mut Gpu) {
+    for (ty, entry) in [(Type::F16, Entry::of::<v_mma_f16>()), (Type::Bf16, Entry::of::<v_mma_bf16>())] {
+        let mut random = Random(14);
+        // Small integers: whichever way sums are rounded, they are exact.
+        let mut integers = |n: usize| (0..n).map(|_| random.below(33) as f64 - 16.0).collect::<Vec<_>>();
+        let (a, b, c) = (integers(16 * 16), integers(16 * 8), integers(16 * 8));
+        let at = |lane: usize, register: usize, half: usize| {
+            (lane / 4 + register % 2 * 8, lane % 4 * 2 + half + register / 2 * 8)
+        };
+        let mut fragments = (Vec::new(), Vec::new(), Vec::new());
+        for lane in 0..32 {
+            for (register, half) in (0..4).flat_map(|register| [(register, 0), (register, 1)]) {
+                let (row, k) = at(lane, register, half);
+                fragments.0.push(ty.bits(a[row * 16 + k]));
+            }
+            for (register, half) in (0..2).flat_map(|register| [(register, 0), (register, 1)]) {
+                let (column, k) = (lane / 4, lane % 4 * 2 + half + 8 * register);
+                fragments.1.push(ty.bits(b[k * 8 + column]));
+            }
+            for i in 0..4 {
+                let (row, column) = at(lane, i / 2, i % 2);
+                fragments.2.push(c[row * 8 + column] as f32);
+            }
+        }
+        let out = gpu.alloc::<[f32; 4]>("out", 32);
+        let args = (
+            gpu.upload("a", &fragments.0).ptr(),
+            gpu.upload("b", &fragments.1).ptr(),
+            gpu.upload("c", &fragments.2).ptr(),
+            out.mut_ptr(),
+        );
+        gpu.launch(entry, ONE, 32, 0, args);
+        for (lane, found) in gpu.download(out).into_iter().enumerate() {
+            for (i, found) in found.into_iter().enumerate() {
+                let (row, column) = at(lane, i / 2, i % 2);
+                let dot: f64 = (0..16).map(|k| a[row * 16 + k] * b[k * 8 + column]).sum();
+                assert_eq!(f64::from(found), dot + c[row * 8 + column], "{ty:?}, row {row}, column {column}");
+            }
+        }
+    }
+}

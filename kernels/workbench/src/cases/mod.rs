@@ -1,0 +1,32 @@
+//! The cases, by family of kernels.
+
+mod cache;
+pub mod embedding;
+pub mod norm;
+pub mod rope;
+pub mod sampling;
+mod stream;
+
+use cuda_std::launch::{Entry, Family};
+
+use crate::case::{Case, Scale};
+
+pub use stream::read_stream;
+
+/// All of them: every kernel of the registry is launched by one at least.
+pub fn all(scale: Scale) -> Vec<Case> {
+    let families =
+        [cache::cases, embedding::cases, norm::cases, rope::cases, sampling::cases].map(|cases| cases(scale));
+    families.into_iter().flatten().collect()
+}
+
+/// The error of results that are either right or wrong.
+fn exact<T: PartialEq>(results: &[T], truth: &[T]) -> f64 {
+    if results == truth { 0.0 } else { f64::INFINITY }
+}
+
+/// The instance for elements of this type.
+fn instance<F: Family>(ty: &str) -> Entry<F::Args> {
+    // A family without this instance is a mistake in the case.
+    F::instance(&[ty]).unwrap_or_else(|| panic!("no instance for {ty}"))
+}

@@ -1,0 +1,103 @@
+//! Test data in the 16-bit types, and how far from the truth a result may be.
+
+use half::{bf16, f16};
+
+/// A 16-bit type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Type {
+    /// IEEE half precision.
+    F16,
+    /// The upper half of an `f32`.
+    Bf16,
+}
+
+impl Type {
+    /// Both.
+    pub const ALL: [Type; 2] = [Type::F16, Type::Bf16];
+
+    /// Its name in the labels of instances.
+    pub fn label(self) -> &'static str {
+        match self {
+            Type::F16 => "f16",
+            Type::Bf16 => "bf16",
+        }
+    }
+
+    /// The bits of the nearest number.
+    pub fn bits(self, x: f64) -> u16 {
+        match self {
+            Type::F16 => f16::from_f64(x).to_bits(),
+            Type::Bf16 => bf16::from_f64(x).to_bits(),
+        }
+    }
+
+    /// The number of these bits.
+    pub fn number(self, bits: u16) -> f64 {
+        match self {
+            Type::F16 => f16::from_bits(bits).to_f64(),
+            Type::Bf16 => bf16::from_bits(bits).to_f64(),
+        }
+    }
+
+    /// A NaN, to put where nobody may look.
+    pub fn nan(self) -> u16 {
+        self.bits(f64::NAN)
+    }
+
+    /// What a result may be off, relative to the largest of the true ones.
+    pub fn tolerance(self) -> f64 {
+        match self {
+            Type::F16 => 2e-3,
+            Type::Bf16 => 1.6e-2,
+        }
+    }
+}
+
+/// The largest difference over the largest true value; infinite where a result is not a number.
+pub fn relative_error(results: impl IntoIterator<Item = f64>, truth: &[f64]) -> f64 {
+    let scale = truth.iter().fold(f64::MIN_POSITIVE, |most, t| most.max(t.abs()));
+    let mut count = 0;
+    let worst = results.into_iter().zip(truth).fold(0.0, |worst: f64, (result, t)| {
+        count += 1;
+        let off = (result - t).abs() / scale;
+        if off.is_nan() { f64::INFINITY } else { worst.max(off) }
+    });
+    assert_eq!(count, truth.len(), "as many results as there are true values");
+    worst
+}
+
+/// Reproducible numbers (splitmix64).
+pub struct Random(pub u64);
+
+impl Random {
+    /// 64 random bits.
+    pub fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.word() % n
+    }
+
+    /// Within [-1, 1).
+    pub fn unit(&mut self) -> f64 {
+        (self.word() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+    }
+
+    /// Bits of `n` numbers within [-1, 1).
+    pub fn bits(&mut self, ty: Type, n: usize) -> Vec<u16> {
+        (0..n).map(|_| ty.bits(self.unit())).collect()
+    }
+
+    /// Puts a list into another order.
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
+        for i in (1..list.len()).rev() {
+            list.swap(i, self.below(i as u64 + 1) as usize);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Attention problems: sequences whose keys and values lie anywhere in a paged cache, and what attention over them is.
+
+use kernels::layout::{Pages, Part};
+
+use crate::number::{Random, Type, relative_error};
+
+/// The shape of an attention problem.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Of queries, keys, values and results.
+    pub ty: Type,
+    /// Query heads; a multiple of `kv_heads`.
+    pub heads: u32,
+    /// Key/value heads.
+    pub kv_heads: u32,
+    /// Elements of a head.
+    pub head_size: u32,
+    /// Tokens of a block.
+    pub block_size: u32,
+    /// With w > 0 a position sees the last w positions, itself included; with 0 all before it.
+    pub window: u32,
+}
+
+impl Shape {
+    /// The shape of a layer's pages.
+    pub fn pages(&self) -> Pages {
+        Pages { heads: self.kv_heads, head_size: self.head_size, block_size: self.block_size }
+    }
+
+    /// What the dot products are multiplied with.
+    pub fn scale(&self) -> f32 {
+        1.0 / (self.head_size as f32).sqrt()
+    }
+}
+
+/// One sequence: its last `new` tokens are queries, at the end of `context` tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// Tokens that are queries.
+    pub new: u32,
+    /// Tokens in the cache, the new ones included.
+    pub context: u32,
+}
+
+/// Sequences with random queries, keys and values. Blocks are dealt out in random order, with unused ones between them;
+/// what no sequence has written is NaN.
+pub struct Problem {
+    /// Heads, sizes and type.
+    pub shape: Shape,
+    /// The sequences.
+    pub spans: Vec<Span>,
+    /// Blocks in the cache.
+    pub blocks: u32,
+    /// Each sequence's block table.
+    pub tables: Vec<Vec<u32>>,
+    /// `[tokens][heads][head_size]`
+    pub query: Vec<u16>,
+    /// `[block][offset][kv_head][head_size]`
+    keys: Vec<u16>,
+    values: Vec<u16>,
+}
+
+impl Problem {
+    /// Sequences of these spans. Their first `shared` blocks, where all their tokens lie before every sequence's new
+    /// ones, are the same blocks.
+    pub fn new(shape: Shape, spans: &[Span], shared: u32, seed: u64) -> Problem {
+        let mut random = Random(seed);
+        let full = |s: &Span| (s.context - s.new) / shape.block_size;
+        let shared = shared.min(spans.iter().map(full).min().unwrap_or(0));
+        let needed: u32 = spans.iter().map(|s| s.context.div_ceil(shape.block_size) - shared).sum::<u32>() + shared;
+        let blocks = needed + needed / 4 + 1;
+        let mut free: Vec<u32> = (0..blocks).collect();
+        random.shuffle(&mut free);
+        let common = free.split_off(free.len() - shared as usize);
+        let tables: Vec<Vec<u32>> = spans
+            .iter()
+            .map(|s| {
+                let own = s.context.div_ceil(shape.block_size) - shared;
+                common.iter().copied().chain(free.split_off(free.len() - own as usize)).collect()
+            })
+            .collect();
+
+        let row = (shape.kv_heads * shape.head_size) as usize;
+        let size = (blocks * shape.block_size) as usize * row;
+        let (mut keys, mut values) = (vec![shape.ty.nan(); size], vec![shape.ty.nan(); size]);
+        for (span, table) in spans.iter().zip(&tables) {
+            for token in 0..span.context {
+                let slot = table[(token / shape.block_size) as usize] * shape.block_size + token % shape.block_size;
+                let at = slot as usize * row..(slot as usize + 1) * row;
+                keys[at.clone()].copy_from_slice(&random.bits(shape.ty, row));
+                values[at].copy_from_slice(&random.bits(shape.ty, row));
+            }
+        }
+        let tokens: u32 = spans.iter().map(|s| s.new).sum();
+        // Queries large enough that the softmax is not flat.
+        let query = (0..tokens * shape.heads * shape.head_size).map(|_| shape.ty.bits(4.0 * random.unit())).collect();
+        Problem { shape, spans: spans.to_vec(), blocks, tables, query, keys, values }
+    }
+
+    /// Sequences in decode: one query at the end of each.
+    pub fn decode(shape: Shape, contexts: &[u32], shared: u32, seed: u64) -> Problem {
+        let spans: Vec<_> = contexts.iter().map(|&context| Span { new: 1, context }).collect();
+        Problem::new(shape, &spans, shared, seed)
+    }
+
+    /// Elements in a row of one token's keys.
+    fn row(&self) -> usize {
+        (self.shape.kv_heads * self.shape.head_size) as usize
+    }
+
+    /// The cache in the layout of [`kernels::layout`].
+    pub fn pages(&self) -> Vec<u16> {
+        let pages = self.shape.pages();
+        let mut cache = vec![0; (self.blocks * pages.page_vectors() * 8) as usize];
+        self.place(|block, offset, head, element, key, value| {
+            cache[pages.element(block, head, Part::Key, element, offset)] = key;
+            cache[pages.element(block, head, Part::Value, element, offset)] = value;
+        });
+        cache
+    }
+
+    /// The caches in vLLM's layouts: keys `[block][kv_head][head_size / 8][block_size][8]`, values
+    /// `[block][kv_head][head_size][block_size]`.
+    pub fn separate(&self) -> (Vec<u16>, Vec<u16>) {
+        let Shape { kv_heads, head_size, block_size, .. } = self.shape;
+        let (mut keys, mut values) = (vec![0; self.keys.len()], vec![0; self.values.len()]);
+        self.place(|block, offset, head, element, key, value| {
+            let page = (block * kv_heads + head) as usize;
+            let chunk = page * (head_size / 8) as usize + (element / 8) as usize;
+            keys[(chunk * block_size as usize + offset as usize) * 8 + (element % 8) as usize] = key;
+            values[(page * head_size as usize + element as usize) * block_size as usize + offset as usize] = value;
+        });
+        (keys, values)
+    }
+
+    /// Calls `put` for every element of the cache: block, offset, head, element, key, value.
+    fn place(&self, mut put: impl FnMut(u32, u32, u32, u32, u16, u16)) {
+        let Shape { kv_heads, head_size, block_size, .. } = self.shape;
+        let mut at = 0;
+        for block in 0..self.blocks {
+            for offset in 0..block_size {
+                for head in 0..kv_heads {
+                    for element in 0..head_size {
+                        put(block, offset, head, element, self.keys[at], self.values[at]);
+                        at += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    /// All block tables, one after the other, and where each begins.
+    pub fn flat_tables(&self) -> (Vec<u32>, Vec<u32>) {
+        let starts = self.tables.iter().scan(0, |at, table| {
+            let start = *at;
+            *at += table.len() as u32;
+            Some(start)
+        });
+        (self.tables.concat(), starts.collect())
+    }
+
+    /// All block tables in rows of the same length, and that length; what is past a table's end is no block.
+    pub fn padded_tables(&self) -> (Vec<u32>, u32) {
+        let stride = self.tables.iter().map(Vec::len).max().unwrap_or(0);
+        let pad = |table: &Vec<u32>| {
+            table.iter().copied().chain(std::iter::repeat(u32::MAX)).take(stride).collect::<Vec<_>>()
+        };
+        (self.tables.iter().flat_map(pad).collect(), stride as u32)
+    }
+
+    /// Each sequence's tokens in the cache.
+    pub fn contexts(&self) -> Vec<u32> {
+        self.spans.iter().map(|s| s.context).collect()
+    }
+
+    /// What attention is, in `f64`: `[tokens][heads][head_size]`.
+    pub fn reference(&self) -> Vec<f64> {
+        let Shape { ty, heads, kv_heads, head_size, block_size, window } = self.shape;
+        let size = head_size as usize;
+        let mut out = Vec::with_capacity(self.query.len());
+        let mut queries = self.query.chunks_exact(size);
+        for (span, table) in self.spans.iter().zip(&self.tables) {
+            for position in span.context - span.new..span.context {
+                let first = if window > 0 { (position + 1).saturating_sub(window) } else { 0 };
+                for head in 0..heads {
+                    let kv_head = head / (heads / kv_heads);
+                    let query: Vec<f64> = queries.next().unwrap_or_default().iter().map(|&q| ty.number(q)).collect();
+                    let at = |token: u32| {
+                        let slot = table[(token / block_size) as usize] * block_size + token % block_size;
+                        slot as usize * self.row() + (kv_head * head_size) as usize
+                    };
+                    let score = |token| -> f64 {
+                        let key = &self.keys[at(token)..at(token) + size];
+                        let dot: f64 = key.iter().zip(&query).map(|(&k, q)| ty.number(k) * q).sum();
+                        dot * f64::from(self.shape.scale())
+                    };
+                    let scores: Vec<f64> = (first..=position).map(score).collect();
+                    let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
+                    let sum: f64 = weights.iter().sum();
+                    let mut row = vec![0.0; size];
+                    for (token, weight) in (first..).zip(weights) {
+                        for (out, &value) in row.iter_mut().zip(&self.values[at(token)..at(token) + size]) {
+                            *out += weight / sum * ty.number(value);
+                        }
+                    }
+                    out.extend(row);
+                }
+            }
+        }
+        out
+    }
+
+    /// How far results, in the problem's type, are from [`Problem::reference`]: relative to the largest true value.
+    pub fn error(&self, results: &[u16]) -> f64 {
+        relative_error(results.iter().map(|&bits| self.shape.ty.number(bits)), &self.reference())
+    }
+}
