@@ -10,7 +10,11 @@ mod gpu;
 mod measure;
 pub mod number;
 pub mod paged;
+mod resources;
 
 pub use case::{Case, Floor, Prepared, Scale};
+pub use emulator::{Counts, LineCounts};
 pub use gpu::{Buffer, Gpu, Shape};
+pub use launch;
 pub use measure::{Cost, Measured, measure};
+pub use resources::{Resources, resources};
