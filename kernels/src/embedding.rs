@@ -24,6 +24,7 @@ use cuda_std::prelude::*;
 
 use crate::element::{Bf16, Element, F16};
 use crate::layout::Vector;
+use crate::ptx::memory::load_constant;
 use crate::unroll::eight;
 use crate::vector::{narrow, widen};
 
@@ -60,7 +61,9 @@ pub unsafe fn gather_rows(x: *const Vector, rows: *const u32, out: *mut Vector, 
     // SAFETY: `vector` is in the row, and the rows are the caller's.
     unsafe {
         let from = *rows.add(row) as usize;
-        *out.add(row * vectors as usize + vector as usize) = *x.add(from * vectors as usize + vector as usize);
+        // Not by `*`: a copy of a vector that nobody looks at becomes two of eight bytes.
+        let vector_of_row = load_constant(x.add(from * vectors as usize + vector as usize));
+        *out.add(row * vectors as usize + vector as usize) = vector_of_row;
     }
 }
 

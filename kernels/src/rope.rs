@@ -17,8 +17,9 @@
 //!
 //! # Floor
 //!
-//! A token's row is read once and written once: `4 (heads + 2 kv_heads) D` bytes, and `4 D` of angles. About 6 flops an
-//! element: the time is that of the memory.
+//! A token's row is read once and written once: `4 (heads + 2 kv_heads) D` bytes, and `4 D` of angles, which the heads'
+//! warps find in L2 after the first, and in L1 for the second half of each sector (a lane takes 32 bytes of them, by two
+//! loads). About 6 flops an element: the time is that of the memory.
 //!
 //! # Ladder
 //!

@@ -50,7 +50,8 @@ pub unsafe fn sample(
         reset();
 
         let best = likeliest(&mut team, &raw);
-        let greatest = score(best);
+        // Of a row that cannot be sampled it is the first, and not looked at. The rank itself knows but one zero.
+        let greatest = *logits.add(token(best) as usize);
         if best == u64::MAX || greatest == f32::NEG_INFINITY {
             if leads {
                 *tokens.add(row) = NO_TOKEN;
@@ -86,7 +87,7 @@ pub unsafe fn sample(
         }
         let mut chosen = token(adjusted);
         if request.inverse_temperature != 0.0 {
-            chosen = draw(&mut team, &request, logits, vocab, adjusted);
+            chosen = draw(&mut team, &request, logits, vocab, chosen);
         }
 
         let mut logit = *logits.add(chosen as usize);
@@ -152,18 +153,18 @@ unsafe fn sum_of_weights(team: &mut Team, scores: &Scores) -> u64 {
     }
 }
 
-/// Samples from the softmax of the scaled logits, restricted by top-k, then top-p, then min-p. `best` is the rank of the
-/// greatest logit.
+/// Samples from the softmax of the scaled logits, restricted by top-k, then top-p, then min-p. `best` has the greatest
+/// logit.
 ///
 /// # Safety
 /// As for [`likeliest`].
 #[inline(always)]
-unsafe fn draw(team: &mut Team, request: &Request, logits: *const f32, vocab: u32, best: u64) -> u32 {
-    let scores = Scores { logits, vocab, greatest: score(best), inverse_temperature: request.inverse_temperature };
+unsafe fn draw(team: &mut Team, request: &Request, logits: *const f32, vocab: u32, best: u32) -> u32 {
     let noise = Noise::new(request.seed, request.position);
-    let best = token(best);
     // SAFETY: the caller's.
     unsafe {
+        let greatest = *logits.add(best as usize);
+        let scores = Scores { logits, vocab, greatest, inverse_temperature: request.inverse_temperature };
         let mut lowest = 0;
         if request.top_k > 0 && request.top_k < vocab {
             lowest = threshold::<false>(team, &scores, 0.0, lowest, request.top_k.into());
@@ -171,14 +172,14 @@ unsafe fn draw(team: &mut Team, request: &Request, logits: *const f32, vocab: u3
         if request.top_p > 0 {
             lowest = threshold::<true>(team, &scores, 0.0, lowest, request.top_p);
         }
-        let mut greatest = noise.gumbel(best);
-        let mut own = rank(greatest + 0.0, best);
+        let mut most = noise.gumbel(best);
+        let mut own = rank(most + 0.0, best);
         scores.each_quad(|first, scores, count| {
             // Most tokens could not win with the greatest noise there is.
             let mut may_win = [false; 4];
             times::<4>(|i| {
                 may_win[i] = (i as u32) < count
-                    && scores[i] + MAX_GUMBEL > greatest
+                    && scores[i] + MAX_GUMBEL > most
                     && scores[i] >= request.floor
                     && rank(scores[i], first + i as u32) >= lowest;
             });
@@ -188,7 +189,7 @@ unsafe fn draw(team: &mut Team, request: &Request, logits: *const f32, vocab: u3
                     if may_win[i] {
                         let value = scores[i] + gumbel(bits[i]);
                         own = own.max(rank(value + 0.0, first + i as u32));
-                        greatest = greatest.max(value);
+                        most = most.max(value);
                     }
                 });
             }
