@@ -15,8 +15,8 @@
 //!
 //! # Floor
 //!
-//! A row's `4 vocab` bytes are read from memory once, and stay in L2 (64 rows of 152,000 tokens are 39 MB) for 1 more pass
-//! if greedy, 2 if sampled, about 5 with top-k or top-p. An exponential is some 20 instructions: a pass that sums them
+//! A row's `4 vocab` bytes are read from memory once, and stay in L2 (64 rows of 152,000 tokens are 39 MB) for one more pass
+//! if greedy, two if sampled, and usually two each for top-k, top-p and the likeliest tokens. An exponential is some 20 instructions: a pass that sums them
 //! takes a multiprocessor `vocab * 20 / 128` cycles, about 14 us for 152,000 tokens; others are bound by L2, about 6 us.
 //! No figure is measured yet.
 //!
