@@ -1,7 +1,6 @@
 //! Norms of rows.
 //!
-//! Tried by hand on the source, and which test failed: without the bound `at(i) < vectors` in `load`, in `sum` and at the
-//! store, `rows_of_any_width_are_normalised` each (out of bounds, or wrong).
+//! Tried by hand on the source: without the bound `at(i) < vectors` in `sum`, `rows_of_any_width_are_normalised` fails.
 
 use workbench::cases::norm::Norm;
 use workbench::number::Type;

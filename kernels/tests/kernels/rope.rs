@@ -1,4 +1,6 @@
 //! Rotation of heads, with the cache write.
+//!
+//! Tried by hand on the source: if padding (slot -1) is written too, `any_shape_goes_to_any_slot` fails, out of bounds.
 
 use kernels::layout::Pages;
 use workbench::cases::rope::Rope;
