@@ -6,6 +6,7 @@
 //!
 //! | file | kernels |
 //! | --- | --- |
+//! | [`attention`] | `plan_paged_attention`, `paged_attention_8`, `paged_attention_16`, `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce` |
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
 //! | [`embedding`] | `gather_rows`, `embed`, `add_positions` |
 //! | [`norm`] | `layer_norm`, `rms_norm` |
@@ -21,15 +22,25 @@
 )]
 
 pub mod arithmetic;
+// PTX with the feature `vocabulary` has the kernels of that module instead of those that are shipped.
+#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
+pub mod attention;
+#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 mod block;
+#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod cache;
 pub mod element;
+#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod embedding;
 pub mod layout;
+#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod norm;
 pub mod ptx;
+#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod rope;
+#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod sampling;
+#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 mod unroll;
 pub mod vector;
 #[cfg(any(feature = "vocabulary", not(target_arch = "nvptx64")))]

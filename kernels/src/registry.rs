@@ -2,6 +2,7 @@
 
 use cuda_std::launch::{Descriptor, Family, Kernel};
 
+use crate::attention::{decode, paper};
 use crate::{cache, embedding, norm, rope, sampling};
 
 /// Every kernel in the PTX that the engine embeds.
@@ -11,11 +12,17 @@ pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
         &cache::copy_blocks::DESCRIPTOR,
         &cache::swap_blocks_out::DESCRIPTOR,
         &cache::swap_blocks_in::DESCRIPTOR,
+        &decode::plan_paged_attention::DESCRIPTOR,
         &embedding::gather_rows::DESCRIPTOR,
         &sampling::sample::DESCRIPTOR,
     ];
     single
         .into_iter()
+        .chain(instances::<decode::paged_attention_8>())
+        .chain(instances::<decode::paged_attention_16>())
+        .chain(instances::<paper::paged_attention_v1>())
+        .chain(instances::<paper::paged_attention_v2>())
+        .chain(instances::<paper::paged_attention_v2_reduce>())
         .chain(instances::<embedding::embed>())
         .chain(instances::<embedding::add_positions>())
         .chain(instances::<norm::layer_norm>())
@@ -28,7 +35,7 @@ fn instances<F: Family>() -> impl Iterator<Item = &'static Descriptor> {
     F::INSTANCES.iter().map(|instance| instance.entry.descriptor())
 }
 
-/// Every kernel that the feature `vocabulary` adds to them.
+/// Every kernel of the PTX with the feature `vocabulary`.
 pub fn vocabulary() -> impl Iterator<Item = &'static Descriptor> {
     crate::vocabulary::KERNELS.iter()
 }

@@ -68,6 +68,11 @@ impl Gpu {
         Ok(((prepared.error)(&self.0)?, report))
     }
 
+    /// The device itself, for what tests share with benchmarks.
+    pub fn bench(&mut self) -> &mut workbench::Gpu {
+        &mut self.0
+    }
+
     /// The names of the kernels that were launched.
     pub fn launched(&self) -> BTreeSet<String> {
         self.0.launched().keys().map(|&name| name.to_owned()).collect()

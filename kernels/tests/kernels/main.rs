@@ -7,10 +7,12 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 mod cache;
+mod decode;
 mod embedding;
 #[path = "../frame/mod.rs"]
 mod frame;
 mod norm;
+mod paper;
 mod rope;
 mod sampling;
 mod vocabulary;
@@ -21,8 +23,15 @@ use cuda_builder::ptx::entries;
 use frame::gpu::{Gpu, TARGETS};
 
 /// What launches every kernel of a family, and checks it.
-const FAMILIES: &[fn(&mut Gpu)] =
-    &[cache::every_kernel, embedding::every_kernel, norm::every_kernel, rope::every_kernel, sampling::every_kernel];
+const FAMILIES: &[fn(&mut Gpu)] = &[
+    cache::every_kernel,
+    decode::every_kernel,
+    embedding::every_kernel,
+    norm::every_kernel,
+    paper::every_kernel,
+    rope::every_kernel,
+    sampling::every_kernel,
+];
 
 #[test]
 fn every_shipped_kernel_is_executed() {

@@ -10,6 +10,7 @@ mod gpu;
 mod measure;
 pub mod number;
 pub mod paged;
+pub mod paper;
 mod resources;
 
 pub use case::{Case, Floor, Prepared, Scale};

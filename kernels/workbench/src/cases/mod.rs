@@ -1,8 +1,10 @@
 //! The cases, by family of kernels.
 
 mod cache;
+mod decode;
 pub mod embedding;
 pub mod norm;
+mod paper;
 pub mod rope;
 pub mod sampling;
 mod stream;
@@ -16,8 +18,8 @@ pub use stream::read_stream;
 /// All of them: every kernel of the registry is launched by one at least.
 pub fn all(scale: Scale) -> Vec<Case> {
     let families =
-        [cache::cases, embedding::cases, norm::cases, rope::cases, sampling::cases].map(|cases| cases(scale));
-    families.into_iter().flatten().collect()
+        [cache::cases, decode::cases, embedding::cases, norm::cases, paper::cases, rope::cases, sampling::cases];
+    families.into_iter().flat_map(|cases| cases(scale)).collect()
 }
 
 /// The error of results that are either right or wrong.
