@@ -8,6 +8,10 @@
 //! | --- | --- |
 //! | [`attention`] | `plan_paged_attention`, `paged_attention_8`, `paged_attention_16`, `paged_prefill`, `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce` |
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
+//! | [`embedding`] | `gather_rows`, `embed`, `add_positions` |
+//! | [`norm`] | `layer_norm`, `rms_norm` |
+//! | [`rope`] | `rope_and_cache` |
+//! | [`sampling`] | `sample` |
 //! | [`vocabulary`] | one for each function of `ptx` and `cuda_std`: for tests, and in no binary |
 //! | [`ptx`] | no kernels: instructions that have no name in Rust |
 #![no_std]
@@ -22,10 +26,22 @@
 pub mod attention;
 #[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod cache;
+#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
+pub mod embedding;
+#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
+pub mod norm;
+#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
+pub mod rope;
+#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
+pub mod sampling;
 
+pub mod arithmetic;
+mod block;
 pub mod element;
 pub mod layout;
 pub mod ptx;
+mod unroll;
+pub mod vector;
 #[cfg(any(feature = "vocabulary", not(target_arch = "nvptx64")))]
 pub mod vocabulary;
 

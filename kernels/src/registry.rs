@@ -3,7 +3,7 @@
 use cuda_std::launch::{Descriptor, Family, Kernel};
 
 use crate::attention::{decode, paper, prefill};
-use crate::cache;
+use crate::{cache, embedding, norm, rope, sampling};
 
 /// Every kernel in the PTX that the engine embeds.
 pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
@@ -13,6 +13,8 @@ pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
         &cache::swap_blocks_out::DESCRIPTOR,
         &cache::swap_blocks_in::DESCRIPTOR,
         &decode::plan_paged_attention::DESCRIPTOR,
+        &embedding::gather_rows::DESCRIPTOR,
+        &sampling::sample::DESCRIPTOR,
     ];
     single
         .into_iter()
@@ -22,6 +24,11 @@ pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<paper::paged_attention_v2>())
         .chain(instances::<paper::paged_attention_v2_reduce>())
         .chain(instances::<prefill::paged_prefill>())
+        .chain(instances::<embedding::embed>())
+        .chain(instances::<embedding::add_positions>())
+        .chain(instances::<norm::layer_norm>())
+        .chain(instances::<norm::rms_norm>())
+        .chain(instances::<rope::rope_and_cache>())
 }
 
 /// The kernels of a family.

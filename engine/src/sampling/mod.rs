@@ -1,9 +1,9 @@
 //! From logits to tokens.
 
 mod beam;
-mod noise;
 mod options;
 mod params;
+mod request;
 mod sampler;
 
 pub use beam::{Advance, Candidate, Hypothesis};

@@ -3,9 +3,15 @@
 //! Random choice is by the Gumbel maximum: the token with the greatest `logit / temperature + gumbel` is a sample of
 //! the softmax. The noise of a token depends only on the seed, the position and the token's id, so that a choice
 //! depends on nothing else in the batch, on no order of summation, and is the same after a preemption.
+//!
+//! Arithmetic and noise are the GPU's own code, which gives the same bits everywhere: both come to the same tokens and
+//! logprobs.
+
+use kernels::arithmetic::{logprob, part, weight};
+use kernels::sampling::noise::{MAX_GUMBEL, Noise};
+use kernels::sampling::{Adjustment, Request};
 
 use super::SamplingParams;
-use super::noise::{MAX_GUMBEL, Noise};
 use crate::error::{Error, Result};
 
 /// What the sampler must know about the sequence that a row of logits belongs to.
@@ -39,88 +45,73 @@ pub struct Sampled {
 /// # Errors
 /// [`Error::NotANumber`] if a logit is none, or infinitely great.
 pub fn sample_row(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> Result<Sampled> {
-    let norm = log_sum_exp(logits);
-    if !norm.is_finite() {
+    // Not `is_finite`: a logit of negative infinity is a token that cannot be.
+    if !logits.iter().all(|&v| v < f32::INFINITY) {
         return Err(Error::NotANumber);
     }
+    let greatest = logits[argmax(logits) as usize];
+    if greatest == f32::NEG_INFINITY {
+        return Err(Error::NotANumber);
+    }
+    let sum = logits.iter().map(|v| weight(v - greatest)).sum();
+    let logprob = |token: u32| logprob(logits[token as usize], greatest, sum);
     let token = choose(logits, row, scratch);
-    let top =
-        likeliest(logits, row.top).into_iter().map(|t| (t, (f64::from(logits[t as usize]) - norm) as f32)).collect();
-    Ok(Sampled { token, logprob: (f64::from(logits[token as usize]) - norm) as f32, top })
+    let top = likeliest(logits, row.top).into_iter().map(|t| (t, logprob(t))).collect();
+    Ok(Sampled { token, logprob: logprob(token), top })
 }
 
 fn choose(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> u32 {
-    let p = row.params;
-    let penalised = p.repetition_penalty != 1.0 || p.presence_penalty != 0.0 || p.frequency_penalty != 0.0;
-    if p.temperature == 0.0 && !penalised {
+    let request = row.request();
+    let adjustments = row.adjustments();
+    if request.inverse_temperature == 0.0 && adjustments.is_empty() {
         return argmax(logits);
     }
     scratch.clear();
     scratch.extend_from_slice(logits);
-    if penalised {
-        penalise(scratch, row);
+    for Adjustment { token, count, bias, .. } in adjustments {
+        let logit = &mut scratch[token as usize];
+        *logit = request.penalties.adjust(*logit, count, bias);
     }
-    if p.temperature == 0.0 {
-        return argmax(scratch);
+    let best = argmax(scratch);
+    if request.inverse_temperature == 0.0 {
+        return best;
     }
     // Relative to the greatest, so that a temperature near 0 makes the others impossible but overflows nothing.
-    let greatest = scratch[argmax(scratch) as usize];
+    let greatest = scratch[best as usize];
     for x in scratch.iter_mut() {
-        *x = (*x - greatest) / p.temperature;
+        *x = (*x - greatest) * request.inverse_temperature;
     }
-    sample(scratch, row)
+    sample(scratch, best, &request)
 }
 
-/// Applies the repetition penalty to tokens seen anywhere, presence and frequency penalties to those generated.
-fn penalise(logits: &mut [f32], row: &SampleRow<'_>) {
-    let p = row.params;
-    let mut seen: Vec<u32> = row.prompt.iter().chain(row.output).copied().collect();
-    seen.sort_unstable();
-    seen.dedup();
-    for &t in &seen {
-        let x = &mut logits[t as usize];
-        *x = if *x > 0.0 { *x / p.repetition_penalty } else { *x * p.repetition_penalty };
+/// Samples from the softmax of `scaled`, restricted by top-k, then top-p, then min-p. `best` has the greatest logit.
+fn sample(scaled: &[f32], best: u32, request: &Request) -> u32 {
+    let noise = Noise::new(request.seed, request.position);
+    let allowed = |t: &u32| scaled[*t as usize] >= request.floor;
+    if request.top_k == 0 && request.top_p == 0 {
+        return gumbel_max(scaled, (0..scaled.len() as u32).filter(allowed), best, &noise);
     }
-    let mut output = row.output.to_vec();
-    output.sort_unstable();
-    for run in output.chunk_by(|a, b| a == b) {
-        logits[run[0] as usize] -= p.presence_penalty + p.frequency_penalty * run.len() as f32;
-    }
+    let k = if request.top_k == 0 { scaled.len() } else { scaled.len().min(request.top_k as usize) };
+    gumbel_max(scaled, nucleus(scaled, k, request.top_p).into_iter().filter(allowed), best, &noise)
 }
 
-/// Samples from the softmax of `scaled`, restricted by top-k, then top-p, then min-p.
-fn sample(scaled: &[f32], row: &SampleRow<'_>) -> u32 {
-    let p = row.params;
-    let noise = Noise::new(row.seed, row.output.len() as u64);
-    let best = argmax(scaled);
-    let floor = match p.min_p {
-        0.0 => f32::NEG_INFINITY,
-        m => scaled[best as usize] + m.ln(),
-    };
-    if p.top_k == 0 && p.top_p >= 1.0 {
-        return gumbel_max(scaled, (0..scaled.len() as u32).filter(|&t| scaled[t as usize] >= floor), best, &noise);
-    }
-    let k = if p.top_k == 0 { scaled.len() } else { p.top_k.min(scaled.len()) };
-    let kept = nucleus(scaled, k, p.top_p);
-    gumbel_max(scaled, kept.into_iter().filter(|&t| scaled[t as usize] >= floor), best, &noise)
-}
-
-/// The smallest set of likeliest tokens, among the `k` likeliest, whose probability reaches `top_p`: a token stays
-/// while those before it have not reached it.
-fn nucleus(scaled: &[f32], k: usize, top_p: f32) -> Vec<u32> {
-    if top_p >= 1.0 {
+/// The smallest set of likeliest tokens, among the `k` likeliest, whose probability reaches `top_p` (in units of 2^-64; 0 is
+/// off): a token stays while those before it have not reached it.
+fn nucleus(scaled: &[f32], k: usize, top_p: u64) -> Vec<u32> {
+    if top_p == 0 {
         return likeliest(scaled, k);
     }
     // Few tokens usually suffice, so that the whole vocabulary is sorted only when they don't.
-    let mut width = 64.min(k);
-    let total = if k < scaled.len() { None } else { Some(log_sum_exp(scaled)) };
+    let all = k == scaled.len();
+    let mut width = if all { 64.min(k) } else { k };
+    let total: u64 = if all { scaled.iter().map(|&x| weight(x)).sum() } else { weights(scaled, &likeliest(scaled, k)) };
+    let target = part(total, top_p);
     loop {
-        let mut order = likeliest(scaled, if total.is_none() { k } else { width });
-        let norm = total.unwrap_or_else(|| log_sum_exp(&order.iter().map(|&t| scaled[t as usize]).collect::<Vec<_>>()));
-        let mut before = 0.0;
+        let mut order = likeliest(scaled, width);
+        let mut before = 0;
         let kept = order.iter().position(|&t| {
-            let enough = before >= f64::from(top_p);
-            before += (f64::from(scaled[t as usize]) - norm).exp();
+            let enough = before >= target;
+            before += weight(scaled[t as usize]);
             enough
         });
         if let Some(kept) = kept {
@@ -132,6 +123,11 @@ fn nucleus(scaled: &[f32], k: usize, top_p: f32) -> Vec<u32> {
         }
         width = (width * 8).min(k);
     }
+}
+
+/// What `tokens` weigh together.
+fn weights(scaled: &[f32], tokens: &[u32]) -> u64 {
+    tokens.iter().map(|&t| weight(scaled[t as usize])).sum()
 }
 
 /// The token among `tokens` with the greatest logit plus noise. `best` has the greatest logit of all and is allowed.
@@ -155,7 +151,7 @@ fn gumbel_max(scaled: &[f32], tokens: impl Iterator<Item = u32>, best: u32, nois
 fn argmax(x: &[f32]) -> u32 {
     let mut best = 0;
     for (i, v) in x.iter().enumerate() {
-        if *v > x[best] || x[best].is_nan() {
+        if *v > x[best] {
             best = i;
         }
     }
@@ -178,14 +174,10 @@ fn likeliest(x: &[f32], k: usize) -> Vec<u32> {
     ids
 }
 
-/// `ln(sum(exp(x)))`, accumulated in f64.
-fn log_sum_exp(x: &[f32]) -> f64 {
-    let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    f64::from(max) + x.iter().map(|v| f64::from((v - max).exp())).sum::<f64>().ln()
-}
-
 #[cfg(test)]
 mod tests {
+    use kernels::arithmetic::share;
+
     use super::*;
 
     fn row(params: &SamplingParams, seed: u64) -> SampleRow<'_> {
@@ -265,8 +257,8 @@ mod tests {
     #[test]
     fn top_p_over_a_flat_vocabulary_keeps_its_share() {
         let logits = vec![0.0; 1000];
-        assert_eq!(nucleus(&logits, 1000, 0.5).len(), 500);
-        assert_eq!(nucleus(&logits, 200, 0.5).len(), 100);
+        assert_eq!(nucleus(&logits, 1000, share(0.5)).len(), 500);
+        assert_eq!(nucleus(&logits, 200, share(0.5)).len(), 100);
     }
 
     #[test]

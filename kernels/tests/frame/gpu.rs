@@ -7,6 +7,7 @@ use cuda_std::launch::{Args, Entry};
 use emulator::Report;
 use launch::{Driver, Error};
 pub use workbench::Buffer;
+use workbench::Case;
 
 /// What is shipped, by the GPU it is for.
 pub const TARGETS: [(&str, &str); 2] =
@@ -37,6 +38,34 @@ impl Gpu {
     /// In the emulator, warps and blocks run in an order of `seed`'s making from here on; 0 is the natural one.
     pub fn seed(&mut self, seed: u64) {
         self.0.seed(seed);
+    }
+
+    /// Whether the device is the emulator, which reports what launches cost.
+    pub fn is_emulator(&self) -> bool {
+        self.0.context().is_emulator()
+    }
+
+    /// Runs a case, which must come out right. The emulator's report; on a GPU an empty one.
+    pub fn run(&mut self, case: &Case) -> Report {
+        let (error, report) = self.try_run(case).unwrap_or_else(|error| panic!("{error}"));
+        assert!(error <= 1.0, "{}, {}: {error} times what is allowed", case.kernel, case.shape);
+        report
+    }
+
+    /// Whether a case is at fault or comes out wrong with this PTX, in one of a few orders of warps and blocks.
+    pub fn notices(ptx: &str, case: &Case) -> bool {
+        (0..4).any(|seed| {
+            let mut gpu = Gpu::with_ptx(ptx);
+            gpu.seed(seed);
+            !gpu.try_run(case).is_ok_and(|(error, _)| error <= 1.0)
+        })
+    }
+
+    fn try_run(&mut self, case: &Case) -> Result<(f64, Report), Error> {
+        let prepared = (case.prepare)(&mut self.0)?;
+        let reports = self.0.reported(|gpu| (prepared.launch)(gpu))?;
+        let report = reports.into_iter().next().map(|launch| launch.report).unwrap_or_default();
+        Ok(((prepared.error)(&self.0)?, report))
     }
 
     /// The device itself, for what tests share with benchmarks.

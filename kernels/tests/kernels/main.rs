@@ -8,10 +8,14 @@
 
 mod cache;
 mod decode;
+mod embedding;
 #[path = "../frame/mod.rs"]
 mod frame;
+mod norm;
 mod paper;
 mod prefill;
+mod rope;
+mod sampling;
 mod vocabulary;
 
 use std::collections::BTreeSet;
@@ -20,8 +24,16 @@ use cuda_builder::ptx::entries;
 use frame::gpu::{Gpu, TARGETS};
 
 /// What launches every kernel of a family, and checks it.
-const FAMILIES: &[fn(&mut Gpu)] =
-    &[cache::every_kernel, decode::every_kernel, paper::every_kernel, prefill::every_kernel];
+const FAMILIES: &[fn(&mut Gpu)] = &[
+    cache::every_kernel,
+    decode::every_kernel,
+    embedding::every_kernel,
+    norm::every_kernel,
+    paper::every_kernel,
+    prefill::every_kernel,
+    rope::every_kernel,
+    sampling::every_kernel,
+];
 
 #[test]
 fn every_shipped_kernel_is_executed() {

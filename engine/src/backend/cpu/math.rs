@@ -3,32 +3,9 @@
 //!
 //! There is no fused multiply-add here: the results are the same on every instruction set.
 
-use crate::backend::Activation;
+pub(super) use kernels::arithmetic::exp;
 
-/// `e^x` with a relative error below 2e-7. Results beyond the range of normal numbers are clamped to it, and NaN stays NaN.
-#[inline(always)]
-pub(super) fn exp(x: f32) -> f32 {
-    // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
-    const ROUND: f32 = 12_582_912.0;
-    // ln 2 in two parts, the first of so few bits that its product with an exponent is exact.
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
-    // Not `clamp`, whose assertion costs, nor `max`, which loses NaN.
-    let x = if x < -87.33 { -87.33 } else { x };
-    let x = if x > 88.37 { 88.37 } else { x };
-    let n = x * std::f32::consts::LOG2_E + ROUND;
-    let whole = n - ROUND;
-    let r = x - whole * LN2_HIGH - whole * LN2_LOW;
-    // Cephes' polynomial for (e^r - 1 - r) / r^2 on [-ln 2 / 2, ln 2 / 2].
-    let mut p = 1.987_569_1e-4;
-    p = p * r + 1.398_199_9e-3;
-    p = p * r + 8.333_452e-3;
-    p = p * r + 4.166_579_6e-2;
-    p = p * r + 1.666_666_5e-1;
-    p = p * r + 5e-1;
-    let e = p * (r * r) + r + 1.0;
-    e * f32::from_bits((n.to_bits() << 23).wrapping_add(0x3f80_0000))
-}
+use crate::backend::Activation;
 
 /// `1 - erf(x)` with a relative error below 1e-6 while it exceeds 1e-8: the Chebyshev fit of Numerical Recipes (6.2).
 #[inline(always)]
@@ -129,19 +106,6 @@ mod tests {
             sum += term / f64::from(2 * n + 1);
         }
         sum * 2.0 / std::f64::consts::PI.sqrt()
-    }
-
-    #[test]
-    fn exp_is_accurate() {
-        for i in -87_000..88_000 {
-            let x = i as f32 * 1e-3;
-            let want = f64::from(x).exp();
-            let error = (f64::from(exp(x)) - want).abs() / want;
-            assert!(error < 2e-7, "exp({x}) is off by {error}");
-        }
-        assert_eq!(exp(0.0), 1.0);
-        assert!(exp(f32::NEG_INFINITY) < 2e-38 && exp(1000.0) > 1e38);
-        assert!(exp(f32::NAN).is_nan());
     }
 
     #[test]

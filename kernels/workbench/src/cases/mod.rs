@@ -2,9 +2,15 @@
 
 mod cache;
 mod decode;
+pub mod embedding;
+pub mod norm;
 mod paper;
 mod prefill;
+pub mod rope;
+pub mod sampling;
 mod stream;
+
+use cuda_std::launch::{Entry, Family};
 
 use crate::case::{Case, Scale};
 
@@ -12,11 +18,26 @@ pub use stream::read_stream;
 
 /// All of them: every kernel of the registry is launched by one at least.
 pub fn all(scale: Scale) -> Vec<Case> {
-    let families = [cache::cases, decode::cases, paper::cases, prefill::cases];
+    let families = [
+        cache::cases,
+        decode::cases,
+        embedding::cases,
+        norm::cases,
+        paper::cases,
+        prefill::cases,
+        rope::cases,
+        sampling::cases,
+    ];
     families.into_iter().flat_map(|cases| cases(scale)).collect()
 }
 
 /// The error of results that are either right or wrong.
 fn exact<T: PartialEq>(results: &[T], truth: &[T]) -> f64 {
     if results == truth { 0.0 } else { f64::INFINITY }
+}
+
+/// The instance for elements of this type.
+fn instance<F: Family>(ty: &str) -> Entry<F::Args> {
+    // A family without this instance is a mistake in the case.
+    F::instance(&[ty]).unwrap_or_else(|| panic!("no instance for {ty}"))
 }

@@ -1,0 +1,62 @@
+//! What a row of logits is asked for, in the form that CPU and GPU both compute with.
+
+use kernels::sampling::{Adjustment, Penalties, Request};
+
+use super::SampleRow;
+
+impl SampleRow<'_> {
+    /// The request; where its adjustments and its likeliest tokens lie on a device is left open.
+    pub fn request(&self) -> Request {
+        let p = self.params;
+        let penalties = Penalties {
+            repetition: p.repetition_penalty,
+            presence: p.presence_penalty,
+            frequency: p.frequency_penalty,
+        };
+        Request {
+            seed: self.seed,
+            position: self.output.len() as u64,
+            // More than any vocabulary has is all.
+            top_k: u32::try_from(p.top_k).unwrap_or(0),
+            penalties,
+            top: self.top as u32,
+            ..Request::GREEDY
+        }
+        .with_temperature(p.temperature)
+        .with_top_p(p.top_p)
+        .with_min_p(p.min_p)
+    }
+
+    /// The tokens whose logits the penalties change, in order of their ids: those of the prompt and the output, with how
+    /// often each is in the output. None if there are no penalties.
+    pub fn adjustments(&self) -> Vec<Adjustment> {
+        let p = self.params;
+        if p.repetition_penalty == 1.0 && p.presence_penalty == 0.0 && p.frequency_penalty == 0.0 {
+            return Vec::new();
+        }
+        let prompt = self.prompt.iter().map(|&token| (token, 0));
+        let mut seen: Vec<(u32, i32)> = prompt.chain(self.output.iter().map(|&token| (token, 1))).collect();
+        seen.sort_unstable();
+        let same = seen.chunk_by(|a, b| a.0 == b.0);
+        same.map(|uses| Adjustment { token: uses[0].0, count: uses.iter().map(|u| u.1).sum(), bias: 0.0, raw: 0.0 })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SamplingParams;
+    use super::*;
+
+    #[test]
+    fn what_was_seen_is_counted_once_a_token() {
+        let mut params = SamplingParams::default();
+        let adjustments = |params: &SamplingParams| {
+            let row = SampleRow { params, seed: 0, prompt: &[7, 3, 7], output: &[3, 9, 3], top: 0 };
+            row.adjustments().iter().map(|a| (a.token, a.count)).collect::<Vec<_>>()
+        };
+        assert_eq!(adjustments(&params), []);
+        params.presence_penalty = 0.5;
+        assert_eq!(adjustments(&params), [(3, 2), (7, 0), (9, 1)]);
+    }
+}

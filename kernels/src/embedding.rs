@@ -1,0 +1,128 @@
+//! Rows of tables: token embeddings, learned positions, and the rows whose logits are wanted.
+//!
+//! | kernel | computes | shapes |
+//! | --- | --- | --- |
+//! | [`gather_rows()`] | `out[r] = x[rows[r]]` | `x [_][H]`, `rows [R]`, `out [R][H]` |
+//! | [`embed()`] | `out[t] = table[tokens[t]] + positions[at[t] + offset]` | tables `[_][H]`, `out [T][H]` |
+//! | [`add_positions()`] | `x[t] += positions[at[t] + offset]` | `x [T][H]`, table `[_][H]` |
+//!
+//! All are launched on [`grid`] by [`THREADS`]: a block takes [`THREADS`] vectors of one row. Sums are made in `f32` and
+//! rounded once. Token embedding without learned positions is [`gather_rows()`], which looks at no element and so
+//! serves every 16-bit type.
+//!
+//! # Floor
+//!
+//! Each row of `2 H` bytes is read once and written once; with positions a second one is read.
+//!
+//! # Ladder
+//!
+//! 1. A thread an element: the row's index is read H times, and accesses are of 2 bytes.
+//! 2. (here) A thread a 16-byte vector. A decode step moves a few hundred KiB, less than what a launch costs; a prompt of
+//!    4,096 tokens is memory-bound, with 2 KiB in flight a block and 16 blocks resident on a multiprocessor.
+
+use cuda_std::prelude::*;
+
+use crate::element::{Bf16, Element, F16};
+use crate::layout::Vector;
+use crate::ptx::memory::load_constant;
+use crate::unroll::eight;
+use crate::vector::{narrow, widen};
+
+/// Threads per block of all kernels here.
+pub const THREADS: u32 = 128;
+
+/// The grid for `rows` rows of `vectors` vectors.
+pub const fn grid(rows: u32, vectors: u32) -> (u32, u32, u32) {
+    (rows, vectors.div_ceil(THREADS), 1)
+}
+
+/// Bytes that the kernels must move: of `rows` rows of `vectors` vectors, `tables` read and one written.
+pub const fn floor_bytes(rows: u64, vectors: u64, tables: u64) -> u64 {
+    rows * vectors * 16 * (tables + 1)
+}
+
+/// The row of this block, and the vector of this thread in it.
+#[inline(always)]
+fn place() -> (usize, u32) {
+    (thread::block_idx_x() as usize, thread::block_idx_y() * THREADS + thread::thread_idx_x())
+}
+
+/// Copies rows: of a token table, or those of the hidden states whose logits are wanted.
+///
+/// # Safety
+/// Each of `rows` (one for each x of the grid) is a row of `x`; rows have `vectors` vectors and are 16-byte aligned;
+/// the launch is of [`grid`] by [`THREADS`].
+#[kernel(max_threads = 128)]
+pub unsafe fn gather_rows(x: *const Vector, rows: *const u32, out: *mut Vector, vectors: u32) {
+    let (row, vector) = place();
+    if vector >= vectors {
+        return;
+    }
+    // SAFETY: `vector` is in the row, and the rows are the caller's.
+    unsafe {
+        let from = *rows.add(row) as usize;
+        // Not by `*`: a copy of a vector that nobody looks at becomes two of eight bytes.
+        let vector_of_row = load_constant(x.add(from * vectors as usize + vector as usize));
+        *out.add(row * vectors as usize + vector as usize) = vector_of_row;
+    }
+}
+
+/// Embeds tokens with learned positions: row `tokens[t]` of `table` plus row `positions[t] + offset` of
+/// `position_table`.
+///
+/// # Safety
+/// Tokens and positions (with the offset) are rows of their tables; the rest is as for [`gather_rows()`].
+#[kernel(max_threads = 128, instances(T = [F16, Bf16]))]
+pub unsafe fn embed<T: Element>(
+    table: *const Vector,
+    position_table: *const Vector,
+    tokens: *const u32,
+    positions: *const u32,
+    offset: u32,
+    out: *mut Vector,
+    vectors: u32,
+) {
+    let (row, vector) = place();
+    if vector >= vectors {
+        return;
+    }
+    // SAFETY: `vector` is in the row, and the rows are the caller's.
+    unsafe {
+        let (token, position) = (*tokens.add(row) as usize, (*positions.add(row) + offset) as usize);
+        let token = *table.add(token * vectors as usize + vector as usize);
+        let position = *position_table.add(position * vectors as usize + vector as usize);
+        *out.add(row * vectors as usize + vector as usize) = sum::<T>(token, position);
+    }
+}
+
+/// Adds learned positions where the embedding was projected first (OPT-350m): row `positions[t] + offset` of `table` to
+/// row `t` of `x`.
+///
+/// # Safety
+/// As for [`embed()`].
+#[kernel(max_threads = 128, instances(T = [F16, Bf16]))]
+pub unsafe fn add_positions<T: Element>(
+    x: *mut Vector,
+    table: *const Vector,
+    positions: *const u32,
+    offset: u32,
+    vectors: u32,
+) {
+    let (row, vector) = place();
+    if vector >= vectors {
+        return;
+    }
+    // SAFETY: `vector` is in the row, and the rows are the caller's.
+    unsafe {
+        let position = (*positions.add(row) + offset) as usize;
+        let x = x.add(row * vectors as usize + vector as usize);
+        *x = sum::<T>(*x, *table.add(position * vectors as usize + vector as usize));
+    }
+}
+
+/// The sum of two vectors.
+#[inline(always)]
+pub(crate) fn sum<T: Element>(a: Vector, b: Vector) -> Vector {
+    let (a, b) = (widen::<T>(a), widen::<T>(b));
+    narrow::<T>(eight(|i| a[i] + b[i]))
+}

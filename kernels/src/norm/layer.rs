@@ -1,0 +1,55 @@
+//! Layer normalisation (Ba et al., 2016).
+
+use cuda_std::prelude::*;
+
+use super::{HELD, at, load, load_sum, sum};
+use crate::element::{Bf16, Element, F16};
+use crate::layout::Vector;
+use crate::unroll::{eight, times};
+use crate::vector::{narrow, widen};
+
+/// `x += y`; `out = (x - mean) / sqrt(variance + eps) * weight + bias`, row by row.
+///
+/// Rows of `x`, `y` and `out` have `vectors` vectors and follow each other; `out` may be `x`. `y`, `weight` and `bias` may
+/// be null: no sum, no factor, no bias.
+///
+/// # Safety
+/// The arrays have a row for each x of the grid, are 16-byte aligned, and the block is of
+/// [`Shape::threads`](super::Shape).
+#[kernel(max_threads = 512, instances(T = [F16, Bf16]))]
+pub unsafe fn layer_norm<T: Element>(
+    x: *mut Vector,
+    y: *const Vector,
+    weight: *const Vector,
+    bias: *const Vector,
+    out: *mut Vector,
+    eps: f32,
+    vectors: u32,
+) {
+    let row = thread::block_idx_x() as usize * vectors as usize;
+    // SAFETY: the row is in the arrays, `at` is checked against its end, and all threads reach the sums.
+    unsafe {
+        let y = if y.is_null() { y } else { y.add(row) };
+        let held = load_sum::<T>(x.add(row), y, vectors);
+        let (factors, biases) = (load(weight, vectors), load(bias, vectors));
+        let count = (vectors * 8) as f32;
+        let mean = sum::<T, 0>(&held, vectors, |v| v) / count;
+        let variance = sum::<T, 1>(&held, vectors, |v| (v - mean) * (v - mean)) / count;
+        let scale = (variance + eps).rsqrt_fast();
+        times::<HELD>(|i| {
+            if at(i) >= vectors {
+                return;
+            }
+            let mut values = widen::<T>(held[i]).map(|v| (v - mean) * scale);
+            if !weight.is_null() {
+                let factors = widen::<T>(factors[i]);
+                values = eight(|e| values[e] * factors[e]);
+            }
+            if !bias.is_null() {
+                let biases = widen::<T>(biases[i]);
+                values = eight(|e| values[e] + biases[e]);
+            }
+            *out.add(row + at(i) as usize) = narrow::<T>(values);
+        });
+    }
+}

@@ -1,0 +1,173 @@
+//! Normalisation of rows, with the residual sum before it where there is one.
+//!
+//! | kernel | computes |
+//! | --- | --- |
+//! | [`layer_norm()`] | `x += y`; `out = (x - mean) / sqrt(variance + eps) * weight + bias` |
+//! | [`rms_norm()`] | `x += y`; `out = x / sqrt(mean(x^2) + eps) * weight` |
+//!
+//! `x`, `y` and `out` are `[rows][width]` of 16-bit elements, `weight` and `bias` `[width]`. `y`, and in a layer norm weight
+//! and bias, may be null: then they are left out. The sum `x + y` is rounded to 16 bits, stored, and normalised as it was
+//! stored, so that the fused and the separate way give the same numbers. Statistics are in `f32`, of deviations from the
+//! mean (two passes over registers), summed in an order that depends on the width alone: a row's result is the same
+//! whatever batch it is in.
+//!
+//! Norms of single heads (Qwen3's queries and keys) are part of [`rope`](crate::rope).
+//!
+//! A block takes a row ([`Shape`] has its threads): each thread holds up to [`HELD`] vectors, so that the row is read
+//! once. Rows that are longer, or no whole number of vectors, are refused by [`Shape::of`].
+//!
+//! # Floor
+//!
+//! A row is read and written once: `4 width` bytes; with a residual sum `8 width`. Weights stay in L2.
+//!
+//! # Ladder
+//!
+//! 1. Sum, mean, variance and scaling in kernels of their own: the row is read four times.
+//! 2. A block a row, read again for the variance and the result.
+//! 3. (here) Held in registers, packed as loaded (four registers a vector, not eight); weights are loaded before the
+//!    barriers, so that their way from memory is hidden behind the reduction.
+
+mod layer;
+mod rms;
+
+use cuda_std::prelude::*;
+
+use crate::block;
+use crate::element::Element;
+use crate::embedding;
+use crate::layout::{VECTOR, Vector};
+use crate::unroll::times;
+use crate::vector::{WidthError, row_vectors, sum_of_eight, widen};
+
+pub use layer::layer_norm;
+pub use rms::rms_norm;
+
+/// Vectors of a row that a thread holds, at most.
+pub const HELD: usize = 4;
+
+/// Threads of a block, at most.
+pub const MAX_THREADS: u32 = 512;
+
+/// Elements of a row, at most.
+pub const MAX_WIDTH: u32 = MAX_THREADS * HELD as u32 * VECTOR;
+
+/// How [`layer_norm()`] and [`rms_norm()`] are launched; the grid is the number of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Vectors in a row.
+    pub vectors: u32,
+    /// Threads per block: whole warps, as many as spread the vectors evenly.
+    pub threads: u32,
+}
+
+impl Shape {
+    /// For rows of `width` elements.
+    ///
+    /// # Errors
+    /// [`WidthError`] if rows are no whole number of vectors, or have more than [`MAX_WIDTH`] elements.
+    pub const fn of(width: u32) -> Result<Shape, WidthError> {
+        let vectors = match row_vectors(width) {
+            Ok(vectors) => vectors,
+            Err(error) => return Err(error),
+        };
+        if width > MAX_WIDTH {
+            return Err(WidthError::Long { width, most: MAX_WIDTH });
+        }
+        let held = vectors.div_ceil(MAX_THREADS);
+        Ok(Shape { vectors, threads: vectors.div_ceil(held).next_multiple_of(32) })
+    }
+}
+
+/// Bytes that a norm of `rows` rows must move, weights left aside.
+pub const fn floor_bytes(rows: u64, width: u64, with_sum: bool) -> u64 {
+    rows * width * if with_sum { 8 } else { 4 }
+}
+
+/// What a thread holds of a row of `vectors` vectors: those at [`at`], zero past the end.
+type Held = [Vector; HELD];
+
+/// The index of a thread's `i`-th vector; neighbouring threads hold neighbours.
+#[inline(always)]
+fn at(i: usize) -> u32 {
+    thread::thread_idx_x() + i as u32 * thread::block_dim_x()
+}
+
+/// Loads the thread's part of a row; of none where the pointer is null.
+///
+/// # Safety
+/// The row has `vectors` vectors, and is 16-byte aligned.
+#[inline(always)]
+unsafe fn load(row: *const Vector, vectors: u32) -> Held {
+    let mut held = [Vector::default(); HELD];
+    if !row.is_null() {
+        times::<HELD>(|i| {
+            if at(i) < vectors {
+                // SAFETY: just checked.
+                held[i] = unsafe { *row.add(at(i) as usize) };
+            }
+        });
+    }
+    held
+}
+
+/// Loads the thread's part of row `x`; if `y` is not null adds that row to it, and stores the sum.
+///
+/// # Safety
+/// As for [`load`].
+#[inline(always)]
+unsafe fn load_sum<T: Element>(x: *mut Vector, y: *const Vector, vectors: u32) -> Held {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut held = load(x, vectors);
+        if !y.is_null() {
+            let added = load(y, vectors);
+            times::<HELD>(|i| {
+                if at(i) < vectors {
+                    held[i] = embedding::sum::<T>(held[i], added[i]);
+                    *x.add(at(i) as usize) = held[i];
+                }
+            });
+        }
+        held
+    }
+}
+
+/// The sum of `f` over the row's elements, in every thread.
+///
+/// # Safety
+/// All threads of the block come by together.
+#[inline(always)]
+unsafe fn sum<T: Element, const SLOT: usize>(held: &Held, vectors: u32, f: impl Fn(f32) -> f32) -> f32 {
+    let mut own = 0.0;
+    times::<HELD>(|i| {
+        if at(i) < vectors {
+            own += sum_of_eight(widen::<T>(held[i]).map(&f));
+        }
+    });
+    // SAFETY: the caller's.
+    unsafe { block::sum::<SLOT>(own) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_spread_a_row_evenly() {
+        assert_eq!(Shape::of(768), Ok(Shape { vectors: 96, threads: 96 }));
+        assert_eq!(Shape::of(5120), Ok(Shape { vectors: 640, threads: 320 }));
+        assert_eq!(Shape::of(8), Ok(Shape { vectors: 1, threads: 32 }));
+        assert_eq!(Shape::of(MAX_WIDTH), Ok(Shape { vectors: 2048, threads: 512 }));
+        for vectors in 1..=MAX_WIDTH / VECTOR {
+            let Ok(shape) = Shape::of(vectors * VECTOR) else { panic!("{vectors}") };
+            assert!(shape.threads * HELD as u32 >= vectors && shape.threads <= MAX_THREADS);
+        }
+    }
+
+    #[test]
+    fn other_widths_are_refused() {
+        assert_eq!(Shape::of(100), Err(WidthError::Ragged { width: 100, multiple: 8 }));
+        assert_eq!(Shape::of(0), Err(WidthError::Ragged { width: 0, multiple: 8 }));
+        assert_eq!(Shape::of(MAX_WIDTH + 8), Err(WidthError::Long { width: 16392, most: 16384 }));
+    }
+}

@@ -1,0 +1,270 @@
+//! From a fused QKV row to rotated queries and cached keys and values, in one launch.
+//!
+//! [`rope_and_cache()`] reads rows `[heads * D | kv_heads * D | kv_heads * D]` of 16-bit elements, one a token, and
+//!
+//! - normalises each query and key head by its root mean square, if there are weights for that (Qwen3);
+//! - rotates each by the angles of the token's position (Su et al., 2021), if there is a table of them: element `i` of the
+//!   first half of a head pairs with element `i` of the second;
+//! - writes queries to `query`, which may be where they came from, and keys and values to their slots in the layer's pages
+//!   ([`layout`](crate::layout)).
+//!
+//! All arithmetic is in `f32`, rounded once at the end. With neither norms nor table it splits and caches.
+//!
+//! Grid [`grid`], block [`THREADS`]: a warp takes one head of [`TOKENS`] tokens. Lanes lie along the tokens first, as in
+//! [`reshape_and_cache`](crate::cache::reshape_and_cache()), four lanes to a head: a warp reads 64 contiguous bytes from each
+//! half of a head, and writes 128 contiguous bytes a vector of the cache if slots are neighbours. A lane holds the pairs
+//! it rotates in registers; the norm is two shuffles.
+//!
+//! # Floor
+//!
+//! A token's row is read once and written once: `4 (heads + 2 kv_heads) D` bytes, and `4 D` of angles, which the heads'
+//! warps find in L2 after the first, and in L1 for the second half of each sector (a lane takes 32 bytes of them, by two
+//! loads). About 6 flops an element: the time is that of the memory.
+//!
+//! # Ladder
+//!
+//! 1. Norm of queries, norm of keys, rotation of queries, of keys, cache write: five launches that read and write the
+//!    row three times.
+//! 2. One kernel, a block a token: one launch, but writes to the cache are of 16 bytes, half a sector, in prompts too.
+//! 3. (here) Eight tokens a warp: whole sectors in prompts. In a decode step slots are scattered, and half sectors are
+//!    what the layout gives.
+
+use cuda_std::prelude::*;
+use cuda_std::warp::{FULL_MASK, WARP_SIZE};
+
+use crate::element::{Bf16, Element, F16};
+use crate::layout::{Pages, Part, Vector};
+use crate::ptx::memory::load_streaming;
+use crate::unroll::{eight, times};
+use crate::vector::{WidthError, narrow, sum_of_eight, widen};
+
+/// Threads per block of [`rope_and_cache()`].
+pub const THREADS: u32 = 128;
+
+/// Tokens that a warp takes.
+pub const TOKENS: u32 = 8;
+
+/// Lanes that share a head of one token.
+const LANES: u32 = WARP_SIZE / TOKENS;
+
+/// Pairs of vectors that a lane holds, at most: of a head of 256 elements.
+const PAIRS: usize = 4;
+
+/// The grid of [`rope_and_cache()`].
+pub const fn grid(tokens: u32, heads: u32, kv_heads: u32) -> (u32, u32, u32) {
+    (tokens.div_ceil(TOKENS), (heads + 2 * kv_heads).div_ceil(THREADS / WARP_SIZE), 1)
+}
+
+/// Whether [`rope_and_cache()`] takes heads of `head_size` elements.
+///
+/// # Errors
+/// [`WidthError`] if half a head is no whole number of vectors, or a head has more than 256 elements.
+pub const fn check(head_size: u32) -> Result<(), WidthError> {
+    match head_size {
+        0 => Err(WidthError::Ragged { width: 0, multiple: 16 }),
+        _ if !head_size.is_multiple_of(16) => Err(WidthError::Ragged { width: head_size, multiple: 16 }),
+        257.. => Err(WidthError::Long { width: head_size, most: 256 }),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes that must be moved for `tokens` tokens.
+pub const fn floor_bytes(tokens: u64, heads: u64, kv_heads: u64, head_size: u64) -> u64 {
+    tokens * head_size * (4 * (heads + 2 * kv_heads) + 4)
+}
+
+/// Norms, rotates, splits and caches the fused QKV rows of a step's tokens.
+///
+/// - `qkv`: `[tokens][heads + 2 * kv_heads][head_size]`, rows `qkv_stride` vectors apart.
+/// - `query`: `[tokens][heads][head_size]`, rows `query_stride` vectors apart; may be `qkv` with its stride.
+/// - `cache`: the layer's pages; `slots`: for each token `block * block_size + offset`. A negative slot is padding: its
+///   key and value go nowhere.
+/// - `angles`: `[positions][head_size]`, in row `p` the cosines of half a head, then the sines; null for no rotation.
+///   `positions`: a row for each token.
+/// - `query_norm`, `key_norm`: `[head_size]`; null for no norm.
+///
+/// # Safety
+/// The arrays have these shapes and are 16-byte aligned, slots are within the cache and no two are the same, `head_size`
+/// passes [`check`], and the launch is of [`grid`] by [`THREADS`].
+#[kernel(max_threads = 128, instances(T = [F16, Bf16]))]
+pub unsafe fn rope_and_cache<T: Element>(
+    qkv: *const Vector,
+    query: *mut Vector,
+    cache: *mut Vector,
+    angles: *const [f32; 8],
+    positions: *const u32,
+    slots: *const i32,
+    query_norm: *const Vector,
+    key_norm: *const Vector,
+    eps: f32,
+    tokens: u32,
+    qkv_stride: u32,
+    query_stride: u32,
+    heads: u32,
+    kv_heads: u32,
+    head_size: u32,
+    block_size: u32,
+) {
+    let pages = Pages { heads: kv_heads, head_size, block_size };
+    let head = thread::block_idx_y() * (THREADS / WARP_SIZE) + warp::warp_id();
+    if head >= heads + 2 * kv_heads {
+        return;
+    }
+    let lane = warp::lane_id();
+    let token = thread::block_idx_x() * TOKENS + lane % TOKENS;
+    let row = Row { halves: head_size / 16, first: lane / TOKENS, here: token < tokens };
+    // SAFETY: every access is below `tokens` and within the head; all lanes of the warp have the same head, and so
+    // take the same way to the shuffles. Slots and positions are the caller's.
+    unsafe {
+        let from = qkv.add(token as usize * qkv_stride as usize + (head * pages.chunks()) as usize);
+        let mut pairs = row.load(from);
+        let rotated = head < heads + kv_heads;
+        if rotated {
+            let norm = if head < heads { query_norm } else { key_norm };
+            if !norm.is_null() || !angles.is_null() {
+                let position = if row.here && !angles.is_null() { *positions.add(token as usize) } else { 0 };
+                row.turn::<T>(&mut pairs, norm, eps, angles, position);
+            }
+        }
+        if head < heads {
+            let to = query.add(token as usize * query_stride as usize + (head * pages.chunks()) as usize);
+            row.each(|i, chunk| {
+                let [a, b] = pairs[i];
+                *to.add(chunk as usize) = a;
+                *to.add((chunk + row.halves) as usize) = b;
+            });
+        } else if row.here {
+            let slot = *slots.add(token as usize);
+            if slot >= 0 {
+                core::hint::assert_unchecked(block_size != 0);
+                let (block, offset) = (slot as u32 / block_size, slot as u32 % block_size);
+                let (part, head) =
+                    if rotated { (Part::Key, head - heads) } else { (Part::Value, head - heads - kv_heads) };
+                row.each(|i, chunk| {
+                    let [a, b] = pairs[i];
+                    *cache.add(pages.vector(block, head, part, chunk, offset)) = a;
+                    *cache.add(pages.vector(block, head, part, chunk + row.halves, offset)) = b;
+                });
+            }
+        }
+    }
+}
+
+/// The part of one head of one token that a lane holds: of each half the vectors `first`, `first + LANES` ...
+#[derive(Clone, Copy)]
+struct Row {
+    /// Vectors in half a head.
+    halves: u32,
+    /// The lane's first.
+    first: u32,
+    /// Whether there is such a token.
+    here: bool,
+}
+
+/// A vector of the first half of a head with that of the second which it is rotated with.
+type Pairs = [[Vector; 2]; PAIRS];
+
+impl Row {
+    /// Calls `run` with the number and the place of each pair that is this lane's.
+    #[inline(always)]
+    fn each(self, mut run: impl FnMut(usize, u32)) {
+        times::<PAIRS>(|i| {
+            let chunk = self.first + i as u32 * LANES;
+            if self.here && chunk < self.halves {
+                run(i, chunk);
+            }
+        });
+    }
+
+    /// Loads the lane's pairs; zeros where it has none.
+    ///
+    /// # Safety
+    /// A head lies there, if [`Self::here`].
+    #[inline(always)]
+    unsafe fn load(self, head: *const Vector) -> Pairs {
+        let mut pairs = [[Vector::default(); 2]; PAIRS];
+        self.each(|i, chunk| {
+            // SAFETY: within the head.
+            pairs[i] = unsafe {
+                [load_streaming(head.add(chunk as usize)), load_streaming(head.add((chunk + self.halves) as usize))]
+            };
+        });
+        pairs
+    }
+
+    /// Norms the head if `norm` is not null, then rotates it if `angles` is not null.
+    ///
+    /// # Safety
+    /// Arrays are as for [`rope_and_cache()`]; all lanes of the warp come by together.
+    #[inline(always)]
+    unsafe fn turn<T: Element>(
+        self,
+        pairs: &mut Pairs,
+        norm: *const Vector,
+        eps: f32,
+        angles: *const [f32; 8],
+        position: u32,
+    ) {
+        let mut scale = 1.0;
+        if !norm.is_null() {
+            let mut squares = 0.0;
+            times::<PAIRS>(|i| {
+                let [a, b] = pairs[i].map(|vector| sum_of_eight(widen::<T>(vector).map(|v| v * v)));
+                squares += a + b;
+            });
+            // SAFETY: all lanes are here; the lanes of a token are those that differ in the bits above `TOKENS`.
+            unsafe {
+                squares += warp::warp_shuffle_xor(FULL_MASK, squares, TOKENS, WARP_SIZE);
+                squares += warp::warp_shuffle_xor(FULL_MASK, squares, 2 * TOKENS, WARP_SIZE);
+            }
+            scale = (squares / (self.halves * 16) as f32 + eps).rsqrt_fast();
+        }
+        self.each(|i, chunk| {
+            let [mut a, mut b] = pairs[i].map(widen::<T>);
+            // SAFETY: `chunk` is within half a head, of weights as of angles.
+            unsafe {
+                if !norm.is_null() {
+                    let first = widen::<T>(*norm.add(chunk as usize));
+                    let second = widen::<T>(*norm.add((chunk + self.halves) as usize));
+                    a = eight(|e| a[e] * scale * first[e]);
+                    b = eight(|e| b[e] * scale * second[e]);
+                }
+                if !angles.is_null() {
+                    let row = angles.add(position as usize * 2 * self.halves as usize);
+                    let (cos, sin) = (floats(row.add(chunk as usize)), floats(row.add((chunk + self.halves) as usize)));
+                    let turned = eight(|e| a[e] * cos[e] - b[e] * sin[e]);
+                    b = eight(|e| b[e] * cos[e] + a[e] * sin[e]);
+                    a = turned;
+                }
+            }
+            pairs[i] = [narrow::<T>(a), narrow::<T>(b)];
+        });
+    }
+}
+
+/// Eight `f32` by two loads.
+///
+/// # Safety
+/// The pointer is valid and aligned to 16 bytes.
+#[inline(always)]
+unsafe fn floats(from: *const [f32; 8]) -> [f32; 8] {
+    // SAFETY: the caller's.
+    let [Vector(a), Vector(b)] = unsafe { *from.cast::<[Vector; 2]>() };
+    let [a, b] = [a, b].map(|half| half.map(f32::from_bits));
+    [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_whose_halves_are_no_vectors_are_refused() {
+        for head_size in [16, 32, 64, 80, 96, 128, 256] {
+            assert_eq!(check(head_size), Ok(()));
+        }
+        assert_eq!(check(72), Err(WidthError::Ragged { width: 72, multiple: 16 }));
+        assert_eq!(check(512), Err(WidthError::Long { width: 512, most: 256 }));
+        assert_eq!(grid(9, 32, 8), (2, 12, 1));
+    }
+}

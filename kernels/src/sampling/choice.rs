@@ -1,0 +1,199 @@
+//! The kernel: the steps of a choice, in order.
+
+use cuda_std::prelude::*;
+
+use super::noise::{MAX_GUMBEL, Noise, gumbel};
+use super::request::{Adjustment, Request};
+use super::scan::{Scores, THREADS, Team};
+use super::select::{collect, reset, threshold};
+use crate::arithmetic::{logprob, rank, score, token, weight};
+use crate::unroll::times;
+
+/// The token of a row that has none, because a logit is no number or infinitely great.
+pub const NO_TOKEN: u32 = u32::MAX;
+
+/// Bytes that must be read for `rows` rows.
+pub const fn floor_bytes(rows: u64, vocab: u64) -> u64 {
+    4 * rows * vocab
+}
+
+/// Chooses a token for each row.
+///
+/// - `logits`: `[rows][vocab]`, rows `stride` elements apart (a multiple of 4). Those of adjusted tokens are overwritten.
+/// - `requests`: `[rows]`; their adjustments are ranges of `adjustments`, their likeliest tokens ranges of the last two.
+/// - `tokens`, `logprobs`: `[rows]`; a row that cannot be sampled gets [`NO_TOKEN`], and nothing else.
+/// - `top_tokens`, `top_logprobs`: the likeliest tokens of each row, best first.
+///
+/// # Safety
+/// The arrays have these shapes, `logits` is 16-byte aligned, requests pass [`Request::check`], adjusted tokens are of the
+/// vocabulary and none is twice in a row, and the launch is of a block of [`THREADS`] for each row.
+#[kernel(max_threads = 512)]
+pub unsafe fn sample(
+    logits: *mut f32,
+    stride: u32,
+    vocab: u32,
+    requests: *const Request,
+    adjustments: *mut Adjustment,
+    tokens: *mut u32,
+    logprobs: *mut f32,
+    top_tokens: *mut u32,
+    top_logprobs: *mut f32,
+) {
+    let row = thread::block_idx_x() as usize;
+    let leads = thread::thread_idx_x() == 0;
+    // SAFETY: the caller's. All threads take every branch together: they are on numbers that all have.
+    unsafe {
+        let request = *requests.add(row);
+        let logits = logits.add(row * stride as usize);
+        let raw = Scores::raw(logits, vocab);
+        let mut team = Team::new();
+        reset();
+
+        let best = likeliest(&mut team, &raw);
+        // Of a row that cannot be sampled it is the first, and not looked at. The rank itself knows but one zero.
+        let greatest = *logits.add(token(best) as usize);
+        if best == u64::MAX || greatest == f32::NEG_INFINITY {
+            if leads {
+                *tokens.add(row) = NO_TOKEN;
+            }
+            return;
+        }
+        let sum = sum_of_weights(&mut team, &Scores { greatest, ..raw });
+
+        if request.top > 0 {
+            let last = threshold::<false>(&mut team, &raw, greatest, 0, request.top.into());
+            let ranks = collect(&raw, last, u64::MAX, request.top);
+            let mut at = thread::thread_idx_x();
+            while at < request.top {
+                let rank = *ranks.add(at as usize);
+                let to = (request.first_top + at) as usize;
+                *top_tokens.add(to) = token(rank);
+                *top_logprobs.add(to) = logprob(score(rank), greatest, sum);
+                at += THREADS;
+            }
+        }
+
+        let own = adjustments.add(request.first_adjustment as usize);
+        let mut adjusted = best;
+        if request.adjustments > 0 {
+            each(request.adjustments, |i| {
+                let Adjustment { token, count, bias, .. } = *own.add(i);
+                let logit = logits.add(token as usize);
+                (*own.add(i)).raw = *logit;
+                *logit = request.penalties.adjust(*logit, count, bias);
+            });
+            thread::sync_threads();
+            adjusted = likeliest(&mut team, &raw);
+        }
+        let mut chosen = token(adjusted);
+        if request.inverse_temperature != 0.0 {
+            chosen = draw(&mut team, &request, logits, vocab, chosen);
+        }
+
+        let mut logit = *logits.add(chosen as usize);
+        if request.adjustments > 0 {
+            // Only the thread that adjusted the chosen token has its raw logit; above it a bit, since 0.0 is none.
+            let mut found = 0;
+            each(request.adjustments, |i| {
+                if (*own.add(i)).token == chosen {
+                    found = 1 << 32 | u64::from((*own.add(i)).raw.to_bits());
+                }
+            });
+            let found = team.max(found);
+            if found != 0 {
+                logit = f32::from_bits(found as u32);
+            }
+        }
+        if leads {
+            *tokens.add(row) = chosen;
+            *logprobs.add(row) = logprob(logit, greatest, sum);
+        }
+    }
+}
+
+/// Calls `run` with this thread's share of `0..count`.
+#[inline(always)]
+fn each(count: u32, mut run: impl FnMut(usize)) {
+    let mut at = thread::thread_idx_x();
+    while at < count {
+        run(at as usize);
+        at += THREADS;
+    }
+}
+
+/// The rank of the greatest score, the lower token first among equals; [`u64::MAX`] if a score is NaN or positive
+/// infinity.
+///
+/// # Safety
+/// All threads of the block come by together, and the row is valid.
+#[inline(always)]
+unsafe fn likeliest(team: &mut Team, scores: &Scores) -> u64 {
+    let mut best = 0;
+    // SAFETY: the caller's.
+    unsafe {
+        scores.each(|token, score| {
+            // A sum with 0.0 makes one of both zeros, which are equal here. A NaN is not below infinity.
+            let rank = if score < f32::INFINITY { rank(score + 0.0, token) } else { u64::MAX };
+            best = best.max(rank);
+        });
+        team.max(best)
+    }
+}
+
+/// # Safety
+/// As for [`likeliest`].
+#[inline(always)]
+unsafe fn sum_of_weights(team: &mut Team, scores: &Scores) -> u64 {
+    let mut own = 0;
+    // SAFETY: the caller's.
+    unsafe {
+        scores.each(|_, score| own += weight(score));
+        let [sum] = team.sum([own]);
+        sum
+    }
+}
+
+/// Samples from the softmax of the scaled logits, restricted by top-k, then top-p, then min-p. `best` has the greatest
+/// logit.
+///
+/// # Safety
+/// As for [`likeliest`].
+#[inline(always)]
+unsafe fn draw(team: &mut Team, request: &Request, logits: *const f32, vocab: u32, best: u32) -> u32 {
+    let noise = Noise::new(request.seed, request.position);
+    // SAFETY: the caller's.
+    unsafe {
+        let greatest = *logits.add(best as usize);
+        let scores = Scores { logits, vocab, greatest, inverse_temperature: request.inverse_temperature };
+        let mut lowest = 0;
+        if request.top_k > 0 && request.top_k < vocab {
+            lowest = threshold::<false>(team, &scores, 0.0, lowest, request.top_k.into());
+        }
+        if request.top_p > 0 {
+            lowest = threshold::<true>(team, &scores, 0.0, lowest, request.top_p);
+        }
+        let mut most = noise.gumbel(best);
+        let mut own = rank(most + 0.0, best);
+        scores.each_quad(|first, scores, count| {
+            // Most tokens could not win with the greatest noise there is.
+            let mut may_win = [false; 4];
+            times::<4>(|i| {
+                may_win[i] = (i as u32) < count
+                    && scores[i] + MAX_GUMBEL > most
+                    && scores[i] >= request.floor
+                    && rank(scores[i], first + i as u32) >= lowest;
+            });
+            if may_win != [false; 4] {
+                let bits = noise.bits(first / 4);
+                times::<4>(|i| {
+                    if may_win[i] {
+                        let value = scores[i] + gumbel(bits[i]);
+                        own = own.max(rank(value + 0.0, first + i as u32));
+                        most = most.max(value);
+                    }
+                });
+            }
+        });
+        token(team.max(own))
+    }
+}

@@ -1,0 +1,251 @@
+//! What a row of logits is asked for, as it lies on the device.
+
+use core::fmt;
+
+use super::select::CANDIDATES;
+use crate::arithmetic::{ln, share};
+
+/// Tokens in a vocabulary, at most: sums of their weights stay within 64 bits.
+pub const MAX_VOCAB: u32 = 1 << 19;
+
+/// How a token is chosen from one row of logits. A block reads the whole of it at once, 64 bytes, so that rows are
+/// records and not an array for each field.
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Request {
+    /// The sequence's seed.
+    pub seed: u64,
+    /// How many tokens the sequence has generated.
+    pub position: u64,
+    /// Sample among the likeliest tokens that together reach this share, in units of 2^-64; 0 is off.
+    pub top_p: u64,
+    /// 1 over the temperature; 0 is greedy.
+    pub inverse_temperature: f32,
+    /// Sample among the `k` likeliest tokens; 0 is all.
+    pub top_k: u32,
+    /// Sample among tokens whose scaled logit is at least this, where the greatest is 0: the logarithm of min-p.
+    pub floor: f32,
+    /// What the [`Adjustment`]s of tokens are made with.
+    pub penalties: Penalties,
+    /// The first of the row's adjustments.
+    pub first_adjustment: u32,
+    /// How many there are.
+    pub adjustments: u32,
+    /// Where the likeliest tokens and their logprobs go.
+    pub first_top: u32,
+    /// How many of them are wanted.
+    pub top: u32,
+}
+
+/// Penalties of one request.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Penalties {
+    /// Divides positive and multiplies negative logits of tokens that were seen; 1 is off.
+    pub repetition: f32,
+    /// Subtracted from the logits of tokens that were generated.
+    pub presence: f32,
+    /// Subtracted once for each time.
+    pub frequency: f32,
+}
+
+/// A token whose logit is changed before the choice.
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Adjustment {
+    /// The token; no row has two adjustments of the same.
+    pub token: u32,
+    /// How often it was generated; 0: it is in the prompt alone; -1: it was not seen, and only the bias counts.
+    pub count: i32,
+    /// Added to the logit after the penalties.
+    pub bias: f32,
+    /// The logit as it was. The kernel writes it.
+    pub raw: f32,
+}
+
+impl Request {
+    /// Greedy, with nothing else asked for.
+    pub const GREEDY: Request = Request {
+        seed: 0,
+        position: 0,
+        top_p: 0,
+        inverse_temperature: 0.0,
+        top_k: 0,
+        floor: f32::NEG_INFINITY,
+        penalties: Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 },
+        first_adjustment: 0,
+        adjustments: 0,
+        first_top: 0,
+        top: 0,
+    };
+
+    /// The request with a temperature, 0 for greedy. Below the smallest whose inverse is a number it counts as that.
+    pub fn with_temperature(self, temperature: f32) -> Request {
+        let inverse_temperature = if temperature == 0.0 { 0.0 } else { (1.0 / temperature).min(f32::MAX) };
+        Request { inverse_temperature, ..self }
+    }
+
+    /// The request with top-p; 1 is off.
+    pub fn with_top_p(self, top_p: f32) -> Request {
+        // The least share is that of the likeliest token alone; 0 would be off.
+        Request { top_p: if top_p < 1.0 { share(top_p).max(1) } else { 0 }, ..self }
+    }
+
+    /// The request with min-p; 0 is off.
+    pub fn with_min_p(self, min_p: f32) -> Request {
+        Request { floor: if min_p > 0.0 { ln(min_p) } else { f32::NEG_INFINITY }, ..self }
+    }
+
+    /// Refuses what [`sample`](super::sample()) cannot do.
+    ///
+    /// # Errors
+    /// [`Refused`], which says what.
+    pub const fn check(&self, vocab: u32) -> Result<(), Refused> {
+        if vocab == 0 || vocab > MAX_VOCAB {
+            return Err(Refused::Vocabulary(vocab));
+        }
+        if self.top > vocab || self.top > CANDIDATES {
+            let most = if vocab < CANDIDATES { vocab } else { CANDIDATES };
+            return Err(Refused::Top { wanted: self.top, most });
+        }
+        Ok(())
+    }
+
+    /// The record as the device reads it.
+    pub const fn words(&self) -> [u32; 16] {
+        let Penalties { repetition, presence, frequency } = self.penalties;
+        [
+            self.seed as u32,
+            (self.seed >> 32) as u32,
+            self.position as u32,
+            (self.position >> 32) as u32,
+            self.top_p as u32,
+            (self.top_p >> 32) as u32,
+            self.inverse_temperature.to_bits(),
+            self.top_k,
+            self.floor.to_bits(),
+            repetition.to_bits(),
+            presence.to_bits(),
+            frequency.to_bits(),
+            self.first_adjustment,
+            self.adjustments,
+            self.first_top,
+            self.top,
+        ]
+    }
+}
+
+impl Penalties {
+    /// The logit of a token after its adjustment. What was a number stays one.
+    #[inline(always)]
+    pub fn adjust(&self, logit: f32, count: i32, bias: f32) -> f32 {
+        if logit == f32::NEG_INFINITY {
+            return logit;
+        }
+        let mut x = logit;
+        if count >= 0 {
+            x = if x > 0.0 { x / self.repetition } else { x * self.repetition };
+        }
+        if count > 0 {
+            x -= self.presence + self.frequency * count as f32;
+        }
+        (x + bias).clamp(f32::MIN, f32::MAX)
+    }
+}
+
+impl Adjustment {
+    /// The record as the device reads it.
+    pub const fn words(&self) -> [u32; 4] {
+        [self.token, self.count as u32, self.bias.to_bits(), self.raw.to_bits()]
+    }
+}
+
+/// What the kernel cannot do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// A vocabulary of no tokens, or of more than [`MAX_VOCAB`].
+    Vocabulary(u32),
+    /// More of the likeliest tokens than there is room to sort, or than there are.
+    Top {
+        /// How many are asked for.
+        wanted: u32,
+        /// How many may be.
+        most: u32,
+    },
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::Vocabulary(vocab) => {
+                write!(f, "a vocabulary of {vocab} tokens: the GPU samples from 1 to {MAX_VOCAB}")
+            }
+            Refused::Top { wanted, most } => {
+                write!(
+                    f,
+                    "the {wanted} likeliest tokens are asked for (logprobs or beams): the GPU finds {most} at most"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for Refused {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_what_their_words_say() {
+        let request = Request {
+            seed: 0x1_0000_0002,
+            position: 0x3_0000_0004,
+            top_p: 0x5_0000_0006,
+            inverse_temperature: 7.0,
+            top_k: 8,
+            floor: 9.0,
+            penalties: Penalties { repetition: 10.0, presence: 11.0, frequency: 12.0 },
+            first_adjustment: 13,
+            adjustments: 14,
+            first_top: 15,
+            top: 16,
+        };
+        // SAFETY: the record has no padding: its fields are as many bytes as its words.
+        assert_eq!(unsafe { core::mem::transmute::<Request, [u32; 16]>(request) }, request.words());
+        let adjustment = Adjustment { token: 1, count: -2, bias: 3.0, raw: 4.0 };
+        // SAFETY: as above.
+        assert_eq!(unsafe { core::mem::transmute::<Adjustment, [u32; 4]>(adjustment) }, adjustment.words());
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_refused() {
+        assert_eq!(Request::GREEDY.check(32_000), Ok(()));
+        assert_eq!(Request::GREEDY.check(MAX_VOCAB + 1), Err(Refused::Vocabulary(MAX_VOCAB + 1)));
+        let beams = Request { top: 5000, ..Request::GREEDY };
+        assert_eq!(beams.check(32_000), Err(Refused::Top { wanted: 5000, most: CANDIDATES }));
+        assert_eq!(Request { top: 9, ..Request::GREEDY }.check(8), Err(Refused::Top { wanted: 9, most: 8 }));
+    }
+
+    #[test]
+    fn adjusted_logits_stay_numbers() {
+        let hard = Penalties { repetition: 1e-38, presence: 2.0, frequency: 2.0 };
+        assert_eq!(hard.adjust(1e30, 1, 0.0), f32::MAX);
+        assert_eq!(hard.adjust(f32::NEG_INFINITY, 1, 0.0), f32::NEG_INFINITY);
+        let soft = Penalties { repetition: 2.0, presence: 0.5, frequency: 0.25 };
+        assert_eq!([soft.adjust(3.0, 0, 0.0), soft.adjust(-3.0, 0, 0.0), soft.adjust(3.0, -1, 1.0)], [1.5, -6.0, 4.0]);
+        assert_eq!(soft.adjust(3.0, 2, 0.0), 0.5);
+    }
+
+    #[test]
+    fn extreme_temperatures_and_shares() {
+        assert_eq!(Request::GREEDY.with_temperature(1e-40).inverse_temperature, f32::MAX);
+        assert_eq!(Request::GREEDY.with_temperature(0.0).inverse_temperature, 0.0);
+        assert!(Request::GREEDY.with_temperature(f32::MAX).inverse_temperature > 0.0);
+        assert_eq!(Request::GREEDY.with_top_p(1.0).top_p, 0);
+        assert_eq!(Request::GREEDY.with_top_p(1e-30).top_p, 1);
+        assert_eq!(Request::GREEDY.with_min_p(0.0).floor, f32::NEG_INFINITY);
+        assert_eq!(Request::GREEDY.with_min_p(1.0).floor, 0.0);
+        assert!(Request::GREEDY.with_min_p(1e-40).floor < -87.0);
+    }
+}

@@ -1,0 +1,210 @@
+//! Passes of a block over a row of logits, and what its threads find out together.
+
+use cuda_std::prelude::*;
+use cuda_std::warp::{FULL_MASK, WARP_SIZE};
+
+use crate::block::warp_sum_u64;
+use crate::layout::Vector;
+use crate::unroll::times;
+
+/// Threads per block.
+pub const THREADS: u32 = 512;
+
+const WARPS: u32 = THREADS / WARP_SIZE;
+
+/// Numbers that are summed at a time, at most.
+const SUMS: usize = 4;
+
+/// A row of logits, or of logits relative to the greatest and divided by the temperature.
+#[derive(Clone, Copy)]
+pub struct Scores {
+    /// The row, aligned to 16 bytes.
+    pub logits: *const f32,
+    /// Its length.
+    pub vocab: u32,
+    /// What is subtracted from each logit.
+    pub greatest: f32,
+    /// What the difference is multiplied with.
+    pub inverse_temperature: f32,
+}
+
+impl Scores {
+    /// The logits as they are.
+    #[inline(always)]
+    pub fn raw(logits: *const f32, vocab: u32) -> Scores {
+        Scores { logits, vocab, greatest: 0.0, inverse_temperature: 1.0 }
+    }
+
+    #[inline(always)]
+    fn of(&self, logit: f32) -> f32 {
+        (logit - self.greatest) * self.inverse_temperature
+    }
+
+    /// Calls `visit` with the first token of four, their scores, and how many tokens there are from the first on: at the end
+    /// they may be fewer than four.
+    ///
+    /// # Safety
+    /// The row is valid, and nobody writes to it meanwhile.
+    #[inline(always)]
+    pub unsafe fn each_quad(&self, mut visit: impl FnMut(u32, [f32; 4], u32)) {
+        let mut first = 4 * thread::thread_idx_x();
+        // SAFETY: the caller's.
+        let mut next = unsafe { self.load(first) };
+        while first < self.vocab {
+            let logits = next;
+            // The next load is under way while this one's logits are looked at.
+            // SAFETY: the caller's.
+            next = unsafe { self.load(first + 4 * THREADS) };
+            visit(first, logits.0.map(|bits| self.of(f32::from_bits(bits))), self.vocab - first);
+            first += 4 * THREADS;
+        }
+    }
+
+    /// The logits of `first` and the three tokens behind it, as far as there are any.
+    ///
+    /// # Safety
+    /// As for [`Self::each_quad`]; `first` is a multiple of 4.
+    #[inline(always)]
+    unsafe fn load(&self, first: u32) -> Vector {
+        let mut quad = Vector::default();
+        // SAFETY: within the row.
+        unsafe {
+            if first + 4 <= self.vocab {
+                quad = *self.logits.add(first as usize).cast();
+            } else {
+                times::<3>(|i| {
+                    if first + (i as u32) < self.vocab {
+                        quad.0[i] = (*self.logits.add(first as usize + i)).to_bits();
+                    }
+                });
+            }
+        }
+        quad
+    }
+
+    /// Calls `visit` with each token and its score.
+    ///
+    /// # Safety
+    /// As for [`Self::each_quad`].
+    #[inline(always)]
+    pub unsafe fn each(&self, mut visit: impl FnMut(u32, f32)) {
+        // SAFETY: the caller's.
+        unsafe {
+            self.each_quad(|first, scores, count| {
+                times::<4>(|i| {
+                    if (i as u32) < count {
+                        visit(first + i as u32, scores[i]);
+                    }
+                });
+            });
+        }
+    }
+}
+
+/// The block's common memory. Each use takes the half that the last one did not, so that one barrier a use suffices: a half
+/// is written again only behind the barrier of the use between.
+pub struct Team {
+    half: u32,
+}
+
+impl Team {
+    /// The team of the block, whose threads all make it.
+    #[inline(always)]
+    pub fn new() -> Team {
+        Team { half: 0 }
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> *mut u64 {
+        let memory = shared_array![u64; 2 * SUMS * (THREADS / WARP_SIZE) as usize];
+        self.half ^= 1;
+        // SAFETY: within the array.
+        unsafe { memory.add((self.half * SUMS as u32 * WARPS) as usize) }
+    }
+
+    /// The sums over the block of numbers below 2^59, in every thread.
+    ///
+    /// # Safety
+    /// All threads come by together; there are at most [`SUMS`] numbers.
+    #[inline(always)]
+    pub unsafe fn sum<const N: usize>(&mut self, own: [u64; N]) -> [u64; N] {
+        let memory = self.next();
+        let (lane, warp_id) = (warp::lane_id(), warp::warp_id());
+        // SAFETY: all lanes are here; a warp has elements of its own, and reads the others' behind the barrier.
+        unsafe {
+            times::<N>(|i| {
+                let sum = warp_sum_u64(own[i]);
+                if lane == 0 {
+                    *memory.add(i * WARPS as usize + warp_id as usize) = sum;
+                }
+            });
+            thread::sync_threads();
+            let mut sums = [0; N];
+            times::<N>(|i| {
+                sums[i] = warp_sum_u64(if lane < WARPS { *memory.add(i * WARPS as usize + lane as usize) } else { 0 });
+            });
+            sums
+        }
+    }
+
+    /// The greatest number of the block, in every thread.
+    ///
+    /// # Safety
+    /// All threads come by together.
+    #[inline(always)]
+    pub unsafe fn max(&mut self, own: u64) -> u64 {
+        let memory = self.next();
+        let (lane, warp_id) = (warp::lane_id(), warp::warp_id());
+        // SAFETY: as in `sum`.
+        unsafe {
+            let most = warp_max_u64(own);
+            if lane == 0 {
+                *memory.add(warp_id as usize) = most;
+            }
+            thread::sync_threads();
+            warp_max_u64(if lane < WARPS { *memory.add(lane as usize) } else { 0 })
+        }
+    }
+
+    /// The sum over the threads below this one.
+    ///
+    /// # Safety
+    /// All threads come by together; the block's sum is below 2^59.
+    #[inline(always)]
+    pub unsafe fn sum_below(&mut self, own: u64) -> u64 {
+        let memory = self.next();
+        let (lane, warp_id) = (warp::lane_id(), warp::warp_id());
+        // SAFETY: as in `sum`.
+        unsafe {
+            let mut upto = own;
+            let mut delta = 1;
+            while delta < WARP_SIZE {
+                let low = warp::warp_shuffle_up(FULL_MASK, upto as u32, delta, WARP_SIZE);
+                let high = warp::warp_shuffle_up(FULL_MASK, (upto >> 32) as u32, delta, WARP_SIZE);
+                if lane >= delta {
+                    upto += u64::from(high) << 32 | u64::from(low);
+                }
+                delta *= 2;
+            }
+            if lane == WARP_SIZE - 1 {
+                *memory.add(warp_id as usize) = upto;
+            }
+            thread::sync_threads();
+            upto - own + warp_sum_u64(if lane < warp_id { *memory.add(lane as usize) } else { 0 })
+        }
+    }
+}
+
+/// The greatest number of the warp, in every lane.
+///
+/// # Safety
+/// All lanes of the warp come by together.
+#[inline(always)]
+unsafe fn warp_max_u64(value: u64) -> u64 {
+    // SAFETY: the caller's.
+    unsafe {
+        let high = warp::warp_reduce_max(FULL_MASK, (value >> 32) as u32);
+        let low = if (value >> 32) as u32 == high { value as u32 } else { 0 };
+        u64::from(high) << 32 | u64::from(warp::warp_reduce_max(FULL_MASK, low))
+    }
+}

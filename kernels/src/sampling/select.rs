@@ -1,0 +1,182 @@
+//! The likeliest tokens of a row, without sorting the row.
+//!
+//! Tokens are compared by [`rank`]: the score, then the id; no two are equal. To find the last of the likeliest tokens that
+//! together reach a count (top-k) or a share of the weight (top-p), the block counts and weighs the tokens above each of a
+//! few pivots in one pass, keeps the interval between two pivots in which that token must be, and goes on until no
+//! more than [`CANDIDATES`] tokens are left, usually after one pass. These are gathered in shared memory and sorted. Counts and
+//! weights are integers, so that no result depends on the order of threads.
+
+use cuda_std::atomic::add_u32;
+use cuda_std::prelude::*;
+
+use super::scan::{Scores, THREADS, Team};
+use crate::arithmetic::{order, part, rank, score, weight};
+use crate::unroll::times;
+
+/// Tokens that can be sorted: 32 KiB of shared memory.
+pub const CANDIDATES: u32 = 4096;
+
+/// How far the first pivots are below the greatest score. Most top-k and top-p choices are within the first or second.
+const DISTANCES: [f32; 3] = [4.0, 8.0, 16.0];
+
+/// The last of the likeliest tokens, among those of rank `lowest` and above, that together reach `target`: a number of tokens,
+/// or, `BY_WEIGHT`, a share of these tokens' weight in units of 2^-64. `greatest` is the greatest score.
+///
+/// # Safety
+/// All threads of the block come by together, the row is valid and nobody writes to it; there are `target` such tokens.
+#[inline(always)]
+pub unsafe fn threshold<const BY_WEIGHT: bool>(
+    team: &mut Team,
+    scores: &Scores,
+    greatest: f32,
+    lowest: u64,
+    mut target: u64,
+) -> u64 {
+    let measure = |score: f32| if BY_WEIGHT { weight(score) } else { 1 };
+    let (mut low, mut high, mut above) = (lowest, u64::MAX, 0);
+    let mut pivots = DISTANCES.map(|distance| (u64::from(order(greatest - distance)) << 32).max(lowest));
+    let mut first = true;
+    // SAFETY: the caller's; all decisions are on sums that every thread has.
+    unsafe {
+        let inside = loop {
+            let bounds = [pivots[0], pivots[1], pivots[2], low];
+            let (mut counts, mut sums) = ([0; 4], [0; 4]);
+            scores.each(|token, score| {
+                let rank = rank(score, token);
+                if rank >= low && rank < high {
+                    let measure = measure(score);
+                    times::<4>(|i| {
+                        if rank >= bounds[i] {
+                            counts[i] += 1;
+                            sums[i] += measure;
+                        }
+                    });
+                }
+            });
+            let (counts, sums) = (team.sum(counts), team.sum(sums));
+            if BY_WEIGHT && first {
+                target = part(sums[3], target);
+            }
+            first = false;
+            // The target is between the last bound above which it is not reached, and the first above which it is.
+            let (mut passed, mut passed_sum, mut reached) = (0, 0, 0);
+            times::<4>(|i| {
+                if above + sums[i] < target {
+                    (high, passed, passed_sum) = (bounds[i], counts[i], sums[i]);
+                }
+            });
+            times::<4>(|i| {
+                if above + sums[3 - i] >= target {
+                    (low, reached) = (bounds[3 - i], counts[3 - i]);
+                }
+            });
+            let inside = reached - passed;
+            above += passed_sum;
+            if inside <= u64::from(CANDIDATES) {
+                break inside as u32;
+            }
+            let step = (high - low) / 4;
+            pivots = [low + 3 * step, low + 2 * step, low + step];
+        };
+        let ranks = collect(scores, low, high, inside);
+        // Each thread adds up a run of neighbours, and finds the token that reaches the target if it is among them.
+        let run = inside.div_ceil(THREADS);
+        let start = (thread::thread_idx_x() * run).min(inside);
+        let end = (start + run).min(inside);
+        let (mut own, mut at) = (0, start);
+        while at < end {
+            own += measure(score(*ranks.add(at as usize)));
+            at += 1;
+        }
+        let mut before = above + team.sum_below(own);
+        let mut found = 0;
+        at = start;
+        while at < end {
+            let rank = *ranks.add(at as usize);
+            let next = before + measure(score(rank));
+            if before < target && next >= target {
+                found = rank;
+            }
+            before = next;
+            at += 1;
+        }
+        team.max(found)
+    }
+}
+
+/// The ranks from `low` up to but not including `high`, of which there are `count`, sorted with the greatest first, in shared
+/// memory. They stay until the next call, before which there must be a barrier.
+///
+/// # Safety
+/// All threads of the block come by together, the row is valid and nobody writes to it; `count` is at most [`CANDIDATES`].
+#[inline(always)]
+pub unsafe fn collect(scores: &Scores, low: u64, high: u64, count: u32) -> *const u64 {
+    let ranks = shared_array![u64; 4096];
+    let size = count.next_power_of_two();
+    // SAFETY: `count` ranks find a place each; what is behind them, up to `size`, is filled here.
+    unsafe {
+        scores.each(|token, score| {
+            let rank = rank(score, token);
+            if rank >= low && rank < high {
+                *ranks.add(add_u32(cursor(), 1) as usize) = rank;
+            }
+        });
+        let mut at = count + thread::thread_idx_x();
+        while at < size {
+            *ranks.add(at as usize) = 0;
+            at += THREADS;
+        }
+        thread::sync_threads();
+        reset();
+        sort(ranks, size);
+    }
+    ranks
+}
+
+/// Where the next rank goes that [`collect`] finds.
+#[inline(always)]
+fn cursor() -> *mut u32 {
+    shared_array![u32; 1]
+}
+
+/// Sets the cursor back: at the start of a kernel and behind each use, with a barrier before the next.
+///
+/// # Safety
+/// No thread uses the cursor meanwhile.
+#[inline(always)]
+pub unsafe fn reset() {
+    if thread::thread_idx_x() == 0 {
+        // SAFETY: the caller's.
+        unsafe { *cursor() = 0 };
+    }
+}
+
+/// Sorts `size` numbers (a power of two), the greatest first, by Batcher's bitonic network. A barrier stands behind every
+/// stage.
+///
+/// # Safety
+/// All threads of the block come by together, behind a barrier.
+#[inline(always)]
+unsafe fn sort(numbers: *mut u64, size: u32) {
+    let mut length = 2;
+    while length <= size {
+        let mut stride = length / 2;
+        while stride > 0 {
+            let mut pair = thread::thread_idx_x();
+            while pair < size / 2 {
+                let at = 2 * pair - (pair & (stride - 1));
+                // SAFETY: no other thread has this pair.
+                unsafe {
+                    let (a, b) = (numbers.add(at as usize), numbers.add((at + stride) as usize));
+                    if (*a < *b) == (at & length == 0) {
+                        core::ptr::swap(a, b);
+                    }
+                }
+                pair += THREADS;
+            }
+            thread::sync_threads();
+            stride /= 2;
+        }
+        length *= 2;
+    }
+}

@@ -1,0 +1,79 @@
+//! Rows of 16-bit elements as kernels hold them: 16-byte vectors in registers, widened to compute with.
+
+use core::fmt;
+
+use cuda_std::half::Half2;
+
+use crate::element::Element;
+use crate::layout::{VECTOR, Vector};
+
+/// The eight elements of a vector in `f32`, exactly.
+#[inline(always)]
+pub fn widen<T: Element>(vector: Vector) -> [f32; 8] {
+    let mut out = [0.0; 8];
+    for (i, bits) in vector.0.into_iter().enumerate() {
+        [out[2 * i], out[2 * i + 1]] = T::Pair::from_bits(bits).to_f32();
+    }
+    out
+}
+
+/// Eight numbers as a vector, each rounded to nearest even.
+#[inline(always)]
+pub fn narrow<T: Element>(values: [f32; 8]) -> Vector {
+    let mut out = Vector::default();
+    for (i, bits) in out.0.iter_mut().enumerate() {
+        *bits = T::Pair::from_f32([values[2 * i], values[2 * i + 1]]).to_bits();
+    }
+    out
+}
+
+/// The sum of eight numbers, pair by pair.
+#[inline(always)]
+pub fn sum_of_eight([a, b, c, d, e, f, g, h]: [f32; 8]) -> f32 {
+    ((a + b) + (c + d)) + ((e + f) + (g + h))
+}
+
+/// Why a kernel does not take rows of some width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WidthError {
+    /// No multiple of the elements that are moved at once.
+    Ragged {
+        /// Elements in a row.
+        width: u32,
+        /// What it must be a multiple of.
+        multiple: u32,
+    },
+    /// More than the kernel holds.
+    Long {
+        /// Elements in a row.
+        width: u32,
+        /// The most there may be.
+        most: u32,
+    },
+}
+
+impl fmt::Display for WidthError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WidthError::Ragged { width, multiple } => {
+                write!(f, "rows of {width} elements: the GPU's kernels take multiples of {multiple}")
+            }
+            WidthError::Long { width, most } => {
+                write!(f, "rows of {width} elements: the GPU's kernels take {most} at most")
+            }
+        }
+    }
+}
+
+impl core::error::Error for WidthError {}
+
+/// Vectors in a row of `width` elements.
+///
+/// # Errors
+/// [`WidthError::Ragged`] if the row is no whole number of vectors.
+pub const fn row_vectors(width: u32) -> Result<u32, WidthError> {
+    if width == 0 || !width.is_multiple_of(VECTOR) {
+        return Err(WidthError::Ragged { width, multiple: VECTOR });
+    }
+    Ok(width / VECTOR)
+}

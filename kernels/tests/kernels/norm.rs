@@ -1,0 +1,59 @@
+//! Norms of rows.
+//!
+//! Tried by hand on the source: without the bound `at(i) < vectors` in `sum`, `rows_of_any_width_are_normalised` fails.
+
+use workbench::cases::norm::Norm;
+use workbench::number::Type;
+
+use crate::frame::gpu::{Gpu, TARGETS};
+use crate::frame::mutate::without_each;
+
+fn norm(ty: Type, layer: bool, rows: usize, width: usize, parts: usize) -> Norm {
+    let [residual, weight, bias] = [1, 2, 4].map(|bit| parts & bit != 0);
+    Norm { ty, layer, rows, width, residual, weight: weight || !layer, bias: bias && layer, neutral: false, seed: 3 }
+}
+
+pub fn every_kernel(gpu: &mut Gpu) {
+    for ty in Type::ALL {
+        for layer in [false, true] {
+            gpu.run(&norm(ty, layer, 2, 264, 7).case());
+        }
+    }
+}
+
+#[test]
+fn rows_of_any_width_are_normalised() {
+    for (i, (width, rows)) in [(8, 1), (64, 3), (264, 2), (768, 3), (4104, 2), (16384, 1)].into_iter().enumerate() {
+        for (j, (layer, parts)) in
+            [(true, 0), (true, 3), (true, 5), (true, 6), (false, 0), (false, 1)].into_iter().enumerate()
+        {
+            let (target, _) = TARGETS[(i + j / 2) % 2];
+            let norm = norm(Type::ALL[(i + j) % 2], layer, rows, width, parts);
+            let mut gpu = Gpu::new(target);
+            gpu.seed((i + j) as u64);
+            let case = norm.case();
+            let report = gpu.run(&case);
+            if !gpu.is_emulator() {
+                continue;
+            }
+            assert_eq!(report.total.bank_conflicts(), 0);
+            if width.is_multiple_of(16) {
+                assert!(report.total.sector_ratio() <= 1.02, "{}", report.total.sector_ratio());
+                let weights = 2 * rows * width * (usize::from(norm.weight) + usize::from(norm.bias));
+                assert_eq!(report.total.sectors * 32, case.floor.bytes + weights as u64, "{norm:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_missing_barrier_is_noticed() {
+    for (layer, entry, barriers) in [(true, "layer_norm_f16", 2), (false, "rms_norm_f16", 1)] {
+        let mutants = without_each(TARGETS[0].1, entry, &["bar.sync", "barrier.sync"]);
+        assert_eq!(mutants.len(), barriers);
+        let case = norm(Type::F16, layer, 2, 768, 7).case();
+        for mutant in mutants {
+            assert!(Gpu::notices(&mutant.ptx, &case), "{entry} without {}", mutant.removed);
+        }
+    }
+}

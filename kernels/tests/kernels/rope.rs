@@ -1,0 +1,76 @@
+//! Rotation of heads, with the cache write.
+//!
+//! Tried by hand on the source: if padding (slot -1) is written too, `any_shape_goes_to_any_slot` fails, out of bounds.
+
+use kernels::layout::Pages;
+use workbench::cases::rope::Rope;
+use workbench::number::Type;
+
+use crate::frame::gpu::{Gpu, TARGETS};
+
+/// Slots of four blocks, without order, every fifth of them padding.
+fn scattered(tokens: i32, block_size: u32) -> Vec<i32> {
+    // 29 has no divisor in common with the number of slots: no two tokens meet.
+    (0..tokens).map(|t| if t % 5 == 3 { -1 } else { (t * 29 + 5) % (4 * block_size as i32) }).collect()
+}
+
+pub fn every_kernel(gpu: &mut Gpu) {
+    for ty in Type::ALL {
+        let pages = Pages { heads: 1, head_size: 64, block_size: 16 };
+        let slots = scattered(5, 16);
+        gpu.run(&Rope { ty, heads: 2, pages, slots, norm: true, rotate: true, in_place: true, seed: 1 }.case());
+    }
+}
+
+#[test]
+fn any_shape_goes_to_any_slot() {
+    let shapes = [
+        (32, 8, 4, 1, 1),
+        (64, 16, 3, 3, 7),
+        (80, 16, 2, 2, 8),
+        (96, 32, 5, 1, 9),
+        (128, 16, 8, 2, 17),
+        (256, 8, 2, 1, 3),
+    ];
+    for (i, (head_size, block_size, heads, kv_heads, tokens)) in shapes.into_iter().enumerate() {
+        for j in 0..4 {
+            let rope = Rope {
+                ty: Type::ALL[(i + j) % 2],
+                heads,
+                pages: Pages { heads: kv_heads, head_size, block_size },
+                slots: scattered(tokens, block_size),
+                norm: j & 1 != 0,
+                rotate: j & 2 != 0,
+                in_place: (i + j) % 3 == 0,
+                seed: j as u64,
+            };
+            let mut gpu = Gpu::new(TARGETS[(i + j / 2) % 2].0);
+            gpu.seed((i + j) as u64);
+            gpu.run(&rope.case());
+        }
+    }
+}
+
+#[test]
+fn a_prompt_is_moved_with_no_more_sectors_than_needed() {
+    const TOKENS: u64 = 48;
+    for head_size in [64, 128] {
+        for (rotate, (target, _)) in [false, true].into_iter().flat_map(|rotate| TARGETS.map(|target| (rotate, target)))
+        {
+            let pages = Pages { heads: 2, head_size, block_size: 16 };
+            let slots: Vec<i32> = (0..TOKENS as i32).collect();
+            let rope = Rope { ty: Type::Bf16, heads: 4, pages, slots, norm: false, rotate, in_place: false, seed: 1 };
+            let case = rope.case();
+            let mut gpu = Gpu::new(target);
+            let report = gpu.run(&case);
+            if gpu.is_emulator() {
+                // Six heads read angles, twice each sector; positions and slots are a sector for each warp.
+                let angles = if rotate { (2 * 6 - 1) * TOKENS * u64::from(head_size) * 4 } else { 0 };
+                let indices = TOKENS / 8 * 32 * (6 + 4);
+                let most = case.floor.bytes + angles + indices;
+                assert!(report.total.sectors * 32 <= most, "{} of {most}", report.total.sectors * 32);
+                assert!(rotate || report.total.sector_ratio() <= 1.02, "{}", report.total.sector_ratio());
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Rows of tables.
+
+use cuda_std::launch::Entry;
+use kernels::embedding::{THREADS, add_positions, embed, floor_bytes, gather_rows, grid};
+use kernels::layout::VECTOR;
+use launch::Result;
+
+use super::{exact, instance};
+use crate::case::{Case, Floor, Prepared, Scale};
+use crate::gpu::Gpu;
+use crate::number::{Random, Type};
+
+/// Rows in the token table.
+const VOCAB: usize = 97;
+/// Rows in the table of learned positions that come before the first position, as OPT has them.
+const OFFSET: usize = 2;
+/// Positions.
+const POSITIONS: usize = 40;
+
+pub(super) fn cases(scale: Scale) -> Vec<Case> {
+    let (rows, width) = match scale {
+        Scale::Small => (20, 512),
+        Scale::Full => (4096, 5120),
+    };
+    let of = |ty| {
+        [Lookup::Gather, Lookup::Embed, Lookup::Add].map(|lookup| Rows {
+            ty,
+            lookup,
+            rows,
+            width,
+            neutral: true,
+            seed: 1,
+        })
+    };
+    Type::ALL.into_iter().flat_map(of).map(Rows::case).collect()
+}
+
+/// What is done with rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// `gather_rows`.
+    Gather,
+    /// `embed`.
+    Embed,
+    /// `add_positions`.
+    Add,
+}
+
+/// Rows looked up in tables of random numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows {
+    /// Type of the elements.
+    pub ty: Type,
+    /// The kernel.
+    pub lookup: Lookup,
+    /// How many rows.
+    pub rows: usize,
+    /// Elements in a row.
+    pub width: usize,
+    /// Positions are zero: what is summed in place stays as it is, so that it can be done again.
+    pub neutral: bool,
+    /// Of the numbers.
+    pub seed: u64,
+}
+
+impl Rows {
+    /// The problem as a case. Results must be right to the last bit.
+    pub fn case(self) -> Case {
+        let Rows { ty, lookup, rows, width, .. } = self;
+        let tables = if lookup == Lookup::Gather { 1 } else { 2 };
+        Case {
+            kernel: match lookup {
+                Lookup::Gather => "gather_rows",
+                Lookup::Embed => "embed",
+                Lookup::Add => "add_positions",
+            },
+            shape: format!("{}, {rows} rows of {width}", ty.label()),
+            floor: Floor { bytes: floor_bytes(rows as u64, (width / VECTOR as usize) as u64, tables), flops: 0 },
+            prepare: Box::new(move |gpu| self.prepare(gpu)),
+        }
+    }
+
+    fn prepare(self, gpu: &mut Gpu) -> Result<Prepared> {
+        let Rows { ty, lookup, rows, width, neutral, seed } = self;
+        let mut random = Random(seed);
+        let mut indices = |below: usize| (0..rows).map(|_| random.below(below as u64) as u32).collect::<Vec<_>>();
+        let (tokens, positions) = (indices(VOCAB), indices(POSITIONS));
+        let table = random.bits(ty, VOCAB * width);
+        let size = (POSITIONS + OFFSET) * width;
+        let learned = if neutral { vec![0; size] } else { random.bits(ty, size) };
+        let looked_up = |table: &[u16], rows: &[u32], offset: usize| -> Vec<u16> {
+            rows.iter().flat_map(|&r| &table[(r as usize + offset) * width..][..width]).copied().collect()
+        };
+        let of_tokens = looked_up(&table, &tokens, 0);
+        let of_positions = looked_up(&learned, &positions, OFFSET);
+        // Numbers of 16 bits have an exact sum in f64; the kernel rounds it to f32 first.
+        let sum = |(&a, &b): (&u16, &u16)| ty.bits(f64::from((ty.number(a) + ty.number(b)) as f32));
+        let out = match lookup {
+            Lookup::Add => gpu.upload("x", &of_tokens)?,
+            _ => gpu.alloc("out", rows * width)?,
+        };
+        let truth = match lookup {
+            Lookup::Gather => of_tokens,
+            Lookup::Embed | Lookup::Add => of_tokens.iter().zip(&of_positions).map(sum).collect(),
+        };
+        let (table, learned) = (gpu.upload("table", &table)?, gpu.upload("learned positions", &learned)?);
+        let (tokens, positions) = (gpu.upload("tokens", &tokens)?, gpu.upload("positions", &positions)?);
+        let vectors = width as u32 / VECTOR;
+        let (grid, label, offset) = (grid(rows as u32, vectors), ty.label(), OFFSET as u32);
+        Ok(Prepared {
+            launch: Box::new(move |gpu| match lookup {
+                Lookup::Gather => {
+                    let args = (table.ptr(), tokens.ptr(), out.mut_ptr(), vectors);
+                    gpu.launch(Entry::of::<gather_rows>(), grid, THREADS, 0, args)
+                }
+                Lookup::Embed => {
+                    let (out, tokens) = (out.mut_ptr(), tokens.ptr());
+                    let args = (table.ptr(), learned.ptr(), tokens, positions.ptr(), offset, out, vectors);
+                    gpu.launch(instance::<embed>(label), grid, THREADS, 0, args)
+                }
+                Lookup::Add => {
+                    let args = (out.mut_ptr(), learned.ptr(), positions.ptr(), offset, vectors);
+                    gpu.launch(instance::<add_positions>(label), grid, THREADS, 0, args)
+                }
+            }),
+            error: Box::new(move |gpu| Ok(exact(&gpu.download(out)?, &truth))),
+        })
+    }
+}

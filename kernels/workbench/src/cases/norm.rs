@@ -1,0 +1,130 @@
+//! Norms of rows.
+
+use std::ptr::null;
+
+use kernels::layout::Vector;
+use kernels::norm::{Shape, floor_bytes, layer_norm, rms_norm};
+use launch::Result;
+
+use super::instance;
+use crate::case::{Case, Floor, Prepared, Scale};
+use crate::gpu::Gpu;
+use crate::number::{Random, Type, relative_error};
+
+const EPS: f32 = 1e-5;
+
+pub(super) fn cases(scale: Scale) -> Vec<Case> {
+    let (rows, width) = match scale {
+        Scale::Small => (12, 768),
+        Scale::Full => (4096, 5120),
+    };
+    let of = |(ty, layer)| Norm {
+        ty,
+        layer,
+        rows,
+        width,
+        residual: true,
+        weight: true,
+        bias: layer,
+        neutral: true,
+        seed: 1,
+    };
+    let all = Type::ALL.into_iter().flat_map(|ty| [(ty, true), (ty, false)]);
+    all.map(|kind| of(kind).case()).collect()
+}
+
+/// Rows of random numbers far from zero, so that a variance from the mean of squares would lose its digits.
+#[derive(Clone, Copy, Debug)]
+pub struct Norm {
+    /// Type of the elements.
+    pub ty: Type,
+    /// `layer_norm`, else `rms_norm`.
+    pub layer: bool,
+    /// How many rows.
+    pub rows: usize,
+    /// Elements in a row.
+    pub width: usize,
+    /// With a residual sum before it.
+    pub residual: bool,
+    /// With factors. `rms_norm` always has them.
+    pub weight: bool,
+    /// With a bias. `rms_norm` never has one.
+    pub bias: bool,
+    /// The residual sum adds zero, so that it can be done again.
+    pub neutral: bool,
+    /// Of the numbers.
+    pub seed: u64,
+}
+
+impl Norm {
+    /// The problem as a case. What is allowed is half a unit in the last place of the largest result, and a little for
+    /// arithmetic in `f32`; the residual stream must be right to the last bit.
+    pub fn case(self) -> Case {
+        let Norm { ty, layer, rows, width, residual, .. } = self;
+        Case {
+            kernel: if layer { "layer_norm" } else { "rms_norm" },
+            shape: format!("{}, {rows} rows of {width}{}", ty.label(), if residual { ", residual sum" } else { "" }),
+            floor: Floor { bytes: floor_bytes(rows as u64, width as u64, residual), flops: 0 },
+            prepare: Box::new(move |gpu| self.prepare(gpu)),
+        }
+    }
+
+    /// The norm of `row` in `f64`.
+    fn reference(&self, row: &[u16], weight: &[u16], bias: &[u16]) -> Vec<f64> {
+        let row: Vec<f64> = row.iter().map(|&v| self.ty.number(v)).collect();
+        let count = row.len() as f64;
+        let mean = if self.layer { row.iter().sum::<f64>() / count } else { 0.0 };
+        let variance = row.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / count;
+        let scale = 1.0 / (variance + f64::from(EPS)).sqrt();
+        let affine = |((v, &w), &b): ((&f64, &u16), &u16)| {
+            let factor = if self.weight { self.ty.number(w) } else { 1.0 };
+            (v - mean) * scale * factor + if self.bias { self.ty.number(b) } else { 0.0 }
+        };
+        row.iter().zip(weight).zip(bias).map(affine).collect()
+    }
+
+    fn prepare(self, gpu: &mut Gpu) -> Result<Prepared> {
+        let Norm { ty, layer, rows, width, residual, neutral, seed, .. } = self;
+        let mut random = Random(seed);
+        let size = rows * width;
+        let stream: Vec<u16> = (0..size).map(|_| ty.bits(20.0 + random.unit())).collect();
+        let added = if neutral { vec![0; size] } else { random.bits(ty, size) };
+        let (weight, bias) = (random.bits(ty, width), random.bits(ty, width));
+        let sum = |(&a, &b): (&u16, &u16)| ty.bits(f64::from((ty.number(a) + ty.number(b)) as f32));
+        let summed = if residual { stream.iter().zip(&added).map(sum).collect() } else { stream.clone() };
+        let truth: Vec<f64> = summed.chunks_exact(width).flat_map(|row| self.reference(row, &weight, &bias)).collect();
+
+        let x = gpu.upload("x", &stream)?;
+        let y = if residual { gpu.upload("y", &added)?.ptr() } else { null::<Vector>() };
+        let weight = if self.weight { gpu.upload("weight", &weight)?.ptr() } else { null::<Vector>() };
+        let bias = if self.bias { gpu.upload("bias", &bias)?.ptr() } else { null::<Vector>() };
+        let out = gpu.alloc::<u16>("out", size)?;
+        let shape = Shape::of(width as u32).unwrap_or_else(|error| panic!("{error}"));
+        let (grid, threads, vectors) = ((rows as u32, 1, 1), shape.threads, shape.vectors);
+        Ok(Prepared {
+            launch: Box::new(move |gpu| {
+                if layer {
+                    let args = (x.mut_ptr(), y, weight, bias, out.mut_ptr(), EPS, vectors);
+                    gpu.launch(instance::<layer_norm>(ty.label()), grid, threads, 0, args)
+                } else {
+                    let args = (x.mut_ptr(), y, weight, out.mut_ptr(), EPS, vectors);
+                    gpu.launch(instance::<rms_norm>(ty.label()), grid, threads, 0, args)
+                }
+            }),
+            error: Box::new(move |gpu| {
+                let numbers = gpu.download(out)?.into_iter().map(|v| ty.number(v));
+                let right = gpu.download(x)? == summed;
+                Ok(if right { relative_error(numbers, &truth) / rounding(ty) } else { f64::INFINITY })
+            }),
+        })
+    }
+}
+
+/// Half a unit in the last place, relative to the number, and a little for arithmetic in `f32`.
+pub(super) fn rounding(ty: Type) -> f64 {
+    let digits = match ty {
+        Type::F16 => 11,
+        Type::Bf16 => 8,
+    };
+    2f64.powi(-digits) + 5e-6
+}

@@ -1,0 +1,189 @@
+//! Rotation of heads, with the cache write.
+
+use std::ptr::null;
+
+use kernels::layout::{Pages, Part, VECTOR};
+use kernels::rope::{THREADS, floor_bytes, grid, rope_and_cache};
+use launch::Result;
+
+use super::instance;
+use super::norm::rounding;
+use crate::case::{Case, Floor, Prepared, Scale};
+use crate::gpu::Gpu;
+use crate::number::{Random, Type, relative_error};
+
+const EPS: f32 = 1e-6;
+/// Rows in the table of angles.
+const POSITIONS: usize = 40;
+
+pub(super) fn cases(scale: Scale) -> Vec<Case> {
+    let (tokens, heads, kv_heads) = match scale {
+        Scale::Small => (24, 4, 2),
+        Scale::Full => (4096, 32, 8),
+    };
+    let pages = Pages { heads: kv_heads, head_size: 128, block_size: 16 };
+    let slots: Vec<i32> = (0..tokens).collect();
+    let of = |ty| Rope { ty, heads, pages, slots: slots.clone(), norm: false, rotate: true, in_place: false, seed: 1 };
+    Type::ALL.into_iter().map(|ty| of(ty).case()).collect()
+}
+
+/// Fused QKV rows of random numbers, and where their keys and values go.
+#[derive(Clone, Debug)]
+pub struct Rope {
+    /// Type of the elements.
+    pub ty: Type,
+    /// Query heads.
+    pub heads: u32,
+    /// The cache's pages.
+    pub pages: Pages,
+    /// For each token; negative for padding.
+    pub slots: Vec<i32>,
+    /// With norms of heads.
+    pub norm: bool,
+    /// With angles.
+    pub rotate: bool,
+    /// Queries stay where they came from.
+    pub in_place: bool,
+    /// Of the numbers.
+    pub seed: u64,
+}
+
+/// What the kernel reads beside the rows.
+struct Tables {
+    angles: Vec<f32>,
+    positions: Vec<u32>,
+    query_norm: Vec<u16>,
+    key_norm: Vec<u16>,
+}
+
+impl Rope {
+    /// The problem as a case. What is neither normed nor rotated must be right to the last bit; the rest within half a
+    /// unit in the last place of the largest result, and a little for arithmetic in `f32`.
+    pub fn case(self) -> Case {
+        let (heads, kv_heads, size) = (self.heads, self.pages.heads, self.pages.head_size);
+        let tokens = self.slots.len();
+        Case {
+            kernel: "rope_and_cache",
+            shape: format!("{}, {heads}+2x{kv_heads} heads of {size}, {tokens} tokens", self.ty.label()),
+            floor: Floor { bytes: floor_bytes(tokens as u64, heads.into(), kv_heads.into(), size.into()), flops: 0 },
+            prepare: Box::new(move |gpu| self.prepare(gpu)),
+        }
+    }
+
+    fn size(&self) -> usize {
+        self.pages.head_size as usize
+    }
+
+    /// Elements in a row.
+    fn row(&self) -> usize {
+        (self.heads + 2 * self.pages.heads) as usize * self.size()
+    }
+
+    fn tables(&self, random: &mut Random) -> Tables {
+        let (size, half) = (self.size(), self.size() / 2);
+        let angle = |i: usize| (i / size) as f32 * 1e4f32.powf(-((i % half) as f32) / half as f32);
+        let cos_or_sin = |i: usize| if i % size < half { angle(i).cos() } else { angle(i).sin() };
+        Tables {
+            angles: (0..POSITIONS * size).map(cos_or_sin).collect(),
+            positions: self.slots.iter().map(|_| random.below(POSITIONS as u64) as u32).collect(),
+            query_norm: random.bits(self.ty, size),
+            key_norm: random.bits(self.ty, size),
+        }
+    }
+
+    /// A head after norm and rotation.
+    fn turned(&self, head: &[u16], norm: &[u16], angles: &[f32]) -> Vec<f64> {
+        let mut x: Vec<f64> = head.iter().map(|&v| self.ty.number(v)).collect();
+        if self.norm {
+            let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
+            let scale = 1.0 / (mean + f64::from(EPS)).sqrt();
+            x.iter_mut().zip(norm).for_each(|(v, &w)| *v *= scale * self.ty.number(w));
+        }
+        if self.rotate {
+            let half = x.len() / 2;
+            for i in 0..half {
+                let (a, b) = (x[i], x[i + half]);
+                let (cos, sin) = (f64::from(angles[i]), f64::from(angles[i + half]));
+                (x[i], x[i + half]) = (a * cos - b * sin, b * cos + a * sin);
+            }
+        }
+        x
+    }
+
+    /// The queries, and the cache that held `old`.
+    fn reference(&self, qkv: &[u16], old: &[u16], tables: &Tables) -> (Vec<f64>, Vec<f64>) {
+        let (size, Pages { block_size, .. }) = (self.size(), self.pages);
+        let mut query = Vec::new();
+        let mut cache: Vec<f64> = old.iter().map(|&v| self.ty.number(v)).collect();
+        for ((row, &slot), &position) in qkv.chunks_exact(self.row()).zip(&self.slots).zip(&tables.positions) {
+            let angles = &tables.angles[position as usize * size..][..size];
+            let (queries, rest) = row.split_at(self.heads as usize * size);
+            let (keys, values) = rest.split_at(rest.len() / 2);
+            query.extend(queries.chunks_exact(size).flat_map(|head| self.turned(head, &tables.query_norm, angles)));
+            if slot < 0 {
+                continue;
+            }
+            let (block, offset) = (slot as u32 / block_size, slot as u32 % block_size);
+            for (head, (key, value)) in (0..).zip(keys.chunks_exact(size).zip(values.chunks_exact(size))) {
+                let key = self.turned(key, &tables.key_norm, angles);
+                for (e, (key, &value)) in (0..).zip(key.into_iter().zip(value)) {
+                    cache[self.pages.element(block, head, Part::Key, e, offset)] = key;
+                    cache[self.pages.element(block, head, Part::Value, e, offset)] = self.ty.number(value);
+                }
+            }
+        }
+        (query, cache)
+    }
+
+    fn prepare(&self, gpu: &mut Gpu) -> Result<Prepared> {
+        let Rope { ty, heads, pages, norm, rotate, in_place, .. } = *self;
+        let mut random = Random(self.seed);
+        let tokens = self.slots.len();
+        let blocks = self.slots.iter().max().map_or(0, |&slot| slot.max(0) as u32 / pages.block_size) + 2;
+        let rows = random.bits(ty, tokens * self.row());
+        let old = random.bits(ty, (blocks * pages.page_vectors() * VECTOR) as usize);
+        let tables = self.tables(&mut random);
+        let (query_truth, cache_truth) = self.reference(&rows, &old, &tables);
+
+        let width = heads as usize * self.size();
+        let qkv = gpu.upload("qkv", &rows)?;
+        let out = if in_place { qkv } else { gpu.alloc("query", tokens * width)? };
+        let stride = if in_place { self.row() } else { width };
+        let cache = gpu.upload("cache", &old)?;
+        let angles = if rotate { gpu.upload("angles", &tables.angles)?.ptr() } else { null() };
+        let norms = [("query norm", &tables.query_norm), ("key norm", &tables.key_norm)];
+        let [query_norm, key_norm] = norms.map(|(name, weight)| gpu.upload(name, weight));
+        let [query_norm, key_norm] = if norm { [query_norm?.ptr(), key_norm?.ptr()] } else { [null(); 2] };
+        let args = (
+            qkv.ptr(),
+            out.mut_ptr(),
+            cache.mut_ptr(),
+            angles,
+            gpu.upload("positions", &tables.positions)?.ptr(),
+            gpu.upload("slots", &self.slots)?.ptr(),
+            query_norm,
+            key_norm,
+            EPS,
+            tokens as u32,
+            self.row() as u32 / VECTOR,
+            stride as u32 / VECTOR,
+            heads,
+            pages.heads,
+            pages.head_size,
+            pages.block_size,
+        );
+        let grid = grid(tokens as u32, heads, pages.heads);
+        // Bits that are copied are the same numbers.
+        let allowed = if norm || rotate { rounding(ty) } else { f64::MIN_POSITIVE };
+        Ok(Prepared {
+            launch: Box::new(move |gpu| gpu.launch(instance::<rope_and_cache>(ty.label()), grid, THREADS, 0, args)),
+            error: Box::new(move |gpu| {
+                let queries = gpu.download::<u16>(out)?;
+                let queries = queries.chunks_exact(stride).flat_map(|row| &row[..width]).map(|&v| ty.number(v));
+                let cached = gpu.download::<u16>(cache)?.into_iter().map(|v| ty.number(v));
+                let error = relative_error(queries, &query_truth).max(relative_error(cached, &cache_truth));
+                Ok(error / allowed)
+            }),
+        })
+    }
+}

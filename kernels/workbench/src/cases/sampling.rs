@@ -1,0 +1,207 @@
+//! Choosing tokens.
+
+use cuda_std::launch::Entry;
+use kernels::arithmetic::{logprob, part, weight};
+use kernels::sampling::noise::Noise;
+use kernels::sampling::{Adjustment, NO_TOKEN, Penalties, Request, THREADS, floor_bytes, sample};
+use launch::Result;
+
+use super::exact;
+use crate::case::{Case, Floor, Prepared, Scale};
+use crate::gpu::Gpu;
+use crate::number::Random;
+
+pub(super) fn cases(scale: Scale) -> Vec<Case> {
+    let (rows, vocab) = match scale {
+        Scale::Small => (2, 4096),
+        Scale::Full => (64, 151_936),
+    };
+    let warm = Request { seed: 7, ..Request::GREEDY.with_temperature(0.8) };
+    let requests = [
+        ("greedy", Request::GREEDY),
+        ("temperature", warm),
+        ("top-k, top-p", Request { top_k: 50, ..warm.with_top_p(0.95) }),
+        ("20 logprobs", Request { top: 20, ..Request::GREEDY }),
+    ];
+    let batch = |request| {
+        let mut random = Random(1);
+        (0..rows).map(|_| Row { logits: bell(&mut random, vocab), request, adjustments: Vec::new() }).collect()
+    };
+    requests.into_iter().map(|(name, request)| case(name, batch(request))).collect()
+}
+
+/// Logits as a model's are: bell-shaped, and rounded to 16 bits, so that many are equal.
+pub fn bell(random: &mut Random, vocab: usize) -> Vec<f32> {
+    let mut number = || 3.0 * (0..6).map(|_| random.unit()).sum::<f64>();
+    (0..vocab).map(|_| half::bf16::from_f64(number()).to_f32()).collect()
+}
+
+/// A row of logits and what is asked of it.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// As many as the vocabulary has tokens.
+    pub logits: Vec<f32>,
+    /// Where adjustments and likeliest tokens lie is set by [`case`].
+    pub request: Request,
+    /// Of any of the tokens.
+    pub adjustments: Vec<Adjustment>,
+}
+
+/// What a row comes to, logprobs by their bits; nothing if a logit is no number.
+pub type Choice = Option<(u32, u32, Vec<(u32, u32)>)>;
+
+/// `sample` of all rows in one launch, as a case. Tokens and logprobs must be right to the last bit.
+pub fn case(name: &str, rows: Vec<Row>) -> Case {
+    let vocab = rows[0].logits.len();
+    Case {
+        kernel: "sample",
+        shape: format!("{name}, {} rows of {vocab}", rows.len()),
+        floor: Floor { bytes: floor_bytes(rows.len() as u64, vocab as u64), flops: 0 },
+        prepare: Box::new(move |gpu| prepare(gpu, &rows)),
+    }
+}
+
+fn prepare(gpu: &mut Gpu, rows: &[Row]) -> Result<Prepared> {
+    let vocab = rows[0].logits.len();
+    // Rows begin at whole vectors; what is between them is nobody's.
+    let stride = vocab.next_multiple_of(4) + 4;
+    let (mut logits, mut requests, mut adjustments, mut tops) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    for row in rows {
+        logits.extend(row.logits.iter().copied().chain(std::iter::repeat(f32::NAN)).take(stride));
+        let (first, count) = (adjustments.len() as u32, row.adjustments.len() as u32);
+        let request = Request { first_adjustment: first, adjustments: count, first_top: tops, ..row.request };
+        request.check(vocab as u32).unwrap_or_else(|error| panic!("{error}"));
+        adjustments.extend(row.adjustments.iter().map(Adjustment::words));
+        requests.push(request.words());
+        tops += request.top;
+    }
+    // A buffer has one element at least.
+    adjustments.push([0; 4]);
+    let tops = tops as usize + 1;
+    let count = rows.len();
+    let (tokens, logprobs) = (gpu.upload("tokens", &vec![0u32; count])?, gpu.upload("logprobs", &vec![0u32; count])?);
+    let top_tokens = gpu.upload("top tokens", &vec![0u32; tops])?;
+    let top_logprobs = gpu.upload("top logprobs", &vec![0u32; tops])?;
+    let args = (
+        gpu.upload("logits", &logits)?.mut_ptr(),
+        stride as u32,
+        vocab as u32,
+        gpu.upload("requests", &requests)?.ptr(),
+        gpu.upload("adjustments", &adjustments)?.mut_ptr(),
+        tokens.mut_ptr(),
+        logprobs.mut_ptr(),
+        top_tokens.mut_ptr(),
+        top_logprobs.mut_ptr(),
+    );
+    let truth: Vec<Choice> = rows.iter().map(Row::reference).collect();
+    let widths: Vec<usize> = rows.iter().map(|row| row.request.top as usize).collect();
+    Ok(Prepared {
+        launch: Box::new(move |gpu| gpu.launch(Entry::of::<sample>(), (count as u32, 1, 1), THREADS, 0, args)),
+        error: Box::new(move |gpu| {
+            let mut tops = gpu.download(top_tokens)?.into_iter().zip(gpu.download(top_logprobs)?);
+            let chosen = gpu.download(tokens)?.into_iter().zip(gpu.download(logprobs)?);
+            let choice = |((token, logprob), &width): ((u32, u32), &usize)| {
+                let top = tops.by_ref().take(width).collect();
+                (token != NO_TOKEN).then_some((token, logprob, top))
+            };
+            Ok(exact(&chosen.zip(&widths).map(choice).collect::<Vec<Choice>>(), &truth))
+        }),
+    })
+}
+
+/// The index of the greatest, the first among equals.
+fn argmax(x: &[f32]) -> usize {
+    (1..x.len()).fold(0, |best, i| if x[i] > x[best] { i } else { best })
+}
+
+/// All indices, those of the greatest first, the lower first among equals.
+fn sorted(x: &[f32]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..x.len()).collect();
+    order.sort_by(|&a, &b| x[b].total_cmp(&x[a]).then(a.cmp(&b)));
+    order
+}
+
+impl Row {
+    /// The tokens that are likeliest.
+    pub fn likeliest(&self, count: usize) -> Vec<u32> {
+        sorted(&self.logits).into_iter().take(count).map(|token| token as u32).collect()
+    }
+
+    /// The choice by sorting the row, plainly.
+    pub fn reference(&self) -> Choice {
+        let (x, request) = (&self.logits, &self.request);
+        if x.iter().any(|v| v.is_nan() || *v == f32::INFINITY) || x.iter().all(|v| *v == f32::NEG_INFINITY) {
+            return None;
+        }
+        let greatest = x[argmax(x)];
+        let sum = x.iter().map(|v| weight(v - greatest)).sum();
+        let report = |token: usize| logprob(x[token], greatest, sum).to_bits();
+        let mut adjusted = x.clone();
+        for a in &self.adjustments {
+            let logit = &mut adjusted[a.token as usize];
+            *logit = request.penalties.adjust(*logit, a.count, a.bias);
+        }
+        let best = argmax(&adjusted);
+        let token = if request.inverse_temperature == 0.0 { best } else { draw(request, &adjusted, best) };
+        let top = sorted(x).into_iter().take(request.top as usize).map(|t| (t as u32, report(t))).collect();
+        Some((token as u32, report(token), top))
+    }
+}
+
+/// Top-k, then top-p, then min-p, then the greatest sum of score and noise.
+fn draw(request: &Request, logits: &[f32], best: usize) -> usize {
+    let scores: Vec<f32> = logits.iter().map(|v| (v - logits[best]) * request.inverse_temperature).collect();
+    let mut kept = sorted(&scores);
+    if request.top_k > 0 {
+        kept.truncate(request.top_k as usize);
+    }
+    if request.top_p > 0 {
+        let target = part(kept.iter().map(|&t| weight(scores[t])).sum(), request.top_p);
+        let mut before = 0;
+        kept.retain(|&t| {
+            let stays = before < target;
+            before += weight(scores[t]);
+            stays
+        });
+    }
+    kept.retain(|&t| scores[t] >= request.floor);
+    kept.sort_unstable();
+    let noise = Noise::new(request.seed, request.position);
+    let values: Vec<f32> = kept.iter().map(|&t| scores[t] + noise.gumbel(t as u32)).collect();
+    kept[argmax(&values)]
+}
+
+/// A row for every kind of request, each with logits of its own.
+pub fn every_kind(vocab: usize, seed: u64) -> Vec<Row> {
+    let mut random = Random(seed);
+    let n = vocab as u32;
+    let warm = |t| Request { seed: seed << 33 | 5, position: 3, ..Request::GREEDY.with_temperature(t) };
+    let penalties = Penalties { repetition: 1.3, presence: 0.7, frequency: 0.4 };
+    let kinds = [
+        (Request::GREEDY, 0),
+        (Request { top: 5.min(n), ..Request::GREEDY }, 0),
+        (Request { penalties, top: 1, ..Request::GREEDY }, 9),
+        (warm(0.8), 0),
+        (Request { top_k: 20, ..warm(1.5) }, 0),
+        (warm(1.0).with_top_p(0.9), 0),
+        (Request { top_k: 50, penalties, ..warm(1.2).with_top_p(0.95) }, 40),
+        (warm(2.0).with_min_p(0.02), 0),
+        (Request { top_k: 1, ..warm(1.0) }, 0),
+        (Request { top_k: n + 3, ..warm(3.0).with_top_p(0.999) }, 0),
+        (Request { top: (n / 2).min(4096), ..warm(1e-40) }, 0),
+        (warm(30.0).with_top_p(1e-30), 1),
+        (Request { top_k: 7, top: 16.min(n), penalties, ..warm(0.5).with_top_p(0.5).with_min_p(0.3) }, 3),
+    ];
+    let row = |(request, adjusted): (Request, usize)| {
+        let mut row = Row { logits: bell(&mut random, vocab), request, adjustments: Vec::new() };
+        // Of the likeliest tokens, so that it matters: unseen, in the prompt, and generated.
+        row.adjustments = (0..).zip(row.likeliest(adjusted)).map(|(i, token)| adjustment(i, token)).collect();
+        row
+    };
+    kinds.into_iter().map(row).collect()
+}
+
+fn adjustment(i: i32, token: u32) -> Adjustment {
+    let bias = if i % 4 == 3 { 1.5 } else { 0.0 };
+    Adjustment { token, count: i % 5 - 1, bias, raw: 0.0 }
+}

@@ -1,0 +1,79 @@
+//! The GPU's sampling kernel against the engine's sampler: given the same logits, the same tokens and logprobs to the last
+//! bit, whatever is asked for.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+use engine::sampling::{SampleRow, SamplingParams, sample_row};
+use kernels::sampling::Request;
+use launch::Driver;
+use workbench::Gpu;
+use workbench::cases::sampling::{Row, bell, case};
+use workbench::number::Random;
+
+const PTX: &str = include_str!("../../kernels/prebuilt/sm_90a.ptx");
+
+/// Parameters of every kind, and combinations.
+fn params() -> Vec<SamplingParams> {
+    let base = SamplingParams { temperature: 0.9, ..Default::default() };
+    let mut all = vec![
+        SamplingParams::default(),
+        SamplingParams { logprobs: Some(7), ..Default::default() },
+        SamplingParams { repetition_penalty: 1.4, logprobs: Some(1), ..Default::default() },
+        SamplingParams { presence_penalty: 1.5, frequency_penalty: -0.5, ..Default::default() },
+        base.clone(),
+        SamplingParams { temperature: 1e-40, ..base.clone() },
+    ];
+    for top_k in [0, 1, 30, 5000] {
+        for top_p in [1.0, 0.9, 0.3] {
+            for min_p in [0.0, 0.05] {
+                all.push(SamplingParams { top_k, top_p, min_p, ..base.clone() });
+            }
+        }
+    }
+    all.push(SamplingParams { top_k: 40, top_p: 0.95, repetition_penalty: 1.2, frequency_penalty: 0.3, ..base });
+    all
+}
+
+#[test]
+fn the_kernel_chooses_as_the_sampler_does() {
+    let mut random = Random(3);
+    let params = params();
+    for vocab in [513, 5000] {
+        let prompt: Vec<u32> = (0..60).map(|_| random.below(vocab as u64) as u32).collect();
+        let output: Vec<u32> = (0..40).map(|_| random.below(vocab as u64 / 4) as u32).collect();
+        let row = |(seed, params)| {
+            let logits = bell(&mut random, vocab);
+            let top = params_top(params);
+            let row = SampleRow { params, seed, prompt: &prompt, output: &output, top };
+            let sampled = sample_row(&logits, &row, &mut Vec::new()).unwrap();
+            let rows = Row { request: row.request(), adjustments: row.adjustments(), logits };
+            (rows, (sampled.token, sampled.logprob.to_bits(), bits(&sampled.top)))
+        };
+        let (rows, want): (Vec<Row>, Vec<_>) = (0..).zip(&params).map(row).unzip();
+        // The case holds the kernel against its own plain reference; that in turn is what the sampler chose.
+        for ((row, want), params) in rows.iter().zip(want).zip(&params) {
+            assert_eq!(row.reference(), Some(want), "{params:?}");
+        }
+        let mut gpu = Gpu::new(Driver::emulator().unwrap(), (9, 0), PTX).unwrap();
+        let case = case("the engine's requests", rows);
+        let prepared = (case.prepare)(&mut gpu).unwrap();
+        (prepared.launch)(&mut gpu).unwrap();
+        assert_eq!((prepared.error)(&gpu).unwrap(), 0.0);
+    }
+}
+
+fn params_top(params: &SamplingParams) -> usize {
+    params.logprobs.unwrap_or(0)
+}
+
+fn bits(top: &[(u32, f32)]) -> Vec<(u32, u32)> {
+    top.iter().map(|&(token, logprob)| (token, logprob.to_bits())).collect()
+}
+
+#[test]
+fn what_the_engine_may_ask_for_is_taken_or_refused() {
+    let params = SamplingParams { logprobs: Some(engine::sampling::MAX_LOGPROBS), ..Default::default() };
+    let row = SampleRow { params: &params, seed: 0, prompt: &[], output: &[], top: params_top(&params) };
+    assert_eq!(row.request().check(50_272), Ok(()));
+    assert!(Request { top: 10_000, ..row.request() }.check(50_272).is_err(), "more than can be sorted");
+}
