@@ -7,6 +7,7 @@
 //! | file | kernels |
 //! | --- | --- |
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
+//! | [`gemm`] | `gemm`, `gemm_decode`, `gemv` |
 //! | [`vocabulary`] | one for each function of `ptx` and `cuda_std`: for tests, and in no binary |
 //! | [`ptx`] | no kernels: instructions that have no name in Rust |
 #![no_std]
@@ -18,6 +19,7 @@
 
 pub mod cache;
 pub mod element;
+pub mod gemm;
 pub mod layout;
 pub mod ptx;
 #[cfg(any(feature = "vocabulary", not(target_arch = "nvptx64")))]
