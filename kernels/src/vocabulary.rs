@@ -149,6 +149,17 @@ kernels! {
         *out.add(3) = *a;
     }
 
+    /// Reads `8 * gridDim.x * 256` vectors by streaming loads, in blocks of 256 threads, and leaves the exclusive or of each
+    /// thread's: the fastest that memory can be read, by which other kernels are measured.
+    v_read_stream(a: *const Vector, out: *mut u32) {
+        let i = thread::index_1d() as usize;
+        let mut vectors = [Vector::default(); 8];
+        for (k, vector) in vectors.iter_mut().enumerate() {
+            *vector = memory::load_streaming(a.add(k * (thread::grid_dim_x() * 256) as usize + i));
+        }
+        *out.add(i) = vectors.iter().flat_map(|v| v.0).fold(0, |x, y| x ^ y);
+    }
+
     /// Copies through shared memory by `cp.async`, three ways: whole, whole, and the first `bytes`; `out[3 * i ..]`.
     v_cp_async(a: *const Vector, out: *mut Vector, bytes: u32) {
         let tile: *mut Vector = dynamic_shared_mem();

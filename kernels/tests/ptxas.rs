@@ -16,7 +16,10 @@ use kernels::registry::{shipped, vocabulary};
 struct Usage {
     name: String,
     properties: String,
-    registers: String,
+    /// Registers of a thread.
+    registers: u32,
+    /// Bytes of static shared memory of a block.
+    shared: u32,
 }
 
 fn compile(ptxas: &OsString, ptx: &Path, arch: Arch) -> Vec<Usage> {
@@ -32,7 +35,12 @@ fn compile(ptxas: &OsString, ptx: &Path, arch: Arch) -> Vec<Usage> {
             usages.push(Usage { name, ..Usage::default() });
         } else if let Some(usage) = usages.last_mut() {
             match line.split_once("Used ") {
-                Some((_, used)) => usage.registers = used.split(',').next().unwrap_or_default().to_owned(),
+                Some((_, used)) => {
+                    let number = |part: &str| part.split_whitespace().next().and_then(|n| n.parse().ok());
+                    let find = |what| used.split(", ").find(|part| part.contains(what)).and_then(number);
+                    usage.registers = find("registers").unwrap_or_default();
+                    usage.shared = find("bytes smem").unwrap_or_default();
+                }
                 None if line.contains("stack frame") => usage.properties = line.trim().to_owned(),
                 None => {}
             }
@@ -41,19 +49,48 @@ fn compile(ptxas: &OsString, ptx: &Path, arch: Arch) -> Vec<Usage> {
     usages
 }
 
+/// The first line of the record: what measured it.
+fn version(ptxas: &OsString) -> String {
+    let output = Command::new(ptxas).arg("--version").output().expect("ptxas starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let version = text.lines().find_map(|line| line.split_once("release ").map(|(_, version)| version.to_owned()));
+    format!(
+        "# ptxas {}\n# target, kernel, registers of a thread, bytes of static shared memory of a block\n",
+        version.unwrap()
+    )
+}
+
 #[test]
 fn no_spills_and_no_local_memory() {
     let Some(ptxas) = frame::ptxas::find() else { return };
     let scratch = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let mut record = version(&ptxas);
     for arch in Arch::ALL {
         let ptx = scratch.join(arch.name()).with_extension("ptx");
         let builder = CudaBuilder::new(env!("CARGO_MANIFEST_DIR")).arch(arch).feature("vocabulary");
         builder.target_dir(scratch.join("device")).copy_to(&ptx).build().unwrap_or_else(|error| panic!("{error}"));
         let usages = compile(&ptxas, &ptx, arch);
         assert_eq!(usages.len(), shipped().chain(vocabulary()).count(), "{usages:?}");
-        for Usage { name, properties, registers } in usages {
-            println!("{arch} {name}: {registers}");
+        for Usage { name, properties, .. } in &usages {
             assert_eq!(properties, "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", "{name}");
         }
+        for kernel in shipped() {
+            let Usage { name, registers, shared, .. } = usages.iter().find(|usage| usage.name == kernel.name).unwrap();
+            record += &format!("{arch}\t{name}\t{registers}\t{shared}\n");
+        }
+    }
+    assert_recorded(&record);
+}
+
+/// The registers of every kernel are on record, for those who have no ptxas. With `QUIRE_RECORD=1` they are recorded anew.
+fn assert_recorded(record: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("prebuilt/resources.tsv");
+    if std::env::var_os("QUIRE_RECORD").is_some() {
+        std::fs::write(&path, record).unwrap();
+    }
+    let recorded = std::fs::read_to_string(&path).unwrap();
+    // Another ptxas may deal out registers otherwise.
+    if recorded.lines().next() == record.lines().next() {
+        assert_eq!(recorded, record, "with QUIRE_RECORD=1 this test records what kernels use");
     }
 }

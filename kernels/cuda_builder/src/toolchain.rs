@@ -38,7 +38,10 @@ impl Toolchain {
     /// The toolchain of this compiler, if it has the sources.
     pub fn at(rustc: &Path) -> Option<Toolchain> {
         let ask = |arguments: &[&str]| {
-            let output = Command::new(rustc).args(arguments).output().ok().filter(|o| o.status.success())?;
+            let mut command = Command::new(rustc);
+            // An outer cargo's: with its compiler's libraries this one would take itself for that one.
+            command.args(arguments).env_remove("LD_LIBRARY_PATH");
+            let output = command.output().ok().filter(|o| o.status.success())?;
             String::from_utf8(output.stdout).ok().map(|text| text.trim().to_owned())
         };
         let sysroot = PathBuf::from(ask(&["--print", "sysroot"])?);

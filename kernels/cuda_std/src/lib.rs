@@ -36,7 +36,53 @@ pub mod shared;
 pub mod thread;
 pub mod warp;
 
-pub use quire_cuda_std_macros::{kernel, shared_array};
+/// ```
+/// use cuda_std::launch::{Family, Kernel};
+/// use cuda_std::prelude::*;
+///
+/// /// Multiplies `n` numbers by `by`.
+/// ///
+/// /// # Safety
+/// /// `x` has `n` elements.
+/// #[kernel(max_threads = 256, min_blocks = 2, max_regs = 128)]
+/// pub unsafe fn scale(x: *mut f32, by: f32, n: u32) {
+///     let i = thread::index_1d();
+///     if i < n {
+///         unsafe { *x.add(i as usize) *= by };
+///     }
+/// }
+/// assert_eq!(scale::DESCRIPTOR.params.len(), 3);
+///
+/// /// Raises to the power `P`.
+/// ///
+/// /// # Safety
+/// /// `x` has an element for each thread.
+/// #[kernel(instances(P = [2, 3]))]
+/// pub unsafe fn power<const P: i32>(x: *mut f32) {
+///     let x = unsafe { &mut *x.add(thread::index_1d() as usize) };
+///     *x = (0..P).fold(1.0, |power, _| power * *x);
+/// }
+/// assert_eq!(power::INSTANCES.len(), 2);
+/// ```
+pub use quire_cuda_std_macros::kernel;
+
+/// ```
+/// use cuda_std::prelude::*;
+///
+/// /// Reverses the elements of each block.
+/// ///
+/// /// # Safety
+/// /// Blocks have 256 threads, and `x` has an element for each thread.
+/// #[kernel(max_threads = 256)]
+/// pub unsafe fn reverse(x: *mut u32) {
+///     let tile = shared_array![u32; 256];
+///     let (i, x) = (thread::thread_idx_x() as usize, unsafe { x.add(thread::index_1d() as usize) });
+///     unsafe { *tile.add(i) = *x };
+///     thread::sync_threads();
+///     unsafe { *x = *tile.add(255 - i) };
+/// }
+/// ```
+pub use quire_cuda_std_macros::shared_array;
 
 /// What a kernel file imports: `use cuda_std::prelude::*;`.
 pub mod prelude {

@@ -42,6 +42,8 @@
 //! vector clocks: block barriers (named ones too) and warp barriers order memory, shuffles and votes do not. Atomic, volatile
 //! and relaxed accesses do not race with each other, but order nothing else.
 //!
+//! [`driver`] is libcuda over it: the functions of the CUDA driver API, with streams, events and graphs.
+//!
 //! What is not here is refused when the module is loaded, by opcode and line: mbarrier, bulk and tensor copies, wgmma,
 //! textures, calls through pointers, recursion, and the forms of known opcodes that no kernel has needed. Races on global
 //! memory are not looked for, and a block must not wait for another one.

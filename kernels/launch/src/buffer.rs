@@ -3,6 +3,7 @@
 use crate::code::check;
 use crate::context::Context;
 use crate::error::Result;
+use crate::stream::Stream;
 use bytemuck::Pod;
 use cust::sys::{self, CUdeviceptr};
 use std::marker::PhantomData;
@@ -38,25 +39,23 @@ impl<T: Pod> DeviceBuffer<T> {
         Ok(Self { address, len, context: context.clone(), element: PhantomData })
     }
 
-    /// A copy of a slice.
+    /// A copy of a slice, made by a stream and waited for.
     ///
     /// # Errors
     /// As [`uninit`](Self::uninit).
-    pub fn from_slice(context: &Context, elements: &[T]) -> Result<Self> {
-        let buffer = Self::uninit(context, elements.len())?;
-        context.stream()?.upload(elements, &buffer)?;
+    pub fn from_slice(stream: &Stream, elements: &[T]) -> Result<Self> {
+        let buffer = Self::uninit(stream.context(), elements.len())?;
+        stream.upload(elements, &buffer)?;
         Ok(buffer)
     }
 
-    /// Elements of zero bits.
+    /// Elements of zero bits, once the stream comes to it.
     ///
     /// # Errors
     /// As [`uninit`](Self::uninit).
-    pub fn zeroed(context: &Context, len: usize) -> Result<Self> {
-        let buffer = Self::uninit(context, len)?;
-        let stream = context.stream()?;
+    pub fn zeroed(stream: &Stream, len: usize) -> Result<Self> {
+        let buffer = Self::uninit(stream.context(), len)?;
         stream.clear(&buffer)?;
-        stream.synchronize()?;
         Ok(buffer)
     }
 
@@ -69,11 +68,11 @@ impl<T: Pod> DeviceBuffer<T> {
         self
     }
 
-    /// A copy on the host, once the work of a stream so far is done.
+    /// A copy on the host, of what it holds when the stream comes to it; waited for.
     ///
     /// # Errors
     /// [`Error::Cuda`](crate::Error::Cuda), also for work that failed.
-    pub fn to_vec(&self, stream: &crate::Stream) -> Result<Vec<T>> {
+    pub fn to_vec(&self, stream: &Stream) -> Result<Vec<T>> {
         let mut elements = vec![T::zeroed(); self.len];
         stream.download(self, &mut elements)?;
         Ok(elements)

@@ -43,7 +43,7 @@
 //! let context = Context::new(Driver::emulator()?, 0)?;
 //! let module = Module::load(&context, PTX, &[&scale::DESCRIPTOR])?;
 //! let stream = context.stream()?;
-//! let x = DeviceBuffer::from_slice(&context, &[1.0f32, 2.0, 3.0])?;
+//! let x = DeviceBuffer::from_slice(&stream, &[1.0f32, 2.0, 3.0])?;
 //! // SAFETY: `x` has three elements.
 //! unsafe { module.launch(&stream, Entry::of::<scale>(), 1, 256, 0, (x.as_mut_ptr(), 2.0, 3)) }?;
 //! assert_eq!(x.to_vec(&stream)?, [2.0, 4.0, 6.0]);
@@ -55,10 +55,12 @@ mod code;
 mod context;
 mod driver;
 mod error;
+mod event;
 mod graph;
 mod module;
 mod pinned;
 mod ptx;
+mod slice;
 mod stream;
 
 pub use buffer::DeviceBuffer;
@@ -67,7 +69,9 @@ pub use context::{Context, Limits};
 pub use cust;
 pub use driver::Driver;
 pub use error::{Error, Result};
+pub use event::Event;
 pub use graph::Graph;
 pub use module::Module;
 pub use pinned::PinnedBuffer;
-pub use stream::{Event, Stream};
+pub use slice::DeviceSlice;
+pub use stream::Stream;

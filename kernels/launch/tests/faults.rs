@@ -15,7 +15,7 @@ use launch::{DeviceBuffer, PinnedBuffer};
 fn a_fault_is_told_in_full_and_stays() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
-    let x = DeviceBuffer::from_slice(&context, &[1u32; 4]).unwrap().named("numbers");
+    let x = DeviceBuffer::from_slice(&stream, &[1u32; 4]).unwrap().named("numbers");
     // A GPU only notices what is far outside of all buffers.
     let pointer = if context.is_emulator() { x.as_mut_ptr() } else { std::ptr::without_provenance_mut(4096) };
     // SAFETY: there are only four elements: the fault is the point, and harms nobody.
@@ -29,11 +29,12 @@ fn a_fault_is_told_in_full_and_stays() {
     for error in [context.synchronize(), stream.clear(&x), DeviceBuffer::<u8>::uninit(&context, 1).map(|_| ())] {
         let error = error.unwrap_err().to_string();
         assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
+        assert_eq!(error.contains("`numbers`"), context.is_emulator(), "{error}");
     }
 
-    let fresh = common::context();
+    let fresh = common::context().stream().unwrap();
     let y = DeviceBuffer::from_slice(&fresh, &[5u32]).unwrap();
-    assert_eq!(y.to_vec(&fresh.stream().unwrap()).unwrap(), [5], "the fault is its context's alone");
+    assert_eq!(y.to_vec(&fresh).unwrap(), [5], "the fault is its context's alone");
 }
 
 #[test]
@@ -57,7 +58,7 @@ fn a_copy_beyond_a_buffer_is_refused() {
     use launch::cust::sys;
     let context = context();
     let stream = context.stream().unwrap();
-    let x = DeviceBuffer::from_slice(&context, &[1u32]).unwrap();
+    let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
     let from = PinnedBuffer::from_slice(&context, &[1u32; 1 << 20]).unwrap();
     context.make_current().unwrap();
     // SAFETY: it is refused.
@@ -73,7 +74,7 @@ fn launches_are_reported() {
         return;
     }
     let (module, stream) = (module(&context), context.stream().unwrap());
-    let x = DeviceBuffer::from_slice(&context, &[1u32; 64]).unwrap();
+    let x = DeviceBuffer::from_slice(&stream, &[1u32; 64]).unwrap();
     context.make_current().unwrap();
     driver::collect_reports(true).unwrap();
     // SAFETY: there are so many elements.

@@ -15,7 +15,7 @@ fn a_replay_reads_what_buffers_hold_then() {
     let (module, stream) = (module(&context), context.stream().unwrap());
     let mut input = PinnedBuffer::from_slice(&context, &[1u32, 2]).unwrap();
     let output = PinnedBuffer::<u32>::zeroed(&context, 2).unwrap();
-    let x = DeviceBuffer::<u32>::zeroed(&context, 2).unwrap();
+    let x = DeviceBuffer::<u32>::zeroed(&stream, 2).unwrap();
     let graph = stream
         .capture(|| {
             // SAFETY: the buffers outlive the graph.
@@ -43,8 +43,8 @@ fn a_capture_may_fork_and_must_join() {
     let module = module(&context);
     let (stream, side) = (context.stream().unwrap(), context.stream().unwrap());
     let (forked, joined) = (Event::new(&context).unwrap(), Event::new(&context).unwrap());
-    let x = DeviceBuffer::from_slice(&context, &[0u32]).unwrap();
-    let y = DeviceBuffer::from_slice(&context, &[0u32]).unwrap();
+    let x = DeviceBuffer::from_slice(&stream, &[0u32]).unwrap();
+    let y = DeviceBuffer::from_slice(&stream, &[0u32]).unwrap();
     let step = |stream: &launch::Stream, x: &DeviceBuffer<u32>, by| {
         // SAFETY: there is one element.
         unsafe { module.launch(stream, Entry::of::<add>(), 1, 1, 0, (x.as_mut_ptr(), by, 1)) }
@@ -74,7 +74,7 @@ fn a_capture_may_fork_and_must_join() {
 fn what_a_capture_forbids_ends_it_and_nothing_else() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
-    let x = DeviceBuffer::from_slice(&context, &[1u32]).unwrap();
+    let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
     let step = || {
         // SAFETY: there is one element.
         unsafe { module.launch(&stream, Entry::of::<add>(), 1, 1, 0, (x.as_mut_ptr(), 1, 1)) }
@@ -104,6 +104,49 @@ fn a_panic_ends_a_capture() {
     let stream = context.stream().unwrap();
     let panics = std::panic::AssertUnwindSafe(|| stream.capture(|| panic!("on purpose")));
     assert!(std::panic::catch_unwind(panics).is_err());
-    let x = DeviceBuffer::from_slice(&context, &[1u32]).unwrap();
+    let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
     assert_eq!(x.to_vec(&stream).unwrap(), [1]);
+}
+
+#[test]
+fn an_instantiated_graph_takes_other_arguments_but_no_other_work() {
+    use launch::cust::sys;
+    use std::ptr::null_mut;
+    let context = context();
+    let (module, stream) = (module(&context), context.stream().unwrap());
+    let raw = stream.as_cust().as_inner();
+    let x = DeviceBuffer::from_slice(&stream, &[0u32]).unwrap();
+    let capture = |by: &[u32]| {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        let mut graph = null_mut();
+        // SAFETY: the stream lives, and there is a place for the graph.
+        assert_eq!(unsafe { sys::cuStreamBeginCapture_v2(raw, mode) }, sys::CUresult::CUDA_SUCCESS);
+        for &by in by {
+            // SAFETY: there is one element.
+            unsafe { module.launch(&stream, Entry::of::<add>(), 1, 1, 0, (x.as_mut_ptr(), by, 1)) }.unwrap();
+        }
+        // SAFETY: as above.
+        assert_eq!(unsafe { sys::cuStreamEndCapture(raw, &mut graph) }, sys::CUresult::CUDA_SUCCESS);
+        graph
+    };
+    let (one, other, two) = (capture(&[1]), capture(&[100]), capture(&[1, 2]));
+    let mut count = 0;
+    let mut ready = null_mut();
+    let mut updated = sys::CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_ERROR;
+    let mut node = null_mut();
+    // SAFETY: all graphs live until they are destroyed here, and the buffer after them.
+    unsafe {
+        assert_eq!(sys::cuGraphGetNodes(two, null_mut(), &mut count), sys::CUresult::CUDA_SUCCESS);
+        assert_eq!(sys::cuGraphInstantiate_v2(&mut ready, one, null_mut(), null_mut(), 0), sys::CUresult::CUDA_SUCCESS);
+        let refused = sys::cuGraphExecUpdate(ready, two, &mut node, &mut updated);
+        assert_eq!(refused, sys::CUresult::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+        assert_eq!(sys::cuGraphExecUpdate(ready, other, &mut node, &mut updated), sys::CUresult::CUDA_SUCCESS);
+        assert_eq!(sys::cuGraphLaunch(ready, raw), sys::CUresult::CUDA_SUCCESS);
+        for graph in [one, other, two] {
+            assert_eq!(sys::cuGraphDestroy(graph), sys::CUresult::CUDA_SUCCESS);
+        }
+        assert_eq!(sys::cuGraphExecDestroy(ready), sys::CUresult::CUDA_SUCCESS);
+    }
+    assert_eq!(updated, sys::CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_SUCCESS);
+    assert_eq!((count, x.to_vec(&stream).unwrap()), (2, vec![100]));
 }

@@ -30,11 +30,11 @@ fn shipped_kernels_write_and_copy_a_cache() {
     let (key, value) = (numbers(tokens as usize * row), numbers(2 * tokens as usize * row).split_off(row));
     let slots = [8i32, 9, -1, 3, 15];
 
-    let buffer = |elements: &[u16]| DeviceBuffer::from_slice(&context, elements).unwrap();
+    let buffer = |elements: &[u16]| DeviceBuffer::from_slice(&stream, elements).unwrap();
     let (keys, values) = (buffer(&key), buffer(&value[..key.len()]));
-    let cache = DeviceBuffer::<u16>::zeroed(&context, blocks * page).unwrap().named("cache");
-    let slot_buffer = DeviceBuffer::from_slice(&context, &slots).unwrap();
-    let pairs = DeviceBuffer::from_slice(&context, &[1u32, 2]).unwrap();
+    let cache = DeviceBuffer::<u16>::zeroed(&stream, blocks * page).unwrap().named("cache");
+    let slot_buffer = DeviceBuffer::from_slice(&stream, &slots).unwrap();
+    let pairs = DeviceBuffer::from_slice(&stream, &[1u32, 2]).unwrap();
     let stride = (row / 8) as u32;
     let write = Entry::of::<reshape_and_cache>();
     let args = (
@@ -74,7 +74,7 @@ fn a_module_has_the_kernels_it_was_loaded_for() {
     let context = context();
     let stream = context.stream().unwrap();
     let module = Module::load(&context, PTX, &[&add::DESCRIPTOR]).unwrap();
-    let x = DeviceBuffer::from_slice(&context, &[1u32]).unwrap();
+    let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
     // SAFETY: it is refused.
     let refused =
         unsafe { module.launch(&stream, Entry::of::<through_shared>(), 1, 1, 4, (x.as_mut_ptr(), 1, 4)) }.unwrap_err();
@@ -98,7 +98,7 @@ fn another_signature_is_refused_at_load() {
 fn impossible_shapes_are_refused_and_do_no_harm() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
-    let x = DeviceBuffer::from_slice(&context, &[1u32]).unwrap();
+    let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
     let launch = |grid: (u32, u32, u32), block: (u32, u32, u32), shared| {
         // SAFETY: no more than one element is used.
         unsafe { module.launch(&stream, Entry::of::<add>(), grid, block, shared, (x.as_mut_ptr(), 1, 1)) }
@@ -121,7 +121,7 @@ fn a_block_can_have_all_the_shared_memory_of_the_device() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
     let limits = context.limits();
-    let x = DeviceBuffer::from_slice(&context, &[0u32]).unwrap();
+    let x = DeviceBuffer::from_slice(&stream, &[0u32]).unwrap();
     for (size, value) in [(limits.shared, 3), (limits.shared + 4, 4), (limits.shared_opt_in, 5), (64, 6)] {
         let args = (x.as_mut_ptr(), value, size as u32);
         // SAFETY: `x` has an element, and the block as much shared memory as it is told.

@@ -20,7 +20,7 @@ fn launch_add(module: &Module, stream: &Stream, x: &DeviceBuffer<u32>, by: u32) 
 fn a_stream_works_in_order() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
-    let x = DeviceBuffer::from_slice(&context, &[1u32, 2]).unwrap();
+    let x = DeviceBuffer::from_slice(&stream, &[1u32, 2]).unwrap();
     launch_add(&module, &stream, &x, 5);
     assert_eq!(x.to_vec(&stream).unwrap(), [6, 7]);
     stream.upload(&[10, 20], &x).unwrap();
@@ -29,6 +29,14 @@ fn a_stream_works_in_order() {
     assert_eq!(x.to_vec(&stream).unwrap(), [13, 23]);
     stream.clear(&x).unwrap();
     assert_eq!(x.to_vec(&stream).unwrap(), [0, 0]);
+    stream.upload(&[5], x.slice(1..2)).unwrap();
+    stream.copy_within_device(x.slice(1..2), x.slice(0..1)).unwrap();
+    launch_add(&module, &stream, &x, 1);
+    let mut last = [0];
+    stream.download(x.slice(0..1), &mut last).unwrap();
+    assert_eq!((last, x.to_vec(&stream).unwrap()), ([6], vec![6, 6]));
+    stream.clear(x.slice(0..1)).unwrap();
+    assert_eq!(x.to_vec(&stream).unwrap(), [0, 6]);
     let wrong = stream.upload(&[1], &x).unwrap_err();
     assert!(matches!(wrong, Error::Length { from: 1, to: 2 }), "{wrong}");
 }
@@ -37,7 +45,7 @@ fn a_stream_works_in_order() {
 fn pinned_memory_is_read_and_written_when_the_stream_comes_to_it() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
-    let x = DeviceBuffer::<u32>::zeroed(&context, 2).unwrap();
+    let x = DeviceBuffer::<u32>::zeroed(&stream, 2).unwrap();
     let mut from = PinnedBuffer::from_slice(&context, &[1u32, 2]).unwrap();
     let to = PinnedBuffer::<u32>::zeroed(&context, 2).unwrap();
     // SAFETY: the buffers outlive the work; that `from` is written to meanwhile is the point.
@@ -62,7 +70,7 @@ fn streams_wait_for_events_only() {
     let context = context();
     let module = module(&context);
     let (first, second) = (context.stream().unwrap(), context.stream().unwrap());
-    let x = DeviceBuffer::from_slice(&context, &[1u32]).unwrap();
+    let x = DeviceBuffer::from_slice(&first, &[1u32]).unwrap();
     let to = PinnedBuffer::<u32>::zeroed(&context, 1).unwrap();
     if context.is_emulator() {
         launch_add(&module, &first, &x, 1);
@@ -82,13 +90,17 @@ fn streams_wait_for_events_only() {
     unsafe { second.download_async(&x, &to) }.unwrap();
     second.synchronize().unwrap();
     assert_eq!(to[..], [3]);
+    let short = PinnedBuffer::<u32>::zeroed(&context, 0).unwrap();
+    // SAFETY: it is refused.
+    let refused = unsafe { second.download_async(&x, &short) }.unwrap_err();
+    assert!(matches!(refused, Error::Length { from: 1, to: 0 }), "{refused}");
 }
 
 #[test]
 fn events_tell_when_they_are_reached_and_how_long_it_took() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
-    let x = DeviceBuffer::from_slice(&context, &[1u32]).unwrap();
+    let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
     let (start, end) = (Event::new(&context).unwrap(), Event::new(&context).unwrap());
     assert!(end.is_reached().unwrap(), "an event that was never recorded is nothing to wait for");
     start.record(&stream).unwrap();
@@ -117,14 +129,15 @@ fn any_thread_may_use_a_context() {
     let context = context();
     let other = common::context();
     let (module, stream) = (module(&context), context.stream().unwrap());
-    let x = DeviceBuffer::from_slice(&context, &[1u32, 2]).unwrap();
+    let x = DeviceBuffer::from_slice(&stream, &[1u32, 2]).unwrap();
     let sum = std::thread::spawn(move || {
         other.make_current().unwrap();
         launch_add(&module, &stream, &x, 1);
         x.to_vec(&stream).unwrap().iter().sum::<u32>()
     });
     assert_eq!(sum.join().unwrap(), 5);
-    assert_eq!(DeviceBuffer::from_slice(&context, &[7u32]).unwrap().to_vec(&context.stream().unwrap()).unwrap(), [7]);
+    let stream = context.stream().unwrap();
+    assert_eq!(DeviceBuffer::from_slice(&stream, &[7u32]).unwrap().to_vec(&stream).unwrap(), [7]);
 }
 
 #[test]
@@ -141,7 +154,32 @@ fn what_cust_offers_works_beside_it() {
     buffer.copy_to(&mut back).unwrap();
     assert_eq!(back, [9; 3]);
     let (send, receive) = std::sync::mpsc::channel();
-    stream.as_cust().add_callback(Box::new(move || send.send(1).unwrap())).unwrap();
+    let callback = move || {
+        // A host function must not call the driver. The emulator says so.
+        send.send(launch::cust::memory::mem_get_info().err()).unwrap();
+    };
+    stream.as_cust().add_callback(Box::new(callback)).unwrap();
     stream.synchronize().unwrap();
-    assert_eq!(receive.try_recv(), Ok(1));
+    let answer = receive.try_recv().unwrap();
+    assert!(!context.is_emulator() || answer == Some(launch::cust::error::CudaError::NotPermitted), "{answer:?}");
+}
+
+#[test]
+fn the_primary_context_is_there_while_somebody_holds_it() {
+    use launch::cust::context::Context as Primary;
+    use launch::cust::context::legacy::CurrentContext;
+    use launch::cust::device::Device;
+    use launch::cust::memory::{CopyDestination, DeviceBox};
+    drop(context()); // the driver is chosen and initialised
+    let primary = Primary::new(Device::get_device(0).unwrap()).unwrap();
+    let again = primary.clone();
+    drop(primary);
+    let number = DeviceBox::new(&5u32).unwrap();
+    let mut back = 0;
+    number.copy_to(&mut back).unwrap();
+    assert_eq!(back, 5);
+    CurrentContext::synchronize().unwrap();
+    drop(number);
+    drop(again);
+    assert!(DeviceBox::new(&5u32).is_err());
 }

@@ -9,18 +9,4 @@ pub mod ldmatrix;
 pub mod memory;
 pub mod mma;
 
-/// As `cuda_std`'s own: the expression on the device; on the host the arguments are used up, and the call panics.
-macro_rules! device {
-    (($($argument:expr),*) => $body:expr) => {{
-        #[cfg(target_arch = "nvptx64")]
-        {
-            $body
-        }
-        #[cfg(not(target_arch = "nvptx64"))]
-        {
-            $(let _ = &$argument;)*
-            cuda_std::device_only()
-        }
-    }};
-}
-use device;
+use cuda_std::device;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::exact::{Exact, Rounding};
-use crate::frame::number::Random;
+use workbench::number::Random;
 
 /// What an operand holds. A register has 64 bits of room in memory, of which the type takes the lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,7 +177,7 @@ impl Type {
         match self {
             Type::Count => random.below(70),
             Type::F32 if moderate => float(random, 12).to_bits().into(),
-            Type::F64 if moderate => f64::from(float(random, 30)).to_bits() | random.next() & 0xfff_ffff,
+            Type::F64 if moderate => f64::from(float(random, 30)).to_bits() | random.word() & 0xfff_ffff,
             Type::F16 if moderate => half(random, 0x2c00, 0x2000),
             Type::Bf16 if moderate => half(random, 0x3d00, 0x0500),
             Type::F16x2 => Type::F16.random(random) | Type::F16.random(random) << 16,
@@ -196,7 +196,7 @@ impl Type {
                 Exact::of_integer(i128::from(random.below(17)) - 8).round(ty, Rounding::Nearest)
             }),
             Type::IntegerSum => (random.below(2001) as f32 - 1000.0).to_bits().into(),
-            _ => random.next() & self.mask(),
+            _ => random.word() & self.mask(),
         }
     }
 
@@ -222,12 +222,12 @@ fn pairs(halves: &[u64]) -> Vec<u64> {
 /// A float of either sign between 2 to the power of `-range` and of `range`.
 fn float(random: &mut Random, range: u64) -> f32 {
     let exponent = 127 - range + random.below(2 * range);
-    f32::from_bits((exponent << 23 | random.next() & 0x807f_ffff) as u32)
+    f32::from_bits((exponent << 23 | random.word() & 0x807f_ffff) as u32)
 }
 
 /// A half of either sign whose bits are one of `count` from `least` on.
 fn half(random: &mut Random, least: u64, count: u64) -> u64 {
-    (least + random.below(count)) | random.next() & 0x8000
+    (least + random.below(count)) | random.word() & 0x8000
 }
 
 /// Operands for `threads` threads: every pair of corners of the first two types, then random ones. The third and further

@@ -6,6 +6,4 @@
 
 pub mod gpu;
 pub mod mutate;
-pub mod number;
-pub mod paged;
 pub mod ptxas;

@@ -25,7 +25,7 @@ fn every_shipped_kernel_is_executed() {
     for (target, ptx) in TARGETS {
         let mut gpu = Gpu::new(target);
         FAMILIES.iter().for_each(|every_kernel| every_kernel(&mut gpu));
-        assert_eq!(gpu.launched(), &names(ptx), "kernels launched for {target}, and those there are");
+        assert_eq!(gpu.launched(), names(ptx), "kernels launched for {target}, and those there are");
     }
 }
 

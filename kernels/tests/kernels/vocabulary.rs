@@ -5,8 +5,8 @@ use kernels::layout::Vector;
 use kernels::vocabulary::*;
 
 use crate::frame::gpu::{Gpu, TARGETS};
-use crate::frame::number::{Random, Type};
 use crate::names;
+use workbench::number::{Random, Type};
 
 const ONE: (u32, u32, u32) = (1, 1, 1);
 
@@ -14,7 +14,7 @@ const ONE: (u32, u32, u32) = (1, 1, 1);
 fn every_function_of_the_vocabulary_is_executed() {
     let vocabularies =
         [include_str!("../../prebuilt/vocabulary.sm_80.ptx"), include_str!("../../prebuilt/vocabulary.sm_90a.ptx")];
-    let checks: [fn(&mut Gpu); 14] = [
+    let checks: [fn(&mut Gpu); 15] = [
         float,
         f16,
         bf16,
@@ -26,6 +26,7 @@ fn every_function_of_the_vocabulary_is_executed() {
         named_barrier,
         atomic,
         memory,
+        read_stream,
         cp_async,
         ldmatrix,
         mma,
@@ -37,13 +38,13 @@ fn every_function_of_the_vocabulary_is_executed() {
             checks.iter().for_each(|check| check(&mut gpu));
         }
         let only: std::collections::BTreeSet<_> = names(vocabulary).difference(&names(shipped)).cloned().collect();
-        assert_eq!(gpu.launched(), &only, "kernels launched for {target}, and those there are");
+        assert_eq!(gpu.launched(), only, "kernels launched for {target}, and those there are");
     }
 }
 
 fn words(seed: u64, n: usize) -> Vec<u32> {
     let mut random = Random(seed);
-    (0..n).map(|_| random.next() as u32).collect()
+    (0..n).map(|_| random.word() as u32).collect()
 }
 
 fn float(gpu: &mut Gpu) {
@@ -187,6 +188,16 @@ fn memory(gpu: &mut Gpu) {
     let args = (gpu.upload("a", &a).ptr::<Vector>(), out.mut_ptr());
     gpu.launch(Entry::of::<v_memory>(), (2, 1, 1), 32, 0, args);
     assert!(gpu.download(out).into_iter().eq(a.into_iter().map(|vector| [vector; 4])));
+}
+
+fn read_stream(gpu: &mut Gpu) {
+    let data = words(9, 2 * 8 * 256 * 4);
+    let out = gpu.alloc::<u32>("out", 2 * 256);
+    let args = (gpu.upload("a", &data).ptr(), out.mut_ptr());
+    let report = gpu.launch(Entry::of::<v_read_stream>(), (2, 1, 1), 256, 0, args);
+    let truth = |i: usize| (0..8).flat_map(|k| &data[4 * (k * 512 + i)..][..4]).fold(0, |x, y| x ^ y);
+    assert_eq!(gpu.download(out), (0..512).map(truth).collect::<Vec<_>>());
+    assert!(report.total.sector_ratio() <= 1.0);
 }
 
 fn cp_async(gpu: &mut Gpu) {

@@ -12,22 +12,11 @@ use proc_macro::{Delimiter, Group, Ident, Literal, Punct, Spacing, Span, TokenSt
 
 /// Marks a function as a kernel: an entry point of the PTX.
 ///
-/// ```ignore
-/// #[kernel(max_threads = 256, min_blocks = 2, max_regs = 128)]
-/// pub unsafe fn scale(x: *mut f32, by: f32, n: u32) { ... }
-/// ```
-///
 /// All bounds are optional: `max_threads` (threads per block, `.maxntid`), `min_blocks` (blocks that must fit on a
 /// multiprocessor, `.minnctapersm`; it needs `max_threads`) and `max_regs` (registers per thread, `.maxnreg`).
 ///
-/// A generic kernel lists what there is to be of it:
-///
-/// ```ignore
-/// #[kernel(max_threads = 128, instances(T = [F16, Bf16], D = [64, 128]))]
-/// pub unsafe fn attention<T: Element, const D: u32>(query: *const u16, ...) { ... }
-/// ```
-///
-/// This gives the entries `attention_f16_64`, `attention_f16_128` and so on; the function itself is inlined into each, and
+/// A generic kernel lists what there is to be of it: `instances(T = [F16, Bf16], D = [64, 128])` on `attention<T, const D:
+/// u32>` gives the entries `attention_f16_64`, `attention_f16_128` and so on; the function itself is inlined into each, and
 /// can be called by others. The parameters' types are the same for all: they don't name `T` or `D`. On the host the type
 /// `attention` implements `cuda_std::launch::Family`, which finds an instance by its labels.
 ///

@@ -92,3 +92,46 @@ impl Capture {
         if self.clocks.iter().all(joined) { Ok(self.nodes) } else { Err(Code::CaptureUnjoined) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+    use super::*;
+
+    fn capture() -> Capture {
+        let mut capture = Capture::begin(1, 10, CaptureMode::ThreadLocal);
+        capture.add(10, Work::Wait).unwrap();
+        let fork = capture.clock(10);
+        capture.join(11, &fork);
+        capture
+    }
+
+    #[test]
+    fn a_forked_stream_without_work_needs_no_joining() {
+        assert_eq!(capture().end().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn work_of_a_forked_stream_must_be_joined_after_its_end() {
+        let mut early = capture();
+        let before = early.clock(11);
+        early.add(11, Work::Wait).unwrap();
+        early.join(10, &before);
+        assert_eq!(early.end().unwrap_err(), Code::CaptureUnjoined);
+
+        let mut joined = capture();
+        joined.add(11, Work::Wait).unwrap();
+        let after = joined.clock(11);
+        joined.join(10, &after);
+        assert_eq!(joined.end().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_capture_ends_on_its_own_thread_unless_it_is_relaxed() {
+        let elsewhere = |mode| std::thread::spawn(move || Capture::begin(1, 10, mode)).join().unwrap();
+        let ours = elsewhere(CaptureMode::ThreadLocal);
+        assert!(!ours.forbids_waiting() && elsewhere(CaptureMode::Global).forbids_waiting());
+        assert_eq!(ours.end().unwrap_err(), Code::CaptureWrongThread);
+        assert!(elsewhere(CaptureMode::Relaxed).end().is_ok());
+    }
+}

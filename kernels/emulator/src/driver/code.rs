@@ -34,6 +34,7 @@ codes! {
     LaunchTimeout = 702 c"CUDA_ERROR_LAUNCH_TIMEOUT" c"a kernel did not end",
     MisalignedAddress = 716 c"CUDA_ERROR_MISALIGNED_ADDRESS" c"a kernel used a misaligned address",
     LaunchFailed = 719 c"CUDA_ERROR_LAUNCH_FAILED" c"a kernel failed",
+    NotPermitted = 800 c"CUDA_ERROR_NOT_PERMITTED" c"not permitted in a host function",
     NotSupported = 801 c"CUDA_ERROR_NOT_SUPPORTED" c"not supported",
     CaptureUnsupported = 900 c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED" c"not permitted while a stream is captured",
     CaptureInvalidated = 901 c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED" c"an earlier error ended the capture",

@@ -3,9 +3,10 @@
 use super::capture::Capture;
 use super::code::{Code, Result};
 use super::events::{Event, Recorded};
-use super::host::{HostBytes, PinnedMemory};
+use super::host::PinnedMemory;
 use super::modules::Function;
 use super::options::DeviceOptions;
+use super::process;
 use super::queue::{Item, Order, Queue, StreamId, Until};
 use super::work::{Launch, Source, Work};
 use crate::device::{Device, LaunchOptions, MemoryError};
@@ -206,10 +207,23 @@ impl Context {
 
     /// Does all work.
     pub fn synchronize(&mut self) -> Result<()> {
-        if self.captures.iter().any(|capture| capture.forbids_waiting()) {
-            self.check_waiting()?;
-        }
+        self.check_waiting()?;
         self.run(Until::Everything)
+    }
+
+    /// Does all work, since memory is to go that it may use; what fails in it is for later calls to tell. Fails only where
+    /// a capture forbids it.
+    pub fn finish(&mut self) -> Result<()> {
+        if self.failed.is_none() {
+            self.check_waiting()?;
+            let _ = self.run(Until::Everything);
+        }
+        Ok(())
+    }
+
+    /// What went wrong last, in full. What ended the context is kept for later calls.
+    pub fn take_fault(&mut self) -> Option<Box<Fault>> {
+        if self.failed.is_some() { self.fault.clone() } else { self.fault.take() }
     }
 
     /// Does what must be done now.
@@ -258,7 +272,7 @@ impl Context {
             Work::Wait => {}
             Work::Call { function, data } => {
                 // SAFETY: who asked for the call vouched for function and data.
-                unsafe { function(data as *mut _) };
+                process::call(|| unsafe { function(std::ptr::with_exposed_provenance_mut(data)) });
             }
         }
         Ok(())
@@ -281,54 +295,5 @@ impl Context {
             return self.device.read(from, bytes).map_err(|error| fault(FaultKind::Uninitialised, error));
         }
         self.device.read_any(from, bytes).map_err(|error| fault(FaultKind::OutOfBounds, error))
-    }
-
-    fn check_memory(&mut self, call: &str, at: DevicePtr, bytes: usize) -> Result<()> {
-        self.healthy()?;
-        self.device.check(at, bytes).map_err(|error| self.refuse(call, error))
-    }
-
-    pub fn upload(&mut self, stream: StreamId, to: DevicePtr, from: HostBytes) -> Result<()> {
-        self.check_memory("copy to the device", to, from.len())?;
-        let from = if self.pinned.contains(from) {
-            Source::Pinned(from)
-        } else if self.capture_of(stream).is_some() {
-            return Err(self.spoil(stream));
-        } else {
-            Source::Staged(from.read().into())
-        };
-        self.submit(stream, Work::Upload { to, from })
-    }
-
-    /// Copies to the host: from page-locked memory when the stream comes to it, else before this returns.
-    pub fn download_to(&mut self, stream: StreamId, to: HostBytes, from: DevicePtr) -> Result<()> {
-        self.check_memory("copy to the host", from, to.len())?;
-        let pinned = self.pinned.contains(to);
-        if !pinned && self.capture_of(stream).is_some() {
-            return Err(self.spoil(stream));
-        }
-        self.submit(stream, Work::Download { from, to })?;
-        if pinned { Ok(()) } else { self.run(Until::Stream(stream)) }
-    }
-
-    fn spoil(&mut self, stream: StreamId) -> Code {
-        if let Some(capture) = self.capture_of(stream) {
-            capture.invalid = true;
-        }
-        Code::CaptureUnsupported
-    }
-
-    pub fn copy(&mut self, stream: StreamId, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()> {
-        self.check_memory("copy on the device", to, bytes)?;
-        self.check_memory("copy on the device", from, bytes)?;
-        self.submit(stream, Work::Copy { to, from, bytes })
-    }
-
-    pub fn fill(&mut self, stream: StreamId, at: DevicePtr, pattern: &[u8], count: usize) -> Result<()> {
-        self.check_memory("fill", at, pattern.len().checked_mul(count).ok_or(Code::InvalidValue)?)?;
-        if !at.is_multiple_of(pattern.len() as u64) {
-            return Err(self.refuse("fill", format!("{at:#x} is no multiple of {} bytes", pattern.len())));
-        }
-        self.submit(stream, Work::Fill { at, pattern: pattern.to_vec(), count })
     }
 }

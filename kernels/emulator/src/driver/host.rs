@@ -3,6 +3,7 @@
 use super::code::{Code, Result};
 use std::alloc::{self, Layout};
 use std::collections::BTreeMap;
+use std::ptr;
 
 /// Pages of the host.
 const PAGE: usize = 4096;
@@ -31,7 +32,9 @@ impl HostBytes {
         let mut bytes = vec![0; self.bytes];
         if self.bytes != 0 {
             // SAFETY: `new`'s caller vouched for them; the vector is as long.
-            unsafe { std::ptr::copy_nonoverlapping(self.address as *const u8, bytes.as_mut_ptr(), self.bytes) };
+            unsafe {
+                ptr::copy_nonoverlapping(ptr::with_exposed_provenance(self.address), bytes.as_mut_ptr(), self.bytes)
+            };
         }
         bytes
     }
@@ -41,7 +44,9 @@ impl HostBytes {
         assert_eq!(from.len(), self.bytes);
         if self.bytes != 0 {
             // SAFETY: `new`'s caller vouched for them; `from` is as long.
-            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.address as *mut u8, self.bytes) };
+            unsafe {
+                ptr::copy_nonoverlapping(from.as_ptr(), ptr::with_exposed_provenance_mut(self.address), self.bytes)
+            };
         }
     }
 }
@@ -68,14 +73,15 @@ impl PinnedMemory {
         }
         // SAFETY: just allocated with this size.
         unsafe { address.write_bytes(0xcd, bytes) };
-        self.allocated.insert(address as usize, layout);
-        Ok(address as usize)
+        let address = address.expose_provenance();
+        self.allocated.insert(address, layout);
+        Ok(address)
     }
 
     pub fn free(&mut self, address: usize) -> Result<()> {
         let layout = self.allocated.remove(&address).ok_or(Code::InvalidValue)?;
         // SAFETY: it was allocated with this layout and has just left the list.
-        unsafe { alloc::dealloc(address as *mut u8, layout) };
+        unsafe { alloc::dealloc(ptr::with_exposed_provenance_mut(address), layout) };
         Ok(())
     }
 

@@ -18,6 +18,7 @@ mod context;
 mod events;
 mod graphs;
 mod host;
+mod memory;
 mod modules;
 mod options;
 mod process;
@@ -69,8 +70,9 @@ pub fn take_reports() -> std::result::Result<Vec<LaunchReport>, NoContext> {
 }
 
 /// Takes what went wrong last in the current context, in full: a fault of a kernel or a copy, or why a call was refused.
+/// What ended the context stays, and is given again.
 pub fn take_fault() -> Option<Box<Fault>> {
-    with_current(|context| context.fault.take()).ok().flatten()
+    with_current(|context| context.take_fault()).ok().flatten()
 }
 
 /// Gives a buffer of the current context a name, by which faults call it. `pointer` is the address of its first byte.

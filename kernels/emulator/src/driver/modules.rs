@@ -41,10 +41,10 @@ impl Context {
         if !self.modules.contains_key(&module) {
             return Err(Code::InvalidHandle);
         }
-        let done = self.synchronize();
+        self.finish()?;
         self.modules.remove(&module);
         self.functions.retain(|_, function| function.module_id != module);
-        done
+        self.healthy()
     }
 
     pub fn module(&self, module: u32) -> Result<&Arc<Module>> {

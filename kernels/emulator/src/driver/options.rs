@@ -54,33 +54,33 @@ impl DeviceOptions {
     pub(super) fn attribute(&self, number: u32) -> Option<i32> {
         let value = match number {
             1 => THREADS_PER_BLOCK,
-            2 | 3 => 1024,                                 // block, x and y
-            4 => 64,                                       // block, z
-            5 => i32::MAX as u32,                          // grid, x
-            6 | 7 => 65_535,                               // grid, y and z
-            8 => SHARED_PER_BLOCK as u32,                  // shared memory of a block
-            9 => 65_536,                                   // constant memory
-            10 => 32,                                      // threads of a warp
-            12 | 82 => REGISTERS,                          // of a block, of a multiprocessor
-            13 => 1_000_000,                               // clock, kHz
-            16 => self.multiprocessors,                    //
-            17..=20 => 0,                                  // time limit, integrated, mapped host memory, compute mode
-            31 | 78 => 1,                                  // concurrent kernels, stream priorities
-            32 | 35 => 0,                                  // ECC, TCC
-            33 | 34 | 50 => 0,                             // bus, device and domain
-            36 => 1_000_000,                               // memory clock, kHz
-            37 => 5120,                                    // memory bus, bits
-            38 => 50 << 20,                                // L2 cache
-            39 => THREADS_PER_MULTIPROCESSOR,              //
-            40 => 2,                                       // copy engines
-            41 => 1,                                       // unified addressing
-            75 => self.capability.0,                       //
-            76 => self.capability.1,                       //
-            81 => self.shared_per_multiprocessor() as u32, //
-            83 | 95 | 115 => 0,                            // managed memory, cooperative launch, memory pools
-            97 => self.shared_opt_in() as u32,             //
-            106 => BLOCKS_PER_MULTIPROCESSOR,              //
-            111 => SHARED_RESERVED as u32,                 //
+            2 | 3 => 1024,                // block, x and y
+            4 => 64,                      // block, z
+            5 => i32::MAX as u32,         // grid, x
+            6 | 7 => 65_535,              // grid, y and z
+            8 => SHARED_PER_BLOCK as u32, // shared memory of a block
+            9 => 65_536,                  // constant memory
+            10 => 32,                     // threads of a warp
+            12 | 82 => REGISTERS,         // of a block, of a multiprocessor
+            13 => 1_000_000,              // clock, kHz
+            16 => self.multiprocessors,
+            17..=20 => 0,      // time limit, integrated, mapped host memory, compute mode
+            31 | 78 => 1,      // concurrent kernels, stream priorities
+            32 | 35 => 0,      // ECC, TCC
+            33 | 34 | 50 => 0, // bus, device and domain
+            36 => 1_000_000,   // memory clock, kHz
+            37 => 5120,        // memory bus, bits
+            38 => 50 << 20,    // L2 cache
+            39 => THREADS_PER_MULTIPROCESSOR,
+            40 => 2, // copy engines
+            41 => 1, // unified addressing
+            75 => self.capability.0,
+            76 => self.capability.1,
+            81 => self.shared_per_multiprocessor() as u32,
+            83 | 95 | 115 => 0, // managed memory, cooperative launch, memory pools
+            97 => self.shared_opt_in() as u32,
+            106 => BLOCKS_PER_MULTIPROCESSOR,
+            111 => SHARED_RESERVED as u32,
             _ => return None,
         };
         Some(value as i32)

@@ -4,7 +4,7 @@ use super::code::{Code, Result};
 use super::context::{Context, DEFAULT_STREAM};
 use super::options::DeviceOptions;
 use super::queue::StreamId;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -31,6 +31,8 @@ static PROCESS: LazyLock<Mutex<Process>> = LazyLock::new(Mutex::default);
 thread_local! {
     /// The stack of contexts; the last one is current.
     static CURRENT: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+    /// Whether the thread is in a host function that a stream calls.
+    static CALLING: Cell<bool> = const { Cell::new(false) };
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -66,14 +68,18 @@ pub(super) fn configure(options: DeviceOptions) {
     lock(&PROCESS).options = options;
 }
 
+impl Process {
+    fn create(&mut self) -> u32 {
+        self.next += 1;
+        self.contexts.insert(self.next, Arc::new(Mutex::new(Context::new(self.options.clone()))));
+        self.next
+    }
+}
+
 /// Creates a context; it is current to no thread.
 pub(super) fn create(ordinal: i32) -> Result<u32> {
-    let context = Context::new(device(ordinal)?);
-    let mut process = lock(&PROCESS);
-    process.next += 1;
-    let id = process.next;
-    process.contexts.insert(id, Arc::new(Mutex::new(context)));
-    Ok(id)
+    device(ordinal)?;
+    Ok(lock(&PROCESS).create())
 }
 
 pub(super) fn destroy(id: u32) -> Result<()> {
@@ -84,12 +90,12 @@ pub(super) fn destroy(id: u32) -> Result<()> {
 
 pub(super) fn retain_primary(ordinal: i32) -> Result<u32> {
     device(ordinal)?;
-    if let Some((id, count)) = &mut lock(&PROCESS).primary {
-        *count += 1;
-        return Ok(*id);
-    }
-    let id = create(ordinal)?;
-    lock(&PROCESS).primary = Some((id, 1));
+    let mut process = lock(&PROCESS);
+    let (id, count) = match process.primary {
+        Some(primary) => primary,
+        None => (process.create(), 0),
+    };
+    process.primary = Some((id, count + 1));
     Ok(id)
 }
 
@@ -136,7 +142,17 @@ pub(super) fn set_current(id: Option<u32>) -> Result<()> {
     Ok(())
 }
 
+/// Calls a host function of a stream. It must not call the driver, and is told so.
+pub(super) fn call(function: impl FnOnce()) {
+    CALLING.set(true);
+    function();
+    CALLING.set(false);
+}
+
 fn find(id: u32) -> Result<Arc<Mutex<Context>>> {
+    if CALLING.get() {
+        return Err(Code::NotPermitted);
+    }
     let process = lock(&PROCESS);
     if !process.initialised {
         return Err(Code::NotInitialized);
@@ -166,6 +182,17 @@ pub(super) fn with<T>(object: Handle, action: impl FnOnce(&mut Context, u32) -> 
     action(&mut context, id)
 }
 
+/// The number of the context of a stream or of any other object.
+fn context_of(object: Handle) -> Option<u32> {
+    if DEFAULT_STREAMS.contains(&object.addr()) { current() } else { Some(parts(object).0) }
+}
+
+/// The number of an object that must be in the context of another, such as a stream.
+pub(super) fn beside(other: Handle, object: Handle) -> Result<u32> {
+    let (context, id) = parts(object);
+    if context_of(other) == Some(context) { Ok(id) } else { Err(Code::InvalidHandle) }
+}
+
 /// Does something with a stream in its own context.
 pub(super) fn with_stream<T>(stream: Handle, action: impl FnOnce(&mut Context, StreamId) -> Result<T>) -> Result<T> {
     if DEFAULT_STREAMS.contains(&stream.addr()) {
@@ -179,6 +206,9 @@ pub(super) fn with_current_stream<T>(
     stream: Handle,
     action: impl FnOnce(&mut Context, StreamId) -> Result<T>,
 ) -> Result<T> {
-    let own = DEFAULT_STREAMS.contains(&stream.addr()) || current() == Some(parts(stream).0);
-    if own { with_stream(stream, action) } else { Err(Code::InvalidContext) }
+    if current().is_some() && context_of(stream) == current() {
+        with_stream(stream, action)
+    } else {
+        Err(Code::InvalidContext)
+    }
 }

@@ -5,27 +5,16 @@
 //! TABLE
 
 mod mutants;
-mod product;
 
+use emulator::Report;
 use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::Epilogue;
-use kernels::gemm::plan::{Kernel, Product};
+use kernels::gemm::plan::{Gpu as Limits, Kernel, Plan, Product};
+use launch::Error;
+use workbench::number::{Random, Type};
+use workbench::product::{Data, KERNELS, Problem};
 
 use crate::frame::gpu::{Gpu, TARGETS};
-use crate::frame::number::{Random, Type, relative_error};
-use product::{Options, Problem};
-
-const KERNELS: [Kernel; 9] = [
-    Kernel::Gemv(1),
-    Kernel::Gemv(2),
-    Kernel::Gemv(4),
-    Kernel::Decode(8),
-    Kernel::Decode(16),
-    Kernel::Decode(32),
-    Kernel::Decode(64),
-    Kernel::Prefill(128),
-    Kernel::Prefill(256),
-];
 
 const EPILOGUES: [Epilogue; 8] = [
     Epilogue::Half(None),
@@ -38,24 +27,34 @@ const EPILOGUES: [Epilogue; 8] = [
     Epilogue::Float,
 ];
 
-/// Tokens that a kernel is for, at most.
-fn tokens(kernel: Kernel) -> u32 {
-    match kernel {
-        Kernel::Gemv(tokens) | Kernel::Decode(tokens) => tokens,
-        Kernel::Prefill(_) => 150,
-    }
+/// A problem for a kernel that may not be the planned one; one that has no splits has none.
+fn problem(product: Product, kernel: Kernel, splits: u32, data: Data) -> Problem {
+    let splits = if matches!(kernel, Kernel::Gemv(_)) { 1 } else { splits };
+    Problem::new(Plan { product, kernel, splits }, data)
 }
 
-/// Splits that a kernel can have.
-fn splits(kernel: Kernel, splits: u32) -> u32 {
-    if let Kernel::Gemv(_) = kernel { 1 } else { splits }
+/// Launches a problem: how far off the result is, as a part of what is allowed, the result, and what it cost.
+fn run(problem: &Problem, gpu: &mut Gpu) -> Result<(f64, Vec<f64>, Report), Error> {
+    let gpu = gpu.bench();
+    let placed = problem.place(gpu)?;
+    let reports = gpu.reported(|gpu| placed.launch(gpu))?;
+    let results = problem.results(&placed, gpu)?;
+    let report = reports.into_iter().next().map(|launch| launch.report).unwrap_or_default();
+    Ok((problem.error(results.clone(), &problem.truth()), results, report))
+}
+
+/// Launches a problem, whose result must be right.
+fn check(problem: &Problem, gpu: &mut Gpu) -> Report {
+    let (error, _, report) = run(problem, gpu).unwrap_or_else(|error| panic!("{:?}: {error}", problem.plan));
+    assert!(error <= 1.0, "{:?}: off by {error} times what is allowed", problem.plan);
+    report
 }
 
 pub fn every_kernel(gpu: &mut Gpu) {
-    for (seed, kernel) in (1..).zip(KERNELS) {
+    for (seed, (kernel, tokens)) in (1..).zip(KERNELS) {
         for ty in Type::ALL {
-            let product = Product { m: tokens(kernel), n: 72, k: 152, epilogue: Epilogue::Half(None) };
-            Problem::with(product, kernel, splits(kernel, 2), Options::new(ty, seed)).check(gpu);
+            let product = Product { m: tokens.min(150), n: 72, k: 152, epilogue: Epilogue::Half(None) };
+            check(&problem(product, kernel, 2, Data::new(ty, seed)), gpu);
         }
     }
 }
@@ -64,9 +63,9 @@ pub fn every_kernel(gpu: &mut Gpu) {
 #[test]
 fn ragged_shapes() {
     let mut random = Random(1);
-    for (i, kernel) in KERNELS.into_iter().enumerate() {
+    for (i, (kernel, tokens)) in KERNELS.into_iter().enumerate() {
         let mut gpu = Gpu::new(TARGETS[i % 2].0);
-        let most = tokens(kernel);
+        let most = tokens.min(150);
         // Down to one row, column and vector; around the sizes of tiles.
         for (m, n, k, parts) in [
             (1, 1, 8, 1),
@@ -74,38 +73,37 @@ fn ragged_shapes() {
             (most.div_ceil(2), 130, 200, 2),
             (most - most / 3, 8 + random.below(56) as u32, 8 * (9 + random.below(40) as u32), 2),
         ] {
-            let ty = Type::ALL[(random.next() % 2) as usize];
+            let ty = Type::ALL[random.below(2) as usize];
             let gaps = (8 * random.below(3) as u32, random.below(6) as u32);
-            let options = Options { gaps, bias: n % 2 == 0, ..Options::new(ty, random.next()) };
-            let product = Product { m, n, k, epilogue: Epilogue::Half(None) };
-            Problem::with(product, kernel, splits(kernel, parts), options).check(&mut gpu);
+            let data = Data { gaps, bias: n % 2 == 0, ..Data::new(ty, random.word()) };
+            check(&problem(Product { m, n, k, epilogue: Epilogue::Half(None) }, kernel, parts, data), &mut gpu);
         }
     }
 }
 
-/// What a ring longer than the work, as long, and gone through several times makes of it; and shares that are not equal.
+/// A ring that is longer than the work, as long, and gone through several times; and shares that are not equal.
 #[test]
 fn every_length_of_the_ring() {
     for kernel in [Kernel::Decode(8), Kernel::Decode(64), Kernel::Prefill(128)] {
         let mut gpu = Gpu::new("sm_90a");
         for (tiles, parts) in [(1, 1), (2, 1), (4, 1), (6, 1), (7, 1), (13, 1), (7, 3), (9, 8)] {
             let product = Product { m: 8, n: 24, k: tiles * 64, epilogue: Epilogue::Float };
-            Problem::with(product, kernel, parts, Options::new(Type::Bf16, tiles.into())).check(&mut gpu);
+            check(&problem(product, kernel, parts, Data::new(Type::Bf16, tiles.into())), &mut gpu);
         }
     }
 }
 
 #[test]
 fn every_epilogue() {
-    for (i, kernel) in [Kernel::Gemv(4), Kernel::Decode(16), Kernel::Prefill(256)].into_iter().enumerate() {
+    let kernels = [(Kernel::Gemv(4), 4), (Kernel::Decode(16), 16), (Kernel::Prefill(256), 130)];
+    for (i, (kernel, m)) in kernels.into_iter().enumerate() {
         let mut gpu = Gpu::new(TARGETS[i % 2].0);
         for (seed, epilogue) in (1..).zip(EPILOGUES) {
             for ty in Type::ALL {
-                // Rows of whole fours, and rows that are not; with more than the ones added to at a time.
+                // Rows of whole fours, and rows that are not.
                 for (gap, bias, n) in [(0, true, 80), (3, false, 48)] {
-                    let product = Product { m: tokens(kernel), n, k: 40, epilogue };
-                    let options = Options { gaps: (0, gap), bias, ..Options::new(ty, seed) };
-                    Problem::with(product, kernel, 1, options).check(&mut gpu);
+                    let data = Data { gaps: (0, gap), bias, ..Data::new(ty, seed) };
+                    check(&problem(Product { m, n, k: 40, epilogue }, kernel, 1, data), &mut gpu);
                 }
             }
         }
@@ -117,15 +115,11 @@ fn every_epilogue() {
 fn activations_keep_their_precision() {
     let mut gpu = Gpu::new("sm_80");
     for act in Activation::ALL {
-        let mut problem = Problem::with(
-            Product { m: 1, n: 256, k: 8, epilogue: Epilogue::Half(Some(act)) },
-            Kernel::Gemv(1),
-            1,
-            Options::new(Type::Bf16, 1),
-        );
+        let product = Product { m: 1, n: 256, k: 8, epilogue: Epilogue::Half(Some(act)) };
+        let mut problem = problem(product, Kernel::Gemv(1), 1, Data::new(Type::Bf16, 1));
         // The sums are the bias: from -8 to 8.
         problem.set_bias((0..256).map(|i| f64::from(i - 128) / 16.0));
-        let (results, _) = problem.run(&mut gpu).unwrap();
+        let (_, results, _) = run(&problem, &mut gpu).unwrap();
         for (result, truth) in results.into_iter().zip(problem.truth()) {
             assert!((result - truth).abs() <= truth.abs() / 256.0, "{act:?}: {result} for {truth}");
         }
@@ -137,25 +131,24 @@ fn activations_keep_their_precision() {
 fn orders_of_warps_and_blocks() {
     for (kernel, m) in [(Kernel::Decode(8), 5), (Kernel::Decode(32), 32), (Kernel::Prefill(128), 40)] {
         let product = Product { m, n: 200, k: 640, epilogue: Epilogue::Add };
-        let problem = Problem::with(product, kernel, 3, Options::new(Type::F16, 4));
-        let results: Vec<_> = (0..4)
-            .map(|seed| {
-                let mut gpu = Gpu::new("sm_90a");
-                gpu.seed(seed);
-                problem.run(&mut gpu).unwrap().0
-            })
-            .collect();
-        assert!(relative_error(results[0].iter().copied(), &problem.truth()) <= problem.tolerance());
-        assert!(results.iter().all(|other| *other == results[0]), "{:?}", problem.plan);
+        let problem = problem(product, kernel, 3, Data::new(Type::F16, 4));
+        let runs = (0..4).map(|seed| {
+            let mut gpu = Gpu::new("sm_90a");
+            gpu.seed(seed);
+            run(&problem, &mut gpu).unwrap()
+        });
+        let runs: Vec<_> = runs.map(|(error, results, _)| (error, results)).collect();
+        assert!(runs[0].0 <= 1.0, "{:?}", problem.plan);
+        assert!(runs.iter().all(|other| *other == runs[0]), "{:?}", problem.plan);
     }
 }
 
-/// Plans as they are, launched: not too large for a test, on a GPU so small that it needs several splits and rounds.
 #[test]
 fn plans_are_launched_as_they_are() {
-    for m in [1, 3, 7, 20, 50, 70, 300] {
+    for m in [1, 3, 7, 20, 50, 300] {
         let product = Product { m, n: 96, k: 1024, epilogue: Epilogue::Gated(Activation::GeluTanh) };
-        Problem::new(product, Options::new(Type::Bf16, m.into())).check(&mut Gpu::new("sm_80"));
+        let plan = Plan::new(product, Limits::H200).unwrap();
+        check(&Problem::new(plan, Data::new(Type::Bf16, m.into())), &mut Gpu::new("sm_80"));
     }
 }
 
@@ -163,17 +156,15 @@ fn plans_are_launched_as_they_are() {
 /// floor says.
 #[test]
 fn traffic_is_what_it_must_be() {
-    for kernel in KERNELS {
+    for (kernel, tokens) in KERNELS {
         for (epilogue, parts) in [(Epilogue::Half(None), 1), (Epilogue::Add, 1), (Epilogue::Float, 2)] {
-            let (m, parts) =
-                (if let Kernel::Prefill(_) = kernel { 128 } else { tokens(kernel) }, splits(kernel, parts));
-            let product = Product { m, n: 256, k: 1024, epilogue };
-            let problem = Problem::with(product, kernel, parts, Options::new(Type::F16, 3));
-            let report = problem.check(&mut Gpu::new("sm_90a"));
+            let product = Product { m: tokens.min(128), n: 256, k: 512, epilogue };
+            let problem = problem(product, kernel, parts, Data::new(Type::F16, 3));
+            let report = check(&problem, &mut Gpu::new("sm_90a"));
             assert_eq!(report.total.bank_conflicts(), 0, "{:?}", problem.plan);
             assert!(report.total.sector_ratio() <= 1.02, "{:?}: {}", problem.plan, report.total.sector_ratio());
-            let workspace = if parts == 1 { 0 } else { problem.plan.workspace_bytes() + 64 };
-            let bytes = product.floor().bytes + u64::from(product.n) * 2 + workspace;
+            let sums = if problem.plan.splits == 1 { 0 } else { problem.plan.workspace_bytes() + 64 };
+            let bytes = product.floor().bytes + u64::from(product.n) * 2 + sums;
             assert!(report.distinct_sectors * 32 <= bytes, "{:?}: {report:?}", problem.plan);
         }
     }
@@ -184,9 +175,9 @@ fn traffic_is_what_it_must_be() {
 fn the_weight_is_streamed_once() {
     for tokens in [8, 64] {
         let product = Product { m: tokens, n: 512, k: 512, epilogue: Epilogue::Half(None) };
-        let problem =
-            Problem::with(product, Kernel::Decode(tokens), 2, Options { bias: false, ..Options::new(Type::F16, 3) });
-        let report = problem.check(&mut Gpu::new("sm_80"));
+        let data = Data { bias: false, ..Data::new(Type::F16, 3) };
+        let problem = problem(product, Kernel::Decode(tokens), 2, data);
+        let report = check(&problem, &mut Gpu::new("sm_80"));
         let (tiles, _, _) = problem.plan.grid();
         let operands = 2 * 512 * u64::from(512 + tokens * tiles);
         let stored = 2 * 512 * u64::from(tokens);

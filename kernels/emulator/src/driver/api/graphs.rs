@@ -3,7 +3,7 @@
 use super::{Out, functions};
 use crate::driver::capture::CaptureMode;
 use crate::driver::code::{Code, Result};
-use crate::driver::process::{Handle, handle, parts, with, with_current_stream, with_stream};
+use crate::driver::process::{Handle, beside, handle, parts, with, with_current_stream, with_stream};
 use std::ffi::c_char;
 
 /// What a stream says of its capture: none, one, or one that can no longer succeed.
@@ -72,11 +72,9 @@ functions! {
     }
 
     fn cuGraphLaunch(ready: Handle, stream: Handle) {
-        if parts(ready).0 != parts(stream).0 && !stream.is_null() {
-            return Err(Code::InvalidContext);
-        }
+        let ready = beside(stream, ready)?;
         with_current_stream(stream, |context, stream| {
-            let nodes = context.graph(parts(ready).1)?;
+            let nodes = context.graph(ready)?;
             nodes.iter().try_for_each(|work| context.submit(stream, work.clone()))
         })
     }

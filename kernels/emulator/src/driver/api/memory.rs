@@ -1,7 +1,7 @@
 //! Device memory, page-locked memory, and copies.
 
 use super::{Out, functions};
-use crate::driver::code::{Code, Result};
+use crate::driver::code::Result;
 use crate::driver::context::{Context, DEFAULT_STREAM};
 use crate::driver::host::HostBytes;
 use crate::driver::process::{Handle, with_current, with_current_stream};
@@ -62,9 +62,9 @@ functions! {
 
     fn cuMemFreeHost(pointer: *mut c_void) {
         with_current(|context| {
-            let done = context.synchronize();
+            context.finish()?;
             context.pinned.free(pointer.addr())?;
-            done
+            context.healthy()
         })
     }
 
@@ -75,9 +75,9 @@ functions! {
 
     fn cuMemHostUnregister(pointer: *mut c_void) {
         with_current(|context| {
-            let done = context.synchronize();
+            context.finish()?;
             context.pinned.unregister(pointer.addr())?;
-            done
+            context.healthy()
         })
     }
 
@@ -131,31 +131,5 @@ functions! {
 
     fn cuMemsetD32Async(at: u64, value: u32, count: usize, stream: Handle) {
         with_current_stream(stream, |context, stream| context.fill(stream, at, &value.to_le_bytes(), count))
-    }
-}
-
-impl Context {
-    fn allocated(&self) -> usize {
-        self.buffers.values().sum()
-    }
-
-    fn allocate(&mut self, bytes: usize) -> Result<u64> {
-        self.check_waiting()?;
-        if bytes == 0 {
-            return Err(Code::InvalidValue);
-        }
-        if bytes > self.device_options.memory - self.allocated() {
-            return Err(Code::OutOfMemory);
-        }
-        let pointer = self.device.alloc(bytes);
-        self.buffers.insert(pointer, bytes);
-        Ok(pointer)
-    }
-
-    fn free(&mut self, pointer: u64) -> Result<()> {
-        let done = self.synchronize();
-        self.buffers.remove(&pointer).ok_or(Code::InvalidValue)?;
-        self.device.free(pointer).map_err(|_| Code::InvalidValue)?;
-        done
     }
 }

@@ -6,7 +6,7 @@ use crate::driver::code::{Code, Result};
 use crate::driver::options::{
     BLOCKS_PER_MULTIPROCESSOR, SHARED_RESERVED, THREADS_PER_BLOCK, THREADS_PER_MULTIPROCESSOR,
 };
-use crate::driver::process::{Handle, create_in_current, current, handle, parts, with, with_current_stream};
+use crate::driver::process::{Handle, beside, create_in_current, handle, parts, with, with_current_stream};
 use crate::driver::work::{Launch, Work};
 use crate::exec;
 use crate::fault::{Fault, FaultKind};
@@ -168,14 +168,12 @@ functions! {
         if !extra.is_null() {
             return Err(Code::NotSupported);
         }
-        if current() != Some(parts(function).0) {
-            return Err(Code::InvalidContext);
-        }
+        let function = beside(stream, function)?;
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let dynamic_shared = dynamic_shared as usize;
         with_current_stream(stream, |context, stream| {
             context.healthy()?;
-            let function = context.function(parts(function).1)?;
+            let function = context.function(function)?;
             let (module, kernel, limit) = (function.module.clone(), function.kernel.clone(), function.dynamic_limit);
             let entry = module.entry(&kernel).ok_or(Code::NotFound)?;
             // SAFETY: the caller gives arguments as the kernel's parameters want them.

@@ -3,7 +3,7 @@
 use super::contexts::PRIORITIES;
 use super::{Out, functions};
 use crate::driver::code::Code;
-use crate::driver::process::{Handle, create_in_current, parts, with, with_current_stream, with_stream};
+use crate::driver::process::{Handle, beside, create_in_current, with, with_current_stream, with_stream};
 use crate::driver::queue::Order;
 use crate::driver::work::{HostFunction, Work};
 use std::ffi::c_void;
@@ -53,10 +53,8 @@ functions! {
     }
 
     fn cuStreamWaitEvent(stream: Handle, event: Handle, _flags: u32) {
-        with_stream(stream, |context, stream| {
-            let (_, event) = parts(event);
-            context.wait_event(stream, event)
-        })
+        let event = beside(stream, event)?;
+        with_stream(stream, |context, stream| context.wait_event(stream, event))
     }
 
     fn cuLaunchHostFunc(stream: Handle, function: Option<HostFunction>, data: *mut c_void) {
@@ -74,7 +72,8 @@ functions! {
     }
 
     fn cuEventRecord(event: Handle, stream: Handle) {
-        with_stream(stream, |context, stream| context.record_event(parts(event).1, stream))
+        let event = beside(stream, event)?;
+        with_stream(stream, |context, stream| context.record_event(event, stream))
     }
 
     fn cuEventSynchronize(event: Handle) {
@@ -86,6 +85,7 @@ functions! {
     }
 
     fn cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end: Handle) {
-        milliseconds.put(with(end, |context, end| context.elapsed(parts(start).1, end))?)
+        let start = beside(end, start)?;
+        milliseconds.put(with(end, |context, end| context.elapsed(start, end))?)
     }
 }

@@ -5,11 +5,14 @@ use half::{bf16, f16};
 /// A 16-bit type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
+    /// IEEE half precision.
     F16,
+    /// The upper half of an `f32`.
     Bf16,
 }
 
 impl Type {
+    /// Both.
     pub const ALL: [Type; 2] = [Type::F16, Type::Bf16];
 
     /// Its name in the labels of instances.
@@ -67,7 +70,8 @@ pub fn relative_error(results: impl IntoIterator<Item = f64>, truth: &[f64]) -> 
 pub struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    /// 64 random bits.
+    pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -77,12 +81,12 @@ impl Random {
 
     /// Below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
+        self.word() % n
     }
 
     /// Within [-1, 1).
     pub fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+        (self.word() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
     }
 
     /// Bits of `n` numbers within [-1, 1).

@@ -2,22 +2,27 @@
 
 use kernels::layout::{Pages, Part};
 
-use super::number::{Random, Type};
+use crate::number::{Random, Type, relative_error};
 
 /// The shape of an attention problem.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
+    /// Of queries, keys, values and results.
     pub ty: Type,
     /// Query heads; a multiple of `kv_heads`.
     pub heads: u32,
+    /// Key/value heads.
     pub kv_heads: u32,
+    /// Elements of a head.
     pub head_size: u32,
+    /// Tokens of a block.
     pub block_size: u32,
     /// With w > 0 a position sees the last w positions, itself included; with 0 all before it.
     pub window: u32,
 }
 
 impl Shape {
+    /// The shape of a layer's pages.
     pub fn pages(&self) -> Pages {
         Pages { heads: self.kv_heads, head_size: self.head_size, block_size: self.block_size }
     }
@@ -31,14 +36,18 @@ impl Shape {
 /// One sequence: its last `new` tokens are queries, at the end of `context` tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
+    /// Tokens that are queries.
     pub new: u32,
+    /// Tokens in the cache, the new ones included.
     pub context: u32,
 }
 
 /// Sequences with random queries, keys and values. Blocks are dealt out in random order, with unused ones between them;
 /// what no sequence has written is NaN.
 pub struct Problem {
+    /// Heads, sizes and type.
     pub shape: Shape,
+    /// The sequences.
     pub spans: Vec<Span>,
     /// Blocks in the cache.
     pub blocks: u32,
@@ -175,7 +184,7 @@ impl Problem {
                 let first = if window > 0 { (position + 1).saturating_sub(window) } else { 0 };
                 for head in 0..heads {
                     let kv_head = head / (heads / kv_heads);
-                    let query: Vec<f64> = queries.next().unwrap().iter().map(|&q| ty.number(q)).collect();
+                    let query: Vec<f64> = queries.next().unwrap_or_default().iter().map(|&q| ty.number(q)).collect();
                     let at = |token: u32| {
                         let slot = table[(token / block_size) as usize] * block_size + token % block_size;
                         slot as usize * self.row() + (kv_head * head_size) as usize
@@ -204,6 +213,6 @@ impl Problem {
 
     /// How far results, in the problem's type, are from [`Problem::reference`]: relative to the largest true value.
     pub fn error(&self, results: &[u16]) -> f64 {
-        super::number::relative_error(results.iter().map(|&bits| self.shape.ty.number(bits)), &self.reference())
+        relative_error(results.iter().map(|&bits| self.shape.ty.number(bits)), &self.reference())
     }
 }

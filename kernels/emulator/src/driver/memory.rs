@@ -1,0 +1,86 @@
+//! A context's device memory, and copies from, to and within it.
+
+use super::code::{Code, Result};
+use super::context::Context;
+use super::host::HostBytes;
+use super::queue::{StreamId, Until};
+use super::work::{Source, Work};
+use crate::memory::DevicePtr;
+
+impl Context {
+    /// Bytes of all buffers.
+    pub fn allocated(&self) -> usize {
+        self.buffers.values().sum()
+    }
+
+    pub fn allocate(&mut self, bytes: usize) -> Result<DevicePtr> {
+        self.check_waiting()?;
+        if bytes == 0 {
+            return Err(Code::InvalidValue);
+        }
+        if bytes > self.device_options.memory - self.allocated() {
+            return Err(Code::OutOfMemory);
+        }
+        let pointer = self.device.alloc(bytes);
+        self.buffers.insert(pointer, bytes);
+        Ok(pointer)
+    }
+
+    /// Frees a buffer after all work that may use it.
+    pub fn free(&mut self, pointer: DevicePtr) -> Result<()> {
+        self.finish()?;
+        self.buffers.remove(&pointer).ok_or(Code::InvalidValue)?;
+        self.device.free(pointer).map_err(|_| Code::InvalidValue)?;
+        self.healthy()
+    }
+
+    fn check_memory(&mut self, call: &str, at: DevicePtr, bytes: usize) -> Result<()> {
+        self.healthy()?;
+        self.device.check(at, bytes).map_err(|error| self.refuse(call, error))
+    }
+
+    /// Copies to the device: from page-locked memory as it is when the stream comes to it, else as it is now.
+    pub fn upload(&mut self, stream: StreamId, to: DevicePtr, from: HostBytes) -> Result<()> {
+        self.check_memory("copy to the device", to, from.len())?;
+        let from = if self.pinned.contains(from) {
+            Source::Pinned(from)
+        } else if self.capture_of(stream).is_some() {
+            return Err(self.spoil(stream));
+        } else {
+            Source::Staged(from.read().into())
+        };
+        self.submit(stream, Work::Upload { to, from })
+    }
+
+    /// Copies to the host: to page-locked memory when the stream comes to it, else before this returns.
+    pub fn download_to(&mut self, stream: StreamId, to: HostBytes, from: DevicePtr) -> Result<()> {
+        self.check_memory("copy to the host", from, to.len())?;
+        let pinned = self.pinned.contains(to);
+        if !pinned && self.capture_of(stream).is_some() {
+            return Err(self.spoil(stream));
+        }
+        self.submit(stream, Work::Download { from, to })?;
+        if pinned { Ok(()) } else { self.run(Until::Stream(stream)) }
+    }
+
+    fn spoil(&mut self, stream: StreamId) -> Code {
+        if let Some(capture) = self.capture_of(stream) {
+            capture.invalid = true;
+        }
+        Code::CaptureUnsupported
+    }
+
+    pub fn copy(&mut self, stream: StreamId, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()> {
+        self.check_memory("copy on the device", to, bytes)?;
+        self.check_memory("copy on the device", from, bytes)?;
+        self.submit(stream, Work::Copy { to, from, bytes })
+    }
+
+    pub fn fill(&mut self, stream: StreamId, at: DevicePtr, pattern: &[u8], count: usize) -> Result<()> {
+        self.check_memory("fill", at, pattern.len().checked_mul(count).ok_or(Code::InvalidValue)?)?;
+        if !at.is_multiple_of(pattern.len() as u64) {
+            return Err(self.refuse("fill", format!("{at:#x} is no multiple of {} bytes", pattern.len())));
+        }
+        self.submit(stream, Work::Fill { at, pattern: pattern.to_vec(), count })
+    }
+}

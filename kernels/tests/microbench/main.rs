@@ -1,0 +1,91 @@
+//! Every kernel on problems of each kind: held against a plain reference, then measured, in a table.
+//!
+//! `cargo test -p kernels --release` runs it in the emulator, or with `QUIRE_TEST_DEVICE=cuda` on a GPU. With
+//! `--test microbench -- --json FILE` the figures go to a file as well. A wrong result fails it, and so does a kernel of the
+//! registry that no case launches.
+
+mod table;
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::process::ExitCode;
+
+use launch::Driver;
+use serde::Serialize;
+use workbench::{Gpu, Measured, Scale, cases, measure};
+
+/// The shipped PTX and the vocabulary's, by the GPU it is for and its compute capability.
+const TARGETS: [(&str, (u32, u32), &str); 2] = [
+    ("sm_80", (8, 0), include_str!("../../prebuilt/vocabulary.sm_80.ptx")),
+    ("sm_90a", (9, 0), include_str!("../../prebuilt/vocabulary.sm_90a.ptx")),
+];
+
+/// What was measured with the PTX of one target.
+#[derive(Serialize)]
+struct Table {
+    target: &'static str,
+    device: String,
+    cases: Vec<Measured>,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let json = match &arguments[..] {
+        [flag, file] if flag == "--json" => Some(file.as_str()),
+        [] => None,
+        // Filters and options of the other test binaries, which the same command runs.
+        _ => return ExitCode::SUCCESS,
+    };
+    match run(json) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(json: Option<&str>) -> Result<(), Box<dyn Error>> {
+    let driver = Driver::named(&std::env::var("QUIRE_TEST_DEVICE").unwrap_or_else(|_| "emulator".to_owned()))?;
+    // On a GPU one after the other, so that nothing disturbs the clock.
+    let tables: Vec<_> = if driver.is_emulator() {
+        std::thread::scope(|scope| {
+            let all = TARGETS.map(|target| scope.spawn(move || table_of(driver, target).map_err(|e| e.to_string())));
+            all.into_iter().map(|thread| thread.join().unwrap_or(Err("a thread panicked".to_owned()))).collect()
+        })
+    } else {
+        TARGETS.into_iter().map(|target| table_of(driver, target).map_err(|e| e.to_string())).collect()
+    };
+    let tables: Vec<Table> = tables.into_iter().collect::<Result<_, String>>()?;
+    tables.iter().for_each(|table| println!("{table}"));
+    if let Some(file) = json {
+        std::fs::write(file, serde_json::to_string_pretty(&tables)?).map_err(|error| format!("{file}: {error}"))?;
+    }
+    match tables.iter().flat_map(|table| &table.cases).find(|case| case.error > 1.0) {
+        Some(Measured { kernel, shape, error, .. }) => {
+            Err(format!("{kernel} is wrong for {shape}: {error:.1} times what is allowed").into())
+        }
+        None => Ok(()),
+    }
+}
+
+/// Measures all cases, each on a device with nothing else in its memory.
+fn table_of(
+    driver: &'static Driver,
+    (target, capability, ptx): (&'static str, (u32, u32), &str),
+) -> Result<Table, Box<dyn Error>> {
+    let scale = if driver.is_emulator() { Scale::Small } else { Scale::Full };
+    let (mut device, mut launched, mut measured) = (String::new(), BTreeSet::<&str>::new(), Vec::new());
+    for case in std::iter::once(cases::read_stream(scale)).chain(cases::all(scale)) {
+        let mut gpu = Gpu::new(driver, capability, ptx)?;
+        measured.push(measure(&case, &mut gpu)?);
+        launched.extend(gpu.launched().keys());
+        device = gpu.context().name().to_owned();
+    }
+    let missing: Vec<_> =
+        kernels::registry::shipped().map(|k| k.name).filter(|name| !launched.contains(name)).collect();
+    match missing.first() {
+        Some(kernel) => Err(format!("no case launches {kernel}, nor {} other kernels", missing.len() - 1).into()),
+        None => Ok(Table { target, device, cases: measured }),
+    }
+}

@@ -1,0 +1,34 @@
+//! Reading memory as fast as it goes: what other kernels are measured by.
+
+use cuda_std::launch::Entry;
+use kernels::vocabulary::v_read_stream;
+
+use super::exact;
+use crate::case::{Case, Floor, Prepared, Scale};
+
+/// Words that each thread of `v_read_stream` reads.
+const WORDS: usize = 32;
+
+/// A read of memory from end to end; it needs PTX with the vocabulary. On a GPU, of 256 MiB, which no cache holds.
+pub fn read_stream(scale: Scale) -> Case {
+    let blocks: u32 = if scale == Scale::Full { 8192 } else { 8 };
+    let threads = blocks as usize * 256;
+    let bytes = 4 * WORDS * threads;
+    Case {
+        kernel: "v_read_stream",
+        shape: format!("{} KiB", bytes / 1024),
+        floor: Floor { bytes: bytes as u64, flops: 0 },
+        prepare: Box::new(move |gpu| {
+            let data: Vec<u32> = (0..(WORDS * threads) as u32).map(|i| i.wrapping_mul(0x9E37_79B9)).collect();
+            // Each of a thread's eight vectors lies among those of all threads.
+            let own = |i: usize| (0..8).flat_map(move |k| (0..4).map(move |word| 4 * (k * threads + i) + word));
+            let truth: Vec<u32> = (0..threads).map(|i| own(i).fold(0, |x, at| x ^ data[at])).collect();
+            let out = gpu.alloc::<u32>("out", threads)?;
+            let args = (gpu.upload("data", &data)?.ptr(), out.mut_ptr());
+            Ok(Prepared {
+                launch: Box::new(move |gpu| gpu.launch(Entry::of::<v_read_stream>(), (blocks, 1, 1), 256, 0, args)),
+                error: Box::new(move |gpu| Ok(exact(&gpu.download(out)?, &truth))),
+            })
+        }),
+    }
+}

@@ -1,0 +1,225 @@
+//! A device with buffers, on which kernels are launched one at a time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytemuck::{AnyBitPattern, NoUninit};
+use cuda_std::launch::{Args, Entry};
+use emulator::LaunchOptions;
+use emulator::driver::{self, DeviceOptions, LaunchReport};
+use launch::{Context, DeviceBuffer, Driver, Graph, Module, Result, Stream};
+
+/// A device and the PTX that it runs. Kernels are loaded when they are first launched; buffers live as long as it does.
+pub struct Gpu {
+    stream: Arc<Stream>,
+    context: Context,
+    ptx: Arc<str>,
+    modules: HashMap<&'static str, Module>,
+    buffers: Vec<DeviceBuffer<u8>>,
+    options: LaunchOptions,
+    launched: BTreeMap<&'static str, Shape>,
+}
+
+/// The shape of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Blocks of the grid.
+    pub grid: (u32, u32, u32),
+    /// Threads of a block.
+    pub threads: u32,
+    /// Bytes of dynamic shared memory of a block.
+    pub dynamic_shared: u32,
+}
+
+/// `len` elements in a [`Gpu`]'s memory.
+#[derive(Debug)]
+pub struct Buffer<T> {
+    index: usize,
+    address: usize,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T> Clone for Buffer<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Buffer<T> {}
+
+impl<T> Buffer<T> {
+    /// The address, as kernels take it; of another element type where a kernel reads by vectors.
+    pub fn ptr<U>(self) -> *const U {
+        std::ptr::without_provenance(self.address)
+    }
+
+    /// The address, for a kernel that writes.
+    pub fn mut_ptr<U>(self) -> *mut U {
+        std::ptr::without_provenance_mut(self.address)
+    }
+
+    /// The number of elements.
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Gpu {
+    /// The first device of `driver`, to run kernels of this PTX. The emulator takes on the given compute capability.
+    ///
+    /// # Errors
+    /// [`launch::Error`] if there is no device.
+    pub fn new(driver: &'static Driver, capability: (u32, u32), ptx: impl Into<Arc<str>>) -> Result<Gpu> {
+        // What the emulator is to be holds for contexts made from then on, by whichever thread.
+        static CONFIGURED: Mutex<()> = Mutex::new(());
+        let context = {
+            let _alone = CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner);
+            if driver.is_emulator() {
+                driver::configure(DeviceOptions { capability, ..DeviceOptions::default() });
+            }
+            Context::new(driver, 0)?
+        };
+        Ok(Gpu {
+            stream: Arc::new(context.stream()?),
+            context,
+            ptx: ptx.into(),
+            modules: HashMap::new(),
+            buffers: Vec::new(),
+            options: LaunchOptions::default(),
+            launched: BTreeMap::new(),
+        })
+    }
+
+    /// The device.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The stream that kernels are launched in.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// In the emulator, warps and blocks run in an order of `seed`'s making from here on; 0 is the natural one.
+    pub fn seed(&mut self, seed: u64) {
+        self.options.seed = seed;
+    }
+
+    /// A buffer with these elements; faults call it `name`.
+    ///
+    /// # Errors
+    /// [`launch::Error`], if there is not enough memory.
+    pub fn upload<T: NoUninit>(&mut self, name: &str, elements: &[T]) -> Result<Buffer<T>> {
+        let buffer = DeviceBuffer::from_slice(&self.stream, bytemuck::cast_slice(elements))?;
+        Ok(self.keep(name, buffer, elements.len()))
+    }
+
+    /// A buffer that nothing was written to: in the emulator, a kernel that reads it first is at fault.
+    ///
+    /// # Errors
+    /// As [`upload`](Self::upload).
+    pub fn alloc<T>(&mut self, name: &str, len: usize) -> Result<Buffer<T>> {
+        let buffer = DeviceBuffer::uninit(&self.context, len * size_of::<T>())?;
+        Ok(self.keep(name, buffer, len))
+    }
+
+    fn keep<T>(&mut self, name: &str, buffer: DeviceBuffer<u8>, len: usize) -> Buffer<T> {
+        let address = buffer.address() as usize;
+        self.buffers.push(buffer.named(name));
+        Buffer { index: self.buffers.len() - 1, address, len, element: PhantomData }
+    }
+
+    /// Writes a whole buffer again.
+    ///
+    /// # Errors
+    /// [`launch::Error::Length`] unless there are as many elements as it has.
+    pub fn write<T: NoUninit>(&mut self, buffer: Buffer<T>, elements: &[T]) -> Result<()> {
+        self.stream.upload(bytemuck::cast_slice(elements), &self.buffers[buffer.index])
+    }
+
+    /// All elements of a buffer. In the emulator, each must have been written.
+    ///
+    /// # Errors
+    /// [`launch::Error`], also for what failed before.
+    pub fn download<T: AnyBitPattern>(&self, buffer: Buffer<T>) -> Result<Vec<T>> {
+        let bytes = self.buffers[buffer.index].to_vec(&self.stream)?;
+        Ok(bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
+    }
+
+    /// The kernels that were launched, each with the shape of its last launch.
+    pub fn launched(&self) -> &BTreeMap<&'static str, Shape> {
+        &self.launched
+    }
+
+    /// Asks for a launch; [`finish`](Self::finish) waits for it.
+    ///
+    /// # Errors
+    /// [`launch::Error`] if kernel and launch do not fit each other or the device.
+    pub fn launch<A: Args>(
+        &mut self,
+        entry: Entry<A>,
+        grid: (u32, u32, u32),
+        threads: u32,
+        dynamic_shared: u32,
+        args: A,
+    ) -> Result<()> {
+        let descriptor = entry.descriptor();
+        if !self.modules.contains_key(descriptor.name) {
+            self.modules.insert(descriptor.name, Module::load(&self.context, &self.ptx, &[descriptor])?);
+        }
+        if self.context.is_emulator() {
+            self.context.make_current()?;
+            // The context is current.
+            let _ = driver::set_launch_options(self.options.clone());
+        }
+        self.launched.insert(descriptor.name, Shape { grid, threads, dynamic_shared });
+        // SAFETY: the emulator checks what a kernel does; on a GPU, a mistake in the kernel's arguments ends this process's
+        // use of it, and harms no memory of the host.
+        unsafe {
+            self.modules[descriptor.name].launch(&self.stream, entry, grid, threads, dynamic_shared as usize, args)
+        }
+    }
+
+    /// Waits for all launches.
+    ///
+    /// # Errors
+    /// [`launch::Error`] with the emulator's fault, if a kernel was at fault.
+    pub fn finish(&self) -> Result<()> {
+        self.stream.synchronize()
+    }
+
+    /// Records the launches of `work` instead of making them.
+    ///
+    /// # Errors
+    /// What `work` fails with, and [`launch::Error`] if it does anything else.
+    pub fn captured(&mut self, work: impl FnOnce(&mut Gpu) -> Result<()>) -> Result<Graph> {
+        let stream = Arc::clone(&self.stream);
+        stream.capture(|| work(self))
+    }
+
+    /// Does `work`, waits for it, and returns the emulator's report of each launch; a GPU gives none.
+    ///
+    /// # Errors
+    /// What `work` fails with, and [`launch::Error`] for a kernel's fault.
+    pub fn reported(&mut self, work: impl FnOnce(&mut Gpu) -> Result<()>) -> Result<Vec<LaunchReport>> {
+        let emulator = self.context.is_emulator();
+        if emulator {
+            self.context.make_current()?;
+            let _ = driver::collect_reports(true); // the context is current
+        }
+        work(self)?;
+        self.finish()?;
+        if !emulator {
+            return Ok(Vec::new());
+        }
+        let reports = driver::take_reports().unwrap_or_default();
+        let _ = driver::collect_reports(false);
+        Ok(reports)
+    }
+}

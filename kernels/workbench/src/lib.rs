@@ -1,0 +1,17 @@
+//! A bench for kernels: problems to run them on, plain references to hold the results against, and the floors that
+//! nothing can beat, so that each can be tested, measured and profiled by itself, on a GPU or in the emulator.
+//!
+//! A [`Case`] is a kernel with a problem. [`measure()`] runs it in several orders of warps and blocks, compares the result
+//! with the reference, and says what it cost: on a GPU in time, in the emulator in instructions and memory traffic.
+
+mod case;
+pub mod cases;
+mod gpu;
+mod measure;
+pub mod number;
+pub mod paged;
+pub mod product;
+
+pub use case::{Case, Floor, Prepared, Scale};
+pub use gpu::{Buffer, Gpu, Shape};
+pub use measure::{Cost, Measured, measure};

@@ -1,0 +1,117 @@
+//! Running cases: right first, then what they cost.
+
+use std::time::Duration;
+
+use emulator::Counts;
+use emulator::driver::LaunchReport;
+use launch::{Event, Result};
+use serde::Serialize;
+
+use crate::case::{Case, Prepared};
+use crate::gpu::Gpu;
+
+/// Orders of warps and blocks that a case is run in, in the emulator.
+const SEEDS: [u64; 3] = [0, 1, 2];
+/// Times that a case is run on a GPU.
+const REPLAYS: usize = 50;
+
+/// What a case came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// The kernel.
+    pub kernel: String,
+    /// The problem.
+    pub shape: String,
+    /// The greatest distance from the reference, as a part of what is allowed.
+    pub error: f64,
+    /// Bytes that any kernel must move.
+    pub floor_bytes: u64,
+    /// Operations of matrix products that any kernel must do.
+    pub floor_flops: u64,
+    /// What it cost.
+    #[serde(flatten)]
+    pub cost: Cost,
+}
+
+/// What running a case cost.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Cost {
+    /// On a GPU.
+    Time {
+        /// The median over runs of a graph, with what was read last still in the L2 cache.
+        microseconds: f64,
+    },
+    /// In the emulator.
+    Counts {
+        /// Warp instructions.
+        instructions: u64,
+        /// Bytes in the 32-byte sectors that were moved.
+        sector_bytes: u64,
+        /// Sectors over the fewest that could hold what each instruction asked for.
+        sector_ratio: f64,
+        /// Passes over shared memory beyond the fewest possible.
+        bank_conflicts: u64,
+        /// Branches at which the lanes of a warp parted.
+        divergent: u64,
+        /// Operations of matrix products on the tensor cores.
+        tensor_flops: u64,
+    },
+}
+
+/// Runs a case: in the emulator in several orders of warps and blocks, on a GPU also against the clock.
+///
+/// # Errors
+/// [`launch::Error`], also for a kernel's fault.
+pub fn measure(case: &Case, gpu: &mut Gpu) -> Result<Measured> {
+    let prepared = (case.prepare)(gpu)?;
+    let (mut error, mut reports) = (0f64, Vec::new());
+    let seeds = if gpu.context().is_emulator() { &SEEDS[..] } else { &SEEDS[..1] };
+    for &seed in seeds {
+        gpu.seed(seed);
+        reports = gpu.reported(|gpu| (prepared.launch)(gpu))?;
+        let off = (prepared.error)(gpu)?;
+        error = if off.is_nan() { f64::INFINITY } else { error.max(off) };
+    }
+    let cost = if gpu.context().is_emulator() { counts(&reports) } else { time(&prepared, gpu)? };
+    Ok(Measured {
+        kernel: case.kernel.to_owned(),
+        shape: case.shape.clone(),
+        error,
+        floor_bytes: case.floor.bytes,
+        floor_flops: case.floor.flops,
+        cost,
+    })
+}
+
+/// The sum over launches.
+fn counts(reports: &[LaunchReport]) -> Cost {
+    let mut total = Counts::default();
+    reports.iter().for_each(|launch| total.add(&launch.report.total));
+    Cost::Counts {
+        instructions: total.instructions,
+        sector_bytes: total.sectors * 32,
+        sector_ratio: total.sector_ratio(),
+        bank_conflicts: total.bank_conflicts(),
+        divergent: total.divergent,
+        tensor_flops: total.tensor_flops,
+    }
+}
+
+/// The median time of a run, of a graph, so that launching costs next to nothing.
+fn time(prepared: &Prepared, gpu: &mut Gpu) -> Result<Cost> {
+    let stream = gpu.context().stream()?;
+    let graph = gpu.captured(|gpu| (prepared.launch)(gpu))?;
+    let (start, end) = (Event::new(gpu.context())?, Event::new(gpu.context())?);
+    let mut times = Vec::with_capacity(REPLAYS);
+    for _ in 0..REPLAYS {
+        start.record(&stream)?;
+        // SAFETY: what was captured are launches on buffers that `gpu` keeps.
+        unsafe { graph.launch(&stream) }?;
+        end.record(&stream)?;
+        end.synchronize()?;
+        times.push(end.since(&start)?);
+    }
+    times.sort_unstable();
+    Ok(Cost::Time { microseconds: Duration::as_secs_f64(&times[REPLAYS / 2]) * 1e6 })
+}
