@@ -12,8 +12,9 @@
 //! # What limits it
 //!
 //! A warp has 8 KiB on their way, and 8 warps an SM are 64 KiB; LLaMA-3-8B's smallest matrices (4096 rows) make 7.8, and
-//! registers allow 16. A pair of elements costs two conversions and two multiply-adds a token: 10 elements a clock and SM
-//! are 60 of 128 lanes at 4 tokens. Prediction for an H200: 90 % of a read-only stream for matrices of 50 MB.
+//! registers allow 12 and more. An element of the weight costs a conversion, and for each token a multiply-add and a quarter
+//! of another conversion: at 10 elements a clock and SM, 60 of 128 lanes for 4 tokens. Prediction for an H200: 90 % of a
+//! read-only stream for matrices of 50 MB.
 //!
 //! # Ladder
 //!

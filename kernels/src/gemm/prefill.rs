@@ -12,8 +12,8 @@
 //!
 //! # What limits it
 //!
-//! A warp's 64 x 64 x 16 step is 65,536 multiply-adds, for which it reads 4 KiB of shared memory; the copies write 1 KiB
-//! (`COLUMNS` 128: 2 KiB) for it. On Hopper `mma.sync` gives some 1,300 multiply-adds a clock and SM, 63 % of `wgmma`: 50
+//! A warp's 64 x 64 x 16 step is 65,536 multiply-adds, for which it reads 4 KiB of shared memory; the copies write 1.5 KiB
+//! (2 KiB with 128 columns) for it. On Hopper `mma.sync` gives some 1,300 multiply-adds a clock and SM, 63 % of `wgmma`: 50
 //! clocks a step, of which shared memory, at 128 bytes a clock, is busy for 44 (48). Larger warp tiles do not fit in
 //! registers. Hence the prediction for an H200: 55 to 60 % of what `wgmma` reaches, 430 to 480 TFLOP/s.
 //!
