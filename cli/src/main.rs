@@ -4,9 +4,11 @@ mod args;
 mod generate;
 mod help;
 mod json;
+mod kernels;
 mod print;
 mod report;
 mod request;
+mod table;
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
@@ -33,6 +35,9 @@ fn run() -> Result<()> {
         Ok(words) => words,
         Err(word) => bail!("{word:?} is not valid UTF-8"),
     };
+    if let Some(("kernels", rest)) = words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        return kernels::run(&rest.iter().map(String::as_str).collect::<Vec<_>>());
+    }
     let words = with_early_stopping(words.iter().map(String::as_str).collect());
     let args = match Args::from_args(&["quire"], &words) {
         Ok(args) => args,

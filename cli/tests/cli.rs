@@ -352,3 +352,16 @@ fn an_uncached_hub_model_without_network_is_one_sentence() {
     assert!(message.starts_with("error: ") && message.contains("facebook/opt-125m"), "{message}");
     assert_eq!(message.trim_end().lines().count(), 1, "{message}");
 }
+
+#[test]
+fn kernels_are_listed_and_profiled() {
+    let list = stdout(&["kernels"]);
+    for kernel in ["reshape_and_cache", "copy_blocks", "swap_blocks_out"] {
+        assert!(list.lines().any(|line| line.starts_with(&format!("{kernel} "))), "{list}");
+    }
+    let profile = stdout(&["kernels", "--capability", "8.0", "profile", "copy_", "--lines", "3"]);
+    assert!(profile.starts_with("copy_blocks: ") && profile.contains("sm_80"), "{profile}");
+    assert!(profile.contains(" kernels/src/ptx/memory.rs:"), "{profile}");
+    refused(&["kernels", "profile", "nothing"], "\"nothing\"");
+    refused(&["kernels", "--device", "abacus"], "abacus");
+}

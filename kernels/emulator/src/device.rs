@@ -48,13 +48,22 @@ pub struct LaunchOptions {
     pub check_initialised: bool,
     /// Whether races on shared memory are faults.
     pub check_races: bool,
+    /// Whether reads and writes of global memory that another warp or block wrote in the same launch, with nothing to order
+    /// them, are faults.
+    pub check_global_races: bool,
     /// Warp instructions after which a launch is taken to be endless.
     pub instruction_limit: u64,
 }
 
 impl Default for LaunchOptions {
     fn default() -> Self {
-        Self { seed: 0, check_initialised: true, check_races: true, instruction_limit: 1 << 34 }
+        Self {
+            seed: 0,
+            check_initialised: true,
+            check_races: true,
+            check_global_races: true,
+            instruction_limit: 1 << 34,
+        }
     }
 }
 
@@ -108,6 +117,7 @@ impl Device {
         buffer.data = Vec::new();
         buffer.written = Default::default();
         buffer.touched = Default::default();
+        buffer.history = Default::default();
         Ok(())
     }
 
@@ -229,13 +239,17 @@ impl Device {
         args: &[Arg],
     ) -> Result<Report, Box<Fault>> {
         let wrong = |message: String| Fault::of_call(FaultKind::Launch, entry, message);
-        let Some(kernel) = module.entry(entry) else {
+        let Some(entry) = module.entry(entry) else {
             return Err(wrong("there is no such kernel in the module".into()));
         };
-        let parameters = exec::check_launch(kernel, grid, block, dynamic_shared, args).map_err(wrong)?;
+        let kernel = entry.kernel().map_err(|error| {
+            let fault = Fault::of_call(FaultKind::Unsupported, entry.name(), error.message.clone());
+            Box::new(Fault { ptx_line: error.line, ..*fault })
+        })?;
+        let parameters = exec::check_launch(entry, grid, block, dynamic_shared, args).map_err(wrong)?;
         self.place_variables(module);
         let variables = (0..module.variables.len()).map(|index| self.variables[&(module.id, index)]).collect();
         let shape = exec::Shape { grid, block, dynamic_shared };
-        exec::launch(&mut self.memory, module, kernel, shape, options, parameters, variables)
+        exec::launch(&mut self.memory, module, (entry, kernel), shape, options, parameters, variables)
     }
 }

@@ -15,14 +15,20 @@ pub enum FaultKind {
     Uninitialised,
     /// Two accesses to shared memory that nothing orders, at least one a write.
     SharedRace,
+    /// Two accesses to global memory that nothing orders, by different warps or blocks, at least one a write.
+    GlobalRace,
     /// A warp collective that not all lanes it names execute together.
     MissingLanes,
     /// A block barrier or an `.aligned` instruction reached by part of a warp.
     DivergentBarrier,
     /// Warps wait for something that can no longer happen.
     Deadlock,
-    /// An access to memory that an asynchronous copy still writes.
+    /// An access to memory that an asynchronous copy still writes, or a write to memory that one still reads.
     AsyncRegion,
+    /// An asynchronous copy or product reads what ordinary stores wrote, with no `fence.proxy.async` between.
+    MissingProxyFence,
+    /// A wrong use of an mbarrier.
+    Mbarrier,
     /// `trap`: a Rust panic.
     Trap,
     /// More instructions than the limit: probably an endless loop.

@@ -1,6 +1,7 @@
 //! Global memory: named buffers with gaps between them, each with a shadow that knows which bytes were written.
 
 use crate::fault::{Checked, FaultKind, Violation};
+use crate::history::History;
 
 /// An address on the device.
 pub type DevicePtr = u64;
@@ -83,6 +84,10 @@ pub(crate) struct Buffer {
     pub written: Bits,
     /// Sectors the current launch touched.
     pub touched: Bits,
+    /// Whether it touched any.
+    pub used: bool,
+    /// Writes of the current launch.
+    pub history: History,
     pub live: bool,
 }
 
@@ -107,6 +112,8 @@ impl Memory {
             data: vec![0xcd; bytes],
             written: Bits::new(bytes),
             touched: Bits::new(bytes / 32 + 2),
+            used: false,
+            history: History::default(),
             live: true,
         });
         base
@@ -143,12 +150,31 @@ impl Memory {
         Ok((index, offset as usize))
     }
 
+    /// Notes that a launch touches a sector, perhaps of the buffer that `near` names. Returns the buffer.
+    #[inline(always)]
+    pub fn touch(&mut self, sector: u64, near: Option<usize>) -> Option<usize> {
+        let address = sector << 5;
+        let inside = |index: &usize| {
+            let buffer = &self.buffers[*index];
+            address + 32 > buffer.base && address < buffer.base + buffer.data.len() as u64
+        };
+        let found = near.filter(inside).or_else(|| self.find(address).filter(inside))?;
+        let buffer = &mut self.buffers[found];
+        buffer.used = true;
+        buffer.touched.insert((address.saturating_sub(buffer.base) >> 5) as usize);
+        Some(found)
+    }
+
     pub fn start_launch(&mut self) {
-        self.buffers.iter_mut().filter(|buffer| buffer.live).for_each(|buffer| buffer.touched.clear());
+        for buffer in self.buffers.iter_mut().filter(|buffer| buffer.live && buffer.used) {
+            buffer.touched.clear();
+            buffer.used = false;
+            buffer.history.clear();
+        }
     }
 
     pub fn distinct_sectors(&self) -> u64 {
-        self.buffers.iter().filter(|buffer| buffer.live).map(|buffer| buffer.touched.count()).sum()
+        self.buffers.iter().filter(|buffer| buffer.live && buffer.used).map(|buffer| buffer.touched.count()).sum()
     }
 }
 

@@ -1,37 +1,44 @@
 //! A loaded PTX text.
 
 use crate::decode;
-use crate::program::Entry;
-use crate::ptx::ast::Variable;
+use crate::entry::Entry;
+use crate::ptx::ast::{Source, Variable};
 use crate::ptx::{self, ParseError};
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A PTX text whose kernels are ready to run.
+/// A PTX text.
 pub struct Module {
     /// Tells modules apart on a device.
     pub(crate) id: u64,
-    pub(crate) entries: Vec<Entry>,
+    entries: Vec<Entry>,
     pub(crate) variables: Vec<Variable>,
-    pub(crate) files: HashMap<u32, String>,
-    target: String,
+    source: Arc<Source>,
 }
 
 impl Module {
-    /// Parses a PTX text and decodes all of its kernels. An instruction that the emulator does not know is an error that
-    /// names it and its line.
+    /// Parses a PTX text. Its kernels are decoded when they are first launched or asked for what only that tells: one with an
+    /// instruction that the emulator does not know does not stand in the way of the others.
     pub fn parse(ptx: &str) -> Result<Self, ParseError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let mut source = ptx::parse(ptx)?;
-        let entries = decode::entries(&source)?;
-        source.variables.retain(decode::is_device_variable);
+        let source = Arc::new(ptx::parse(ptx)?);
+        let kernels = source.functions.iter().enumerate().filter(|(_, function)| function.entry && function.defined);
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            entries,
-            variables: source.variables,
-            files: source.files,
-            target: source.target,
+            entries: kernels.map(|(index, _)| Entry::new(&source, index)).collect(),
+            variables: source
+                .variables
+                .iter()
+                .filter(|variable| decode::is_device_variable(variable))
+                .cloned()
+                .collect(),
+            source,
         })
+    }
+
+    /// Decodes all kernels. The first instruction that the emulator does not know is an error that names it and its line.
+    pub fn check(&self) -> Result<(), ParseError> {
+        self.entries.iter().try_for_each(Entry::check)
     }
 
     /// The kernels.
@@ -41,17 +48,22 @@ impl Module {
 
     /// The kernel of a name.
     pub fn entry(&self, name: &str) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.name == name)
+        self.entries.iter().find(|entry| entry.name() == name)
     }
 
     /// The architecture the PTX was made for, such as `sm_80`.
     pub fn target(&self) -> &str {
-        &self.target
+        &self.source.target
+    }
+
+    /// The source file of a number in `.loc`.
+    pub(crate) fn file(&self, number: u32) -> String {
+        self.source.files.get(&number).cloned().unwrap_or_default()
     }
 }
 
 impl std::fmt::Debug for Module {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Module").field("id", &self.id).field("target", &self.target).finish_non_exhaustive()
+        f.debug_struct("Module").field("id", &self.id).field("target", &self.target()).finish_non_exhaustive()
     }
 }

@@ -170,6 +170,14 @@ fn missing_wait_of_an_asynchronous_copy() {
     right(32, &body.replace("WAIT", "cp.async.wait_all;"));
     caught(32, &body.replace("WAIT", ""), FaultKind::AsyncRegion, "the asynchronous copy of thread 0 still writes it");
     caught(32, &body.replace("WAIT", "cp.async.wait_group 1;"), FaultKind::AsyncRegion, "a wait is missing");
+    // Nothing may write the source meanwhile.
+    let written = "st.global.u32 [%rd3], 7;\ncp.async.wait_all;";
+    caught(
+        32,
+        &body.replace("WAIT", written),
+        FaultKind::AsyncRegion,
+        "were written while an asynchronous copy still read them",
+    );
     // Another thread's copy needs a barrier after the wait.
     let other = body.replace("ld.shared.u32 %r5, [%r6]", "xor.b32 %r6, %r6, 16;\nld.shared.u32 %r5, [%r6]");
     right(32, &other.replace("WAIT", "cp.async.wait_all;\nbar.sync 0;"));
@@ -198,10 +206,10 @@ fn spinning_on_another_warp() {
 }
 
 #[test]
-fn what_is_unknown_is_refused_at_load() {
+fn what_is_unknown_is_refused() {
     let parse = |line: &str| {
         let text = format!(".version 8.0\n.visible .entry k()\n{{\n.reg .b32 %r<4>;\n{line}\nret;\n}}\n");
-        Module::parse(&text).map(|_| ()).unwrap_err().to_string()
+        Module::parse(&text).unwrap().check().unwrap_err().to_string()
     };
     assert_eq!(parse("tex.2d.v4.f32.s32 %r1, %r2;"), "PTX line 5: `tex.2d.v4.f32.s32` in `k`: `.2d` is not supported");
     assert!(parse("frobnicate.b32 %r1, %r2;").contains("PTX line 5: `frobnicate.b32`"));
@@ -211,6 +219,32 @@ fn what_is_unknown_is_refused_at_load() {
     assert!(parse("bra $nowhere;").contains("no label `$nowhere`"));
     assert!(parse("mov.u32 %r1, nothing;").contains("`nothing` is unknown"));
     assert!(parse("call.uni k, ();").contains("`k` is no function"));
+}
+
+#[test]
+fn an_unknown_instruction_stands_only_in_its_own_kernels_way() {
+    let text = ".version 8.0\n.target sm_80\n.visible .entry bad()\n{\nfrobnicate.b32 5;\nret;\n}\n.visible .entry good()\n{\nret;\n}\n";
+    let module = Module::parse(text).unwrap();
+    assert_eq!(module.entries().iter().map(|entry| entry.name()).collect::<Vec<_>>(), ["bad", "good"]);
+    let mut device = Device::new();
+    device.launch(&module, "good", [1; 3], [1; 3], 0, &[]).unwrap();
+    let fault = device.launch(&module, "bad", [1; 3], [1; 3], 0, &[]).unwrap_err();
+    assert_eq!((fault.kind, fault.ptx_line), (FaultKind::Unsupported, 5));
+    assert!(fault.message.contains("`frobnicate.b32` in `bad`"), "{fault}");
+}
+
+#[test]
+fn all_shipped_kernels_are_known() {
+    for text in [
+        include_str!("../../prebuilt/sm_80.ptx"),
+        include_str!("../../prebuilt/sm_90a.ptx"),
+        include_str!("../../prebuilt/vocabulary.sm_80.ptx"),
+        include_str!("../../prebuilt/vocabulary.sm_90a.ptx"),
+    ] {
+        let module = Module::parse(text).unwrap();
+        assert!(!module.entries().is_empty());
+        module.check().unwrap();
+    }
 }
 
 #[test]

@@ -2,13 +2,26 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
+use emulator::driver::DeviceOptions;
 use launch::cust::error::CudaError;
-use launch::{Context, Driver, Error};
+use launch::{Context, Driver, Error, Module};
 
 /// Whether a libcuda is in this process.
 #[cfg(target_os = "linux")]
 fn has_libcuda() -> bool {
     std::fs::read_to_string("/proc/self/maps").unwrap().contains("libcuda")
+}
+
+fn assert_the_emulator_is_what_it_is_told_to_be(driver: &'static Driver) {
+    let ampere = DeviceOptions { capability: (8, 0), multiprocessors: 3, memory: 1 << 20 };
+    emulator::driver::configure(ampere);
+    let context = Context::new(driver, 0).unwrap();
+    let limits = context.limits();
+    assert_eq!((limits.capability, limits.multiprocessors, limits.shared_opt_in), ((8, 0), 3, 163 << 10));
+    assert_eq!(context.memory().unwrap(), (1 << 20, 1 << 20));
+    let hopper = ".version 8.0\n.target sm_90a\n.address_size 64\n";
+    let error = Module::load(&context, hopper, &[]).unwrap_err().to_string();
+    assert!(error.contains("CUDA_ERROR_NO_BINARY_FOR_GPU") && error.contains("code for sm_90a"), "{error}");
 }
 
 #[test]
@@ -42,6 +55,7 @@ fn a_driver_is_chosen_once_and_libcuda_is_loaded_by_nothing_else() {
             assert_eq!(missing, Err(CudaError::NotSupported), "managed memory is not in the emulator");
             #[cfg(target_os = "linux")]
             assert!(!has_libcuda());
+            assert_the_emulator_is_what_it_is_told_to_be(emulator);
         }
     }
 }

@@ -136,10 +136,8 @@ fn moves() -> Vec<Case> {
     let all = [Type::B16, Type::U16, Type::S16, Type::B32, Type::U32, Type::S32, Type::F32];
     for ty in all.into_iter().chain([Type::B64, Type::U64, Type::S64, Type::F64]) {
         cases.push(bits(format!("mov.{ty} %x, %a;"), &[ty], ty, |v| v[0]));
-        if !matches!(ty, Type::F32 | Type::F64) {
-            let select = |v: &[u64]| if v[2] == 1 { v[0] } else { v[1] };
-            cases.push(bits(format!("selp.{ty} %x, %a, %b, %c;"), &[ty, ty, Type::Pred], ty, select));
-        }
+        let select = |v: &[u64]| if v[2] == 1 { v[0] } else { v[1] };
+        cases.push(bits(format!("selp.{ty} %x, %a, %b, %c;"), &[ty, ty, Type::Pred], ty, select));
     }
     cases.push(bits("mov.pred %x, %a;".into(), &[Type::Pred], Type::Pred, |v| v[0]));
     for (whole, part) in [(Type::B32, Type::B16), (Type::B64, Type::B32)] {

@@ -15,6 +15,13 @@ pub fn cases() -> Vec<Case> {
         chosen("@%a mov.b32 %x, 3;", 3, 1).before("mov.b32 %x, 1;"),
         chosen("@!%a mov.b32 %x, 3;", 1, 3).before("mov.b32 %x, 1;"),
     ];
+    // Each lane goes where its operand says.
+    let table = Case::lanes("brx.idx %r0, targets;", &[Type::B32], Type::U32, |v| Expect::Bits(10 + v[0] % 3));
+    cases.push(
+        table
+            .before("rem.u32 %r0, %a, 3;\nmov.b32 %x, 10;\ntargets: .branchtargets zero, one, two;")
+            .after("two:\nadd.s32 %x, %x, 1;\none:\nadd.s32 %x, %x, 1;\nzero:"),
+    );
     for end in ["ret", "exit"] {
         let case = chosen(&format!("@%a {end};"), 1, 2);
         cases.push(case.before("mov.b64 %d0, 1;\nst.global.b64 [%out], %d0;").after("mov.b32 %x, 2;"));

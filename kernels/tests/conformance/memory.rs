@@ -4,7 +4,8 @@ use crate::case::{Case, Expect, NUMBERS};
 use crate::types::Type;
 
 /// The types that loads and stores have, by LLVM's names and by the older ones.
-const ELEMENTS: [Type; 12] = [
+const ELEMENTS: [Type; 13] = [
+    Type::B8,
     Type::U8,
     Type::S8,
     Type::B16,

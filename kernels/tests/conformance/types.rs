@@ -9,6 +9,7 @@ use workbench::number::Random;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     Pred,
+    B8,
     U8,
     S8,
     B16,
@@ -56,7 +57,7 @@ impl Type {
     pub fn bits(self) -> u32 {
         match self {
             Type::Pred => 1,
-            Type::U8 | Type::S8 => 8,
+            Type::B8 | Type::U8 | Type::S8 => 8,
             Type::B16 | Type::U16 | Type::S16 | Type::F16 | Type::Bf16 => 16,
             Type::B64 | Type::U64 | Type::S64 | Type::F64 => 64,
             _ => 32,

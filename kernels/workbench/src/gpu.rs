@@ -19,6 +19,8 @@ pub struct Gpu {
     buffers: Vec<DeviceBuffer<u8>>,
     options: LaunchOptions,
     launched: BTreeMap<&'static str, Shape>,
+    /// Launches are noted, and not made.
+    rehearses: bool,
 }
 
 /// The shape of a launch.
@@ -93,6 +95,7 @@ impl Gpu {
             buffers: Vec::new(),
             options: LaunchOptions::default(),
             launched: BTreeMap::new(),
+            rehearses: false,
         })
     }
 
@@ -170,6 +173,10 @@ impl Gpu {
         args: A,
     ) -> Result<()> {
         let descriptor = entry.descriptor();
+        self.launched.insert(descriptor.name, Shape { grid, threads, dynamic_shared });
+        if self.rehearses {
+            return Ok(());
+        }
         if !self.modules.contains_key(descriptor.name) {
             self.modules.insert(descriptor.name, Module::load(&self.context, &self.ptx, &[descriptor])?);
         }
@@ -178,7 +185,6 @@ impl Gpu {
             // The context is current.
             let _ = driver::set_launch_options(self.options.clone());
         }
-        self.launched.insert(descriptor.name, Shape { grid, threads, dynamic_shared });
         // SAFETY: the emulator checks what a kernel does; on a GPU, a mistake in the kernel's arguments ends this process's
         // use of it, and harms no memory of the host.
         unsafe {
@@ -192,6 +198,17 @@ impl Gpu {
     /// [`launch::Error`] with the emulator's fault, if a kernel was at fault.
     pub fn finish(&self) -> Result<()> {
         self.stream.synchronize()
+    }
+
+    /// Does `work` without the launches: they only show in [`launched`](Self::launched).
+    ///
+    /// # Errors
+    /// What `work` fails with.
+    pub fn rehearse(&mut self, work: impl FnOnce(&mut Gpu) -> Result<()>) -> Result<()> {
+        self.rehearses = true;
+        let done = work(self);
+        self.rehearses = false;
+        done
     }
 
     /// Records the launches of `work` instead of making them.

@@ -11,7 +11,11 @@ mod measure;
 pub mod number;
 pub mod paged;
 pub mod product;
+mod resources;
 
 pub use case::{Case, Floor, Prepared, Scale};
+pub use emulator::{Counts, LineCounts};
 pub use gpu::{Buffer, Gpu, Shape};
+pub use launch;
 pub use measure::{Cost, Measured, measure};
+pub use resources::{Resources, resources};

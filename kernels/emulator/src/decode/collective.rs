@@ -6,7 +6,7 @@ use crate::program::{Collective, Factor, Mma, Op, ReduxOp, ShuffleMode, VoteMode
 use crate::ptx::ast::{Operand, Statement};
 
 impl Decoder<'_> {
-    fn list(&mut self, operand: &Operand, ty: Type, count: usize, output: bool) -> Decoded<Box<[u32]>> {
+    pub(super) fn list(&mut self, operand: &Operand, ty: Type, count: usize, output: bool) -> Decoded<Box<[u32]>> {
         let single = [operand.clone()];
         let list = if let Operand::Vector(list) = operand { &list[..] } else { &single[..] };
         if list.len() != count {
@@ -71,6 +71,11 @@ impl Decoder<'_> {
                 };
                 let (result, value) = (self.output(result, Type::B32)?, self.input(value, ty)?);
                 (Collective::MatchAny { result, value, wide: ty == Type::B64 }, members)
+            }
+            (["elect", "sync"], [Operand::Pair(result, chosen), members]) => {
+                let result = self.output(&Operand::Name(result.clone()), Type::B32)?;
+                let chosen = self.output(&Operand::Name(chosen.clone()), Type::Predicate)?;
+                (Collective::Elect { result, chosen }, members)
             }
             (["bar" | "barrier", "warp", "sync"], [members]) => (Collective::Barrier, members),
             _ => return Err("not supported".into()),

@@ -2,7 +2,7 @@
 
 use super::{Decoded, Decoder};
 use crate::ops::Type;
-use crate::program::{Access, Address, AsyncCopy, Atomic, AtomicOp, Op};
+use crate::program::{Access, Address, AsyncCopy, Atomic, AtomicOp, Op, Order};
 use crate::ptx::ast::{Operand, Space, Statement};
 
 fn space(modifier: &str) -> Option<Space> {
@@ -24,15 +24,23 @@ fn is_hint(modifier: &str) -> bool {
         || modifier.starts_with("L2::")
 }
 
+/// What a load or a store orders, when it is a strong one.
+fn order(modifiers: &[&str]) -> Option<Order> {
+    let has = |modifier| modifiers.contains(&modifier);
+    let strong = has("volatile") || has("relaxed") || has("acquire") || has("release");
+    strong.then(|| Order { acquire: has("acquire"), release: has("release"), wide: !has("cta") })
+}
+
 impl Decoder<'_> {
     pub(super) fn load_or_store(&mut self, statement: &Statement, modifiers: &[&str], store: bool) -> Decoded<Op> {
-        let (mut at, mut count, mut strong, mut ty) = (Space::Generic, 1, false, None);
+        let (mut at, mut count, mut ty) = (Space::Generic, 1, None);
+        let order = order(modifiers);
         for &modifier in modifiers {
             match modifier {
                 "v2" => count = 2,
                 "v4" => count = 4,
                 "v8" => count = 8,
-                "volatile" | "relaxed" | "acquire" | "release" => strong = true,
+                "volatile" | "relaxed" | "acquire" | "release" => {}
                 "L2::cache_hint" => return Err("a cache policy operand is not supported".into()),
                 _ if is_hint(modifier) => {}
                 _ => match (space(modifier), Type::parse(modifier)) {
@@ -59,7 +67,7 @@ impl Decoder<'_> {
         if at == Space::Generic {
             at = fixed.unwrap_or(Space::Generic);
         }
-        let access = Access { space: at, address, size: ty.bytes(), signed: ty.is_signed(), strong, registers };
+        let access = Access { space: at, address, size: ty.bytes(), signed: ty.is_signed(), order, registers };
         if access.bytes() > 32 {
             return Err("more than 32 bytes".into());
         }
@@ -82,12 +90,12 @@ impl Decoder<'_> {
             address: Address { slot: 0, wide: true, offset: 0 },
             size: ty.bytes(),
             signed: ty.is_signed(),
-            strong: false,
+            order: None,
             registers,
         };
         let end = |size: usize| usize::try_from(*offset).is_ok_and(|offset| offset + access.bytes() <= size);
         if function.entry
-            && let Some(parameter) = self.entry.parameters.iter().find(|parameter| parameter.name == *name)
+            && let Some(parameter) = self.parameters.iter().find(|parameter| parameter.name == *name)
         {
             if store || !end(parameter.size) {
                 return Err(format!("not within parameter `{name}`"));
@@ -155,7 +163,13 @@ impl Decoder<'_> {
             at = fixed.unwrap_or(Space::Generic);
         }
         let (value, second) = (self.input(value, ty)?, self.input(second, ty)?);
-        Ok(Op::Atomic(Box::new(Atomic { op, space: at, address, size: ty.bytes(), result, value, second })))
+        let has = |names: [&str; 2]| modifiers.iter().any(|modifier| names.contains(modifier));
+        let order = Order {
+            acquire: has(["acquire", "acq_rel"]),
+            release: has(["release", "acq_rel"]),
+            wide: !modifiers.contains(&"cta"),
+        };
+        Ok(Op::Atomic(Box::new(Atomic { op, order, space: at, address, size: ty.bytes(), result, value, second })))
     }
 
     pub(super) fn async_copy(&mut self, statement: &Statement, modifiers: &[&str]) -> Decoded<Op> {

@@ -1,13 +1,16 @@
 //! Statements to instructions: names become slots, opcodes become operations, labels become indices.
 
+mod bulk;
 mod collective;
 mod control;
 mod instruction;
 mod memory;
+mod movement;
 mod operand;
 
 use crate::dominators::immediate_post_dominators;
-use crate::program::{Entry, NONE, Op, Parameter, Value};
+use crate::entry::Parameter;
+use crate::program::{Kernel, NONE, Op, Value};
 use crate::ptx::ParseError;
 use crate::ptx::ast::{Function, Source, Space, Variable, Width};
 use std::collections::HashMap;
@@ -19,15 +22,10 @@ pub(crate) fn is_device_variable(variable: &Variable) -> bool {
     variable.space == Space::Global && !variable.external
 }
 
-/// Decodes all kernels of a file.
-pub(crate) fn entries(source: &Source) -> Result<Vec<Entry>, ParseError> {
-    let defined = source.functions.iter().enumerate().filter(|(_, function)| function.entry && function.defined);
-    defined.map(|(index, _)| entry(source, index)).collect()
-}
-
 struct Decoder<'a> {
     source: &'a Source,
-    entry: Entry,
+    kernel: Kernel,
+    parameters: &'a [Parameter],
     /// The function being decoded.
     function: usize,
     /// Slots of the registers met so far, by function.
@@ -40,14 +38,12 @@ struct Decoder<'a> {
     queue: Vec<usize>,
 }
 
-fn entry(source: &Source, index: usize) -> Result<Entry, ParseError> {
+/// Decodes a kernel of a file, with the functions it calls.
+pub(crate) fn kernel(source: &Source, index: usize, parameters: &[Parameter]) -> Result<Kernel, ParseError> {
     let function = &source.functions[index];
     let mut decoder = Decoder {
         source,
-        entry: Entry {
-            name: function.name.clone(),
-            parameters: Vec::new(),
-            bounds: function.bounds,
+        kernel: Kernel {
             code: Vec::new(),
             opcodes: Vec::new(),
             constants: Vec::new(),
@@ -58,6 +54,7 @@ fn entry(source: &Source, index: usize) -> Result<Entry, ParseError> {
             private: 0,
             local: 0,
         },
+        parameters,
         function: index,
         registers: HashMap::new(),
         constants: HashMap::new(),
@@ -65,19 +62,13 @@ fn entry(source: &Source, index: usize) -> Result<Entry, ParseError> {
         starts: HashMap::new(),
         queue: vec![index],
     };
-    let mut offset = 0usize;
-    for parameter in &function.parameters {
-        offset = offset.next_multiple_of(parameter.align);
-        decoder.entry.parameters.push(Parameter { name: parameter.name.clone(), offset, size: parameter.size });
-        offset += parameter.size;
-    }
     while let Some(next) = decoder.queue.pop() {
         if !decoder.starts.contains_key(&next) {
             decoder.function(next)?;
         }
     }
     decoder.link(function)?;
-    Ok(decoder.entry)
+    Ok(decoder.kernel)
 }
 
 impl<'a> Decoder<'a> {
@@ -88,23 +79,23 @@ impl<'a> Decoder<'a> {
     fn function(&mut self, index: usize) -> Result<(), ParseError> {
         self.function = index;
         let function = self.current();
-        let start = self.entry.code.len() as u32;
+        let start = self.kernel.code.len() as u32;
         self.starts.insert(index, start);
         for statement in &function.body {
             let instruction = self.statement(statement).map_err(|message| {
                 let message = format!("`{}` in `{}`: {message}", statement.opcode, function.name);
                 ParseError::new(statement.line, message)
             })?;
-            self.entry.code.push(instruction);
+            self.kernel.code.push(instruction);
         }
         // Falling off the end returns.
-        let returns = self.entry.code[start as usize..].last().is_some_and(|last| {
+        let returns = self.kernel.code[start as usize..].last().is_some_and(|last| {
             last.guard == NONE && matches!(last.op, Op::Return | Op::Exit | Op::Branch(_) | Op::Trap)
         });
         if !returns {
             let line = function.body.last().map_or(function.line, |statement| statement.line);
             let opcode = self.opcode("ret");
-            self.entry.code.push(control::implicit_return(line, opcode));
+            self.kernel.code.push(control::implicit_return(line, opcode));
         }
         self.meetings(start);
         Ok(())
@@ -112,7 +103,7 @@ impl<'a> Decoder<'a> {
 
     /// Fills in where lanes that part at a branch meet again.
     fn meetings(&mut self, start: u32) {
-        let code = &mut self.entry.code[start as usize..];
+        let code = &mut self.kernel.code[start as usize..];
         let successors: Vec<Vec<u32>> = code
             .iter()
             .enumerate()
@@ -144,7 +135,7 @@ impl<'a> Decoder<'a> {
         let mut calls: HashMap<u32, Vec<u32>> = HashMap::new();
         let mut starts: Vec<u32> = self.starts.values().copied().collect();
         starts.sort_unstable();
-        for (at, instruction) in self.entry.code.iter_mut().enumerate() {
+        for (at, instruction) in self.kernel.code.iter_mut().enumerate() {
             if let Op::Call(call) = &mut instruction.op {
                 call.target = self.starts[&(call.target as usize)];
                 let caller = starts[starts.partition_point(|&start| start <= at as u32) - 1];
@@ -174,19 +165,19 @@ impl<'a> Decoder<'a> {
     }
 
     fn opcode(&mut self, text: &str) -> u32 {
-        let known = self.entry.opcodes.iter().position(|opcode| opcode == text);
+        let known = self.kernel.opcodes.iter().position(|opcode| opcode == text);
         let index = known.unwrap_or_else(|| {
-            self.entry.opcodes.push(text.to_string());
-            self.entry.opcodes.len() - 1
+            self.kernel.opcodes.push(text.to_string());
+            self.kernel.opcodes.len() - 1
         });
         index as u32
     }
 
     fn new_slot(&mut self, width: Width) -> u32 {
         let count = match width {
-            Width::Predicate => &mut self.entry.predicates,
-            Width::B16 | Width::B32 => &mut self.entry.words,
-            Width::B64 => &mut self.entry.wides,
+            Width::Predicate => &mut self.kernel.predicates,
+            Width::B16 | Width::B32 => &mut self.kernel.words,
+            Width::B64 => &mut self.kernel.wides,
         };
         *count += 1;
         *count as u32 - 1

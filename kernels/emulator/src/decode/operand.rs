@@ -60,7 +60,7 @@ impl Decoder<'_> {
         }
         let slot = self.new_slot(if wide { Width::B64 } else { Width::B32 });
         self.constants.insert((value, wide), slot);
-        self.entry.constants.push((value, slot, wide));
+        self.kernel.constants.push((value, slot, wide));
         slot
     }
 
@@ -210,11 +210,11 @@ impl Decoder<'_> {
         if let Some(&place) = self.placed.get(&key) {
             return place;
         }
-        let end = if shared { &mut self.entry.static_shared } else { &mut self.entry.private };
+        let end = if shared { &mut self.kernel.static_shared } else { &mut self.kernel.private };
         let place = end.next_multiple_of(variable.align.max(1));
         *end = place + variable.size;
         if variable.space == Space::Local {
-            self.entry.local += variable.size;
+            self.kernel.local += variable.size;
         }
         self.placed.insert(key, place);
         place

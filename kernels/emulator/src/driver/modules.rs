@@ -3,8 +3,8 @@
 use super::code::{Code, Result};
 use super::context::Context;
 use super::options::SHARED_PER_BLOCK;
+use crate::entry::Entry;
 use crate::module::Module;
-use crate::program::Entry;
 use std::sync::Arc;
 
 /// A kernel of a loaded module.

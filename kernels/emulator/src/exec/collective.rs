@@ -47,7 +47,7 @@ impl Machine<'_> {
     fn exchange(&mut self, warp: &mut Warp, op: &Collective, mask: u32) -> Checked<()> {
         match *op {
             Collective::Barrier => {
-                let warps = self.warp_count;
+                let warps = self.clocks;
                 if self.options.check_races {
                     warp.clock.meet(warp.id, warps, mask);
                 }
@@ -112,6 +112,11 @@ impl Machine<'_> {
                 };
                 let value = lanes(mask).map(|lane| values[lane]).reduce(fold).unwrap_or(0);
                 put(warp, result, &[value; 32], mask);
+            }
+            Collective::Elect { result, chosen } => {
+                let leader = mask.trailing_zeros();
+                put(warp, result, &[leader; 32], mask);
+                put_mask(warp, chosen, 1 << leader, mask);
             }
             Collective::MatchAny { result, value, wide } => {
                 let at = |lane: usize| {

@@ -1,60 +1,22 @@
-//! Shared memory of a block, with a shadow that finds races and copies in flight.
+//! Shared memory of a block: its bytes, which of them were written, and the shadow that finds races.
 
-use super::clock::View;
+use super::shadow::{Access, Shadow};
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::memory::Bits;
-
-/// Who accesses, and what it knows.
-#[derive(Clone, Copy)]
-pub(super) struct Access<'a> {
-    pub warp: usize,
-    pub lane: usize,
-    pub epoch: u32,
-    pub view: &'a View,
-    /// Atomic, volatile or relaxed: such accesses do not race with each other.
-    pub strong: bool,
-}
-
-impl Access<'_> {
-    fn thread(&self) -> usize {
-        self.warp * 32 + self.lane
-    }
-}
-
-/// Reads by the lanes of one warp in one epoch; epoch 0 is none.
-#[derive(Clone, Copy, Debug, Default)]
-struct Reads {
-    epoch: u32,
-    mask: u32,
-    warp: u8,
-}
-
-/// Shadow of a few bytes: the last write and the reads since that no later read comes after.
-#[derive(Clone, Copy, Debug, Default)]
-struct Cell {
-    write_epoch: u32,
-    writer: u16,
-    strong_write: bool,
-    strong_reads: bool,
-    /// The thread whose asynchronous copy will write here, counted from one.
-    in_flight: u16,
-    reads: Reads,
-    /// Further reads, by warps that nothing orders; index into the list of sets, counted from one.
-    more: u32,
-}
 
 /// Shared memory of a block.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub data: Vec<u8>,
     written: Bits,
-    cells: Vec<Cell>,
-    /// Bytes of a cell, as a power of two: four, until an access to fewer bytes splits all cells.
-    shift: u32,
-    sets: Vec<[Reads; 32]>,
-    free_sets: Vec<u32>,
+    shadow: Shadow,
     check_races: bool,
     check_initialised: bool,
+}
+
+#[cold]
+fn fault<T>(kind: FaultKind, at: u64, message: String) -> Checked<T> {
+    Err(Violation::new(kind, message).address(at).buffer("shared memory"))
 }
 
 impl Shared {
@@ -67,206 +29,84 @@ impl Shared {
         self.data.clear();
         self.data.resize(bytes, 0xcd);
         self.written = Bits::new(bytes);
-        self.shift = 2;
-        self.cells.clear();
-        self.cells.resize(bytes / 4 + 1, Cell::default());
-        self.sets.clear();
-        self.free_sets.clear();
+        self.shadow.reset(bytes);
     }
 
-    /// Checks bounds and alignment.
+    /// Checks bounds and alignment to a power of two.
     #[inline(always)]
-    pub fn locate(&self, address: u64, bytes: usize) -> Checked<usize> {
+    pub fn locate_aligned(&self, address: u64, bytes: usize, align: usize) -> Checked<usize> {
         let size = self.data.len() as u64;
         if address.saturating_add(bytes as u64) > size {
             let message = format!("{bytes} bytes at offset {address:#x} of shared memory, which has {size} bytes");
-            return Err(Violation::new(FaultKind::OutOfBounds, message).address(address).buffer("shared memory"));
+            return fault(FaultKind::OutOfBounds, address, message);
         }
-        if !address.is_multiple_of(bytes as u64) {
-            let message = format!("{bytes} bytes at offset {address:#x} of shared memory, not a multiple of {bytes}");
-            return Err(Violation::new(FaultKind::Misaligned, message).address(address).buffer("shared memory"));
+        if address & (align as u64 - 1) != 0 {
+            let message = format!("{bytes} bytes at offset {address:#x} of shared memory, not a multiple of {align}");
+            return fault(FaultKind::Misaligned, address, message);
         }
         Ok(address as usize)
     }
 
-    /// Makes cells small enough for an access.
+    /// Checks bounds and alignment of an access.
     #[inline(always)]
-    fn refine(&mut self, bytes: usize) {
-        while bytes < 1 << self.shift {
-            self.shift -= 1;
-            let mut finer = Vec::with_capacity(self.cells.len() * 2);
-            for cell in std::mem::take(&mut self.cells) {
-                finer.push(cell);
-                let mut twin = cell;
-                if cell.more != 0 {
-                    self.sets.push(self.sets[cell.more as usize - 1]);
-                    twin.more = self.sets.len() as u32;
-                }
-                finer.push(twin);
-            }
-            self.cells = finer;
-        }
+    pub fn locate(&self, address: u64, bytes: usize) -> Checked<usize> {
+        self.locate_aligned(address, bytes, bytes)
     }
 
     /// A read, already located.
     #[inline(always)]
     pub fn read(&mut self, at: usize, bytes: usize, who: Access<'_>) -> Checked<()> {
         if self.check_initialised && !self.written.contains_small(at, bytes) {
+            self.shadow.check_landed(at, bytes)?;
             let message = format!("{bytes} bytes at offset {at:#x} of shared memory that nothing wrote");
-            return Err(Violation::new(FaultKind::Uninitialised, message).address(at as u64).buffer("shared memory"));
+            return fault(FaultKind::Uninitialised, at as u64, message);
         }
-        if !self.check_races {
-            return Ok(());
-        }
-        self.refine(bytes);
-        for index in at >> self.shift..(at + bytes) >> self.shift {
-            let cell = &mut self.cells[index];
-            if cell.in_flight != 0 {
-                return Err(in_flight(cell.in_flight, at, "reads"));
-            }
-            if !write_is_before(cell, who) {
-                return Err(race(at, bytes, who.thread(), "reads", cell.writer.into(), "wrote"));
-            }
-            let reads = &mut cell.reads;
-            let none = reads.epoch == 0 && cell.more == 0;
-            cell.strong_reads = who.strong && (none || cell.strong_reads);
-            if cell.more != 0 {
-                add_read(&mut self.sets[cell.more as usize - 1], who);
-            } else if usize::from(reads.warp) == who.warp && reads.epoch == who.epoch {
-                reads.mask |= 1 << who.lane;
-            } else if none || reads_are_before(*reads, who) {
-                *reads = Reads { epoch: who.epoch, mask: 1 << who.lane, warp: who.warp as u8 };
-            } else {
-                let mut set = [Reads::default(); 32];
-                set[usize::from(reads.warp)] = *reads;
-                add_read(&mut set, who);
-                cell.more = match self.free_sets.pop() {
-                    Some(free) => {
-                        self.sets[free as usize - 1] = set;
-                        free
-                    }
-                    None => {
-                        self.sets.push(set);
-                        self.sets.len() as u32
-                    }
-                };
-            }
-        }
-        Ok(())
+        if self.check_races { self.shadow.read(at, bytes, who) } else { Ok(()) }
     }
 
     /// A write, already located. `same` says that it leaves the bytes as they are, which is no race with another write.
     #[inline(always)]
     pub fn write(&mut self, at: usize, bytes: usize, who: Access<'_>, same: bool) -> Checked<()> {
         self.written.insert_small(at, bytes);
-        if !self.check_races {
-            return Ok(());
-        }
-        self.refine(bytes);
-        for index in at >> self.shift..(at + bytes) >> self.shift {
-            self.check_write(index, at, bytes, who, same)?;
-            let cell = &mut self.cells[index];
-            if cell.more != 0 {
-                self.free_sets.push(cell.more);
-            }
-            *cell = Cell {
-                write_epoch: who.epoch,
-                writer: who.thread() as u16,
-                strong_write: who.strong,
-                ..Cell::default()
-            };
-        }
-        Ok(())
+        if self.check_races { self.shadow.write(at, bytes, who, same) } else { Ok(()) }
     }
 
-    fn check_write(&self, index: usize, at: usize, bytes: usize, who: Access<'_>, same: bool) -> Checked<()> {
-        let cell = &self.cells[index];
-        if cell.in_flight != 0 {
-            return Err(in_flight(cell.in_flight, at, "writes"));
-        }
-        if !same && !write_is_before(cell, who) {
-            return Err(race(at, bytes, who.thread(), "writes", cell.writer.into(), "wrote"));
-        }
-        if who.strong && cell.strong_reads {
-            return Ok(());
-        }
-        let single = [cell.reads];
-        let sets = if cell.more != 0 { &self.sets[cell.more as usize - 1][..] } else { &single[..] };
-        for &reads in sets {
-            if reads.epoch != 0 && !reads_are_before(reads, who) {
-                let own = if usize::from(reads.warp) == who.warp { 1 << who.lane } else { 0 };
-                let other = usize::from(reads.warp) * 32 + (reads.mask & !own).trailing_zeros() as usize;
-                return Err(race(at, bytes, who.thread(), "writes", other, "read"));
-            }
-        }
-        Ok(())
-    }
-
-    /// An asynchronous copy starts: from now on only its end may touch the bytes.
+    /// An asynchronous copy to here starts: from now on only its end may touch the bytes.
     pub fn start_copy(&mut self, at: usize, bytes: usize, who: Access<'_>) -> Checked<()> {
-        if self.check_races {
-            self.refine(bytes);
-            for index in at >> self.shift..(at + bytes) >> self.shift {
-                self.check_write(index, at, bytes, who, false)?;
-                self.cells[index].in_flight = who.thread() as u16 + 1;
-            }
-        }
-        Ok(())
+        if self.check_races { self.shadow.start_copy(at, bytes, who) } else { Ok(()) }
     }
 
-    /// It ends, as a write by the thread that started it.
-    pub fn end_copy(&mut self, at: usize, data: &[u8], who: Access<'_>) -> Checked<()> {
+    /// It ends, as a write by a thread in an epoch.
+    pub fn end_copy(&mut self, at: usize, data: &[u8], thread: usize, epoch: u32) {
         if self.check_races {
-            for index in at >> self.shift..(at + data.len()) >> self.shift {
-                self.cells[index].in_flight = 0;
-            }
+            self.shadow.end_copy(at, data.len(), thread, epoch);
         }
-        self.write(at, data.len(), who, false)?;
+        self.written.insert_range(at, data.len());
         self.data[at..at + data.len()].copy_from_slice(data);
-        Ok(())
     }
-}
 
-#[inline(always)]
-fn write_is_before(cell: &Cell, who: Access<'_>) -> bool {
-    cell.write_epoch == 0
-        || usize::from(cell.writer) == who.thread()
-        || who.view.knows(cell.writer.into(), cell.write_epoch)
-        || (who.strong && cell.strong_write)
-}
-
-#[inline(always)]
-fn reads_are_before(reads: Reads, who: Access<'_>) -> bool {
-    let own = if usize::from(reads.warp) == who.warp { 1 << who.lane } else { 0 };
-    let others = reads.mask & !own;
-    others == 0 || who.view.knows_all(reads.warp.into(), others, reads.epoch)
-}
-
-fn add_read(set: &mut [Reads; 32], who: Access<'_>) {
-    let reads = &mut set[who.warp];
-    if reads.epoch == who.epoch {
-        reads.mask |= 1 << who.lane;
-    } else if reads.epoch == 0 || reads_are_before(*reads, who) {
-        *reads = Reads { epoch: who.epoch, mask: 1 << who.lane, warp: who.warp as u8 };
-    } else {
-        // The older epoch stands for both: it may hide a race, but never invents one.
-        reads.mask |= 1 << who.lane;
+    /// An asynchronous read starts: until its end nothing may write the bytes. What ordinary stores wrote must have been made
+    /// visible to the asynchronous proxy.
+    pub fn start_async_read(&mut self, at: usize, bytes: usize, who: Access<'_>) -> Checked<()> {
+        if self.check_initialised && !self.written.contains_range(at, bytes) {
+            let message = format!("reads {bytes} bytes at offset {at:#x} of shared memory that nothing wrote");
+            return fault(FaultKind::Uninitialised, at as u64, message);
+        }
+        if self.check_races { self.shadow.start_async_read(at, bytes, who) } else { Ok(()) }
     }
-}
 
-#[cold]
-fn race(at: usize, bytes: usize, thread: usize, does: &str, other: usize, did: &str) -> Box<Violation> {
-    let message = format!(
-        "thread {thread} {does} {bytes} bytes at offset {at:#x} of shared memory that thread {other} {did}, with no barrier between"
-    );
-    Violation::new(FaultKind::SharedRace, message).address(at as u64).buffer("shared memory")
-}
+    /// It ends, as a read.
+    pub fn end_async_read(&mut self, at: usize, bytes: usize, who: Access<'_>) {
+        if self.check_races {
+            self.shadow.end_async_read(at, bytes, who);
+        }
+    }
 
-#[cold]
-fn in_flight(thread: u16, at: usize, does: &str) -> Box<Violation> {
-    let message = format!(
-        "{does} offset {at:#x} of shared memory while the asynchronous copy of thread {} still writes it: a wait is missing",
-        thread - 1
-    );
-    Violation::new(FaultKind::AsyncRegion, message).address(at as u64).buffer("shared memory")
+    /// An mbarrier comes to stand here, or goes: ordinary accesses to it are faults.
+    pub fn set_mbarrier(&mut self, at: usize, exists: bool) {
+        self.written.insert_range(at, 8);
+        if self.check_races {
+            self.shadow.set_mbarrier(at, exists);
+        }
+    }
 }

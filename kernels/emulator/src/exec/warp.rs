@@ -1,6 +1,9 @@
 //! The state of a warp, and the stack that brings parted lanes together again.
 
+use super::bulk::PendingStore;
 use super::clock::Clock;
+use super::fence::Fences;
+use super::warp_group::PendingProduct;
 use crate::lanes::Registers;
 use crate::program::NONE;
 use std::collections::VecDeque;
@@ -29,6 +32,17 @@ pub(super) struct PendingCopy {
     pub bytes: u32,
     pub source_bytes: u32,
     pub lane: u8,
+    /// The source's bytes when it started.
+    pub before: [u8; 16],
+}
+
+/// A wait for an mbarrier that was in vain.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    /// The mbarrier's offset in shared memory.
+    pub at: u64,
+    pub lane: usize,
+    pub pc: usize,
 }
 
 /// A warp.
@@ -41,13 +55,23 @@ pub(super) struct Warp {
     pub live: u32,
     /// The barrier it waits at.
     pub waits_at: Option<usize>,
+    /// The mbarrier whose test ended its last turn.
+    pub spins_on: Option<Wait>,
     /// Private memory of all lanes, one after the other.
     pub private: Vec<u8>,
     pub clock: Clock,
+    /// What its fences are good for, once there was one or something to acquire.
+    pub fences: Option<Box<Fences>>,
     /// Copies not yet committed.
     pub copies: Vec<PendingCopy>,
     /// Committed groups of copies, oldest first.
     pub groups: VecDeque<Vec<PendingCopy>>,
+    /// Bulk copies to global memory, oldest first.
+    pub stores: Vec<PendingStore>,
+    /// Products of the warp group, oldest first.
+    pub products: VecDeque<PendingProduct>,
+    /// Whether there was a `wgmma.fence`.
+    pub product_fence: bool,
 }
 
 impl Warp {
@@ -55,6 +79,11 @@ impl Warp {
     pub fn start(&mut self, mask: u32) {
         self.live = mask;
         self.waits_at = None;
+        self.fences = None;
+        self.spins_on = None;
+        self.stores.clear();
+        self.products.clear();
+        self.product_fence = false;
         self.stack.clear();
         self.frames.clear();
         self.copies.clear();

@@ -1,9 +1,11 @@
 //! Reading PTX: text to tokens to statements. Nothing here knows what an instruction does.
 
 pub(crate) mod ast;
+mod function;
 mod lexer;
 mod operands;
 mod parser;
+mod variables;
 
 pub(crate) use parser::parse;
 

@@ -162,7 +162,9 @@ fn traffic_is_what_it_must_be() {
             let problem = problem(product, kernel, parts, Data::new(Type::F16, 3));
             let report = check(&problem, &mut Gpu::new("sm_90a"));
             assert_eq!(report.total.bank_conflicts(), 0, "{:?}", problem.plan);
-            assert!(report.total.sector_ratio() <= 1.02, "{:?}: {}", problem.plan, report.total.sector_ratio());
+            // A warp of `gemv` stores four results a token, of 2 bytes.
+            let most = if matches!(kernel, Kernel::Gemv(_)) { 1.05 } else { 1.02 };
+            assert!(report.total.sector_ratio() <= most, "{:?}: {}", problem.plan, report.total.sector_ratio());
             let sums = if problem.plan.splits == 1 { 0 } else { problem.plan.workspace_bytes() + 64 };
             let bytes = product.floor().bytes + u64::from(product.n) * 2 + sums;
             assert!(report.distinct_sectors * 32 <= bytes, "{:?}: {report:?}", problem.plan);

@@ -8,9 +8,9 @@ use crate::driver::options::{
 };
 use crate::driver::process::{Handle, beside, create_in_current, handle, parts, with, with_current_stream};
 use crate::driver::work::{Launch, Work};
+use crate::entry::Parameter;
 use crate::exec;
 use crate::fault::{Fault, FaultKind};
-use crate::program::Parameter;
 use std::ffi::{c_char, c_void};
 
 /// Options of a compilation that the emulator knows: where its errors go, and how much room there is.

@@ -1,0 +1,204 @@
+//! `quire kernels`: what runs on the GPU, and what it costs.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use anyhow::{Result, anyhow, bail};
+use argh::FromArgs;
+use engine::backend::cuda::ptx::{self, Image};
+use workbench::launch::{self, Driver};
+use workbench::{Case, Cost, Counts, Gpu, LineCounts, Scale, Shape, cases, measure, resources};
+
+use crate::table::Table;
+
+/// List the GPU kernels, each with a launch of it; or profile one.
+#[derive(FromArgs)]
+#[argh(help_triggers("-h", "--help", "help"))]
+struct Args {
+    #[argh(subcommand)]
+    command: Option<Command>,
+    /// where to run: cuda or emulator (emulator)
+    #[argh(option, default = "String::from(\"emulator\")")]
+    device: String,
+    /// compute capability of the emulated GPU: 8.0 or 9.0 (9.0)
+    #[argh(option, default = "(9, 0)", from_str_fn(capability))]
+    capability: (u32, u32),
+}
+
+#[derive(FromArgs)]
+#[argh(subcommand)]
+enum Command {
+    Profile(Profile),
+}
+
+/// Run a kernel on the problems it is tested with: in the emulator, show what they cost and which lines of the source the
+/// cost comes from; on a GPU, how long they take.
+#[derive(FromArgs)]
+#[argh(subcommand, name = "profile", help_triggers("-h", "--help", "help"))]
+struct Profile {
+    /// kernel as the list has it, or the beginning of its name
+    #[argh(positional)]
+    name: String,
+    /// lines of source to show for each problem (12)
+    #[argh(option, default = "12")]
+    lines: usize,
+}
+
+fn capability(s: &str) -> Result<(u32, u32), String> {
+    match s {
+        "8.0" => Ok((8, 0)),
+        "9.0" => Ok((9, 0)),
+        _ => Err(format!("{s:?} is not a capability that the emulator can take on; 8.0 and 9.0 are")),
+    }
+}
+
+/// Runs the command; `words` follow `quire kernels`.
+pub fn run(words: &[&str]) -> Result<()> {
+    let args = match Args::from_args(&["quire", "kernels"], words) {
+        Ok(args) => args,
+        Err(exit) if exit.status.is_ok() => return Ok(io::stdout().write_all(exit.output.as_bytes())?),
+        Err(exit) => bail!("{} (--help shows all options)", crate::one_line(&exit.output)),
+    };
+    let device = Device::new(Driver::named(&args.device)?, args.capability)?;
+    match args.command {
+        None => list(&device),
+        Some(Command::Profile(profile)) => device.profile(&profile),
+    }
+}
+
+/// Where kernels run, and the code that is for it.
+struct Device {
+    driver: &'static Driver,
+    capability: (u32, u32),
+    image: Image,
+}
+
+impl Device {
+    fn new(driver: &'static Driver, capability: (u32, u32)) -> Result<Self> {
+        // The emulator becomes what it is told to be; a GPU is what it is.
+        let capability = Gpu::new(driver, capability, "")?.context().limits().capability;
+        let (major, minor) = capability;
+        let image = ptx::for_capability(major, minor)
+            .ok_or_else(|| anyhow!("this GPU is of compute capability {major}.{minor}; kernels need 8.0 or later"))?;
+        Ok(Device { driver, capability, image })
+    }
+
+    /// A GPU with nothing in its memory.
+    fn gpu(&self) -> launch::Result<Gpu> {
+        Gpu::new(self.driver, self.capability, self.image.text)
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        cases::all(if self.driver.is_emulator() { Scale::Small } else { Scale::Full })
+    }
+
+    /// The launches of a case, without making them.
+    fn launches(&self, case: &Case) -> launch::Result<BTreeMap<&'static str, Shape>> {
+        let mut gpu = self.gpu()?;
+        let prepared = (case.prepare)(&mut gpu)?;
+        gpu.rehearse(|gpu| (prepared.launch)(gpu))?;
+        Ok(gpu.launched().clone())
+    }
+
+    fn profile(&self, profile: &Profile) -> Result<()> {
+        let mut found = false;
+        for case in self.cases() {
+            let launches = self.launches(&case)?;
+            if !case.kernel.starts_with(&profile.name) && !launches.keys().any(|name| name.starts_with(&profile.name)) {
+                continue;
+            }
+            found = true;
+            self.show(&case, profile)?;
+        }
+        if found { Ok(()) } else { bail!("no kernel's name begins with {:?}; `quire kernels` lists all", profile.name) }
+    }
+
+    fn show(&self, case: &Case, profile: &Profile) -> Result<()> {
+        let mut out = io::stdout().lock();
+        let mut gpu = self.gpu()?;
+        writeln!(out, "{}: {} ({} on {})", case.kernel, case.shape, self.image.arch, gpu.context().name())?;
+        let measured = measure(case, &mut gpu)?;
+        if measured.error > 1.0 {
+            bail!("{} is wrong for {}: {:.1} times what is allowed", case.kernel, case.shape, measured.error);
+        }
+        let floor = measured.floor_bytes;
+        writeln!(out, "  floor                {floor:>12} bytes, {} flops of matrix products", measured.floor_flops)?;
+        if let Cost::Time { microseconds } = measured.cost {
+            writeln!(
+                out,
+                "  time                 {microseconds:>12.1} us, {:.0} GB/s\n",
+                floor as f64 / microseconds / 1e3
+            )?;
+            return Ok(());
+        }
+        // Once more, for the reports.
+        let mut gpu = self.gpu()?;
+        let prepared = (case.prepare)(&mut gpu)?;
+        for launch in gpu.reported(|gpu| (prepared.launch)(gpu))? {
+            let Counts { instructions, sectors, branches, divergent, tensor_flops, .. } = launch.report.total;
+            let (ratio, conflicts) = (launch.report.total.sector_ratio(), launch.report.total.bank_conflicts());
+            writeln!(out, "  {} of {:?} blocks of {} threads", launch.kernel, launch.grid, launch.block[0])?;
+            writeln!(out, "    warp instructions  {instructions:>12}")?;
+            writeln!(
+                out,
+                "    sectors            {sectors:>12} of 32 bytes, {ratio:.3} of the fewest for its accesses"
+            )?;
+            writeln!(out, "    bank conflicts     {conflicts:>12}")?;
+            writeln!(out, "    divergent branches {divergent:>12} of {branches}")?;
+            writeln!(out, "    tensor flops       {tensor_flops:>12}")?;
+            writeln!(out, "{}", lines(launch.report.lines, profile.lines))?;
+        }
+        Ok(())
+    }
+}
+
+/// The lines of source that cost most, by their shares of instructions and of sectors together.
+fn lines(mut lines: Vec<LineCounts>, most: usize) -> Table {
+    let total = |of: fn(&Counts) -> u64| lines.iter().map(|line| of(&line.counts)).sum::<u64>().max(1) as f64;
+    let (instructions, sectors) = (total(|c| c.instructions), total(|c| c.sectors));
+    let share = |c: &Counts| c.instructions as f64 / instructions + c.sectors as f64 / sectors;
+    lines.sort_by(|a, b| share(&b.counts).total_cmp(&share(&a.counts)));
+    let mut table = Table::new(&["    instructions", "sectors", "of ideal", "conflicts", "line"]);
+    for LineCounts { file, line, counts } in lines.into_iter().take(most) {
+        table.row([
+            counts.instructions.to_string(),
+            counts.sectors.to_string(),
+            if counts.ideal_sectors == 0 { "-".to_owned() } else { format!("{:.2}", counts.sector_ratio()) },
+            counts.bank_conflicts().to_string(),
+            format!("{}:{line}", file.trim_start_matches("./")),
+        ]);
+    }
+    table
+}
+
+/// Prints every kernel with one of its launches.
+fn list(device: &Device) -> Result<()> {
+    let mut launches = BTreeMap::new();
+    for case in device.cases() {
+        for (name, shape) in device.launches(&case)? {
+            launches.entry(name).or_insert((shape, case.shape.clone()));
+        }
+    }
+    let headings = ["kernel", "registers", "shared", "grid", "threads", "dynamic", "for instance"];
+    let mut table = Table::new(&headings);
+    for kernel in kernels::registry::shipped() {
+        let number = |n: Option<u32>| n.map_or("-".to_owned(), |n| n.to_string());
+        let used = resources(device.image.arch, kernel.name);
+        let (shape, problem) = launches.get(kernel.name).cloned().unzip();
+        table.row([
+            kernel.name.to_owned(),
+            number(used.map(|used| used.registers)),
+            number(used.map(|used| used.shared)),
+            shape.map_or("-".to_owned(), |Shape { grid: (x, y, z), .. }| format!("{x} x {y} x {z}")),
+            number(shape.map(|shape| shape.threads)),
+            number(shape.map(|shape| shape.dynamic_shared)),
+            problem.unwrap_or_default(),
+        ]);
+    }
+    writeln!(
+        io::stdout(),
+        "Kernels for {}. Shared memory in bytes: static, and dynamic as launched.\n\n{table}",
+        device.image.arch
+    )?;
+    Ok(())
+}

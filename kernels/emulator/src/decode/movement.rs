@@ -1,0 +1,105 @@
+//! Conversions and moves.
+
+use super::{Decoded, Decoder};
+use crate::lanes::Slots;
+use crate::ops::{self, Modifiers, Type};
+use crate::program::{Op, Register};
+use crate::ptx::ast::{Operand, Statement, Width};
+use crate::{LOCAL_WINDOW, SHARED_WINDOW};
+
+impl Decoder<'_> {
+    pub(super) fn conversion(&mut self, statement: &Statement, rest: &[&str]) -> Decoded<Op> {
+        let [middle @ .., to, from] = rest else { return Err("not supported".into()) };
+        let (to, from) = (Type::parse(to).ok_or("not supported")?, Type::parse(from).ok_or("not supported")?);
+        let (mut rounding, mut sat, mut ftz) = ("", false, false);
+        for &part in middle {
+            match part {
+                "sat" => sat = true,
+                "ftz" => ftz = true,
+                "rn" | "rz" | "rm" | "rp" | "rni" | "rzi" | "rmi" | "rpi" if rounding.is_empty() => rounding = part,
+                _ => return Err(format!("`.{part}` is not supported")),
+            }
+        }
+        match statement.operands.as_slice() {
+            [d, a] => {
+                let op = ops::convert(rounding, to, from, sat, ftz).ok_or("not supported")?;
+                let slots = Slots { d: self.converted(d, to)?, a: self.converted(a, from)?, ..Slots::default() };
+                Ok(Op::Lanes(op, slots))
+            }
+            [d, a, b] if from == Type::F32 && !sat && !ftz => {
+                let op = ops::convert_pair(rounding, to).ok_or("not supported")?;
+                let slots = Slots { d: self.output(d, to)?, a: self.input(a, from)?, b: self.input(b, from)?, c: 0 };
+                Ok(Op::Lanes(op, slots))
+            }
+            _ => Err("not supported".into()),
+        }
+    }
+
+    /// `cvta`: the generic window of shared and local memory lies at a fixed address; global addresses are generic.
+    pub(super) fn window(&mut self, statement: &Statement, rest: &[&str]) -> Decoded<Op> {
+        let (to, space) = match rest {
+            ["to", space, "u64"] => (true, *space),
+            [space, "u64"] => (false, *space),
+            _ => return Err("not supported".into()),
+        };
+        let [d, a] = statement.operands.as_slice() else { return Err("two operands are needed".into()) };
+        let slots = |decoder: &mut Self, b: u64| -> Decoded<Slots> {
+            let (d, a) = (decoder.output(d, Type::B64)?, decoder.input(a, Type::B64)?);
+            Ok(Slots { d, a, b: decoder.bits(b, true), c: 0 })
+        };
+        let window = match space {
+            "global" | "const" => 0,
+            "shared" | "shared::cta" => SHARED_WINDOW,
+            "local" => LOCAL_WINDOW,
+            _ => return Err("not supported".into()),
+        };
+        let name = if to { "sub" } else { "add" };
+        let op = ops::arithmetic(name, Type::U64, Modifiers::default()).ok_or("not supported")?;
+        Ok(Op::Lanes(op, slots(self, window)?))
+    }
+
+    pub(super) fn movement(&mut self, statement: &Statement, rest: &[&str]) -> Decoded<Op> {
+        let [ty] = rest else { return Err("not supported".into()) };
+        let ty = Type::parse(ty).ok_or("not supported")?;
+        let [d, a] = statement.operands.as_slice() else { return Err("two operands are needed".into()) };
+        let whole = |slot| Register { slot, bits: ty.bytes() * 8 };
+        if let Operand::Vector(list) = d {
+            let parts = self.parts(list, ty)?;
+            return Ok(Op::Unpack { source: whole(self.input(a, ty)?), parts });
+        }
+        if let Operand::Vector(list) = a {
+            let parts = self.parts(list, ty)?;
+            return Ok(Op::Pack { target: whole(self.output(d, ty)?), parts });
+        }
+        if let Operand::Name(name) = a
+            && matches!(name.as_str(), "%clock" | "%clock64" | "%globaltimer")
+        {
+            return Ok(Op::Clock(whole(self.output(d, ty)?)));
+        }
+        // Bits are bits: LLVM moves floats as `.b32` and constants of either kind.
+        let bits = match (ty, ty.bytes()) {
+            (Type::Predicate, _) => Type::Predicate,
+            (_, 8) => Type::B64,
+            (_, 4) => Type::B32,
+            (_, 2) => Type::B16,
+            _ => return Err("not supported".into()),
+        };
+        let op = ops::arithmetic("mov", bits, Modifiers::default()).ok_or("not supported")?;
+        Ok(Op::Lanes(op, Slots { d: self.output(d, bits)?, a: self.input(a, bits)?, ..Slots::default() }))
+    }
+
+    fn parts(&mut self, list: &[Operand], ty: Type) -> Decoded<Box<[Register]>> {
+        let bits = usize::from(ty.bytes()) * 8 / list.len().max(1);
+        let width = match bits {
+            16 => Width::B16,
+            32 => Width::B32,
+            _ => return Err("not supported".into()),
+        };
+        let parts: Decoded<Box<[Register]>> = list.iter().map(|part| self.element(part, bits as u8 / 8)).collect();
+        let parts = parts?;
+        let fits = parts
+            .iter()
+            .all(|part| part.bits == 0 || part.bits as usize == bits || width == Width::B16 && part.bits == 32);
+        if fits { Ok(parts) } else { Err("registers of the wrong width".into()) }
+    }
+}

@@ -1,0 +1,78 @@
+//! Loads, stores, atomics and asynchronous copies, decoded.
+
+use super::{Address, Register};
+use crate::ptx::ast::Space;
+
+/// What a strong access orders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Order {
+    pub acquire: bool,
+    pub release: bool,
+    /// For more than the threads of the block.
+    pub wide: bool,
+}
+
+/// A load or a store.
+#[derive(Clone, Debug)]
+pub(crate) struct Access {
+    pub space: Space,
+    pub address: Address,
+    /// Bytes of one element.
+    pub size: u8,
+    pub signed: bool,
+    /// Volatile, relaxed, acquire or release: two such accesses do not race.
+    pub order: Option<Order>,
+    pub registers: Box<[Register]>,
+}
+
+impl Access {
+    /// Bytes of one lane.
+    pub fn bytes(&self) -> usize {
+        usize::from(self.size) * self.registers.len()
+    }
+}
+
+/// What an atomic does to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtomicOp {
+    Add,
+    AddF32,
+    AddF64,
+    AddF16x2,
+    AddBf16x2,
+    Exchange,
+    CompareSwap,
+    And,
+    Or,
+    Xor,
+    Min,
+    Max,
+    MinSigned,
+    MaxSigned,
+    Increment,
+    Decrement,
+}
+
+/// An atomic, or a reduction when it returns nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct Atomic {
+    pub op: AtomicOp,
+    pub order: Order,
+    pub space: Space,
+    pub address: Address,
+    pub size: u8,
+    pub result: Option<u32>,
+    pub value: u32,
+    /// The new value of a compare-and-swap.
+    pub second: u32,
+}
+
+/// `cp.async` of 4, 8 or 16 bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct AsyncCopy {
+    pub target: Address,
+    pub source: Address,
+    pub bytes: u32,
+    /// Slot of the count of bytes really read; the rest is zero.
+    pub source_bytes: Option<u32>,
+}

@@ -1,0 +1,84 @@
+//! Exchanges between lanes and products of a warp, decoded.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ShuffleMode {
+    Up,
+    Down,
+    Butterfly,
+    Index,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VoteMode {
+    Ballot,
+    All,
+    Any,
+    Uniform,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReduxOp {
+    Add,
+    Min,
+    Max,
+    MinSigned,
+    MaxSigned,
+    And,
+    Or,
+    Xor,
+}
+
+/// An exchange between the lanes of a warp, and the slot of its member mask.
+#[derive(Clone, Debug)]
+pub(crate) enum Collective {
+    Shuffle {
+        mode: ShuffleMode,
+        result: u32,
+        valid: Option<u32>,
+        value: u32,
+        lane: u32,
+        clamp: u32,
+    },
+    Vote {
+        mode: VoteMode,
+        result: u32,
+        predicate: u32,
+        negated: bool,
+    },
+    Redux {
+        op: ReduxOp,
+        result: u32,
+        value: u32,
+    },
+    MatchAny {
+        result: u32,
+        value: u32,
+        wide: bool,
+    },
+    /// The lowest lane, and a predicate that is true there.
+    Elect {
+        result: u32,
+        chosen: u32,
+    },
+    Barrier,
+}
+
+/// Types of a tensor-core product's factors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Factor {
+    F16,
+    Bf16,
+}
+
+/// `mma.sync.m16n8k16` or `m16n8k8`.
+#[derive(Clone, Debug)]
+pub(crate) struct Mma {
+    pub factor: Factor,
+    pub depth: usize,
+    /// Accumulators are packed f16 instead of f32.
+    pub half_sum: bool,
+    pub d: Box<[u32]>,
+    pub a: Box<[u32]>,
+    pub b: Box<[u32]>,
+    pub c: Box<[u32]>,
+}

@@ -1,0 +1,137 @@
+//! Entries and device functions.
+
+use super::ParseError;
+use super::ast::{Function, Place, Statement};
+use super::lexer::Kind;
+use super::parser::{Parsed, Parser, inner_name};
+use std::collections::HashSet;
+
+impl Parser<'_> {
+    pub(super) fn function(&mut self, entry: bool, line: u32) -> Parsed<Function> {
+        let mut function = Function { entry, line, ..Function::default() };
+        self.scopes = vec![HashSet::new()];
+        self.open = vec![0];
+        if !entry {
+            function.returns = self.parameters()?;
+        }
+        function.name = self.word()?.to_string();
+        function.parameters = self.parameters()?;
+        loop {
+            let token = self.next()?;
+            match (token.kind, token.text) {
+                (Kind::Mark(b'{'), _) => break,
+                (Kind::Mark(b';'), _) => return Ok(function),
+                (_, ".noreturn") => {}
+                (_, ".maxntid") => function.bounds.max_threads = Some(self.dimensions()?),
+                (_, ".reqntid") => function.bounds.required_threads = Some(self.dimensions()?),
+                (_, ".minnctapersm") => function.bounds.min_blocks = Some(self.number()? as u32),
+                (_, ".maxnreg") => function.bounds.max_registers = Some(self.number()? as u32),
+                (_, other) => return Err(ParseError::new(token.line, format!("`{other}` is not supported"))),
+            }
+        }
+        function.defined = true;
+        function.scopes = vec![0];
+        self.body(&mut function)?;
+        Ok(function)
+    }
+
+    pub(super) fn dimensions(&mut self) -> Parsed<[u32; 3]> {
+        let mut found = [1; 3];
+        found[0] = self.number()? as u32;
+        for next in &mut found[1..] {
+            if self.accept(b',') {
+                *next = self.number()? as u32;
+            }
+        }
+        Ok(found)
+    }
+
+    pub(super) fn scope(&self) -> usize {
+        self.open.last().copied().unwrap_or(0)
+    }
+
+    pub(super) fn body(&mut self, function: &mut Function) -> Parsed<()> {
+        let mut place = None;
+        loop {
+            let Some(token) = self.peek() else { return self.error("a function is not closed") };
+            let colon = self.tokens.get(self.at + 1).is_some_and(|t| t.kind == Kind::Mark(b':'));
+            match (token.kind, token.text) {
+                (Kind::Mark(b'{'), _) => {
+                    self.at += 1;
+                    function.scopes.push(self.scope());
+                    self.open.push(self.scopes.len());
+                    self.scopes.push(HashSet::new());
+                }
+                (Kind::Mark(b'}'), _) => {
+                    self.at += 1;
+                    self.open.pop();
+                    if self.open.is_empty() {
+                        return Ok(());
+                    }
+                }
+                (Kind::Mark(b';'), _) => self.at += 1,
+                (_, ".reg") => self.registers(function)?,
+                (_, ".local" | ".shared" | ".param" | ".global") => {
+                    let mut found = self.variables(false)?;
+                    let scope = self.scope();
+                    for variable in &mut found {
+                        self.scopes[scope].insert(variable.name.clone());
+                        variable.name = inner_name(&variable.name, scope);
+                    }
+                    function.variables.extend(found);
+                }
+                (_, ".loc") => {
+                    self.at += 1;
+                    place = Some(Place { file: self.number()? as u32, line: self.number()? as u32 });
+                    self.skip_line(token.line);
+                }
+                (_, ".pragma") => {
+                    while !self.accept(b';') {
+                        self.next()?;
+                    }
+                }
+                (Kind::Word, name) if colon => {
+                    self.at += 2;
+                    let key = (self.scope(), name.to_string());
+                    if self.accept_word(".branchtargets") {
+                        let mut targets = vec![self.word()?.to_string()];
+                        while self.accept(b',') {
+                            targets.push(self.word()?.to_string());
+                        }
+                        self.expect(b';')?;
+                        function.tables.insert(key, targets);
+                    } else if function.labels.insert(key, function.body.len()).is_some() {
+                        return self.error(format!("label `{name}` stands twice"));
+                    }
+                }
+                (Kind::Word, name) if name.starts_with('.') => {
+                    return self.error(format!("`{name}` is not supported"));
+                }
+                _ => {
+                    let statement = self.statement(place)?;
+                    function.body.push(statement);
+                }
+            }
+        }
+    }
+
+    pub(super) fn statement(&mut self, place: Option<Place>) -> Parsed<Statement> {
+        let line = self.line();
+        let guard = if self.accept(b'@') {
+            let negated = self.accept(b'!');
+            let name = self.word()?;
+            Some((self.resolve(name), negated))
+        } else {
+            None
+        };
+        let opcode = self.word()?.to_string();
+        let mut operands = Vec::new();
+        while !self.accept(b';') {
+            if !operands.is_empty() {
+                self.expect(b',')?;
+            }
+            operands.push(self.operand()?);
+        }
+        Ok(Statement { line, place, guard, opcode, operands, scope: self.scope() })
+    }
+}
