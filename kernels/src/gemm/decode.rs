@@ -1,8 +1,8 @@
 //! Some tokens, up to 64: reading the weight is the limit.
 //!
 //! The weight is `mma`'s first operand, so that tokens need padding to a multiple of 8 only. A block of four warps has
-//! [`rows`] rows of the weight, all tokens, and a part of `k`: splits make blocks enough for two an SM. Both operands come
-//! through a ring of [`stages`] tiles in shared memory by `cp.async`.
+//! [`rows`] rows of the weight, all tokens, and a part of `k`: splits make blocks enough for two an SM. Both operands
+//! come through a ring of [`stages`] tiles in shared memory by `cp.async`.
 //!
 //! | | |
 //! | --- | --- |
@@ -14,17 +14,17 @@
 //! # What limits it
 //!
 //! With two blocks an SM, 80 KiB (96 KiB) of weight are on their way: twice what latency times bandwidth asks for. The
-//! activations come from L2, `m / rows` bytes for each byte of weight, a half at most; hence 128 rows from 32 tokens on.
-//! Parts of sums cost `4 m splits / k` bytes for each byte of weight, written and read, an eighth at most each: the
-//! plan sees to it. Prediction for an H200: 85 to 92 % of a read-only stream for matrices of 50 MB; what is missing are the
-//! filling of the ring and the last block's adding up, 2 us together.
+//! activations come from L2, `m / rows` bytes for each byte of weight, a half at most; hence 128 rows from 32 tokens
+//! on. Parts of sums cost `2 m splits / k` bytes for each byte of weight, written and read, an eighth at most each: the
+//! plan sees to it. Prediction for an H200: 85 to 92 % of a read-only stream for matrices of 50 MB; what is missing are
+//! the filling of the ring and the last block's adding up, 2 us together.
 //!
 //! # Ladder
 //!
 //! 1. [`gemm`](super::prefill::gemm()): 128 tokens' worth of work for whatever number there is.
 //! 2. Tokens as the second operand: the work is that of the tokens, but blocks are few, and most SMs idle.
-//! 3. (here) Splits of `k`: every SM streams. Tiles of the activations are 8 tokens by two steps of `k` an `ldmatrix`, which
-//!    is one for 8 tokens and keeps the same code for 64.
+//! 3. (here) Splits of `k`: every SM streams. Tiles of the activations are 8 tokens by two steps of `k` an `ldmatrix`,
+//!    which is one for 8 tokens and keeps the same code for 64.
 //!
 //! Next: weights that pass L2 with an eviction hint, and shares of equal length over all tiles in a row (as Marlin has
 //! them), where tiles times splits are far from a multiple of the SMs.

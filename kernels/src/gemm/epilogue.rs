@@ -54,8 +54,8 @@ impl Epilogue {
 /// Rows of gate, and then of up, that stand together in the weight of a gated product.
 pub const GATED_ROWS: u32 = 8;
 
-/// Where row `row` of the gate's weight, or of up's, stands in the weight of both: eight rows of one, then the same eight
-/// of the other. So a thread that has the sums of one always has those of the other.
+/// Where row `row` of the gate's weight, or of up's, stands in the weight of both: eight rows of one, then the same
+/// eight of the other. So a thread that has the sums of one always has those of the other.
 pub const fn gated_row(row: u32, up: bool) -> u32 {
     row / GATED_ROWS * 2 * GATED_ROWS + up as u32 * GATED_ROWS + row % GATED_ROWS
 }
@@ -182,7 +182,7 @@ impl Output {
         let rows = self.m - row;
         let rows = if rows < staged.rows { rows } else { staged.rows };
         let (mut at, step) = (thread >> shift, THREADS >> shift);
-        let whole = to + 4 <= end && self.stride % 4 == 0;
+        let whole = to + 4 <= end && self.stride.is_multiple_of(4);
         // SAFETY: rows and columns are checked against the shapes, and fours of the tile are aligned.
         unsafe {
             let bias = self.bias4::<T>(column + from);

@@ -1,5 +1,5 @@
-//! Four sums, as `mma` leaves them in registers, and as memory takes them at once. Written out: arrays stay in registers
-//! only if no loop is left over them, which iterators do not promise.
+//! Four sums, as `mma` leaves them in registers, and as memory takes them at once. Written out: arrays stay in
+//! registers only if no loop is left over them, which iterators do not promise.
 
 use crate::layout::Vector;
 

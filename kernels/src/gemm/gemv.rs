@@ -1,7 +1,7 @@
 //! Very few tokens, up to 4: reading the weight is all there is.
 //!
-//! A warp has four rows of the weight: each lane loads 16 vectors, four of each row, before it uses the first. Activations
-//! come from the first-level cache, widened once for the four rows. No shared memory, no barriers.
+//! A warp has four rows of the weight: each lane loads 16 vectors, four of each row, before it uses the first.
+//! Activations come from the first-level cache, widened once for the four rows. No shared memory, no barriers.
 //!
 //! | | |
 //! | --- | --- |
@@ -11,10 +11,10 @@
 //!
 //! # What limits it
 //!
-//! A warp has 8 KiB on their way, and 8 warps an SM are 64 KiB; LLaMA-3-8B's smallest matrices (4096 rows) make 7.8, and
-//! registers allow 12 and more. An element of the weight costs a conversion, and for each token a multiply-add and a quarter
-//! of another conversion: at 10 elements a clock and SM, 60 of 128 lanes for 4 tokens. Prediction for an H200: 90 % of a
-//! read-only stream for matrices of 50 MB.
+//! A warp has 8 KiB on their way, and 8 warps an SM are 64 KiB; LLaMA-3-8B's smallest matrices (4096 rows) make 7.8,
+//! and registers allow 12 and more. An element of the weight costs a conversion, and for each token a multiply-add and
+//! a quarter of another conversion: at 10 elements a clock and SM, 60 of 128 lanes for 4 tokens. Prediction for an
+//! H200: 90 % of a read-only stream for matrices of 50 MB.
 //!
 //! # Ladder
 //!
@@ -37,7 +37,8 @@ pub const THREADS: u32 = 128;
 /// Numbers of tokens that there are kernels for.
 pub const TOKENS: [u32; 3] = [1, 2, 4];
 
-/// Rows of the weight that a warp has: two, and the two that are eight further, which belong to them in a gated product.
+/// Rows of the weight that a warp has: two, and the two that are eight further, which belong to them in a gated
+/// product.
 const ROWS: u32 = 4;
 
 /// Rows of the weight that a block has.

@@ -1,5 +1,5 @@
-//! Tiles of a matrix whose rows are multiplied with each other's: into shared memory by `cp.async`, and out of it as the
-//! fragments that `mma` takes.
+//! Tiles of a matrix whose rows are multiplied with each other's: into shared memory by `cp.async`, and out of it as
+//! the fragments that `mma` takes.
 //!
 //! Activations and weights are alike here: row-major, with the summed index last. A tile is some rows by [`DEPTH`]
 //! elements, 128 bytes a row. The eight vectors of row `r` are stored with their numbers xor `r % 8`: so a row that
@@ -62,7 +62,7 @@ impl<const THREADS: u32> Source<THREADS> {
             rows: rows.saturating_sub(first + row),
             column: vector * 8,
             k,
-            to: row * ROW_BYTES + ((vector ^ row % 8) * 16),
+            to: row * ROW_BYTES + ((vector ^ (row % 8)) * 16),
         }
     }
 
@@ -87,21 +87,21 @@ impl<const THREADS: u32> Source<THREADS> {
 #[inline(always)]
 pub fn place_a(row: u32) -> u32 {
     let lane = warp::lane_id();
-    (row + lane % 16) * ROW_BYTES + ((lane / 16 ^ lane % 8) * 16)
+    (row + lane % 16) * ROW_BYTES + (((lane / 16) ^ (lane % 8)) * 16)
 }
 
 /// [`place_a`] of two fragments of `mma`'s second operand, 8 columns of 16 each.
 #[inline(always)]
 pub fn place_b(row: u32) -> u32 {
     let lane = warp::lane_id();
-    (row + lane / 16 * 8 + lane % 8) * ROW_BYTES + ((lane / 8 % 2 ^ lane % 8) * 16)
+    (row + lane / 16 * 8 + lane % 8) * ROW_BYTES + (((lane / 8 % 2) ^ (lane % 8)) * 16)
 }
 
 /// [`place_a`] of one fragment of `mma`'s second operand, 8 columns of 16, for two steps: of the first 8 rows.
 #[inline(always)]
 pub fn place_steps() -> u32 {
     let lane = warp::lane_id();
-    lane % 8 * ROW_BYTES + ((lane / 8 ^ lane % 8) * 16)
+    lane % 8 * ROW_BYTES + (((lane / 8) ^ (lane % 8)) * 16)
 }
 
 /// Loads the `fragment`th 16 rows after a lane's place, at step `step` along the tile.
@@ -111,7 +111,7 @@ pub fn place_steps() -> u32 {
 #[inline(always)]
 pub unsafe fn load(tile: *const u8, place: u32, step: u32, fragment: u32) -> [u32; 4] {
     // A step is two vectors, whose bit in the number is free of the lane's.
-    let offset = (place ^ step * 32) + fragment * 16 * ROW_BYTES;
+    let offset = (place ^ (step * 32)) + fragment * 16 * ROW_BYTES;
     // SAFETY: the caller's.
     unsafe { ldmatrix::load_x4(tile.add(offset as usize)) }
 }

@@ -1,7 +1,7 @@
 //! Many tokens: the tensor cores are the limit.
 //!
-//! A block has a tile of 128 tokens by `COLUMNS` (128 or 256) rows of the weight, a warp 64 x 64 of it in 128 registers a
-//! lane. Tiles of both operands come through a ring of [`STAGES`] in shared memory by `cp.async`, two tiles ahead.
+//! A block has a tile of 128 tokens by `COLUMNS` (128 or 256) rows of the weight, a warp 64 x 64 of it in 128 registers
+//! a lane. Tiles of both operands come through a ring of [`STAGES`] in shared memory by `cp.async`, two tiles ahead.
 //!
 //! | | |
 //! | --- | --- |
@@ -12,19 +12,19 @@
 //!
 //! # What limits it
 //!
-//! A warp's 64 x 64 x 16 step is 65,536 multiply-adds, for which it reads 4 KiB of shared memory; the copies write 1.5 KiB
-//! (2 KiB with 128 columns) for it. On Hopper `mma.sync` gives some 1,300 multiply-adds a clock and SM, 63 % of `wgmma`: 50
-//! clocks a step, of which shared memory, at 128 bytes a clock, is busy for 44 (48). Larger warp tiles do not fit in
-//! registers. Hence the prediction for an H200: 55 to 60 % of what `wgmma` reaches, 430 to 480 TFLOP/s.
+//! A warp's 64 x 64 x 16 step is 65,536 multiply-adds, for which it reads 4 KiB of shared memory; the copies write 1.5
+//! KiB (2 KiB with 128 columns) for it. On Hopper `mma.sync` gives some 1,300 multiply-adds a clock and SM, 63 % of
+//! `wgmma`: 50 clocks a step, of which shared memory, at 128 bytes a clock, is busy for 44 (48). Larger warp tiles do
+//! not fit in registers. Hence the prediction for an H200: 55 to 60 % of what `wgmma` reaches, 430 to 480 TFLOP/s.
 //!
 //! # Ladder
 //!
 //! 1. A thread an output, operands from global memory: bound by the first-level cache.
 //! 2. Tiles in shared memory, `mma` on fragments that `ldmatrix` loads: waits for every tile.
-//! 3. A ring filled by `cp.async`: tiles arrive while others are multiplied. One barrier a tile: the same that says a tile
-//!    is there says that the one before the last is free.
-//! 4. (here) Fragments ahead of the `mma`s: those of the weight in two sets of registers, each of the activations' as soon
-//!    as its eight `mma`s are issued, which saves the second set. Copies are spread over a tile's steps.
+//! 3. A ring filled by `cp.async`: tiles arrive while others are multiplied. One barrier a tile says both that the next
+//!    one is there and that this one has been read by all.
+//! 4. (here) Fragments ahead of the `mma`s: those of the weight in two sets of registers, each of the activations' as
+//!    soon as its eight `mma`s are issued, which saves the second set. Copies are spread over a tile's steps.
 //!
 //! Next is `wgmma` with TMA, on Hopper alone, which takes operands from shared memory without `ldmatrix`.
 
@@ -45,8 +45,8 @@ pub const ROWS: u32 = 128;
 /// Tiles in the ring.
 pub const STAGES: u32 = 3;
 
-/// Rows of tiles that blocks go through together, so that the operands of blocks that run at once are in L2: 16 blocks an
-/// operand rather than a whole row's.
+/// Rows of tiles that blocks go through together, column by column: blocks that run at once then share few rows of both
+/// operands, which stay in L2.
 pub const GROUP: u32 = 8;
 
 /// Dynamic shared memory, in bytes: the ring, whose place the sums take in the end.

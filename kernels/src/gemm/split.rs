@@ -44,7 +44,8 @@ impl Meeting {
         Meeting { workspace, counters, tile, split, splits }
     }
 
-    /// Hands in the block's part of `COUNT` times four sums a thread. True in the last block, which has the whole sums then.
+    /// Hands in the block's part of `COUNT` times four sums a thread. True in the last block, which has the whole sums
+    /// then.
     ///
     /// # Safety
     /// All `THREADS` threads of the block come by together; the arrays are as declared; `sums` has at least `COUNT`.

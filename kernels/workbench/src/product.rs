@@ -113,8 +113,8 @@ impl Problem {
         self.plan.product.epilogue.columns(self.plan.product.n) + self.data.gaps.1
     }
 
-    /// What the kernel left: `[m][columns]`, of the tokens that are compared. NaN, if it stored between the rows, or left a
-    /// counter that is not ready for the next launch.
+    /// What the kernel left: `[m][columns]`, of the tokens that are compared. NaN, if it stored between the rows, or
+    /// left a counter that is not ready for the next launch.
     ///
     /// # Errors
     /// [`launch::Error`], also for a kernel's fault.

@@ -9,7 +9,7 @@ mod mutants;
 use emulator::Report;
 use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::Epilogue;
-use kernels::gemm::plan::{Gpu as Limits, Kernel, Plan, Product};
+use kernels::gemm::plan::{Kernel, Limits, Plan, Product};
 use launch::Error;
 use workbench::number::{Random, Type};
 use workbench::product::{Data, KERNELS, Problem};
@@ -152,8 +152,8 @@ fn plans_are_launched_as_they_are() {
     }
 }
 
-/// On aligned shapes nothing is loaded or stored in parts of sectors, there are no bank conflicts, and DRAM moves what the
-/// floor says.
+/// On aligned shapes nothing is loaded or stored in parts of sectors, there are no bank conflicts, and DRAM moves what
+/// the floor says.
 #[test]
 fn traffic_is_what_it_must_be() {
     for (kernel, tokens) in KERNELS {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::Epilogue;
-use kernels::gemm::plan::{Gpu as Limits, Kernel, Plan, Product};
+use kernels::gemm::plan::{Kernel, Limits, Plan, Product};
 
 use crate::case::{Case, Floor, Prepared, Scale};
 use crate::number::Type;
