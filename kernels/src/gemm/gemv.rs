@@ -1,35 +1,41 @@
 //! Very few tokens, up to 4: reading the weight is all there is.
 //!
-//! A warp has four rows of the weight: each lane loads 16 vectors, four of each row, before it uses the first.
-//! Activations come from the first-level cache, widened once for the four rows. No shared memory, no barriers.
+//! A warp has four rows of the weight. Its lanes copy their vectors by `cp.async` into places of their own in shared
+//! memory, [`STAGES`] deep, and read them back after waiting: nobody shares them, so that there are no barriers.
+//! Activations come from the first-level cache, widened once for the four rows.
 //!
 //! | | |
 //! | --- | --- |
 //! | shapes | `x [m][k]`, `weight [n][k]`, `out [m][n]`; `m` up to `TOKENS`, any `n`, `k` a multiple of 8 |
 //! | grid | [`grid`]; [`THREADS`] threads |
+//! | shared memory | [`SHARED_BYTES`]: 48 KiB, four blocks an SM on an H200 |
 //! | floor | `2 n k` bytes of weight |
 //!
 //! # What limits it
 //!
-//! A warp has 8 KiB on their way, and 8 warps an SM are 64 KiB; LLaMA-3-8B's smallest matrices (4096 rows) make 7.8,
-//! and registers allow 12 and more. An element of the weight costs a conversion, and for each token a multiply-add and
-//! a quarter of another conversion: at 10 elements a clock and SM, 60 of 128 lanes for 4 tokens. Prediction for an
-//! H200: 90 % of a read-only stream for matrices of 50 MB.
+//! A warp has 10 KiB on their way at all times; LLaMA-3-8B's smallest matrices (4096 rows) make 7.8 warps an SM, so 78
+//! KiB where latency times bandwidth asks for 33. An element of the weight costs a conversion, and for each token a
+//! multiply-add and a quarter of another conversion: at 10 elements a clock and SM, 60 of 128 lanes for 4 tokens.
+//! Prediction for an H200: 90 % of a read-only stream for matrices of 50 MB.
 //!
 //! # Ladder
 //!
 //! 1. A thread a row: a sector for every vector, and no two threads in one line.
 //! 2. A warp a row: whole lines, but one load at a time, and the activations are loaded as often as the weight.
-//! 3. (here) Four rows by four vectors at a time.
+//! 3. Four rows by four vectors, all loaded into registers before the first is used: so it is written, but `ptxas`
+//!    sinks loads to where they are used, and leaves six at the head of the loop. And between two loops' loads nothing
+//!    moves.
+//! 4. (here) `cp.async`: what is on its way is neither the registers' nor the scheduler's affair.
 
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
+use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::warp::FULL_MASK;
 
 use super::epilogue::{GATED_ROWS, Output};
 use crate::element::{Bf16, Element, F16};
 use crate::layout::Vector;
-use crate::ptx::memory::{load_constant, load_streaming};
+use crate::ptx::{cp_async, memory::load_constant};
 
 /// Threads of a block.
 pub const THREADS: u32 = 128;
@@ -44,8 +50,14 @@ const ROWS: u32 = 4;
 /// Rows of the weight that a block has.
 pub const BLOCK_ROWS: u32 = THREADS / warp::WARP_SIZE * ROWS;
 
-/// Vectors of each row that a lane loads at a time.
-const UNROLL: u32 = 4;
+/// Vectors of each row that a lane has places for in shared memory: one is computed with while the others arrive.
+pub const STAGES: u32 = 6;
+
+/// Vectors of a block's stage: a vector of each of its warps' rows for each lane.
+const STAGE: u32 = THREADS * ROWS;
+
+/// Dynamic shared memory, in bytes.
+pub const SHARED_BYTES: u32 = STAGES * STAGE * 16;
 
 /// The grid for a weight of `n` rows.
 pub const fn grid(n: u32) -> (u32, u32, u32) {
@@ -77,42 +89,41 @@ pub unsafe fn gemv<T: Element, const TOKENS: u32>(
     let first = warp / 4 * 16 + warp % 4 * 2;
     let row = |i: u32| first + i % 2 + i / 2 * GATED_ROWS;
     let vectors = k / 8;
-    // What is outside has the last one's data, and is not stored.
-    let weight_row = |i: u32| {
-        let row = if row(i) < n { row(i) } else { n - 1 };
-        weight.wrapping_add(row as usize * k as usize).cast::<Vector>()
-    };
+    let weight_row = |i: u32| weight.wrapping_add(row(i) as usize * k as usize).cast::<Vector>();
+    let weights = [weight_row(0), weight_row(1), weight_row(2), weight_row(3)];
+    // Tokens that there are not have the last one's data, and are not stored.
     let x_row = |token: u32| {
         let token = if token < m { token } else { m - 1 };
         x.wrapping_add(token as usize * x_stride as usize).cast::<Vector>()
     };
-    let weights = [weight_row(0), weight_row(1), weight_row(2), weight_row(3)];
     let xs = [x_row(0), x_row(1), x_row(2), x_row(3)];
+
+    let places: *mut Vector = dynamic_shared_mem::<Vector>().wrapping_add(thread::thread_idx_x() as usize);
+    let place = |stage: u32, i: u32| places.wrapping_add((stage * STAGE + i * THREADS) as usize);
+    let copy = |stage: u32, at: u32| {
+        unroll!(i in [0 1 2 3] {
+            let inside = at < vectors && row(i) < n;
+            let from = weights[i as usize].wrapping_add(at as usize).cast();
+            // SAFETY: the lane's own place, which it has read; from within the row, or nothing.
+            unsafe { cp_async::copy_cg_zero_fill(shared_offset(place(stage, i)), from, if inside { 16 } else { 0 }) };
+        });
+        cp_async::commit();
+    };
+    unroll!(stage in [0 1 2 3 4] { copy(stage, lane + stage * warp::WARP_SIZE) });
 
     // The sums of token t and row i are at 4 t + i.
     let mut sums = [0.0f32; 16];
-    let mut at = lane;
-    while at - lane + UNROLL * warp::WARP_SIZE <= vectors {
-        let mut loaded = [[Vector::default(); 4]; 4];
-        // SAFETY: the vectors are within the rows.
-        unsafe {
-            unroll!(v in [0 1 2 3] {
-                unroll!(i in [0 1 2 3] {
-                    loaded[v][i] = load_streaming(weights[i].add(at as usize + v * 32));
-                });
-            });
-            unroll!(v in [0 1 2 3] {
-                multiply::<T, TOKENS>(&mut sums, loaded[v], xs, at as usize + v * 32);
-            });
-        }
-        at += UNROLL * warp::WARP_SIZE;
-    }
+    let (mut at, mut stage, mut free) = (lane, 0, STAGES - 1);
     while at < vectors {
-        // SAFETY: as above.
+        cp_async::wait::<{ STAGES - 2 }>();
+        // SAFETY: the lane's own places, whose copies have been waited for; the vector is within the rows.
         unsafe {
-            let one = |i: usize| load_streaming(weights[i].add(at as usize));
-            multiply::<T, TOKENS>(&mut sums, [one(0), one(1), one(2), one(3)], xs, at as usize);
+            let loaded = [*place(stage, 0), *place(stage, 1), *place(stage, 2), *place(stage, 3)];
+            copy(free, at + (STAGES - 1) * warp::WARP_SIZE);
+            multiply::<T, TOKENS>(&mut sums, loaded, xs, at as usize);
         }
+        free = stage;
+        stage = if stage + 1 == STAGES { 0 } else { stage + 1 };
         at += warp::WARP_SIZE;
     }
 

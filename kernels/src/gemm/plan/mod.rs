@@ -164,7 +164,7 @@ impl Plan {
     /// Dynamic shared memory of a block, in bytes.
     pub const fn shared_bytes(self) -> u32 {
         match self.kernel {
-            Kernel::Gemv(_) => 0,
+            Kernel::Gemv(_) => gemv::SHARED_BYTES,
             Kernel::Decode(tokens) => decode::shared_bytes(tokens),
             Kernel::Prefill(columns) => prefill::shared_bytes(columns),
         }

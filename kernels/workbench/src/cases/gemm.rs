@@ -47,12 +47,8 @@ fn case(plan: Plan, ty: Type) -> Case {
     let Product { m, n, k, epilogue } = plan.product;
     let floor = plan.product.floor();
     Case {
-        kernel: match plan.kernel {
-            Kernel::Gemv(_) => "gemv",
-            Kernel::Decode(_) => "gemm_decode",
-            Kernel::Prefill(_) => "gemm",
-        },
-        shape: format!("{}, {m} x {n} x {k}, {epilogue:?}, {:?}, {} splits", ty.label(), plan.kernel, plan.splits),
+        kernel: plan.entry(ty.label()).map_or("gemm", |entry| entry.descriptor().name),
+        shape: format!("{m} x {n} x {k}, {}, {} splits", what(epilogue), plan.splits),
         floor: Floor { bytes: floor.bytes, flops: floor.flops },
         prepare: Box::new(move |gpu| {
             // The truth of a few tokens is enough where there are many.
@@ -65,5 +61,16 @@ fn case(plan: Plan, ty: Type) -> Case {
                 error: Box::new(move |gpu| Ok(problem.error(problem.results(&placed, gpu)?, &truth))),
             })
         }),
+    }
+}
+
+/// What becomes of the products, in a word or two.
+fn what(epilogue: Epilogue) -> String {
+    match epilogue {
+        Epilogue::Half(None) => "plain".to_owned(),
+        Epilogue::Half(Some(act)) => format!("{act:?}"),
+        Epilogue::Gated(act) => format!("gated by {act:?}"),
+        Epilogue::Add => "added".to_owned(),
+        Epilogue::Float => "in f32".to_owned(),
     }
 }
