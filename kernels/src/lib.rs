@@ -6,6 +6,7 @@
 //!
 //! | file | kernels |
 //! | --- | --- |
+//! | [`attention::paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce` |
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
 //! | [`gemm`] | `gemm`, `gemm_decode`, `gemv` |
 //! | [`vocabulary`] | one for each function of `ptx` and `cuda_std`: for tests, and in no binary |
@@ -17,8 +18,13 @@
     allow(internal_features, improper_ctypes)
 )]
 
+// PTX with the feature `vocabulary` has the kernels of that module instead of those that are shipped.
+#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
+pub mod attention;
+#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod cache;
 pub mod element;
+#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod gemm;
 pub mod layout;
 pub mod ptx;

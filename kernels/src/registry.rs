@@ -2,6 +2,7 @@
 
 use cuda_std::launch::{Descriptor, Family, Kernel};
 
+use crate::attention::paper;
 use crate::cache;
 use crate::gemm::{decode::gemm_decode, gemv::gemv, prefill::gemm};
 
@@ -13,9 +14,19 @@ pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
         &cache::swap_blocks_out::DESCRIPTOR,
         &cache::swap_blocks_in::DESCRIPTOR,
     ];
-    let gemm = [gemm::INSTANCES, gemm_decode::INSTANCES, gemv::INSTANCES];
-    let generic = gemm.into_iter().flatten().map(|instance| instance.entry.descriptor());
-    single.into_iter().chain(generic)
+    single
+        .into_iter()
+        .chain(family::<paper::paged_attention_v1>())
+        .chain(family::<paper::paged_attention_v2>())
+        .chain(family::<paper::paged_attention_v2_reduce>())
+        .chain(family::<gemm>())
+        .chain(family::<gemm_decode>())
+        .chain(family::<gemv>())
+}
+
+/// All instances of a generic kernel.
+fn family<F: Family>() -> impl Iterator<Item = &'static Descriptor> {
+    F::INSTANCES.iter().map(|instance| instance.entry.descriptor())
 }
 
 /// Every kernel that the feature `vocabulary` adds to them.

@@ -9,6 +9,9 @@ use crate::{Arch, Error};
 /// What `#[kernel]` leaves in the PTX: the name of an entry, and its bounds.
 const KERNEL: &str = "//@kernel ";
 
+/// Lines that say nothing.
+const NOTHING: [&str; 3] = ["", "// begin inline asm", "// end inline asm"];
+
 /// Adds a header, and the launch bounds of each entry.
 pub fn finish(assembly: &str, arch: Arch, hash: &str, compiler: &str) -> Result<String, Error> {
     let mut bounds = BTreeMap::new();
@@ -24,6 +27,11 @@ pub fn finish(assembly: &str, arch: Arch, hash: &str, compiler: &str) -> Result<
     );
     let mut pending = None;
     for line in assembly.lines() {
+        // Labels of debug information, and remarks, a fifth of the text.
+        let trimmed = line.trim();
+        if trimmed.starts_with("$L__tmp") && trimmed.ends_with(':') || NOTHING.contains(&trimmed) {
+            continue;
+        }
         // Sections of debug information, of which there is none.
         if line.trim_start().starts_with(".section") && line.contains("{") && line.trim_end().ends_with('}') {
             continue;
@@ -77,13 +85,13 @@ mod tests {
 
     const ASSEMBLY: &str = "//\n.version 7.0\n.target sm_80\n//@kernel f max_threads=256 min_blocks=2 max_regs=64\n\
                             .visible .entry f(\n\t.param .u32 f_param_0\n)\n{\n\tret;\n}\n\
-                            \t.section\t.debug_macinfo\t{\t}\n";
+                            $L__tmp12:\n\t// begin inline asm\n\n\t.section\t.debug_macinfo\t{\t}\n";
 
     #[test]
     fn bounds_stand_before_the_body() {
         let ptx = finish(ASSEMBLY, Arch::Sm80, "77", "rustc 1.2.3").unwrap();
         assert!(ptx.contains(")\n.maxntid 256\n.minnctapersm 2\n.maxnreg 64\n{\n\tret;\n}\n"), "{ptx}");
-        assert!(!ptx.contains(".section"));
+        assert!(!ptx.contains(".section") && !ptx.contains("tmp") && !ptx.contains("inline") && !ptx.contains("\n\n"));
         assert_eq!((header(&ptx, "inputs"), header(&ptx, "compiler")), (Some("77"), Some("rustc 1.2.3")));
         assert_eq!(header(&ptx, "kernel"), None, "only the header's own lines count");
     }

@@ -140,6 +140,8 @@ fn moves() -> Vec<Case> {
         cases.push(bits(format!("selp.{ty} %x, %a, %b, %c;"), &[ty, ty, Type::Pred], ty, select));
     }
     cases.push(bits("mov.pred %x, %a;".into(), &[Type::Pred], Type::Pred, |v| v[0]));
+    cases.push(bits("mov.pred %x, 0;".into(), &[Type::Pred], Type::Pred, |_| 0));
+    cases.push(bits("mov.pred %x, -1;".into(), &[Type::Pred], Type::Pred, |_| 1));
     for (whole, part) in [(Type::B32, Type::B16), (Type::B64, Type::B32)] {
         let width = part.bits();
         cases.push(bits(format!("mov.{whole} %x, {{%a, %b}};"), &[part; 2], whole, move |v| v[0] | v[1] << width));

@@ -39,7 +39,7 @@ impl Gpu {
         self.0.seed(seed);
     }
 
-    /// The device itself, for problems that put themselves on it.
+    /// The device itself, for what tests share with benchmarks.
     pub fn bench(&mut self) -> &mut workbench::Gpu {
         &mut self.0
     }

@@ -10,6 +10,7 @@ mod cache;
 #[path = "../frame/mod.rs"]
 mod frame;
 mod gemm;
+mod paper;
 mod vocabulary;
 
 use std::collections::BTreeSet;
@@ -18,7 +19,7 @@ use cuda_builder::ptx::entries;
 use frame::gpu::{Gpu, TARGETS};
 
 /// What launches every kernel of a family, and checks it.
-const FAMILIES: &[fn(&mut Gpu)] = &[cache::every_kernel, gemm::every_kernel];
+const FAMILIES: &[fn(&mut Gpu)] = &[cache::every_kernel, gemm::every_kernel, paper::every_kernel];
 
 #[test]
 fn every_shipped_kernel_is_executed() {

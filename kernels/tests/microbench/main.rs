@@ -14,10 +14,29 @@ use launch::Driver;
 use serde::Serialize;
 use workbench::{Gpu, Measured, Scale, cases, measure};
 
-/// The shipped PTX and the vocabulary's, by the GPU it is for and its compute capability.
-const TARGETS: [(&str, (u32, u32), &str); 2] = [
-    ("sm_80", (8, 0), include_str!("../../prebuilt/vocabulary.sm_80.ptx")),
-    ("sm_90a", (9, 0), include_str!("../../prebuilt/vocabulary.sm_90a.ptx")),
+/// A kind of GPU with its PTX.
+#[derive(Clone, Copy)]
+struct Target {
+    name: &'static str,
+    /// Compute capability.
+    capability: (u32, u32),
+    shipped: &'static str,
+    vocabulary: &'static str,
+}
+
+const TARGETS: [Target; 2] = [
+    Target {
+        name: "sm_80",
+        capability: (8, 0),
+        shipped: include_str!("../../prebuilt/sm_80.ptx"),
+        vocabulary: include_str!("../../prebuilt/vocabulary.sm_80.ptx"),
+    },
+    Target {
+        name: "sm_90a",
+        capability: (9, 0),
+        shipped: include_str!("../../prebuilt/sm_90a.ptx"),
+        vocabulary: include_str!("../../prebuilt/vocabulary.sm_90a.ptx"),
+    },
 ];
 
 /// What was measured with the PTX of one target.
@@ -70,22 +89,21 @@ fn run(json: Option<&str>) -> Result<(), Box<dyn Error>> {
 }
 
 /// Measures all cases, each on a device with nothing else in its memory.
-fn table_of(
-    driver: &'static Driver,
-    (target, capability, ptx): (&'static str, (u32, u32), &str),
-) -> Result<Table, Box<dyn Error>> {
+fn table_of(driver: &'static Driver, target: Target) -> Result<Table, Box<dyn Error>> {
     let scale = if driver.is_emulator() { Scale::Small } else { Scale::Full };
-    let (mut device, mut launched, mut measured) = (String::new(), BTreeSet::<&str>::new(), Vec::new());
-    for case in std::iter::once(cases::read_stream(scale)).chain(cases::all(scale)) {
-        let mut gpu = Gpu::new(driver, capability, ptx)?;
+    let mut gpu = Gpu::new(driver, target.capability, target.vocabulary)?;
+    let device = gpu.context().name().to_owned();
+    let mut measured = vec![measure(&cases::read_stream(scale), &mut gpu)?];
+    let mut launched = BTreeSet::new();
+    for case in cases::all(scale) {
+        let mut gpu = Gpu::new(driver, target.capability, target.shipped)?;
         measured.push(measure(&case, &mut gpu)?);
-        launched.extend(gpu.launched().keys());
-        device = gpu.context().name().to_owned();
+        launched.extend(gpu.launched().keys().copied());
     }
     let missing: Vec<_> =
         kernels::registry::shipped().map(|k| k.name).filter(|name| !launched.contains(name)).collect();
     match missing.first() {
         Some(kernel) => Err(format!("no case launches {kernel}, nor {} other kernels", missing.len() - 1).into()),
-        None => Ok(Table { target, device, cases: measured }),
+        None => Ok(Table { target: target.name, device, cases: measured }),
     }
 }

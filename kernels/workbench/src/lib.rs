@@ -10,6 +10,7 @@ mod gpu;
 mod measure;
 pub mod number;
 pub mod paged;
+pub mod paper;
 pub mod product;
 mod resources;
 

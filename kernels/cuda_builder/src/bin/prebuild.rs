@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use cuda_builder::{Arch, CudaBuilder, Error, Source, Toolchain};
 
-/// What there is of each architecture: the kernels, and the kernels with the test vocabulary.
+/// What there is of each architecture: the kernels that are shipped, and the vocabulary's.
 const VARIANTS: [Option<&str>; 2] = [None, Some("vocabulary")];
 
 fn main() -> ExitCode {

@@ -26,7 +26,9 @@ impl Function {
 impl Context {
     pub fn load_module(&mut self, ptx: &str) -> std::result::Result<u32, (Code, String)> {
         self.check_waiting().map_err(|code| (code, String::new()))?;
-        let module = Module::parse(ptx).map_err(|error| (Code::InvalidPtx, error.to_string()))?;
+        // A driver compiles all of a module as it loads it.
+        let module = Module::parse(ptx).and_then(|module| module.check().map(|()| module));
+        let module = module.map_err(|error| (Code::InvalidPtx, error.to_string()))?;
         if !self.device_options.runs(module.target()) {
             let (major, minor) = self.device_options.capability;
             let text = format!("code for {} on a device of capability {major}.{minor}", module.target());

@@ -82,7 +82,7 @@ impl Machine<'_> {
                 };
             if !bad {
                 let who = (mask, bytes);
-                self.check_global_read(warp, index, who, |lane| offset(lane), access.order.is_some())?;
+                self.check_global_read(warp, index, who, offset, access.order.is_some())?;
                 if access.size == 4 && mask == u32::MAX {
                     for (part, register) in access.registers.iter().enumerate().filter(|(_, r)| r.bits == 32) {
                         let target = &mut warp.registers.words[register.slot as usize];

@@ -2,6 +2,7 @@
 
 mod cache;
 mod gemm;
+mod paper;
 mod stream;
 
 use crate::case::{Case, Scale};
@@ -10,7 +11,7 @@ pub use stream::read_stream;
 
 /// All of them: every kernel of the registry is launched by one at least.
 pub fn all(scale: Scale) -> Vec<Case> {
-    [cache::cases(scale), gemm::cases(scale)].into_iter().flatten().collect()
+    [cache::cases(scale), gemm::cases(scale), paper::cases(scale)].into_iter().flatten().collect()
 }
 
 /// The error of results that are either right or wrong.

@@ -1,0 +1,138 @@
+//! Attention over the paged cache: keys and values are found through block tables.
+//!
+//! | module | kernels | serves |
+//! | --- | --- | --- |
+//! | [`paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce` | one new token a sequence, as the paper has it: for study, and as the yardstick |
+//!
+//! All take `f16` and `bf16`, compute in `f32`, and read the pages of [`layout`](crate::layout), but for the paper's, which
+//! read vLLM's layouts. Softmax is taken in
+//! powers of two: `exp(s) = exp2(s log2(e))`, and the hardware has `exp2`.
+
+use core::fmt;
+
+use crate::layout::Pages;
+
+pub mod paper;
+
+/// Head sizes that there are kernels for.
+pub const HEAD_SIZES: [u32; 6] = [32, 64, 80, 96, 128, 256];
+
+/// Block sizes that kernels can read.
+pub const BLOCK_SIZES: [u32; 3] = [8, 16, 32];
+
+/// log2(e): what makes powers of two of the softmax's powers of e.
+pub const LOG2_E: f32 = core::f32::consts::LOG2_E;
+
+/// The heads of a model, and the blocks of its cache: a shape that there are kernels for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    heads: u32,
+    kv_heads: u32,
+    head_size: u32,
+    block_size: u32,
+}
+
+impl Shape {
+    /// Checks a shape; none of its numbers need be sensible.
+    pub fn new(heads: u32, kv_heads: u32, head_size: u32, block_size: u32) -> Result<Shape, Unsupported> {
+        if kv_heads == 0 || heads == 0 || !heads.is_multiple_of(kv_heads) {
+            return Err(Unsupported::Heads { heads, kv_heads });
+        }
+        if !HEAD_SIZES.contains(&head_size) {
+            return Err(Unsupported::HeadSize(head_size));
+        }
+        if !BLOCK_SIZES.contains(&block_size) {
+            return Err(Unsupported::BlockSize(block_size));
+        }
+        Ok(Shape { heads, kv_heads, head_size, block_size })
+    }
+
+    /// Query heads.
+    pub const fn heads(self) -> u32 {
+        self.heads
+    }
+
+    /// Elements per head.
+    pub const fn head_size(self) -> u32 {
+        self.head_size
+    }
+
+    /// Query heads that share a key/value head.
+    pub const fn group(self) -> u32 {
+        self.heads / self.kv_heads
+    }
+
+    /// The pages of one layer.
+    pub const fn pages(self) -> Pages {
+        Pages { heads: self.kv_heads, head_size: self.head_size, block_size: self.block_size }
+    }
+}
+
+/// What attention cannot do with less, whatever the kernel: the denominator of its measured times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Floor {
+    /// Bytes to and from global memory.
+    pub bytes: u64,
+    /// Multiplications and additions.
+    pub flops: u64,
+}
+
+/// A shape that there is no kernel for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsupported {
+    /// Not one of [`HEAD_SIZES`].
+    HeadSize(u32),
+    /// Not one of [`BLOCK_SIZES`].
+    BlockSize(u32),
+    /// Query heads that cannot be shared out evenly.
+    Heads {
+        /// Query heads.
+        heads: u32,
+        /// Key/value heads.
+        kv_heads: u32,
+    },
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unsupported::HeadSize(size) => {
+                write!(f, "attention has no kernels for head size {size}; there are some for {HEAD_SIZES:?}")
+            }
+            Unsupported::BlockSize(size) => {
+                write!(f, "attention cannot read blocks of {size} tokens; they must have one of {BLOCK_SIZES:?}")
+            }
+            Unsupported::Heads { heads, kv_heads } => {
+                write!(f, "{heads} query heads cannot share {kv_heads} key/value heads evenly")
+            }
+        }
+    }
+}
+
+impl core::error::Error for Unsupported {}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn shapes_without_kernels_are_refused() {
+        assert_eq!(Shape::new(32, 8, 128, 16).map(Shape::group), Ok(4));
+        assert_eq!(Shape::new(71, 1, 64, 8).map(Shape::group), Ok(71));
+        let message = |heads, kv_heads, size, block| Shape::new(heads, kv_heads, size, block).unwrap_err().to_string();
+        assert_eq!(
+            message(8, 8, 72, 16),
+            "attention has no kernels for head size 72; there are some for [32, 64, 80, 96, 128, 256]"
+        );
+        assert_eq!(
+            message(8, 8, 64, 12),
+            "attention cannot read blocks of 12 tokens; they must have one of [8, 16, 32]"
+        );
+        assert_eq!(message(8, 3, 64, 16), "8 query heads cannot share 3 key/value heads evenly");
+        for (heads, kv_heads) in [(0, 0), (8, 0), (0, 8)] {
+            assert!(matches!(Shape::new(heads, kv_heads, 64, 16), Err(Unsupported::Heads { .. })));
+        }
+    }
+}

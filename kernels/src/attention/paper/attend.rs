@@ -1,0 +1,92 @@
+//! What v1 and v2 share: a thread block attends with one query to some tokens.
+//!
+//! Four barriers, each for data that other warps have written to shared memory: the query, the logits, the weights, and the
+//! warps' sums of values. Two of them stand in [`block_reduce`], which has to wait anyway.
+//!
+//! Shared memory: 1 KiB for the query, 4 KiB for the warps' sums of values, 32 bytes for the reductions, and 4 bytes a token
+//! (dynamic: its size is known at launch) for the logits.
+
+use cuda_std::half::Half2;
+use cuda_std::prelude::*;
+use cuda_std::shared::dynamic_shared_mem;
+
+use super::head::Head;
+use super::scores::scores;
+use super::softmax::{block_reduce, exponentials};
+use super::values::weigh;
+use super::wide::F32x2;
+use super::{MAX_HEAD_SIZE, WARPS};
+use crate::attention::LOG2_E;
+use crate::element::Element;
+
+/// Attention that is not divided by its sum yet: all it takes to merge it with that of other tokens. The first two are the same
+/// for all threads.
+pub struct Attended {
+    /// The greatest logit. Logits are in powers of two.
+    pub greatest: f32,
+    /// The sum of the weights, `2^(logit - greatest)`: at least 1, if there is a token at all.
+    pub sum: f32,
+    /// The sum of the values with these weights: thread `i < D / 2` has elements `2 i` and `2 i + 1`.
+    pub values: [f32; 2],
+}
+
+/// Attends to the tokens of `head.span`.
+///
+/// # Safety
+/// `head` is of valid inputs; dynamic shared memory has room for `head.span.slots(B)` numbers; all threads of a block of
+/// [`THREADS`](super::THREADS) come by.
+#[inline(always)]
+pub unsafe fn attend<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, scale: f32) -> Attended {
+    let query = shared_array![f32; MAX_HEAD_SIZE as usize];
+    let room_for_maxima = shared_array![f32; WARPS as usize];
+    let room_for_sums = shared_array![f32; WARPS as usize];
+    let partial = shared_array![f32; (WARPS * MAX_HEAD_SIZE) as usize];
+    // A number for each slot: the logit after phase 1, the weight after phase 2.
+    let logits = dynamic_shared_mem::<f32>();
+
+    let thread = thread::thread_idx_x();
+    // SAFETY: the arrays are large enough, and what other threads wrote is read behind a barrier.
+    unsafe {
+        if thread < D / 2 {
+            let pair = T::Pair::from_bits(*head.query.cast::<u32>().add(thread as usize));
+            // The hardware has powers of two and not of e: exp(x) = 2^(x log2(e)), and the factor costs nothing here.
+            let scaled = pair.to_f32().map(|x| x * (scale * LOG2_E));
+            *query.cast::<F32x2>().add(thread as usize) = F32x2(scaled);
+        }
+        thread::sync_threads(); // The query is there.
+
+        let greatest = scores::<T, D, B>(head, query, logits);
+        let greatest = block_reduce(greatest, room_for_maxima, f32::max); // Its barrier: all logits are there.
+
+        let sum = exponentials(logits, head.span.slots(B), greatest);
+        let sum = block_reduce(sum, room_for_sums, |a, b| a + b); // Its barrier: all weights are there.
+
+        weigh::<T, D, B>(head, logits, partial);
+        thread::sync_threads(); // All warps' sums of values are there.
+
+        let mut values = [0.0; 2];
+        if thread < D / 2 {
+            for warp in 0..WARPS {
+                let F32x2([a, b]) = *partial.add((warp * D) as usize).cast::<F32x2>().add(thread as usize);
+                values = [values[0] + a, values[1] + b];
+            }
+        }
+        Attended { greatest, sum, values }
+    }
+}
+
+/// Writes a row of the output: values over the sum of their weights, rounded to 16 bits.
+///
+/// # Safety
+/// `output` has room for `head_size` elements; threads have their `values` as [`Attended`] says.
+#[inline(always)]
+pub unsafe fn write_row<T: Element>(output: *mut u16, head_size: u32, values: [f32; 2], sum: f32) {
+    let thread = thread::thread_idx_x();
+    // The sum is at least 1, unless there is no token: then the values are zero, and so is the output.
+    let inverse = sum.max(1.0).rcp_fast();
+    if thread < head_size / 2 {
+        let pair = T::Pair::from_f32(values.map(|x| x * inverse)).to_bits();
+        // SAFETY: the caller's.
+        unsafe { *output.cast::<u32>().add(thread as usize) = pair };
+    }
+}

@@ -1,0 +1,40 @@
+//! What attention costs at least. For the host.
+
+use super::span::Span;
+use crate::attention::{Floor, Shape};
+
+/// Bytes and flops of one new token's attention for sequences of these lengths: keys and values of what is seen, once for
+/// each key/value head; queries and outputs; block tables and lengths.
+///
+/// A flop is a multiplication or an addition: four for each element of what is seen and each query head. The softmax,
+/// a few for each token, is not counted.
+pub fn floor(shape: Shape, lengths: &[u32], window: u32) -> Floor {
+    let pages = shape.pages();
+    let (head_size, heads, kv_heads) = (u64::from(shape.head_size()), u64::from(shape.heads()), u64::from(pages.heads));
+    let mut floor = Floor { bytes: 0, flops: 0 };
+    for &length in lengths {
+        let span = Span::visible(length, window);
+        let (tokens, blocks) =
+            (u64::from(span.end - span.first), u64::from(span.slots(pages.block_size) / pages.block_size));
+        let (cache, rows) = (2 * tokens * kv_heads * head_size, 2 * heads * head_size);
+        floor.bytes += 2 * (cache + rows) + 4 * (blocks + 1);
+        floor.flops += 4 * tokens * heads * head_size;
+    }
+    floor
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_worked_out_by_hand() {
+        let shape = Shape::new(8, 2, 64, 16).unwrap();
+        // 100 tokens in 7 blocks and 40 in 3; 256 bytes a token and key/value head, 2048 bytes of queries and outputs.
+        let bytes = 140 * 2 * 256 + 2 * 2048 + 4 * (7 + 3 + 2);
+        assert_eq!(floor(shape, &[100, 40], 0), Floor { bytes, flops: 140 * 4 * 8 * 64 });
+        // A window of 20: tokens 80 to 99 in two blocks, 20 to 39 in two.
+        let bytes = 40 * 2 * 256 + 2 * 2048 + 4 * (2 + 2 + 2);
+        assert_eq!(floor(shape, &[100, 40], 20), Floor { bytes, flops: 40 * 4 * 8 * 64 });
+    }
+}

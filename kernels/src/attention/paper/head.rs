@@ -1,0 +1,99 @@
+//! From a thread block's place in the grid to its query, tokens, keys and values.
+
+use super::span::Span;
+use crate::layout::{VECTOR, Vector};
+
+/// The arguments that v1 and v2 have in common: see [the shapes](super#shapes-and-layouts).
+#[derive(Clone, Copy)]
+pub struct Inputs {
+    /// `[sequences][heads][D]`
+    pub query: *const u16,
+    /// `[blocks][kv_heads][D / 8][B]` vectors.
+    pub keys: *const Vector,
+    /// `[blocks][kv_heads][D][B / 8]` vectors.
+    pub values: *const Vector,
+    /// `[sequences][table_stride]`
+    pub tables: *const u32,
+    /// `[sequences]`
+    pub lengths: *const u32,
+    /// Elements from a sequence's queries to the next one's.
+    pub query_stride: u32,
+    /// Entries from a block table to the next.
+    pub table_stride: u32,
+    /// Heads that keys and values have.
+    pub kv_heads: u32,
+    /// Tokens that a token sees, itself included; 0: all.
+    pub window: u32,
+}
+
+/// One query head of one sequence: `D` elements, over blocks of `B` tokens.
+pub struct Head<const D: u32, const B: u32> {
+    /// The query: `D` elements.
+    pub query: *const u16,
+    /// The tokens to attend to.
+    pub span: Span,
+    /// The sequence's block table.
+    table: *const u32,
+    /// The head's keys and values in block 0.
+    keys: *const Vector,
+    values: *const Vector,
+    /// Vectors from a block to the next, of keys as of values.
+    block_stride: u32,
+}
+
+impl<const D: u32, const B: u32> Head<D, B> {
+    /// Head `head` of `heads` of sequence `sequence`, with all the tokens that it sees.
+    ///
+    /// # Safety
+    /// The inputs have the shapes that [`Inputs`] says, and such a head and sequence.
+    #[inline(always)]
+    pub unsafe fn new(inputs: &Inputs, sequence: u32, head: u32, heads: u32) -> Self {
+        let page = D / VECTOR * B;
+        // SAFETY: the caller's; `heads` counts at least this head.
+        unsafe {
+            core::hint::assert_unchecked(heads != 0);
+            // With grouped queries, `heads / kv_heads` query heads in a row share a head of keys and values.
+            let kv_head = head * inputs.kv_heads / heads;
+            let query = sequence as usize * inputs.query_stride as usize + (head * D) as usize;
+            Head {
+                query: inputs.query.add(query),
+                span: Span::visible(*inputs.lengths.add(sequence as usize), inputs.window),
+                table: inputs.tables.add(sequence as usize * inputs.table_stride as usize),
+                keys: inputs.keys.add((kv_head * page) as usize),
+                values: inputs.values.add((kv_head * page) as usize),
+                block_stride: inputs.kv_heads * page,
+            }
+        }
+    }
+
+    /// The head's keys in the sequence's `block`-th block: `[D / 8][B]` vectors.
+    ///
+    /// # Safety
+    /// The sequence has so many blocks.
+    #[inline(always)]
+    pub unsafe fn keys(&self, block: u32) -> *const Vector {
+        // SAFETY: the caller's.
+        unsafe { self.keys.add(self.physical(block)) }
+    }
+
+    /// The head's values in the sequence's `block`-th block: `[D][B / 8]` vectors.
+    ///
+    /// # Safety
+    /// The sequence has so many blocks.
+    #[inline(always)]
+    pub unsafe fn values(&self, block: u32) -> *const Vector {
+        // SAFETY: the caller's.
+        unsafe { self.values.add(self.physical(block)) }
+    }
+
+    /// From the logical block to where the physical one begins, in vectors. This lookup is what is paged in PagedAttention.
+    ///
+    /// # Safety
+    /// The sequence has so many blocks.
+    #[inline(always)]
+    unsafe fn physical(&self, block: u32) -> usize {
+        // SAFETY: the caller's. All lanes of a warp read the same entry: one sector.
+        let physical = unsafe { *self.table.add(block as usize) };
+        physical as usize * self.block_stride as usize
+    }
+}

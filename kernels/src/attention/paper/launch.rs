@@ -1,0 +1,138 @@
+//! Which of the two kernels serves, and how it is launched. For the host.
+
+use super::PARTITION;
+use crate::attention::Shape;
+
+/// Tokens that `paged_attention_v1` can see, at most: their logits are all in shared memory, and 32 KiB of them beside the
+/// rest stay below the 48 KiB that a launch gets without asking for more.
+pub const V1_MAX_LENGTH: u32 = 8192;
+
+/// Above so many thread blocks v1 fills a GPU, and is not worth cutting up.
+pub const V1_ENOUGH_BLOCKS: u32 = 512;
+
+/// A launch of [`THREADS`](super::THREADS) threads a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Thread blocks.
+    pub grid: (u32, u32, u32),
+    /// Bytes of dynamic shared memory.
+    pub shared: u32,
+}
+
+/// The kernel that serves, with its launches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// `paged_attention_v1`
+    V1(Launch),
+    /// `paged_attention_v2`, then `paged_attention_v2_reduce`.
+    V2 {
+        /// Of v2.
+        attend: Launch,
+        /// Of the reduction.
+        reduce: Launch,
+        /// Partitions that the scratch arrays have room for, of each sequence and head.
+        partitions: u32,
+    },
+}
+
+impl Version {
+    /// The choice for a batch of `sequences`, of which the longest has at most `max_length` tokens: v1, if it has room for
+    /// its logits, and if there is but one partition, or if there are thread blocks enough without partitions.
+    ///
+    /// Both depend on `max_length` alone, not on the lengths, which only the device need know.
+    pub const fn choose(shape: Shape, sequences: u32, max_length: u32, window: u32) -> Version {
+        let slots = slots(shape, max_length, window);
+        let full = slots <= PARTITION || sequences * shape.heads() > V1_ENOUGH_BLOCKS;
+        if slots <= V1_MAX_LENGTH && full {
+            Version::v1(shape, sequences, max_length, window)
+        } else {
+            Version::v2(shape, sequences, max_length, window)
+        }
+    }
+
+    /// v1, chosen or not, for [`V1_MAX_LENGTH`] tokens at most.
+    pub const fn v1(shape: Shape, sequences: u32, max_length: u32, window: u32) -> Version {
+        let shared = slots(shape, max_length, window) * size_of::<f32>() as u32;
+        Version::V1(Launch { grid: (shape.heads(), sequences, 1), shared })
+    }
+
+    /// v2, chosen or not.
+    pub const fn v2(shape: Shape, sequences: u32, max_length: u32, window: u32) -> Version {
+        let number = size_of::<f32>() as u32;
+        // A grid has at least one block, even where all sequences are padding.
+        let partitions = match slots(shape, max_length, window).div_ceil(PARTITION) {
+            0 => 1,
+            some => some,
+        };
+        Version::V2 {
+            attend: Launch { grid: (shape.heads(), sequences, partitions), shared: PARTITION * number },
+            reduce: Launch { grid: (shape.heads(), sequences, 1), shared: partitions * number },
+            partitions,
+        }
+    }
+}
+
+/// Slots that the longest sequence needs, at most: whole blocks, of which a window cuts the first one anywhere.
+const fn slots(shape: Shape, max_length: u32, window: u32) -> u32 {
+    let block_size = shape.pages().block_size;
+    let reach = window.saturating_add(block_size - 1);
+    let seen = if window == 0 || max_length < reach { max_length } else { reach };
+    seen.next_multiple_of(block_size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::span::Span;
+    use super::*;
+
+    fn is_v1(heads: u32, sequences: u32, max_length: u32, window: u32) -> bool {
+        let shape = Shape::new(heads, heads, 128, 16).unwrap();
+        matches!(Version::choose(shape, sequences, max_length, window), Version::V1(_))
+    }
+
+    #[test]
+    fn v1_serves_one_partition_or_many_heads_up_to_8192_tokens() {
+        assert!(is_v1(32, 1, 512, 0));
+        assert!(!is_v1(32, 1, 513, 0));
+        assert!(!is_v1(32, 16, 2048, 0), "512 thread blocks");
+        assert!(is_v1(32, 17, 2048, 0));
+        assert!(is_v1(32, 17, 8192, 0));
+        assert!(!is_v1(32, 17, 8193, 0));
+    }
+
+    #[test]
+    fn a_window_bounds_what_counts() {
+        assert!(is_v1(32, 1, 100_000, 497));
+        assert!(!is_v1(32, 1, 100_000, 498), "in 33 blocks, if it is cut so");
+        assert!(is_v1(32, 17, 100_000, 4096));
+    }
+
+    #[test]
+    fn shared_memory_has_room_for_every_length_and_window() {
+        for block_size in [8, 16, 32] {
+            let shape = Shape::new(8, 8, 64, block_size).unwrap();
+            for window in [0, 1, 100, 512, 520] {
+                let (mut most_slots, mut most_partitions) = (0, 1);
+                for length in 0..1200 {
+                    let span = Span::visible(length, window);
+                    most_slots = most_slots.max(span.slots(block_size));
+                    most_partitions = most_partitions.max(span.partitions(block_size));
+                    let v1 = Version::V1(Launch { grid: (8, 3, 1), shared: 4 * most_slots });
+                    let Version::V2 { partitions, attend, reduce } = Version::v2(shape, 3, length, window) else {
+                        unreachable!("v2 was asked for")
+                    };
+                    assert!(partitions >= most_partitions && attend.grid == (8, 3, partitions));
+                    assert_eq!((attend.shared, reduce.shared), (2048, 4 * partitions));
+                    match (v1, Version::v1(shape, 3, length, window)) {
+                        (Version::V1(need), Version::V1(got)) => {
+                            assert!(got.grid == need.grid && got.shared >= need.shared);
+                            // With no window nothing is wasted; with one at most a block.
+                            assert!(got.shared <= need.shared + if window == 0 { 0 } else { 4 * block_size });
+                        }
+                        other => unreachable!("{other:?}"),
+                    }
+                }
+            }
+        }
+    }
+}

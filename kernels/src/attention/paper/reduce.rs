@@ -1,0 +1,89 @@
+//! `paged_attention_v2_reduce`: one softmax of the softmaxes of a sequence's partitions.
+//!
+//! - computes, with `m[p]`, `s[p]` and `o[p]` what v2 has written of partition `p`, and `M` the greatest `m[p]`:
+//!
+//!   ```text
+//!   output = sum over p of w[p] o[p]  /  sum over p of w[p] s[p],    w[p] = 2^(m[p] - M)
+//!   ```
+//! - grid: (heads, sequences, 1) by 128 threads; dynamic shared memory: 4 bytes a partition
+//! - floor: `4 * head_size + 8` bytes a partition read, under one part in a hundred of what v2 has read for it; the launch
+//!   itself, a few microseconds, counts for more
+//!
+//! The weights are found by all threads together, a partition each; then thread `i` has elements `2 i` and `2 i + 1`, and
+//! goes through the partitions, eight bytes beside its neighbours' at each.
+
+use cuda_std::prelude::*;
+use cuda_std::shared::dynamic_shared_mem;
+
+use super::attend::write_row;
+use super::softmax::block_reduce;
+use super::span::Span;
+use super::wide::F32x2;
+use super::{THREADS, WARPS};
+use crate::element::{Bf16, Element, F16};
+
+/// Merges what [`paged_attention_v2()`](super::paged_attention_v2()) has found. A sequence of no tokens gets zeros.
+///
+/// - `output`: `[sequences][heads][head_size]`
+/// - `partials`, `maxima`, `sums`: as v2 wrote them, with `partitions` of each sequence and head
+///
+/// # Safety
+/// The arrays have these shapes and are aligned to 8 bytes; `lengths`, `block_size` and `window` are v2's; the launch is
+/// [`Version::V2`](super::launch::Version)'s.
+#[kernel(max_threads = 128, instances(T = [F16, Bf16]))]
+pub unsafe fn paged_attention_v2_reduce<T: Element>(
+    output: *mut u16,
+    partials: *const f32,
+    maxima: *const f32,
+    sums: *const f32,
+    lengths: *const u32,
+    partitions: u32,
+    head_size: u32,
+    block_size: u32,
+    window: u32,
+) {
+    let room_for_maxima = shared_array![f32; WARPS as usize];
+    let room_for_sums = shared_array![f32; WARPS as usize];
+    let weights = dynamic_shared_mem::<f32>();
+
+    let (head, heads, sequence) = (thread::block_idx_x(), thread::grid_dim_x(), thread::block_idx_y());
+    let row = sequence as usize * heads as usize + head as usize;
+    let first = row * partitions as usize;
+    let thread = thread::thread_idx_x();
+    // SAFETY: partitions are below `count`, which is at most `partitions`; the whole thread block comes by.
+    unsafe {
+        core::hint::assert_unchecked(block_size != 0);
+        let count = Span::visible(*lengths.add(sequence as usize), window).partitions(block_size);
+
+        let mut greatest = f32::NEG_INFINITY;
+        let mut partition = thread;
+        while partition < count {
+            greatest = greatest.max(*maxima.add(first + partition as usize));
+            partition += THREADS;
+        }
+        let greatest = block_reduce(greatest, room_for_maxima, f32::max);
+
+        let mut sum = 0.0;
+        let mut partition = thread;
+        while partition < count {
+            let weight = (*maxima.add(first + partition as usize) - greatest).exp2_fast();
+            *weights.add(partition as usize) = weight;
+            sum += weight * *sums.add(first + partition as usize);
+            partition += THREADS;
+        }
+        let sum = block_reduce(sum, room_for_sums, |a, b| a + b); // Its barrier: all weights are there.
+
+        let mut values = [0.0f32; 2];
+        if thread < head_size / 2 {
+            let mut partition = 0;
+            while partition < count {
+                let partial = partials.add((first + partition as usize) * head_size as usize);
+                let F32x2([a, b]) = *partial.cast::<F32x2>().add(thread as usize);
+                let weight = *weights.add(partition as usize);
+                values = [GpuFloat::mul_add(weight, a, values[0]), GpuFloat::mul_add(weight, b, values[1])];
+                partition += 1;
+            }
+        }
+        write_row::<T>(output.add(row * head_size as usize), head_size, values, sum);
+    }
+}

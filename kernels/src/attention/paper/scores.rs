@@ -1,0 +1,170 @@
+//! Phase 1: how well the query matches each key, as `logit = scale * log2(e) * (query . key)`.
+//!
+//! # A warp a block, a thread group a token
+//!
+//! The block's keys for one head are `[head_size / 8][block_size][8]`: a *chunk* is eight neighbouring elements of one token,
+//! 16 bytes; the same chunk of the next token follows. Each token belongs to a **thread group** of `32 / block_size`
+//! threads, and the group reads a chunk together, each thread its *share*. With blocks of 16 (groups of 2, shares of 4
+//! elements, 8 bytes), for every chunk:
+//!
+//! ```text
+//! token in block      0         1         2                15
+//! chunk c          |e0-3 e4-7|e0-3 e4-7|e0-3 e4-7|  ...  |e0-3 e4-7|     256 contiguous bytes
+//! lane               0    1    2    3    4    5            30   31       lane l reads at byte 8 * l
+//! ```
+//!
+//! Whatever the block size, the lanes of a warp read `16 * block_size` contiguous bytes with one instruction, and all of
+//! them are used: that is why the paper's layout cuts the keys into chunks of 16 bytes, and puts the tokens inside. With keys
+//! stored row by row a warp would touch `block_size` rows at once, a sector of each.
+//!
+//! A thread thus meets `head_size * block_size / 32` elements of its token, those of its share of each chunk; the group's
+//! sums are added by shuffles (none for blocks of 32, where a thread has a token for itself).
+
+use cuda_std::half::Half2;
+use cuda_std::prelude::*;
+use cuda_std::warp::{FULL_MASK, WARP_SIZE, lane_id, warp_id, warp_shuffle_xor};
+
+use super::head::Head;
+use super::unroll::unroll;
+use super::wide::{F32x2, F32x4};
+use super::{WARPS, group_size};
+use crate::element::Element;
+use crate::layout::{VECTOR, Vector};
+
+/// Eight bytes that are loaded at once: four elements.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct HalfVector([u32; 2]);
+
+/// Writes the logits of all slots of `head`'s blocks; those of tokens that are not seen are minus infinity, whose power
+/// of two is 0. Returns the greatest logit that this thread has come across.
+///
+/// # Safety
+/// `query` and `logits` are in shared memory: `D` numbers, already there for all threads and aligned to 16 bytes; and room
+/// for `head.span.slots(B)`. All threads of the block come by.
+#[inline(always)]
+pub unsafe fn scores<T: Element, const D: u32, const B: u32>(
+    head: &Head<D, B>,
+    query: *const f32,
+    logits: *mut f32,
+) -> f32 {
+    let (token, member) = (lane_id() / group_size(B), lane_id() % group_size(B));
+    let mut greatest = f32::NEG_INFINITY;
+    let mut block = head.span.first_block(B) + warp_id();
+    while block < head.span.end_block(B) {
+        // SAFETY: `block` is one of the sequence's, the same for all lanes; `slot` is below `slots(B)`.
+        unsafe {
+            let dot = group_dot::<T, D, B>(head.keys(block), query, member);
+            let position = block * B + token;
+            // The cache behind the last token holds anything, NaN too: it is chosen away here, not multiplied by zero.
+            let logit = if head.span.sees(position) { dot } else { f32::NEG_INFINITY };
+            if member == 0 {
+                *logits.add(head.span.slot(position, B) as usize) = logit;
+            }
+            greatest = greatest.max(logit);
+        }
+        block += WARPS;
+    }
+    greatest
+}
+
+/// The dot product of the query with the key of the thread group's token, in all threads of the group. Collective.
+///
+/// # Safety
+/// `keys` are a block's, `query` is as for [`scores`]; the whole warp comes by.
+#[inline(always)]
+unsafe fn group_dot<T: Element, const D: u32, const B: u32>(
+    keys: *const Vector,
+    query: *const f32,
+    member: u32,
+) -> f32 {
+    let mut dot = 0.0;
+    let (mut first, batch) = (0, const { at_once(D / VECTOR) });
+    while first < D / VECTOR {
+        unroll(batch, |i| {
+            let chunk = first + i as u32;
+            // SAFETY: the chunk is one of the key's `D / VECTOR`.
+            let (key, query) = unsafe {
+                (
+                    load_keys::<B>(keys.add((chunk * B) as usize), lane_id()),
+                    load_query::<B>(query.add((chunk * VECTOR) as usize), member),
+                )
+            };
+            unroll(share(B) / 2, |pair| {
+                let [a, b] = T::Pair::from_bits(key[pair]).to_f32();
+                dot = GpuFloat::mul_add(a, query[2 * pair], dot);
+                dot = GpuFloat::mul_add(b, query[2 * pair + 1], dot);
+            });
+        });
+        first += batch;
+    }
+    let mut distance = group_size(B) / 2;
+    while distance > 0 {
+        // SAFETY: the caller's.
+        dot += unsafe { warp_shuffle_xor(FULL_MASK, dot, distance, WARP_SIZE) };
+        distance /= 2;
+    }
+    dot
+}
+
+/// Elements of a chunk that fall to each thread of a group.
+const fn share(block_size: u32) -> u32 {
+    VECTOR / group_size(block_size)
+}
+
+/// Chunks whose loads are under way together: the largest divisor that is at most 8.
+const fn at_once(chunks: u32) -> u32 {
+    let mut count = if chunks < 8 { chunks } else { 8 };
+    while !chunks.is_multiple_of(count) {
+        count -= 1;
+    }
+    count
+}
+
+/// The lane's share of a chunk of its token's key, two elements a register: the first `share(B) / 2` of the four count.
+///
+/// # Safety
+/// `chunk` is that chunk of all `B` tokens.
+#[inline(always)]
+unsafe fn load_keys<const B: u32>(chunk: *const Vector, lane: u32) -> [u32; 4] {
+    let lane = lane as usize;
+    // SAFETY: 32 shares are the `B` vectors of the chunk.
+    unsafe {
+        match share(B) {
+            8 => (*chunk.add(lane)).0,
+            4 => {
+                let HalfVector([a, b]) = *chunk.cast::<HalfVector>().add(lane);
+                [a, b, 0, 0]
+            }
+            _ => [*chunk.cast::<u32>().add(lane), 0, 0, 0],
+        }
+    }
+}
+
+/// The same share of the query's chunk, in the first `share(B)` of the eight.
+///
+/// Members of a group read neighbouring addresses, and the groups read the same ones: a broadcast, without bank conflicts.
+///
+/// # Safety
+/// `chunk` is eight numbers, aligned to 16 bytes.
+#[inline(always)]
+unsafe fn load_query<const B: u32>(chunk: *const f32, member: u32) -> [f32; 8] {
+    // SAFETY: a group's shares are the chunk.
+    unsafe {
+        let from = chunk.add((member * share(B)) as usize);
+        match share(B) {
+            8 => {
+                let (F32x4([a, b, c, d]), F32x4([e, f, g, h])) = (*from.cast(), *from.add(4).cast());
+                [a, b, c, d, e, f, g, h]
+            }
+            4 => {
+                let F32x4([a, b, c, d]) = *from.cast();
+                [a, b, c, d, 0.0, 0.0, 0.0, 0.0]
+            }
+            _ => {
+                let F32x2([a, b]) = *from.cast();
+                [a, b, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+            }
+        }
+    }
+}

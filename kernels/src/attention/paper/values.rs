@@ -1,0 +1,119 @@
+//! Phase 3: the sum of the values, each times its token's weight.
+//!
+//! # A warp a block, a lane some tokens of some rows
+//!
+//! The block's values for one head are `[head_size][block_size]`: a *row* is one element of all tokens, so that what is
+//! summed lies side by side. A lane reads 16 bytes, eight tokens of a row, multiplies them with the eight weights and adds the
+//! products to one number: its accumulator for that row. With blocks of 16 a row is two vectors, and the warp takes 16 rows
+//! at a time:
+//!
+//! ```text
+//! token in block      0 .. 7    8 .. 15
+//! row 0             | lane 0  | lane 1  |
+//! row 1             | lane 2  | lane 3  |        512 contiguous bytes:
+//!  ...                                           lane l reads at byte 16 * l
+//! row 15            | lane 30 | lane 31 |
+//! row 16            | lane 0  | lane 1  |        the second accumulator
+//!  ...
+//! ```
+//!
+//! A lane meets the same eight tokens in all rows, so that it loads their weights once a block.
+//!
+//! # Two reductions
+//!
+//! The accumulators stay in registers while the warp goes through its blocks. Then the lanes of a row add theirs by
+//! shuffles, and the warps, which have seen different tokens, add theirs through shared memory.
+
+use cuda_std::half::Half2;
+use cuda_std::prelude::*;
+use cuda_std::warp::{FULL_MASK, WARP_SIZE, lane_id, warp_id, warp_shuffle_xor};
+
+use super::head::Head;
+use super::unroll::unroll;
+use super::wide::F32x4;
+use super::{MAX_HEAD_SIZE, WARPS};
+use crate::element::Element;
+use crate::layout::{VECTOR, Vector};
+
+/// Accumulators of a lane, at most: head size 256, blocks of 32.
+const MAX_ROWS: usize = (MAX_HEAD_SIZE * 32 / VECTOR / WARP_SIZE) as usize;
+
+/// Writes the weighted sum of the values that this warp has seen to its row of `partial`.
+///
+/// # Safety
+/// `weights` and `partial` are in shared memory: a number for each of `head.span.slots(B)`, there for all threads and
+/// aligned to 16 bytes; and room for `[WARPS][D]`. All threads of the block come by.
+#[inline(always)]
+pub unsafe fn weigh<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, weights: *const f32, partial: *mut f32) {
+    let vectors = B / VECTOR;
+    let (first_row, vector) = (lane_id() / vectors, lane_id() % vectors);
+    let step = WARP_SIZE / vectors;
+    let row = |i: usize| first_row + i as u32 * step;
+    let rows = D.div_ceil(step);
+
+    let mut sums = [0.0; MAX_ROWS];
+    let mut block = head.span.first_block(B) + warp_id();
+    while block < head.span.end_block(B) {
+        // SAFETY: `block` is one of the sequence's, rows are below `D`.
+        unsafe {
+            let values = head.values(block).add(vector as usize);
+            let slot = head.span.slot(block * B, B) + vector * VECTOR;
+            let weights = Weights::load(weights.add(slot as usize));
+            unroll(rows, |i| {
+                // Always so, but for the head size 80 in blocks of 8, where 32 rows are no divisor.
+                if row(i) < D {
+                    sums[i] = weights.dot::<T>(*values.add((row(i) * vectors) as usize), sums[i]);
+                }
+            });
+        }
+        block += WARPS;
+    }
+
+    unroll(rows, |i| {
+        let mut sum = sums[i];
+        let mut distance = vectors / 2;
+        while distance > 0 {
+            // SAFETY: the whole warp is here.
+            sum += unsafe { warp_shuffle_xor(FULL_MASK, sum, distance, WARP_SIZE) };
+            distance /= 2;
+        }
+        if vector == 0 && row(i) < D {
+            // SAFETY: the warp's own row of `partial`.
+            unsafe { *partial.add((warp_id() * D + row(i)) as usize) = sum };
+        }
+    });
+}
+
+/// The weights of eight neighbouring tokens.
+struct Weights {
+    weights: [f32; 8],
+    /// For each pair of tokens, ones where the weight is not zero.
+    keep: [u32; 4],
+}
+
+impl Weights {
+    /// # Safety
+    /// `from` is eight numbers, aligned to 16 bytes.
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Weights {
+        // SAFETY: the caller's.
+        let (F32x4([a, b, c, d]), F32x4([e, f, g, h])) = unsafe { (*from.cast(), *from.add(4).cast()) };
+        let keep =
+            |low: f32, high: f32| (if low != 0.0 { 0xffff } else { 0 }) | if high != 0.0 { 0xffff_0000 } else { 0 };
+        Weights { weights: [a, b, c, d, e, f, g, h], keep: [keep(a, b), keep(c, d), keep(e, f), keep(g, h)] }
+    }
+
+    /// `sum` and the products of eight values with these weights.
+    ///
+    /// A token of weight zero adds nothing, whatever its value: what the cache holds behind the last token may be NaN, and
+    /// zero times NaN is NaN.
+    #[inline(always)]
+    fn dot<T: Element>(&self, value: Vector, mut sum: f32) -> f32 {
+        unroll(4, |pair| {
+            let [a, b] = T::Pair::from_bits(value.0[pair] & self.keep[pair]).to_f32();
+            sum = GpuFloat::mul_add(a, self.weights[2 * pair], sum);
+            sum = GpuFloat::mul_add(b, self.weights[2 * pair + 1], sum);
+        });
+        sum
+    }
+}
