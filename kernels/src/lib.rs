@@ -6,7 +6,7 @@
 //!
 //! | file | kernels |
 //! | --- | --- |
-//! | [`attention::paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce` |
+//! | [`attention`] | `plan_paged_attention`, `paged_attention_8`, `paged_attention_16`, `paged_prefill`, `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce` |
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
 //! | [`gemm`] | `gemm`, `gemm_decode`, `gemv` |
 //! | [`vocabulary`] | one for each function of `ptx` and `cuda_std`: for tests, and in no binary |
@@ -23,6 +23,7 @@
 pub mod attention;
 #[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod cache;
+
 pub mod element;
 #[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod gemm;

@@ -2,7 +2,7 @@
 
 use cuda_std::launch::{Descriptor, Family, Kernel};
 
-use crate::attention::paper;
+use crate::attention::{decode, paper, prefill};
 use crate::cache;
 use crate::gemm::{decode::gemm_decode, gemv::gemv, prefill::gemm};
 
@@ -13,23 +13,27 @@ pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
         &cache::copy_blocks::DESCRIPTOR,
         &cache::swap_blocks_out::DESCRIPTOR,
         &cache::swap_blocks_in::DESCRIPTOR,
+        &decode::plan_paged_attention::DESCRIPTOR,
     ];
     single
         .into_iter()
-        .chain(family::<paper::paged_attention_v1>())
-        .chain(family::<paper::paged_attention_v2>())
-        .chain(family::<paper::paged_attention_v2_reduce>())
-        .chain(family::<gemm>())
-        .chain(family::<gemm_decode>())
-        .chain(family::<gemv>())
+        .chain(instances::<decode::paged_attention_8>())
+        .chain(instances::<decode::paged_attention_16>())
+        .chain(instances::<paper::paged_attention_v1>())
+        .chain(instances::<paper::paged_attention_v2>())
+        .chain(instances::<paper::paged_attention_v2_reduce>())
+        .chain(instances::<prefill::paged_prefill>())
+        .chain(instances::<gemm>())
+        .chain(instances::<gemm_decode>())
+        .chain(instances::<gemv>())
 }
 
-/// All instances of a generic kernel.
-fn family<F: Family>() -> impl Iterator<Item = &'static Descriptor> {
+/// The kernels of a family.
+fn instances<F: Family>() -> impl Iterator<Item = &'static Descriptor> {
     F::INSTANCES.iter().map(|instance| instance.entry.descriptor())
 }
 
-/// Every kernel that the feature `vocabulary` adds to them.
+/// Every kernel of the PTX with the feature `vocabulary`.
 pub fn vocabulary() -> impl Iterator<Item = &'static Descriptor> {
     crate::vocabulary::KERNELS.iter()
 }

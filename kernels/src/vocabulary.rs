@@ -193,6 +193,18 @@ kernels! {
         out.add(10).cast::<[u32; 4]>().write_unaligned(ldmatrix::load_x4_trans(row));
     }
 
+    /// `ldmatrix` of rows at offsets, plain and transposed, over 32 rows of 16 bytes, `out[8 * i ..]`.
+    v_ldmatrix_at(a: *const Vector, out: *mut u32) {
+        let tile = shared_array![Vector; 32];
+        let i = thread::thread_idx_x() as usize;
+        *tile.add(i) = *a.add(i);
+        thread::sync_threads();
+        let row = shared_offset(tile.add(i));
+        let out = out.add(8 * i).cast::<[u32; 4]>();
+        *out = ldmatrix::load_x4_at(row);
+        *out.add(1) = ldmatrix::load_x4_trans_at(row);
+    }
+
     /// `c + a b` of `f16` fragments: four registers of `a`, two of `b`, four of `c` and `out` a lane.
     v_mma_f16(a: *const [u32; 4], b: *const [u32; 2], c: *const [f32; 4], out: *mut [f32; 4]) {
         let i = thread::thread_idx_x() as usize;

@@ -54,6 +54,9 @@ impl Job<'_> {
         // The PTX is what the compiler writes as assembly, of the whole program; there is nothing to link.
         cargo.arg("--").arg(format!("-Ctarget-cpu={}", self.arch));
         cargo.arg("-Clinker=true").arg("-Clinker-flavor=llbc");
+        // What the tensor cores accumulate in is an array in the source, and registers only if every loop over it is
+        // unrolled in full, which LLVM would not do by itself to long ones.
+        cargo.arg("-Cllvm-args=-unroll-threshold=4096");
         let mut emit = OsString::from("--emit=asm=");
         emit.push(&output);
         cargo.arg(emit);

@@ -2,17 +2,20 @@
 //!
 //! | module | kernels | serves |
 //! | --- | --- | --- |
+//! | [`decode`] | `plan_paged_attention`, `paged_attention_8`, `paged_attention_16` | one new token a sequence |
+//! | [`prefill`] | `paged_prefill` | many new tokens a sequence: prompts, and chunks of them behind a cached prefix |
 //! | [`paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce` | one new token a sequence, as the paper has it: for study, and as the yardstick |
 //!
 //! All take `f16` and `bf16`, compute in `f32`, and read the pages of [`layout`](crate::layout), but for the paper's, which
-//! read vLLM's layouts. Softmax is taken in
-//! powers of two: `exp(s) = exp2(s log2(e))`, and the hardware has `exp2`.
+//! read vLLM's layouts. Softmax is taken in powers of two: `exp(s) = exp2(s log2(e))`, and the hardware has `exp2`.
 
 use core::fmt;
 
 use crate::layout::Pages;
 
+pub mod decode;
 pub mod paper;
+pub mod prefill;
 
 /// Head sizes that there are kernels for.
 pub const HEAD_SIZES: [u32; 6] = [32, 64, 80, 96, 128, 256];

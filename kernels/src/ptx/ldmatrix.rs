@@ -3,6 +3,9 @@
 //! transposed.
 //!
 //! The rows' addresses come from the lanes: those of matrix `m` from lanes `8 * m ..`. A row is 16 bytes. Collectives.
+//!
+//! Those that take an offset in shared memory in place of a pointer need half the registers for it, and the assembler puts
+//! what is constant of it into the instruction.
 
 use super::device;
 
@@ -102,4 +105,35 @@ pub unsafe fn load_x4_trans(row: *const u8) -> [u32; 4] {
         let Four(a, b, c, d) = unsafe { ldmatrix_x4_trans(row) };
         [a, b, c, d]
     })
+}
+
+macro_rules! at_offsets {
+    ($($name:ident = $instruction:literal, $doc:literal;)*) => {$(
+        #[doc = $doc]
+        #[doc = concat!("\n\n`", $instruction, "`")]
+        ///
+        /// # Safety
+        /// As for [`load_x1`]; `row` is an offset in shared memory.
+        #[inline(always)]
+        pub unsafe fn $name(row: u32) -> [u32; 4] {
+            device!((row) => {
+                let (a, b, c, d): (u32, u32, u32, u32);
+                // SAFETY: the caller's. LLVM's intrinsic takes a pointer of an address space that Rust cannot name.
+                unsafe {
+                    core::arch::asm!(
+                        concat!($instruction, " {{{0}, {1}, {2}, {3}}}, [{4}];"),
+                        out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d,
+                        in(reg32) row,
+                        options(readonly, nostack, preserves_flags),
+                    );
+                }
+                [a, b, c, d]
+            })
+        }
+    )*};
+}
+
+at_offsets! {
+    load_x4_at = "ldmatrix.sync.aligned.m8n8.x4.shared.b16", "[`load_x4`] of rows at offsets.";
+    load_x4_trans_at = "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", "[`load_x4_trans`] of rows at offsets.";
 }

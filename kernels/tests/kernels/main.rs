@@ -7,10 +7,12 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 mod cache;
+mod decode;
 #[path = "../frame/mod.rs"]
 mod frame;
 mod gemm;
 mod paper;
+mod prefill;
 mod vocabulary;
 
 use std::collections::BTreeSet;
@@ -19,7 +21,8 @@ use cuda_builder::ptx::entries;
 use frame::gpu::{Gpu, TARGETS};
 
 /// What launches every kernel of a family, and checks it.
-const FAMILIES: &[fn(&mut Gpu)] = &[cache::every_kernel, gemm::every_kernel, paper::every_kernel];
+const FAMILIES: &[fn(&mut Gpu)] =
+    &[cache::every_kernel, decode::every_kernel, gemm::every_kernel, paper::every_kernel, prefill::every_kernel];
 
 #[test]
 fn every_shipped_kernel_is_executed() {

@@ -14,7 +14,7 @@ const ONE: (u32, u32, u32) = (1, 1, 1);
 fn every_function_of_the_vocabulary_is_executed() {
     let vocabularies =
         [include_str!("../../prebuilt/vocabulary.sm_80.ptx"), include_str!("../../prebuilt/vocabulary.sm_90a.ptx")];
-    let checks: [fn(&mut Gpu); 15] = [
+    let checks: [fn(&mut Gpu); 16] = [
         float,
         f16,
         bf16,
@@ -29,6 +29,7 @@ fn every_function_of_the_vocabulary_is_executed() {
         read_stream,
         cp_async,
         ldmatrix,
+        ldmatrix_at,
         mma,
     ];
     for (vocabulary, (target, shipped)) in vocabularies.into_iter().zip(TARGETS) {
@@ -215,19 +216,30 @@ fn cp_async(gpu: &mut Gpu) {
 }
 
 fn ldmatrix(gpu: &mut Gpu) {
+    matrix_loads(gpu, Entry::of::<v_ldmatrix>(), [[1, 2, 4]; 2].concat());
+}
+
+fn ldmatrix_at(gpu: &mut Gpu) {
+    matrix_loads(gpu, Entry::of::<v_ldmatrix_at>(), vec![4, 4]);
+}
+
+/// Loads of so many matrices each, the first half of them straight, the others transposed.
+fn matrix_loads(gpu: &mut Gpu, entry: Entry<(*const Vector, *mut u32)>, counts: Vec<usize>) {
     let rows = words(13, 128);
-    let out = gpu.alloc::<[u32; 14]>("out", 32);
+    let registers = counts.iter().sum();
+    let out = gpu.alloc::<u32>("out", 32 * registers);
     let args = (gpu.upload("a", &rows).ptr::<Vector>(), out.mut_ptr());
-    gpu.launch(Entry::of::<v_ldmatrix>(), ONE, 32, 0, args);
+    gpu.launch(entry, ONE, 32, 0, args);
     let elements: &[u16] = bytemuck::cast_slice(&rows);
-    for (lane, found) in gpu.download(out).into_iter().enumerate() {
+    for (lane, found) in gpu.download(out).chunks_exact(registers).enumerate() {
         let (major, minor) = (lane / 4, lane % 4 * 2);
         let element = |matrix: usize, row: usize, column: usize| u32::from(elements[(8 * matrix + row) * 8 + column]);
         let straight = |m: usize| element(m, major, minor) | element(m, major, minor + 1) << 16;
         let transposed = |m: usize| element(m, minor, major) | element(m, minor + 1, major) << 16;
-        let loads = [1, 2, 4].map(|count| 0..count);
-        let all = loads.clone().into_iter().flatten().map(straight).chain(loads.into_iter().flatten().map(transposed));
-        assert!(found.into_iter().eq(all), "lane {lane}");
+        let (first, second) = counts.split_at(counts.len() / 2);
+        let loads = |counts: &[usize]| counts.iter().flat_map(|&count| 0..count).collect::<Vec<_>>();
+        let all = loads(first).into_iter().map(straight).chain(loads(second).into_iter().map(transposed));
+        assert!(found.iter().copied().eq(all), "lane {lane}");
     }
 }
 

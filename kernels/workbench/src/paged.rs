@@ -173,46 +173,72 @@ impl Problem {
         self.spans.iter().map(|s| s.context).collect()
     }
 
+    /// New tokens of all sequences.
+    pub fn tokens(&self) -> u32 {
+        self.spans.iter().map(|s| s.new).sum()
+    }
+
     /// What attention is, in `f64`: `[tokens][heads][head_size]`.
     pub fn reference(&self) -> Vec<f64> {
-        let Shape { ty, heads, kv_heads, head_size, block_size, window } = self.shape;
-        let size = head_size as usize;
-        let mut out = Vec::with_capacity(self.query.len());
-        let mut queries = self.query.chunks_exact(size);
+        self.reference_of(0..self.tokens())
+    }
+
+    /// What attention is for some of the new tokens, in ascending order: `[heads][head_size]` for each.
+    pub fn reference_of(&self, tokens: impl IntoIterator<Item = u32>) -> Vec<f64> {
+        let (mut out, mut tokens) = (Vec::new(), tokens.into_iter().peekable());
+        let mut start = 0;
         for (span, table) in self.spans.iter().zip(&self.tables) {
-            for position in span.context - span.new..span.context {
-                let first = if window > 0 { (position + 1).saturating_sub(window) } else { 0 };
-                for head in 0..heads {
-                    let kv_head = head / (heads / kv_heads);
-                    let query: Vec<f64> = queries.next().unwrap_or_default().iter().map(|&q| ty.number(q)).collect();
-                    let at = |token: u32| {
-                        let slot = table[(token / block_size) as usize] * block_size + token % block_size;
-                        slot as usize * self.row() + (kv_head * head_size) as usize
-                    };
-                    let score = |token| -> f64 {
-                        let key = &self.keys[at(token)..at(token) + size];
-                        let dot: f64 = key.iter().zip(&query).map(|(&k, q)| ty.number(k) * q).sum();
-                        dot * f64::from(self.shape.scale())
-                    };
-                    let scores: Vec<f64> = (first..=position).map(score).collect();
-                    let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                    let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
-                    let sum: f64 = weights.iter().sum();
-                    let mut row = vec![0.0; size];
-                    for (token, weight) in (first..).zip(weights) {
-                        for (out, &value) in row.iter_mut().zip(&self.values[at(token)..at(token) + size]) {
-                            *out += weight / sum * ty.number(value);
-                        }
-                    }
-                    out.extend(row);
-                }
+            while let Some(token) = tokens.next_if(|&token| token < start + span.new) {
+                let position = span.context - span.new + token - start;
+                (0..self.shape.heads).for_each(|head| out.extend(self.attend(token, head, table, position)));
             }
+            start += span.new;
         }
         out
+    }
+
+    /// What attention is for a head of one of the new tokens, which has this position in the sequence of this table.
+    fn attend(&self, token: u32, head: u32, table: &[u32], position: u32) -> Vec<f64> {
+        let Shape { ty, heads, kv_heads, head_size, block_size, window } = self.shape;
+        let size = head_size as usize;
+        let first = if window > 0 { (position + 1).saturating_sub(window) } else { 0 };
+        let kv_head = head / (heads / kv_heads);
+        let query = &self.query[(token * heads + head) as usize * size..][..size];
+        let query: Vec<f64> = query.iter().map(|&q| ty.number(q)).collect();
+        let at = |token: u32| {
+            let slot = table[(token / block_size) as usize] * block_size + token % block_size;
+            slot as usize * self.row() + (kv_head * head_size) as usize
+        };
+        let score = |token| -> f64 {
+            let key = &self.keys[at(token)..at(token) + size];
+            let dot: f64 = key.iter().zip(&query).map(|(&k, q)| ty.number(k) * q).sum();
+            dot * f64::from(self.shape.scale())
+        };
+        let scores: Vec<f64> = (first..=position).map(score).collect();
+        let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
+        let sum: f64 = weights.iter().sum();
+        let mut row = vec![0.0; size];
+        for (token, weight) in (first..).zip(weights) {
+            for (out, &value) in row.iter_mut().zip(&self.values[at(token)..at(token) + size]) {
+                *out += weight / sum * ty.number(value);
+            }
+        }
+        row
     }
 
     /// How far results, in the problem's type, are from [`Problem::reference`]: relative to the largest true value.
     pub fn error(&self, results: &[u16]) -> f64 {
         relative_error(results.iter().map(|&bits| self.shape.ty.number(bits)), &self.reference())
+    }
+
+    /// [`Problem::error`] of the first and last new tokens and some 30 between them: for problems whose reference would
+    /// take too long.
+    pub fn sampled_error(&self, results: &[u16]) -> f64 {
+        let last = self.tokens() - 1;
+        let tokens = || (0..last).step_by((last as usize).div_ceil(30).max(1)).chain([last]);
+        let row = (self.shape.heads * self.shape.head_size) as usize;
+        let sampled = tokens().flat_map(|token| &results[token as usize * row..][..row]);
+        relative_error(sampled.map(|&bits| self.shape.ty.number(bits)), &self.reference_of(tokens()))
     }
 }

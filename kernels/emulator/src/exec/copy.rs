@@ -11,12 +11,15 @@ impl Machine<'_> {
         // A generic address of shared memory is accepted as well.
         let (target, source) = (addresses(warp, copy.target).map(shared_offset), addresses(warp, copy.source));
         let bytes = copy.bytes as usize;
-        self.count_global(mask, &source, bytes);
+        let source_bytes = |warp: &Warp, lane: usize| match copy.source_bytes {
+            Some(slot) => warp.registers.words[slot as usize][lane].min(copy.bytes),
+            None => copy.bytes,
+        };
+        // What only fills with zeros reads no memory.
+        let reading = lanes(mask).filter(|&lane| source_bytes(warp, lane) != 0).fold(0, |all, lane| all | 1 << lane);
+        self.count_global(reading, &source, bytes);
         for lane in lanes(mask) {
-            let source_bytes = match copy.source_bytes {
-                Some(slot) => warp.registers.words[slot as usize][lane].min(copy.bytes),
-                None => copy.bytes,
-            };
+            let source_bytes = source_bytes(warp, lane);
             let offset = self.block.shared.locate(target[lane], bytes).map_err(|fault| fault.lane(lane))?;
             let who = Self::who(warp, lane, false);
             self.block.shared.start_copy(offset, bytes, who).map_err(|fault| fault.lane(lane))?;

@@ -14,8 +14,7 @@
 //! | `Output::bias4`: rows behind the end | `ragged_shapes` |
 //! | `gemv`: rows behind the end, copied; stored | `ragged_shapes` |
 //! | `gemv`: vectors behind a row's end | `ragged_shapes`, `every_epilogue`, `plans_...` |
-//! | `gemv`: tokens that there are not, read | `ragged_shapes`, `plans_...` |
-//! | `gemv`: tokens that there are not, stored | see below |
+//! | `gemv`: tokens that there are not, read; stored | `ragged_shapes`, `plans_...` |
 //! | `gemv`: rows of up stored as outputs | `every_epilogue`, `plans_...` |
 //! | `gemm`: the last tile follows itself | `ragged_shapes`, `every_epilogue`, `every_length_of_the_ring` |
 //! | `share`: what a division leaves over | `ragged_shapes`, `every_length_of_the_ring` |

@@ -1,8 +1,10 @@
 //! The cases, by family of kernels.
 
 mod cache;
+mod decode;
 mod gemm;
 mod paper;
+mod prefill;
 mod stream;
 
 use crate::case::{Case, Scale};
@@ -11,7 +13,8 @@ pub use stream::read_stream;
 
 /// All of them: every kernel of the registry is launched by one at least.
 pub fn all(scale: Scale) -> Vec<Case> {
-    [cache::cases(scale), gemm::cases(scale), paper::cases(scale)].into_iter().flatten().collect()
+    let families = [cache::cases, decode::cases, gemm::cases, paper::cases, prefill::cases];
+    families.into_iter().flat_map(|cases| cases(scale)).collect()
 }
 
 /// The error of results that are either right or wrong.

@@ -1,0 +1,220 @@
+//! A warp's arithmetic: the queries of up to 16 heads against tile after tile of keys and values, on the tensor cores.
+//!
+//! With `r = lane / 4` and `c = 2 (lane % 4)`, see [`mma`](crate::ptx::mma) for the fragments:
+//!
+//! - scores = Q K^T, heads x tokens: a tile of K as it lies in memory is B, two of them side by side. Query heads are rows:
+//!   8 of them or 16 cost the same. The lane receives tokens `c`, `c + 1` and `8 + c`, `9 + c` of heads `r` and `8 + r`.
+//! - out = V^T P^T, elements x heads: what the lane has of scores is what it must have of B: weights are rounded to 16
+//!   bits where they are. V^T is A, read by transposing loads. Its product costs one `mma` for 8 heads, not for 16.
+//!
+//! So nothing goes from lane to lane while the largest score does not grow; and it need not be the largest: any reference
+//! serves that is not so far below that weights overflow. It is raised only when it is more than [`SLACK`] too low, which
+//! happens about once a stream.
+
+#![allow(
+    clippy::needless_range_loop,
+    reason = "an index is the same thing in several arrays, and a constant when unrolled"
+)]
+
+use core::marker::PhantomData;
+
+use cuda_std::half::Half2;
+use cuda_std::prelude::*;
+use cuda_std::warp::{FULL_MASK, WARP_SIZE};
+
+use super::plan::{Span, TILE};
+use super::stream::tile_bytes;
+use crate::element::Element;
+use crate::ptx::ldmatrix;
+
+/// By how much, in powers of two, a score may be above the reference: weights stay below 2^8.
+const SLACK: f32 = 8.0;
+
+/// Most steps of 16 elements in a head.
+const STEPS: usize = 16;
+
+/// `H` query heads (8 or 16) of size `D`, and what they have collected so far. Arrays are as long as the largest instance
+/// needs; the others leave the rest alone, and the compiler drops it.
+pub struct Heads<T, const D: u32, const H: u32> {
+    /// Queries, fragments of A: heads by elements.
+    query: [[u32; 4]; STEPS],
+    /// The reference of heads `r` and `8 + r`: in powers of two, and the same in the four lanes that have the head.
+    max: [f32; 2],
+    /// The lane's own share of the sum of weights.
+    sum: [f32; 2],
+    /// The weighted sum of values: elements by heads.
+    out: [[[f32; 4]; 2]; STEPS],
+    element: PhantomData<T>,
+}
+
+impl<T: Element, const D: u32, const H: u32> Heads<T, D, H> {
+    const STEPS: usize = D as usize / 16;
+    const TILES: usize = H as usize / 8;
+
+    /// Loads the queries of `count` heads, `[count][D]`; those missing are zeros.
+    ///
+    /// # Safety
+    /// There are so many, aligned to 4 bytes.
+    #[inline(always)]
+    pub unsafe fn load(query: *const u16, count: u32) -> Self {
+        let (row, column) = (warp::lane_id() / 4, 2 * (warp::lane_id() % 4));
+        let mut heads = Heads {
+            query: [[0; 4]; STEPS],
+            max: [f32::MIN; 2],
+            sum: [0.0; 2],
+            out: [[[0.0; 4]; 2]; STEPS],
+            element: PhantomData,
+        };
+        for n in 0..Self::TILES {
+            let head = 8 * n as u32 + row;
+            if head < count {
+                // SAFETY: the head is one of them, and `column + 9` is below 16.
+                unsafe {
+                    let from = query.add((head * D + column) as usize).cast::<u32>();
+                    for step in 0..Self::STEPS {
+                        heads.query[step][n] = *from.add(8 * step);
+                        heads.query[step][n + 2] = *from.add(8 * step + 4);
+                    }
+                }
+            }
+        }
+        heads
+    }
+
+    /// Takes a tile whose first token has this position. `scale` includes log2(e).
+    ///
+    /// # Safety
+    /// `tile` is its offset in shared memory, and it is visible to the warp; all lanes come by together.
+    #[inline(always)]
+    pub unsafe fn take(&mut self, tile: u32, position: u32, span: Span, scale: f32) {
+        let lane = warp::lane_id();
+        let mut scores = [[0.0; 4]; 2];
+        // SAFETY: the addresses are in the tile's K; all lanes take part.
+        unsafe {
+            let keys = tile + 16 * lane;
+            for step in 0..Self::STEPS {
+                let [low, low8, high, high8] = ldmatrix::load_x4_at(keys + 512 * step as u32);
+                scores[0] = T::mma(self.query[step], [low, high], scores[0]);
+                scores[1] = T::mma(self.query[step], [low8, high8], scores[1]);
+            }
+        }
+        if position < span.first || position + TILE > span.length {
+            hide(&mut scores, position, span);
+        }
+        // SAFETY: all lanes take part; the addresses are in the tile's V.
+        unsafe {
+            let weights = self.weigh(scores, scale);
+            // The four matrices of A: 8 elements, the next 8; then both for the other 8 tokens.
+            let values = tile + tile_bytes(D) / 2 + lane / 8 % 2 * 256 + lane / 16 * 128 + lane % 8 * 16;
+            for step in 0..Self::STEPS {
+                let value = ldmatrix::load_x4_trans_at(values + 512 * step as u32);
+                for n in 0..Self::TILES {
+                    self.out[step][n] = T::mma(value, weights[n], self.out[step][n]);
+                }
+            }
+        }
+    }
+
+    /// The weights of scores, as fragments of B; they are added to the sums.
+    ///
+    /// # Safety
+    /// All lanes come by together.
+    #[inline(always)]
+    unsafe fn weigh(&mut self, scores: [[f32; 4]; 2], scale: f32) -> [[u32; 2]; 2] {
+        let of_head = |n: usize| [scores[0][2 * n], scores[0][2 * n + 1], scores[1][2 * n], scores[1][2 * n + 1]];
+        let (mut top, mut above) = ([0.0; 2], false);
+        for n in 0..Self::TILES {
+            let [a, b, c, d] = of_head(n);
+            top[n] = a.max(b).max(c.max(d)) * scale;
+            above |= top[n] > self.max[n] + SLACK;
+        }
+        // SAFETY: all lanes take part, and go the same way.
+        unsafe {
+            if warp::warp_vote_any(FULL_MASK, above) {
+                self.raise(top);
+            }
+        }
+        let mut weights = [[0; 2]; 2];
+        for n in 0..Self::TILES {
+            let weight = |score| GpuFloat::mul_add(score, scale, -self.max[n]).exp2_fast();
+            let [a, b, c, d] = of_head(n);
+            let (a, b, c, d) = (weight(a), weight(b), weight(c), weight(d));
+            self.sum[n] += (a + b) + (c + d);
+            weights[n] = [T::Pair::from_f32([a, b]).to_bits(), T::Pair::from_f32([c, d]).to_bits()];
+        }
+        weights
+    }
+
+    /// Raises the references to the largest scores of a tile, of which each lane has its own in `top`.
+    ///
+    /// # Safety
+    /// All lanes come by together.
+    #[inline(always)]
+    unsafe fn raise(&mut self, top: [f32; 2]) {
+        let column = warp::lane_id() % 4 * 2;
+        for n in 0..Self::TILES {
+            // SAFETY: all lanes take part.
+            unsafe {
+                let pair = top[n].max(warp::warp_shuffle_xor(FULL_MASK, top[n], 1, WARP_SIZE));
+                let most = pair.max(warp::warp_shuffle_xor(FULL_MASK, pair, 2, WARP_SIZE)).max(self.max[n]);
+                let factor = (self.max[n] - most).exp2_fast();
+                self.max[n] = most;
+                self.sum[n] *= factor;
+                // The columns of `out` that the lane has are other heads than its rows of scores.
+                let even = warp::warp_shuffle_idx(FULL_MASK, factor, 4 * column, WARP_SIZE);
+                let odd = warp::warp_shuffle_idx(FULL_MASK, factor, 4 * column + 4, WARP_SIZE);
+                for step in 0..Self::STEPS {
+                    let [a, b, c, d] = self.out[step][n];
+                    self.out[step][n] = [a * even, b * odd, c * even, d * odd];
+                }
+            }
+        }
+    }
+
+    /// Writes the partial results of the first `count` heads to shared memory, as rows of
+    /// [`merge`](super::merge).
+    ///
+    /// # Safety
+    /// There is room for them at `rows`; all lanes come by together.
+    #[inline(always)]
+    pub unsafe fn leave(&self, rows: *mut f32, count: u32) {
+        let (row, column) = (warp::lane_id() / 4, 2 * (warp::lane_id() % 4));
+        let stride = D + 4;
+        for n in 0..Self::TILES {
+            // SAFETY: all lanes take part; heads are below `count`, elements below D.
+            unsafe {
+                let pair = self.sum[n] + warp::warp_shuffle_xor(FULL_MASK, self.sum[n], 1, WARP_SIZE);
+                let sum = pair + warp::warp_shuffle_xor(FULL_MASK, pair, 2, WARP_SIZE);
+                let head = 8 * n as u32 + row;
+                if head < count && column == 0 {
+                    let state = rows.add((head * stride + D) as usize).cast::<[f32; 4]>();
+                    *state = [self.max[n], sum, 0.0, 0.0];
+                }
+                for odd in 0..2 {
+                    let head = 8 * n as u32 + column + odd as u32;
+                    if head < count {
+                        let to = rows.add((head * stride + row) as usize);
+                        for step in 0..Self::STEPS {
+                            *to.add(16 * step) = self.out[step][n][odd];
+                            *to.add(16 * step + 8) = self.out[step][n][odd + 2];
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Takes the scores of tokens that the query does not see out of the running.
+#[inline(always)]
+fn hide(scores: &mut [[f32; 4]; 2], position: u32, span: Span) {
+    let column = position + 2 * (warp::lane_id() % 4);
+    for half in 0..2 {
+        for i in 0..4 {
+            let token = column + 8 * half as u32 + i as u32 % 2;
+            if token < span.first || token >= span.length {
+                scores[half][i] = f32::NEG_INFINITY;
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! From partial results to results: those of a block's warps, then those of the blocks that share a stream.
+//!
+//! Partial results are rows of `D + 4` floats, one a head: the weighted sum of values; then the reference `m` that scores
+//! were taken relative to, and the sum `l` of weights; and two zeros, which keep rows apart in the banks of shared memory:
+//! stores by fragment and loads by vector are free of conflicts.
+//!
+//! Two partial results are one with `m = max(m1, m2)`, `l = l1 2^(m1 - m) + l2 2^(m2 - m)`, and sums likewise; the result is
+//! the sum over `l`. A block that has all of a stream stores that. Else it stores rows to global memory, and counts itself
+//! in; whoever finds that all others have done so merges the rows, always in the same order, so that results do not depend
+//! on who it was. The counter is left at zero, for the next layer.
+
+use cuda_std::atomic;
+use cuda_std::half::Half2;
+use cuda_std::prelude::*;
+
+use super::plan::Ranges;
+use super::stream::Stream;
+use crate::element::Element;
+use crate::layout::Vector;
+use crate::ptx::memory::{load_l2, store_l2};
+
+/// Partial results that a thread loads before it uses the first: the latency of L2 is paid once for all of them.
+const BATCH: u32 = 8;
+
+/// Vectors of a head's partial result.
+pub const fn row_vectors(head_size: u32) -> u32 {
+    head_size / 4 + 1
+}
+
+/// Where partial results are exchanged between blocks.
+#[derive(Clone, Copy)]
+pub struct Exchange {
+    /// For each slot the rows of the first stream of its range; then, for each slot, those of the last.
+    pub partials: *mut Vector,
+    /// For each slot how many have stored their part of the stream that its range ends in.
+    pub arrivals: *mut u32,
+    /// How the plan was cut.
+    pub ranges: Ranges,
+    /// Blocks in the grid.
+    pub slots: u32,
+    /// Rows that there is room for in one partial result.
+    pub rows: u32,
+}
+
+impl Exchange {
+    /// The rows of slot `slot` for a stream that begins in the range of slot `first`.
+    #[inline(always)]
+    fn rows<const D: u32>(self, slot: u32, first: u32) -> *mut Vector {
+        let index = if slot == first { self.slots + slot } else { slot };
+        self.partials.wrapping_add(index as usize * (self.rows * row_vectors(D)) as usize)
+    }
+}
+
+/// Merges what the warps of this block left at `shared` for `count` heads of a stream, and sees to it that the result
+/// is stored to `output`, `[count][D]`: by this block, or by the last of those that share the stream.
+///
+/// # Safety
+/// The rows of all `warps` are at `shared`, one warp's after the other; exchange and stream are the launch's; all threads
+/// of the block come by together.
+#[inline(always)]
+pub unsafe fn finish<T: Element, const D: u32>(
+    shared: *const Vector,
+    warps: u32,
+    count: u32,
+    stream: Stream,
+    exchange: Exchange,
+    output: *mut u16,
+) {
+    let Exchange { arrivals, ranges, rows, .. } = exchange;
+    let (first, last) = (ranges.holding(stream.begin), ranges.holding(stream.end() - 1));
+    let pieces = Pieces::<D> { count };
+    // SAFETY: rows and pieces are within what the caller vouches for; all threads pass the barriers.
+    unsafe {
+        thread::sync_threads();
+        pieces.each(|head, chunk| {
+            let mut piece = Piece::NONE;
+            for warp in 0..warps {
+                let row = shared.add((((warp * rows) + head) * row_vectors(D)) as usize);
+                piece.add(*row.add(chunk as usize), *row.add(D as usize / 4));
+            }
+            if first == last {
+                piece.store::<T>(output.add((head * D + 4 * chunk) as usize));
+            } else {
+                let row = exchange.rows::<D>(thread::block_idx_x(), first).add((head * row_vectors(D)) as usize);
+                let [a, b, c, d] = piece.out;
+                store_l2(row.add(chunk as usize), Vector([a.to_bits(), b.to_bits(), c.to_bits(), d.to_bits()]));
+                if chunk == 0 {
+                    store_l2(row.add(D as usize / 4), Vector([piece.max.to_bits(), piece.sum.to_bits(), 0, 0]));
+                }
+            }
+        });
+        if first == last || !is_last(arrivals.add(first as usize), last - first + 1) {
+            return;
+        }
+        pieces.each(|head, chunk| {
+            let mut piece = Piece::NONE;
+            let mut slot = first;
+            while slot <= last {
+                let mut batch = [[Vector([0; 4]); 2]; BATCH as usize];
+                for i in 0..BATCH {
+                    if slot + i <= last {
+                        let row =
+                            exchange.rows::<D>(slot + i, first).add((head * row_vectors(D)) as usize).cast_const();
+                        batch[i as usize] = [load_l2(row.add(chunk as usize)), load_l2(row.add(D as usize / 4))];
+                    }
+                }
+                for i in 0..BATCH {
+                    if slot + i <= last {
+                        let [out, state] = batch[i as usize];
+                        piece.add(out, state);
+                    }
+                }
+                slot += BATCH;
+            }
+            piece.store::<T>(output.add((head * D + 4 * chunk) as usize));
+        });
+    }
+}
+
+/// Whether this block is the last of `all` to get here: then all see what the others stored before.
+///
+/// # Safety
+/// `arrivals` counts those of one stream, and nobody comes twice; all threads of the block come by together.
+#[inline(always)]
+unsafe fn is_last(arrivals: *mut u32, all: u32) -> bool {
+    let last = shared_array![u32; 1];
+    // SAFETY: one thread writes between two barriers.
+    unsafe {
+        thread::sync_threads();
+        if thread::thread_idx_x() == 0 {
+            thread::device_fence();
+            let others = atomic::add_u32(arrivals, 1);
+            thread::device_fence();
+            *last = u32::from(others + 1 == all);
+            if others + 1 == all {
+                *arrivals = 0;
+            }
+        }
+        thread::sync_threads();
+        *last != 0
+    }
+}
+
+/// How the threads of a block share out rows: by vectors of four elements.
+struct Pieces<const D: u32> {
+    count: u32,
+}
+
+impl<const D: u32> Pieces<D> {
+    /// Calls `with` for the thread's own vectors: head, and index in the row.
+    #[inline(always)]
+    fn each(&self, mut with: impl FnMut(u32, u32)) {
+        // Eight lanes, who share a pass over the banks, stay in one row.
+        let row = (D / 4).next_multiple_of(8);
+        let mut index = thread::thread_idx_x();
+        while index < self.count * row {
+            let (head, chunk) = (index / row, index % row);
+            if chunk < D / 4 {
+                with(head, chunk);
+            }
+            index += thread::block_dim_x();
+        }
+    }
+}
+
+/// Four elements of a head's result, as far as it is known.
+struct Piece {
+    out: [f32; 4],
+    max: f32,
+    sum: f32,
+}
+
+impl Piece {
+    /// Of no tokens. Finite, so that two of them can be added.
+    const NONE: Piece = Piece { out: [0.0; 4], max: f32::MIN, sum: 0.0 };
+
+    /// Adds another partial result: its elements, and its `m` and `l`.
+    #[inline(always)]
+    fn add(&mut self, Vector(out): Vector, Vector([max, sum, ..]): Vector) {
+        let (max, sum) = (f32::from_bits(max), f32::from_bits(sum));
+        let most = self.max.max(max);
+        let (old, new) = ((self.max - most).exp2_fast(), (max - most).exp2_fast());
+        self.max = most;
+        self.sum = self.sum * old + sum * new;
+        let both = |i: usize| self.out[i] * old + f32::from_bits(out[i]) * new;
+        self.out = [both(0), both(1), both(2), both(3)];
+    }
+
+    /// Stores the result.
+    ///
+    /// # Safety
+    /// Four elements at `to`, aligned to 8 bytes.
+    #[inline(always)]
+    unsafe fn store<T: Element>(&self, to: *mut u16) {
+        let scale = self.sum.rcp_fast();
+        let [a, b, c, d] = self.out;
+        let low = T::Pair::from_f32([a * scale, b * scale]).to_bits();
+        let high = T::Pair::from_f32([c * scale, d * scale]).to_bits();
+        // SAFETY: the caller's.
+        unsafe { *to.cast::<u64>() = u64::from(low) | u64::from(high) << 32 };
+    }
+}

@@ -1,0 +1,256 @@
+//! Decode attention: one query token a sequence, against all that the sequence has in the cache.
+//!
+//! | kernel | computes | grid | block |
+//! | --- | --- | --- | --- |
+//! | [`plan_paged_attention()`] | the share of each block, once a step and for all layers | 1 | [`PLAN_THREADS`] |
+//! | [`paged_attention_8()`], [`paged_attention_16()`] | `softmax(scale q K^T) V` of every sequence and head | [`Launch::grid`] | [`Launch::threads`] |
+//!
+//! Queries are `[sequences][heads][D]`, rows of sequences a stride apart; results `[sequences][heads][D]`, contiguous. Keys
+//! and values are pages of [`layout`](crate::layout), found through block tables: all tables are one array, and a
+//! sequence's begins where `table_starts` says. Sequences of length 0 are padding: nothing is read for them, and nothing
+//! written. The grid is fixed and the host knows no length: a captured graph serves every batch of its size.
+//!
+//! | file | |
+//! | --- | --- |
+//! | `plan` | the cut of a batch into ranges of equal length |
+//! | `stream` | a warp's way through a range, copying tiles of 16 tokens ahead of their use |
+//! | `heads` | a tile's arithmetic on the tensor cores |
+//! | `merge` | partial results of warps, then of blocks, to results |
+//! | [`Launch`] | which kernel serves which shape; grid, shared memory, workspace |
+//!
+//! Which serves: groups of up to 8 query heads to a KV head [`paged_attention_8()`], larger ones [`paged_attention_16()`],
+//! for both types; with heads of 256 the first alone, whose registers suffice. More heads than a kernel takes at once are
+//! further streams, and read the cache again. A few query tokens for a sequence could be rows beside the heads.
+//!
+//! # Floor
+//!
+//! [`floor`]: keys and values are read once, `4 D` bytes for a token and KV head; queries and results are nothing beside
+//! them. `4 D` operations for a token and query head: one a byte with MHA, 8 with a group of 8, where an H200 has 160 on
+//! the tensor cores for each byte. So the time is that of memory, at the 4.5 TB/s that a read-only stream should reach.
+//!
+//! # What the counts say (emulator; no GPU has run this yet)
+//!
+//! | D | bytes an instruction | of the issue slots at 4.5 TB/s | registers | blocks an SM | in flight, KiB an SM |
+//! | --- | --- | --- | --- | --- | --- |
+//! | 32 | 17 | 30 % | 128 | 4 | 96 to 128 |
+//! | 64 | 26 | 19 % | 128 | 3 | 144 to 192 |
+//! | 80 | 30 | 17 % | 143 | 3 | 60 to 120 |
+//! | 96 | 31 | 16 % | 154 | 3 | 72 to 144 |
+//! | 128 | 37 | 14 % | 168 | 3 | 96 to 192 |
+//! | 256 | 49 | 10 % | 255 | 3 | 96 to 192 |
+//!
+//! Issue slots are 132 SMs x 4 schedulers x 1.7 GHz; instructions those of the PTX, of which `ptxas` folds address
+//! arithmetic and moves. Blocks on an SM are what registers and 227 KiB of shared memory allow (with groups of 6 to
+//! 8 and D = 128: two). In flight is all of the rings but the tile that each warp works on, or all: a warp waits with both of
+//! its stages under way. The tensor cores do 12 times the work of the floor with MHA, 54 TFLOP/s at full stream, a tenth of
+//! what `mma.sync` can. Global sectors are 1.01 of the floor with some thousands of tokens a block; shared memory has no
+//! bank conflicts, and takes a write and a read of each byte, a third of its bandwidth.
+//!
+//! At batch 1 x 1k latency counts: five reads that depend on each other (range, sequence, table, block, keys), four tiles
+//! a warp in two rounds, two barriers, then store, fence, count and load through L2: some 4 us, and a launch.
+//!
+//! # Ladder
+//!
+//! 1. A block for each sequence and head, whatever the length: the paper's v1. One long sequence keeps a few SMs busy.
+//! 2. Partitions of 512 tokens and a second launch that reduces (v2): the grid depends on the longest length, blocks of
+//!    short sequences are empty, and K is read for each query head by itself.
+//! 3. Group on the tensor cores, K and V by `cp.async` through a ring for each warp: a byte is read once for all its heads,
+//!    and no barrier stands in the loop.
+//! 4. Equal ranges over a fixed grid, merged by the last arriver: balanced for any lengths, and one launch.
+//! 5. (here) Tiles go on across the ends of streams, so that the ring does not run dry at each; heads as rows of Q K^T but
+//!    columns of V^T P^T, so that weights stay in the lanes that computed them; a lazy reference for the softmax, so that
+//!    no shuffle is left in the loop.
+//!
+//! MHA on CUDA cores, a lane for each token, was weighed and left: its 256 conversions and 256 multiplications for a
+//! tile of 8 KiB are 16 bytes an instruction at best. Rows of zeros on the tensor cores cost nothing that is short here,
+//! and one kernel serves all groups.
+
+mod heads;
+mod launch;
+mod merge;
+mod plan;
+mod stream;
+
+use cuda_std::prelude::*;
+use cuda_std::shared::{dynamic_shared_mem, shared_offset};
+use cuda_std::warp::FULL_MASK;
+
+use super::LOG2_E;
+use crate::element::{Bf16, Element, F16};
+use crate::layout::{Pages, Vector};
+use crate::ptx::cp_async;
+use heads::Heads;
+use launch::{ring_bytes, stages, warps};
+use merge::{Exchange, finish, row_vectors};
+use plan::{Plan, divide};
+use stream::{Cache, Reader, Stream, tile_bytes};
+
+#[cfg(not(target_arch = "nvptx64"))]
+pub use launch::Args;
+pub use launch::{Launch, floor};
+pub use plan::{MIN_RANGE, PLAN_THREADS, Ranges, TILE, plan_paged_attention, plan_vectors};
+
+/// Decode attention for groups of up to 8 heads, or with heads too large for the other kernel.
+///
+/// - `output`: `[sequences][heads][D]`; `query`: the same, with rows `query_stride` elements apart.
+/// - `cache`: the layer's pages, of `kv_heads` heads and `block_size` tokens; `group` query heads share each KV head.
+/// - `tables`: all block tables, each long enough for its sequence; `table_starts`: where each sequence's begins.
+/// - `plan`: of [`plan_paged_attention()`] for this batch, window and grid.
+/// - `partials`, `arrivals`: the workspace, of [`Launch::partial_vectors`] and [`Launch::arrivals`].
+/// - `scale`: what products of queries and keys are multiplied with, above 0.
+///
+/// # Safety
+/// The arrays have these shapes; query rows are aligned to 4 bytes, output to 8, vectors to 16; the launch is as
+/// [`Launch`] says, and no other uses the workspace meanwhile.
+#[kernel(max_threads = 128, min_blocks = 2, instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128, 256]))]
+pub unsafe fn paged_attention_8<T: Element, const D: u32>(
+    output: *mut u16,
+    query: *const u16,
+    cache: *const Vector,
+    tables: *const u32,
+    table_starts: *const u32,
+    plan: *const Vector,
+    partials: *mut Vector,
+    arrivals: *mut u32,
+    query_stride: u32,
+    kv_heads: u32,
+    group: u32,
+    block_size: u32,
+    scale: f32,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        attend::<T, D, 8>(
+            output,
+            query,
+            cache,
+            tables,
+            table_starts,
+            plan,
+            partials,
+            arrivals,
+            query_stride,
+            kv_heads,
+            group,
+            block_size,
+            scale,
+        )
+    }
+}
+
+/// Decode attention for groups of more than 8 heads, 16 at once. The arguments are those of [`paged_attention_8()`].
+///
+/// # Safety
+/// As for [`paged_attention_8()`].
+#[kernel(max_threads = 128, min_blocks = 2, instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128]))]
+pub unsafe fn paged_attention_16<T: Element, const D: u32>(
+    output: *mut u16,
+    query: *const u16,
+    cache: *const Vector,
+    tables: *const u32,
+    table_starts: *const u32,
+    plan: *const Vector,
+    partials: *mut Vector,
+    arrivals: *mut u32,
+    query_stride: u32,
+    kv_heads: u32,
+    group: u32,
+    block_size: u32,
+    scale: f32,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        attend::<T, D, 16>(
+            output,
+            query,
+            cache,
+            tables,
+            table_starts,
+            plan,
+            partials,
+            arrivals,
+            query_stride,
+            kv_heads,
+            group,
+            block_size,
+            scale,
+        )
+    }
+}
+
+/// The body of both kernels.
+///
+/// # Safety
+/// As for these.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "those of a kernel")]
+unsafe fn attend<T: Element, const D: u32, const H: u32>(
+    output: *mut u16,
+    query: *const u16,
+    cache: *const Vector,
+    tables: *const u32,
+    table_starts: *const u32,
+    plan: *const Vector,
+    partials: *mut Vector,
+    arrivals: *mut u32,
+    query_stride: u32,
+    kv_heads: u32,
+    group: u32,
+    block_size: u32,
+    scale: f32,
+) {
+    let pages = Pages { heads: kv_heads, head_size: D, block_size };
+    let cache = Cache { vectors: cache, pages, tables, table_starts, head_tiles: group.div_ceil(H) };
+    let (slots, rows, warp) = (thread::grid_dim_x(), group.min(H), warp::warp_id());
+    let plan = Plan::new(plan, slots);
+    // SAFETY: the caller's; see each function. Warps are of one mind about tiles, blocks about streams.
+    unsafe {
+        let (begin, end, sequence) = plan.range(thread::block_idx_x());
+        if begin == end {
+            return;
+        }
+        let exchange = Exchange { partials, arrivals, ranges: plan.ranges(), slots, rows };
+        let ring = shared_offset(dynamic_shared_mem::<u8>()) + warp * stages(D) * tile_bytes(D);
+        let merged = dynamic_shared_mem::<u8>().add(ring_bytes(D) as usize).cast::<Vector>();
+
+        let mut stream = Stream::holding(plan, begin, sequence);
+        let (mut tile, mut stage) = (begin + warp, 0);
+        let mut reader = Reader::<D>::new(plan, cache, stream, tile, end, warps(D), ring);
+        for stage in 0..stages(D) {
+            reader.fetch(stage);
+        }
+        loop {
+            let kv_head = divide(stream.index, cache.head_tiles);
+            let head_tile = stream.index - kv_head * cache.head_tiles;
+            let head = kv_head * group + head_tile * H;
+            let count = (group - head_tile * H).min(H);
+            let row = query.add(stream.sequence as usize * query_stride as usize);
+            let mut heads = Heads::<T, D, H>::load(row.add((head * D) as usize), count);
+            let stop = stream.end().min(end);
+            while tile < stop {
+                match stages(D) {
+                    4 => cp_async::wait::<3>(),
+                    _ => cp_async::wait::<1>(),
+                }
+                // What the other lanes copied is there, too.
+                warp::sync_warp(FULL_MASK);
+                let at = ring + stage * tile_bytes(D);
+                heads.take(at, stream.position(tile), stream.span, scale * LOG2_E);
+                // The stage is free when all lanes are done with it.
+                warp::sync_warp(FULL_MASK);
+                reader.fetch(stage);
+                stage = (stage + 1) % stages(D);
+                tile += warps(D);
+            }
+            heads.leave(merged.add((warp * rows * row_vectors(D)) as usize).cast(), count);
+            let at = stream.sequence as usize * (kv_heads * group * D) as usize + (head * D) as usize;
+            finish::<T, D>(merged, warps(D), count, stream, exchange, output.add(at));
+            if stop == end {
+                return;
+            }
+            stream.advance(plan, cache.streams());
+            // The rows of the last stream have been read by all.
+            thread::sync_threads();
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The way through a range: its streams one after the other, and a warp's tiles, fetched ahead of their use.
+
+use cuda_std::prelude::*;
+
+use super::plan::{Plan, Span, TILE, divide};
+use crate::layout::{Pages, Part, Vector};
+use crate::ptx::cp_async;
+
+/// What one KV head has of one sequence, read for one tile of query heads.
+#[derive(Clone, Copy)]
+pub struct Stream {
+    /// The sequence.
+    pub sequence: u32,
+    /// Which of the sequence's streams it is.
+    pub index: u32,
+    /// The number of its first tile.
+    pub begin: u32,
+    /// What the plan says of the sequence.
+    pub span: Span,
+}
+
+impl Stream {
+    /// The stream that holds tile `tile`, which is of `sequence`.
+    ///
+    /// # Safety
+    /// As [`Plan::range`] gives them.
+    #[inline(always)]
+    pub unsafe fn holding(plan: Plan, tile: u32, sequence: u32) -> Stream {
+        // SAFETY: the caller's.
+        let span = unsafe { plan.span(sequence) };
+        let index = divide(tile - span.start, span.tiles);
+        Stream { sequence, index, begin: span.start + index * span.tiles, span }
+    }
+
+    /// The number of the tile after its last.
+    #[inline(always)]
+    pub const fn end(self) -> u32 {
+        self.begin + self.span.tiles
+    }
+
+    /// Goes on to the next stream that has tiles.
+    ///
+    /// # Safety
+    /// There is one.
+    #[inline(always)]
+    pub unsafe fn advance(&mut self, plan: Plan, streams: u32) {
+        self.begin = self.end();
+        self.index += 1;
+        if self.index == streams {
+            self.index = 0;
+            loop {
+                self.sequence += 1;
+                // SAFETY: the caller's.
+                self.span = unsafe { plan.span(self.sequence) };
+                if self.span.tiles > 0 {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The position in the sequence of a tile's first token.
+    #[inline(always)]
+    pub const fn position(self, tile: u32) -> u32 {
+        (self.span.first / TILE + tile - self.begin) * TILE
+    }
+}
+
+/// One layer's cache, and where each sequence has its blocks.
+#[derive(Clone, Copy)]
+pub struct Cache {
+    /// The layer's pages.
+    pub vectors: *const Vector,
+    /// Their shape; the block size is a power of two.
+    pub pages: Pages,
+    /// All block tables.
+    pub tables: *const u32,
+    /// Where in `tables` each sequence's table begins.
+    pub table_starts: *const u32,
+    /// Streams of a KV head.
+    pub head_tiles: u32,
+}
+
+impl Cache {
+    /// Streams of a sequence.
+    #[inline(always)]
+    pub const fn streams(self) -> u32 {
+        self.pages.heads * self.head_tiles
+    }
+}
+
+/// Copies every n-th tile of a range to a warp's ring in shared memory, a tile at a time.
+///
+/// In the ring a tile is as in a page of 16 tokens: K as `[D / 8][16][8]`, then V. A lane copies one token's vectors,
+/// those with an even or those with an odd index. What the query does not see becomes zeros, and is not read: it may be
+/// anything, and zero weights would not hide a NaN.
+pub struct Reader<const D: u32> {
+    plan: Plan,
+    cache: Cache,
+    /// Tiles from one of the warp's to the next.
+    step: u32,
+    /// The tile that is fetched next, its stream, and the end of the range.
+    tile: u32,
+    stream: Stream,
+    end: u32,
+    /// The stream's block table.
+    table: *const u32,
+    /// The block that holds the lane's token of the next tile: looked up a tile ahead, since all else waits for it.
+    block: u32,
+    /// Where in the ring the lane's first vector goes.
+    target: u32,
+}
+
+impl<const D: u32> Reader<D> {
+    /// Begins with `tile`, which need not be in `stream` but is not before it. `ring` is an offset in shared memory.
+    ///
+    /// # Safety
+    /// Plan, cache and stream are those of the launch; all lanes of the warp come by together, here and in
+    /// [`Reader::fetch`].
+    #[inline(always)]
+    pub unsafe fn new(plan: Plan, cache: Cache, stream: Stream, tile: u32, end: u32, step: u32, ring: u32) -> Self {
+        let target = ring + warp::lane_id() * 16;
+        // SAFETY: the caller's.
+        unsafe {
+            let table = cache.tables.add(*cache.table_starts.add(stream.sequence as usize) as usize);
+            let mut reader = Reader { plan, cache, step, tile, stream, end, table, block: 0, target };
+            reader.look_up();
+            reader
+        }
+    }
+
+    /// Starts copying the next tile to a stage of the ring, as a group of its own; an empty one behind the range.
+    ///
+    /// # Safety
+    /// As for [`Reader::new`]; nothing else uses the stage until the group has been waited for.
+    #[inline(always)]
+    pub unsafe fn fetch(&mut self, stage: u32) {
+        if self.tile < self.end {
+            let Span { first, length, .. } = self.stream.span;
+            let Pages { block_size, .. } = self.cache.pages;
+            let lane = warp::lane_id();
+            let token = self.stream.position(self.tile) + lane % TILE;
+            let bytes = if first <= token && token < length { 16 } else { 0 };
+            let head = divide(self.stream.index, self.cache.head_tiles);
+            let vector = self.cache.pages.vector(self.block, head, Part::Key, lane / TILE, token & (block_size - 1));
+            // A step of this loop copies two vectors of each token.
+            let (from_step, to_step) = (2 * 16 * block_size as usize, 2 * 16 * TILE);
+            // SAFETY: the block is the token's, and where the lane's token is not seen nothing is read.
+            unsafe {
+                let mut from = self.cache.vectors.add(vector).cast::<u8>();
+                let mut to = self.target + stage * tile_bytes(D);
+                // K and V follow each other, in the page as in the ring.
+                for _ in 0..2 * D / 16 {
+                    cp_async::copy_cg_zero_fill(to, from, bytes);
+                    from = from.add(from_step);
+                    to += to_step;
+                }
+                self.tile += self.step;
+                self.look_up();
+            }
+        }
+        cp_async::commit();
+    }
+
+    /// Finds the block of the lane's token in the tile that is fetched next.
+    ///
+    /// # Safety
+    /// As for [`Reader::new`].
+    #[inline(always)]
+    unsafe fn look_up(&mut self) {
+        if self.tile >= self.end {
+            return;
+        }
+        // SAFETY: the tile is in the range, so that its stream is in the batch; its tokens' blocks are in the table.
+        unsafe {
+            if self.tile >= self.stream.end() {
+                while self.tile >= self.stream.end() {
+                    self.stream.advance(self.plan, self.cache.streams());
+                }
+                let start = *self.cache.table_starts.add(self.stream.sequence as usize);
+                self.table = self.cache.tables.add(start as usize);
+            }
+            // Tables end with the sequence, and what is before the window may be gone.
+            let Span { first, length, .. } = self.stream.span;
+            let token = self.stream.position(self.tile) + warp::lane_id() % TILE;
+            let seen = token.max(first).min(length - 1);
+            self.block = *self.table.add(divide(seen, self.cache.pages.block_size) as usize);
+        }
+    }
+}
+
+/// Bytes of a tile: keys and values of 16 tokens.
+pub const fn tile_bytes(head_size: u32) -> u32 {
+    2 * TILE * head_size * 2
+}

@@ -1,0 +1,152 @@
+//! The two products on the tensor cores: scores = queries x keys, and output += weights x values.
+//!
+//! A warp has its rows in fragments of 16. Keys and values come from shared memory four 8 x 8 matrices at a time, and
+//! each load serves all fragments. Where `mma` leaves a score is where it takes the weight: nothing moves between the
+//! lanes.
+
+use cuda_std::half::Half2;
+use cuda_std::warp::lane_id;
+
+use super::shape::{FRAGMENT, fragments, query_in_registers, tile_keys, tile_rows};
+use crate::element::Element;
+use crate::layout::{VECTOR, Vector};
+use crate::ptx::ldmatrix;
+
+/// Fragments that a warp has at most. Arrays have room for the most of everything, whatever the head size: the places
+/// that are not used take no registers.
+pub const FRAGMENTS: usize = 2;
+
+/// The largest head size.
+const ELEMENTS: usize = 256;
+
+/// The most keys in a tile.
+const KEYS: usize = 64;
+
+/// Scores, and then weights: for each fragment and eight keys what `mma` calls D.
+pub type Scores = [[[f32; 4]; KEYS / 8]; FRAGMENTS];
+
+/// Weighted sums of values: for each fragment and eight elements what `mma` calls D.
+pub type Output = [[[f32; 4]; ELEMENTS / 8]; FRAGMENTS];
+
+/// An output to which nothing was added.
+pub const ZERO: Output = [[[0.0; 4]; ELEMENTS / 8]; FRAGMENTS];
+
+/// What `mma` calls A, for each fragment.
+type Factors = [[u32; 4]; FRAGMENTS];
+
+/// Bytes of a row of eight elements in shared memory.
+const ROW: u32 = size_of::<Vector>() as u32;
+
+/// A warp's queries.
+pub struct Queries<const D: u32> {
+    /// The row of the first matrices that this lane names to `ldmatrix`.
+    row: u32,
+    /// For each 16 elements, where the queries stay in registers.
+    held: [Factors; ELEMENTS / 16],
+}
+
+impl<const D: u32> Queries<D> {
+    /// The queries at `place`, an offset in shared memory: `[head_size / 8][tile_rows][8]`. Nothing is read yet.
+    #[inline(always)]
+    pub fn new(place: u32) -> Self {
+        // Rows 0 to 7 and 8 to 15 of eight elements, then of the next eight.
+        let (row, chunk) = (lane_id() % 16, lane_id() / 16);
+        Self { row: place + (chunk * tile_rows(D) + row) * ROW, held: [[[0; 4]; FRAGMENTS]; ELEMENTS / 16] }
+    }
+
+    /// Takes the queries into registers, for [`query_in_registers`].
+    ///
+    /// # Safety
+    /// All lanes of the warp come by together, and the queries are in shared memory.
+    #[inline(always)]
+    pub unsafe fn hold(&mut self) {
+        for step in 0..D / 16 {
+            // SAFETY: the caller's.
+            self.held[step as usize] = unsafe { self.load(step) };
+        }
+    }
+
+    /// 16 elements of every row.
+    ///
+    /// # Safety
+    /// As for [`Self::hold`].
+    #[inline(always)]
+    unsafe fn load(&self, step: u32) -> Factors {
+        let mut factors = [[0; 4]; FRAGMENTS];
+        for fragment in 0..fragments(D) {
+            let row = self.row + (2 * step * tile_rows(D) + fragment * FRAGMENT) * ROW;
+            // SAFETY: the caller's.
+            factors[fragment as usize] = unsafe { ldmatrix::load_x4_at(row) };
+        }
+        factors
+    }
+
+    /// The products with the keys of a tile at `keys`, an offset in shared memory.
+    ///
+    /// # Safety
+    /// As for [`Self::hold`], and so are the keys.
+    #[inline(always)]
+    pub unsafe fn times_keys<T: Element>(&self, keys: u32) -> Scores {
+        // Eight keys of eight elements and of the next eight, then the next eight keys.
+        let (key, chunk) = (lane_id() / 16 * 8 + lane_id() % 8, lane_id() / 8 % 2);
+        let keys = keys + (chunk * tile_keys(D) + key) * ROW;
+        let mut scores = [[[0.0; 4]; KEYS / 8]; FRAGMENTS];
+        for step in 0..D / 16 {
+            // SAFETY: the caller's.
+            unsafe {
+                let factors = if query_in_registers(D) { self.held[step as usize] } else { self.load(step) };
+                for pair in 0..tile_keys(D) / 16 {
+                    let four = ldmatrix::load_x4_at(keys + (2 * step * tile_keys(D) + 16 * pair) * ROW);
+                    for fragment in 0..fragments(D) as usize {
+                        multiply::<T>(factors[fragment], four, &mut scores[fragment], pair);
+                    }
+                }
+            }
+        }
+        scores
+    }
+}
+
+/// Adds to the output the values of a tile at `values`, an offset in shared memory, times their weights, which are
+/// rounded to 16 bits.
+///
+/// # Safety
+/// All lanes of the warp come by together, and the values are in shared memory.
+#[inline(always)]
+pub unsafe fn add_values<T: Element, const D: u32>(output: &mut Output, weights: &Scores, values: u32) {
+    // Values 0 to 7 and 8 to 15 of eight elements, then of the next eight. `mma` wants the values of an element side by
+    // side: they are transposed on the way.
+    let (value, chunk) = (lane_id() % 16, lane_id() / 16);
+    let values = values + (chunk * tile_keys(D) + value) * ROW;
+    for step in 0..tile_keys(D) / 16 {
+        let mut factors = [[0; 4]; FRAGMENTS];
+        for fragment in 0..fragments(D) as usize {
+            let [low, high] = [0, 1].map(|half| weights[fragment][2 * step as usize + half]);
+            factors[fragment] = [[low[0], low[1]], [low[2], low[3]], [high[0], high[1]], [high[2], high[3]]]
+                .map(|pair| T::Pair::from_f32(pair).to_bits());
+        }
+        for pair in 0..D / VECTOR / 2 {
+            // SAFETY: the caller's.
+            unsafe {
+                let four = ldmatrix::load_x4_trans_at(values + (2 * pair * tile_keys(D) + 16 * step) * ROW);
+                for fragment in 0..fragments(D) as usize {
+                    multiply::<T>(factors[fragment], four, &mut output[fragment], pair);
+                }
+            }
+        }
+    }
+}
+
+/// Multiplies 16 x 16 by 16 x 16, and adds the product to columns `16 * pair ..` of `sums`.
+///
+/// # Safety
+/// All lanes of the warp come by together.
+#[inline(always)]
+unsafe fn multiply<T: Element>(a: [u32; 4], [b0, b1, b2, b3]: [u32; 4], sums: &mut [[f32; 4]], pair: u32) {
+    let pair = 2 * pair as usize;
+    // SAFETY: the caller's.
+    unsafe {
+        sums[pair] = T::mma(a, [b0, b1], sums[pair]);
+        sums[pair + 1] = T::mma(a, [b2, b3], sums[pair + 1]);
+    }
+}

@@ -1,0 +1,124 @@
+//! Keys and values on their way from the pages to shared memory.
+//!
+//! There a tile is `[K or V][head_size / 8][tile_keys][8]`. That is the pages' own order: eight tokens of eight
+//! elements are 128 bytes in a row, which `cp.async` writes and `ldmatrix` reads without bank conflicts. A thread
+//! copies vectors of one token, and looks up one block a tile.
+
+use cuda_std::thread;
+
+use super::shape::{STAGES, THREADS, tile_keys};
+use super::tile::Sight;
+use super::{Batch, Cache};
+use crate::layout::{Pages, Part, Vector};
+use crate::ptx::cp_async;
+
+/// Bytes of a vector.
+const VECTOR_BYTES: u32 = size_of::<Vector>() as u32;
+
+/// Bytes that the keys of a tile take, and its values.
+pub const fn part_bytes(head_size: u32) -> u32 {
+    2 * head_size * tile_keys(head_size)
+}
+
+/// Bytes of a tile's keys and values.
+pub const fn stage_bytes(head_size: u32) -> u32 {
+    2 * part_bytes(head_size)
+}
+
+/// The tiles of keys and values that a block reads, in order of position.
+pub struct Stream<const D: u32> {
+    /// The KV head's keys in the first page, from the thread's first chunk on.
+    head: *const Vector,
+    page_vectors: u32,
+    block_size: u32,
+    table: *const u32,
+    /// The keys that rows of this block see. Of the others in a tile nothing is read, not even the table.
+    first_key: u32,
+    keys: u32,
+    /// The thread's token in the next tile, and the block that it is in.
+    token: u32,
+    block: u32,
+    /// Where the thread's first vector goes in the first stage.
+    to: u32,
+}
+
+impl<const D: u32> Stream<D> {
+    /// The tiles that hold the keys in `sight`, to stages from `to` on, an offset in shared memory.
+    ///
+    /// # Safety
+    /// `sequence` is one of the batch, in whose context `sight` is, `head` is a KV head, and the rest is as for
+    /// [`paged_prefill()`](super::paged_prefill()).
+    #[inline(always)]
+    pub unsafe fn new(batch: &Batch, cache: &Cache, sequence: u32, head: u32, sight: Sight, to: u32) -> Self {
+        let Cache { pages, vectors } = *cache;
+        let (chunk, place) = (thread::thread_idx_x() / tile_keys(D), thread::thread_idx_x() % tile_keys(D));
+        let first_key = sight.first_key();
+        // SAFETY: the caller's.
+        unsafe {
+            let mut stream = Self {
+                head: vectors.add(pages.vector(0, head, Part::Key, chunk, 0)),
+                page_vectors: pages.page_vectors(),
+                block_size: pages.block_size,
+                table: batch.tables.add(*batch.table_starts.add(sequence as usize) as usize),
+                first_key,
+                keys: sight.last + 1 - first_key,
+                token: first_key / tile_keys(D) * tile_keys(D) + place,
+                block: 0,
+                to: to + thread::thread_idx_x() * VECTOR_BYTES,
+            };
+            stream.look_up();
+            stream
+        }
+    }
+
+    /// Whether any row sees the thread's token in the next tile.
+    #[inline(always)]
+    fn in_sight(&self) -> bool {
+        self.token.wrapping_sub(self.first_key) < self.keys
+    }
+
+    /// Reads the table for the next tile: one tile ahead, so that no copy waits for it.
+    ///
+    /// # Safety
+    /// As for [`Self::new`].
+    #[inline(always)]
+    unsafe fn look_up(&mut self) {
+        if self.in_sight() {
+            // Block sizes are powers of two.
+            let entry = self.token >> self.block_size.trailing_zeros();
+            // SAFETY: the token is within the context, which the table covers.
+            self.block = unsafe { *self.table.add(entry as usize) };
+        }
+    }
+
+    /// Starts the copies of the next tile, and closes their group. What no row sees becomes zeros: a weight of zero
+    /// does not undo the NaN that may lie there.
+    ///
+    /// # Safety
+    /// As for [`Self::new`], and nobody reads the stage any more.
+    #[inline(always)]
+    pub unsafe fn copy(&mut self, stage: u32) {
+        const { assert!(THREADS.is_multiple_of(tile_keys(D)), "a thread has one token") };
+        let chunks_at_once = THREADS / tile_keys(D);
+        let pages = Pages { heads: 1, head_size: D, block_size: self.block_size };
+        let bytes = if self.in_sight() { VECTOR_BYTES } else { 0 };
+        let offset = self.token & (self.block_size - 1);
+        let to = self.to + stage * stage_bytes(D);
+        // SAFETY: the block is one of the cache's, or no byte is read; the stage is the caller's.
+        unsafe {
+            let page = self.head.add(self.block as usize * self.page_vectors as usize + offset as usize);
+            for i in 0..pages.chunks() / chunks_at_once {
+                let to = to + i * THREADS * VECTOR_BYTES;
+                let [key, value] =
+                    [Part::Key, Part::Value].map(|part| page.add(pages.vector(0, 0, part, i * chunks_at_once, 0)));
+                cp_async::copy_cg_zero_fill(to, key.cast(), bytes);
+                cp_async::copy_cg_zero_fill(to + part_bytes(D), value.cast(), bytes);
+            }
+            cp_async::commit();
+            self.token += tile_keys(D);
+            self.look_up();
+        }
+    }
+}
+
+const _: () = assert!(STAGES == 2, "tiles take turns by whether their number is odd");

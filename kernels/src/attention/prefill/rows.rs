@@ -1,0 +1,156 @@
+//! The rows of a warp: queries on their way in, scores that a row does not see, outputs on their way out.
+//!
+//! Queries and outputs pass through the same part of shared memory, `[head_size / 8][tile_rows][8]`, of which a warp
+//! touches its own rows alone. In global memory it moves whole sectors, 32 bytes of 16 rows at a time.
+
+use cuda_std::half::Half2;
+use cuda_std::shared::shared_offset;
+use cuda_std::warp::{self, FULL_MASK, lane_id};
+
+use super::Batch;
+use super::fragment::{Output, Scores};
+use super::shape::{FRAGMENT, fragments, query_in_registers, tile_keys, tile_rows};
+use super::softmax::PerRow;
+use super::tile::{Sight, Tile};
+use crate::element::Element;
+use crate::layout::{VECTOR, Vector};
+use crate::ptx::cp_async;
+use crate::ptx::memory::store_l2;
+
+/// Bytes that the rows of a tile take.
+pub const fn bytes(head_size: u32) -> u32 {
+    2 * head_size * tile_rows(head_size)
+}
+
+/// The rows of a warp.
+#[derive(Clone, Copy)]
+pub struct Rows<const D: u32> {
+    tile: Tile,
+    /// The KV head, and how many there are.
+    head: u32,
+    kv_heads: u32,
+    /// The warp's first row, counted in the tile.
+    first: u32,
+    /// Where the tile's rows lie in shared memory.
+    image: *mut Vector,
+}
+
+impl<const D: u32> Rows<D> {
+    /// How many rows a warp has.
+    const COUNT: u32 = FRAGMENT * fragments(D);
+
+    /// This warp's rows of a tile, whose place in shared memory is `image`.
+    #[inline(always)]
+    pub fn new(tile: Tile, head: u32, kv_heads: u32, image: *mut Vector) -> Self {
+        Self { tile, head, kv_heads, first: warp::warp_id() * Self::COUNT, image }
+    }
+
+    /// What the rows see, if any of them is in the sequence.
+    #[inline(always)]
+    pub fn sight(&self, window: u32) -> Option<Sight> {
+        self.tile.sight(self.tile.first + self.first, Self::COUNT, window)
+    }
+
+    /// Where a vector of a row is in shared memory.
+    #[inline(always)]
+    pub fn place(&self, row: u32, chunk: u32) -> *mut Vector {
+        self.image.wrapping_add((chunk * tile_rows(D) + self.first + row) as usize)
+    }
+
+    /// The row of a fragment and the chunk of a pair that this lane moves: the eight lanes whose vectors go to shared
+    /// memory together have neighbouring places.
+    #[inline(always)]
+    fn lane() -> (u32, u32) {
+        (lane_id() / 16 * 8 + lane_id() % 8, lane_id() / 8 % 2)
+    }
+
+    /// The index of a row's chunk in an array whose tokens are `stride` elements apart, if the row is in the sequence.
+    #[inline(always)]
+    fn element(&self, row: u32, chunk: u32, stride: u32) -> Option<usize> {
+        let row = self.tile.first + self.first + row;
+        let (token, member) = self.tile.token(row);
+        let head = self.head * self.tile.group + member;
+        let at = (self.tile.start + token) as usize * stride as usize + (head * D + chunk * VECTOR) as usize;
+        if row < self.tile.rows { Some(at) } else { None }
+    }
+
+    /// Starts the copies of the queries; their group stays open. Rows behind the sequence's end become zeros.
+    ///
+    /// # Safety
+    /// As for [`paged_prefill()`](super::paged_prefill()).
+    #[inline(always)]
+    pub unsafe fn copy_queries(&self, batch: &Batch) {
+        let (lane_row, lane_chunk) = Self::lane();
+        for fragment in 0..fragments(D) {
+            let row = fragment * FRAGMENT + lane_row;
+            let (at, bytes) = match self.element(row, lane_chunk, batch.query_stride) {
+                Some(at) => (at, size_of::<Vector>() as u32),
+                None => (0, 0),
+            };
+            for pair in 0..D / VECTOR / 2 {
+                let to = shared_offset(self.place(row, 2 * pair + lane_chunk));
+                // SAFETY: the row is one of the queries', or no byte is read.
+                unsafe {
+                    let from = batch.query.add(at).cast::<Vector>().add(2 * pair as usize);
+                    cp_async::copy_cg_zero_fill(to, from.cast(), bytes);
+                }
+            }
+        }
+    }
+
+    /// Makes the scores of keys that a row does not see those of no weight. `key` is the tile's first.
+    #[inline(always)]
+    pub fn mask(&self, scores: &mut Scores, key: u32, window: u32) {
+        for fragment in 0..fragments(D) {
+            for half in 0..2 {
+                let row = self.tile.first + self.first + fragment * FRAGMENT + half * 8 + lane_id() / 4;
+                let to_first = self.tile.position(row).wrapping_sub(key + lane_id() % 4 * 2);
+                for (n, four) in scores[fragment as usize][..tile_keys(D) as usize / 8].iter_mut().enumerate() {
+                    for i in 0..2 {
+                        // To a key behind the row's position the distance is negative: a very large number.
+                        let distance = to_first.wrapping_sub(8 * n as u32 + i);
+                        if distance >= window {
+                            four[(2 * half + i) as usize] = f32::NEG_INFINITY;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes the outputs, each row times its factor.
+    ///
+    /// # Safety
+    /// All lanes of the warp come by together; the rest is as for [`paged_prefill()`](super::paged_prefill()).
+    #[inline(always)]
+    pub unsafe fn store<T: Element>(&self, to: *mut u16, output: &Output, factors: &PerRow<f32>) {
+        let (lane_row, lane_chunk) = Self::lane();
+        // SAFETY: places are the warp's own, and only rows of the sequence are stored.
+        unsafe {
+            if !query_in_registers(D) {
+                // The queries are here, and other lanes may have yet to read them for the last tile.
+                warp::sync_warp(FULL_MASK);
+            }
+            for fragment in 0..fragments(D) as usize {
+                for half in 0..2 {
+                    let row = fragment as u32 * FRAGMENT + half as u32 * 8 + lane_id() / 4;
+                    let factor = factors[fragment][half];
+                    for chunk in 0..D / VECTOR {
+                        let four = output[fragment][chunk as usize];
+                        let pair = T::Pair::from_f32([four[2 * half] * factor, four[2 * half + 1] * factor]);
+                        *self.place(row, chunk).cast::<u32>().add(lane_id() as usize % 4) = pair.to_bits();
+                    }
+                }
+            }
+            warp::sync_warp(FULL_MASK);
+            for fragment in 0..fragments(D) {
+                let row = fragment * FRAGMENT + lane_row;
+                let Some(at) = self.element(row, lane_chunk, self.kv_heads * self.tile.group * D) else { continue };
+                for pair in 0..D / VECTOR / 2 {
+                    let vector = *self.place(row, 2 * pair + lane_chunk);
+                    store_l2(to.add(at).cast::<Vector>().add(2 * pair as usize), vector);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! How a launch is cut, and what it must cost at least.
+
+use crate::attention::{Floor, Shape};
+
+/// Warps in a block.
+pub const WARPS: u32 = 4;
+
+/// Threads in a block.
+pub const THREADS: u32 = 32 * WARPS;
+
+/// Query rows in a fragment: what one `mma` takes.
+pub const FRAGMENT: u32 = 16;
+
+/// Tiles of keys and values that shared memory holds: one is worked on while the next arrives.
+pub const STAGES: u32 = 2;
+
+/// Fragments of query rows that a warp works on. Two share every load of keys and values from shared memory; at 256
+/// elements a row, the output of two would not fit the registers.
+pub const fn fragments(head_size: u32) -> u32 {
+    if head_size <= 128 { 2 } else { 1 }
+}
+
+/// Query rows in a tile: what a block computes.
+pub const fn tile_rows(head_size: u32) -> u32 {
+    WARPS * FRAGMENT * fragments(head_size)
+}
+
+/// Keys in a tile, and as many values.
+pub const fn tile_keys(head_size: u32) -> u32 {
+    if head_size <= 128 { 64 } else { 32 }
+}
+
+/// Whether the queries stay in registers. Elsewhere output and scores leave too little room for them, and they are
+/// loaded from shared memory for every tile.
+pub const fn query_in_registers(head_size: u32) -> bool {
+    head_size <= 64 || head_size == 256
+}
+
+/// What a launch is made of, beside its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Blocks.
+    pub grid: (u32, u32, u32),
+    /// Threads in a block.
+    pub threads: u32,
+    /// Bytes of dynamic shared memory.
+    pub shared: u32,
+}
+
+/// The launch for up to `tokens` new tokens in up to `sequences` sequences, however the tokens are shared out: neither
+/// the lengths nor their order matter, so that a graph can replay it for other batches. At least one of each.
+pub const fn launch(shape: Shape, tokens: u32, sequences: u32) -> Launch {
+    let size = shape.head_size();
+    // A sequence's last tile need not be full: one more for each.
+    let tiles = tokens * shape.group() / tile_rows(size) + sequences;
+    let shared = 2 * size * (tile_rows(size) + STAGES * 2 * tile_keys(size));
+    Launch { grid: (shape.pages().heads, tiles, 1), threads: THREADS, shared }
+}
+
+/// The floor of one sequence's attention; a batch's is the sum. Queries are read, outputs written, and each key and
+/// value that is in sight is read once; a query and a key in its sight take 4 operations an element.
+///
+/// `new` of the `context` tokens are queries. With `window` w > 0 a position sees the last w, itself included.
+pub const fn floor(shape: Shape, new: u32, context: u32, window: u32) -> Floor {
+    let (new, context) = (new as u64, context as u64);
+    let window = if window == 0 { u64::MAX } else { window as u64 };
+    let cached = context - new;
+    let in_sight = if cached >= window { new + window - 1 } else { context };
+    // Positions that see all before them, and positions that see a window's length.
+    let growing = if window < cached {
+        cached
+    } else if window < context {
+        window
+    } else {
+        context
+    };
+    let pairs = (growing * (growing + 1) - cached * (cached + 1)) / 2 + (context - growing) * window;
+    let (size, heads, kv_heads) = (shape.head_size() as u64, shape.heads() as u64, shape.pages().heads as u64);
+    let elements = 2 * new * heads * size + if new > 0 { 2 * in_sight * kv_heads * size } else { 0 };
+    Floor { bytes: 2 * elements, flops: 4 * pairs * heads * size }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attention::prefill::{pages, rows};
+    use crate::attention::{HEAD_SIZES, Shape};
+
+    fn shape(heads: u32, kv_heads: u32, head_size: u32) -> Shape {
+        Shape::new(heads, kv_heads, head_size, 16).unwrap_or_else(|refused| panic!("{refused}"))
+    }
+
+    #[test]
+    fn a_launch_has_room_for_every_way_to_share_tokens_out() {
+        let shape = shape(6, 2, 64);
+        for lengths in [&[700][..], &[1; 100], &[42, 43, 0, 85, 86], &[0, 0, 129]] {
+            let tiles: u32 = lengths.iter().map(|new| (new * shape.group()).div_ceil(tile_rows(64))).sum();
+            let Launch { grid, .. } = launch(shape, lengths.iter().sum(), lengths.len() as u32);
+            assert!(grid.0 == 2 && (tiles..=tiles + lengths.len() as u32).contains(&grid.1), "{grid:?} for {tiles}");
+        }
+    }
+
+    #[test]
+    fn two_blocks_share_a_multiprocessor() {
+        for size in HEAD_SIZES {
+            let Launch { shared, threads, .. } = launch(shape(1, 1, size), 1, 1);
+            assert_eq!(shared, rows::bytes(size) + STAGES * pages::stage_bytes(size));
+            // An H200 has 228 KiB of shared memory, of which a block costs 1 beyond its own.
+            assert!(2 * (shared + 1024) <= 228 * 1024 && threads == 128, "{shared}");
+        }
+    }
+
+    #[test]
+    fn floors_are_sums_over_positions() {
+        let shape = shape(4, 2, 32);
+        for (new, context, window) in
+            [(1, 1, 0), (7, 7, 0), (3, 10, 0), (7, 7, 3), (3, 10, 4), (3, 10, 8), (3, 10, 9), (3, 10, 12), (0, 9, 2)]
+        {
+            let first = |position: u32| if window == 0 { 0 } else { (position + 1).saturating_sub(window) };
+            let pairs: u32 = (context - new..context).map(|position| position + 1 - first(position)).sum();
+            let keys = if new > 0 { context - first(context - new) } else { 0 };
+            let expected =
+                Floor { bytes: u64::from(2 * 32 * (2 * 4 * new + 2 * 2 * keys)), flops: u64::from(4 * 4 * 32 * pairs) };
+            assert_eq!(floor(shape, new, context, window), expected, "{new} of {context}, window {window}");
+        }
+    }
+}

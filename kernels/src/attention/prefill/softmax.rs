@@ -1,0 +1,137 @@
+//! Softmax over keys that come tile by tile, in powers of two.
+//!
+//! A row keeps a reference and its sum of `2^(score - reference)`. The reference need not be the largest score so far:
+//! it is enough that no score exceeds it by more than [`SLACK`], so that the powers stay far below the largest 16-bit
+//! number, at the same relative precision. As long as that is so, which after the first tiles it nearly always is, the
+//! lanes need not agree on a maximum, and what was summed need not be scaled.
+
+use cuda_std::float::GpuFloat;
+use cuda_std::warp::{self, FULL_MASK, WARP_SIZE};
+
+use super::fragment::{FRAGMENTS, Output, Scores};
+use super::shape::{fragments, tile_keys};
+use crate::attention::LOG2_E;
+
+/// By how much a score may exceed its row's reference, as a power of two.
+const SLACK: f32 = 8.0;
+
+/// The reference of a row that has seen no key: below every score, and yet a number.
+const NONE: f32 = -1e30;
+
+/// A value for each row that a lane has part of: `lane / 4` and `lane / 4 + 8` of each fragment.
+pub type PerRow<V> = [[V; 2]; FRAGMENTS];
+
+/// The state of a warp's rows.
+pub struct Softmax<const D: u32> {
+    /// Factor from a product of query and key to a power of two.
+    scale: f32,
+    reference: PerRow<f32>,
+    /// The lane's part of the sums.
+    sum: PerRow<f32>,
+}
+
+impl<const D: u32> Softmax<D> {
+    /// Of rows that have seen no key. `scale`, a positive number, is what products of query and key are multiplied
+    /// with.
+    #[inline(always)]
+    pub fn new(scale: f32) -> Self {
+        let scale = scale * LOG2_E;
+        Self { scale, reference: [[NONE; 2]; FRAGMENTS], sum: [[0.0; 2]; FRAGMENTS] }
+    }
+
+    /// Turns the scores of a tile into weights, and counts them in; scales `output` where the references change.
+    ///
+    /// # Safety
+    /// All lanes of the warp come by together.
+    #[inline(always)]
+    pub unsafe fn weigh(&mut self, scores: &mut Scores, output: &mut Output) {
+        let most = self.largest(scores);
+        let exceeds = |fragment: usize, half: usize| most[fragment][half] > self.reference[fragment][half] + SLACK;
+        let mut any = false;
+        for fragment in 0..fragments(D) as usize {
+            any |= exceeds(fragment, 0) | exceeds(fragment, 1);
+        }
+        // SAFETY: the caller's; the whole warp takes the branch, or none of it.
+        unsafe {
+            if warp::warp_vote_any(FULL_MASK, any) {
+                self.raise(most, output);
+            }
+        }
+        for (fragment, scores) in scores[..fragments(D) as usize].iter_mut().enumerate() {
+            for four in &mut scores[..tile_keys(D) as usize / 8] {
+                for (i, score) in four.iter_mut().enumerate() {
+                    *score = score.mul_add(self.scale, -self.reference[fragment][i / 2]).exp2_fast();
+                    self.sum[fragment][i / 2] += *score;
+                }
+            }
+        }
+    }
+
+    /// The largest of the lane's own scores in each row, as a power of two.
+    #[inline(always)]
+    fn largest(&self, scores: &Scores) -> PerRow<f32> {
+        let mut most = [[f32::NEG_INFINITY; 2]; FRAGMENTS];
+        for fragment in 0..fragments(D) as usize {
+            for four in &scores[fragment][..tile_keys(D) as usize / 8] {
+                for (i, score) in four.iter().enumerate() {
+                    most[fragment][i / 2] = most[fragment][i / 2].max(*score);
+                }
+            }
+            for most in &mut most[fragment] {
+                *most *= self.scale;
+            }
+        }
+        most
+    }
+
+    /// Raises the references to the largest scores.
+    ///
+    /// # Safety
+    /// All lanes of the warp come by together.
+    #[inline(always)]
+    unsafe fn raise(&mut self, most: PerRow<f32>, output: &mut Output) {
+        for fragment in 0..fragments(D) as usize {
+            for half in 0..2 {
+                let reference = self.reference[fragment][half];
+                // SAFETY: the caller's.
+                let new = unsafe { over_row(most[fragment][half], f32::max) }.max(reference);
+                let factor = (reference - new).exp2_fast();
+                self.reference[fragment][half] = new;
+                self.sum[fragment][half] *= factor;
+                for four in &mut output[fragment][..D as usize / 8] {
+                    four[2 * half] *= factor;
+                    four[2 * half + 1] *= factor;
+                }
+            }
+        }
+    }
+
+    /// One over the sum of each row.
+    ///
+    /// # Safety
+    /// All lanes of the warp come by together.
+    #[inline(always)]
+    pub unsafe fn finish(self) -> PerRow<f32> {
+        let mut inverse = self.sum;
+        for rows in &mut inverse[..fragments(D) as usize] {
+            for row in rows {
+                // SAFETY: the caller's.
+                *row = unsafe { over_row(*row, |a, b| a + b) }.rcp_fast();
+            }
+        }
+        inverse
+    }
+}
+
+/// Combines the values of the four lanes that have part of a row, for each of them.
+///
+/// # Safety
+/// All lanes of the warp come by together.
+#[inline(always)]
+unsafe fn over_row(value: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
+    // SAFETY: the caller's.
+    unsafe {
+        let value = combine(value, warp::warp_shuffle_xor(FULL_MASK, value, 1, WARP_SIZE));
+        combine(value, warp::warp_shuffle_xor(FULL_MASK, value, 2, WARP_SIZE))
+    }
+}

@@ -1,0 +1,219 @@
+//! `paged_prefill` on the device under test, against attention in `f64`.
+
+use cuda_std::launch::{Entry, Family};
+use emulator::Report;
+use kernels::attention;
+use kernels::attention::prefill::{paged_prefill, shape};
+use launch::Error;
+use workbench::number::{Random, Type, relative_error};
+use workbench::paged::{Problem, Shape, Span};
+
+use crate::frame::gpu::{Gpu, TARGETS};
+use crate::frame::mutate::without_each;
+
+/// The problem's shape, as the kernels know it.
+fn checked(shape: Shape) -> attention::Shape {
+    attention::Shape::new(shape.heads, shape.kv_heads, shape.head_size, shape.block_size).unwrap()
+}
+
+fn entry(shape: Shape) -> Entry<<paged_prefill as Family>::Args> {
+    paged_prefill::instance(&[shape.ty.label(), &shape.head_size.to_string()]).unwrap()
+}
+
+/// Runs the kernel in a launch that has room for `spare` more tokens. Queries are parts of longer rows, whose rest is
+/// NaN; two tokens that are not of this launch come before.
+fn attend(gpu: &mut Gpu, problem: &Problem, spare: u32) -> Result<(Vec<u16>, Report), Error> {
+    let Shape { ty, heads, head_size, kv_heads, block_size, window } = problem.shape;
+    let row = (heads * head_size) as usize;
+    let stride = row + 16;
+    let mut query = vec![ty.nan(); 2 * stride];
+    for token in problem.query.chunks_exact(row) {
+        query.extend(token);
+        query.extend([ty.nan(); 16]);
+    }
+    let mut starts = vec![2];
+    for span in &problem.spans {
+        starts.push(starts[starts.len() - 1] + span.new);
+    }
+    let (tables, table_starts) = problem.flat_tables();
+    let before = vec![ty.nan(); 2 * row];
+    let output = gpu.upload("output", &[before.clone(), vec![ty.nan(); problem.query.len()]].concat());
+    let sequences = problem.spans.len() as u32;
+    let args = (
+        output.mut_ptr(),
+        gpu.upload("query", &query).ptr(),
+        gpu.upload("cache", &problem.pages()).ptr(),
+        gpu.upload("tables", &tables).ptr(),
+        gpu.upload("table starts", &table_starts).ptr(),
+        gpu.upload("query starts", &starts).ptr(),
+        gpu.upload("contexts", &problem.contexts()).ptr(),
+        sequences,
+        stride as u32,
+        kv_heads,
+        heads / kv_heads,
+        block_size,
+        window,
+        problem.shape.scale(),
+    );
+    let launch = shape::launch(checked(problem.shape), starts[starts.len() - 1] - 2 + spare, sequences);
+    let report = gpu.try_launch(entry(problem.shape), launch.grid, launch.threads, launch.shared, args)?;
+    let mut all = gpu.download(output);
+    let output = all.split_off(before.len());
+    assert_eq!(all, before, "tokens that are not of this launch");
+    Ok((output, report))
+}
+
+/// Runs the kernel on both targets, in the natural order of warps and blocks and in others, and holds it to the truth.
+fn check(problem: &Problem, spare: u32) -> Report {
+    let ty = problem.shape.ty;
+    let truth = problem.reference();
+    let mut first: Option<(Vec<u16>, Report)> = None;
+    for (seed, (target, _)) in TARGETS.into_iter().enumerate() {
+        let mut gpu = Gpu::new(target);
+        gpu.seed(seed as u64 * u64::from(problem.blocks));
+        let result = attend(&mut gpu, problem, spare).unwrap_or_else(|fault| panic!("{:?}: {fault}", problem.shape));
+        let error = relative_error(result.0.iter().map(|&bits| ty.number(bits)), &truth);
+        assert!(error <= ty.tolerance(), "{target}: error {error}, {:?}", problem.shape);
+        if let Some(first) = &first {
+            assert!(*first == result, "{target}, {:?}: another result or other counts", problem.shape);
+        }
+        first.get_or_insert(result);
+    }
+    first.unwrap().1
+}
+
+pub fn every_kernel(gpu: &mut Gpu) {
+    for (ty, head_size) in Type::ALL.into_iter().flat_map(|ty| attention::HEAD_SIZES.map(|size| (ty, size))) {
+        let problem = Problem::new(Shape { ty, ..shape(1, 2, head_size, 16, 0) }, &[span(5, 20)], 0, 0);
+        let (output, _) = attend(gpu, &problem, 0).unwrap_or_else(|error| panic!("{error}"));
+        assert!(problem.error(&output) <= ty.tolerance(), "{:?}", problem.shape);
+    }
+}
+
+fn span(new: u32, context: u32) -> Span {
+    Span { new, context }
+}
+
+/// A shape of `f16`.
+fn shape(kv_heads: u32, group: u32, head_size: u32, block_size: u32, window: u32) -> Shape {
+    Shape { ty: Type::F16, heads: kv_heads * group, kv_heads, head_size, block_size, window }
+}
+
+#[test]
+fn every_head_size_block_size_and_group() {
+    let cases = [
+        (shape(3, 1, 32, 8, 0), vec![span(1, 1), span(64, 64), span(65, 200)]),
+        (shape(2, 3, 64, 16, 20), vec![span(43, 43), span(1, 1), span(30, 77)]),
+        (shape(1, 2, 80, 32, 0), vec![span(70, 70), span(5, 133)]),
+        (shape(1, 4, 96, 16, 33), vec![span(40, 90)]),
+        (shape(2, 8, 128, 16, 0), vec![span(20, 60), span(17, 49)]),
+        (shape(1, 5, 256, 8, 0), vec![span(9, 9), span(11, 50)]),
+        (shape(1, 7, 64, 32, 0), vec![span(20, 40), span(3, 100)]),
+        (shape(1, 16, 128, 8, 1), vec![span(9, 9), span(1, 40)]),
+        (shape(1, 1, 128, 32, 64), vec![span(70, 220)]),
+        (shape(2, 1, 256, 16, 40), vec![span(70, 90)]),
+        (shape(1, 71, 32, 16, 0), vec![span(3, 20)]),
+    ];
+    for (seed, (shape, spans)) in cases.into_iter().enumerate() {
+        for ty in Type::ALL {
+            check(&Problem::new(Shape { ty, ..shape }, &spans, 2, seed as u64), 0);
+        }
+    }
+}
+
+#[test]
+fn rows_end_anywhere_in_a_tile() {
+    let spans = [63, 64, 65, 127, 128, 129].map(|new| span(new, new));
+    check(&Problem::new(shape(1, 1, 32, 16, 0), &spans, 0, 1), 0);
+}
+
+#[test]
+fn windows_begin_anywhere_in_a_tile() {
+    for window in [1, 2, 63, 64, 65, 100, 149, 150, 151] {
+        let mut problem = Problem::new(shape(1, 1, 32, 8, window), &[span(70, 150)], 0, window.into());
+        // Blocks that no new token sees may be gone.
+        let unseen = 81u32.saturating_sub(window) / 8;
+        problem.tables[0][..unseen as usize].fill(u32::MAX);
+        check(&problem, 0);
+    }
+}
+
+#[test]
+fn long_contexts() {
+    check(&Problem::new(shape(1, 2, 64, 16, 0), &[span(3, 8192), span(1, 1), span(2, 5001), span(17, 700)], 30, 1), 0);
+    check(&Problem::new(shape(1, 1, 32, 32, 100), &[span(2, 8192)], 0, 2), 0);
+}
+
+#[test]
+fn many_sequences_some_without_new_tokens() {
+    let mut random = Random(3);
+    let mut spans: Vec<_> = (0..60)
+        .map(|_| {
+            let new = random.below(12) as u32;
+            span(new, new + random.below(50) as u32)
+        })
+        .collect();
+    spans.extend([span(0, 30), span(140, 160), span(0, 0), span(0, 0)]);
+    let problem = Problem::new(shape(1, 2, 32, 8, 0), &spans, 0, 4);
+    check(&problem, 0);
+    // A launch that was made for larger batches.
+    check(&problem, 300);
+}
+
+#[test]
+fn scores_that_grow_from_tile_to_tile() {
+    for ty in Type::ALL {
+        let mut problem = Problem::new(Shape { ty, ..shape(1, 1, 64, 16, 0) }, &[span(40, 400)], 0, 5);
+        let mut random = Random(6);
+        problem.query.iter_mut().for_each(|query| *query = ty.bits(100.0 * random.unit()));
+        check(&problem, 0);
+    }
+}
+
+#[test]
+fn each_byte_is_moved_once() {
+    for head_size in attention::HEAD_SIZES {
+        // One tile of rows: the floor is what must be read.
+        let tokens = shape::tile_rows(head_size) / 4;
+        let shape = shape(1, 4, head_size, 16, 0);
+        let report = check(&Problem::new(shape, &[span(tokens, 1000)], 0, 7), 0);
+        let floor = shape::floor(checked(shape), tokens, 1000, 0);
+        let moved = 32 * report.total.sectors;
+        assert!(moved as f64 <= 1.02 * floor.bytes as f64, "{moved} of {floor:?}, head size {head_size}");
+        assert!(report.total.sector_ratio() <= 1.02, "{:?}, head size {head_size}", report.total);
+        assert_eq!(report.total.bank_conflicts(), 0, "head size {head_size}");
+    }
+}
+
+#[test]
+fn tiles_that_rows_do_not_see_cost_nothing() {
+    // Eight warps of 32 rows and four tiles of 64 keys, of which the warps see 1, 1, 2, 2, 3, 3, 4 and 4.
+    let report = check(&Problem::new(shape(1, 1, 32, 16, 0), &[span(256, 256)], 0, 8), 0);
+    assert_eq!(report.total.tensor_flops, 4 * 32 * (32 * 64) * 20);
+    // Through a window of 65, two tiles at most where a warp's first row is at the start of one, else three.
+    let report = check(&Problem::new(shape(1, 1, 32, 16, 65), &[span(256, 256)], 0, 9), 0);
+    assert_eq!(report.total.tensor_flops, 4 * 32 * (32 * 64) * (1 + 1 + 2 + 2 + 2 + 2 + 2 + 2));
+    // Of four warps the first alone has rows.
+    let report = check(&Problem::new(shape(1, 4, 32, 16, 0), &[span(8, 256)], 0, 10), 0);
+    assert_eq!(report.total.tensor_flops, 4 * 32 * (32 * 64) * 4);
+}
+
+/// Every barrier, copy, commit and wait is needed: without it, some order of warps faults or gives a wrong result.
+#[test]
+fn without_an_instruction() {
+    let opcodes = ["bar.sync", "bar.warp.sync", "cp.async"];
+    for (head_size, instructions) in [(32, 20), (128, 54)] {
+        let shape = shape(1, 1, head_size, 16, 0);
+        let problem = Problem::new(shape, &[span(70, 200)], 0, 11);
+        let mutants = without_each(TARGETS[0].1, entry(shape).descriptor().name, &opcodes);
+        assert_eq!(mutants.len(), instructions, "instructions to remove at head size {head_size}");
+        for mutant in mutants {
+            let survives = (0..3).all(|seed| {
+                let mut gpu = Gpu::with_ptx(&mutant.ptx);
+                gpu.seed(seed);
+                attend(&mut gpu, &problem, 0).is_ok_and(|(output, _)| problem.error(&output) <= shape.ty.tolerance())
+            });
+            assert!(!survives, "head size {head_size}, without {}", mutant.removed);
+        }
+    }
+}
