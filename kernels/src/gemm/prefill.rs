@@ -30,6 +30,7 @@
 
 use cuda_std::prelude::*;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
+use cuda_std::warp::FULL_MASK;
 
 use super::epilogue::{Output, Staged};
 use super::four::Two;
@@ -120,19 +121,23 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     let mut b_ahead = load_weight(0, 0);
     let mut sums = [[0.0; 4]; 32];
     let (mut now, mut free) = (0, (STAGES - 1) * stage_bytes);
+    // The same number, but the compiler cannot know: it would write the last round out a second time, for which there
+    // are no registers.
+    // SAFETY: all lanes come by together.
+    let end = unsafe { warp::warp_shuffle_idx(FULL_MASK, last, 0, warp::WARP_SIZE) };
     let mut tile = first;
     while tile < last {
         let mut following = if now == (STAGES - 1) * stage_bytes { 0 } else { now + stage_bytes };
-        if tile + 1 == last {
+        if tile + 1 == end {
             // The last step's loads are for nothing, but from what is there.
             following = now;
         }
         unroll!(step in [0 1 2 3] {
             let b = b_ahead;
-            if tile + STAGES - 1 < last {
+            if tile + STAGES - 1 < end {
                 copy(free, tile + STAGES - 1, step);
             }
-            if step == STEPS - 1 {
+            if step == STEPS - 1 && tile + 1 != end {
                 // The next tile is there, and this one has been loaded by all: it is what is filled in the next round.
                 cp_async::commit();
                 cp_async::wait::<{ STAGES - 2 }>();
