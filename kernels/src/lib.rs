@@ -9,6 +9,7 @@
 //! | [`attention`] | `plan_paged_attention`, `paged_attention_8`, `paged_attention_16`, `paged_prefill`, `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce` |
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
 //! | [`embedding`] | `gather_rows`, `embed`, `add_positions` |
+//! | [`gemm`] | `gemm`, `gemm_decode`, `gemv` |
 //! | [`norm`] | `layer_norm`, `rms_norm` |
 //! | [`rope`] | `rope_and_cache` |
 //! | [`sampling`] | `sample` |
@@ -28,6 +29,8 @@ pub mod attention;
 pub mod cache;
 #[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod embedding;
+#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
+pub mod gemm;
 #[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod norm;
 #[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]

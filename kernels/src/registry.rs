@@ -3,6 +3,7 @@
 use cuda_std::launch::{Descriptor, Family, Kernel};
 
 use crate::attention::{decode, paper, prefill};
+use crate::gemm::{decode::gemm_decode, gemv::gemv, prefill::gemm};
 use crate::{cache, embedding, norm, rope, sampling};
 
 /// Every kernel in the PTX that the engine embeds.
@@ -24,6 +25,9 @@ pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<paper::paged_attention_v2>())
         .chain(instances::<paper::paged_attention_v2_reduce>())
         .chain(instances::<prefill::paged_prefill>())
+        .chain(instances::<gemm>())
+        .chain(instances::<gemm_decode>())
+        .chain(instances::<gemv>())
         .chain(instances::<embedding::embed>())
         .chain(instances::<embedding::add_positions>())
         .chain(instances::<norm::layer_norm>())

@@ -11,6 +11,7 @@ mod decode;
 mod embedding;
 #[path = "../frame/mod.rs"]
 mod frame;
+mod gemm;
 mod norm;
 mod paper;
 mod prefill;
@@ -28,6 +29,7 @@ const FAMILIES: &[fn(&mut Gpu)] = &[
     cache::every_kernel,
     decode::every_kernel,
     embedding::every_kernel,
+    gemm::every_kernel,
     norm::every_kernel,
     paper::every_kernel,
     prefill::every_kernel,

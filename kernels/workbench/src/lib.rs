@@ -11,6 +11,7 @@ mod measure;
 pub mod number;
 pub mod paged;
 pub mod paper;
+pub mod product;
 mod resources;
 
 pub use case::{Case, Floor, Prepared, Scale};

@@ -3,6 +3,7 @@
 mod cache;
 mod decode;
 pub mod embedding;
+mod gemm;
 pub mod norm;
 mod paper;
 mod prefill;
@@ -22,6 +23,7 @@ pub fn all(scale: Scale) -> Vec<Case> {
         cache::cases,
         decode::cases,
         embedding::cases,
+        gemm::cases,
         norm::cases,
         paper::cases,
         prefill::cases,

@@ -1,0 +1,198 @@
+//! Some tokens, up to 64: reading the weight is the limit.
+//!
+//! The weight is `mma`'s first operand, so that tokens need padding to a multiple of 8 only. A block of four warps has
+//! [`rows`] rows of the weight, all tokens, and a part of `k`: splits make blocks enough for two an SM. Both operands
+//! come through a ring of [`stages`] tiles in shared memory by `cp.async`.
+//!
+//! | | |
+//! | --- | --- |
+//! | shapes | `x [m][k]`, `weight [n][k]`, `out [m][n]`; `m` up to `TOKENS`, any `n`, `k` a multiple of 8 |
+//! | grid | [`rows`] of the weight by splits of `k`; [`THREADS`] threads |
+//! | shared memory | [`shared_bytes`]: 54 to 96 KiB, two blocks an SM on an H200 |
+//! | floor | `2 n k` bytes of weight; `2 m n k` flops, 46 % of what `mma.sync` can do at 64 tokens |
+//!
+//! # What limits it
+//!
+//! With two blocks an SM, 80 KiB (96 KiB) of weight are on their way: twice what latency times bandwidth asks for. The
+//! activations come from L2, `m / rows` bytes for each byte of weight, a half at most; hence 128 rows from 32 tokens
+//! on. Parts of sums cost `2 m splits / k` bytes for each byte of weight, written and read, an eighth at most each: the
+//! plan sees to it. Prediction for an H200: 85 to 92 % of a read-only stream for matrices of 50 MB; what is missing are
+//! the filling of the ring and the last block's adding up, 2 us together.
+//!
+//! # Ladder
+//!
+//! 1. [`gemm`](super::prefill::gemm()): 128 tokens' worth of work for whatever number there is.
+//! 2. Tokens as the second operand: the work is that of the tokens, but blocks are few, and most SMs idle.
+//! 3. (here) Splits of `k`: every SM streams. Tiles of the activations are 8 tokens by two steps of `k` an `ldmatrix`,
+//!    which is one for 8 tokens and keeps the same code for 64.
+//!
+//! Next: weights that pass L2 with an eviction hint, and shares of equal length over all tiles in a row (as Marlin has
+//! them), where tiles times splits are far from a multiple of the SMs.
+
+use cuda_std::prelude::*;
+use cuda_std::shared::{dynamic_shared_mem, shared_offset};
+
+use super::epilogue::{Output, Staged};
+use super::operand::{DEPTH, ROW_BYTES, Source, load, place_a, place_steps};
+use super::split::{Meeting, share};
+use crate::element::{Bf16, Element, F16};
+use crate::layout::Vector;
+use crate::ptx::cp_async;
+
+/// Threads of a block.
+pub const THREADS: u32 = 128;
+
+/// Warps of a block, which share its rows.
+const WARPS: u32 = THREADS / warp::WARP_SIZE;
+
+/// Numbers of tokens that there are kernels for.
+pub const TOKENS: [u32; 4] = [8, 16, 32, 64];
+
+/// Rows of the weight that a block has.
+pub const fn rows(tokens: u32) -> u32 {
+    if tokens <= 16 { 64 } else { 128 }
+}
+
+/// Tiles in the ring.
+pub const fn stages(tokens: u32) -> u32 {
+    if tokens <= 16 { 6 } else { 4 }
+}
+
+/// Dynamic shared memory, in bytes: the ring, whose place the sums take in the end.
+pub const fn shared_bytes(tokens: u32) -> u32 {
+    stages(tokens) * (rows(tokens) + tokens) * ROW_BYTES
+}
+
+/// Multiplies up to `TOKENS` activations with a weight: `out = epilogue(x weight^T)`, see [`super`] for the arguments.
+///
+/// # Safety
+/// As for [`gemm`](super::prefill::gemm()), and `m` is at most `TOKENS`.
+#[kernel(max_threads = 128, instances(T = [F16, Bf16], TOKENS = [8, 16, 32, 64]))]
+pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
+    x: *const u16,
+    weight: *const u16,
+    bias: *const u16,
+    out: *mut u8,
+    workspace: *mut Vector,
+    counters: *mut u32,
+    x_stride: u32,
+    out_stride: u32,
+    m: u32,
+    n: u32,
+    k: u32,
+    epilogue: u32,
+) {
+    let (rows, stages) = (rows(TOKENS), stages(TOKENS));
+    let row = thread::block_idx_x() * rows;
+    let (first, last) = share(k.div_ceil(DEPTH));
+
+    let ring: *mut u8 = dynamic_shared_mem();
+    let ring_offset = shared_offset(ring);
+    let stage_bytes = (rows + TOKENS) * ROW_BYTES;
+    let weight_source = Source::<THREADS>::new(weight, k, n, k, row);
+    let x_source = Source::<THREADS>::new(x, x_stride, m, k, 0);
+    let copies = Source::<THREADS>::copies(TOKENS);
+    let copy = |place: u32, tile: u32| {
+        let place = ring_offset + place;
+        // SAFETY: a place of the ring that has been read, or was never written; the operands are the caller's.
+        unsafe {
+            weight_source.copy(place, tile * DEPTH, 0..Source::<THREADS>::copies(rows));
+            if copies > 0 {
+                x_source.copy(place + rows * ROW_BYTES, tile * DEPTH, 0..copies);
+            } else if thread::thread_idx_x() < TOKENS * 8 {
+                x_source.copy(place + rows * ROW_BYTES, tile * DEPTH, 0..1);
+            }
+        }
+    };
+    let wait = || {
+        if stages == 6 {
+            cp_async::wait::<4>();
+        } else {
+            cp_async::wait::<2>();
+        }
+    };
+    let (warp, lane) = (warp::warp_id(), warp::lane_id());
+    let warp_row = warp * (rows / WARPS);
+    let (weight_place, x_place) = (place_a(warp_row), rows * ROW_BYTES + place_steps());
+
+    let mut stage = 0;
+    while stage + 1 < stages {
+        if first + stage < last {
+            copy(stage * stage_bytes, first + stage);
+        }
+        // Without copies as well: waits count groups.
+        cp_async::commit();
+        stage += 1;
+    }
+    // Of 16 rows and 8 tokens each, tokens first; as many as there are of both.
+    let mut sums = [[0.0; 4]; 16];
+    let (fragments, eighths) = (rows / WARPS / 16, TOKENS / 8);
+    let (mut now, mut free) = (0, (stages - 1) * stage_bytes);
+    let mut tile = first;
+    while tile < last {
+        // This tile is there, and the one before has been read by all.
+        wait();
+        thread::sync_threads();
+        if tile + stages - 1 < last {
+            copy(free, tile + stages - 1);
+        }
+        cp_async::commit();
+        let at = ring.wrapping_add(now as usize);
+        // SAFETY: all warps come by together, and the tile's copies have been waited for.
+        unsafe {
+            unroll!(pair in [0 1] {
+                let (even, odd) = (2 * pair, 2 * pair + 1);
+                let a = [load(at, weight_place, even, 0), load(at, weight_place, odd, 0)];
+                let mut further = a;
+                if fragments == 2 {
+                    further = [load(at, weight_place, even, 1), load(at, weight_place, odd, 1)];
+                }
+                unroll!(j in [0 1 2 3 4 5 6 7] {
+                    if j * 8 < TOKENS {
+                        let b = load(at, x_place + j * 8 * ROW_BYTES, even, 0);
+                        let (j, [b0, b1, b2, b3]) = (j as usize, b);
+                        sums[j] = T::mma(a[1], [b2, b3], T::mma(a[0], [b0, b1], sums[j]));
+                        if fragments == 2 {
+                            let j = j + eighths as usize;
+                            sums[j] = T::mma(further[1], [b2, b3], T::mma(further[0], [b0, b1], sums[j]));
+                        }
+                    }
+                });
+            });
+        }
+        free = now;
+        now = if now == (stages - 1) * stage_bytes { 0 } else { now + stage_bytes };
+        tile += 1;
+    }
+
+    // SAFETY: all threads come by; the ring is nobody's after the barrier, and large enough.
+    unsafe {
+        let meeting = Meeting::new(workspace, counters);
+        let is_last = match TOKENS {
+            8 => meeting.add_up::<THREADS, 1>(&mut sums),
+            16 => meeting.add_up::<THREADS, 2>(&mut sums),
+            32 => meeting.add_up::<THREADS, 8>(&mut sums),
+            _ => meeting.add_up::<THREADS, 16>(&mut sums),
+        };
+        if !is_last {
+            return;
+        }
+        thread::sync_threads();
+        // A row a token; the pitch keeps the lanes' rows and tokens in different banks.
+        let staged = Staged { sums: ring.cast(), rows: TOKENS, columns: rows, pitch: rows + 4 };
+        unroll!(j in [0 1 2 3 4 5 6 7] {
+            unroll!(i in [0 1] {
+                if j * 8 < TOKENS && i < fragments {
+                    let [a, b, c, d] = sums[(i * eighths + j) as usize];
+                    let at = staged.at(j * 8 + lane % 4 * 2, warp_row + i * 16 + lane / 4);
+                    *at = a;
+                    *at.add(staged.pitch as usize) = b;
+                    *at.add(8) = c;
+                    *at.add(8 + staged.pitch as usize) = d;
+                }
+            });
+        });
+        thread::sync_threads();
+        Output { out, stride: out_stride, bias, m, n, epilogue }.store::<T, THREADS>(staged, 0, row);
+    }
+}

@@ -1,0 +1,296 @@
+//! What becomes of the sums: bias, activation, gate, residual; and how they are stored.
+//!
+//! One code serves all kernels, which choose at run time by the same number for all threads. A gated product has the
+//! rows of both its weights in one: see [`gated_row`].
+
+use cuda_std::half::Half2;
+use cuda_std::prelude::*;
+
+use super::activation::{Activation, activate};
+use super::four::{add, from_vector, to_vector};
+use crate::element::Element;
+
+/// What is stored, for the sums `s = x w^T + bias`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Epilogue {
+    /// `s`, or a function of it, in 16 bits.
+    Half(Option<Activation>),
+    /// `act(gate) * up` in 16 bits, for weights whose rows are in [`gated_row`]'s order: half as many columns.
+    Gated(Activation),
+    /// `out + s`, rounded once to 16 bits.
+    Add,
+    /// `s` in `f32`.
+    Float,
+}
+
+const ACTIVATION: u32 = 7;
+const GATED: u32 = 8;
+const ADD: u32 = 16;
+const FLOAT: u32 = 32;
+
+impl Epilogue {
+    /// The number that kernels take.
+    pub const fn bits(self) -> u32 {
+        match self {
+            Epilogue::Half(None) => 0,
+            Epilogue::Half(Some(act)) => act as u32,
+            Epilogue::Gated(act) => GATED | act as u32,
+            Epilogue::Add => ADD,
+            Epilogue::Float => FLOAT,
+        }
+    }
+
+    /// Columns of the output, for a weight of `n` rows.
+    pub const fn columns(self, n: u32) -> u32 {
+        if let Epilogue::Gated(_) = self { n / 2 } else { n }
+    }
+
+    /// Bytes that an element of the output takes.
+    pub const fn size(self) -> u32 {
+        if let Epilogue::Float = self { 4 } else { 2 }
+    }
+}
+
+/// Rows of gate, and then of up, that stand together in the weight of a gated product.
+pub const GATED_ROWS: u32 = 8;
+
+/// Where row `row` of the gate's weight, or of up's, stands in the weight of both: eight rows of one, then the same
+/// eight of the other. So a thread that has the sums of one always has those of the other.
+pub const fn gated_row(row: u32, up: bool) -> u32 {
+    row / GATED_ROWS * 2 * GATED_ROWS + up as u32 * GATED_ROWS + row % GATED_ROWS
+}
+
+/// Four elements of 16 bits.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Half4([u32; 2]);
+
+/// A block's tile of sums in shared memory, `[rows][pitch]`. All but the address are constants.
+#[derive(Clone, Copy)]
+pub struct Staged {
+    /// The first.
+    pub sums: *mut f32,
+    /// Tokens.
+    pub rows: u32,
+    /// Rows of the weight, a power of two.
+    pub columns: u32,
+    /// From one token to the next, a multiple of four.
+    pub pitch: u32,
+}
+
+impl Staged {
+    /// The address of a sum.
+    #[inline(always)]
+    pub fn at(&self, row: u32, column: u32) -> *mut f32 {
+        self.sums.wrapping_add((row * self.pitch + column) as usize)
+    }
+}
+
+/// Where sums go, and what is done to them on the way.
+#[derive(Clone, Copy)]
+pub struct Output {
+    /// `[m][columns]`, of 16 bits or `f32`.
+    pub out: *mut u8,
+    /// Elements between its rows.
+    pub stride: u32,
+    /// `[n]`, aligned to 8 bytes, or null.
+    pub bias: *const u16,
+    /// Rows.
+    pub m: u32,
+    /// Rows of the weight.
+    pub n: u32,
+    /// [`Epilogue::bits`].
+    pub epilogue: u32,
+}
+
+impl Output {
+    /// Whether every second eight rows of the weight are factors of those before.
+    #[inline(always)]
+    pub fn is_gated(&self) -> bool {
+        self.epilogue & GATED != 0
+    }
+
+    /// The bias of a row of the weight.
+    ///
+    /// # Safety
+    /// `row` is below `n`.
+    #[inline(always)]
+    unsafe fn bias<T: Element>(&self, row: u32) -> f32 {
+        if self.bias.is_null() {
+            return 0.0;
+        }
+        // SAFETY: the caller's.
+        unsafe { widen::<T>(*self.bias.add(row as usize)) }
+    }
+
+    /// Stores one output: the sums of row `row` of the weight, and of the row eight further if they are gated.
+    ///
+    /// # Safety
+    /// `token` is below `m`, and both rows below `n`.
+    #[inline(always)]
+    pub unsafe fn store_one<T: Element>(&self, token: u32, row: u32, sum: f32, up: f32) {
+        // SAFETY: the caller's.
+        unsafe {
+            let mut value = activate(self.epilogue & ACTIVATION, sum + self.bias::<T>(row));
+            let mut column = row;
+            if self.is_gated() {
+                value *= up + self.bias::<T>(row + GATED_ROWS);
+                column = row / (2 * GATED_ROWS) * GATED_ROWS + row % GATED_ROWS;
+            }
+            self.put::<T>(token as usize * self.stride as usize + column as usize, value);
+        }
+    }
+
+    /// Stores one finished value, or adds it.
+    ///
+    /// # Safety
+    /// The index is within the output.
+    #[inline(always)]
+    unsafe fn put<T: Element>(&self, index: usize, value: f32) {
+        // SAFETY: the caller's.
+        unsafe {
+            if self.epilogue & FLOAT != 0 {
+                *self.out.cast::<f32>().add(index) = value;
+            } else {
+                let at = self.out.cast::<u16>().add(index);
+                let before = if self.epilogue & ADD != 0 { widen::<T>(*at) } else { 0.0 };
+                *at = T::Pair::from_f32([before + value, 0.0]).to_bits() as u16;
+            }
+        }
+    }
+
+    /// Stores a tile of sums, whose first is that of token `row` and of row `column` of the weight.
+    ///
+    /// A thread has four columns, for which it needs the bias once, of every so many rows.
+    ///
+    /// # Safety
+    /// The block has `THREADS` threads, all of whose writes to the tile are visible; the output is as declared.
+    #[inline(always)]
+    pub unsafe fn store<T: Element, const THREADS: u32>(&self, staged: Staged, row: u32, column: u32) {
+        let thread = thread::thread_idx_x();
+        // Fours in a row, in the tile's columns and in the output's.
+        let shift = (staged.columns / 4).trailing_zeros() - u32::from(self.is_gated());
+        let four = thread & ((1 << shift) - 1);
+        let (from, to, end) = if self.is_gated() {
+            (four / 2 * 16 + four % 2 * 4, column / 2 + four * 4, self.n / 2)
+        } else {
+            (four * 4, column + four * 4, self.n)
+        };
+        if to >= end {
+            return;
+        }
+        let rows = self.m - row;
+        let rows = if rows < staged.rows { rows } else { staged.rows };
+        let (mut at, step) = (thread >> shift, THREADS >> shift);
+        let whole = to + 4 <= end && self.stride.is_multiple_of(4);
+        // SAFETY: rows and columns are checked against the shapes, and fours of the tile are aligned.
+        unsafe {
+            let bias = self.bias4::<T>(column + from);
+            let index = |at: u32| (row + at) as usize * self.stride as usize + to as usize;
+            let sums =
+                |at: u32, bias: [f32; 4], further: u32| add(bias, from_vector(*staged.at(at, from + further).cast()));
+            if self.epilogue & ADD != 0 && whole {
+                // What is added to is under way for several rows at once.
+                while at < rows {
+                    let mut before = [Half4([0; 2]); BATCH as usize];
+                    unroll!(i in [0 1 2 3 4 5 6 7] {
+                        if at + i as u32 * step < rows {
+                            before[i] = *self.out.cast::<u16>().add(index(at + i as u32 * step)).cast();
+                        }
+                    });
+                    unroll!(i in [0 1 2 3 4 5 6 7] {
+                        if at + i as u32 * step < rows {
+                            let values = add(widen4::<T>(before[i]), sums(at + i as u32 * step, bias, 0));
+                            self.put4::<T>(index(at + i as u32 * step), values);
+                        }
+                    });
+                    at += BATCH * step;
+                }
+                return;
+            }
+            let up = if self.is_gated() { self.bias4::<T>(column + from + GATED_ROWS) } else { bias };
+            while at < rows {
+                let mut values = sums(at, bias, 0);
+                let further = if self.is_gated() { sums(at, up, GATED_ROWS) } else { [1.0; 4] };
+                unroll!(i in [0 1 2 3] {
+                    values[i] = activate(self.epilogue & ACTIVATION, values[i]) * further[i];
+                });
+                if whole {
+                    self.put4::<T>(index(at), values);
+                } else {
+                    unroll!(i in [0 1 2 3] {
+                        if to + (i as u32) < end {
+                            self.put::<T>(index(at) + i, values[i]);
+                        }
+                    });
+                }
+                at += step;
+            }
+        }
+    }
+
+    /// The bias of four rows of the weight from `row` on, a multiple of four.
+    ///
+    /// # Safety
+    /// `bias` is null or as declared.
+    #[inline(always)]
+    unsafe fn bias4<T: Element>(&self, row: u32) -> [f32; 4] {
+        let one = |row: u32| {
+            // SAFETY: just checked.
+            if row < self.n { unsafe { self.bias::<T>(row) } } else { 0.0 }
+        };
+        if self.bias.is_null() {
+            [0.0; 4]
+        } else if row + 4 <= self.n {
+            // SAFETY: just checked.
+            unsafe { widen4::<T>(*self.bias.add(row as usize).cast()) }
+        } else {
+            [one(row), one(row + 1), one(row + 2), one(row + 3)]
+        }
+    }
+
+    /// Stores four finished values.
+    ///
+    /// # Safety
+    /// The four are within the output, and the index is a multiple of four.
+    #[inline(always)]
+    unsafe fn put4<T: Element>(&self, index: usize, values: [f32; 4]) {
+        // SAFETY: the caller's.
+        unsafe {
+            if self.epilogue & FLOAT != 0 {
+                *self.out.cast::<f32>().add(index).cast() = to_vector(values);
+            } else {
+                let [a, b, c, d] = values;
+                let pairs = [T::Pair::from_f32([a, b]).to_bits(), T::Pair::from_f32([c, d]).to_bits()];
+                *self.out.cast::<u16>().add(index).cast() = Half4(pairs);
+            }
+        }
+    }
+}
+
+/// Rows whose output a thread loads before it adds to the first.
+const BATCH: u32 = 8;
+
+/// One element as `f32`.
+#[inline(always)]
+fn widen<T: Element>(bits: u16) -> f32 {
+    T::Pair::from_bits(bits.into()).to_f32()[0]
+}
+
+/// Four elements as `f32`.
+#[inline(always)]
+fn widen4<T: Element>(Half4([low, high]): Half4) -> [f32; 4] {
+    let ([a, b], [c, d]) = (T::Pair::from_bits(low).to_f32(), T::Pair::from_bits(high).to_f32());
+    [a, b, c, d]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gate_and_up_alternate_by_eight() {
+        assert_eq!([0, 7, 8, 17].map(|row| gated_row(row, false)), [0, 7, 16, 33]);
+        assert_eq!([0, 7, 8, 17].map(|row| gated_row(row, true)), [8, 15, 24, 41]);
+    }
+}

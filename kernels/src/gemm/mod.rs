@@ -1,0 +1,39 @@
+//! Projections: `out = epilogue(x weight^T)`, with 16-bit activations and weights, and sums in `f32`.
+//!
+//! | file | kernel | tokens | limit |
+//! | --- | --- | --- | --- |
+//! | [`gemv`] | [`gemv`](gemv::gemv()) | 1 to 4 | memory |
+//! | [`decode`] | [`gemm_decode`](decode::gemm_decode()) | 5 to 64 | memory |
+//! | [`prefill`] | [`gemm`](prefill::gemm()) | more | tensor cores |
+//!
+//! What they have in common: [`operand`], tiles in shared memory; [`split`], sums of several blocks; [`epilogue`] and
+//! [`activation`], what becomes of the sums. [`plan`] chooses the kernel and its launch, and is all that a host needs.
+//!
+//! All kernels take the same arguments:
+//!
+//! | | |
+//! | --- | --- |
+//! | `x` | `[m][k]`, rows `x_stride` elements apart, each 16-byte aligned |
+//! | `weight` | `[n][k]`, rows one after the other, 16-byte aligned |
+//! | `bias` | `[n]`, 8-byte aligned; null if there is none |
+//! | `out` | `[m][n]`, or `[m][n / 2]` if gated, rows `out_stride` elements apart; 16-byte aligned as a whole |
+//! | `workspace`, `counters` | for parts of sums, see [`plan::Plan`]; not touched without splits |
+//! | `x_stride`, `out_stride`, `m`, `n`, `k` | see above; `k` is a multiple of 8 |
+//! | `epilogue` | [`epilogue::Epilogue::bits`] |
+
+/// Writes a block out once for each number: an array stays in registers only if its indices are constants, and the
+/// compiler leaves loops as large as these alone.
+macro_rules! unroll {
+    ($i:ident in [$($number:literal)*] $body:block) => { $({ let $i = $number; $body })* };
+}
+
+pub mod activation;
+pub mod decode;
+pub mod epilogue;
+mod four;
+pub mod gemv;
+pub mod operand;
+#[cfg(not(target_arch = "nvptx64"))]
+pub mod plan;
+pub mod prefill;
+pub mod split;

@@ -1,0 +1,214 @@
+//! Which kernel multiplies, and how it is launched. Plans depend on shapes and the device alone, so that launches can
+//! be captured in a graph.
+
+mod product;
+#[cfg(test)]
+mod tests;
+
+use cuda_std::launch::{Entry, Family};
+
+use super::{decode, epilogue::Epilogue, gemv, operand, prefill};
+use crate::layout::VECTOR;
+
+pub use product::{Args, Floor, Operands, Product, Unsupported};
+
+/// What a plan needs to know of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Its multiprocessors (SMs).
+    pub multiprocessors: u32,
+    /// Shared memory that a block can have at most, in bytes.
+    pub shared_bytes: u32,
+}
+
+impl Limits {
+    /// NVIDIA's H200.
+    pub const H200: Limits = Limits { multiprocessors: 132, shared_bytes: 227 << 10 };
+
+    /// Blocks that an SM can have at once, by shared memory; what a block can have at most is an SM's less 1 KiB, and
+    /// that is also what every block costs beside its own.
+    const fn blocks(self, shared_bytes: u32) -> u32 {
+        (self.shared_bytes + 1024) / (shared_bytes + 1024)
+    }
+}
+
+/// A kernel of this folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// [`gemv`](gemv::gemv()) for so many tokens.
+    Gemv(u32),
+    /// [`gemm_decode`](decode::gemm_decode()) for so many tokens.
+    Decode(u32),
+    /// [`gemm`](prefill::gemm()) with tiles of so many columns.
+    Prefill(u32),
+}
+
+/// How a product is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// What for.
+    pub product: Product,
+    /// What is launched.
+    pub kernel: Kernel,
+    /// Blocks that have a part of `k` each, for every tile.
+    pub splits: u32,
+}
+
+impl Plan {
+    /// The plan for a product.
+    pub const fn new(product: Product, gpu: Limits) -> Result<Plan, Unsupported> {
+        let Product { m, n, k, epilogue } = product;
+        if m == 0 || n == 0 || k == 0 {
+            return Err(Unsupported::Empty);
+        }
+        if !k.is_multiple_of(VECTOR) {
+            return Err(Unsupported::Ragged(k));
+        }
+        if matches!(epilogue, Epilogue::Gated(_)) && !n.is_multiple_of(16) {
+            return Err(Unsupported::Gated(n));
+        }
+        let plan = match m {
+            1..=2 => Plan { product, kernel: Kernel::Gemv(m), splits: 1 },
+            3..=4 => Plan { product, kernel: Kernel::Gemv(4), splits: 1 },
+            5..=8 => Plan::decode(product, 8, gpu),
+            9..=16 => Plan::decode(product, 16, gpu),
+            17..=32 => Plan::decode(product, 32, gpu),
+            33..=64 => Plan::decode(product, 64, gpu),
+            _ => Plan::prefill(product, gpu),
+        };
+        if plan.shared_bytes() > gpu.shared_bytes {
+            return Err(Unsupported::Shared(plan.shared_bytes()));
+        }
+        Ok(plan)
+    }
+
+    /// Splits until there are two blocks an SM, unless parts of sums would be more than an eighth of the weight's
+    /// bytes, or a block have fewer than four tiles.
+    const fn decode(product: Product, tokens: u32, gpu: Limits) -> Plan {
+        let tiles = product.n.div_ceil(decode::rows(tokens));
+        let depth = product.k.div_ceil(operand::DEPTH);
+        let splits = least(2 * gpu.multiprocessors / tiles, least(product.k / (16 * tokens), depth / 4));
+        Plan { product, kernel: Kernel::Decode(tokens), splits: if splits > 1 { splits } else { 1 } }
+    }
+
+    /// The tiles and splits that cost least, in hundredths of the time in which an SM multiplies a tile of 128 x 256 x
+    /// 64.
+    const fn prefill(product: Product, gpu: Limits) -> Plan {
+        let mut best = Plan { product, kernel: Kernel::Prefill(128), splits: 1 };
+        let mut least_cost = u64::MAX;
+        let widths = [128, 256];
+        let mut i = 0;
+        while i < widths.len() {
+            let mut splits = 1;
+            while splits <= 8 {
+                let plan = Plan { product, kernel: Kernel::Prefill(widths[i]), splits };
+                let cost = plan.prefill_cost(gpu);
+                if cost < least_cost {
+                    (best, least_cost) = (plan, cost);
+                }
+                splits += 1;
+            }
+            i += 1;
+        }
+        best
+    }
+
+    /// The cost of a plan for [`Kernel::Prefill`].
+    const fn prefill_cost(self, gpu: Limits) -> u64 {
+        let Kernel::Prefill(width) = self.kernel else { return u64::MAX };
+        let depth = self.product.k.div_ceil(operand::DEPTH);
+        let by_registers = 256 / width;
+        let together = least(by_registers, gpu.blocks(self.shared_bytes()));
+        if together == 0 || (self.splits > 1 && depth / self.splits < 4) {
+            return u64::MAX;
+        }
+        // Filling the ring and storing, and with splits handing in and adding up, in tiles' times.
+        let overhead = if self.splits == 1 { 4 } else { 6 + self.splits };
+        let steps = (depth.div_ceil(self.splits) + overhead) as u64;
+        // Two narrow blocks take a little longer than a wide one; one alone does not fill the SM.
+        let (full, alone) = if width == 256 { (100, 100) } else { (105, 60) };
+        let (x, y, _) = self.grid();
+        let (blocks, places) = (x as u64 * y as u64, (gpu.multiprocessors * together) as u64);
+        let rest = match blocks % places {
+            0 => 0,
+            rest if rest <= gpu.multiprocessors as u64 => alone,
+            _ => full,
+        };
+        steps * (blocks / places * if together == by_registers { full } else { alone } + rest)
+    }
+
+    /// Tiles of the product.
+    const fn tiles(self) -> u32 {
+        let Product { m, n, .. } = self.product;
+        match self.kernel {
+            Kernel::Gemv(_) => gemv::grid(n).0,
+            Kernel::Decode(tokens) => n.div_ceil(decode::rows(tokens)),
+            Kernel::Prefill(columns) => m.div_ceil(prefill::ROWS) * n.div_ceil(columns),
+        }
+    }
+
+    /// Blocks.
+    pub const fn grid(self) -> (u32, u32, u32) {
+        (self.tiles(), self.splits, 1)
+    }
+
+    /// Threads of a block.
+    pub const fn threads(self) -> u32 {
+        match self.kernel {
+            Kernel::Gemv(_) => gemv::THREADS,
+            Kernel::Decode(_) => decode::THREADS,
+            Kernel::Prefill(columns) => columns,
+        }
+    }
+
+    /// Dynamic shared memory of a block, in bytes.
+    pub const fn shared_bytes(self) -> u32 {
+        match self.kernel {
+            Kernel::Gemv(_) => gemv::SHARED_BYTES,
+            Kernel::Decode(tokens) => decode::shared_bytes(tokens),
+            Kernel::Prefill(columns) => prefill::shared_bytes(columns),
+        }
+    }
+
+    /// Counters in the workspace, `u32` each: zero before the first launch, and again after every one. Launches that
+    /// may overlap need counters and sums of their own.
+    pub const fn counters(self) -> u32 {
+        if self.splits == 1 { 0 } else { self.tiles() }
+    }
+
+    /// Bytes of the workspace for parts of sums, whatever they hold.
+    pub const fn workspace_bytes(self) -> u64 {
+        let sums = match self.kernel {
+            Kernel::Decode(tokens) => decode::rows(tokens) * tokens,
+            Kernel::Prefill(columns) => prefill::ROWS * columns,
+            Kernel::Gemv(_) => 0,
+        };
+        self.counters() as u64 * self.splits as u64 * sums as u64 * 4
+    }
+
+    /// The entry to launch, for elements of a type by its label: `f16` or `bf16`.
+    pub fn entry(self, element: &str) -> Option<Entry<Args>> {
+        match self.kernel {
+            Kernel::Gemv(1) => gemv::gemv::instance(&[element, "1"]),
+            Kernel::Gemv(2) => gemv::gemv::instance(&[element, "2"]),
+            Kernel::Gemv(_) => gemv::gemv::instance(&[element, "4"]),
+            Kernel::Decode(8) => decode::gemm_decode::instance(&[element, "8"]),
+            Kernel::Decode(16) => decode::gemm_decode::instance(&[element, "16"]),
+            Kernel::Decode(32) => decode::gemm_decode::instance(&[element, "32"]),
+            Kernel::Decode(_) => decode::gemm_decode::instance(&[element, "64"]),
+            Kernel::Prefill(128) => prefill::gemm::instance(&[element, "128"]),
+            Kernel::Prefill(_) => prefill::gemm::instance(&[element, "256"]),
+        }
+    }
+
+    /// The arguments of the launch.
+    pub const fn args(self, operands: Operands) -> Args {
+        let Operands { x, x_stride, weight, bias, out, out_stride, workspace, counters } = operands;
+        let Product { m, n, k, epilogue } = self.product;
+        (x, weight, bias, out, workspace, counters, x_stride, out_stride, m, n, k, epilogue.bits())
+    }
+}
+
+const fn least(a: u32, b: u32) -> u32 {
+    if a < b { a } else { b }
+}

@@ -1,0 +1,88 @@
+//! What is multiplied: shapes, operands, and what that costs at the least.
+
+use core::fmt;
+
+use crate::gemm::epilogue::Epilogue;
+use crate::layout::{VECTOR, Vector};
+
+/// The shape of a product `x [m][k] . weight [n][k]`, and what becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Product {
+    /// Tokens.
+    pub m: u32,
+    /// Rows of the weight; of both weights if the product is gated.
+    pub n: u32,
+    /// Length of the rows.
+    pub k: u32,
+    /// What is stored.
+    pub epilogue: Epilogue,
+}
+
+/// What a product costs at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Floor {
+    /// Bytes between memory and SMs, each once.
+    pub bytes: u64,
+    /// Multiplications and additions on the tensor cores.
+    pub flops: u64,
+}
+
+impl Product {
+    /// The least that the product costs, whatever the kernel.
+    pub const fn floor(self) -> Floor {
+        let (m, n, k) = (self.m as u64, self.n as u64, self.k as u64);
+        let stored = m * self.epilogue.columns(self.n) as u64 * self.epilogue.size() as u64;
+        let loaded = if matches!(self.epilogue, Epilogue::Add) { stored } else { 0 };
+        Floor { bytes: 2 * (m * k + n * k) + stored + loaded, flops: 2 * m * n * k }
+    }
+}
+
+/// Where the matrices of a product are, on the device.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands {
+    /// `[m][k]`, rows of whole vectors.
+    pub x: *const u16,
+    /// Elements between rows of `x`, a multiple of 8.
+    pub x_stride: u32,
+    /// `[n][k]`, rows of whole vectors, one after the other.
+    pub weight: *const u16,
+    /// `[n]`, aligned to 8 bytes, or null.
+    pub bias: *const u16,
+    /// `[m][columns]`, see [`Epilogue::columns`], of 16 bits or `f32`; 16-byte aligned.
+    pub out: *mut u8,
+    /// Elements between rows of `out`; a multiple of 4 is stored faster.
+    pub out_stride: u32,
+    /// [`Plan::workspace_bytes`](super::Plan::workspace_bytes), 16-byte aligned.
+    pub workspace: *mut Vector,
+    /// [`Plan::counters`](super::Plan::counters).
+    pub counters: *mut u32,
+}
+
+/// What all kernels of this folder take, see [`super`]; [`Operands::args`] puts them in order.
+pub type Args = (*const u16, *const u16, *const u16, *mut u8, *mut Vector, *mut u32, u32, u32, u32, u32, u32, u32);
+
+/// Why there is no kernel for a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsupported {
+    /// A dimension is zero.
+    Empty,
+    /// Rows are not whole vectors of 16 bytes: their length in elements.
+    Ragged(u32),
+    /// A gated weight is not whole groups of gate's and up's rows: its rows.
+    Gated(u32),
+    /// Shared memory that a block needs, in bytes, and the device does not have.
+    Shared(u32),
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => write!(f, "a matrix without elements"),
+            Self::Ragged(k) => write!(f, "rows of {k} elements, not a multiple of {}", VECTOR),
+            Self::Gated(n) => write!(f, "a gated weight of {n} rows, not a multiple of 16"),
+            Self::Shared(bytes) => write!(f, "a block needs {bytes} bytes of shared memory, more than the GPU has"),
+        }
+    }
+}
+
+impl core::error::Error for Unsupported {}

@@ -1,0 +1,114 @@
+//! Plans for the weights of real models.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+extern crate std;
+
+use super::*;
+use crate::gemm::activation::Activation;
+use std::string::ToString;
+
+/// Rows and their length of the weights of OPT-13B and LLaMA-3-8B.
+const WEIGHTS: [(u32, u32); 10] = [
+    (15360, 5120),
+    (5120, 5120),
+    (20480, 5120),
+    (5120, 20480),
+    (50272, 5120),
+    (6144, 4096),
+    (4096, 4096),
+    (28672, 4096),
+    (4096, 14336),
+    (128_256, 4096),
+];
+
+const A100: Limits = Limits { multiprocessors: 108, shared_bytes: 163 << 10 };
+const A10: Limits = Limits { multiprocessors: 72, shared_bytes: 99 << 10 };
+
+fn product(m: u32, n: u32, k: u32) -> Product {
+    Product { m, n, k, epilogue: Epilogue::Half(None) }
+}
+
+#[test]
+fn kernels_go_by_the_number_of_tokens() {
+    let kernel = |m| Plan::new(product(m, 4096, 4096), Limits::H200).unwrap().kernel;
+    assert_eq!([1, 2, 3, 4].map(kernel), [1, 2, 4, 4].map(Kernel::Gemv));
+    assert_eq!([5, 8, 9, 16, 17, 33, 64].map(kernel), [8, 8, 16, 16, 32, 64, 64].map(Kernel::Decode));
+    assert!(matches!(kernel(65), Kernel::Prefill(_)));
+    assert_eq!(kernel(4096), Kernel::Prefill(256));
+}
+
+#[test]
+fn decode_has_blocks_for_every_sm_and_few_parts_of_sums() {
+    for (n, k) in WEIGHTS {
+        for m in [8, 16, 32, 64] {
+            let plan = Plan::new(product(m, n, k), Limits::H200).unwrap();
+            let (x, y, _) = plan.grid();
+            assert_eq!((y, plan.counters()), (plan.splits, if plan.splits == 1 { 0 } else { x }));
+            assert!(plan.splits == 1 || x * y <= 2 * 132, "{plan:?}: all run at once");
+            assert!(x * y >= 120, "{plan:?}: most SMs have a block");
+            assert!(k.div_ceil(operand::DEPTH) / plan.splits >= 4, "{plan:?}");
+            assert!(plan.workspace_bytes() <= u64::from(n + 127) * u64::from(k) * 2 / 8, "{plan:?}");
+        }
+    }
+}
+
+#[test]
+fn prefill_splits_where_tiles_are_few() {
+    let plan = |m, n, k| Plan::new(product(m, n, k), Limits::H200).unwrap();
+    assert!(plan(128, 4096, 4096).splits > 1);
+    assert_eq!(plan(4096, 4096, 4096).splits, 1);
+    for (n, k) in WEIGHTS {
+        for m in [65, 128, 256, 1024, 4096] {
+            let plan = plan(m, n, k);
+            let (x, y, _) = plan.grid();
+            assert!(x * y >= 96, "{plan:?}: most SMs have a block");
+            assert!(k.div_ceil(operand::DEPTH) / plan.splits >= 4, "{plan:?}");
+        }
+    }
+}
+
+#[test]
+fn other_gpus_have_plans() {
+    for gpu in [A100, A10] {
+        for (n, k) in WEIGHTS {
+            for m in [1, 4, 16, 64, 256, 4096] {
+                let plan = Plan::new(product(m, n, k), gpu).unwrap();
+                assert!(plan.shared_bytes() <= gpu.shared_bytes, "{plan:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_plan_has_an_entry() {
+    for m in 1..200 {
+        let plan = Plan::new(product(m, 512, 512), Limits::H200).unwrap();
+        for element in ["f16", "bf16"] {
+            let entry = plan.entry(element).unwrap();
+            assert!(entry.descriptor().bounds.max_threads >= Some(plan.threads()));
+            assert!(entry.descriptor().name.contains(element));
+        }
+    }
+}
+
+#[test]
+fn what_no_kernel_takes_is_refused() {
+    let refused = |product| Plan::new(product, Limits::H200).unwrap_err();
+    assert_eq!(refused(product(0, 8, 8)), Unsupported::Empty);
+    assert_eq!(refused(product(1, 8, 12)), Unsupported::Ragged(12));
+    let gated = Product { epilogue: Epilogue::Gated(Activation::Silu), ..product(1, 24, 8) };
+    assert_eq!(refused(gated), Unsupported::Gated(24));
+    let small = Limits { shared_bytes: 48 << 10, ..Limits::H200 };
+    let error = Plan::new(product(128, 128, 128), small).unwrap_err();
+    assert_eq!(error.to_string(), "a block needs 98304 bytes of shared memory, more than the GPU has");
+}
+
+#[test]
+fn floors_count_each_byte_once() {
+    let floor = product(2, 3, 8).floor();
+    assert_eq!(floor, Floor { bytes: 2 * (16 + 24 + 6), flops: 96 });
+    let added = Product { epilogue: Epilogue::Add, ..product(2, 3, 8) };
+    assert_eq!(added.floor().bytes, 2 * (16 + 24 + 6 + 6));
+    let gated = Product { epilogue: Epilogue::Gated(Activation::Silu), ..product(2, 16, 8) };
+    assert_eq!(gated.floor().bytes, 2 * (16 + 128 + 16));
+}

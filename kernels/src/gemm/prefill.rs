@@ -1,0 +1,220 @@
+//! Many tokens: the tensor cores are the limit.
+//!
+//! A block has a tile of 128 tokens by `COLUMNS` (128 or 256) rows of the weight, a warp 64 x 64 of it in 128 registers
+//! a lane. Tiles of both operands come through a ring of [`STAGES`] in shared memory by `cp.async`, two tiles ahead.
+//!
+//! | | |
+//! | --- | --- |
+//! | shapes | `x [m][k]`, `weight [n][k]`, `out [m][n]`; any `m` and `n`, `k` a multiple of 8 |
+//! | grid | tiles of the product by splits of `k`; `COLUMNS` threads |
+//! | shared memory | [`shared_bytes`]: 96 KiB (two blocks an SM on an H200), 144 KiB (one) |
+//! | floor | `2 m n k` flops; `2 (m k + n k + m n)` bytes |
+//!
+//! # What limits it
+//!
+//! A warp's 64 x 64 x 16 step is 65,536 multiply-adds, for which it reads 4 KiB of shared memory; the copies write 1.5
+//! KiB (2 KiB with 128 columns) for it. On Hopper `mma.sync` gives some 1,300 multiply-adds a clock and SM, 63 % of
+//! `wgmma`: 50 clocks a step, of which shared memory, at 128 bytes a clock, is busy for 44 (48). Larger warp tiles do
+//! not fit in registers. Hence the prediction for an H200: 55 to 60 % of what `wgmma` reaches, 430 to 480 TFLOP/s.
+//!
+//! # Ladder
+//!
+//! 1. A thread an output, operands from global memory: bound by the first-level cache.
+//! 2. Tiles in shared memory, `mma` on fragments that `ldmatrix` loads: waits for every tile.
+//! 3. A ring filled by `cp.async`: tiles arrive while others are multiplied. One barrier a tile says both that the next
+//!    one is there and that this one has been read by all.
+//! 4. (here) Fragments ahead of the `mma`s: those of the weight in two sets of registers, each of the activations' as
+//!    soon as its eight `mma`s are issued, which saves the second set. Copies are spread over a tile's steps.
+//!
+//! Next is `wgmma` with TMA, on Hopper alone, which takes operands from shared memory without `ldmatrix`.
+
+use cuda_std::prelude::*;
+use cuda_std::shared::{dynamic_shared_mem, shared_offset};
+use cuda_std::warp::FULL_MASK;
+
+use super::epilogue::{Output, Staged};
+use super::four::Two;
+use super::operand::{DEPTH, ROW_BYTES, STEPS, Source, load, place_a, place_b};
+use super::split::{Meeting, share};
+use crate::element::{Bf16, Element, F16};
+use crate::layout::Vector;
+use crate::ptx::cp_async;
+
+/// Tokens of a tile.
+pub const ROWS: u32 = 128;
+
+/// Tiles in the ring.
+pub const STAGES: u32 = 3;
+
+/// Rows of tiles that blocks go through together, column by column: blocks that run at once then share few rows of both
+/// operands, which stay in L2.
+pub const GROUP: u32 = 8;
+
+/// Dynamic shared memory, in bytes: the ring, whose place the sums take in the end.
+pub const fn shared_bytes(columns: u32) -> u32 {
+    STAGES * (ROWS + columns) * ROW_BYTES
+}
+
+/// Multiplies activations with a weight: `out = epilogue(x weight^T)`, see [`super`] for the arguments.
+///
+/// # Safety
+/// The arrays have the shapes that the arguments say, 16-byte aligned rows of `x` and `weight`, and the launch is the
+/// [`Plan`](super::plan::Plan)'s.
+#[kernel(max_threads = 256, instances(T = [F16, Bf16], COLUMNS = [128, 256]))]
+pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
+    x: *const u16,
+    weight: *const u16,
+    bias: *const u16,
+    out: *mut u8,
+    workspace: *mut Vector,
+    counters: *mut u32,
+    x_stride: u32,
+    out_stride: u32,
+    m: u32,
+    n: u32,
+    k: u32,
+    epilogue: u32,
+) {
+    let (tile_m, tile_n) = place(thread::block_idx_x(), m.div_ceil(ROWS), n.div_ceil(COLUMNS));
+    let (row, column) = (tile_m * ROWS, tile_n * COLUMNS);
+    let (first, last) = share(k.div_ceil(DEPTH));
+
+    let ring: *mut u8 = dynamic_shared_mem();
+    let ring_offset = shared_offset(ring);
+    let stage_bytes = (ROWS + COLUMNS) * ROW_BYTES;
+    let x_source = Source::<COLUMNS>::new(x, x_stride, m, k, row);
+    let weight_source = Source::<COLUMNS>::new(weight, k, n, k, column);
+    // The part of tile `tile` that is copied during a step; places in the ring are in bytes.
+    let copy = |place: u32, tile: u32, step: u32| {
+        let place = ring_offset + place;
+        let (start, x_copies) = (tile * DEPTH, Source::<COLUMNS>::copies(ROWS) / STEPS);
+        let weight_copies = Source::<COLUMNS>::copies(COLUMNS) / STEPS;
+        // SAFETY: a place of the ring that has been read, or was never written; the operands are the caller's.
+        unsafe {
+            x_source.copy(place, start, step * x_copies..(step + 1) * x_copies);
+            let (from, to) = (step * weight_copies, (step + 1) * weight_copies);
+            weight_source.copy(place + ROWS * ROW_BYTES, start, from..to);
+        }
+    };
+    let warp = warp::warp_id();
+    let (warp_row, warp_column) = (warp % 2 * 64, warp / 2 * 64);
+    let (x_place, weight_place) = (place_a(warp_row), ROWS * ROW_BYTES + place_b(warp_column));
+    // SAFETY: all warps come by together, and only at places whose copies have been waited for.
+    let load_x = |place: u32, step: u32, i: u32| unsafe { load(ring.add(place as usize), x_place, step, i) };
+    let load_weight = |place: u32, step: u32| {
+        let tile = ring.wrapping_add(place as usize);
+        // SAFETY: as above.
+        let one = |i: u32| unsafe { load(tile, weight_place, step, i) };
+        [one(0), one(1), one(2), one(3)]
+    };
+
+    for stage in 0..STAGES - 1 {
+        if first + stage < last {
+            unroll!(step in [0 1 2 3] { copy(stage * stage_bytes, first + stage, step) });
+        }
+        // Without copies as well: waits count groups.
+        cp_async::commit();
+    }
+    cp_async::wait::<{ STAGES - 2 }>();
+    thread::sync_threads();
+    let mut a = [load_x(0, 0, 0), load_x(0, 0, 1), load_x(0, 0, 2), load_x(0, 0, 3)];
+    let mut b_ahead = load_weight(0, 0);
+    let mut sums = [[0.0; 4]; 32];
+    let (mut now, mut free) = (0, (STAGES - 1) * stage_bytes);
+    // The same number, but the compiler cannot know: it would write the last round out a second time, for which there
+    // are no registers.
+    // SAFETY: all lanes come by together.
+    let end = unsafe { warp::warp_shuffle_idx(FULL_MASK, last, 0, warp::WARP_SIZE) };
+    let mut tile = first;
+    while tile < last {
+        let mut following = if now == (STAGES - 1) * stage_bytes { 0 } else { now + stage_bytes };
+        if tile + 1 == end {
+            // The last step's loads are for nothing, but from what is there.
+            following = now;
+        }
+        unroll!(step in [0 1 2 3] {
+            let b = b_ahead;
+            if tile + STAGES - 1 < end {
+                copy(free, tile + STAGES - 1, step);
+            }
+            if step == STEPS - 1 && tile + 1 != end {
+                // The next tile is there, and this one has been loaded by all: it is what is filled in the next round.
+                cp_async::commit();
+                cp_async::wait::<{ STAGES - 2 }>();
+                thread::sync_threads();
+            }
+            let (place, ahead) = if step == STEPS - 1 { (following, 0) } else { (now, step + 1) };
+            b_ahead = load_weight(place, ahead);
+            unroll!(i in [0 1 2 3] {
+                unroll!(j in [0 1 2 3] {
+                    let at = i * 8 + j * 2;
+                    // SAFETY: nothing diverges here.
+                    unsafe {
+                        sums[at] = T::mma(a[i], [b[j][0], b[j][1]], sums[at]);
+                        sums[at + 1] = T::mma(a[i], [b[j][2], b[j][3]], sums[at + 1]);
+                    }
+                });
+                a[i] = load_x(place, ahead, i as u32);
+            });
+        });
+        (free, now) = (now, following);
+        tile += 1;
+    }
+
+    // SAFETY: all threads come by; the ring is nobody's after the barrier, and large enough.
+    unsafe {
+        if !Meeting::new(workspace, counters).add_up::<COLUMNS, 32>(&mut sums) {
+            return;
+        }
+        thread::sync_threads();
+        let staged = Staged { sums: ring.cast(), rows: ROWS, columns: COLUMNS, pitch: COLUMNS + 8 };
+        let lane = warp::lane_id();
+        unroll!(i in [0 1 2 3] {
+            unroll!(j in [0 1 2 3 4 5 6 7] {
+                let [a, b, c, d] = sums[i * 8 + j];
+                let at = staged.at(warp_row + i as u32 * 16 + lane / 4, warp_column + j as u32 * 8 + lane % 4 * 2);
+                *at.cast() = Two([a, b]);
+                *at.add(8 * staged.pitch as usize).cast() = Two([c, d]);
+            });
+        });
+        thread::sync_threads();
+        // A thread stores four columns of every so many rows, whole sectors in each.
+        Output { out, stride: out_stride, bias, m, n, epilogue }.store::<T, COLUMNS>(staged, row, column);
+    }
+}
+
+/// Which tile of the product is a block's, as row and column: column by column within groups of [`GROUP`] rows.
+#[inline(always)]
+fn place(block: u32, rows: u32, columns: u32) -> (u32, u32) {
+    let group = GROUP * columns;
+    // SAFETY: there are tiles, or there would be no block.
+    unsafe { core::hint::assert_unchecked(group != 0) };
+    let first = block / group * GROUP;
+    let height = if rows - first < GROUP { rows - first } else { GROUP };
+    // SAFETY: a group has at least one row.
+    unsafe { core::hint::assert_unchecked(height != 0) };
+    (first + block % group % height, block % group / height)
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_tile_is_some_blocks() {
+        for (rows, columns) in [(1, 1), (3, 5), (8, 4), (9, 4), (21, 2)] {
+            let places: BTreeSet<_> = (0..rows * columns).map(|block| place(block, rows, columns)).collect();
+            assert_eq!(places.len() as u32, rows * columns);
+            assert!(places.iter().all(|&(row, column)| row < rows && column < columns));
+        }
+    }
+
+    #[test]
+    fn sums_fit_in_the_ring() {
+        for columns in [128, 256] {
+            assert!(ROWS * (columns + 8) * 4 <= shared_bytes(columns));
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Sums of which several blocks have a part each: the last one to come adds them up.
+//!
+//! Every block stores its part in the workspace, in the order of its registers, and counts itself. Whoever finds that
+//! all others have counted adds all parts, in the order of the summed index, so that the result does not depend on
+//! who that was; and leaves the counter at zero for the next launch.
+
+use cuda_std::atomic;
+use cuda_std::prelude::*;
+
+use super::four::{add, from_vector, to_vector};
+use crate::layout::Vector;
+use crate::ptx::memory::{load_l2, store_l2};
+
+/// Where the parts of a launch meet.
+#[derive(Clone, Copy)]
+pub struct Meeting {
+    /// `[tiles][splits][COUNT][THREADS]` vectors of four sums.
+    workspace: *mut Vector,
+    /// `[tiles]`, all zero.
+    counters: *mut u32,
+    /// The tile of this block.
+    tile: u32,
+    /// Its part.
+    split: u32,
+    /// Parts of a tile.
+    splits: u32,
+}
+
+/// The tiles along the summed index that are this block's, of `depth` in all: from the first to before the last. The
+/// grid's y are the splits.
+#[inline(always)]
+pub fn share(depth: u32) -> (u32, u32) {
+    let (split, splits) = (thread::block_idx_y(), thread::grid_dim_y());
+    // SAFETY: a grid has at least one block along each axis.
+    unsafe { core::hint::assert_unchecked(splits != 0) };
+    (depth * split / splits, depth * (split + 1) / splits)
+}
+
+impl Meeting {
+    /// Of a grid whose x are tiles, and whose y are splits.
+    #[inline(always)]
+    pub fn new(workspace: *mut Vector, counters: *mut u32) -> Self {
+        let (tile, split, splits) = (thread::block_idx_x(), thread::block_idx_y(), thread::grid_dim_y());
+        Meeting { workspace, counters, tile, split, splits }
+    }
+
+    /// Hands in the block's part of `COUNT` times four sums a thread. True in the last block, which has the whole sums
+    /// then.
+    ///
+    /// # Safety
+    /// All `THREADS` threads of the block come by together; the arrays are as declared; `sums` has at least `COUNT`.
+    #[inline(always)]
+    pub unsafe fn add_up<const THREADS: u32, const COUNT: u32>(&self, sums: &mut [[f32; 4]]) -> bool {
+        if self.splits == 1 {
+            return true;
+        }
+        let is_last = shared_array![u32; 1];
+        let thread = thread::thread_idx_x();
+        let part = |split: u32, i: usize| {
+            let part = (self.tile * self.splits + split) as usize * COUNT as usize + i;
+            self.workspace.wrapping_add(part * THREADS as usize + thread as usize)
+        };
+        // SAFETY: the caller's; each block has a part of the workspace for itself until it is counted.
+        unsafe {
+            each::<COUNT>(|i| store_l2(part(self.split, i), to_vector(sums[i])));
+            // What the block's threads stored comes before the count, and the count of all before what is loaded.
+            thread::sync_threads();
+            if thread == 0 {
+                let counter = self.counters.add(self.tile as usize);
+                let last = atomic::add_u32_acq_rel(counter, 1) + 1 == self.splits;
+                if last {
+                    *counter = 0;
+                }
+                *is_last = last.into();
+            }
+            thread::sync_threads();
+            if *is_last == 0 {
+                return false;
+            }
+            each::<COUNT>(|i| sums[i] = from_vector(load_l2(part(0, i))));
+            let mut split = 1;
+            while split < self.splits {
+                each::<COUNT>(|i| sums[i] = add(sums[i], from_vector(load_l2(part(split, i)))));
+                split += 1;
+            }
+        }
+        true
+    }
+}
+
+/// Calls `body` with each number below `COUNT`, at most 32, without a loop: an array stays in registers only if its
+/// indices are constants.
+#[inline(always)]
+fn each<const COUNT: u32>(mut body: impl FnMut(usize)) {
+    unroll!(high in [0 8 16 24] {
+        unroll!(low in [0 1 2 3 4 5 6 7] {
+            if high + low < COUNT as usize {
+                body(high + low);
+            }
+        });
+    });
+}

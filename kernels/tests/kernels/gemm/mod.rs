@@ -1,0 +1,204 @@
+//! Projections: `gemv`, `gemm_decode`, `gemm`.
+//!
+//! Lines missing in the PTX are tried by `mutants_are_noticed`. Masks were taken out of the source by hand:
+//!
+//! | what was taken out | tests that failed |
+//! | --- | --- |
+//! | `Source::copy`: rows behind the matrix's end | `ragged_shapes`, `every_epilogue`, `every_length_of_the_ring`, `plans_...` |
+//! | `Source::copy`: vectors behind a row's end | `ragged_shapes`, `every_epilogue` |
+//! | `gemm_decode`: threads that copy 8 tokens | `ragged_shapes`, `every_length_of_the_ring`, `plans_...` |
+//! | `Output::store`: rows behind the end | `ragged_shapes`, `every_epilogue`, `every_length_of_the_ring`, `plans_...` |
+//! | `Output::store`: columns of a broken four; fours that are not whole | `ragged_shapes` |
+//! | `Output::store`: rows that do not begin at a four | `ragged_shapes`, `every_epilogue` |
+//! | `Output::store`: fours wholly behind the end | none: nothing of them is stored anyway, it saves the work |
+//! | `Output::bias4`: rows behind the end | `ragged_shapes` |
+//! | `gemv`: rows behind the end, copied; stored | `ragged_shapes` |
+//! | `gemv`: vectors behind a row's end | `ragged_shapes`, `every_epilogue`, `plans_...` |
+//! | `gemv`: tokens that there are not, read; stored | `ragged_shapes`, `plans_...` |
+//! | `gemv`: rows of up stored as outputs | `every_epilogue`, `plans_...` |
+//! | `gemm`: the last tile follows itself | `ragged_shapes`, `every_epilogue`, `every_length_of_the_ring` |
+//! | `share`: what a division leaves over | `ragged_shapes`, `every_length_of_the_ring` |
+
+mod mutants;
+
+use emulator::Report;
+use kernels::gemm::activation::Activation;
+use kernels::gemm::epilogue::Epilogue;
+use kernels::gemm::plan::{Kernel, Limits, Plan, Product};
+use launch::Error;
+use workbench::number::{Random, Type};
+use workbench::product::{Data, KERNELS, Problem};
+
+use crate::frame::gpu::{Gpu, TARGETS};
+
+const EPILOGUES: [Epilogue; 8] = [
+    Epilogue::Half(None),
+    Epilogue::Half(Some(Activation::Relu)),
+    Epilogue::Half(Some(Activation::Gelu)),
+    Epilogue::Half(Some(Activation::GeluTanh)),
+    Epilogue::Half(Some(Activation::Silu)),
+    Epilogue::Gated(Activation::Silu),
+    Epilogue::Add,
+    Epilogue::Float,
+];
+
+/// A problem for a kernel that may not be the planned one; one that has no splits has none.
+fn problem(product: Product, kernel: Kernel, splits: u32, data: Data) -> Problem {
+    let splits = if matches!(kernel, Kernel::Gemv(_)) { 1 } else { splits };
+    Problem::new(Plan { product, kernel, splits }, data)
+}
+
+/// Launches a problem: how far off the result is, as a part of what is allowed, the result, and what it cost.
+fn run(problem: &Problem, gpu: &mut Gpu) -> Result<(f64, Vec<f64>, Report), Error> {
+    let gpu = gpu.bench();
+    let placed = problem.place(gpu)?;
+    let reports = gpu.reported(|gpu| placed.launch(gpu))?;
+    let results = problem.results(&placed, gpu)?;
+    let report = reports.into_iter().next().map(|launch| launch.report).unwrap_or_default();
+    Ok((problem.error(results.clone(), &problem.truth()), results, report))
+}
+
+/// Launches a problem, whose result must be right.
+fn check(problem: &Problem, gpu: &mut Gpu) -> Report {
+    let (error, _, report) = run(problem, gpu).unwrap_or_else(|error| panic!("{:?}: {error}", problem.plan));
+    assert!(error <= 1.0, "{:?}: off by {error} times what is allowed", problem.plan);
+    report
+}
+
+pub fn every_kernel(gpu: &mut Gpu) {
+    for (seed, (kernel, tokens)) in (1..).zip(KERNELS) {
+        for ty in Type::ALL {
+            let product = Product { m: tokens.min(150), n: 72, k: 152, epilogue: Epilogue::Half(None) };
+            check(&problem(product, kernel, 2, Data::new(ty, seed)), gpu);
+        }
+    }
+}
+
+/// Every end of every matrix: rows that are missing in a tile, a `k` that ends within one, and rows with gaps between.
+#[test]
+fn ragged_shapes() {
+    let mut random = Random(1);
+    for (i, (kernel, tokens)) in KERNELS.into_iter().enumerate() {
+        let mut gpu = Gpu::new(TARGETS[i % 2].0);
+        let most = tokens.min(150);
+        // Down to one row, column and vector; around the sizes of tiles.
+        for (m, n, k, parts) in [
+            (1, 1, 8, 1),
+            (most, 61, 72, 1),
+            (most.div_ceil(2), 130, 200, 2),
+            (most - most / 3, 8 + random.below(56) as u32, 8 * (9 + random.below(40) as u32), 2),
+        ] {
+            let ty = Type::ALL[random.below(2) as usize];
+            let gaps = (8 * random.below(3) as u32, random.below(6) as u32);
+            let data = Data { gaps, bias: n % 2 == 0, ..Data::new(ty, random.word()) };
+            check(&problem(Product { m, n, k, epilogue: Epilogue::Half(None) }, kernel, parts, data), &mut gpu);
+        }
+    }
+}
+
+/// A ring that is longer than the work, as long, and gone through several times; and shares that are not equal.
+#[test]
+fn every_length_of_the_ring() {
+    for kernel in [Kernel::Decode(8), Kernel::Decode(64), Kernel::Prefill(128)] {
+        let mut gpu = Gpu::new("sm_90a");
+        for (tiles, parts) in [(1, 1), (2, 1), (4, 1), (6, 1), (7, 1), (13, 1), (7, 3), (9, 8)] {
+            let product = Product { m: 8, n: 24, k: tiles * 64, epilogue: Epilogue::Float };
+            check(&problem(product, kernel, parts, Data::new(Type::Bf16, tiles.into())), &mut gpu);
+        }
+    }
+}
+
+#[test]
+fn every_epilogue() {
+    let kernels = [(Kernel::Gemv(4), 4), (Kernel::Decode(16), 16), (Kernel::Prefill(256), 130)];
+    for (i, (kernel, m)) in kernels.into_iter().enumerate() {
+        let mut gpu = Gpu::new(TARGETS[i % 2].0);
+        for (seed, epilogue) in (1..).zip(EPILOGUES) {
+            for ty in Type::ALL {
+                // Rows of whole fours, and rows that are not.
+                for (gap, bias, n) in [(0, true, 80), (3, false, 48)] {
+                    let data = Data { gaps: (0, gap), bias, ..Data::new(ty, seed) };
+                    check(&problem(Product { m, n, k: 40, epilogue }, kernel, 1, data), &mut gpu);
+                }
+            }
+        }
+    }
+}
+
+/// Activations where they are small and large, not only where their sums' scale is.
+#[test]
+fn activations_keep_their_precision() {
+    let mut gpu = Gpu::new("sm_80");
+    for act in Activation::ALL {
+        let product = Product { m: 1, n: 256, k: 8, epilogue: Epilogue::Half(Some(act)) };
+        let mut problem = problem(product, Kernel::Gemv(1), 1, Data::new(Type::Bf16, 1));
+        // The sums are the bias: from -8 to 8.
+        problem.set_bias((0..256).map(|i| f64::from(i - 128) / 16.0));
+        let (_, results, _) = run(&problem, &mut gpu).unwrap();
+        for (result, truth) in results.into_iter().zip(problem.truth()) {
+            assert!((result - truth).abs() <= truth.abs() / 256.0, "{act:?}: {result} for {truth}");
+        }
+    }
+}
+
+/// The result is the same to the bit whoever comes last.
+#[test]
+fn orders_of_warps_and_blocks() {
+    for (kernel, m) in [(Kernel::Decode(8), 5), (Kernel::Decode(32), 32), (Kernel::Prefill(128), 40)] {
+        let product = Product { m, n: 200, k: 640, epilogue: Epilogue::Add };
+        let problem = problem(product, kernel, 3, Data::new(Type::F16, 4));
+        let runs = (0..4).map(|seed| {
+            let mut gpu = Gpu::new("sm_90a");
+            gpu.seed(seed);
+            run(&problem, &mut gpu).unwrap()
+        });
+        let runs: Vec<_> = runs.map(|(error, results, _)| (error, results)).collect();
+        assert!(runs[0].0 <= 1.0, "{:?}", problem.plan);
+        assert!(runs.iter().all(|other| *other == runs[0]), "{:?}", problem.plan);
+    }
+}
+
+#[test]
+fn plans_are_launched_as_they_are() {
+    for m in [1, 3, 7, 20, 50, 300] {
+        let product = Product { m, n: 96, k: 1024, epilogue: Epilogue::Gated(Activation::GeluTanh) };
+        let plan = Plan::new(product, Limits::H200).unwrap();
+        check(&Problem::new(plan, Data::new(Type::Bf16, m.into())), &mut Gpu::new("sm_80"));
+    }
+}
+
+/// On aligned shapes nothing is loaded or stored in parts of sectors, there are no bank conflicts, and DRAM moves what
+/// the floor says.
+#[test]
+fn traffic_is_what_it_must_be() {
+    for (kernel, tokens) in KERNELS {
+        for (epilogue, parts) in [(Epilogue::Half(None), 1), (Epilogue::Add, 1), (Epilogue::Float, 2)] {
+            let product = Product { m: tokens.min(128), n: 256, k: 512, epilogue };
+            let problem = problem(product, kernel, parts, Data::new(Type::F16, 3));
+            let report = check(&problem, &mut Gpu::new("sm_90a"));
+            assert_eq!(report.total.bank_conflicts(), 0, "{:?}", problem.plan);
+            // A warp of `gemv` stores four results a token, of 2 bytes.
+            let most = if matches!(kernel, Kernel::Gemv(_)) { 1.05 } else { 1.02 };
+            assert!(report.total.sector_ratio() <= most, "{:?}: {}", problem.plan, report.total.sector_ratio());
+            let sums = if problem.plan.splits == 1 { 0 } else { problem.plan.workspace_bytes() + 64 };
+            let bytes = product.floor().bytes + u64::from(product.n) * 2 + sums;
+            assert!(report.distinct_sectors * 32 <= bytes, "{:?}: {report:?}", problem.plan);
+        }
+    }
+}
+
+/// What comes from L2 as well as from DRAM: the weight once, activations once a block.
+#[test]
+fn the_weight_is_streamed_once() {
+    for tokens in [8, 64] {
+        let product = Product { m: tokens, n: 512, k: 512, epilogue: Epilogue::Half(None) };
+        let data = Data { bias: false, ..Data::new(Type::F16, 3) };
+        let problem = problem(product, Kernel::Decode(tokens), 2, data);
+        let report = check(&problem, &mut Gpu::new("sm_80"));
+        let (tiles, _, _) = problem.plan.grid();
+        let operands = 2 * 512 * u64::from(512 + tokens * tiles);
+        let stored = 2 * 512 * u64::from(tokens);
+        let counts = 16 * u64::from(tiles);
+        assert!(report.total.global_bytes <= operands + 2 * problem.plan.workspace_bytes() + stored + counts);
+    }
+}

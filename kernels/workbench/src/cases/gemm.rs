@@ -1,0 +1,76 @@
+//! Projections: the kernels of `kernels::gemm`.
+
+use std::rc::Rc;
+
+use kernels::gemm::activation::Activation;
+use kernels::gemm::epilogue::Epilogue;
+use kernels::gemm::plan::{Kernel, Limits, Plan, Product};
+
+use crate::case::{Case, Floor, Prepared, Scale};
+use crate::number::Type;
+use crate::product::{Data, KERNELS, Problem};
+
+/// Weights of OPT-13B and LLaMA-3-8B: rows, their length, and what becomes of the products.
+const WEIGHTS: [(u32, u32, Epilogue); 6] = [
+    (15360, 5120, Epilogue::Half(None)),
+    (20480, 5120, Epilogue::Half(Some(Activation::Relu))),
+    (5120, 20480, Epilogue::Half(None)),
+    (4096, 4096, Epilogue::Half(None)),
+    (28672, 4096, Epilogue::Gated(Activation::Silu)),
+    (4096, 14336, Epilogue::Half(None)),
+];
+
+pub fn cases(scale: Scale) -> Vec<Case> {
+    let every_kernel = |m: u32, n: u32, k: u32, splits: u32| {
+        Type::ALL.into_iter().flat_map(move |ty| {
+            KERNELS.into_iter().map(move |(kernel, tokens)| {
+                let product = Product { m: m.min(tokens), n, k, epilogue: Epilogue::Half(None) };
+                let splits = if matches!(kernel, Kernel::Gemv(_)) { 1 } else { splits };
+                case(Plan { product, kernel, splits }, ty)
+            })
+        })
+    };
+    match scale {
+        Scale::Small => every_kernel(128, 256, 256, 2).collect(),
+        Scale::Full => {
+            let planned = WEIGHTS
+                .into_iter()
+                .flat_map(|(n, k, epilogue)| [1, 4, 16, 64, 256, 1024, 4096].map(|m| Product { m, n, k, epilogue }));
+            let planned = planned.filter_map(|product| Plan::new(product, Limits::H200).ok());
+            every_kernel(1024, 5120, 5120, 1).chain(planned.map(|plan| case(plan, Type::F16))).collect()
+        }
+    }
+}
+
+/// A plan on random data.
+fn case(plan: Plan, ty: Type) -> Case {
+    let Product { m, n, k, epilogue } = plan.product;
+    let floor = plan.product.floor();
+    Case {
+        kernel: plan.entry(ty.label()).map_or("gemm", |entry| entry.descriptor().name),
+        shape: format!("{m} x {n} x {k}, {}, {} splits", what(epilogue), plan.splits),
+        floor: Floor { bytes: floor.bytes, flops: floor.flops },
+        prepare: Box::new(move |gpu| {
+            // The truth of a few tokens is enough where there are many.
+            let data = Data { every: m.div_ceil(32), ..Data::new(ty, 1) };
+            let problem = Rc::new(Problem::new(plan, data));
+            let placed = problem.place(gpu)?;
+            let truth = problem.truth();
+            Ok(Prepared {
+                launch: Box::new(move |gpu| placed.launch(gpu)),
+                error: Box::new(move |gpu| Ok(problem.error(problem.results(&placed, gpu)?, &truth))),
+            })
+        }),
+    }
+}
+
+/// What becomes of the products, in a word or two.
+fn what(epilogue: Epilogue) -> String {
+    match epilogue {
+        Epilogue::Half(None) => "plain".to_owned(),
+        Epilogue::Half(Some(act)) => format!("{act:?}"),
+        Epilogue::Gated(act) => format!("gated by {act:?}"),
+        Epilogue::Add => "added".to_owned(),
+        Epilogue::Float => "in f32".to_owned(),
+    }
+}

@@ -1,0 +1,260 @@
+//! Projections with random data, and what they should give.
+
+use cuda_std::launch::Entry;
+use kernels::gemm::activation::Activation;
+use kernels::gemm::epilogue::{Epilogue, GATED_ROWS};
+use kernels::gemm::plan::{Args, Kernel, Operands, Plan, Product};
+use launch::Result;
+
+use crate::gpu::{Buffer, Gpu};
+use crate::number::{Random, Type, relative_error};
+
+/// What there is to choose of a problem beside its plan.
+#[derive(Clone, Copy, Debug)]
+pub struct Data {
+    /// Of activations, weight and bias, and of results if they are not `f32`.
+    pub ty: Type,
+    /// Whether there is a bias.
+    pub bias: bool,
+    /// Elements between the end of a row and the next: of the activations, a multiple of 8, and of the output.
+    pub gaps: (u32, u32),
+    /// Of how many tokens one is compared with the truth, which takes long to compute.
+    pub every: u32,
+    /// What the numbers are made from.
+    pub seed: u64,
+}
+
+impl Data {
+    /// With a bias, without gaps, all compared.
+    pub fn new(ty: Type, seed: u64) -> Data {
+        Data { ty, bias: true, gaps: (0, 0), every: 1, seed }
+    }
+}
+
+/// A projection with data.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// How it is launched.
+    pub plan: Plan,
+    data: Data,
+    /// With NaN between the rows.
+    x: Vec<u16>,
+    weight: Vec<u16>,
+    bias: Option<Vec<u16>>,
+    /// What the output holds before, in 16 bits; NaN between rows, and all over where nothing is added to it.
+    before: Vec<u16>,
+}
+
+impl Problem {
+    /// A problem for a plan, be it the best one or not.
+    pub fn new(plan: Plan, data: Data) -> Problem {
+        let Product { m, n, k, epilogue } = plan.product;
+        let mut random = Random(data.seed);
+        let columns = epilogue.columns(n);
+        let mut rows = |count: u32, len: u32, gap: u32, scale: f64| {
+            let mut rows = Vec::with_capacity(count as usize * (len + gap) as usize);
+            for _ in 0..count {
+                rows.extend((0..len).map(|_| data.ty.bits(scale * random.unit())));
+                rows.extend((0..gap).map(|_| data.ty.nan()));
+            }
+            rows
+        };
+        let x = rows(m, k, data.gaps.0, 1.0);
+        // So that sums are a few units, where activations bend.
+        let weight = rows(n, k, 0, 6.0 / f64::from(k).sqrt());
+        let bias = data.bias.then(|| rows(1, n, 0, 2.0));
+        let added = if epilogue == Epilogue::Add { columns } else { 0 };
+        let before = rows(m, added, columns + data.gaps.1 - added, 2.0);
+        Problem { plan, data, x, weight, bias, before }
+    }
+
+    /// Makes the bias all there is: the activations are zero from here on.
+    pub fn set_bias(&mut self, bias: impl Iterator<Item = f64>) {
+        self.x.fill(0);
+        self.bias = Some(bias.map(|x| self.data.ty.bits(x)).collect());
+    }
+
+    /// Puts it on a device.
+    ///
+    /// # Errors
+    /// [`launch::Error`], if there is not enough memory.
+    pub fn place(&self, gpu: &mut Gpu) -> Result<Placed> {
+        let plan = self.plan;
+        let x = gpu.upload("x", &self.x)?;
+        let weight = gpu.upload("weight", &self.weight)?;
+        let bias = match &self.bias {
+            Some(bias) => gpu.upload("bias", bias)?.ptr(),
+            None => std::ptr::null(),
+        };
+        let out = if plan.product.epilogue == Epilogue::Float {
+            Out::Float(gpu.upload("out", &self.before.iter().map(|&bits| bits.into()).collect::<Vec<u32>>())?)
+        } else {
+            Out::Half(gpu.upload("out", &self.before)?)
+        };
+        let workspace = gpu.alloc::<u8>("workspace", plan.workspace_bytes() as usize)?;
+        let counters = gpu.upload("counters", &vec![0u32; plan.counters() as usize])?;
+        let args = plan.args(Operands {
+            x: x.ptr(),
+            x_stride: plan.product.k + self.data.gaps.0,
+            weight: weight.ptr(),
+            bias,
+            out: match out {
+                Out::Float(out) => out.mut_ptr(),
+                Out::Half(out) => out.mut_ptr(),
+            },
+            out_stride: self.out_stride(),
+            workspace: workspace.mut_ptr(),
+            counters: counters.mut_ptr(),
+        });
+        Ok(Placed { plan, entry: plan.entry(self.data.ty.label()), args, out, counters })
+    }
+
+    fn out_stride(&self) -> u32 {
+        self.plan.product.epilogue.columns(self.plan.product.n) + self.data.gaps.1
+    }
+
+    /// What the kernel left: `[m][columns]`, of the tokens that are compared. NaN, if it stored between the rows, or
+    /// left a counter that is not ready for the next launch.
+    ///
+    /// # Errors
+    /// [`launch::Error`], also for a kernel's fault.
+    pub fn results(&self, placed: &Placed, gpu: &Gpu) -> Result<Vec<f64>> {
+        let stored: Vec<u32> = match placed.out {
+            Out::Float(out) => gpu.download(out)?,
+            Out::Half(out) => gpu.download(out)?.into_iter().map(u32::from).collect(),
+        };
+        let (stride, columns) = (self.out_stride() as usize, self.plan.product.epilogue.columns(self.plan.product.n));
+        let mut is_clean = gpu.download(placed.counters)?.iter().all(|&count| count == 0);
+        let mut results = Vec::new();
+        for row in 0..self.plan.product.m as usize {
+            let all = row * stride..(row + 1) * stride;
+            let (values, gap) = stored[all.clone()].split_at(columns as usize);
+            is_clean &= gap.iter().zip(&self.before[all][columns as usize..]).all(|(after, &was)| *after == was.into());
+            if row % self.data.every as usize == 0 {
+                results.extend(values.iter().map(|&bits| match placed.out {
+                    Out::Float(_) => f32::from_bits(bits).into(),
+                    Out::Half(_) => self.data.ty.number(bits as u16),
+                }));
+            }
+        }
+        if !is_clean {
+            results.fill(f64::NAN);
+        }
+        Ok(results)
+    }
+
+    /// What the result should be, of the tokens that are compared.
+    pub fn truth(&self) -> Vec<f64> {
+        let Product { m, n, k, epilogue } = self.plan.product;
+        let (k, number) = (k as usize, |bits: &u16| self.data.ty.number(*bits));
+        let mut truth = Vec::new();
+        for row in (0..m as usize).step_by(self.data.every as usize) {
+            let x: Vec<f64> = self.x[row * (k + self.data.gaps.0 as usize)..][..k].iter().map(number).collect();
+            let sum = |column: usize| {
+                let products = self.weight[column * k..][..k].iter().zip(&x).map(|(w, x)| number(w) * x);
+                products.sum::<f64>() + self.bias.as_ref().map_or(0.0, |bias| number(&bias[column]))
+            };
+            let sums: Vec<f64> = (0..n as usize).map(sum).collect();
+            match epilogue {
+                Epilogue::Half(None) | Epilogue::Float => truth.extend(sums),
+                Epilogue::Half(Some(act)) => truth.extend(sums.into_iter().map(|x| activated(act, x))),
+                Epilogue::Gated(act) => {
+                    // Eight rows of the gate, then the same eight of up.
+                    for groups in sums.chunks_exact(2 * GATED_ROWS as usize) {
+                        let (gate, up) = groups.split_at(GATED_ROWS as usize);
+                        truth.extend(gate.iter().zip(up).map(|(&gate, up)| activated(act, gate) * up));
+                    }
+                }
+                Epilogue::Add => {
+                    let before = &self.before[row * self.out_stride() as usize..];
+                    truth.extend(sums.iter().zip(before).map(|(sum, bits)| sum + number(bits)));
+                }
+            }
+        }
+        truth
+    }
+
+    /// How far results are from the truth, as a part of what rounding them, and the order of sums, may cost.
+    pub fn error(&self, results: Vec<f64>, truth: &[f64]) -> f64 {
+        let allowed = match (self.plan.product.epilogue, self.data.ty) {
+            (Epilogue::Float, _) => 1e-5,
+            (_, Type::F16) => 6e-4,
+            (_, Type::Bf16) => 4.5e-3,
+        };
+        relative_error(results, truth) / allowed
+    }
+}
+
+/// A projection on a device.
+#[derive(Clone, Copy)]
+pub struct Placed {
+    plan: Plan,
+    entry: Option<Entry<Args>>,
+    args: Args,
+    out: Out,
+    counters: Buffer<u32>,
+}
+
+#[derive(Clone, Copy)]
+enum Out {
+    Half(Buffer<u16>),
+    Float(Buffer<u32>),
+}
+
+impl Placed {
+    /// Asks for the launch.
+    ///
+    /// # Errors
+    /// [`launch::Error`], if kernel and device do not fit each other.
+    pub fn launch(&self, gpu: &mut Gpu) -> Result<()> {
+        // There are entries for both types; without one the results are not there, and wrong.
+        let Some(entry) = self.entry else { return Ok(()) };
+        gpu.launch(entry, self.plan.grid(), self.plan.threads(), self.plan.shared_bytes(), self.args)
+    }
+}
+
+/// The kernels there are: a plan for each, and the tokens that it is for at most.
+pub const KERNELS: [(Kernel, u32); 9] = [
+    (Kernel::Gemv(1), 1),
+    (Kernel::Gemv(2), 2),
+    (Kernel::Gemv(4), 4),
+    (Kernel::Decode(8), 8),
+    (Kernel::Decode(16), 16),
+    (Kernel::Decode(32), 32),
+    (Kernel::Decode(64), 64),
+    (Kernel::Prefill(128), u32::MAX),
+    (Kernel::Prefill(256), u32::MAX),
+];
+
+/// An activation, in `f64`.
+fn activated(act: Activation, x: f64) -> f64 {
+    match act {
+        Activation::Relu => x.max(0.0),
+        Activation::Gelu => 0.5 * x * erfc(-x / 2f64.sqrt()),
+        // (1 + tanh u) / 2 as the logistic function of 2u, which does not cancel.
+        Activation::GeluTanh => {
+            let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+            x / (1.0 + (-2.0 * u).exp())
+        }
+        Activation::Silu => x / (1.0 + (-x).exp()),
+    }
+}
+
+/// `1 - erf(x)`: by the series of `erf` near zero, else by the continued fraction, which keeps precision in the tail.
+fn erfc(x: f64) -> f64 {
+    let root = std::f64::consts::PI.sqrt();
+    if x < -2.0 {
+        return 2.0 - erfc(-x);
+    }
+    if x > 2.0 {
+        let fraction = (1..100).rev().fold(0.0, |fraction, n| f64::from(n) / 2.0 / (x + fraction));
+        return (-x * x).exp() / root / (x + fraction);
+    }
+    let (mut term, mut sum, mut i) = (x, x, 0.0);
+    while term.abs() > 1e-17 {
+        i += 1.0;
+        term *= -x * x / i;
+        sum += term / (2.0 * i + 1.0);
+    }
+    1.0 - 2.0 / root * sum
+}
