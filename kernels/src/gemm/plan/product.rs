@@ -58,7 +58,7 @@ pub struct Operands {
     pub counters: *mut u32,
 }
 
-/// What all kernels of this folder take, see [`super`]; [`Operands::args`] puts them in order.
+/// What all kernels of this folder take, see [`super`]; [`Plan::args`](super::Plan::args) puts them in order.
 pub type Args = (*const u16, *const u16, *const u16, *mut u8, *mut Vector, *mut u32, u32, u32, u32, u32, u32, u32);
 
 /// Why there is no kernel for a product.
