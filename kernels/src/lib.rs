@@ -41,6 +41,7 @@ pub mod sampling;
 pub mod arithmetic;
 mod block;
 pub mod element;
+pub mod floor;
 pub mod layout;
 pub mod ptx;
 mod unroll;

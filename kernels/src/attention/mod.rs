@@ -71,15 +71,6 @@ impl Shape {
     }
 }
 
-/// What attention cannot do with less, whatever the kernel: the denominator of its measured times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Floor {
-    /// Bytes to and from global memory.
-    pub bytes: u64,
-    /// Multiplications and additions.
-    pub flops: u64,
-}
-
 /// A shape that there is no kernel for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {

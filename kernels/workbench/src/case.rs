@@ -1,17 +1,9 @@
 //! A kernel with a problem.
 
+use kernels::floor::Floor;
 use launch::Result;
 
 use crate::gpu::Gpu;
-
-/// What a problem takes at the least: no kernel can do with fewer bytes or operations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Floor {
-    /// Bytes of global memory read and written.
-    pub bytes: u64,
-    /// Additions and multiplications of the matrix products.
-    pub flops: u64,
-}
 
 /// How large problems are to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,9 +14,10 @@ pub mod paper;
 pub mod product;
 mod resources;
 
-pub use case::{Case, Floor, Prepared, Scale};
+pub use case::{Case, Prepared, Scale};
 pub use emulator::{Counts, LineCounts};
 pub use gpu::{Buffer, Gpu, Shape};
+pub use kernels::floor::Floor;
 pub use launch;
 pub use measure::{Cost, Measured, measure};
 pub use resources::{Resources, resources};

@@ -6,7 +6,8 @@ use cuda_std::warp::WARP_SIZE;
 
 use super::merge::row_vectors;
 use super::stream::tile_bytes;
-use crate::attention::{Floor, Shape};
+use crate::attention::Shape;
+use crate::floor::Floor;
 use crate::layout::VECTOR;
 
 /// Warps in a block.

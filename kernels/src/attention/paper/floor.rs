@@ -1,7 +1,8 @@
 //! What attention costs at least. For the host.
 
 use super::span::Span;
-use crate::attention::{Floor, Shape};
+use crate::attention::Shape;
+use crate::floor::Floor;
 
 /// Bytes and flops of one new token's attention for sequences of these lengths: keys and values of what is seen, once for
 /// each key/value head; queries and outputs; block tables and lengths.

@@ -1,6 +1,7 @@
 //! How a launch is cut, and what it must cost at least.
 
-use crate::attention::{Floor, Shape};
+use crate::attention::Shape;
+use crate::floor::Floor;
 
 /// Warps in a block.
 pub const WARPS: u32 = 4;

@@ -10,7 +10,7 @@ use cuda_std::launch::{Entry, Family};
 use super::{decode, epilogue::Epilogue, gemv, operand, prefill};
 use crate::layout::VECTOR;
 
-pub use product::{Args, Floor, Operands, Product, Unsupported};
+pub use product::{Args, Operands, Product, Unsupported};
 
 /// What a plan needs to know of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::floor::Floor;
 use crate::gemm::epilogue::Epilogue;
 use crate::layout::{VECTOR, Vector};
 
@@ -16,15 +17,6 @@ pub struct Product {
     pub k: u32,
     /// What is stored.
     pub epilogue: Epilogue,
-}
-
-/// What a product costs at least.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Floor {
-    /// Bytes between memory and SMs, each once.
-    pub bytes: u64,
-    /// Multiplications and additions on the tensor cores.
-    pub flops: u64,
 }
 
 impl Product {

@@ -7,7 +7,8 @@ use kernels::cache::{
 use kernels::layout::{Pages, Part, Vector};
 
 use super::exact;
-use crate::case::{Case, Floor, Prepared, Scale};
+use crate::Floor;
+use crate::case::{Case, Prepared, Scale};
 use crate::number::Random;
 
 const BLOCK_SIZE: u32 = 16;

@@ -7,7 +7,8 @@ use kernels::layout::Vector;
 use launch::Result;
 
 use super::exact;
-use crate::case::{Case, Floor, Prepared, Scale};
+use crate::Floor;
+use crate::case::{Case, Prepared, Scale};
 use crate::gpu::{Buffer, Gpu};
 use crate::number::Type;
 use crate::paged::{Problem, Shape};
@@ -105,7 +106,7 @@ fn attend(shape: Shape, contexts: Vec<u32>, slots: u32) -> Case {
     Case {
         kernel: if decode.heads_at_once() == 16 { "paged_attention_16" } else { "paged_attention_8" },
         shape: format!("{}, {heads}/{kv_heads} heads of {head_size}, {}", ty.label(), lengths(&contexts)),
-        floor: Floor { bytes: least.bytes, flops: least.flops },
+        floor: least,
         prepare: Box::new(move |gpu| {
             let problem = Problem::decode(shape, &contexts, 0, 1);
             let sequences = contexts.len() as u32;

@@ -6,7 +6,8 @@ use kernels::layout::VECTOR;
 use launch::Result;
 
 use super::{exact, instance};
-use crate::case::{Case, Floor, Prepared, Scale};
+use crate::Floor;
+use crate::case::{Case, Prepared, Scale};
 use crate::gpu::Gpu;
 use crate::number::{Random, Type};
 

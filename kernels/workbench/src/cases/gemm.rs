@@ -6,7 +6,7 @@ use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::plan::{Kernel, Limits, Plan, Product};
 
-use crate::case::{Case, Floor, Prepared, Scale};
+use crate::case::{Case, Prepared, Scale};
 use crate::number::Type;
 use crate::product::{Data, KERNELS, Problem};
 
@@ -49,7 +49,7 @@ fn case(plan: Plan, ty: Type) -> Case {
     Case {
         kernel: plan.entry(ty.label()).map_or("gemm", |entry| entry.descriptor().name),
         shape: format!("{m} x {n} x {k}, {}, {} splits", what(epilogue), plan.splits),
-        floor: Floor { bytes: floor.bytes, flops: floor.flops },
+        floor,
         prepare: Box::new(move |gpu| {
             // The truth of a few tokens is enough where there are many.
             let data = Data { every: m.div_ceil(32), ..Data::new(ty, 1) };

@@ -7,7 +7,8 @@ use kernels::norm::{Shape, floor_bytes, layer_norm, rms_norm};
 use launch::Result;
 
 use super::instance;
-use crate::case::{Case, Floor, Prepared, Scale};
+use crate::Floor;
+use crate::case::{Case, Prepared, Scale};
 use crate::gpu::Gpu;
 use crate::number::{Random, Type, relative_error};
 

@@ -3,7 +3,8 @@
 use kernels::attention::paper::floor::floor;
 use kernels::attention::{BLOCK_SIZES, HEAD_SIZES};
 
-use crate::case::{Case, Floor, Prepared, Scale};
+use crate::Floor;
+use crate::case::{Case, Prepared, Scale};
 use crate::number::Type;
 use crate::paged::{Problem, Shape};
 use crate::paper::{Attention, shape, versions};
@@ -66,7 +67,7 @@ fn batch(version: usize, heads: u32, kv_heads: u32, lengths: Vec<u32>) -> Case {
     Case {
         kernel: KERNELS[version],
         shape: format!("f16, {heads}/{kv_heads} heads of 128, {} up to {longest} tokens", lengths.len()),
-        floor: Floor { bytes: floor.bytes, flops: floor.flops },
+        floor,
         prepare: Box::new(move |gpu| {
             let problem = Problem::decode(shaped, &lengths, 0, 1);
             let attention = Attention::upload(gpu, &problem, versions(&problem, longest)[version])?;

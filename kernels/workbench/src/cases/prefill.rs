@@ -4,7 +4,8 @@ use cuda_std::launch::Family;
 use kernels::attention::prefill::{paged_prefill, shape};
 use kernels::attention::{self, HEAD_SIZES};
 
-use crate::case::{Case, Floor, Prepared, Scale};
+use crate::Floor;
+use crate::case::{Case, Prepared, Scale};
 use crate::number::Type;
 use crate::paged::{Problem, Shape, Span};
 

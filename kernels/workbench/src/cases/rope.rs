@@ -8,7 +8,8 @@ use launch::Result;
 
 use super::instance;
 use super::norm::rounding;
-use crate::case::{Case, Floor, Prepared, Scale};
+use crate::Floor;
+use crate::case::{Case, Prepared, Scale};
 use crate::gpu::Gpu;
 use crate::number::{Random, Type, relative_error};
 

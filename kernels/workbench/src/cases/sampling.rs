@@ -7,7 +7,8 @@ use kernels::sampling::{Adjustment, NO_TOKEN, Penalties, Request, THREADS, floor
 use launch::Result;
 
 use super::exact;
-use crate::case::{Case, Floor, Prepared, Scale};
+use crate::Floor;
+use crate::case::{Case, Prepared, Scale};
 use crate::gpu::Gpu;
 use crate::number::Random;
 

@@ -4,7 +4,8 @@ use cuda_std::launch::Entry;
 use kernels::vocabulary::v_read_stream;
 
 use super::exact;
-use crate::case::{Case, Floor, Prepared, Scale};
+use crate::Floor;
+use crate::case::{Case, Prepared, Scale};
 
 /// Words that each thread of `v_read_stream` reads.
 const WORDS: usize = 32;
