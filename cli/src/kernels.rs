@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use anyhow::{Result, anyhow, bail};
 use argh::FromArgs;
 use engine::backend::cuda::ptx::{self, Image};
-use workbench::launch::{self, Driver};
+use workbench::launch::{self, Context, Driver};
 use workbench::{Case, Cost, Counts, Gpu, LineCounts, Scale, Shape, cases, measure, resources};
 
 use crate::table::Table;
@@ -76,7 +76,7 @@ struct Device {
 impl Device {
     fn new(driver: &'static Driver, capability: (u32, u32)) -> Result<Self> {
         // The emulator becomes what it is told to be; a GPU is what it is.
-        let capability = Gpu::new(driver, capability, "")?.context().limits().capability;
+        let capability = if driver.is_emulator() { capability } else { Context::new(driver, 0)?.limits().capability };
         let (major, minor) = capability;
         let image = ptx::for_capability(major, minor)
             .ok_or_else(|| anyhow!("this GPU is of compute capability {major}.{minor}; kernels need 8.0 or later"))?;
@@ -103,12 +103,11 @@ impl Device {
     fn profile(&self, profile: &Profile) -> Result<()> {
         let mut found = false;
         for case in self.cases() {
-            let launches = self.launches(&case)?;
-            if !case.kernel.starts_with(&profile.name) && !launches.keys().any(|name| name.starts_with(&profile.name)) {
-                continue;
+            let wanted = |name: &str| name.starts_with(&profile.name);
+            if wanted(case.kernel) || self.launches(&case)?.keys().copied().any(wanted) {
+                found = true;
+                self.show(&case, profile)?;
             }
-            found = true;
-            self.show(&case, profile)?;
         }
         if found { Ok(()) } else { bail!("no kernel's name begins with {:?}; `quire kernels` lists all", profile.name) }
     }
@@ -131,10 +130,7 @@ impl Device {
             )?;
             return Ok(());
         }
-        // Once more, for the reports.
-        let mut gpu = self.gpu()?;
-        let prepared = (case.prepare)(&mut gpu)?;
-        for launch in gpu.reported(|gpu| (prepared.launch)(gpu))? {
+        for launch in measured.reports {
             let Counts { instructions, sectors, branches, divergent, tensor_flops, .. } = launch.report.total;
             let (ratio, conflicts) = (launch.report.total.sector_ratio(), launch.report.total.bank_conflicts());
             writeln!(out, "  {} of {:?} blocks of {} threads", launch.kernel, launch.grid, launch.block[0])?;

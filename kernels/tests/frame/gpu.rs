@@ -18,8 +18,7 @@ pub struct Gpu(workbench::Gpu);
 
 /// The driver that tests use.
 pub fn driver() -> &'static Driver {
-    let name = std::env::var("QUIRE_TEST_DEVICE").unwrap_or_else(|_| "emulator".to_owned());
-    Driver::named(&name).unwrap_or_else(|error| panic!("{error}"))
+    Driver::under_test().unwrap_or_else(|error| panic!("{error}"))
 }
 
 impl Gpu {

@@ -225,6 +225,8 @@ impl Gpu {
     /// # Errors
     /// What `work` fails with, and [`launch::Error`] for a kernel's fault.
     pub fn reported(&mut self, work: impl FnOnce(&mut Gpu) -> Result<()>) -> Result<Vec<LaunchReport>> {
+        // What was asked for before is not part of it: the emulator may not have begun with that.
+        self.finish()?;
         let emulator = self.context.is_emulator();
         if emulator {
             self.context.make_current()?;

@@ -15,6 +15,7 @@ pub mod product;
 mod resources;
 
 pub use case::{Case, Prepared, Scale};
+pub use emulator::driver::LaunchReport;
 pub use emulator::{Counts, LineCounts};
 pub use gpu::{Buffer, Gpu, Shape};
 pub use kernels::floor::Floor;

@@ -91,13 +91,7 @@ impl Shadow {
     pub fn read(&mut self, at: usize, bytes: usize, who: Access<'_>) -> Checked<()> {
         self.refine(bytes);
         for index in at >> self.shift..(at + bytes) >> self.shift {
-            let cell = &mut self.cells[index];
-            if cell.in_flight != 0 {
-                return Err(in_flight(cell.in_flight, at, "reads"));
-            }
-            if !write_is_before(cell, who) {
-                return Err(race(at, bytes, who.thread(), "reads", cell.writer.into(), "wrote"));
-            }
+            check_readable(&self.cells[index], at, bytes, who)?;
             self.note_read(index, who);
         }
         Ok(())
@@ -208,12 +202,7 @@ impl Shadow {
     pub fn start_async_read(&mut self, at: usize, bytes: usize, who: Access<'_>) -> Checked<()> {
         for index in at >> self.shift..(at + bytes) >> self.shift {
             let cell = &mut self.cells[index];
-            if cell.in_flight != 0 {
-                return Err(in_flight(cell.in_flight, at, "reads"));
-            }
-            if !write_is_before(cell, who) {
-                return Err(race(at, bytes, who.thread(), "reads", cell.writer.into(), "wrote"));
-            }
+            check_readable(cell, at, bytes, who)?;
             if cell.write_epoch != 0 && !who.view.is_proxied(cell.writer.into(), cell.write_epoch) {
                 return Err(unproxied(at, cell.writer));
             }
@@ -233,6 +222,18 @@ impl Shadow {
         let mark = if exists { MBARRIER } else { 0 };
         self.cells(at, 8).iter_mut().for_each(|cell| cell.in_flight = mark);
     }
+}
+
+/// That nothing still writes a cell, and that who reads it comes after who wrote it.
+#[inline(always)]
+fn check_readable(cell: &Cell, at: usize, bytes: usize, who: Access<'_>) -> Checked<()> {
+    if cell.in_flight != 0 {
+        return Err(in_flight(cell.in_flight, at, "reads"));
+    }
+    if !write_is_before(cell, who) {
+        return Err(race(at, bytes, who.thread(), "reads", cell.writer.into(), "wrote"));
+    }
+    Ok(())
 }
 
 #[inline(always)]

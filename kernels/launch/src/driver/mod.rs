@@ -62,6 +62,14 @@ impl Driver {
         }
     }
 
+    /// The driver that tests and benchmarks use: the one that `QUIRE_TEST_DEVICE` names, or else the emulator.
+    ///
+    /// # Errors
+    /// As [`named`](Self::named).
+    pub fn under_test() -> Result<&'static Driver> {
+        Self::named(&std::env::var("QUIRE_TEST_DEVICE").unwrap_or_else(|_| "emulator".to_owned()))
+    }
+
     /// The driver that was chosen, if one was.
     pub fn chosen() -> Option<&'static Driver> {
         CHOSEN.get()

@@ -77,9 +77,9 @@ pub const PTX: &str = "
 
 /// A context of its own on the device under test.
 pub fn context() -> Context {
-    let name = std::env::var("QUIRE_TEST_DEVICE").unwrap_or_else(|_| "emulator".to_owned());
-    let context = Driver::named(&name).and_then(|driver| Context::new(driver, 0)).unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!(context.is_emulator(), name == "emulator");
+    let driver = Driver::under_test().unwrap_or_else(|e| panic!("{e}"));
+    let context = Context::new(driver, 0).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(context.is_emulator(), driver.name() == "emulator");
     context
 }
 
