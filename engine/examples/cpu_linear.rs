@@ -55,7 +55,7 @@ fn weights(backend: &CpuBackend, n: usize, k: usize, dtype: DType) -> Result<Vec
 
 fn activations(backend: &CpuBackend, m: usize, k: usize) -> Result<Tensor> {
     let table = backend.weight(HostTensor::from_f32(vec![1, k], noise(k)))?;
-    Ok(backend.embed_tokens(&table, &Batch { tokens: vec![0; m], ..Batch::default() }))
+    Ok(backend.embed_tokens(&table, None, &Batch { tokens: vec![0; m], ..Batch::default() }))
 }
 
 /// The best mean of three rounds, in seconds a call.

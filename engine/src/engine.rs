@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::backend::{Batch, Span};
+use crate::backend::{Batch, BlockMoves, Span};
 use crate::error::{Error, Result};
 use crate::group::{NewToken, RequestId, SequenceGroup};
 use crate::kv::{BlockPool, blocks_for};
@@ -171,7 +171,7 @@ impl Engine {
             return Ok(Vec::new());
         }
         let (batch, rows) = batch(&self.scheduler, step, self.config.block_size);
-        self.runner.run(batch, &step.copies, &rows)
+        self.runner.run(batch, &rows)
     }
 
     fn postprocess(&mut self, step: &Step, sampled: &[Sampled]) -> StepOutput {
@@ -215,7 +215,8 @@ impl Engine {
 
 /// The step's tokens as a backend wants them, and for each row of logits how to sample it.
 fn batch<'a>(scheduler: &'a Scheduler, step: &Step, block_size: usize) -> (Batch, Vec<SampleRow<'a>>) {
-    let mut batch = Batch::default();
+    let moves = BlockMoves { copies: step.copies.clone(), ..BlockMoves::default() };
+    let mut batch = Batch { moves, ..Batch::default() };
     let mut rows = Vec::new();
     for chunks in step.chunks.chunk_by(|a, b| a.group == b.group) {
         let first = batch.spans.len();

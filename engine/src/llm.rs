@@ -129,7 +129,7 @@ impl Llm {
         let longest = config.max_positions.min(num_blocks * options.block_size);
         let (Device::Auto | Device::Cpu) = options.device;
         let backend = CpuBackend::new(options.threads)?;
-        let cache = backend.kv_cache(layout, num_blocks)?;
+        let cache = backend.kv_cache(layout, num_blocks, 0)?;
         let model = model::load(&backend, &config, &mut weights, longest)?;
         let engine = Engine::new(engine_config, Box::new(ModelRunner::new(backend, model, cache)));
         Ok(Llm { engine, tokenizer, config, defaults, layout, requests: BTreeMap::new() })

@@ -1,15 +1,15 @@
 //! Runs a step's tokens through a model.
 
-use crate::backend::{Backend, Batch, BlockCopy};
+use crate::backend::{Backend, Batch};
 use crate::error::Result;
 use crate::model::Model;
 use crate::sampling::{SampleRow, Sampled};
 
 /// What executes a step. The engine plans it and knows no tensors; the runner computes and knows no requests.
 pub trait Runner: Send {
-    /// Makes the copies, computes the batch's tokens and samples one token for each of `rows`, which belong to
+    /// Moves the batch's blocks, computes its tokens and samples one token for each of `rows`, which belong to
     /// `batch.logit_rows` one to one.
-    fn run(&mut self, batch: Batch, copies: &[BlockCopy], rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>>;
+    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>>;
 }
 
 /// A model on a backend with its KV cache.
@@ -27,17 +27,17 @@ impl<B: Backend> ModelRunner<B> {
 }
 
 impl<B: Backend> Runner for ModelRunner<B> {
-    fn run(&mut self, batch: Batch, copies: &[BlockCopy], rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
-        if !copies.is_empty() {
-            self.backend.copy_blocks(&mut self.cache, copies);
+    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+        let ModelRunner { backend, model, cache } = self;
+        let inputs = backend.upload(batch, rows);
+        backend.move_blocks(cache, &inputs);
+        let logits = backend.compute(&inputs, || {
+            let hidden = model.forward(backend, cache, &inputs);
+            (!rows.is_empty()).then(|| model.logits(backend, &backend.logit_rows(&hidden, &inputs)))
+        });
+        match logits {
+            Some(logits) => backend.sample(&logits, &inputs, rows),
+            None => Ok(Vec::new()),
         }
-        let inputs = self.backend.upload(batch);
-        let hidden = self.model.forward(&self.backend, &mut self.cache, &inputs);
-        if rows.is_empty() {
-            return Ok(Vec::new());
-        }
-        let hidden = self.backend.logit_rows(&hidden, &inputs);
-        let logits = self.model.logits(&self.backend, &hidden);
-        self.backend.sample(&logits, rows)
     }
 }

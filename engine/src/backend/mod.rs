@@ -27,6 +27,8 @@ pub struct Batch {
     pub blocks: Vec<u32>,
     /// Rows (indices into `tokens`) whose logits are wanted, ascending.
     pub logit_rows: Vec<u32>,
+    /// Blocks to move before anything is computed.
+    pub moves: BlockMoves,
 }
 
 /// The part of a [`Batch`] that belongs to one sequence. Its new tokens are the last `len` of its `context` tokens.
@@ -42,7 +44,19 @@ pub struct Span {
     pub table: usize,
 }
 
-/// "Copy all of block `src` to block `dst`, in every layer": what copy-on-write asks of a backend.
+/// The blocks that a step moves, in this order: out, in, copies. Within each list no block is written twice, and none
+/// that is written is read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BlockMoves {
+    /// From blocks of the cache to blocks of the swap space.
+    pub swap_out: Vec<BlockCopy>,
+    /// From blocks of the swap space to blocks of the cache.
+    pub swap_in: Vec<BlockCopy>,
+    /// Within the cache: copy-on-write.
+    pub copies: Vec<BlockCopy>,
+}
+
+/// "Copy all of block `src` to block `dst`, in every layer."
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockCopy {
     /// Physical block read.
@@ -127,16 +141,28 @@ pub trait Backend: Send + 'static {
     fn qkv_weight(&self, parts: [HostLinear; 3]) -> Result<Self::QkvWeight>;
     /// Takes the projections to gate and up to the device.
     fn gated_weight(&self, parts: [HostLinear; 2]) -> Result<Self::GatedWeight>;
-    /// Allocates a pool of `num_blocks` blocks.
-    fn kv_cache(&self, layout: KvLayout, num_blocks: usize) -> Result<Self::KvCache>;
-    /// Takes a step's inputs to the device.
-    fn upload(&self, batch: Batch) -> Self::Inputs;
-    /// Copies blocks within the cache. No block is the target of two copies, or the target of one and the source of
-    /// another.
-    fn copy_blocks(&self, cache: &mut Self::KvCache, copies: &[BlockCopy]);
+    /// Allocates a pool of `num_blocks` blocks, and room for `swap_blocks` more in the host's memory.
+    fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<Self::KvCache>;
 
-    /// `[T, H]`: row `tokens[t]` of `table` (`[vocab, H]`) for every new token.
-    fn embed_tokens(&self, table: &Self::Weight, inputs: &Self::Inputs) -> Self::Tensor;
+    /// Takes a step's inputs to the device: its tokens, and how the rows of its logits are to be sampled.
+    fn upload(&self, batch: Batch, rows: &[SampleRow<'_>]) -> Self::Inputs;
+    /// Moves the step's blocks.
+    fn move_blocks(&self, cache: &mut Self::KvCache, inputs: &Self::Inputs);
+    /// Computes a step. `compute` only asks for operations of this trait, and for the same ones whenever the number of
+    /// tokens is the same, so that a backend may record them and repeat the recording instead.
+    fn compute(&self, inputs: &Self::Inputs, compute: impl FnOnce() -> Option<Self::Tensor>) -> Option<Self::Tensor> {
+        let _ = inputs;
+        compute()
+    }
+
+    /// `[T, H]`: row `tokens[t]` of `table` (`[vocab, H]`) for every new token, and if there is a table of positions, row
+    /// `positions[t] + offset` of it added.
+    fn embed_tokens(
+        &self,
+        table: &Self::Weight,
+        positions: Option<(&Self::Weight, usize)>,
+        inputs: &Self::Inputs,
+    ) -> Self::Tensor;
     /// Adds row `positions[t] + offset` of `table` to every row of `x`.
     fn add_positions(&self, x: &mut Self::Tensor, table: &Self::Weight, offset: usize, inputs: &Self::Inputs);
     /// `act(x weight^T + bias)`: `x [M, K]`, `weight [N, K]`, `bias [N]`, result `[M, N]`.
@@ -190,6 +216,8 @@ pub trait Backend: Send + 'static {
     ) -> Self::Tensor;
     /// `[R, H]`: the rows of `x` whose logits are wanted.
     fn logit_rows(&self, x: &Self::Tensor, inputs: &Self::Inputs) -> Self::Tensor;
-    /// Chooses a token for every row of `logits [R, vocab]` and waits for the result.
-    fn sample(&self, logits: &Self::Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>>;
+    /// `[R, vocab]`, in f32 whatever the type of activations: `x weight^T`, with `weight [vocab, H]`.
+    fn logits(&self, x: &Self::Tensor, weight: &Self::Weight) -> Self::Tensor;
+    /// Chooses a token for every row of `logits [R, vocab]` and waits for the result. The rows are those that were uploaded.
+    fn sample(&self, logits: &Self::Tensor, inputs: &Self::Inputs, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>>;
 }

@@ -58,8 +58,7 @@ fn thirds(qkv: &HostLinear) -> [HostLinear; 3] {
 
 impl<B: Backend> Model<B> for Gpt2<B> {
     fn forward(&self, b: &B, cache: &mut B::KvCache, inputs: &B::Inputs) -> B::Tensor {
-        let mut x = b.embed_tokens(&self.tokens, inputs);
-        b.add_positions(&mut x, &self.positions, 0, inputs);
+        let mut x = b.embed_tokens(&self.tokens, Some((&self.positions, 0)), inputs);
         for (i, block) in self.blocks.iter().enumerate() {
             block.norm_first(b, cache, i, &mut x, inputs);
         }
@@ -67,6 +66,6 @@ impl<B: Backend> Model<B> for Gpt2<B> {
     }
 
     fn logits(&self, b: &B, hidden: &B::Tensor) -> B::Tensor {
-        b.linear(&self.final_norm.apply(b, hidden), &self.output, None, None)
+        b.logits(&self.final_norm.apply(b, hidden), &self.output)
     }
 }

@@ -87,7 +87,7 @@ impl<B: Backend> Llama<B> {
 
 impl<B: Backend> Model<B> for Llama<B> {
     fn forward(&self, b: &B, cache: &mut B::KvCache, inputs: &B::Inputs) -> B::Tensor {
-        let mut x = b.embed_tokens(&self.tokens, inputs);
+        let mut x = b.embed_tokens(&self.tokens, None, inputs);
         for (i, layer) in self.layers.iter().enumerate() {
             let h = b.rms_norm(&x, &layer.attention_norm, self.eps);
             let mut qkv = b.qkv(&h, &layer.qkv);
@@ -105,6 +105,6 @@ impl<B: Backend> Model<B> for Llama<B> {
     }
 
     fn logits(&self, b: &B, hidden: &B::Tensor) -> B::Tensor {
-        b.linear(&b.rms_norm(hidden, &self.final_norm, self.eps), &self.output, None, None)
+        b.logits(&b.rms_norm(hidden, &self.final_norm, self.eps), &self.output)
     }
 }

@@ -65,11 +65,14 @@ impl<B: Backend> Opt<B> {
 
 impl<B: Backend> Model<B> for Opt<B> {
     fn forward(&self, b: &B, cache: &mut B::KvCache, inputs: &B::Inputs) -> B::Tensor {
-        let mut x = b.embed_tokens(&self.tokens, inputs);
-        if let Some(project) = &self.project_in {
-            x = project.apply(b, &x);
-        }
-        b.add_positions(&mut x, &self.positions, OptConfig::POSITION_OFFSET, inputs);
+        let mut x = match &self.project_in {
+            None => b.embed_tokens(&self.tokens, Some((&self.positions, OptConfig::POSITION_OFFSET)), inputs),
+            Some(project) => {
+                let mut x = project.apply(b, &b.embed_tokens(&self.tokens, None, inputs));
+                b.add_positions(&mut x, &self.positions, OptConfig::POSITION_OFFSET, inputs);
+                x
+            }
+        };
         for (i, block) in self.blocks.iter().enumerate() {
             if self.norm_first {
                 block.norm_first(b, cache, i, &mut x, inputs);
@@ -84,6 +87,6 @@ impl<B: Backend> Model<B> for Opt<B> {
         let normed = self.final_norm.as_ref().map(|norm| norm.apply(b, hidden));
         let hidden = normed.as_ref().unwrap_or(hidden);
         let projected = self.project_out.as_ref().map(|project| project.apply(b, hidden));
-        b.linear(projected.as_ref().unwrap_or(hidden), &self.output, None, None)
+        b.logits(projected.as_ref().unwrap_or(hidden), &self.output)
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use engine::Result;
-use engine::backend::{Batch, BlockCopy};
+use engine::backend::Batch;
 use engine::runner::Runner;
 use engine::sampling::{SampleRow, Sampled, sample_row};
 
@@ -30,7 +30,8 @@ impl Oracle {
 }
 
 impl Runner for Oracle {
-    fn run(&mut self, batch: Batch, copies: &[BlockCopy], rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+        let copies = &batch.moves.copies;
         let sources: HashSet<u32> = copies.iter().map(|c| c.src).collect();
         let targets: HashSet<u32> = copies.iter().map(|c| c.dst).collect();
         assert_eq!(targets.len(), copies.len(), "a block is copied to twice");

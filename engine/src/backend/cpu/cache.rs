@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use memmap2::MmapMut;
 
 use super::element::Element;
-use crate::backend::{BlockCopy, KvLayout};
+use crate::backend::{BlockCopy, BlockMoves, KvLayout};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Elements};
 
@@ -18,21 +18,17 @@ pub struct KvCache {
     pub(super) num_blocks: usize,
     /// Anonymous memory: zeroed, page-aligned, and refused rather than fatal when there is too little.
     pub(super) data: MmapMut,
+    /// The swap space: blocks by themselves, each with its layers one after the other.
+    swap: MmapMut,
 }
 
 impl KvCache {
-    pub(super) fn new(layout: KvLayout, num_blocks: usize) -> Result<Self> {
+    pub(super) fn new(layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<Self> {
         if layout.block_size == 0 || layout.head_dim == 0 {
             return Err(Error::Option("a KV block needs at least one token and one element per head".into()));
         }
-        let KvLayout { layers, heads, head_dim, block_size, dtype } = layout;
-        let bytes = [2, layers, heads, head_dim, block_size, dtype.size(), num_blocks]
-            .into_iter()
-            .try_fold(1usize, |n, extent| n.checked_mul(extent))
-            .ok_or_else(|| Error::Memory(format!("{num_blocks} KV blocks exceed the address space")))?;
-        let data = MmapMut::map_anon(bytes.max(1))
-            .map_err(|e| Error::Memory(format!("cannot reserve {bytes} bytes for {num_blocks} KV blocks: {e}")))?;
-        Ok(KvCache { layout, num_blocks, data })
+        let (data, swap) = (reserve(layout, num_blocks)?, reserve(layout, swap_blocks)?);
+        Ok(KvCache { layout, num_blocks, data, swap })
     }
 
     /// Elements of one block in one layer.
@@ -55,13 +51,23 @@ impl KvCache {
         }
     }
 
-    pub(super) fn copy_blocks(&mut self, copies: &[BlockCopy]) {
-        let block = self.block_len() * self.layout.dtype.size();
-        for layer in 0..self.layout.layers {
-            let layer = &mut self.data[layer * self.num_blocks * block..][..self.num_blocks * block];
-            for copy in copies {
-                let start = copy.src as usize * block;
-                layer.copy_within(start..start + block, copy.dst as usize * block);
+    pub(super) fn move_blocks(&mut self, moves: &BlockMoves) {
+        let BlockMoves { swap_out, swap_in, copies } = moves;
+        let (layers, block) = (self.layout.layers, self.block_len() * self.layout.dtype.size());
+        let cached = |layer: usize, id: u32| (layer * self.num_blocks + id as usize) * block;
+        let swapped = |layer: usize, id: u32| (id as usize * layers + layer) * block;
+        for layer in 0..layers {
+            for &BlockCopy { src, dst } in swap_out {
+                let (from, to) = (cached(layer, src), swapped(layer, dst));
+                self.swap[to..to + block].copy_from_slice(&self.data[from..from + block]);
+            }
+            for &BlockCopy { src, dst } in swap_in {
+                let (from, to) = (swapped(layer, src), cached(layer, dst));
+                self.data[to..to + block].copy_from_slice(&self.swap[from..from + block]);
+            }
+            for &BlockCopy { src, dst } in copies {
+                let from = cached(layer, src);
+                self.data.copy_within(from..from + block, cached(layer, dst));
             }
         }
     }
@@ -95,4 +101,15 @@ impl KvCache {
             }
         }
     }
+}
+
+/// Memory for `blocks` blocks.
+fn reserve(layout: KvLayout, blocks: usize) -> Result<MmapMut> {
+    let KvLayout { layers, heads, head_dim, block_size, dtype } = layout;
+    let bytes = [2, layers, heads, head_dim, block_size, dtype.size(), blocks]
+        .into_iter()
+        .try_fold(1usize, |n, extent| n.checked_mul(extent))
+        .ok_or_else(|| Error::Memory(format!("{blocks} KV blocks exceed the address space")))?;
+    MmapMut::map_anon(bytes.max(1))
+        .map_err(|e| Error::Memory(format!("cannot reserve {bytes} bytes for {blocks} KV blocks: {e}")))
 }

@@ -28,7 +28,7 @@ pub use tensor::Tensor;
 use self::element::{Floats, widen_range, with_elements};
 use self::tensor::Pool;
 use self::threads::Threads;
-use super::{Activation, Attention, Backend, Batch, BlockCopy, Heads, HostLinear, KvLayout};
+use super::{Activation, Attention, Backend, Batch, Heads, HostLinear, KvLayout};
 use crate::error::{Error, Result};
 use crate::sampling::{SampleRow, Sampled, sample_row};
 use crate::tensor::HostTensor;
@@ -167,23 +167,26 @@ impl Backend for CpuBackend {
         Ok([self.projection(gate)?, self.projection(up)?])
     }
 
-    fn kv_cache(&self, layout: KvLayout, num_blocks: usize) -> Result<KvCache> {
-        KvCache::new(layout, num_blocks)
+    fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<KvCache> {
+        KvCache::new(layout, num_blocks, swap_blocks)
     }
 
-    fn upload(&self, batch: Batch) -> Batch {
+    fn upload(&self, batch: Batch, _rows: &[SampleRow<'_>]) -> Batch {
         batch
     }
 
-    fn copy_blocks(&self, cache: &mut KvCache, copies: &[BlockCopy]) {
-        cache.copy_blocks(copies);
+    fn move_blocks(&self, cache: &mut KvCache, inputs: &Batch) {
+        cache.move_blocks(&inputs.moves);
     }
 
-    fn embed_tokens(&self, table: &Weight, inputs: &Batch) -> Tensor {
+    fn embed_tokens(&self, table: &Weight, positions: Option<(&Weight, usize)>, inputs: &Batch) -> Tensor {
         let cols = table.extents().1;
         let mut out = self.pool.tensor(inputs.tokens.len(), cols);
         let table = table.0.elements();
         self.each_row(out.as_mut_slice(), cols, |t, row| widen_range(table, inputs.tokens[t] as usize * cols, row));
+        if let Some((table, offset)) = positions {
+            self.add_positions(&mut out, table, offset, inputs);
+        }
         out
     }
 
@@ -272,7 +275,11 @@ impl Backend for CpuBackend {
         out
     }
 
-    fn sample(&self, logits: &Tensor, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+    fn logits(&self, x: &Tensor, weight: &Weight) -> Tensor {
+        self.linear(x, weight, None, None)
+    }
+
+    fn sample(&self, logits: &Tensor, _inputs: &Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
         thread_local! {
             static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
         }

@@ -1,10 +1,10 @@
 use half::{bf16, f16};
 
 use super::*;
+use crate::backend::{BlockCopy, BlockMoves, Span};
 
 /// Heads that go into attention as they are.
 const PLAIN: Heads<'_, Weight> = Heads { norms: None, rope: None };
-use crate::backend::Span;
 
 /// A model's attention, its sequences with all their keys, values and queries, and a scattered cache.
 struct Case {
@@ -66,7 +66,7 @@ impl Case {
 
     /// A cache of NaN, so that whatever is read but was not written shows.
     fn cache(&self, backend: &CpuBackend) -> KvCache {
-        let mut cache = backend.kv_cache(self.layout, self.num_blocks).unwrap();
+        let mut cache = backend.kv_cache(self.layout, self.num_blocks, 0).unwrap();
         cache.poison();
         cache
     }
@@ -177,7 +177,7 @@ fn copied_blocks_serve_in_place_of_the_originals() {
         let unused: Vec<u32> = (0..case.num_blocks as u32).filter(|b| !case.tables[0].contains(b)).collect();
         let copies: Vec<BlockCopy> =
             case.tables[0].iter().zip(&unused).map(|(&src, &dst)| BlockCopy { src, dst }).collect();
-        backend.copy_blocks(&mut cache, &copies);
+        cache.move_blocks(&BlockMoves { copies: copies.clone(), ..BlockMoves::default() });
         for copy in &copies {
             cache.poison_block(copy.src);
         }
@@ -190,7 +190,7 @@ fn copied_blocks_serve_in_place_of_the_originals() {
 
 #[test]
 fn copies_reach_every_layer_and_no_other_block() {
-    let mut cache = KvCache::new(layout(1, 2, 2, DType::F16), 4).unwrap();
+    let mut cache = KvCache::new(layout(1, 2, 2, DType::F16), 4, 2).unwrap();
     let batch = Batch { slots: (0..8).collect(), ..Batch::default() };
     let backend = backend(1);
     let [query, key, value] = [0, 1, 2].map(|seed| tensor(&backend, 8, &noise(seed, 16)));
@@ -199,10 +199,21 @@ fn copies_reach_every_layer_and_no_other_block() {
         backend.write_kv(&mut qkv, PLAIN, &mut cache, layer, &batch);
     }
     let before: Vec<Vec<f32>> = (0..3).map(|l| cache.layer(l).to_f32()).collect();
-    backend.copy_blocks(&mut cache, &[BlockCopy { src: 0, dst: 3 }, BlockCopy { src: 0, dst: 1 }]);
+    let copy = |src, dst| BlockCopy { src, dst };
+    // Blocks go out before copies are made.
+    let out = vec![copy(2, 0), copy(1, 1)];
+    cache.move_blocks(&BlockMoves { swap_out: out, copies: vec![copy(0, 3), copy(0, 1)], ..BlockMoves::default() });
     for (layer, before) in before.iter().enumerate() {
         let block = |i: usize| &before[i * 8..(i + 1) * 8];
         assert_eq!(cache.layer(layer).to_f32(), [block(0), block(0), block(2), block(0)].concat());
+    }
+    // In comes after out, and copies after both.
+    let moves =
+        BlockMoves { swap_out: vec![copy(3, 0)], swap_in: vec![copy(1, 2), copy(0, 3)], copies: vec![copy(2, 0)] };
+    cache.move_blocks(&moves);
+    for (layer, before) in before.iter().enumerate() {
+        let block = |i: usize| &before[i * 8..(i + 1) * 8];
+        assert_eq!(cache.layer(layer).to_f32(), [block(1), block(0), block(1), block(0)].concat());
     }
 }
 
@@ -226,11 +237,11 @@ fn a_second_step_allocates_nothing() {
 
 #[test]
 fn impossible_caches_are_refused() {
-    let refused = |layout, blocks| KvCache::new(layout, blocks).err().unwrap();
+    let refused = |layout, blocks| KvCache::new(layout, blocks, 0).err().unwrap();
     assert!(matches!(refused(layout(8, 64, 16, DType::F16), usize::MAX / 2), Error::Memory(_)));
     assert!(matches!(refused(layout(8, 64, 16, DType::F16), 1 << 36), Error::Memory(_)));
     assert!(matches!(refused(layout(8, 64, 0, DType::F16), 1), Error::Option(_)));
-    assert!(KvCache::new(layout(8, 64, 16, DType::F16), 0).is_ok());
+    assert!(KvCache::new(layout(8, 64, 16, DType::F16), 0, 0).is_ok());
 }
 
 impl KvCache {

@@ -77,12 +77,13 @@ fn tables_are_looked_up() {
             logit_rows: vec![1, 3],
             ..Batch::default()
         };
-        let mut x = backend.embed_tokens(&table, &inputs);
+        let mut x = backend.embed_tokens(&table, None, &inputs);
         let tokens = rows(&[49, 0, 7, 7]);
         assert_eq!(x.as_slice(), tokens);
+        let both = backend.embed_tokens(&table, Some((&table, 2)), &inputs);
         backend.add_positions(&mut x, &table, 2, &inputs);
         let want: Vec<f32> = tokens.iter().zip(rows(&[5, 6, 2, 49])).map(|(a, b)| a + b).collect();
-        assert_eq!(x.as_slice(), want);
+        assert_eq!((x.as_slice(), both.as_slice()), (want.as_slice(), want.as_slice()));
         let last = backend.logit_rows(&x, &inputs);
         assert_eq!((last.rows(), last.as_slice()), (2, [&want[33..66], &want[99..]].concat().as_slice()));
     }
@@ -111,7 +112,7 @@ fn each_row_is_sampled_as_by_itself() {
     let params = SamplingParams { temperature: 1.0, top_k: 50, ..SamplingParams::default() };
     let rows: Vec<SampleRow<'_>> =
         (0..20).map(|seed| SampleRow { params: &params, seed, prompt: &[], output: &[], top: 3 }).collect();
-    let got = backend.sample(&tensor(&backend, 20, &logits), &rows).unwrap();
+    let got = backend.sample(&tensor(&backend, 20, &logits), &Batch::default(), &rows).unwrap();
     let want: Vec<Sampled> =
         logits.chunks(100).zip(&rows).map(|(l, row)| sample_row(l, row, &mut Vec::new()).unwrap()).collect();
     assert_eq!(got, want);
