@@ -31,6 +31,9 @@ pub struct EngineConfig {
     pub max_batch_tokens: usize,
 }
 
+/// Likeliest tokens that a row of logits can be asked for: what the GPU can sort.
+const MAX_CANDIDATES: usize = kernels::sampling::CANDIDATES as usize;
+
 /// Share of the pool kept free when a request is admitted (4.5 of the paper; V0's watermark).
 const WATERMARK: f64 = 0.01;
 
@@ -89,6 +92,12 @@ impl Engine {
         if params.width() > self.config.max_num_seqs {
             let (width, most) = (params.width(), self.config.max_num_seqs);
             return Err(Error::Request(format!("{width} sequences for one request, but at most {most} run at a time")));
+        }
+        if let Some(beam) = params.beam.filter(|beam| beam.num_candidates(self.config.eos.len()) > MAX_CANDIDATES) {
+            let width = beam.width;
+            return Err(Error::Request(format!(
+                "a beam-width of {width} asks for more than {MAX_CANDIDATES} candidates"
+            )));
         }
         let seed = match params.seed {
             Some(seed) => seed,
