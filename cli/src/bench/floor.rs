@@ -1,4 +1,4 @@
-//! `quire bench floor`: the launches of a step on a GPU that need not be there, and the time that no kernels can beat.
+//! `quire bench floor`: the launches of a step on a GPU that need not be there, and the least time that they can take.
 
 use std::fs;
 use std::io::{self, Write};
