@@ -105,7 +105,7 @@ fn counts(reports: &[LaunchReport]) -> Cost {
     }
 }
 
-/// The median time of a launch, in a graph, so that launching costs next to nothing.
+/// The median time of a launch, in a graph, so that launching costs next to nothing. The case's kernels are loaded already.
 fn time(case: &Case, prepared: Prepared, gpu: &mut Gpu) -> Result<Cost> {
     let stream = gpu.context().stream()?;
     let turns = ROTATED_BYTES.div_ceil(case.floor.bytes.max(1)).min(MOST_TURNS);
@@ -126,4 +126,33 @@ fn time(case: &Case, prepared: Prepared, gpu: &mut Gpu) -> Result<Cost> {
     }
     times.sort_unstable();
     Ok(Cost::Time { microseconds: times[REPLAYS / 2].as_secs_f64() * 1e6 / turns as f64 })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+    use launch::Driver;
+
+    use super::*;
+    use crate::Scale;
+    use crate::cases::read_stream;
+
+    #[test]
+    fn small_problems_take_turns_against_the_clock() {
+        let vocabulary = include_str!("../../prebuilt/vocabulary.sm_90a.ptx");
+        let mut gpu = Gpu::new(Driver::emulator().unwrap(), (9, 0), vocabulary).unwrap();
+        let case = read_stream(Scale::Small);
+        let prepared = (case.prepare)(&mut gpu).unwrap();
+        // As `measure` does: kernels are loaded before anything is captured.
+        (prepared.launch)(&mut gpu).unwrap();
+        let mut cost = None;
+        let timed = |gpu: &mut Gpu| {
+            cost = Some(time(&case, prepared, gpu)?);
+            Ok(())
+        };
+        let reports = gpu.reported(timed).unwrap();
+        assert_eq!(reports.len(), REPLAYS * MOST_TURNS as usize);
+        assert!(matches!(cost, Some(Cost::Time { microseconds }) if microseconds.is_finite()), "{cost:?}");
+    }
 }
