@@ -68,7 +68,8 @@ impl KvCache {
     /// [`crate::Error::Device`] if there is no memory for them.
     pub fn new(device: &Device, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<Self> {
         let block = layout.block_bytes();
-        let memory = DeviceBuffer::uninit(&device.context, num_blocks * block)?.named("KV cache");
+        // Cleared, since blocks are moved as a whole, also those that are partly filled.
+        let memory = DeviceBuffer::zeroed(&device.stream, num_blocks * block)?.named("KV cache");
         let swap = if swap_blocks == 0 {
             None
         } else {
