@@ -113,10 +113,11 @@ impl Engine {
     /// One iteration over everything that runs.
     ///
     /// # Errors
-    /// When the device failed; the engine cannot be used any more.
+    /// When the device failed: the requests in progress are lost. Those that wait are not, but a GPU that has failed fails
+    /// again.
     pub fn step(&mut self) -> Result<StepOutput> {
         let step = self.scheduler.schedule();
-        let sampled = self.run(&step)?;
+        let sampled = self.run(&step).inspect_err(|_| self.scheduler.drop_running())?;
         Ok(self.postprocess(&step, &sampled))
     }
 

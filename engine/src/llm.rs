@@ -154,9 +154,11 @@ impl Llm {
     /// One iteration over everything that runs.
     ///
     /// # Errors
-    /// When the device failed; the model cannot be used any more.
+    /// When the device failed: requests in progress are lost, see [`Engine::step`].
     pub fn step(&mut self) -> Result<Vec<Event>> {
-        let step = self.engine.step()?;
+        let step = self.engine.step().inspect_err(|_| {
+            self.requests.retain(|id, _| self.engine.scheduler().contains(*id));
+        })?;
         let mut events = Vec::new();
         for new in step.tokens {
             let Some(request) = self.requests.get_mut(&new.request) else { continue };

@@ -62,14 +62,19 @@ impl KvCache {
         KvCache { pages, layers: layout.layers as u32, num_blocks: 0, memory: None, swap: None }
     }
 
-    /// Allocates the pool, and room for `swap_blocks` blocks on the host.
+    /// A pool of `num_blocks` blocks in `memory`, and room for `swap_blocks` blocks on the host.
     ///
     /// # Errors
-    /// [`crate::Error::Device`] if there is no memory for them.
-    pub fn new(device: &Device, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<Self> {
+    /// [`crate::Error::Gpu`] if there is no memory for these.
+    pub fn new(
+        device: &Device,
+        layout: KvLayout,
+        (memory, num_blocks): (DeviceBuffer<u8>, usize),
+        swap_blocks: usize,
+    ) -> Result<Self> {
         let block = layout.block_bytes();
         // Cleared, since blocks are moved as a whole, also those that are partly filled.
-        let memory = DeviceBuffer::zeroed(&device.stream, num_blocks * block)?.named("KV cache");
+        device.stream.clear(&memory)?;
         let swap = if swap_blocks == 0 {
             None
         } else {
@@ -103,6 +108,12 @@ impl KvCache {
     pub fn layer(&self, layer: usize) -> *mut Vector {
         let base = self.memory.as_ref().map_or(0, DeviceBuffer::address);
         pointer(base + layer as u64 * self.layer_stride() * 16)
+    }
+
+    /// All of it.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> Option<&DeviceBuffer<u8>> {
+        self.memory.as_ref()
     }
 
     /// Asks for a step's moves: out, in, copies.

@@ -29,6 +29,8 @@ mod queue;
 mod replay;
 mod staging;
 mod tensor;
+#[cfg(test)]
+mod tests;
 mod upload;
 
 use std::cell::{Cell, RefCell};
@@ -187,10 +189,7 @@ impl CudaBackend {
         };
         DeviceBuffer::uninit(&device.context, bytes).map_err(|error| {
             let left = device.context.memory().map_or(0, |(free, _)| free);
-            Error::Memory(format!(
-                "{what} need {bytes} bytes, of which {} has {left} left: {error}",
-                device.context.name()
-            ))
+            Error::Memory(format!("{what} need {bytes} bytes, but {} has {left} left: {error}", device.context.name()))
         })
     }
 
@@ -374,7 +373,11 @@ impl Backend for CudaBackend {
 
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<KvCache> {
         match self.queue.device() {
-            Some(device) => KvCache::new(device, layout, num_blocks, swap_blocks),
+            Some(device) => {
+                let memory =
+                    self.allocate(num_blocks * layout.block_bytes(), "the blocks of the KV cache")?.named("KV cache");
+                KvCache::new(device, layout, (memory, num_blocks), swap_blocks)
+            }
             None => Ok(KvCache::rehearsed(layout)),
         }
     }

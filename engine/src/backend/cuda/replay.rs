@@ -42,15 +42,17 @@ impl CudaBackend {
     pub(super) fn replay(&self, inputs: &Inputs, compute: impl FnOnce() -> Option<Tensor>) -> Option<Tensor> {
         let Some(bucket) = inputs.bucket.filter(|_| self.queue.is_live()) else { return compute() };
         if !self.recordings.0.borrow().contains_key(&bucket) {
-            let mut logits = None;
-            let mut recorded = None;
+            let (mut compute, mut logits, mut recorded) = (Some(compute), None, None);
             self.queue.run(|device| {
                 recorded = Some(device.stream.capture(|| {
-                    logits = compute();
+                    logits = compute.take().and_then(|compute| compute());
                     Ok(())
                 })?);
                 Ok(())
             });
+            if let Some(compute) = compute {
+                return compute(); // the device has failed, which is found out by whoever waits for the result
+            }
             let (Some(graph), Some(Tensor { lease, rows, cols, stride })) = (recorded, &logits) else { return logits };
             let recording = Recording { graph, begin: lease.begin(), rows: *rows, cols: *cols, stride: *stride };
             self.recordings.0.borrow_mut().insert(bucket, recording);
