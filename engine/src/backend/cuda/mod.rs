@@ -50,7 +50,7 @@ use launch::{DeviceBuffer, Driver};
 pub use cache::KvCache;
 pub use fit::{MemoryPlan, Rehearsal, StepLimits};
 pub use inputs::Inputs;
-pub use queue::Launch;
+pub use queue::{Cost, Launch};
 pub use tensor::{Projection, Tensor, Weight};
 
 use self::arena::{Arena, Lease};
@@ -124,21 +124,22 @@ impl CudaBackend {
         })
     }
 
-    /// A GPU that is not there, to [rehearse](Self::rehearse) on. `attention_blocks` is how many blocks of decode attention
-    /// a multiprocessor holds.
+    /// A GPU that is not there, to [rehearse](Self::rehearse) on. Decode steps are those that would be recorded as CUDA
+    /// graphs. `attention_blocks` says how many blocks of decode attention a multiprocessor holds.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if there are no kernels for the model.
     pub fn without_device(
         gpu: Limits,
-        attention_blocks: u32,
+        attention_blocks: impl FnOnce(decode::Launch) -> u32,
         config: &ModelConfig,
         block_size: usize,
         dtype: DType,
     ) -> Result<Self> {
         let (heads, element) = (shape(config, block_size)?, element(dtype)?);
-        let slots = gpu.multiprocessors * attention_blocks;
-        Ok(Self::with_queue(Queue::without_device(gpu), config, heads, (dtype, element), slots))
+        let slots = gpu.multiprocessors * attention_blocks(decode::Launch::new(heads, 1));
+        let queue = Queue::without_device(gpu);
+        Ok(CudaBackend { records: true, ..Self::with_queue(queue, config, heads, (dtype, element), slots) })
     }
 
     fn with_queue(
@@ -169,6 +170,11 @@ impl CudaBackend {
     /// The GPU's name.
     pub fn name(&self) -> &str {
         self.queue.device().map_or("no GPU", |device| device.context.name())
+    }
+
+    /// Bytes of the weights that were taken to the device.
+    pub fn weight_bytes(&self) -> usize {
+        self.weight_bytes.get()
     }
 
     /// Steps that are recorded so far.
