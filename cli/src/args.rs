@@ -1,7 +1,7 @@
 //! The command line: what each option is called and means.
 
 use argh::{ArgsInfo, FromArgs};
-use engine::llm::Device;
+use engine::llm::{Device, Preemption};
 use engine::sampling::EarlyStopping;
 use engine::tensor::DType;
 
@@ -102,6 +102,12 @@ pub struct Args {
     /// memory for the KV cache, 512MB or 4GiB (at most 4GiB)
     #[argh(option, arg_name = "size", from_str_fn(memory))]
     pub kv_memory: Option<usize>,
+    /// host memory for blocks that are swapped out (at most 4GiB)
+    #[argh(option, arg_name = "size", from_str_fn(memory), default = "4 << 30")]
+    pub swap_space: usize,
+    /// out of KV blocks: swap, recompute or auto (swap groups only)
+    #[argh(option, arg_name = "how", from_str_fn(preemption), default = "Preemption::Auto")]
+    pub preemption: Preemption,
     /// most sequences running at a time (256)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "256")]
     pub max_num_seqs: usize,
@@ -153,6 +159,15 @@ fn element_type(s: &str) -> Result<Option<DType>, String> {
         "f16" | "float16" | "half" => Ok(Some(DType::F16)),
         "bf16" | "bfloat16" => Ok(Some(DType::Bf16)),
         _ => Err(format!("{s:?} is not a type; auto, f32, f16 and bf16 are")),
+    }
+}
+
+fn preemption(s: &str) -> Result<Preemption, String> {
+    match s {
+        "auto" => Ok(Preemption::Auto),
+        "swap" => Ok(Preemption::Swap),
+        "recompute" => Ok(Preemption::Recompute),
+        _ => Err(format!("{s:?} is no way to preempt; auto, swap and recompute are")),
     }
 }
 

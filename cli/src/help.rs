@@ -31,6 +31,8 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "--kv-dtype",
             "--block-size",
             "--kv-memory",
+            "--swap-space",
+            "--preemption",
             "--max-num-seqs",
             "--max-batch-tokens",
             "--threads",

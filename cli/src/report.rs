@@ -13,6 +13,7 @@ pub fn loaded(files: &ModelFiles, llm: &Llm, time: Duration) -> String {
     format!(
         "model      {} ({}): {} layers, {} heads ({} key/value) of {}, hidden {}, vocabulary {}, {} positions\n\
          KV cache   {} blocks of {} tokens in {}: {:.1} MiB, {} bytes a token\n\
+         swap space {} blocks\n\
          limits     {} sequences, {} tokens a step\n\
          loaded in  {:.3} s",
         files.name(),
@@ -29,6 +30,7 @@ pub fn loaded(files: &ModelFiles, llm: &Llm, time: Duration) -> String {
         kv.dtype,
         (e.num_blocks * kv.block_bytes()) as f64 / MIB,
         kv.block_bytes() / kv.block_size,
+        e.swap_blocks,
         e.max_num_seqs,
         e.max_batch_tokens,
         time.as_secs_f64(),
@@ -60,7 +62,8 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
          time                  {seconds:.3} s, {:.1} tokens/s generated\n\
          time to first token   {first}\n\
          time per token after  {each}\n\
-         steps                 {} ({} tokens computed, at most {} sequences, {} preemptions)\n\
+         steps                 {} ({} tokens computed, at most {} sequences)\n\
+         preemptions           {} ({} swapped out; {} blocks moved out, {} back)\n\
          KV blocks             {} of {} at the peak ({} copied on write, sharing saved {:.1} %)\n\
          KV utilisation        {:.1} % of the slots in allocated blocks held tokens ({:.1} % at the peak)\n\
          peak memory           {}\n",
@@ -71,6 +74,9 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
         s.computed_tokens,
         s.peak_seqs,
         s.preemptions,
+        s.swapped_out,
+        s.swapped_out_blocks,
+        s.swapped_in_blocks,
         s.peak.used_blocks,
         llm.engine().config().num_blocks,
         s.copied_blocks,

@@ -81,6 +81,8 @@ pub fn options(args: &Args) -> Options {
         kv_dtype: args.kv_dtype,
         block_size: args.block_size,
         kv_memory: args.kv_memory,
+        swap_space: args.swap_space,
+        preemption: args.preemption,
         max_num_seqs: args.max_num_seqs,
         max_batch_tokens: args.max_batch_tokens,
         threads: args.threads,

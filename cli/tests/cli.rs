@@ -217,7 +217,7 @@ fn help_and_version_are_printed() {
 fn stats_tell_what_happened() {
     let output = quire(&["--prompt", "Once upon a time", "--max-tokens", "20", "--stats", "--verbose"]);
     let report = String::from_utf8(output.stderr).unwrap();
-    for line in ["time to first token", "tokens/s", "KV blocks", "KV utilisation", "opt-story-3m"] {
+    for line in ["time to first token", "tokens/s", "KV blocks", "KV utilisation", "preemptions", "opt-story-3m"] {
         assert!(report.contains(line), "{report}");
     }
 }
@@ -272,6 +272,8 @@ fn bad_options_are_refused_in_one_sentence() {
     refused(&with(&["--max-batch-tokens", "0"]), "max-batch-tokens");
     refused(&with(&["--kv-memory", "1KB"]), "takes 147456 bytes");
     refused(&with(&["--kv-memory", "lots"]), "lots");
+    refused(&with(&["--swap-space", "lots"]), "lots");
+    refused(&with(&["--preemption", "never"]), "never");
     refused(&["--prompts", "no-such-file"], "no-such-file");
 }
 

@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use crate::backend::{Batch, BlockMoves, Span};
+use crate::backend::{Batch, Span};
 use crate::error::{Error, Result};
 use crate::group::{NewToken, RequestId, SequenceGroup};
 use crate::kv::{BlockPool, blocks_for};
 use crate::runner::Runner;
 use crate::sampling::{SampleRow, Sampled, SamplingParams};
-use crate::scheduler::{Limits, Scheduler, Step};
+use crate::scheduler::{Limits, Preemption, Scheduler, Step};
 use crate::sequence::{FinishReason, Output};
 use crate::stats::Stats;
 
@@ -19,6 +19,10 @@ pub struct EngineConfig {
     pub num_blocks: usize,
     /// Tokens in a block.
     pub block_size: usize,
+    /// Blocks in the swap space.
+    pub swap_blocks: usize,
+    /// What happens to the blocks of a request that is preempted.
+    pub preemption: Preemption,
     /// Most positions a sequence may have.
     pub max_len: usize,
     /// Token ids are below this.
@@ -74,8 +78,10 @@ impl Engine {
             max_num_seqs: config.max_num_seqs,
             max_batch_tokens: config.max_batch_tokens,
             watermark_blocks: (config.num_blocks as f64 * WATERMARK) as usize,
+            preemption: config.preemption,
         };
-        let scheduler = Scheduler::new(pool.clone(), limits);
+        let swap = BlockPool::new(config.swap_blocks, config.block_size);
+        let scheduler = Scheduler::new(pool.clone(), swap, limits);
         Engine { config, pool, scheduler, runner, next_id: 0, stats: Stats::default() }
     }
 
@@ -167,7 +173,7 @@ impl Engine {
     }
 
     fn run(&mut self, step: &Step) -> Result<Vec<Sampled>> {
-        if step.chunks.is_empty() {
+        if step.is_empty() {
             return Ok(Vec::new());
         }
         let (batch, rows) = batch(&self.scheduler, step, self.config.block_size);
@@ -200,13 +206,16 @@ impl Engine {
     fn count(&mut self, step: &Step, sampled: &[Sampled]) {
         let stats = &mut self.stats;
         stats.preemptions += step.preempted;
+        stats.swapped_out += step.swapped_out;
+        stats.swapped_out_blocks += step.moves.swap_out.len();
+        stats.swapped_in_blocks += step.moves.swap_in.len();
         if step.chunks.is_empty() {
             return;
         }
         stats.steps += 1;
         stats.computed_tokens += step.num_tokens();
         stats.sampled_tokens += sampled.len();
-        stats.copied_blocks += step.copies.len();
+        stats.copied_blocks += step.moves.copies.len();
         let seqs = self.scheduler.running().iter().flat_map(|g| &g.running);
         stats.peak_seqs = stats.peak_seqs.max(seqs.clone().count());
         stats.observe(self.pool.usage(), seqs.map(|s| s.table.blocks().len()).sum());
@@ -215,8 +224,7 @@ impl Engine {
 
 /// The step's tokens as a backend wants them, and for each row of logits how to sample it.
 fn batch<'a>(scheduler: &'a Scheduler, step: &Step, block_size: usize) -> (Batch, Vec<SampleRow<'a>>) {
-    let moves = BlockMoves { copies: step.copies.clone(), ..BlockMoves::default() };
-    let mut batch = Batch { moves, ..Batch::default() };
+    let mut batch = Batch { moves: step.moves.clone(), ..Batch::default() };
     let mut rows = Vec::new();
     for chunks in step.chunks.chunk_by(|a, b| a.group == b.group) {
         let first = batch.spans.len();

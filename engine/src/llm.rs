@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::group::RequestId;
 use crate::load::ModelFiles;
 use crate::model;
-pub use crate::options::{Device, Options};
+pub use crate::options::{Device, Options, Preemption};
 use crate::output_text::OutputText;
 use crate::runner::ModelRunner;
 use crate::sampling::SamplingParams;
@@ -117,9 +117,12 @@ impl Llm {
             dtype: options.kv_dtype.unwrap_or(DType::F32),
         };
         let num_blocks = options.num_blocks(&layout, config.max_positions)?;
+        let swap_blocks = options.swap_blocks(&layout, num_blocks);
         let engine_config = EngineConfig {
             num_blocks,
             block_size: options.block_size,
+            swap_blocks,
+            preemption: options.preemption,
             max_len: config.max_positions,
             vocab_size: config.vocab_size,
             eos: defaults.eos_token_ids_or(&config),
@@ -129,7 +132,7 @@ impl Llm {
         let longest = config.max_positions.min(num_blocks * options.block_size);
         let (Device::Auto | Device::Cpu) = options.device;
         let backend = CpuBackend::new(options.threads)?;
-        let cache = backend.kv_cache(layout, num_blocks, 0)?;
+        let cache = backend.kv_cache(layout, num_blocks, swap_blocks)?;
         let model = model::load(&backend, &config, &mut weights, longest)?;
         let engine = Engine::new(engine_config, Box::new(ModelRunner::new(backend, model, cache)));
         Ok(Llm { engine, tokenizer, config, defaults, layout, requests: BTreeMap::new() })

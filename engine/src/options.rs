@@ -3,6 +3,7 @@
 use crate::backend::KvLayout;
 use crate::error::{Error, Result};
 use crate::kv::blocks_for;
+pub use crate::scheduler::Preemption;
 use crate::tensor::DType;
 
 /// Where a model runs.
@@ -28,6 +29,10 @@ pub struct Options {
     pub block_size: usize,
     /// Bytes for the KV cache; `None` is 4 GiB, or less where the limits below can never use as much.
     pub kv_memory: Option<usize>,
+    /// Bytes of host memory for the swap space; it never has more blocks than the KV cache.
+    pub swap_space: usize,
+    /// What happens to the blocks of a request that is preempted.
+    pub preemption: Preemption,
     /// Most sequences running at a time.
     pub max_num_seqs: usize,
     /// Most tokens in a step.
@@ -44,6 +49,8 @@ impl Default for Options {
             kv_dtype: None,
             block_size: 16,
             kv_memory: None,
+            swap_space: 4 << 30,
+            preemption: Preemption::Auto,
             max_num_seqs: 256,
             max_batch_tokens: 2048,
             threads: None,
@@ -79,5 +86,13 @@ impl Options {
         }
         // Slots are numbered in 32 bits.
         Ok(num_blocks.min(u32::MAX as usize / self.block_size))
+    }
+
+    /// Blocks of the swap space beside a cache of `num_blocks`.
+    pub(crate) fn swap_blocks(&self, layout: &KvLayout, num_blocks: usize) -> usize {
+        match self.preemption {
+            Preemption::Recompute => 0,
+            Preemption::Auto | Preemption::Swap => (self.swap_space / layout.block_bytes()).min(num_blocks),
+        }
     }
 }

@@ -15,6 +15,12 @@ pub struct Stats {
     pub peak_seqs: usize,
     /// Groups preempted.
     pub preemptions: usize,
+    /// Those of them that were swapped out; the others were recomputed.
+    pub swapped_out: usize,
+    /// Blocks moved to the swap space.
+    pub swapped_out_blocks: usize,
+    /// Blocks moved back from the swap space.
+    pub swapped_in_blocks: usize,
     /// Requests that ended because the pool is too small for them even alone.
     pub exhausted: usize,
     /// Blocks copied on write.

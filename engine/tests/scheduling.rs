@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use engine::engine::{Engine, EngineConfig};
 use engine::group::RequestId;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::scheduler::Preemption;
 use engine::sequence::Output;
-use oracle::{EOS, Oracle, VOCAB};
+use oracle::{Oracle, VOCAB, config};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -30,6 +31,8 @@ struct Setup {
     spare_blocks: usize,
     max_batch_tokens: usize,
     max_num_seqs: usize,
+    swap_blocks: usize,
+    preemption: Preemption,
 }
 
 fn params() -> impl Strategy<Value = SamplingParams> {
@@ -61,12 +64,15 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 fn setup() -> impl Strategy<Value = Setup> {
-    (1..9usize, 0..20usize, 1..40usize, 7..24usize).prop_map(
-        |(block_size, spare_blocks, max_batch_tokens, max_num_seqs)| Setup {
+    let preemption = prop_oneof![Just(Preemption::Auto), Just(Preemption::Swap), Just(Preemption::Recompute)];
+    (1..9usize, 0..20usize, 1..40usize, 7..24usize, 0..60usize, preemption).prop_map(
+        |(block_size, spare_blocks, max_batch_tokens, max_num_seqs, swap_blocks, preemption)| Setup {
             block_size,
             spare_blocks,
             max_batch_tokens,
             max_num_seqs,
+            swap_blocks,
+            preemption,
         },
     )
 }
@@ -79,21 +85,21 @@ fn most_blocks(r: &Request, block_size: usize) -> usize {
 
 fn engine(num_blocks: usize, s: Setup) -> Engine {
     let config = EngineConfig {
-        num_blocks,
-        block_size: s.block_size,
-        max_len: 1000,
-        vocab_size: VOCAB as usize,
-        eos: vec![EOS],
+        swap_blocks: s.swap_blocks,
+        preemption: s.preemption,
         max_num_seqs: s.max_num_seqs,
         max_batch_tokens: s.max_batch_tokens,
+        ..config(num_blocks, s.block_size)
     };
-    Engine::new(config, Oracle::new(num_blocks, s.block_size))
+    let oracle = Oracle::new(&config);
+    Engine::new(config, oracle)
 }
 
 /// What a request gives with nobody else there.
 fn alone(r: &Request) -> Vec<Output> {
-    let roomy = Setup { block_size: 16, spare_blocks: 0, max_batch_tokens: 1000, max_num_seqs: 100 };
-    let mut engine = engine(100, roomy);
+    let config = config(100, 16);
+    let oracle = Oracle::new(&config);
+    let mut engine = Engine::new(config, oracle);
     engine.add(r.prompt.clone(), r.params.clone()).unwrap();
     loop {
         if let Some(done) = engine.step().unwrap().finished.pop() {

@@ -9,10 +9,13 @@
 //! ```
 //!
 //! Decoding methods need three verbs: [`BlockTable::fork`], [`BlockTable::reserve`] (append), and dropping the table
-//! (free). A block goes back to the pool when its last handle is dropped.
+//! (free). A block goes back to the pool when its last handle is dropped. Swapping is a fourth, [`relocate`]: tables
+//! move to blocks of a second pool, the swap space in the host's memory, and back.
 
 mod pool;
+mod relocation;
 mod table;
 
 pub use pool::{Block, BlockPool, Usage};
-pub use table::{BlockTable, OutOfBlocks, blocks_for, blocks_needed};
+pub use relocation::relocate;
+pub use table::{BlockTable, OutOfBlocks, blocks_for, blocks_needed, distinct_blocks};

@@ -81,6 +81,11 @@ impl BlockPool {
         }
     }
 
+    /// Whether both are handles on the same pool.
+    pub fn is(&self, other: &BlockPool) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// Takes a free block.
     pub fn allocate(&self) -> Option<Block> {
         let mut state = self.state();
@@ -147,6 +152,11 @@ impl Block {
     /// How many hold this block.
     pub fn num_refs(&self) -> usize {
         self.pool.state().refs[self.id as usize] as usize
+    }
+
+    /// Slots that hold tokens.
+    pub(super) fn filled(&self) -> usize {
+        self.pool.state().filled[self.id as usize] as usize
     }
 
     /// Notes that at least the first `slots` slots hold tokens.

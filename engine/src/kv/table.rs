@@ -1,5 +1,7 @@
 //! The block table: from a sequence's logical blocks to physical ones.
 
+use std::collections::HashSet;
+
 use super::pool::{Block, BlockPool};
 use crate::backend::BlockCopy;
 
@@ -59,6 +61,17 @@ impl BlockTable {
         BlockTable { pool: self.pool.clone(), blocks, len: tokens }
     }
 
+    /// Whether the table's blocks are those of `pool`.
+    pub fn lies_in(&self, pool: &BlockPool) -> bool {
+        self.pool.is(pool)
+    }
+
+    /// Exchanges each block for one of `pool`.
+    pub(super) fn replace_blocks(&mut self, pool: &BlockPool, new: impl Fn(&Block) -> Block) {
+        self.blocks = self.blocks.iter().map(new).collect();
+        self.pool = pool.clone();
+    }
+
     /// Makes room for `tokens` more tokens that only this table will see. A partly filled last block that is shared is
     /// replaced by a copy of its own, which the backend must make (copy-on-write) before it writes the new tokens.
     pub fn reserve(&mut self, tokens: usize, copies: &mut Vec<BlockCopy>) -> Result<(), OutOfBlocks> {
@@ -108,6 +121,11 @@ pub fn blocks_needed<'a>(plan: impl IntoIterator<Item = (&'a BlockTable, usize)>
         }
     }
     needed
+}
+
+/// How many blocks the tables hold, those that they share counted once.
+pub fn distinct_blocks<'a>(tables: impl IntoIterator<Item = &'a BlockTable>) -> usize {
+    tables.into_iter().flat_map(|t| &t.blocks).map(Block::id).collect::<HashSet<u32>>().len()
 }
 
 #[cfg(test)]

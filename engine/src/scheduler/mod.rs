@@ -3,18 +3,25 @@
 //!
 //! First come, first served. Running groups are visited in order of arrival; each decoding sequence gets its one
 //! token, groups that still have several tokens to compute get what the token budget leaves. Where blocks run out the
-//! latest group gives all of its own back and waits at the head of the queue, to be recomputed. Waiting groups are
-//! admitted while blocks, budget and sequence limit allow, unless somebody was just preempted.
+//! latest group gives all of its own back and waits at the head of the queue: its blocks are swapped out, to come back as
+//! they are, or dropped, to be recomputed. Waiting groups are admitted in order of arrival while blocks, budget and
+//! sequence limit allow, unless somebody was just preempted. Whoever is swapped out came before everybody new, so that
+//! nothing new is admitted until all are back.
 //!
 //! The oldest group can take every other's blocks, so that it always gets on: nobody starves.
 
-use std::collections::VecDeque;
-use std::ops::Range;
+mod preemption;
+mod prefix;
+mod step;
 
-use crate::backend::BlockCopy;
+use std::collections::VecDeque;
+
+pub use preemption::Preemption;
+pub use step::{Chunk, Step};
+
+use self::prefix::{blocks_to_restore, share_prefix};
 use crate::group::{RequestId, SequenceGroup};
-use crate::kv::{Block, BlockPool, blocks_for, blocks_needed};
-use crate::sequence::Sequence;
+use crate::kv::{BlockPool, BlockTable, OutOfBlocks, Usage, blocks_needed, distinct_blocks, relocate};
 
 /// Bounds on what a step may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,47 +33,18 @@ pub struct Limits {
     pub max_batch_tokens: usize,
     /// Blocks kept free when a group is admitted, so that it does not push others out at once.
     pub watermark_blocks: usize,
-}
-
-/// New tokens of one sequence in a step: tokens `range` of running group `group`, sequence `seq`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chunk {
-    /// Index into the running groups.
-    pub group: usize,
-    /// Index into the group's running sequences.
-    pub seq: usize,
-    /// Which of the sequence's tokens are computed.
-    pub range: Range<usize>,
-}
-
-/// What the next iteration does.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Step {
-    /// The new tokens, group by group in order of arrival.
-    pub chunks: Vec<Chunk>,
-    /// Running groups (ascending indices) that are computed to their end in this step and get new tokens.
-    pub sampled: Vec<usize>,
-    /// Block copies to make before anything is written.
-    pub copies: Vec<BlockCopy>,
-    /// Groups that were preempted to make room.
-    pub preempted: usize,
-    /// The only running group needs more blocks than there are. It must be ended.
-    pub exhausted: Option<RequestId>,
-}
-
-impl Step {
-    /// New tokens in the step.
-    pub fn num_tokens(&self) -> usize {
-        self.chunks.iter().map(|c| c.range.len()).sum()
-    }
+    /// What happens to the blocks of a group that is preempted.
+    pub preemption: Preemption,
 }
 
 /// The queues.
 #[derive(Debug)]
 pub struct Scheduler {
     pool: BlockPool,
+    /// Blocks in the host's memory.
+    swap: BlockPool,
     limits: Limits,
-    /// In order of arrival.
+    /// In order of arrival: groups that are swapped out or are to be recomputed, then the new ones.
     waiting: VecDeque<SequenceGroup>,
     /// In order of arrival, all before the first of `waiting`.
     running: Vec<SequenceGroup>,
@@ -75,9 +53,9 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler that hands out the blocks of `pool`.
-    pub fn new(pool: BlockPool, limits: Limits) -> Self {
-        Scheduler { pool, limits, waiting: VecDeque::new(), running: Vec::new(), finished: Vec::new() }
+    /// A scheduler that hands out the blocks of `pool`, and swaps to those of `swap`.
+    pub fn new(pool: BlockPool, swap: BlockPool, limits: Limits) -> Self {
+        Scheduler { pool, swap, limits, waiting: VecDeque::new(), running: Vec::new(), finished: Vec::new() }
     }
 
     /// Queues a group.
@@ -93,6 +71,16 @@ impl Scheduler {
     /// The groups in progress, for taking new tokens in.
     pub fn running_mut(&mut self) -> &mut [SequenceGroup] {
         &mut self.running
+    }
+
+    /// The requests that are swapped out, in order of arrival.
+    pub fn swapped(&self) -> impl Iterator<Item = RequestId> {
+        self.waiting.iter().filter(|g| self.is_swapped(g)).map(|g| g.id)
+    }
+
+    /// Use of the swap space.
+    pub fn swap_usage(&self) -> Usage {
+        self.swap.usage()
     }
 
     /// Whether there is nothing to do.
@@ -134,8 +122,7 @@ impl Scheduler {
                 step.exhausted = Some(self.running[0].id);
                 return step;
             } else {
-                self.preempt_latest();
-                step.preempted += 1;
+                self.preempt_latest(&mut step);
             }
         }
         if step.preempted == 0 {
@@ -154,7 +141,7 @@ impl Scheduler {
         for (seq, tokens) in plan {
             let table = &mut group.running[seq].table;
             let start = table.len();
-            if table.reserve(tokens, &mut step.copies).is_err() {
+            if table.reserve(tokens, &mut step.moves.copies).is_err() {
                 unreachable!("the blocks of the whole group were counted");
             }
             step.chunks.push(Chunk { group: at, seq, range: start..start + tokens });
@@ -197,14 +184,15 @@ impl Scheduler {
         while *budget > 0
             && let Some(group) = self.waiting.front()
         {
-            let spare = if self.running.is_empty() { 0 } else { self.limits.watermark_blocks };
-            let fits = blocks_to_restore(group, self.pool.block_size()) + spare <= self.pool.num_free();
             // What can't fit even alone is admitted alone, and found to be exhausted.
-            if !(fits || self.running.is_empty()) || seqs + group.width() > self.limits.max_num_seqs {
+            let fits = self.fits(group) || self.running.is_empty();
+            if !fits || seqs + group.width() > self.limits.max_num_seqs {
                 return;
             }
+            let Some(mut group) = self.waiting.pop_front() else { return };
             seqs += group.width();
-            self.running.extend(self.waiting.pop_front());
+            self.swap_in(&mut group, step);
+            self.running.push(group);
             if !self.grow(self.running.len() - 1, budget, step) {
                 if self.running.len() == 1 {
                     step.exhausted = Some(self.running[0].id);
@@ -214,79 +202,70 @@ impl Scheduler {
         }
     }
 
-    fn preempt_latest(&mut self) {
-        if let Some(mut group) = self.running.pop() {
-            for seq in &mut group.running {
-                seq.release(&self.pool);
+    /// Whether there are blocks for all of a waiting group's tokens, and some to spare if others run.
+    fn fits(&self, group: &SequenceGroup) -> bool {
+        let spare = if self.running.is_empty() { 0 } else { self.limits.watermark_blocks };
+        let needed = if self.is_swapped(group) {
+            // The next token of each sequence may take another block.
+            distinct_blocks(group.tables()) + group.running.len()
+        } else {
+            blocks_to_restore(group, self.pool.block_size())
+        };
+        needed + spare <= self.pool.num_free()
+    }
+
+    fn is_swapped(&self, group: &SequenceGroup) -> bool {
+        group.tables().any(|t| t.lies_in(&self.swap))
+    }
+
+    fn swap_in(&self, group: &mut SequenceGroup, step: &mut Step) {
+        if self.is_swapped(group) {
+            match relocate(group.tables_mut(), &self.pool, &mut step.moves.swap_in) {
+                Ok(()) => step.swapped_in += 1,
+                // Alone, and not even what it had fits any more: growing will tell.
+                Err(OutOfBlocks) => group.release(&self.pool),
             }
-            self.waiting.push_front(group);
         }
     }
 
-    /// Proves that queues and pool agree: every block is free or held by a running sequence, arrival order is kept, and
-    /// waiting groups hold nothing.
+    /// All of the latest group's blocks go. Where the swap space is full it is recomputed after all.
+    fn preempt_latest(&mut self, step: &mut Step) {
+        let Some(mut group) = self.running.pop() else { return };
+        step.preempted += 1;
+        let swaps = self.limits.preemption.swaps(&group);
+        if swaps && relocate(group.tables_mut(), &self.swap, &mut step.moves.swap_out).is_ok() {
+            step.swapped_out += 1;
+        } else {
+            group.release(&self.pool);
+        }
+        self.waiting.push_front(group);
+    }
+
+    /// Proves that queues and pools agree: every block is free or held, running groups hold blocks of the cache and
+    /// waiting ones at most blocks of the swap space, and arrival order is kept.
     ///
     /// # Errors
     /// What is wrong, in words.
     pub fn check_integrity(&self) -> Result<(), String> {
-        let held = self.running.iter().flat_map(|g| &g.running).flat_map(|s| s.table.blocks());
-        self.pool.check_integrity(held.collect::<Vec<&Block>>())?;
-        if self.waiting.iter().flat_map(|g| &g.running).any(|s| !s.table.is_empty()) {
-            return Err("a waiting group holds blocks".into());
+        let running: Vec<&BlockTable> = self.running.iter().flat_map(SequenceGroup::tables).collect();
+        let waiting: Vec<&BlockTable> = self.waiting.iter().flat_map(SequenceGroup::tables).collect();
+        if !running.iter().all(|t| t.lies_in(&self.pool)) {
+            return Err("a running group is swapped out".into());
         }
-        if !self.running.iter().chain(&self.waiting).is_sorted_by_key(|g| g.id) {
+        if !waiting.iter().all(|t| t.is_empty() || t.lies_in(&self.swap)) {
+            return Err("a waiting group holds blocks of the cache".into());
+        }
+        self.pool.check_integrity(running.into_iter().flat_map(BlockTable::blocks))?;
+        self.swap
+            .check_integrity(waiting.into_iter().flat_map(BlockTable::blocks))
+            .map_err(|why| format!("swap space: {why}"))?;
+        let all = || self.running.iter().chain(&self.waiting);
+        if !all().is_sorted_by_key(|g| g.id) {
             return Err("groups are out of order".into());
         }
-        if self.running.iter().flat_map(|g| &g.running).any(|s| s.table.len() > s.tokens.len()) {
+        if all().flat_map(|g| &g.running).any(|s| s.table.len() > s.tokens.len()) {
             return Err("a sequence holds slots for tokens it does not have".into());
         }
         Ok(())
-    }
-}
-
-/// The earlier sequence of the group that begins as sequence `at` does for longest, and the tokens of the whole blocks
-/// in which they agree. At least one token is left over to be computed.
-fn longest_prefix(seqs: &[Sequence], at: usize, block_size: usize) -> Option<(usize, usize)> {
-    let tokens = &seqs[at].tokens;
-    let common = |s: &Sequence| s.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
-    let blocks = |n: usize| n.min(tokens.len() - 1) / block_size * block_size;
-    let best = (0..at)
-        .map(|donor| (donor, blocks(common(&seqs[donor]))))
-        .max_by_key(|&(donor, n)| (n, std::cmp::Reverse(donor)));
-    best.filter(|&(_, n)| n > 0)
-}
-
-/// Lets sequence `at`, which holds no blocks, share again what it shared before a preemption. False while the blocks it
-/// is to share are not computed yet.
-fn share_prefix(seqs: &mut [Sequence], at: usize, block_size: usize) -> bool {
-    let Some((donor, shared)) = longest_prefix(seqs, at, block_size) else { return true };
-    let ready = seqs[donor].table.len() >= shared;
-    if ready {
-        seqs[at].table = seqs[donor].table.fork_prefix(shared);
-    }
-    ready
-}
-
-/// Blocks it takes to compute all tokens of a group that holds none.
-fn blocks_to_restore(group: &SequenceGroup, block_size: usize) -> usize {
-    let seqs = &group.running;
-    let own = |i: usize| {
-        let shared = longest_prefix(seqs, i, block_size).map_or(0, |(_, n)| n / block_size);
-        blocks_for(seqs[i].tokens.len(), block_size) - shared
-    };
-    (0..seqs.len()).map(own).sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sequence_shares_with_the_one_it_agrees_with_longest() {
-        let pool = BlockPool::new(1, 2);
-        let seqs = [[1, 2, 9, 9, 9], [1, 2, 3, 4, 9], [1, 2, 3, 4, 5]].map(|t| Sequence::new(t.to_vec(), &pool, false));
-        assert_eq!(longest_prefix(&seqs, 2, 2), Some((1, 4)));
-        assert_eq!(longest_prefix(&seqs, 1, 2), Some((0, 2)));
-        assert_eq!(longest_prefix(&seqs, 0, 2), None);
     }
 }
