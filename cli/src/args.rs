@@ -108,6 +108,9 @@ pub struct Args {
     /// out of KV blocks: swap, recompute or auto (swap groups only)
     #[argh(option, arg_name = "how", from_str_fn(preemption), default = "Preemption::Auto")]
     pub preemption: Preemption,
+    /// keep full KV blocks for prompts that begin alike: on or off (on)
+    #[argh(option, arg_name = "on|off", from_str_fn(on_or_off), default = "true")]
+    pub prefix_caching: bool,
     /// most sequences running at a time (256)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "256")]
     pub max_num_seqs: usize,
@@ -168,6 +171,14 @@ fn preemption(s: &str) -> Result<Preemption, String> {
         "swap" => Ok(Preemption::Swap),
         "recompute" => Ok(Preemption::Recompute),
         _ => Err(format!("{s:?} is no way to preempt; auto, swap and recompute are")),
+    }
+}
+
+fn on_or_off(s: &str) -> Result<bool, String> {
+    match s {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("{s:?} is neither on nor off")),
     }
 }
 

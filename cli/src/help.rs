@@ -33,6 +33,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "--kv-memory",
             "--swap-space",
             "--preemption",
+            "--prefix-caching",
             "--max-num-seqs",
             "--max-batch-tokens",
             "--threads",

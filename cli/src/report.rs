@@ -64,6 +64,7 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
          time per token after  {each}\n\
          steps                 {} ({} tokens computed, at most {} sequences)\n\
          preemptions           {} ({} swapped out; {} blocks moved out, {} back)\n\
+         known prefixes        {:.1} % of {} tokens looked up\n\
          KV blocks             {} of {} at the peak ({} copied on write, sharing saved {:.1} %)\n\
          KV utilisation        {:.1} % of the slots in allocated blocks held tokens ({:.1} % at the peak)\n\
          peak memory           {}\n",
@@ -77,6 +78,8 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
         s.swapped_out,
         s.swapped_out_blocks,
         s.swapped_in_blocks,
+        100.0 * s.hit_rate(),
+        s.looked_up_tokens,
         s.peak.used_blocks,
         llm.engine().config().num_blocks,
         s.copied_blocks,

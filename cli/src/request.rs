@@ -83,6 +83,7 @@ pub fn options(args: &Args) -> Options {
         kv_memory: args.kv_memory,
         swap_space: args.swap_space,
         preemption: args.preemption,
+        prefix_caching: args.prefix_caching,
         max_num_seqs: args.max_num_seqs,
         max_batch_tokens: args.max_batch_tokens,
         threads: args.threads,

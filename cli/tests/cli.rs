@@ -223,6 +223,22 @@ fn stats_tell_what_happened() {
 }
 
 #[test]
+fn prompts_that_begin_alike_are_computed_once() {
+    let ids = vec!["5"; 100].join(",");
+    let args = |caching| {
+        let prompts = ["--prompt-ids", &ids, "--prompt-ids", &ids, "--temperature", "0"].map(str::to_owned);
+        let more = ["--max-tokens", "2", "--stats", "--prefix-caching", caching].map(str::to_owned);
+        [&prompts[..], &more[..]].concat()
+    };
+    let run = |caching| quire(&args(caching).iter().map(String::as_str).collect::<Vec<_>>());
+    let (on, off) = (run("on"), run("off"));
+    assert_eq!(on.stdout, off.stdout);
+    let report = |output: Output| String::from_utf8(output.stderr).unwrap();
+    let (on, off) = (report(on), report(off));
+    assert!(on.contains("48.0 % of 200 tokens looked up") && off.contains("0.0 % of 200 tokens"), "{on}{off}");
+}
+
+#[test]
 fn a_text_cut_short_by_memory_says_so() {
     let output = quire(&["--prompt", "Once upon a time", "--kv-memory", "300KB", "--json"]);
     let line: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -274,6 +290,7 @@ fn bad_options_are_refused_in_one_sentence() {
     refused(&with(&["--kv-memory", "lots"]), "lots");
     refused(&with(&["--swap-space", "lots"]), "lots");
     refused(&with(&["--preemption", "never"]), "never");
+    refused(&with(&["--prefix-caching", "perhaps"]), "perhaps");
     refused(&["--prompts", "no-such-file"], "no-such-file");
 }
 

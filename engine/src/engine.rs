@@ -23,6 +23,8 @@ pub struct EngineConfig {
     pub swap_blocks: usize,
     /// What happens to the blocks of a request that is preempted.
     pub preemption: Preemption,
+    /// Whether full blocks are kept, to be shared by whoever begins with the same tokens.
+    pub prefix_caching: bool,
     /// Most positions a sequence may have.
     pub max_len: usize,
     /// Token ids are below this.
@@ -79,6 +81,7 @@ impl Engine {
             max_batch_tokens: config.max_batch_tokens,
             watermark_blocks: (config.num_blocks as f64 * WATERMARK) as usize,
             preemption: config.preemption,
+            prefix_caching: config.prefix_caching,
         };
         let swap = BlockPool::new(config.swap_blocks, config.block_size);
         let scheduler = Scheduler::new(pool.clone(), swap, limits);
@@ -206,6 +209,8 @@ impl Engine {
     fn count(&mut self, step: &Step, sampled: &[Sampled]) {
         let stats = &mut self.stats;
         stats.preemptions += step.preempted;
+        stats.looked_up_tokens += step.looked_up_tokens;
+        stats.hit_tokens += step.hit_tokens;
         stats.swapped_out += step.swapped_out;
         stats.swapped_out_blocks += step.moves.swap_out.len();
         stats.swapped_in_blocks += step.moves.swap_in.len();

@@ -123,6 +123,7 @@ impl Llm {
             block_size: options.block_size,
             swap_blocks,
             preemption: options.preemption,
+            prefix_caching: options.prefix_caching,
             max_len: config.max_positions,
             vocab_size: config.vocab_size,
             eos: defaults.eos_token_ids_or(&config),

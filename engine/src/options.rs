@@ -33,6 +33,8 @@ pub struct Options {
     pub swap_space: usize,
     /// What happens to the blocks of a request that is preempted.
     pub preemption: Preemption,
+    /// Whether full blocks are kept, to be shared by whoever begins with the same tokens.
+    pub prefix_caching: bool,
     /// Most sequences running at a time.
     pub max_num_seqs: usize,
     /// Most tokens in a step.
@@ -51,6 +53,7 @@ impl Default for Options {
             kv_memory: None,
             swap_space: 4 << 30,
             preemption: Preemption::Auto,
+            prefix_caching: true,
             max_num_seqs: 256,
             max_batch_tokens: 2048,
             threads: None,

@@ -5,7 +5,7 @@
 mod oracle;
 
 use engine::Error;
-use engine::engine::{Engine, Finished};
+use engine::engine::{Engine, EngineConfig, Finished};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::sequence::FinishReason;
 use oracle::{Oracle, VOCAB, config};
@@ -13,7 +13,8 @@ use oracle::{Oracle, VOCAB, config};
 const BLOCK: usize = 16;
 
 fn engine(num_blocks: usize) -> Engine {
-    let config = config(num_blocks, BLOCK);
+    // The requests of these tests begin alike, and are not to share because of it.
+    let config = EngineConfig { prefix_caching: false, ..config(num_blocks, BLOCK) };
     let oracle = Oracle::new(&config);
     Engine::new(config, oracle)
 }

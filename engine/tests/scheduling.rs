@@ -33,6 +33,7 @@ struct Setup {
     max_num_seqs: usize,
     swap_blocks: usize,
     preemption: Preemption,
+    prefix_caching: bool,
 }
 
 fn params() -> impl Strategy<Value = SamplingParams> {
@@ -65,14 +66,15 @@ fn request() -> impl Strategy<Value = Request> {
 
 fn setup() -> impl Strategy<Value = Setup> {
     let preemption = prop_oneof![Just(Preemption::Auto), Just(Preemption::Swap), Just(Preemption::Recompute)];
-    (1..9usize, 0..20usize, 1..40usize, 7..24usize, 0..60usize, preemption).prop_map(
-        |(block_size, spare_blocks, max_batch_tokens, max_num_seqs, swap_blocks, preemption)| Setup {
+    (1..9usize, 0..20usize, 1..40usize, 7..24usize, 0..60usize, preemption, any::<bool>()).prop_map(
+        |(block_size, spare_blocks, max_batch_tokens, max_num_seqs, swap_blocks, preemption, prefix_caching)| Setup {
             block_size,
             spare_blocks,
             max_batch_tokens,
             max_num_seqs,
             swap_blocks,
             preemption,
+            prefix_caching,
         },
     )
 }
@@ -87,6 +89,7 @@ fn engine(num_blocks: usize, s: Setup) -> Engine {
     let config = EngineConfig {
         swap_blocks: s.swap_blocks,
         preemption: s.preemption,
+        prefix_caching: s.prefix_caching,
         max_num_seqs: s.max_num_seqs,
         max_batch_tokens: s.max_batch_tokens,
         ..config(num_blocks, s.block_size)

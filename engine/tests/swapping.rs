@@ -17,7 +17,7 @@ use oracle::{Oracle, config};
 const PROMPT: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
 
 fn engine(num_blocks: usize, swap_blocks: usize, preemption: Preemption) -> Engine {
-    let config = EngineConfig { swap_blocks, preemption, ..config(num_blocks, 4) };
+    let config = EngineConfig { swap_blocks, preemption, prefix_caching: false, ..config(num_blocks, 4) };
     let oracle = Oracle::new(&config);
     Engine::new(config, oracle)
 }

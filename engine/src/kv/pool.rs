@@ -1,6 +1,19 @@
-//! The pool of physical blocks: a free list and a reference count for each.
+//! The pool of physical blocks: a reference count for each, and the free ones in the order in which they are taken.
+//!
+//! ```text
+//!   free --- allocate ---> held --- register ---> held and known
+//!    ^                      |                       |      ^
+//!    |<------ dropped ------+               dropped |      | find
+//!    |                                              v      |
+//!    +------------ allocate (forgotten) ----------- cached-+
+//! ```
+//!
+//! Cached blocks are free: they are taken when no other is left, the least recently used first.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::free_list::FreeList;
+use super::prefix::{PrefixId, PrefixIndex};
 
 /// All physical blocks of a KV cache. Cloning gives another handle on the same pool.
 #[derive(Clone, Debug)]
@@ -17,14 +30,20 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    /// Free blocks, the next to be taken last: taking and returning are O(1).
-    free: Vec<u32>,
+    /// Blocks that nobody holds. Those that are known stay for as long as there are others to take.
+    free: FreeList,
+    /// What full blocks are known by.
+    known: PrefixIndex,
     /// References to each block.
     refs: Vec<u32>,
     /// Slots of each block that hold a token.
     filled: Vec<u32>,
     /// Sum of `filled`.
     total_filled: usize,
+    /// Free blocks that are known.
+    cached: usize,
+    /// Blocks with more than one reference.
+    shared: usize,
 }
 
 /// How much of a pool is in use.
@@ -34,6 +53,10 @@ pub struct Usage {
     pub num_blocks: usize,
     /// Blocks that somebody holds.
     pub used_blocks: usize,
+    /// Blocks that are held more than once.
+    pub shared_blocks: usize,
+    /// Blocks that nobody holds, whose contents can still be found.
+    pub cached_blocks: usize,
     /// Slots in the used blocks.
     pub used_slots: usize,
     /// Slots in the used blocks that hold a token.
@@ -46,10 +69,13 @@ impl BlockPool {
         let num_ids = u32::try_from(num_blocks).unwrap_or(u32::MAX);
         let num_blocks = num_ids as usize;
         let state = Mutex::new(State {
-            free: (0..num_ids).rev().collect(),
+            free: FreeList::full(num_ids),
+            known: PrefixIndex::new(num_blocks),
             refs: vec![0; num_blocks],
             filled: vec![0; num_blocks],
             total_filled: 0,
+            cached: 0,
+            shared: 0,
         });
         BlockPool { shared: Arc::new(Shared { block_size, num_blocks, state }) }
     }
@@ -64,7 +90,7 @@ impl BlockPool {
         self.shared.num_blocks
     }
 
-    /// Blocks nobody holds.
+    /// Blocks nobody holds, cached ones included.
     pub fn num_free(&self) -> usize {
         self.state().free.len()
     }
@@ -76,6 +102,8 @@ impl BlockPool {
         Usage {
             num_blocks: self.num_blocks(),
             used_blocks,
+            shared_blocks: state.shared,
+            cached_blocks: state.cached,
             used_slots: used_blocks * self.block_size(),
             filled_slots: state.total_filled,
         }
@@ -86,12 +114,43 @@ impl BlockPool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Takes a free block.
+    /// Takes a free block. Cached ones go last, and are forgotten.
     pub fn allocate(&self) -> Option<Block> {
         let mut state = self.state();
-        let id = state.free.pop()?;
+        let id = state.free.take_first()?;
+        if state.known.remove(id) {
+            state.cached -= 1;
+        }
         state.refs[id as usize] = 1;
         Some(Block { pool: self.clone(), id })
+    }
+
+    /// Another reference to the block that holds the last of `parent`'s tokens followed by `tokens`, if there is one.
+    pub(super) fn find(&self, parent: Option<PrefixId>, tokens: &[u32]) -> Option<(PrefixId, Block)> {
+        let mut state = self.state();
+        let id = state.known.find(parent, tokens)?;
+        let name = state.known.prefix(id)?.id();
+        state.hold(id, self.block_size());
+        Some((name, Block { pool: self.clone(), id }))
+    }
+
+    /// A block for what `other`, a block of another pool, holds; and whether it must be moved there first, as this pool
+    /// does not hold it yet. None if there is no free block.
+    pub(super) fn counterpart(&self, other: &Block) -> Option<(Block, bool)> {
+        let prefix = other.pool.state().known.prefix(other.id).cloned();
+        if let Some(prefix) = &prefix {
+            let mut state = self.state();
+            if let Some(id) = state.known.find_prefix(prefix) {
+                state.hold(id, self.block_size());
+                return Some((Block { pool: self.clone(), id }, false));
+            }
+        }
+        let block = self.allocate()?;
+        block.fill(other.filled());
+        if let Some(prefix) = prefix {
+            self.state().known.insert_prefix(block.id, prefix);
+        }
+        Some((block, true))
     }
 
     /// Proves that every block is either free, or held exactly as often as the `held` blocks say.
@@ -107,7 +166,7 @@ impl BlockPool {
         if let Some(b) = (0..refs.len()).find(|&b| refs[b] != state.refs[b]) {
             return Err(format!("block {b} is held {} times but counts {} references", refs[b], state.refs[b]));
         }
-        for &b in &state.free {
+        for b in state.free.iter() {
             if std::mem::replace(&mut refs[b as usize], 1) != 0 {
                 return Err(format!("block {b} is in the free list twice, or held and free"));
             }
@@ -115,12 +174,24 @@ impl BlockPool {
         if let Some(b) = refs.iter().position(|&r| r == 0) {
             return Err(format!("block {b} is neither held nor free"));
         }
-        if let Some(&b) = state.free.iter().find(|&&b| state.filled[b as usize] != 0) {
+        if let Some(b) = state.free.iter().find(|&b| state.filled[b as usize] != 0) {
             return Err(format!("free block {b} claims to hold tokens"));
         }
         let filled: usize = state.filled.iter().map(|&f| f as usize).sum();
         if filled != state.total_filled || state.filled.iter().any(|&f| f as usize > self.block_size()) {
             return Err(format!("{filled} slots are filled but {} are counted", state.total_filled));
+        }
+        let shared = state.refs.iter().filter(|&&r| r > 1).count();
+        if shared != state.shared {
+            return Err(format!("{shared} blocks are shared but {} are counted", state.shared));
+        }
+        let is_known = |b: &u32| state.known.prefix(*b).is_some();
+        let cached = state.free.iter().filter(is_known).count();
+        if cached != state.cached || !state.free.iter().is_sorted_by_key(|b| is_known(&b)) {
+            return Err(format!("{cached} blocks are cached but {} are counted, or they are not last", state.cached));
+        }
+        if (0..refs.len() as u32).filter(is_known).count() != state.known.len() {
+            return Err("the index of known blocks is damaged".into());
         }
         Ok(())
     }
@@ -128,6 +199,23 @@ impl BlockPool {
     fn state(&self) -> MutexGuard<'_, State> {
         // No operation leaves the state half done, so that a panic elsewhere does no harm.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Adds a reference to a block that is held or cached.
+    fn hold(&mut self, id: u32, block_size: usize) {
+        let b = id as usize;
+        self.refs[b] += 1;
+        if self.refs[b] == 1 {
+            self.free.remove(id);
+            self.cached -= 1;
+            // Only full blocks are known.
+            self.filled[b] = block_size as u32;
+            self.total_filled += block_size;
+        } else if self.refs[b] == 2 {
+            self.shared += 1;
+        }
     }
 }
 
@@ -167,11 +255,21 @@ impl Block {
         *filled += more as u32;
         state.total_filled += more;
     }
+
+    /// Makes this full block known by its `tokens` and those before it, so that it can be found until its memory is
+    /// needed. Returns their name. None if they cannot be known, see [`PrefixIndex::insert`].
+    pub(super) fn register(&self, parent: Option<PrefixId>, tokens: &[u32]) -> Option<PrefixId> {
+        let mut state = self.pool.state();
+        match state.known.prefix(self.id) {
+            Some(prefix) => Some(prefix.id()),
+            None => state.known.insert(self.id, parent, tokens),
+        }
+    }
 }
 
 impl Clone for Block {
     fn clone(&self) -> Self {
-        self.pool.state().refs[self.id as usize] += 1;
+        self.pool.state().hold(self.id, self.pool.block_size());
         Block { pool: self.pool.clone(), id: self.id }
     }
 }
@@ -181,9 +279,16 @@ impl Drop for Block {
         let mut state = self.pool.state();
         let b = self.id as usize;
         state.refs[b] -= 1;
-        if state.refs[b] == 0 {
+        if state.refs[b] == 1 {
+            state.shared -= 1;
+        } else if state.refs[b] == 0 {
             state.total_filled -= std::mem::take(&mut state.filled[b]) as usize;
-            state.free.push(self.id);
+            if state.known.prefix(self.id).is_some() {
+                state.cached += 1;
+                state.free.push_last(self.id);
+            } else {
+                state.free.push_first(self.id);
+            }
         }
     }
 }

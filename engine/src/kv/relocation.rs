@@ -7,8 +7,8 @@ use super::pool::{Block, BlockPool};
 use super::table::{BlockTable, OutOfBlocks};
 use crate::backend::BlockCopy;
 
-/// Moves tables to `to`. A block that several of them hold moves once, and they share it afterwards. The contents
-/// follow when the backend makes the `moves`.
+/// Moves tables to `to`. A block that several of them hold moves once, and they share it afterwards. A known block that
+/// `to` holds already, for whomever, is shared and does not move. The contents follow when the backend makes the `moves`.
 ///
 /// # Errors
 /// If `to` has too few free blocks; nothing has changed then.
@@ -22,13 +22,14 @@ pub fn relocate<'a>(
     let before = moves.len();
     for block in tables.iter().flat_map(|t| t.blocks()) {
         if let Entry::Vacant(place) = new.entry(block.id()) {
-            let Some(copy) = to.allocate() else {
+            let Some((there, must_move)) = to.counterpart(block) else {
                 moves.truncate(before);
                 return Err(OutOfBlocks);
             };
-            copy.fill(block.filled());
-            moves.push(BlockCopy { src: block.id(), dst: copy.id() });
-            place.insert(copy);
+            if must_move {
+                moves.push(BlockCopy { src: block.id(), dst: there.id() });
+            }
+            place.insert(there);
         }
     }
     for table in tables {
@@ -69,5 +70,30 @@ mod tests {
         assert_eq!(back.iter().map(|m| m.src).collect::<Vec<_>>(), moves.iter().map(|m| m.dst).collect::<Vec<_>>());
         assert_eq!((swap.num_free(), pool.num_free()), (4, 4));
         assert!(first.lies_in(&pool) && slots(&first)[..8] == slots(&second)[..8]);
+    }
+
+    #[test]
+    fn what_is_known_there_is_not_moved() {
+        let (pool, swap) = (BlockPool::new(8, 4), BlockPool::new(8, 4));
+        let tokens: Vec<u32> = (0..10).collect();
+        let table = || {
+            let mut table = BlockTable::known(&pool, &tokens);
+            table.reserve(10 - table.len(), &mut Vec::new()).unwrap();
+            table.register(&tokens);
+            table
+        };
+        let (mut first, mut second) = (table(), table());
+        assert_eq!(pool.usage().shared_blocks, 2);
+        let relocated = |table: &mut BlockTable, to: &BlockPool| {
+            let mut moves = Vec::new();
+            relocate([table], to, &mut moves).unwrap();
+            moves.len()
+        };
+        assert_eq!((relocated(&mut first, &swap), relocated(&mut second, &swap)), (3, 1), "two blocks are there");
+        assert_eq!((swap.usage().shared_blocks, pool.usage().cached_blocks), (2, 2));
+        assert_eq!((relocated(&mut first, &pool), relocated(&mut second, &pool)), (1, 1), "two blocks never left");
+        assert_eq!((pool.usage().shared_blocks, swap.usage().cached_blocks), (2, 2));
+        assert_eq!(pool.check_integrity(first.blocks().iter().chain(second.blocks())), Ok(()));
+        assert_eq!(swap.check_integrity([]), Ok(()));
     }
 }

@@ -10,6 +10,7 @@
 //!
 //! The oldest group can take every other's blocks, so that it always gets on: nobody starves.
 
+mod growth;
 mod preemption;
 mod prefix;
 mod step;
@@ -19,9 +20,10 @@ use std::collections::VecDeque;
 pub use preemption::Preemption;
 pub use step::{Chunk, Step};
 
-use self::prefix::{blocks_to_restore, share_prefix};
+use self::growth::{Growth, blocks_to_grow, plan};
+use self::prefix::Prefixes;
 use crate::group::{RequestId, SequenceGroup};
-use crate::kv::{BlockPool, BlockTable, OutOfBlocks, Usage, blocks_needed, distinct_blocks, relocate};
+use crate::kv::{BlockPool, BlockTable, OutOfBlocks, Usage, distinct_blocks, relocate};
 
 /// Bounds on what a step may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub struct Limits {
     pub watermark_blocks: usize,
     /// What happens to the blocks of a group that is preempted.
     pub preemption: Preemption,
+    /// Whether full blocks are kept, to be shared by whoever begins with the same tokens.
+    pub prefix_caching: bool,
 }
 
 /// The queues.
@@ -43,6 +47,7 @@ pub struct Scheduler {
     pool: BlockPool,
     /// Blocks in the host's memory.
     swap: BlockPool,
+    prefixes: Prefixes,
     limits: Limits,
     /// In order of arrival: groups that are swapped out or are to be recomputed, then the new ones.
     waiting: VecDeque<SequenceGroup>,
@@ -55,7 +60,8 @@ pub struct Scheduler {
 impl Scheduler {
     /// A scheduler that hands out the blocks of `pool`, and swaps to those of `swap`.
     pub fn new(pool: BlockPool, swap: BlockPool, limits: Limits) -> Self {
-        Scheduler { pool, swap, limits, waiting: VecDeque::new(), running: Vec::new(), finished: Vec::new() }
+        let prefixes = Prefixes::new(&pool, limits.prefix_caching);
+        Scheduler { pool, swap, prefixes, limits, waiting: VecDeque::new(), running: Vec::new(), finished: Vec::new() }
     }
 
     /// Queues a group.
@@ -76,6 +82,11 @@ impl Scheduler {
     /// The requests that are swapped out, in order of arrival.
     pub fn swapped(&self) -> impl Iterator<Item = RequestId> {
         self.waiting.iter().filter(|g| self.is_swapped(g)).map(|g| g.id)
+    }
+
+    /// Use of the cache.
+    pub fn usage(&self) -> Usage {
+        self.pool.usage()
     }
 
     /// Use of the swap space.
@@ -133,49 +144,38 @@ impl Scheduler {
 
     /// Schedules as much of a group as the budget allows, all of its sequences or none. False if blocks are lacking.
     fn grow(&mut self, at: usize, budget: &mut usize, step: &mut Step) -> bool {
-        let plan = self.plan(at, *budget);
-        let group = &mut self.running[at];
-        if blocks_needed(plan.iter().map(|&(seq, n)| (&group.running[seq].table, n))) > self.pool.num_free() {
+        // Later groups that decode have a claim on the budget too.
+        let decoding = self.running[at + 1..].iter().filter(|g| g.is_decoding());
+        let claimed = || decoding.map(|g| g.running.len()).sum();
+        let group = &self.running[at];
+        let left = if group.is_decoding() { 0 } else { budget.saturating_sub(claimed()) };
+        let plan = plan(group, left, &self.prefixes);
+        if blocks_to_grow(group, &plan) > self.pool.num_free() {
             return false;
         }
-        for (seq, tokens) in plan {
-            let table = &mut group.running[seq].table;
-            let start = table.len();
-            if table.reserve(tokens, &mut step.moves.copies).is_err() {
+        let group = &mut self.running[at];
+        for Growth { seq: at_seq, start, tokens } in plan {
+            let seq = &mut group.running[at_seq];
+            if let Some(start) = start {
+                step.hit_tokens += start.hits;
+                step.looked_up_tokens += seq.tokens.len();
+                seq.table = start.table;
+            }
+            let begin = seq.table.len();
+            if seq.table.reserve(tokens, &mut step.moves.copies).is_err() {
                 unreachable!("the blocks of the whole group were counted");
             }
-            step.chunks.push(Chunk { group: at, seq, range: start..start + tokens });
+            if tokens > 0 {
+                step.chunks.push(Chunk { group: at, seq: at_seq, range: begin..begin + tokens });
+            }
+            // The tokens are computed in this step, before anything reads them.
+            self.prefixes.register(seq);
             *budget = budget.saturating_sub(tokens);
         }
         if group.running.iter().all(|s| s.pending() == 0) {
             step.sampled.push(at);
         }
         true
-    }
-
-    /// How many tokens each sequence of a group gets (index, tokens): one each when it decodes, else as much as is
-    /// missing and `budget` allows. Several sequences stop one token short, so that they decode together.
-    fn plan(&mut self, at: usize, budget: usize) -> Vec<(usize, usize)> {
-        if self.running[at].is_decoding() {
-            return (0..self.running[at].running.len()).map(|seq| (seq, 1)).collect();
-        }
-        // Later groups that decode have a claim on the budget too.
-        let decoding = self.running[at + 1..].iter().filter(|g| g.is_decoding());
-        let mut left = budget.saturating_sub(decoding.map(|g| g.running.len()).sum());
-        let seqs = &mut self.running[at].running;
-        let short = usize::from(seqs.len() > 1);
-        let mut plan = Vec::new();
-        for i in 0..seqs.len() {
-            if seqs[i].table.is_empty() && !share_prefix(seqs, i, self.pool.block_size()) {
-                continue;
-            }
-            let tokens = (seqs[i].pending() - short).min(left);
-            left -= tokens;
-            if tokens > 0 {
-                plan.push((i, tokens));
-            }
-        }
-        plan
     }
 
     /// Moves waiting groups to the running ones.
@@ -209,7 +209,7 @@ impl Scheduler {
             // The next token of each sequence may take another block.
             distinct_blocks(group.tables()) + group.running.len()
         } else {
-            blocks_to_restore(group, self.pool.block_size())
+            self.prefixes.blocks_to_restore(group)
         };
         needed + spare <= self.pool.num_free()
     }

@@ -1,53 +1,96 @@
-//! What sequences of a group have in common, and share again after a recomputation.
+//! What a sequence without blocks can share instead of computing it.
 
 use crate::group::SequenceGroup;
-use crate::kv::blocks_for;
+use crate::kv::{BlockPool, BlockTable, blocks_for};
 use crate::sequence::Sequence;
+
+/// Where sequences find what they have in common with others.
+#[derive(Debug)]
+pub struct Prefixes {
+    pool: BlockPool,
+    /// Whether full blocks become known.
+    caching: bool,
+}
+
+impl Prefixes {
+    /// Prefixes in the blocks of `pool`. With `caching`, full blocks become known.
+    pub fn new(pool: &BlockPool, caching: bool) -> Self {
+        Prefixes { pool: pool.clone(), caching }
+    }
+
+    /// The longest table there is for the first of `tokens`, at least one token being left over.
+    pub fn find(&self, tokens: &[u32]) -> BlockTable {
+        if self.caching { BlockTable::known(&self.pool, tokens) } else { BlockTable::new(&self.pool) }
+    }
+
+    /// Makes the full blocks of a sequence known.
+    pub fn register(&self, seq: &mut Sequence) {
+        if self.caching {
+            seq.table.register(&seq.tokens);
+        }
+    }
+
+    /// Free blocks it takes to compute all tokens of a group that holds none.
+    pub fn blocks_to_restore(&self, group: &SequenceGroup) -> usize {
+        let block_size = self.pool.block_size();
+        let seqs = &group.running;
+        let free = self.pool.num_free();
+        // Held here, so that what nobody else holds counts as taken.
+        let known = seqs.first().map(|first| self.find(&first.tokens));
+        let own = |i: usize| {
+            let shared = longest_common(seqs, i, block_size).map_or(0, |(_, n)| n / block_size);
+            blocks_for(seqs[i].tokens.len(), block_size) - shared
+        };
+        let all: usize = (0..seqs.len()).map(own).sum();
+        all - known.map_or(0, |table| table.blocks().len()) + (free - self.pool.num_free())
+    }
+}
+
+/// What a sequence starts from.
+pub struct Start {
+    /// Its first blocks.
+    pub table: BlockTable,
+    /// Tokens of it that the prefixes had; others are shared within the group.
+    pub hits: usize,
+}
+
+impl Start {
+    /// Looks for what sequence `at`, which holds no blocks, can share: with an earlier one of its group, as it did
+    /// before a preemption, or with any other. None while the blocks it is to share are not computed yet.
+    pub fn find(seqs: &[Sequence], at: usize, prefixes: &Prefixes) -> Option<Self> {
+        let known = prefixes.find(&seqs[at].tokens);
+        match longest_common(seqs, at, prefixes.pool.block_size()) {
+            Some((earlier, shared)) if shared > known.len() => {
+                let table = &seqs[earlier].table;
+                (table.len() >= shared).then(|| Start { table: table.fork_prefix(shared), hits: 0 })
+            }
+            _ => Some(Start { hits: known.len(), table: known }),
+        }
+    }
+}
 
 /// The earlier sequence of the group that begins as sequence `at` does for longest, and the tokens of the whole blocks
 /// in which they agree. At least one token is left over to be computed.
-fn longest_prefix(seqs: &[Sequence], at: usize, block_size: usize) -> Option<(usize, usize)> {
+fn longest_common(seqs: &[Sequence], at: usize, block_size: usize) -> Option<(usize, usize)> {
     let tokens = &seqs[at].tokens;
     let common = |s: &Sequence| s.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
     let blocks = |n: usize| n.min(tokens.len() - 1) / block_size * block_size;
     let best = (0..at)
-        .map(|donor| (donor, blocks(common(&seqs[donor]))))
-        .max_by_key(|&(donor, n)| (n, std::cmp::Reverse(donor)));
+        .map(|earlier| (earlier, blocks(common(&seqs[earlier]))))
+        .max_by_key(|&(earlier, n)| (n, std::cmp::Reverse(earlier)));
     best.filter(|&(_, n)| n > 0)
-}
-
-/// Lets sequence `at`, which holds no blocks, share again what it shared before a preemption. False while the blocks it
-/// is to share are not computed yet.
-pub fn share_prefix(seqs: &mut [Sequence], at: usize, block_size: usize) -> bool {
-    let Some((donor, shared)) = longest_prefix(seqs, at, block_size) else { return true };
-    let ready = seqs[donor].table.len() >= shared;
-    if ready {
-        seqs[at].table = seqs[donor].table.fork_prefix(shared);
-    }
-    ready
-}
-
-/// Blocks it takes to compute all tokens of a group that holds none.
-pub fn blocks_to_restore(group: &SequenceGroup, block_size: usize) -> usize {
-    let seqs = &group.running;
-    let own = |i: usize| {
-        let shared = longest_prefix(seqs, i, block_size).map_or(0, |(_, n)| n / block_size);
-        blocks_for(seqs[i].tokens.len(), block_size) - shared
-    };
-    (0..seqs.len()).map(own).sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::BlockPool;
 
     #[test]
     fn a_sequence_shares_with_the_one_it_agrees_with_longest() {
         let pool = BlockPool::new(1, 2);
         let seqs = [[1, 2, 9, 9, 9], [1, 2, 3, 4, 9], [1, 2, 3, 4, 5]].map(|t| Sequence::new(t.to_vec(), &pool, false));
-        assert_eq!(longest_prefix(&seqs, 2, 2), Some((1, 4)));
-        assert_eq!(longest_prefix(&seqs, 1, 2), Some((0, 2)));
-        assert_eq!(longest_prefix(&seqs, 0, 2), None);
+        assert_eq!(longest_common(&seqs, 2, 2), Some((1, 4)));
+        assert_eq!(longest_common(&seqs, 1, 2), Some((0, 2)));
+        assert_eq!(longest_common(&seqs, 0, 2), None);
     }
 }

@@ -31,6 +31,10 @@ pub struct Step {
     pub swapped_out: usize,
     /// Groups that came back from the swap space.
     pub swapped_in: usize,
+    /// Tokens of sequences that began to be computed, and those of them whose blocks were there already.
+    pub looked_up_tokens: usize,
+    /// See `looked_up_tokens`.
+    pub hit_tokens: usize,
     /// The only running group needs more blocks than there are. It must be ended.
     pub exhausted: Option<RequestId>,
 }

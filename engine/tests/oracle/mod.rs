@@ -57,6 +57,7 @@ pub fn config(num_blocks: usize, block_size: usize) -> EngineConfig {
         block_size,
         swap_blocks: num_blocks,
         preemption: Preemption::Auto,
+        prefix_caching: true,
         max_len: 1000,
         vocab_size: VOCAB as usize,
         eos: vec![EOS],
