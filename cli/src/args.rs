@@ -83,6 +83,9 @@ pub struct Args {
     /// print times, rates and KV cache use at the end
     #[argh(switch)]
     pub stats: bool,
+    /// write what happens to KV blocks, a JSON object a line
+    #[argh(option, arg_name = "file")]
+    pub trace_kv: Option<String>,
     /// say on standard error what is loaded and how
     #[argh(switch)]
     pub verbose: bool,
@@ -111,12 +114,18 @@ pub struct Args {
     /// keep full KV blocks for prompts that begin alike: on or off (on)
     #[argh(option, arg_name = "on|off", from_str_fn(on_or_off), default = "true")]
     pub prefix_caching: bool,
+    /// file with a text that prompts begin with; repeatable
+    #[argh(option, arg_name = "file")]
+    pub shared_prefix: Vec<String>,
     /// most sequences running at a time (256)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "256")]
     pub max_num_seqs: usize,
     /// most tokens in a step; longer prompts are computed in chunks (2048)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "2048")]
     pub max_batch_tokens: usize,
+    /// hold new prompts for x times the last prompt step (0)
+    #[argh(option, arg_name = "x", from_str_fn(number), default = "0.0")]
+    pub delay_factor: f32,
     /// CPU threads (one a core)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub threads: Option<usize>,

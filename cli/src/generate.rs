@@ -8,17 +8,23 @@ use engine::load::ModelFiles;
 
 use crate::args::Args;
 use crate::print::Printer;
+use crate::trace::Trace;
 use crate::{report, request};
 
 /// Answers what the command line asks.
 pub fn run(args: &Args) -> Result<()> {
     let start = Instant::now();
     let prompts = request::prompts(args)?;
+    let prefixes = request::shared_prefixes(args)?;
     let files = ModelFiles::resolve(args.model.as_deref(), true)?;
     let params = request::sampling(args, &files.generation_config()?)?;
     let mut llm = Llm::load(&files, &request::options(args))?;
     if args.verbose {
         eprintln!("{}", report::loaded(&files, &llm, start.elapsed()));
+    }
+    let trace = args.trace_kv.as_ref().map(|path| Trace::begin(path, &mut llm)).transpose()?;
+    for (prefix, file) in prefixes.iter().zip(&args.shared_prefix) {
+        llm.pin_prefix(prefix).with_context(|| format!("shared prefix {file}"))?;
     }
     // All are queued before anything is printed, so that a bad prompt among many is found at once.
     let mut ids = Vec::with_capacity(prompts.len());
@@ -41,6 +47,9 @@ pub fn run(args: &Args) -> Result<()> {
                 }
             }
         }
+    }
+    if let Some(trace) = trace {
+        trace.finish()?;
     }
     if let Some(note) = report::exhausted(&llm) {
         eprintln!("{note}");

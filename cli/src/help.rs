@@ -22,7 +22,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
         ],
     ),
     ("Several outputs", &["--n", "--best-of", "--beam-width", "--length-penalty", "--early-stopping"]),
-    ("What to print", &["--json", "--logprobs", "--stats", "--verbose", "--version", "--help"]),
+    ("What to print", &["--json", "--logprobs", "--stats", "--trace-kv", "--verbose", "--version", "--help"]),
     (
         "Engine",
         &[
@@ -34,8 +34,10 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "--swap-space",
             "--preemption",
             "--prefix-caching",
+            "--shared-prefix",
             "--max-num-seqs",
             "--max-batch-tokens",
+            "--delay-factor",
             "--threads",
         ],
     ),

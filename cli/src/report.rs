@@ -65,7 +65,8 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
          steps                 {} ({} tokens computed, at most {} sequences)\n\
          preemptions           {} ({} swapped out; {} blocks moved out, {} back)\n\
          known prefixes        {:.1} % of {} tokens looked up\n\
-         KV blocks             {} of {} at the peak ({} copied on write, sharing saved {:.1} %)\n\
+         KV blocks             {} of {} at the peak ({} of them shared; {} others cached)\n\
+         sharing               saved {:.1} % of the blocks ({} copied on write)\n\
          KV utilisation        {:.1} % of the slots in allocated blocks held tokens ({:.1} % at the peak)\n\
          peak memory           {}\n",
         completions.len(),
@@ -82,8 +83,10 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
         s.looked_up_tokens,
         s.peak.used_blocks,
         llm.engine().config().num_blocks,
-        s.copied_blocks,
+        s.peak.shared_blocks,
+        s.peak.cached_blocks,
         100.0 * s.sharing_saved(),
+        s.copied_blocks,
         100.0 * s.utilisation(),
         100.0 * s.peak_utilisation(),
         peak_memory().map_or("-".into(), |bytes| format!("{:.0} MiB, mapped weights included", bytes / MIB)),

@@ -9,6 +9,7 @@ use crate::config::{GenerationConfig, ModelConfig};
 use crate::engine::{Engine, EngineConfig, Finished};
 use crate::error::Result;
 use crate::group::RequestId;
+use crate::kv::SharedLog;
 use crate::load::ModelFiles;
 use crate::model;
 pub use crate::options::{Device, Options, Preemption};
@@ -129,6 +130,7 @@ impl Llm {
             eos: defaults.eos_token_ids_or(&config),
             max_num_seqs: options.max_num_seqs,
             max_batch_tokens: options.max_batch_tokens,
+            delay_factor: options.delay_factor,
         };
         let longest = config.max_positions.min(num_blocks * options.block_size);
         let (Device::Auto | Device::Cpu) = options.device;
@@ -144,18 +146,27 @@ impl Llm {
     /// # Errors
     /// If it makes no sense or could never run; nothing is queued then.
     pub fn add(&mut self, prompt: &Prompt, params: SamplingParams) -> Result<RequestId> {
-        let (text, tokens) = match prompt {
-            Prompt::Text(text) => (Some(text.clone()), self.tokenizer.encode(text)?),
-            Prompt::Tokens(tokens) => (None, tokens.clone()),
-        };
+        let tokens = self.tokens(prompt)?;
         let stop = params.stop.clone();
         let streams = params.beam.is_none() && params.best_of == params.n;
         let id = self.engine.add(tokens.clone(), params)?;
         // Decoded only now, when the engine has found the tokens to be in the vocabulary.
-        let text = text.map_or_else(|| self.tokenizer.decode(&tokens, true), Ok)?;
+        let text = match prompt {
+            Prompt::Text(text) => text.clone(),
+            Prompt::Tokens(tokens) => self.tokenizer.decode(tokens, true)?,
+        };
         let request = Request { prompt: text, prompt_tokens: tokens, stop, streams, texts: BTreeMap::new() };
         self.requests.insert(id, request);
         Ok(id)
+    }
+
+    /// Computes a prefix and keeps it; prompts that begin with it share its blocks and its computation.
+    ///
+    /// # Errors
+    /// See [`Engine::pin_prefix`].
+    pub fn pin_prefix(&mut self, prefix: &Prompt) -> Result<()> {
+        let tokens = self.tokens(prefix)?;
+        self.engine.pin_prefix(tokens)
     }
 
     /// One iteration over everything that runs.
@@ -213,6 +224,11 @@ impl Llm {
         self.engine.has_work()
     }
 
+    /// Reports from now on what happens to KV blocks.
+    pub fn set_kv_log(&mut self, log: SharedLog) {
+        self.engine.set_log(log);
+    }
+
     /// What was done so far.
     pub fn stats(&self) -> Stats {
         self.engine.stats()
@@ -241,6 +257,13 @@ impl Llm {
     /// The shape of the KV cache.
     pub fn kv_layout(&self) -> KvLayout {
         self.layout
+    }
+
+    fn tokens(&self, prompt: &Prompt) -> Result<Vec<u32>> {
+        match prompt {
+            Prompt::Text(text) => self.tokenizer.encode(text),
+            Prompt::Tokens(tokens) => Ok(tokens.clone()),
+        }
     }
 
     fn complete(&self, finished: Finished, mut request: Request) -> Result<Completion> {

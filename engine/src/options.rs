@@ -39,6 +39,8 @@ pub struct Options {
     pub max_num_seqs: usize,
     /// Most tokens in a step.
     pub max_batch_tokens: usize,
+    /// New prompts wait for this many times the duration of the last step with prompts, to be computed together.
+    pub delay_factor: f64,
     /// CPU threads; `None` is one a core.
     pub threads: Option<usize>,
 }
@@ -56,6 +58,7 @@ impl Default for Options {
             prefix_caching: true,
             max_num_seqs: 256,
             max_batch_tokens: 2048,
+            delay_factor: 0.0,
             threads: None,
         }
     }
@@ -74,6 +77,7 @@ impl Options {
         check(self.max_num_seqs >= 1, "max-num-seqs must be at least 1")?;
         check(self.max_batch_tokens >= 1, "max-batch-tokens must be at least 1")?;
         check(self.threads.is_none_or(|n| n <= MAX_THREADS), "threads must be at most 1024")?;
+        check(self.delay_factor >= 0.0 && self.delay_factor.is_finite(), "delay-factor must be a number not below 0")?;
         let block = layout.block_bytes();
         let usable = blocks_for(max_len, self.block_size).saturating_mul(self.max_num_seqs);
         let num_blocks = match self.kv_memory {

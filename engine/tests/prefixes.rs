@@ -4,8 +4,10 @@
 
 mod oracle;
 
+use engine::Error;
 use engine::engine::{Engine, EngineConfig, Finished};
 use engine::sampling::SamplingParams;
+use engine::sequence::Output;
 use oracle::{Oracle, VOCAB, config};
 
 const BLOCK: usize = 16;
@@ -40,6 +42,19 @@ fn prompts(n: u32) -> Vec<Vec<u32>> {
     (0..n).map(|i| [tokens(0, 341), vec![1 + i % 11, 1 + i / 11], tokens(i, 7)].concat()).collect()
 }
 
+/// What the prompts give where nothing is shared.
+fn plain_for(prompts: Vec<Vec<u32>>, max_tokens: usize) -> Vec<Vec<Output>> {
+    let mut engine = engine(4000, false);
+    for prompt in prompts {
+        engine.add(prompt, greedy(max_tokens)).unwrap();
+    }
+    finish(&mut engine).into_iter().map(|f| f.outputs).collect()
+}
+
+fn plain(prompts: Vec<Vec<u32>>) -> Vec<Vec<Output>> {
+    plain_for(prompts, 5)
+}
+
 #[test]
 fn a_prefix_common_to_64_requests_is_computed_once() {
     let run = |prefix_caching| {
@@ -57,6 +72,54 @@ fn a_prefix_common_to_64_requests_is_computed_once() {
     assert_eq!(cached.computed_tokens, 64 * (350 + 4) - 63 * whole_blocks, "all at once, and still only the first one");
     assert_eq!((cached.hit_tokens, cached.looked_up_tokens), (63 * whole_blocks, 64 * 350));
     assert_eq!(plain.hit_tokens, 0);
+}
+
+#[test]
+fn a_pinned_prefix_is_computed_once_and_shared_to_its_last_token() {
+    for prefix_caching in [true, false] {
+        let mut engine = engine(4000, prefix_caching);
+        engine.pin_prefix(tokens(0, 341)).unwrap();
+        assert_eq!(engine.stats().computed_tokens, 341);
+        for prompt in prompts(64) {
+            engine.add(prompt, greedy(5)).unwrap();
+        }
+        engine.step().unwrap();
+        assert_eq!(engine.scheduler().usage().shared_blocks, 341_usize.div_ceil(BLOCK) - 1, "and copies of the last");
+        let outputs: Vec<_> = finish(&mut engine).into_iter().map(|f| f.outputs).collect();
+        assert_eq!(engine.stats().computed_tokens, 341 + 64 * (9 + 4));
+        assert_eq!((engine.stats().hit_tokens, engine.stats().copied_blocks), (64 * 341, 64));
+        assert_eq!(outputs, plain(prompts(64)));
+        assert_eq!(engine.scheduler().usage().used_blocks, 341_usize.div_ceil(BLOCK), "it stays");
+    }
+}
+
+#[test]
+fn a_prompt_that_is_a_pinned_prefix_or_part_of_one_computes_its_last_token() {
+    let mut engine = engine(100, false);
+    engine.pin_prefix(tokens(0, 40)).unwrap();
+    let prompts = [tokens(0, 40), tokens(0, 37), [tokens(0, 21), vec![11, 11, 11]].concat()];
+    let mut outputs = Vec::new();
+    for (prompt, computed) in prompts.iter().zip([1, 1, 24 - 21]) {
+        let before = engine.stats().computed_tokens;
+        engine.add(prompt.clone(), greedy(1)).unwrap();
+        outputs.push(finish(&mut engine).remove(0).outputs);
+        assert_eq!(engine.stats().computed_tokens - before, computed);
+    }
+    assert_eq!(outputs, plain_for(prompts.to_vec(), 1));
+}
+
+#[test]
+fn pinned_prefixes_share_with_each_other_and_take_no_more_than_there_is() {
+    let mut engine = engine(10, true);
+    engine.pin_prefix(tokens(0, 50)).unwrap();
+    engine.pin_prefix([tokens(0, 40), tokens(9, 20)].concat()).unwrap();
+    assert_eq!(engine.scheduler().usage().used_blocks, 4 + 2, "two full blocks are common");
+    assert!(matches!(engine.pin_prefix(tokens(7, 80)), Err(Error::Request(_))));
+    assert!(matches!(engine.add(tokens(7, 64), greedy(1)), Err(Error::Request(_))), "one block too few");
+    engine.add([tokens(0, 50), tokens(3, 45)].concat(), greedy(1)).unwrap();
+    engine.add(tokens(7, 63), greedy(1)).unwrap();
+    assert!(finish(&mut engine).iter().all(|f| f.outputs[0].tokens.len() == 1));
+    assert_eq!(engine.stats().exhausted, 0);
 }
 
 #[test]

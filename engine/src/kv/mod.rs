@@ -14,12 +14,16 @@
 //! [`BlockTable::register`] makes them so, [`BlockTable::known`] finds them, also after their last holder is gone.
 
 mod free_list;
+mod log;
 mod pool;
 mod prefix;
 mod relocation;
 mod table;
+mod usage;
 
-pub use pool::{Block, BlockPool, Usage};
+pub use log::{Event, EventLog, SharedLog, Space};
+pub use pool::{Block, BlockPool};
 pub use prefix::PrefixId;
 pub use relocation::relocate;
 pub use table::{BlockTable, OutOfBlocks, blocks_for, blocks_needed, distinct_blocks};
+pub use usage::Usage;

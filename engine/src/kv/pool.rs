@@ -10,10 +10,14 @@
 //!
 //! Cached blocks are free: they are taken when no other is left, the least recently used first.
 
+mod integrity;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::free_list::FreeList;
-use super::prefix::{PrefixId, PrefixIndex};
+use super::log::{Event, Logger, SharedLog, Space};
+use super::prefix::{Prefix, PrefixId, PrefixIndex};
+use super::usage::Usage;
 
 /// All physical blocks of a KV cache. Cloning gives another handle on the same pool.
 #[derive(Clone, Debug)]
@@ -44,23 +48,7 @@ struct State {
     cached: usize,
     /// Blocks with more than one reference.
     shared: usize,
-}
-
-/// How much of a pool is in use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Blocks in the pool.
-    pub num_blocks: usize,
-    /// Blocks that somebody holds.
-    pub used_blocks: usize,
-    /// Blocks that are held more than once.
-    pub shared_blocks: usize,
-    /// Blocks that nobody holds, whose contents can still be found.
-    pub cached_blocks: usize,
-    /// Slots in the used blocks.
-    pub used_slots: usize,
-    /// Slots in the used blocks that hold a token.
-    pub filled_slots: usize,
+    log: Option<Logger>,
 }
 
 impl BlockPool {
@@ -76,8 +64,25 @@ impl BlockPool {
             total_filled: 0,
             cached: 0,
             shared: 0,
+            log: None,
         });
         BlockPool { shared: Arc::new(Shared { block_size, num_blocks, state }) }
+    }
+
+    /// Reports from now on what happens to blocks.
+    pub fn set_log(&self, log: SharedLog, space: Space) {
+        self.state().log = Some(Logger { log, space });
+    }
+
+    /// Puts an event into the log, if there is one.
+    pub(super) fn record(&self, event: Event) {
+        self.state().record(event);
+    }
+
+    /// Notes in the log that a step was scheduled.
+    pub fn record_step(&self) {
+        let usage = self.usage();
+        self.record(Event::Step(usage));
     }
 
     /// Tokens a block holds.
@@ -120,8 +125,10 @@ impl BlockPool {
         let id = state.free.take_first()?;
         if state.known.remove(id) {
             state.cached -= 1;
+            state.record(Event::Evict(id));
         }
         state.refs[id as usize] = 1;
+        state.record(Event::Allocate(id));
         Some(Block { pool: self.clone(), id })
     }
 
@@ -137,63 +144,14 @@ impl BlockPool {
     /// A block for what `other`, a block of another pool, holds; and whether it must be moved there first, as this pool
     /// does not hold it yet. None if there is no free block.
     pub(super) fn counterpart(&self, other: &Block) -> Option<(Block, bool)> {
-        let prefix = other.pool.state().known.prefix(other.id).cloned();
-        if let Some(prefix) = &prefix {
+        if let Some(prefix) = other.prefix() {
             let mut state = self.state();
-            if let Some(id) = state.known.find_prefix(prefix) {
+            if let Some(id) = state.known.find_prefix(&prefix) {
                 state.hold(id, self.block_size());
                 return Some((Block { pool: self.clone(), id }, false));
             }
         }
-        let block = self.allocate()?;
-        block.fill(other.filled());
-        if let Some(prefix) = prefix {
-            self.state().known.insert_prefix(block.id, prefix);
-        }
-        Some((block, true))
-    }
-
-    /// Proves that every block is either free, or held exactly as often as the `held` blocks say.
-    ///
-    /// # Errors
-    /// What is wrong, in words.
-    pub fn check_integrity<'a>(&self, held: impl IntoIterator<Item = &'a Block>) -> Result<(), String> {
-        let state = self.state();
-        let mut refs = vec![0; self.num_blocks()];
-        for block in held {
-            refs[block.id as usize] += 1;
-        }
-        if let Some(b) = (0..refs.len()).find(|&b| refs[b] != state.refs[b]) {
-            return Err(format!("block {b} is held {} times but counts {} references", refs[b], state.refs[b]));
-        }
-        for b in state.free.iter() {
-            if std::mem::replace(&mut refs[b as usize], 1) != 0 {
-                return Err(format!("block {b} is in the free list twice, or held and free"));
-            }
-        }
-        if let Some(b) = refs.iter().position(|&r| r == 0) {
-            return Err(format!("block {b} is neither held nor free"));
-        }
-        if let Some(b) = state.free.iter().find(|&b| state.filled[b as usize] != 0) {
-            return Err(format!("free block {b} claims to hold tokens"));
-        }
-        let filled: usize = state.filled.iter().map(|&f| f as usize).sum();
-        if filled != state.total_filled || state.filled.iter().any(|&f| f as usize > self.block_size()) {
-            return Err(format!("{filled} slots are filled but {} are counted", state.total_filled));
-        }
-        let shared = state.refs.iter().filter(|&&r| r > 1).count();
-        if shared != state.shared {
-            return Err(format!("{shared} blocks are shared but {} are counted", state.shared));
-        }
-        let is_known = |b: &u32| state.known.prefix(*b).is_some();
-        let cached = state.free.iter().filter(is_known).count();
-        if cached != state.cached || !state.free.iter().is_sorted_by_key(|b| is_known(&b)) {
-            return Err(format!("{cached} blocks are cached but {} are counted, or they are not last", state.cached));
-        }
-        if (0..refs.len() as u32).filter(is_known).count() != state.known.len() {
-            return Err("the index of known blocks is damaged".into());
-        }
-        Ok(())
+        Some((self.allocate()?, true))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -203,10 +161,17 @@ impl BlockPool {
 }
 
 impl State {
+    fn record(&self, event: Event) {
+        if let Some(log) = &self.log {
+            log.record(event);
+        }
+    }
+
     /// Adds a reference to a block that is held or cached.
     fn hold(&mut self, id: u32, block_size: usize) {
         let b = id as usize;
         self.refs[b] += 1;
+        self.record(Event::Share(id));
         if self.refs[b] == 1 {
             self.free.remove(id);
             self.cached -= 1;
@@ -242,6 +207,22 @@ impl Block {
         self.pool.state().refs[self.id as usize] as usize
     }
 
+    /// What the block is known by.
+    fn prefix(&self) -> Option<Arc<Prefix>> {
+        self.pool.state().known.prefix(self.id).cloned()
+    }
+
+    /// Notes that what `other`, a block of another pool, holds is moved here; it is known by the same tokens.
+    pub(super) fn take_over(&self, other: &Block) {
+        self.fill(other.filled());
+        let prefix = other.prefix();
+        let mut state = self.pool.state();
+        state.record(Event::Swap { src: other.id, dst: self.id });
+        if prefix.is_some_and(|prefix| state.known.insert_prefix(self.id, prefix)) {
+            state.record(Event::Register(self.id));
+        }
+    }
+
     /// Slots that hold tokens.
     pub(super) fn filled(&self) -> usize {
         self.pool.state().filled[self.id as usize] as usize
@@ -254,6 +235,9 @@ impl Block {
         let more = slots.saturating_sub(*filled as usize);
         *filled += more as u32;
         state.total_filled += more;
+        if more > 0 {
+            state.record(Event::Fill { block: self.id, slots });
+        }
     }
 
     /// Makes this full block known by its `tokens` and those before it, so that it can be found until its memory is
@@ -262,7 +246,13 @@ impl Block {
         let mut state = self.pool.state();
         match state.known.prefix(self.id) {
             Some(prefix) => Some(prefix.id()),
-            None => state.known.insert(self.id, parent, tokens),
+            None => {
+                let name = state.known.insert(self.id, parent, tokens);
+                if state.known.prefix(self.id).is_some() {
+                    state.record(Event::Register(self.id));
+                }
+                name
+            }
         }
     }
 }
@@ -279,6 +269,7 @@ impl Drop for Block {
         let mut state = self.pool.state();
         let b = self.id as usize;
         state.refs[b] -= 1;
+        state.record(Event::Free(self.id));
         if state.refs[b] == 1 {
             state.shared -= 1;
         } else if state.refs[b] == 0 {

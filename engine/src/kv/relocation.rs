@@ -19,18 +19,21 @@ pub fn relocate<'a>(
 ) -> Result<(), OutOfBlocks> {
     let tables: Vec<&mut BlockTable> = tables.into_iter().collect();
     let mut new: HashMap<u32, Block> = HashMap::new();
-    let before = moves.len();
+    let mut moved: Vec<&Block> = Vec::new();
     for block in tables.iter().flat_map(|t| t.blocks()) {
         if let Entry::Vacant(place) = new.entry(block.id()) {
-            let Some((there, must_move)) = to.counterpart(block) else {
-                moves.truncate(before);
-                return Err(OutOfBlocks);
-            };
+            let (there, must_move) = to.counterpart(block).ok_or(OutOfBlocks)?;
             if must_move {
-                moves.push(BlockCopy { src: block.id(), dst: there.id() });
+                moved.push(block);
             }
             place.insert(there);
         }
+    }
+    // Only now that all are sure to move may what is not there yet be known there.
+    for block in moved {
+        let there = &new[&block.id()];
+        there.take_over(block);
+        moves.push(BlockCopy { src: block.id(), dst: there.id() });
     }
     for table in tables {
         table.replace_blocks(to, |old| new[&old.id()].clone());
@@ -93,6 +96,9 @@ mod tests {
         assert_eq!((swap.usage().shared_blocks, pool.usage().cached_blocks), (2, 2));
         assert_eq!((relocated(&mut first, &pool), relocated(&mut second, &pool)), (1, 1), "two blocks never left");
         assert_eq!((pool.usage().shared_blocks, swap.usage().cached_blocks), (2, 2));
+        let tight = BlockPool::new(2, 4);
+        assert_eq!(relocate([&mut first], &tight, &mut Vec::new()), Err(OutOfBlocks));
+        assert_eq!(tight.usage().cached_blocks, 0, "what did not move is not known");
         assert_eq!(pool.check_integrity(first.blocks().iter().chain(second.blocks())), Ok(()));
         assert_eq!(swap.check_integrity([]), Ok(()));
     }

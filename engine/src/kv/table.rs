@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::log::Event;
 use super::pool::{Block, BlockPool};
 use super::prefix::PrefixId;
 use crate::backend::BlockCopy;
@@ -80,15 +81,16 @@ impl BlockTable {
         self.clone()
     }
 
-    /// A table over the blocks of the first `tokens` tokens, which must be whole blocks.
+    /// A second table over the blocks of the first `tokens` tokens.
     pub fn fork_prefix(&self, tokens: usize) -> Self {
-        debug_assert!(tokens.is_multiple_of(self.pool.block_size()) && tokens <= self.len);
-        let num_blocks = tokens / self.pool.block_size();
+        debug_assert!(tokens <= self.len);
+        let num_blocks = blocks_for(tokens, self.pool.block_size());
+        let num_full = tokens / self.pool.block_size();
         BlockTable {
             pool: self.pool.clone(),
             blocks: self.blocks[..num_blocks].to_vec(),
             len: tokens,
-            names: self.names[..num_blocks.min(self.names.len())].to_vec(),
+            names: self.names[..num_full.min(self.names.len())].to_vec(),
         }
     }
 
@@ -116,6 +118,7 @@ impl BlockTable {
         if let Some(last) = self.writable_block(tokens).filter(|b| b.is_shared()) {
             let copy = self.pool.allocate().ok_or(OutOfBlocks)?;
             copies.push(BlockCopy { src: last.id(), dst: copy.id() });
+            self.pool.record(Event::Copy { src: last.id(), dst: copy.id() });
             self.blocks.pop();
             self.blocks.push(copy);
         }

@@ -11,19 +11,22 @@
 //! The oldest group can take every other's blocks, so that it always gets on: nobody starves.
 
 mod growth;
+mod integrity;
 mod preemption;
 mod prefix;
 mod step;
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 pub use preemption::Preemption;
 pub use step::{Chunk, Step};
 
 use self::growth::{Growth, blocks_to_grow, plan};
-use self::prefix::Prefixes;
+pub use self::prefix::Prefixes;
 use crate::group::{RequestId, SequenceGroup};
-use crate::kv::{BlockPool, BlockTable, OutOfBlocks, Usage, distinct_blocks, relocate};
+use crate::kv::{BlockPool, OutOfBlocks, SharedLog, Space, Usage, distinct_blocks, relocate};
+use crate::sequence::Sequence;
 
 /// Bounds on what a step may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,9 +77,41 @@ impl Scheduler {
         &self.running
     }
 
+    /// Groups that are swapped out, to be recomputed, or new, in order of arrival.
+    pub fn waiting(&self) -> impl Iterator<Item = &SequenceGroup> {
+        self.waiting.iter()
+    }
+
     /// The groups in progress, for taking new tokens in.
     pub fn running_mut(&mut self) -> &mut [SequenceGroup] {
         &mut self.running
+    }
+
+    /// Reports from now on what happens to blocks.
+    pub fn set_log(&self, log: SharedLog) {
+        self.pool.set_log(log.clone(), Space::Cache);
+        self.swap.set_log(log, Space::Swap);
+    }
+
+    /// Notes in the log that a step was scheduled, with the state of both pools.
+    pub fn record_step(&self) {
+        self.pool.record_step();
+        self.swap.record_step();
+    }
+
+    /// Where sequences find what they have in common with others.
+    pub fn prefixes(&self) -> &Prefixes {
+        &self.prefixes
+    }
+
+    /// Keeps what has been computed of a sequence, for whoever begins with it.
+    pub fn pin(&mut self, seq: Sequence) {
+        self.prefixes.pin(seq);
+    }
+
+    /// Blocks that are not pinned: what the groups have for themselves.
+    pub fn capacity(&self) -> usize {
+        self.pool.num_blocks() - distinct_blocks(self.prefixes.pinned_tables())
     }
 
     /// The requests that are swapped out, in order of arrival.
@@ -120,8 +155,13 @@ impl Scheduler {
         }
     }
 
-    /// Plans the next iteration and reserves its blocks.
-    pub fn schedule(&mut self) -> Step {
+    /// When the oldest of the new requests came, if it is their turn to be admitted.
+    pub fn next_arrival(&self) -> Option<Instant> {
+        self.waiting.front().filter(|g| self.is_new(g)).map(|g| g.arrival)
+    }
+
+    /// Plans the next iteration and reserves its blocks. With `hold_new` nothing new is admitted unless nothing runs.
+    pub fn schedule(&mut self, hold_new: bool) -> Step {
         let mut step = Step::default();
         let mut budget = self.limits.max_batch_tokens;
         let mut at = 0;
@@ -137,7 +177,7 @@ impl Scheduler {
             }
         }
         if step.preempted == 0 {
-            self.admit(&mut budget, &mut step);
+            self.admit(hold_new && !self.running.is_empty(), &mut budget, &mut step);
         }
         step
     }
@@ -179,16 +219,18 @@ impl Scheduler {
     }
 
     /// Moves waiting groups to the running ones.
-    fn admit(&mut self, budget: &mut usize, step: &mut Step) {
+    fn admit(&mut self, hold_new: bool, budget: &mut usize, step: &mut Step) {
         let mut seqs: usize = self.running.iter().map(SequenceGroup::width).sum();
         while *budget > 0
             && let Some(group) = self.waiting.front()
         {
             // What can't fit even alone is admitted alone, and found to be exhausted.
-            let fits = self.fits(group) || self.running.is_empty();
-            if !fits || seqs + group.width() > self.limits.max_num_seqs {
+            let fits = self.fits(group, *budget) || self.running.is_empty();
+            let is_new = self.is_new(group);
+            if !fits || seqs + group.width() > self.limits.max_num_seqs || (hold_new && is_new) {
                 return;
             }
+            step.admitted += usize::from(is_new);
             let Some(mut group) = self.waiting.pop_front() else { return };
             seqs += group.width();
             self.swap_in(&mut group, step);
@@ -202,8 +244,12 @@ impl Scheduler {
         }
     }
 
-    /// Whether there are blocks for all of a waiting group's tokens, and some to spare if others run.
-    fn fits(&self, group: &SequenceGroup) -> bool {
+    /// Whether there are blocks for all of a waiting group's tokens, and some to spare if others run; and whether it can
+    /// go on with what is left of the budget.
+    fn fits(&self, group: &SequenceGroup, budget: usize) -> bool {
+        if group.is_decoding() && group.running.len() > budget {
+            return false;
+        }
         let spare = if self.running.is_empty() { 0 } else { self.limits.watermark_blocks };
         let needed = if self.is_swapped(group) {
             // The next token of each sequence may take another block.
@@ -212,6 +258,11 @@ impl Scheduler {
             self.prefixes.blocks_to_restore(group)
         };
         needed + spare <= self.pool.num_free()
+    }
+
+    /// Whether a waiting group has nothing yet that it could have lost.
+    fn is_new(&self, group: &SequenceGroup) -> bool {
+        group.first_token.is_none() && !self.is_swapped(group)
     }
 
     fn is_swapped(&self, group: &SequenceGroup) -> bool {
@@ -239,33 +290,5 @@ impl Scheduler {
             group.release(&self.pool);
         }
         self.waiting.push_front(group);
-    }
-
-    /// Proves that queues and pools agree: every block is free or held, running groups hold blocks of the cache and
-    /// waiting ones at most blocks of the swap space, and arrival order is kept.
-    ///
-    /// # Errors
-    /// What is wrong, in words.
-    pub fn check_integrity(&self) -> Result<(), String> {
-        let running: Vec<&BlockTable> = self.running.iter().flat_map(SequenceGroup::tables).collect();
-        let waiting: Vec<&BlockTable> = self.waiting.iter().flat_map(SequenceGroup::tables).collect();
-        if !running.iter().all(|t| t.lies_in(&self.pool)) {
-            return Err("a running group is swapped out".into());
-        }
-        if !waiting.iter().all(|t| t.is_empty() || t.lies_in(&self.swap)) {
-            return Err("a waiting group holds blocks of the cache".into());
-        }
-        self.pool.check_integrity(running.into_iter().flat_map(BlockTable::blocks))?;
-        self.swap
-            .check_integrity(waiting.into_iter().flat_map(BlockTable::blocks))
-            .map_err(|why| format!("swap space: {why}"))?;
-        let all = || self.running.iter().chain(&self.waiting);
-        if !all().is_sorted_by_key(|g| g.id) {
-            return Err("groups are out of order".into());
-        }
-        if all().flat_map(|g| &g.running).any(|s| s.table.len() > s.tokens.len()) {
-            return Err("a sequence holds slots for tokens it does not have".into());
-        }
-        Ok(())
     }
 }

@@ -10,17 +10,42 @@ pub struct Prefixes {
     pool: BlockPool,
     /// Whether full blocks become known.
     caching: bool,
+    /// Computed and never given back.
+    pinned: Vec<Sequence>,
 }
 
 impl Prefixes {
     /// Prefixes in the blocks of `pool`. With `caching`, full blocks become known.
     pub fn new(pool: &BlockPool, caching: bool) -> Self {
-        Prefixes { pool: pool.clone(), caching }
+        Prefixes { pool: pool.clone(), caching, pinned: Vec::new() }
     }
 
-    /// The longest table there is for the first of `tokens`, at least one token being left over.
+    /// Keeps what has been computed of a sequence. Its full blocks are known even without caching.
+    pub fn pin(&mut self, mut seq: Sequence) {
+        seq.table.register(&seq.tokens);
+        self.pinned.push(seq);
+    }
+
+    /// The block tables of the pinned prefixes.
+    pub fn pinned_tables(&self) -> impl Iterator<Item = &BlockTable> {
+        self.pinned.iter().map(|p| &p.table)
+    }
+
+    /// Tokens of a prompt that a pinned prefix has.
+    pub fn pinned_len(&self, prompt: &[u32]) -> usize {
+        self.pinned.iter().map(|p| common(&p.tokens, prompt)).max().unwrap_or(0)
+    }
+
+    /// The longest table there is for the first of `tokens`, at least one token being left over. It may end within a
+    /// block of a pinned prefix, which whoever appends to the table will copy, as the prefix holds it too.
     pub fn find(&self, tokens: &[u32]) -> BlockTable {
-        if self.caching { BlockTable::known(&self.pool, tokens) } else { BlockTable::new(&self.pool) }
+        let known = if self.caching { BlockTable::known(&self.pool, tokens) } else { BlockTable::new(&self.pool) };
+        let most = tokens.len().saturating_sub(1);
+        let pinned = self.pinned.iter().map(|p| (common(&p.tokens, tokens).min(most), &p.table));
+        match pinned.max_by_key(|(len, _)| *len) {
+            Some((len, table)) if len > known.len() => table.fork_prefix(len),
+            _ => known,
+        }
     }
 
     /// Makes the full blocks of a sequence known.
@@ -35,14 +60,14 @@ impl Prefixes {
         let block_size = self.pool.block_size();
         let seqs = &group.running;
         let free = self.pool.num_free();
-        // Held here, so that what nobody else holds counts as taken.
+        // Held here, so that what nobody else holds counts as taken. A block that is begun will be copied.
         let known = seqs.first().map(|first| self.find(&first.tokens));
         let own = |i: usize| {
             let shared = longest_common(seqs, i, block_size).map_or(0, |(_, n)| n / block_size);
             blocks_for(seqs[i].tokens.len(), block_size) - shared
         };
         let all: usize = (0..seqs.len()).map(own).sum();
-        all - known.map_or(0, |table| table.blocks().len()) + (free - self.pool.num_free())
+        all - known.as_ref().map_or(0, |table| table.len() / block_size) + (free - self.pool.num_free())
     }
 }
 
@@ -73,12 +98,16 @@ impl Start {
 /// in which they agree. At least one token is left over to be computed.
 fn longest_common(seqs: &[Sequence], at: usize, block_size: usize) -> Option<(usize, usize)> {
     let tokens = &seqs[at].tokens;
-    let common = |s: &Sequence| s.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
     let blocks = |n: usize| n.min(tokens.len() - 1) / block_size * block_size;
     let best = (0..at)
-        .map(|earlier| (earlier, blocks(common(&seqs[earlier]))))
+        .map(|earlier| (earlier, blocks(common(&seqs[earlier].tokens, tokens))))
         .max_by_key(|&(earlier, n)| (n, std::cmp::Reverse(earlier)));
     best.filter(|&(_, n)| n > 0)
+}
+
+/// Tokens with which both begin.
+fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 #[cfg(test)]

@@ -25,6 +25,8 @@ pub struct Step {
     pub sampled: Vec<usize>,
     /// Blocks to move before anything is written.
     pub moves: BlockMoves,
+    /// Groups that were admitted and had no token yet.
+    pub admitted: usize,
     /// Groups that were preempted to make room.
     pub preempted: usize,
     /// Those of them that were swapped out; the others will be recomputed.
