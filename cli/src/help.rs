@@ -35,6 +35,8 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "--preemption",
             "--prefix-caching",
             "--shared-prefix",
+            "--gpu-memory-utilization",
+            "--cuda-graphs",
             "--max-num-seqs",
             "--max-batch-tokens",
             "--delay-factor",
@@ -54,7 +56,10 @@ Examples
 /// The page that `--help` prints.
 pub fn page() -> String {
     let info = Args::get_args_info();
-    let mut page = format!("{}\n\nUsage: quire [options]\n       quire kernels [--help]\n", info.description);
+    let mut page = format!(
+        "{}\n\nUsage: quire [options]\n       quire kernels [--help]\n       quire bench [--help]\n",
+        info.description
+    );
     for (heading, names) in GROUPS {
         page.push_str(&format!("\n{heading}\n"));
         for name in names {

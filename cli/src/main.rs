@@ -1,6 +1,7 @@
 //! `quire`: continue text with a language model.
 
 mod args;
+mod bench;
 mod generate;
 mod help;
 mod json;
@@ -36,10 +37,13 @@ fn run() -> Result<()> {
         Ok(words) => words,
         Err(word) => bail!("{word:?} is not valid UTF-8"),
     };
-    if let Some(("kernels", rest)) = words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
-        return kernels::run(&rest.iter().map(String::as_str).collect::<Vec<_>>());
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        ["kernels", ref rest @ ..] => return kernels::run(rest),
+        ["bench", ref rest @ ..] => return bench::run(rest),
+        _ => {}
     }
-    let words = with_early_stopping(words.iter().map(String::as_str).collect());
+    let words = with_early_stopping(words);
     let args = match Args::from_args(&["quire"], &words) {
         Ok(args) => args,
         Err(exit) if exit.status.is_ok() => return Ok(io::stdout().write_all(help::page().as_bytes())?),

@@ -94,6 +94,8 @@ pub fn options(args: &Args) -> Options {
         swap_space: args.swap_space,
         preemption: args.preemption,
         prefix_caching: args.prefix_caching,
+        gpu_memory_utilization: args.gpu_memory_utilization,
+        cuda_graphs: args.cuda_graphs,
         max_num_seqs: args.max_num_seqs,
         max_batch_tokens: args.max_batch_tokens,
         delay_factor: f64::from(args.delay_factor),

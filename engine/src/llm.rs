@@ -3,22 +3,19 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::backend::cpu::CpuBackend;
-use crate::backend::{Backend, KvLayout};
+use crate::backend::KvLayout;
 use crate::config::{GenerationConfig, ModelConfig};
 use crate::engine::{Engine, EngineConfig, Finished};
 use crate::error::Result;
 use crate::group::RequestId;
 use crate::kv::SharedLog;
 use crate::load::ModelFiles;
-use crate::model;
 pub use crate::options::{Device, Options, Preemption};
 use crate::output_text::OutputText;
-use crate::runner::ModelRunner;
+use crate::place::{DeviceInfo, Placed, place};
 use crate::sampling::SamplingParams;
 use crate::sequence::{FinishReason, TokenLogprob};
 use crate::stats::Stats;
-use crate::tensor::DType;
 use crate::tokenizer::Tokenizer;
 
 /// What is to be continued.
@@ -90,6 +87,7 @@ pub struct Llm {
     config: ModelConfig,
     defaults: GenerationConfig,
     layout: KvLayout,
+    device: DeviceInfo,
     requests: BTreeMap<RequestId, Request>,
 }
 
@@ -105,20 +103,23 @@ struct Request {
 impl Llm {
     /// Loads a model.
     pub fn load(files: &ModelFiles, options: &Options) -> Result<Self> {
+        Self::load_with(files, options, |_, _| {})
+    }
+
+    /// As [`Llm::load`]; `progress` hears of the bytes of weights that were read, and of all there are.
+    pub fn load_with(
+        files: &ModelFiles,
+        options: &Options,
+        progress: impl FnMut(usize, usize) + 'static,
+    ) -> Result<Self> {
+        options.validate()?;
         let config = files.config()?;
         let defaults = files.generation_config()?;
         let tokenizer = files.tokenizer(&config)?;
         let mut weights = files.weights(options.dtype)?;
         weights.strip_prefix(config.family.weight_prefixes());
-        let layout = KvLayout {
-            layers: config.layers,
-            heads: config.kv_heads,
-            head_dim: config.head_dim,
-            block_size: options.block_size,
-            dtype: options.kv_dtype.unwrap_or(DType::F32),
-        };
-        let num_blocks = options.num_blocks(&layout, config.max_positions)?;
-        let swap_blocks = options.swap_blocks(&layout, num_blocks);
+        weights.on_progress(progress);
+        let Placed { runner, layout, num_blocks, swap_blocks, device } = place(&config, weights, options)?;
         let engine_config = EngineConfig {
             num_blocks,
             block_size: options.block_size,
@@ -132,13 +133,8 @@ impl Llm {
             max_batch_tokens: options.max_batch_tokens,
             delay_factor: options.delay_factor,
         };
-        let longest = config.max_positions.min(num_blocks * options.block_size);
-        let (Device::Auto | Device::Cpu) = options.device;
-        let backend = CpuBackend::new(options.threads)?;
-        let cache = backend.kv_cache(layout, num_blocks, swap_blocks)?;
-        let model = model::load(&backend, &config, &mut weights, longest)?;
-        let engine = Engine::new(engine_config, Box::new(ModelRunner::new(backend, model, cache)));
-        Ok(Llm { engine, tokenizer, config, defaults, layout, requests: BTreeMap::new() })
+        let engine = Engine::new(engine_config, runner);
+        Ok(Llm { engine, tokenizer, config, defaults, layout, device, requests: BTreeMap::new() })
     }
 
     /// Queues a request.
@@ -172,9 +168,11 @@ impl Llm {
     /// One iteration over everything that runs.
     ///
     /// # Errors
-    /// When the device failed; the model cannot be used any more.
+    /// When the device failed: requests in progress are lost, see [`Engine::step`].
     pub fn step(&mut self) -> Result<Vec<Event>> {
-        let step = self.engine.step()?;
+        let step = self.engine.step().inspect_err(|_| {
+            self.requests.retain(|id, _| self.engine.scheduler().contains(*id));
+        })?;
         let mut events = Vec::new();
         for new in step.tokens {
             let Some(request) = self.requests.get_mut(&new.request) else { continue };
@@ -264,6 +262,11 @@ impl Llm {
             Prompt::Text(text) => self.tokenizer.encode(text),
             Prompt::Tokens(tokens) => Ok(tokens.clone()),
         }
+    }
+
+    /// Where the model runs.
+    pub fn device(&self) -> &DeviceInfo {
+        &self.device
     }
 
     fn complete(&self, finished: Finished, mut request: Request) -> Result<Completion> {

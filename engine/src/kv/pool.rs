@@ -141,6 +141,17 @@ impl BlockPool {
         Some((name, Block { pool: self.clone(), id }))
     }
 
+    /// Forgets what blocks hold: a step that was to fill some of them failed.
+    pub fn forget(&self) {
+        let mut state = self.state();
+        for id in 0..self.shared.num_blocks as u32 {
+            if state.known.remove(id) {
+                state.record(Event::Evict(id));
+            }
+        }
+        state.cached = 0;
+    }
+
     /// A block for what `other`, a block of another pool, holds; and whether it must be moved there first, as this pool
     /// does not hold it yet. None if there is no free block.
     pub(super) fn counterpart(&self, other: &Block) -> Option<(Block, bool)> {

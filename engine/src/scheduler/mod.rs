@@ -148,6 +148,20 @@ impl Scheduler {
         std::mem::take(&mut self.finished)
     }
 
+    /// Drops the groups in progress, whose keys and values are lost with the step that failed. Their blocks are free
+    /// again, nothing is known any more but what is pinned, and what was swapped out will be recomputed.
+    pub fn drop_running(&mut self) {
+        self.running.clear();
+        self.waiting.iter_mut().for_each(|group| group.release(&self.pool));
+        self.pool.forget();
+        self.swap.forget();
+    }
+
+    /// Whether the group is in one of the queues.
+    pub fn contains(&self, id: RequestId) -> bool {
+        self.running.iter().chain(&self.waiting).any(|group| group.id == id)
+    }
+
     fn retire(&mut self) {
         self.finished.extend(self.running.extract_if(.., |g| g.is_finished()));
         if let Some(at) = self.waiting.iter().position(SequenceGroup::is_finished) {
