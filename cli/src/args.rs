@@ -93,7 +93,7 @@ pub struct Args {
     /// auto (a GPU if there is one), cpu, cuda, cuda:1 or emulator
     #[argh(option, arg_name = "device", from_str_fn(device), default = "Device::Auto")]
     pub device: Device,
-    /// element type of weights: f32, f16 or bf16 (auto: as stored; GPU: 16 bits)
+    /// element type of weights: f32, f16 or bf16 (as stored; GPU: 16 bits)
     #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
     pub dtype: Option<DType>,
     /// element type of the KV cache (auto: f32; on a GPU as weights)

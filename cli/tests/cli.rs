@@ -474,6 +474,21 @@ fn an_uncached_hub_model_without_network_is_one_sentence() {
 }
 
 #[test]
+fn what_sharing_saves_is_measured() {
+    let sharing = stdout(&["bench", "sharing", "--requests", "4"]);
+    assert_eq!(sharing.lines().count(), 1 + 2 * 2 * 3, "{sharing}");
+    let prefix = stdout(&["bench", "prefix", "--requests", "3", "--tokens", "40", "--output", "2"]);
+    let computed = |name: &str| {
+        let row = prefix.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        row.split_whitespace().next().unwrap().parse::<usize>().unwrap()
+    };
+    assert_eq!(computed("computed for each"), 3 * 61);
+    assert_eq!(computed("prefix caching"), 3 * 61 - 2 * 32);
+    assert_eq!(computed("pinned before"), 3 * 21 + 40);
+    refused(&["bench"], "--help");
+}
+
+#[test]
 fn kernels_are_listed_and_profiled() {
     let list = stdout(&["kernels"]);
     for kernel in ["reshape_and_cache", "copy_blocks", "swap_blocks_out"] {
