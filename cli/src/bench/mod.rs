@@ -1,8 +1,12 @@
-//! `quire bench`: what a model costs, computed or measured. A file for each command.
+//! `quire bench`: what a model costs and what sharing saves, computed or measured. A file for each command.
 
 mod floor;
 mod gpu;
+mod lengths;
 mod model;
+mod prefix;
+mod sharing;
+mod stand_in;
 mod step;
 
 use std::io::{self, Write};
@@ -10,7 +14,7 @@ use std::io::{self, Write};
 use anyhow::{Result, bail};
 use argh::FromArgs;
 
-/// Say what a model costs.
+/// Say what a model costs, and what sharing memory saves.
 #[derive(FromArgs)]
 #[argh(help_triggers("-h", "--help", "help"))]
 struct Args {
@@ -22,6 +26,8 @@ struct Args {
 #[argh(subcommand)]
 enum Command {
     Floor(floor::Args),
+    Sharing(sharing::Args),
+    Prefix(prefix::Args),
 }
 
 /// Runs the command; `words` follow `quire bench`.
@@ -33,5 +39,7 @@ pub fn run(words: &[&str]) -> Result<()> {
     };
     match args.command {
         Command::Floor(args) => floor::run(&args),
+        Command::Sharing(args) => sharing::run(&args),
+        Command::Prefix(args) => prefix::run(&args),
     }
 }
