@@ -27,6 +27,13 @@ pub enum Prompt {
     Text(String),
     /// Tokens, taken as they are.
     Tokens(Vec<u32>),
+    /// A text together with its tokens, where it was encoded elsewhere.
+    Encoded {
+        /// The text.
+        text: String,
+        /// Its tokens.
+        tokens: Vec<u32>,
+    },
 }
 
 /// One continuation of a prompt.
@@ -77,6 +84,8 @@ pub enum Event {
         /// The text that is settled by it; empty while a character or a stop string may be incomplete. What is still
         /// held back when the output ends is in its [`Continuation::text`] only.
         text: String,
+        /// The token's logprob, if the request asked for logprobs.
+        logprob: Option<TokenLogprob>,
     },
     /// A request is complete.
     Done(Completion),
@@ -143,6 +152,7 @@ impl Llm {
         let (text, tokens) = match prompt {
             Prompt::Text(text) => (Some(text.clone()), self.tokenizer.encode(text)?),
             Prompt::Tokens(tokens) => (None, tokens.clone()),
+            Prompt::Encoded { text, tokens } => (Some(text.clone()), tokens.clone()),
         };
         let stop = params.stop.clone();
         let streams = params.beam.is_none() && params.best_of == params.n;
@@ -169,7 +179,8 @@ impl Llm {
                 self.engine.stop_output(new.request, new.index);
             }
             if request.streams {
-                events.push(Event::Token { id: new.request, index: new.index, token: new.token, text });
+                let (id, index) = (new.request, new.index);
+                events.push(Event::Token { id, index, token: new.token, text, logprob: new.logprob });
             }
         }
         for finished in step.finished {

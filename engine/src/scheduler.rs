@@ -90,6 +90,11 @@ impl Scheduler {
         &self.running
     }
 
+    /// Groups that wait to be admitted, or to be restored after a preemption, in order of arrival.
+    pub fn waiting(&self) -> impl ExactSizeIterator<Item = &SequenceGroup> {
+        self.waiting.iter()
+    }
+
     /// The groups in progress, for taking new tokens in.
     pub fn running_mut(&mut self) -> &mut [SequenceGroup] {
         &mut self.running
