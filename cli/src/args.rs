@@ -87,21 +87,27 @@ pub struct Args {
     #[argh(switch)]
     pub verbose: bool,
 
-    /// where to run: auto or cpu (auto)
+    /// where to run: auto, cpu, cuda, cuda:1 or emulator (auto: a GPU if there is one)
     #[argh(option, arg_name = "device", from_str_fn(device), default = "Device::Auto")]
     pub device: Device,
-    /// element type of weights: auto, f32, f16 or bf16 (auto: as stored)
+    /// element type of weights: auto, f32, f16 or bf16 (auto: as stored; on a GPU f32 becomes f16)
     #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
     pub dtype: Option<DType>,
-    /// element type of the KV cache: likewise (auto: f32 on the CPU)
+    /// element type of the KV cache: likewise (auto: f32 on the CPU, that of the weights on a GPU)
     #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
     pub kv_dtype: Option<DType>,
     /// tokens in a KV block (16)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "16")]
     pub block_size: usize,
-    /// memory for the KV cache, 512MB or 4GiB (at most 4GiB)
+    /// memory for the KV cache, 512MB or 4GiB (at most 4GiB; on a GPU what is left)
     #[argh(option, arg_name = "size", from_str_fn(memory))]
     pub kv_memory: Option<usize>,
+    /// part of a GPU's memory that may be used (0.9)
+    #[argh(option, arg_name = "part", from_str_fn(number), default = "0.9")]
+    pub gpu_memory_utilization: f32,
+    /// whether a GPU's decode steps are recorded as CUDA graphs: on or off (on)
+    #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
+    pub cuda_graphs: bool,
     /// most sequences running at a time (256)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "256")]
     pub max_num_seqs: usize,
@@ -130,6 +136,14 @@ fn count(s: &str) -> Result<usize, String> {
     s.parse().map_err(|_| format!("{s:?} is not a whole number"))
 }
 
+fn switch(s: &str) -> Result<bool, String> {
+    match s {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("{s:?} is neither on nor off")),
+    }
+}
+
 fn seed(s: &str) -> Result<u64, String> {
     s.parse().map_err(|_| format!("{s:?} is not a whole number"))
 }
@@ -142,7 +156,12 @@ fn device(s: &str) -> Result<Device, String> {
     match s {
         "auto" => Ok(Device::Auto),
         "cpu" => Ok(Device::Cpu),
-        _ => Err(format!("{s:?} is not a device; auto and cpu are")),
+        "cuda" => Ok(Device::Cuda(0)),
+        "emulator" => Ok(Device::Emulator),
+        _ => match s.strip_prefix("cuda:").and_then(|number| number.parse().ok()) {
+            Some(number) => Ok(Device::Cuda(number)),
+            None => Err(format!("{s:?} is not a device; auto, cpu, cuda, cuda:1 and emulator are")),
+        },
     }
 }
 

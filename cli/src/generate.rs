@@ -1,14 +1,18 @@
 //! The main job: load, answer, print.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use engine::llm::{Event, Llm};
 use engine::load::ModelFiles;
+use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::Args;
 use crate::print::Printer;
 use crate::{report, request};
+
+/// How long loading may take before it is shown.
+const PATIENCE: Duration = Duration::from_millis(300);
 
 /// Answers what the command line asks.
 pub fn run(args: &Args) -> Result<()> {
@@ -16,7 +20,10 @@ pub fn run(args: &Args) -> Result<()> {
     let prompts = request::prompts(args)?;
     let files = ModelFiles::resolve(args.model.as_deref(), true)?;
     let params = request::sampling(args, &files.generation_config()?)?;
-    let mut llm = Llm::load(&files, &request::options(args))?;
+    let mut llm = Llm::load_with(&files, &request::options(args), loading_bar())?;
+    for line in report::memory(&llm).into_iter().chain(report::device_note(&llm)) {
+        eprintln!("{line}");
+    }
     if args.verbose {
         eprintln!("{}", report::loaded(&files, &llm, start.elapsed()));
     }
@@ -49,4 +56,23 @@ pub fn run(args: &Args) -> Result<()> {
         eprint!("{}", report::stats(&llm, &completions, begun.elapsed()));
     }
     Ok(())
+}
+
+/// Shows how loading goes, if somebody is watching and it takes a while.
+fn loading_bar() -> impl FnMut(usize, usize) + 'static {
+    let (start, mut bar) = (Instant::now(), None::<ProgressBar>);
+    move |done, all| {
+        if bar.is_none() && start.elapsed() > PATIENCE {
+            // Hidden by itself where standard error is no terminal.
+            let style = ProgressStyle::with_template("loading {bar:40} {bytes} of {total_bytes}, {bytes_per_sec}");
+            let new = ProgressBar::new(all as u64);
+            bar = Some(if let Ok(style) = style { new.with_style(style) } else { new });
+        }
+        if let Some(bar) = &bar {
+            bar.set_position(done as u64);
+            if done == all {
+                bar.finish_and_clear();
+            }
+        }
+    }
 }

@@ -31,6 +31,8 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "--kv-dtype",
             "--block-size",
             "--kv-memory",
+            "--gpu-memory-utilization",
+            "--cuda-graphs",
             "--max-num-seqs",
             "--max-batch-tokens",
             "--threads",

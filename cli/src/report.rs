@@ -35,6 +35,28 @@ pub fn loaded(files: &ModelFiles, llm: &Llm, time: Duration) -> String {
     )
 }
 
+/// How a GPU's memory was shared out; nothing on the CPU.
+pub fn memory(llm: &Llm) -> Option<String> {
+    let (device, kv, e) = (llm.device(), llm.kv_layout(), llm.engine().config());
+    let memory = device.memory?;
+    let gib = |bytes: usize| bytes as f64 / (1u64 << 30) as f64;
+    Some(format!(
+        "{}: {:.2} GiB, of which weights {:.2} and activations {:.2}; KV cache {} blocks of {} tokens, {:.2} GiB",
+        device.name,
+        gib(memory.total),
+        gib(memory.weights),
+        gib(memory.activations),
+        e.num_blocks,
+        e.block_size,
+        gib(e.num_blocks * kv.block_bytes()),
+    ))
+}
+
+/// Why the GPU that the machine has is not used.
+pub fn device_note(llm: &Llm) -> Option<String> {
+    llm.device().note.as_ref().map(|why| format!("note: runs on the CPU, since {why}"))
+}
+
 /// A note on requests that the KV cache was too small for, if there were any.
 pub fn exhausted(llm: &Llm) -> Option<String> {
     let (n, e) = (llm.stats().exhausted, llm.engine().config());

@@ -81,6 +81,8 @@ pub fn options(args: &Args) -> Options {
         kv_dtype: args.kv_dtype,
         block_size: args.block_size,
         kv_memory: args.kv_memory,
+        gpu_memory_utilization: args.gpu_memory_utilization,
+        cuda_graphs: args.cuda_graphs,
         max_num_seqs: args.max_num_seqs,
         max_batch_tokens: args.max_batch_tokens,
         threads: args.threads,

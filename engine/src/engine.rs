@@ -31,6 +31,9 @@ pub struct EngineConfig {
     pub max_batch_tokens: usize,
 }
 
+/// Likeliest tokens that a row of logits can be asked for: what the GPU can sort.
+const MAX_CANDIDATES: usize = kernels::sampling::CANDIDATES as usize;
+
 /// Share of the pool kept free when a request is admitted (4.5 of the paper; V0's watermark).
 const WATERMARK: f64 = 0.01;
 
@@ -94,6 +97,12 @@ impl Engine {
             let (width, most) = (params.width(), self.config.max_num_seqs);
             return Err(Error::Request(format!("{width} sequences for one request, but at most {most} run at a time")));
         }
+        if let Some(beam) = params.beam.filter(|beam| beam.num_candidates(self.config.eos.len()) > MAX_CANDIDATES) {
+            let width = beam.width;
+            return Err(Error::Request(format!(
+                "a beam-width of {width} asks for more than {MAX_CANDIDATES} candidates"
+            )));
+        }
         let seed = match params.seed {
             Some(seed) => seed,
             None => getrandom::u64().map_err(|e| Error::Request(format!("no random seed to be had: {e}")))?,
@@ -108,10 +117,11 @@ impl Engine {
     /// One iteration over everything that runs.
     ///
     /// # Errors
-    /// When the device failed; the engine cannot be used any more.
+    /// When the device failed: the requests in progress are lost. Those that wait are not, but a GPU that has failed fails
+    /// again.
     pub fn step(&mut self) -> Result<StepOutput> {
         let step = self.scheduler.schedule();
-        let sampled = self.run(&step)?;
+        let sampled = self.run(&step).inspect_err(|_| self.scheduler.drop_running())?;
         Ok(self.postprocess(&step, &sampled))
     }
 

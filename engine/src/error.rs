@@ -40,6 +40,12 @@ pub enum Error {
     /// An engine option is out of range.
     #[error("invalid option: {0}")]
     Option(String),
+    /// There is no GPU that can be used.
+    #[error("no GPU can be used: {0}")]
+    Device(String),
+    /// The GPU, or its driver, failed. Whatever was being computed is lost.
+    #[error("the GPU failed")]
+    Gpu(#[from] launch::Error),
     /// There is not enough memory for what was asked.
     #[error("not enough memory: {0}")]
     Memory(String),

@@ -15,6 +15,7 @@ pub mod load;
 pub mod model;
 pub mod options;
 mod output_text;
+pub mod place;
 pub mod runner;
 pub mod sampling;
 pub mod scheduler;

@@ -3,21 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::backend::cpu::CpuBackend;
-use crate::backend::{Backend, KvLayout};
+use crate::backend::KvLayout;
 use crate::config::{GenerationConfig, ModelConfig};
 use crate::engine::{Engine, EngineConfig, Finished};
 use crate::error::Result;
 use crate::group::RequestId;
 use crate::load::ModelFiles;
-use crate::model;
 pub use crate::options::{Device, Options};
 use crate::output_text::OutputText;
-use crate::runner::ModelRunner;
+use crate::place::{DeviceInfo, Placed, place};
 use crate::sampling::SamplingParams;
 use crate::sequence::{FinishReason, TokenLogprob};
 use crate::stats::Stats;
-use crate::tensor::DType;
 use crate::tokenizer::Tokenizer;
 
 /// What is to be continued.
@@ -98,6 +95,7 @@ pub struct Llm {
     config: ModelConfig,
     defaults: GenerationConfig,
     layout: KvLayout,
+    device: DeviceInfo,
     requests: BTreeMap<RequestId, Request>,
 }
 
@@ -113,19 +111,23 @@ struct Request {
 impl Llm {
     /// Loads a model.
     pub fn load(files: &ModelFiles, options: &Options) -> Result<Self> {
+        Self::load_with(files, options, |_, _| {})
+    }
+
+    /// As [`Llm::load`]; `progress` hears of the bytes of weights that were read, and of all there are.
+    pub fn load_with(
+        files: &ModelFiles,
+        options: &Options,
+        progress: impl FnMut(usize, usize) + 'static,
+    ) -> Result<Self> {
+        options.validate()?;
         let config = files.config()?;
         let defaults = files.generation_config()?;
         let tokenizer = files.tokenizer(&config)?;
         let mut weights = files.weights(options.dtype)?;
         weights.strip_prefix(config.family.weight_prefixes());
-        let layout = KvLayout {
-            layers: config.layers,
-            heads: config.kv_heads,
-            head_dim: config.head_dim,
-            block_size: options.block_size,
-            dtype: options.kv_dtype.unwrap_or(DType::F32),
-        };
-        let num_blocks = options.num_blocks(&layout, config.max_positions)?;
+        weights.on_progress(progress);
+        let Placed { runner, layout, num_blocks, device } = place(&config, weights, options)?;
         let engine_config = EngineConfig {
             num_blocks,
             block_size: options.block_size,
@@ -135,13 +137,8 @@ impl Llm {
             max_num_seqs: options.max_num_seqs,
             max_batch_tokens: options.max_batch_tokens,
         };
-        let longest = config.max_positions.min(num_blocks * options.block_size);
-        let (Device::Auto | Device::Cpu) = options.device;
-        let backend = CpuBackend::new(options.threads)?;
-        let cache = backend.kv_cache(layout, num_blocks, 0)?;
-        let model = model::load(&backend, &config, &mut weights, longest)?;
-        let engine = Engine::new(engine_config, Box::new(ModelRunner::new(backend, model, cache)));
-        Ok(Llm { engine, tokenizer, config, defaults, layout, requests: BTreeMap::new() })
+        let engine = Engine::new(engine_config, runner);
+        Ok(Llm { engine, tokenizer, config, defaults, layout, device, requests: BTreeMap::new() })
     }
 
     /// Queues a request.
@@ -167,9 +164,11 @@ impl Llm {
     /// One iteration over everything that runs.
     ///
     /// # Errors
-    /// When the device failed; the model cannot be used any more.
+    /// When the device failed: requests in progress are lost, see [`Engine::step`].
     pub fn step(&mut self) -> Result<Vec<Event>> {
-        let step = self.engine.step()?;
+        let step = self.engine.step().inspect_err(|_| {
+            self.requests.retain(|id, _| self.engine.scheduler().contains(*id));
+        })?;
         let mut events = Vec::new();
         for new in step.tokens {
             let Some(request) = self.requests.get_mut(&new.request) else { continue };
@@ -248,6 +247,11 @@ impl Llm {
     /// The shape of the KV cache.
     pub fn kv_layout(&self) -> KvLayout {
         self.layout
+    }
+
+    /// Where the model runs.
+    pub fn device(&self) -> &DeviceInfo {
+        &self.device
     }
 
     fn complete(&self, finished: Finished, mut request: Request) -> Result<Completion> {

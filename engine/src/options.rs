@@ -13,6 +13,10 @@ pub enum Device {
     Auto,
     /// The CPU.
     Cpu,
+    /// The GPU with this number, counted from 0.
+    Cuda(u32),
+    /// The emulator of a GPU: for tests and study.
+    Emulator,
 }
 
 /// How an engine is set up.
@@ -20,14 +24,21 @@ pub enum Device {
 pub struct Options {
     /// Where to run.
     pub device: Device,
-    /// Type of the weights; `None` keeps them as stored, and `F32` too, since widening as they are used is exact.
+    /// Type of the weights. `None` keeps them as stored; so does `F32` on the CPU, since widening as they are used is
+    /// exact. A GPU computes in 16-bit types only, and takes weights that are stored in f32 as f16.
     pub dtype: Option<DType>,
-    /// Type of the KV cache; `None` is f32, the type the CPU computes in, so that 16-bit weights lose nothing more.
+    /// Type of the KV cache. `None` on the CPU is f32, the type it computes in, so that 16-bit weights lose nothing more;
+    /// a GPU's is that of the weights.
     pub kv_dtype: Option<DType>,
     /// Tokens in a KV block.
     pub block_size: usize,
-    /// Bytes for the KV cache; `None` is 4 GiB, or less where the limits below can never use as much.
+    /// Bytes for the KV cache; `None` is on the CPU 4 GiB, on a GPU what is left of its memory, or less where the limits
+    /// below can never use as much.
     pub kv_memory: Option<usize>,
+    /// The part of a GPU's memory that weights, activations and KV cache may take together with what is in use already.
+    pub gpu_memory_utilization: f32,
+    /// Whether a GPU's decode steps are recorded as CUDA graphs.
+    pub cuda_graphs: bool,
     /// Most sequences running at a time.
     pub max_num_seqs: usize,
     /// Most tokens in a step.
@@ -44,6 +55,8 @@ impl Default for Options {
             kv_dtype: None,
             block_size: 16,
             kv_memory: None,
+            gpu_memory_utilization: 0.9,
+            cuda_graphs: true,
             max_num_seqs: 256,
             max_batch_tokens: 2048,
             threads: None,
@@ -51,33 +64,40 @@ impl Default for Options {
     }
 }
 
-const DEFAULT_KV_MEMORY: usize = 4 << 30;
+/// Bytes for the KV cache on the CPU, unless the options say otherwise.
+pub(crate) const CPU_KV_MEMORY: usize = 4 << 30;
 const MAX_BLOCK_SIZE: usize = 1024;
 const MAX_THREADS: usize = 1024;
 
 impl Options {
-    /// Checks the options, and says how many blocks the memory given to the KV cache holds. `max_len` is the longest
-    /// sequence that the model can have.
-    pub(crate) fn num_blocks(&self, layout: &KvLayout, max_len: usize) -> Result<usize> {
+    /// Refuses options that are out of range.
+    pub(crate) fn validate(&self) -> Result<()> {
         let check = |ok: bool, why: &str| if ok { Ok(()) } else { Err(Error::Option(why.into())) };
         check((1..=MAX_BLOCK_SIZE).contains(&self.block_size), "block-size must be between 1 and 1024")?;
         check(self.max_num_seqs >= 1, "max-num-seqs must be at least 1")?;
         check(self.max_batch_tokens >= 1, "max-batch-tokens must be at least 1")?;
         check(self.threads.is_none_or(|n| n <= MAX_THREADS), "threads must be at most 1024")?;
+        let share = self.gpu_memory_utilization;
+        check(share > 0.0 && share <= 1.0, "gpu-memory-utilization must be above 0 and at most 1")
+    }
+
+    /// How many blocks the KV cache has, if there are `room` bytes for it unless the options say otherwise. `max_len` is
+    /// the longest sequence that the model can have.
+    pub(crate) fn num_blocks(&self, layout: &KvLayout, max_len: usize, room: usize) -> Result<usize> {
         let block = layout.block_bytes();
         let usable = blocks_for(max_len, self.block_size).saturating_mul(self.max_num_seqs);
         let num_blocks = match self.kv_memory {
             Some(bytes) => bytes / block,
-            None => (DEFAULT_KV_MEMORY / block).min(usable),
+            None => (room / block).min(usable),
         };
         if num_blocks == 0 {
-            let have = self.kv_memory.unwrap_or(DEFAULT_KV_MEMORY);
+            let have = self.kv_memory.unwrap_or(room);
             let size = self.block_size;
             return Err(Error::Memory(format!(
                 "a KV block of {size} tokens takes {block} bytes, but the KV cache gets {have}"
             )));
         }
-        // Slots are numbered in 32 bits.
-        Ok(num_blocks.min(u32::MAX as usize / self.block_size))
+        // Slots are numbered in 31 bits.
+        Ok(num_blocks.min(i32::MAX as usize / self.block_size))
     }
 }

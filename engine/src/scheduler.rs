@@ -119,6 +119,16 @@ impl Scheduler {
         std::mem::take(&mut self.finished)
     }
 
+    /// Drops the groups in progress, whose keys and values are lost; their blocks are free again.
+    pub fn drop_running(&mut self) {
+        self.running.clear();
+    }
+
+    /// Whether the group is in one of the queues.
+    pub fn contains(&self, id: RequestId) -> bool {
+        self.running.iter().chain(&self.waiting).any(|group| group.id == id)
+    }
+
     fn retire(&mut self) {
         self.finished.extend(self.running.extract_if(.., |g| g.is_finished()));
         if let Some(at) = self.waiting.iter().position(SequenceGroup::is_finished) {

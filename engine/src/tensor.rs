@@ -140,6 +140,11 @@ impl HostTensor {
         &self.shape
     }
 
+    /// The bytes of the elements, in row-major order.
+    pub fn bytes(&self) -> &[u8] {
+        self.storage.bytes()
+    }
+
     /// The elements in row-major order.
     pub fn elements(&self) -> Elements<'_> {
         let bytes = self.storage.bytes();

@@ -46,6 +46,14 @@ impl StoredTensor {
         self.shape.iter().product()
     }
 
+    /// Bytes of the elements, as stored or with another size each; none of a type that no weight has.
+    pub fn bytes(&self, element: Option<usize>) -> usize {
+        match self.dtype {
+            StoredType::Float(dtype) => self.elements().saturating_mul(element.unwrap_or(dtype.size())),
+            StoredType::Other(_) => 0,
+        }
+    }
+
     /// The tensor itself: mapped where the file allows, else copied.
     pub fn load(self, name: &str) -> Result<HostTensor> {
         let StoredTensor { dtype, shape, path, bytes } = self;

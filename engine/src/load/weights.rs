@@ -1,12 +1,22 @@
 //! The tensors of a model, by name.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::stored::{StoredTensor, StoredType};
 use super::{pickle, safetensors};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, HostTensor};
+
+/// Hears of bytes that were taken, and of all there are.
+struct Progress(Box<dyn FnMut(usize, usize)>);
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Progress")
+    }
+}
 
 /// The tensors of one model. A model takes what it needs; what it leaves is never read.
 #[derive(Debug)]
@@ -15,6 +25,9 @@ pub struct Weights {
     tensors: HashMap<String, StoredTensor>,
     requested: Option<DType>,
     prevailing: DType,
+    /// Bytes that were taken, as they are stored.
+    taken: usize,
+    progress: Option<Progress>,
 }
 
 impl Weights {
@@ -31,7 +44,14 @@ impl Weights {
         let Some((prevailing, _)) = prevailing else {
             return Err(Error::weights(path, "there is no tensor of type f32, f16 or bf16"));
         };
-        Ok(Weights { path: path.to_path_buf(), tensors: tensors.into_iter().collect(), requested, prevailing })
+        Ok(Weights {
+            path: path.to_path_buf(),
+            tensors: tensors.into_iter().collect(),
+            requested,
+            prevailing,
+            taken: 0,
+            progress: None,
+        })
     }
 
     /// The tensors of one safetensors file.
@@ -49,6 +69,21 @@ impl Weights {
     /// The stored type that most elements have.
     pub fn dtype(&self) -> DType {
         self.prevailing
+    }
+
+    /// Rounds tensors to a 16-bit type from now on, as they are taken.
+    pub fn round_to(&mut self, dtype: DType) {
+        self.requested = Some(dtype);
+    }
+
+    /// Calls `progress` whenever a tensor is taken, with the bytes that were taken so far and the bytes of all tensors.
+    pub fn on_progress(&mut self, progress: impl FnMut(usize, usize) + 'static) {
+        self.progress = Some(Progress(Box::new(progress)));
+    }
+
+    /// Bytes of the tensors that are left, as they are stored, or with elements of a given size.
+    pub fn bytes(&self, element: Option<usize>) -> usize {
+        self.tensors.values().map(|tensor| tensor.bytes(element)).fold(0, usize::saturating_add)
     }
 
     /// Whether a tensor of that name is left.
@@ -100,7 +135,12 @@ impl Weights {
                 format!("tensor {name} should have the shape {shape:?}, but has {:?}", stored.shape),
             ));
         }
+        self.taken += stored.bytes(None);
         let tensor = stored.load(name)?;
+        let all = self.taken + self.bytes(None);
+        if let Some(Progress(progress)) = &mut self.progress {
+            progress(self.taken, all);
+        }
         Ok(Some(match self.requested {
             // Widening gains nothing: whoever computes in f32 reads the stored type just as well.
             None | Some(DType::F32) => tensor,

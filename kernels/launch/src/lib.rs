@@ -72,6 +72,6 @@ pub use error::{Error, Result};
 pub use event::Event;
 pub use graph::Graph;
 pub use module::Module;
-pub use pinned::PinnedBuffer;
+pub use pinned::{PinnedBuffer, PinnedSlice};
 pub use slice::DeviceSlice;
 pub use stream::Stream;

@@ -5,7 +5,8 @@ use crate::context::Context;
 use crate::error::Result;
 use bytemuck::Pod;
 use cust::sys;
-use std::ops::{Deref, DerefMut};
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::{NonNull, null_mut};
 use std::slice;
 
@@ -53,10 +54,46 @@ impl<T: Pod> PinnedBuffer<T> {
     }
 }
 
+/// A part of a [`PinnedBuffer`] that the device is to write to. A reference to a buffer converts to all of it.
+#[derive(Clone, Copy, Debug)]
+pub struct PinnedSlice<'a, T> {
+    first: NonNull<T>,
+    len: usize,
+    buffer: PhantomData<&'a PinnedBuffer<T>>,
+}
+
 impl<T> PinnedBuffer<T> {
-    /// The address of the first element, for copies that go on while the buffer is shared.
+    /// The elements of a range, for copies that go on while the buffer is shared.
+    ///
+    /// # Panics
+    /// If the range is not within the buffer.
+    pub fn part(&self, range: Range<usize>) -> PinnedSlice<'_, T> {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} elements", self.len);
+        // SAFETY: within the buffer, or one past its end.
+        let first = unsafe { self.elements.add(range.start) };
+        PinnedSlice { first, len: range.len(), buffer: PhantomData }
+    }
+}
+
+impl<'a, T> From<&'a PinnedBuffer<T>> for PinnedSlice<'a, T> {
+    fn from(buffer: &'a PinnedBuffer<T>) -> Self {
+        buffer.part(0..buffer.len)
+    }
+}
+
+impl<T> PinnedSlice<'_, T> {
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     pub(crate) fn as_mut_ptr(&self) -> *mut T {
-        self.elements.as_ptr()
+        self.first.as_ptr()
     }
 }
 

@@ -4,7 +4,7 @@ use crate::code::check;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::pinned::PinnedBuffer;
+use crate::pinned::PinnedSlice;
 use crate::slice::DeviceSlice;
 use bytemuck::Pod;
 use cust::stream::{Stream as Raw, StreamFlags};
@@ -89,7 +89,8 @@ impl Stream {
         self.synchronize()
     }
 
-    /// Copies elements to the device when the stream comes to it, if they are in a [`PinnedBuffer`]; else at once.
+    /// Copies elements to the device when the stream comes to it, if they are in a [`PinnedBuffer`](crate::PinnedBuffer);
+    /// else at once.
     ///
     /// # Safety
     /// Until the stream has come to it, the elements live and nobody writes to them.
@@ -108,16 +109,16 @@ impl Stream {
     /// Copies to the first elements of pinned memory when the stream comes to it.
     ///
     /// # Safety
-    /// Until the stream has come to it, both buffers live and nobody uses the pinned one.
+    /// Until the stream has come to it, both buffers live and nobody uses that part of the pinned one.
     ///
     /// # Errors
-    /// [`Error::Length`] if the pinned buffer is too short, and [`Error::Cuda`].
-    pub unsafe fn download_async<'a, T: Pod>(
+    /// [`Error::Length`] if the pinned memory is too short, and [`Error::Cuda`].
+    pub unsafe fn download_async<'a, 'b, T: Pod>(
         &self,
         from: impl Into<DeviceSlice<'a, T>>,
-        to: &PinnedBuffer<T>,
+        to: impl Into<PinnedSlice<'b, T>>,
     ) -> Result<()> {
-        let from = from.into();
+        let (from, to) = (from.into(), to.into());
         same_length(from.len(), from.len().min(to.len()))?;
         // SAFETY: there is room; the rest is the caller's promise.
         unsafe { self.copy_out(from, to.as_mut_ptr()) }

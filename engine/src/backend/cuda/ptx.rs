@@ -9,6 +9,22 @@ pub struct Image {
     pub text: &'static str,
 }
 
+impl Image {
+    /// The version of the PTX language that the text is written in, and the first version of CUDA that knows it.
+    ///
+    /// # Panics
+    /// If the text does not say: the build script's would not be PTX.
+    pub fn version(&self) -> (&'static str, (i32, i32)) {
+        let isa = self.text.lines().find_map(|line| line.strip_prefix(".version ")).unwrap_or_default().trim();
+        let number = |text: &str| text.parse::<i32>().ok();
+        let Some((major, minor)) = isa.split_once('.').and_then(|(a, b)| number(a).zip(number(b))) else {
+            panic!("the PTX for {} names no version", self.arch);
+        };
+        // PTX 6.3 came with CUDA 10.0, 7.0 with 11.0, and 8.0 with 12.0; each has gone along with CUDA's minor versions since.
+        (isa, (major + 4, minor))
+    }
+}
+
 /// For Ampere and everything after it.
 pub const SM_80: Image = Image { arch: "sm_80", text: include_str!(concat!(env!("OUT_DIR"), "/sm_80.ptx")) };
 
@@ -35,6 +51,11 @@ mod tests {
         assert_eq!(for_capability(8, 9), Some(SM_80));
         assert_eq!(for_capability(9, 0), Some(SM_90A));
         assert_eq!(for_capability(10, 0), Some(SM_80), "sm_90a runs on sm_90 only");
+    }
+
+    #[test]
+    fn images_say_what_cuda_they_need() {
+        assert_eq!((SM_80.version(), SM_90A.version()), (("7.0", (11, 0)), ("8.0", (12, 0))));
     }
 
     #[test]

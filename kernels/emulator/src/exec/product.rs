@@ -61,12 +61,7 @@ pub(super) fn multiply_add(factor: Factor, a: &Factors<16>, b: &Factors<8>, sums
     let up = KEPT - 2 * layout(factor).0;
     let columns_finite = b.finite.iter().all(|&finite| finite);
     for (row, sums) in sums.iter_mut().enumerate() {
-        if !(a.finite[row] && columns_finite && sums.iter().all(|sum| sum.is_finite())) {
-            for (column, sum) in sums.iter_mut().enumerate() {
-                *sum = special(factor, a, row, b, column, *sum);
-            }
-            continue;
-        }
+        let before = *sums;
         let mut largest = [0i32; 8];
         let (mut c_mantissa, mut c_exponent) = ([0i32; 8], [0i32; 8]);
         for column in 0..8 {
@@ -99,6 +94,14 @@ pub(super) fn multiply_add(factor: Factor, a: &Factors<16>, b: &Factors<8>, sums
             let c = if c_mantissa[column] < 0 { -size } else { size };
             let unit = f64::from_bits(((largest[column].max(ZERO) - KEPT + 1023) as u64) << 52);
             sums[column] = cut((f64::from(sum[column]) + f64::from(c)) * unit);
+        }
+        if !(a.finite[row] && columns_finite && before.iter().all(|sum| sum.is_finite())) {
+            for (column, c) in before.into_iter().enumerate() {
+                // The other columns are none the worse for it.
+                if !(a.finite[row] && b.finite[column] && c.is_finite()) {
+                    sums[column] = special(factor, a, row, b, column, c);
+                }
+            }
         }
     }
 }
@@ -186,7 +189,14 @@ mod tests {
             });
             let mut d = c;
             multiply_add(Factor::F16, &Factors::new(Factor::F16, a), &Factors::new(Factor::F16, b), &mut d);
+            // A column that is no number leaves the others as they are.
+            let (mut beside, mut poisoned) = (c, b);
+            poisoned[5][3] = 0x7e00;
+            multiply_add(Factor::F16, &Factors::new(Factor::F16, a), &Factors::new(Factor::F16, poisoned), &mut beside);
             for (row, values) in d.iter().enumerate() {
+                for (column, value) in beside[row].into_iter().enumerate() {
+                    assert!(if column == 3 { value.is_nan() } else { value == values[column] });
+                }
                 for (column, &value) in values.iter().enumerate() {
                     let x: Vec<f32> = a.iter().map(|k| f16::from_bits(k[row]).to_f32()).collect();
                     let y: Vec<f32> = b.iter().map(|k| f16::from_bits(k[column]).to_f32()).collect();

@@ -5,8 +5,11 @@ use crate::driver::code::Code;
 use crate::driver::process::{self, Handle, handle, parts};
 use std::ffi::c_char;
 
-/// The version of the driver API that the emulator follows: CUDA 11.4.
-const VERSION: i32 = 11_040;
+/// The version of CUDA that the emulator claims: the first that knows PTX 8.0, which it takes.
+const VERSION: i32 = 12_000;
+
+/// The version of the driver API that it follows: CUDA 11.4.
+const API_VERSION: u32 = 11_040;
 /// Greatest and least priority of a stream.
 pub(super) const PRIORITIES: [i32; 2] = [-5, 0];
 
@@ -103,7 +106,7 @@ functions! {
     }
 
     fn cuCtxGetApiVersion(_context: Handle, version: Out<u32>) {
-        version.put(VERSION as u32)
+        version.put(API_VERSION)
     }
 
     fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) {

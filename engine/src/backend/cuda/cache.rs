@@ -1,0 +1,221 @@
+//! The pool of KV blocks on the device, and the swap space in the host's memory.
+
+use cuda_std::launch::Entry;
+use kernels::cache::{THREADS, block_grid, copy_blocks, swap_blocks_in, swap_blocks_out};
+use kernels::floor::Floor;
+use kernels::layout::{Pages, Vector};
+use launch::{DeviceBuffer, Event, PinnedBuffer};
+
+use super::device::Device;
+use super::inputs::Inputs;
+use super::queue::Queue;
+use super::tensor::pointer;
+use crate::backend::{BlockCopy, KvLayout};
+use crate::error::Result;
+
+/// Bytes of each staging buffer for swaps, or one block if that is more.
+const STAGING: usize = 32 << 20;
+
+/// Keys and values of all blocks: `[layer][block][page]`, pages as in [`kernels::layout`].
+pub struct KvCache {
+    pages: Pages,
+    layers: u32,
+    num_blocks: usize,
+    /// None in rehearsals.
+    memory: Option<DeviceBuffer<u8>>,
+    swap: Option<SwapSpace>,
+}
+
+/// Blocks in the host's memory, each with its layers one after the other. They go by way of staging buffers on the device,
+/// where a kernel gathers and scatters their pages, so that the computation does not wait for transfers out.
+struct SwapSpace {
+    memory: PinnedBuffer<u8>,
+    /// Blocks that fit a staging buffer.
+    room: usize,
+    out: Staging,
+    back: Staging,
+}
+
+struct Staging {
+    memory: DeviceBuffer<u8>,
+    /// When the kernel has filled it, or the transfer has.
+    full: Event,
+    /// When its contents are no longer needed.
+    free: Event,
+}
+
+impl Staging {
+    fn new(device: &Device, bytes: usize) -> launch::Result<Self> {
+        let memory = DeviceBuffer::uninit(&device.context, bytes)?.named("swap staging");
+        Ok(Staging { memory, full: Event::new(&device.context)?, free: Event::new(&device.context)? })
+    }
+}
+
+impl KvCache {
+    /// A cache without memory, for rehearsals.
+    pub fn rehearsed(layout: KvLayout) -> Self {
+        let pages = Pages {
+            heads: layout.heads as u32,
+            head_size: layout.head_dim as u32,
+            block_size: layout.block_size as u32,
+        };
+        KvCache { pages, layers: layout.layers as u32, num_blocks: 0, memory: None, swap: None }
+    }
+
+    /// A pool of `num_blocks` blocks in `memory`, and room for `swap_blocks` blocks on the host.
+    ///
+    /// # Errors
+    /// [`crate::Error::Gpu`] if there is no memory for these.
+    pub fn new(
+        device: &Device,
+        layout: KvLayout,
+        (memory, num_blocks): (DeviceBuffer<u8>, usize),
+        swap_blocks: usize,
+    ) -> Result<Self> {
+        let block = layout.block_bytes();
+        // Cleared, since blocks are moved as a whole, also those that are partly filled.
+        device.stream.clear(&memory)?;
+        let swap = if swap_blocks == 0 {
+            None
+        } else {
+            let room = (STAGING / block).clamp(1, swap_blocks);
+            Some(SwapSpace {
+                memory: PinnedBuffer::zeroed(&device.context, swap_blocks * block)?,
+                room,
+                out: Staging::new(device, room * block)?,
+                back: Staging::new(device, room * block)?,
+            })
+        };
+        Ok(KvCache { num_blocks, memory: Some(memory), swap, ..Self::rehearsed(layout) })
+    }
+
+    /// The shape of a layer's pages.
+    pub fn pages(&self) -> Pages {
+        self.pages
+    }
+
+    /// Vectors from one layer to the next.
+    fn layer_stride(&self) -> u64 {
+        self.num_blocks as u64 * u64::from(self.pages.page_vectors())
+    }
+
+    /// Bytes of a block in all layers.
+    fn block_bytes(&self) -> usize {
+        16 * self.layers as usize * self.pages.page_vectors() as usize
+    }
+
+    /// The address of a layer's pages.
+    pub fn layer(&self, layer: usize) -> *mut Vector {
+        let base = self.memory.as_ref().map_or(0, DeviceBuffer::address);
+        pointer(base + layer as u64 * self.layer_stride() * 16)
+    }
+
+    /// All of it.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> Option<&DeviceBuffer<u8>> {
+        self.memory.as_ref()
+    }
+
+    /// Asks for a step's moves: out, in, copies.
+    pub fn move_blocks(&mut self, queue: &Queue, inputs: &Inputs) {
+        let moves = &inputs.moves;
+        if let Some(swap) = &self.swap {
+            for (i, chunk) in moves.swap_out.chunks(swap.room).enumerate() {
+                let blocks = inputs.swapped_out().wrapping_add(i * swap.room);
+                self.swap_out(queue, swap, chunk, blocks);
+            }
+            for (i, chunk) in moves.swap_in.chunks(swap.room).enumerate() {
+                let blocks = inputs.swapped_in().wrapping_add(i * swap.room);
+                self.swap_in(queue, swap, chunk, blocks);
+            }
+        }
+        if !moves.copies.is_empty() {
+            let args = (self.layer(0), inputs.copied().cast_const(), self.pages.page_vectors(), self.layer_stride());
+            // SAFETY: the manager's blocks are within the cache, and none that is written is in another pair.
+            unsafe {
+                queue.launch(Some(Entry::of::<copy_blocks>()), self.shape(&moves.copies), args, || {
+                    self.floor(&moves.copies)
+                });
+            }
+        }
+    }
+
+    fn shape(&self, moved: &[BlockCopy]) -> ((u32, u32, u32), u32, u32) {
+        (block_grid(self.pages, moved.len() as u32, self.layers), THREADS, 0)
+    }
+
+    fn floor(&self, moved: &[BlockCopy]) -> Floor {
+        Floor { bytes: 2 * (moved.len() * self.block_bytes()) as u64, flops: 0 }
+    }
+
+    /// The transfer goes on while the stream computes; only the next use of the staging buffer waits for it.
+    fn swap_out(&self, queue: &Queue, swap: &SwapSpace, moves: &[BlockCopy], blocks: *mut u32) {
+        let staging = &swap.out;
+        queue.run(|device| device.stream.wait(&staging.free));
+        let staged = pointer(staging.memory.address());
+        let args =
+            (self.layer(0).cast_const(), staged, blocks.cast_const(), self.pages.page_vectors(), self.layer_stride());
+        // SAFETY: the manager's blocks are within the cache, and the buffer has room for these.
+        unsafe {
+            queue.launch(Some(Entry::of::<swap_blocks_out>()), self.shape(moves), args, || self.floor(moves));
+        }
+        let bytes = self.block_bytes();
+        queue.run(|device| {
+            staging.full.record(&device.stream)?;
+            device.transfers.wait(&staging.full)?;
+            for (from, block, count) in runs(moves.iter().map(|m| m.dst)) {
+                let from = staging.memory.slice(from * bytes..(from + count) * bytes);
+                // SAFETY: both live as long as the cache, and only transfers of this stream use the swap space.
+                unsafe {
+                    device.transfers.download_async(from, swap.memory.part(block * bytes..(block + count) * bytes))
+                }?;
+            }
+            staging.free.record(&device.transfers)
+        });
+    }
+
+    fn swap_in(&self, queue: &Queue, swap: &SwapSpace, moves: &[BlockCopy], blocks: *mut u32) {
+        let staging = &swap.back;
+        let bytes = self.block_bytes();
+        queue.run(|device| {
+            device.transfers.wait(&staging.free)?;
+            for (to, block, count) in runs(moves.iter().map(|m| m.src)) {
+                let to = staging.memory.slice(to * bytes..(to + count) * bytes);
+                // SAFETY: as for the way out: what comes later is not done before this.
+                unsafe { device.transfers.upload_async(&swap.memory[block * bytes..(block + count) * bytes], to) }?;
+            }
+            staging.full.record(&device.transfers)?;
+            device.stream.wait(&staging.full)
+        });
+        let staged = pointer::<Vector>(staging.memory.address()).cast_const();
+        let args = (self.layer(0), staged, blocks.cast_const(), self.pages.page_vectors(), self.layer_stride());
+        // SAFETY: the manager's blocks are within the cache, and the buffer holds these.
+        unsafe {
+            queue.launch(Some(Entry::of::<swap_blocks_in>()), self.shape(moves), args, || self.floor(moves));
+        }
+        queue.run(|device| staging.free.record(&device.stream));
+    }
+}
+
+/// Runs of consecutive blocks: where each begins in the list, its first block, and its length.
+fn runs(blocks: impl Iterator<Item = u32>) -> Vec<(usize, usize, usize)> {
+    let mut runs: Vec<(usize, usize, usize)> = Vec::new();
+    for (at, block) in blocks.enumerate() {
+        match runs.last_mut() {
+            Some((_, first, count)) if *first + *count == block as usize => *count += 1,
+            _ => runs.push((at, block as usize, 1)),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_are_moved_together() {
+        assert_eq!(runs([3, 4, 5, 9, 8, 0].into_iter()), [(0, 3, 3), (3, 9, 1), (4, 8, 1), (5, 0, 1)]);
+        assert_eq!(runs([].into_iter()), []);
+    }
+}

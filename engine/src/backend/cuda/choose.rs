@@ -1,0 +1,100 @@
+//! From logits to tokens: one launch and one download, whatever the rows ask for.
+
+use std::cell::RefCell;
+
+use cuda_std::launch::Entry;
+use kernels::floor::Floor;
+use kernels::sampling::{NO_TOKEN, THREADS, floor_bytes, sample};
+use launch::{DeviceBuffer, PinnedBuffer};
+
+use super::CudaBackend;
+use super::device::Device;
+use super::inputs::Inputs;
+use super::tensor::{Tensor, pointer};
+use crate::error::{Error, Result};
+use crate::sampling::{SampleRow, Sampled};
+
+/// Words of results that there is room for from the beginning.
+const ROOM: usize = 16 << 10;
+
+/// Where results lie: tokens, their logprobs, likeliest tokens and theirs, one after the other, and room for their copy.
+#[derive(Default)]
+pub struct Results(RefCell<Option<(DeviceBuffer<u32>, PinnedBuffer<u32>)>>);
+
+impl Results {
+    /// The address of at least `words` words.
+    fn reserve(&self, device: &Device, words: usize) -> launch::Result<u64> {
+        let mut buffers = self.0.borrow_mut();
+        if let Some((results, _)) = buffers.as_ref().filter(|(results, _)| results.len() >= words) {
+            return Ok(results.address());
+        }
+        let room = words.next_power_of_two().max(ROOM);
+        // Cleared, since rows that cannot be sampled leave their logprobs as they were.
+        let results = DeviceBuffer::zeroed(&device.stream, room)?.named("sampled");
+        let address = results.address();
+        *buffers = Some((results, PinnedBuffer::zeroed(&device.context, room)?));
+        Ok(address)
+    }
+
+    /// Waits for the stream, and returns the first words.
+    fn fetch(&self, device: &Device, words: usize) -> launch::Result<Vec<u32>> {
+        let buffers = self.0.borrow();
+        let Some((results, copy)) = buffers.as_ref() else { return Ok(Vec::new()) };
+        // SAFETY: both live as long as the backend, and the copy is read when it is complete.
+        unsafe { device.stream.download_async(results.slice(0..words), copy) }?;
+        device.stream.synchronize()?;
+        Ok(copy[..words].to_vec())
+    }
+}
+
+impl CudaBackend {
+    /// Chooses a token for each row of `logits`, and waits for it and all that was asked for before.
+    pub(super) fn choose(&self, logits: &Tensor, inputs: &Inputs, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+        let (count, top) = (rows.len(), inputs.top as usize);
+        let words = 2 * (count + top);
+        let mut base = 0;
+        self.queue.run(|device| {
+            base = self.results.reserve(device, words)?;
+            Ok(())
+        });
+        let at = |word: usize| pointer::<u32>(base + 4 * word as u64);
+        let args = (
+            logits.ptr::<f32>(),
+            logits.stride,
+            logits.cols,
+            inputs.requests().cast_const(),
+            inputs.adjustments(),
+            at(0),
+            at(count).cast::<f32>(),
+            at(2 * count),
+            at(2 * count + top).cast::<f32>(),
+        );
+        let floor = || Floor { bytes: floor_bytes(count as u64, logits.cols.into()), flops: 0 };
+        // SAFETY: the requests were made for these rows, and their tokens are of the vocabulary.
+        unsafe {
+            self.queue.launch(Some(Entry::of::<sample>()), ((count as u32, 1, 1), THREADS, 0), args, floor);
+        }
+        let mut found = Vec::new();
+        self.queue.run(|device| {
+            found = self.results.fetch(device, words)?;
+            Ok(())
+        });
+        self.queue.check()?;
+        if found.is_empty() {
+            return Ok(Vec::new()); // a rehearsal
+        }
+        let (tokens, rest) = found.split_at(count);
+        let (logprobs, rest) = rest.split_at(count);
+        let (top_tokens, top_logprobs) = rest.split_at(top);
+        if tokens.contains(&NO_TOKEN) {
+            return Err(Error::NotANumber);
+        }
+        let mut likeliest = top_tokens.iter().zip(top_logprobs).map(|(&token, &bits)| (token, f32::from_bits(bits)));
+        let sampled = rows.iter().zip(tokens.iter().zip(logprobs)).map(|(row, (&token, &bits))| Sampled {
+            token,
+            logprob: f32::from_bits(bits),
+            top: likeliest.by_ref().take(row.top.min(logits.cols as usize)).collect(),
+        });
+        Ok(sampled.collect())
+    }
+}

@@ -1,0 +1,114 @@
+//! The GPU: found, checked, and loaded with the kernels that one model needs.
+
+use cuda_std::launch::{Descriptor, Family, Kernel};
+use kernels::attention::decode::{paged_attention_8, paged_attention_16, plan_paged_attention};
+use kernels::attention::{Shape, prefill::paged_prefill};
+use kernels::gemm::{decode::gemm_decode, gemv::gemv, prefill::gemm};
+use kernels::{cache, embedding, norm, rope, sampling};
+use launch::{Context, Driver, Module, Stream};
+
+use super::ptx::{self, Image};
+use crate::error::{Error, Result};
+
+/// A GPU, or the emulator in its place.
+#[derive(Debug)]
+pub struct Device {
+    pub(super) context: Context,
+    /// Where everything is computed.
+    pub(super) stream: Stream,
+    /// Where blocks are moved to and from the host's memory, beside the computation.
+    pub(super) transfers: Stream,
+    pub(super) module: Module,
+}
+
+impl Device {
+    /// The GPU with this number, loaded with the kernels for a model with such heads and elements of such a type.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if there is no driver, no such GPU, or either is too old.
+    pub fn open(driver: &'static Driver, ordinal: u32, element: &'static str, heads: Shape) -> Result<Self> {
+        let context = Context::new(driver, ordinal).map_err(|error| Error::Device(error.to_string()))?;
+        let (image, version) = (image(&context)?, launch::cust::CudaApiVersion::get());
+        let version =
+            version.map_err(|error| Error::Device(format!("the driver does not tell its version: {error}")))?;
+        check_version(image, (version.major(), version.minor()))?;
+        let module = Module::load(&context, image.text, &kernels(element, heads))?;
+        Ok(Device { stream: context.stream()?, transfers: context.stream()?, module, context })
+    }
+}
+
+/// The PTX that a device runs.
+fn image(context: &Context) -> Result<Image> {
+    let (major, minor) = context.limits().capability;
+    ptx::for_capability(major, minor).ok_or_else(|| {
+        Error::Device(format!(
+            "{} has compute capability {major}.{minor}, but the kernels need 8.0 (Ampere) or later",
+            context.name()
+        ))
+    })
+}
+
+/// Refuses a driver that is older than the PTX; `driver` is the version of CUDA that it supports.
+fn check_version(image: Image, driver: (i32, i32)) -> Result<()> {
+    let (isa, needed) = image.version();
+    if driver < needed {
+        return Err(Error::Device(format!(
+            "the NVIDIA driver supports CUDA {}.{}, but the kernels are PTX {isa} and need a driver for CUDA {}.{} or later",
+            driver.0, driver.1, needed.0, needed.1
+        )));
+    }
+    Ok(())
+}
+
+/// The kernels that a model with such heads may launch.
+fn kernels(element: &'static str, heads: Shape) -> Vec<&'static Descriptor> {
+    fn of<F: Family>(labels: &[&str]) -> impl Iterator<Item = &'static Descriptor> {
+        F::INSTANCES.iter().filter(|i| i.labels.starts_with(labels)).map(|i| i.entry.descriptor())
+    }
+    let size = heads.head_size().to_string();
+    let (typed, headed) = ([element], [element, size.as_str()]);
+    [
+        &cache::reshape_and_cache::DESCRIPTOR,
+        &cache::copy_blocks::DESCRIPTOR,
+        &cache::swap_blocks_out::DESCRIPTOR,
+        &cache::swap_blocks_in::DESCRIPTOR,
+        &plan_paged_attention::DESCRIPTOR,
+        &embedding::gather_rows::DESCRIPTOR,
+        &sampling::sample::DESCRIPTOR,
+    ]
+    .into_iter()
+    .chain(of::<paged_attention_8>(&headed))
+    .chain(of::<paged_attention_16>(&headed))
+    .chain(of::<paged_prefill>(&headed))
+    .chain(of::<gemm>(&typed))
+    .chain(of::<gemm_decode>(&typed))
+    .chain(of::<gemv>(&typed))
+    .chain(of::<embedding::embed>(&typed))
+    .chain(of::<embedding::add_positions>(&typed))
+    .chain(of::<norm::layer_norm>(&typed))
+    .chain(of::<norm::rms_norm>(&typed))
+    .chain(of::<rope::rope_and_cache>(&typed))
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+    use super::*;
+
+    #[test]
+    fn a_driver_that_is_too_old_is_named_with_what_it_lacks() {
+        let error = check_version(ptx::SM_90A, (11, 8)).unwrap_err().to_string();
+        assert!(error.contains("CUDA 11.8") && error.contains("PTX 8.0") && error.contains("CUDA 12.0"), "{error}");
+        assert!(check_version(ptx::SM_90A, (12, 0)).is_ok());
+        assert!(check_version(ptx::SM_80, (11, 0)).is_ok());
+    }
+
+    #[test]
+    fn only_kernels_of_the_models_type_and_heads_are_loaded() {
+        let names: Vec<_> = kernels("bf16", Shape::new(8, 2, 64, 16).unwrap()).iter().map(|k| k.name).collect();
+        assert!(names.contains(&"paged_prefill_bf16_64") && names.contains(&"gemm_bf16_256"));
+        assert!(!names.iter().any(|name| name.contains("_f16") || name.starts_with("paged_prefill_bf16_128")));
+    }
+}

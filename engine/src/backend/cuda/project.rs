@@ -1,0 +1,47 @@
+//! Projections: one GEMM each, with all that becomes of the sums in its epilogue.
+
+use kernels::gemm::activation;
+use kernels::gemm::epilogue::Epilogue;
+use kernels::gemm::plan::{Operands, Plan, Product};
+
+use super::CudaBackend;
+use super::tensor::{Tensor, Weight, pointer};
+use crate::backend::Activation;
+use crate::error::Error;
+
+impl CudaBackend {
+    /// `out = epilogue(x weight^T + bias)`.
+    pub(super) fn project(&self, x: &Tensor, weight: &Weight, bias: Option<&Weight>, epilogue: Epilogue, out: &Tensor) {
+        debug_assert_eq!((x.cols, x.rows, out.cols), (weight.cols, out.rows, epilogue.columns(weight.rows)));
+        let product = Product { m: x.rows, n: weight.rows, k: weight.cols, epilogue };
+        let plan = match Plan::new(product, self.queue.limits()) {
+            Ok(plan) => plan,
+            Err(error) => return self.queue.fail(Error::Unsupported(format!("a projection on the GPU: {error}"))),
+        };
+        let workspace = self.lease(plan.workspace_bytes() as usize);
+        let args = plan.args(Operands {
+            x: x.ptr::<u16>().cast_const(),
+            x_stride: x.stride,
+            weight: weight.ptr(),
+            bias: bias.map_or(std::ptr::null(), Weight::ptr),
+            out: out.ptr(),
+            out_stride: out.stride,
+            workspace: pointer(workspace.address()),
+            counters: self.counters(plan.counters()),
+        });
+        let launch = (plan.grid(), plan.threads(), plan.shared_bytes());
+        // SAFETY: shapes are the plan's, rows and weights are aligned to 16 bytes, and workspace and counters are used by
+        // one launch at a time.
+        unsafe { self.queue.launch(plan.entry(self.element), launch, args, || product.floor()) };
+    }
+}
+
+/// The function as kernels call it.
+pub(super) fn activation(function: Activation) -> activation::Activation {
+    match function {
+        Activation::Relu => activation::Activation::Relu,
+        Activation::Gelu => activation::Activation::Gelu,
+        Activation::GeluTanh => activation::Activation::GeluTanh,
+        Activation::Silu => activation::Activation::Silu,
+    }
+}

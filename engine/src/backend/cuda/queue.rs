@@ -1,0 +1,121 @@
+//! Work for the device: launched, or only noted.
+
+use std::cell::RefCell;
+
+use cuda_std::launch::{Args, Entry};
+use kernels::floor::Floor;
+use kernels::gemm::plan::Limits;
+
+use super::device::Device;
+use crate::error::{Error, Result};
+
+/// A launch that was noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// The kernel.
+    pub kernel: &'static str,
+    /// Blocks: x, y, z.
+    pub grid: (u32, u32, u32),
+    /// Threads of a block.
+    pub threads: u32,
+    /// The least that it costs.
+    pub floor: Floor,
+}
+
+/// Takes the work of a step. Asking cannot fail: the first error is kept, what comes after it is not done, and
+/// [`Queue::check`] returns it.
+pub struct Queue {
+    /// None where there is no GPU, and only the launches matter.
+    device: Option<Device>,
+    limits: Limits,
+    /// With `Some`, launches are noted instead of made.
+    notes: RefCell<Option<Vec<Launch>>>,
+    failed: RefCell<Option<Error>>,
+}
+
+impl Queue {
+    /// Work for a GPU.
+    pub fn new(device: Device) -> Self {
+        let of = device.context.limits();
+        let limits = Limits { multiprocessors: of.multiprocessors, shared_bytes: of.shared_opt_in as u32 };
+        Queue { device: Some(device), limits, notes: RefCell::default(), failed: RefCell::default() }
+    }
+
+    /// Work for a GPU that is not there: everything is a rehearsal.
+    pub fn without_device(limits: Limits) -> Self {
+        Queue { device: None, limits, notes: RefCell::default(), failed: RefCell::default() }
+    }
+
+    /// What kernels are planned for.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// The GPU, if there is one.
+    pub fn device(&self) -> Option<&Device> {
+        self.device.as_ref()
+    }
+
+    /// Whether work is done, not noted.
+    pub fn is_live(&self) -> bool {
+        self.device.is_some() && self.notes.borrow().is_none()
+    }
+
+    /// Asks for a launch; `floor` is what it costs at the least.
+    ///
+    /// # Safety
+    /// The kernel's contract holds, until it has run.
+    pub unsafe fn launch<A: Args>(
+        &self,
+        entry: Option<Entry<A>>,
+        (grid, threads, shared): ((u32, u32, u32), u32, u32),
+        args: A,
+        floor: impl FnOnce() -> Floor,
+    ) {
+        let Some(entry) = entry else {
+            return self.fail(Error::Unsupported("there is no kernel for a model of this shape".into()));
+        };
+        if let Some(notes) = &mut *self.notes.borrow_mut() {
+            notes.push(Launch { kernel: entry.descriptor().name, grid, threads, floor: floor() });
+            return;
+        }
+        self.run(|device| {
+            // SAFETY: the caller's promise.
+            unsafe { device.module.launch(&device.stream, entry, grid, threads, shared as usize, args) }
+        });
+    }
+
+    /// Asks the device for something else than a launch, unless this is a rehearsal or something has failed.
+    pub fn run(&self, work: impl FnOnce(&Device) -> launch::Result<()>) {
+        let Some(device) = self.device.as_ref().filter(|_| self.is_live() && self.failed.borrow().is_none()) else {
+            return;
+        };
+        if let Err(error) = work(device) {
+            self.fail(error.into());
+        }
+    }
+
+    /// Notes that something went wrong.
+    pub fn fail(&self, error: Error) {
+        self.failed.borrow_mut().get_or_insert(error);
+    }
+
+    /// The first thing that went wrong.
+    ///
+    /// # Errors
+    /// That, once.
+    pub fn check(&self) -> Result<()> {
+        self.failed.borrow_mut().take().map_or(Ok(()), Err)
+    }
+
+    /// Does `work` without the device, and returns the launches it would have made.
+    ///
+    /// # Errors
+    /// What would have gone wrong before anything was launched.
+    pub fn rehearse(&self, work: impl FnOnce()) -> Result<Vec<Launch>> {
+        self.notes.replace(Some(Vec::new()));
+        work();
+        let launches = self.notes.take().unwrap_or_default();
+        self.check().map(|()| launches)
+    }
+}

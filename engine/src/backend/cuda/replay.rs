@@ -1,0 +1,72 @@
+//! Decode steps as CUDA graphs: recorded once for each bucket, repeated with other inputs at the cost of one launch.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use launch::Graph;
+
+use super::CudaBackend;
+use super::inputs::Inputs;
+use super::tensor::Tensor;
+use crate::error::Error;
+
+/// Recorded steps by their bucket.
+#[derive(Default)]
+pub struct Recordings(RefCell<BTreeMap<u32, Recording>>);
+
+/// A step, from the embedding to the logits.
+struct Recording {
+    graph: Graph,
+    /// Where in the arena the logits come to lie, and their shape.
+    begin: usize,
+    rows: u32,
+    cols: u32,
+    stride: u32,
+}
+
+impl Recordings {
+    /// Forgets all: an address that they use is no longer valid.
+    pub fn clear(&self) {
+        self.0.borrow_mut().clear();
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.borrow().len()
+    }
+}
+
+impl CudaBackend {
+    /// Computes a step that may be recorded.
+    pub(super) fn replay(&self, inputs: &Inputs, compute: impl FnOnce() -> Option<Tensor>) -> Option<Tensor> {
+        let Some(bucket) = inputs.bucket.filter(|_| self.queue.is_live()) else { return compute() };
+        if !self.recordings.0.borrow().contains_key(&bucket) {
+            let (mut compute, mut logits, mut recorded) = (Some(compute), None, None);
+            self.queue.run(|device| {
+                recorded = Some(device.stream.capture(|| {
+                    logits = compute.take().and_then(|compute| compute());
+                    Ok(())
+                })?);
+                Ok(())
+            });
+            if let Some(compute) = compute {
+                return compute(); // the device has failed, which is found out by whoever waits for the result
+            }
+            let (Some(graph), Some(Tensor { lease, rows, cols, stride })) = (recorded, &logits) else { return logits };
+            let recording = Recording { graph, begin: lease.begin(), rows: *rows, cols: *cols, stride: *stride };
+            self.recordings.0.borrow_mut().insert(bucket, recording);
+            // Its place is taken again below.
+        }
+        let recordings = self.recordings.0.borrow();
+        let Recording { graph, begin, rows, cols, stride } = &recordings[&bucket];
+        // SAFETY: what the recorded launches use lives as long as the backend, but for the inputs, whose end ends all
+        // recordings; and what a bucket's inputs hold is as a step's should be.
+        self.queue.run(|device| unsafe { graph.launch(&device.stream) });
+        let Some(lease) = self.arena.lease_at(*begin, 4 * *rows as usize * *stride as usize) else {
+            self.queue.fail(Error::Memory("activations are in use where a recorded step puts its logits".into()));
+            return Some(self.floats(*rows, *cols));
+        };
+        Some(Tensor { lease: Arc::new(lease), rows: *rows, cols: *cols, stride: *stride })
+    }
+}

@@ -1,0 +1,64 @@
+//! The way of a step's inputs to the device: packed, copied to pinned memory, uploaded at once.
+
+use std::cell::RefCell;
+
+use launch::{DeviceBuffer, Event, PinnedBuffer};
+
+use super::device::Device;
+use super::inputs::Inputs;
+use super::queue::Queue;
+use super::replay::Recordings;
+
+/// Bytes that there is room for from the beginning.
+const ROOM: usize = 1 << 20;
+
+/// Buffers that serve all steps, one after the other.
+#[derive(Default)]
+pub struct Staging(RefCell<State>);
+
+#[derive(Default)]
+struct State {
+    packed: Vec<u8>,
+    buffers: Option<Buffers>,
+}
+
+struct Buffers {
+    pinned: PinnedBuffer<u8>,
+    memory: DeviceBuffer<u8>,
+    /// When the upload has been made.
+    taken: Event,
+}
+
+impl Buffers {
+    fn new(device: &Device, bytes: usize) -> launch::Result<Self> {
+        let memory = DeviceBuffer::uninit(&device.context, bytes)?.named("inputs");
+        let pinned = PinnedBuffer::zeroed(&device.context, bytes)?;
+        Ok(Buffers { pinned, memory, taken: Event::new(&device.context)? })
+    }
+}
+
+impl Staging {
+    /// Uploads what `pack` packs. Recordings end when that needs a larger buffer, since they read the one before.
+    pub fn upload(&self, queue: &Queue, recordings: &Recordings, pack: impl FnOnce(&mut Vec<u8>) -> Inputs) -> Inputs {
+        let State { packed, buffers } = &mut *self.0.borrow_mut();
+        let mut inputs = pack(packed);
+        queue.run(|device| {
+            let bytes = packed.len();
+            if buffers.as_ref().is_none_or(|buffers| buffers.memory.len() < bytes) {
+                device.stream.synchronize()?;
+                recordings.clear();
+                *buffers = Some(Buffers::new(device, bytes.next_power_of_two().max(ROOM))?);
+            }
+            if let Some(Buffers { pinned, memory, taken }) = buffers {
+                taken.synchronize()?;
+                pinned[..bytes].copy_from_slice(packed);
+                // SAFETY: the pinned buffer is not touched again before the event.
+                unsafe { device.stream.upload_async(&pinned[..bytes], memory.slice(0..bytes)) }?;
+                taken.record(&device.stream)?;
+                inputs.base = memory.address();
+            }
+            Ok(())
+        });
+        inputs
+    }
+}

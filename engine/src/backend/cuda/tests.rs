@@ -1,0 +1,214 @@
+//! The backend over the emulator.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+use std::path::Path;
+
+use emulator::driver::{collect_reports, take_reports};
+use launch::Driver;
+
+use super::*;
+use crate::backend::{BlockCopy, BlockMoves, Span};
+use crate::load::ModelFiles;
+use crate::model::{self, Model};
+use crate::sampling::SamplingParams;
+
+const LIMITS: StepLimits = StepLimits { tokens: 64, seqs: 8 };
+
+/// A golden model on the emulator, ready for steps.
+struct Loaded {
+    backend: CudaBackend,
+    model: Box<dyn Model<CudaBackend>>,
+    layout: KvLayout,
+    cache: KvCache,
+}
+
+fn load(name: &str, records: bool, swap_blocks: usize) -> Loaded {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/golden").join(name);
+    let files = ModelFiles::directory(path).unwrap();
+    let config = files.config().unwrap();
+    let mut weights = files.weights(Some(DType::F16)).unwrap();
+    weights.strip_prefix(config.family.weight_prefixes());
+    let driver = Driver::emulator().unwrap();
+    let backend = CudaBackend::new(driver, 0, &config, 16, DType::F16, records).unwrap();
+    let model = model::load(&backend, &config, &mut weights, config.max_positions).unwrap();
+    let layout = KvLayout {
+        layers: config.layers,
+        heads: config.kv_heads,
+        head_dim: config.head_dim,
+        block_size: 16,
+        dtype: DType::F16,
+    };
+    backend.fit(&*model, layout, LIMITS, 0.9).unwrap();
+    let cache = backend.kv_cache(layout, 16, swap_blocks).unwrap();
+    Loaded { backend, model, layout, cache }
+}
+
+/// A step of sequences with blocks of their own, each with so many new tokens of so many.
+fn batch(sequences: &[(usize, usize)]) -> Batch {
+    let mut batch = Batch::default();
+    for (i, &(len, context)) in sequences.iter().enumerate() {
+        let first = 2 * i as u32;
+        batch.spans.push(Span { start: batch.tokens.len(), len, context, table: batch.blocks.len() });
+        batch.blocks.extend((0..context.div_ceil(16) as u32).map(|b| first + b));
+        for position in (context - len) as u32..context as u32 {
+            batch.tokens.push(5 + position % 7);
+            batch.positions.push(position);
+            batch.slots.push(16 * first + position);
+        }
+        batch.logit_rows.push(batch.tokens.len() as u32 - 1);
+    }
+    batch
+}
+
+impl Loaded {
+    fn step(&mut self, batch: Batch) -> Vec<Sampled> {
+        let Loaded { backend, model, cache, .. } = self;
+        let params = SamplingParams::default();
+        let rows =
+            vec![SampleRow { params: &params, seed: 0, prompt: &[], output: &[], top: 2 }; batch.logit_rows.len()];
+        let inputs = backend.upload(batch, &rows);
+        backend.move_blocks(cache, &inputs);
+        let compute = || {
+            let hidden = model.forward(backend, cache, &inputs);
+            Some(model.logits(backend, &backend.logit_rows(&hidden, &inputs)))
+        };
+        let logits = backend.compute(&inputs, compute).unwrap();
+        backend.sample(&logits, &inputs, &rows).unwrap()
+    }
+
+    fn free(&self) -> usize {
+        self.backend.queue.device().unwrap().context.memory().unwrap().0
+    }
+}
+
+#[test]
+fn a_rehearsal_asks_for_what_a_step_asks_for() {
+    for name in ["opt-350m-like", "qwen3"] {
+        let mut loaded = load(name, false, 0);
+        loaded.step(batch(&[(3, 3), (9, 9)]));
+        let step = Rehearsal { decodes: 2, context: 10, prompt: 5, logits: 3 };
+        let rehearsed = loaded.backend.rehearse(&*loaded.model, loaded.layout, step).unwrap();
+        collect_reports(true).unwrap();
+        loaded.step(batch(&[(1, 10), (1, 10), (5, 5)]));
+        let launched = take_reports().unwrap();
+        collect_reports(false).unwrap();
+        assert_eq!(rehearsed.len(), launched.len(), "{name}");
+        for (rehearsed, launched) in rehearsed.iter().zip(&launched) {
+            let (x, y, z) = rehearsed.grid;
+            assert_eq!((rehearsed.kernel, [x, y, z]), (&*launched.kernel, launched.grid), "{name}");
+        }
+    }
+}
+
+#[test]
+fn steps_allocate_nothing() {
+    let mut loaded = load("llama2", true, 0);
+    loaded.step(batch(&[(1, 1)]));
+    let free = loaded.free();
+    for sequences in
+        [&[(20, 20), (1, 3), (7, 30)][..], &[(1, 21), (1, 4)], &[(1, 5); 7], &[(64, 64)], &[(1, 22), (1, 5)]]
+    {
+        loaded.step(batch(sequences));
+        assert_eq!(loaded.free(), free, "{sequences:?}");
+    }
+}
+
+#[test]
+fn a_step_is_recorded_once_a_bucket() {
+    let mut loaded = load("gpt2", true, 0);
+    let mut eager = load("gpt2", false, 0);
+    let steps = [
+        &[(4, 4), (6, 6), (2, 2)][..],
+        &[(1, 5), (1, 7), (1, 3)],
+        &[(1, 6), (1, 8), (1, 4)],
+        &[(1, 7)],
+        &[(1, 9), (1, 5)],
+    ];
+    let mut recorded = Vec::new();
+    for sequences in steps {
+        assert_eq!(loaded.step(batch(sequences)), eager.step(batch(sequences)), "{sequences:?}");
+        recorded.push(loaded.backend.num_recordings());
+    }
+    // Three sequences are padded to four, and found again.
+    assert_eq!(recorded, [0, 1, 1, 2, 3]);
+    assert_eq!(eager.backend.num_recordings(), 0);
+}
+
+#[test]
+fn larger_inputs_end_the_recordings_that_read_the_old_ones() {
+    let mut loaded = load("gpt2", true, 0);
+    loaded.step(batch(&[(3, 3)]));
+    loaded.step(batch(&[(1, 4)]));
+    assert_eq!(loaded.backend.num_recordings(), 1);
+    let mut large = batch(&[(1, 5)]);
+    large.blocks.resize(1 << 19, 0);
+    let first = loaded.step(large.clone());
+    assert_eq!(loaded.backend.num_recordings(), 1, "recorded again");
+    assert_eq!(loaded.step(large), first);
+}
+
+#[test]
+fn blocks_are_swapped_and_copied_in_every_layer() {
+    let mut loaded = load("llama3", false, 6);
+    let device = loaded.backend.queue.device().unwrap();
+    let page = loaded.layout.block_bytes() / loaded.layout.layers;
+    let memory = loaded.cache.memory().unwrap();
+    // Byte `i` of block `b` in layer `l`.
+    let fill = |l: usize, b: usize, i: usize| (l * 89 + b * 31 + i * 7) as u8;
+    let block = |l: usize, b: usize| (0..page).map(move |i| fill(l, b, i));
+    let layers = loaded.layout.layers;
+    let before: Vec<u8> = (0..layers).flat_map(|l| (0..16).flat_map(move |b| block(l, b))).collect();
+    device.stream.upload(&before, memory).unwrap();
+    let moves = |out: &[(u32, u32)], back: &[(u32, u32)], copies: &[(u32, u32)]| {
+        let [swap_out, swap_in, copies] =
+            [out, back, copies].map(|list| list.iter().map(|&(src, dst)| BlockCopy { src, dst }).collect());
+        Batch { moves: BlockMoves { swap_out, swap_in, copies }, ..batch(&[(1, 1)]) }
+    };
+    // Of the sequence itself block 0 alone is written, by the step's token.
+    loaded.step(moves(&[(3, 5), (4, 0), (5, 1)], &[], &[(7, 3)]));
+    loaded.step(moves(&[(9, 2)], &[(0, 9), (1, 4), (5, 10)], &[(8, 5), (10, 11)]));
+    let want = [0, 1, 2, 7, 5, 8, 6, 7, 8, 4, 3, 3, 12, 13, 14, 15];
+    let device = loaded.backend.queue.device().unwrap();
+    let after = loaded.cache.memory().unwrap().to_vec(&device.stream).unwrap();
+    for layer in 0..layers {
+        for (b, &from) in want.iter().enumerate().skip(1) {
+            let at = (layer * 16 + b) * page;
+            assert!(after[at..at + page].iter().copied().eq(block(layer, from)), "layer {layer}, block {b}");
+        }
+    }
+}
+
+#[test]
+fn sequences_with_one_token_come_first() {
+    let mut three = batch(&[(4, 20), (1, 9), (2, 2)]);
+    three.logit_rows = vec![3, 3, 4, 6];
+    let params = SamplingParams::default();
+    let rows = vec![SampleRow { params: &params, seed: 0, prompt: &[], output: &[], top: 0 }; 4];
+    let mut bytes = Vec::new();
+    let inputs = Inputs::pack(three.clone(), &rows, 100, true, &mut bytes);
+    let words = |at: *mut u32, count: usize| -> Vec<u32> {
+        let at = at.addr();
+        bytemuck::pod_collect_to_vec(&bytes[at..at + 4 * count])
+    };
+    assert_eq!((inputs.decodes, inputs.prefills, inputs.bucket), (1, 2, None));
+    let order = [4, 0, 1, 2, 3, 5, 6];
+    assert_eq!(words(inputs.tokens(), 7), order.map(|row| three.tokens[row]));
+    assert_eq!(words(inputs.positions(), 7), order.map(|row| three.positions[row]));
+    assert_eq!(words(inputs.contexts(), 3), [9, 20, 2]);
+    assert_eq!(words(inputs.table_starts(), 3), [2, 0, 3]);
+    assert_eq!(words(inputs.query_starts(), 3), [1, 5, 7]);
+    assert_eq!(words(inputs.logit_rows(), 4), [4, 4, 0, 6]);
+    assert_eq!(words(inputs.tables(), 4), three.blocks);
+}
+
+#[test]
+fn padding_reads_and_writes_nothing() {
+    let params = SamplingParams::default();
+    let rows = vec![SampleRow { params: &params, seed: 0, prompt: &[], output: &[], top: 0 }; 3];
+    let mut bytes = Vec::new();
+    let inputs = Inputs::pack(batch(&[(1, 3), (1, 4), (1, 5)]), &rows, 100, true, &mut bytes);
+    assert_eq!((inputs.rows, inputs.decodes, inputs.logits, inputs.bucket), (4, 4, 4, Some(4)));
+    let last = |at: usize| bytemuck::pod_read_unaligned::<i32>(&bytes[at + 12..at + 16]);
+    assert_eq!((last(inputs.slots().addr()), last(inputs.contexts().addr())), (-1, 0));
+}

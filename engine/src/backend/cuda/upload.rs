@@ -1,0 +1,58 @@
+//! Weights on their way to the device: read where they are mapped, copied through pinned memory.
+
+use launch::{Context, DeviceBuffer, Event, PinnedBuffer, Stream};
+use rayon::prelude::*;
+
+/// Bytes of each of the two staging buffers: one is filled while the device takes the other.
+const STAGING: usize = 32 << 20;
+
+/// Bytes that a thread copies at a time.
+const PIECE: usize = 1 << 20;
+
+/// Two pinned buffers that take turns.
+#[derive(Debug)]
+pub struct Upload {
+    buffers: [(PinnedBuffer<u8>, Event); 2],
+    next: usize,
+}
+
+impl Upload {
+    /// Buffers for a device.
+    ///
+    /// # Errors
+    /// [`launch::Error`] if there is no memory for them.
+    pub fn new(context: &Context) -> launch::Result<Self> {
+        let buffer = || Ok((PinnedBuffer::zeroed(context, STAGING)?, Event::new(context)?));
+        Ok(Upload { buffers: [buffer()?, buffer()?], next: 0 })
+    }
+
+    /// Copies `parts`, one after the other, to `to`, which has room for all. What is still on its way when this returns is
+    /// in the staging buffers.
+    ///
+    /// # Errors
+    /// [`launch::Error`].
+    pub fn copy(&mut self, stream: &Stream, parts: &[&[u8]], to: &DeviceBuffer<u8>) -> launch::Result<()> {
+        let mut pieces = parts.iter().flat_map(|part| part.chunks(PIECE)).peekable();
+        let mut done = 0;
+        while pieces.peek().is_some() {
+            let (staging, free) = &mut self.buffers[self.next];
+            free.synchronize()?;
+            let (mut room, mut len) = (&mut staging[..], 0);
+            let mut copies = Vec::new();
+            while let Some(piece) = pieces.next_if(|piece| piece.len() <= room.len()) {
+                let (place, rest) = std::mem::take(&mut room).split_at_mut(piece.len());
+                copies.push((place, piece));
+                len += piece.len();
+                room = rest;
+            }
+            // In parallel, since a page of a mapped file that is touched first costs more than its copy.
+            copies.into_par_iter().for_each(|(place, piece)| place.copy_from_slice(piece));
+            // SAFETY: the buffer is not touched again before its event.
+            unsafe { stream.upload_async(&staging[..len], to.slice(done..done + len)) }?;
+            free.record(stream)?;
+            done += len;
+            self.next = 1 - self.next;
+        }
+        Ok(())
+    }
+}

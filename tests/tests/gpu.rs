@@ -1,0 +1,245 @@
+//! Every golden model on the GPU, which the emulator stands in for where there is none: the same PTX, the same host code.
+//! `QUIRE_TEST_DEVICE=cuda` runs them on a GPU.
+//!
+//! Greedy tokens equal those of Hugging Face in f32 as far as its own 16-bit arithmetic does, by the fixtures' record, and
+//! logprobs drift no further. What has no record (samples, beams) is scored: the CPU computes the same text in f32, token by
+//! token, and must agree. So keys, values and positions are what they should be, whatever was copied, preempted or
+//! recorded on the way.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+use std::sync::Once;
+
+use engine::llm::{Completion, Continuation, Device, Event, Llm, Options, Prompt};
+use engine::load::ModelFiles;
+use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::tensor::DType;
+use tests::{BeamSearch, Golden, HalfType, MODELS, golden, golden_dir};
+
+/// A way of running the same requests.
+struct Setup {
+    name: &'static str,
+    dtype: DType,
+    options: Options,
+    /// The pool is cut to this many tokens, and somebody must be preempted.
+    pool_tokens: Option<usize>,
+}
+
+fn options(dtype: DType) -> Options {
+    Options { device: device(), dtype: Some(dtype), kv_memory: Some(64 << 20), ..Options::default() }
+}
+
+/// The device under test. A small emulator: grids that are as large as the device have fewer blocks.
+fn device() -> Device {
+    static ONCE: Once = Once::new();
+    if std::env::var("QUIRE_TEST_DEVICE").is_ok_and(|name| name == "cuda") {
+        return Device::Cuda(0);
+    }
+    ONCE.call_once(|| {
+        emulator::driver::configure(emulator::driver::DeviceOptions { multiprocessors: 4, ..Default::default() });
+    });
+    Device::Emulator
+}
+
+fn load(model: &str, options: &Options, pool_tokens: Option<usize>) -> Llm {
+    let files = ModelFiles::directory(golden_dir(model)).unwrap();
+    let mut options = options.clone();
+    if let Some(tokens) = pool_tokens {
+        let config = files.config().unwrap();
+        let token = 2 * config.layers * config.kv_heads * config.head_dim * 2;
+        options.kv_memory = Some(tokens.next_multiple_of(options.block_size) * token);
+    }
+    Llm::load(&files, &options).unwrap()
+}
+
+fn greedy() -> SamplingParams {
+    SamplingParams { max_tokens: 40, ignore_eos: true, logprobs: Some(5), ..SamplingParams::default() }
+}
+
+fn beams(b: &BeamSearch) -> SamplingParams {
+    let early_stopping = if b.early_stopping { EarlyStopping::Yes } else { EarlyStopping::No };
+    SamplingParams {
+        n: b.num_beams,
+        best_of: b.num_beams,
+        max_tokens: b.max_new_tokens,
+        ignore_eos: b.ignore_eos,
+        beam: Some(Beam { width: b.num_beams, length_penalty: b.length_penalty, early_stopping }),
+        ..SamplingParams::default()
+    }
+}
+
+/// Three outputs, which fork at the prompt's last block and copy it as soon as they write.
+fn samples() -> SamplingParams {
+    SamplingParams {
+        n: 3,
+        best_of: 3,
+        max_tokens: 12,
+        temperature: 0.7,
+        top_k: 40,
+        top_p: 0.95,
+        frequency_penalty: 0.2,
+        seed: Some(11),
+        logprobs: Some(1),
+        ignore_eos: true,
+        ..SamplingParams::default()
+    }
+}
+
+/// All at once, in the order of the requests.
+fn run(llm: &mut Llm, requests: &[(Prompt, SamplingParams)]) -> Vec<Completion> {
+    let ids: Vec<_> = requests.iter().map(|(prompt, params)| llm.add(prompt, params.clone()).unwrap()).collect();
+    let mut done = Vec::new();
+    while llm.has_work() {
+        done.extend(llm.step().unwrap().into_iter().filter_map(|event| match event {
+            Event::Done(completion) => Some(completion),
+            Event::Token { .. } => None,
+        }));
+        assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
+    }
+    done.sort_by_key(|c| ids.iter().position(|id| *id == c.id));
+    done
+}
+
+/// Logprobs of the tokens of `text` from the `prompt`-th on, by the CPU in f32; none of a token that is not among the 100
+/// likeliest.
+fn score(oracle: &mut Llm, text: &[u32], prompt: usize) -> Vec<Option<f32>> {
+    let params = SamplingParams { max_tokens: 1, logprobs: Some(100), ..SamplingParams::default() };
+    let prefixes: Vec<_> = (prompt..text.len()).map(|n| Prompt::Tokens(text[..n].to_vec())).collect();
+    let done = oracle.generate(&prefixes, &params).unwrap();
+    done.iter()
+        .zip(&text[prompt..])
+        .map(|(c, token)| c.outputs[0].logprobs.as_ref().unwrap()[0].top.iter().find(|t| t.0 == *token).map(|t| t.1))
+        .collect()
+}
+
+/// What Hugging Face made of it in a type, and how far any of its logprobs drifted.
+fn record(golden: &Golden, dtype: DType) -> (&HalfType, f32) {
+    let record = if dtype == DType::F16 { &golden.half.float16 } else { &golden.half.bfloat16 };
+    (record, record.prompts.iter().map(|p| p.token_logprob_drift_max).fold(0.0, f32::max))
+}
+
+fn assert_setup(model: &str, setup: &Setup) {
+    let golden = golden(model);
+    let (record, drift) = record(&golden, setup.dtype);
+    let mut llm = load(model, &setup.options, setup.pool_tokens);
+    let mut oracle = load(model, &Options { device: Device::Cpu, ..Options::default() }, None);
+    let mut requests = Vec::new();
+    for (i, p) in golden.prompts.iter().enumerate() {
+        let prompt = || Prompt::Tokens(p.ids.clone());
+        requests.push((Prompt::Text(p.text.clone()), greedy()));
+        requests.push((prompt(), samples()));
+        requests.push((prompt(), beams(&p.beam[i % p.beam.len()])));
+    }
+    let mut done = run(&mut llm, &requests).into_iter();
+    for (i, (p, record)) in golden.prompts.iter().zip(&record.prompts).enumerate() {
+        let at = format!("{model}, {}, {}", setup.name, p.name);
+        let enough = record.greedy_prefix_equal;
+        assert_greedy(&at, p, &done.next().unwrap().outputs[0], enough, setup.dtype, drift);
+        for output in done.next().unwrap().outputs {
+            let text = [p.ids.as_slice(), &output.tokens].concat();
+            let reported = output.logprobs.unwrap();
+            for (step, want) in score(&mut oracle, &text, p.ids.len()).into_iter().enumerate() {
+                let got = reported[step].logprob;
+                assert!(
+                    want.is_none_or(|want| (got - want).abs() <= drift),
+                    "{at}, sample, step {step}: {got}, {want:?}"
+                );
+            }
+        }
+        let (found, want) = (done.next().unwrap().outputs, &p.beam[i % p.beam.len()].sequences);
+        assert_eq!(found.len(), want.len(), "{at}");
+        if setup.dtype == DType::F16 {
+            assert_eq!(found[0].tokens, want[0].ids, "{at}, best beam");
+        }
+        let text = [p.ids.as_slice(), &found[0].tokens].concat();
+        let scores = score(&mut oracle, &text, p.ids.len());
+        let (sum, steps) = (scores.iter().flatten().sum::<f32>(), scores.len() as f32);
+        assert!(scores.iter().all(Option::is_some), "{at}: a beam goes through unlikely tokens");
+        let got = found[0].cumulative_logprob as f32;
+        assert!((got - sum).abs() <= drift * steps.sqrt(), "{at}, best beam: {got}, {sum}");
+    }
+    assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
+    assert!(llm.stats().copied_blocks > 0, "{model}, {}: no block was copied", setup.name);
+    let preempted = llm.stats().preemptions > 0;
+    assert_eq!(preempted, setup.pool_tokens.is_some(), "{model}, {}: preemptions", setup.name);
+}
+
+/// The tokens are golden as far as is recorded, and the logprobs drift no more. bf16 has three digits: there two tokens that
+/// are closer to each other than logprobs drift may come to be in either order.
+fn assert_greedy(at: &str, p: &tests::Prompt, output: &Continuation, enough: usize, dtype: DType, drift: f32) {
+    let same = output.tokens.iter().zip(&p.greedy.ids).take_while(|(a, b)| a == b).count();
+    for (step, got) in output.logprobs.as_ref().unwrap().iter().take(same).enumerate() {
+        let off = (got.logprob - p.greedy.top5[step].logprobs[0]).abs();
+        assert!(off <= drift, "{at}, step {step}: off by {off}, but Hugging Face by {drift} at most");
+    }
+    if same < enough {
+        let top = &p.greedy.top5[same];
+        let taken = top.ids.iter().position(|id| *id == output.tokens[same]);
+        let behind = taken.map(|i| top.logprobs[0] - top.logprobs[i]);
+        let tied = dtype == DType::Bf16 && behind.is_some_and(|behind| behind <= drift);
+        assert!(tied, "{at}: {same} tokens are golden, not {enough}; the next is {behind:?} behind the best");
+    }
+}
+
+/// Recorded steps are the same steps, to the bit.
+fn assert_recordings_change_nothing(model: &str) {
+    let golden = golden(model);
+    let requests: Vec<_> = golden.prompts.iter().map(|p| (Prompt::Tokens(p.ids.clone()), samples())).collect();
+    let answers = [true, false].map(|cuda_graphs| {
+        let mut llm = load(model, &Options { cuda_graphs, ..options(DType::F16) }, None);
+        run(&mut llm, &requests).into_iter().map(|c| c.outputs).collect::<Vec<_>>()
+    });
+    assert_eq!(answers[0], answers[1], "{model}");
+}
+
+macro_rules! gpu_tests {
+    ($($name:ident: $model:literal,)*) => {
+        $(mod $name {
+            use super::*;
+
+            #[test]
+            fn everything_in_one_batch() {
+                assert_setup($model, &Setup { name: "f16", dtype: DType::F16, options: options(DType::F16), pool_tokens: None });
+            }
+
+            #[test]
+            fn chunked_preempted_and_not_recorded() {
+                let options =
+                    Options { cuda_graphs: false, block_size: 8, max_batch_tokens: 13, ..options(DType::F16) };
+                let name = "f16, small pool, blocks of 8, chunks of 13";
+                assert_setup($model, &Setup { name, dtype: DType::F16, options, pool_tokens: Some(228) });
+            }
+
+            #[test]
+            fn in_bf16() {
+                let options = Options { block_size: 32, max_batch_tokens: 48, ..options(DType::Bf16) };
+                assert_setup($model, &Setup { name: "bf16", dtype: DType::Bf16, options, pool_tokens: None });
+            }
+        })*
+
+        #[test]
+        fn no_model_is_left_out() {
+            assert_eq!([$($model),*], MODELS);
+        }
+    };
+}
+
+gpu_tests! {
+    gpt2: "gpt2",
+    llama2: "llama2",
+    llama3: "llama3",
+    llama3_tied: "llama3-tied",
+    mistral: "mistral",
+    opt_350m_like: "opt-350m-like",
+    opt_bin: "opt-bin",
+    opt_pre: "opt-pre",
+    qwen2: "qwen2",
+    qwen3: "qwen3",
+}
+
+#[test]
+fn recordings_change_nothing() {
+    for model in ["gpt2", "mistral", "opt-350m-like"] {
+        assert_recordings_change_nothing(model);
+    }
+}

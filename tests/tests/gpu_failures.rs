@@ -1,0 +1,115 @@
+//! What a GPU cannot do is said in a sentence, and what fails on it is an error, not the end of the process.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+use std::sync::{Mutex, MutexGuard};
+
+use emulator::LaunchOptions;
+use emulator::driver::{DeviceOptions, configure, set_launch_options};
+use engine::Error;
+use engine::llm::{Device, Llm, Options, Prompt};
+use engine::load::ModelFiles;
+use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::tensor::DType;
+use tests::golden_dir;
+
+/// Makes the emulator another device for contexts that are made while the guard lives.
+fn emulator(options: DeviceOptions) -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    configure(DeviceOptions { multiprocessors: 4, ..options });
+    alone
+}
+
+fn options() -> Options {
+    Options { device: Device::Emulator, kv_memory: Some(1 << 20), ..Options::default() }
+}
+
+fn load(options: &Options) -> Result<Llm, Error> {
+    Llm::load(&ModelFiles::directory(golden_dir("opt-bin")).unwrap(), options)
+}
+
+fn refused(options: &Options, parts: &[&str]) -> Error {
+    let error = load(options).err().unwrap();
+    let message = error.to_string();
+    assert!(parts.iter().all(|part| message.contains(part)), "{message:?} does not say {parts:?}");
+    error
+}
+
+#[test]
+fn a_gpu_that_is_too_old_is_named() {
+    let _alone = emulator(DeviceOptions { capability: (7, 5), ..DeviceOptions::default() });
+    let error = refused(&options(), &["no GPU can be used", "7.5", "8.0"]);
+    assert!(matches!(error, Error::Device(_)));
+}
+
+#[test]
+fn too_little_memory_is_said_with_what_would_help() {
+    {
+        let _alone = emulator(DeviceOptions { memory: 500 << 10, ..DeviceOptions::default() });
+        refused(&options(), &["not enough memory", "the weights need", "has", "left"]);
+    }
+    {
+        // Enough for the weights, but not for the activations of a step of 2,048 tokens.
+        let _alone = emulator(DeviceOptions { memory: 3 << 20, ..DeviceOptions::default() });
+        refused(&options(), &["not enough memory", "the activations need"]);
+    }
+    let _alone = emulator(DeviceOptions { memory: 64 << 20, ..DeviceOptions::default() });
+    let tight = Options { gpu_memory_utilization: 0.01, kv_memory: None, ..options() };
+    refused(&tight, &["not enough memory", "gpu-memory-utilization (0.01)", "max-batch-tokens"]);
+    refused(&Options { kv_memory: Some(1 << 30), ..options() }, &["not enough memory", "the KV cache need"]);
+}
+
+#[test]
+fn the_utilization_decides_the_number_of_blocks() {
+    let _alone = emulator(DeviceOptions { memory: 64 << 20, ..DeviceOptions::default() });
+    let blocks = |share: f32, tokens: usize| {
+        let given = Options { gpu_memory_utilization: share, max_batch_tokens: tokens, kv_memory: None, ..options() };
+        let llm = load(&given).unwrap();
+        let memory = llm.device().memory.unwrap();
+        let block = llm.kv_layout().block_bytes();
+        let num_blocks = llm.engine().config().num_blocks;
+        assert_eq!(num_blocks, memory.kv_cache / block);
+        assert!(memory.used + num_blocks * block <= (64 << 20) * (share * 100.0) as usize / 100);
+        (num_blocks, memory.activations)
+    };
+    let (small, _) = blocks(0.6, 512);
+    let (large, few) = blocks(0.9, 512);
+    let (fewer, many) = blocks(0.9, 2048);
+    assert!(small < large && fewer < large && few < many, "{small} {large} {fewer}, {few} {many}");
+}
+
+#[test]
+fn what_the_gpu_does_not_compute_is_refused() {
+    let _alone = emulator(DeviceOptions::default());
+    let dtype = Some(DType::F32);
+    refused(&Options { dtype, ..options() }, &["dtype", "f16 and bf16"]);
+    refused(&Options { kv_dtype: dtype, ..options() }, &["kv-dtype", "f16"]);
+    refused(&Options { block_size: 12, ..options() }, &["blocks of 12 tokens"]);
+    refused(&Options { gpu_memory_utilization: 1.5, ..options() }, &["gpu-memory-utilization"]);
+    let mut llm = load(&options()).unwrap();
+    let beam = Some(Beam { width: 1024, length_penalty: 1.0, early_stopping: EarlyStopping::Never });
+    let params = SamplingParams { beam, n: 1, ..SamplingParams::default() };
+    let error = llm.add(&Prompt::Tokens(vec![5]), params).unwrap_err();
+    assert!(matches!(error, Error::Request(_)), "{error}");
+}
+
+#[test]
+fn a_step_that_fails_is_an_error_that_says_where() {
+    let _alone = emulator(DeviceOptions::default());
+    let mut llm = load(&options()).unwrap();
+    let prompt = Prompt::Tokens(vec![5, 6, 7]);
+    llm.generate(&[prompt.clone()], &SamplingParams { max_tokens: 2, ..SamplingParams::default() }).unwrap();
+    // An endless kernel, as far as the driver can tell.
+    set_launch_options(LaunchOptions { instruction_limit: 10, ..LaunchOptions::default() }).unwrap();
+    llm.add(&prompt, SamplingParams::default()).unwrap();
+    let error = llm.step().unwrap_err();
+    assert!(matches!(error, Error::Gpu(_)), "{error}");
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(cause.contains("in kernel `"), "{cause}");
+    // Its requests are lost, and no other is served: the device is lost, too, and says so. Nothing hangs.
+    assert!(!llm.has_work());
+    llm.add(&prompt, SamplingParams::default()).unwrap();
+    assert!(matches!(llm.step(), Err(Error::Gpu(_))));
+    assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
+}
