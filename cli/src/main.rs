@@ -8,6 +8,7 @@ mod kernels;
 mod print;
 mod report;
 mod request;
+mod serve;
 mod table;
 
 use std::ffi::OsString;
@@ -35,10 +36,13 @@ fn run() -> Result<()> {
         Ok(words) => words,
         Err(word) => bail!("{word:?} is not valid UTF-8"),
     };
-    if let Some(("kernels", rest)) = words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
-        return kernels::run(&rest.iter().map(String::as_str).collect::<Vec<_>>());
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.split_first() {
+        Some((&"kernels", rest)) => return kernels::run(rest),
+        Some((&"serve", rest)) => return serve::run(rest),
+        _ => {}
     }
-    let words = with_early_stopping(words.iter().map(String::as_str).collect());
+    let words = with_early_stopping(words);
     let args = match Args::from_args(&["quire"], &words) {
         Ok(args) => args,
         Err(exit) if exit.status.is_ok() => return Ok(io::stdout().write_all(help::page().as_bytes())?),
