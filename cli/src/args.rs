@@ -87,25 +87,25 @@ pub struct Args {
     #[argh(switch)]
     pub verbose: bool,
 
-    /// where to run: auto, cpu, cuda, cuda:1 or emulator (auto: a GPU if there is one)
+    /// auto (a GPU if there is one), cpu, cuda, cuda:1 or emulator
     #[argh(option, arg_name = "device", from_str_fn(device), default = "Device::Auto")]
     pub device: Device,
-    /// element type of weights: auto, f32, f16 or bf16 (auto: as stored; on a GPU f32 becomes f16)
+    /// element type of weights: f32, f16 or bf16 (auto: as stored; GPU: 16 bits)
     #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
     pub dtype: Option<DType>,
-    /// element type of the KV cache: likewise (auto: f32 on the CPU, that of the weights on a GPU)
+    /// element type of the KV cache (auto: f32; on a GPU as weights)
     #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
     pub kv_dtype: Option<DType>,
     /// tokens in a KV block (16)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "16")]
     pub block_size: usize,
-    /// memory for the KV cache, 512MB or 4GiB (at most 4GiB; on a GPU what is left)
+    /// memory for the KV cache (CPU: at most 4GiB; GPU: what is left)
     #[argh(option, arg_name = "size", from_str_fn(memory))]
     pub kv_memory: Option<usize>,
     /// part of a GPU's memory that may be used (0.9)
     #[argh(option, arg_name = "part", from_str_fn(number), default = "0.9")]
     pub gpu_memory_utilization: f32,
-    /// whether a GPU's decode steps are recorded as CUDA graphs: on or off (on)
+    /// decode steps on a GPU as CUDA graphs: on or off (on)
     #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
     pub cuda_graphs: bool,
     /// most sequences running at a time (256)

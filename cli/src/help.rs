@@ -70,8 +70,12 @@ Examples
 /// The page that `--help` prints.
 pub fn page() -> String {
     let info = Args::get_args_info();
-    let usage = "Usage: quire [options]\n       quire serve [--help]\n       quire kernels [--help]\n";
-    let mut page = format!("{}\n\n{usage}", info.description);
+    let commands = ["[options]", "serve [--help]", "kernels [--help]", "bench [--help]"];
+    let mut page = format!("{}
+
+Usage: quire {}
+", info.description, commands.join("
+       quire "));
     for (heading, names) in GROUPS {
         page.push_str(&group(heading, names, info.flags));
     }

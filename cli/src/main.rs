@@ -1,6 +1,7 @@
 //! `quire`: continue text with a language model.
 
 mod args;
+mod bench;
 mod generate;
 mod help;
 mod json;
@@ -37,9 +38,10 @@ fn run() -> Result<()> {
         Err(word) => bail!("{word:?} is not valid UTF-8"),
     };
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words.split_first() {
-        Some((&"kernels", rest)) => return kernels::run(rest),
-        Some((&"serve", rest)) => return serve::run(rest),
+    match words[..] {
+        ["kernels", ref rest @ ..] => return kernels::run(rest),
+        ["bench", ref rest @ ..] => return bench::run(rest),
+        ["serve", ref rest @ ..] => return serve::run(rest),
         _ => {}
     }
     let words = with_early_stopping(words);

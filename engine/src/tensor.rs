@@ -1,9 +1,9 @@
 //! Tensors as files hold them: a type, a shape and bytes that are mapped, borrowed or owned.
 
-use std::fmt;
+use std::{fmt, io};
 
 use half::{bf16, f16};
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapOptions};
 
 /// The element types of weights and of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,6 +105,17 @@ impl HostTensor {
         }
     }
 
+    /// A tensor of zeros that takes no memory while they are only looked at: pages of its own, none of which is there.
+    ///
+    /// # Errors
+    /// If there is not enough address space for it.
+    pub fn zeros(dtype: DType, shape: Vec<usize>) -> io::Result<Self> {
+        let len = shape.iter().try_fold(dtype.size(), |size, &extent| size.checked_mul(extent));
+        let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
+        let map = MmapOptions::new().len(len).no_reserve_swap().map_anon()?.make_read_only()?;
+        Ok(Self::mapped(dtype, shape, map, 0))
+    }
+
     /// A tensor over bytes compiled into the program; copied if they are not aligned.
     pub fn from_static(dtype: DType, shape: Vec<usize>, bytes: &'static [u8]) -> Self {
         if (bytes.as_ptr() as usize).is_multiple_of(dtype.size()) {
@@ -199,6 +210,8 @@ fn transpose<T: Copy>(v: &[T], rows: usize, cols: usize) -> Vec<T> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
     use super::*;
 
     fn f32s(t: &HostTensor) -> Vec<f32> {
@@ -217,6 +230,13 @@ mod tests {
     fn converts_with_rounding_to_nearest_even() {
         let t = HostTensor::from_f32(vec![2], vec![1.0 + 1.0 / 256.0, 65504.0]);
         assert_eq!(f32s(&t.to_dtype(DType::Bf16)), [1.0, 65536.0]);
+    }
+
+    #[test]
+    fn zeros_may_be_more_than_there_is_memory_for() {
+        let t = HostTensor::zeros(DType::F16, vec![1 << 17, 1 << 17]).unwrap();
+        assert_eq!((t.bytes().len(), t.bytes()[t.bytes().len() - 1]), (1 << 35, 0));
+        assert!(HostTensor::zeros(DType::F32, vec![usize::MAX, 2]).is_err());
     }
 
     #[test]

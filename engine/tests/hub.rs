@@ -127,6 +127,23 @@ fn a_model_is_fetched_once_and_no_more_than_needed() {
 }
 
 #[test]
+fn of_a_model_the_configuration_alone_can_be_fetched() {
+    let cache = tempfile::tempdir().unwrap();
+    let hub = Hub::new(model("llama2"));
+    let config = |settings| ModelFiles::resolve_config_with(Some("someone/tiny"), settings)?.config();
+    let online = settings(cache.path(), &hub.endpoint);
+    let fetched = config(&online).unwrap();
+    assert_eq!(fetched, ModelFiles::directory(model("llama2")).unwrap().config().unwrap());
+    assert_eq!(hub.files_asked_for(), BTreeSet::from(["config.json".to_owned()]));
+
+    // That does not make it a model that the cache has.
+    let offline = HubSettings { offline: true, ..settings(cache.path(), &nowhere()) };
+    assert!(resolve(&offline).is_err());
+    resolve(&online).unwrap();
+    config(&offline).unwrap();
+}
+
+#[test]
 fn what_cannot_be_had_is_one_sentence() {
     let cache = tempfile::tempdir().unwrap();
     let message = |settings: &HubSettings| {

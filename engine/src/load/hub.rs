@@ -27,19 +27,30 @@ const TOKENIZER_PARTS: [&str; 3] = ["vocab.json", "merges.txt", "added_tokens.js
 
 /// The directory with the files of the model `id`, fetched unless the cache has it whole.
 pub(super) fn fetch(id: &str, progress: bool, settings: &HubSettings) -> Result<PathBuf> {
-    let cache = Cache::new(settings.cache_dir.clone());
-    let cached = cached_snapshot(&cache, id);
-    let missing = match &cached {
-        Some(directory) => match missing_part(directory) {
-            None => return Ok(directory.clone()),
-            Some(part) => format!("the cache in {} lacks its {part}", settings.cache_dir.display()),
-        },
-        None => format!("it is not in the cache in {}", settings.cache_dir.display()),
-    };
-    if settings.offline {
-        return Err(Error::Hub(format!("{id} cannot be loaded: {missing}, and HF_HUB_OFFLINE forbids to fetch it")));
+    match look_up(id, settings, missing_part) {
+        Ok(directory) => Ok(directory),
+        Err(missing) => Download::new(id, progress, settings, missing)?.run(),
     }
-    Download::new(id, progress, settings, cache, missing)?.run()
+}
+
+/// The directory with the configuration of the model `id`, which alone is fetched unless the cache has it.
+pub(super) fn fetch_config(id: &str, settings: &HubSettings) -> Result<PathBuf> {
+    match look_up(id, settings, missing_config) {
+        Ok(directory) => Ok(directory),
+        Err(missing) => Download::new(id, false, settings, missing)?.config(),
+    }
+}
+
+/// The cached directory of a model, or why it is not enough: there is none, or it lacks what `missing` says.
+fn look_up(id: &str, settings: &HubSettings, missing: fn(&Path) -> Option<String>) -> Result<PathBuf, String> {
+    let place = settings.cache_dir.display();
+    let Some(directory) = cached_snapshot(&Cache::new(settings.cache_dir.clone()), id) else {
+        return Err(format!("it is not in the cache in {place}"));
+    };
+    match missing(&directory) {
+        None => Ok(directory),
+        Some(part) => Err(format!("the cache in {place} lacks its {part}")),
+    }
 }
 
 /// The cached snapshot of the main branch.
@@ -61,8 +72,8 @@ fn plain_name(name: &str) -> Option<&str> {
 /// What a snapshot lacks to be loaded.
 fn missing_part(directory: &Path) -> Option<String> {
     let has = |file: &str| directory.join(file).exists();
-    if !has("config.json") {
-        return Some("config.json".into());
+    if let Some(part) = missing_config(directory) {
+        return Some(part);
     }
     let tokenizer = has(TOKENIZER) || has("tokenizer.model") || (has("vocab.json") && has("merges.txt"));
     if !tokenizer {
@@ -81,6 +92,11 @@ fn missing_part(directory: &Path) -> Option<String> {
     Some("weights".into())
 }
 
+/// What a snapshot lacks to say what the model is.
+fn missing_config(directory: &Path) -> Option<String> {
+    (!directory.join("config.json").exists()).then(|| "config.json".into())
+}
+
 /// One model on its way into the cache.
 struct Download<'a> {
     id: &'a str,
@@ -95,7 +111,13 @@ struct Download<'a> {
 }
 
 impl<'a> Download<'a> {
-    fn new(id: &'a str, progress: bool, settings: &'a HubSettings, cache: Cache, missing: String) -> Result<Self> {
+    fn new(id: &'a str, progress: bool, settings: &'a HubSettings, missing: String) -> Result<Self> {
+        if settings.offline {
+            return Err(Error::Hub(format!(
+                "{id} cannot be loaded: {missing}, and HF_HUB_OFFLINE forbids to fetch it"
+            )));
+        }
+        let cache = Cache::new(settings.cache_dir.clone());
         let api = ApiBuilder::from_cache(cache.clone())
             .with_endpoint(settings.endpoint.clone())
             .with_token(settings.token.clone())
@@ -124,11 +146,8 @@ impl<'a> Download<'a> {
 
     fn run(self) -> Result<PathBuf> {
         let id = self.id;
-        if !self.offers("config.json") {
-            return Err(Error::Hub(format!("{id} has no config.json, so it is not a model that can be loaded")));
-        }
         // The small files first: a model that cannot be run is refused before its weights are fetched.
-        let config = self.get("config.json")?;
+        let config = self.config()?.join("config.json");
         ModelConfig::from_json(&read_small(&config)?.unwrap_or_default())?;
         let tokenizer = if self.offers(TOKENIZER) {
             &[TOKENIZER][..]
@@ -141,16 +160,23 @@ impl<'a> Download<'a> {
             self.get(file)?;
         }
         self.weights()?;
-        // Only a whole model becomes the cache's main branch. The reference by commit was the client's.
+        // Only a whole model becomes the cache's main branch.
         let main = self.cache.repo(Repo::model(id.to_owned()));
         main.create_ref(&self.commit).map_err(|error| Error::io(self.cache.path(), error))?;
-        let references = self.cache.path().join(Repo::model(id.to_owned()).folder_name()).join("refs");
-        let _ = fs::remove_file(references.join(&self.commit));
         let directory = main.pointer_path(&self.commit);
         match missing_part(&directory) {
             None => Ok(directory),
             Some(part) => Err(Error::Hub(format!("{id} was fetched, but its {part} did not arrive"))),
         }
+    }
+
+    /// The directory of the snapshot, with the configuration fetched.
+    fn config(&self) -> Result<PathBuf> {
+        if !self.offers("config.json") {
+            return Err(Error::Hub(format!("{} has no config.json, so it is not a model that can be loaded", self.id)));
+        }
+        self.get("config.json")?;
+        Ok(self.cache.repo(Repo::model(self.id.to_owned())).pointer_path(&self.commit))
     }
 
     fn weights(&self) -> Result<()> {
@@ -183,11 +209,15 @@ impl<'a> Download<'a> {
         // By commit, so that all files are of one state even if the main branch moves meanwhile.
         let repo = Repo::with_revision(self.id.to_owned(), RepoType::Model, self.commit.clone());
         // The client takes some properties of answers for granted, and panics if what it asks is not the hub.
-        catch_unwind(AssertUnwindSafe(|| self.api.repo(repo).download(file)))
+        let path = catch_unwind(AssertUnwindSafe(|| self.api.repo(repo).download(file)))
             .map_err(|_| {
                 Error::Hub(format!("{} cannot be fetched: {} does not answer like a hub", self.id, self.endpoint))
             })?
-            .map_err(|error| self.failure(error))
+            .map_err(|error| self.failure(error))?;
+        // The client's reference by commit, which says nothing.
+        let references = self.cache.path().join(Repo::model(self.id.to_owned()).folder_name()).join("refs");
+        let _ = fs::remove_file(references.join(&self.commit));
+        Ok(path)
     }
 
     fn failure(&self, error: ApiError) -> Error {

@@ -67,6 +67,21 @@ impl ModelFiles {
 
     /// As [`ModelFiles::resolve`], with settings that do not come from the environment.
     pub fn resolve_with(name: Option<&str>, progress: bool, settings: &HubSettings) -> Result<Self> {
+        Self::find(name, |id| hub::fetch(id, progress, settings))
+    }
+
+    /// As [`ModelFiles::resolve`], for the configuration alone: of a hub model, nothing else is fetched.
+    pub fn resolve_config(name: Option<&str>) -> Result<Self> {
+        Self::resolve_config_with(name, &HubSettings::from_env())
+    }
+
+    /// As [`ModelFiles::resolve_config`], with settings that do not come from the environment.
+    pub fn resolve_config_with(name: Option<&str>, settings: &HubSettings) -> Result<Self> {
+        Self::find(name, |id| hub::fetch_config(id, settings))
+    }
+
+    /// What `name` stands for; `fetch` gives the directory of a hub model.
+    fn find(name: Option<&str>, fetch: impl FnOnce(&str) -> Result<PathBuf>) -> Result<Self> {
         let Some(name) = name.filter(|name| *name != bundled::NAME) else { return Ok(Self::bundled()) };
         if name.is_empty() {
             return Err(Error::Hub("the model's name is empty".into()));
@@ -75,8 +90,7 @@ impl ModelFiles {
             return Self::directory(name);
         }
         let id = names::hub_id(name)?;
-        let path = hub::fetch(&id, progress, settings)?;
-        Ok(ModelFiles { source: Source::Directory(path), name: id })
+        Ok(ModelFiles { source: Source::Directory(fetch(&id)?), name: id })
     }
 
     /// A name to show.

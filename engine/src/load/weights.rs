@@ -25,6 +25,8 @@ pub struct Weights {
     tensors: HashMap<String, StoredTensor>,
     requested: Option<DType>,
     prevailing: DType,
+    /// Whether tensors that nobody stored are zeros.
+    invents: bool,
     /// Bytes that were taken, as they are stored.
     taken: usize,
     progress: Option<Progress>,
@@ -49,9 +51,24 @@ impl Weights {
             tensors: tensors.into_iter().collect(),
             requested,
             prevailing,
+            invents: false,
             taken: 0,
             progress: None,
         })
+    }
+
+    /// Weights that nobody stored: whatever tensor is taken, it is there, of this type and of zeros, and takes no memory.
+    /// What a model would launch can be found out with them.
+    pub fn of_zeros(dtype: DType) -> Self {
+        Weights {
+            path: PathBuf::new(),
+            tensors: HashMap::new(),
+            requested: None,
+            prevailing: dtype,
+            invents: true,
+            taken: 0,
+            progress: None,
+        }
     }
 
     /// The tensors of one safetensors file.
@@ -122,6 +139,8 @@ impl Weights {
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<HostTensor> {
         match self.take_optional(name, shape)? {
             Some(tensor) => Ok(tensor),
+            None if self.invents => HostTensor::zeros(self.prevailing, shape.to_vec())
+                .map_err(|error| Error::Memory(format!("for tensor {name} {shape:?} of zeros: {error}"))),
             None => Err(Error::weights(&self.path, format!("tensor {name} {shape:?} is missing"))),
         }
     }

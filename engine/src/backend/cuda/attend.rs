@@ -11,6 +11,7 @@ use kernels::rope::{self, rope_and_cache};
 use super::CudaBackend;
 use super::cache::KvCache;
 use super::inputs::Inputs;
+use super::queue::Cost;
 use super::tensor::{Tensor, Weight, pointer};
 use crate::backend::{Attention, Heads};
 
@@ -112,15 +113,16 @@ impl CudaBackend {
             cache.pages().block_size,
             params.scale,
         );
-        let floor = || {
+        let cost = || {
             let seen = |&(_, context): &(u32, u32)| u64::from(if window > 0 { context.min(window) } else { context });
             let spans = inputs.decode_spans();
-            decode::floor(shape, spans.iter().map(seen).sum(), spans.len() as u64)
+            let floor = |sequences| decode::floor(shape, spans.iter().map(seen).sum(), sequences);
+            Cost { floor: floor(spans.len() as u64), weights: 0, kv_cache: floor(0).bytes }
         };
         let launch = (decode.grid(), decode.threads(), decode.shared_bytes());
         // SAFETY: the plan was made for this batch, tables and contexts are the manager's, and the counters are used by
         // one launch at a time.
-        unsafe { self.queue.launch(decode.entry(self.element), launch, args, floor) };
+        unsafe { self.queue.launch(decode.entry(self.element), launch, args, cost) };
     }
 
     /// The plan for a window, made unless the step already has it.
@@ -168,15 +170,20 @@ impl CudaBackend {
             window,
             params.scale,
         );
-        let floor = || {
+        let cost = || {
             let each = inputs.prefill_spans().iter().map(|&(new, seen)| shape::floor(head_shape, new, seen, window));
-            each.fold(Floor::default(), |a, b| Floor { bytes: a.bytes + b.bytes, flops: a.flops + b.flops })
+            let floor =
+                each.fold(Floor::default(), |a, b| Floor { bytes: a.bytes + b.bytes, flops: a.flops + b.flops });
+            // Queries and results.
+            let rows = 2 * 2 * u64::from(inputs.rows - inputs.decodes);
+            let kv_cache = floor.bytes - rows * u64::from(head_shape.heads() * head_shape.head_size());
+            Cost { floor, weights: 0, kv_cache }
         };
         let size = head_shape.head_size().to_string();
         let shape::Launch { grid, threads, shared } =
             shape::launch(head_shape, inputs.rows - inputs.decodes, inputs.prefills);
         let entry = paged_prefill::instance(&[self.element, &size]);
         // SAFETY: query rows are numbered from the first of all; the rest is as for decode.
-        unsafe { self.queue.launch(entry, (grid, threads, shared), args, floor) };
+        unsafe { self.queue.launch(entry, (grid, threads, shared), args, cost) };
     }
 }

@@ -5,6 +5,7 @@ use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::plan::{Operands, Plan, Product};
 
 use super::CudaBackend;
+use super::queue::Cost;
 use super::tensor::{Tensor, Weight, pointer};
 use crate::backend::Activation;
 use crate::error::Error;
@@ -30,9 +31,11 @@ impl CudaBackend {
             counters: self.counters(plan.counters()),
         });
         let launch = (plan.grid(), plan.threads(), plan.shared_bytes());
+        let weights = 2 * u64::from(weight.rows) * u64::from(weight.cols);
+        let cost = || Cost { floor: product.floor(), weights, kv_cache: 0 };
         // SAFETY: shapes are the plan's, rows and weights are aligned to 16 bytes, and workspace and counters are used by
         // one launch at a time.
-        unsafe { self.queue.launch(plan.entry(self.element), launch, args, || product.floor()) };
+        unsafe { self.queue.launch(plan.entry(self.element), launch, args, cost) };
     }
 }
 

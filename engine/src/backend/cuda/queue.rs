@@ -19,7 +19,25 @@ pub struct Launch {
     /// Threads of a block.
     pub threads: u32,
     /// The least that it costs.
+    pub cost: Cost,
+}
+
+/// What a launch costs at the least, and what the bytes are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// All bytes and operations.
     pub floor: Floor,
+    /// Bytes of weights of projections.
+    pub weights: u64,
+    /// Bytes of keys and values that attention reads.
+    pub kv_cache: u64,
+}
+
+/// A launch that reads neither weights of projections nor the cache.
+impl From<Floor> for Cost {
+    fn from(floor: Floor) -> Self {
+        Cost { floor, weights: 0, kv_cache: 0 }
+    }
 }
 
 /// Takes the work of a step. Asking cannot fail: the first error is kept, what comes after it is not done, and
@@ -61,22 +79,22 @@ impl Queue {
         self.device.is_some() && self.notes.borrow().is_none()
     }
 
-    /// Asks for a launch; `floor` is what it costs at the least.
+    /// Asks for a launch; `cost` is what it costs at the least.
     ///
     /// # Safety
     /// The kernel's contract holds, until it has run.
-    pub unsafe fn launch<A: Args>(
+    pub unsafe fn launch<A: Args, C: Into<Cost>>(
         &self,
         entry: Option<Entry<A>>,
         (grid, threads, shared): ((u32, u32, u32), u32, u32),
         args: A,
-        floor: impl FnOnce() -> Floor,
+        cost: impl FnOnce() -> C,
     ) {
         let Some(entry) = entry else {
             return self.fail(Error::Unsupported("there is no kernel for a model of this shape".into()));
         };
         if let Some(notes) = &mut *self.notes.borrow_mut() {
-            notes.push(Launch { kernel: entry.descriptor().name, grid, threads, floor: floor() });
+            notes.push(Launch { kernel: entry.descriptor().name, grid, threads, cost: cost().into() });
             return;
         }
         self.run(|device| {

@@ -11,13 +11,17 @@ use crate::number::Type;
 use crate::product::{Data, KERNELS, Problem};
 
 /// Weights of OPT-13B and LLaMA-3-8B: rows, their length, and what becomes of the products.
-const WEIGHTS: [(u32, u32, Epilogue); 6] = [
+const WEIGHTS: [(u32, u32, Epilogue); 10] = [
     (15360, 5120, Epilogue::Half(None)),
+    (5120, 5120, Epilogue::Half(None)),
     (20480, 5120, Epilogue::Half(Some(Activation::Relu))),
     (5120, 20480, Epilogue::Half(None)),
+    (50272, 5120, Epilogue::Float),
+    (6144, 4096, Epilogue::Half(None)),
     (4096, 4096, Epilogue::Half(None)),
     (28672, 4096, Epilogue::Gated(Activation::Silu)),
     (4096, 14336, Epilogue::Half(None)),
+    (128_256, 4096, Epilogue::Float),
 ];
 
 pub fn cases(scale: Scale) -> Vec<Case> {
@@ -37,7 +41,8 @@ pub fn cases(scale: Scale) -> Vec<Case> {
                 .into_iter()
                 .flat_map(|(n, k, epilogue)| [1, 4, 16, 64, 256, 1024, 4096].map(|m| Product { m, n, k, epilogue }));
             let planned = planned.filter_map(|product| Plan::new(product, Limits::H200).ok());
-            every_kernel(1024, 5120, 5120, 1).chain(planned.map(|plan| case(plan, Type::F16))).collect()
+            // A shape that no planned one has, so that these can be told apart.
+            every_kernel(1024, 8192, 8192, 1).chain(planned.map(|plan| case(plan, Type::F16))).collect()
         }
     }
 }
@@ -52,13 +57,12 @@ fn case(plan: Plan, ty: Type) -> Case {
         floor,
         prepare: Box::new(move |gpu| {
             // The truth of a few tokens is enough where there are many.
-            let data = Data { every: m.div_ceil(32), ..Data::new(ty, 1) };
+            let data = Data { every: m.div_ceil(8), ..Data::new(ty, 1) };
             let problem = Rc::new(Problem::new(plan, data));
             let placed = problem.place(gpu)?;
-            let truth = problem.truth();
             Ok(Prepared {
                 launch: Box::new(move |gpu| placed.launch(gpu)),
-                error: Box::new(move |gpu| Ok(problem.error(problem.results(&placed, gpu)?, &truth))),
+                error: Box::new(move |gpu| Ok(problem.error(problem.results(&placed, gpu)?, &problem.truth()))),
             })
         }),
     }

@@ -1,0 +1,136 @@
+//! `quire bench floor`: the launches of a step on a GPU that need not be there, and the least time that they can take.
+
+use std::fs;
+use std::io::{self, Write};
+
+use anyhow::{Context, Result, ensure};
+use argh::FromArgs;
+use engine::backend::KvLayout;
+use engine::backend::cuda::{CudaBackend, Rehearsal};
+use engine::load::Weights;
+use engine::tensor::DType;
+use serde_json::json;
+
+use super::gpu::{self, Gpu};
+use super::model::Model;
+use super::step::{Kind, Step};
+
+/// Tokens in a KV block.
+const BLOCK_SIZE: usize = 16;
+/// Sequences that a step may have.
+const MAX_BATCH: usize = 4096;
+
+/// List the launches of a model's steps, with the bytes and operations that each takes at the least, and the times that
+/// these take. Nothing is launched: no GPU, no weights and, for opt-13b and llama-3-8b, no network are needed.
+#[derive(FromArgs)]
+#[argh(subcommand, name = "floor", help_triggers("-h", "--help", "help"))]
+pub struct Args {
+    /// directory, hub id or short name
+    #[argh(option, arg_name = "model")]
+    model: String,
+    /// which GPU: h200, h100, a100, a100-40gb, l40s or rtx-4090 (h200)
+    #[argh(option, from_str_fn(gpu::named), default = "&gpu::GPUS[0]")]
+    gpu: &'static Gpu,
+    /// element type: f16 or bf16 (that of the weights; f16 if they are f32)
+    #[argh(option, arg_name = "type", from_str_fn(dtype))]
+    dtype: Option<DType>,
+    /// sequences of decode steps, one or several numbers (1,32,128)
+    #[argh(option, arg_name = "n", from_str_fn(batches), default = "Batches(vec![1, 32, 128])")]
+    batch: Batches,
+    /// tokens that each sequence sees (512)
+    #[argh(option, arg_name = "n", default = "512")]
+    context: usize,
+    /// also a step of a prompt of so many tokens
+    #[argh(option, arg_name = "n")]
+    prompt: Option<usize>,
+    /// file that gets the figures as well
+    #[argh(option, arg_name = "file")]
+    json: Option<String>,
+}
+
+/// Numbers of sequences, a step for each.
+struct Batches(Vec<usize>);
+
+fn batches(s: &str) -> Result<Batches, String> {
+    let number = |part: &str| part.trim().parse().ok().filter(|n| (1..=MAX_BATCH).contains(n));
+    let numbers: Option<_> = s.split(',').map(number).collect();
+    numbers.map(Batches).ok_or_else(|| format!("{s:?} is not a number from 1 to {MAX_BATCH}, or several such as 1,32"))
+}
+
+fn dtype(s: &str) -> Result<DType, String> {
+    match s {
+        "f16" => Ok(DType::F16),
+        "bf16" => Ok(DType::Bf16),
+        _ => Err(format!("{s:?} is not a type that the GPU computes in; f16 and bf16 are")),
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let (gpu, Model { name, config }) = (args.gpu, Model::find(&args.model)?);
+    let most = config.max_positions;
+    for (option, tokens) in [("context", Some(args.context)), ("prompt", args.prompt)] {
+        ensure!(
+            tokens.is_none_or(|n| (1..=most).contains(&n)),
+            "--{option} is not from 1 to {most}, the model's positions"
+        );
+    }
+    let dtype = match (args.dtype, config.torch_dtype) {
+        (Some(dtype), _) | (None, Some(dtype @ (DType::F16 | DType::Bf16))) => dtype,
+        (None, Some(DType::F32) | None) => DType::F16,
+    };
+
+    let mut blocks = 0;
+    let attention_blocks = |launch| {
+        blocks = gpu.attention_blocks(launch, dtype);
+        blocks
+    };
+    let backend = CudaBackend::without_device(gpu.limits, attention_blocks, &config, BLOCK_SIZE, dtype)?;
+    let longest = args.context.max(args.prompt.unwrap_or(0));
+    let model = engine::model::load(&backend, &config, &mut Weights::of_zeros(dtype), longest)?;
+    let layout = KvLayout {
+        layers: config.layers,
+        heads: config.kv_heads,
+        head_dim: config.head_dim,
+        block_size: BLOCK_SIZE,
+        dtype,
+    };
+    let decodes = args.batch.0.iter().map(|&batch| Kind::Decode { batch, context: args.context });
+    let steps = decodes.chain(args.prompt.map(Kind::Prefill)).map(|kind| {
+        let rehearsal = match kind {
+            Kind::Decode { batch, context } => Rehearsal { decodes: batch, context, prompt: 0, logits: batch },
+            Kind::Prefill(prompt) => Rehearsal { decodes: 0, context: 0, prompt, logits: 1 },
+        };
+        Ok(Step::new(kind, gpu, &backend.rehearse(&*model, layout, rehearsal)?))
+    });
+    let steps: Vec<Step> = steps.collect::<Result<_>>()?;
+
+    let mut out = io::stdout().lock();
+    writeln!(out, "{name} in {dtype} on {}: floors, computed from shapes. None of this was measured.\n", gpu.name)?;
+    writeln!(out, "weights           {:.2} GB", backend.weight_bytes() as f64 / 1e9)?;
+    writeln!(
+        out,
+        "read-only stream  {:.2} TB/s, derived from the nominal {:.2}",
+        gpu.stream() / 1e12,
+        gpu.bandwidth / 1e12
+    )?;
+    writeln!(out, "tensor cores      {:.0} TFLOP/s of dense 16-bit products, {}", gpu.rate / 1e12, gpu.rate_source)?;
+    writeln!(
+        out,
+        "multiprocessors   {}, each with {blocks} blocks of decode attention, by registers and shared memory",
+        gpu.limits.multiprocessors
+    )?;
+    for step in &steps {
+        write!(out, "\n{step}")?;
+    }
+    let Some(file) = &args.json else { return Ok(()) };
+    let all = json!({
+        "model": name,
+        "dtype": dtype.to_string(),
+        "gpu": gpu.json(),
+        "weight_bytes": backend.weight_bytes(),
+        "attention_blocks_per_multiprocessor": blocks,
+        "steps": steps.iter().map(Step::json).collect::<Vec<_>>(),
+    });
+    fs::write(file, format!("{all:#}\n")).with_context(|| format!("cannot write {file}"))
+}

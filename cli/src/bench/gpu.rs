@@ -1,0 +1,134 @@
+//! GPUs, as their makers describe them: for floors, where none is at hand to be measured.
+
+use engine::tensor::DType;
+use kernels::attention::decode;
+use kernels::gemm::plan::Limits;
+use serde_json::{Value, json};
+use workbench::{Floor, resources};
+
+/// What a read-only stream should reach of the nominal bandwidth: 4.5 TB/s of an H200's 4.8. Derived, not measured.
+const STREAM: f64 = 4.5 / 4.8;
+
+/// A GPU.
+#[derive(Debug)]
+pub struct Gpu {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What launches are planned for.
+    pub limits: Limits,
+    /// The PTX that it runs.
+    target: &'static str,
+    /// Nominal bandwidth of its memory, in bytes a second.
+    pub bandwidth: f64,
+    /// Operations a second of dense 16-bit matrix products that are summed in f32.
+    pub rate: f64,
+    /// Where the rate comes from.
+    pub rate_source: &'static str,
+}
+
+const fn gpu(name: &'static str, (multiprocessors, shared_kib): (u32, u32), bandwidth: f64, rate: f64) -> Gpu {
+    let limits = Limits { multiprocessors, shared_bytes: shared_kib << 10 };
+    Gpu { name, limits, target: "sm_80", bandwidth, rate, rate_source: "nominal" }
+}
+
+/// A GPU of the Hopper generation, of whose nominal 989 TFLOP/s others found cuBLAS to reach 790 on random data.
+const fn hopper(name: &'static str, bandwidth: f64) -> Gpu {
+    let gpu = gpu(name, (132, 227), bandwidth, 790e12);
+    Gpu { target: "sm_90a", rate_source: "published by others for cuBLAS", ..gpu }
+}
+
+/// Those that are known: an H100 with SXM, A100s with 80 and with 40 GB.
+pub const GPUS: [Gpu; 6] = [
+    hopper("h200", 4.8e12),
+    hopper("h100", 3.35e12),
+    gpu("a100", (108, 163), 2.039e12, 312e12),
+    gpu("a100-40gb", (108, 163), 1.555e12, 312e12),
+    gpu("l40s", (142, 99), 0.864e12, 362e12),
+    gpu("rtx-4090", (128, 99), 1.008e12, 165e12),
+];
+
+/// The GPU of this name.
+///
+/// # Errors
+/// A sentence with the names there are.
+pub fn named(name: &str) -> Result<&'static Gpu, String> {
+    const KNOWN: &[Gpu] = &GPUS;
+    KNOWN.iter().find(|gpu| gpu.name.eq_ignore_ascii_case(name)).ok_or_else(|| {
+        let names: Vec<_> = GPUS.iter().map(|gpu| gpu.name).collect();
+        format!("{name:?} is not a GPU that is known; {} are", names.join(", "))
+    })
+}
+
+impl Gpu {
+    /// Bytes a second that a read-only stream should reach.
+    pub fn stream(&self) -> f64 {
+        STREAM * self.bandwidth
+    }
+
+    /// Seconds that a launch takes at the least: of its bytes at the rate of a stream and its operations at that of the
+    /// tensor cores, those of which there are more.
+    pub fn seconds(&self, floor: Floor) -> f64 {
+        self.memory_seconds(floor).max(floor.flops as f64 / self.rate)
+    }
+
+    /// Whether bytes take longer than operations.
+    pub fn is_bound_by_memory(&self, floor: Floor) -> bool {
+        self.memory_seconds(floor) >= floor.flops as f64 / self.rate
+    }
+
+    fn memory_seconds(&self, floor: Floor) -> f64 {
+        floor.bytes as f64 / self.stream()
+    }
+
+    /// Blocks of decode attention that a multiprocessor holds, by the registers on record for its PTX and by shared memory;
+    /// 1 for a kernel that is not on record.
+    pub fn attention_blocks(&self, launch: decode::Launch, dtype: DType) -> u32 {
+        let kernel = launch.entry(&dtype.to_string()).map(|entry| entry.descriptor().name);
+        let used = kernel.and_then(|kernel| resources(self.target, kernel));
+        used.map_or(1, |used| used.blocks(launch.threads(), launch.shared_bytes(), self.limits).max(1))
+    }
+
+    /// What floors were computed with.
+    pub fn json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "multiprocessors": self.limits.multiprocessors,
+            "shared_bytes": self.limits.shared_bytes,
+            "nominal_bytes_per_second": self.bandwidth,
+            "derived_stream_bytes_per_second": self.stream(),
+            "flops_per_second": self.rate,
+            "flops_source": self.rate_source,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+    use kernels::attention::Shape;
+
+    use super::*;
+
+    #[test]
+    fn a_multiprocessor_holds_the_blocks_of_decode_attention_that_the_kernel_was_made_for() {
+        let blocks = |gpu: &str, heads, kv_heads, size| {
+            let launch = decode::Launch::new(Shape::new(heads, kv_heads, size, 16).unwrap(), 1);
+            named(gpu).unwrap().attention_blocks(launch, DType::F16)
+        };
+        assert_eq!([32, 64, 80, 96, 128, 256].map(|size| blocks("H200", 32, 32, size)), [4, 3, 3, 3, 3, 3]);
+        // Eight heads' partial results beside the rings, and smaller shared memory.
+        assert_eq!([blocks("h200", 32, 4, 128), blocks("a100", 32, 32, 128), blocks("l40s", 32, 32, 128)], [2, 2, 1]);
+        assert!(named("abacus").unwrap_err().contains("h200, h100"));
+    }
+
+    #[test]
+    fn the_slower_of_memory_and_tensor_cores_decides() {
+        let h200 = named("h200").unwrap();
+        let [streams, multiplies] =
+            [(9 << 40, 1 << 40), (1 << 30, 1 << 50)].map(|(bytes, flops)| Floor { bytes, flops });
+        assert!(h200.is_bound_by_memory(streams) && !h200.is_bound_by_memory(multiplies));
+        assert_eq!(h200.seconds(streams), (9u64 << 40) as f64 / 4.5e12);
+        assert_eq!(h200.seconds(multiplies), (1u64 << 50) as f64 / 790e12);
+    }
+}

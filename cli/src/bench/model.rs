@@ -1,0 +1,37 @@
+//! A model without its weights: a configuration says what there is to launch.
+
+use std::path::Path;
+
+use engine::Result;
+use engine::config::ModelConfig;
+use engine::load::ModelFiles;
+
+/// Configurations that need neither files nor network, by their models' short names.
+const BUILT_IN: [(&str, &[u8]); 2] = [
+    ("opt-13b", include_bytes!("../../configs/opt-13b.json")),
+    ("llama-3-8b", include_bytes!("../../configs/llama-3-8b.json")),
+];
+
+/// A model's name and shape.
+pub struct Model {
+    /// A name to show.
+    pub name: String,
+    /// Its shape.
+    pub config: ModelConfig,
+}
+
+impl Model {
+    /// The model that `name` stands for: a directory, a built-in configuration, or a hub model, of which `config.json` is
+    /// fetched if the cache does not have it.
+    ///
+    /// # Errors
+    /// [`engine::Error`] if there is no such model, or its configuration cannot be used.
+    pub fn find(name: &str) -> Result<Self> {
+        let built_in = BUILT_IN.iter().find(|built_in| built_in.0.eq_ignore_ascii_case(name));
+        if let Some((name, text)) = built_in.filter(|_| !Path::new(name).exists()) {
+            return Ok(Model { name: (*name).to_owned(), config: ModelConfig::from_json(text)? });
+        }
+        let files = ModelFiles::resolve_config(Some(name))?;
+        Ok(Model { name: files.name().to_owned(), config: files.config()? })
+    }
+}

@@ -1,0 +1,154 @@
+//! A step: its launches, alike ones together, and what they cost at the least.
+
+use std::fmt;
+
+use engine::backend::cuda::{Cost, Launch};
+use serde_json::{Value, json};
+use workbench::Floor;
+
+use super::gpu::Gpu;
+use crate::table::Table;
+
+/// What a step computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A token for each of so many sequences, which see so many tokens each.
+    Decode {
+        /// Sequences.
+        batch: usize,
+        /// Tokens that each sees, its new one included.
+        context: usize,
+    },
+    /// A prompt of so many tokens.
+    Prefill(usize),
+}
+
+impl Kind {
+    /// New tokens.
+    fn tokens(self) -> usize {
+        match self {
+            Kind::Decode { batch, .. } => batch,
+            Kind::Prefill(tokens) => tokens,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Decode { batch, context } => write!(f, "Decode, batch {batch}, context {context}"),
+            Kind::Prefill(tokens) => write!(f, "Prefill of {tokens} tokens"),
+        }
+    }
+}
+
+/// A step.
+pub struct Step {
+    kind: Kind,
+    gpu: &'static Gpu,
+    /// Launches of one kernel, grid and cost, in the order of the first of each, and how many there are.
+    groups: Vec<(Launch, u64)>,
+}
+
+impl Step {
+    /// The step that makes these launches.
+    pub fn new(kind: Kind, gpu: &'static Gpu, launches: &[Launch]) -> Step {
+        let mut groups: Vec<(Launch, u64)> = Vec::new();
+        for launch in launches {
+            match groups.iter_mut().find(|(first, _)| first == launch) {
+                Some((_, times)) => *times += 1,
+                None => groups.push((*launch, 1)),
+            }
+        }
+        Step { kind, gpu, groups }
+    }
+
+    /// What all launches take.
+    fn cost(&self) -> Cost {
+        self.groups.iter().fold(Cost::default(), |sum, (Launch { cost, .. }, times)| Cost {
+            floor: Floor {
+                bytes: sum.floor.bytes + times * cost.floor.bytes,
+                flops: sum.floor.flops + times * cost.floor.flops,
+            },
+            weights: sum.weights + times * cost.weights,
+            kv_cache: sum.kv_cache + times * cost.kv_cache,
+        })
+    }
+
+    /// Seconds that the step takes at the least: one launch after the other, each with activations from memory.
+    fn seconds(&self) -> f64 {
+        self.groups.iter().map(|(launch, times)| *times as f64 * self.gpu.seconds(launch.cost.floor)).sum()
+    }
+
+    /// Seconds that weights, keys and values take to be read: what no cache can help with.
+    fn stream_seconds(&self) -> f64 {
+        let Cost { weights, kv_cache, .. } = self.cost();
+        self.gpu.seconds(Floor { bytes: weights + kv_cache, flops: 0 })
+    }
+
+    /// Tokens a second: no more can be had.
+    fn rate(&self) -> f64 {
+        self.kind.tokens() as f64 / self.seconds()
+    }
+
+    /// The form of `--json`.
+    pub fn json(&self) -> Value {
+        let launches = self.groups.iter().map(|(launch, times)| {
+            json!({
+                "kernel": launch.kernel,
+                "times": times,
+                "grid": [launch.grid.0, launch.grid.1, launch.grid.2],
+                "threads": launch.threads,
+                "bytes": launch.cost.floor.bytes,
+                "flops": launch.cost.floor.flops,
+                "floor_seconds": self.gpu.seconds(launch.cost.floor),
+            })
+        });
+        let (kind, context) = match self.kind {
+            Kind::Decode { context, .. } => ("decode", context),
+            Kind::Prefill(tokens) => ("prefill", tokens),
+        };
+        let total = self.cost();
+        json!({
+            "kind": kind,
+            "new_tokens": self.kind.tokens(),
+            "context": context,
+            "launches": launches.collect::<Vec<_>>(),
+            "bytes": total.floor.bytes,
+            "weight_bytes": total.weights,
+            "kv_cache_bytes": total.kv_cache,
+            "flops": total.floor.flops,
+            "stream_seconds": self.stream_seconds(),
+            "floor_seconds": self.seconds(),
+            "ceiling_tokens_per_second": self.rate(),
+        })
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(&["kernel", "times", "grid", "bytes each", "flops each", "us each", "bound by"]);
+        for (launch, times) in &self.groups {
+            let (x, y, z) = launch.grid;
+            table.row([
+                launch.kernel.to_owned(),
+                times.to_string(),
+                format!("{x} x {y} x {z}"),
+                launch.cost.floor.bytes.to_string(),
+                launch.cost.floor.flops.to_string(),
+                format!("{:.2}", 1e6 * self.gpu.seconds(launch.cost.floor)),
+                if self.gpu.is_bound_by_memory(launch.cost.floor) { "memory" } else { "tensor cores" }.to_owned(),
+            ]);
+        }
+        let launches: u64 = self.groups.iter().map(|(_, times)| times).sum();
+        writeln!(f, "{}: {launches} launches\n\n{table}", self.kind)?;
+        let Cost { floor: Floor { bytes, flops }, weights, kv_cache } = self.cost();
+        let rest = bytes - weights - kv_cache;
+        for (name, bytes) in [("weights", weights), ("KV cache", kv_cache), ("activations", rest), ("in all", bytes)] {
+            writeln!(f, "{name:<16}{:>9.3} GB", bytes as f64 / 1e9)?;
+        }
+        writeln!(f, "products        {:>9.3} TFLOP", flops as f64 / 1e12)?;
+        writeln!(f, "weights, KV read{:>9.3} ms", 1e3 * self.stream_seconds())?;
+        writeln!(f, "floor           {:>9.3} ms, at most {:.0} tokens/s", 1e3 * self.seconds(), self.rate())
+    }
+}

@@ -1,0 +1,182 @@
+//! `quire bench floor` as a person meets it.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+/// Runs the command without a network and without a cache.
+fn floor(args: &[&str]) -> Output {
+    let home = tempfile::tempdir().unwrap();
+    Command::new(env!("CARGO_BIN_EXE_quire"))
+        .args(["bench", "floor"])
+        .args(args)
+        .env("HF_HOME", home.path())
+        .env("HF_HUB_OFFLINE", "1")
+        .output()
+        .unwrap()
+}
+
+/// What the command prints, and what it writes as JSON.
+fn figures(args: &[&str]) -> (String, Value) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let output = floor(&[args, &["--json", file.path().to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let json = serde_json::from_slice(&std::fs::read(file.path()).unwrap()).unwrap();
+    (String::from_utf8(output.stdout).unwrap(), json)
+}
+
+fn golden(model: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/golden").join(model);
+    path.to_str().unwrap().to_owned()
+}
+
+/// The kernels of a step, each with how often it is launched in all.
+fn launches(step: &Value) -> Vec<(String, u64)> {
+    let mut launches: Vec<(String, u64)> = Vec::new();
+    for launch in step["launches"].as_array().unwrap() {
+        let (kernel, times) = (launch["kernel"].as_str().unwrap(), launch["times"].as_u64().unwrap());
+        match launches.iter_mut().find(|(name, _)| name == kernel) {
+            Some((_, all)) => *all += times,
+            None => launches.push((kernel.to_owned(), times)),
+        }
+    }
+    launches
+}
+
+fn expected(launches: &[(&str, u64)]) -> Vec<(String, u64)> {
+    launches.iter().map(|&(kernel, times)| (kernel.to_owned(), times)).collect()
+}
+
+#[test]
+fn a_decode_step_of_opt_makes_these_launches_of_these_bytes() {
+    let (printed, all) = figures(&["--model", &golden("opt-pre"), "--dtype", "f16", "--batch", "2", "--context", "40"]);
+    let step = &all["steps"][0];
+    let kernels = [
+        ("embed_f16", 1),
+        ("layer_norm_f16", 3 * 2 + 1),
+        ("gemv_f16_2", 3 * 4 + 1),
+        ("reshape_and_cache", 3),
+        ("plan_paged_attention", 1),
+        ("paged_attention_8_f16_32", 3),
+        ("sample", 1),
+    ];
+    assert_eq!(launches(step), expected(&kernels));
+    let count: u64 = kernels.iter().map(|(_, times)| times).sum();
+    assert!(printed.contains(&format!("Decode, batch 2, context 40: {count} launches")), "{printed}");
+
+    // Two tokens, three layers of 128 elements in four heads of 32, 192 within the feed-forward block, 512 tokens.
+    let (tokens, hidden, inner, vocab) = (2, 128, 192, 512);
+    let weights = 3 * (4 * hidden * hidden + 2 * inner * hidden) + vocab * hidden;
+    assert_eq!(step["weight_bytes"], 2 * weights);
+    // Keys and values of 40 tokens for each sequence.
+    let kv_cache = 3 * tokens * 40 * 2 * hidden * 2;
+    assert_eq!(step["kv_cache_bytes"], kv_cache);
+    // Inputs and outputs: of two embeddings, seven norms, the four projections of a layer, two of which add to what is
+    // there, logits in f32, the writes to the cache, a query and result for each layer, and the sampler.
+    let embedding = 2 * (2 + 1) * hidden;
+    let norms = 7 * 2 * (1 + 1) * hidden;
+    let projections = 2 * (hidden + 3 * hidden + hidden + 2 * hidden + hidden + inner + inner + 2 * hidden);
+    let layer = projections + 2 * (2 + 2) * hidden + 2 * (1 + 1) * hidden;
+    let logits = 2 * hidden + 4 * vocab;
+    let planned = step["launches"].as_array().unwrap().iter().find(|l| l["kernel"] == "plan_paged_attention").unwrap();
+    let sampled = step["launches"].as_array().unwrap().iter().find(|l| l["kernel"] == "sample").unwrap();
+    let small = planned["bytes"].as_u64().unwrap() + sampled["bytes"].as_u64().unwrap();
+    let activations = tokens * (embedding + norms + 3 * layer + logits) + small;
+    assert_eq!(step["bytes"], 2 * weights + kv_cache + activations);
+    // Flops of projections, and of the products of queries with keys and of probabilities with values.
+    assert_eq!(step["flops"], 2 * tokens * weights + 3 * 4 * tokens * 40 * hidden);
+
+    // Everything is bound by memory, so that the time is that of all bytes.
+    let seconds = step["bytes"].as_f64().unwrap() / 4.5e12;
+    assert!((step["floor_seconds"].as_f64().unwrap() / seconds - 1.0).abs() < 1e-9, "{step}");
+    assert_eq!(step["ceiling_tokens_per_second"].as_f64().unwrap(), 2.0 / step["floor_seconds"].as_f64().unwrap());
+}
+
+#[test]
+fn a_prompt_of_llama_makes_these_launches() {
+    let (_, all) = figures(&[
+        "--model",
+        &golden("llama3"),
+        "--gpu",
+        "a100",
+        "--batch",
+        "3,70",
+        "--context",
+        "9",
+        "--prompt",
+        "300",
+    ]);
+    assert_eq!((&all["dtype"], &all["gpu"]["name"]), (&json!("bf16"), &json!("a100")));
+    let layers = |gemm: &str, attention: &[(&str, u64)]| {
+        let mut kernels = vec![("gather_rows", 1), ("rms_norm_bf16", 5), (gemm, 2 * 4 + 1), ("rope_and_cache_bf16", 2)];
+        kernels.extend_from_slice(attention);
+        kernels.push(("sample", 1));
+        let mut kernels = expected(&kernels);
+        kernels.sort();
+        kernels
+    };
+    let decode = [("plan_paged_attention", 1), ("paged_attention_8_bf16_32", 2)];
+    for (step, kernels) in [(0, layers("gemv_bf16_4", &decode)), (1, layers("gemm_bf16_128", &decode))] {
+        let mut made = launches(&all["steps"][step]);
+        made.sort();
+        assert_eq!(made, kernels, "{step}");
+    }
+    let prefill = launches(&all["steps"][2]);
+    let times = |kernel: &str| prefill.iter().find(|(name, _)| name == kernel).map(|(_, times)| *times);
+    assert_eq!([times("paged_prefill_bf16_32"), times("plan_paged_attention")], [Some(2), None]);
+    // Of all tokens the last alone is gathered for its logits.
+    assert_eq!([times("gather_rows"), times("gemm_bf16_128"), times("gemv_bf16_1")], [Some(2), Some(8), Some(1)]);
+}
+
+#[test]
+fn opt_13b_is_a_stream_of_its_weights() {
+    let (printed, all) = figures(&["--model", "opt-13b", "--gpu", "h200", "--batch", "1,128"]);
+    let number = |value: &Value| value.as_f64().unwrap();
+    assert!((number(&all["weight_bytes"]) / 25.7e9 - 1.0).abs() < 0.002, "{}", all["weight_bytes"]);
+    let (one, many) = (&all["steps"][0], &all["steps"][1]);
+    assert!((number(&one["weight_bytes"]) / 25.7e9 - 1.0).abs() < 0.002, "{one}");
+    // The paper's 800 KiB of keys and values a token.
+    assert_eq!(one["kv_cache_bytes"], 512 * 800 * 1024u64);
+    // 5.7 ms of weights and 0.1 of keys and values.
+    assert!((number(&one["floor_seconds"]) - 5.8e-3).abs() < 5e-5, "{one}");
+    assert_eq!(many["kv_cache_bytes"], 128 * 512 * 800 * 1024u64);
+    // Most of what there is to do is to read these.
+    assert!(number(&many["stream_seconds"]) < number(&many["floor_seconds"]));
+    assert!(number(&many["stream_seconds"]) > 0.97 * number(&many["floor_seconds"]));
+    assert!(printed.contains("None of this was measured") && printed.contains("derived"), "{printed}");
+}
+
+#[cfg(target_os = "linux")] // where a shell can limit memory
+#[test]
+fn weights_take_no_memory() {
+    // OPT-13B's weights are 26 GB, LLaMA-3-8B's 16.
+    for model in ["opt-13b", "llama-3-8b"] {
+        let command = format!("ulimit -v 3000000; exec \"$0\" bench floor --model {model} --batch 1");
+        let output = Command::new("sh").args(["-c", &command, env!("CARGO_BIN_EXE_quire")]).output().unwrap();
+        assert!(output.status.success(), "{model}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_in_one_sentence() {
+    let refused = |args: &[&str], naming: &str| {
+        let output = floor(args);
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {message}");
+        assert!(message.starts_with("error: ") && message.trim_end().lines().count() == 1, "{args:?}: {message}");
+        assert!(message.contains(naming), "{args:?}: {message:?} does not say {naming:?}");
+    };
+    let with = |args: &[&'static str]| [&["--model", "opt-13b"][..], args].concat();
+    refused(&[], "--model");
+    refused(&["--model", "no-such-model"], "no-such-model");
+    refused(&["--model", "facebook/opt-125m"], "HF_HUB_OFFLINE");
+    refused(&with(&["--gpu", "abacus"]), "h200, h100");
+    refused(&with(&["--dtype", "f32"]), "f16 and bf16");
+    refused(&with(&["--batch", "1,0"]), "from 1 to 4096");
+    refused(&with(&["--context", "2049"]), "2048");
+    refused(&with(&["--prompt", "0"]), "--prompt");
+    refused(&with(&["--json", "/no/such/directory/file"]), "/no/such/directory/file");
+}
