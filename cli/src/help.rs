@@ -71,11 +71,8 @@ Examples
 pub fn page() -> String {
     let info = Args::get_args_info();
     let commands = ["[options]", "serve [--help]", "kernels [--help]", "bench [--help]"];
-    let mut page = format!("{}
-
-Usage: quire {}
-", info.description, commands.join("
-       quire "));
+    let usage = commands.map(|command| format!("       quire {command}\n")).concat();
+    let mut page = format!("{}\n\nUsage: {}", info.description, usage.trim_start());
     for (heading, names) in GROUPS {
         page.push_str(&group(heading, names, info.flags));
     }

@@ -56,7 +56,9 @@ enum Content {
 }
 
 /// `{"type": "text", "text": ..}`
+// A list of these is read twice over, where unknown fields are no longer seen from outside.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Part {
     r#type: PartType,
     text: String,

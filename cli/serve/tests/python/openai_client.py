@@ -165,7 +165,8 @@ def test_chat(c, model, run, prompt):
     assert chunks[0].delta.role == "assistant"
     assert "".join(chunk.delta.content or "" for chunk in chunks) == want["text"]
     assert chunks[-1].finish_reason == want["finish_reason"]
-    several = c.chat.completions.create(model=model, messages=messages, n=3, seed=4, max_completion_tokens=9)
+    options = {"n": 3, "seed": 4, "temperature": 1, "max_completion_tokens": 9}
+    several = c.chat.completions.create(model=model, messages=messages, **options)
     want = run(*text, "--temperature", "1", "--seed", "4", "--n", "3", "--max-tokens", "9")
     got = [choice.message.content for choice in several.choices]
     assert got == [output["text"] for output in want], (got, want)
