@@ -150,7 +150,8 @@ fn token_ids(s: &str) -> Result<TokenIds, String> {
     s.split(',').map(id).collect::<Result<_, _>>().map(TokenIds)
 }
 
-fn count(s: &str) -> Result<usize, String> {
+/// A whole number.
+pub fn count(s: &str) -> Result<usize, String> {
     s.parse().map_err(|_| format!("{s:?} is not a whole number"))
 }
 
@@ -212,7 +213,7 @@ fn early_stopping(s: &str) -> Result<EarlyStopping, String> {
 }
 
 /// Bytes: a number with an optional unit, KB to TB in thousands, KiB to TiB in 1024s.
-fn memory(s: &str) -> Result<usize, String> {
+pub fn memory(s: &str) -> Result<usize, String> {
     let bad = || format!("{s:?} is not an amount of memory such as 512MB or 4GiB");
     let digits = s.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(s.len());
     let (amount, unit) = s.split_at(digits);

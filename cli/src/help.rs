@@ -3,6 +3,26 @@
 use argh::{ArgsInfo, FlagInfo, FlagInfoKind};
 
 use crate::args::Args;
+use crate::serve::ServeArgs;
+
+/// The options that say which model runs and how. `quire serve` has them too.
+const ENGINE: &[&str] = &[
+    "--device",
+    "--dtype",
+    "--kv-dtype",
+    "--block-size",
+    "--kv-memory",
+    "--swap-space",
+    "--preemption",
+    "--prefix-caching",
+    "--shared-prefix",
+    "--gpu-memory-utilization",
+    "--cuda-graphs",
+    "--max-num-seqs",
+    "--max-batch-tokens",
+    "--delay-factor",
+    "--threads",
+];
 
 /// Headings, and the options below each.
 const GROUPS: [(&str, &[&str]); 6] = [
@@ -23,24 +43,23 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ),
     ("Several outputs", &["--n", "--best-of", "--beam-width", "--length-penalty", "--early-stopping"]),
     ("What to print", &["--json", "--logprobs", "--stats", "--trace-kv", "--verbose", "--version", "--help"]),
+    ("Engine", ENGINE),
+];
+
+/// The same for `quire serve`, without the engine's.
+const SERVE_GROUPS: [(&str, &[&str]); 2] = [
+    ("Server", &["--host", "--port", "--api-key", "--served-model-name", "--chat-template", "--log-json", "--help"]),
     (
-        "Engine",
+        "Limits",
         &[
-            "--device",
-            "--dtype",
-            "--kv-dtype",
-            "--block-size",
-            "--kv-memory",
-            "--swap-space",
-            "--preemption",
-            "--prefix-caching",
-            "--shared-prefix",
-            "--gpu-memory-utilization",
-            "--cuda-graphs",
-            "--max-num-seqs",
-            "--max-batch-tokens",
-            "--delay-factor",
-            "--threads",
+            "--max-queue",
+            "--max-requests",
+            "--max-connections",
+            "--max-body",
+            "--request-timeout",
+            "--read-timeout",
+            "--write-timeout",
+            "--stop-timeout",
         ],
     ),
 ];
@@ -56,21 +75,42 @@ Examples
 /// The page that `--help` prints.
 pub fn page() -> String {
     let info = Args::get_args_info();
-    let mut page = format!(
-        "{}\n\nUsage: quire [options]\n       quire kernels [--help]\n       quire bench [--help]\n",
-        info.description
-    );
+    let commands = ["[options]", "serve [--help]", "kernels [--help]", "bench [--help]"];
+    let usage = commands.map(|command| format!("       quire {command}\n")).concat();
+    let mut page = format!("{}\n\nUsage: {}", info.description, usage.trim_start());
     for (heading, names) in GROUPS {
-        page.push_str(&format!("\n{heading}\n"));
-        for name in names {
-            if let Some(flag) = info.flags.iter().find(|f| f.long == *name) {
-                page.push_str(&line(flag));
-            }
-        }
+        page.push_str(&group(heading, names, info.flags));
     }
     page.push('\n');
     page.push_str(EXAMPLES);
     page
+}
+
+/// The page that `quire serve --help` prints.
+pub fn serve_page() -> String {
+    let (own, engine) = (ServeArgs::get_args_info(), Args::get_args_info());
+    let mut page = format!("{}\n\nUsage: quire serve [options]\n", own.description);
+    for (heading, names) in SERVE_GROUPS {
+        page.push_str(&group(heading, names, own.flags));
+    }
+    page.push_str(&group("Engine", &[&["--model"], ENGINE].concat(), engine.flags));
+    page
+}
+
+/// Whether `word` is an option that says which model runs, or how.
+pub fn is_engine_option(word: &str) -> bool {
+    word == "--model" || ENGINE.contains(&word)
+}
+
+/// Whether `word` is an option of `quire serve` that a value follows.
+pub fn takes_value(word: &str) -> bool {
+    let flags = if is_engine_option(word) { Args::get_args_info().flags } else { ServeArgs::get_args_info().flags };
+    flags.iter().any(|f| f.long == word && matches!(f.kind, FlagInfoKind::Option { .. }))
+}
+
+fn group(heading: &str, names: &[&str], flags: &[FlagInfo<'_>]) -> String {
+    let flags = names.iter().filter_map(|name| flags.iter().find(|f| f.long == *name));
+    format!("\n{heading}\n{}", flags.map(line).collect::<String>())
 }
 
 fn line(flag: &FlagInfo<'_>) -> String {
@@ -94,5 +134,11 @@ mod tests {
         }
         let listed: usize = GROUPS.iter().map(|g| g.1.len()).sum();
         assert_eq!(listed, info.flags.len());
+        let info = ServeArgs::get_args_info();
+        let mut listed: Vec<&str> = SERVE_GROUPS.iter().flat_map(|g| g.1).copied().collect();
+        let mut flags: Vec<&str> = info.flags.iter().map(|f| f.long).collect();
+        listed.sort_unstable();
+        flags.sort_unstable();
+        assert_eq!(listed, flags);
     }
 }

@@ -9,6 +9,7 @@ mod kernels;
 mod print;
 mod report;
 mod request;
+mod serve;
 mod table;
 mod trace;
 
@@ -41,6 +42,7 @@ fn run() -> Result<()> {
     match words[..] {
         ["kernels", ref rest @ ..] => return kernels::run(rest),
         ["bench", ref rest @ ..] => return bench::run(rest),
+        ["serve", ref rest @ ..] => return serve::run(rest),
         _ => {}
     }
     let words = with_early_stopping(words);

@@ -7,7 +7,7 @@ use crate::batch::{batch, push_span};
 use crate::delay::Delay;
 use crate::error::{Error, Result};
 use crate::group::{NewToken, RequestId, SequenceGroup};
-use crate::kv::{BlockPool, SharedLog, blocks_for};
+use crate::kv::{BlockPool, SharedLog, Usage, blocks_for};
 use crate::runner::Runner;
 use crate::sampling::{Sampled, SamplingParams};
 use crate::scheduler::{Limits, Preemption, Scheduler, Step};
@@ -104,6 +104,10 @@ impl Engine {
     pub fn add(&mut self, prompt: Vec<u32>, params: SamplingParams) -> Result<RequestId> {
         params.validate()?;
         self.check_prompt(&prompt)?;
+        let vocab_size = self.config.vocab_size;
+        if let Some((id, _)) = params.logit_bias.iter().find(|bias| bias.0 as usize >= vocab_size) {
+            return Err(Error::Request(format!("logit-bias id {id} is outside the vocabulary of {vocab_size} tokens")));
+        }
         if params.width() > self.config.max_num_seqs {
             let (width, most) = (params.width(), self.config.max_num_seqs);
             return Err(Error::Request(format!("{width} sequences for one request, but at most {most} run at a time")));
@@ -197,6 +201,11 @@ impl Engine {
     /// What was done so far.
     pub fn stats(&self) -> Stats {
         self.stats
+    }
+
+    /// How much of the KV pool is in use now.
+    pub fn usage(&self) -> Usage {
+        self.pool.usage()
     }
 
     /// Sizes and limits.

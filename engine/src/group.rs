@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use crate::kv::{BlockPool, BlockTable};
 use crate::sampling::{Candidate, SampleRow, Sampled, SamplingParams};
-use crate::sequence::{FinishReason, Output, Sequence};
+use crate::sequence::{FinishReason, Output, Sequence, TokenLogprob};
 
 /// Names a request within an engine.
 pub type RequestId = u64;
 
 /// A token that was generated in a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NewToken {
     /// The request.
     pub request: RequestId,
@@ -18,6 +18,8 @@ pub struct NewToken {
     pub index: usize,
     /// The token.
     pub token: u32,
+    /// Its logprob, if the request asked for logprobs.
+    pub logprob: Option<TokenLogprob>,
 }
 
 /// A request in progress.
@@ -139,8 +141,9 @@ impl SequenceGroup {
         self.first_token.get_or_insert_with(Instant::now);
         let mut new = Vec::with_capacity(sampled.len());
         for (mut seq, s) in std::mem::take(&mut self.running).into_iter().zip(sampled) {
-            new.push(NewToken { request: self.id, index: seq.index, token: s.token });
             seq.push(s.token, s.logprob, &s.top);
+            let logprob = seq.logprobs.as_ref().and_then(|all| all.last().cloned());
+            new.push(NewToken { request: self.id, index: seq.index, token: s.token, logprob });
             if self.eos.contains(&s.token) {
                 self.finished.push(seq.finish(FinishReason::Stop, None));
             } else if seq.output().len() >= self.max_output {

@@ -25,6 +25,13 @@ pub enum Prompt {
     Text(String),
     /// Tokens, taken as they are.
     Tokens(Vec<u32>),
+    /// A text together with its tokens, where it was encoded elsewhere.
+    Encoded {
+        /// The text.
+        text: String,
+        /// Its tokens.
+        tokens: Vec<u32>,
+    },
 }
 
 /// One continuation of a prompt.
@@ -75,6 +82,8 @@ pub enum Event {
         /// The text that is settled by it; empty while a character or a stop string may be incomplete. What is still
         /// held back when the output ends is in its [`Continuation::text`] only.
         text: String,
+        /// The token's logprob, if the request asked for logprobs.
+        logprob: Option<TokenLogprob>,
     },
     /// A request is complete.
     Done(Completion),
@@ -148,7 +157,7 @@ impl Llm {
         let id = self.engine.add(tokens.clone(), params)?;
         // Decoded only now, when the engine has found the tokens to be in the vocabulary.
         let text = match prompt {
-            Prompt::Text(text) => text.clone(),
+            Prompt::Text(text) | Prompt::Encoded { text, .. } => text.clone(),
             Prompt::Tokens(tokens) => self.tokenizer.decode(tokens, true)?,
         };
         let request = Request { prompt: text, prompt_tokens: tokens, stop, streams, texts: BTreeMap::new() };
@@ -182,7 +191,8 @@ impl Llm {
                 self.engine.stop_output(new.request, new.index);
             }
             if request.streams {
-                events.push(Event::Token { id: new.request, index: new.index, token: new.token, text });
+                let (id, index) = (new.request, new.index);
+                events.push(Event::Token { id, index, token: new.token, text, logprob: new.logprob });
             }
         }
         for finished in step.finished {
@@ -260,7 +270,7 @@ impl Llm {
     fn tokens(&self, prompt: &Prompt) -> Result<Vec<u32>> {
         match prompt {
             Prompt::Text(text) => self.tokenizer.encode(text),
-            Prompt::Tokens(tokens) => Ok(tokens.clone()),
+            Prompt::Tokens(tokens) | Prompt::Encoded { tokens, .. } => Ok(tokens.clone()),
         }
     }
 

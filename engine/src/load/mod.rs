@@ -160,8 +160,11 @@ impl ModelFiles {
         }
     }
 
-    /// The contents of `file`; nothing if there is no such file.
-    fn read(&self, file: &str) -> Result<Option<Cow<'static, [u8]>>> {
+    /// The contents of one of the model's text files, by its name; nothing if there is no such file.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it cannot be read, or is too large to be what it should be.
+    pub fn read(&self, file: &str) -> Result<Option<Cow<'static, [u8]>>> {
         match &self.source {
             Source::Directory(path) => Ok(read_small(&path.join(file))?.map(Cow::Owned)),
             Source::Bundled => Ok(bundled::file(file).map(Cow::Borrowed)),

@@ -48,6 +48,8 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Subtracted from logits once per occurrence in the output.
     pub frequency_penalty: f32,
+    /// Added to the logits of these tokens, after the penalties. No token is named twice.
+    pub logit_bias: Vec<(u32, f32)>,
     /// Makes sampling reproducible, whatever else is in the batch. `None` takes a random seed.
     pub seed: Option<u64>,
     /// Texts that end an output; they are not part of it.
@@ -73,6 +75,7 @@ impl Default for SamplingParams {
             repetition_penalty: 1.0,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
             seed: None,
             stop: Vec::new(),
             ignore_eos: false,
@@ -112,6 +115,10 @@ impl SamplingParams {
             (-2.0..=2.0).contains(&self.presence_penalty) && (-2.0..=2.0).contains(&self.frequency_penalty),
             "presence-penalty and frequency-penalty must be between -2 and 2",
         )?;
+        check(self.logit_bias.iter().all(|bias| bias.1.is_finite()), "logit-bias must be numbers")?;
+        let mut biased: Vec<u32> = self.logit_bias.iter().map(|bias| bias.0).collect();
+        biased.sort_unstable();
+        check(biased.is_sorted_by(|a, b| a < b), "logit-bias must not name a token twice")?;
         check(self.stop.iter().all(|s| !s.is_empty()), "a stop string must not be empty")?;
         check(self.logprobs.is_none_or(|k| k <= MAX_LOGPROBS), &format!("logprobs must be at most {MAX_LOGPROBS}"))?;
         check(self.width() <= MAX_OUTPUTS, &format!("at most {MAX_OUTPUTS} outputs or beams can run for one request"))?;
@@ -134,6 +141,7 @@ impl SamplingParams {
             self.repetition_penalty == 1.0 && self.presence_penalty == 0.0 && self.frequency_penalty == 0.0,
             "penalties cannot be used with beam search",
         )?;
+        check(self.logit_bias.is_empty(), "logit-bias cannot be used with beam search")?;
         check(self.stop.is_empty(), "stop strings cannot be used with beam search")?;
         check(beam.length_penalty.is_finite(), "length-penalty must be a number")
     }
@@ -159,6 +167,8 @@ mod tests {
         refused(SamplingParams { top_p: 1.1, ..d() }, "top-p");
         refused(SamplingParams { n: 3, best_of: 2, ..d() }, "best-of");
         refused(SamplingParams { stop: vec![String::new()], ..d() }, "stop");
+        refused(SamplingParams { logit_bias: vec![(3, f32::NAN)], ..d() }, "logit-bias");
+        refused(SamplingParams { logit_bias: vec![(3, 1.0), (4, 0.0), (3, 2.0)], ..d() }, "logit-bias");
         let beam = Some(Beam { width: 4, length_penalty: 1.0, early_stopping: EarlyStopping::No });
         assert!(SamplingParams { beam, n: 4, best_of: 4, ..d() }.validate().is_ok());
         refused(SamplingParams { beam, temperature: 0.5, ..d() }, "temperature");

@@ -27,19 +27,26 @@ impl SampleRow<'_> {
         .with_min_p(p.min_p)
     }
 
-    /// The tokens whose logits the penalties change, in order of their ids: those of the prompt and the output, with how
-    /// often each is in the output. None if there are no penalties.
+    /// The tokens whose logits are changed, in order of their ids: if there are penalties, those of the prompt and the
+    /// output, with how often each is in the output; and those that have a bias.
     pub fn adjustments(&self) -> Vec<Adjustment> {
         let p = self.params;
-        if p.repetition_penalty == 1.0 && p.presence_penalty == 0.0 && p.frequency_penalty == 0.0 {
-            return Vec::new();
-        }
-        let prompt = self.prompt.iter().map(|&token| (token, 0));
-        let mut seen: Vec<(u32, i32)> = prompt.chain(self.output.iter().map(|&token| (token, 1))).collect();
+        let penalised = p.repetition_penalty != 1.0 || p.presence_penalty != 0.0 || p.frequency_penalty != 0.0;
+        let (prompt, output) = if penalised { (self.prompt, self.output) } else { (&[][..], &[][..]) };
+        let prompt = prompt.iter().map(|&token| (token, 0));
+        let mut seen: Vec<(u32, i32)> = prompt.chain(output.iter().map(|&token| (token, 1))).collect();
         seen.sort_unstable();
         let same = seen.chunk_by(|a, b| a.0 == b.0);
-        same.map(|uses| Adjustment { token: uses[0].0, count: uses.iter().map(|u| u.1).sum(), bias: 0.0, raw: 0.0 })
-            .collect()
+        let adjustment = |token, count, bias| Adjustment { token, count, bias, raw: 0.0 };
+        let mut all: Vec<Adjustment> =
+            same.map(|uses| adjustment(uses[0].0, uses.iter().map(|u| u.1).sum(), 0.0)).collect();
+        for &(token, bias) in &p.logit_bias {
+            match all.binary_search_by_key(&token, |a| a.token) {
+                Ok(at) => all[at].bias = bias,
+                Err(at) => all.insert(at, adjustment(token, -1, bias)),
+            }
+        }
+        all
     }
 }
 
@@ -58,5 +65,17 @@ mod tests {
         assert_eq!(adjustments(&params), []);
         params.presence_penalty = 0.5;
         assert_eq!(adjustments(&params), [(3, 2), (7, 0), (9, 1)]);
+    }
+
+    #[test]
+    fn a_bias_joins_what_was_seen() {
+        let mut params = SamplingParams { logit_bias: vec![(8, 2.0), (3, -1.0)], ..SamplingParams::default() };
+        let adjustments = |params: &SamplingParams| {
+            let row = SampleRow { params, seed: 0, prompt: &[7], output: &[3], top: 0 };
+            row.adjustments().iter().map(|a| (a.token, a.count, a.bias)).collect::<Vec<_>>()
+        };
+        assert_eq!(adjustments(&params), [(3, -1, -1.0), (8, -1, 2.0)], "nothing is penalised");
+        params.frequency_penalty = 0.5;
+        assert_eq!(adjustments(&params), [(3, 1, -1.0), (7, 0, 0.0), (8, -1, 2.0)]);
     }
 }

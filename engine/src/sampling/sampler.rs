@@ -278,6 +278,18 @@ mod tests {
     }
 
     #[test]
+    fn a_bias_changes_the_choice_but_no_logprob() {
+        let logits = [2.0, 1.9, -1.0];
+        let choose = |params: &SamplingParams| sample_row(&logits, &row(params, 0), &mut Vec::new()).unwrap();
+        let plain = choose(&SamplingParams::default());
+        let banned = choose(&SamplingParams { logit_bias: vec![(0, -100.0)], ..Default::default() });
+        assert_eq!((plain.token, banned.token), (0, 1));
+        let forced = choose(&SamplingParams { logit_bias: vec![(2, 100.0)], temperature: 1.0, ..Default::default() });
+        assert_eq!(forced.token, 2);
+        assert!((plain.logprob - forced.logprob - 3.0).abs() < 1e-5, "logprobs are those of the raw logits");
+    }
+
+    #[test]
     fn a_choice_depends_on_seed_and_position_only() {
         let logits: Vec<f32> = (0..100).map(|i| (i % 7) as f32 * 0.1).collect();
         let params = SamplingParams { temperature: 1.0, ..Default::default() };

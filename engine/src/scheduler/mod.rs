@@ -78,7 +78,7 @@ impl Scheduler {
     }
 
     /// Groups that are swapped out, to be recomputed, or new, in order of arrival.
-    pub fn waiting(&self) -> impl Iterator<Item = &SequenceGroup> {
+    pub fn waiting(&self) -> impl ExactSizeIterator<Item = &SequenceGroup> {
         self.waiting.iter()
     }
 

@@ -78,7 +78,8 @@ impl KvCache {
         let swap = if swap_blocks == 0 {
             None
         } else {
-            let room = (STAGING / block).clamp(1, swap_blocks);
+            // A small part of the pool: it comes out of the memory that is left free beside it.
+            let room = (STAGING / block).min(num_blocks / 64).clamp(1, swap_blocks);
             Some(SwapSpace {
                 memory: PinnedBuffer::zeroed(&device.context, swap_blocks * block)?,
                 room,

@@ -1,0 +1,120 @@
+//! What completions and chats have in common on the way from an accepted request to its answer.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use engine::llm::{Completion, Event};
+use serde::Serialize;
+use tower_http::request_id::RequestId;
+
+use crate::app::{Admission, App};
+use crate::error::ApiError;
+use crate::worker::{Job, Work};
+
+/// How many tokens a request took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    /// In its prompts.
+    pub prompt_tokens: usize,
+    /// In the outputs that were returned.
+    pub completion_tokens: usize,
+    /// Together.
+    pub total_tokens: usize,
+}
+
+/// The outer fields of an answer, and of every chunk of a stream.
+#[derive(Clone, Debug)]
+pub struct Heading {
+    /// The answer's name.
+    pub id: String,
+    /// When it was asked for, in seconds since 1970.
+    pub created: u64,
+    /// The served model.
+    pub model: String,
+}
+
+impl Usage {
+    /// Adds an answered request of the engine.
+    pub fn add(&mut self, completion: &Completion) {
+        self.prompt_tokens += completion.prompt_tokens.len();
+        self.completion_tokens += completion.outputs.iter().map(|o| o.tokens.len()).sum::<usize>();
+        self.total_tokens = self.prompt_tokens + self.completion_tokens;
+    }
+}
+
+impl Heading {
+    /// For an answer to be named `prefix-` and the request's own id.
+    pub fn new(app: &App, prefix: &str, request: &RequestId) -> Self {
+        let id = request.header_value().to_str().unwrap_or_default();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Heading { id: format!("{prefix}-{id}"), created: now.map_or(0, |t| t.as_secs()), model: app.model.clone() }
+    }
+
+    /// Logs the end of a request.
+    pub fn log(&self, usage: &Usage, streamed: bool) {
+        let Usage { prompt_tokens, completion_tokens, .. } = *usage;
+        tracing::info!(id = %self.id, prompt_tokens, completion_tokens, streamed, "answered");
+    }
+}
+
+/// Let in before the body is read, so that bodies take no more memory than requests in progress may.
+impl FromRequestParts<Arc<App>> for Admission {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(_: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        app.admit()
+    }
+}
+
+impl Admission {
+    /// What `work` comes to, unless the request's time is over first.
+    pub async fn within<T>(&self, work: impl Future<Output = T>) -> Result<T, ApiError> {
+        tokio::time::timeout_at(self.deadline, work).await.map_err(|_| ApiError::timeout())
+    }
+}
+
+/// Runs `work` to its end. Returns an answer for each prompt.
+pub async fn collect(app: &App, work: Work, admission: &Admission) -> Result<Vec<Completion>, ApiError> {
+    let mut answers: Vec<Option<Completion>> = work.prompts.iter().map(|_| None).collect();
+    let mut job: Job = app.worker.submit(work);
+    while answers.iter().any(Option::is_none) {
+        for (prompt, event) in admission.within(job.next()).await?? {
+            if let Event::Done(completion) = event {
+                answers[prompt] = Some(completion);
+            }
+        }
+    }
+    Ok(answers.into_iter().flatten().collect())
+}
+
+/// How many tokens an output may have: as many as were asked for, else `default`.
+///
+/// # Errors
+/// 400 if that is more than the model has positions for.
+pub fn max_tokens(
+    app: &App,
+    (param, asked): (&str, Option<usize>),
+    prompt: usize,
+    default: usize,
+) -> Result<usize, ApiError> {
+    let most = app.max_len;
+    if prompt >= most {
+        let message =
+            format!("this model's maximum context length is {most} tokens, but the prompt alone has {prompt}");
+        return Err(ApiError::context_length("prompt", message));
+    }
+    match asked {
+        None => Ok(default.min(most - prompt)),
+        Some(0) => Err(ApiError::field(param, format!("{param} must be at least 1"))),
+        Some(asked) if asked > most - prompt => {
+            let message = format!(
+                "this model's maximum context length is {most} tokens, but the prompt has {prompt} and {asked} more \
+                 were asked for"
+            );
+            Err(ApiError::context_length(param, message))
+        }
+        Some(asked) => Ok(asked),
+    }
+}

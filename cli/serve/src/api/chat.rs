@@ -1,0 +1,246 @@
+//! `POST /v1/chat/completions`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use axum::response::{IntoResponse, Response};
+use engine::llm::{Continuation, Prompt};
+use engine::sequence::TokenLogprob;
+use serde::{Deserialize, Serialize};
+use tower_http::request_id::RequestId;
+
+use super::answer::{Heading, Usage, collect, max_tokens};
+use super::decoding::{Decoding, check};
+use super::logprobs::ChatLogprobs;
+use super::stream::{Format, Frames, Piece, respond};
+use crate::app::{Admission, App};
+use crate::body::Body2;
+use crate::error::ApiError;
+use crate::metrics::reason;
+use crate::template::ChatMessage;
+use crate::worker::Work;
+
+/// Likeliest tokens that can be asked for; OpenAI's number.
+const MAX_TOP_LOGPROBS: usize = 20;
+/// Messages in a conversation, at most.
+const MAX_MESSAGES: usize = 4096;
+
+/// The fields that only chats have.
+#[derive(Debug, Deserialize)]
+pub struct Fields {
+    messages: Vec<Message>,
+    /// The older name of `max_completion_tokens`.
+    max_tokens: Option<usize>,
+    max_completion_tokens: Option<usize>,
+    /// Report the logprob of each token.
+    logprobs: Option<bool>,
+    /// And of this many of the likeliest tokens in its place.
+    top_logprobs: Option<usize>,
+}
+
+/// A message as it is sent.
+#[derive(Debug, Deserialize)]
+pub struct Message {
+    role: String,
+    content: Content,
+    name: Option<String>,
+}
+
+/// A text, or parts of one.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a string or a list of text parts")]
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+/// `{"type": "text", "text": ..}`
+// A list of these is read twice over, where unknown fields are no longer seen from outside.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Part {
+    r#type: PartType,
+    text: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum PartType {
+    Text,
+}
+
+#[derive(Debug, Serialize)]
+struct Answer<'a, C> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<C>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<Usage>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Choice<'a> {
+    index: usize,
+    message: Said<'a>,
+    logprobs: Option<ChatLogprobs>,
+    finish_reason: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Said<'a> {
+    role: &'static str,
+    content: &'a str,
+    refusal: Option<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+struct ChunkChoice<'a> {
+    index: usize,
+    delta: Delta<'a>,
+    logprobs: Option<ChatLogprobs>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Delta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<&'a str>,
+}
+
+/// Answers a conversation.
+pub async fn create(
+    State(app): State<Arc<App>>,
+    Extension(request): Extension<RequestId>,
+    admission: Admission,
+    Body2(fields, decoding): Body2<Fields, Decoding>,
+) -> Result<Response, ApiError> {
+    app.check_model(decoding.model.as_deref())?;
+    let logprobs = fields.logprobs()?;
+    let asked = match (fields.max_completion_tokens, fields.max_tokens) {
+        (Some(most), _) => ("max_completion_tokens", Some(most)),
+        (None, most) => ("max_tokens", most),
+    };
+    let (text, tokens) = prompt(&app, fields.messages, true).await?;
+    let max_tokens = max_tokens(&app, asked, tokens.len(), app.max_len)?;
+    let stream = decoding.stream.unwrap_or(false);
+    let include_usage = decoding.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
+    let params = decoding.params(&app, max_tokens, logprobs)?;
+    let heading = Heading::new(&app, "chatcmpl", &request);
+    let work = Work { prompts: vec![Prompt::Encoded { text, tokens }], params, stream };
+    if stream {
+        let chunks = Chunks { app: app.clone(), heading, include_usage };
+        return respond(&app, work, admission, include_usage, chunks).await;
+    }
+    let answers = collect(&app, work, &admission).await?;
+    let mut usage = Usage::default();
+    answers.iter().for_each(|answer| usage.add(answer));
+    heading.log(&usage, false);
+    let outputs = answers.iter().flat_map(|answer| &answer.outputs).enumerate();
+    let answer = Answer {
+        id: &heading.id,
+        object: "chat.completion",
+        created: heading.created,
+        model: &heading.model,
+        choices: outputs.map(|(index, output)| choice(&app, index, output)).collect(),
+        usage: Some(Some(usage)),
+    };
+    Ok(Json(answer).into_response())
+}
+
+/// The prompt for the assistant's answer to `messages`, as text and as tokens.
+pub async fn prompt(
+    app: &App,
+    messages: Vec<Message>,
+    add_generation_prompt: bool,
+) -> Result<(String, Vec<u32>), ApiError> {
+    let template = app.template.as_ref().ok_or_else(|| {
+        ApiError::field("messages", "this model has no chat template; give the server one with --chat-template")
+    })?;
+    check((1..=MAX_MESSAGES).contains(&messages.len()), "messages", || {
+        format!("there must be between 1 and {MAX_MESSAGES} messages")
+    })?;
+    let messages: Vec<ChatMessage> = messages.into_iter().map(Message::joined).collect();
+    let text = template
+        .render(&messages, add_generation_prompt)
+        .map_err(|why| ApiError::field("messages", format!("the model's chat template refuses them: {why}")))?;
+    // The template has written the special tokens itself.
+    let (text, tokens) = app.encode("messages", text, false).await?;
+    check(!tokens.is_empty(), "messages", || "the prompt must have at least one token".into())?;
+    Ok((text, tokens))
+}
+
+fn choice<'a>(app: &App, index: usize, output: &'a Continuation) -> Choice<'a> {
+    Choice {
+        index,
+        message: Said { role: "assistant", content: &output.text, refusal: None },
+        logprobs: output.logprobs.as_ref().map(|l| ChatLogprobs::new(l, &app.tokenizer)),
+        finish_reason: reason(output.finish_reason),
+    }
+}
+
+impl Fields {
+    /// How many of the likeliest tokens are wanted, if logprobs are.
+    fn logprobs(&self) -> Result<Option<usize>, ApiError> {
+        let wanted = self.logprobs.unwrap_or(false);
+        let top = self.top_logprobs.unwrap_or(0);
+        check(wanted || self.top_logprobs.is_none(), "top_logprobs", || "top_logprobs needs logprobs".into())?;
+        check(top <= MAX_TOP_LOGPROBS, "top_logprobs", || format!("top_logprobs must be at most {MAX_TOP_LOGPROBS}"))?;
+        Ok(wanted.then_some(top))
+    }
+}
+
+impl Message {
+    fn joined(self) -> ChatMessage {
+        let content = match self.content {
+            Content::Text(text) => text,
+            Content::Parts(parts) => parts.into_iter().map(|Part { r#type: PartType::Text, text }| text).collect(),
+        };
+        ChatMessage { role: self.role, content, name: self.name }
+    }
+}
+
+/// A stream of a chat's answer.
+struct Chunks {
+    app: Arc<App>,
+    heading: Heading,
+    include_usage: bool,
+}
+
+impl Chunks {
+    fn push(&self, choices: Vec<ChunkChoice<'_>>, usage: Option<Usage>, frames: &mut Frames) {
+        let Heading { id, created, model } = &self.heading;
+        let usage = self.include_usage.then_some(usage);
+        frames.push(&Answer { id, object: "chat.completion.chunk", created: *created, model, choices, usage });
+    }
+
+    fn logprobs(&self, tokens: &[TokenLogprob]) -> Option<ChatLogprobs> {
+        (!tokens.is_empty()).then(|| ChatLogprobs::new(tokens, &self.app.tokenizer))
+    }
+}
+
+impl Format for Chunks {
+    fn begin(&mut self, choice: usize, frames: &mut Frames) {
+        let delta = Delta { role: Some("assistant"), content: Some("") };
+        self.push(vec![ChunkChoice { index: choice, delta, logprobs: None, finish_reason: None }], None, frames);
+    }
+
+    fn more(&mut self, piece: Piece<'_>, frames: &mut Frames) {
+        let content = (!piece.text.is_empty()).then_some(piece.text);
+        let delta = Delta { content, ..Delta::default() };
+        let (logprobs, finish_reason) = (self.logprobs(piece.logprobs), piece.finish_reason);
+        self.push(vec![ChunkChoice { index: piece.choice, delta, logprobs, finish_reason }], None, frames);
+    }
+
+    fn usage(&mut self, usage: &Usage, frames: &mut Frames) {
+        self.push(Vec::new(), Some(*usage), frames);
+    }
+
+    fn heading(&self) -> &Heading {
+        &self.heading
+    }
+}

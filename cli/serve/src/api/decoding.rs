@@ -1,0 +1,221 @@
+//! The fields by which completions and chats say how tokens are chosen: OpenAI's, and vLLM's extensions.
+
+use std::collections::BTreeMap;
+
+use engine::sampling::{Beam, EarlyStopping, MAX_OUTPUTS, SamplingOptions, SamplingParams};
+use serde::Deserialize;
+
+use crate::app::App;
+use crate::error::ApiError;
+
+/// Stop strings in a request, at most.
+const MAX_STOPS: usize = 16;
+/// Bytes of a stop string, at most.
+const MAX_STOP_BYTES: usize = 1024;
+/// Biased tokens in a request, at most.
+const MAX_BIASES: usize = 1024;
+
+/// Fields that all requests for text have. What is left out falls back on the model's own defaults where it has any
+/// (see [`SamplingOptions`]), else on OpenAI's.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Decoding {
+    /// The model; there is one.
+    pub model: Option<String>,
+    /// Outputs per prompt.
+    pub n: Option<usize>,
+    /// Outputs generated, of which the `n` best are returned; with beam search the number of beams.
+    pub best_of: Option<usize>,
+    /// Randomness; 0 is greedy.
+    pub temperature: Option<f32>,
+    /// Sample among the likeliest tokens that reach this probability.
+    pub top_p: Option<f32>,
+    /// Sample among this many of the likeliest tokens; 0 and -1 are all.
+    pub top_k: Option<i64>,
+    /// Sample among tokens at least this fraction as likely as the likeliest.
+    pub min_p: Option<f32>,
+    /// Weakens tokens of prompt and output; 1 is off.
+    pub repetition_penalty: Option<f32>,
+    /// Weakens tokens of the output.
+    pub presence_penalty: Option<f32>,
+    /// Weakens tokens by how often they are in the output.
+    pub frequency_penalty: Option<f32>,
+    /// From token ids, written as strings, to what is added to their logits.
+    pub logit_bias: Option<BTreeMap<String, f32>>,
+    /// Makes sampling reproducible.
+    pub seed: Option<i64>,
+    /// Texts that end an output.
+    pub stop: Option<Stop>,
+    /// Generate past end-of-sequence tokens.
+    pub ignore_eos: Option<bool>,
+    /// Beam search in place of sampling.
+    pub use_beam_search: Option<bool>,
+    /// Exponent of the length in a beam's score.
+    pub length_penalty: Option<f32>,
+    /// When a beam search stops: true, false or "never".
+    pub early_stopping: Option<StopBeams>,
+    /// Send tokens as they come.
+    pub stream: Option<bool>,
+    /// How.
+    pub stream_options: Option<StreamOptions>,
+    /// Who asks; of no consequence.
+    pub user: Option<String>,
+}
+
+/// One stop string, or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a string or a list of strings")]
+pub enum Stop {
+    /// One.
+    One(String),
+    /// Several.
+    Several(Vec<String>),
+}
+
+/// `early_stopping`.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "true, false or \"never\"")]
+pub enum StopBeams {
+    /// As soon as enough beams are finished, or once none can become better at its present length.
+    Now(bool),
+    /// A word.
+    Word(String),
+}
+
+/// Options of a stream.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct StreamOptions {
+    /// End with a chunk that counts tokens.
+    pub include_usage: Option<bool>,
+}
+
+impl Decoding {
+    /// The engine's parameters for outputs of at most `max_tokens` tokens.
+    ///
+    /// # Errors
+    /// 400, naming the field.
+    pub fn params(self, app: &App, max_tokens: usize, logprobs: Option<usize>) -> Result<SamplingParams, ApiError> {
+        let n = self.n.unwrap_or(1);
+        let beams = self.use_beam_search.unwrap_or(false);
+        let width = self.best_of.unwrap_or(n);
+        let most = MAX_OUTPUTS.min(app.max_num_seqs);
+        check(n >= 1 && n <= most, "n", || format!("n must be between 1 and {most}"))?;
+        check(width >= n && width <= most, "best_of", || format!("best_of must be between n and {most}"))?;
+        let streams = self.stream.unwrap_or(false);
+        check(!streams || beams || width == n, "best_of", || "best_of outputs cannot be streamed".into())?;
+        check(streams || self.stream_options.is_none(), "stream_options", || {
+            "stream_options can only be used with stream".into()
+        })?;
+        check(max_tokens >= 1, "max_tokens", || "max_tokens must be at least 1".into())?;
+        within(self.temperature, "temperature", 0.0, 100.0)?;
+        within(self.top_p, "top_p", f32::MIN_POSITIVE, 1.0)?;
+        within(self.min_p, "min_p", 0.0, 1.0)?;
+        within(self.repetition_penalty, "repetition_penalty", 1e-3, 1e3)?;
+        within(self.presence_penalty, "presence_penalty", -2.0, 2.0)?;
+        within(self.frequency_penalty, "frequency_penalty", -2.0, 2.0)?;
+        within(self.length_penalty, "length_penalty", -100.0, 100.0)?;
+        let top_k = self.top_k.map(|k| usize::try_from(k.max(0)).unwrap_or(usize::MAX));
+        check(self.top_k.is_none_or(|k| k >= -1), "top_k", || "top_k must be -1, 0 or a number of tokens".into())?;
+        let beam = match (beams, self.length_penalty, &self.early_stopping) {
+            (true, penalty, stopping) => Some(Beam {
+                width,
+                length_penalty: penalty.unwrap_or(1.0),
+                early_stopping: stopping.as_ref().map_or(Ok(EarlyStopping::No), early_stopping)?,
+            }),
+            (false, None, None) => None,
+            (false, Some(_), _) => return Err(needs_beams("length_penalty")),
+            (false, None, Some(_)) => return Err(needs_beams("early_stopping")),
+        };
+        let mut params = SamplingParams {
+            n,
+            best_of: if beam.is_some() { n } else { width },
+            max_tokens,
+            presence_penalty: self.presence_penalty.unwrap_or(0.0),
+            frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
+            logit_bias: self.logit_bias.map_or(Ok(Vec::new()), |biases| logit_bias(&biases, app.vocab_size))?,
+            // A seed is 64 bits; which number they stand for is of no consequence.
+            seed: self.seed.map(|seed| seed as u64),
+            stop: self.stop.map_or(Ok(Vec::new()), Stop::strings)?,
+            ignore_eos: self.ignore_eos.unwrap_or(false),
+            logprobs,
+            beam,
+            ..SamplingParams::default()
+        };
+        // OpenAI's temperature is 1 where neither the request nor the model says anything.
+        let samples = app.defaults.do_sample == Some(true) || beam.is_some();
+        let options = SamplingOptions {
+            temperature: self.temperature.or((!samples).then_some(1.0)),
+            top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+        };
+        options.apply(&app.defaults, &mut params);
+        params.validate().map_err(refused)?;
+        Ok(params)
+    }
+}
+
+impl Stop {
+    fn strings(self) -> Result<Vec<String>, ApiError> {
+        let strings = match self {
+            Stop::One(string) => vec![string],
+            Stop::Several(strings) => strings,
+        };
+        check(strings.len() <= MAX_STOPS, "stop", || format!("there may be at most {MAX_STOPS} stop strings"))?;
+        check(strings.iter().all(|s| (1..=MAX_STOP_BYTES).contains(&s.len())), "stop", || {
+            format!("a stop string must have between 1 and {MAX_STOP_BYTES} bytes")
+        })?;
+        Ok(strings)
+    }
+}
+
+fn early_stopping(value: &StopBeams) -> Result<EarlyStopping, ApiError> {
+    match value {
+        StopBeams::Now(true) => Ok(EarlyStopping::Yes),
+        StopBeams::Now(false) => Ok(EarlyStopping::No),
+        StopBeams::Word(word) if word == "never" => Ok(EarlyStopping::Never),
+        StopBeams::Word(_) => Err(ApiError::field("early_stopping", "early_stopping must be true, false or \"never\"")),
+    }
+}
+
+fn logit_bias(biases: &BTreeMap<String, f32>, vocab_size: usize) -> Result<Vec<(u32, f32)>, ApiError> {
+    check(biases.len() <= MAX_BIASES, "logit_bias", || format!("at most {MAX_BIASES} tokens can have a bias"))?;
+    let mut parsed = BTreeMap::new();
+    for (id, &bias) in biases {
+        within(Some(bias), "logit_bias", -100.0, 100.0)?;
+        let token = id.parse().ok().filter(|&token: &u32| (token as usize) < vocab_size);
+        let token = token.ok_or_else(|| {
+            ApiError::field("logit_bias", format!("{id:?} is not the id of one of the model's {vocab_size} tokens"))
+        })?;
+        // "7" and "07" are the same token.
+        check(parsed.insert(token, bias).is_none(), "logit_bias", || format!("token {token} has two biases"))?;
+    }
+    Ok(parsed.into_iter().collect())
+}
+
+fn needs_beams(field: &str) -> ApiError {
+    ApiError::field(field, format!("{field} can only be used with use_beam_search"))
+}
+
+fn within(value: Option<f32>, field: &str, least: f32, most: f32) -> Result<(), ApiError> {
+    let inside = value.is_none_or(|v| (least..=most).contains(&v));
+    check(inside, field, || match least {
+        f32::MIN_POSITIVE => format!("{field} must be above 0 and at most {most}"),
+        least => format!("{field} must be between {least} and {most}"),
+    })
+}
+
+/// 400 about `field` unless `ok`.
+pub fn check(ok: bool, field: &str, why: impl FnOnce() -> String) -> Result<(), ApiError> {
+    if ok { Ok(()) } else { Err(ApiError::field(field, why())) }
+}
+
+/// The engine's refusal of a request. It names options as the command line does.
+fn refused(error: engine::Error) -> ApiError {
+    match error {
+        engine::Error::Request(why) => ApiError::invalid(why),
+        other => ApiError::invalid(other.to_string()),
+    }
+}

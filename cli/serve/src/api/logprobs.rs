@@ -1,0 +1,115 @@
+//! Logprobs in OpenAI's two forms.
+
+use engine::sequence::TokenLogprob;
+use engine::tokenizer::Tokenizer;
+use serde::{Serialize, Serializer};
+
+/// What stands for the logprob of an impossible token, since JSON has no infinities; vLLM's number.
+const IMPOSSIBLE: f32 = -9999.0;
+
+/// Logprobs of a completion.
+#[derive(Debug, Default, Serialize)]
+pub struct CompletionLogprobs {
+    /// The text of each token by itself.
+    pub tokens: Vec<String>,
+    /// Its logprob.
+    pub token_logprobs: Vec<f32>,
+    /// The likeliest tokens in its place, and the token itself.
+    pub top_logprobs: Vec<Likeliest>,
+    /// Where it begins in the text, in characters.
+    pub text_offset: Vec<usize>,
+}
+
+/// An object from the texts of tokens to their logprobs, best first.
+#[derive(Debug, Default)]
+pub struct Likeliest(Vec<(String, f32)>);
+
+/// Logprobs of a chat's answer.
+#[derive(Debug, Serialize)]
+pub struct ChatLogprobs {
+    /// The tokens of the content.
+    pub content: Vec<ChatToken>,
+}
+
+/// A token of a chat's answer.
+#[derive(Debug, Serialize)]
+pub struct ChatToken {
+    #[serde(flatten)]
+    token: NamedToken,
+    /// The likeliest tokens in its place.
+    top_logprobs: Vec<NamedToken>,
+}
+
+/// A token by its text.
+#[derive(Debug, Serialize)]
+struct NamedToken {
+    token: String,
+    logprob: f32,
+    /// The bytes of the text; none if the token is a part of a character.
+    bytes: Option<Vec<u8>>,
+}
+
+impl CompletionLogprobs {
+    /// Of `tokens`, the first of which begins at character `offset` of the text. Moves `offset` past them.
+    pub fn new<'a>(
+        tokens: impl IntoIterator<Item = &'a TokenLogprob>,
+        tokenizer: &Tokenizer,
+        offset: &mut usize,
+    ) -> Self {
+        let mut all = CompletionLogprobs::default();
+        for entry in tokens {
+            let token = text(tokenizer, entry.token);
+            let mut top = Likeliest::default();
+            for &(id, logprob) in &entry.top {
+                top.add(text(tokenizer, id), logprob);
+            }
+            top.add(token.clone(), entry.logprob);
+            all.text_offset.push(*offset);
+            *offset += token.chars().count();
+            all.tokens.push(token);
+            all.token_logprobs.push(finite(entry.logprob));
+            all.top_logprobs.push(top);
+        }
+        all
+    }
+}
+
+impl Likeliest {
+    /// Adds a token, unless one that looks the same is there already.
+    fn add(&mut self, token: String, logprob: f32) {
+        if self.0.iter().all(|(other, _)| *other != token) {
+            self.0.push((token, finite(logprob)));
+        }
+    }
+}
+
+impl Serialize for Likeliest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(token, logprob)| (token, logprob)))
+    }
+}
+
+impl ChatLogprobs {
+    /// Of `tokens`.
+    pub fn new<'a>(tokens: impl IntoIterator<Item = &'a TokenLogprob>, tokenizer: &Tokenizer) -> Self {
+        let named = |id: u32, logprob: f32| {
+            let token = text(tokenizer, id);
+            let bytes = (!token.contains(char::REPLACEMENT_CHARACTER)).then(|| token.as_bytes().to_vec());
+            NamedToken { token, logprob: finite(logprob), bytes }
+        };
+        let entry = |t: &TokenLogprob| ChatToken {
+            token: named(t.token, t.logprob),
+            top_logprobs: t.top.iter().map(|&(id, logprob)| named(id, logprob)).collect(),
+        };
+        ChatLogprobs { content: tokens.into_iter().map(entry).collect() }
+    }
+}
+
+/// A token's text by itself. Those that cannot be decoded, which a model with a padded vocabulary has, are empty.
+fn text(tokenizer: &Tokenizer, id: u32) -> String {
+    tokenizer.decode(&[id], false).unwrap_or_default()
+}
+
+fn finite(logprob: f32) -> f32 {
+    logprob.max(IMPOSSIBLE)
+}

@@ -1,0 +1,83 @@
+//! What operators and clients ask about the server itself.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::worker::Status;
+
+/// The server's description of its own API, OpenAPI 3.1.
+pub const OPENAPI: &str = include_str!("../openapi.json");
+
+/// `GET /health`: 200 unless the engine is beyond help.
+pub async fn health(State(app): State<Arc<App>>) -> Result<(), ApiError> {
+    match &*app.worker.status().borrow() {
+        Status::Broken(why) => Err(ApiError::unavailable(format!("the model cannot be loaded: {why}"))),
+        _ => Ok(()),
+    }
+}
+
+/// `GET /ready`: 200 while requests are taken.
+pub async fn ready(State(app): State<Arc<App>>) -> Result<(), ApiError> {
+    app.ready()
+}
+
+/// `GET /version`.
+pub async fn version() -> Json<Value> {
+    Json(json!({"version": env!("CARGO_PKG_VERSION")}))
+}
+
+/// `GET /metrics`.
+pub async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    let text = app.metrics.text().map_err(|e| ApiError::internal(e.to_string()))?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+}
+
+/// `GET /v1/models`.
+pub async fn models(State(app): State<Arc<App>>) -> Json<Value> {
+    Json(json!({"object": "list", "data": [model_card(&app)]}))
+}
+
+/// `GET /v1/models/{model}`.
+pub async fn model(State(app): State<Arc<App>>, Path(model): Path<String>) -> Result<Json<Value>, ApiError> {
+    app.check_model(Some(&model))?;
+    Ok(Json(model_card(&app)))
+}
+
+/// `GET /debug/state`: the KV memory and the queues; for its form see the source of `Snapshot`.
+pub async fn state(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    let json = app.snapshot().await?;
+    Ok(([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], json).into_response())
+}
+
+/// `GET /openapi.json`.
+pub async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
+}
+
+/// Where there is nothing.
+pub async fn nowhere() -> ApiError {
+    ApiError::not_found("there is nothing at this address")
+}
+
+/// Where the method is another.
+pub async fn no_method() -> ApiError {
+    ApiError::malformed(axum::http::StatusCode::METHOD_NOT_ALLOWED, "this address does not take this method")
+}
+
+fn model_card(app: &App) -> Value {
+    json!({
+        "id": app.model,
+        "object": "model",
+        "created": app.created,
+        "owned_by": "quire",
+        "max_model_len": app.max_len,
+    })
+}

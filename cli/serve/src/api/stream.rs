@@ -1,0 +1,179 @@
+//! Answers as server-sent events.
+
+use std::convert::Infallible;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use engine::llm::{Completion, Event};
+use engine::sequence::TokenLogprob;
+use futures_util::stream;
+use serde::Serialize;
+
+use super::answer::{Heading, Usage};
+use crate::app::{Admission, App};
+use crate::error::ApiError;
+use crate::metrics::reason;
+use crate::worker::{Job, Work};
+
+/// What is particular to streams of completions, and to those of chats.
+pub trait Format: Send + 'static {
+    /// Chunks that come before anything is generated for `choice`.
+    fn begin(&mut self, choice: usize, frames: &mut Frames);
+    /// A chunk with more of a choice: text, the logprobs of its tokens, and at its end the reason.
+    fn more(&mut self, piece: Piece<'_>, frames: &mut Frames);
+    /// The chunk that counts tokens.
+    fn usage(&mut self, usage: &Usage, frames: &mut Frames);
+    /// The outer fields.
+    fn heading(&self) -> &Heading;
+}
+
+/// More of a choice.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'a> {
+    /// Which of the answer's choices.
+    pub choice: usize,
+    /// Its new text.
+    pub text: &'a str,
+    /// The new tokens' logprobs.
+    pub logprobs: &'a [TokenLogprob],
+    /// Why it ended, if it did.
+    pub finish_reason: Option<&'static str>,
+}
+
+/// Events that go out together.
+#[derive(Debug, Default)]
+pub struct Frames(Vec<u8>);
+
+impl Frames {
+    /// Adds an event.
+    pub fn push(&mut self, data: &impl Serialize) {
+        self.0.extend_from_slice(b"data: ");
+        // Writing to memory cannot fail, and all keys are strings.
+        let _ = serde_json::to_writer(&mut self.0, data);
+        self.0.extend_from_slice(b"\n\n");
+    }
+}
+
+/// A stream in progress. Dropping it, as happens when the client goes, cancels the job.
+struct Streaming<F> {
+    admission: Admission,
+    job: Job,
+    format: F,
+    /// Outputs per prompt.
+    n: usize,
+    /// Prompts whose answer is not complete.
+    left: usize,
+    /// What of each choice was sent.
+    sent: Vec<Sent>,
+    usage: Usage,
+    include_usage: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Sent {
+    begun: bool,
+    bytes: usize,
+    logprobs: usize,
+}
+
+type Events = Vec<(usize, Event)>;
+
+/// Runs `work` and streams what comes of it.
+///
+/// # Errors
+/// What goes wrong before the first token. Later errors are events, after which the stream ends without `[DONE]`.
+pub async fn respond<F: Format>(
+    app: &App,
+    work: Work,
+    admission: Admission,
+    include_usage: bool,
+    format: F,
+) -> Result<Response, ApiError> {
+    let (n, left) = (work.params.n, work.prompts.len());
+    let job = app.worker.submit(work);
+    let sent = vec![Sent::default(); left * n];
+    let mut streaming = Streaming { admission, job, format, n, left, sent, usage: Usage::default(), include_usage };
+    let first = streaming.next().await?;
+    let body = stream::unfold(Some((streaming, Some(first))), |state| async {
+        let (mut streaming, mut ready) = state?;
+        let mut frames = Frames::default();
+        // Tokens may come without text that is settled.
+        while frames.0.is_empty() {
+            let events = match ready.take() {
+                Some(events) => Ok(events),
+                None => streaming.next().await,
+            };
+            match events {
+                Ok(events) => streaming.take(events, &mut frames),
+                Err(error) => {
+                    frames.push(&error.body());
+                    return Some((frames.into(), None));
+                }
+            }
+        }
+        Some((frames.into(), (streaming.left > 0).then_some((streaming, None))))
+    });
+    let kind = (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    let no_cache = (header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    Ok(([kind, no_cache], Body::from_stream(body)).into_response())
+}
+
+impl From<Frames> for Result<Bytes, Infallible> {
+    fn from(frames: Frames) -> Self {
+        Ok(frames.0.into())
+    }
+}
+
+impl<F: Format> Streaming<F> {
+    async fn next(&mut self) -> Result<Events, ApiError> {
+        Ok(self.admission.within(self.job.next()).await??)
+    }
+
+    /// Turns a step's events into chunks; after the last answer, the end of the stream.
+    fn take(&mut self, events: Events, frames: &mut Frames) {
+        for (prompt, event) in events {
+            match event {
+                Event::Token { index, text, logprob, .. } => {
+                    let logprobs = logprob.as_slice();
+                    if !text.is_empty() || !logprobs.is_empty() {
+                        let choice = prompt * self.n + index;
+                        self.send(Piece { choice, text: &text, logprobs, finish_reason: None }, frames);
+                    }
+                }
+                Event::Done(completion) => self.finish(prompt, &completion, frames),
+            }
+        }
+        if self.left == 0 {
+            if self.include_usage {
+                self.format.usage(&self.usage, frames);
+            }
+            frames.0.extend_from_slice(b"data: [DONE]\n\n");
+            self.format.heading().log(&self.usage, true);
+        }
+    }
+
+    /// Sends what is left of a prompt's choices.
+    fn finish(&mut self, prompt: usize, completion: &Completion, frames: &mut Frames) {
+        for (i, output) in completion.outputs.iter().enumerate() {
+            let choice = prompt * self.n + i;
+            let sent = self.sent[choice];
+            let text = output.text.get(sent.bytes..).unwrap_or_default();
+            let logprobs = output.logprobs.as_deref().unwrap_or_default();
+            let logprobs = logprobs.get(sent.logprobs..).unwrap_or_default();
+            self.send(Piece { choice, text, logprobs, finish_reason: Some(reason(output.finish_reason)) }, frames);
+        }
+        self.usage.add(completion);
+        self.left -= 1;
+    }
+
+    fn send(&mut self, piece: Piece<'_>, frames: &mut Frames) {
+        let sent = &mut self.sent[piece.choice];
+        if !std::mem::replace(&mut sent.begun, true) {
+            self.format.begin(piece.choice, frames);
+        }
+        sent.bytes += piece.text.len();
+        sent.logprobs += piece.logprobs.len();
+        self.format.more(piece, frames);
+    }
+}

@@ -1,0 +1,68 @@
+//! `POST /tokenize` and `POST /detokenize`, as vLLM has them.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+
+use super::chat::{self, Message};
+use super::decoding::check;
+use crate::app::App;
+use crate::body::Body;
+use crate::error::ApiError;
+
+/// A text, or a conversation.
+#[derive(Debug, Deserialize)]
+pub struct Tokenize {
+    model: Option<String>,
+    prompt: Option<String>,
+    messages: Option<Vec<Message>>,
+    /// Whether a text gets the special tokens that the model expects around it.
+    add_special_tokens: Option<bool>,
+    /// Whether a conversation ends with the beginning of an answer.
+    add_generation_prompt: Option<bool>,
+}
+
+/// The tokens of a text.
+#[derive(Debug, Serialize)]
+pub struct Tokens {
+    count: usize,
+    max_model_len: usize,
+    tokens: Vec<u32>,
+}
+
+/// Tokens.
+#[derive(Debug, Deserialize)]
+pub struct Detokenize {
+    model: Option<String>,
+    tokens: Vec<u32>,
+}
+
+/// Their text.
+#[derive(Debug, Serialize)]
+pub struct Text {
+    prompt: String,
+}
+
+/// Text to tokens.
+pub async fn tokenize(State(app): State<Arc<App>>, Body(ask): Body<Tokenize>) -> Result<Json<Tokens>, ApiError> {
+    app.check_model(ask.model.as_deref())?;
+    let (_, tokens) = match (ask.prompt, ask.messages) {
+        (Some(prompt), None) => app.encode("prompt", prompt, ask.add_special_tokens.unwrap_or(true)).await?,
+        (None, Some(messages)) => chat::prompt(&app, messages, ask.add_generation_prompt.unwrap_or(true)).await?,
+        _ => return Err(ApiError::field("prompt", "there must be either a prompt or messages")),
+    };
+    Ok(Json(Tokens { count: tokens.len(), max_model_len: app.max_len, tokens }))
+}
+
+/// Tokens to text.
+pub async fn detokenize(State(app): State<Arc<App>>, Body(ask): Body<Detokenize>) -> Result<Json<Text>, ApiError> {
+    app.check_model(ask.model.as_deref())?;
+    let size = app.vocab_size;
+    check(ask.tokens.iter().all(|&id| (id as usize) < size), "tokens", || {
+        format!("token ids must be below {size}, the size of the model's vocabulary")
+    })?;
+    let prompt = app.tokenizer.decode(&ask.tokens, false).map_err(|e| ApiError::field("tokens", e.to_string()))?;
+    Ok(Json(Text { prompt }))
+}

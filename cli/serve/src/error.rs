@@ -1,0 +1,146 @@
+//! Errors as OpenAI's clients expect them: a status, and a body that says what, of which kind and where.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use crate::worker::Failure;
+
+/// A request that gets no answer but a reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiError {
+    /// The status of the response.
+    pub status: StatusCode,
+    /// OpenAI's `type`.
+    pub kind: &'static str,
+    /// One sentence.
+    pub message: String,
+    /// The field of the request that is at fault.
+    pub param: Option<String>,
+    /// OpenAI's `code`.
+    pub code: Option<&'static str>,
+}
+
+/// `{"error": {..}}`, the body of every error, also within a stream.
+#[derive(Debug, Serialize)]
+pub struct ErrorBody {
+    error: ErrorFields,
+}
+
+#[derive(Debug, Serialize)]
+struct ErrorFields {
+    message: String,
+    r#type: &'static str,
+    param: Option<String>,
+    code: Option<&'static str>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        ApiError { status, kind, message: message.into(), param: None, code: None }
+    }
+
+    /// 400 about the request as a whole.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+    }
+
+    /// 400 about one field.
+    pub fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
+        ApiError { param: Some(param.into()), ..Self::invalid(message) }
+    }
+
+    /// 400: more tokens than the model has positions.
+    pub fn context_length(param: &str, message: String) -> Self {
+        ApiError { code: Some("context_length_exceeded"), ..Self::field(param, message) }
+    }
+
+    /// 401.
+    pub fn unauthorized() -> Self {
+        let message = "the API key is missing or wrong: send it as `Authorization: Bearer <key>`";
+        ApiError {
+            code: Some("invalid_api_key"),
+            ..Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message)
+        }
+    }
+
+    /// 404: a model that is not the one that is served.
+    pub fn model_not_found(model: &str, served: &str) -> Self {
+        ApiError {
+            param: Some("model".into()),
+            code: Some("model_not_found"),
+            ..Self::not_found(format!("the model {model:?} does not exist; this server has {served:?}"))
+        }
+    }
+
+    /// 404.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message)
+    }
+
+    /// Any other 4xx about the form of the request.
+    pub fn malformed(status: StatusCode, message: impl Into<String>) -> Self {
+        Self::new(status, "invalid_request_error", message)
+    }
+
+    /// 429: more requests at a time than the server takes.
+    pub fn too_many_requests() -> Self {
+        ApiError {
+            code: Some("rate_limit_exceeded"),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "requests", "the server has as many requests as it takes")
+        }
+    }
+
+    /// 503.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable_error", message)
+    }
+
+    /// 504: the request took longer than requests may.
+    pub fn timeout() -> Self {
+        let message = "the request took longer than the server allows";
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout_error", message)
+    }
+
+    /// 500.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
+    }
+
+    /// The body.
+    pub fn body(self) -> ErrorBody {
+        let ApiError { kind, message, param, code, .. } = self;
+        ErrorBody { error: ErrorFields { message, r#type: kind, param, code } }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status = self.status;
+        let mut response = (status, Json(self.body())).into_response();
+        let headers = response.headers_mut();
+        match status {
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+impl From<Failure> for ApiError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Refused(why) => Self::invalid(why),
+            Failure::QueueFull => Self::unavailable("too many requests are waiting; try again later"),
+            Failure::Engine => Self::internal("the engine failed while it computed this request"),
+            Failure::Stopped => Self::unavailable("the server is stopping"),
+            Failure::Dropped => Self::unavailable("the request was given up, since its answer was not read in time"),
+        }
+    }
+}

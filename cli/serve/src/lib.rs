@@ -1,0 +1,25 @@
+//! `quire serve`: the OpenAI API over one engine.
+//!
+//! ```text
+//!  connection --hyper--> router --> api::completions --Work--> worker thread: Llm::step
+//!      task              auth,       api::chat                      |
+//!                        limits      |                              |
+//!  client <---- JSON or events ------+<-------- a channel a job ----+
+//! ```
+//!
+//! Every connection is a task of the runtime; the engine is one thread ([`worker`]), which knows nothing of HTTP. A job
+//! that is dropped, because its client is gone or its time is over, is cancelled before the engine's next step.
+
+mod api;
+mod app;
+mod body;
+mod error;
+mod metrics;
+pub mod options;
+mod router;
+pub mod server;
+mod template;
+mod worker;
+
+pub use options::{Limits, ServeOptions};
+pub use server::{Server, stop_signal};

@@ -1,0 +1,242 @@
+//! What operators see at `GET /metrics`, in Prometheus' text format.
+//!
+//! Names that begin with `vllm:` are those of vLLM's metrics and mean the same, so that its Grafana boards show this
+//! server. Names that begin with `quire:` are this server's own.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use engine::llm::{Completion, Llm};
+use engine::sampling::SamplingParams;
+use engine::sequence::FinishReason;
+use engine::stats::Stats;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Metric, Registry};
+
+/// Seconds to a first token: vLLM's buckets, and finer ones for small models.
+const FIRST_TOKEN: [f64; 22] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
+    40.0, 80.0, 160.0,
+];
+/// Seconds between tokens.
+const PER_TOKEN: [f64; 18] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0];
+/// Seconds for a whole request.
+const WHOLE: [f64; 20] =
+    [0.01, 0.03, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 600.0];
+/// Numbers of tokens.
+const TOKENS: [f64; 16] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5];
+/// Numbers of outputs.
+const OUTPUTS: [f64; 5] = [1.0, 2.0, 5.0, 10.0, 20.0];
+
+#[derive(Clone, Debug, EncodeLabelSet, PartialEq, Eq, Hash)]
+struct Reason {
+    finished_reason: &'static str,
+}
+
+type FloatGauge = Gauge<f64, AtomicU64>;
+
+/// All metrics. Clones are of the same.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    registry: Arc<Registry>,
+    running: Gauge,
+    waiting: Gauge,
+    kv_usage: FloatGauge,
+    preemptions: Counter,
+    prompt_tokens: Counter,
+    generation_tokens: Counter,
+    success: Family<Reason, Counter>,
+    first_token: Histogram,
+    per_token: Histogram,
+    inter_token: Histogram,
+    request_per_token: Histogram,
+    whole: Histogram,
+    request_prompt_tokens: Histogram,
+    request_generation_tokens: Histogram,
+    request_n: Histogram,
+    request_max_tokens: Histogram,
+    num_blocks: Gauge,
+    used_blocks: Gauge,
+    filled_slots: Gauge,
+    copied_blocks: Counter,
+    steps: Counter,
+    computed_tokens: Counter,
+    /// Steps that failed.
+    pub engine_failures: Counter,
+    /// Requests refused since too many waited, or too many were in progress.
+    pub refused: Counter,
+    /// Requests to the engine whose client went, was too slow, or ran out of time.
+    pub aborted: Counter,
+    /// Open connections.
+    pub connections: Gauge,
+    /// HTTP requests for text in progress.
+    pub requests: Gauge,
+    tasks: Gauge,
+}
+
+impl Metrics {
+    /// Metrics of a server of `model`, all zero.
+    pub fn new(model: &str) -> Self {
+        let labels = [("model_name", model), ("engine", "0")].map(|(k, v)| (k.into(), v.to_owned().into()));
+        let mut r = Registry::with_labels(labels.into_iter());
+        Metrics {
+            running: add(&mut r, "vllm:num_requests_running", "Requests in the running batch", Gauge::default()),
+            waiting: add(&mut r, "vllm:num_requests_waiting", "Requests that wait to be run", Gauge::default()),
+            kv_usage: add(
+                &mut r,
+                "vllm:kv_cache_usage_perc",
+                "Share of KV blocks in use, 1 is all",
+                FloatGauge::default(),
+            ),
+            preemptions: add(&mut r, "vllm:num_preemptions", "Requests preempted", Counter::default()),
+            prompt_tokens: add(&mut r, "vllm:prompt_tokens", "Prompt tokens of answered requests", Counter::default()),
+            generation_tokens: add(&mut r, "vllm:generation_tokens", "Tokens generated", Counter::default()),
+            success: add(&mut r, "vllm:request_success", "Outputs completed, by reason", Family::default()),
+            first_token: histogram(
+                &mut r,
+                "vllm:time_to_first_token_seconds",
+                "Time to a request's first token",
+                &FIRST_TOKEN,
+            ),
+            per_token: histogram(
+                &mut r,
+                "vllm:time_per_output_token_seconds",
+                "Time between a request's steps",
+                &PER_TOKEN,
+            ),
+            inter_token: histogram(
+                &mut r,
+                "vllm:inter_token_latency_seconds",
+                "The same, by its later name",
+                &PER_TOKEN,
+            ),
+            request_per_token: histogram(
+                &mut r,
+                "vllm:request_time_per_output_token_seconds",
+                "Mean time per token after the first of a request",
+                &PER_TOKEN,
+            ),
+            whole: histogram(&mut r, "vllm:e2e_request_latency_seconds", "Time for a whole request", &WHOLE),
+            request_prompt_tokens: histogram(
+                &mut r,
+                "vllm:request_prompt_tokens",
+                "Prompt tokens of a request",
+                &TOKENS,
+            ),
+            request_generation_tokens: histogram(
+                &mut r,
+                "vllm:request_generation_tokens",
+                "Tokens generated for an output",
+                &TOKENS,
+            ),
+            request_n: histogram(&mut r, "vllm:request_params_n", "Outputs asked for", &OUTPUTS),
+            request_max_tokens: histogram(&mut r, "vllm:request_params_max_tokens", "Most tokens asked for", &TOKENS),
+            num_blocks: add(&mut r, "quire:kv_blocks", "KV blocks in the pool", Gauge::default()),
+            used_blocks: add(&mut r, "quire:kv_blocks_used", "KV blocks that a sequence holds", Gauge::default()),
+            filled_slots: add(
+                &mut r,
+                "quire:kv_slots_filled",
+                "Slots in used blocks that hold a token",
+                Gauge::default(),
+            ),
+            copied_blocks: add(&mut r, "quire:kv_blocks_copied", "KV blocks copied on write", Counter::default()),
+            steps: add(&mut r, "quire:engine_steps", "Steps of the engine", Counter::default()),
+            computed_tokens: add(&mut r, "quire:computed_tokens", "Tokens run through the model", Counter::default()),
+            engine_failures: add(&mut r, "quire:engine_failures", "Steps that failed", Counter::default()),
+            refused: add(&mut r, "quire:requests_refused", "Requests refused for lack of room", Counter::default()),
+            aborted: add(&mut r, "quire:requests_aborted", "Requests cancelled before their end", Counter::default()),
+            connections: add(&mut r, "quire:connections", "Open connections", Gauge::default()),
+            requests: add(&mut r, "quire:http_requests", "HTTP requests for text in progress", Gauge::default()),
+            tasks: add(&mut r, "quire:tasks", "Tasks alive in the runtime", Gauge::default()),
+            registry: Arc::new(r),
+        }
+    }
+
+    /// Notes the size of the engine's memory.
+    pub fn describe(&self, llm: &Llm) {
+        self.num_blocks.set(llm.engine().config().num_blocks as i64);
+    }
+
+    /// Takes in the engine's state after a step. `before` is what its counters were the last time.
+    pub fn observe(&self, llm: &Llm, before: &mut Stats) {
+        let (engine, stats) = (llm.engine(), llm.stats());
+        let usage = engine.usage();
+        self.running.set(engine.scheduler().running().len() as i64);
+        self.waiting.set(engine.scheduler().waiting().len() as i64);
+        self.kv_usage.set(usage.used_blocks as f64 / usage.num_blocks as f64);
+        self.used_blocks.set(usage.used_blocks as i64);
+        self.filled_slots.set(usage.filled_slots as i64);
+        self.preemptions.inc_by((stats.preemptions - before.preemptions) as u64);
+        self.generation_tokens.inc_by((stats.sampled_tokens - before.sampled_tokens) as u64);
+        self.copied_blocks.inc_by((stats.copied_blocks - before.copied_blocks) as u64);
+        self.steps.inc_by((stats.steps - before.steps) as u64);
+        self.computed_tokens.inc_by((stats.computed_tokens - before.computed_tokens) as u64);
+        *before = stats;
+    }
+
+    /// Notes requests that were queued.
+    pub fn accepted(&self, params: &SamplingParams, requests: usize) {
+        for _ in 0..requests {
+            self.request_n.observe(params.n as f64);
+            self.request_max_tokens.observe(params.max_tokens as f64);
+        }
+    }
+
+    /// Notes that a request got tokens, the time after its last ones if there were any.
+    pub fn token(&self, after: Option<Duration>) {
+        if let Some(time) = after {
+            self.per_token.observe(time.as_secs_f64());
+            self.inter_token.observe(time.as_secs_f64());
+        }
+    }
+
+    /// Notes an answered request.
+    pub fn done(&self, completion: &Completion) {
+        self.prompt_tokens.inc_by(completion.prompt_tokens.len() as u64);
+        self.request_prompt_tokens.observe(completion.prompt_tokens.len() as f64);
+        for output in &completion.outputs {
+            self.success.get_or_create(&Reason { finished_reason: reason(output.finish_reason) }).inc();
+            self.request_generation_tokens.observe(output.tokens.len() as f64);
+        }
+        let (first, whole) = (completion.time_to_first_token, completion.time);
+        self.first_token.observe(first.as_secs_f64());
+        self.whole.observe(whole.as_secs_f64());
+        let longest = completion.outputs.iter().map(|o| o.tokens.len()).max().unwrap_or(0);
+        if longest > 1 {
+            self.request_per_token.observe((whole - first).as_secs_f64() / (longest - 1) as f64);
+        }
+    }
+
+    /// The text of all metrics.
+    pub fn text(&self) -> Result<String, std::fmt::Error> {
+        self.tasks.set(tokio::runtime::Handle::current().metrics().num_alive_tasks() as i64);
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+/// OpenAI's word for the end of an output.
+pub fn reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::Abort => "abort",
+    }
+}
+
+fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+fn histogram(registry: &mut Registry, name: &str, help: &str, buckets: &[f64]) -> Histogram {
+    add(registry, name, help, Histogram::new(buckets.iter().copied()))
+}

@@ -1,0 +1,74 @@
+//! How a server is set up.
+
+use std::time::Duration;
+
+use engine::llm::Prompt;
+
+/// How a server is set up.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// Address to listen at.
+    pub host: String,
+    /// Port to listen at; 0 takes a free one.
+    pub port: u16,
+    /// What requests must send as `Authorization: Bearer`; without one all are served.
+    pub api_key: Option<String>,
+    /// The model's name in requests and answers; the model's own if `None`.
+    pub served_name: Option<String>,
+    /// A chat template in place of the model's.
+    pub chat_template: Option<String>,
+    /// Texts that are computed when the model has been loaded, and kept for all prompts that begin with them.
+    pub shared_prefixes: Vec<Prompt>,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+/// Bounds on what clients can ask of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests that wait in the engine; more are refused with 503.
+    pub max_queue: usize,
+    /// Bytes in a request's body; more are refused with 413.
+    pub max_body_bytes: usize,
+    /// Requests for text in progress; more are refused with 429.
+    pub max_requests: usize,
+    /// Open connections; more are closed at once.
+    pub max_connections: usize,
+    /// Time from a request's arrival to the end of its answer; then 504, or an error at the end of the stream.
+    pub request_timeout: Duration,
+    /// Time for a request's head to arrive, and for its body.
+    pub read_timeout: Duration,
+    /// Time for which a client may leave its answer unread; then its connection is closed.
+    pub write_timeout: Duration,
+    /// Time that requests in progress get once the server is told to stop.
+    pub stop_timeout: Duration,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        ServeOptions {
+            host: "127.0.0.1".into(),
+            port: 8000,
+            api_key: None,
+            served_name: None,
+            chat_template: None,
+            shared_prefixes: Vec::new(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            max_queue: 1024,
+            max_body_bytes: 4 << 20,
+            max_requests: 1024,
+            max_connections: 4096,
+            request_timeout: Duration::from_secs(600),
+            read_timeout: Duration::from_secs(10),
+            write_timeout: Duration::from_secs(30),
+            stop_timeout: Duration::from_secs(30),
+        }
+    }
+}

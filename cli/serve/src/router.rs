@@ -1,0 +1,94 @@
+//! Which address leads where, and what happens to every request on its way.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderName, StatusCode, header};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use subtle::ConstantTimeEq;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, RequestId, SetRequestIdLayer};
+
+use crate::api::{chat, completions, operate, tokenize};
+use crate::app::App;
+use crate::error::ApiError;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Bytes of a client's own request id, at most; longer ones are replaced.
+const MAX_REQUEST_ID: usize = 128;
+/// Headers of a request, at most.
+const MAX_HEADERS: usize = 64;
+/// Bytes of all headers of a request together, at most.
+const MAX_HEADER_BYTES: usize = 16 << 10;
+
+/// The whole of the server, to be put behind connections.
+pub fn router(app: Arc<App>) -> Router {
+    let guarded = Router::new()
+        .route("/v1/completions", post(completions::create))
+        .route("/v1/chat/completions", post(chat::create))
+        .route("/v1/models", get(operate::models))
+        .route("/v1/models/{*model}", get(operate::model))
+        .route("/tokenize", post(tokenize::tokenize))
+        .route("/detokenize", post(tokenize::detokenize))
+        .route("/debug/state", get(operate::state))
+        .route_layer(from_fn_with_state(app.clone(), authorize));
+    let open = Router::new()
+        .route("/health", get(operate::health))
+        .route("/ready", get(operate::ready))
+        .route("/version", get(operate::version))
+        .route("/metrics", get(operate::metrics))
+        .route("/openapi.json", get(operate::openapi));
+    // The last layer is the first that a request meets.
+    guarded
+        .merge(open)
+        .fallback(operate::nowhere)
+        .method_not_allowed_fallback(operate::no_method)
+        .with_state(app)
+        .layer(CatchPanicLayer::custom(|_| ApiError::internal("the server made a mistake").into_response()))
+        .layer(from_fn(log))
+        .layer(PropagateRequestIdLayer::new(REQUEST_ID))
+        .layer(SetRequestIdLayer::new(REQUEST_ID, MakeRequestUuid))
+        .layer(from_fn(check_head))
+}
+
+/// Refuses requests without the right API key, in a time that says nothing about the key but its length.
+async fn authorize(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
+    if let Some(key) = &app.api_key {
+        let sent = request.headers().get(header::AUTHORIZATION).map_or(&[][..], |value| value.as_bytes());
+        let sent = sent.strip_prefix(b"Bearer ").unwrap_or_default();
+        if !bool::from(sent.ct_eq(key.as_bytes())) {
+            return Err(ApiError::unauthorized());
+        }
+    }
+    Ok(next.run(request).await)
+}
+
+/// Refuses floods of headers, and request ids that would flood the log.
+async fn check_head(mut request: Request, next: Next) -> Result<Response, ApiError> {
+    let headers = request.headers_mut();
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    if headers.len() > MAX_HEADERS || bytes > MAX_HEADER_BYTES {
+        let why = format!("there may be at most {MAX_HEADERS} headers of {MAX_HEADER_BYTES} bytes together");
+        return Err(ApiError::malformed(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, why));
+    }
+    if headers.get(REQUEST_ID).is_some_and(|id| id.len() > MAX_REQUEST_ID || id.to_str().is_err()) {
+        headers.remove(REQUEST_ID);
+    }
+    Ok(next.run(request).await)
+}
+
+/// Logs every request when its response begins.
+async fn log(request: Request, next: Next) -> Response {
+    let start = Instant::now();
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let id = request.extensions().get::<RequestId>().cloned();
+    let response = next.run(request).await;
+    let id = id.as_ref().and_then(|id| id.header_value().to_str().ok()).unwrap_or_default();
+    let (status, seconds) = (response.status().as_u16(), start.elapsed().as_secs_f64());
+    tracing::info!(%method, path, status, seconds, id, "request");
+    response
+}

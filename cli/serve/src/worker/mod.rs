@@ -1,0 +1,220 @@
+//! The engine on a thread of its own. Requests go in and outputs come back over channels.
+//!
+//! An [`Llm`] belongs to the thread alone. Between two steps the thread takes commands in, and cancels jobs whose
+//! [`Job`] was dropped: their blocks are free before the next step. Outputs go to each job's own bounded channel; a job
+//! whose channel is full is cancelled too, so that a client that does not read can neither fill memory nor hold up
+//! others.
+//!
+//! A step that fails fails the requests that took part in it. The engine is then loaded anew, since neither its
+//! bookkeeping nor its device can be trusted, and the requests that still waited are queued again. Until it is loaded
+//! [`Worker::status`] is `Loading` and no requests are taken; if it cannot be loaded, `Broken` for good.
+
+mod jobs;
+mod rates;
+mod snapshot;
+mod thread;
+
+use std::thread::JoinHandle;
+
+use engine::llm::{Event, Llm, Prompt};
+use engine::sampling::SamplingParams;
+use tokio::sync::{mpsc, oneshot, watch};
+
+pub use snapshot::Snapshot;
+
+use crate::metrics::Metrics;
+
+/// Steps whose outputs may lie unread in a job's channel.
+const UNREAD_STEPS: usize = 1024;
+
+/// What an HTTP request asks of the engine.
+#[derive(Debug)]
+pub struct Work {
+    /// One request to the engine each. All are queued, or none.
+    pub prompts: Vec<Prompt>,
+    /// How all of them are to be continued.
+    pub params: SamplingParams,
+    /// Whether tokens are wanted as they come; otherwise only [`Event::Done`] is reported.
+    pub stream: bool,
+}
+
+/// What a job hears: what a step brought, each with the index of its prompt; or that nothing more will come.
+pub type Message = Result<Vec<(usize, Event)>, Failure>;
+
+/// Why a job got no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It makes no sense, or could never run.
+    Refused(String),
+    /// As many requests are waiting as may.
+    QueueFull,
+    /// A step failed.
+    Engine,
+    /// The server was told to stop, and the time for that is over.
+    Stopped,
+    /// Its messages were not read, or the thread is gone.
+    Dropped,
+}
+
+/// Where the engine is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// A model is being loaded.
+    Loading,
+    /// Requests are taken.
+    Ready,
+    /// The model could not be loaded; the reason.
+    Broken(String),
+    /// The thread has ended, as it was told to.
+    Stopped,
+}
+
+enum Command {
+    Submit(Work, mpsc::Sender<Message>),
+    Snapshot(oneshot::Sender<Snapshot>),
+    Stop,
+}
+
+/// A handle on the engine's thread.
+#[derive(Debug)]
+pub struct Worker {
+    commands: mpsc::UnboundedSender<Command>,
+    status: watch::Receiver<Status>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A submitted [`Work`]. Dropping it cancels what is left of it.
+#[derive(Debug)]
+pub struct Job {
+    messages: mpsc::Receiver<Message>,
+}
+
+impl Worker {
+    /// Starts the thread, which loads the model with `load` at once, and again after a step has failed. Requests beyond
+    /// `max_queue` waiting ones are refused.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn start(
+        load: impl Fn() -> engine::Result<Llm> + Send + 'static,
+        max_queue: usize,
+        metrics: Metrics,
+    ) -> std::io::Result<Self> {
+        let (commands, receiver) = mpsc::unbounded_channel();
+        let (status, watcher) = watch::channel(Status::Loading);
+        let work = move || thread::run(&load, receiver, &status, max_queue, metrics);
+        let thread = std::thread::Builder::new().name("engine".into()).spawn(work)?;
+        Ok(Worker { commands, status: watcher, thread: Some(thread) })
+    }
+
+    /// Queues `work`. Whether it was accepted is the first thing that the job hears.
+    pub fn submit(&self, work: Work) -> Job {
+        let (sender, messages) = mpsc::channel(UNREAD_STEPS);
+        // If the thread is gone the sender is dropped here, and the job ends at once.
+        let _ = self.commands.send(Command::Submit(work, sender));
+        Job { messages }
+    }
+
+    /// The state of queues and memory; nothing if the thread has ended.
+    pub async fn snapshot(&self) -> Option<Snapshot> {
+        let (sender, snapshot) = oneshot::channel();
+        self.commands.send(Command::Snapshot(sender)).ok()?;
+        snapshot.await.ok()
+    }
+
+    /// Ends the thread after its present step. What is in progress fails with [`Failure::Stopped`].
+    pub fn stop(&self) {
+        // If the thread is gone already, all is done.
+        let _ = self.commands.send(Command::Stop);
+    }
+
+    /// Where the engine is; can be waited on.
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.clone()
+    }
+}
+
+impl Drop for Worker {
+    /// Stops the thread and waits for its end.
+    fn drop(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Job {
+    /// The next message.
+    pub async fn next(&mut self) -> Message {
+        self.messages.recv().await.unwrap_or(Err(Failure::Dropped))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+    use engine::llm::Options;
+    use engine::load::ModelFiles;
+
+    use super::*;
+
+    async fn worker(options: Options) -> (Worker, Metrics) {
+        let metrics = Metrics::new("test");
+        let load = move || Llm::load(&ModelFiles::bundled(), &options);
+        let worker = Worker::start(load, 1000, metrics.clone()).unwrap();
+        worker.status().wait_for(|status| *status == Status::Ready).await.unwrap();
+        (worker, metrics)
+    }
+
+    fn work(prompts: usize, max_tokens: usize) -> Work {
+        let prompts = vec![Prompt::Text("Once upon a time".into()); prompts];
+        let params = SamplingParams { max_tokens, ignore_eos: true, ..SamplingParams::default() };
+        Work { prompts, params, stream: true }
+    }
+
+    #[tokio::test]
+    async fn a_job_that_is_not_read_is_given_up() {
+        let (worker, metrics) = worker(Options { max_num_seqs: 1, ..Options::default() }).await;
+        let mut job = worker.submit(work(4, 400));
+        loop {
+            let state = worker.snapshot().await.unwrap();
+            if state.running.is_empty() && state.waiting.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(metrics.aborted.get(), 2, "of four requests two were answered and one was begun");
+        let mut read = 0;
+        let end = loop {
+            match job.next().await {
+                Ok(_) => read += 1,
+                Err(end) => break end,
+            }
+        };
+        assert_eq!((read, end), (UNREAD_STEPS, Failure::Dropped));
+    }
+
+    #[tokio::test]
+    async fn a_job_that_is_dropped_gives_its_blocks_back() {
+        let (worker, metrics) = worker(Options::default()).await;
+        let mut job = worker.submit(work(2, 400));
+        job.next().await.unwrap();
+        assert!(!worker.snapshot().await.unwrap().blocks.is_empty());
+        drop(job);
+        while !worker.snapshot().await.unwrap().blocks.is_empty() {}
+        assert_eq!(metrics.aborted.get(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_job_is_queued_whole_or_not_at_all() {
+        let (worker, _) = worker(Options::default()).await;
+        let mut mixed = work(2, 10);
+        mixed.prompts.push(Prompt::Tokens(vec![1_000_000]));
+        assert!(matches!(worker.submit(mixed).next().await, Err(Failure::Refused(why)) if why.contains("1000000")));
+        assert_eq!(worker.submit(work(1001, 10)).next().await, Err(Failure::QueueFull));
+        let state = worker.snapshot().await.unwrap();
+        assert!(state.running.is_empty() && state.waiting.is_empty());
+    }
+}
