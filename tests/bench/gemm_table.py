@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Joins the times of quire's projections with torch's into a table in Markdown.
 
-    python bench/gemm_table.py microbench.json torch.json [--target sm_90a]
+    python tests/bench/gemm_table.py microbench.json torch.json [--target sm_90a]
 
 The first file is of `cargo test -p kernels --release --test microbench -- --json microbench.json` on a GPU, the second of
 gemm_torch.py on the same. Ends with 1 if a product that should reach a part of cuBLAS's speed does not, or is missing.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How long torch.matmul (cuBLAS) takes for the projections of OPT-13B and LLaMA-3-8B, in f16.
 
-    python bench/gemm_torch.py torch.json
+    python tests/bench/gemm_torch.py torch.json
 
 For every weight [N, K] and M tokens: the product of x [M, K] with the transpose of a weight, captured in a CUDA graph
 with enough weights taking turns that no cache holds them; the median over replays, divided by the products in the graph.

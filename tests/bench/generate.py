@@ -2,7 +2,7 @@
 """Decode speed of quire and of Hugging Face generate on one GPU with the same weights, one after the other; quire's floors
 beside them, and how long it takes to load and to start.
 
-    python bench/generate.py target/release/quire /data/opt-13b opt-13b.json [--batches 1,32,128] [--gpu h200] [--only quire]
+    python tests/bench/generate.py target/release/quire /data/opt-13b opt-13b.json [--batches 1,32,128] [--gpu h200] [--only quire]
 
 Prompts of 512 random tokens, greedy, end-of-sequence ignored. A decode step's time is the difference between generating
 160 and 32 tokens, over the 128 steps in between, so that neither prompts nor start are in it; the best of the repeats of

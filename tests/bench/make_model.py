@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes a model of the shape of OPT-13B or LLaMA-3-8B with random weights, as safetensors in a Hugging Face directory.
 
-    python bench/make_model.py opt-13b /data/opt-13b       # 26 GB
-    python bench/make_model.py llama-3-8b /data/llama-3-8b # 16 GB
+    python tests/bench/make_model.py opt-13b /data/opt-13b       # 26 GB
+    python tests/bench/make_model.py llama-3-8b /data/llama-3-8b # 16 GB
 
 The configuration is the one in cli/configs; what the model says makes no sense, but costs what the real one does. Needs
 torch and safetensors; weights are made on the GPU if there is one.

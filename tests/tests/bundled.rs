@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::llm::{Llm, Options, Prompt};
+use engine::llm::{Device, Llm, Options, Prompt};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::tensor::DType;
@@ -43,7 +43,7 @@ fn cases() -> Vec<Case> {
 }
 
 fn llm(options: Options) -> Llm {
-    Llm::load(&ModelFiles::bundled(), &Options { dtype: Some(DType::F32), ..options }).unwrap()
+    Llm::load(&ModelFiles::bundled(), &Options { device: Device::Cpu, dtype: Some(DType::F32), ..options }).unwrap()
 }
 
 #[test]

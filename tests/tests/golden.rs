@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::llm::{Completion, Llm, Options, Prompt};
+use engine::llm::{Completion, Device, Llm, Options, Prompt};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::sequence::FinishReason;
@@ -41,7 +41,8 @@ fn setups() -> Vec<Setup> {
 
 fn load(model: &str, options: &Options, pool_tokens: Option<usize>) -> Llm {
     let files = ModelFiles::directory(golden_dir(model)).unwrap();
-    let mut options = options.clone();
+    // Also where there is a GPU.
+    let mut options = Options { device: Device::Cpu, ..options.clone() };
     if let Some(tokens) = pool_tokens {
         let block = Llm::load(&files, &options).unwrap().kv_layout().block_bytes();
         options.kv_memory = Some(tokens.div_ceil(options.block_size) * block);

@@ -99,7 +99,8 @@ fn a_step_that_fails_is_an_error_that_says_where() {
     let _alone = emulator(DeviceOptions::default());
     let mut llm = load(&options()).unwrap();
     let prompt = Prompt::Tokens(vec![5, 6, 7]);
-    llm.generate(&[prompt.clone()], &SamplingParams { max_tokens: 2, ..SamplingParams::default() }).unwrap();
+    llm.generate(std::slice::from_ref(&prompt), &SamplingParams { max_tokens: 2, ..SamplingParams::default() })
+        .unwrap();
     // An endless kernel, as far as the driver can tell.
     set_launch_options(LaunchOptions { instruction_limit: 10, ..LaunchOptions::default() }).unwrap();
     llm.add(&prompt, SamplingParams::default()).unwrap();

@@ -1,4 +1,5 @@
-//! The kernels' PTX, embedded by the build script for each kind of GPU.
+//! The kernels' PTX, embedded by the build script for each kind of GPU. Statics, since each use of a constant would embed
+//! it again.
 
 /// PTX for one kind of GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +27,10 @@ impl Image {
 }
 
 /// For Ampere and everything after it.
-pub const SM_80: Image = Image { arch: "sm_80", text: include_str!(concat!(env!("OUT_DIR"), "/sm_80.ptx")) };
+pub static SM_80: Image = Image { arch: "sm_80", text: include_str!(concat!(env!("OUT_DIR"), "/sm_80.ptx")) };
 
 /// For Hopper alone: what an `a` target has is in no later GPU.
-pub const SM_90A: Image = Image { arch: "sm_90a", text: include_str!(concat!(env!("OUT_DIR"), "/sm_90a.ptx")) };
+pub static SM_90A: Image = Image { arch: "sm_90a", text: include_str!(concat!(env!("OUT_DIR"), "/sm_90a.ptx")) };
 
 /// The image for a GPU of this compute capability, or none if it is too old to run the kernels.
 pub fn for_capability(major: u32, minor: u32) -> Option<Image> {

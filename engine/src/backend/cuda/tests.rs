@@ -8,10 +8,10 @@ use emulator::driver::{collect_reports, take_reports};
 use launch::Driver;
 
 use super::*;
-use crate::backend::{BlockCopy, BlockMoves, Span};
+use crate::backend::{Backend, Batch, BlockCopy, BlockMoves, KvLayout, Span};
 use crate::load::ModelFiles;
 use crate::model::{self, Model};
-use crate::sampling::SamplingParams;
+use crate::sampling::{SampleRow, Sampled, SamplingParams};
 
 const LIMITS: StepLimits = StepLimits { tokens: 64, seqs: 8 };
 

@@ -1,0 +1,187 @@
+//! The backend's operations: each asks for a launch.
+
+use cuda_std::launch::{Entry, Family};
+use kernels::embedding::{self, add_positions, embed, gather_rows};
+use kernels::floor::Floor;
+use kernels::gemm::epilogue::Epilogue;
+use kernels::layout::Vector;
+use kernels::norm::{self, layer_norm, rms_norm};
+use kernels::vector::row_vectors;
+
+use super::project::activation;
+use super::{CudaBackend, Inputs, KvCache, Projection, Tensor, Weight, weights};
+use crate::backend::{Activation, Attention, Backend, Batch, Heads, HostLinear, KvLayout};
+use crate::error::{Error, Result};
+use crate::sampling::{SampleRow, Sampled};
+use crate::tensor::HostTensor;
+
+impl CudaBackend {
+    /// Vectors in rows of so many elements.
+    fn vectors(&self, cols: u32) -> u32 {
+        row_vectors(cols).unwrap_or_else(|error| {
+            self.queue.fail(Error::Unsupported(format!("on the GPU: {error}")));
+            0
+        })
+    }
+
+    fn norm_shape(&self, cols: u32) -> Option<norm::Shape> {
+        match norm::Shape::of(cols) {
+            Ok(shape) => Some(shape),
+            Err(error) => {
+                self.queue.fail(Error::Unsupported(format!("a norm on the GPU: {error}")));
+                None
+            }
+        }
+    }
+
+    fn gather(&self, x: *const Vector, rows: *const u32, count: u32, cols: u32) -> Tensor {
+        let (out, vectors) = (self.tensor(count, cols), self.vectors(cols));
+        let floor = || Floor { bytes: embedding::floor_bytes(count.into(), vectors.into(), 1), flops: 0 };
+        let launch = (embedding::grid(count, vectors), embedding::THREADS, 0);
+        // SAFETY: rows are tokens of the vocabulary, or rows of the step.
+        unsafe { self.queue.launch(Some(Entry::of::<gather_rows>()), launch, (x, rows, out.ptr(), vectors), floor) };
+        out
+    }
+}
+
+impl Backend for CudaBackend {
+    type Tensor = Tensor;
+    type Weight = Weight;
+    type KvCache = KvCache;
+    type QkvWeight = Projection;
+    type GatedWeight = Projection;
+    type Qkv = Tensor;
+    type Inputs = Inputs;
+
+    fn weight(&self, tensor: HostTensor) -> Result<Weight> {
+        match *tensor.shape() {
+            [rows, cols] => self.load(&[tensor.bytes()], rows, cols),
+            [cols] => self.load(&[tensor.bytes()], 1, cols),
+            ref shape => Err(Error::Unsupported(format!("a weight of {} dimensions", shape.len()))),
+        }
+    }
+
+    fn qkv_weight(&self, parts: [HostLinear; 3]) -> Result<Projection> {
+        self.fuse(&parts, weights::one_after_the_other)
+    }
+
+    fn gated_weight(&self, parts: [HostLinear; 2]) -> Result<Projection> {
+        self.fuse(&parts, weights::interleaved)
+    }
+
+    fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<KvCache> {
+        match self.queue.device() {
+            Some(device) => {
+                let memory =
+                    self.allocate(num_blocks * layout.block_bytes(), "the blocks of the KV cache")?.named("KV cache");
+                KvCache::new(device, layout, (memory, num_blocks), swap_blocks)
+            }
+            None => Ok(KvCache::rehearsed(layout)),
+        }
+    }
+
+    fn upload(&self, batch: Batch, rows: &[SampleRow<'_>]) -> Inputs {
+        self.staging
+            .upload(&self.queue, &self.recordings, |bytes| Inputs::pack(batch, rows, self.vocab, self.records, bytes))
+    }
+
+    fn move_blocks(&self, cache: &mut KvCache, inputs: &Inputs) {
+        cache.move_blocks(&self.queue, inputs);
+    }
+
+    fn compute(&self, inputs: &Inputs, compute: impl FnOnce() -> Option<Tensor>) -> Option<Tensor> {
+        self.replay(inputs, compute)
+    }
+
+    fn embed_tokens(&self, table: &Weight, positions: Option<(&Weight, usize)>, inputs: &Inputs) -> Tensor {
+        let Some((learned, offset)) = positions else {
+            return self.gather(table.ptr(), inputs.tokens().cast_const(), inputs.rows, table.cols);
+        };
+        let (out, vectors) = (self.tensor(inputs.rows, table.cols), self.vectors(table.cols));
+        let (tokens, positions) = (inputs.tokens().cast_const(), inputs.positions().cast_const());
+        let args = (table.ptr(), learned.ptr(), tokens, positions, offset as u32, out.ptr(), vectors);
+        let floor = || Floor { bytes: embedding::floor_bytes(inputs.rows.into(), vectors.into(), 2), flops: 0 };
+        let launch = (embedding::grid(inputs.rows, vectors), embedding::THREADS, 0);
+        // SAFETY: tokens are of the vocabulary, and positions of the model's.
+        unsafe { self.queue.launch(embed::instance(&[self.element]), launch, args, floor) };
+        out
+    }
+
+    fn add_positions(&self, x: &mut Tensor, table: &Weight, offset: usize, inputs: &Inputs) {
+        let vectors = self.vectors(x.cols);
+        let args = (x.ptr(), table.ptr(), inputs.positions().cast_const(), offset as u32, vectors);
+        let floor = || Floor { bytes: embedding::floor_bytes(x.rows.into(), vectors.into(), 2), flops: 0 };
+        let launch = (embedding::grid(x.rows, vectors), embedding::THREADS, 0);
+        // SAFETY: positions are of the model's.
+        unsafe { self.queue.launch(add_positions::instance(&[self.element]), launch, args, floor) };
+    }
+
+    fn linear(&self, x: &Tensor, weight: &Weight, bias: Option<&Weight>, act: Option<Activation>) -> Tensor {
+        let out = self.tensor(x.rows, weight.rows);
+        self.project(x, weight, bias, Epilogue::Half(act.map(activation)), &out);
+        out
+    }
+
+    fn linear_add(&self, residual: &mut Tensor, x: &Tensor, weight: &Weight, bias: Option<&Weight>) {
+        self.project(x, weight, bias, Epilogue::Add, residual);
+    }
+
+    fn gated(&self, x: &Tensor, projection: &Projection, act: Activation) -> Tensor {
+        let out = self.tensor(x.rows, projection.weight.rows / 2);
+        self.project(x, &projection.weight, projection.bias.as_ref(), Epilogue::Gated(activation(act)), &out);
+        out
+    }
+
+    fn qkv(&self, x: &Tensor, projection: &Projection) -> Tensor {
+        self.linear(x, &projection.weight, projection.bias.as_ref(), None)
+    }
+
+    fn layer_norm(&self, x: &Tensor, weight: Option<&Weight>, bias: Option<&Weight>, eps: f32) -> Tensor {
+        let out = self.tensor(x.rows, x.cols);
+        let Some(shape) = self.norm_shape(x.cols) else { return out };
+        let pointer = |weight: Option<&Weight>| weight.map_or(std::ptr::null(), Weight::ptr::<Vector>);
+        let none = std::ptr::null();
+        let args = (x.ptr(), none, pointer(weight), pointer(bias), out.ptr(), eps, shape.vectors);
+        let floor = || Floor { bytes: norm::floor_bytes(x.rows.into(), x.cols.into(), false), flops: 0 };
+        let launch = ((x.rows, 1, 1), shape.threads, 0);
+        // SAFETY: rows are of whole vectors, which the shape was made for.
+        unsafe { self.queue.launch(layer_norm::instance(&[self.element]), launch, args, floor) };
+        out
+    }
+
+    fn rms_norm(&self, x: &Tensor, weight: &Weight, eps: f32) -> Tensor {
+        let out = self.tensor(x.rows, x.cols);
+        let Some(shape) = self.norm_shape(x.cols) else { return out };
+        let args = (x.ptr(), std::ptr::null(), weight.ptr(), out.ptr(), eps, shape.vectors);
+        let floor = || Floor { bytes: norm::floor_bytes(x.rows.into(), x.cols.into(), false), flops: 0 };
+        let launch = ((x.rows, 1, 1), shape.threads, 0);
+        // SAFETY: as above.
+        unsafe { self.queue.launch(rms_norm::instance(&[self.element]), launch, args, floor) };
+        out
+    }
+
+    fn write_kv(&self, qkv: &mut Tensor, heads: Heads<'_, Weight>, cache: &mut KvCache, layer: usize, inputs: &Inputs) {
+        self.write(qkv, heads, cache, layer, inputs);
+    }
+
+    fn attention(&self, qkv: &Tensor, cache: &KvCache, params: Attention, inputs: &Inputs) -> Tensor {
+        self.attend(qkv, cache, params, inputs)
+    }
+
+    fn logit_rows(&self, x: &Tensor, inputs: &Inputs) -> Tensor {
+        if inputs.bucket.is_some() {
+            return x.clone();
+        }
+        self.gather(x.ptr(), inputs.logit_rows().cast_const(), inputs.logits, x.cols)
+    }
+
+    fn logits(&self, x: &Tensor, weight: &Weight) -> Tensor {
+        let out = self.floats(x.rows, weight.rows);
+        self.project(x, weight, None, Epilogue::Float, &out);
+        out
+    }
+
+    fn sample(&self, logits: &Tensor, inputs: &Inputs, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+        self.choose(logits, inputs, rows)
+    }
+}
