@@ -4,6 +4,20 @@ use argh::{ArgsInfo, FlagInfo, FlagInfoKind};
 
 use crate::args::Args;
 
+/// The options that say which model runs and how, without `--model`. Each has a value.
+const ENGINE: &[&str] = &[
+    "--device",
+    "--dtype",
+    "--kv-dtype",
+    "--block-size",
+    "--kv-memory",
+    "--gpu-memory-utilization",
+    "--cuda-graphs",
+    "--max-num-seqs",
+    "--max-batch-tokens",
+    "--threads",
+];
+
 /// Headings, and the options below each.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("What to continue", &["--model", "--prompt", "--prompts", "--prompt-ids"]),
@@ -23,21 +37,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ),
     ("Several outputs", &["--n", "--best-of", "--beam-width", "--length-penalty", "--early-stopping"]),
     ("What to print", &["--json", "--logprobs", "--stats", "--verbose", "--version", "--help"]),
-    (
-        "Engine",
-        &[
-            "--device",
-            "--dtype",
-            "--kv-dtype",
-            "--block-size",
-            "--kv-memory",
-            "--gpu-memory-utilization",
-            "--cuda-graphs",
-            "--max-num-seqs",
-            "--max-batch-tokens",
-            "--threads",
-        ],
-    ),
+    ("Engine", ENGINE),
 ];
 
 const EXAMPLES: &str = "\
@@ -66,6 +66,11 @@ pub fn page() -> String {
     page.push('\n');
     page.push_str(EXAMPLES);
     page
+}
+
+/// Whether `word` is an option that says which model runs, or how.
+pub fn is_engine_option(word: &str) -> bool {
+    word == "--model" || ENGINE.contains(&word)
 }
 
 fn line(flag: &FlagInfo<'_>) -> String {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::random::Random;
+use crate::received::Received;
 use crate::record::{Answer, Record};
 use crate::sse::Events;
 use crate::workload::Lengths;
@@ -83,25 +84,6 @@ struct Model {
     max_model_len: Option<usize>,
 }
 
-#[derive(Deserialize)]
-struct Chunk {
-    #[serde(default)]
-    choices: Vec<Choice>,
-    usage: Option<Usage>,
-    error: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct Choice {
-    text: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Usage {
-    prompt_tokens: usize,
-    completion_tokens: usize,
-}
-
 impl Endpoint {
     /// Asks the server for its models, unless the model is given.
     ///
@@ -169,29 +151,15 @@ impl Endpoint {
         if !status.is_success() {
             return Err(format!("status {}: {}", status.as_u16(), message(response).await));
         }
-        let (mut events, mut first, mut pieces, mut usage) = (Events::default(), None, 0, None);
+        let (mut events, mut received) = (Events::default(), Received::default());
+        // To its very end, after which the connection can be used again.
         while let Some(bytes) = response.chunk().await.map_err(sentence)? {
             let now = start.elapsed();
             for data in events.push(&bytes)? {
-                if data == b"[DONE]" {
-                    let counted = usage.is_some();
-                    let usage = usage.unwrap_or(Usage { prompt_tokens: lengths.prompt, completion_tokens: pieces });
-                    let Usage { prompt_tokens, completion_tokens: output_tokens } = usage;
-                    return Ok(Answer { first, prompt_tokens, output_tokens, counted });
-                }
-                let chunk: Chunk =
-                    serde_json::from_slice(&data).map_err(|e| format!("a chunk is no completion: {e}"))?;
-                if let Some(error) = chunk.error {
-                    return Err(short(error["message"].as_str().unwrap_or(&error.to_string())));
-                }
-                usage = chunk.usage.or(usage);
-                if chunk.choices.iter().filter_map(|choice| choice.text.as_ref()).any(|text| !text.is_empty()) {
-                    first = first.or(Some(now));
-                    pieces += 1;
-                }
+                received.take(&data, now).map_err(|why| short(&why))?;
             }
         }
-        Err("the stream ended before [DONE]".into())
+        received.answer(lengths)
     }
 
     fn with_key(&self, request: RequestBuilder) -> RequestBuilder {

@@ -10,6 +10,7 @@ pub mod endpoint;
 pub mod load;
 pub mod plot;
 pub mod random;
+mod received;
 pub mod record;
 pub mod report;
 mod sse;
