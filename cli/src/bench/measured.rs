@@ -9,6 +9,8 @@ use bench::summary::{Distribution, Summary};
 
 use crate::table::Table;
 
+type Figure = fn(&Summary) -> Option<Distribution>;
+
 /// Prints the tables, and writes the JSON where it is asked for.
 pub fn show(report: &Report, json: Option<&str>) -> Result<()> {
     let mut out = io::stdout().lock();
@@ -69,7 +71,7 @@ fn rates(report: &Report) -> Table {
 fn times(report: &Report) -> Table {
     let axis = report.axis.to_string();
     let mut table = Table::new(&["milliseconds", &axis, "mean", "50 %", "90 %", "99 %"]);
-    let figures: [(&str, fn(&Summary) -> Option<Distribution>); 4] = [
+    let figures: [(&str, Figure); 4] = [
         ("time to first token", |s| s.time_to_first_token),
         ("time per output token", |s| s.time_per_output_token),
         ("latency", |s| s.latency),
