@@ -1,7 +1,7 @@
 //! The command line: what each option is called and means.
 
 use argh::{ArgsInfo, FromArgs};
-use engine::llm::Device;
+use engine::llm::{Device, Preemption};
 use engine::sampling::EarlyStopping;
 use engine::tensor::DType;
 
@@ -83,6 +83,9 @@ pub struct Args {
     /// print times, rates and KV cache use at the end
     #[argh(switch)]
     pub stats: bool,
+    /// write what happens to KV blocks, a JSON object a line
+    #[argh(option, arg_name = "file")]
+    pub trace_kv: Option<String>,
     /// say on standard error what is loaded and how
     #[argh(switch)]
     pub verbose: bool,
@@ -90,7 +93,7 @@ pub struct Args {
     /// auto (a GPU if there is one), cpu, cuda, cuda:1 or emulator
     #[argh(option, arg_name = "device", from_str_fn(device), default = "Device::Auto")]
     pub device: Device,
-    /// element type of weights: f32, f16 or bf16 (auto: as stored; GPU: 16 bits)
+    /// element type of weights: f32, f16 or bf16 (as stored; GPU: 16 bits)
     #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
     pub dtype: Option<DType>,
     /// element type of the KV cache (auto: f32; on a GPU as weights)
@@ -102,6 +105,18 @@ pub struct Args {
     /// memory for the KV cache (CPU: at most 4GiB; GPU: what is left)
     #[argh(option, arg_name = "size", from_str_fn(memory))]
     pub kv_memory: Option<usize>,
+    /// host memory for blocks that are swapped out (at most 4GiB)
+    #[argh(option, arg_name = "size", from_str_fn(memory), default = "4 << 30")]
+    pub swap_space: usize,
+    /// out of KV blocks: swap, recompute or auto (swap groups only)
+    #[argh(option, arg_name = "how", from_str_fn(preemption), default = "Preemption::Auto")]
+    pub preemption: Preemption,
+    /// keep full KV blocks for prompts that begin alike: on or off (on)
+    #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
+    pub prefix_caching: bool,
+    /// file with a text that prompts begin with; repeatable
+    #[argh(option, arg_name = "file")]
+    pub shared_prefix: Vec<String>,
     /// part of a GPU's memory that may be used (0.9)
     #[argh(option, arg_name = "part", from_str_fn(number), default = "0.9")]
     pub gpu_memory_utilization: f32,
@@ -114,6 +129,9 @@ pub struct Args {
     /// most tokens in a step; longer prompts are computed in chunks (2048)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "2048")]
     pub max_batch_tokens: usize,
+    /// hold new prompts for x times the last prompt step (0)
+    #[argh(option, arg_name = "x", from_str_fn(number), default = "0.0")]
+    pub delay_factor: f32,
     /// CPU threads (one a core)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub threads: Option<usize>,
@@ -172,6 +190,15 @@ fn element_type(s: &str) -> Result<Option<DType>, String> {
         "f16" | "float16" | "half" => Ok(Some(DType::F16)),
         "bf16" | "bfloat16" => Ok(Some(DType::Bf16)),
         _ => Err(format!("{s:?} is not a type; auto, f32, f16 and bf16 are")),
+    }
+}
+
+fn preemption(s: &str) -> Result<Preemption, String> {
+    match s {
+        "auto" => Ok(Preemption::Auto),
+        "swap" => Ok(Preemption::Swap),
+        "recompute" => Ok(Preemption::Recompute),
+        _ => Err(format!("{s:?} is no way to preempt; auto, swap and recompute are")),
     }
 }
 

@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::Args;
 use crate::print::Printer;
+use crate::trace::Trace;
 use crate::{report, request};
 
 /// How long loading may take before it is shown.
@@ -18,6 +19,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 pub fn run(args: &Args) -> Result<()> {
     let start = Instant::now();
     let prompts = request::prompts(args)?;
+    let prefixes = request::shared_prefixes(args)?;
     let files = ModelFiles::resolve(args.model.as_deref(), true)?;
     let params = request::sampling(args, &files.generation_config()?)?;
     let mut llm = Llm::load_with(&files, &request::options(args), loading_bar())?;
@@ -26,6 +28,10 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.verbose {
         eprintln!("{}", report::loaded(&files, &llm, start.elapsed()));
+    }
+    let trace = args.trace_kv.as_ref().map(|path| Trace::begin(path, &mut llm)).transpose()?;
+    for (prefix, file) in prefixes.iter().zip(&args.shared_prefix) {
+        llm.pin_prefix(prefix).with_context(|| format!("shared prefix {file}"))?;
     }
     // All are queued before anything is printed, so that a bad prompt among many is found at once.
     let mut ids = Vec::with_capacity(prompts.len());
@@ -48,6 +54,9 @@ pub fn run(args: &Args) -> Result<()> {
                 }
             }
         }
+    }
+    if let Some(trace) = trace {
+        trace.finish()?;
     }
     if let Some(note) = report::exhausted(&llm) {
         eprintln!("{note}");

@@ -11,16 +11,20 @@ const ENGINE: &[&str] = &[
     "--kv-dtype",
     "--block-size",
     "--kv-memory",
+    "--swap-space",
+    "--preemption",
+    "--prefix-caching",
     "--gpu-memory-utilization",
     "--cuda-graphs",
     "--max-num-seqs",
     "--max-batch-tokens",
+    "--delay-factor",
     "--threads",
 ];
 
 /// Headings, and the options below each.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("What to continue", &["--model", "--prompt", "--prompts", "--prompt-ids"]),
+    ("What to continue", &["--model", "--prompt", "--prompts", "--prompt-ids", "--shared-prefix"]),
     ("How far", &["--max-tokens", "--stop", "--ignore-eos"]),
     (
         "Sampling",
@@ -36,7 +40,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
         ],
     ),
     ("Several outputs", &["--n", "--best-of", "--beam-width", "--length-penalty", "--early-stopping"]),
-    ("What to print", &["--json", "--logprobs", "--stats", "--verbose", "--version", "--help"]),
+    ("What to print", &["--json", "--logprobs", "--stats", "--trace-kv", "--verbose", "--version", "--help"]),
     ("Engine", ENGINE),
 ];
 

@@ -10,6 +10,7 @@ mod print;
 mod report;
 mod request;
 mod table;
+mod trace;
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};

@@ -13,6 +13,7 @@ pub fn loaded(files: &ModelFiles, llm: &Llm, time: Duration) -> String {
     format!(
         "model      {} ({}): {} layers, {} heads ({} key/value) of {}, hidden {}, vocabulary {}, {} positions\n\
          KV cache   {} blocks of {} tokens in {}: {:.1} MiB, {} bytes a token\n\
+         swap space {} blocks\n\
          limits     {} sequences, {} tokens a step\n\
          loaded in  {:.3} s",
         files.name(),
@@ -29,6 +30,7 @@ pub fn loaded(files: &ModelFiles, llm: &Llm, time: Duration) -> String {
         kv.dtype,
         (e.num_blocks * kv.block_bytes()) as f64 / MIB,
         kv.block_bytes() / kv.block_size,
+        e.swap_blocks,
         e.max_num_seqs,
         e.max_batch_tokens,
         time.as_secs_f64(),
@@ -82,8 +84,11 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
          time                  {seconds:.3} s, {:.1} tokens/s generated\n\
          time to first token   {first}\n\
          time per token after  {each}\n\
-         steps                 {} ({} tokens computed, at most {} sequences, {} preemptions)\n\
-         KV blocks             {} of {} at the peak ({} copied on write, sharing saved {:.1} %)\n\
+         steps                 {} ({} tokens computed, at most {} sequences)\n\
+         preemptions           {} ({} swapped out; {} blocks moved out, {} back)\n\
+         known prefixes        {:.1} % of {} tokens looked up\n\
+         KV blocks             {} of {} at the peak ({} of them shared; {} others cached)\n\
+         sharing               saved {:.1} % of the blocks ({} copied on write)\n\
          KV utilisation        {:.1} % of the slots in allocated blocks held tokens ({:.1} % at the peak)\n\
          peak memory           {}\n",
         completions.len(),
@@ -93,10 +98,17 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
         s.computed_tokens,
         s.peak_seqs,
         s.preemptions,
+        s.swapped_out,
+        s.swapped_out_blocks,
+        s.swapped_in_blocks,
+        100.0 * s.hit_rate(),
+        s.looked_up_tokens,
         s.peak.used_blocks,
         llm.engine().config().num_blocks,
-        s.copied_blocks,
+        s.peak.shared_blocks,
+        s.peak.cached_blocks,
         100.0 * s.sharing_saved(),
+        s.copied_blocks,
         100.0 * s.utilisation(),
         100.0 * s.peak_utilisation(),
         peak_memory().map_or("-".into(), |bytes| format!("{:.0} MiB, mapped weights included", bytes / MIB)),

@@ -32,6 +32,16 @@ pub fn prompts(args: &Args) -> Result<Vec<Prompt>> {
     Ok(prompts)
 }
 
+/// The texts that are computed once for all prompts that begin with them. A line break at a file's end does not count.
+pub fn shared_prefixes(args: &Args) -> Result<Vec<Prompt>> {
+    let read = |file: &String| {
+        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read a shared prefix from {file}"))?;
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        Ok(Prompt::Text(text.strip_suffix('\r').unwrap_or(text).into()))
+    };
+    args.shared_prefix.iter().map(read).collect()
+}
+
 /// How to choose tokens; what is left open comes from the model's `defaults`.
 pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingParams> {
     let n = args.n.unwrap_or(1);
@@ -81,10 +91,14 @@ pub fn options(args: &Args) -> Options {
         kv_dtype: args.kv_dtype,
         block_size: args.block_size,
         kv_memory: args.kv_memory,
+        swap_space: args.swap_space,
+        preemption: args.preemption,
+        prefix_caching: args.prefix_caching,
         gpu_memory_utilization: args.gpu_memory_utilization,
         cuda_graphs: args.cuda_graphs,
         max_num_seqs: args.max_num_seqs,
         max_batch_tokens: args.max_batch_tokens,
+        delay_factor: f64::from(args.delay_factor),
         threads: args.threads,
     }
 }

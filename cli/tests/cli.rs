@@ -237,9 +237,104 @@ fn help_and_version_are_printed() {
 fn stats_tell_what_happened() {
     let output = quire(&["--prompt", "Once upon a time", "--max-tokens", "20", "--stats", "--verbose"]);
     let report = String::from_utf8(output.stderr).unwrap();
-    for line in ["time to first token", "tokens/s", "KV blocks", "KV utilisation", "opt-story-3m"] {
+    for line in ["time to first token", "tokens/s", "KV blocks", "KV utilisation", "preemptions", "opt-story-3m"] {
         assert!(report.contains(line), "{report}");
     }
+}
+
+#[test]
+fn prompts_that_begin_alike_are_computed_once() {
+    let ids = vec!["5"; 100].join(",");
+    let args = |caching| {
+        let prompts = ["--prompt-ids", &ids, "--prompt-ids", &ids, "--temperature", "0"].map(str::to_owned);
+        let more = ["--max-tokens", "2", "--stats", "--prefix-caching", caching].map(str::to_owned);
+        [&prompts[..], &more[..]].concat()
+    };
+    let run = |caching| quire(&args(caching).iter().map(String::as_str).collect::<Vec<_>>());
+    let (on, off) = (run("on"), run("off"));
+    assert_eq!(on.stdout, off.stdout);
+    let report = |output: Output| String::from_utf8(output.stderr).unwrap();
+    let (on, off) = (report(on), report(off));
+    assert!(on.contains("48.0 % of 200 tokens looked up") && off.contains("0.0 % of 200 tokens"), "{on}{off}");
+}
+
+#[test]
+fn a_shared_prefix_changes_nothing_but_the_work() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let prefix = "Once upon a time, there lived a young boy named Theo in a small village.";
+    fs::write(file.path(), format!("{prefix}\n")).unwrap();
+    let prompts = [" One day", " He had a dog"].map(|rest| format!("{prefix}{rest}"));
+    let base =
+        ["--prompt", &prompts[0], "--prompt", &prompts[1], "--max-tokens", "5", "--stats", "--prefix-caching", "off"];
+    let plain = quire(&base);
+    let shared = quire(&[&base[..], &["--shared-prefix", file.path().to_str().unwrap()]].concat());
+    assert!(shared.status.success() && shared.stdout == plain.stdout, "{shared:?}");
+    let report = String::from_utf8(shared.stderr).unwrap();
+    assert!(report.contains("(2 copied on write"), "the prefix ends within a block: {report}");
+}
+
+#[test]
+fn the_state_of_every_block_follows_from_the_trace() {
+    #[derive(Clone, Default)]
+    struct Block {
+        references: usize,
+        filled: u64,
+        known: bool,
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace.jsonl");
+    // Three requests of three outputs in a pool for one and a half of them.
+    let prompt = vec!["5"; 20].join(",");
+    let prompts =
+        ["--prompt-ids", &prompt, "--prompt-ids", &prompt, "--prompt-ids", &prompt, "--n", "3", "--seed", "1"];
+    let more = ["--temperature", "1", "--max-tokens", "60", "--ignore-eos", "--kv-memory", "3MB", "--stats"];
+    let output = quire(&[&prompts[..], &more[..], &["--trace-kv", path.to_str().unwrap()]].concat());
+    let report = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{report}");
+
+    let trace = fs::read_to_string(&path).unwrap();
+    let mut lines = trace.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let sizes = lines.next().unwrap();
+    let pool = |name: &str| vec![Block::default(); sizes[name].as_u64().unwrap() as usize];
+    let mut pools = std::collections::BTreeMap::from([("cache", pool("cache")), ("swap", pool("swap"))]);
+    let mut steps = 0;
+    let mut seen = std::collections::BTreeSet::new();
+    for line in lines {
+        let number = |field: &str| line[field].as_u64().unwrap();
+        let pool = pools.get_mut(line["space"].as_str().unwrap()).unwrap();
+        let event = line["event"].as_str().unwrap().to_owned();
+        if event == "step" {
+            steps += usize::from(line["space"] == "cache");
+            let count = |is: fn(&Block) -> bool| pool.iter().filter(|b| is(b)).count() as u64;
+            assert_eq!(number("used"), count(|b| b.references > 0), "{line}");
+            assert_eq!(number("shared"), count(|b| b.references > 1), "{line}");
+            assert_eq!(number("cached"), count(|b| b.references == 0 && b.known), "{line}");
+            assert_eq!(number("filled_slots"), pool.iter().map(|b| b.filled).sum::<u64>(), "{line}");
+        } else if event != "copy" && event != "swap" {
+            let block = &mut pool[number("block") as usize];
+            match event.as_str() {
+                "allocate" => *block = Block { references: 1, ..Block::default() },
+                "share" if block.references == 0 => {
+                    *block = Block { references: 1, filled: sizes["block_size"].as_u64().unwrap(), known: true };
+                }
+                "share" => block.references += 1,
+                "fill" => block.filled = number("slots"),
+                "register" => block.known = true,
+                "free" => {
+                    block.references -= 1;
+                    block.filled *= u64::from(block.references > 0);
+                }
+                "evict" => block.known = false,
+                _ => panic!("{line}"),
+            }
+        }
+        seen.insert(event);
+    }
+    assert!(report.contains(&format!("steps                 {steps} (")), "{report}");
+    let all = ["allocate", "copy", "evict", "fill", "free", "register", "share", "step", "swap"];
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), all);
+    assert!(pools.values().flatten().all(|b| b.references == 0));
+    refused(&["--prompt", "a", "--trace-kv", "no/such/directory/trace"], "no/such/directory");
 }
 
 #[test]
@@ -292,6 +387,11 @@ fn bad_options_are_refused_in_one_sentence() {
     refused(&with(&["--max-batch-tokens", "0"]), "max-batch-tokens");
     refused(&with(&["--kv-memory", "1KB"]), "takes 147456 bytes");
     refused(&with(&["--kv-memory", "lots"]), "lots");
+    refused(&with(&["--swap-space", "lots"]), "lots");
+    refused(&with(&["--preemption", "never"]), "never");
+    refused(&with(&["--prefix-caching", "perhaps"]), "perhaps");
+    refused(&with(&["--shared-prefix", "no-such-file"]), "no-such-file");
+    refused(&with(&["--delay-factor", "-1"]), "delay-factor");
     refused(&["--prompts", "no-such-file"], "no-such-file");
 }
 
@@ -371,6 +471,21 @@ fn an_uncached_hub_model_without_network_is_one_sentence() {
     assert_eq!(output.status.code(), Some(1));
     assert!(message.starts_with("error: ") && message.contains("facebook/opt-125m"), "{message}");
     assert_eq!(message.trim_end().lines().count(), 1, "{message}");
+}
+
+#[test]
+fn what_sharing_saves_is_measured() {
+    let sharing = stdout(&["bench", "sharing", "--requests", "4"]);
+    assert_eq!(sharing.lines().count(), 1 + 2 * 2 * 3, "{sharing}");
+    let prefix = stdout(&["bench", "prefix", "--requests", "3", "--tokens", "40", "--output", "2"]);
+    let computed = |name: &str| {
+        let row = prefix.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        row.split_whitespace().next().unwrap().parse::<usize>().unwrap()
+    };
+    assert_eq!(computed("computed for each"), 3 * 61);
+    assert_eq!(computed("prefix caching"), 3 * 61 - 2 * 32);
+    assert_eq!(computed("pinned before"), 3 * 21 + 40);
+    refused(&["bench"], "--help");
 }
 
 #[test]

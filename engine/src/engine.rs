@@ -2,14 +2,16 @@
 
 use std::time::Instant;
 
-use crate::backend::{Batch, BlockMoves, Span};
+use crate::backend::{Batch, BlockMoves};
+use crate::batch::{batch, push_span};
+use crate::delay::Delay;
 use crate::error::{Error, Result};
 use crate::group::{NewToken, RequestId, SequenceGroup};
-use crate::kv::{BlockPool, blocks_for};
+use crate::kv::{BlockPool, SharedLog, blocks_for};
 use crate::runner::Runner;
-use crate::sampling::{SampleRow, Sampled, SamplingParams};
-use crate::scheduler::{Limits, Scheduler, Step};
-use crate::sequence::{FinishReason, Output};
+use crate::sampling::{Sampled, SamplingParams};
+use crate::scheduler::{Limits, Preemption, Scheduler, Step};
+use crate::sequence::{FinishReason, Output, Sequence};
 use crate::stats::Stats;
 
 /// What an engine must know of its model and memory.
@@ -19,6 +21,12 @@ pub struct EngineConfig {
     pub num_blocks: usize,
     /// Tokens in a block.
     pub block_size: usize,
+    /// Blocks in the swap space.
+    pub swap_blocks: usize,
+    /// What happens to the blocks of a request that is preempted.
+    pub preemption: Preemption,
+    /// Whether full blocks are kept, to be shared by whoever begins with the same tokens.
+    pub prefix_caching: bool,
     /// Most positions a sequence may have.
     pub max_len: usize,
     /// Token ids are below this.
@@ -29,6 +37,8 @@ pub struct EngineConfig {
     pub max_num_seqs: usize,
     /// Most tokens in a step.
     pub max_batch_tokens: usize,
+    /// New prompts wait for this many times the duration of the last step with prompts.
+    pub delay_factor: f64,
 }
 
 /// Likeliest tokens that a row of logits can be asked for: what the GPU can sort.
@@ -66,6 +76,7 @@ pub struct Engine {
     scheduler: Scheduler,
     runner: Box<dyn Runner>,
     next_id: RequestId,
+    delay: Delay,
     stats: Stats,
 }
 
@@ -77,9 +88,13 @@ impl Engine {
             max_num_seqs: config.max_num_seqs,
             max_batch_tokens: config.max_batch_tokens,
             watermark_blocks: (config.num_blocks as f64 * WATERMARK) as usize,
+            preemption: config.preemption,
+            prefix_caching: config.prefix_caching,
         };
-        let scheduler = Scheduler::new(pool.clone(), limits);
-        Engine { config, pool, scheduler, runner, next_id: 0, stats: Stats::default() }
+        let swap = BlockPool::new(config.swap_blocks, config.block_size);
+        let scheduler = Scheduler::new(pool.clone(), swap, limits);
+        let delay = Delay::new(config.delay_factor);
+        Engine { config, pool, scheduler, runner, next_id: 0, delay, stats: Stats::default() }
     }
 
     /// Queues a request.
@@ -116,9 +131,47 @@ impl Engine {
     /// When the device failed: the requests in progress are lost. Those that wait are not, but a GPU that has failed fails
     /// again.
     pub fn step(&mut self) -> Result<StepOutput> {
-        let step = self.scheduler.schedule();
+        let begun = Instant::now();
+        let hold_new = self.scheduler.next_arrival().is_some_and(|came| self.delay.holds(begun - came));
+        let step = self.scheduler.schedule(hold_new);
+        self.scheduler.record_step();
         let sampled = self.run(&step).inspect_err(|_| self.scheduler.drop_running())?;
+        if step.admitted > 0 {
+            self.delay.observe(begun.elapsed());
+        }
         Ok(self.postprocess(&step, &sampled))
+    }
+
+    /// Computes a prefix and keeps its blocks for good. Prompts that begin with it share them, up to the token where
+    /// they part: a block that is shared only in part is copied (4.4 of the paper, shared prefix).
+    ///
+    /// # Errors
+    /// [`Error::Request`] if it is empty, too long or not in the vocabulary, [`Error::Memory`] if its blocks are not
+    /// free; nothing has changed then. Else when the device failed.
+    pub fn pin_prefix(&mut self, tokens: Vec<u32>) -> Result<()> {
+        self.check_prompt(&tokens)?;
+        let mut seq = Sequence::new(tokens, &self.pool, false);
+        seq.table = self.scheduler.prefixes().find(&seq.tokens);
+        let mut chunks = Vec::new();
+        let mut copies = Vec::new();
+        while seq.pending() > 0 {
+            let start = seq.table.len();
+            let len = seq.pending().min(self.config.max_batch_tokens);
+            if seq.table.reserve(len, &mut copies).is_err() {
+                let (len, free) = (seq.tokens.len(), self.pool.num_free());
+                return Err(Error::Memory(format!("a shared prefix of {len} tokens, but {free} KV blocks are free")));
+            }
+            chunks.push(start..start + len);
+        }
+        for chunk in chunks {
+            let moves = BlockMoves { copies: std::mem::take(&mut copies), ..BlockMoves::default() };
+            let mut batch = Batch { moves, ..Batch::default() };
+            push_span(&mut batch, &seq, chunk, self.config.block_size);
+            self.stats.computed_tokens += batch.tokens.len();
+            self.runner.run(batch, &[])?;
+        }
+        self.scheduler.pin(seq);
+        Ok(())
     }
 
     /// Whether a step would do anything.
@@ -134,6 +187,11 @@ impl Engine {
     /// Cancels a request. The next step reports it as finished, with what it had.
     pub fn abort(&mut self, id: RequestId) {
         self.scheduler.end(id, |group| group.stop_all(FinishReason::Abort));
+    }
+
+    /// Reports from now on what happens to blocks.
+    pub fn set_log(&mut self, log: SharedLog) {
+        self.scheduler.set_log(log);
     }
 
     /// What was done so far.
@@ -153,7 +211,7 @@ impl Engine {
 
     fn check_prompt(&self, prompt: &[u32]) -> Result<()> {
         let refuse = |why: String| Err(Error::Request(why));
-        let EngineConfig { max_len, vocab_size, num_blocks, block_size, .. } = self.config;
+        let EngineConfig { max_len, vocab_size, block_size, .. } = self.config;
         if prompt.is_empty() {
             return refuse("the prompt has no tokens".into());
         }
@@ -166,7 +224,9 @@ impl Engine {
                 prompt.len()
             ));
         }
-        if blocks_for(prompt.len() + 1, block_size) > num_blocks {
+        let num_blocks = self.scheduler.capacity();
+        let pinned = self.scheduler.prefixes().pinned_len(prompt) / block_size;
+        if blocks_for(prompt.len() + 1, block_size) - pinned > num_blocks {
             return refuse(format!(
                 "the prompt has {} tokens, but the KV cache holds {} in all ({num_blocks} blocks of {block_size})",
                 prompt.len(),
@@ -177,7 +237,7 @@ impl Engine {
     }
 
     fn run(&mut self, step: &Step) -> Result<Vec<Sampled>> {
-        if step.chunks.is_empty() {
+        if step.is_empty() {
             return Ok(Vec::new());
         }
         let (batch, rows) = batch(&self.scheduler, step, self.config.block_size);
@@ -210,50 +270,20 @@ impl Engine {
     fn count(&mut self, step: &Step, sampled: &[Sampled]) {
         let stats = &mut self.stats;
         stats.preemptions += step.preempted;
+        stats.looked_up_tokens += step.looked_up_tokens;
+        stats.hit_tokens += step.hit_tokens;
+        stats.swapped_out += step.swapped_out;
+        stats.swapped_out_blocks += step.moves.swap_out.len();
+        stats.swapped_in_blocks += step.moves.swap_in.len();
         if step.chunks.is_empty() {
             return;
         }
         stats.steps += 1;
         stats.computed_tokens += step.num_tokens();
         stats.sampled_tokens += sampled.len();
-        stats.copied_blocks += step.copies.len();
+        stats.copied_blocks += step.moves.copies.len();
         let seqs = self.scheduler.running().iter().flat_map(|g| &g.running);
         stats.peak_seqs = stats.peak_seqs.max(seqs.clone().count());
         stats.observe(self.pool.usage(), seqs.map(|s| s.table.blocks().len()).sum());
     }
-}
-
-/// The step's tokens as a backend wants them, and for each row of logits how to sample it.
-fn batch<'a>(scheduler: &'a Scheduler, step: &Step, block_size: usize) -> (Batch, Vec<SampleRow<'a>>) {
-    let moves = BlockMoves { copies: step.copies.clone(), ..BlockMoves::default() };
-    let mut batch = Batch { moves, ..Batch::default() };
-    let mut rows = Vec::new();
-    for chunks in step.chunks.chunk_by(|a, b| a.group == b.group) {
-        let first = batch.spans.len();
-        let group = &scheduler.running()[chunks[0].group];
-        for chunk in chunks {
-            let seq = &group.running[chunk.seq];
-            let span = Span {
-                start: batch.tokens.len(),
-                len: chunk.range.len(),
-                context: chunk.range.end,
-                table: batch.blocks.len(),
-            };
-            batch.spans.push(span);
-            batch.tokens.extend(&seq.tokens[chunk.range.clone()]);
-            batch.positions.extend(chunk.range.clone().map(|p| p as u32));
-            batch.slots.extend(chunk.range.clone().map(|p| seq.table.slot(p)));
-            let blocks = &seq.table.blocks()[..blocks_for(chunk.range.end, block_size)];
-            batch.blocks.extend(blocks.iter().map(|b| b.id()));
-        }
-        if step.sampled.binary_search(&chunks[0].group).is_ok() {
-            // Every sequence of the group has a chunk in this step, in order.
-            for (seq, row) in group.sample_rows() {
-                let span = batch.spans[first + seq];
-                batch.logit_rows.push((span.start + span.len - 1) as u32);
-                rows.push(row);
-            }
-        }
-    }
-    (batch, rows)
 }

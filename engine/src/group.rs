@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::kv::BlockPool;
+use crate::kv::{BlockPool, BlockTable};
 use crate::sampling::{Candidate, SampleRow, Sampled, SamplingParams};
 use crate::sequence::{FinishReason, Output, Sequence};
 
@@ -76,6 +76,21 @@ impl SequenceGroup {
     /// Whether no token has been generated yet.
     fn at_prompt(&self) -> bool {
         self.first_token.is_none()
+    }
+
+    /// The block tables of the running sequences.
+    pub fn tables(&self) -> impl Iterator<Item = &BlockTable> {
+        self.running.iter().map(|s| &s.table)
+    }
+
+    /// The block tables of the running sequences.
+    pub fn tables_mut(&mut self) -> impl Iterator<Item = &mut BlockTable> {
+        self.running.iter_mut().map(|s| &mut s.table)
+    }
+
+    /// Gives all blocks back. The tokens stay, and will be recomputed over blocks of `pool`.
+    pub fn release(&mut self, pool: &BlockPool) {
+        self.tables_mut().for_each(|table| *table = BlockTable::new(pool));
     }
 
     /// Whether each sequence lacks only its last token: the next step is a decode step.

@@ -4,7 +4,9 @@
 //! [`llm::Llm`] is the way in: text in, text out.
 
 pub mod backend;
+mod batch;
 pub mod config;
+mod delay;
 pub mod detokenizer;
 pub mod engine;
 pub mod error;

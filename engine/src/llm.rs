@@ -8,8 +8,9 @@ use crate::config::{GenerationConfig, ModelConfig};
 use crate::engine::{Engine, EngineConfig, Finished};
 use crate::error::Result;
 use crate::group::RequestId;
+use crate::kv::SharedLog;
 use crate::load::ModelFiles;
-pub use crate::options::{Device, Options};
+pub use crate::options::{Device, Options, Preemption};
 use crate::output_text::OutputText;
 use crate::place::{DeviceInfo, Placed, place};
 use crate::sampling::SamplingParams;
@@ -118,15 +119,19 @@ impl Llm {
         let mut weights = files.weights(options.dtype)?;
         weights.strip_prefix(config.family.weight_prefixes());
         weights.on_progress(progress);
-        let Placed { runner, layout, num_blocks, device } = place(&config, weights, options)?;
+        let Placed { runner, layout, num_blocks, swap_blocks, device } = place(&config, weights, options)?;
         let engine_config = EngineConfig {
             num_blocks,
             block_size: options.block_size,
+            swap_blocks,
+            preemption: options.preemption,
+            prefix_caching: options.prefix_caching,
             max_len: config.max_positions,
             vocab_size: config.vocab_size,
             eos: defaults.eos_token_ids_or(&config),
             max_num_seqs: options.max_num_seqs,
             max_batch_tokens: options.max_batch_tokens,
+            delay_factor: options.delay_factor,
         };
         let engine = Engine::new(engine_config, runner);
         Ok(Llm { engine, tokenizer, config, defaults, layout, device, requests: BTreeMap::new() })
@@ -137,18 +142,27 @@ impl Llm {
     /// # Errors
     /// If it makes no sense or could never run; nothing is queued then.
     pub fn add(&mut self, prompt: &Prompt, params: SamplingParams) -> Result<RequestId> {
-        let (text, tokens) = match prompt {
-            Prompt::Text(text) => (Some(text.clone()), self.tokenizer.encode(text)?),
-            Prompt::Tokens(tokens) => (None, tokens.clone()),
-        };
+        let tokens = self.tokens(prompt)?;
         let stop = params.stop.clone();
         let streams = params.beam.is_none() && params.best_of == params.n;
         let id = self.engine.add(tokens.clone(), params)?;
         // Decoded only now, when the engine has found the tokens to be in the vocabulary.
-        let text = text.map_or_else(|| self.tokenizer.decode(&tokens, true), Ok)?;
+        let text = match prompt {
+            Prompt::Text(text) => text.clone(),
+            Prompt::Tokens(tokens) => self.tokenizer.decode(tokens, true)?,
+        };
         let request = Request { prompt: text, prompt_tokens: tokens, stop, streams, texts: BTreeMap::new() };
         self.requests.insert(id, request);
         Ok(id)
+    }
+
+    /// Computes a prefix and keeps it; prompts that begin with it share its blocks and its computation.
+    ///
+    /// # Errors
+    /// See [`Engine::pin_prefix`].
+    pub fn pin_prefix(&mut self, prefix: &Prompt) -> Result<()> {
+        let tokens = self.tokens(prefix)?;
+        self.engine.pin_prefix(tokens)
     }
 
     /// One iteration over everything that runs.
@@ -208,6 +222,11 @@ impl Llm {
         self.engine.has_work()
     }
 
+    /// Reports from now on what happens to KV blocks.
+    pub fn set_kv_log(&mut self, log: SharedLog) {
+        self.engine.set_log(log);
+    }
+
     /// What was done so far.
     pub fn stats(&self) -> Stats {
         self.engine.stats()
@@ -236,6 +255,13 @@ impl Llm {
     /// The shape of the KV cache.
     pub fn kv_layout(&self) -> KvLayout {
         self.layout
+    }
+
+    fn tokens(&self, prompt: &Prompt) -> Result<Vec<u32>> {
+        match prompt {
+            Prompt::Text(text) => self.tokenizer.encode(text),
+            Prompt::Tokens(tokens) => Ok(tokens.clone()),
+        }
     }
 
     /// Where the model runs.

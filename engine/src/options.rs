@@ -3,6 +3,7 @@
 use crate::backend::KvLayout;
 use crate::error::{Error, Result};
 use crate::kv::blocks_for;
+pub use crate::scheduler::Preemption;
 use crate::tensor::DType;
 
 /// Where a model runs.
@@ -35,6 +36,12 @@ pub struct Options {
     /// Bytes for the KV cache; `None` is on the CPU 4 GiB, on a GPU what is left of its memory, or less where the limits
     /// below can never use as much.
     pub kv_memory: Option<usize>,
+    /// Bytes of host memory for the swap space; it never has more blocks than the KV cache.
+    pub swap_space: usize,
+    /// What happens to the blocks of a request that is preempted.
+    pub preemption: Preemption,
+    /// Whether full blocks are kept, to be shared by whoever begins with the same tokens.
+    pub prefix_caching: bool,
     /// The part of a GPU's memory that weights, activations and KV cache may take together with what is in use already.
     pub gpu_memory_utilization: f32,
     /// Whether a GPU's decode steps are recorded as CUDA graphs.
@@ -43,6 +50,8 @@ pub struct Options {
     pub max_num_seqs: usize,
     /// Most tokens in a step.
     pub max_batch_tokens: usize,
+    /// New prompts wait for this many times the duration of the last step with prompts, to be computed together.
+    pub delay_factor: f64,
     /// CPU threads; `None` is one a core.
     pub threads: Option<usize>,
 }
@@ -55,10 +64,14 @@ impl Default for Options {
             kv_dtype: None,
             block_size: 16,
             kv_memory: None,
+            swap_space: 4 << 30,
+            preemption: Preemption::Auto,
+            prefix_caching: true,
             gpu_memory_utilization: 0.9,
             cuda_graphs: true,
             max_num_seqs: 256,
             max_batch_tokens: 2048,
+            delay_factor: 0.0,
             threads: None,
         }
     }
@@ -77,6 +90,7 @@ impl Options {
         check(self.max_num_seqs >= 1, "max-num-seqs must be at least 1")?;
         check(self.max_batch_tokens >= 1, "max-batch-tokens must be at least 1")?;
         check(self.threads.is_none_or(|n| n <= MAX_THREADS), "threads must be at most 1024")?;
+        check(self.delay_factor >= 0.0 && self.delay_factor.is_finite(), "delay-factor must be a number not below 0")?;
         let share = self.gpu_memory_utilization;
         check(share > 0.0 && share <= 1.0, "gpu-memory-utilization must be above 0 and at most 1")
     }
@@ -99,5 +113,13 @@ impl Options {
         }
         // Slots are numbered in 31 bits.
         Ok(num_blocks.min(i32::MAX as usize / self.block_size))
+    }
+
+    /// Blocks of the swap space beside a cache of `num_blocks`.
+    pub(crate) fn swap_blocks(&self, layout: &KvLayout, num_blocks: usize) -> usize {
+        match self.preemption {
+            Preemption::Recompute => 0,
+            Preemption::Auto | Preemption::Swap => (self.swap_space / layout.block_bytes()).min(num_blocks),
+        }
     }
 }

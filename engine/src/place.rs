@@ -23,6 +23,8 @@ pub struct Placed {
     pub layout: KvLayout,
     /// Blocks of the KV cache.
     pub num_blocks: usize,
+    /// Blocks of its swap space.
+    pub swap_blocks: usize,
     /// What the device is.
     pub device: DeviceInfo,
 }
@@ -103,10 +105,12 @@ fn on_cpu(config: &ModelConfig, mut weights: Weights, options: &Options, note: O
     let num_blocks = options.num_blocks(&layout, config.max_positions, CPU_KV_MEMORY)?;
     let longest = config.max_positions.min(num_blocks * options.block_size);
     let backend = CpuBackend::new(options.threads)?;
-    let cache = backend.kv_cache(layout, num_blocks, 0)?;
+    let swap_blocks = options.swap_blocks(&layout, num_blocks);
+    let cache = backend.kv_cache(layout, num_blocks, swap_blocks)?;
     let model = model::load(&backend, config, &mut weights, longest)?;
     let device = DeviceInfo { name: "CPU".into(), dtype: options.dtype, memory: None, note };
-    Ok(Placed { runner: Box::new(ModelRunner::new(backend, model, cache)), layout, num_blocks, device })
+    let runner = Box::new(ModelRunner::new(backend, model, cache));
+    Ok(Placed { runner, layout, num_blocks, swap_blocks, device })
 }
 
 fn on_gpu(
@@ -141,7 +145,9 @@ fn on_gpu(
             )),
             error => error,
         })?;
-    let cache = backend.kv_cache(layout, num_blocks, 0)?;
+    let swap_blocks = options.swap_blocks(&layout, num_blocks);
+    let cache = backend.kv_cache(layout, num_blocks, swap_blocks)?;
     let device = DeviceInfo { name: backend.name().into(), dtype: Some(dtype), memory: Some(memory), note: None };
-    Ok(Placed { runner: Box::new(ModelRunner::new(backend, model, cache)), layout, num_blocks, device })
+    let runner = Box::new(ModelRunner::new(backend, model, cache));
+    Ok(Placed { runner, layout, num_blocks, swap_blocks, device })
 }

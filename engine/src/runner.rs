@@ -8,7 +8,7 @@ use crate::sampling::{SampleRow, Sampled};
 /// What executes a step. The engine plans it and knows no tensors; the runner computes and knows no requests.
 pub trait Runner: Send {
     /// Moves the batch's blocks, computes its tokens and samples one token for each of `rows`, which belong to
-    /// `batch.logit_rows` one to one.
+    /// `batch.logit_rows` one to one. A batch may have moves only, and no tokens.
     fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>>;
 }
 
@@ -29,8 +29,12 @@ impl<B: Backend> ModelRunner<B> {
 impl<B: Backend> Runner for ModelRunner<B> {
     fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
         let ModelRunner { backend, model, cache } = self;
+        let only_moves = batch.tokens.is_empty();
         let inputs = backend.upload(batch, rows);
         backend.move_blocks(cache, &inputs);
+        if only_moves {
+            return Ok(Vec::new());
+        }
         let logits = backend.compute(&inputs, || {
             let hidden = model.forward(backend, cache, &inputs);
             (!rows.is_empty()).then(|| model.logits(backend, &backend.logit_rows(&hidden, &inputs)))

@@ -99,11 +99,6 @@ impl Sequence {
         }
     }
 
-    /// Gives all blocks back. The tokens stay, and will be recomputed.
-    pub fn release(&mut self, pool: &BlockPool) {
-        self.table = BlockTable::new(pool);
-    }
-
     /// The finished continuation.
     pub fn finish(self, finish_reason: FinishReason, score: Option<f64>) -> Output {
         Output {

@@ -15,10 +15,20 @@ pub struct Stats {
     pub peak_seqs: usize,
     /// Groups preempted.
     pub preemptions: usize,
+    /// Those of them that were swapped out; the others were recomputed.
+    pub swapped_out: usize,
+    /// Blocks moved to the swap space.
+    pub swapped_out_blocks: usize,
+    /// Blocks moved back from the swap space.
+    pub swapped_in_blocks: usize,
     /// Requests that ended because the pool is too small for them even alone.
     pub exhausted: usize,
     /// Blocks copied on write.
     pub copied_blocks: usize,
+    /// Tokens of sequences that began to be computed, recomputed ones included.
+    pub looked_up_tokens: usize,
+    /// Those of them that were not computed, since a known prefix had them.
+    pub hit_tokens: usize,
     /// Use of the pool at the step that used most blocks.
     pub peak: Usage,
     /// Sum of used slots over all steps.
@@ -50,6 +60,11 @@ impl Stats {
     /// The same at the step that used most blocks.
     pub fn peak_utilisation(&self) -> f64 {
         ratio(self.peak.filled_slots, self.peak.used_slots)
+    }
+
+    /// Share of the tokens looked up in known prefixes that were there.
+    pub fn hit_rate(&self) -> f64 {
+        ratio(self.hit_tokens, self.looked_up_tokens)
     }
 
     /// Share of blocks that sharing saved, over all steps (6.3 of the paper).

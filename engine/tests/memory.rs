@@ -8,21 +8,15 @@ use engine::Error;
 use engine::engine::{Engine, EngineConfig, Finished};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::sequence::FinishReason;
-use oracle::{EOS, Oracle, VOCAB};
+use oracle::{Oracle, VOCAB, config};
 
 const BLOCK: usize = 16;
 
 fn engine(num_blocks: usize) -> Engine {
-    let config = EngineConfig {
-        num_blocks,
-        block_size: BLOCK,
-        max_len: 1000,
-        vocab_size: VOCAB as usize,
-        eos: vec![EOS],
-        max_num_seqs: 256,
-        max_batch_tokens: 512,
-    };
-    Engine::new(config, Oracle::new(num_blocks, BLOCK))
+    // The requests of these tests begin alike, and are not to share because of it.
+    let config = EngineConfig { prefix_caching: false, ..config(num_blocks, BLOCK) };
+    let oracle = Oracle::new(&config);
+    Engine::new(config, oracle)
 }
 
 fn prompt(len: usize) -> Vec<u32> {

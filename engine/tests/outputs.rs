@@ -9,21 +9,14 @@ use std::collections::BTreeSet;
 use engine::engine::{Engine, EngineConfig};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::sequence::{FinishReason, Output};
-use oracle::{EOS, Oracle, VOCAB, logits};
+use oracle::{EOS, Oracle, VOCAB, config, logits};
 
 const PROMPT: [u32; 3] = [3, 1, 4];
 
 fn outputs(params: SamplingParams, num_blocks: usize) -> Vec<Output> {
-    let config = EngineConfig {
-        num_blocks,
-        block_size: 4,
-        max_len: 100,
-        vocab_size: VOCAB as usize,
-        eos: vec![EOS],
-        max_num_seqs: 100,
-        max_batch_tokens: 100,
-    };
-    let mut engine = Engine::new(config, Oracle::new(num_blocks, 4));
+    let config = config(num_blocks, 4);
+    let oracle = Oracle::new(&config);
+    let mut engine = Engine::new(EngineConfig { max_len: 100, ..config }, oracle);
     engine.add(PROMPT.to_vec(), params).unwrap();
     loop {
         if let Some(done) = engine.step().unwrap().finished.pop() {

@@ -5,12 +5,14 @@
 mod oracle;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 
 use engine::engine::{Engine, EngineConfig};
 use engine::group::RequestId;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::scheduler::Preemption;
 use engine::sequence::Output;
-use oracle::{EOS, Oracle, VOCAB};
+use oracle::{Memory, Oracle, VOCAB, config, contiguous};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -19,17 +21,46 @@ struct Request {
     params: SamplingParams,
     /// The step before which it arrives.
     arrives: usize,
-    /// The step before which it is cancelled.
-    aborted: Option<usize>,
+    /// The step before which it is cancelled, or one of its outputs is stopped.
+    cut: Option<(usize, Cut)>,
 }
 
 #[derive(Clone, Copy, Debug)]
+enum Cut {
+    Abort,
+    Stop { index: usize },
+}
+
+/// The beginning of a text that prompts and pinned prefixes have in common.
+#[derive(Clone, Copy, Debug)]
+struct Beginning {
+    text: u32,
+    len: usize,
+}
+
+impl Beginning {
+    fn tokens(self) -> Vec<u32> {
+        // The third begins as the second does.
+        let token = |i: u32| 1 + (i * i + i / 5 + if i < 17 { self.text / 2 } else { self.text }) % (VOCAB - 1);
+        (0..self.len as u32).map(token).collect()
+    }
+}
+
+fn beginning() -> impl Strategy<Value = Beginning> {
+    (0..3u32, 0..40usize).prop_map(|(text, len)| Beginning { text, len })
+}
+
+#[derive(Clone, Debug)]
 struct Setup {
     block_size: usize,
     /// Blocks beyond what the greatest request needs.
     spare_blocks: usize,
     max_batch_tokens: usize,
     max_num_seqs: usize,
+    swap_blocks: usize,
+    preemption: Preemption,
+    prefix_caching: bool,
+    pinned: Vec<Beginning>,
 }
 
 fn params() -> impl Strategy<Value = SamplingParams> {
@@ -55,18 +86,33 @@ fn params() -> impl Strategy<Value = SamplingParams> {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    let prompt = prop::collection::vec(1..VOCAB, 1..40);
-    (prompt, params(), 0..40usize, prop::option::weighted(0.2, 0..60usize))
-        .prop_map(|(prompt, params, arrives, aborted)| Request { prompt, params, arrives, aborted })
+    let prompt = (beginning(), prop::collection::vec(1..VOCAB, 1..20));
+    let cut = prop_oneof![Just(Cut::Abort), (0..6usize).prop_map(|index| Cut::Stop { index })];
+    let cut = prop::option::weighted(0.3, (0..60usize, cut));
+    (prompt, params(), 0..40usize, cut).prop_map(|((beginning, own), params, arrives, cut)| Request {
+        prompt: [beginning.tokens(), own].concat(),
+        params,
+        arrives,
+        cut,
+    })
 }
 
 fn setup() -> impl Strategy<Value = Setup> {
-    (1..9usize, 0..20usize, 1..40usize, 7..24usize).prop_map(
-        |(block_size, spare_blocks, max_batch_tokens, max_num_seqs)| Setup {
-            block_size,
-            spare_blocks,
-            max_batch_tokens,
-            max_num_seqs,
+    let preemption = prop_oneof![Just(Preemption::Auto), Just(Preemption::Swap), Just(Preemption::Recompute)];
+    let sizes = (1..9usize, 0..20usize, 0..60usize);
+    let limits = (1..40usize, 7..24usize);
+    (sizes, limits, preemption, any::<bool>(), prop::collection::vec(beginning(), 0..3)).prop_map(
+        |((block_size, spare_blocks, swap_blocks), (max_batch_tokens, max_num_seqs), preemption, caching, pinned)| {
+            Setup {
+                block_size,
+                spare_blocks,
+                max_batch_tokens,
+                max_num_seqs,
+                swap_blocks,
+                preemption,
+                prefix_caching: caching,
+                pinned: pinned.into_iter().filter(|p| p.len > 0).collect(),
+            }
         },
     )
 }
@@ -77,23 +123,46 @@ fn most_blocks(r: &Request, block_size: usize) -> usize {
     shared + r.params.width() * ((r.prompt.len() + r.params.max_tokens).div_ceil(block_size) - shared)
 }
 
-fn engine(num_blocks: usize, s: Setup) -> Engine {
+/// An engine whose pool is what the greatest request needs, the spare blocks, and the pinned prefixes.
+fn engine(requests: &[Request], s: &Setup) -> (Engine, Arc<Mutex<Memory>>) {
+    let most = requests.iter().map(|r| most_blocks(r, s.block_size)).max().unwrap();
+    let pinned: usize = s.pinned.iter().map(|p| p.len.div_ceil(s.block_size)).sum();
     let config = EngineConfig {
-        num_blocks,
-        block_size: s.block_size,
-        max_len: 1000,
-        vocab_size: VOCAB as usize,
-        eos: vec![EOS],
+        swap_blocks: s.swap_blocks,
+        preemption: s.preemption,
+        prefix_caching: s.prefix_caching,
         max_num_seqs: s.max_num_seqs,
         max_batch_tokens: s.max_batch_tokens,
+        ..config(s.spare_blocks + most + pinned, s.block_size)
     };
-    Engine::new(config, Oracle::new(num_blocks, s.block_size))
+    let oracle = Oracle::new(&config);
+    let memory = oracle.memory();
+    let mut engine = Engine::new(config, oracle);
+    for prefix in &s.pinned {
+        engine.pin_prefix(prefix.tokens()).unwrap();
+    }
+    (engine, memory)
+}
+
+/// What attention would read through every block table is what each sequence would have in memory of its own.
+fn check_memory(engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseError> {
+    let memory = memory.lock().unwrap();
+    let scheduler = engine.scheduler();
+    let waiting = scheduler.waiting().map(|g| (g, true));
+    for (group, swapped) in scheduler.running().iter().map(|g| (g, false)).chain(waiting) {
+        for seq in &group.running {
+            let own: Vec<_> = contiguous(&seq.tokens[..seq.table.len()]).into_iter().map(Some).collect();
+            prop_assert_eq!(memory.read(&seq.table, swapped), own, "request {}", group.id);
+        }
+    }
+    Ok(())
 }
 
 /// What a request gives with nobody else there.
 fn alone(r: &Request) -> Vec<Output> {
-    let roomy = Setup { block_size: 16, spare_blocks: 0, max_batch_tokens: 1000, max_num_seqs: 100 };
-    let mut engine = engine(100, roomy);
+    let config = config(100, 16);
+    let oracle = Oracle::new(&config);
+    let mut engine = Engine::new(config, oracle);
     engine.add(r.prompt.clone(), r.params.clone()).unwrap();
     loop {
         if let Some(done) = engine.step().unwrap().finished.pop() {
@@ -103,18 +172,19 @@ fn alone(r: &Request) -> Vec<Output> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
     #[test]
     fn every_schedule_gives_each_request_what_it_gets_alone(
         requests in prop::collection::vec(request(), 1..12),
         setup in setup(),
     ) {
-        let num_blocks = setup.spare_blocks + requests.iter().map(|r| most_blocks(r, setup.block_size)).max().unwrap();
-        let mut engine = engine(num_blocks, setup);
+        let widest = requests.iter().map(|r| r.params.width()).max().unwrap();
+        let (mut engine, memory) = engine(&requests, &setup);
+        let pinned = engine.scheduler().usage().used_blocks;
         let mut ids: BTreeMap<RequestId, usize> = BTreeMap::new();
         let mut outputs: BTreeMap<usize, Vec<Output>> = BTreeMap::new();
-        let mut cancelled = BTreeSet::new();
+        let mut cut = BTreeSet::new();
         for step in 0.. {
             for (i, r) in requests.iter().enumerate() {
                 if r.arrives == step {
@@ -122,9 +192,12 @@ proptest! {
                 }
             }
             for (&id, &i) in &ids {
-                if requests[i].aborted == Some(step) && !outputs.contains_key(&i) {
-                    engine.abort(id);
-                    cancelled.insert(i);
+                if let Some((_, how)) = requests[i].cut.filter(|(at, _)| *at == step && !outputs.contains_key(&i)) {
+                    match how {
+                        Cut::Abort => engine.abort(id),
+                        Cut::Stop { index } => engine.stop_output(id, index),
+                    }
+                    cut.insert(i);
                 }
             }
             let seqs = |e: &Engine| e.scheduler().running().iter().map(|g| g.running.len()).sum::<usize>();
@@ -132,16 +205,22 @@ proptest! {
             for done in engine.step().unwrap().finished {
                 outputs.insert(ids[&done.id], done.outputs);
             }
-            prop_assert!(engine.stats().computed_tokens - computed <= decoding.max(setup.max_batch_tokens));
+            // A group that comes back from the swap space to an empty engine decodes on, however wide it is.
+            let most = decoding.max(setup.max_batch_tokens).max(widest);
+            prop_assert!(engine.stats().computed_tokens - computed <= most);
             prop_assert!(seqs(&engine) <= setup.max_num_seqs);
             prop_assert_eq!(engine.scheduler().check_integrity(), Ok(()));
+            check_memory(&engine, &memory)?;
             if step > 60 && !engine.has_work() {
                 break;
             }
             prop_assert!(step < 20_000, "no progress");
         }
         prop_assert_eq!(outputs.len(), requests.len(), "a request was lost");
-        for (i, got) in outputs.into_iter().filter(|(i, _)| !cancelled.contains(i)) {
+        prop_assert_eq!(engine.scheduler().usage().used_blocks, pinned, "all others are free or cached");
+        prop_assert_eq!(engine.scheduler().swap_usage().used_blocks, 0);
+        prop_assert_eq!(engine.stats().exhausted, 0);
+        for (i, got) in outputs.into_iter().filter(|(i, _)| !cut.contains(i)) {
             prop_assert_eq!(got, alone(&requests[i]));
         }
     }

@@ -1,4 +1,4 @@
-//! `quire bench`: what a model costs, computed or measured. A file for each command.
+//! `quire bench`: what a model costs and what sharing saves, computed or measured. A file for each command.
 
 mod drive;
 mod floor;
@@ -7,7 +7,10 @@ mod latency;
 mod measured;
 mod model;
 mod options;
+mod prefix;
 mod serve;
+mod sharing;
+mod stand_in;
 mod step;
 mod throughput;
 
@@ -18,7 +21,7 @@ use argh::FromArgs;
 
 use crate::{args, help, request};
 
-/// Say what a model costs.
+/// Say what a model costs, and what sharing memory saves.
 #[derive(FromArgs)]
 #[argh(help_triggers("-h", "--help", "help"))]
 struct Args {
@@ -33,6 +36,8 @@ enum Command {
     Serve(serve::Args),
     Throughput(throughput::Args),
     Latency(latency::Args),
+    Sharing(sharing::Args),
+    Prefix(prefix::Args),
 }
 
 /// Runs the command; `words` follow `quire bench`.
@@ -51,6 +56,8 @@ pub fn run(words: &[&str]) -> Result<()> {
         Command::Serve(args) => serve::run(args),
         Command::Throughput(args) => throughput::run(&args, load()?),
         Command::Latency(args) => latency::run(&args, load()?),
+        Command::Sharing(args) => sharing::run(&args),
+        Command::Prefix(args) => prefix::run(&args),
     }
 }
 

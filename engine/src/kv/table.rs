@@ -1,6 +1,10 @@
 //! The block table: from a sequence's logical blocks to physical ones.
 
+use std::collections::HashSet;
+
+use super::log::Event;
 use super::pool::{Block, BlockPool};
+use super::prefix::PrefixId;
 use crate::backend::BlockCopy;
 
 /// There are not enough free blocks; nothing was changed.
@@ -18,12 +22,37 @@ pub struct BlockTable {
     pool: BlockPool,
     blocks: Vec<Block>,
     len: usize,
+    /// What the first blocks are known by.
+    names: Vec<PrefixId>,
 }
 
 impl BlockTable {
     /// An empty table over `pool`.
     pub fn new(pool: &BlockPool) -> Self {
-        BlockTable { pool: pool.clone(), blocks: Vec::new(), len: 0 }
+        BlockTable { pool: pool.clone(), blocks: Vec::new(), len: 0, names: Vec::new() }
+    }
+
+    /// A table over the known blocks of `pool` that hold the first of `tokens`. At least one token is left over, since
+    /// only computing it gives logits.
+    pub fn known(pool: &BlockPool, tokens: &[u32]) -> Self {
+        let mut table = BlockTable::new(pool);
+        for tokens in tokens[..tokens.len().saturating_sub(1)].chunks_exact(pool.block_size()) {
+            let Some((name, block)) = pool.find(table.names.last().copied(), tokens) else { break };
+            table.names.push(name);
+            table.blocks.push(block);
+            table.len += tokens.len();
+        }
+        table
+    }
+
+    /// Makes the full blocks known by the sequence's `tokens`, so that [`Self::known`] finds them.
+    pub fn register(&mut self, tokens: &[u32]) {
+        let size = self.pool.block_size();
+        for at in self.names.len()..self.len / size {
+            let parent = self.names.last().copied();
+            let Some(name) = self.blocks[at].register(parent, &tokens[at * size..(at + 1) * size]) else { return };
+            self.names.push(name);
+        }
     }
 
     /// Tokens the table has slots for.
@@ -52,11 +81,31 @@ impl BlockTable {
         self.clone()
     }
 
-    /// A table over the blocks of the first `tokens` tokens, which must be whole blocks.
+    /// A second table over the blocks of the first `tokens` tokens.
     pub fn fork_prefix(&self, tokens: usize) -> Self {
-        debug_assert!(tokens.is_multiple_of(self.pool.block_size()) && tokens <= self.len);
-        let blocks = self.blocks[..tokens / self.pool.block_size()].to_vec();
-        BlockTable { pool: self.pool.clone(), blocks, len: tokens }
+        debug_assert!(tokens <= self.len);
+        let num_blocks = blocks_for(tokens, self.pool.block_size());
+        let num_full = tokens / self.pool.block_size();
+        BlockTable {
+            pool: self.pool.clone(),
+            blocks: self.blocks[..num_blocks].to_vec(),
+            len: tokens,
+            names: self.names[..num_full.min(self.names.len())].to_vec(),
+        }
+    }
+
+    /// Whether the table's blocks are those of `pool`.
+    pub fn lies_in(&self, pool: &BlockPool) -> bool {
+        self.pool.is(pool)
+    }
+
+    /// Exchanges each block for one of `pool`.
+    pub(super) fn replace_blocks(&mut self, pool: &BlockPool, new: impl Fn(&Block) -> Block) {
+        let new = self.blocks.iter().map(new).collect();
+        let mut old = std::mem::replace(&mut self.blocks, new);
+        // From the end, as when a table is dropped.
+        while old.pop().is_some() {}
+        self.pool = pool.clone();
     }
 
     /// Makes room for `tokens` more tokens that only this table will see. A partly filled last block that is shared is
@@ -69,6 +118,7 @@ impl BlockTable {
         if let Some(last) = self.writable_block(tokens).filter(|b| b.is_shared()) {
             let copy = self.pool.allocate().ok_or(OutOfBlocks)?;
             copies.push(BlockCopy { src: last.id(), dst: copy.id() });
+            self.pool.record(Event::Copy { src: last.id(), dst: copy.id() });
             self.blocks.pop();
             self.blocks.push(copy);
         }
@@ -87,6 +137,13 @@ impl BlockTable {
     fn writable_block(&self, tokens: usize) -> Option<&Block> {
         let partial = !self.len.is_multiple_of(self.pool.block_size());
         self.blocks.last().filter(|_| partial && tokens > 0)
+    }
+}
+
+impl Drop for BlockTable {
+    fn drop(&mut self) {
+        // From the end: what more sequences begin with is to be the last to be forgotten.
+        while self.blocks.pop().is_some() {}
     }
 }
 
@@ -110,137 +167,10 @@ pub fn blocks_needed<'a>(plan: impl IntoIterator<Item = (&'a BlockTable, usize)>
     needed
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn ids(table: &BlockTable) -> Vec<u32> {
-        table.blocks().iter().map(Block::id).collect()
-    }
-
-    #[test]
-    fn fills_blocks_from_left_to_right() {
-        let pool = BlockPool::new(4, 4);
-        let mut table = BlockTable::new(&pool);
-        let mut copies = Vec::new();
-        table.reserve(5, &mut copies).unwrap();
-        assert_eq!((table.len(), ids(&table).len(), pool.num_free()), (5, 2, 2));
-        assert_eq!(table.slot(4), ids(&table)[1] * 4);
-        assert_eq!(table.reserve(12, &mut copies), Err(OutOfBlocks));
-        assert_eq!((table.len(), pool.num_free()), (5, 2));
-        table.reserve(11, &mut copies).unwrap();
-        assert_eq!((pool.num_free(), pool.usage().filled_slots), (0, 16));
-        assert!(copies.is_empty());
-    }
-
-    #[test]
-    fn copies_a_shared_partial_block_once_for_all_but_the_last_writer() {
-        let pool = BlockPool::new(8, 4);
-        let mut tables = vec![BlockTable::new(&pool)];
-        let mut copies = Vec::new();
-        tables[0].reserve(6, &mut copies).unwrap();
-        tables.extend([tables[0].fork(), tables[0].fork()]);
-        let shared = ids(&tables[0]);
-        assert_eq!(blocks_needed(tables.iter().map(|t| (t, 1))), 2);
-        for table in &mut tables {
-            table.reserve(1, &mut copies).unwrap();
-        }
-        assert_eq!(copies.iter().map(|c| c.src).collect::<Vec<_>>(), [shared[1], shared[1]]);
-        assert_eq!(ids(&tables[2]), shared, "the last owner writes in place");
-        assert!(tables.iter().all(|t| ids(t)[0] == shared[0]), "full blocks stay shared");
-        assert_eq!(pool.num_free(), 8 - 4);
-    }
-
-    #[test]
-    fn a_full_shared_block_is_never_copied() {
-        let pool = BlockPool::new(4, 4);
-        let mut a = BlockTable::new(&pool);
-        let mut copies = Vec::new();
-        a.reserve(4, &mut copies).unwrap();
-        let mut b = a.fork();
-        b.reserve(1, &mut copies).unwrap();
-        assert!(copies.is_empty());
-        assert_eq!(pool.num_free(), 2);
-    }
-
-    #[derive(Clone, Debug)]
-    enum Op {
-        Add,
-        Reserve(usize, usize),
-        Fork(usize),
-        ForkPrefix(usize, usize),
-        Free(usize),
-    }
-
-    fn op() -> impl Strategy<Value = Op> {
-        prop_oneof![
-            Just(Op::Add),
-            (any::<usize>(), 0..40usize).prop_map(|(i, n)| Op::Reserve(i, n)),
-            any::<usize>().prop_map(Op::Fork),
-            (any::<usize>(), any::<usize>()).prop_map(|(i, n)| Op::ForkPrefix(i, n)),
-            any::<usize>().prop_map(Op::Free),
-        ]
-    }
-
-    proptest! {
-        /// Random operations against a plain model: every table must read back exactly the tokens appended to it.
-        #[test]
-        fn tables_never_see_each_others_writes(
-            ops in prop::collection::vec(op(), 1..200),
-            num_blocks in 1..40usize,
-            block_size in 1..20usize,
-        ) {
-            let pool = BlockPool::new(num_blocks, block_size);
-            let mut memory = vec![0u32; num_blocks * block_size];
-            let mut tables: Vec<(BlockTable, Vec<u32>)> = Vec::new();
-            let mut next = 1;
-            for op in ops {
-                let pick = |i: usize| if tables.is_empty() { None } else { Some(i % tables.len()) };
-                match op {
-                    Op::Add => tables.push((BlockTable::new(&pool), Vec::new())),
-                    Op::Reserve(i, n) => if let Some(i) = pick(i) {
-                        let (table, tokens) = &mut tables[i];
-                        let needed = blocks_needed([(&*table, n)]);
-                        let (free, before) = (pool.num_free(), (table.len(), ids(table)));
-                        let mut copies = Vec::new();
-                        if table.reserve(n, &mut copies).is_ok() {
-                            prop_assert_eq!(free - needed, pool.num_free());
-                            for c in copies {
-                                let (src, dst) = (c.src as usize * block_size, c.dst as usize * block_size);
-                                memory.copy_within(src..src + block_size, dst);
-                            }
-                            for _ in 0..n {
-                                memory[table.slot(tokens.len()) as usize] = next;
-                                tokens.push(next);
-                                next += 1;
-                            }
-                        } else {
-                            prop_assert!(needed > free);
-                            prop_assert_eq!(before, (table.len(), ids(table)));
-                        }
-                    },
-                    Op::Fork(i) => if let Some(i) = pick(i) {
-                        tables.push((tables[i].0.fork(), tables[i].1.clone()));
-                    },
-                    Op::ForkPrefix(i, n) => if let Some(i) = pick(i) {
-                        let n = n % (tables[i].0.len() / block_size + 1) * block_size;
-                        tables.push((tables[i].0.fork_prefix(n), tables[i].1[..n].to_vec()));
-                    },
-                    Op::Free(i) => if let Some(i) = pick(i) {
-                        tables.swap_remove(i);
-                    },
-                }
-                for (table, tokens) in &tables {
-                    let read: Vec<u32> = (0..table.len()).map(|p| memory[table.slot(p) as usize]).collect();
-                    prop_assert_eq!(&read, tokens);
-                }
-                prop_assert_eq!(pool.check_integrity(tables.iter().flat_map(|t| t.0.blocks())), Ok(()));
-            }
-            drop(tables);
-            prop_assert_eq!(pool.num_free(), num_blocks);
-            prop_assert_eq!(pool.check_integrity([]), Ok(()));
-        }
-    }
+/// How many blocks the tables hold, those that they share counted once.
+pub fn distinct_blocks<'a>(tables: impl IntoIterator<Item = &'a BlockTable>) -> usize {
+    tables.into_iter().flat_map(|t| &t.blocks).map(Block::id).collect::<HashSet<u32>>().len()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,69 +1,145 @@
-//! An oracle in place of a model: it keeps the token and the position in each cache slot where a model keeps keys and
-//! values, checks that every sequence reads back exactly its own tokens through its block table, and draws logits from a
-//! hash of them. So a request's tokens come out as when it runs alone only if memory never lies.
+//! An oracle in place of a model. As keys and values do, what it keeps for a token depends on the token and on all that
+//! was kept for those before it, read through the block table; logits are drawn from a hash of the context. So every
+//! lie of the memory shows in all that follows it.
+
+#![allow(dead_code)] // not every test needs all of it
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex};
 
 use engine::Result;
-use engine::backend::Batch;
+use engine::backend::{Batch, BlockCopy, BlockMoves};
+use engine::engine::EngineConfig;
+use engine::kv::BlockTable;
 use engine::runner::Runner;
 use engine::sampling::{SampleRow, Sampled, sample_row};
+use engine::scheduler::Preemption;
 
 /// Tokens of the oracle's language.
 pub const VOCAB: u32 = 12;
 /// The one that ends a sequence.
 pub const EOS: u32 = 0;
 
+/// What is kept for a token.
+type Kept = u64;
+
+/// The slots of the cache and of the swap space.
+#[derive(Debug, Default)]
+pub struct Memory {
+    cache: Vec<Option<Kept>>,
+    swap: Vec<Option<Kept>>,
+}
+
 /// See the module.
 pub struct Oracle {
     block_size: usize,
-    /// Token and position in each slot.
-    slots: Vec<Option<(u32, u32)>>,
+    memory: Arc<Mutex<Memory>>,
 }
 
 impl Oracle {
-    /// With memory for `num_blocks` blocks.
-    pub fn new(num_blocks: usize, block_size: usize) -> Box<Self> {
-        Box::new(Oracle { block_size, slots: vec![None; num_blocks * block_size] })
+    /// With memory for what `config` says.
+    pub fn new(config: &EngineConfig) -> Box<Self> {
+        let slots = |blocks: usize| vec![None; blocks * config.block_size];
+        let memory = Memory { cache: slots(config.num_blocks), swap: slots(config.swap_blocks) };
+        Box::new(Oracle { block_size: config.block_size, memory: Arc::new(Mutex::new(memory)) })
     }
+
+    /// Its memory, for looking at.
+    pub fn memory(&self) -> Arc<Mutex<Memory>> {
+        self.memory.clone()
+    }
+}
+
+/// All that was kept for a context, one after the other.
+struct Reader(Kept);
+
+impl Reader {
+    fn new() -> Self {
+        Reader(0x9E37_79B9_7F4A_7C15)
+    }
+
+    /// What is to be kept for a `token` after the context.
+    fn keep(&self, token: u32) -> Kept {
+        let mixed = (self.0 ^ u64::from(token)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed ^ (mixed >> 29)
+    }
+
+    /// Adds what was kept for a token to the context.
+    fn read(&mut self, kept: Kept) {
+        self.0 = (self.0.rotate_left(23) ^ kept).wrapping_mul(0x94D0_49BB_1331_11EB);
+    }
+}
+
+/// What is kept for `tokens` when a sequence has memory of its own, contiguous.
+pub fn contiguous(tokens: &[u32]) -> Vec<Kept> {
+    let mut reader = Reader::new();
+    let keep = |&token: &u32| {
+        let kept = reader.keep(token);
+        reader.read(kept);
+        kept
+    };
+    tokens.iter().map(keep).collect()
+}
+
+impl Memory {
+    /// What a table's slots hold, in logical order.
+    pub fn read(&self, table: &BlockTable, swapped: bool) -> Vec<Option<Kept>> {
+        let slots = if swapped { &self.swap } else { &self.cache };
+        (0..table.len()).map(|p| slots[table.slot(p) as usize]).collect()
+    }
+
+    fn move_blocks(&mut self, block_size: usize, BlockMoves { swap_out, swap_in, copies }: &BlockMoves) {
+        write(&mut self.swap, read(&self.cache, block_size, swap_out));
+        write(&mut self.cache, read(&self.swap, block_size, swap_in));
+        let sources: HashSet<u32> = copies.iter().map(|c| c.src).collect();
+        assert!(copies.iter().all(|c| !sources.contains(&c.dst)), "a block is copied from and to");
+        let copied = read(&self.cache, block_size, copies);
+        write(&mut self.cache, copied);
+    }
+}
+
+/// What the `moves` read, and the slot from which on it is to be written.
+fn read(from: &[Option<Kept>], block_size: usize, moves: &[BlockCopy]) -> Vec<(usize, Vec<Option<Kept>>)> {
+    let targets: HashSet<u32> = moves.iter().map(|c| c.dst).collect();
+    assert_eq!(targets.len(), moves.len(), "a block is moved to twice");
+    let block = |id: u32| id as usize * block_size..(id as usize + 1) * block_size;
+    moves.iter().map(|c| (block(c.dst).start, from[block(c.src)].to_vec())).collect()
+}
+
+fn write(to: &mut [Option<Kept>], blocks: Vec<(usize, Vec<Option<Kept>>)>) {
+    blocks.into_iter().for_each(|(start, block)| to[start..start + block.len()].copy_from_slice(&block));
 }
 
 impl Runner for Oracle {
     fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
-        let copies = &batch.moves.copies;
-        let sources: HashSet<u32> = copies.iter().map(|c| c.src).collect();
-        let targets: HashSet<u32> = copies.iter().map(|c| c.dst).collect();
-        assert_eq!(targets.len(), copies.len(), "a block is copied to twice");
-        assert!(sources.is_disjoint(&targets), "a block is copied from and to");
-        for c in copies {
-            let src = c.src as usize * self.block_size;
-            self.slots.copy_within(src..src + self.block_size, c.dst as usize * self.block_size);
-        }
+        let mut memory = self.memory.lock().unwrap();
+        memory.move_blocks(self.block_size, &batch.moves);
         assert_eq!(batch.slots.iter().collect::<HashSet<_>>().len(), batch.slots.len(), "a slot is written twice");
-        for i in 0..batch.tokens.len() {
-            self.slots[batch.slots[i] as usize] = Some((batch.tokens[i], batch.positions[i]));
-        }
-        let read = |table: usize, position: usize| {
-            let block = batch.blocks[table + position / self.block_size] as usize;
-            self.slots[block * self.block_size + position % self.block_size]
-        };
-        let mut contexts = BTreeMap::new();
+        let mut last_rows = BTreeMap::new();
         for span in &batch.spans {
-            let context: Vec<u32> = (0..span.context)
-                .map(|p| {
-                    let (token, position) = read(span.table, p).expect("a slot is read that nobody wrote");
-                    assert_eq!(position as usize, p, "a slot holds another position");
-                    token
-                })
-                .collect();
-            contexts.insert(span.start + span.len - 1, context);
+            let slot = |p: usize| {
+                let block = batch.blocks[span.table + p / self.block_size] as usize;
+                block * self.block_size + p % self.block_size
+            };
+            let mut reader = Reader::new();
+            for p in 0..span.context - span.len {
+                reader.read(memory.cache[slot(p)].expect("a slot is read that nobody wrote"));
+            }
+            for (row, p) in (span.start..).zip(span.context - span.len..span.context) {
+                assert_eq!((batch.positions[row] as usize, batch.slots[row] as usize), (p, slot(p)));
+                let kept = reader.keep(batch.tokens[row]);
+                memory.cache[slot(p)] = Some(kept);
+                reader.read(kept);
+                last_rows.insert(row, kept);
+            }
         }
         let mut sampled = Vec::new();
         for (row, at) in rows.iter().zip(&batch.logit_rows) {
-            let context = &contexts[&(*at as usize)];
-            assert_eq!(*context, [row.prompt, row.output].concat(), "a sequence reads another's tokens");
-            sampled.push(sample_row(&logits(context), row, &mut Vec::new())?);
+            let context = [row.prompt, row.output].concat();
+            let kept = contiguous(&context).pop();
+            assert_eq!(last_rows.get(&(*at as usize)).copied(), kept, "a sequence reads what is not its own");
+            sampled.push(sample_row(&logits(&context), row, &mut Vec::new())?);
         }
         Ok(sampled)
     }
@@ -77,4 +153,21 @@ pub fn logits(context: &[u32]) -> Vec<f32> {
         (h.finish() % 10_000) as f32 / 2_500.0
     };
     (0..VOCAB).map(hash).collect()
+}
+
+/// An engine over the oracle that keeps to the oracle's language.
+pub fn config(num_blocks: usize, block_size: usize) -> EngineConfig {
+    EngineConfig {
+        num_blocks,
+        block_size,
+        swap_blocks: num_blocks,
+        preemption: Preemption::Auto,
+        prefix_caching: true,
+        max_len: 1000,
+        vocab_size: VOCAB as usize,
+        eos: vec![EOS],
+        max_num_seqs: 256,
+        max_batch_tokens: 512,
+        delay_factor: 0.0,
+    }
 }

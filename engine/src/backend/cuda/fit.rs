@@ -7,7 +7,7 @@ use launch::DeviceBuffer;
 
 use super::CudaBackend;
 use super::cache::KvCache;
-use super::inputs::BUCKETS;
+use super::inputs::{BUCKETS, bucket};
 use super::queue::Launch;
 use crate::backend::{Backend, Batch, KvLayout, Span};
 use crate::error::{Error, Result};
@@ -101,16 +101,15 @@ impl CudaBackend {
         limits: StepLimits,
         utilization: f32,
     ) -> Result<MemoryPlan> {
-        let most = limits.tokens.max(limits.seqs);
+        // Padded, as a decode step of that many sequences is.
+        let seqs = bucket(limits.seqs).map_or(limits.seqs, |size| size as usize);
+        let most = limits.tokens.max(seqs);
         // Plans of GEMMs, and so their workspaces, change with tiles of 128 rows, and below these with the buckets.
         let tokens = BUCKETS.into_iter().map(|size| size as usize).chain((1..=most / 128).map(|tiles| tiles * 128));
         for tokens in tokens.filter(|&tokens| tokens < most).chain([most]) {
-            let decodes = tokens.min(limits.seqs);
-            let kinds = [
-                (decodes, tokens - decodes, decodes),
-                (0, tokens, limits.seqs),
-                (decodes - 1, tokens - decodes + 1, limits.seqs),
-            ];
+            let decodes = tokens.min(seqs);
+            let kinds =
+                [(decodes, tokens - decodes, decodes), (0, tokens, seqs), (decodes - 1, tokens - decodes + 1, seqs)];
             for (decodes, prompt, logits) in kinds {
                 self.rehearse(model, layout, Rehearsal { decodes, context: 1, prompt, logits })?;
             }

@@ -17,6 +17,11 @@ use crate::sampling::SampleRow;
 pub const BUCKETS: [u32; 24] =
     [1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 1024];
 
+/// What a decode step of so many sequences is padded to; none if that is more than any bucket.
+pub fn bucket(sequences: usize) -> Option<u32> {
+    BUCKETS.into_iter().find(|&size| size as usize >= sequences)
+}
+
 /// The slot of padding: no key and value are written for it.
 const NO_SLOT: u32 = u32::MAX;
 
@@ -124,7 +129,7 @@ impl Inputs {
         let real = batch.spans.iter().filter(|span| span.len == 1).count();
         let prefills = order.len() - real;
         let is_decode = prefills == 0 && batch.logit_rows.iter().copied().eq(0..real as u32);
-        let bucket = BUCKETS.into_iter().find(|&size| size as usize >= real).filter(|_| pads && is_decode);
+        let bucket = bucket(real).filter(|_| pads && is_decode);
         let decodes = bucket.unwrap_or(real as u32);
         let padding = decodes as usize - real;
 

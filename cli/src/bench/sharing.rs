@@ -1,0 +1,116 @@
+//! `quire bench sharing`: blocks that sharing saves, on the paper's scale (6.3, figure 15).
+
+use std::io::{self, Write};
+
+use anyhow::Result;
+use argh::FromArgs;
+use bench::random::Random;
+use bench::trace::{ALPACA, SHAREGPT, Trace};
+use engine::engine::{Engine, EngineConfig};
+use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::scheduler::Preemption;
+
+use super::stand_in::{StandIn, VOCAB};
+use crate::table::Table;
+
+/// Blocks saved by sharing, for parallel sampling and beam search over lengths like the paper's, in a KV cache of
+/// OPT-13B's size there. A stand-in chooses the tokens: nothing is computed.
+#[derive(FromArgs)]
+#[argh(subcommand, name = "sharing", help_triggers("-h", "--help", "help"))]
+pub struct Args {
+    /// requests for each row (200)
+    #[argh(option, default = "200")]
+    requests: usize,
+    /// seed of lengths and tokens (1)
+    #[argh(option, default = "1")]
+    seed: u64,
+}
+
+/// KV slots of OPT-13B on an A100 with 40 GB (table 1 of the paper), and its block size.
+const SLOTS: usize = 15_700;
+const BLOCK_SIZE: usize = 16;
+
+/// Serves the requests of each row, and prints the table.
+pub fn run(args: &Args) -> Result<()> {
+    Ok(io::stdout().write_all(args.table()?.to_string().as_bytes())?)
+}
+
+impl Args {
+    fn table(&self) -> Result<Table> {
+        let headings = ["lengths", "method", "width", "saved", "paper", "utilisation", "swapped out", "recomputed"];
+        let mut table = Table::new(&headings);
+        for (trace, sampling, beams) in [(SHAREGPT, "16.2-30.5 %", "44.3-66.3 %"), (ALPACA, "6.1-9.8 %", "37.6-55.2 %")]
+        {
+            for (method, paper, search) in [("parallel sampling", sampling, false), ("beam search", beams, true)] {
+                for width in [2, 4, 6] {
+                    let stats = self.serve(&trace, width, search)?;
+                    table.row([
+                        trace.name.into(),
+                        method.into(),
+                        width.to_string(),
+                        format!("{:.1} %", 100.0 * stats.sharing_saved()),
+                        paper.into(),
+                        format!("{:.1} %", 100.0 * stats.utilisation()),
+                        stats.swapped_out.to_string(),
+                        (stats.preemptions - stats.swapped_out).to_string(),
+                    ]);
+                }
+            }
+        }
+        Ok(table)
+    }
+
+    /// Serves the requests of a trace, all of which come at once.
+    fn serve(&self, trace: &Trace, width: usize, search: bool) -> Result<engine::stats::Stats> {
+        let num_blocks = SLOTS / BLOCK_SIZE;
+        let config = EngineConfig {
+            num_blocks,
+            block_size: BLOCK_SIZE,
+            swap_blocks: num_blocks,
+            preemption: Preemption::Auto,
+            // Only what sequences of one request share counts here.
+            prefix_caching: false,
+            max_len: 2048,
+            vocab_size: VOCAB,
+            eos: Vec::new(),
+            max_num_seqs: 256,
+            max_batch_tokens: 2048,
+            delay_factor: 0.0,
+        };
+        let mut engine = Engine::new(config, Box::new(StandIn));
+        let mut random = Random::new(self.seed);
+        for (prompt, output) in trace.lengths(self.requests, &mut random) {
+            let beam = search.then_some(Beam { width, length_penalty: 1.0, early_stopping: EarlyStopping::Never });
+            let params = SamplingParams {
+                n: width,
+                best_of: width,
+                max_tokens: output,
+                temperature: if search { 0.0 } else { 1.0 },
+                seed: Some(random.bits()),
+                ignore_eos: true,
+                beam,
+                ..SamplingParams::default()
+            };
+            engine.add((0..prompt).map(|_| random.below(VOCAB) as u32).collect(), params)?;
+        }
+        while engine.has_work() {
+            engine.step()?;
+        }
+        Ok(engine.stats())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn longer_prompts_and_beams_share_more() {
+        let bench = Args { requests: 20, seed: 1 };
+        let saved = |trace: &Trace, width, search| bench.serve(trace, width, search).map(|s| s.sharing_saved());
+        let [short, long] = [ALPACA, SHAREGPT].map(|trace| saved(&trace, 4, false).unwrap_or_default());
+        assert!(short > 0.0 && long > short, "{short} {long}");
+        assert!(saved(&ALPACA, 4, true).unwrap_or_default() > short);
+        assert!(saved(&ALPACA, 6, false).unwrap_or_default() > saved(&ALPACA, 2, false).unwrap_or_default());
+    }
+}

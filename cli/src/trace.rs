@@ -1,0 +1,92 @@
+//! `--trace-kv`: what happens to KV blocks, a JSON object a line.
+//!
+//! The first line gives the sizes: `{"event":"pools","block_size":16,"cache":100,"swap":100}`. Every other line belongs to
+//! one of the two pools (`space`) and has the fields of its [`Event`]. Lines between two `step` lines of a pool happened in
+//! the course of a step; the `step` line has the pool's gauges as that step runs.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use engine::kv::{Event, EventLog, SharedLog, Space};
+use engine::llm::Llm;
+use serde_json::{Value, json};
+
+/// A trace that is being written.
+pub struct Trace {
+    path: String,
+    file: Arc<Mutex<TraceFile>>,
+}
+
+struct TraceFile {
+    out: BufWriter<File>,
+    steps: usize,
+    /// The first thing that went wrong.
+    failed: Option<io::Error>,
+}
+
+impl Trace {
+    /// Creates the file, and has everything written to it that happens in `llm` from now on.
+    pub fn begin(path: &str, llm: &mut Llm) -> Result<Self> {
+        let out = BufWriter::new(File::create(path).with_context(|| format!("cannot create {path}"))?);
+        let file = Arc::new(Mutex::new(TraceFile { out, steps: 0, failed: None }));
+        let config = llm.engine().config();
+        let pools = json!({
+            "event": "pools",
+            "block_size": config.block_size,
+            "cache": config.num_blocks,
+            "swap": config.swap_blocks,
+        });
+        file.lock().unwrap_or_else(PoisonError::into_inner).line(&pools);
+        let log: SharedLog = file.clone();
+        llm.set_kv_log(log);
+        Ok(Trace { path: path.into(), file })
+    }
+
+    /// Writes what is still buffered.
+    pub fn finish(self) -> Result<()> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = file.out.flush();
+        file.failed.take().map_or(written, Err).with_context(|| format!("cannot write {}", self.path))
+    }
+}
+
+impl TraceFile {
+    fn line(&mut self, value: &Value) {
+        if let Err(error) = writeln!(self.out, "{value}") {
+            self.failed.get_or_insert(error);
+        }
+    }
+}
+
+impl EventLog for TraceFile {
+    fn record(&mut self, space: Space, event: Event) {
+        let mut line = match event {
+            Event::Allocate(block) => json!({"event": "allocate", "block": block}),
+            Event::Share(block) => json!({"event": "share", "block": block}),
+            Event::Fill { block, slots } => json!({"event": "fill", "block": block, "slots": slots}),
+            Event::Register(block) => json!({"event": "register", "block": block}),
+            Event::Free(block) => json!({"event": "free", "block": block}),
+            Event::Evict(block) => json!({"event": "evict", "block": block}),
+            Event::Copy { src, dst } => json!({"event": "copy", "src": src, "dst": dst}),
+            Event::Swap { src, dst } => json!({"event": "swap", "src": src, "dst": dst}),
+            Event::Step(usage) => {
+                self.steps += usize::from(space == Space::Cache);
+                json!({
+                    "event": "step",
+                    "step": self.steps,
+                    "used": usage.used_blocks,
+                    "shared": usage.shared_blocks,
+                    "cached": usage.cached_blocks,
+                    "filled_slots": usage.filled_slots,
+                })
+            }
+        };
+        line["space"] = json!(match space {
+            Space::Cache => "cache",
+            Space::Swap => "swap",
+        });
+        self.line(&line);
+    }
+}

@@ -1,0 +1,45 @@
+//! The delay factor: how long new prompts wait for others, so that they are computed together.
+
+use std::time::Duration;
+
+/// Holds new prompts back for a multiple of the time that the last step with prompts took. A larger factor gives larger
+/// batches of prompts and fewer interruptions of those who decode, and a longer time to the first token.
+#[derive(Clone, Copy, Debug)]
+pub struct Delay {
+    factor: f64,
+    last_prompt_step: Duration,
+}
+
+impl Delay {
+    /// A delay of `factor` times the last step with prompts; 0 never holds anybody back.
+    pub fn new(factor: f64) -> Self {
+        Delay { factor, last_prompt_step: Duration::ZERO }
+    }
+
+    /// Notes how long a step with prompts took.
+    pub fn observe(&mut self, prompt_step: Duration) {
+        self.last_prompt_step = prompt_step;
+    }
+
+    /// Whether new prompts are to wait on, the oldest of which has waited for `waited`.
+    pub fn holds(&self, waited: Duration) -> bool {
+        waited.as_secs_f64() < self.factor * self.last_prompt_step.as_secs_f64()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_wait_for_a_multiple_of_the_last_prompt_step() {
+        let ms = Duration::from_millis;
+        let mut delay = Delay::new(0.5);
+        assert!(!delay.holds(ms(0)), "nothing to go by yet");
+        delay.observe(ms(100));
+        assert!(delay.holds(ms(49)) && !delay.holds(ms(50)));
+        let mut off = Delay::new(0.0);
+        off.observe(ms(100));
+        assert!(!off.holds(ms(0)));
+    }
+}

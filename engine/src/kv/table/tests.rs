@@ -1,0 +1,147 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn ids(table: &BlockTable) -> Vec<u32> {
+    table.blocks().iter().map(Block::id).collect()
+}
+
+#[test]
+fn fills_blocks_from_left_to_right() {
+    let pool = BlockPool::new(4, 4);
+    let mut table = BlockTable::new(&pool);
+    let mut copies = Vec::new();
+    table.reserve(5, &mut copies).unwrap();
+    assert_eq!((table.len(), ids(&table).len(), pool.num_free()), (5, 2, 2));
+    assert_eq!(table.slot(4), ids(&table)[1] * 4);
+    assert_eq!(table.reserve(12, &mut copies), Err(OutOfBlocks));
+    assert_eq!((table.len(), pool.num_free()), (5, 2));
+    table.reserve(11, &mut copies).unwrap();
+    assert_eq!((pool.num_free(), pool.usage().filled_slots), (0, 16));
+    assert!(copies.is_empty());
+}
+
+#[test]
+fn copies_a_shared_partial_block_once_for_all_but_the_last_writer() {
+    let pool = BlockPool::new(8, 4);
+    let mut tables = vec![BlockTable::new(&pool)];
+    let mut copies = Vec::new();
+    tables[0].reserve(6, &mut copies).unwrap();
+    tables.extend([tables[0].fork(), tables[0].fork()]);
+    let shared = ids(&tables[0]);
+    assert_eq!(blocks_needed(tables.iter().map(|t| (t, 1))), 2);
+    for table in &mut tables {
+        table.reserve(1, &mut copies).unwrap();
+    }
+    assert_eq!(copies.iter().map(|c| c.src).collect::<Vec<_>>(), [shared[1], shared[1]]);
+    assert_eq!(ids(&tables[2]), shared, "the last owner writes in place");
+    assert!(tables.iter().all(|t| ids(t)[0] == shared[0]), "full blocks stay shared");
+    assert_eq!(pool.num_free(), 8 - 4);
+}
+
+#[test]
+fn a_full_shared_block_is_never_copied() {
+    let pool = BlockPool::new(4, 4);
+    let mut a = BlockTable::new(&pool);
+    let mut copies = Vec::new();
+    a.reserve(4, &mut copies).unwrap();
+    let mut b = a.fork();
+    b.reserve(1, &mut copies).unwrap();
+    assert!(copies.is_empty());
+    assert_eq!(pool.num_free(), 2);
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Add,
+    Reserve(usize, usize),
+    Fork(usize),
+    ForkPrefix(usize, usize),
+    Known(usize, usize),
+    Free(usize),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        Just(Op::Add),
+        (any::<usize>(), 0..40usize).prop_map(|(i, n)| Op::Reserve(i, n)),
+        any::<usize>().prop_map(Op::Fork),
+        (any::<usize>(), any::<usize>()).prop_map(|(i, n)| Op::ForkPrefix(i, n)),
+        (any::<usize>(), any::<usize>()).prop_map(|(i, n)| Op::Known(i, n)),
+        any::<usize>().prop_map(Op::Free),
+    ]
+}
+
+proptest! {
+    /// Random operations against a plain model: every table must read back exactly the tokens appended to it.
+    #[test]
+    fn tables_never_see_each_others_writes(
+        ops in prop::collection::vec(op(), 1..200),
+        num_blocks in 1..40usize,
+        block_size in 1..20usize,
+    ) {
+        let pool = BlockPool::new(num_blocks, block_size);
+        let mut memory = vec![0u32; num_blocks * block_size];
+        let mut tables: Vec<(BlockTable, Vec<u32>)> = Vec::new();
+        let mut past: Vec<Vec<u32>> = Vec::new();
+        let mut next = 1;
+        for op in ops {
+            let pick = |i: usize| if tables.is_empty() { None } else { Some(i % tables.len()) };
+            match op {
+                Op::Add => tables.push((BlockTable::new(&pool), Vec::new())),
+                Op::Reserve(i, n) => if let Some(i) = pick(i) {
+                    let (table, tokens) = &mut tables[i];
+                    let needed = blocks_needed([(&*table, n)]);
+                    let (free, before) = (pool.num_free(), (table.len(), ids(table)));
+                    let mut copies = Vec::new();
+                    if table.reserve(n, &mut copies).is_ok() {
+                        prop_assert_eq!(free - needed, pool.num_free());
+                        for c in copies {
+                            let (src, dst) = (c.src as usize * block_size, c.dst as usize * block_size);
+                            memory.copy_within(src..src + block_size, dst);
+                        }
+                        for _ in 0..n {
+                            memory[table.slot(tokens.len()) as usize] = next;
+                            tokens.push(next);
+                            next += 1;
+                        }
+                    } else {
+                        prop_assert!(needed > free);
+                        prop_assert_eq!(before, (table.len(), ids(table)));
+                    }
+                },
+                Op::Fork(i) => if let Some(i) = pick(i) {
+                    tables.push((tables[i].0.fork(), tables[i].1.clone()));
+                },
+                Op::ForkPrefix(i, n) => if let Some(i) = pick(i) {
+                    let n = n % (tables[i].0.len() / block_size + 1) * block_size;
+                    tables.push((tables[i].0.fork_prefix(n), tables[i].1[..n].to_vec()));
+                },
+                Op::Known(i, n) => if let Some(i) = pick(i) {
+                    let (table, tokens) = &mut tables[i];
+                    table.register(tokens);
+                    past.push(tokens.clone());
+                    // As this one begins, and as one that may be gone.
+                    let begin = tokens[..n % (tokens.len() + 1)].to_vec();
+                    let known = BlockTable::known(&pool, &begin);
+                    prop_assert_eq!(known.len(), begin.len().saturating_sub(1) / block_size * block_size);
+                    let old = &past[n % past.len()];
+                    let maybe = BlockTable::known(&pool, old);
+                    let tokens = [begin[..known.len()].to_vec(), old[..maybe.len()].to_vec()];
+                    tables.extend([known, maybe].into_iter().zip(tokens));
+                },
+                Op::Free(i) => if let Some(i) = pick(i) {
+                    tables.swap_remove(i);
+                },
+            }
+            for (table, tokens) in &tables {
+                let read: Vec<u32> = (0..table.len()).map(|p| memory[table.slot(p) as usize]).collect();
+                prop_assert_eq!(&read, tokens);
+            }
+            prop_assert_eq!(pool.check_integrity(tables.iter().flat_map(|t| t.0.blocks())), Ok(()));
+        }
+        drop(tables);
+        prop_assert_eq!(pool.num_free(), num_blocks);
+        prop_assert_eq!(pool.check_integrity([]), Ok(()));
+    }
+}

@@ -1,0 +1,125 @@
+//! What a sequence without blocks can share instead of computing it.
+
+use crate::group::SequenceGroup;
+use crate::kv::{BlockPool, BlockTable, blocks_for};
+use crate::sequence::Sequence;
+
+/// Where sequences find what they have in common with others.
+#[derive(Debug)]
+pub struct Prefixes {
+    pool: BlockPool,
+    /// Whether full blocks become known.
+    caching: bool,
+    /// Computed and never given back.
+    pinned: Vec<Sequence>,
+}
+
+impl Prefixes {
+    /// Prefixes in the blocks of `pool`. With `caching`, full blocks become known.
+    pub fn new(pool: &BlockPool, caching: bool) -> Self {
+        Prefixes { pool: pool.clone(), caching, pinned: Vec::new() }
+    }
+
+    /// Keeps what has been computed of a sequence. Its full blocks are known even without caching.
+    pub fn pin(&mut self, mut seq: Sequence) {
+        seq.table.register(&seq.tokens);
+        self.pinned.push(seq);
+    }
+
+    /// The block tables of the pinned prefixes.
+    pub fn pinned_tables(&self) -> impl Iterator<Item = &BlockTable> {
+        self.pinned.iter().map(|p| &p.table)
+    }
+
+    /// Tokens of a prompt that a pinned prefix has.
+    pub fn pinned_len(&self, prompt: &[u32]) -> usize {
+        self.pinned.iter().map(|p| common(&p.tokens, prompt)).max().unwrap_or(0)
+    }
+
+    /// The longest table there is for the first of `tokens`, at least one token being left over. It may end within a
+    /// block of a pinned prefix, which whoever appends to the table will copy, as the prefix holds it too.
+    pub fn find(&self, tokens: &[u32]) -> BlockTable {
+        let known = if self.caching { BlockTable::known(&self.pool, tokens) } else { BlockTable::new(&self.pool) };
+        let most = tokens.len().saturating_sub(1);
+        let pinned = self.pinned.iter().map(|p| (common(&p.tokens, tokens).min(most), &p.table));
+        match pinned.max_by_key(|(len, _)| *len) {
+            Some((len, table)) if len > known.len() => table.fork_prefix(len),
+            _ => known,
+        }
+    }
+
+    /// Makes the full blocks of a sequence known.
+    pub fn register(&self, seq: &mut Sequence) {
+        if self.caching {
+            seq.table.register(&seq.tokens);
+        }
+    }
+
+    /// Free blocks it takes to compute all tokens of a group that holds none.
+    pub fn blocks_to_restore(&self, group: &SequenceGroup) -> usize {
+        let block_size = self.pool.block_size();
+        let seqs = &group.running;
+        let free = self.pool.num_free();
+        // Held here, so that what nobody else holds counts as taken. A block that is begun will be copied.
+        let known = seqs.first().map(|first| self.find(&first.tokens));
+        let own = |i: usize| {
+            let shared = longest_common(seqs, i, block_size).map_or(0, |(_, n)| n / block_size);
+            blocks_for(seqs[i].tokens.len(), block_size) - shared
+        };
+        let all: usize = (0..seqs.len()).map(own).sum();
+        all - known.as_ref().map_or(0, |table| table.len() / block_size) + (free - self.pool.num_free())
+    }
+}
+
+/// What a sequence starts from.
+pub struct Start {
+    /// Its first blocks.
+    pub table: BlockTable,
+    /// Tokens of it that the prefixes had; others are shared within the group.
+    pub hits: usize,
+}
+
+impl Start {
+    /// Looks for what sequence `at`, which holds no blocks, can share: with an earlier one of its group, as it did
+    /// before a preemption, or with any other. None while the blocks it is to share are not computed yet.
+    pub fn find(seqs: &[Sequence], at: usize, prefixes: &Prefixes) -> Option<Self> {
+        let known = prefixes.find(&seqs[at].tokens);
+        match longest_common(seqs, at, prefixes.pool.block_size()) {
+            Some((earlier, shared)) if shared > known.len() => {
+                let table = &seqs[earlier].table;
+                (table.len() >= shared).then(|| Start { table: table.fork_prefix(shared), hits: 0 })
+            }
+            _ => Some(Start { hits: known.len(), table: known }),
+        }
+    }
+}
+
+/// The earlier sequence of the group that begins as sequence `at` does for longest, and the tokens of the whole blocks
+/// in which they agree. At least one token is left over to be computed.
+fn longest_common(seqs: &[Sequence], at: usize, block_size: usize) -> Option<(usize, usize)> {
+    let tokens = &seqs[at].tokens;
+    let blocks = |n: usize| n.min(tokens.len() - 1) / block_size * block_size;
+    let best = (0..at)
+        .map(|earlier| (earlier, blocks(common(&seqs[earlier].tokens, tokens))))
+        .max_by_key(|&(earlier, n)| (n, std::cmp::Reverse(earlier)));
+    best.filter(|&(_, n)| n > 0)
+}
+
+/// Tokens with which both begin.
+fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sequence_shares_with_the_one_it_agrees_with_longest() {
+        let pool = BlockPool::new(1, 2);
+        let seqs = [[1, 2, 9, 9, 9], [1, 2, 3, 4, 9], [1, 2, 3, 4, 5]].map(|t| Sequence::new(t.to_vec(), &pool, false));
+        assert_eq!(longest_common(&seqs, 2, 2), Some((1, 4)));
+        assert_eq!(longest_common(&seqs, 1, 2), Some((0, 2)));
+        assert_eq!(longest_common(&seqs, 0, 2), None);
+    }
+}

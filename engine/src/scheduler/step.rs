@@ -1,0 +1,54 @@
+//! What an iteration does.
+
+use std::ops::Range;
+
+use crate::backend::BlockMoves;
+use crate::group::RequestId;
+
+/// New tokens of one sequence in a step: tokens `range` of running group `group`, sequence `seq`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Index into the running groups.
+    pub group: usize,
+    /// Index into the group's running sequences.
+    pub seq: usize,
+    /// Which of the sequence's tokens are computed.
+    pub range: Range<usize>,
+}
+
+/// What the next iteration does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// The new tokens, group by group in order of arrival.
+    pub chunks: Vec<Chunk>,
+    /// Running groups (ascending indices) that are computed to their end in this step and get new tokens.
+    pub sampled: Vec<usize>,
+    /// Blocks to move before anything is written.
+    pub moves: BlockMoves,
+    /// Groups that were admitted and had no token yet.
+    pub admitted: usize,
+    /// Groups that were preempted to make room.
+    pub preempted: usize,
+    /// Those of them that were swapped out; the others will be recomputed.
+    pub swapped_out: usize,
+    /// Groups that came back from the swap space.
+    pub swapped_in: usize,
+    /// Tokens of sequences that began to be computed, and those of them whose blocks were there already.
+    pub looked_up_tokens: usize,
+    /// See `looked_up_tokens`.
+    pub hit_tokens: usize,
+    /// The only running group needs more blocks than there are. It must be ended.
+    pub exhausted: Option<RequestId>,
+}
+
+impl Step {
+    /// New tokens in the step.
+    pub fn num_tokens(&self) -> usize {
+        self.chunks.iter().map(|c| c.range.len()).sum()
+    }
+
+    /// Whether the step neither moves nor computes anything.
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty() && self.moves == BlockMoves::default()
+    }
+}

@@ -1,0 +1,30 @@
+//! When new requests are admitted.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+use engine::group::SequenceGroup;
+use engine::kv::BlockPool;
+use engine::sampling::SamplingParams;
+use engine::scheduler::{Limits, Preemption, Scheduler};
+
+#[test]
+fn new_requests_that_are_held_wait_unless_nothing_runs() {
+    let pool = BlockPool::new(100, 4);
+    let limits = Limits {
+        max_num_seqs: 10,
+        max_batch_tokens: 100,
+        watermark_blocks: 1,
+        preemption: Preemption::Auto,
+        prefix_caching: true,
+    };
+    let mut scheduler = Scheduler::new(pool.clone(), BlockPool::new(0, 4), limits);
+    let group = |id| SequenceGroup::new(id, vec![1, 2, 3], SamplingParams::default(), 0, 10, &[], &pool);
+    assert_eq!(scheduler.next_arrival(), None);
+    scheduler.add(group(0));
+    scheduler.add(group(1));
+    assert!(scheduler.next_arrival().is_some());
+    assert_eq!(scheduler.schedule(true).admitted, 2, "nothing runs");
+    scheduler.add(group(2));
+    assert_eq!(scheduler.schedule(true).admitted, 0);
+    assert_eq!(scheduler.schedule(false).admitted, 1);
+}

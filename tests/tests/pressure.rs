@@ -1,0 +1,140 @@
+//! Every golden model under pressure: all prompts with all decoding methods at once, in pools from "just fits one
+//! request" upward. However requests are preempted and restored, each gets the tokens that it gets alone.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+use engine::llm::{Completion, Event, Llm, Options, Preemption, Prompt};
+use engine::load::ModelFiles;
+use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::tensor::DType;
+use tests::{golden, golden_dir};
+
+const BLOCK_SIZE: usize = 8;
+const MAX_TOKENS: usize = 16;
+
+type Request = (Vec<u32>, SamplingParams);
+
+/// Each prompt greedily, sampled, with several outputs, with the best of several, and with beams.
+fn requests(model: &str) -> Vec<Request> {
+    let base = || SamplingParams { max_tokens: MAX_TOKENS, ignore_eos: true, ..SamplingParams::default() };
+    let sampled = |n: usize, best_of: usize, seed: u64| SamplingParams {
+        n,
+        best_of,
+        temperature: 1.0,
+        seed: Some(seed),
+        ..base()
+    };
+    let beam = Some(Beam { width: 4, length_penalty: 1.0, early_stopping: EarlyStopping::No });
+    let methods = [
+        base(),
+        sampled(1, 1, 1),
+        sampled(3, 3, 2),
+        sampled(2, 5, 3),
+        SamplingParams { n: 4, best_of: 4, beam, ..base() },
+    ];
+    let prompts = golden(model).prompts;
+    prompts.iter().flat_map(|p| methods.iter().map(|m| (p.ids.clone(), m.clone()))).collect()
+}
+
+/// Blocks that a request needs when its sequences share nothing but whole blocks of the prompt.
+fn most_blocks((prompt, params): &Request) -> usize {
+    let shared = prompt.len() / BLOCK_SIZE;
+    shared + params.width() * ((prompt.len() + params.max_tokens).div_ceil(BLOCK_SIZE) - shared)
+}
+
+/// All requests at once; their completions in order.
+fn run(llm: &mut Llm, requests: &[Request]) -> Vec<Completion> {
+    let ids: Vec<_> =
+        requests.iter().map(|(p, params)| llm.add(&Prompt::Tokens(p.clone()), params.clone()).unwrap()).collect();
+    let mut done = Vec::new();
+    while llm.has_work() {
+        done.extend(llm.step().unwrap().into_iter().filter_map(|event| match event {
+            Event::Done(completion) => Some(completion),
+            Event::Token { .. } => None,
+        }));
+        assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
+    }
+    done.sort_by_key(|c| ids.iter().position(|id| *id == c.id));
+    done
+}
+
+fn outputs(done: &[Completion]) -> Vec<Vec<&[u32]>> {
+    done.iter().map(|c| c.outputs.iter().map(|o| o.tokens.as_slice()).collect()).collect()
+}
+
+fn assert_nothing_is_lost(model: &str) {
+    let files = ModelFiles::directory(golden_dir(model)).unwrap();
+    let options = Options {
+        dtype: Some(DType::F32),
+        threads: Some(2),
+        block_size: BLOCK_SIZE,
+        prefix_caching: false,
+        ..Options::default()
+    };
+    let requests = requests(model);
+    let mut roomy = Llm::load(&files, &options).unwrap();
+    let block = roomy.kv_layout().block_bytes();
+    let alone: Vec<Completion> = requests.iter().flat_map(|r| run(&mut roomy, std::slice::from_ref(r))).collect();
+    let fits_one = requests.iter().map(most_blocks).max().unwrap();
+    for preemption in [Preemption::Auto, Preemption::Swap, Preemption::Recompute] {
+        let mut preempted = 0;
+        let mut swapped = 0;
+        let mut hits = 0;
+        for num_blocks in [fits_one, fits_one * 3 / 2, fits_one * 3] {
+            for (max_batch_tokens, prefix_caching) in [(2048, true), (2048, false), (40, true), (40, false)] {
+                let kv_memory = Some(num_blocks * block);
+                let setup = Options { kv_memory, preemption, max_batch_tokens, prefix_caching, ..options.clone() };
+                let at = format!(
+                    "{model}, {num_blocks} blocks, {preemption:?}, {max_batch_tokens} tokens a step, caching {prefix_caching}"
+                );
+                let mut llm = Llm::load(&files, &setup).unwrap();
+                let done = run(&mut llm, &requests);
+                assert_eq!(outputs(&done), outputs(&alone), "{at}");
+                let stats = llm.stats();
+                assert_eq!(stats.exhausted, 0, "{at}");
+                // Known blocks that are still there need not move.
+                assert!(prefix_caching || stats.swapped_in_blocks == stats.swapped_out_blocks, "{at}");
+                assert!(prefix_caching || stats.hit_tokens == 0);
+                hits += stats.hit_tokens;
+                preempted += stats.preemptions;
+                swapped += stats.swapped_out;
+            }
+        }
+        assert!(preempted > 0 && hits > 0, "{model}, {preemption:?}: {preempted} preempted, {hits} tokens found");
+        match preemption {
+            Preemption::Auto => {
+                assert!(swapped > 0 && swapped < preempted, "{swapped} of {preempted} were swapped out")
+            }
+            // Who has computed nothing yet has nothing to swap.
+            Preemption::Swap => assert!(swapped > preempted / 2, "{swapped} of {preempted} were swapped out"),
+            Preemption::Recompute => assert_eq!(swapped, 0),
+        }
+    }
+}
+
+macro_rules! pressure_tests {
+    ($($name:ident: $model:literal,)*) => {
+        $(#[test]
+        fn $name() {
+            assert_nothing_is_lost($model);
+        })*
+
+        #[test]
+        fn no_model_is_left_out() {
+            assert_eq!([$($model),*], tests::MODELS);
+        }
+    };
+}
+
+pressure_tests! {
+    gpt2: "gpt2",
+    llama2: "llama2",
+    llama3: "llama3",
+    llama3_tied: "llama3-tied",
+    mistral: "mistral",
+    opt_350m_like: "opt-350m-like",
+    opt_bin: "opt-bin",
+    opt_pre: "opt-pre",
+    qwen2: "qwen2",
+    qwen3: "qwen3",
+}
