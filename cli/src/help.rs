@@ -5,7 +5,7 @@ use argh::{ArgsInfo, FlagInfo, FlagInfoKind};
 use crate::args::Args;
 use crate::serve::ServeArgs;
 
-/// The options that say which model runs and how. `quire serve` has them too.
+/// The options that say which model runs and how, without `--model`. Each has a value.
 const ENGINE: &[&str] = &[
     "--device",
     "--dtype",
@@ -15,7 +15,6 @@ const ENGINE: &[&str] = &[
     "--swap-space",
     "--preemption",
     "--prefix-caching",
-    "--shared-prefix",
     "--gpu-memory-utilization",
     "--cuda-graphs",
     "--max-num-seqs",
@@ -26,7 +25,7 @@ const ENGINE: &[&str] = &[
 
 /// Headings, and the options below each.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("What to continue", &["--model", "--prompt", "--prompts", "--prompt-ids"]),
+    ("What to continue", &["--model", "--prompt", "--prompts", "--prompt-ids", "--shared-prefix"]),
     ("How far", &["--max-tokens", "--stop", "--ignore-eos"]),
     (
         "Sampling",
@@ -93,7 +92,7 @@ pub fn serve_page() -> String {
     for (heading, names) in SERVE_GROUPS {
         page.push_str(&group(heading, names, own.flags));
     }
-    page.push_str(&group("Engine", &[&["--model"], ENGINE].concat(), engine.flags));
+    page.push_str(&group("Engine", &[&["--model"], ENGINE, &[SHARED_PREFIX]].concat(), engine.flags));
     page
 }
 
@@ -102,9 +101,17 @@ pub fn is_engine_option(word: &str) -> bool {
     word == "--model" || ENGINE.contains(&word)
 }
 
+/// The option of `quire` itself that `quire serve` has beside the engine's.
+const SHARED_PREFIX: &str = "--shared-prefix";
+
+/// Whether `word` is an option of `quire serve` that `quire` has, too.
+pub fn is_shared_with_serve(word: &str) -> bool {
+    is_engine_option(word) || word == SHARED_PREFIX
+}
+
 /// Whether `word` is an option of `quire serve` that a value follows.
 pub fn takes_value(word: &str) -> bool {
-    let flags = if is_engine_option(word) { Args::get_args_info().flags } else { ServeArgs::get_args_info().flags };
+    let flags = if is_shared_with_serve(word) { Args::get_args_info().flags } else { ServeArgs::get_args_info().flags };
     flags.iter().any(|f| f.long == word && matches!(f.kind, FlagInfoKind::Option { .. }))
 }
 

@@ -87,7 +87,7 @@ fn split<'a>(words: &[&'a str]) -> (Vec<&'a str>, Vec<&'a str>) {
     let (mut engine, mut own) = (Vec::new(), Vec::new());
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
-        let to = if help::is_engine_option(word) { &mut engine } else { &mut own };
+        let to = if help::is_shared_with_serve(word) { &mut engine } else { &mut own };
         to.push(*word);
         if help::takes_value(word) {
             to.extend(rest.next());

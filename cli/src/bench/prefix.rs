@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use anyhow::Result;
 use argh::FromArgs;
+use bench::random::Random;
 use engine::llm::{Llm, Options, Prompt};
 use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
 
-use super::stand_in::Random;
 use crate::table::Table;
 
 /// Time to answer requests with a common prefix, on the built-in model: computed for each, found by prefix caching, and

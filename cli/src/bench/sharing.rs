@@ -4,12 +4,13 @@ use std::io::{self, Write};
 
 use anyhow::Result;
 use argh::FromArgs;
+use bench::random::Random;
+use bench::trace::{ALPACA, SHAREGPT, Trace};
 use engine::engine::{Engine, EngineConfig};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::scheduler::Preemption;
 
-use super::lengths::{ALPACA, SHAREGPT, Trace};
-use super::stand_in::{Random, StandIn, VOCAB};
+use super::stand_in::{StandIn, VOCAB};
 use crate::table::Table;
 
 /// Blocks saved by sharing, for parallel sampling and beam search over lengths like the paper's, in a KV cache of

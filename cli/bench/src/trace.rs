@@ -1,8 +1,9 @@
 //! Lengths of requests like those of the paper's traces (6.1, figure 11).
 
-use super::stand_in::Random;
+use crate::random::Random;
 
 /// Lengths of prompts and outputs: log-normal, with the means of a data set.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trace {
     /// The data set.
     pub name: &'static str,
@@ -21,13 +22,18 @@ const SPREAD: f64 = 0.8;
 const MOST: f64 = 1023.0;
 
 impl Trace {
-    /// Prompt and output length of `n` requests.
-    pub fn lengths(&self, n: usize, random: &mut Random) -> Vec<(usize, usize)> {
+    /// Prompt and output length of a request.
+    pub fn draw(&self, random: &mut Random) -> (usize, usize) {
         let mut length = |mean: f64| {
             let logarithm = mean.ln() - SPREAD * SPREAD / 2.0 + SPREAD * random.normal();
             logarithm.exp().round().clamp(2.0, MOST) as usize
         };
-        (0..n).map(|_| (length(self.mean_prompt), length(self.mean_output))).collect()
+        (length(self.mean_prompt), length(self.mean_output))
+    }
+
+    /// Prompt and output length of `n` requests.
+    pub fn lengths(&self, n: usize, random: &mut Random) -> Vec<(usize, usize)> {
+        (0..n).map(|_| self.draw(random)).collect()
     }
 }
 

@@ -1,0 +1,193 @@
+//! A server with OpenAI's API, and what is asked of it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use reqwest::{Client, RequestBuilder, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::random::Random;
+use crate::received::Received;
+use crate::record::{Answer, Record};
+use crate::sse::Events;
+use crate::workload::Lengths;
+
+/// Ids of tokens that prompts are made of: they exist in every vocabulary, and mean nothing special in those we know.
+const IDS: std::ops::Range<usize> = 100..1000;
+/// Words that are a token each in most vocabularies.
+const WORDS: [&str; 16] = [
+    "the", "one", "day", "man", "time", "house", "water", "new", "old", "big", "good", "said", "come", "made", "went",
+    "more",
+];
+/// Most bytes that are read of an error, and most characters that are kept.
+const ERROR_BYTES: usize = 4096;
+const ERROR_CHARS: usize = 200;
+
+/// What a request continues.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Prompt {
+    /// Tokens; exactly as long as they should be.
+    Ids(Vec<usize>),
+    /// Text, for servers that take nothing else; about as long.
+    Text(String),
+}
+
+impl Prompt {
+    /// Token ids at random.
+    pub fn ids(tokens: usize, random: &mut Random) -> Self {
+        Prompt::Ids((0..tokens).map(|_| IDS.start + random.below(IDS.len())).collect())
+    }
+
+    /// Words at random.
+    pub fn words(tokens: usize, random: &mut Random) -> Self {
+        Prompt::Text((0..tokens).map(|_| WORDS[random.below(WORDS.len())]).collect::<Vec<_>>().join(" "))
+    }
+}
+
+/// A server.
+pub struct Endpoint {
+    client: Client,
+    url: String,
+    api_key: Option<String>,
+    model: String,
+    max_len: Option<usize>,
+    timeout: Duration,
+    ignore_eos: bool,
+}
+
+/// How to talk to a server.
+#[derive(Clone, Debug)]
+pub struct EndpointOptions {
+    /// Where it is, without `/v1`.
+    pub url: String,
+    /// The model to ask for; `None` is the first that the server lists.
+    pub model: Option<String>,
+    /// The key to send.
+    pub api_key: Option<String>,
+    /// How long an answer may take.
+    pub timeout: Duration,
+    /// Whether to send `ignore_eos`, so that outputs are as long as they should be; OpenAI's own servers refuse it.
+    pub ignore_eos: bool,
+}
+
+#[derive(Deserialize)]
+struct Models {
+    data: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    id: String,
+    max_model_len: Option<usize>,
+}
+
+impl Endpoint {
+    /// Asks the server for its models, unless the model is given.
+    ///
+    /// # Errors
+    /// If the server cannot be reached or lists no models.
+    pub async fn connect(options: EndpointOptions) -> Result<Self> {
+        let EndpointOptions { url, model, api_key, timeout, ignore_eos } = options;
+        let url = url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
+        // A proxy in between would be measured too.
+        let client = Client::builder().no_proxy().build()?;
+        let (model, max_len) = (model.unwrap_or_default(), None);
+        let mut endpoint = Endpoint { client, url, api_key, model, max_len, timeout, ignore_eos };
+        if endpoint.model.is_empty() {
+            let Model { id, max_model_len } = endpoint.first_model().await?;
+            (endpoint.model, endpoint.max_len) = (id, max_model_len);
+        }
+        Ok(endpoint)
+    }
+
+    /// The model that is asked for.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// The longest prompt and output together, where the server says so.
+    pub fn max_len(&self) -> Option<usize> {
+        self.max_len
+    }
+
+    async fn first_model(&self) -> Result<Model> {
+        let ask = async {
+            let response = self.with_key(self.client.get(format!("{}/v1/models", self.url))).send().await;
+            let response = response.map_err(reqwest::Error::without_url)?;
+            let status = response.status();
+            ensure!(status.is_success(), "status {}: {}", status.as_u16(), message(response).await);
+            Ok(response.json::<Models>().await.map_err(reqwest::Error::without_url)?)
+        };
+        let models = tokio::time::timeout(self.timeout, ask).await.map_err(anyhow::Error::from).flatten();
+        let models = models.with_context(|| format!("cannot ask {} for its models", self.url))?;
+        models.data.into_iter().next().with_context(|| format!("{} has no models", self.url))
+    }
+
+    /// Has a prompt continued by so many tokens. Never fails: failures are recorded. `arrival` counts from `start`.
+    pub async fn ask(&self, prompt: &Prompt, lengths: Lengths, arrival: Duration, start: Instant) -> Record {
+        let outcome = tokio::time::timeout(self.timeout, self.stream(prompt, lengths, start)).await;
+        let late = || Err(format!("no answer within {} s", self.timeout.as_secs_f64()));
+        Record { arrival, end: start.elapsed(), outcome: outcome.unwrap_or_else(|_| late()) }
+    }
+
+    async fn stream(&self, prompt: &Prompt, lengths: Lengths, start: Instant) -> Result<Answer, String> {
+        let mut body = json!({
+            "model": self.model,
+            "prompt": prompt,
+            "max_tokens": lengths.output,
+            "temperature": 0,
+            "stream": true,
+            "stream_options": {"include_usage": true},
+        });
+        if self.ignore_eos {
+            body["ignore_eos"] = true.into();
+        }
+        let post = self.with_key(self.client.post(format!("{}/v1/completions", self.url))).json(&body);
+        let mut response = post.send().await.map_err(sentence)?;
+        let status = response.status();
+        if !status.is_success() {
+            return Err(format!("status {}: {}", status.as_u16(), message(response).await));
+        }
+        let (mut events, mut received) = (Events::default(), Received::default());
+        // To its very end, after which the connection can be used again.
+        while let Some(bytes) = response.chunk().await.map_err(sentence)? {
+            let now = start.elapsed();
+            for data in events.push(&bytes)? {
+                received.take(&data, now).map_err(|why| short(&why))?;
+            }
+        }
+        received.answer(lengths)
+    }
+
+    fn with_key(&self, request: RequestBuilder) -> RequestBuilder {
+        match &self.api_key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        }
+    }
+}
+
+/// What a server says in place of an answer.
+async fn message(mut response: Response) -> String {
+    let mut body = Vec::new();
+    while let Ok(Some(bytes)) = response.chunk().await
+        && body.len() < ERROR_BYTES
+    {
+        body.extend_from_slice(&bytes);
+    }
+    let json: Value = serde_json::from_slice(&body).unwrap_or_default();
+    short(json["error"]["message"].as_str().unwrap_or(&String::from_utf8_lossy(&body)))
+}
+
+/// An error with its causes.
+fn sentence(error: reqwest::Error) -> String {
+    short(&format!("{:#}", anyhow::Error::from(error.without_url())))
+}
+
+/// One line, and not a long one.
+fn short(message: &str) -> String {
+    message.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(ERROR_CHARS).collect()
+}

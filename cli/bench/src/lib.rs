@@ -1,0 +1,19 @@
+//! Load for language models, and what they make of it.
+//!
+//! A [`Workload`](workload::Workload) says how long prompts and outputs are, [`arrivals`] when requests come. An
+//! [`Endpoint`](endpoint::Endpoint) answers them over HTTP and [`load::serve`] records what happens; whoever drives an
+//! engine itself records the same. A [`Summary`](summary::Summary) is computed from records alone, a
+//! [`Report`](report::Report) holds one for each point of a sweep, and [`plot`] draws it.
+
+pub mod arrivals;
+pub mod endpoint;
+pub mod load;
+pub mod plot;
+pub mod random;
+mod received;
+pub mod record;
+pub mod report;
+mod sse;
+pub mod summary;
+pub mod trace;
+pub mod workload;

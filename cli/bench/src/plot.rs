@@ -1,0 +1,219 @@
+//! A sweep as an SVG image.
+
+use std::fmt::Write;
+
+use crate::report::{Axis, Point, Report};
+use crate::summary::Distribution;
+
+/// Width of the image and height of a plot in it, in pixels.
+const WIDTH: f64 = 720.0;
+const HEIGHT: f64 = 260.0;
+/// The area of a plot that lines are in.
+const LEFT: f64 = 70.0;
+const RIGHT: f64 = 600.0;
+const TOP: f64 = 40.0;
+const BOTTOM: f64 = 215.0;
+/// Height of the heading above all plots.
+const HEADING: f64 = 30.0;
+/// Colours that are told apart by most eyes, in print too.
+const COLOURS: [&str; 3] = ["#0072b2", "#d55e00", "#009e73"];
+
+type Value = fn(&Point) -> Option<f64>;
+
+/// A plot: its title with the unit, and its lines, each with a name.
+struct Plot {
+    title: &'static str,
+    lines: &'static [(&'static str, Value)],
+}
+
+const PLOTS: [Plot; 4] = [
+    Plot { title: "Normalized latency, s/token", lines: &[("mean", |p| Some(p.summary.normalized_latency?.mean))] },
+    Plot {
+        title: "Time to first token, s",
+        lines: &[
+            ("50 %", |p| p.summary.time_to_first_token.map(median)),
+            ("90 %", |p| Some(p.summary.time_to_first_token?.p90)),
+            ("99 %", |p| Some(p.summary.time_to_first_token?.p99)),
+        ],
+    },
+    Plot {
+        title: "Time per output token, s",
+        lines: &[
+            ("50 %", |p| p.summary.time_per_output_token.map(median)),
+            ("90 %", |p| Some(p.summary.time_per_output_token?.p90)),
+            ("99 %", |p| Some(p.summary.time_per_output_token?.p99)),
+        ],
+    },
+    Plot { title: "Output tokens/s", lines: &[("answered", |p| Some(p.summary.output_tokens_per_second))] },
+];
+
+fn median(of: Distribution) -> f64 {
+    of.p50
+}
+
+/// The image: a plot for each figure, over the points of the sweep.
+pub fn svg(report: &Report) -> String {
+    let mut points: Vec<&Point> = report.points.iter().collect();
+    points.sort_by(|a, b| a.at.total_cmp(&b.at));
+    let axis = match report.axis {
+        Axis::Rate => "requests/s",
+        Axis::Concurrency => "requests at a time",
+        Axis::Batch => "requests in a batch",
+    };
+    let height = HEADING + HEIGHT * PLOTS.len() as f64;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+    );
+    text(&mut svg, (LEFT, 22.0), "start", &format!("{}: {}", report.model, report.load));
+    for (i, plot) in PLOTS.iter().enumerate() {
+        let _ = writeln!(svg, "<g transform=\"translate(0 {})\">", HEADING + HEIGHT * i as f64);
+        plot.draw(&mut svg, axis, &points);
+        svg.push_str("</g>\n");
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+impl Plot {
+    fn draw(&self, svg: &mut String, axis: &str, points: &[&Point]) {
+        let values = points.iter().flat_map(|point| self.lines.iter().filter_map(|(_, value)| value(point)));
+        let (x_ticks, y_ticks) = (ticks(points.iter().map(|p| p.at)), ticks(values));
+        let x = |at: f64| LEFT + (RIGHT - LEFT) * at / last(&x_ticks);
+        let y = |value: f64| BOTTOM - (BOTTOM - TOP) * value / last(&y_ticks);
+        text(svg, (LEFT, TOP - 14.0), "start", self.title);
+        text(svg, (RIGHT, BOTTOM + 34.0), "end", axis);
+        for &tick in &y_ticks {
+            line(svg, "#dddddd", &[(LEFT, y(tick)), (RIGHT, y(tick))]);
+            text(svg, (LEFT - 8.0, y(tick) + 4.0), "end", &number(tick));
+        }
+        for &tick in &x_ticks {
+            line(svg, "#888888", &[(x(tick), BOTTOM), (x(tick), BOTTOM + 5.0)]);
+            text(svg, (x(tick), BOTTOM + 18.0), "middle", &number(tick));
+        }
+        for (i, ((name, value), colour)) in self.lines.iter().zip(COLOURS).enumerate() {
+            let places: Vec<_> = points.iter().filter_map(|p| Some((x(p.at), y(value(p)?)))).collect();
+            line(svg, colour, &places);
+            for (x, y) in places {
+                let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
+            }
+            let at = TOP + 10.0 + 20.0 * i as f64;
+            line(svg, colour, &[(RIGHT + 15.0, at - 4.0), (RIGHT + 35.0, at - 4.0)]);
+            text(svg, (RIGHT + 42.0, at), "start", name);
+        }
+    }
+}
+
+/// Round numbers from 0 to what no value is above: some four steps of 1, 2 or 5 times a power of ten.
+fn ticks(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let most = values.fold(0.0, f64::max);
+    let most = if most > 0.0 && most.is_finite() { most } else { 1.0 };
+    let power = 10f64.powf((most / 4.0).log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|round| round * power).into_iter().find(|step| step * 4.0 >= most * 0.999);
+    let step = step.unwrap_or(most / 4.0);
+    (0..=(most / step - 1e-9).ceil() as usize).map(|i| i as f64 * step).collect()
+}
+
+fn last(ticks: &[f64]) -> f64 {
+    ticks.last().copied().unwrap_or(1.0)
+}
+
+/// Without digits that only rounding made.
+fn number(n: f64) -> String {
+    let rounded = format!("{n:.6}");
+    if n >= 1e-3 || n == 0.0 {
+        rounded.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        format!("{n:.0e}")
+    }
+}
+
+fn line(svg: &mut String, colour: &str, points: &[(f64, f64)]) {
+    let points: Vec<_> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    let _ = writeln!(svg, "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\"/>", points.join(" "));
+}
+
+fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, text: &str) {
+    let escaped = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    // XML has no control characters, however they are written.
+    let visible: String = escaped.chars().filter(|c| !c.is_control()).collect();
+    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{visible}</text>");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use roxmltree::Document;
+
+    use super::*;
+    use crate::record::{Answer, Record};
+    use crate::summary::Summary;
+
+    fn report(rates: &[u32]) -> Report {
+        let record = |rate: u32| {
+            let ms = |n: u32| Duration::from_millis(n.into());
+            let answer = Answer { first: Some(ms(10 * rate)), prompt_tokens: 5, output_tokens: 11, counted: true };
+            Record { arrival: ms(0), end: ms(110 * rate), outcome: Ok(answer) }
+        };
+        let point = |&rate: &u32| Point { at: rate.into(), summary: Summary::of(&[record(rate)]) };
+        Report {
+            bench: "serve",
+            model: "<\u{1}a & b>".into(),
+            load: "x".into(),
+            axis: Axis::Rate,
+            points: rates.iter().map(point).collect(),
+        }
+    }
+
+    /// The ends of lines of a colour, one list for each plot.
+    fn lines(svg: &str, colour: &str) -> Vec<Vec<(f64, f64)>> {
+        let document = Document::parse(svg).unwrap();
+        let circles = |plot: roxmltree::Node<'_, '_>| {
+            let circles = plot.children().filter(|n| n.has_tag_name("circle") && n.attribute("fill") == Some(colour));
+            let number = |n: roxmltree::Node<'_, '_>, name| n.attribute(name).unwrap().parse::<f64>().unwrap();
+            circles.map(|n| (number(n, "cx"), number(n, "cy"))).collect()
+        };
+        document.root_element().children().filter(|n| n.has_tag_name("g")).map(circles).collect()
+    }
+
+    #[test]
+    fn points_are_where_their_values_are() {
+        // Rates are given in disorder, and end on ticks: 4 requests/s, 0.04 s/token, 0.04 s.
+        let svg = svg(&report(&[4, 1, 2]));
+        let plots = lines(&svg, COLOURS[0]);
+        assert_eq!(plots.len(), PLOTS.len());
+        let place = |rate: f64| (LEFT + (RIGHT - LEFT) * rate / 4.0, BOTTOM - (BOTTOM - TOP) * rate / 4.0);
+        for plot in &plots[..3] {
+            for ((x, y), rate) in plot.iter().zip([1.0, 2.0, 4.0]) {
+                assert!((x - place(rate).0).abs() < 0.1 && (y - place(rate).1).abs() < 0.1, "{rate}: {x} {y}");
+            }
+        }
+        assert!(plots[3][0].1 < plots[3][2].1, "tokens a second fall");
+        let document = Document::parse(&svg).unwrap();
+        assert!(document.descendants().any(|n| n.text() == Some("<a & b>: x")));
+    }
+
+    #[test]
+    fn nothing_measured_is_an_empty_plot() {
+        let failed = Record { arrival: Duration::ZERO, end: Duration::ZERO, outcome: Err("gone".into()) };
+        let mut report = report(&[]);
+        assert!(lines(&svg(&report), COLOURS[0]).iter().all(Vec::is_empty));
+        report.points.push(Point { at: 1.0, summary: Summary::of(&[failed]) });
+        let plots = lines(&svg(&report), COLOURS[0]);
+        assert_eq!(plots.iter().map(Vec::len).collect::<Vec<_>>(), [0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn ticks_are_round_and_enclose() {
+        assert_eq!(ticks([7.0].into_iter()), [0.0, 2.0, 4.0, 6.0, 8.0]);
+        assert_eq!(ticks([].into_iter()), [0.0, 0.5, 1.0]);
+        for most in [1e-9, 0.3, 1.0, 12_345.0, 1e12] {
+            let ticks = ticks([most].into_iter());
+            assert!(last(&ticks) >= most * (1.0 - 1e-8) && (3..=6).contains(&ticks.len()), "{most}: {ticks:?}");
+        }
+        let labels: Vec<_> = ticks([0.3].into_iter()).into_iter().map(number).collect();
+        assert_eq!(labels, ["0", "0.1", "0.2", "0.3"]);
+        assert_eq!(number(2e-7), "2e-7");
+    }
+}

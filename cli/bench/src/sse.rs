@@ -1,0 +1,54 @@
+//! Server-sent events, as far as OpenAI's streams use them: one line of data an event.
+
+/// Longest line, in bytes; there is no end to what a broken server may send.
+const MOST: usize = 1 << 20;
+
+/// Puts lines together from pieces that may begin and end anywhere.
+#[derive(Default)]
+pub struct Events {
+    line: Vec<u8>,
+}
+
+impl Events {
+    /// The data of the events that `bytes` complete.
+    ///
+    /// # Errors
+    /// If a line does not end.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+        let mut data = Vec::new();
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(piece);
+            if self.line.len() > MOST {
+                return Err("the stream has a line of more than 1 MiB".into());
+            }
+            if piece.ends_with(b"\n") {
+                if let Some(of_event) = self.line.strip_prefix(b"data:") {
+                    data.push(of_event.trim_ascii().to_vec());
+                }
+                self.line.clear();
+            }
+        }
+        Ok(data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_together_from_any_pieces() {
+        let stream = b": hello\ndata: {\"a\":1}\n\nevent: x\r\ndata:b\r\n\r\ndata: [DONE]\n\ndata: cut";
+        for size in 1..=stream.len() {
+            let mut events = Events::default();
+            let data: Vec<_> = stream.chunks(size).flat_map(|piece| events.push(piece).unwrap()).collect();
+            assert_eq!(data, [&b"{\"a\":1}"[..], b"b", b"[DONE]"], "pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_is_an_error() {
+        let mut events = Events::default();
+        assert!((0..20).any(|_| events.push(&[b'x'; 1 << 16]).is_err()));
+    }
+}

@@ -1,0 +1,77 @@
+//! An engine without a server, driven as hard as it goes.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use anyhow::Result;
+use bench::random::Random;
+use bench::record::{Answer, Record};
+use bench::workload::Lengths;
+use engine::llm::{Event, Llm, Options, Prompt};
+use engine::load::ModelFiles;
+use engine::sampling::SamplingParams;
+
+use crate::report;
+
+/// A model that is loaded.
+pub struct Loaded {
+    /// Its name.
+    pub name: String,
+    /// The model.
+    pub llm: Llm,
+}
+
+/// Loads a model, and says on standard error where.
+pub fn load(model: Option<&str>, options: &Options) -> Result<Loaded> {
+    let files = ModelFiles::resolve(model, true)?;
+    let llm = Llm::load(&files, options)?;
+    for line in report::memory(&llm).into_iter().chain(report::device_note(&llm)) {
+        eprintln!("{line}");
+    }
+    Ok(Loaded { name: files.name().to_owned(), llm })
+}
+
+impl Loaded {
+    /// Tokens of the longest request.
+    pub fn max_len(&self) -> usize {
+        let config = self.llm.engine().config();
+        config.max_len.min(config.num_blocks * config.block_size)
+    }
+
+    /// Has random prompts continued that all come now. Times in the records count from `start`.
+    ///
+    /// # Errors
+    /// If a request is refused or a step fails.
+    pub fn answer(
+        &mut self,
+        requests: impl Iterator<Item = Lengths>,
+        random: &mut Random,
+        start: Instant,
+    ) -> Result<Vec<Record>> {
+        let vocab_size = self.llm.config().vocab_size;
+        let prompts: Vec<_> = requests
+            .map(|Lengths { prompt, output }| ((0..prompt).map(|_| random.below(vocab_size) as u32).collect(), output))
+            .collect();
+        let mut arrivals = BTreeMap::new();
+        for (prompt, max_tokens) in prompts {
+            let arrival = start.elapsed();
+            let params = SamplingParams { max_tokens, ignore_eos: true, ..SamplingParams::default() };
+            arrivals.insert(self.llm.add(&Prompt::Tokens(prompt), params)?, arrival);
+        }
+        let mut records = Vec::new();
+        while self.llm.has_work() {
+            for event in self.llm.step()? {
+                let Event::Done(done) = event else { continue };
+                let Some(arrival) = arrivals.remove(&done.id) else { continue };
+                let answer = Answer {
+                    first: Some(arrival + done.time_to_first_token),
+                    prompt_tokens: done.prompt_tokens.len(),
+                    output_tokens: done.outputs.iter().map(|output| output.tokens.len()).sum(),
+                    counted: true,
+                };
+                records.push(Record { arrival, end: arrival + done.time, outcome: Ok(answer) });
+            }
+        }
+        Ok(records)
+    }
+}

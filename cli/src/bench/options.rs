@@ -1,0 +1,46 @@
+//! Values of options that several commands have.
+
+use std::time::Duration;
+
+use bench::workload::Workload;
+
+/// Most requests that are asked for at a time.
+pub const MAX_REQUESTS: usize = 1_000_000;
+
+/// Lengths of requests.
+pub fn lengths(s: &str) -> Result<Workload, String> {
+    s.parse().map_err(|error| format!("{error:#}"))
+}
+
+/// How many requests.
+pub fn requests(s: &str) -> Result<usize, String> {
+    let number = s.trim().parse().ok().filter(|n| (1..=MAX_REQUESTS).contains(n));
+    number.ok_or_else(|| format!("{s:?} is not a number from 1 to {MAX_REQUESTS}"))
+}
+
+/// Numbers of requests, a measurement for each.
+#[derive(Debug)]
+pub struct Sweep(pub Vec<usize>);
+
+/// One number or several.
+pub fn sweep(s: &str) -> Result<Sweep, String> {
+    s.split(',').map(requests).collect::<Result<_, _>>().map(Sweep)
+}
+
+/// Requests a second, a measurement for each.
+#[derive(Debug)]
+pub struct Rates(pub Vec<f64>);
+
+/// One rate or several.
+pub fn rates(s: &str) -> Result<Rates, String> {
+    let rate = |part: &str| part.trim().parse().ok().filter(|rate| (1e-3..=1e5).contains(rate));
+    let rates: Option<_> = s.split(',').map(rate).collect();
+    rates.map(Rates).ok_or_else(|| format!("{s:?} is not a rate from 0.001 to 100000, or several such as 1,2.5"))
+}
+
+/// A time in seconds.
+pub fn seconds(s: &str) -> Result<Duration, String> {
+    let seconds: Option<f64> = s.parse().ok().filter(|seconds| *seconds > 0.0);
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.ok_or_else(|| format!("{s:?} is not a number of seconds"))
+}
