@@ -203,6 +203,11 @@ impl Engine {
         self.stats
     }
 
+    /// Blocks that are kept for a prefix and held by nobody, ascending.
+    pub fn cached_blocks(&self) -> Vec<u32> {
+        self.pool.cached()
+    }
+
     /// How much of the KV pool is in use now.
     pub fn usage(&self) -> Usage {
         self.pool.usage()

@@ -16,6 +16,7 @@ mod body;
 mod error;
 mod metrics;
 pub mod options;
+mod page;
 mod router;
 pub mod server;
 mod template;

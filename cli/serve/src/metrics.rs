@@ -64,7 +64,13 @@ pub struct Metrics {
     request_max_tokens: Histogram,
     num_blocks: Gauge,
     used_blocks: Gauge,
+    shared_blocks: Gauge,
+    cached_blocks: Gauge,
     filled_slots: Gauge,
+    prefix_queries: Counter,
+    prefix_hits: Counter,
+    swapped_out: Counter,
+    swapped_in: Counter,
     copied_blocks: Counter,
     steps: Counter,
     computed_tokens: Counter,
@@ -146,6 +152,17 @@ impl Metrics {
                 "Slots in used blocks that hold a token",
                 Gauge::default(),
             ),
+            shared_blocks: add(&mut r, "quire:kv_blocks_shared", "KV blocks held more than once", Gauge::default()),
+            cached_blocks: add(&mut r, "quire:kv_blocks_cached", "KV blocks kept for a prefix alone", Gauge::default()),
+            prefix_queries: add(
+                &mut r,
+                "vllm:prefix_cache_queries",
+                "Tokens looked up in the prefix cache",
+                Counter::default(),
+            ),
+            prefix_hits: add(&mut r, "vllm:prefix_cache_hits", "Tokens found in the prefix cache", Counter::default()),
+            swapped_out: add(&mut r, "quire:kv_blocks_swapped_out", "KV blocks swapped out", Counter::default()),
+            swapped_in: add(&mut r, "quire:kv_blocks_swapped_in", "KV blocks swapped in", Counter::default()),
             copied_blocks: add(&mut r, "quire:kv_blocks_copied", "KV blocks copied on write", Counter::default()),
             steps: add(&mut r, "quire:engine_steps", "Steps of the engine", Counter::default()),
             computed_tokens: add(&mut r, "quire:computed_tokens", "Tokens run through the model", Counter::default()),
@@ -172,7 +189,13 @@ impl Metrics {
         self.waiting.set(engine.scheduler().waiting().len() as i64);
         self.kv_usage.set(usage.used_blocks as f64 / usage.num_blocks as f64);
         self.used_blocks.set(usage.used_blocks as i64);
+        self.shared_blocks.set(usage.shared_blocks as i64);
+        self.cached_blocks.set(usage.cached_blocks as i64);
         self.filled_slots.set(usage.filled_slots as i64);
+        self.prefix_queries.inc_by((stats.looked_up_tokens - before.looked_up_tokens) as u64);
+        self.prefix_hits.inc_by((stats.hit_tokens - before.hit_tokens) as u64);
+        self.swapped_out.inc_by((stats.swapped_out_blocks - before.swapped_out_blocks) as u64);
+        self.swapped_in.inc_by((stats.swapped_in_blocks - before.swapped_in_blocks) as u64);
         self.preemptions.inc_by((stats.preemptions - before.preemptions) as u64);
         self.generation_tokens.inc_by((stats.sampled_tokens - before.sampled_tokens) as u64);
         self.copied_blocks.inc_by((stats.copied_blocks - before.copied_blocks) as u64);

@@ -16,6 +16,7 @@ use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, RequestId
 use crate::api::{chat, completions, operate, tokenize};
 use crate::app::App;
 use crate::error::ApiError;
+use crate::page;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Bytes of a client's own request id, at most; longer ones are replaced.
@@ -37,6 +38,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/debug/state", get(operate::state))
         .route_layer(from_fn_with_state(app.clone(), authorize));
     let open = Router::new()
+        .route("/", get(page::index))
+        .route("/page/{file}", get(page::file))
         .route("/health", get(operate::health))
         .route("/ready", get(operate::ready))
         .route("/version", get(operate::version))

@@ -100,6 +100,14 @@ impl BlockPool {
         self.state().free.len()
     }
 
+    /// Blocks that nobody holds, whose contents can still be found; ascending.
+    pub fn cached(&self) -> Vec<u32> {
+        let state = self.state();
+        let mut cached: Vec<u32> = state.free.iter().filter(|&b| state.known.prefix(b).is_some()).collect();
+        cached.sort_unstable();
+        cached
+    }
+
     /// Present use.
     pub fn usage(&self) -> Usage {
         let state = self.state();

@@ -199,11 +199,12 @@ mod tests {
     #[tokio::test]
     async fn a_job_that_is_dropped_gives_its_blocks_back() {
         let (worker, metrics) = worker(Options::default()).await;
+        let free = worker.snapshot().await.unwrap().refs;
         let mut job = worker.submit(work(2, 400));
         job.next().await.unwrap();
-        assert!(!worker.snapshot().await.unwrap().blocks.is_empty());
+        assert_ne!(worker.snapshot().await.unwrap().refs, free);
         drop(job);
-        while !worker.snapshot().await.unwrap().blocks.is_empty() {}
+        while worker.snapshot().await.unwrap().refs != free {}
         assert_eq!(metrics.aborted.get(), 2);
     }
 

@@ -4,11 +4,9 @@
 //! {
 //!   "time": 12.5,                       // seconds since the model was loaded; tells snapshots apart
 //!   "block_size": 16, "num_blocks": 8192,
-//!   "blocks": [                         // those in use, ascending; all others are free
-//!     {"id": 7, "refs": 2,              // reference count
-//!      "owners": [[3, 0], [3, 1]],      // [request, sequence], as below; a sequence holds a block once
-//!      "cached": false}                 // kept for a prefix, whether somebody uses it or not
-//!   ],
+//!   "refs": [[0, 7], [2, 1], [0, 4], [1, 1], [0, 8179]],  // reference counts of all blocks, from block 0:
+//!                                       // [count, how many blocks in a row have it]; who holds them the tables say
+//!   "cached": [[7, 1]],                 // blocks kept for a prefix alone: [first, how many]
 //!   "running": [
 //!     {"id": 3, "prompt_tokens": 9,     // oldest first
 //!      "age": 0.8,                      // seconds since it came
@@ -25,7 +23,6 @@
 //! }
 //! ```
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use engine::group::{RequestId, SequenceGroup};
@@ -43,8 +40,11 @@ pub struct Snapshot {
     pub block_size: usize,
     /// Blocks in the pool.
     pub num_blocks: usize,
-    /// The blocks in use.
-    pub blocks: Vec<BlockState>,
+    /// Reference counts of all blocks in order: a count, and how many blocks in a row have it.
+    pub refs: Vec<(usize, usize)>,
+    /// Blocks kept for a prefix: the first of a row, and how many follow one another. Nobody holds
+    /// them.
+    pub cached: Vec<(usize, usize)>,
     /// The requests that run.
     pub running: Vec<RequestState>,
     /// The requests that wait.
@@ -53,19 +53,6 @@ pub struct Snapshot {
     pub rates: PerSecond,
     /// What was done since the model was loaded.
     pub totals: Totals,
-}
-
-/// A physical block.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct BlockState {
-    /// Its number.
-    pub id: u32,
-    /// Its reference count.
-    pub refs: usize,
-    /// Requests and the indices of their sequences that hold it.
-    pub owners: Vec<(RequestId, usize)>,
-    /// Whether it is kept for a prefix.
-    pub cached: bool,
 }
 
 /// A request.
@@ -113,22 +100,18 @@ impl Snapshot {
     /// The present state of `llm`.
     pub(super) fn of(llm: &Llm, rates: &Rates) -> Self {
         let (engine, stats) = (llm.engine(), llm.stats());
-        let mut blocks: BTreeMap<u32, BlockState> = BTreeMap::new();
-        for group in engine.scheduler().running() {
-            for (index, seq) in group.running.iter().enumerate() {
-                for block in seq.table.blocks() {
-                    let new =
-                        || BlockState { id: block.id(), refs: block.num_refs(), owners: Vec::new(), cached: false };
-                    blocks.entry(block.id()).or_insert_with(new).owners.push((group.id, index));
-                }
-            }
+        let mut refs = vec![0; engine.config().num_blocks];
+        let sequences = engine.scheduler().running().iter().flat_map(|group| &group.running);
+        for block in sequences.flat_map(|seq| seq.table.blocks()) {
+            refs[block.id() as usize] = block.num_refs();
         }
         let now = Instant::now();
         Snapshot {
             time: rates.age(now).as_secs_f64(),
             block_size: engine.config().block_size,
             num_blocks: engine.config().num_blocks,
-            blocks: blocks.into_values().collect(),
+            refs: runs(&refs),
+            cached: rows(&engine.cached_blocks()),
             running: engine.scheduler().running().iter().map(|g| request(g, now)).collect(),
             waiting: engine.scheduler().waiting().map(|g| request(g, now)).collect(),
             rates: rates.per_second(now),
@@ -155,5 +138,33 @@ fn request(group: &SequenceGroup, now: Instant) -> RequestState {
         prompt_tokens: group.running.first().map_or(0, |seq| seq.prompt_len),
         age: (now - group.arrival).as_secs_f64(),
         sequences: group.running.iter().enumerate().map(sequence).collect(),
+    }
+}
+
+/// Each value, and how often it follows upon itself: what 40,000 blocks share would be megabytes written out.
+fn runs(values: &[usize]) -> Vec<(usize, usize)> {
+    values.chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect()
+}
+
+/// Rows of numbers that follow one another: the first of each, and how many there are.
+fn rows(numbers: &[u32]) -> Vec<(usize, usize)> {
+    numbers.chunk_by(|a, b| a + 1 == *b).map(|row| (row[0] as usize, row.len())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{rows, runs};
+
+    #[test]
+    fn rows_are_of_consecutive_numbers() {
+        assert_eq!(rows(&[2, 3, 4, 7, 9, 10]), [(2, 3), (7, 1), (9, 2)]);
+        assert!(rows(&[]).is_empty());
+    }
+
+    #[test]
+    fn runs_are_of_equal_neighbours() {
+        assert_eq!(runs(&[0, 0, 2, 1, 1, 1, 0]), [(0, 2), (2, 1), (1, 3), (0, 1)]);
+        assert_eq!(runs(&[0; 40_000]), [(0, 40_000)]);
+        assert!(runs(&[]).is_empty());
     }
 }

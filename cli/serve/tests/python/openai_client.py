@@ -7,27 +7,13 @@ import json
 import subprocess
 import sys
 import urllib.request
-from contextlib import contextmanager
 from pathlib import Path
 
 import openai
 
+from server import server
+
 PROMPT = "Once upon a time"
-
-
-@contextmanager
-def server(quire, *options):
-    """A server on a free port; yields its address. It must end well when it is told to."""
-    child = subprocess.Popen([quire, "serve", "--port", "0", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        address = child.stdout.readline().removeprefix("listening on ").strip()
-        assert address, child.stderr.read()
-        yield address
-        child.terminate()
-        _, log = child.communicate(timeout=30)
-        assert child.returncode == 0, log
-    finally:
-        child.kill()
 
 
 def client(address, **options):
