@@ -7,7 +7,7 @@
 //!  client <---- JSON or events ------+<-------- a channel a job ----+
 //! ```
 //!
-//! Every connection is a task of the runtime; the engine is one thread ([`worker`]), which knows nothing of HTTP. A job
+//! Every connection is a task of the runtime; the engine is one thread (`worker`), which knows nothing of HTTP. A job
 //! that is dropped, because its client is gone or its time is over, is cancelled before the engine's next step.
 
 mod api;

@@ -2,20 +2,20 @@
 //!
 //! | file | |
 //! | --- | --- |
-//! | [`device`] | the GPU, found and loaded with kernels |
-//! | [`queue`] | launches, made or only noted |
-//! | [`arena`], [`tensor`] | memory of activations; activations and weights |
-//! | [`weights`], [`upload`] | weights, fused and interleaved as kernels read them, and their way to the device |
-//! | [`inputs`], [`staging`] | a step's inputs, packed into one upload |
-//! | [`operations`] | the backend's operations, each a launch |
-//! | [`project`], [`attend`], [`choose`] | the larger ones: GEMMs, attention, sampling |
-//! | [`cache`] | KV blocks, and their moves |
-//! | [`replay`] | decode steps as CUDA graphs |
-//! | [`fit`] | the profiling run |
-//! | [`ptx`] | the kernels' code, as it lies in the binary |
+//! | `device` | the GPU, found and loaded with kernels |
+//! | `queue` | launches, made or only noted |
+//! | `arena`, `tensor` | memory of activations; activations and weights |
+//! | `weights`, `upload` | weights, fused and interleaved as kernels read them, and their way to the device |
+//! | `inputs`, `staging` | a step's inputs, packed into one upload |
+//! | `operations` | the backend's operations, each a launch |
+//! | `project`, `attend`, `choose` | the larger ones: GEMMs, attention, sampling |
+//! | `cache` | KV blocks, and their moves |
+//! | `replay` | decode steps as CUDA graphs |
+//! | `fit` | the profiling run |
+//! | `ptx` | the kernels' code, as it lies in the binary |
 //!
 //! Activations are of the weights' 16-bit type, sums in f32. A step allocates no memory on the device: its tensors are
-//! places in one [`arena`].
+//! places in one `arena`.
 
 mod arena;
 mod attend;
