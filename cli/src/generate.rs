@@ -23,9 +23,7 @@ pub fn run(args: &Args) -> Result<()> {
     let files = ModelFiles::resolve(args.model.as_deref(), true)?;
     let params = request::sampling(args, &files.generation_config()?)?;
     let mut llm = Llm::load_with(&files, &request::options(args), loading_bar())?;
-    for line in report::memory(&llm).into_iter().chain(report::device_note(&llm)) {
-        eprintln!("{line}");
-    }
+    report::say_where(&llm);
     if args.verbose {
         eprintln!("{}", report::loaded(&files, &llm, start.elapsed()));
     }

@@ -115,6 +115,25 @@ pub fn takes_value(word: &str) -> bool {
     flags.iter().any(|f| f.long == word && matches!(f.kind, FlagInfoKind::Option { .. }))
 }
 
+/// Parts a command's words: options that are the engine's, by `is_engine`, and the rest. A word of which `takes_value`
+/// says so keeps the one after it.
+pub fn split<'a>(
+    words: &[&'a str],
+    is_engine: impl Fn(&str) -> bool,
+    takes_value: impl Fn(&str) -> bool,
+) -> (Vec<&'a str>, Vec<&'a str>) {
+    let (mut engine, mut own) = (Vec::new(), Vec::new());
+    let mut rest = words.iter().copied();
+    while let Some(word) = rest.next() {
+        let to = if is_engine(word) { &mut engine } else { &mut own };
+        to.push(word);
+        if takes_value(word) {
+            to.extend(rest.next());
+        }
+    }
+    (engine, own)
+}
+
 fn group(heading: &str, names: &[&str], flags: &[FlagInfo<'_>]) -> String {
     let flags = names.iter().filter_map(|name| flags.iter().find(|f| f.long == *name));
     format!("\n{heading}\n{}", flags.map(line).collect::<String>())

@@ -37,8 +37,15 @@ pub fn loaded(files: &ModelFiles, llm: &Llm, time: Duration) -> String {
     )
 }
 
+/// Says on standard error what whoever waits for a model should know of where it runs.
+pub fn say_where(llm: &Llm) {
+    for line in memory(llm).into_iter().chain(device_note(llm)) {
+        eprintln!("{line}");
+    }
+}
+
 /// How a GPU's memory was shared out; nothing on the CPU.
-pub fn memory(llm: &Llm) -> Option<String> {
+fn memory(llm: &Llm) -> Option<String> {
     let (device, kv, e) = (llm.device(), llm.kv_layout(), llm.engine().config());
     let memory = device.memory?;
     let gib = |bytes: usize| bytes as f64 / (1u64 << 30) as f64;
@@ -55,7 +62,7 @@ pub fn memory(llm: &Llm) -> Option<String> {
 }
 
 /// Why the GPU that the machine has is not used.
-pub fn device_note(llm: &Llm) -> Option<String> {
+fn device_note(llm: &Llm) -> Option<String> {
     llm.device().note.as_ref().map(|why| format!("note: runs on the CPU, since {why}"))
 }
 

@@ -84,16 +84,7 @@ pub fn run(words: &[&str]) -> Result<()> {
 
 /// Words for the engine, which have the same names as in `quire` itself, and words for the server.
 fn split<'a>(words: &[&'a str]) -> (Vec<&'a str>, Vec<&'a str>) {
-    let (mut engine, mut own) = (Vec::new(), Vec::new());
-    let mut rest = words.iter();
-    while let Some(word) = rest.next() {
-        let to = if help::is_shared_with_serve(word) { &mut engine } else { &mut own };
-        to.push(*word);
-        if help::takes_value(word) {
-            to.extend(rest.next());
-        }
-    }
-    (engine, own)
+    help::split(words, help::is_shared_with_serve, help::takes_value)
 }
 
 fn options(args: ServeArgs) -> Result<ServeOptions> {

@@ -7,7 +7,7 @@ use crate::batch::{batch, push_span};
 use crate::delay::Delay;
 use crate::error::{Error, Result};
 use crate::group::{NewToken, RequestId, SequenceGroup};
-use crate::kv::{BlockPool, SharedLog, Usage, blocks_for};
+use crate::kv::{BlockPool, SharedLog, blocks_for};
 use crate::runner::Runner;
 use crate::sampling::{Sampled, SamplingParams};
 use crate::scheduler::{Limits, Preemption, Scheduler, Step};
@@ -201,16 +201,6 @@ impl Engine {
     /// What was done so far.
     pub fn stats(&self) -> Stats {
         self.stats
-    }
-
-    /// Blocks that are kept for a prefix and held by nobody, ascending.
-    pub fn cached_blocks(&self) -> Vec<u32> {
-        self.pool.cached()
-    }
-
-    /// How much of the KV pool is in use now.
-    pub fn usage(&self) -> Usage {
-        self.pool.usage()
     }
 
     /// Sizes and limits.

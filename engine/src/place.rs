@@ -34,8 +34,6 @@ pub struct Placed {
 pub struct DeviceInfo {
     /// Its name.
     pub name: String,
-    /// Type of the weights, where they are not kept as they are stored.
-    pub dtype: Option<DType>,
     /// How a GPU's memory is shared out.
     pub memory: Option<MemoryPlan>,
     /// Why the GPU that the machine has is not used.
@@ -53,24 +51,20 @@ pub fn place(config: &ModelConfig, mut weights: Weights, options: &Options) -> R
         let backend = CudaBackend::new(driver, ordinal, config, options.block_size, dtype, options.cuda_graphs)?;
         Ok((backend, dtype))
     };
-    match options.device {
-        Device::Cpu => on_cpu(config, weights, options, None),
-        Device::Cuda(ordinal) => {
-            let (backend, dtype) = open(Driver::machine(), ordinal)?;
-            on_gpu(backend, dtype, config, &mut weights, options)
-        }
-        Device::Emulator => {
-            let (backend, dtype) = open(Driver::emulator(), 0)?;
-            on_gpu(backend, dtype, config, &mut weights, options)
-        }
+    let (driver, ordinal) = match options.device {
+        Device::Cpu => return on_cpu(config, weights, options, None),
+        Device::Cuda(ordinal) => (Driver::machine(), ordinal),
+        Device::Emulator => (Driver::emulator(), 0),
         Device::Auto => match Driver::machine() {
             // No driver, or a process that uses the emulator: nothing to be surprised at.
-            Err(_) => on_cpu(config, weights, options, None),
-            Ok(driver) => match open(Ok(driver), 0) {
-                Ok((backend, dtype)) => on_gpu(backend, dtype, config, &mut weights, options),
-                Err(error) => on_cpu(config, weights, options, Some(error.to_string())),
-            },
+            Err(_) => return on_cpu(config, weights, options, None),
+            driver => (driver, 0),
         },
+    };
+    match open(driver, ordinal) {
+        Ok((backend, dtype)) => on_gpu(backend, dtype, config, &mut weights, options),
+        Err(error) if options.device == Device::Auto => on_cpu(config, weights, options, Some(error.to_string())),
+        Err(error) => Err(error),
     }
 }
 
@@ -108,7 +102,7 @@ fn on_cpu(config: &ModelConfig, mut weights: Weights, options: &Options, note: O
     let swap_blocks = options.swap_blocks(&layout, num_blocks);
     let cache = backend.kv_cache(layout, num_blocks, swap_blocks)?;
     let model = model::load(&backend, config, &mut weights, longest)?;
-    let device = DeviceInfo { name: "CPU".into(), dtype: options.dtype, memory: None, note };
+    let device = DeviceInfo { name: "CPU".into(), memory: None, note };
     let runner = Box::new(ModelRunner::new(backend, model, cache));
     Ok(Placed { runner, layout, num_blocks, swap_blocks, device })
 }
@@ -147,7 +141,7 @@ fn on_gpu(
         })?;
     let swap_blocks = options.swap_blocks(&layout, num_blocks);
     let cache = backend.kv_cache(layout, num_blocks, swap_blocks)?;
-    let device = DeviceInfo { name: backend.name().into(), dtype: Some(dtype), memory: Some(memory), note: None };
+    let device = DeviceInfo { name: backend.name().into(), memory: Some(memory), note: None };
     let runner = Box::new(ModelRunner::new(backend, model, cache));
     Ok(Placed { runner, layout, num_blocks, swap_blocks, device })
 }

@@ -2,11 +2,56 @@
 
 use std::path::{Path, PathBuf};
 
+use engine::llm::{Completion, Event, Llm};
+use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use serde::Deserialize;
 
 /// The golden models, one directory each.
 pub const MODELS: [&str; 10] =
     ["gpt2", "llama2", "llama3", "llama3-tied", "mistral", "opt-350m-like", "opt-bin", "opt-pre", "qwen2", "qwen3"];
+
+/// Calls a macro with all golden models: `name: "directory",` each.
+#[macro_export]
+macro_rules! each_model {
+    ($tests:ident) => {
+        $tests! {
+            gpt2: "gpt2",
+            llama2: "llama2",
+            llama3: "llama3",
+            llama3_tied: "llama3-tied",
+            mistral: "mistral",
+            opt_350m_like: "opt-350m-like",
+            opt_bin: "opt-bin",
+            opt_pre: "opt-pre",
+            qwen2: "qwen2",
+            qwen3: "qwen3",
+        }
+    };
+}
+
+/// Answers all requests at once, and returns the completions in their order. The scheduler's books are checked after every
+/// step.
+///
+/// # Panics
+/// If a request is refused, a step fails, or the books are wrong.
+pub fn complete(
+    llm: &mut Llm,
+    requests: impl IntoIterator<Item = (engine::llm::Prompt, SamplingParams)>,
+) -> Vec<Completion> {
+    let mut add = |(prompt, params)| llm.add(&prompt, params).unwrap_or_else(|error| panic!("{error:?}"));
+    let ids: Vec<_> = requests.into_iter().map(&mut add).collect();
+    let mut done = Vec::new();
+    while llm.has_work() {
+        let events = llm.step().unwrap_or_else(|error| panic!("{error:?}"));
+        done.extend(events.into_iter().filter_map(|event| match event {
+            Event::Done(completion) => Some(completion),
+            Event::Token { .. } => None,
+        }));
+        assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
+    }
+    done.sort_by_key(|c| ids.iter().position(|id| *id == c.id));
+    done
+}
 
 /// Where the golden models lie.
 pub fn golden_dir(model: &str) -> PathBuf {
@@ -78,6 +123,21 @@ pub struct BeamSearch {
     pub ignore_eos: bool,
     /// The beams, best first.
     pub sequences: Vec<BeamSequence>,
+}
+
+impl BeamSearch {
+    /// The request for it.
+    pub fn params(&self) -> SamplingParams {
+        let early_stopping = if self.early_stopping { EarlyStopping::Yes } else { EarlyStopping::No };
+        SamplingParams {
+            n: self.num_beams,
+            best_of: self.num_beams,
+            max_tokens: self.max_new_tokens,
+            ignore_eos: self.ignore_eos,
+            beam: Some(Beam { width: self.num_beams, length_penalty: self.length_penalty, early_stopping }),
+            ..SamplingParams::default()
+        }
+    }
 }
 
 /// A beam.

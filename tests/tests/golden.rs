@@ -4,10 +4,10 @@
 
 use engine::llm::{Completion, Device, Llm, Options, Prompt};
 use engine::load::ModelFiles;
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::sampling::SamplingParams;
 use engine::sequence::FinishReason;
 use engine::tensor::DType;
-use tests::{BeamSearch, Golden, MODELS, golden, golden_dir};
+use tests::{Golden, MODELS, complete, golden, golden_dir};
 
 /// A way of running the same requests.
 struct Setup {
@@ -55,18 +55,6 @@ fn greedy(ignore_eos: bool) -> SamplingParams {
     SamplingParams { max_tokens: 40, ignore_eos, logprobs: Some(5), ..SamplingParams::default() }
 }
 
-fn beams(b: &BeamSearch) -> SamplingParams {
-    let early_stopping = if b.early_stopping { EarlyStopping::Yes } else { EarlyStopping::No };
-    SamplingParams {
-        n: b.num_beams,
-        best_of: b.num_beams,
-        max_tokens: b.max_new_tokens,
-        ignore_eos: b.ignore_eos,
-        beam: Some(Beam { width: b.num_beams, length_penalty: b.length_penalty, early_stopping }),
-        ..SamplingParams::default()
-    }
-}
-
 /// Runs the requests as the setup says, and returns the completions in their order.
 fn run(llm: &mut Llm, requests: &[(Prompt, SamplingParams)], batched: bool) -> Vec<Completion> {
     if !batched {
@@ -75,17 +63,7 @@ fn run(llm: &mut Llm, requests: &[(Prompt, SamplingParams)], batched: bool) -> V
             .flat_map(|(prompt, params)| llm.generate(std::slice::from_ref(prompt), params).unwrap())
             .collect();
     }
-    let ids: Vec<_> = requests.iter().map(|(prompt, params)| llm.add(prompt, params.clone()).unwrap()).collect();
-    let mut done = Vec::new();
-    while llm.has_work() {
-        done.extend(llm.step().unwrap().into_iter().filter_map(|event| match event {
-            engine::llm::Event::Done(completion) => Some(completion),
-            engine::llm::Event::Token { .. } => None,
-        }));
-        assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
-    }
-    done.sort_by_key(|c| ids.iter().position(|id| *id == c.id));
-    done
+    complete(llm, requests.iter().cloned())
 }
 
 fn assert_matches_hugging_face(model: &str, setup: &Setup) {
@@ -96,7 +74,7 @@ fn assert_matches_hugging_face(model: &str, setup: &Setup) {
         let prompt = || Prompt::Tokens(p.ids.clone());
         requests.push((Prompt::Text(p.text.clone()), greedy(true)));
         requests.push((prompt(), greedy(false)));
-        requests.extend(p.beam.iter().map(|b| (prompt(), beams(b))));
+        requests.extend(p.beam.iter().map(|b| (prompt(), b.params())));
     }
     let mut done = run(&mut llm, &requests, setup.batched).into_iter();
     for p in &golden.prompts {
@@ -238,15 +216,4 @@ macro_rules! golden_tests {
     };
 }
 
-golden_tests! {
-    gpt2: "gpt2",
-    llama2: "llama2",
-    llama3: "llama3",
-    llama3_tied: "llama3-tied",
-    mistral: "mistral",
-    opt_350m_like: "opt-350m-like",
-    opt_bin: "opt-bin",
-    opt_pre: "opt-pre",
-    qwen2: "qwen2",
-    qwen3: "qwen3",
-}
+tests::each_model!(golden_tests);

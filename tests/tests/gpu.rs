@@ -10,11 +10,11 @@
 
 use std::sync::Once;
 
-use engine::llm::{Completion, Continuation, Device, Event, Llm, Options, Prompt};
+use engine::llm::{Continuation, Device, Llm, Options, Prompt};
 use engine::load::ModelFiles;
-use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::sampling::SamplingParams;
 use engine::tensor::DType;
-use tests::{BeamSearch, Golden, HalfType, MODELS, golden, golden_dir};
+use tests::{Golden, HalfType, MODELS, complete, golden, golden_dir};
 
 /// A way of running the same requests.
 struct Setup {
@@ -56,18 +56,6 @@ fn greedy() -> SamplingParams {
     SamplingParams { max_tokens: 40, ignore_eos: true, logprobs: Some(5), ..SamplingParams::default() }
 }
 
-fn beams(b: &BeamSearch) -> SamplingParams {
-    let early_stopping = if b.early_stopping { EarlyStopping::Yes } else { EarlyStopping::No };
-    SamplingParams {
-        n: b.num_beams,
-        best_of: b.num_beams,
-        max_tokens: b.max_new_tokens,
-        ignore_eos: b.ignore_eos,
-        beam: Some(Beam { width: b.num_beams, length_penalty: b.length_penalty, early_stopping }),
-        ..SamplingParams::default()
-    }
-}
-
 /// Three outputs, which fork at the prompt's last block and copy it as soon as they write.
 fn samples() -> SamplingParams {
     SamplingParams {
@@ -83,21 +71,6 @@ fn samples() -> SamplingParams {
         ignore_eos: true,
         ..SamplingParams::default()
     }
-}
-
-/// All at once, in the order of the requests.
-fn run(llm: &mut Llm, requests: &[(Prompt, SamplingParams)]) -> Vec<Completion> {
-    let ids: Vec<_> = requests.iter().map(|(prompt, params)| llm.add(prompt, params.clone()).unwrap()).collect();
-    let mut done = Vec::new();
-    while llm.has_work() {
-        done.extend(llm.step().unwrap().into_iter().filter_map(|event| match event {
-            Event::Done(completion) => Some(completion),
-            Event::Token { .. } => None,
-        }));
-        assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
-    }
-    done.sort_by_key(|c| ids.iter().position(|id| *id == c.id));
-    done
 }
 
 /// Logprobs of the tokens of `text` from the `prompt`-th on, by the CPU in f32; none of a token that is not among the 100
@@ -128,9 +101,9 @@ fn assert_setup(model: &str, setup: &Setup) {
         let prompt = || Prompt::Tokens(p.ids.clone());
         requests.push((Prompt::Text(p.text.clone()), greedy()));
         requests.push((prompt(), samples()));
-        requests.push((prompt(), beams(&p.beam[i % p.beam.len()])));
+        requests.push((prompt(), p.beam[i % p.beam.len()].params()));
     }
-    let mut done = run(&mut llm, &requests).into_iter();
+    let mut done = complete(&mut llm, requests).into_iter();
     for (i, (p, record)) in golden.prompts.iter().zip(&record.prompts).enumerate() {
         let at = format!("{model}, {}, {}", setup.name, p.name);
         let enough = record.greedy_prefix_equal;
@@ -187,7 +160,7 @@ fn assert_recordings_change_nothing(model: &str) {
     let requests: Vec<_> = golden.prompts.iter().map(|p| (Prompt::Tokens(p.ids.clone()), samples())).collect();
     let answers = [true, false].map(|cuda_graphs| {
         let mut llm = load(model, &Options { cuda_graphs, ..options(DType::F16) }, None);
-        run(&mut llm, &requests).into_iter().map(|c| c.outputs).collect::<Vec<_>>()
+        complete(&mut llm, requests.clone()).into_iter().map(|c| c.outputs).collect::<Vec<_>>()
     });
     assert_eq!(answers[0], answers[1], "{model}");
 }
@@ -224,18 +197,7 @@ macro_rules! gpu_tests {
     };
 }
 
-gpu_tests! {
-    gpt2: "gpt2",
-    llama2: "llama2",
-    llama3: "llama3",
-    llama3_tied: "llama3-tied",
-    mistral: "mistral",
-    opt_350m_like: "opt-350m-like",
-    opt_bin: "opt-bin",
-    opt_pre: "opt-pre",
-    qwen2: "qwen2",
-    qwen3: "qwen3",
-}
+tests::each_model!(gpu_tests);
 
 #[test]
 fn recordings_change_nothing() {

@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::llm::{Completion, Event, Llm, Options, Preemption, Prompt};
+use engine::llm::{Completion, Llm, Options, Preemption, Prompt};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::tensor::DType;
-use tests::{golden, golden_dir};
+use tests::{complete, golden, golden_dir};
 
 const BLOCK_SIZE: usize = 8;
 const MAX_TOKENS: usize = 16;
@@ -44,18 +44,7 @@ fn most_blocks((prompt, params): &Request) -> usize {
 
 /// All requests at once; their completions in order.
 fn run(llm: &mut Llm, requests: &[Request]) -> Vec<Completion> {
-    let ids: Vec<_> =
-        requests.iter().map(|(p, params)| llm.add(&Prompt::Tokens(p.clone()), params.clone()).unwrap()).collect();
-    let mut done = Vec::new();
-    while llm.has_work() {
-        done.extend(llm.step().unwrap().into_iter().filter_map(|event| match event {
-            Event::Done(completion) => Some(completion),
-            Event::Token { .. } => None,
-        }));
-        assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
-    }
-    done.sort_by_key(|c| ids.iter().position(|id| *id == c.id));
-    done
+    complete(llm, requests.iter().map(|(prompt, params)| (Prompt::Tokens(prompt.clone()), params.clone())))
 }
 
 fn outputs(done: &[Completion]) -> Vec<Vec<&[u32]>> {
@@ -126,15 +115,4 @@ macro_rules! pressure_tests {
     };
 }
 
-pressure_tests! {
-    gpt2: "gpt2",
-    llama2: "llama2",
-    llama3: "llama3",
-    llama3_tied: "llama3-tied",
-    mistral: "mistral",
-    opt_350m_like: "opt-350m-like",
-    opt_bin: "opt-bin",
-    opt_pre: "opt-pre",
-    qwen2: "qwen2",
-    qwen3: "qwen3",
-}
+tests::each_model!(pressure_tests);

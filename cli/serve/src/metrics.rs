@@ -184,7 +184,7 @@ impl Metrics {
     /// Takes in the engine's state after a step. `before` is what its counters were the last time.
     pub fn observe(&self, llm: &Llm, before: &mut Stats) {
         let (engine, stats) = (llm.engine(), llm.stats());
-        let usage = engine.usage();
+        let usage = engine.scheduler().usage();
         self.running.set(engine.scheduler().running().len() as i64);
         self.waiting.set(engine.scheduler().waiting().len() as i64);
         self.kv_usage.set(usage.used_blocks as f64 / usage.num_blocks as f64);

@@ -25,9 +25,7 @@ pub struct Loaded {
 pub fn load(model: Option<&str>, options: &Options) -> Result<Loaded> {
     let files = ModelFiles::resolve(model, true)?;
     let llm = Llm::load(&files, options)?;
-    for line in report::memory(&llm).into_iter().chain(report::device_note(&llm)) {
-        eprintln!("{line}");
-    }
+    report::say_where(&llm);
     Ok(Loaded { name: files.name().to_owned(), llm })
 }
 

@@ -63,17 +63,7 @@ pub fn run(words: &[&str]) -> Result<()> {
 
 /// Words for the engine, which have the same names as in `quire` itself, and the others.
 fn split<'a>(words: &[&'a str]) -> (Vec<&'a str>, Vec<&'a str>) {
-    let (mut engine, mut own) = (Vec::new(), Vec::new());
-    let mut rest = words.iter().copied();
-    while let Some(word) = rest.next() {
-        if help::is_engine_option(word) {
-            engine.push(word);
-            engine.extend(rest.next());
-        } else {
-            own.push(word);
-        }
-    }
-    (engine, own)
+    help::split(words, help::is_engine_option, help::is_engine_option)
 }
 
 fn usage(message: &str) -> anyhow::Error {

@@ -9,8 +9,8 @@ use super::{pickle, safetensors};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, HostTensor};
 
-/// Hears of bytes that were taken, and of all there are.
-struct Progress(Box<dyn FnMut(usize, usize)>);
+/// Hears of bytes that were taken, and of all there are: the number.
+struct Progress(Box<dyn FnMut(usize, usize)>, usize);
 
 impl fmt::Debug for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -95,7 +95,7 @@ impl Weights {
 
     /// Calls `progress` whenever a tensor is taken, with the bytes that were taken so far and the bytes of all tensors.
     pub fn on_progress(&mut self, progress: impl FnMut(usize, usize) + 'static) {
-        self.progress = Some(Progress(Box::new(progress)));
+        self.progress = Some(Progress(Box::new(progress), self.taken + self.bytes(None)));
     }
 
     /// Bytes of the tensors that are left, as they are stored, or with elements of a given size.
@@ -156,9 +156,8 @@ impl Weights {
         }
         self.taken += stored.bytes(None);
         let tensor = stored.load(name)?;
-        let all = self.taken + self.bytes(None);
-        if let Some(Progress(progress)) = &mut self.progress {
-            progress(self.taken, all);
+        if let Some(Progress(progress, all)) = &mut self.progress {
+            progress(self.taken, *all);
         }
         Ok(Some(match self.requested {
             // Widening gains nothing: whoever computes in f32 reads the stored type just as well.

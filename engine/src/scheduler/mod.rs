@@ -124,6 +124,11 @@ impl Scheduler {
         self.pool.usage()
     }
 
+    /// Blocks of the cache that are kept for a prefix and held by nobody, ascending.
+    pub fn cached_blocks(&self) -> Vec<u32> {
+        self.pool.cached()
+    }
+
     /// Use of the swap space.
     pub fn swap_usage(&self) -> Usage {
         self.swap.usage()

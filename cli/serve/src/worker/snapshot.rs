@@ -111,7 +111,7 @@ impl Snapshot {
             block_size: engine.config().block_size,
             num_blocks: engine.config().num_blocks,
             refs: runs(&refs),
-            cached: rows(&engine.cached_blocks()),
+            cached: rows(&engine.scheduler().cached_blocks()),
             running: engine.scheduler().running().iter().map(|g| request(g, now)).collect(),
             waiting: engine.scheduler().waiting().map(|g| request(g, now)).collect(),
             rates: rates.per_second(now),

@@ -102,9 +102,9 @@ impl CudaBackend {
     ) -> Result<Self> {
         let (heads, element) = (shape(config, block_size)?, element(dtype)?);
         let device = Device::open(driver, ordinal, element, heads)?;
-        let entry = decode::Launch::new(heads, 1).entry(element);
-        let entry = entry.ok_or_else(|| Error::Unsupported("there is no attention kernel for its heads".into()))?;
         let one = decode::Launch::new(heads, 1);
+        let entry = one.entry(element);
+        let entry = entry.ok_or_else(|| Error::Unsupported("there is no attention kernel for its heads".into()))?;
         let together = device.module.occupancy(entry, one.threads(), one.shared_bytes() as usize)?;
         let slots = device.context.limits().multiprocessors * together.max(1);
         let counters = DeviceBuffer::zeroed(&device.stream, COUNTERS)?.named("counters");
