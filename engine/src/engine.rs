@@ -255,7 +255,7 @@ impl Engine {
         for &at in &step.sampled {
             let group = &mut self.scheduler.running_mut()[at];
             let (own, others) = rest.split_at(group.num_sample_rows());
-            tokens.extend(group.advance(own));
+            group.advance(own, &mut tokens);
             rest = others;
         }
         if let Some(id) = step.exhausted {

@@ -2,7 +2,7 @@
 
 use super::prefix::{Prefixes, Start};
 use crate::group::SequenceGroup;
-use crate::kv::blocks_needed;
+use crate::kv::{BlockPool, blocks_needed};
 
 /// What one sequence gets.
 pub struct Growth {
@@ -14,13 +14,10 @@ pub struct Growth {
     pub tokens: usize,
 }
 
-/// What each sequence of a group gets: one token each when it decodes, else as much as is missing, up to `left` tokens in
-/// all. Several sequences stop one token short, so that they decode together.
+/// What each sequence of a group gets that does not decode: as much as is missing, up to `left` tokens in all. Several
+/// sequences stop one token short, so that they decode together.
 pub fn plan(group: &SequenceGroup, mut left: usize, prefixes: &Prefixes) -> Vec<Growth> {
     let seqs = &group.running;
-    if group.is_decoding() {
-        return (0..seqs.len()).map(|seq| Growth { seq, start: None, tokens: 1 }).collect();
-    }
     let short = usize::from(seqs.len() > 1);
     let mut plan = Vec::new();
     for (seq, s) in seqs.iter().enumerate() {
@@ -41,9 +38,10 @@ pub fn plan(group: &SequenceGroup, mut left: usize, prefixes: &Prefixes) -> Vec<
 }
 
 /// Free blocks that a plan for `group` takes.
-pub fn blocks_to_grow(group: &SequenceGroup, plan: &[Growth]) -> usize {
-    blocks_needed(plan.iter().map(|g| {
+pub fn blocks_to_grow(group: &SequenceGroup, plan: &[Growth], pool: &BlockPool) -> usize {
+    let of = plan.iter().map(|g| {
         let table = g.start.as_ref().map_or(&group.running[g.seq].table, |start| &start.table);
         (table, g.tokens)
-    }))
+    });
+    blocks_needed(pool, of)
 }

@@ -25,7 +25,7 @@ pub use step::{Chunk, Step};
 use self::growth::{Growth, blocks_to_grow, plan};
 pub use self::prefix::Prefixes;
 use crate::group::{RequestId, SequenceGroup};
-use crate::kv::{BlockPool, OutOfBlocks, SharedLog, Space, Usage, distinct_blocks, relocate};
+use crate::kv::{BlockPool, OutOfBlocks, SharedLog, Space, Usage, blocks_needed, distinct_blocks, relocate};
 use crate::sequence::Sequence;
 
 /// Bounds on what a step may hold.
@@ -129,6 +129,11 @@ impl Scheduler {
         self.pool.cached()
     }
 
+    /// How many hold each block of the cache.
+    pub fn references(&self) -> Vec<u32> {
+        self.pool.references()
+    }
+
     /// Use of the swap space.
     pub fn swap_usage(&self) -> Usage {
         self.swap.usage()
@@ -203,38 +208,59 @@ impl Scheduler {
 
     /// Schedules as much of a group as the budget allows, all of its sequences or none. False if blocks are lacking.
     fn grow(&mut self, at: usize, budget: &mut usize, step: &mut Step) -> bool {
+        if self.running[at].is_decoding() {
+            return self.decode(at, budget, step);
+        }
         // Later groups that decode have a claim on the budget too.
         let decoding = self.running[at + 1..].iter().filter(|g| g.is_decoding());
-        let claimed = || decoding.map(|g| g.running.len()).sum();
+        let claimed = decoding.map(|g| g.running.len()).sum();
         let group = &self.running[at];
-        let left = if group.is_decoding() { 0 } else { budget.saturating_sub(claimed()) };
-        let plan = plan(group, left, &self.prefixes);
-        if blocks_to_grow(group, &plan) > self.pool.num_free() {
+        let plan = plan(group, budget.saturating_sub(claimed), &self.prefixes);
+        if blocks_to_grow(group, &plan, &self.pool) > self.pool.num_free() {
             return false;
         }
-        let group = &mut self.running[at];
         for Growth { seq: at_seq, start, tokens } in plan {
-            let seq = &mut group.running[at_seq];
+            let seq = &mut self.running[at].running[at_seq];
             if let Some(start) = start {
                 step.hit_tokens += start.hits;
                 step.looked_up_tokens += seq.tokens.len();
                 seq.table = start.table;
             }
-            let begin = seq.table.len();
-            if seq.table.reserve(tokens, &mut step.moves.copies).is_err() {
-                unreachable!("the blocks of the whole group were counted");
-            }
-            if tokens > 0 {
-                step.chunks.push(Chunk { group: at, seq: at_seq, range: begin..begin + tokens });
-            }
-            // The tokens are computed in this step, before anything reads them.
-            self.prefixes.register(seq);
+            self.extend(at, at_seq, tokens, step);
             *budget = budget.saturating_sub(tokens);
         }
-        if group.running.iter().all(|s| s.pending() == 0) {
+        if self.running[at].running.iter().all(|s| s.pending() == 0) {
             step.sampled.push(at);
         }
         true
+    }
+
+    /// Schedules a group in which every sequence gets its one token.
+    fn decode(&mut self, at: usize, budget: &mut usize, step: &mut Step) -> bool {
+        let group = &self.running[at];
+        if blocks_needed(&self.pool, group.tables().map(|table| (table, 1))) > self.pool.num_free() {
+            return false;
+        }
+        *budget = budget.saturating_sub(group.running.len());
+        for seq in 0..group.running.len() {
+            self.extend(at, seq, 1, step);
+        }
+        step.sampled.push(at);
+        true
+    }
+
+    /// Schedules the next tokens of a sequence, for which there are blocks.
+    fn extend(&mut self, at: usize, at_seq: usize, tokens: usize, step: &mut Step) {
+        let seq = &mut self.running[at].running[at_seq];
+        let begin = seq.table.len();
+        if seq.table.reserve(tokens, &mut step.moves.copies).is_err() {
+            unreachable!("the blocks of the whole group were counted");
+        }
+        if tokens > 0 {
+            step.chunks.push(Chunk { group: at, seq: at_seq, range: begin..begin + tokens });
+        }
+        // The tokens are computed in this step, before anything reads them.
+        self.prefixes.register(seq);
     }
 
     /// Moves waiting groups to the running ones.
@@ -285,7 +311,7 @@ impl Scheduler {
     }
 
     fn is_swapped(&self, group: &SequenceGroup) -> bool {
-        group.tables().any(|t| t.lies_in(&self.swap))
+        group.tables().any(|t| t.pool().is(&self.swap))
     }
 
     fn swap_in(&self, group: &mut SequenceGroup, step: &mut Step) {
