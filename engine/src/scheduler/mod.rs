@@ -237,8 +237,9 @@ impl Scheduler {
 
     /// Schedules a group in which every sequence gets its one token.
     fn decode(&mut self, at: usize, budget: &mut usize, step: &mut Step) -> bool {
-        let group = &self.running[at];
-        if blocks_needed(&self.pool, group.tables().map(|table| (table, 1))) > self.pool.num_free() {
+        let (group, free) = (&self.running[at], self.pool.num_free());
+        // None takes more than one block, so that they need not be counted unless few are left.
+        if group.running.len() > free && blocks_needed(&self.pool, group.tables().map(|table| (table, 1))) > free {
             return false;
         }
         *budget = budget.saturating_sub(group.running.len());
