@@ -19,7 +19,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
-/// Seconds to a first token: vLLM's buckets, and finer ones for small models.
+/// Seconds to a first token, and of the parts of that time: vLLM's buckets, and finer ones for small models.
 const FIRST_TOKEN: [f64; 22] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
     40.0, 80.0, 160.0,
@@ -58,6 +58,10 @@ pub struct Metrics {
     inter_token: Histogram,
     request_per_token: Histogram,
     whole: Histogram,
+    queue: Histogram,
+    prefill: Histogram,
+    decode: Histogram,
+    inference: Histogram,
     request_prompt_tokens: Histogram,
     request_generation_tokens: Histogram,
     request_n: Histogram,
@@ -130,6 +134,30 @@ impl Metrics {
                 &PER_TOKEN,
             ),
             whole: histogram(&mut r, "vllm:e2e_request_latency_seconds", "Time for a whole request", &WHOLE),
+            queue: histogram(
+                &mut r,
+                "vllm:request_queue_time_seconds",
+                "Time from a request's arrival until it was first scheduled",
+                &FIRST_TOKEN,
+            ),
+            prefill: histogram(
+                &mut r,
+                "vllm:request_prefill_time_seconds",
+                "Time from then to its first token",
+                &FIRST_TOKEN,
+            ),
+            decode: histogram(
+                &mut r,
+                "vllm:request_decode_time_seconds",
+                "Time from its first token to its last",
+                &WHOLE,
+            ),
+            inference: histogram(
+                &mut r,
+                "vllm:request_inference_time_seconds",
+                "Time from when it was first scheduled to its last token",
+                &WHOLE,
+            ),
             request_prompt_tokens: histogram(
                 &mut r,
                 "vllm:request_prompt_tokens",
@@ -220,8 +248,8 @@ impl Metrics {
         }
     }
 
-    /// Notes an answered request.
-    pub fn done(&self, completion: &Completion) {
+    /// Notes a request that has ended, and how long it waited to be scheduled for the first time, if it was.
+    pub fn done(&self, completion: &Completion, queued: Option<Duration>) {
         self.prompt_tokens.inc_by(completion.prompt_tokens.len() as u64);
         self.request_prompt_tokens.observe(completion.prompt_tokens.len() as f64);
         for output in &completion.outputs {
@@ -229,9 +257,18 @@ impl Metrics {
             self.request_generation_tokens.observe(output.tokens.len() as f64);
         }
         let (first, whole) = (completion.time_to_first_token, completion.time);
-        self.first_token.observe(first.as_secs_f64());
-        self.whole.observe(whole.as_secs_f64());
+        if let Some(queued) = queued {
+            self.queue.observe(queued.as_secs_f64());
+            self.prefill.observe(first.saturating_sub(queued).as_secs_f64());
+            self.decode.observe((whole - first).as_secs_f64());
+            self.inference.observe(whole.saturating_sub(queued).as_secs_f64());
+        }
         let longest = completion.outputs.iter().map(|o| o.tokens.len()).max().unwrap_or(0);
+        // A request that was cancelled early has no first token.
+        if longest > 0 {
+            self.first_token.observe(first.as_secs_f64());
+        }
+        self.whole.observe(whole.as_secs_f64());
         if longest > 1 {
             self.request_per_token.observe((whole - first).as_secs_f64() / (longest - 1) as f64);
         }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, StatusCode, header};
+use axum::http::{HeaderName, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -25,6 +25,8 @@ const MAX_REQUEST_ID: usize = 128;
 const MAX_HEADERS: usize = 64;
 /// Bytes of all headers of a request together, at most.
 const MAX_HEADER_BYTES: usize = 16 << 10;
+/// What the page, Prometheus and load balancers ask for again and again.
+const POLLED: [&str; 4] = ["/debug/state", "/metrics", "/health", "/ready"];
 
 /// The whole of the server, to be put behind connections.
 pub fn router(app: Arc<App>) -> Router {
@@ -84,7 +86,7 @@ async fn check_head(mut request: Request, next: Next) -> Result<Response, ApiErr
     Ok(next.run(request).await)
 }
 
-/// Logs every request when its response begins.
+/// Logs every request when its response begins; quietly what machines ask all the time, as long as they get it.
 async fn log(request: Request, next: Next) -> Response {
     let start = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
@@ -92,6 +94,10 @@ async fn log(request: Request, next: Next) -> Response {
     let response = next.run(request).await;
     let id = id.as_ref().and_then(|id| id.header_value().to_str().ok()).unwrap_or_default();
     let (status, seconds) = (response.status().as_u16(), start.elapsed().as_secs_f64());
-    tracing::info!(%method, path, status, seconds, id, "request");
+    if method == Method::GET && POLLED.contains(&path.as_str()) && response.status().is_success() {
+        tracing::debug!(%method, path, status, seconds, id, "request");
+    } else {
+        tracing::info!(%method, path, status, seconds, id, "request");
+    }
     response
 }

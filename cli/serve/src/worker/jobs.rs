@@ -1,7 +1,7 @@
 //! Who waits for which of the engine's requests.
 
-use std::collections::BTreeMap;
-use std::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use engine::group::RequestId;
 use engine::llm::Event;
@@ -16,6 +16,8 @@ pub struct Jobs {
     next: u64,
     jobs: BTreeMap<u64, Entry>,
     requests: BTreeMap<RequestId, Place>,
+    /// Those that were never scheduled. The engine schedules them in this order.
+    unscheduled: BTreeSet<RequestId>,
 }
 
 #[derive(Debug)]
@@ -31,6 +33,10 @@ struct Entry {
 struct Place {
     job: u64,
     prompt: usize,
+    /// When it came.
+    arrival: Instant,
+    /// How long it then waited for its first step, if it had one.
+    queued: Option<Duration>,
     /// When its latest tokens came.
     last_token: Option<Instant>,
 }
@@ -40,9 +46,11 @@ impl Jobs {
     pub fn insert(&mut self, messages: mpsc::Sender<Message>, stream: bool, requests: Vec<RequestId>) {
         let job = self.next;
         self.next += 1;
+        let arrival = Instant::now();
         for (prompt, &id) in requests.iter().enumerate() {
-            self.requests.insert(id, Place { job, prompt, last_token: None });
+            self.requests.insert(id, Place { job, prompt, arrival, queued: None, last_token: None });
         }
+        self.unscheduled.extend(&requests);
         self.jobs.insert(job, Entry { messages, stream, requests });
     }
 
@@ -50,6 +58,21 @@ impl Jobs {
     pub fn take_abandoned(&mut self) -> Vec<RequestId> {
         let gone: Vec<u64> = self.jobs.iter().filter(|(_, job)| job.messages.is_closed()).map(|(id, _)| *id).collect();
         gone.into_iter().flat_map(|job| self.remove(job)).collect()
+    }
+
+    /// Notes that the step begun at `begun` was the first of those requests that do not wait any more.
+    pub fn scheduled(&mut self, begun: Instant, waits: impl Fn(RequestId) -> bool) {
+        while let Some(id) = self.unscheduled.first().copied().filter(|&id| !waits(id)) {
+            self.unscheduled.remove(&id);
+            if let Some(place) = self.requests.get_mut(&id) {
+                place.queued = Some(begun.saturating_duration_since(place.arrival));
+            }
+        }
+    }
+
+    /// How long a request waited for its first step; nothing if it had none, or nobody waits for it any more.
+    pub fn queue_time(&self, id: RequestId) -> Option<Duration> {
+        self.requests.get(&id)?.queued
     }
 
     /// Hands a step's events out. Returns the requests of jobs that do not read theirs; they are removed.
@@ -117,6 +140,7 @@ impl Jobs {
             }
         }
         self.requests.extend(names.iter().zip(places).filter_map(|(name, place)| Some((name.1, place?))));
+        self.unscheduled = names.iter().map(|name| name.1).collect();
     }
 
     /// Notes that a request got tokens at `now`, and returns when it last did.
@@ -128,7 +152,41 @@ impl Jobs {
         let requests = self.jobs.remove(&job).map(|job| job.requests).unwrap_or_default();
         for id in &requests {
             self.requests.remove(id);
+            self.unscheduled.remove(id);
         }
         requests
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queue_time_ends_with_the_first_step() {
+        let mut jobs = Jobs::default();
+        let (messages, _reader) = mpsc::channel(1);
+        jobs.insert(messages, true, vec![3, 4]);
+        assert_eq!(jobs.queue_time(3), None);
+        let begun = Instant::now();
+        jobs.scheduled(begun, |id| id == 4);
+        let first = jobs.queue_time(3);
+        assert!(first.is_some() && jobs.queue_time(4).is_none());
+        let second = Duration::from_secs(5);
+        // That the first waits again, since it was preempted, changes nothing.
+        jobs.scheduled(begun + second, |id| id == 3);
+        assert_eq!(jobs.queue_time(3), first);
+        assert!(jobs.queue_time(4).is_some_and(|queued| queued >= second));
+    }
+
+    #[test]
+    fn what_was_queued_again_still_waits() {
+        let mut jobs = Jobs::default();
+        let (messages, _reader) = mpsc::channel(1);
+        jobs.insert(messages, true, vec![3, 4]);
+        jobs.rename(&[(4, 0), (3, 1)]);
+        let begun = Instant::now();
+        jobs.scheduled(begun, |id| id == 1);
+        assert!(jobs.queue_time(0).is_some() && jobs.queue_time(1).is_none());
     }
 }

@@ -126,9 +126,10 @@ impl EngineThread {
             }
             let abandoned = self.jobs.take_abandoned();
             self.abort(abandoned);
+            let begun = Instant::now();
             // A panic is a failed step too: what it left behind is thrown away with the engine.
             match catch_unwind(AssertUnwindSafe(|| self.llm.step())) {
-                Ok(Ok(events)) => self.deliver(events),
+                Ok(Ok(events)) => self.deliver(events, begun),
                 Ok(Err(error)) => {
                     tracing::error!(%error, "a step failed");
                     return End::Failed;
@@ -175,8 +176,11 @@ impl EngineThread {
         }
     }
 
-    fn deliver(&mut self, events: Vec<Event>) {
+    /// Hands out what the step brought that was begun at `begun`, and counts it.
+    fn deliver(&mut self, events: Vec<Event>, begun: Instant) {
         let now = Instant::now();
+        let scheduler = self.llm.engine().scheduler();
+        self.jobs.scheduled(begun, |id| scheduler.waiting().any(|group| group.id == id));
         let mut last = None;
         for event in &events {
             match event {
@@ -188,7 +192,7 @@ impl EngineThread {
                 Event::Token { .. } => {}
                 Event::Done(completion) => {
                     self.completed += 1;
-                    self.metrics.done(completion);
+                    self.metrics.done(completion, self.jobs.queue_time(completion.id));
                 }
             }
         }
