@@ -170,11 +170,12 @@ fn held() -> Held {
 
 /// Runs `rounds` rounds. After each, what is allocated is what was after the first. Returns what was held after each.
 async fn soak(rounds: u64, time: Duration) -> Vec<Held> {
-    // Too little memory for all clients at once, so that some are preempted. The engine keeps memory for activations, in
-    // sizes that are powers of two: the largest are those of nearly every full step, and so there after the first round.
-    let (max_num_seqs, max_batch_tokens) = (120, 1000);
-    let engine = Options { kv_memory: Some(24 << 20), max_num_seqs, max_batch_tokens, ..Options::default() };
+    // Too little memory for all clients at once, so that some are preempted.
+    let engine = Options { kv_memory: Some(24 << 20), max_num_seqs: 120, max_batch_tokens: 1000, ..Options::default() };
     let server = TestServer::with(&ModelFiles::bundled(), &engine, ServeOptions::default()).await;
+    // The engine keeps memory for the activations of the largest step so far: here is as large a one as there can be.
+    let prompts: Vec<Vec<u32>> = (3..13).map(|token| vec![token; 150]).collect();
+    server.post("/v1/completions", &json!({"prompt": prompts, "max_tokens": 1})).await;
     let kinds = Arc::new(kinds(&server).await);
     server.assert_unharmed().await;
     let tasks = server.metric("quire:tasks").await;
