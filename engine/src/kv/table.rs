@@ -56,7 +56,9 @@ impl BlockTable {
         let mut blocks = self.pool.blocks();
         for at in self.names.len()..self.len / size {
             let parent = self.names.last().copied();
-            let Some(name) = blocks.register(self.blocks[at], parent, &tokens[at * size..(at + 1) * size]) else { return };
+            let Some(name) = blocks.register(self.blocks[at], parent, &tokens[at * size..(at + 1) * size]) else {
+                return;
+            };
             self.names.push(name);
         }
     }

@@ -10,6 +10,7 @@
 //!
 //! The oldest group can take every other's blocks, so that it always gets on: nobody starves.
 
+mod admission;
 mod growth;
 mod integrity;
 mod preemption;
@@ -17,7 +18,6 @@ mod prefix;
 mod step;
 
 use std::collections::VecDeque;
-use std::time::Instant;
 
 pub use preemption::Preemption;
 pub use step::{Chunk, Step};
@@ -25,7 +25,7 @@ pub use step::{Chunk, Step};
 use self::growth::{Growth, blocks_to_grow, plan};
 pub use self::prefix::Prefixes;
 use crate::group::{RequestId, SequenceGroup};
-use crate::kv::{BlockPool, OutOfBlocks, SharedLog, Space, Usage, blocks_needed, distinct_blocks, relocate};
+use crate::kv::{BlockPool, SharedLog, Space, Usage, blocks_needed, distinct_blocks};
 use crate::sequence::Sequence;
 
 /// Bounds on what a step may hold.
@@ -179,11 +179,6 @@ impl Scheduler {
         }
     }
 
-    /// When the oldest of the new requests came, if it is their turn to be admitted.
-    pub fn next_arrival(&self) -> Option<Instant> {
-        self.waiting.front().filter(|g| self.is_new(g)).map(|g| g.arrival)
-    }
-
     /// Plans the next iteration and reserves its blocks. With `hold_new` nothing new is admitted unless nothing runs.
     pub fn schedule(&mut self, hold_new: bool) -> Step {
         let mut step = Step::default();
@@ -262,79 +257,5 @@ impl Scheduler {
         }
         // The tokens are computed in this step, before anything reads them.
         self.prefixes.register(seq);
-    }
-
-    /// Moves waiting groups to the running ones.
-    fn admit(&mut self, hold_new: bool, budget: &mut usize, step: &mut Step) {
-        let mut seqs: usize = self.running.iter().map(SequenceGroup::width).sum();
-        while *budget > 0
-            && let Some(group) = self.waiting.front()
-        {
-            // What can't fit even alone is admitted alone, and found to be exhausted.
-            let fits = self.fits(group, *budget) || self.running.is_empty();
-            let is_new = self.is_new(group);
-            if !fits || seqs + group.width() > self.limits.max_num_seqs || (hold_new && is_new) {
-                return;
-            }
-            step.admitted += usize::from(is_new);
-            let Some(mut group) = self.waiting.pop_front() else { return };
-            seqs += group.width();
-            self.swap_in(&mut group, step);
-            self.running.push(group);
-            if !self.grow(self.running.len() - 1, budget, step) {
-                if self.running.len() == 1 {
-                    step.exhausted = Some(self.running[0].id);
-                }
-                return;
-            }
-        }
-    }
-
-    /// Whether there are blocks for all of a waiting group's tokens, and some to spare if others run; and whether it can
-    /// go on with what is left of the budget.
-    fn fits(&self, group: &SequenceGroup, budget: usize) -> bool {
-        if group.is_decoding() && group.running.len() > budget {
-            return false;
-        }
-        let spare = if self.running.is_empty() { 0 } else { self.limits.watermark_blocks };
-        let needed = if self.is_swapped(group) {
-            // The next token of each sequence may take another block.
-            distinct_blocks(group.tables()) + group.running.len()
-        } else {
-            self.prefixes.blocks_to_restore(group)
-        };
-        needed + spare <= self.pool.num_free()
-    }
-
-    /// Whether a waiting group has nothing yet that it could have lost.
-    fn is_new(&self, group: &SequenceGroup) -> bool {
-        group.first_token.is_none() && !self.is_swapped(group)
-    }
-
-    fn is_swapped(&self, group: &SequenceGroup) -> bool {
-        group.tables().any(|t| t.pool().is(&self.swap))
-    }
-
-    fn swap_in(&self, group: &mut SequenceGroup, step: &mut Step) {
-        if self.is_swapped(group) {
-            match relocate(group.tables_mut(), &self.pool, &mut step.moves.swap_in) {
-                Ok(()) => step.swapped_in += 1,
-                // Alone, and not even what it had fits any more: growing will tell.
-                Err(OutOfBlocks) => group.release(&self.pool),
-            }
-        }
-    }
-
-    /// All of the latest group's blocks go. Where the swap space is full it is recomputed after all.
-    fn preempt_latest(&mut self, step: &mut Step) {
-        let Some(mut group) = self.running.pop() else { return };
-        step.preempted += 1;
-        let swaps = self.limits.preemption.swaps(&group);
-        if swaps && relocate(group.tables_mut(), &self.swap, &mut step.moves.swap_out).is_ok() {
-            step.swapped_out += 1;
-        } else {
-            group.release(&self.pool);
-        }
-        self.waiting.push_front(group);
     }
 }

@@ -29,7 +29,11 @@ impl BlockPool {
         }
         let filled = || blocks.uses.iter().map(|of| of.filled as usize);
         if filled().sum::<usize>() != blocks.total_filled || filled().any(|f| f > self.block_size()) {
-            return Err(format!("{} slots are filled but {} are counted", filled().sum::<usize>(), blocks.total_filled));
+            return Err(format!(
+                "{} slots are filled but {} are counted",
+                filled().sum::<usize>(),
+                blocks.total_filled
+            ));
         }
         let shared = blocks.uses.iter().filter(|of| of.refs > 1).count();
         if shared != blocks.shared {
