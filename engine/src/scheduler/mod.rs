@@ -22,7 +22,7 @@ use std::time::Instant;
 pub use preemption::Preemption;
 pub use step::{Chunk, Step};
 
-use self::growth::{Growth, blocks_to_grow, plan};
+use self::growth::{Budget, Growth, blocks_to_grow, plan};
 pub use self::prefix::Prefixes;
 use crate::group::{RequestId, SequenceGroup};
 use crate::kv::{BlockPool, OutOfBlocks, SharedLog, Space, Usage, distinct_blocks, relocate};
@@ -182,7 +182,9 @@ impl Scheduler {
     /// Plans the next iteration and reserves its blocks. With `hold_new` nothing new is admitted unless nothing runs.
     pub fn schedule(&mut self, hold_new: bool) -> Step {
         let mut step = Step::default();
-        let mut budget = self.limits.max_batch_tokens;
+        let seqs = self.running.iter().map(SequenceGroup::width).sum();
+        let rows = self.limits.max_num_seqs.saturating_sub(seqs);
+        let mut budget = Budget { tokens: self.limits.max_batch_tokens, rows };
         let mut at = 0;
         while at < self.running.len() {
             if self.grow(at, &mut budget, &mut step) {
@@ -202,34 +204,40 @@ impl Scheduler {
     }
 
     /// Schedules as much of a group as the budget allows, all of its sequences or none. False if blocks are lacking.
-    fn grow(&mut self, at: usize, budget: &mut usize, step: &mut Step) -> bool {
+    fn grow(&mut self, at: usize, budget: &mut Budget, step: &mut Step) -> bool {
         // Later groups that decode have a claim on the budget too.
         let decoding = self.running[at + 1..].iter().filter(|g| g.is_decoding());
         let claimed = || decoding.map(|g| g.running.len()).sum();
         let group = &self.running[at];
-        let left = if group.is_decoding() { 0 } else { budget.saturating_sub(claimed()) };
-        let plan = plan(group, left, &self.prefixes);
+        let tokens = if group.is_decoding() { 0 } else { budget.tokens.saturating_sub(claimed()) };
+        let plan = plan(group, Budget { tokens, ..*budget }, &self.prefixes);
         if blocks_to_grow(group, &plan) > self.pool.num_free() {
             return false;
         }
         let group = &mut self.running[at];
+        let unscored = group.unscored();
         for Growth { seq: at_seq, start, tokens } in plan {
             let seq = &mut group.running[at_seq];
             if let Some(start) = start {
                 step.hit_tokens += start.hits;
-                step.looked_up_tokens += seq.tokens.len();
+                step.looked_up_tokens += start.looked_up;
                 seq.table = start.table;
             }
             let begin = seq.table.len();
             if seq.table.reserve(tokens, &mut step.moves.copies).is_err() {
                 unreachable!("the blocks of the whole group were counted");
             }
+            let end = begin + tokens;
             if tokens > 0 {
-                step.chunks.push(Chunk { group: at, seq: at_seq, range: begin..begin + tokens });
+                let scored = unscored.start.min(end)..unscored.end.min(end);
+                step.chunks.push(Chunk { group: at, seq: at_seq, range: begin..end, scored });
+            }
+            if !unscored.is_empty() {
+                budget.rows -= end.saturating_sub(unscored.start + 1);
             }
             // The tokens are computed in this step, before anything reads them.
             self.prefixes.register(seq);
-            *budget = budget.saturating_sub(tokens);
+            budget.tokens = budget.tokens.saturating_sub(tokens);
         }
         if group.running.iter().all(|s| s.pending() == 0) {
             step.sampled.push(at);
@@ -238,20 +246,19 @@ impl Scheduler {
     }
 
     /// Moves waiting groups to the running ones.
-    fn admit(&mut self, hold_new: bool, budget: &mut usize, step: &mut Step) {
-        let mut seqs: usize = self.running.iter().map(SequenceGroup::width).sum();
-        while *budget > 0
+    fn admit(&mut self, hold_new: bool, budget: &mut Budget, step: &mut Step) {
+        while budget.tokens > 0
             && let Some(group) = self.waiting.front()
         {
             // What can't fit even alone is admitted alone, and found to be exhausted.
-            let fits = self.fits(group, *budget) || self.running.is_empty();
+            let fits = self.fits(group, budget.tokens) || self.running.is_empty();
             let is_new = self.is_new(group);
-            if !fits || seqs + group.width() > self.limits.max_num_seqs || (hold_new && is_new) {
+            if !fits || group.width() > budget.rows || (hold_new && is_new) {
                 return;
             }
             step.admitted += usize::from(is_new);
             let Some(mut group) = self.waiting.pop_front() else { return };
-            seqs += group.width();
+            budget.rows -= group.width();
             self.swap_in(&mut group, step);
             self.running.push(group);
             if !self.grow(self.running.len() - 1, budget, step) {

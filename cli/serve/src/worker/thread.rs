@@ -185,7 +185,7 @@ impl EngineThread {
                     last = Some(*id);
                     self.metrics.token(self.jobs.touch(*id, now).map(|before| now - before));
                 }
-                Event::Token { .. } => {}
+                Event::Prompt { .. } | Event::Token { .. } => {}
                 Event::Done(completion) => {
                     self.completed += 1;
                     self.metrics.done(completion);
