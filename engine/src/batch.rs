@@ -41,6 +41,5 @@ pub fn push_span(batch: &mut Batch, seq: &Sequence, range: Range<usize>, block_s
     batch.tokens.extend(&seq.tokens[range.clone()]);
     batch.positions.extend(range.clone().map(|p| p as u32));
     batch.slots.extend(range.clone().map(|p| seq.table.slot(p)));
-    let blocks = &seq.table.blocks()[..blocks_for(range.end, block_size)];
-    batch.blocks.extend(blocks.iter().map(|b| b.id()));
+    batch.blocks.extend_from_slice(&seq.table.blocks()[..blocks_for(range.end, block_size)]);
 }

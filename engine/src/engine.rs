@@ -259,7 +259,7 @@ impl Engine {
 
     fn postprocess(&mut self, step: &Step, sampled: &[Sampled]) -> StepOutput {
         self.count(step, sampled);
-        let mut output = StepOutput::default();
+        let mut output = StepOutput { tokens: Vec::with_capacity(sampled.len()), ..StepOutput::default() };
         let mut rest = sampled;
         let mut take = |count: usize| {
             let (own, others) = rest.split_at(count);
@@ -272,7 +272,7 @@ impl Engine {
             chunks.iter().for_each(|chunk| group.score(take(chunk.scored.len())));
             if step.sampled.binary_search(&at).is_ok() {
                 let is_first = group.first_token.is_none();
-                output.tokens.extend(group.advance(take(group.num_sample_rows())));
+                group.advance(take(group.num_sample_rows()), &mut output.tokens);
                 if let Some(logprobs) = group.prompt_logprobs.as_ref().filter(|_| is_first) {
                     output.prompts.push((group.id, logprobs.clone()));
                 }

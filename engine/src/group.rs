@@ -172,37 +172,34 @@ impl SequenceGroup {
         }
     }
 
-    /// Takes the sampled tokens in, one for each of [`Self::sample_rows`]: forks, appends, finishes. Returns the tokens
-    /// that are final; those of a beam search only are once it is over.
-    pub fn advance(&mut self, sampled: &[Sampled]) -> Vec<NewToken> {
+    /// Takes the sampled tokens in, one for each of [`Self::sample_rows`]: forks, appends, finishes. Adds to `new` the
+    /// tokens that are final; those of a beam search only are once it is over.
+    pub fn advance(&mut self, sampled: &[Sampled], new: &mut Vec<NewToken>) {
         if self.max_output == 0 {
             self.fork_outputs();
-            self.stop_all(FinishReason::Length);
-            return Vec::new();
+            return self.stop_all(FinishReason::Length);
         }
         if self.params.beam.is_some() {
             self.advance_beams(sampled);
             self.first_token.get_or_insert_with(Instant::now);
-            return Vec::new();
+            return;
         }
         if self.at_prompt() {
             self.fork_outputs();
         }
         self.first_token.get_or_insert_with(Instant::now);
-        let mut new = Vec::with_capacity(sampled.len());
-        for (mut seq, s) in std::mem::take(&mut self.running).into_iter().zip(sampled) {
+        let mut sampled = sampled.iter();
+        let ended = self.running.extract_if(.., |seq| {
+            let Some(s) = sampled.next() else { return false };
             seq.push(s.token, s.logprob, &s.top);
             let logprob = seq.logprobs.as_ref().and_then(|all| all.last().cloned());
             new.push(NewToken { request: self.id, index: seq.index, token: s.token, logprob });
-            if self.eos.contains(&s.token) {
-                self.finished.push(seq.finish(FinishReason::Stop, None));
-            } else if seq.output().len() >= self.max_output {
-                self.finished.push(seq.finish(FinishReason::Length, None));
-            } else {
-                self.running.push(seq);
-            }
-        }
-        new
+            self.eos.contains(&s.token) || seq.output().len() >= self.max_output
+        });
+        self.finished.extend(ended.map(|seq| {
+            let stopped = seq.tokens.last().is_some_and(|token| self.eos.contains(token));
+            seq.finish(if stopped { FinishReason::Stop } else { FinishReason::Length }, None)
+        }));
     }
 
     /// Ends one output that has been reported, as a stop string does. Unknown and finished outputs are left as they are.

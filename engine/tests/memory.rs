@@ -66,7 +66,6 @@ fn eight_outputs_use_the_prompts_blocks_once() {
             .iter()
             .flat_map(|g| &g.running)
             .flat_map(|s| s.table.blocks())
-            .map(|b| b.id())
             .collect::<std::collections::BTreeSet<_>>()
             .len()
     };

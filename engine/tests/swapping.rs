@@ -5,10 +5,16 @@
 mod oracle;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
+use engine::Error;
+use engine::backend::Batch;
 use engine::engine::{Engine, EngineConfig};
 use engine::group::RequestId;
-use engine::sampling::SamplingParams;
+use engine::runner::Runner;
+use engine::sampling::{SampleRow, Sampled, SamplingParams};
 use engine::scheduler::Preemption;
 use engine::sequence::Output;
 use engine::stats::Stats;
@@ -95,6 +101,57 @@ fn nothing_new_is_admitted_while_something_is_swapped_out() {
         assert!(after.difference(&before).all(|id| waiting.contains(id)), "{before:?}, then {after:?}");
     }
     assert!(swapped_steps > 0);
+}
+
+/// A device that fails once, when it is told to, and loses its memory.
+struct Fails {
+    oracle: Box<Oracle>,
+    now: Arc<AtomicBool>,
+}
+
+impl Runner for Fails {
+    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Vec<Sampled>> {
+        if self.now.swap(false, Relaxed) {
+            self.oracle.memory().lock().unwrap().lose();
+            return Err(Error::Memory("lost".into()));
+        }
+        self.oracle.run(batch, rows)
+    }
+}
+
+#[test]
+fn a_failed_step_costs_those_that_run_and_the_others_are_recomputed() {
+    for prefix_caching in [false, true] {
+        let config = EngineConfig { preemption: Preemption::Swap, prefix_caching, ..config(24, 4) };
+        let now = Arc::new(AtomicBool::new(false));
+        let mut engine =
+            Engine::new(config.clone(), Box::new(Fails { oracle: Oracle::new(&config), now: now.clone() }));
+        for _ in 0..4 {
+            engine.add(PROMPT.to_vec(), sampled(3)).unwrap();
+        }
+        while engine.scheduler().swapped().next().is_none() {
+            engine.step().unwrap();
+        }
+        let lost: BTreeSet<_> = engine.scheduler().running().iter().map(|g| g.id).collect();
+        let swapped: Vec<_> = engine.scheduler().swapped().collect();
+        now.store(true, Relaxed);
+        assert!(matches!(engine.step(), Err(Error::Memory(_))));
+        assert_eq!(engine.scheduler().check_integrity(), Ok(()));
+        assert!(engine.scheduler().running().is_empty() && engine.scheduler().swapped().next().is_none());
+        assert_eq!((engine.scheduler().usage().used_blocks, engine.scheduler().usage().cached_blocks), (0, 0));
+        assert_eq!(engine.scheduler().swap_usage().used_blocks, 0);
+
+        let mut done = Vec::new();
+        while engine.has_work() {
+            done.extend(engine.step().unwrap().finished);
+            assert_eq!(engine.scheduler().check_integrity(), Ok(()));
+        }
+        let ids: BTreeSet<_> = done.iter().map(|f| f.id).collect();
+        assert!(ids.is_disjoint(&lost) && swapped.iter().all(|id| ids.contains(id)), "{lost:?} are lost, not {ids:?}");
+        assert_eq!(ids.len() + lost.len(), 4);
+        let (alone, _) = two_requests(self::engine(100, 0, Preemption::Auto), 3);
+        assert!(done.iter().all(|f| f.outputs == alone[0]), "what was swapped out is what it would have been");
+    }
 }
 
 #[test]

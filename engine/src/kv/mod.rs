@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Decoding methods need three verbs: [`BlockTable::fork`], [`BlockTable::reserve`] (append), and dropping the table
-//! (free). A block goes back to the pool when its last handle is dropped. Swapping is a fourth, [`relocate`]: tables
+//! (free). A block goes back to the pool when the last table that holds it is dropped. Swapping is a fourth, [`relocate`]: tables
 //! move to blocks of a second pool, the swap space in the host's memory, and back. Full blocks are known by their tokens:
 //! [`BlockTable::register`] makes them so, [`BlockTable::known`] finds them, also after their last holder is gone.
 
@@ -22,7 +22,7 @@ mod table;
 mod usage;
 
 pub use log::{Event, EventLog, SharedLog, Space};
-pub use pool::{Block, BlockPool};
+pub use pool::BlockPool;
 pub use prefix::PrefixId;
 pub use relocation::relocate;
 pub use table::{BlockTable, OutOfBlocks, blocks_for, blocks_needed, distinct_blocks};

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use super::pool::{Block, BlockPool};
+use super::pool::BlockPool;
 use super::table::{BlockTable, OutOfBlocks};
 use crate::backend::BlockCopy;
 
 /// Moves tables to `to`. A block that several of them hold moves once, and they share it afterwards. A known block that
 /// `to` holds already, for whomever, is shared and does not move. The contents follow when the backend makes the `moves`.
+/// All tables lie in one other pool.
 ///
 /// # Errors
 /// If `to` has too few free blocks; nothing has changed then.
@@ -18,26 +19,36 @@ pub fn relocate<'a>(
     moves: &mut Vec<BlockCopy>,
 ) -> Result<(), OutOfBlocks> {
     let tables: Vec<&mut BlockTable> = tables.into_iter().collect();
-    let mut new: HashMap<u32, Block> = HashMap::new();
-    let mut moved: Vec<&Block> = Vec::new();
-    for block in tables.iter().flat_map(|t| t.blocks()) {
-        if let Entry::Vacant(place) = new.entry(block.id()) {
-            let (there, must_move) = to.counterpart(block).ok_or(OutOfBlocks)?;
+    let Some(from) = tables.first().map(|table| table.pool().clone()) else { return Ok(()) };
+    debug_assert!(!from.is(to) && tables.iter().all(|table| table.pool().is(&from)));
+    let mut new: HashMap<u32, u32> = HashMap::new();
+    let (mut held, mut moved) = (Vec::new(), Vec::new());
+    let (from, mut there) = (from.blocks(), to.blocks());
+    for &src in tables.iter().flat_map(|t| t.blocks()) {
+        if let Entry::Vacant(place) = new.entry(src) {
+            let Some((dst, must_move)) = there.counterpart(from.prefix(src).map(AsRef::as_ref)) else {
+                held.into_iter().rev().for_each(|dst| there.release(dst));
+                return Err(OutOfBlocks);
+            };
             if must_move {
-                moved.push(block);
+                moved.push(BlockCopy { src, dst });
             }
-            place.insert(there);
+            held.push(dst);
+            place.insert(dst);
         }
     }
     // Only now that all are sure to move may what is not there yet be known there.
-    for block in moved {
-        let there = &new[&block.id()];
-        there.take_over(block);
-        moves.push(BlockCopy { src: block.id(), dst: there.id() });
+    for &BlockCopy { src, dst } in &moved {
+        there.take_over(dst, &from, src);
     }
+    moves.extend(moved);
+    drop((from, there));
     for table in tables {
-        table.replace_blocks(to, |old| new[&old.id()].clone());
+        table.replace_blocks(to, |src| new[&src]);
     }
+    // The tables hold them now.
+    let mut there = to.blocks();
+    held.into_iter().for_each(|dst| there.release(dst));
     Ok(())
 }
 
@@ -67,12 +78,12 @@ mod tests {
         third.reserve(20, &mut Vec::new()).unwrap();
         let mut back = Vec::new();
         assert_eq!(relocate([&mut first, &mut second], &pool, &mut back), Err(OutOfBlocks));
-        assert!(back.is_empty() && first.lies_in(&swap) && swap.num_free() == 0 && pool.num_free() == 3);
+        assert!(back.is_empty() && first.pool().is(&swap) && swap.num_free() == 0 && pool.num_free() == 3);
         drop(third);
         relocate([&mut first, &mut second], &pool, &mut back).unwrap();
         assert_eq!(back.iter().map(|m| m.src).collect::<Vec<_>>(), moves.iter().map(|m| m.dst).collect::<Vec<_>>());
         assert_eq!((swap.num_free(), pool.num_free()), (4, 4));
-        assert!(first.lies_in(&pool) && slots(&first)[..8] == slots(&second)[..8]);
+        assert!(first.pool().is(&pool) && slots(&first)[..8] == slots(&second)[..8]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::log::Event;
-use super::pool::{Block, BlockPool};
+use super::pool::{BlockPool, Blocks};
 use super::prefix::PrefixId;
 use crate::backend::BlockCopy;
 
@@ -16,11 +16,12 @@ pub fn blocks_for(tokens: usize, block_size: usize) -> usize {
     tokens.div_ceil(block_size)
 }
 
-/// A sequence's logical blocks in order, filled from left to right. Only the last may have free slots.
-#[derive(Clone, Debug)]
+/// A sequence's logical blocks in order, filled from left to right. Only the last may have free slots. The table holds a
+/// reference to each of its blocks: cloning it shares them, dropping it gives them back.
+#[derive(Debug)]
 pub struct BlockTable {
     pool: BlockPool,
-    blocks: Vec<Block>,
+    blocks: Vec<u32>,
     len: usize,
     /// What the first blocks are known by.
     names: Vec<PrefixId>,
@@ -36,8 +37,9 @@ impl BlockTable {
     /// only computing it gives logits.
     pub fn known(pool: &BlockPool, tokens: &[u32]) -> Self {
         let mut table = BlockTable::new(pool);
+        let mut blocks = pool.blocks();
         for tokens in tokens[..tokens.len().saturating_sub(1)].chunks_exact(pool.block_size()) {
-            let Some((name, block)) = pool.find(table.names.last().copied(), tokens) else { break };
+            let Some((name, block)) = blocks.find(table.names.last().copied(), tokens) else { break };
             table.names.push(name);
             table.blocks.push(block);
             table.len += tokens.len();
@@ -48,9 +50,15 @@ impl BlockTable {
     /// Makes the full blocks known by the sequence's `tokens`, so that [`Self::known`] finds them.
     pub fn register(&mut self, tokens: &[u32]) {
         let size = self.pool.block_size();
+        if self.names.len() == self.len / size {
+            return;
+        }
+        let mut blocks = self.pool.blocks();
         for at in self.names.len()..self.len / size {
             let parent = self.names.last().copied();
-            let Some(name) = self.blocks[at].register(parent, &tokens[at * size..(at + 1) * size]) else { return };
+            let Some(name) = blocks.register(self.blocks[at], parent, &tokens[at * size..(at + 1) * size]) else {
+                return;
+            };
             self.names.push(name);
         }
     }
@@ -66,19 +74,24 @@ impl BlockTable {
     }
 
     /// The physical blocks, in logical order.
-    pub fn blocks(&self) -> &[Block] {
+    pub fn blocks(&self) -> &[u32] {
         &self.blocks
+    }
+
+    /// The pool whose blocks these are.
+    pub fn pool(&self) -> &BlockPool {
+        &self.pool
     }
 
     /// Where token `position` lies in the cache: `block * block_size + offset`.
     pub fn slot(&self, position: usize) -> u32 {
         let size = self.pool.block_size();
-        self.blocks[position / size].id() * size as u32 + (position % size) as u32
+        self.blocks[position / size] * size as u32 + (position % size) as u32
     }
 
     /// A second table over the same blocks. Copies nothing: the first to write to a shared block copies it (4.4).
     pub fn fork(&self) -> Self {
-        self.clone()
+        self.fork_prefix(self.len)
     }
 
     /// A second table over the blocks of the first `tokens` tokens.
@@ -86,77 +99,100 @@ impl BlockTable {
         debug_assert!(tokens <= self.len);
         let num_blocks = blocks_for(tokens, self.pool.block_size());
         let num_full = tokens / self.pool.block_size();
-        BlockTable {
+        let fork = BlockTable {
             pool: self.pool.clone(),
             blocks: self.blocks[..num_blocks].to_vec(),
             len: tokens,
             names: self.names[..num_full.min(self.names.len())].to_vec(),
-        }
+        };
+        let mut blocks = self.pool.blocks();
+        fork.blocks.iter().for_each(|&block| blocks.hold(block));
+        fork
     }
 
-    /// Whether the table's blocks are those of `pool`.
-    pub fn lies_in(&self, pool: &BlockPool) -> bool {
-        self.pool.is(pool)
-    }
-
-    /// Exchanges each block for one of `pool`.
-    pub(super) fn replace_blocks(&mut self, pool: &BlockPool, new: impl Fn(&Block) -> Block) {
-        let new = self.blocks.iter().map(new).collect();
-        let mut old = std::mem::replace(&mut self.blocks, new);
-        // From the end, as when a table is dropped.
-        while old.pop().is_some() {}
+    /// Exchanges the blocks for as many of `pool`, to each of which the table gets a reference.
+    pub(super) fn replace_blocks(&mut self, pool: &BlockPool, new: impl Fn(u32) -> u32) {
+        let new = self.blocks.iter().map(|&block| new(block)).collect();
+        self.release();
         self.pool = pool.clone();
+        self.blocks = new;
+        let mut blocks = pool.blocks();
+        self.blocks.iter().for_each(|&block| blocks.hold(block));
     }
 
     /// Makes room for `tokens` more tokens that only this table will see. A partly filled last block that is shared is
     /// replaced by a copy of its own, which the backend must make (copy-on-write) before it writes the new tokens.
     pub fn reserve(&mut self, tokens: usize, copies: &mut Vec<BlockCopy>) -> Result<(), OutOfBlocks> {
-        if blocks_needed([(&*self, tokens)]) > self.pool.num_free() {
+        let size = self.pool.block_size();
+        let mut blocks = self.pool.blocks();
+        if needed(&blocks, [(&*self, tokens)]) > blocks.num_free() {
             return Err(OutOfBlocks);
         }
-        let size = self.pool.block_size();
-        if let Some(last) = self.writable_block(tokens).filter(|b| b.is_shared()) {
-            let copy = self.pool.allocate().ok_or(OutOfBlocks)?;
-            copies.push(BlockCopy { src: last.id(), dst: copy.id() });
-            self.pool.record(Event::Copy { src: last.id(), dst: copy.id() });
+        if let Some(src) = self.writable_block(tokens).filter(|&block| blocks.num_refs(block) > 1) {
+            let dst = blocks.allocate().ok_or(OutOfBlocks)?;
+            copies.push(BlockCopy { src, dst });
+            blocks.record(Event::Copy { src, dst });
+            blocks.release(src);
             self.blocks.pop();
-            self.blocks.push(copy);
+            self.blocks.push(dst);
         }
         let end = self.len + tokens;
         while self.blocks.len() < blocks_for(end, size) {
-            self.blocks.push(self.pool.allocate().ok_or(OutOfBlocks)?);
+            self.blocks.push(blocks.allocate().ok_or(OutOfBlocks)?);
         }
-        for (i, block) in self.blocks.iter().enumerate().skip(self.len / size) {
-            block.fill((end - i * size).min(size));
+        for (i, &block) in self.blocks.iter().enumerate().skip(self.len / size) {
+            blocks.fill(block, (end - i * size).min(size));
         }
         self.len = end;
         Ok(())
     }
 
     /// The partly filled last block, if `tokens` more tokens would write to it.
-    fn writable_block(&self, tokens: usize) -> Option<&Block> {
+    fn writable_block(&self, tokens: usize) -> Option<u32> {
         let partial = !self.len.is_multiple_of(self.pool.block_size());
-        self.blocks.last().filter(|_| partial && tokens > 0)
+        self.blocks.last().copied().filter(|_| partial && tokens > 0)
+    }
+
+    /// Gives the blocks back.
+    fn release(&mut self) {
+        if self.blocks.is_empty() {
+            return;
+        }
+        let mut blocks = self.pool.blocks();
+        // From the end: what more sequences begin with is to be the last to be forgotten.
+        while let Some(block) = self.blocks.pop() {
+            blocks.release(block);
+        }
+    }
+}
+
+impl Clone for BlockTable {
+    fn clone(&self) -> Self {
+        self.fork()
     }
 }
 
 impl Drop for BlockTable {
     fn drop(&mut self) {
-        // From the end: what more sequences begin with is to be the last to be forgotten.
-        while self.blocks.pop().is_some() {}
+        self.release();
     }
 }
 
 /// Free blocks it takes to reserve the given numbers of tokens in all the tables, one after the other: new blocks, and
 /// copies of shared last blocks. The last to write to a block whose other holders have all left it needs no copy.
-pub fn blocks_needed<'a>(plan: impl IntoIterator<Item = (&'a BlockTable, usize)>) -> usize {
+pub fn blocks_needed<'a>(pool: &BlockPool, plan: impl IntoIterator<Item = (&'a BlockTable, usize)>) -> usize {
+    needed(&pool.blocks(), plan)
+}
+
+fn needed<'a>(blocks: &Blocks, plan: impl IntoIterator<Item = (&'a BlockTable, usize)>) -> usize {
     let mut needed = 0;
+    // Shared blocks, and how many hold them who have not written yet.
     let mut holders: Vec<(u32, usize)> = Vec::new();
     for (table, tokens) in plan {
         needed += blocks_for(table.len + tokens, table.pool.block_size()) - table.blocks.len();
-        let Some(last) = table.writable_block(tokens) else { continue };
-        let at = holders.iter().position(|h| h.0 == last.id()).unwrap_or_else(|| {
-            holders.push((last.id(), last.num_refs()));
+        let Some(last) = table.writable_block(tokens).filter(|&block| blocks.num_refs(block) > 1) else { continue };
+        let at = holders.iter().position(|h| h.0 == last).unwrap_or_else(|| {
+            holders.push((last, blocks.num_refs(last)));
             holders.len() - 1
         });
         if holders[at].1 > 1 {
@@ -169,7 +205,7 @@ pub fn blocks_needed<'a>(plan: impl IntoIterator<Item = (&'a BlockTable, usize)>
 
 /// How many blocks the tables hold, those that they share counted once.
 pub fn distinct_blocks<'a>(tables: impl IntoIterator<Item = &'a BlockTable>) -> usize {
-    tables.into_iter().flat_map(|t| &t.blocks).map(Block::id).collect::<HashSet<u32>>().len()
+    tables.into_iter().flat_map(|t| &t.blocks).collect::<HashSet<&u32>>().len()
 }
 
 #[cfg(test)]

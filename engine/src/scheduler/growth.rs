@@ -2,7 +2,7 @@
 
 use super::prefix::{Prefixes, Start};
 use crate::group::SequenceGroup;
-use crate::kv::blocks_needed;
+use crate::kv::{BlockPool, blocks_needed};
 
 /// What one sequence gets.
 pub struct Growth {
@@ -23,13 +23,10 @@ pub struct Budget {
     pub rows: usize,
 }
 
-/// What each sequence of a group gets: one token each when it decodes, else as much as is missing and `left` allows in
-/// all. Several sequences stop one token short, so that they decode together.
+/// What each sequence of a group gets that does not decode: as much as is missing and `left` allows in all. Several
+/// sequences stop one token short, so that they decode together.
 pub fn plan(group: &SequenceGroup, mut left: Budget, prefixes: &Prefixes) -> Vec<Growth> {
     let seqs = &group.running;
-    if group.is_decoding() {
-        return (0..seqs.len()).map(|seq| Growth { seq, start: None, tokens: 1 }).collect();
-    }
     let short = usize::from(seqs.len() > 1);
     let unscored = group.unscored();
     // The first row is the one that the sequence has.
@@ -53,9 +50,10 @@ pub fn plan(group: &SequenceGroup, mut left: Budget, prefixes: &Prefixes) -> Vec
 }
 
 /// Free blocks that a plan for `group` takes.
-pub fn blocks_to_grow(group: &SequenceGroup, plan: &[Growth]) -> usize {
-    blocks_needed(plan.iter().map(|g| {
+pub fn blocks_to_grow(group: &SequenceGroup, plan: &[Growth], pool: &BlockPool) -> usize {
+    let of = plan.iter().map(|g| {
         let table = g.start.as_ref().map_or(&group.running[g.seq].table, |start| &start.table);
         (table, g.tokens)
-    }))
+    });
+    blocks_needed(pool, of)
 }

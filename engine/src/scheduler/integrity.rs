@@ -13,10 +13,10 @@ impl Scheduler {
     pub fn check_integrity(&self) -> Result<(), String> {
         let running: Vec<&BlockTable> = self.running.iter().flat_map(SequenceGroup::tables).collect();
         let waiting: Vec<&BlockTable> = self.waiting.iter().flat_map(SequenceGroup::tables).collect();
-        if !running.iter().all(|t| t.lies_in(&self.pool)) {
+        if !running.iter().all(|t| t.pool().is(&self.pool)) {
             return Err("a running group is swapped out".into());
         }
-        if !waiting.iter().all(|t| t.is_empty() || t.lies_in(&self.swap)) {
+        if !waiting.iter().all(|t| t.is_empty() || t.pool().is(&self.swap)) {
             return Err("a waiting group holds blocks of the cache".into());
         }
         let pinned = self.prefixes.pinned_tables();

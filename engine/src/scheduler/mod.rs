@@ -10,6 +10,7 @@
 //!
 //! The oldest group can take every other's blocks, so that it always gets on: nobody starves.
 
+mod admission;
 mod growth;
 mod integrity;
 mod preemption;
@@ -17,7 +18,6 @@ mod prefix;
 mod step;
 
 use std::collections::VecDeque;
-use std::time::Instant;
 
 pub use preemption::Preemption;
 pub use step::{Chunk, Step};
@@ -25,7 +25,7 @@ pub use step::{Chunk, Step};
 use self::growth::{Budget, Growth, blocks_to_grow, plan};
 pub use self::prefix::Prefixes;
 use crate::group::{RequestId, SequenceGroup};
-use crate::kv::{BlockPool, OutOfBlocks, SharedLog, Space, Usage, distinct_blocks, relocate};
+use crate::kv::{BlockPool, SharedLog, Space, Usage, blocks_needed, distinct_blocks};
 use crate::sequence::Sequence;
 
 /// Bounds on what a step may hold.
@@ -129,6 +129,11 @@ impl Scheduler {
         self.pool.cached()
     }
 
+    /// How many hold each block of the cache.
+    pub fn references(&self) -> Vec<u32> {
+        self.pool.references()
+    }
+
     /// Use of the swap space.
     pub fn swap_usage(&self) -> Usage {
         self.swap.usage()
@@ -174,11 +179,6 @@ impl Scheduler {
         }
     }
 
-    /// When the oldest of the new requests came, if it is their turn to be admitted.
-    pub fn next_arrival(&self) -> Option<Instant> {
-        self.waiting.front().filter(|g| self.is_new(g)).map(|g| g.arrival)
-    }
-
     /// Plans the next iteration and reserves its blocks. With `hold_new` nothing new is admitted unless nothing runs.
     pub fn schedule(&mut self, hold_new: bool) -> Step {
         let mut step = Step::default();
@@ -205,116 +205,68 @@ impl Scheduler {
 
     /// Schedules as much of a group as the budget allows, all of its sequences or none. False if blocks are lacking.
     fn grow(&mut self, at: usize, budget: &mut Budget, step: &mut Step) -> bool {
+        if self.running[at].is_decoding() {
+            return self.decode(at, budget, step);
+        }
         // Later groups that decode have a claim on the budget too.
         let decoding = self.running[at + 1..].iter().filter(|g| g.is_decoding());
-        let claimed = || decoding.map(|g| g.running.len()).sum();
+        let claimed = decoding.map(|g| g.running.len()).sum();
         let group = &self.running[at];
-        let tokens = if group.is_decoding() { 0 } else { budget.tokens.saturating_sub(claimed()) };
-        let plan = plan(group, Budget { tokens, ..*budget }, &self.prefixes);
-        if blocks_to_grow(group, &plan) > self.pool.num_free() {
+        let left = Budget { tokens: budget.tokens.saturating_sub(claimed), ..*budget };
+        let plan = plan(group, left, &self.prefixes);
+        if blocks_to_grow(group, &plan, &self.pool) > self.pool.num_free() {
             return false;
         }
-        let group = &mut self.running[at];
         let unscored = group.unscored();
         for Growth { seq: at_seq, start, tokens } in plan {
-            let seq = &mut group.running[at_seq];
+            let seq = &mut self.running[at].running[at_seq];
             if let Some(start) = start {
                 step.hit_tokens += start.hits;
                 step.looked_up_tokens += start.looked_up;
                 seq.table = start.table;
             }
-            let begin = seq.table.len();
-            if seq.table.reserve(tokens, &mut step.moves.copies).is_err() {
-                unreachable!("the blocks of the whole group were counted");
-            }
-            let end = begin + tokens;
-            if tokens > 0 {
-                let scored = unscored.start.min(end)..unscored.end.min(end);
-                step.chunks.push(Chunk { group: at, seq: at_seq, range: begin..end, scored });
-            }
+            self.extend(at, at_seq, tokens, step);
+            budget.tokens = budget.tokens.saturating_sub(tokens);
             if !unscored.is_empty() {
+                let end = self.running[at].running[at_seq].table.len();
                 budget.rows -= end.saturating_sub(unscored.start + 1);
             }
-            // The tokens are computed in this step, before anything reads them.
-            self.prefixes.register(seq);
-            budget.tokens = budget.tokens.saturating_sub(tokens);
         }
-        if group.running.iter().all(|s| s.pending() == 0) {
+        if self.running[at].running.iter().all(|s| s.pending() == 0) {
             step.sampled.push(at);
         }
         true
     }
 
-    /// Moves waiting groups to the running ones.
-    fn admit(&mut self, hold_new: bool, budget: &mut Budget, step: &mut Step) {
-        while budget.tokens > 0
-            && let Some(group) = self.waiting.front()
-        {
-            // What can't fit even alone is admitted alone, and found to be exhausted.
-            let fits = self.fits(group, budget.tokens) || self.running.is_empty();
-            let is_new = self.is_new(group);
-            if !fits || group.width() > budget.rows || (hold_new && is_new) {
-                return;
-            }
-            step.admitted += usize::from(is_new);
-            let Some(mut group) = self.waiting.pop_front() else { return };
-            budget.rows -= group.width();
-            self.swap_in(&mut group, step);
-            self.running.push(group);
-            if !self.grow(self.running.len() - 1, budget, step) {
-                if self.running.len() == 1 {
-                    step.exhausted = Some(self.running[0].id);
-                }
-                return;
-            }
-        }
-    }
-
-    /// Whether there are blocks for all of a waiting group's tokens, and some to spare if others run; and whether it can
-    /// go on with what is left of the budget.
-    fn fits(&self, group: &SequenceGroup, budget: usize) -> bool {
-        if group.is_decoding() && group.running.len() > budget {
+    /// Schedules a group in which every sequence gets its one token.
+    fn decode(&mut self, at: usize, budget: &mut Budget, step: &mut Step) -> bool {
+        let (group, free) = (&self.running[at], self.pool.num_free());
+        // None takes more than one block, so that they need not be counted unless few are left.
+        if group.running.len() > free && blocks_needed(&self.pool, group.tables().map(|table| (table, 1))) > free {
             return false;
         }
-        let spare = if self.running.is_empty() { 0 } else { self.limits.watermark_blocks };
-        let needed = if self.is_swapped(group) {
-            // The next token of each sequence may take another block.
-            distinct_blocks(group.tables()) + group.running.len()
-        } else {
-            self.prefixes.blocks_to_restore(group)
-        };
-        needed + spare <= self.pool.num_free()
-    }
-
-    /// Whether a waiting group has nothing yet that it could have lost.
-    fn is_new(&self, group: &SequenceGroup) -> bool {
-        group.first_token.is_none() && !self.is_swapped(group)
-    }
-
-    fn is_swapped(&self, group: &SequenceGroup) -> bool {
-        group.tables().any(|t| t.lies_in(&self.swap))
-    }
-
-    fn swap_in(&self, group: &mut SequenceGroup, step: &mut Step) {
-        if self.is_swapped(group) {
-            match relocate(group.tables_mut(), &self.pool, &mut step.moves.swap_in) {
-                Ok(()) => step.swapped_in += 1,
-                // Alone, and not even what it had fits any more: growing will tell.
-                Err(OutOfBlocks) => group.release(&self.pool),
-            }
+        budget.tokens = budget.tokens.saturating_sub(group.running.len());
+        for seq in 0..group.running.len() {
+            self.extend(at, seq, 1, step);
         }
+        step.sampled.push(at);
+        true
     }
 
-    /// All of the latest group's blocks go. Where the swap space is full it is recomputed after all.
-    fn preempt_latest(&mut self, step: &mut Step) {
-        let Some(mut group) = self.running.pop() else { return };
-        step.preempted += 1;
-        let swaps = self.limits.preemption.swaps(&group);
-        if swaps && relocate(group.tables_mut(), &self.swap, &mut step.moves.swap_out).is_ok() {
-            step.swapped_out += 1;
-        } else {
-            group.release(&self.pool);
+    /// Schedules the next tokens of a sequence, for which there are blocks.
+    fn extend(&mut self, at: usize, at_seq: usize, tokens: usize, step: &mut Step) {
+        let unscored = self.running[at].unscored();
+        let seq = &mut self.running[at].running[at_seq];
+        let begin = seq.table.len();
+        if seq.table.reserve(tokens, &mut step.moves.copies).is_err() {
+            unreachable!("the blocks of the whole group were counted");
         }
-        self.waiting.push_front(group);
+        let end = begin + tokens;
+        if tokens > 0 {
+            let scored = unscored.start.min(end)..unscored.end.min(end);
+            step.chunks.push(Chunk { group: at, seq: at_seq, range: begin..end, scored });
+        }
+        // The tokens are computed in this step, before anything reads them.
+        self.prefixes.register(seq);
     }
 }

@@ -1,6 +1,8 @@
 //! How a group gives its blocks back when they run out (4.5 of the paper).
 
+use super::{Scheduler, Step};
 use crate::group::SequenceGroup;
+use crate::kv::relocate;
 
 /// What happens to the blocks of a group that is preempted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,7 +18,7 @@ pub enum Preemption {
 
 impl Preemption {
     /// Whether `group` is to be swapped out rather than recomputed.
-    pub(super) fn swaps(self, group: &SequenceGroup) -> bool {
+    fn swaps(self, group: &SequenceGroup) -> bool {
         let computed = group.running.iter().any(|s| !s.table.is_empty());
         computed
             && match self {
@@ -24,5 +26,20 @@ impl Preemption {
                 Preemption::Swap => true,
                 Preemption::Recompute => false,
             }
+    }
+}
+
+impl Scheduler {
+    /// All of the latest group's blocks go. Where the swap space is full it is recomputed after all.
+    pub(super) fn preempt_latest(&mut self, step: &mut Step) {
+        let Some(mut group) = self.running.pop() else { return };
+        step.preempted += 1;
+        let swaps = self.limits.preemption.swaps(&group);
+        if swaps && relocate(group.tables_mut(), &self.swap, &mut step.moves.swap_out).is_ok() {
+            step.swapped_out += 1;
+        } else {
+            group.release(&self.pool);
+        }
+        self.waiting.push_front(group);
     }
 }

@@ -91,6 +91,11 @@ impl Memory {
         (0..table.len()).map(|p| slots[table.slot(p) as usize]).collect()
     }
 
+    /// Forgets all that was kept.
+    pub fn lose(&mut self) {
+        self.cache.iter_mut().chain(&mut self.swap).for_each(|slot| *slot = None);
+    }
+
     fn move_blocks(&mut self, block_size: usize, BlockMoves { swap_out, swap_in, copies }: &BlockMoves) {
         write(&mut self.swap, read(&self.cache, block_size, swap_out));
         write(&mut self.cache, read(&self.swap, block_size, swap_in));

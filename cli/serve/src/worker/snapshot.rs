@@ -41,7 +41,7 @@ pub struct Snapshot {
     /// Blocks in the pool.
     pub num_blocks: usize,
     /// Reference counts of all blocks in order: a count, and how many blocks in a row have it.
-    pub refs: Vec<(usize, usize)>,
+    pub refs: Vec<(u32, usize)>,
     /// Blocks kept for a prefix: the first of a row, and how many follow one another. Nobody holds
     /// them.
     pub cached: Vec<(usize, usize)>,
@@ -100,17 +100,12 @@ impl Snapshot {
     /// The present state of `llm`.
     pub(super) fn of(llm: &Llm, rates: &Rates) -> Self {
         let (engine, stats) = (llm.engine(), llm.stats());
-        let mut refs = vec![0; engine.config().num_blocks];
-        let sequences = engine.scheduler().running().iter().flat_map(|group| &group.running);
-        for block in sequences.flat_map(|seq| seq.table.blocks()) {
-            refs[block.id() as usize] = block.num_refs();
-        }
         let now = Instant::now();
         Snapshot {
             time: rates.age(now).as_secs_f64(),
             block_size: engine.config().block_size,
             num_blocks: engine.config().num_blocks,
-            refs: runs(&refs),
+            refs: runs(&engine.scheduler().references()),
             cached: rows(&engine.scheduler().cached_blocks()),
             running: engine.scheduler().running().iter().map(|g| request(g, now)).collect(),
             waiting: engine.scheduler().waiting().map(|g| request(g, now)).collect(),
@@ -131,7 +126,7 @@ fn request(group: &SequenceGroup, now: Instant) -> RequestState {
         index,
         tokens: seq.tokens.len(),
         computed: seq.table.len(),
-        table: seq.table.blocks().iter().map(|b| b.id()).collect(),
+        table: seq.table.blocks().to_vec(),
     };
     RequestState {
         id: group.id,
@@ -142,7 +137,7 @@ fn request(group: &SequenceGroup, now: Instant) -> RequestState {
 }
 
 /// Each value, and how often it follows upon itself: what 40,000 blocks share would be megabytes written out.
-fn runs(values: &[usize]) -> Vec<(usize, usize)> {
+fn runs(values: &[u32]) -> Vec<(u32, usize)> {
     values.chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect()
 }
 

@@ -165,11 +165,14 @@ fn blocks_are_swapped_and_copied_in_every_layer() {
     let moves = |out: &[(u32, u32)], back: &[(u32, u32)], copies: &[(u32, u32)]| {
         let [swap_out, swap_in, copies] =
             [out, back, copies].map(|list| list.iter().map(|&(src, dst)| BlockCopy { src, dst }).collect());
-        Batch { moves: BlockMoves { swap_out, swap_in, copies }, ..batch(&[(1, 1)]) }
+        BlockMoves { swap_out, swap_in, copies }
     };
     // Of the sequence itself block 0 alone is written, by the step's token.
-    loaded.step(moves(&[(3, 5), (4, 0), (5, 1)], &[], &[(7, 3)]));
-    loaded.step(moves(&[(9, 2)], &[(0, 9), (1, 4), (5, 10)], &[(8, 5), (10, 11)]));
+    loaded.step(Batch { moves: moves(&[(3, 5), (4, 0), (5, 1)], &[], &[(7, 3)]), ..batch(&[(1, 1)]) });
+    // A step without tokens.
+    let only_moves = moves(&[(9, 2)], &[(0, 9), (1, 4), (5, 10)], &[(8, 5), (10, 11)]);
+    let inputs = loaded.backend.upload(Batch { moves: only_moves, ..Batch::default() }, &[]);
+    loaded.backend.move_blocks(&mut loaded.cache, &inputs);
     let want = [0, 1, 2, 7, 5, 8, 6, 7, 8, 4, 3, 3, 12, 13, 14, 15];
     let device = loaded.backend.queue.device().unwrap();
     let after = loaded.cache.memory().unwrap().to_vec(&device.stream).unwrap();

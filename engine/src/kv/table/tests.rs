@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn ids(table: &BlockTable) -> Vec<u32> {
-    table.blocks().iter().map(Block::id).collect()
+    table.blocks().to_vec()
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn copies_a_shared_partial_block_once_for_all_but_the_last_writer() {
     tables[0].reserve(6, &mut copies).unwrap();
     tables.extend([tables[0].fork(), tables[0].fork()]);
     let shared = ids(&tables[0]);
-    assert_eq!(blocks_needed(tables.iter().map(|t| (t, 1))), 2);
+    assert_eq!(blocks_needed(&pool, tables.iter().map(|t| (t, 1))), 2);
     for table in &mut tables {
         table.reserve(1, &mut copies).unwrap();
     }
@@ -91,7 +91,7 @@ proptest! {
                 Op::Add => tables.push((BlockTable::new(&pool), Vec::new())),
                 Op::Reserve(i, n) => if let Some(i) = pick(i) {
                     let (table, tokens) = &mut tables[i];
-                    let needed = blocks_needed([(&*table, n)]);
+                    let needed = blocks_needed(&pool, [(&*table, n)]);
                     let (free, before) = (pool.num_free(), (table.len(), ids(table)));
                     let mut copies = Vec::new();
                     if table.reserve(n, &mut copies).is_ok() {

@@ -1,0 +1,213 @@
+//! The physical blocks of a pool: a reference count for each, and the free ones in the order in which they are taken.
+//!
+//! ```text
+//!   free --- allocate ---> held --- register ---> held and known
+//!    ^                      |                       |      ^
+//!    |<----- released ------+              released |      | find
+//!    |                                              v      |
+//!    +------------ allocate (forgotten) ----------- cached-+
+//! ```
+//!
+//! Cached blocks are free: they are taken when no other is left, the least recently used first.
+
+use std::sync::Arc;
+
+use crate::kv::free_list::FreeList;
+use crate::kv::log::{Event, Logger};
+use crate::kv::prefix::{Prefix, PrefixId, PrefixIndex};
+use crate::kv::usage::Usage;
+
+/// All blocks. Whoever holds one says so once with [`Blocks::hold`], [`Blocks::allocate`] or [`Blocks::find`], and once
+/// with [`Blocks::release`].
+#[derive(Debug)]
+pub struct Blocks {
+    pub(super) block_size: usize,
+    /// Blocks that nobody holds. Those that are known stay for as long as there are others to take.
+    pub(super) free: FreeList,
+    /// What full blocks are known by.
+    pub(super) known: PrefixIndex,
+    pub(super) uses: Vec<Use>,
+    /// Sum of [`Use::filled`].
+    pub(super) total_filled: usize,
+    /// Free blocks that are known.
+    pub(super) cached: usize,
+    /// Blocks with more than one reference.
+    pub(super) shared: usize,
+    pub(super) log: Option<Logger>,
+}
+
+/// What a block is used for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Use {
+    /// How many hold it.
+    pub refs: u32,
+    /// Its slots that hold a token.
+    pub filled: u32,
+}
+
+impl Blocks {
+    /// `num_blocks` free blocks of `block_size` tokens.
+    pub fn new(num_blocks: u32, block_size: usize) -> Self {
+        Blocks {
+            block_size,
+            free: FreeList::full(num_blocks),
+            known: PrefixIndex::new(num_blocks as usize),
+            uses: vec![Use::default(); num_blocks as usize],
+            total_filled: 0,
+            cached: 0,
+            shared: 0,
+            log: None,
+        }
+    }
+
+    /// Passes an event on to the log, if there is one.
+    pub fn record(&self, event: Event) {
+        if let Some(log) = &self.log {
+            log.record(event);
+        }
+    }
+
+    /// Blocks nobody holds, cached ones included.
+    pub fn num_free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// How many hold a block.
+    pub fn num_refs(&self, block: u32) -> usize {
+        self.uses[block as usize].refs as usize
+    }
+
+    /// What a block is known by.
+    pub fn prefix(&self, block: u32) -> Option<&Arc<Prefix>> {
+        self.known.prefix(block)
+    }
+
+    /// Present use.
+    pub fn usage(&self) -> Usage {
+        let used_blocks = self.uses.len() - self.free.len();
+        Usage {
+            num_blocks: self.uses.len(),
+            used_blocks,
+            shared_blocks: self.shared,
+            cached_blocks: self.cached,
+            used_slots: used_blocks * self.block_size,
+            filled_slots: self.total_filled,
+        }
+    }
+
+    /// Takes a free block. Cached ones go last, and are forgotten.
+    pub fn allocate(&mut self) -> Option<u32> {
+        let block = self.free.take_first()?;
+        if self.known.remove(block) {
+            self.cached -= 1;
+            self.record(Event::Evict(block));
+        }
+        self.uses[block as usize].refs = 1;
+        self.record(Event::Allocate(block));
+        Some(block)
+    }
+
+    /// Adds a reference to a block that is held or cached.
+    pub fn hold(&mut self, block: u32) {
+        let of = &mut self.uses[block as usize];
+        of.refs += 1;
+        if of.refs == 1 {
+            // Only full blocks are known.
+            of.filled = self.block_size as u32;
+            self.free.remove(block);
+            self.cached -= 1;
+            self.total_filled += self.block_size;
+        } else if of.refs == 2 {
+            self.shared += 1;
+        }
+        self.record(Event::Share(block));
+    }
+
+    /// Drops a reference. Without any the block is free.
+    pub fn release(&mut self, block: u32) {
+        let of = &mut self.uses[block as usize];
+        of.refs -= 1;
+        if of.refs == 1 {
+            self.shared -= 1;
+        } else if of.refs == 0 {
+            self.total_filled -= std::mem::take(&mut of.filled) as usize;
+            if self.known.prefix(block).is_some() {
+                self.cached += 1;
+                self.free.push_last(block);
+            } else {
+                self.free.push_first(block);
+            }
+        }
+        self.record(Event::Free(block));
+    }
+
+    /// Notes that at least the first `slots` slots of a block hold tokens.
+    pub fn fill(&mut self, block: u32, slots: usize) {
+        let of = &mut self.uses[block as usize];
+        let more = slots.saturating_sub(of.filled as usize);
+        if more > 0 {
+            of.filled = slots as u32;
+            self.total_filled += more;
+            self.record(Event::Fill { block, slots });
+        }
+    }
+
+    /// Holds the block with the last of `parent`'s tokens followed by `tokens`, if there is one.
+    pub fn find(&mut self, parent: Option<PrefixId>, tokens: &[u32]) -> Option<(PrefixId, u32)> {
+        let block = self.known.find(parent, tokens)?;
+        let name = self.known.prefix(block)?.id();
+        self.hold(block);
+        Some((name, block))
+    }
+
+    /// Makes a full block known by its `tokens` and those before it, so that it can be found until its memory is needed.
+    /// Returns their name. None if they cannot be known, see [`PrefixIndex::insert`].
+    pub fn register(&mut self, block: u32, parent: Option<PrefixId>, tokens: &[u32]) -> Option<PrefixId> {
+        if let Some(prefix) = self.known.prefix(block) {
+            return Some(prefix.id());
+        }
+        let name = self.known.insert(block, parent, tokens);
+        if self.known.prefix(block).is_some() {
+            self.record(Event::Register(block));
+        }
+        name
+    }
+
+    /// Holds a block for what a block of another pool, known by `prefix` if at all, has; and says whether it must be moved
+    /// here first, as it is not here yet. None if there is no free block.
+    pub fn counterpart(&mut self, prefix: Option<&Prefix>) -> Option<(u32, bool)> {
+        match prefix.and_then(|prefix| self.known.find_prefix(prefix)) {
+            Some(block) => {
+                self.hold(block);
+                Some((block, false))
+            }
+            None => Some((self.allocate()?, true)),
+        }
+    }
+
+    /// Notes that what `src`, a block of the pool `from`, has is moved to `dst`; it is known by the same tokens.
+    pub fn take_over(&mut self, dst: u32, from: &Blocks, src: u32) {
+        self.fill(dst, from.uses[src as usize].filled as usize);
+        self.record(Event::Swap { src, dst });
+        if from.prefix(src).is_some_and(|prefix| self.known.insert_prefix(dst, prefix.clone())) {
+            self.record(Event::Register(dst));
+        }
+    }
+
+    /// Forgets what blocks hold: a step that was to fill some of them failed.
+    pub fn forget(&mut self) {
+        for block in 0..self.uses.len() as u32 {
+            if self.known.remove(block) {
+                self.record(Event::Evict(block));
+            }
+        }
+        self.cached = 0;
+    }
+
+    /// Free blocks whose contents can still be found; ascending.
+    pub fn cached(&self) -> Vec<u32> {
+        let mut cached: Vec<u32> = self.free.iter().filter(|&b| self.known.prefix(b).is_some()).collect();
+        cached.sort_unstable();
+        cached
+    }
+}
