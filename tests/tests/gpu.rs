@@ -156,18 +156,21 @@ fn assert_recordings_change_nothing(model: &str) {
     assert_eq!(answers[0], answers[1], "{model}");
 }
 
-/// Given texts are scored as Hugging Face scores them, in chunks and though their blocks are known.
+/// Golden texts, given as prompts, are scored as they were when they were generated, in chunks and though their blocks are
+/// known.
 fn assert_scored(model: &str) {
     let golden = golden(model);
     let (_, drift) = record(&golden, DType::F16);
     let options = Options { block_size: 8, max_num_seqs: 24, ..options(DType::F16) };
     let mut llm = load(model, &options, None);
-    for text in golden.teacher_forced.iter().chain(&golden.teacher_forced) {
-        let want = text.token_logprobs.iter().flatten();
-        for (i, (got, want)) in score(&mut llm, &text.ids, 1).iter().zip(want).enumerate() {
-            assert!((got - want).abs() <= drift, "{model}, token {}: {got}, {want}", i + 1);
+    for p in golden.prompts.iter().chain(&golden.prompts) {
+        let text = [p.ids.as_slice(), &p.greedy.ids].concat();
+        let want = p.greedy.top5.iter().map(|top| top.logprobs[0]);
+        for (step, (got, want)) in score(&mut llm, &text, p.ids.len()).iter().zip(want).enumerate() {
+            assert!((got - want).abs() <= drift, "{model}, {}, step {step}: {got}, {want}", p.name);
         }
     }
+    assert_eq!(llm.stats().hit_tokens, 0, "{model}");
 }
 
 macro_rules! gpu_tests {
