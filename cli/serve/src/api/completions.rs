@@ -114,7 +114,7 @@ pub async fn create(
 fn choices<'a>(app: &App, first: usize, answer: &'a Completion, echo: bool) -> Vec<Choice<'a>> {
     let Completion { prompt, prompt_tokens, prompt_logprobs, .. } = answer;
     let logprobs = prompt_logprobs.as_ref();
-    let echo = echo.then(|| Echo::new(prompt, prompt_tokens, logprobs, &app.tokenizer)).unwrap_or_default();
+    let echo = if echo { Echo::new(prompt, prompt_tokens, logprobs, &app.tokenizer) } else { Echo::default() };
     let choice = |(i, output): (usize, &'a engine::llm::Continuation)| {
         let Echo { text, logprobs, mut end } = echo.clone();
         let logprobs = output.logprobs.as_ref().map(|own| {

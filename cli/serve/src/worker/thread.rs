@@ -115,7 +115,7 @@ impl EngineThread {
                     commands.blocking_recv().unwrap_or(Command::Stop)
                 };
                 match command {
-                    Command::Submit(work, messages) => self.submit(work, messages),
+                    Command::Submit(work, messages) => self.submit(*work, messages),
                     // Whoever asked may have gone.
                     Command::Snapshot(reply) => drop(reply.send(Snapshot::of(&self.llm, &self.rates))),
                     Command::Stop => {
