@@ -45,6 +45,7 @@ pub fn run(args: &Args) -> Result<()> {
     while llm.has_work() {
         for event in llm.step()? {
             match event {
+                Event::Prompt { .. } => {} // is not asked for
                 Event::Token { token, text, .. } => printer.token(token, &text, llm.tokenizer())?,
                 Event::Done(completion) => {
                     printer.done(&completion, llm.tokenizer())?;

@@ -18,6 +18,9 @@ pub fn batch<'a>(scheduler: &'a Scheduler, step: &Step, block_size: usize) -> (B
         for chunk in chunks {
             let seq = &group.running[chunk.seq];
             push_span(&mut batch, seq, chunk.range.clone(), block_size);
+            let row = |p: usize| (batch.tokens.len() - (chunk.range.end - p)) as u32;
+            batch.logit_rows.extend(chunk.scored.clone().map(row));
+            rows.extend(group.score_rows(chunk.scored.clone()));
         }
         if step.sampled.binary_search(&chunks[0].group).is_ok() {
             // Every sequence of the group has a chunk in this step, in order.

@@ -11,7 +11,7 @@ use crate::kv::{BlockPool, SharedLog, blocks_for};
 use crate::runner::Runner;
 use crate::sampling::{Sampled, SamplingParams};
 use crate::scheduler::{Limits, Preemption, Scheduler, Step};
-use crate::sequence::{FinishReason, Output, Sequence};
+use crate::sequence::{FinishReason, Output, PromptLogprobs, Sequence};
 use crate::stats::Stats;
 
 /// What an engine must know of its model and memory.
@@ -54,6 +54,8 @@ pub struct Finished {
     pub id: RequestId,
     /// Its outputs, best first where it asked for a choice.
     pub outputs: Vec<Output>,
+    /// Of the prompt's tokens, if the request asked for them. Those of a request that was cancelled may end early.
+    pub prompt_logprobs: Option<PromptLogprobs>,
     /// When it came.
     pub arrival: Instant,
     /// When its first token was there.
@@ -65,6 +67,8 @@ pub struct Finished {
 pub struct StepOutput {
     /// The new tokens of outputs that can be streamed.
     pub tokens: Vec<NewToken>,
+    /// Logprobs of the prompts of requests whose first tokens these are, if they asked for them.
+    pub prompts: Vec<(RequestId, PromptLogprobs)>,
     /// The requests that are complete.
     pub finished: Vec<Finished>,
 }
@@ -103,7 +107,7 @@ impl Engine {
     /// [`Error::Request`] if it makes no sense or could never run; nothing is queued then.
     pub fn add(&mut self, prompt: Vec<u32>, params: SamplingParams) -> Result<RequestId> {
         params.validate()?;
-        self.check_prompt(&prompt)?;
+        self.check_prompt(&prompt, &params)?;
         let vocab_size = self.config.vocab_size;
         if let Some((id, _)) = params.logit_bias.iter().find(|bias| bias.0 as usize >= vocab_size) {
             return Err(Error::Request(format!("logit-bias id {id} is outside the vocabulary of {vocab_size} tokens")));
@@ -153,7 +157,7 @@ impl Engine {
     /// [`Error::Request`] if it is empty, too long or not in the vocabulary, [`Error::Memory`] if its blocks are not
     /// free; nothing has changed then. Else when the device failed.
     pub fn pin_prefix(&mut self, tokens: Vec<u32>) -> Result<()> {
-        self.check_prompt(&tokens)?;
+        self.check_prompt(&tokens, &SamplingParams::default())?;
         let mut seq = Sequence::new(tokens, &self.pool, false);
         seq.table = self.scheduler.prefixes().find(&seq.tokens);
         let mut chunks = Vec::new();
@@ -213,7 +217,7 @@ impl Engine {
         &self.scheduler
     }
 
-    fn check_prompt(&self, prompt: &[u32]) -> Result<()> {
+    fn check_prompt(&self, prompt: &[u32], params: &SamplingParams) -> Result<()> {
         let refuse = |why: String| Err(Error::Request(why));
         let EngineConfig { max_len, vocab_size, block_size, .. } = self.config;
         if prompt.is_empty() {
@@ -222,15 +226,20 @@ impl Engine {
         if let Some(id) = prompt.iter().find(|&&id| id as usize >= vocab_size) {
             return refuse(format!("prompt id {id} is outside the vocabulary of {vocab_size} tokens"));
         }
-        if prompt.len() >= max_len {
+        let (generates, what) = match params.max_tokens {
+            0 => (0, ""),
+            _ => (1, " and one must be left to generate"),
+        };
+        let len = prompt.len() + generates;
+        if len > max_len {
             return refuse(format!(
-                "the prompt has {} tokens, but the model has {max_len} positions and one must be left to generate",
+                "the prompt has {} tokens, but the model has {max_len} positions{what}",
                 prompt.len()
             ));
         }
         let num_blocks = self.scheduler.capacity();
-        let pinned = self.scheduler.prefixes().pinned_len(prompt) / block_size;
-        if blocks_for(prompt.len() + 1, block_size) - pinned > num_blocks {
+        let shared = if params.prompt_logprobs.is_some() { 0 } else { self.scheduler.prefixes().pinned_len(prompt) };
+        if blocks_for(len, block_size) - shared / block_size > num_blocks {
             return refuse(format!(
                 "the prompt has {} tokens, but the KV cache holds {} in all ({num_blocks} blocks of {block_size})",
                 prompt.len(),
@@ -250,25 +259,37 @@ impl Engine {
 
     fn postprocess(&mut self, step: &Step, sampled: &[Sampled]) -> StepOutput {
         self.count(step, sampled);
-        let mut tokens = Vec::with_capacity(sampled.len());
+        let mut output = StepOutput { tokens: Vec::with_capacity(sampled.len()), ..StepOutput::default() };
         let mut rest = sampled;
-        for &at in &step.sampled {
-            let group = &mut self.scheduler.running_mut()[at];
-            let (own, others) = rest.split_at(group.num_sample_rows());
-            group.advance(own, &mut tokens);
+        let mut take = |count: usize| {
+            let (own, others) = rest.split_at(count);
             rest = others;
+            own
+        };
+        for chunks in step.chunks.chunk_by(|a, b| a.group == b.group) {
+            let at = chunks[0].group;
+            let group = &mut self.scheduler.running_mut()[at];
+            chunks.iter().for_each(|chunk| group.score(take(chunk.scored.len())));
+            if step.sampled.binary_search(&at).is_ok() {
+                let is_first = group.first_token.is_none();
+                group.advance(take(group.num_sample_rows()), &mut output.tokens);
+                if let Some(logprobs) = group.prompt_logprobs.as_ref().filter(|_| is_first) {
+                    output.prompts.push((group.id, logprobs.clone()));
+                }
+            }
         }
         if let Some(id) = step.exhausted {
             self.stats.exhausted += 1;
             self.scheduler.end(id, |group| group.stop_all(FinishReason::Length));
         }
-        let finished = self.scheduler.take_finished().into_iter().map(|g| Finished {
+        output.finished.extend(self.scheduler.take_finished().into_iter().map(|mut g| Finished {
             id: g.id,
             arrival: g.arrival,
             first_token: g.first_token,
+            prompt_logprobs: g.prompt_logprobs.take(),
             outputs: g.into_outputs(),
-        });
-        StepOutput { tokens, finished: finished.collect() }
+        }));
+        output
     }
 
     fn count(&mut self, step: &Step, sampled: &[Sampled]) {
@@ -284,7 +305,7 @@ impl Engine {
         }
         stats.steps += 1;
         stats.computed_tokens += step.num_tokens();
-        stats.sampled_tokens += sampled.len();
+        stats.sampled_tokens += sampled.len() - step.chunks.iter().map(|c| c.scored.len()).sum::<usize>();
         stats.copied_blocks += step.moves.copies.len();
         let seqs = self.scheduler.running().iter().flat_map(|g| &g.running);
         stats.peak_seqs = stats.peak_seqs.max(seqs.clone().count());

@@ -1,10 +1,11 @@
 //! A sequence group: all sequences of one request, scheduled, preempted and restored together (4.5 of the paper).
 
+use std::ops::Range;
 use std::time::Instant;
 
 use crate::kv::{BlockPool, BlockTable};
 use crate::sampling::{Candidate, SampleRow, Sampled, SamplingParams};
-use crate::sequence::{FinishReason, Output, Sequence, TokenLogprob};
+use crate::sequence::{FinishReason, Output, PromptLogprobs, Sequence, TokenLogprob};
 
 /// Names a request within an engine.
 pub type RequestId = u64;
@@ -33,6 +34,8 @@ pub struct SequenceGroup {
     pub running: Vec<Sequence>,
     /// Outputs that are complete.
     pub finished: Vec<Output>,
+    /// Of the prompt's tokens, as far as they are there, if asked for.
+    pub prompt_logprobs: Option<PromptLogprobs>,
     /// Most tokens an output may have.
     max_output: usize,
     /// Tokens that end a sequence.
@@ -60,6 +63,7 @@ impl SequenceGroup {
             id,
             running: vec![Sequence::new(prompt, pool, params.logprobs.is_some())],
             finished: Vec::new(),
+            prompt_logprobs: params.prompt_logprobs.map(|_| vec![None]),
             max_output: max_output.min(params.max_tokens),
             eos: if params.ignore_eos { Vec::new() } else { eos.to_vec() },
             seed,
@@ -100,6 +104,40 @@ impl SequenceGroup {
         self.running.iter().all(|s| s.pending() == 1)
     }
 
+    /// The prompt's positions whose logits are wanted and not there yet: each gives the logprob of the token after it.
+    pub fn unscored(&self) -> Range<usize> {
+        match (&self.prompt_logprobs, self.running.first()) {
+            (Some(there), Some(seq)) => there.len() - 1..seq.prompt_len - 1,
+            _ => 0..0,
+        }
+    }
+
+    /// The beginning of a sequence that may be looked for among known blocks: all of it, or up to the first token whose
+    /// logits are wanted, since these are not kept.
+    pub fn may_be_known(&self, seq: usize) -> &[u32] {
+        let (unscored, tokens) = (self.unscored(), &self.running[seq].tokens);
+        if unscored.is_empty() { tokens } else { &tokens[..=unscored.start] }
+    }
+
+    /// The rows that give the logprobs of the tokens after `positions` of the prompt.
+    pub fn score_rows(&self, positions: Range<usize>) -> impl Iterator<Item = SampleRow<'_>> {
+        let (seq, top) = (&self.running[0], self.params.prompt_logprobs.unwrap_or(0));
+        positions.map(move |p| {
+            let (prompt, given) = (&seq.tokens[..=p], Some(seq.tokens[p + 1]));
+            SampleRow { params: &self.params, seed: 0, prompt, output: &[], top, given }
+        })
+    }
+
+    /// Takes in what the next of [`Self::unscored`] came to.
+    pub fn score(&mut self, rows: &[Sampled]) {
+        let (Some(seq), Some(there)) = (self.running.first(), &mut self.prompt_logprobs) else { return };
+        for row in rows {
+            let token = seq.tokens[there.len()];
+            let logprob = if row.token == token { row.logprob } else { f32::NEG_INFINITY };
+            there.push(Some(TokenLogprob { token, logprob, top: row.top.clone() }));
+        }
+    }
+
     /// Whether all outputs are there.
     pub fn is_finished(&self) -> bool {
         self.running.is_empty()
@@ -108,12 +146,15 @@ impl SequenceGroup {
     /// The rows to sample when all sequences are computed to their end, with the sequence each belongs to. After the
     /// prompt one sequence stands for all outputs, and is sampled once for each.
     pub fn sample_rows(&self) -> Vec<(usize, SampleRow<'_>)> {
+        if self.max_output == 0 {
+            return Vec::new();
+        }
         // What is reported and what a beam search chooses from are both the likeliest tokens.
         let candidates = self.params.beam.map_or(0, |beam| beam.num_candidates(self.eos.len()));
         let top = candidates.max(self.params.logprobs.unwrap_or(0));
         let row = |seq: usize, seed: u64| {
             let s = &self.running[seq];
-            (seq, SampleRow { params: &self.params, seed, prompt: s.prompt(), output: s.output(), top })
+            (seq, SampleRow { params: &self.params, seed, prompt: s.prompt(), output: s.output(), top, given: None })
         };
         if self.at_prompt() && self.params.beam.is_none() {
             (0..self.params.best_of).map(|i| row(0, self.output_seed(i))).collect()
@@ -124,12 +165,20 @@ impl SequenceGroup {
 
     /// How many [`Self::sample_rows`] there are.
     pub fn num_sample_rows(&self) -> usize {
-        if self.params.beam.is_some() { self.running.len() } else { self.width() }
+        match self.params.beam {
+            _ if self.max_output == 0 => 0,
+            Some(_) => self.running.len(),
+            None => self.width(),
+        }
     }
 
     /// Takes the sampled tokens in, one for each of [`Self::sample_rows`]: forks, appends, finishes. Adds to `new` the
     /// tokens that are final; those of a beam search only are once it is over.
     pub fn advance(&mut self, sampled: &[Sampled], new: &mut Vec<NewToken>) {
+        if self.max_output == 0 {
+            self.fork_outputs();
+            return self.stop_all(FinishReason::Length);
+        }
         if self.params.beam.is_some() {
             self.advance_beams(sampled);
             self.first_token.get_or_insert_with(Instant::now);

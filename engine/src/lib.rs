@@ -5,6 +5,7 @@
 
 pub mod backend;
 mod batch;
+mod completion;
 pub mod config;
 mod delay;
 pub mod detokenizer;

@@ -1,10 +1,12 @@
 //! Text in, text out: an engine together with its model's tokenizer.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::backend::KvLayout;
+pub use crate::completion::{Completion, Continuation, Event, Prompt};
 use crate::config::{GenerationConfig, ModelConfig};
+use crate::detokenizer::Detokenizer;
 use crate::engine::{Engine, EngineConfig, Finished};
 use crate::error::Result;
 use crate::group::RequestId;
@@ -14,80 +16,9 @@ pub use crate::options::{Device, Options, Preemption};
 use crate::output_text::OutputText;
 use crate::place::{DeviceInfo, Placed, place};
 use crate::sampling::SamplingParams;
-use crate::sequence::{FinishReason, TokenLogprob};
+use crate::sequence::{FinishReason, PromptLogprobs};
 use crate::stats::Stats;
 use crate::tokenizer::Tokenizer;
-
-/// What is to be continued.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Prompt {
-    /// A text; the tokenizer adds the model's special tokens.
-    Text(String),
-    /// Tokens, taken as they are.
-    Tokens(Vec<u32>),
-    /// A text together with its tokens, where it was encoded elsewhere.
-    Encoded {
-        /// The text.
-        text: String,
-        /// Its tokens.
-        tokens: Vec<u32>,
-    },
-}
-
-/// One continuation of a prompt.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Continuation {
-    /// The text, without special tokens and stop strings.
-    pub text: String,
-    /// The tokens, a closing end-of-sequence token included.
-    pub tokens: Vec<u32>,
-    /// Why it ended.
-    pub finish_reason: FinishReason,
-    /// Sum of the tokens' logprobs.
-    pub cumulative_logprob: f64,
-    /// The beam search's score.
-    pub score: Option<f64>,
-    /// One entry a token, if the request asked for logprobs.
-    pub logprobs: Option<Vec<TokenLogprob>>,
-}
-
-/// An answered request.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Completion {
-    /// The request.
-    pub id: RequestId,
-    /// The prompt as text.
-    pub prompt: String,
-    /// The prompt as tokens.
-    pub prompt_tokens: Vec<u32>,
-    /// The continuations, best first where the request asked for a choice.
-    pub outputs: Vec<Continuation>,
-    /// From the request's arrival to its first token.
-    pub time_to_first_token: Duration,
-    /// From the request's arrival to its end.
-    pub time: Duration,
-}
-
-/// What happens to requests in a step.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    /// A token of an output that can be streamed. Outputs that compete for being returned, and beams, cannot.
-    Token {
-        /// The request.
-        id: RequestId,
-        /// Which of its outputs.
-        index: usize,
-        /// The token.
-        token: u32,
-        /// The text that is settled by it; empty while a character or a stop string may be incomplete. What is still
-        /// held back when the output ends is in its [`Continuation::text`] only.
-        text: String,
-        /// The token's logprob, if the request asked for logprobs.
-        logprob: Option<TokenLogprob>,
-    },
-    /// A request is complete.
-    Done(Completion),
-}
 
 /// A model that answers requests.
 pub struct Llm {
@@ -104,8 +35,10 @@ pub struct Llm {
 struct Request {
     prompt: String,
     prompt_tokens: Vec<u32>,
-    stop: Vec<String>,
+    echo: bool,
     streams: bool,
+    /// What the text of each output begins as.
+    begin: OutputText,
     texts: BTreeMap<usize, OutputText>,
 }
 
@@ -152,16 +85,19 @@ impl Llm {
     /// If it makes no sense or could never run; nothing is queued then.
     pub fn add(&mut self, prompt: &Prompt, params: SamplingParams) -> Result<RequestId> {
         let tokens = self.tokens(prompt)?;
-        let stop = params.stop.clone();
+        let (stop, echo) = (params.stop.clone(), params.echo);
         let streams = params.beam.is_none() && params.best_of == params.n;
         let id = self.engine.add(tokens.clone(), params)?;
         // Decoded only now, when the engine has found the tokens to be in the vocabulary.
+        let mut detokenizer = Detokenizer::new();
         let text = match prompt {
+            _ if echo => tokens.iter().map(|&token| detokenizer.push(&self.tokenizer, token)).collect::<Result<_>>()?,
             Prompt::Text(text) | Prompt::Encoded { text, .. } => text.clone(),
             Prompt::Tokens(tokens) => self.tokenizer.decode(tokens, true)?,
         };
-        let request = Request { prompt: text, prompt_tokens: tokens, stop, streams, texts: BTreeMap::new() };
-        self.requests.insert(id, request);
+        let begin = OutputText::new(detokenizer, &stop);
+        let (prompt, prompt_tokens, texts) = (text, tokens, BTreeMap::new());
+        self.requests.insert(id, Request { prompt, prompt_tokens, echo, streams, begin, texts });
         Ok(id)
     }
 
@@ -183,9 +119,18 @@ impl Llm {
             self.requests.retain(|id, _| self.engine.scheduler().contains(*id));
         })?;
         let mut events = Vec::new();
+        let mut prompts: BTreeMap<RequestId, PromptLogprobs> = step.prompts.into_iter().collect();
         for new in step.tokens {
             let Some(request) = self.requests.get_mut(&new.request) else { continue };
-            let output = request.texts.entry(new.index).or_insert_with(|| OutputText::new(&request.stop));
+            if request.texts.is_empty() && request.streams && request.echo {
+                events.push(Event::Prompt {
+                    id: new.request,
+                    text: request.prompt.clone(),
+                    tokens: request.prompt_tokens.clone(),
+                    logprobs: prompts.remove(&new.request),
+                });
+            }
+            let output = request.texts.entry(new.index).or_insert_with(|| request.begin.clone());
             let text = output.push(&self.tokenizer, new.token)?;
             if output.stopped {
                 self.engine.stop_output(new.request, new.index);
@@ -283,17 +228,22 @@ impl Llm {
         let mut outputs = Vec::with_capacity(finished.outputs.len());
         for mut output in finished.outputs {
             let text = match request.texts.remove(&output.index) {
-                Some(text) => {
-                    if text.stopped {
-                        // The token that completed a stop string may have been the last allowed one as well.
-                        output.finish_reason = FinishReason::Stop;
+                Some(text) => text,
+                // Its tokens were not reported: it is a beam, or has none.
+                None => {
+                    let mut text = request.begin.clone();
+                    for &token in &output.tokens {
+                        text.push(&self.tokenizer, token)?;
                     }
-                    text.finish(&self.tokenizer)?
+                    text
                 }
-                None => self.tokenizer.decode(&output.tokens, true)?,
             };
+            if text.stopped {
+                // The token that completed a stop string may have been the last allowed one as well.
+                output.finish_reason = FinishReason::Stop;
+            }
             outputs.push(Continuation {
-                text,
+                text: text.finish(&self.tokenizer)?,
                 tokens: output.tokens,
                 finish_reason: output.finish_reason,
                 cumulative_logprob: output.cumulative_logprob,
@@ -306,6 +256,7 @@ impl Llm {
             id: finished.id,
             prompt: request.prompt,
             prompt_tokens: request.prompt_tokens,
+            prompt_logprobs: finished.prompt_logprobs,
             outputs,
             time_to_first_token: finished.first_token.unwrap_or(now) - finished.arrival,
             time: now - finished.arrival,

@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::tokenizer::Tokenizer;
 
 /// The text of an output as it grows.
+#[derive(Clone)]
 pub(crate) struct OutputText {
     detokenizer: Detokenizer,
     stops: StopMatcher,
@@ -14,10 +15,10 @@ pub(crate) struct OutputText {
 }
 
 impl OutputText {
-    /// An empty text that ends before any of `stops`.
-    pub fn new(stops: &[String]) -> Self {
+    /// An empty text that ends before any of `stops`, of tokens that follow those which `detokenizer` has.
+    pub fn new(detokenizer: Detokenizer, stops: &[String]) -> Self {
         let stops = StopMatcher::new(stops.to_vec());
-        OutputText { detokenizer: Detokenizer::new(), stops, text: String::new(), stopped: false }
+        OutputText { detokenizer, stops, text: String::new(), stopped: false }
     }
 
     /// Takes a token in and returns the text that it settles. Nothing follows a stop string.

@@ -24,6 +24,9 @@ pub struct TokenLogprob {
     pub top: Vec<(u32, f32)>,
 }
 
+/// One entry a token of a prompt; none of the first, which follows nothing.
+pub type PromptLogprobs = Vec<Option<TokenLogprob>>;
+
 /// A finished continuation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {

@@ -7,11 +7,11 @@ mod oracle;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use engine::engine::{Engine, EngineConfig};
+use engine::engine::{Engine, EngineConfig, Finished};
 use engine::group::RequestId;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::scheduler::Preemption;
-use engine::sequence::Output;
+use engine::sequence::{Output, PromptLogprobs};
 use oracle::{Memory, Oracle, VOCAB, config, contiguous};
 use proptest::prelude::*;
 
@@ -64,7 +64,7 @@ struct Setup {
 }
 
 fn params() -> impl Strategy<Value = SamplingParams> {
-    let max_tokens = 1..30usize;
+    let max_tokens = prop_oneof![9 => 1..30usize, 1 => Just(0)];
     let greedy = (max_tokens.clone(), any::<bool>()).prop_map(|(max_tokens, ignore_eos)| SamplingParams {
         max_tokens,
         ignore_eos,
@@ -81,8 +81,11 @@ fn params() -> impl Strategy<Value = SamplingParams> {
         beam: Some(Beam { width, length_penalty: 1.0, early_stopping }),
         ..Default::default()
     });
-    let logprobs = prop::option::weighted(0.3, 0..20usize);
-    (prop_oneof![greedy, sampled, beams], logprobs).prop_map(|(params, logprobs)| SamplingParams { logprobs, ..params })
+    let logprobs = || prop::option::weighted(0.3, 0..20usize);
+    (prop_oneof![greedy, sampled, beams], logprobs(), logprobs()).prop_map(|(params, logprobs, prompt_logprobs)| {
+        // Without a token only an echo is left.
+        SamplingParams { logprobs, prompt_logprobs, echo: params.max_tokens == 0, ..params }
+    })
 }
 
 fn request() -> impl Strategy<Value = Request> {
@@ -158,15 +161,22 @@ fn check_memory(engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseE
     Ok(())
 }
 
+/// What a request came to.
+type Answer = (Vec<Output>, Option<PromptLogprobs>);
+
+fn answer(done: Finished) -> Answer {
+    (done.outputs, done.prompt_logprobs)
+}
+
 /// What a request gives with nobody else there.
-fn alone(r: &Request) -> Vec<Output> {
+fn alone(r: &Request) -> Answer {
     let config = config(100, 16);
     let oracle = Oracle::new(&config);
     let mut engine = Engine::new(config, oracle);
     engine.add(r.prompt.clone(), r.params.clone()).unwrap();
     loop {
         if let Some(done) = engine.step().unwrap().finished.pop() {
-            return done.outputs;
+            return answer(done);
         }
     }
 }
@@ -183,7 +193,7 @@ proptest! {
         let (mut engine, memory) = engine(&requests, &setup);
         let pinned = engine.scheduler().usage().used_blocks;
         let mut ids: BTreeMap<RequestId, usize> = BTreeMap::new();
-        let mut outputs: BTreeMap<usize, Vec<Output>> = BTreeMap::new();
+        let mut outputs: BTreeMap<usize, Answer> = BTreeMap::new();
         let mut cut = BTreeSet::new();
         for step in 0.. {
             for (i, r) in requests.iter().enumerate() {
@@ -203,7 +213,7 @@ proptest! {
             let seqs = |e: &Engine| e.scheduler().running().iter().map(|g| g.running.len()).sum::<usize>();
             let (decoding, computed) = (seqs(&engine), engine.stats().computed_tokens);
             for done in engine.step().unwrap().finished {
-                outputs.insert(ids[&done.id], done.outputs);
+                outputs.insert(ids[&done.id], answer(done));
             }
             // A group that comes back from the swap space to an empty engine decodes on, however wide it is.
             let most = decoding.max(setup.max_batch_tokens).max(widest);

@@ -45,7 +45,7 @@ pub fn complete(
         let events = llm.step().unwrap_or_else(|error| panic!("{error:?}"));
         done.extend(events.into_iter().filter_map(|event| match event {
             Event::Done(completion) => Some(completion),
-            Event::Token { .. } => None,
+            Event::Prompt { .. } | Event::Token { .. } => None,
         }));
         assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
     }

@@ -41,18 +41,23 @@ fn the_kernel_chooses_as_the_sampler_does() {
     for vocab in [513, 5000] {
         let prompt: Vec<u32> = (0..60).map(|_| random.below(vocab as u64) as u32).collect();
         let output: Vec<u32> = (0..40).map(|_| random.below(vocab as u64 / 4) as u32).collect();
-        let row = |(seed, params)| {
+        let row = |(seed, (params, given))| {
             let logits = bell(&mut random, vocab);
             let top = params_top(params);
-            let row = SampleRow { params, seed, prompt: &prompt, output: &output, top };
+            let row = SampleRow { params, seed, prompt: &prompt, output: &output, top, given };
             let sampled = sample_row(&logits, &row, &mut Vec::new()).unwrap();
             let rows = Row { request: row.request(), adjustments: row.adjustments(), logits };
             (rows, (sampled.token, sampled.logprob.to_bits(), bits(&sampled.top)))
         };
-        let (rows, want): (Vec<Row>, Vec<_>) = (0..).zip(&params).map(row).unzip();
+        let given = [0, 17, vocab as u32 - 1];
+        let chosen = params.iter().map(|params| (params, None));
+        let all: Vec<_> = chosen.chain(params.iter().zip(given.map(Some))).collect();
+        let (rows, want): (Vec<Row>, Vec<_>) = (0..).zip(all.iter().copied()).map(row).unzip();
+        let tokens = want.iter().map(|want| want.0);
+        assert!(tokens.skip(params.len()).eq(given), "a given token is the one that is reported");
         // The case holds the kernel against its own plain reference; that in turn is what the sampler chose.
-        for ((row, want), params) in rows.iter().zip(want).zip(&params) {
-            assert_eq!(row.reference(), Some(want), "{params:?}");
+        for ((row, want), (params, given)) in rows.iter().zip(want).zip(&all) {
+            assert_eq!(row.reference(), Some(want), "{params:?}, given {given:?}");
         }
         let mut gpu = Gpu::new(Driver::emulator().unwrap(), (9, 0), PTX).unwrap();
         let case = case("the engine's requests", rows);
@@ -73,7 +78,7 @@ fn bits(top: &[(u32, f32)]) -> Vec<(u32, u32)> {
 #[test]
 fn what_the_engine_may_ask_for_is_taken_or_refused() {
     let params = SamplingParams { logprobs: Some(engine::sampling::MAX_LOGPROBS), ..Default::default() };
-    let row = SampleRow { params: &params, seed: 0, prompt: &[], output: &[], top: params_top(&params) };
+    let row = SampleRow { params: &params, seed: 0, prompt: &[], output: &[], top: params_top(&params), given: None };
     assert_eq!(row.request().check(50_272), Ok(()));
     assert!(Request { top: 10_000, ..row.request() }.check(50_272).is_err(), "more than can be sorted");
 }

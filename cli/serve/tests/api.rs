@@ -165,6 +165,77 @@ async fn echo_puts_the_prompt_first() {
 }
 
 #[tokio::test]
+async fn an_echoed_prompt_has_its_logprobs() {
+    let server = TestServer::start().await;
+    let params = SamplingParams { max_tokens: 0, prompt_logprobs: Some(2), ..Default::default() };
+    let want = alone(&ModelFiles::bundled(), PROMPT, &params);
+    let prompt = want.prompt_tokens.len();
+    let entries = want.prompt_logprobs.unwrap();
+    let ids = json!(want.prompt_tokens);
+    for (asked, max_tokens, n) in [(json!(PROMPT), 0, 1), (ids.clone(), 0, 2), (json!([ids, ids]), 3, 2)] {
+        let body = json!({"prompt": asked, "temperature": 0, "max_tokens": max_tokens, "n": n, "echo": true,
+            "logprobs": 2, "ignore_eos": true});
+        let answer = server.post(COMPLETIONS, &body).await;
+        let choices = answer["choices"].as_array().unwrap();
+        let prompts = if max_tokens == 0 { 1 } else { 2 };
+        assert_eq!(choices.len(), n * prompts);
+        assert_eq!(answer["usage"]["completion_tokens"], n * prompts * max_tokens);
+        for choice in choices {
+            assert_eq!(choice["finish_reason"], "length");
+            let (text, logprobs) = (choice["text"].as_str().unwrap(), &choice["logprobs"]);
+            assert!(text.starts_with(PROMPT));
+            let tokens: Vec<&str> =
+                logprobs["tokens"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
+            assert_eq!(tokens.len(), prompt + max_tokens);
+            assert_eq!((tokens[0], &logprobs["text_offset"][0]), ("</s>", &json!(0)));
+            // The token that begins a text is no text.
+            assert_eq!(tokens[1..].concat(), text);
+            for i in 1..tokens.len() {
+                assert_eq!(logprobs["text_offset"][i], tokens[1..i].concat().chars().count());
+            }
+            assert_eq!((&logprobs["token_logprobs"][0], &logprobs["top_logprobs"][0]), (&Value::Null, &Value::Null));
+            for (i, entry) in entries.iter().enumerate().skip(1) {
+                let entry = entry.as_ref().unwrap();
+                assert_eq!(float(&logprobs["token_logprobs"][i]), entry.logprob);
+                let top = logprobs["top_logprobs"][i].as_object().unwrap();
+                assert!((2..=3).contains(&top.len()));
+                assert_eq!(float(&top[tokens[i]]), entry.logprob);
+                assert!(top.values().any(|logprob| float(logprob) == entry.top[0].1));
+            }
+        }
+    }
+    let error = server.refused(COMPLETIONS, &json!({"prompt": PROMPT, "max_tokens": 0}), 400).await;
+    assert_eq!(error["param"], "max_tokens");
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_echo_comes_as_the_first_chunk_of_each_choice() {
+    let server = TestServer::start().await;
+    let sampled = json!({"n": 2, "seed": 1, "max_tokens": 5});
+    let beams = json!({"n": 2, "use_beam_search": true, "max_tokens": 5});
+    for fields in [sampled, beams, json!({"n": 2, "max_tokens": 0})] {
+        let mut body = json!({"prompt": [PROMPT, "My name is"], "echo": true, "logprobs": 1});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let whole = server.post(COMPLETIONS, &body).await;
+        body["stream"] = true.into();
+        let events = server.stream(COMPLETIONS, &body).await;
+        assert_eq!(joined(&events, |c| &c["text"]), texts(&whole));
+        for (index, choice) in whole["choices"].as_array().unwrap().iter().enumerate() {
+            let mine: Vec<_> =
+                events.iter().flat_map(|e| e["choices"].as_array().unwrap()).filter(|c| c["index"] == index).collect();
+            assert_eq!(mine[0]["text"], [PROMPT, "My name is"][index / 2]);
+            assert_eq!(mine.last().unwrap()["finish_reason"], choice["finish_reason"]);
+            for field in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+                let pieces = mine.iter().filter_map(|c| c["logprobs"][field].as_array()).flatten();
+                assert_eq!(pieces.cloned().collect::<Value>(), choice["logprobs"][field], "{field}");
+            }
+        }
+    }
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn logprobs_are_the_engines() {
     let server = TestServer::start().await;
     let params = SamplingParams { max_tokens: 8, logprobs: Some(3), ..Default::default() };

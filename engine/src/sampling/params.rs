@@ -32,7 +32,8 @@ pub struct SamplingParams {
     /// Outputs generated, of which the `n` with the highest mean logprob are returned. With beam search this has no
     /// meaning and stays equal to `n`.
     pub best_of: usize,
-    /// Most tokens generated per output. The model's positions and the KV pool bound it too.
+    /// Most tokens generated per output. The model's positions and the KV pool bound it too. 0 is for requests that
+    /// want something of the prompt: its echo or its logprobs.
     pub max_tokens: usize,
     /// 0 is greedy: the token with the highest logit, the lower id among equals.
     pub temperature: f32,
@@ -58,6 +59,11 @@ pub struct SamplingParams {
     pub ignore_eos: bool,
     /// Report this many of the likeliest tokens with each token's logprob.
     pub logprobs: Option<usize>,
+    /// Report the logprobs of the prompt's tokens too, with this many of the likeliest in the place of each.
+    pub prompt_logprobs: Option<usize>,
+    /// Outputs are read as going on from the prompt: the prompt's text and an output's, one after the other, are what all
+    /// tokens are decoded to at once. An output by itself may lack a space in front, which some decoders drop.
+    pub echo: bool,
     /// Beam search in place of sampling.
     pub beam: Option<Beam>,
 }
@@ -80,6 +86,8 @@ impl Default for SamplingParams {
             stop: Vec::new(),
             ignore_eos: false,
             logprobs: None,
+            prompt_logprobs: None,
+            echo: false,
             beam: None,
         }
     }
@@ -100,7 +108,8 @@ impl SamplingParams {
     pub fn validate(&self) -> Result<()> {
         let check = |ok: bool, why: &str| if ok { Ok(()) } else { Err(Error::Request(why.into())) };
         check(self.n >= 1, "n must be at least 1")?;
-        check(self.max_tokens >= 1, "max-tokens must be at least 1")?;
+        let of_prompt = self.echo || self.prompt_logprobs.is_some();
+        check(self.max_tokens >= 1 || of_prompt, "max-tokens must be at least 1")?;
         check(
             self.temperature.is_finite() && self.temperature >= 0.0,
             "temperature must be a number that is not negative",
@@ -120,7 +129,8 @@ impl SamplingParams {
         biased.sort_unstable();
         check(biased.is_sorted_by(|a, b| a < b), "logit-bias must not name a token twice")?;
         check(self.stop.iter().all(|s| !s.is_empty()), "a stop string must not be empty")?;
-        check(self.logprobs.is_none_or(|k| k <= MAX_LOGPROBS), &format!("logprobs must be at most {MAX_LOGPROBS}"))?;
+        let logprobs = self.logprobs.max(self.prompt_logprobs);
+        check(logprobs.is_none_or(|k| k <= MAX_LOGPROBS), &format!("logprobs must be at most {MAX_LOGPROBS}"))?;
         check(self.width() <= MAX_OUTPUTS, &format!("at most {MAX_OUTPUTS} outputs or beams can run for one request"))?;
         match self.beam {
             Some(beam) => self.validate_beam(beam, check),
@@ -161,6 +171,8 @@ mod tests {
         let d = SamplingParams::default;
         assert!(d().validate().is_ok());
         refused(SamplingParams { max_tokens: 0, ..d() }, "max-tokens");
+        assert!(SamplingParams { max_tokens: 0, echo: true, ..d() }.validate().is_ok());
+        refused(SamplingParams { prompt_logprobs: Some(101), ..d() }, "logprobs");
         refused(SamplingParams { temperature: -0.1, ..d() }, "temperature");
         refused(SamplingParams { temperature: f32::NAN, ..d() }, "temperature");
         refused(SamplingParams { top_p: 0.0, ..d() }, "top-p");

@@ -8,6 +8,9 @@ impl SampleRow<'_> {
     /// The request; where its adjustments and its likeliest tokens lie on a device is left open.
     pub fn request(&self) -> Request {
         let p = self.params;
+        if self.given.is_some() {
+            return Request { top: self.top as u32, ..Request::GREEDY };
+        }
         let penalties = Penalties {
             repetition: p.repetition_penalty,
             presence: p.presence_penalty,
@@ -28,16 +31,20 @@ impl SampleRow<'_> {
     }
 
     /// The tokens whose logits are changed, in order of their ids: if there are penalties, those of the prompt and the
-    /// output, with how often each is in the output; and those that have a bias.
+    /// output, with how often each is in the output; and those that have a bias. A given token has a bias with which no
+    /// other can compete.
     pub fn adjustments(&self) -> Vec<Adjustment> {
         let p = self.params;
+        let adjustment = |token, count, bias| Adjustment { token, count, bias, raw: 0.0 };
+        if let Some(token) = self.given {
+            return vec![adjustment(token, -1, f32::MAX)];
+        }
         let penalised = p.repetition_penalty != 1.0 || p.presence_penalty != 0.0 || p.frequency_penalty != 0.0;
         let (prompt, output) = if penalised { (self.prompt, self.output) } else { (&[][..], &[][..]) };
         let prompt = prompt.iter().map(|&token| (token, 0));
         let mut seen: Vec<(u32, i32)> = prompt.chain(output.iter().map(|&token| (token, 1))).collect();
         seen.sort_unstable();
         let same = seen.chunk_by(|a, b| a.0 == b.0);
-        let adjustment = |token, count, bias| Adjustment { token, count, bias, raw: 0.0 };
         let mut all: Vec<Adjustment> =
             same.map(|uses| adjustment(uses[0].0, uses.iter().map(|u| u.1).sum(), 0.0)).collect();
         for &(token, bias) in &p.logit_bias {
@@ -59,7 +66,7 @@ mod tests {
     fn what_was_seen_is_counted_once_a_token() {
         let mut params = SamplingParams::default();
         let adjustments = |params: &SamplingParams| {
-            let row = SampleRow { params, seed: 0, prompt: &[7, 3, 7], output: &[3, 9, 3], top: 0 };
+            let row = SampleRow { params, seed: 0, prompt: &[7, 3, 7], output: &[3, 9, 3], top: 0, given: None };
             row.adjustments().iter().map(|a| (a.token, a.count)).collect::<Vec<_>>()
         };
         assert_eq!(adjustments(&params), []);
@@ -71,7 +78,7 @@ mod tests {
     fn a_bias_joins_what_was_seen() {
         let mut params = SamplingParams { logit_bias: vec![(8, 2.0), (3, -1.0)], ..SamplingParams::default() };
         let adjustments = |params: &SamplingParams| {
-            let row = SampleRow { params, seed: 0, prompt: &[7], output: &[3], top: 0 };
+            let row = SampleRow { params, seed: 0, prompt: &[7], output: &[3], top: 0, given: None };
             row.adjustments().iter().map(|a| (a.token, a.count, a.bias)).collect::<Vec<_>>()
         };
         assert_eq!(adjustments(&params), [(3, -1, -1.0), (8, -1, 2.0)], "nothing is penalised");

@@ -27,6 +27,9 @@ pub struct SampleRow<'a> {
     pub output: &'a [u32],
     /// How many of the likeliest tokens to return.
     pub top: usize,
+    /// The token that is there already: it is reported, and nothing is chosen. One that is impossible may give way to
+    /// another.
+    pub given: Option<u32>,
 }
 
 /// What a row of logits came to. Logprobs are the log-softmax of the raw logits, natural logarithm.
@@ -181,7 +184,7 @@ mod tests {
     use super::*;
 
     fn row(params: &SamplingParams, seed: u64) -> SampleRow<'_> {
-        SampleRow { params, seed, prompt: &[], output: &[], top: 0 }
+        SampleRow { params, seed, prompt: &[], output: &[], top: 0, given: None }
     }
 
     /// How often each of the tokens is drawn in 20,000 draws.
@@ -287,6 +290,24 @@ mod tests {
         let forced = choose(&SamplingParams { logit_bias: vec![(2, 100.0)], temperature: 1.0, ..Default::default() });
         assert_eq!(forced.token, 2);
         assert!((plain.logprob - forced.logprob - 3.0).abs() < 1e-5, "logprobs are those of the raw logits");
+    }
+
+    #[test]
+    fn a_given_token_is_reported_however_unlikely() {
+        let params = SamplingParams {
+            temperature: 1.0,
+            repetition_penalty: 2.0,
+            logit_bias: vec![(0, 100.0)],
+            ..Default::default()
+        };
+        let logits = [2.0, 3.0, -1e30, -3.0];
+        let sum: f32 = logits.iter().map(|x: &f32| x.exp()).sum();
+        for (token, logit) in (0..).zip(logits) {
+            let row = SampleRow { prompt: &[3], top: 2, given: Some(token), ..row(&params, 0) };
+            let s = sample_row(&logits, &row, &mut Vec::new()).unwrap();
+            assert_eq!((s.token, s.top[0].0, s.top[1].0), (token, 1, 0));
+            assert!((s.logprob - (logit - sum.ln())).abs() < 1e-5, "{}", s.logprob);
+        }
     }
 
     #[test]

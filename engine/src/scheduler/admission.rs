@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::growth::Budget;
 use super::{Scheduler, Step};
 use crate::group::SequenceGroup;
 use crate::kv::{OutOfBlocks, distinct_blocks, relocate};
@@ -13,20 +14,19 @@ impl Scheduler {
     }
 
     /// Moves waiting groups to the running ones.
-    pub(super) fn admit(&mut self, hold_new: bool, budget: &mut usize, step: &mut Step) {
-        let mut seqs: usize = self.running.iter().map(SequenceGroup::width).sum();
-        while *budget > 0
+    pub(super) fn admit(&mut self, hold_new: bool, budget: &mut Budget, step: &mut Step) {
+        while budget.tokens > 0
             && let Some(group) = self.waiting.front()
         {
             // What can't fit even alone is admitted alone, and found to be exhausted.
-            let fits = self.fits(group, *budget) || self.running.is_empty();
+            let fits = self.fits(group, budget.tokens) || self.running.is_empty();
             let is_new = self.is_new(group);
-            if !fits || seqs + group.width() > self.limits.max_num_seqs || (hold_new && is_new) {
+            if !fits || group.width() > budget.rows || (hold_new && is_new) {
                 return;
             }
             step.admitted += usize::from(is_new);
             let Some(mut group) = self.waiting.pop_front() else { return };
-            seqs += group.width();
+            budget.rows -= group.width();
             self.swap_in(&mut group, step);
             self.running.push(group);
             if !self.grow(self.running.len() - 1, budget, step) {

@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 pub use preemption::Preemption;
 pub use step::{Chunk, Step};
 
-use self::growth::{Growth, blocks_to_grow, plan};
+use self::growth::{Budget, Growth, blocks_to_grow, plan};
 pub use self::prefix::Prefixes;
 use crate::group::{RequestId, SequenceGroup};
 use crate::kv::{BlockPool, SharedLog, Space, Usage, blocks_needed, distinct_blocks};
@@ -182,7 +182,9 @@ impl Scheduler {
     /// Plans the next iteration and reserves its blocks. With `hold_new` nothing new is admitted unless nothing runs.
     pub fn schedule(&mut self, hold_new: bool) -> Step {
         let mut step = Step::default();
-        let mut budget = self.limits.max_batch_tokens;
+        let seqs = self.running.iter().map(SequenceGroup::width).sum();
+        let rows = self.limits.max_num_seqs.saturating_sub(seqs);
+        let mut budget = Budget { tokens: self.limits.max_batch_tokens, rows };
         let mut at = 0;
         while at < self.running.len() {
             if self.grow(at, &mut budget, &mut step) {
@@ -202,7 +204,7 @@ impl Scheduler {
     }
 
     /// Schedules as much of a group as the budget allows, all of its sequences or none. False if blocks are lacking.
-    fn grow(&mut self, at: usize, budget: &mut usize, step: &mut Step) -> bool {
+    fn grow(&mut self, at: usize, budget: &mut Budget, step: &mut Step) -> bool {
         if self.running[at].is_decoding() {
             return self.decode(at, budget, step);
         }
@@ -210,19 +212,25 @@ impl Scheduler {
         let decoding = self.running[at + 1..].iter().filter(|g| g.is_decoding());
         let claimed = decoding.map(|g| g.running.len()).sum();
         let group = &self.running[at];
-        let plan = plan(group, budget.saturating_sub(claimed), &self.prefixes);
+        let left = Budget { tokens: budget.tokens.saturating_sub(claimed), ..*budget };
+        let plan = plan(group, left, &self.prefixes);
         if blocks_to_grow(group, &plan, &self.pool) > self.pool.num_free() {
             return false;
         }
+        let unscored = group.unscored();
         for Growth { seq: at_seq, start, tokens } in plan {
             let seq = &mut self.running[at].running[at_seq];
             if let Some(start) = start {
                 step.hit_tokens += start.hits;
-                step.looked_up_tokens += seq.tokens.len();
+                step.looked_up_tokens += start.looked_up;
                 seq.table = start.table;
             }
             self.extend(at, at_seq, tokens, step);
-            *budget = budget.saturating_sub(tokens);
+            budget.tokens = budget.tokens.saturating_sub(tokens);
+            if !unscored.is_empty() {
+                let end = self.running[at].running[at_seq].table.len();
+                budget.rows -= end.saturating_sub(unscored.start + 1);
+            }
         }
         if self.running[at].running.iter().all(|s| s.pending() == 0) {
             step.sampled.push(at);
@@ -231,13 +239,13 @@ impl Scheduler {
     }
 
     /// Schedules a group in which every sequence gets its one token.
-    fn decode(&mut self, at: usize, budget: &mut usize, step: &mut Step) -> bool {
+    fn decode(&mut self, at: usize, budget: &mut Budget, step: &mut Step) -> bool {
         let (group, free) = (&self.running[at], self.pool.num_free());
         // None takes more than one block, so that they need not be counted unless few are left.
         if group.running.len() > free && blocks_needed(&self.pool, group.tables().map(|table| (table, 1))) > free {
             return false;
         }
-        *budget = budget.saturating_sub(group.running.len());
+        budget.tokens = budget.tokens.saturating_sub(group.running.len());
         for seq in 0..group.running.len() {
             self.extend(at, seq, 1, step);
         }
@@ -247,13 +255,16 @@ impl Scheduler {
 
     /// Schedules the next tokens of a sequence, for which there are blocks.
     fn extend(&mut self, at: usize, at_seq: usize, tokens: usize, step: &mut Step) {
+        let unscored = self.running[at].unscored();
         let seq = &mut self.running[at].running[at_seq];
         let begin = seq.table.len();
         if seq.table.reserve(tokens, &mut step.moves.copies).is_err() {
             unreachable!("the blocks of the whole group were counted");
         }
+        let end = begin + tokens;
         if tokens > 0 {
-            step.chunks.push(Chunk { group: at, seq: at_seq, range: begin..begin + tokens });
+            let scored = unscored.start.min(end)..unscored.end.min(end);
+            step.chunks.push(Chunk { group: at, seq: at_seq, range: begin..end, scored });
         }
         // The tokens are computed in this step, before anything reads them.
         self.prefixes.register(seq);

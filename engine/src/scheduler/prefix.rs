@@ -61,7 +61,7 @@ impl Prefixes {
         let seqs = &group.running;
         let free = self.pool.num_free();
         // Held here, so that what nobody else holds counts as taken. A block that is begun will be copied.
-        let known = seqs.first().map(|first| self.find(&first.tokens));
+        let known = (!seqs.is_empty()).then(|| self.find(group.may_be_known(0)));
         let own = |i: usize| {
             let shared = longest_common(seqs, i, block_size).map_or(0, |(_, n)| n / block_size);
             blocks_for(seqs[i].tokens.len(), block_size) - shared
@@ -75,21 +75,24 @@ impl Prefixes {
 pub struct Start {
     /// Its first blocks.
     pub table: BlockTable,
-    /// Tokens of it that the prefixes had; others are shared within the group.
+    /// Tokens that were looked for among the prefixes.
+    pub looked_up: usize,
+    /// Tokens of the table that the prefixes had; others are shared within the group.
     pub hits: usize,
 }
 
 impl Start {
-    /// Looks for what sequence `at`, which holds no blocks, can share: with an earlier one of its group, as it did
-    /// before a preemption, or with any other. None while the blocks it is to share are not computed yet.
-    pub fn find(seqs: &[Sequence], at: usize, prefixes: &Prefixes) -> Option<Self> {
-        let known = prefixes.find(&seqs[at].tokens);
+    /// Looks for what sequence `at` of a group, which holds no blocks, can share: with an earlier one of the group, as it
+    /// did before a preemption, or with any other. None while the blocks it is to share are not computed yet.
+    pub fn find(group: &SequenceGroup, at: usize, prefixes: &Prefixes) -> Option<Self> {
+        let (seqs, tokens) = (&group.running, group.may_be_known(at));
+        let (known, looked_up) = (prefixes.find(tokens), tokens.len());
         match longest_common(seqs, at, prefixes.pool.block_size()) {
             Some((earlier, shared)) if shared > known.len() => {
                 let table = &seqs[earlier].table;
-                (table.len() >= shared).then(|| Start { table: table.fork_prefix(shared), hits: 0 })
+                (table.len() >= shared).then(|| Start { table: table.fork_prefix(shared), looked_up, hits: 0 })
             }
-            _ => Some(Start { hits: known.len(), table: known }),
+            _ => Some(Start { looked_up, hits: known.len(), table: known }),
         }
     }
 }

@@ -14,6 +14,8 @@ pub struct Chunk {
     pub seq: usize,
     /// Which of the sequence's tokens are computed.
     pub range: Range<usize>,
+    /// Those of them, all of the prompt, whose logits give the logprob of the token that follows.
+    pub scored: Range<usize>,
 }
 
 /// What the next iteration does.

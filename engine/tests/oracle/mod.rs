@@ -34,6 +34,7 @@ pub struct Memory {
 /// See the module.
 pub struct Oracle {
     block_size: usize,
+    max_num_seqs: usize,
     memory: Arc<Mutex<Memory>>,
 }
 
@@ -42,7 +43,8 @@ impl Oracle {
     pub fn new(config: &EngineConfig) -> Box<Self> {
         let slots = |blocks: usize| vec![None; blocks * config.block_size];
         let memory = Memory { cache: slots(config.num_blocks), swap: slots(config.swap_blocks) };
-        Box::new(Oracle { block_size: config.block_size, memory: Arc::new(Mutex::new(memory)) })
+        let EngineConfig { block_size, max_num_seqs, .. } = *config;
+        Box::new(Oracle { block_size, max_num_seqs, memory: Arc::new(Mutex::new(memory)) })
     }
 
     /// Its memory, for looking at.
@@ -118,6 +120,7 @@ fn write(to: &mut [Option<Kept>], blocks: Vec<(usize, Vec<Option<Kept>>)>) {
 
 impl Runner for Oracle {
     fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+        assert!(rows.len() <= self.max_num_seqs, "there is no room for {} rows of logits", rows.len());
         let mut memory = self.memory.lock().unwrap();
         memory.move_blocks(self.block_size, &batch.moves);
         assert_eq!(batch.slots.iter().collect::<HashSet<_>>().len(), batch.slots.len(), "a slot is written twice");
@@ -139,6 +142,7 @@ impl Runner for Oracle {
                 last_rows.insert(row, kept);
             }
         }
+        assert_eq!(rows.len(), batch.logit_rows.len());
         let mut sampled = Vec::new();
         for (row, at) in rows.iter().zip(&batch.logit_rows) {
             let context = [row.prompt, row.output].concat();

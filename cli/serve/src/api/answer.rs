@@ -92,22 +92,24 @@ pub async fn collect(app: &App, work: Work, admission: &Admission) -> Result<Vec
 /// How many tokens an output may have: as many as were asked for, else `default`.
 ///
 /// # Errors
-/// 400 if that is more than the model has positions for.
+/// 400 if that is more than the model has positions for, or less than `least`.
 pub fn max_tokens(
     app: &App,
     (param, asked): (&str, Option<usize>),
     prompt: usize,
+    least: usize,
     default: usize,
 ) -> Result<usize, ApiError> {
     let most = app.max_len;
-    if prompt >= most {
+    // One position must be left, unless nothing is to be generated.
+    if prompt + asked.unwrap_or(1).min(1) > most {
         let message =
             format!("this model's maximum context length is {most} tokens, but the prompt alone has {prompt}");
         return Err(ApiError::context_length("prompt", message));
     }
     match asked {
         None => Ok(default.min(most - prompt)),
-        Some(0) => Err(ApiError::field(param, format!("{param} must be at least 1"))),
+        Some(asked) if asked < least => Err(ApiError::field(param, format!("{param} must be at least {least}"))),
         Some(asked) if asked > most - prompt => {
             let message = format!(
                 "this model's maximum context length is {most} tokens, but the prompt has {prompt} and {asked} more \

@@ -126,10 +126,10 @@ pub async fn create(
         (None, most) => ("max_tokens", most),
     };
     let (text, tokens) = prompt(&app, fields.messages, true).await?;
-    let max_tokens = max_tokens(&app, asked, tokens.len(), app.max_len)?;
+    let max_tokens = max_tokens(&app, asked, tokens.len(), 1, app.max_len)?;
     let stream = decoding.stream.unwrap_or(false);
     let include_usage = decoding.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
-    let params = decoding.params(&app, max_tokens, logprobs)?;
+    let params = decoding.params(&app, max_tokens, logprobs, false)?;
     let heading = Heading::new(&app, "chatcmpl", &request);
     let work = Work { prompts: vec![Prompt::Encoded { text, tokens }], params, stream };
     if stream {

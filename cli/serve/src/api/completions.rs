@@ -7,12 +7,14 @@ use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
 use engine::llm::{Completion, Prompt};
 use engine::sampling::MAX_LOGPROBS;
+use engine::sequence::PromptLogprobs;
+use engine::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 use tower_http::request_id::RequestId;
 
 use super::answer::{Heading, Usage, collect, max_tokens};
 use super::decoding::{Decoding, check};
-use super::logprobs::CompletionLogprobs;
+use super::logprobs::{CompletionLogprobs, Place};
 use super::stream::{Format, Frames, Piece, respond};
 use crate::app::{Admission, App};
 use crate::body::Body2;
@@ -75,23 +77,21 @@ pub async fn create(
         format!("logprobs must be at most {MAX_LOGPROBS}")
     })?;
     let echo = fields.echo.unwrap_or(false);
-    check(!echo || fields.logprobs.is_none(), "logprobs", || {
-        "logprobs of a prompt are not computed: logprobs cannot be used with echo".into()
-    })?;
     let prompts = fields.prompt.encode(&app).await?;
     let longest = prompts.iter().map(|p| p.1.len()).max().unwrap_or(0);
-    let max_tokens = max_tokens(&app, ("max_tokens", fields.max_tokens), longest, MAX_TOKENS)?;
+    let least = if echo { 0 } else { 1 };
+    let max_tokens = max_tokens(&app, ("max_tokens", fields.max_tokens), longest, least, MAX_TOKENS)?;
     let stream = decoding.stream.unwrap_or(false);
     let include_usage = decoding.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
-    let params = decoding.params(&app, max_tokens, fields.logprobs)?;
+    let params = decoding.params(&app, max_tokens, fields.logprobs, echo)?;
     let heading = Heading::new(&app, "cmpl", &request);
-    let texts = if echo { prompts.iter().map(|p| p.0.clone()).collect() } else { Vec::new() };
     let n = params.n;
     let prompts = prompts.into_iter().map(|(text, tokens)| Prompt::Encoded { text, tokens }).collect();
     let work = Work { prompts, params, stream };
     if stream {
-        let offsets = vec![0; work.prompts.len() * n];
-        let chunks = Chunks { app: app.clone(), heading, echo: texts, n, include_usage, offsets };
+        let echoes = work.prompts.iter().map(|_| Echo::default()).collect();
+        let places = vec![Place::default(); work.prompts.len() * n];
+        let chunks = Chunks { app: app.clone(), heading, echo, echoes, n, include_usage, places };
         return respond(&app, work, admission, include_usage, chunks).await;
     }
     let answers = collect(&app, work, &admission).await?;
@@ -112,11 +112,18 @@ pub async fn create(
 
 /// The choices of one prompt, numbered from `first`.
 fn choices<'a>(app: &App, first: usize, answer: &'a Completion, echo: bool) -> Vec<Choice<'a>> {
-    let choice = |(i, output): (usize, &'a engine::llm::Continuation)| Choice {
-        index: first + i,
-        text: if echo { format!("{}{}", answer.prompt, output.text).into() } else { output.text.as_str().into() },
-        logprobs: output.logprobs.as_ref().map(|l| CompletionLogprobs::new(l, &app.tokenizer, &mut 0)),
-        finish_reason: Some(reason(output.finish_reason)),
+    let Completion { prompt, prompt_tokens, prompt_logprobs, .. } = answer;
+    let logprobs = prompt_logprobs.as_ref();
+    let echo = if echo { Echo::new(prompt, prompt_tokens, logprobs, &app.tokenizer) } else { Echo::default() };
+    let choice = |(i, output): (usize, &'a engine::llm::Continuation)| {
+        let Echo { text, logprobs, mut end } = echo.clone();
+        let logprobs = output.logprobs.as_ref().map(|own| {
+            let mut all = logprobs.unwrap_or_default();
+            all.extend(own, &app.tokenizer, &mut end);
+            all
+        });
+        let finish_reason = Some(reason(output.finish_reason));
+        Choice { index: first + i, text: (text + &output.text).into(), logprobs, finish_reason }
     };
     answer.outputs.iter().enumerate().map(choice).collect()
 }
@@ -149,16 +156,35 @@ impl PromptField {
     }
 }
 
+/// A prompt with which choices begin.
+#[derive(Clone, Default)]
+struct Echo {
+    text: String,
+    logprobs: Option<CompletionLogprobs>,
+    /// Where the outputs' tokens go on.
+    end: Place,
+}
+
+impl Echo {
+    fn new(text: &str, tokens: &[u32], logprobs: Option<&PromptLogprobs>, tokenizer: &Tokenizer) -> Self {
+        let mut end = Place::default();
+        let logprobs = logprobs.map(|l| CompletionLogprobs::of_prompt(tokens, l, tokenizer, &mut end));
+        Echo { text: text.into(), logprobs, end }
+    }
+}
+
 /// A stream of completions.
 struct Chunks {
     app: Arc<App>,
     heading: Heading,
-    /// The prompts, if they are to be echoed.
-    echo: Vec<String>,
+    /// Whether choices begin with their prompts.
+    echo: bool,
+    /// The prompts.
+    echoes: Vec<Echo>,
     n: usize,
     include_usage: bool,
-    /// For each choice, the characters of the tokens so far.
-    offsets: Vec<usize>,
+    /// For each choice, where its next token begins.
+    places: Vec<Place>,
 }
 
 impl Chunks {
@@ -170,17 +196,27 @@ impl Chunks {
 }
 
 impl Format for Chunks {
+    fn prompt(&mut self, prompt: usize, text: &str, tokens: &[u32], logprobs: Option<&PromptLogprobs>) {
+        if self.echo {
+            self.echoes[prompt] = Echo::new(text, tokens, logprobs, &self.app.tokenizer);
+        }
+    }
+
     fn begin(&mut self, choice: usize, frames: &mut Frames) {
-        if let Some(text) = self.echo.get(choice / self.n) {
-            let text = text.as_str().into();
-            self.push(vec![Choice { index: choice, text, logprobs: None, finish_reason: None }], None, frames);
+        if self.echo {
+            let Echo { text, logprobs, end } = self.echoes[choice / self.n].clone();
+            self.places[choice] = end;
+            self.push(vec![Choice { index: choice, text: text.into(), logprobs, finish_reason: None }], None, frames);
         }
     }
 
     fn more(&mut self, piece: Piece<'_>, frames: &mut Frames) {
-        let offset = &mut self.offsets[piece.choice];
-        let logprobs =
-            (!piece.logprobs.is_empty()).then(|| CompletionLogprobs::new(piece.logprobs, &self.app.tokenizer, offset));
+        let place = &mut self.places[piece.choice];
+        let logprobs = (!piece.logprobs.is_empty()).then(|| {
+            let mut logprobs = CompletionLogprobs::default();
+            logprobs.extend(piece.logprobs, &self.app.tokenizer, place);
+            logprobs
+        });
         let (index, text, finish_reason) = (piece.choice, piece.text.into(), piece.finish_reason);
         self.push(vec![Choice { index, text, logprobs, finish_reason }], None, frames);
     }

@@ -91,11 +91,17 @@ pub struct StreamOptions {
 }
 
 impl Decoding {
-    /// The engine's parameters for outputs of at most `max_tokens` tokens.
+    /// The engine's parameters for outputs of at most `max_tokens` tokens. With `echo`, `logprobs` are the prompt's too.
     ///
     /// # Errors
     /// 400, naming the field.
-    pub fn params(self, app: &App, max_tokens: usize, logprobs: Option<usize>) -> Result<SamplingParams, ApiError> {
+    pub fn params(
+        self,
+        app: &App,
+        max_tokens: usize,
+        logprobs: Option<usize>,
+        echo: bool,
+    ) -> Result<SamplingParams, ApiError> {
         let n = self.n.unwrap_or(1);
         let beams = self.use_beam_search.unwrap_or(false);
         let width = self.best_of.unwrap_or(n);
@@ -107,7 +113,6 @@ impl Decoding {
         check(streams || self.stream_options.is_none(), "stream_options", || {
             "stream_options can only be used with stream".into()
         })?;
-        check(max_tokens >= 1, "max_tokens", || "max_tokens must be at least 1".into())?;
         within(self.temperature, "temperature", 0.0, 100.0)?;
         within(self.top_p, "top_p", f32::MIN_POSITIVE, 1.0)?;
         within(self.min_p, "min_p", 0.0, 1.0)?;
@@ -139,6 +144,8 @@ impl Decoding {
             stop: self.stop.map_or(Ok(Vec::new()), Stop::strings)?,
             ignore_eos: self.ignore_eos.unwrap_or(false),
             logprobs,
+            prompt_logprobs: logprobs.filter(|_| echo),
+            echo,
             beam,
             ..SamplingParams::default()
         };

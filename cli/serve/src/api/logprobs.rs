@@ -1,6 +1,7 @@
 //! Logprobs in OpenAI's two forms.
 
-use engine::sequence::TokenLogprob;
+use engine::detokenizer::Detokenizer;
+use engine::sequence::{PromptLogprobs, TokenLogprob};
 use engine::tokenizer::Tokenizer;
 use serde::{Serialize, Serializer};
 
@@ -8,20 +9,28 @@ use serde::{Serialize, Serializer};
 const IMPOSSIBLE: f32 = -9999.0;
 
 /// Logprobs of a completion.
-#[derive(Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct CompletionLogprobs {
     /// The text of each token by itself.
     pub tokens: Vec<String>,
-    /// Its logprob.
-    pub token_logprobs: Vec<f32>,
+    /// Its logprob; none of a prompt's first token.
+    pub token_logprobs: Vec<Option<f32>>,
     /// The likeliest tokens in its place, and the token itself.
-    pub top_logprobs: Vec<Likeliest>,
+    pub top_logprobs: Vec<Option<Likeliest>>,
     /// Where it begins in the text, in characters.
     pub text_offset: Vec<usize>,
 }
 
+/// A place in the text of a completion, at the end of a token.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    detokenizer: Detokenizer,
+    /// Characters before it that are complete.
+    offset: usize,
+}
+
 /// An object from the texts of tokens to their logprobs, best first.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Likeliest(Vec<(String, f32)>);
 
 /// Logprobs of a chat's answer.
@@ -50,27 +59,44 @@ struct NamedToken {
 }
 
 impl CompletionLogprobs {
-    /// Of `tokens`, the first of which begins at character `offset` of the text. Moves `offset` past them.
-    pub fn new<'a>(
-        tokens: impl IntoIterator<Item = &'a TokenLogprob>,
-        tokenizer: &Tokenizer,
-        offset: &mut usize,
-    ) -> Self {
+    /// Of a prompt's `tokens`, which begin at `place`. Moves `place` past them.
+    pub fn of_prompt(tokens: &[u32], logprobs: &PromptLogprobs, tokenizer: &Tokenizer, place: &mut Place) -> Self {
         let mut all = CompletionLogprobs::default();
+        for (&token, entry) in tokens.iter().zip(logprobs) {
+            all.push(token, entry.as_ref(), tokenizer, place);
+        }
+        all
+    }
+
+    /// Adds `tokens`, which begin at `place`. Moves `place` past them.
+    pub fn extend(&mut self, tokens: &[TokenLogprob], tokenizer: &Tokenizer, place: &mut Place) {
         for entry in tokens {
-            let token = text(tokenizer, entry.token);
+            self.push(entry.token, Some(entry), tokenizer, place);
+        }
+    }
+
+    fn push(&mut self, token: u32, entry: Option<&TokenLogprob>, tokenizer: &Tokenizer, place: &mut Place) {
+        let name = text(tokenizer, token);
+        self.top_logprobs.push(entry.map(|entry| {
             let mut top = Likeliest::default();
             for &(id, logprob) in &entry.top {
                 top.add(text(tokenizer, id), logprob);
             }
-            top.add(token.clone(), entry.logprob);
-            all.text_offset.push(*offset);
-            *offset += token.chars().count();
-            all.tokens.push(token);
-            all.token_logprobs.push(finite(entry.logprob));
-            all.top_logprobs.push(top);
-        }
-        all
+            top.add(name.clone(), entry.logprob);
+            top
+        }));
+        self.token_logprobs.push(entry.map(|entry| finite(entry.logprob)));
+        self.tokens.push(name);
+        self.text_offset.push(place.offset);
+        place.pass(token, tokenizer);
+    }
+}
+
+impl Place {
+    /// Moves past a token. What cannot be decoded has no text.
+    fn pass(&mut self, token: u32, tokenizer: &Tokenizer) {
+        let text = self.detokenizer.push(tokenizer, token).unwrap_or_default();
+        self.offset += text.chars().count();
     }
 }
 

@@ -6,7 +6,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use engine::llm::{Completion, Event};
-use engine::sequence::TokenLogprob;
+use engine::sequence::{PromptLogprobs, TokenLogprob};
 use futures_util::stream;
 use serde::Serialize;
 
@@ -18,6 +18,8 @@ use crate::worker::{Job, Work};
 
 /// What is particular to streams of completions, and to those of chats.
 pub trait Format: Send + 'static {
+    /// Takes in a prompt with its logprobs, if they were asked for, before anything of its choices is sent.
+    fn prompt(&mut self, _prompt: usize, _text: &str, _tokens: &[u32], _logprobs: Option<&PromptLogprobs>) {}
     /// Chunks that come before anything is generated for `choice`.
     fn begin(&mut self, choice: usize, frames: &mut Frames);
     /// A chunk with more of a choice: text, the logprobs of its tokens, and at its end the reason.
@@ -134,6 +136,9 @@ impl<F: Format> Streaming<F> {
     fn take(&mut self, events: Events, frames: &mut Frames) {
         for (prompt, event) in events {
             match event {
+                Event::Prompt { text, tokens, logprobs, .. } => {
+                    self.format.prompt(prompt, &text, &tokens, logprobs.as_ref());
+                }
                 Event::Token { index, text, logprob, .. } => {
                     let logprobs = logprob.as_slice();
                     if !text.is_empty() || !logprobs.is_empty() {
@@ -155,8 +160,13 @@ impl<F: Format> Streaming<F> {
 
     /// Sends what is left of a prompt's choices.
     fn finish(&mut self, prompt: usize, completion: &Completion, frames: &mut Frames) {
+        let first = prompt * self.n;
+        if self.sent[first..first + self.n].iter().all(|sent| !sent.begun) {
+            let Completion { prompt: text, prompt_tokens, prompt_logprobs, .. } = completion;
+            self.format.prompt(prompt, text, prompt_tokens, prompt_logprobs.as_ref());
+        }
         for (i, output) in completion.outputs.iter().enumerate() {
-            let choice = prompt * self.n + i;
+            let choice = first + i;
             let sent = self.sent[choice];
             let text = output.text.get(sent.bytes..).unwrap_or_default();
             let logprobs = output.logprobs.as_deref().unwrap_or_default();

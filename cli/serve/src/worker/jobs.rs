@@ -79,12 +79,12 @@ impl Jobs {
     pub fn deliver(&mut self, events: Vec<Event>) -> Vec<RequestId> {
         let mut messages: BTreeMap<u64, Vec<(usize, Event)>> = BTreeMap::new();
         for event in events {
-            let (Event::Token { id, .. } | Event::Done(engine::llm::Completion { id, .. })) = &event;
-            let Some(place) = self.requests.get(id).copied() else { continue };
+            let id = event.request();
+            let Some(place) = self.requests.get(&id).copied() else { continue };
             let Some(job) = self.jobs.get_mut(&place.job) else { continue };
             if matches!(event, Event::Done(_)) {
-                job.requests.retain(|r| r != id);
-                self.requests.remove(id);
+                job.requests.retain(|r| *r != id);
+                self.requests.remove(&id);
             } else if !job.stream {
                 continue;
             }

@@ -70,7 +70,7 @@ pub enum Status {
 }
 
 enum Command {
-    Submit(Work, mpsc::Sender<Message>),
+    Submit(Box<Work>, mpsc::Sender<Message>),
     Snapshot(oneshot::Sender<Snapshot>),
     Stop,
 }
@@ -111,7 +111,7 @@ impl Worker {
     pub fn submit(&self, work: Work) -> Job {
         let (sender, messages) = mpsc::channel(UNREAD_STEPS);
         // If the thread is gone the sender is dropped here, and the job ends at once.
-        let _ = self.commands.send(Command::Submit(work, sender));
+        let _ = self.commands.send(Command::Submit(Box::new(work), sender));
         Job { messages }
     }
 

@@ -115,7 +115,7 @@ impl EngineThread {
                     commands.blocking_recv().unwrap_or(Command::Stop)
                 };
                 match command {
-                    Command::Submit(work, messages) => self.submit(work, messages),
+                    Command::Submit(work, messages) => self.submit(*work, messages),
                     // Whoever asked may have gone.
                     Command::Snapshot(reply) => drop(reply.send(Snapshot::of(&self.llm, &self.rates))),
                     Command::Stop => {
@@ -189,7 +189,7 @@ impl EngineThread {
                     last = Some(*id);
                     self.metrics.token(self.jobs.touch(*id, now).map(|before| now - before));
                 }
-                Event::Token { .. } => {}
+                Event::Prompt { .. } | Event::Token { .. } => {}
                 Event::Done(completion) => {
                     self.completed += 1;
                     self.metrics.done(completion, self.jobs.queue_time(completion.id));

@@ -98,6 +98,20 @@ def test_logprobs(c, model, run):
         assert all(close(a, b[1]) for a, b in zip(sorted(got.values(), reverse=True), want["top"]))
 
 
+def test_echo(c, model, run):
+    options = {"model": model, "temperature": 0, "echo": True, "logprobs": 1, "extra_body": {"ignore_eos": True}}
+    whole = c.completions.create(prompt=PROMPT, max_tokens=8, **options).choices[0]
+    assert whole.logprobs.token_logprobs[0] is None and whole.logprobs.top_logprobs[0] is None
+    given = c.completions.create(prompt=PROMPT, max_tokens=0, **options)
+    scored = given.choices[0]
+    assert (scored.text, scored.finish_reason, given.usage.completion_tokens) == (PROMPT, "length", 0)
+    length = given.usage.prompt_tokens
+    assert (len(scored.logprobs.tokens), len(whole.logprobs.tokens)) == (length, length + 8)
+    for field in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        assert getattr(scored.logprobs, field) == getattr(whole.logprobs, field)[:length], field
+    assert refused(openai.BadRequestError, lambda: c.completions.create(model=model, prompt=PROMPT, max_tokens=0))
+
+
 def test_streaming(c, model, run):
     options = {"model": model, "prompt": PROMPT, "n": 2, "seed": 1, "max_tokens": 40}
     want = [choice.text for choice in c.completions.create(**options).choices]
