@@ -12,9 +12,9 @@ use crate::sequence::Sequence;
 pub fn batch<'a>(scheduler: &'a Scheduler, step: &Step, block_size: usize) -> (Batch, Vec<SampleRow<'a>>) {
     let mut batch = Batch { moves: step.moves.clone(), ..Batch::default() };
     let mut rows = Vec::new();
-    for chunks in step.chunks.chunk_by(|a, b| a.group == b.group) {
+    for (at, chunks, is_sampled) in step.groups() {
         let first = batch.spans.len();
-        let group = &scheduler.running()[chunks[0].group];
+        let group = &scheduler.running()[at];
         for chunk in chunks {
             let seq = &group.running[chunk.seq];
             push_span(&mut batch, seq, chunk.range.clone(), block_size);
@@ -22,7 +22,7 @@ pub fn batch<'a>(scheduler: &'a Scheduler, step: &Step, block_size: usize) -> (B
             batch.logit_rows.extend(chunk.scored.clone().map(row));
             rows.extend(group.score_rows(chunk.scored.clone()));
         }
-        if step.sampled.binary_search(&chunks[0].group).is_ok() {
+        if is_sampled {
             // Every sequence of the group has a chunk in this step, in order.
             for (seq, row) in group.sample_rows() {
                 let span = batch.spans[first + seq];

@@ -266,11 +266,10 @@ impl Engine {
             rest = others;
             own
         };
-        for chunks in step.chunks.chunk_by(|a, b| a.group == b.group) {
-            let at = chunks[0].group;
+        for (at, chunks, is_sampled) in step.groups() {
             let group = &mut self.scheduler.running_mut()[at];
             chunks.iter().for_each(|chunk| group.score(take(chunk.scored.len())));
-            if step.sampled.binary_search(&at).is_ok() {
+            if is_sampled {
                 let is_first = group.first_token.is_none();
                 group.advance(take(group.num_sample_rows()), &mut output.tokens);
                 if let Some(logprobs) = group.prompt_logprobs.as_ref().filter(|_| is_first) {

@@ -49,6 +49,14 @@ impl Step {
         self.chunks.iter().map(|c| c.range.len()).sum()
     }
 
+    /// The groups that are computed, in order of arrival: the index among the running ones, the new tokens, and whether
+    /// it gets new tokens from the rows of its last ones. Rows of logits, and what they come to, are in this order: for
+    /// each group those of its scored tokens, then those that are sampled.
+    pub fn groups(&self) -> impl Iterator<Item = (usize, &[Chunk], bool)> {
+        let chunks = self.chunks.chunk_by(|a, b| a.group == b.group);
+        chunks.map(|chunks| (chunks[0].group, chunks, self.sampled.binary_search(&chunks[0].group).is_ok()))
+    }
+
     /// Whether the step neither moves nor computes anything.
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty() && self.moves == BlockMoves::default()
