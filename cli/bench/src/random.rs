@@ -29,6 +29,11 @@ impl Random {
         (self.bits() % n as u64) as usize
     }
 
+    /// `len` tokens of a vocabulary of `vocab_size`.
+    pub fn tokens(&mut self, len: usize, vocab_size: usize) -> Vec<u32> {
+        (0..len).map(|_| self.below(vocab_size) as u32).collect()
+    }
+
     /// Normal, mean 0, standard deviation 1 (Box and Muller).
     pub fn normal(&mut self) -> f64 {
         (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bench::random::Random;
 use common::TestServer;
 use engine::llm::Options;
 use engine::load::ModelFiles;
@@ -68,19 +69,6 @@ fn chunks(events: impl IntoIterator<Item = Value>) -> Chunks {
     chunks
 }
 
-/// Numbers that look random; the same for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % n
-    }
-}
-
 async fn kinds(server: &TestServer) -> Vec<Kind> {
     let mut kinds = Vec::new();
     for (path, body) in requests() {
@@ -100,12 +88,12 @@ fn streamed(body: &Value) -> Value {
 
 /// A client that asks until `end`. Returns how many answers it waited for.
 async fn client(client: Client, server: String, kinds: Arc<Vec<Kind>>, seed: u64, end: Instant) -> usize {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut answered = 0;
     while Instant::now() < end {
-        let kind = &kinds[random.below(kinds.len() as u64) as usize];
+        let kind = &kinds[random.below(kinds.len())];
         let ask = |body: &Value| client.post(format!("{server}{}", kind.path)).json(body).send();
-        let patience = Duration::from_micros(random.below(200_000));
+        let patience = Duration::from_micros(random.below(200_000) as u64);
         match (random.below(4), &kind.chunks) {
             (0, _) => {
                 let answer: Value = ask(&kind.body).await.unwrap().json().await.unwrap();

@@ -47,9 +47,8 @@ impl Loaded {
         start: Instant,
     ) -> Result<Vec<Record>> {
         let vocab_size = self.llm.config().vocab_size;
-        let prompts: Vec<_> = requests
-            .map(|Lengths { prompt, output }| ((0..prompt).map(|_| random.below(vocab_size) as u32).collect(), output))
-            .collect();
+        let prompts: Vec<_> =
+            requests.map(|Lengths { prompt, output }| (random.tokens(prompt, vocab_size), output)).collect();
         let mut arrivals = BTreeMap::new();
         for (prompt, max_tokens) in prompts {
             let arrival = start.elapsed();

@@ -56,7 +56,7 @@ impl Args {
         let mut llm = Llm::load(&ModelFiles::resolve(None, true)?, &options)?;
         let mut random = Random::new(1);
         let vocab_size = llm.config().vocab_size;
-        let mut text = |len: usize| (0..len).map(|_| random.below(vocab_size) as u32).collect::<Vec<u32>>();
+        let mut text = |len: usize| random.tokens(len, vocab_size);
         let prefix = text(self.tokens);
         let prompts: Vec<Prompt> =
             (0..self.requests).map(|_| Prompt::Tokens([prefix.clone(), text(self.own)].concat())).collect();

@@ -91,7 +91,7 @@ impl Args {
                 beam,
                 ..SamplingParams::default()
             };
-            engine.add((0..prompt).map(|_| random.below(VOCAB) as u32).collect(), params)?;
+            engine.add(random.tokens(prompt, VOCAB), params)?;
         }
         while engine.has_work() {
             engine.step()?;
