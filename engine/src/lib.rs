@@ -5,6 +5,7 @@
 
 pub mod backend;
 mod batch;
+pub mod chat;
 mod completion;
 pub mod config;
 mod delay;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
+use engine::chat::ChatTemplate;
 use engine::config::GenerationConfig;
 use engine::load::ModelFiles;
 use engine::tokenizer::Tokenizer;
@@ -14,7 +15,6 @@ use tokio::time::Instant;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::options::{Limits, ServeOptions};
-use crate::template::ChatTemplate;
 use crate::worker::{Status, Worker};
 
 /// Texts up to this many bytes are encoded at once, longer ones on a thread for blocking work.

@@ -19,7 +19,6 @@ pub mod options;
 mod page;
 mod router;
 pub mod server;
-mod template;
 mod worker;
 
 pub use options::{Limits, ServeOptions};

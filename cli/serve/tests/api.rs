@@ -268,7 +268,7 @@ async fn logprobs_are_the_engines() {
 #[tokio::test]
 async fn a_chat_is_a_completion_of_the_templates_prompt() {
     let server = TestServer::start().await;
-    let parts = json!([{"type": "text", "text": "Once upon "}, {"type": "text", "text": "a time"}]);
+    let parts = json!([{"type": "text", "text": PROMPT}]);
     for content in [json!(PROMPT), parts] {
         let body = json!({"messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": 30,
             "n": 1});

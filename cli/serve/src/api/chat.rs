@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
+use engine::chat::{Message, RenderOptions};
 use engine::llm::{Continuation, Prompt};
 use engine::sequence::TokenLogprob;
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,6 @@ use crate::app::{Admission, App};
 use crate::body::Body2;
 use crate::error::ApiError;
 use crate::metrics::reason;
-use crate::template::ChatMessage;
 use crate::worker::Work;
 
 /// Likeliest tokens that can be asked for; OpenAI's number.
@@ -37,37 +37,6 @@ pub struct Fields {
     logprobs: Option<bool>,
     /// And of this many of the likeliest tokens in its place.
     top_logprobs: Option<usize>,
-}
-
-/// A message as it is sent.
-#[derive(Debug, Deserialize)]
-pub struct Message {
-    role: String,
-    content: Content,
-    name: Option<String>,
-}
-
-/// A text, or parts of one.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a string or a list of text parts")]
-enum Content {
-    Text(String),
-    Parts(Vec<Part>),
-}
-
-/// `{"type": "text", "text": ..}`
-// A list of these is read twice over, where unknown fields are no longer seen from outside.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Part {
-    r#type: PartType,
-    text: String,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum PartType {
-    Text,
 }
 
 #[derive(Debug, Serialize)]
@@ -164,9 +133,9 @@ pub async fn prompt(
     check((1..=MAX_MESSAGES).contains(&messages.len()), "messages", || {
         format!("there must be between 1 and {MAX_MESSAGES} messages")
     })?;
-    let messages: Vec<ChatMessage> = messages.into_iter().map(Message::joined).collect();
+    let options = RenderOptions { add_generation_prompt, ..RenderOptions::default() };
     let text = template
-        .render(&messages, add_generation_prompt)
+        .render(&messages, &options)
         .map_err(|why| ApiError::field("messages", format!("the model's chat template refuses them: {why}")))?;
     // The template has written the special tokens itself.
     let (text, tokens) = app.encode("messages", text, false).await?;
@@ -191,16 +160,6 @@ impl Fields {
         check(wanted || self.top_logprobs.is_none(), "top_logprobs", || "top_logprobs needs logprobs".into())?;
         check(top <= MAX_TOP_LOGPROBS, "top_logprobs", || format!("top_logprobs must be at most {MAX_TOP_LOGPROBS}"))?;
         Ok(wanted.then_some(top))
-    }
-}
-
-impl Message {
-    fn joined(self) -> ChatMessage {
-        let content = match self.content {
-            Content::Text(text) => text,
-            Content::Parts(parts) => parts.into_iter().map(|Part { r#type: PartType::Text, text }| text).collect(),
-        };
-        ChatMessage { role: self.role, content, name: self.name }
     }
 }
 

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use engine::chat::Message;
 use serde::{Deserialize, Serialize};
 
-use super::chat::{self, Message};
+use super::chat;
 use super::decoding::check;
 use crate::app::App;
 use crate::body::Body;

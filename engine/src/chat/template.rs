@@ -1,26 +1,15 @@
-//! Chat templates: Jinja, as in `tokenizer_config.json`.
+//! A model's chat template.
 
-use engine::load::ModelFiles;
-use engine::{Error, Result};
 use minijinja::{Environment, ErrorKind, context};
-use serde::Serialize;
 use serde_json::{Map, Value};
+
+use super::{Message, RenderOptions};
+use crate::error::{Error, Result};
+use crate::load::ModelFiles;
 
 const NAME: &str = "chat";
 /// Instructions that a template may execute. Templates come with models, and must not hang the server.
 const FUEL: u64 = 10_000_000;
-
-/// A message of a conversation, its content joined to one text.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ChatMessage {
-    /// Who speaks.
-    pub role: String,
-    /// What is said.
-    pub content: String,
-    /// Who speaks, where several have the same role.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-}
 
 /// Turns conversations into prompts. Contents of messages are data: no Jinja in them is executed.
 #[derive(Debug)]
@@ -68,20 +57,41 @@ impl ChatTemplate {
         Ok(ChatTemplate { environment, special_tokens: names.into_iter().filter_map(token).collect() })
     }
 
-    /// The prompt for the assistant's answer to `messages`.
+    /// The prompt that `messages` come to.
     ///
     /// # Errors
     /// What the template does not like about them.
-    pub fn render(&self, messages: &[ChatMessage], add_generation_prompt: bool) -> Result<String, String> {
-        let own = context! { messages, add_generation_prompt };
+    pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String, RenderError> {
+        let messages: Vec<minijinja::Value> = messages.iter().map(Message::value).collect();
+        let RenderOptions { add_generation_prompt, tools, documents, .. } = options;
+        let own = context! { messages, add_generation_prompt, tools, documents };
+        let arguments: minijinja::Value = options.arguments.clone().into_iter().collect();
         let tokens = minijinja::Value::from_serialize(&self.special_tokens);
-        let render = || self.environment.get_template(NAME)?.render(context! { ..own, ..tokens });
-        render().map_err(|error: minijinja::Error| match error.detail() {
-            Some(detail) => detail.to_owned(),
-            None => error.to_string(),
+        let render = || self.environment.get_template(NAME)?.render(context! { ..own, ..arguments, ..tokens });
+        render().map_err(|error: minijinja::Error| {
+            RenderError(error.detail().map_or_else(|| error.to_string(), str::to_owned))
         })
     }
+
+    /// Whether prompts show who says what. If they do not, the model was not made for conversations.
+    pub fn marks_roles(&self) -> bool {
+        let said = ["Is it so?", "It is.", "And why?"];
+        let roles = ["user", "assistant", "user"];
+        let messages: Vec<Message> = roles.into_iter().zip(said).map(|(role, text)| Message::new(role, text)).collect();
+        let options = RenderOptions { add_generation_prompt: false, ..RenderOptions::default() };
+        let Ok(mut rest) = self.render(&messages, &options) else { return false };
+        let tokens = self.special_tokens.values().filter_map(Value::as_str).filter(|token| !token.is_empty());
+        for known in said.into_iter().chain(tokens) {
+            rest = rest.replace(known, "");
+        }
+        !rest.trim().is_empty()
+    }
 }
+
+/// Why a conversation cannot be made a prompt, in the template's own words where it has any.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RenderError(String);
 
 /// The template itself, or the one named "default" where there are several.
 fn default_template(value: &Value) -> Option<String> {
@@ -100,37 +110,45 @@ mod tests {
 
     use super::*;
 
-    fn message(role: &str, content: &str) -> ChatMessage {
-        ChatMessage { role: role.into(), content: content.into(), name: None }
-    }
-
     fn template(text: &str) -> ChatTemplate {
         let settings = serde_json::from_str(r#"{"bos_token": {"content": "<s>"}, "eos_token": "</s>"}"#).unwrap();
         ChatTemplate::new(text.into(), &settings).unwrap()
     }
 
+    fn rendered(text: &str, message: Message) -> Result<String, String> {
+        template(text).render(&[message], &RenderOptions::default()).map_err(|error| error.to_string())
+    }
+
     #[test]
     fn special_tokens_and_python_methods_are_there() {
-        let t = template(
-            "{{ bos_token }}{% for m in messages %}[{{ m['role'].upper() }}] {{ m.content.strip() }}{{ eos_token }}{% endfor %}",
-        );
-        assert_eq!(t.render(&[message("user", " hi ")], true), Ok("<s>[USER] hi</s>".into()));
+        let text = "{{ bos_token }}{% for m in messages %}[{{ m['role'].upper() }}] {{ m.content.strip() }}{{ eos_token }}{% endfor %}";
+        assert_eq!(rendered(text, Message::new("user", " hi ")), Ok("<s>[USER] hi</s>".into()));
     }
 
     #[test]
     fn contents_are_not_executed() {
-        let t = template("{{ messages[0].content }}{% if add_generation_prompt %}>{% endif %}");
         for content in ["{{ 7 * 7 }}", "{% for i in range(9) %}x{% endfor %}", "{# gone #}", "<b>&amp;</b>"] {
-            assert_eq!(t.render(&[message("user", content)], true), Ok(format!("{content}>")));
+            let text = "{{ messages[0].content }}{% if add_generation_prompt %}>{% endif %}";
+            assert_eq!(rendered(text, Message::new("user", content)), Ok(format!("{content}>")));
         }
     }
 
     #[test]
     fn exceptions_and_endless_templates_are_errors() {
-        let t = template("{% if messages[0].role != 'user' %}{{ raise_exception('begin with a user') }}{% endif %}");
-        assert_eq!(t.render(&[message("system", "x")], true), Err("begin with a user".into()));
-        let endless = template("{% for i in range(10000) %}{% for j in range(10000) %}x{% endfor %}{% endfor %}");
-        assert!(endless.render(&[], true).is_err());
+        let picky = "{% if messages[0].role != 'user' %}{{ raise_exception('begin with a user') }}{% endif %}";
+        assert_eq!(rendered(picky, Message::new("system", "x")), Err("begin with a user".into()));
+        let endless = "{% for i in range(10000) %}{% for j in range(10000) %}x{% endfor %}{% endfor %}";
+        assert!(rendered(endless, Message::new("user", "x")).is_err());
         assert!(ChatTemplate::new("{% if %}".into(), &Map::new()).is_err());
+    }
+
+    #[test]
+    fn roles_are_marked_or_not() {
+        let marked = "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}";
+        assert!(template(marked).marks_roles());
+        let joined = "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}\n{% endfor %}";
+        assert!(!template(joined).marks_roles());
+        let bundled = ChatTemplate::of_model(&ModelFiles::bundled(), None).unwrap().unwrap();
+        assert!(!bundled.marks_roles());
     }
 }
