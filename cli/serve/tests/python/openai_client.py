@@ -11,7 +11,7 @@ from pathlib import Path
 
 import openai
 
-from server import server
+from server import metric, refused, server, wait_until
 
 PROMPT = "Once upon a time"
 
@@ -26,20 +26,6 @@ def engine(quire, *options):
     """The outputs of the engine itself for one prompt."""
     done = subprocess.run([quire, "--json", *options], capture_output=True, text=True, check=True)
     return json.loads(done.stdout)["outputs"]
-
-
-def metric(address, name):
-    with urllib.request.urlopen(f"{address}/metrics") as response:
-        lines = response.read().decode().splitlines()
-    return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{"))
-
-
-def refused(kind, ask):
-    try:
-        ask()
-    except kind as error:
-        return error
-    raise AssertionError(f"no {kind.__name__}")
 
 
 def test_models(c, model, run):
@@ -141,13 +127,11 @@ def test_timeouts(c, model, run):
     hasty = c.with_options(timeout=0.05, max_retries=0)
     refused(openai.APITimeoutError, lambda: hasty.completions.create(**long))
     address = str(c.base_url).removesuffix("/v1/")
-    while metric(address, "quire:kv_blocks_used") > 0:
-        pass
+    wait_until(lambda: metric(address, "quire:kv_blocks_used") == 0)
     # A stream that is closed halfway, too.
     with c.completions.create(**long, stream=True) as stream:
         next(iter(stream))
-    while metric(address, "quire:kv_blocks_used") > 0:
-        pass
+    wait_until(lambda: metric(address, "quire:kv_blocks_used") == 0)
 
 
 def test_chat(c, model, run, prompt):
