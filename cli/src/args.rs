@@ -1,20 +1,52 @@
-//! The command line: what each option is called and means.
+//! `quire` itself: what its options are called and mean.
 
 use argh::{ArgsInfo, FromArgs};
-use engine::llm::{Device, Preemption};
 use engine::sampling::EarlyStopping;
-use engine::tensor::DType;
+
+use crate::commands::{Command, Operands};
+use crate::generate;
+use crate::values::{count, number, seed};
+
+/// The command that continues text.
+pub const COMMAND: Command = Command {
+    name: "generate",
+    operands: Operands::Model,
+    info: Args::get_args_info,
+    groups: &[
+        ("What to continue", &["--model", "--prompt", "--prompts", "--prompt-ids", "--shared-prefix"]),
+        ("How far", &["--max-tokens", "--stop", "--ignore-eos"]),
+        (
+            "Sampling",
+            &[
+                "--temperature",
+                "--top-k",
+                "--top-p",
+                "--min-p",
+                "--repetition-penalty",
+                "--presence-penalty",
+                "--frequency-penalty",
+                "--seed",
+            ],
+        ),
+        ("Several outputs", &["--n", "--best-of", "--beam-width", "--length-penalty", "--early-stopping"]),
+        ("What to print", &["--json", "--logprobs", "--stats", "--trace-kv", "--verbose", "--version"]),
+    ],
+    runs_engine: true,
+    examples: &[
+        "quire -p \"Once upon a time\"",
+        "quire -p \"One day, a fox\" --temperature 0.8 --seed 7 --n 3",
+        "quire --model facebook/opt-125m --prompts questions.txt --json --max-tokens 64",
+        "quire ./my-llama -p \"The answer is\" --beam-width 4 --n 2",
+        "echo \"Once upon a time\" | quire",
+    ],
+    run: generate::run,
+};
 
 /// Continue text with a language model, on this machine.
 #[derive(ArgsInfo, FromArgs, Debug)]
-#[argh(help_triggers("-h", "--help", "help"))]
 pub struct Args {
-    /// directory, hub id or short name (default: a story model, built in)
-    #[argh(option, arg_name = "model")]
-    pub model: Option<String>,
-
-    /// text to continue; repeatable
-    #[argh(option, arg_name = "text")]
+    /// text to continue, - for standard input; repeatable
+    #[argh(option, short = 'p', arg_name = "text")]
     pub prompt: Vec<String>,
     /// file with a prompt on each line, - for standard input
     #[argh(option, arg_name = "file")]
@@ -24,7 +56,7 @@ pub struct Args {
     pub prompt_ids: Vec<TokenIds>,
 
     /// most tokens to generate per output (256)
-    #[argh(option, arg_name = "n", from_str_fn(count))]
+    #[argh(option, short = 'n', arg_name = "n", from_str_fn(count))]
     pub max_tokens: Option<usize>,
     /// texts that end an output; repeatable
     #[argh(option, arg_name = "text")]
@@ -70,7 +102,7 @@ pub struct Args {
     /// beam score = sum of logprobs / length^x (1)
     #[argh(option, arg_name = "x", from_str_fn(number))]
     pub length_penalty: Option<f32>,
-    /// stop once k beams are done: true (as alone), false or never (false)
+    /// end with k beams done: true (as alone), false or never (false)
     #[argh(option, arg_name = "when", from_str_fn(early_stopping))]
     pub early_stopping: Option<EarlyStopping>,
 
@@ -90,54 +122,8 @@ pub struct Args {
     #[argh(switch)]
     pub verbose: bool,
 
-    /// auto (a GPU if there is one), cpu, cuda, cuda:1 or emulator
-    #[argh(option, arg_name = "device", from_str_fn(device), default = "Device::Auto")]
-    pub device: Device,
-    /// element type of weights: f32, f16 or bf16 (as stored; GPU: 16 bits)
-    #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
-    pub dtype: Option<DType>,
-    /// element type of the KV cache (auto: f32; on a GPU as weights)
-    #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
-    pub kv_dtype: Option<DType>,
-    /// tokens in a KV block (16)
-    #[argh(option, arg_name = "n", from_str_fn(count), default = "16")]
-    pub block_size: usize,
-    /// memory for the KV cache (CPU: at most 4GiB; GPU: what is left)
-    #[argh(option, arg_name = "size", from_str_fn(memory))]
-    pub kv_memory: Option<usize>,
-    /// host memory for blocks that are swapped out (at most 4GiB)
-    #[argh(option, arg_name = "size", from_str_fn(memory), default = "4 << 30")]
-    pub swap_space: usize,
-    /// out of KV blocks: swap, recompute or auto (swap groups only)
-    #[argh(option, arg_name = "how", from_str_fn(preemption), default = "Preemption::Auto")]
-    pub preemption: Preemption,
-    /// keep full KV blocks for prompts that begin alike: on or off (on)
-    #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
-    pub prefix_caching: bool,
-    /// file with a text that prompts begin with; repeatable
-    #[argh(option, arg_name = "file")]
-    pub shared_prefix: Vec<String>,
-    /// part of a GPU's memory that may be used (0.9)
-    #[argh(option, arg_name = "part", from_str_fn(number), default = "0.9")]
-    pub gpu_memory_utilization: f32,
-    /// decode steps on a GPU as CUDA graphs: on or off (on)
-    #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
-    pub cuda_graphs: bool,
-    /// most sequences running at a time (256)
-    #[argh(option, arg_name = "n", from_str_fn(count), default = "256")]
-    pub max_num_seqs: usize,
-    /// most tokens in a step; longer prompts are computed in chunks (2048)
-    #[argh(option, arg_name = "n", from_str_fn(count), default = "2048")]
-    pub max_batch_tokens: usize,
-    /// hold new prompts for x times the last prompt step (0)
-    #[argh(option, arg_name = "x", from_str_fn(number), default = "0.0")]
-    pub delay_factor: f32,
-    /// CPU threads (one a core)
-    #[argh(option, arg_name = "n", from_str_fn(count))]
-    pub threads: Option<usize>,
-
     /// print the version
-    #[argh(switch)]
+    #[argh(switch, short = 'V')]
     pub version: bool,
 }
 
@@ -150,59 +136,6 @@ fn token_ids(s: &str) -> Result<TokenIds, String> {
     s.split(',').map(id).collect::<Result<_, _>>().map(TokenIds)
 }
 
-/// A whole number.
-pub fn count(s: &str) -> Result<usize, String> {
-    s.parse().map_err(|_| format!("{s:?} is not a whole number"))
-}
-
-fn switch(s: &str) -> Result<bool, String> {
-    match s {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err(format!("{s:?} is neither on nor off")),
-    }
-}
-
-fn seed(s: &str) -> Result<u64, String> {
-    s.parse().map_err(|_| format!("{s:?} is not a whole number"))
-}
-
-fn number(s: &str) -> Result<f32, String> {
-    s.parse().map_err(|_| format!("{s:?} is not a number"))
-}
-
-fn device(s: &str) -> Result<Device, String> {
-    match s {
-        "auto" => Ok(Device::Auto),
-        "cpu" => Ok(Device::Cpu),
-        "cuda" => Ok(Device::Cuda(0)),
-        "emulator" => Ok(Device::Emulator),
-        _ => match s.strip_prefix("cuda:").and_then(|number| number.parse().ok()) {
-            Some(number) => Ok(Device::Cuda(number)),
-            None => Err(format!("{s:?} is not a device; auto, cpu, cuda, cuda:1 and emulator are")),
-        },
-    }
-}
-
-fn element_type(s: &str) -> Result<Option<DType>, String> {
-    match s {
-        "auto" => Ok(None),
-        "f32" | "float32" => Ok(Some(DType::F32)),
-        "f16" | "float16" | "half" => Ok(Some(DType::F16)),
-        "bf16" | "bfloat16" => Ok(Some(DType::Bf16)),
-        _ => Err(format!("{s:?} is not a type; auto, f32, f16 and bf16 are")),
-    }
-}
-
-fn preemption(s: &str) -> Result<Preemption, String> {
-    match s {
-        "auto" => Ok(Preemption::Auto),
-        "swap" => Ok(Preemption::Swap),
-        "recompute" => Ok(Preemption::Recompute),
-        _ => Err(format!("{s:?} is no way to preempt; auto, swap and recompute are")),
-    }
-}
-
 fn early_stopping(s: &str) -> Result<EarlyStopping, String> {
     match s {
         "true" => Ok(EarlyStopping::Yes),
@@ -212,38 +145,14 @@ fn early_stopping(s: &str) -> Result<EarlyStopping, String> {
     }
 }
 
-/// Bytes: a number with an optional unit, KB to TB in thousands, KiB to TiB in 1024s.
-pub fn memory(s: &str) -> Result<usize, String> {
-    let bad = || format!("{s:?} is not an amount of memory such as 512MB or 4GiB");
-    let digits = s.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(s.len());
-    let (amount, unit) = s.split_at(digits);
-    let unit = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1.0,
-        "k" | "kb" => 1e3,
-        "m" | "mb" => 1e6,
-        "g" | "gb" => 1e9,
-        "t" | "tb" => 1e12,
-        "kib" => 1024f64,
-        "mib" => 1024f64.powi(2),
-        "gib" => 1024f64.powi(3),
-        "tib" => 1024f64.powi(4),
-        _ => return Err(bad()),
-    };
-    let amount: f64 = amount.parse().map_err(|_| bad())?;
-    Ok((amount * unit) as usize)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-    #[test]
-    fn memory_has_units() {
-        assert_eq!(memory("1024"), Ok(1024));
-        assert_eq!(memory("1.5KiB"), Ok(1536));
-        assert_eq!(memory("2 GB"), Ok(2_000_000_000));
-        assert!(memory("GB").is_err() && memory("1XB").is_err() && memory("-1").is_err());
-    }
+    use engine::tensor::DType;
+
+    use super::*;
+    use crate::words::Words;
 
     #[test]
     fn token_ids_are_separated_by_commas() {
@@ -253,9 +162,15 @@ mod tests {
 
     #[test]
     fn options_and_repeats_are_read() {
-        let args = Args::from_args(&["quire"], &["--prompt", "a", "--prompt", "b", "--top-k", "5", "--dtype", "bf16"])
-            .unwrap();
-        assert_eq!((args.prompt, args.top_k, args.dtype), (vec!["a".into(), "b".into()], Some(5), Some(DType::Bf16)));
-        assert!(Args::from_args(&["quire"], &["--temperature", "warm"]).is_err());
+        let words = ["--prompt", "a", "-p", "b", "--top-k=5", "--dtype", "bf16", "-n4"].map(str::to_owned);
+        let words = Words::sort(&COMMAND, &words).unwrap();
+        let (args, engine) = (words.own::<Args>().unwrap(), words.engine().unwrap());
+        assert_eq!((args.prompt, args.top_k, args.max_tokens), (vec!["a".into(), "b".into()], Some(5), Some(4)));
+        assert_eq!(engine.dtype, Some(DType::Bf16));
+        let words = Words::sort(&COMMAND, &["--temperature", "warm"].map(str::to_owned)).unwrap();
+        assert_eq!(
+            words.own::<Args>().unwrap_err().to_string(),
+            "--temperature: \"warm\" is not a number (quire --help shows all options)"
+        );
     }
 }

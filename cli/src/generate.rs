@@ -1,34 +1,38 @@
 //! The main job: load, answer, print.
 
-use std::time::{Duration, Instant};
+use std::io::{self, Write};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use engine::llm::{Event, Llm};
 use engine::load::ModelFiles;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::Args;
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::print::Printer;
 use crate::trace::Trace;
-use crate::{report, request};
-
-/// How long loading may take before it is shown.
-const PATIENCE: Duration = Duration::from_millis(300);
+use crate::words::Words;
+use crate::{progress, report, request};
 
 /// Answers what the command line asks.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(words: &Words) -> Result<()> {
     let start = Instant::now();
+    let (args, engine) = (&words.own::<Args>()?, words.engine()?);
+    if args.version {
+        return Ok(writeln!(io::stdout(), "quire {}", env!("CARGO_PKG_VERSION"))?);
+    }
     let prompts = request::prompts(args)?;
-    let prefixes = request::shared_prefixes(args)?;
-    let files = ModelFiles::resolve(args.model.as_deref(), true)?;
+    let options = engine.options()?;
+    let prefixes = engine.shared_prefixes()?;
+    let files = ModelFiles::resolve(engine.model.as_deref(), true)?;
     let params = request::sampling(args, &files.generation_config()?)?;
-    let mut llm = Llm::load_with(&files, &request::options(args), loading_bar())?;
+    let mut llm = Llm::load_with(&files, &options, progress::loading())?;
     report::say_where(&llm);
     if args.verbose {
         eprintln!("{}", report::loaded(&files, &llm, start.elapsed()));
     }
     let trace = args.trace_kv.as_ref().map(|path| Trace::begin(path, &mut llm)).transpose()?;
-    for (prefix, file) in prefixes.iter().zip(&args.shared_prefix) {
+    for (prefix, file) in prefixes.iter().zip(&engine.shared_prefix) {
         llm.pin_prefix(prefix).with_context(|| format!("shared prefix {file}"))?;
     }
     // All are queued before anything is printed, so that a bad prompt among many is found at once.
@@ -38,11 +42,16 @@ pub fn run(args: &Args) -> Result<()> {
         ids.push(if prompts.len() == 1 { added? } else { added.with_context(|| format!("prompt {}", i + 1))? });
     }
 
-    let mut printer = Printer::new(args, &params, ids);
+    let interrupt = Interrupt::watch()?;
+    let mut printer = Printer::new(args, files.name(), &params, ids.clone());
     let mut completions = Vec::new();
     let begun = Instant::now();
     printer.begin(&llm)?;
     while llm.has_work() {
+        if interrupt.came() {
+            // The step reports all of them with what they have.
+            ids.iter().for_each(|&id| llm.abort(id));
+        }
         for event in llm.step()? {
             match event {
                 Event::Prompt { .. } => {} // is not asked for
@@ -57,30 +66,11 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(trace) = trace {
         trace.finish()?;
     }
-    if let Some(note) = report::exhausted(&llm) {
+    for note in report::exhausted(&llm).into_iter().chain(report::context_ended(args, &llm, &params, &completions)) {
         eprintln!("{note}");
     }
     if args.stats {
         eprint!("{}", report::stats(&llm, &completions, begun.elapsed()));
     }
-    Ok(())
-}
-
-/// Shows how loading goes, if somebody is watching and it takes a while.
-fn loading_bar() -> impl FnMut(usize, usize) + 'static {
-    let (start, mut bar) = (Instant::now(), None::<ProgressBar>);
-    move |done, all| {
-        if bar.is_none() && start.elapsed() > PATIENCE {
-            // Hidden by itself where standard error is no terminal.
-            let style = ProgressStyle::with_template("loading {bar:40} {bytes} of {total_bytes}, {bytes_per_sec}");
-            let new = ProgressBar::new(all as u64);
-            bar = Some(if let Ok(style) = style { new.with_style(style) } else { new });
-        }
-        if let Some(bar) = &bar {
-            bar.set_position(done as u64);
-            if done == all {
-                bar.finish_and_clear();
-            }
-        }
-    }
+    if interrupt.came() { Err(Interrupted.into()) } else { Ok(()) }
 }

@@ -1,142 +1,78 @@
-//! The help page. Names and descriptions are those of [`Args`]; this file only arranges them.
+//! Pages of help. Names and descriptions are those that the commands declare; this file only arranges them.
 
-use argh::{ArgsInfo, FlagInfo, FlagInfoKind};
+use argh::{FlagInfo, FlagInfoKind};
 
-use crate::args::Args;
-use crate::serve::ServeArgs;
+use crate::commands::{COMMANDS, Command, Operands};
 
-/// The options that say which model runs and how, without `--model`. Each has a value.
-const ENGINE: &[&str] = &[
-    "--device",
-    "--dtype",
-    "--kv-dtype",
-    "--block-size",
-    "--kv-memory",
-    "--swap-space",
-    "--preemption",
-    "--prefix-caching",
-    "--gpu-memory-utilization",
-    "--cuda-graphs",
-    "--max-num-seqs",
-    "--max-batch-tokens",
-    "--delay-factor",
-    "--threads",
-];
+/// Characters of a line.
+const WIDTH: usize = 100;
+/// Where descriptions of options begin.
+const COLUMN: usize = 34;
 
-/// Headings, and the options below each.
-const GROUPS: [(&str, &[&str]); 6] = [
-    ("What to continue", &["--model", "--prompt", "--prompts", "--prompt-ids", "--shared-prefix"]),
-    ("How far", &["--max-tokens", "--stop", "--ignore-eos"]),
-    (
-        "Sampling",
-        &[
-            "--temperature",
-            "--top-k",
-            "--top-p",
-            "--min-p",
-            "--repetition-penalty",
-            "--presence-penalty",
-            "--frequency-penalty",
-            "--seed",
-        ],
-    ),
-    ("Several outputs", &["--n", "--best-of", "--beam-width", "--length-penalty", "--early-stopping"]),
-    ("What to print", &["--json", "--logprobs", "--stats", "--trace-kv", "--verbose", "--version", "--help"]),
-    ("Engine", ENGINE),
-];
-
-/// The same for `quire serve`, without the engine's.
-const SERVE_GROUPS: [(&str, &[&str]); 2] = [
-    ("Server", &["--host", "--port", "--api-key", "--served-model-name", "--chat-template", "--log-json", "--help"]),
-    (
-        "Limits",
-        &[
-            "--max-queue",
-            "--max-requests",
-            "--max-connections",
-            "--max-body",
-            "--request-timeout",
-            "--read-timeout",
-            "--write-timeout",
-            "--stop-timeout",
-        ],
-    ),
-];
-
-const EXAMPLES: &str = "\
-Examples
-  quire --prompt \"Once upon a time\"
-  quire --prompt \"One day, a fox\" --temperature 0.8 --seed 7 --n 3
-  quire --model facebook/opt-125m --prompts questions.txt --json --max-tokens 64
-  quire --model ./my-llama --prompt \"The answer is\" --beam-width 4 --n 2
-";
-
-/// The page that `--help` prints.
-pub fn page() -> String {
-    let info = Args::get_args_info();
-    let commands = ["[options]", "serve [--help]", "kernels [--help]", "bench [--help]"];
-    let usage = commands.map(|command| format!("       quire {command}\n")).concat();
-    let mut page = format!("{}\n\nUsage: {}", info.description, usage.trim_start());
-    for (heading, names) in GROUPS {
-        page.push_str(&group(heading, names, info.flags));
+/// The page of a command.
+pub fn page(command: &Command) -> String {
+    let mut page = format!("{}\n\nUsage: {}", wrapped((command.info)().description, 0, 0), usage(command));
+    if command.is_default() {
+        let others = COMMANDS[1..].iter().filter(|command| !command.name.starts_with("bench "));
+        let mut usages: Vec<String> = others.map(|command| usage(command)).collect();
+        usages.extend(["quire bench <command> [options]\n".into(), "quire help [command]\n".into()]);
+        page.extend(usages.iter().map(|usage| format!("       {usage}")));
     }
-    page.push('\n');
-    page.push_str(EXAMPLES);
+    let mut listed = vec!["--help"];
+    for (heading, names) in command.groups {
+        let flags = names.iter().filter_map(|name| command.flags().find(|flag| flag.long == *name));
+        page.push_str(&group(heading, flags));
+        listed.extend(*names);
+    }
+    let own = command.own_flags().iter().filter(|flag| !listed.contains(&flag.long));
+    page.push_str(&group("Options", own));
+    page.push_str(&group("Engine", command.engine_flags().filter(|flag| !listed.contains(&flag.long))));
+    page.push_str(&format!("\n{}", entry("  -h, --help", "this page")));
+    if !command.examples.is_empty() {
+        page.push_str("\nExamples\n");
+        page.extend(command.examples.iter().map(|example| format!("  {example}\n")));
+    }
     page
 }
 
-/// The page that `quire serve --help` prints.
-pub fn serve_page() -> String {
-    let (own, engine) = (ServeArgs::get_args_info(), Args::get_args_info());
-    let mut page = format!("{}\n\nUsage: quire serve [options]\n", own.description);
-    for (heading, names) in SERVE_GROUPS {
-        page.push_str(&group(heading, names, own.flags));
+/// The page of `quire bench`, whose commands have pages of their own.
+pub fn bench_page() -> String {
+    let mut page = "Measure or compute what a model costs, and what sharing memory saves.\n\n\
+                    Usage: quire bench <command> [options]\n       quire help bench <command>\n\nCommands\n"
+        .to_owned();
+    for (command, name) in COMMANDS.iter().filter_map(|c| Some((c, c.name.strip_prefix("bench ")?))) {
+        let description = (command.info)().description;
+        let first = description.split_inclusive(". ").next().unwrap_or_default().trim_end();
+        page.push_str(&format!("  {name:<12} {}\n", wrapped(first, 15, 15)));
     }
-    page.push_str(&group("Engine", &[&["--model"], ENGINE, &[SHARED_PREFIX]].concat(), engine.flags));
     page
 }
 
-/// Whether `word` is an option that says which model runs, or how.
-pub fn is_engine_option(word: &str) -> bool {
-    word == "--model" || ENGINE.contains(&word)
+/// What a person sees who calls `quire` on a terminal without a word.
+pub fn hello() -> String {
+    let first =
+        format!("Quire {} runs and serves large language models. Three things to try:", env!("CARGO_PKG_VERSION"));
+    let try_this = [
+        ("quire -p \"Once upon a time\"", "a story, told by the small model that is built in"),
+        ("quire serve", "a server with OpenAI's API, and a page that shows it at work"),
+        ("quire opt-125m -p \"The answer is\"", "a model from the Hugging Face hub"),
+    ];
+    let lines = try_this.map(|(words, what)| format!("  {words:<36} {what}\n")).concat();
+    format!("{first}\n\n{lines}\nquire --help shows all options.\n")
 }
 
-/// The option of `quire` itself that `quire serve` has beside the engine's.
-const SHARED_PREFIX: &str = "--shared-prefix";
-
-/// Whether `word` is an option of `quire serve` that `quire` has, too.
-pub fn is_shared_with_serve(word: &str) -> bool {
-    is_engine_option(word) || word == SHARED_PREFIX
+fn usage(command: &Command) -> String {
+    let operands = match command.operands {
+        Operands::None => "",
+        Operands::Model => "[model] ",
+        Operands::Own(operands) => operands,
+    };
+    format!("{} {operands}[options]\n", command.call())
 }
 
-/// Whether `word` is an option of `quire serve` that a value follows.
-pub fn takes_value(word: &str) -> bool {
-    let flags = if is_shared_with_serve(word) { Args::get_args_info().flags } else { ServeArgs::get_args_info().flags };
-    flags.iter().any(|f| f.long == word && matches!(f.kind, FlagInfoKind::Option { .. }))
-}
-
-/// Parts a command's words: options that are the engine's, by `is_engine`, and the rest. A word of which `takes_value`
-/// says so keeps the one after it.
-pub fn split<'a>(
-    words: &[&'a str],
-    is_engine: impl Fn(&str) -> bool,
-    takes_value: impl Fn(&str) -> bool,
-) -> (Vec<&'a str>, Vec<&'a str>) {
-    let (mut engine, mut own) = (Vec::new(), Vec::new());
-    let mut rest = words.iter().copied();
-    while let Some(word) = rest.next() {
-        let to = if is_engine(word) { &mut engine } else { &mut own };
-        to.push(word);
-        if takes_value(word) {
-            to.extend(rest.next());
-        }
-    }
-    (engine, own)
-}
-
-fn group(heading: &str, names: &[&str], flags: &[FlagInfo<'_>]) -> String {
-    let flags = names.iter().filter_map(|name| flags.iter().find(|f| f.long == *name));
-    format!("\n{heading}\n{}", flags.map(line).collect::<String>())
+fn group<'a>(heading: &str, flags: impl Iterator<Item = &'a FlagInfo<'a>>) -> String {
+    let lines: String = flags.map(line).collect();
+    if lines.is_empty() { lines } else { format!("\n{heading}\n{lines}") }
 }
 
 fn line(flag: &FlagInfo<'_>) -> String {
@@ -144,7 +80,32 @@ fn line(flag: &FlagInfo<'_>) -> String {
         FlagInfoKind::Option { arg_name } => format!(" <{arg_name}>"),
         FlagInfoKind::Switch => String::new(),
     };
-    format!("  {:<28} {}\n", format!("{}{value}", flag.long), flag.description)
+    let short = flag.short.map_or("    ".into(), |short| format!("-{short}, "));
+    entry(&format!("  {short}{}{value}", flag.long), flag.description)
+}
+
+/// A name, and what it means beside it.
+fn entry(name: &str, meaning: &str) -> String {
+    let first = name.chars().count().max(COLUMN - 1) + 1;
+    format!("{name:<width$} {}\n", wrapped(meaning, first, COLUMN), width = COLUMN - 1)
+}
+
+/// A text in lines; `first` characters stand before it in the first line, and the others are indented.
+fn wrapped(text: &str, first: usize, indent: usize) -> String {
+    let (mut page, mut column) = (String::new(), first);
+    for (i, word) in text.split_whitespace().enumerate() {
+        let len = word.chars().count();
+        if i > 0 && column + 1 + len > WIDTH {
+            page.push_str(&format!("\n{:indent$}", ""));
+            column = indent;
+        } else if i > 0 {
+            page.push(' ');
+            column += 1;
+        }
+        page.push_str(word);
+        column += len;
+    }
+    page
 }
 
 #[cfg(test)]
@@ -152,19 +113,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_option_is_on_the_page_once() {
-        let info = Args::get_args_info();
-        for flag in info.flags {
-            let times = GROUPS.iter().flat_map(|g| g.1).filter(|name| **name == flag.long).count();
-            assert_eq!(times, 1, "{}", flag.long);
+    fn every_option_is_on_its_commands_page_once() {
+        for command in COMMANDS {
+            let page = page(command);
+            for flag in command.flags() {
+                let options = page.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+                let names = options.filter_map(|line| line.split_whitespace().find(|word| word.starts_with("--")));
+                assert_eq!(names.filter(|name| *name == flag.long).count(), 1, "{}: {}", command.name, flag.long);
+            }
+            assert!(page.lines().all(|line| line.chars().count() <= WIDTH && line.trim_end() == line), "{page}");
         }
-        let listed: usize = GROUPS.iter().map(|g| g.1.len()).sum();
-        assert_eq!(listed, info.flags.len());
-        let info = ServeArgs::get_args_info();
-        let mut listed: Vec<&str> = SERVE_GROUPS.iter().flat_map(|g| g.1).copied().collect();
-        let mut flags: Vec<&str> = info.flags.iter().map(|f| f.long).collect();
-        listed.sort_unstable();
-        flags.sort_unstable();
-        assert_eq!(listed, flags);
+    }
+
+    #[test]
+    fn texts_are_cut_into_lines() {
+        let text = ["word"; 30].join(" ");
+        let lines = wrapped(&text, 40, 10);
+        assert!(lines.lines().nth(1).is_some_and(|line| line.starts_with("          word word")), "{lines}");
+        assert_eq!(lines.split_whitespace().collect::<Vec<_>>().join(" "), text);
     }
 }

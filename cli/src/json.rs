@@ -4,10 +4,12 @@ use engine::llm::{Completion, Continuation};
 use engine::sequence::FinishReason;
 use serde_json::{Value, json};
 
-/// One prompt with its outputs.
-pub fn completion(c: &Completion) -> Value {
+/// One prompt with its outputs: the `index`th, continued by `model`.
+pub fn completion(c: &Completion, index: usize, model: &str) -> Value {
     let generated: usize = c.outputs.iter().map(|o| o.tokens.len()).sum();
     json!({
+        "index": index,
+        "model": model,
         "prompt": c.prompt,
         "prompt_token_ids": c.prompt_tokens,
         "outputs": c.outputs.iter().enumerate().map(|(i, o)| output(i, o)).collect::<Vec<_>>(),

@@ -4,44 +4,45 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use anyhow::{Result, anyhow, bail};
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 use engine::backend::cuda::ptx::{self, Image};
 use workbench::launch::{self, Context, Driver};
 use workbench::{Case, Cost, Counts, Gpu, LineCounts, Scale, Shape, cases, measure, resources};
 
+use crate::commands::{Command, Operands};
+use crate::suggest::shown;
 use crate::table::Table;
+use crate::values::count;
+use crate::words::Words;
 
-/// List the GPU kernels, each with a launch of it; or profile one.
-#[derive(FromArgs)]
-#[argh(help_triggers("-h", "--help", "help"))]
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "kernels",
+    operands: Operands::Own("[profile <kernel>] "),
+    info: Args::get_args_info,
+    groups: &[],
+    runs_engine: false,
+    examples: &["quire kernels", "quire kernels profile paged_attention_8"],
+    run,
+};
+
+/// Lines of source that a profile shows for each problem.
+const LINES: usize = 12;
+
+/// List the GPU kernels, each with a launch of it; or profile those whose names begin so: run them on the problems they are
+/// tested with, and show in the emulator what they cost and which lines of the source the cost comes from, on a GPU how long
+/// they take.
+#[derive(ArgsInfo, FromArgs)]
 struct Args {
-    #[argh(subcommand)]
-    command: Option<Command>,
     /// where to run: cuda or emulator (emulator)
-    #[argh(option, default = "String::from(\"emulator\")")]
+    #[argh(option, arg_name = "device", default = "String::from(\"emulator\")")]
     device: String,
     /// compute capability of the emulated GPU: 8.0 or 9.0 (9.0)
-    #[argh(option, default = "(9, 0)", from_str_fn(capability))]
+    #[argh(option, arg_name = "x.y", default = "(9, 0)", from_str_fn(capability))]
     capability: (u32, u32),
-}
-
-#[derive(FromArgs)]
-#[argh(subcommand)]
-enum Command {
-    Profile(Profile),
-}
-
-/// Run a kernel on the problems it is tested with: in the emulator, show what they cost and which lines of the source the
-/// cost comes from; on a GPU, how long they take.
-#[derive(FromArgs)]
-#[argh(subcommand, name = "profile", help_triggers("-h", "--help", "help"))]
-struct Profile {
-    /// kernel as the list has it, or the beginning of its name
-    #[argh(positional)]
-    name: String,
-    /// lines of source to show for each problem (12)
-    #[argh(option, default = "12")]
-    lines: usize,
+    /// profile: lines of source to show for each problem (12)
+    #[argh(option, arg_name = "n", from_str_fn(count))]
+    lines: Option<usize>,
 }
 
 fn capability(s: &str) -> Result<(u32, u32), String> {
@@ -52,17 +53,23 @@ fn capability(s: &str) -> Result<(u32, u32), String> {
     }
 }
 
-/// Runs the command; `words` follow `quire kernels`.
-pub fn run(words: &[&str]) -> Result<()> {
-    let args = match Args::from_args(&["quire", "kernels"], words) {
-        Ok(args) => args,
-        Err(exit) if exit.status.is_ok() => return Ok(io::stdout().write_all(exit.output.as_bytes())?),
-        Err(exit) => bail!("{} (--help shows all options)", crate::one_line(&exit.output)),
+fn run(words: &Words) -> Result<()> {
+    let args = words.own::<Args>()?;
+    let operands: Vec<&str> = words.operands.iter().map(String::as_str).collect();
+    let name = match operands[..] {
+        [] if args.lines.is_none() => None,
+        ["profile", name] => Some(name),
+        [] | ["profile"] => return Err(words.wrong("profile needs the name of a kernel, or its beginning").into()),
+        ["profile", _, more, ..] | [more, ..] => {
+            return Err(words
+                .wrong(format!("{} is not understood: kernels, or kernels profile NAME", shown(more)))
+                .into());
+        }
     };
     let device = Device::new(Driver::named(&args.device)?, args.capability)?;
-    match args.command {
+    match name {
         None => list(&device),
-        Some(Command::Profile(profile)) => device.profile(&profile),
+        Some(name) => device.profile(name, args.lines.unwrap_or(LINES)),
     }
 }
 
@@ -100,19 +107,23 @@ impl Device {
         Ok(gpu.launched().clone())
     }
 
-    fn profile(&self, profile: &Profile) -> Result<()> {
+    fn profile(&self, beginning: &str, most: usize) -> Result<()> {
         let mut found = false;
         for case in self.cases() {
-            let wanted = |name: &str| name.starts_with(&profile.name);
+            let wanted = |name: &str| name.starts_with(beginning);
             if wanted(case.kernel) || self.launches(&case)?.keys().copied().any(wanted) {
                 found = true;
-                self.show(&case, profile)?;
+                self.show(&case, most)?;
             }
         }
-        if found { Ok(()) } else { bail!("no kernel's name begins with {:?}; `quire kernels` lists all", profile.name) }
+        if found {
+            Ok(())
+        } else {
+            bail!("no kernel's name begins with {}; `quire kernels` lists all", shown(beginning))
+        }
     }
 
-    fn show(&self, case: &Case, profile: &Profile) -> Result<()> {
+    fn show(&self, case: &Case, most: usize) -> Result<()> {
         let mut out = io::stdout().lock();
         let mut gpu = self.gpu()?;
         writeln!(out, "{}: {} ({} on {})", case.kernel, case.shape, self.image.arch, gpu.context().name())?;
@@ -142,7 +153,7 @@ impl Device {
             writeln!(out, "    bank conflicts     {conflicts:>12}")?;
             writeln!(out, "    divergent branches {divergent:>12} of {branches}")?;
             writeln!(out, "    tensor flops       {tensor_flops:>12}")?;
-            writeln!(out, "{}", lines(launch.report.lines, profile.lines))?;
+            writeln!(out, "{}", lines(launch.report.lines, most))?;
         }
         Ok(())
     }

@@ -1,34 +1,46 @@
-//! `quire`: continue text with a language model.
+//! `quire`: continue text with a language model, serve it, measure it.
 
 mod args;
 mod bench;
+mod commands;
+mod engine_args;
 mod generate;
 mod help;
+mod interrupt;
 mod json;
 mod kernels;
 mod print;
+mod progress;
 mod report;
 mod request;
 mod serve;
+mod suggest;
 mod table;
 mod trace;
+mod values;
+mod words;
 
 use std::ffi::OsString;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
-use argh::FromArgs;
+use anyhow::Result;
 
-use crate::args::Args;
+use crate::commands::Call;
+use crate::interrupt::Interrupted;
+use crate::words::{Usage, Words};
+
+/// How the process ends when its words or their values make no sense.
+const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if error.is::<Interrupted>() => interrupt::STATUS.into(),
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            if is_usage(&error) { USAGE.into() } else { ExitCode::FAILURE }
         }
     }
 }
@@ -36,40 +48,27 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     let words: Vec<String> = match std::env::args_os().skip(1).map(OsString::into_string).collect() {
         Ok(words) => words,
-        Err(word) => bail!("{word:?} is not valid UTF-8"),
+        Err(word) => return Err(Usage::new(format!("{word:?} is not valid UTF-8")).into()),
     };
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words[..] {
-        ["kernels", ref rest @ ..] => return kernels::run(rest),
-        ["bench", ref rest @ ..] => return bench::run(rest),
-        ["serve", ref rest @ ..] => return serve::run(rest),
-        _ => {}
+    if words.is_empty() && io::stdin().is_terminal() {
+        return put(&help::hello());
     }
-    let words = with_early_stopping(words);
-    let args = match Args::from_args(&["quire"], &words) {
-        Ok(args) => args,
-        Err(exit) if exit.status.is_ok() => return Ok(io::stdout().write_all(help::page().as_bytes())?),
-        Err(exit) => bail!("{} (--help shows all options)", one_line(&exit.output)),
-    };
-    if args.version {
-        return Ok(writeln!(io::stdout(), "quire {}", env!("CARGO_PKG_VERSION"))?);
+    match commands::find(&words)? {
+        Call::Page(page) => put(&page),
+        Call::Run(command, words) => {
+            let words = Words::sort(command, words)?;
+            if words.help { put(&help::page(command)) } else { (command.run)(&words) }
+        }
     }
-    generate::run(&args)
 }
 
-/// `--early-stopping` without a word of its own means true; argh knows no optional values.
-fn with_early_stopping(mut words: Vec<&str>) -> Vec<&str> {
-    if let Some(at) = words.iter().position(|w| *w == "--early-stopping")
-        && words.get(at + 1).is_none_or(|next| next.starts_with("--"))
-    {
-        words.insert(at + 1, "true");
-    }
-    words
+fn put(text: &str) -> Result<()> {
+    Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
-/// argh's messages span lines.
-fn one_line(message: &str) -> String {
-    message.split_whitespace().collect::<Vec<_>>().join(" ")
+/// Whether the command line is at fault, and not what it names.
+fn is_usage(error: &anyhow::Error) -> bool {
+    error.is::<Usage>() || matches!(error.downcast_ref(), Some(engine::Error::Option(_)))
 }
 
 /// Whoever read our output has seen enough.

@@ -7,6 +7,7 @@ use anyhow::Result;
 use engine::group::RequestId;
 use engine::llm::{Completion, Continuation, Llm};
 use engine::sampling::SamplingParams;
+use engine::sequence::FinishReason;
 use engine::tokenizer::Tokenizer;
 
 use crate::args::Args;
@@ -15,6 +16,7 @@ use crate::json;
 /// Prints completions in the order of their prompts; a single output as it grows.
 pub struct Printer {
     json: bool,
+    model: String,
     logprobs: bool,
     /// The only prompt with its only output is streamed.
     streams: bool,
@@ -29,11 +31,12 @@ pub struct Printer {
 }
 
 impl Printer {
-    /// A printer for the requests `ids`.
-    pub fn new(args: &Args, params: &SamplingParams, ids: Vec<RequestId>) -> Self {
+    /// A printer for the requests `ids` to `model`.
+    pub fn new(args: &Args, model: &str, params: &SamplingParams, ids: Vec<RequestId>) -> Self {
         let streams = !args.json && ids.len() == 1 && params.n == 1 && params.best_of == 1 && params.beam.is_none();
         Printer {
             json: args.json,
+            model: model.to_owned(),
             logprobs: params.logprobs.is_some(),
             streams,
             streamed: 0,
@@ -69,8 +72,13 @@ impl Printer {
 
     /// Prints a completion, or what of it was not streamed, when its turn comes.
     pub fn done(&mut self, completion: &Completion, tokenizer: &Tokenizer) -> Result<()> {
-        let printed =
-            if self.json { format!("{}\n", json::completion(completion)) } else { self.text(completion, tokenizer)? };
+        let printed = if self.json {
+            format!("{}\n", json::completion(completion, self.index(completion), &self.model))
+        } else if self.streams || was_begun(completion) {
+            self.text(completion, tokenizer)?
+        } else {
+            String::new()
+        };
         self.ready.insert(completion.id, printed);
         while let Some(printed) = self.ids.get(self.next).and_then(|id| self.ready.remove(id)) {
             put(&printed)?;
@@ -100,9 +108,14 @@ impl Printer {
         Ok(page)
     }
 
+    /// Which prompt it continues.
+    fn index(&self, completion: &Completion) -> usize {
+        self.ids.iter().position(|id| *id == completion.id).unwrap_or(0)
+    }
+
     /// `[prompt]` or `[prompt.output]`, and a beam's score.
     fn label(&self, completion: &Completion, output: usize) -> String {
-        let prompt = self.ids.iter().position(|id| *id == completion.id).unwrap_or(0) + 1;
+        let prompt = self.index(completion) + 1;
         let label = match completion.outputs.len() {
             1 => format!("[{prompt}] "),
             _ => format!("[{prompt}.{}] ", output + 1),
@@ -112,6 +125,11 @@ impl Printer {
             None => label,
         }
     }
+}
+
+/// Whether there is anything to show of it: the end may have come before its turn.
+fn was_begun(completion: &Completion) -> bool {
+    completion.outputs.iter().any(|output| output.finish_reason != FinishReason::Abort || !output.tokens.is_empty())
 }
 
 /// A line for each token: its logprob, the token, and the likeliest in its place.

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use engine::llm::{Completion, Llm};
 use engine::load::ModelFiles;
+use engine::sampling::SamplingParams;
+use engine::sequence::FinishReason;
+
+use crate::args::Args;
 
 const MIB: f64 = (1 << 20) as f64;
 
@@ -72,6 +76,23 @@ pub fn exhausted(llm: &Llm) -> Option<String> {
     let tokens = e.num_blocks * e.block_size;
     (n > 0).then(|| {
         format!("note: {n} requests ended early, since the KV cache holds {tokens} tokens in all (--kv-memory)")
+    })
+}
+
+/// A note on outputs that the model's positions ended before the number of tokens that was asked for, if there were any.
+pub fn context_ended(args: &Args, llm: &Llm, params: &SamplingParams, completions: &[Completion]) -> Option<String> {
+    let positions = llm.config().max_positions;
+    let ended = |c: &&Completion| {
+        c.outputs.iter().any(|output| {
+            let all = c.prompt_tokens.len() + output.tokens.len();
+            output.finish_reason == FinishReason::Length && output.tokens.len() < params.max_tokens && all >= positions
+        })
+    };
+    let n = completions.iter().filter(ended).count();
+    let asked = args.max_tokens.is_some() || args.stats || args.verbose;
+    (n > 0 && asked).then(|| {
+        let (requests, most) = (if n == 1 { "request" } else { "requests" }, params.max_tokens);
+        format!("note: {n} {requests} ended before {most} tokens, at the model's {positions} positions (--max-tokens)")
     })
 }
 

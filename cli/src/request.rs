@@ -1,45 +1,76 @@
 //! From the command line to prompts, sampling parameters and engine options.
 
-use std::io::Read;
+use std::io::{self, IsTerminal, Read};
 
 use anyhow::{Context, Result, bail};
 use engine::config::GenerationConfig;
-use engine::llm::{Options, Prompt};
+use engine::llm::Prompt;
 use engine::sampling::{Beam, EarlyStopping, SamplingOptions, SamplingParams};
 
 use crate::args::Args;
+use crate::words::Usage;
 
 /// Tokens an output gets when nobody says.
 const MAX_TOKENS: usize = 256;
+/// The most that is read from standard input, in bytes.
+const MAX_INPUT: u64 = 256 << 20;
 
-/// The prompts, in the order of the options: texts, lines of the file, ids.
+/// The prompts, in the order of the options: texts, lines of the file, ids. Where no option gives one, a text that is piped
+/// to standard input is the prompt.
 pub fn prompts(args: &Args) -> Result<Vec<Prompt>> {
-    let mut prompts: Vec<Prompt> = args.prompt.iter().cloned().map(Prompt::Text).collect();
+    let readers = args.prompt.iter().chain(&args.prompts).filter(|name| *name == "-").count();
+    if readers > 1 {
+        return Err(Usage::new(
+            "standard input can be read once: --prompt - and --prompts - exclude each other".into(),
+        )
+        .into());
+    }
+    let text = |prompt: &String| match prompt.as_str() {
+        "-" => match piped("the prompt")? {
+            Some(text) => Ok(Prompt::Text(text)),
+            None => Err(Usage::new("nothing to continue: standard input is empty".into()).into()),
+        },
+        _ => Ok(Prompt::Text(prompt.clone())),
+    };
+    let mut prompts: Vec<Prompt> = args.prompt.iter().map(text).collect::<Result<_>>()?;
     if let Some(file) = &args.prompts {
         let text = if file == "-" {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text).context("cannot read prompts from standard input")?;
-            text
+            standard_input("prompts")?
         } else {
             std::fs::read_to_string(file).with_context(|| format!("cannot read prompts from {file}"))?
         };
         prompts.extend(text.lines().filter(|line| !line.is_empty()).map(|line| Prompt::Text(line.into())));
     }
     prompts.extend(args.prompt_ids.iter().map(|ids| Prompt::Tokens(ids.0.clone())));
+    if let (true, Some(file)) = (prompts.is_empty(), &args.prompts) {
+        bail!("nothing to continue: {file} has no line with a prompt");
+    }
+    if prompts.is_empty() && !io::stdin().is_terminal() {
+        prompts.extend(piped("the prompt")?.map(Prompt::Text));
+    }
     if prompts.is_empty() {
-        bail!("nothing to continue: give --prompt, --prompts or --prompt-ids (--help shows all options)");
+        let ways = "give --prompt (-p), --prompts or --prompt-ids, or pipe a text to standard input";
+        return Err(Usage::new(format!("nothing to continue: {ways} (quire --help shows all options)")).into());
     }
     Ok(prompts)
 }
 
-/// The texts that are computed once for all prompts that begin with them. A line break at a file's end does not count.
-pub fn shared_prefixes(args: &Args) -> Result<Vec<Prompt>> {
-    let read = |file: &String| {
-        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read a shared prefix from {file}"))?;
-        let text = text.strip_suffix('\n').unwrap_or(&text);
-        Ok(Prompt::Text(text.strip_suffix('\r').unwrap_or(text).into()))
-    };
-    args.shared_prefix.iter().map(read).collect()
+/// The text on standard input, without the line break at its end; nothing if there is none.
+fn piped(what: &str) -> Result<Option<String>> {
+    let text = standard_input(what)?;
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    let text = text.strip_suffix('\r').unwrap_or(text);
+    Ok((!text.is_empty()).then(|| text.to_owned()))
+}
+
+fn standard_input(what: &str) -> Result<String> {
+    let mut text = String::new();
+    let read = io::stdin().take(MAX_INPUT + 1).read_to_string(&mut text);
+    read.with_context(|| format!("cannot read {what} from standard input"))?;
+    if text.len() as u64 > MAX_INPUT {
+        bail!("standard input is larger than {} MiB", MAX_INPUT >> 20);
+    }
+    Ok(text)
 }
 
 /// How to choose tokens; what is left open comes from the model's `defaults`.
@@ -51,7 +82,7 @@ pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingPara
         early_stopping: args.early_stopping.unwrap_or(EarlyStopping::No),
     });
     if beam.is_none() && (args.length_penalty.is_some() || args.early_stopping.is_some()) {
-        bail!("length-penalty and early-stopping need beam-width");
+        return Err(Usage::new("length-penalty and early-stopping need beam-width".into()).into());
     }
     let mut params = SamplingParams {
         n,
@@ -74,31 +105,12 @@ pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingPara
         repetition_penalty: args.repetition_penalty,
     };
     options.apply(defaults, &mut params);
-    params.validate()?;
+    params.validate().map_err(|error| Usage::new(error.to_string()))?;
     let filters = params.top_k != 0 || params.top_p != 1.0 || params.min_p != 0.0;
     if filters && params.temperature == 0.0 && args.temperature.is_none() {
         // Whoever names one of these means to sample, and would get the greedy text unawares.
-        bail!("top-k, top-p and min-p need temperature, since this model's default is greedy");
+        let why = "top-k, top-p and min-p need temperature, since this model's default is greedy";
+        return Err(Usage::new(why.into()).into());
     }
     Ok(params)
-}
-
-/// How to set the engine up.
-pub fn options(args: &Args) -> Options {
-    Options {
-        device: args.device,
-        dtype: args.dtype,
-        kv_dtype: args.kv_dtype,
-        block_size: args.block_size,
-        kv_memory: args.kv_memory,
-        swap_space: args.swap_space,
-        preemption: args.preemption,
-        prefix_caching: args.prefix_caching,
-        gpu_memory_utilization: args.gpu_memory_utilization,
-        cuda_graphs: args.cuda_graphs,
-        max_num_seqs: args.max_num_seqs,
-        max_batch_tokens: args.max_batch_tokens,
-        delay_factor: f64::from(args.delay_factor),
-        threads: args.threads,
-    }
 }

@@ -9,18 +9,47 @@ use engine::load::ModelFiles;
 use serve::{Limits, ServeOptions, Server, stop_signal};
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{Args, count, memory};
-use crate::{help, one_line, request};
+use crate::commands::{Command, Operands};
+use crate::values::{count, memory, seconds};
+use crate::words::Words;
+
+/// The command that serves.
+pub const COMMAND: Command = Command {
+    name: "serve",
+    operands: Operands::Model,
+    info: ServeArgs::get_args_info,
+    groups: SERVE_GROUPS,
+    runs_engine: true,
+    examples: &["quire serve", "quire serve ./my-llama --port 8000", "quire serve --host 0.0.0.0 --api-key secret"],
+    run,
+};
+
+/// Headings of the page of help, and the options below each.
+const SERVE_GROUPS: &[(&str, &[&str])] = &[
+    ("Server", &["--host", "--port", "--api-key", "--served-model-name", "--chat-template", "--log-json"]),
+    (
+        "Limits",
+        &[
+            "--max-queue",
+            "--max-requests",
+            "--max-connections",
+            "--max-body",
+            "--request-timeout",
+            "--read-timeout",
+            "--write-timeout",
+            "--stop-timeout",
+        ],
+    ),
+];
 
 /// Serve a language model to OpenAI's clients.
 #[derive(ArgsInfo, FromArgs, Debug)]
-#[argh(help_triggers("-h", "--help", "help"))]
 pub struct ServeArgs {
     /// address to listen at (127.0.0.1)
     #[argh(option, arg_name = "address")]
     pub host: Option<String>,
     /// port to listen at, 0 for a free one (8000)
-    #[argh(option, arg_name = "n")]
+    #[argh(option, arg_name = "n", from_str_fn(port))]
     pub port: Option<u16>,
     /// key that clients must send (QUIRE_API_KEY, else none)
     #[argh(option, arg_name = "key")]
@@ -62,29 +91,19 @@ pub struct ServeArgs {
 }
 
 /// Serves until the process is told to end.
-pub fn run(words: &[&str]) -> Result<()> {
-    if words.iter().any(|w| ["-h", "--help", "help"].contains(w)) {
-        return Ok(io::stdout().write_all(help::serve_page().as_bytes())?);
-    }
-    let (engine, own) = split(words);
-    let own = ServeArgs::from_args(&["quire", "serve"], &own).map_err(|exit| usage(&exit.output))?;
-    let engine = Args::from_args(&["quire", "serve"], &engine).map_err(|exit| usage(&exit.output))?;
+fn run(words: &Words) -> Result<()> {
+    let (own, engine) = (words.own::<ServeArgs>()?, words.engine()?);
+    let engine_options = engine.options()?;
     start_logs(own.log_json);
     let files = ModelFiles::resolve(engine.model.as_deref(), true)?;
-    let options = ServeOptions { shared_prefixes: request::shared_prefixes(&engine)?, ..options(own)? };
-    let engine = request::options(&engine);
+    let options = ServeOptions { shared_prefixes: engine.shared_prefixes()?, ..options(own)? };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let stop = stop_signal()?;
-        let server = Server::bind(&files, &engine, &options).await?;
+        let server = Server::bind(&files, &engine_options, &options).await?;
         writeln!(io::stdout(), "listening on http://{}", server.address()?)?;
         server.run(stop).await
     })
-}
-
-/// Words for the engine, which have the same names as in `quire` itself, and words for the server.
-fn split<'a>(words: &[&'a str]) -> (Vec<&'a str>, Vec<&'a str>) {
-    help::split(words, help::is_shared_with_serve, help::takes_value)
 }
 
 fn options(args: ServeArgs) -> Result<ServeOptions> {
@@ -126,30 +145,22 @@ fn start_logs(json: bool) {
     if json { logs.json().init() } else { logs.init() }
 }
 
-fn usage(message: &str) -> anyhow::Error {
-    anyhow::anyhow!("{} (quire serve --help shows all options)", one_line(message))
-}
-
-fn seconds(s: &str) -> Result<Duration, String> {
-    let seconds: f64 = s.parse().map_err(|_| format!("{s:?} is not a number of seconds"))?;
-    Duration::try_from_secs_f64(seconds).map_err(|_| format!("{s:?} is not a time"))
+fn port(s: &str) -> Result<u16, String> {
+    s.parse().map_err(|_| format!("{s:?} is not a port, a number from 0 to 65535"))
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
     use super::*;
 
     #[test]
     fn words_go_to_the_engine_or_the_server() {
-        let (engine, own) =
-            split(&["--port", "0", "--model", "gpt2", "--log-json", "--block-size", "8", "--api-key", "--model"]);
-        assert_eq!(engine, ["--model", "gpt2", "--block-size", "8"]);
-        assert_eq!(own, ["--port", "0", "--log-json", "--api-key", "--model"]);
-    }
-
-    #[test]
-    fn times_are_in_seconds() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        assert!(seconds("-1").is_err() && seconds("soon").is_err() && seconds("inf").is_err());
+        let words = ["--port", "0", "--model", "gpt2", "--log-json", "--block-size", "8", "--api-key", "--model"];
+        let words = Words::sort(&COMMAND, &words.map(str::to_owned)).unwrap();
+        let (own, engine) = (words.own::<ServeArgs>().unwrap(), words.engine().unwrap());
+        assert_eq!((engine.model.as_deref(), engine.block_size), (Some("gpt2"), 8));
+        assert_eq!((own.port, own.log_json, own.api_key.as_deref()), (Some(0), true, Some("--model")));
     }
 }

@@ -116,31 +116,51 @@ fn the_engine_answers_what_it_is_asked() {
 }
 
 #[test]
+fn requests_that_are_too_long_are_cut_aloud_or_refused() {
+    let message = |args: &[&str]| {
+        let output = bench(args);
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, note) = message(&["throughput", "--lengths", "400,400", "--requests", "1"]);
+    assert_eq!(code, Some(0), "{note}");
+    assert!(note.contains("note: requests of up to 800 tokens are cut to 512"), "{note}");
+    // A latency for outputs of one token would be reported as one for 64.
+    let (code, refusal) = message(&["latency", "--batch", "1", "--lengths", "512,64"]);
+    assert_eq!(code, Some(1), "{refusal}");
+    assert!(refusal.contains("asks for 576 tokens in a request") && refusal.contains("room for 512"), "{refusal}");
+    let (code, silence) = message(&["latency", "--batch", "1", "--repeats", "1", "--lengths", "500,12"]);
+    assert_eq!((code, silence.as_str()), (Some(0), ""));
+    let (code, note) = message(&["serve", "--url", &server(9), "--concurrency=1", "--requests=1", "--lengths=90,90"]);
+    assert_eq!(code, Some(0), "{note}");
+    assert!(note.starts_with("note: requests of up to 180 tokens are cut to 100"), "{note}");
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_in_a_sentence() {
     let trace = tempfile::NamedTempFile::new().unwrap();
     fs::write(trace.path(), "{}\n").unwrap();
     let trace = trace.path().to_str().unwrap();
     let silent = server(1);
-    for (args, naming) in [
-        (&["throughput", "--lengths", trace][..], "line 1"),
-        (&["throughput", "--lengths", "0,4"], "lengths must be"),
-        (&["throughput", "--requests", "0"], "\"0\""),
-        (&["throughput", "--block-size", "many"], "block-size"),
-        (&["throughput", "--prompt", "x"], "--prompt"),
-        (&["throughput", "--requests", "1", "--lengths", "4,2", "--json", "/no/such/file"], "/no/such/file"),
-        (&["latency", "--batch", "1,,2"], "--batch"),
-        (&["latency", "--model", "/nowhere"], "/nowhere"),
-        (&["serve"], "--rate or --concurrency"),
-        (&["serve", "--rate", "1", "--concurrency", "1"], "--rate or --concurrency"),
-        (&["serve", "--rate", "nan"], "--rate"),
-        (&["serve", "--rate", "1", "--arrivals", "late"], "late"),
-        (&["serve", "--rate", "1", "--duration", "-1"], "--duration"),
-        (&["serve", "--rate", "1", "--url", "http://127.0.0.1:1"], "http://127.0.0.1:1"),
-        (&["serve", "--concurrency", "1", "--requests", "2", "--url", &silent], "no request was answered"),
+    for (code, args, naming) in [
+        (2, &["throughput", "--lengths", trace][..], "line 1"),
+        (2, &["throughput", "--lengths", "0,4"], "lengths must be"),
+        (2, &["throughput", "--requests", "0"], "\"0\""),
+        (2, &["throughput", "--block-size", "many"], "block-size"),
+        (2, &["throughput", "--prompt", "x"], "--prompt"),
+        (1, &["throughput", "--requests", "1", "--lengths", "4,2", "--json", "/no/such/file"], "/no/such/file"),
+        (2, &["latency", "--batch", "1,,2"], "--batch"),
+        (1, &["latency", "--model", "/nowhere"], "/nowhere"),
+        (2, &["serve"], "--rate or --concurrency"),
+        (2, &["serve", "--rate", "1", "--concurrency", "1"], "--rate or --concurrency"),
+        (2, &["serve", "--rate", "nan"], "--rate"),
+        (2, &["serve", "--rate", "1", "--arrivals", "late"], "late"),
+        (2, &["serve", "--rate", "1", "--duration", "-1"], "--duration"),
+        (1, &["serve", "--rate", "1", "--url", "http://127.0.0.1:1"], "http://127.0.0.1:1"),
+        (1, &["serve", "--concurrency", "1", "--requests", "2", "--url", &silent], "no request was answered"),
     ] {
         let output = bench(args);
         let message = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{args:?}: {message}");
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {message}");
         let last = message.lines().last().unwrap();
         assert!(last.starts_with("error: ") && last.contains(naming), "{args:?}: {message}");
     }

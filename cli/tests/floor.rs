@@ -162,20 +162,22 @@ fn weights_take_no_memory() {
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_sentence() {
-    let refused = |args: &[&str], naming: &str| {
+    let ends_with = |code, args: &[&str], naming: &str| {
         let output = floor(args);
         let message = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{args:?}: {message}");
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {message}");
         assert!(message.starts_with("error: ") && message.trim_end().lines().count() == 1, "{args:?}: {message}");
         assert!(message.contains(naming), "{args:?}: {message:?} does not say {naming:?}");
     };
+    let refused = |args: &[&str], naming| ends_with(1, args, naming);
+    let misused = |args: &[&str], naming| ends_with(2, args, naming);
     let with = |args: &[&'static str]| [&["--model", "opt-13b"][..], args].concat();
-    refused(&[], "--model");
+    misused(&[], "--model");
     refused(&["--model", "no-such-model"], "no-such-model");
     refused(&["--model", "facebook/opt-125m"], "HF_HUB_OFFLINE");
-    refused(&with(&["--gpu", "abacus"]), "h200, h100");
-    refused(&with(&["--dtype", "f32"]), "f16 and bf16");
-    refused(&with(&["--batch", "1,0"]), "from 1 to 4096");
+    misused(&with(&["--gpu", "abacus"]), "h200, h100");
+    misused(&with(&["--dtype", "f32"]), "f16 and bf16");
+    misused(&with(&["--batch", "1,0"]), "from 1 to 4096");
     refused(&with(&["--context", "2049"]), "2048");
     refused(&with(&["--prompt", "0"]), "--prompt");
     refused(&with(&["--json", "/no/such/directory/file"]), "/no/such/directory/file");

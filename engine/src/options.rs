@@ -84,7 +84,10 @@ const MAX_THREADS: usize = 1024;
 
 impl Options {
     /// Refuses options that are out of range.
-    pub(crate) fn validate(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Option`] with the first that is.
+    pub fn validate(&self) -> Result<()> {
         let check = |ok: bool, why: &str| if ok { Ok(()) } else { Err(Error::Option(why.into())) };
         check((1..=MAX_BLOCK_SIZE).contains(&self.block_size), "block-size must be between 1 and 1024")?;
         check(self.max_num_seqs >= 1, "max-num-seqs must be at least 1")?;

@@ -67,6 +67,16 @@ impl Workload {
         Ok(Workload::Listed { file: file.into(), requests })
     }
 
+    /// Tokens of its longest request, prompt and output together; nothing if lengths are drawn, and so have no end.
+    pub fn longest(&self) -> Option<usize> {
+        let total = |lengths: &Lengths| lengths.prompt + lengths.output;
+        match self {
+            Workload::Like(_) => None,
+            Workload::Fixed(lengths) => Some(total(lengths)),
+            Workload::Listed { requests, .. } => requests.iter().map(total).max(),
+        }
+    }
+
     /// Requests without end, the same for the same seed, each of at most `max_len` tokens in all (at least 2).
     pub fn requests(&self, seed: u64, max_len: usize) -> impl Iterator<Item = Lengths> + '_ {
         let mut random = Random::new(seed);
@@ -129,6 +139,7 @@ mod tests {
             "{\"prompt_tokens\": 3, \"output_tokens\": 4}\n\n{\"input_length\": 5, \"output_length\": 6, \"at\": 1}\n";
         let requests: Vec<_> = listed(text).unwrap().requests(1, 100).take(3).map(|l| (l.prompt, l.output)).collect();
         assert_eq!(requests, [(3, 4), (5, 6), (3, 4)]);
+        assert_eq!(listed(text).unwrap().longest(), Some(11));
     }
 
     #[test]
@@ -164,6 +175,7 @@ mod tests {
         assert!(cut.iter().eq(Workload::Like(SHAREGPT).requests(7, 64).take(200).collect::<Vec<_>>().iter()));
         assert!(cut != Workload::Like(SHAREGPT).requests(8, 64).take(200).collect::<Vec<_>>());
         let long = Workload::Fixed(Lengths { prompt: 90, output: 90 });
+        assert_eq!((long.longest(), Workload::Like(SHAREGPT).longest()), (Some(180), None));
         assert_eq!(long.requests(1, 100).next(), Some(Lengths { prompt: 90, output: 10 }));
         assert_eq!(long.requests(1, 50).next(), Some(Lengths { prompt: 49, output: 1 }));
     }

@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use bench::random::Random;
 use bench::record::{Answer, Record};
 use bench::workload::Lengths;
-use engine::llm::{Event, Llm, Options, Prompt};
+use engine::llm::{Event, Llm, Prompt};
 use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
 
-use crate::report;
+use crate::engine_args::EngineArgs;
+use crate::{progress, report};
 
 /// A model that is loaded.
 pub struct Loaded {
@@ -22,10 +23,15 @@ pub struct Loaded {
 }
 
 /// Loads a model, and says on standard error where.
-pub fn load(model: Option<&str>, options: &Options) -> Result<Loaded> {
-    let files = ModelFiles::resolve(model, true)?;
-    let llm = Llm::load(&files, options)?;
+pub fn load(engine: &EngineArgs) -> Result<Loaded> {
+    let prefixes = engine.shared_prefixes()?;
+    let options = engine.options()?;
+    let files = ModelFiles::resolve(engine.model.as_deref(), true)?;
+    let mut llm = Llm::load_with(&files, &options, progress::loading())?;
     report::say_where(&llm);
+    for (prefix, file) in prefixes.iter().zip(&engine.shared_prefix) {
+        llm.pin_prefix(prefix).with_context(|| format!("shared prefix {file}"))?;
+    }
     Ok(Loaded { name: files.name().to_owned(), llm })
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Write};
 
 use anyhow::{Context, Result, ensure};
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 use engine::backend::KvLayout;
 use engine::backend::cuda::{CudaBackend, Rehearsal};
 use engine::load::Weights;
@@ -14,6 +14,20 @@ use serde_json::json;
 use super::gpu::{self, Gpu};
 use super::model::Model;
 use super::step::{Kind, Step};
+use crate::commands::{Command, Operands};
+use crate::values::count;
+use crate::words::Words;
+
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "bench floor",
+    operands: Operands::Model,
+    info: Args::get_args_info,
+    groups: &[],
+    runs_engine: false,
+    examples: &["quire bench floor opt-13b --gpu h200 --prompt 2048"],
+    run,
+};
 
 /// Tokens in a KV block.
 const BLOCK_SIZE: usize = 16;
@@ -22,14 +36,13 @@ const MAX_BATCH: usize = 4096;
 
 /// List the launches of a model's steps, with the bytes and operations that each takes at the least, and the times that
 /// these take. Nothing is launched: no GPU, no weights and, for opt-13b and llama-3-8b, no network are needed.
-#[derive(FromArgs)]
-#[argh(subcommand, name = "floor", help_triggers("-h", "--help", "help"))]
+#[derive(ArgsInfo, FromArgs)]
 pub struct Args {
     /// directory, hub id or short name
-    #[argh(option, arg_name = "model")]
+    #[argh(option, short = 'm', arg_name = "model")]
     model: String,
     /// which GPU: h200, h100, a100, a100-40gb, l40s or rtx-4090 (h200)
-    #[argh(option, from_str_fn(gpu::named), default = "&gpu::GPUS[0]")]
+    #[argh(option, arg_name = "gpu", from_str_fn(gpu::named), default = "&gpu::GPUS[0]")]
     gpu: &'static Gpu,
     /// element type: f16 or bf16 (that of the weights; f16 if they are f32)
     #[argh(option, arg_name = "type", from_str_fn(dtype))]
@@ -38,10 +51,10 @@ pub struct Args {
     #[argh(option, arg_name = "n", from_str_fn(batches), default = "Batches(vec![1, 32, 128])")]
     batch: Batches,
     /// tokens that each sequence sees (512)
-    #[argh(option, arg_name = "n", default = "512")]
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "512")]
     context: usize,
     /// also a step of a prompt of so many tokens
-    #[argh(option, arg_name = "n")]
+    #[argh(option, arg_name = "n", from_str_fn(count))]
     prompt: Option<usize>,
     /// file that gets the figures as well
     #[argh(option, arg_name = "file")]
@@ -66,7 +79,8 @@ fn dtype(s: &str) -> Result<DType, String> {
 }
 
 /// Runs the command.
-pub fn run(args: &Args) -> Result<()> {
+fn run(words: &Words) -> Result<()> {
+    let args = words.own::<Args>()?;
     let (gpu, Model { name, config }) = (args.gpu, Model::find(&args.model)?);
     let most = config.max_positions;
     for (option, tokens) in [("context", Some(args.context)), ("prompt", args.prompt)] {

@@ -2,21 +2,32 @@
 
 use std::time::Instant;
 
-use anyhow::Result;
-use argh::FromArgs;
+use anyhow::{Result, bail};
+use argh::{ArgsInfo, FromArgs};
 use bench::random::Random;
 use bench::report::{Axis, Point, Report};
 use bench::summary::Summary;
 use bench::workload::{Lengths, Workload};
 
-use super::drive::Loaded;
-use super::measured;
 use super::options::{self, Sweep};
+use super::{drive, measured};
+use crate::commands::{Command, Operands};
+use crate::values::seed;
+use crate::words::Words;
 
-/// Measure how long the engine takes for batches of requests, one batch after the other, without a server. Takes the
-/// engine's options as well (--model, --device, --max-num-seqs and so on): quire --help.
-#[derive(FromArgs)]
-#[argh(subcommand, name = "latency", help_triggers("-h", "--help", "help"))]
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "bench latency",
+    operands: Operands::Model,
+    info: Args::get_args_info,
+    groups: &[],
+    runs_engine: true,
+    examples: &["quire bench latency --batch 1,8,32 --lengths 128,64"],
+    run,
+};
+
+/// Measure how long the engine takes for batches of requests, one batch after the other, without a server.
+#[derive(ArgsInfo, FromArgs)]
 pub struct Args {
     /// requests in a batch, one or several numbers (1,8,32)
     #[argh(option, arg_name = "n", from_str_fn(options::sweep), default = "Sweep(vec![1, 8, 32])")]
@@ -33,7 +44,7 @@ pub struct Args {
     #[argh(option, arg_name = "n", from_str_fn(options::requests), default = "5")]
     repeats: usize,
     /// seed of lengths and prompts (1)
-    #[argh(option, arg_name = "n", default = "1")]
+    #[argh(option, arg_name = "n", from_str_fn(seed), default = "1")]
     seed: u64,
     /// file that gets the figures as well
     #[argh(option, arg_name = "file")]
@@ -41,8 +52,15 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, mut loaded: Loaded) -> Result<()> {
+fn run(words: &Words) -> Result<()> {
+    let args = words.own::<Args>()?;
+    let mut loaded = drive::load(&words.engine()?)?;
     let (max_len, mut random) = (loaded.max_len(), Random::new(args.seed));
+    if let Some(longest) = args.lengths.longest().filter(|longest| *longest > max_len) {
+        bail!(
+            "--lengths asks for {longest} tokens in a request, but the model and the KV cache have room for {max_len}"
+        );
+    }
     let mut points = Vec::new();
     for &batch in &args.batch.0 {
         let mut requests = args.lengths.requests(args.seed, max_len);
@@ -53,7 +71,10 @@ pub fn run(args: &Args, mut loaded: Loaded) -> Result<()> {
         }
         points.push(Point { at: batch as f64, summary: Summary::of(&records) });
     }
-    let load = format!("{}, {} batches of each size, seed {}", args.lengths, args.repeats, args.seed);
+    // Lengths that are drawn are cut to what there is room for.
+    let most =
+        if args.lengths.longest().is_none() { format!(", at most {max_len} tokens each") } else { String::new() };
+    let load = format!("{}{most}, {} batches of each size, seed {}", args.lengths, args.repeats, args.seed);
     let report = Report { bench: "latency", model: loaded.name, load, axis: Axis::Batch, points };
     measured::show(&report, args.json.as_deref())
 }

@@ -12,6 +12,15 @@ pub fn lengths(s: &str) -> Result<Workload, String> {
     s.parse().map_err(|error| format!("{error:#}"))
 }
 
+/// Says on standard error that requests of these lengths are cut, if they are longer than `max_len` tokens.
+pub fn say_if_cut(lengths: &Workload, max_len: usize) {
+    if let Some(longest) = lengths.longest().filter(|longest| *longest > max_len) {
+        eprintln!(
+            "note: requests of up to {longest} tokens are cut to {max_len}, outputs first, for which there is room"
+        );
+    }
+}
+
 /// How many requests.
 pub fn requests(s: &str) -> Result<usize, String> {
     let number = s.trim().parse().ok().filter(|n| (1..=MAX_REQUESTS).contains(n));

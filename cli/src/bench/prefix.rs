@@ -4,46 +4,66 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use anyhow::Result;
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 use bench::random::Random;
 use engine::llm::{Llm, Options, Prompt};
 use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
 
+use crate::commands::{Command, Operands};
+use crate::engine_args::EngineArgs;
+use crate::progress;
 use crate::table::Table;
+use crate::values::count;
+use crate::words::Words;
 
-/// Time to answer requests with a common prefix, on the built-in model: computed for each, found by prefix caching, and
-/// pinned before they come.
-#[derive(FromArgs)]
-#[argh(subcommand, name = "prefix", help_triggers("-h", "--help", "help"))]
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "bench prefix",
+    operands: Operands::Model,
+    info: Args::get_args_info,
+    groups: &[],
+    runs_engine: true,
+    examples: &[],
+    run,
+};
+
+/// Time to answer requests with a common prefix: computed for each, found by prefix caching, and pinned before they come.
+#[derive(ArgsInfo, FromArgs)]
 pub struct Args {
     /// requests (64)
-    #[argh(option, default = "64")]
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "64")]
     requests: usize,
     /// tokens of the common prefix; five examples in the paper (341)
-    #[argh(option, default = "341")]
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "341")]
     tokens: usize,
     /// tokens of each prompt beside it (20)
-    #[argh(option, default = "20")]
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "20")]
     own: usize,
     /// tokens to generate for each (32)
-    #[argh(option, default = "32")]
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "32")]
     output: usize,
 }
 
 /// Answers the requests in each way, and prints the table.
-pub fn run(args: &Args) -> Result<()> {
-    Ok(io::stdout().write_all(args.table()?.to_string().as_bytes())?)
+fn run(words: &Words) -> Result<()> {
+    let (args, engine) = (words.own::<Args>()?, words.engine()?);
+    if !engine.prefix_caching || !engine.shared_prefix.is_empty() {
+        return Err(words
+            .wrong("--prefix-caching and --shared-prefix are what is compared, and have no place here")
+            .into());
+    }
+    Ok(io::stdout().write_all(args.table(&engine)?.to_string().as_bytes())?)
 }
 
 impl Args {
-    fn table(&self) -> Result<Table> {
+    fn table(&self, engine: &EngineArgs) -> Result<Table> {
         let mut table = Table::new(&["prefix", "tokens computed", "seconds", "faster"]);
         let mut slowest = None;
         for (name, prefix_caching, pinned) in
             [("computed for each", false, false), ("prefix caching", true, false), ("pinned before", false, true)]
         {
-            let (computed, seconds) = self.serve(prefix_caching, pinned)?;
+            let (computed, seconds) = self.serve(engine, prefix_caching, pinned)?;
             let faster = *slowest.get_or_insert(seconds) / seconds;
             table.row([name.into(), computed.to_string(), format!("{seconds:.3}"), format!("{faster:.2}x")]);
         }
@@ -51,9 +71,10 @@ impl Args {
     }
 
     /// Tokens computed, and the time it took without that for pinning.
-    fn serve(&self, prefix_caching: bool, pinned: bool) -> Result<(usize, f64)> {
-        let options = Options { prefix_caching, ..Options::default() };
-        let mut llm = Llm::load(&ModelFiles::resolve(None, true)?, &options)?;
+    fn serve(&self, engine: &EngineArgs, prefix_caching: bool, pinned: bool) -> Result<(usize, f64)> {
+        let options = Options { prefix_caching, ..engine.options()? };
+        let files = ModelFiles::resolve(engine.model.as_deref(), true)?;
+        let mut llm = Llm::load_with(&files, &options, progress::loading())?;
         let mut random = Random::new(1);
         let vocab_size = llm.config().vocab_size;
         let mut text = |len: usize| random.tokens(len, vocab_size);

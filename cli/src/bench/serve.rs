@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 use bench::arrivals::Process;
 use bench::endpoint::{Endpoint, EndpointOptions, Prompt};
 use bench::load::{Load, serve};
@@ -16,6 +16,20 @@ use bench::workload::Workload;
 
 use super::measured;
 use super::options::{self, Rates, Sweep};
+use crate::commands::{Command, Operands};
+use crate::values::{count, seed};
+use crate::words::{Usage, Words};
+
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "bench serve",
+    operands: Operands::None,
+    info: Args::get_args_info,
+    groups: &[],
+    runs_engine: false,
+    examples: &["quire bench serve --url http://localhost:8000 --rate 1,2,4 --svg sweep.svg"],
+    run,
+};
 
 /// Requests, if nobody says how many or how long.
 const REQUESTS: usize = 100;
@@ -24,14 +38,13 @@ const MAX_LEN: usize = 2048;
 
 /// Send requests to a server with OpenAI's API, at rates of arrival or from a number of clients, and measure how it does.
 /// Answers are streamed completions.
-#[derive(FromArgs)]
-#[argh(subcommand, name = "serve", help_triggers("-h", "--help", "help"))]
+#[derive(ArgsInfo, FromArgs)]
 pub struct Args {
     /// where the server is (http://127.0.0.1:8000)
     #[argh(option, arg_name = "url", default = "String::from(\"http://127.0.0.1:8000\")")]
     url: String,
     /// model to ask for (the first that the server lists)
-    #[argh(option, arg_name = "model")]
+    #[argh(option, short = 'm', arg_name = "model")]
     model: Option<String>,
     /// key to send (QUIRE_API_KEY, else none)
     #[argh(option, arg_name = "key")]
@@ -49,7 +62,7 @@ pub struct Args {
     #[argh(option, arg_name = "lengths", from_str_fn(options::lengths), default = "Workload::Like(SHAREGPT)")]
     lengths: Workload,
     /// most tokens of prompt and output together (what the server lists, else 2048)
-    #[argh(option, arg_name = "n")]
+    #[argh(option, arg_name = "n", from_str_fn(count))]
     max_len: Option<usize>,
     /// requests at each rate (100, or what comes within --duration)
     #[argh(option, arg_name = "n", from_str_fn(options::requests))]
@@ -67,7 +80,7 @@ pub struct Args {
     #[argh(switch)]
     stop_at_eos: bool,
     /// seed of lengths, prompts and arrivals (1)
-    #[argh(option, arg_name = "n", default = "1")]
+    #[argh(option, arg_name = "n", from_str_fn(seed), default = "1")]
     seed: u64,
     /// file that gets the figures as well
     #[argh(option, arg_name = "file")]
@@ -86,7 +99,8 @@ fn process(s: &str) -> Result<Process, String> {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> Result<()> {
+fn run(words: &Words) -> Result<()> {
+    let args = words.own::<Args>()?;
     let (axis, sweep) = args.sweep()?;
     let options = EndpointOptions {
         url: args.url.clone(),
@@ -97,6 +111,7 @@ pub fn run(args: Args) -> Result<()> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let endpoint = runtime.block_on(Endpoint::connect(options))?;
+    options::say_if_cut(&args.lengths, args.max_len(&endpoint));
     let report = Report {
         bench: "serve",
         model: endpoint.model().to_owned(),
@@ -134,7 +149,7 @@ impl Args {
                 let closed = |&concurrency| (concurrency as f64, Load::Closed { concurrency });
                 Ok((Axis::Concurrency, numbers.iter().map(closed).collect()))
             }
-            _ => bail!("give either --rate or --concurrency"),
+            _ => Err(Usage::new("give either --rate or --concurrency".into()).into()),
         }
     }
 
@@ -147,11 +162,15 @@ impl Args {
         format!("{}, {arrivals}, seed {}", self.lengths, self.seed)
     }
 
+    /// Tokens of the longest request.
+    fn max_len(&self, endpoint: &Endpoint) -> usize {
+        self.max_len.or(endpoint.max_len()).unwrap_or(MAX_LEN)
+    }
+
     /// Lengths and arrivals are the same at each point of a sweep. Prompts are not: a server may remember them.
     async fn measure(&self, endpoint: &Endpoint, load: Load, random: &mut Random) -> Summary {
-        let max_len = self.max_len.or(endpoint.max_len()).unwrap_or(MAX_LEN);
         let default = if self.duration.is_some() { options::MAX_REQUESTS } else { REQUESTS };
-        let lengths = self.lengths.requests(self.seed, max_len).take(self.requests.unwrap_or(default));
+        let lengths = self.lengths.requests(self.seed, self.max_len(endpoint)).take(self.requests.unwrap_or(default));
         let prompt = if self.words { Prompt::words } else { Prompt::ids };
         let requests = lengths.map(|lengths| (prompt(lengths.prompt, random), lengths));
         Summary::of(&serve(endpoint, load, self.duration.unwrap_or(Duration::MAX), requests).await)

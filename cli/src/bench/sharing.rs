@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use anyhow::Result;
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 use bench::random::Random;
 use bench::trace::{ALPACA, SHAREGPT, Trace};
 use engine::engine::{Engine, EngineConfig};
@@ -11,18 +11,31 @@ use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::scheduler::Preemption;
 
 use super::stand_in::{StandIn, VOCAB};
+use crate::commands::{Command, Operands};
 use crate::table::Table;
+use crate::values::{count, seed};
+use crate::words::Words;
+
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "bench sharing",
+    operands: Operands::None,
+    info: Args::get_args_info,
+    groups: &[],
+    runs_engine: false,
+    examples: &[],
+    run,
+};
 
 /// Blocks saved by sharing, for parallel sampling and beam search over lengths like the paper's, in a KV cache of
 /// OPT-13B's size there. A stand-in chooses the tokens: nothing is computed.
-#[derive(FromArgs)]
-#[argh(subcommand, name = "sharing", help_triggers("-h", "--help", "help"))]
+#[derive(ArgsInfo, FromArgs)]
 pub struct Args {
     /// requests for each row (200)
-    #[argh(option, default = "200")]
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "200")]
     requests: usize,
     /// seed of lengths and tokens (1)
-    #[argh(option, default = "1")]
+    #[argh(option, arg_name = "n", from_str_fn(seed), default = "1")]
     seed: u64,
 }
 
@@ -31,8 +44,8 @@ const SLOTS: usize = 15_700;
 const BLOCK_SIZE: usize = 16;
 
 /// Serves the requests of each row, and prints the table.
-pub fn run(args: &Args) -> Result<()> {
-    Ok(io::stdout().write_all(args.table()?.to_string().as_bytes())?)
+fn run(words: &Words) -> Result<()> {
+    Ok(io::stdout().write_all(words.own::<Args>()?.table()?.to_string().as_bytes())?)
 }
 
 impl Args {

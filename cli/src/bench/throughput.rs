@@ -4,21 +4,32 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use anyhow::Result;
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 use bench::random::Random;
 use bench::report::{Axis, Point, Report};
 use bench::summary::Summary;
 use bench::trace::SHAREGPT;
 use bench::workload::Workload;
 
-use super::drive::Loaded;
-use super::{measured, options};
+use super::{drive, measured, options};
+use crate::commands::{Command, Operands};
 use crate::report;
+use crate::values::seed;
+use crate::words::Words;
 
-/// Measure how fast the engine answers requests that all come at once, without a server. Takes the engine's options as well
-/// (--model, --device, --max-num-seqs and so on): quire --help.
-#[derive(FromArgs)]
-#[argh(subcommand, name = "throughput", help_triggers("-h", "--help", "help"))]
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "bench throughput",
+    operands: Operands::Model,
+    info: Args::get_args_info,
+    groups: &[],
+    runs_engine: true,
+    examples: &["quire bench throughput --lengths alpaca --requests 100"],
+    run,
+};
+
+/// Measure how fast the engine answers requests that all come at once, without a server.
+#[derive(ArgsInfo, FromArgs)]
 pub struct Args {
     /// sharegpt, alpaca, tokens of prompt and output such as 128,64, or a file of JSON lines (sharegpt)
     #[argh(option, arg_name = "lengths", from_str_fn(options::lengths), default = "Workload::Like(SHAREGPT)")]
@@ -27,7 +38,7 @@ pub struct Args {
     #[argh(option, arg_name = "n", from_str_fn(options::requests), default = "100")]
     requests: usize,
     /// seed of lengths and prompts (1)
-    #[argh(option, arg_name = "n", default = "1")]
+    #[argh(option, arg_name = "n", from_str_fn(seed), default = "1")]
     seed: u64,
     /// file that gets the figures as well
     #[argh(option, arg_name = "file")]
@@ -35,9 +46,12 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, mut loaded: Loaded) -> Result<()> {
+fn run(words: &Words) -> Result<()> {
+    let args = words.own::<Args>()?;
+    let mut loaded = drive::load(&words.engine()?)?;
     let (max_len, mut random) = (loaded.max_len(), Random::new(args.seed));
     let requests = args.lengths.requests(args.seed, max_len).take(args.requests);
+    options::say_if_cut(&args.lengths, max_len);
     let records = loaded.answer(requests, &mut random, Instant::now())?;
     let report = Report {
         bench: "throughput",

@@ -1,0 +1,132 @@
+//! The options of every command that runs an engine: which model, and how it is set up.
+
+use anyhow::{Context, Result};
+use argh::{ArgsInfo, FromArgs};
+use engine::llm::{Device, Options, Preemption, Prompt};
+use engine::tensor::DType;
+
+use crate::values::{count, memory, number, switch};
+
+/// Which model runs, and how.
+#[derive(ArgsInfo, FromArgs, Debug)]
+pub struct EngineArgs {
+    /// directory, hub id or short name (default: a story model, built in)
+    #[argh(option, short = 'm', arg_name = "model")]
+    pub model: Option<String>,
+    /// auto (a GPU if there is one), cpu, cuda, cuda:1 or emulator
+    #[argh(option, arg_name = "device", from_str_fn(device), default = "Device::Auto")]
+    pub device: Device,
+    /// element type of weights: f32, f16, bf16 (as stored; GPU: 16 bits)
+    #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
+    pub dtype: Option<DType>,
+    /// element type of the KV cache (auto: f32; on a GPU as weights)
+    #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
+    pub kv_dtype: Option<DType>,
+    /// tokens in a KV block (16)
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "16")]
+    pub block_size: usize,
+    /// memory for the KV cache (CPU: at most 4GiB; GPU: what is left)
+    #[argh(option, arg_name = "size", from_str_fn(memory))]
+    pub kv_memory: Option<usize>,
+    /// host memory for blocks that are swapped out (at most 4GiB)
+    #[argh(option, arg_name = "size", from_str_fn(memory), default = "4 << 30")]
+    pub swap_space: usize,
+    /// out of KV blocks: swap, recompute or auto (swap groups only)
+    #[argh(option, arg_name = "how", from_str_fn(preemption), default = "Preemption::Auto")]
+    pub preemption: Preemption,
+    /// keep full KV blocks for prompts that begin alike: on or off (on)
+    #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
+    pub prefix_caching: bool,
+    /// file with a text that prompts begin with; repeatable
+    #[argh(option, arg_name = "file")]
+    pub shared_prefix: Vec<String>,
+    /// part of a GPU's memory that may be used (0.9)
+    #[argh(option, arg_name = "part", from_str_fn(number), default = "0.9")]
+    pub gpu_memory_utilization: f32,
+    /// decode steps on a GPU as CUDA graphs: on or off (on)
+    #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
+    pub cuda_graphs: bool,
+    /// most sequences running at a time (256)
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "256")]
+    pub max_num_seqs: usize,
+    /// most tokens in a step; longer prompts run in chunks (2048)
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "2048")]
+    pub max_batch_tokens: usize,
+    /// hold new prompts for x times the last prompt step (0)
+    #[argh(option, arg_name = "x", from_str_fn(number), default = "0.0")]
+    pub delay_factor: f32,
+    /// CPU threads (one a core)
+    #[argh(option, arg_name = "n", from_str_fn(count))]
+    pub threads: Option<usize>,
+}
+
+impl EngineArgs {
+    /// How to set the engine up.
+    ///
+    /// # Errors
+    /// If an option is out of range.
+    pub fn options(&self) -> engine::Result<Options> {
+        let options = Options {
+            device: self.device,
+            dtype: self.dtype,
+            kv_dtype: self.kv_dtype,
+            block_size: self.block_size,
+            kv_memory: self.kv_memory,
+            swap_space: self.swap_space,
+            preemption: self.preemption,
+            prefix_caching: self.prefix_caching,
+            gpu_memory_utilization: self.gpu_memory_utilization,
+            cuda_graphs: self.cuda_graphs,
+            max_num_seqs: self.max_num_seqs,
+            max_batch_tokens: self.max_batch_tokens,
+            delay_factor: f64::from(self.delay_factor),
+            threads: self.threads,
+        };
+        options.validate()?;
+        Ok(options)
+    }
+
+    /// The texts that are computed once for all prompts that begin with them. A line break at a file's end does not
+    /// count.
+    pub fn shared_prefixes(&self) -> Result<Vec<Prompt>> {
+        let read = |file: &String| {
+            let text =
+                std::fs::read_to_string(file).with_context(|| format!("cannot read a shared prefix from {file}"))?;
+            let text = text.strip_suffix('\n').unwrap_or(&text);
+            Ok(Prompt::Text(text.strip_suffix('\r').unwrap_or(text).into()))
+        };
+        self.shared_prefix.iter().map(read).collect()
+    }
+}
+
+fn device(s: &str) -> Result<Device, String> {
+    match s {
+        "auto" => Ok(Device::Auto),
+        "cpu" => Ok(Device::Cpu),
+        "cuda" => Ok(Device::Cuda(0)),
+        "emulator" => Ok(Device::Emulator),
+        _ => match s.strip_prefix("cuda:").and_then(|number| number.parse().ok()) {
+            Some(number) => Ok(Device::Cuda(number)),
+            None => Err(format!("{s:?} is not a device; auto, cpu, cuda, cuda:1 and emulator are")),
+        },
+    }
+}
+
+fn element_type(s: &str) -> Result<Option<DType>, String> {
+    match s {
+        "auto" => Ok(None),
+        "f32" | "float32" => Ok(Some(DType::F32)),
+        "f16" | "float16" | "half" => Ok(Some(DType::F16)),
+        "bf16" | "bfloat16" => Ok(Some(DType::Bf16)),
+        _ => Err(format!("{s:?} is not a type; auto, f32, f16 and bf16 are")),
+    }
+}
+
+fn preemption(s: &str) -> Result<Preemption, String> {
+    match s {
+        "auto" => Ok(Preemption::Auto),
+        "swap" => Ok(Preemption::Swap),
+        "recompute" => Ok(Preemption::Recompute),
+        _ => Err(format!("{s:?} is no way to preempt; auto, swap and recompute are")),
+    }
+}

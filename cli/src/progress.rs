@@ -1,0 +1,28 @@
+//! How far loading has come, on a terminal.
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Bytes of weights that take long enough to load for somebody to wonder.
+const LARGE: usize = 32 << 20;
+
+/// Shows how loading goes, if somebody is watching and there is much to load.
+pub fn loading() -> impl FnMut(usize, usize) + 'static {
+    let mut bar = None::<ProgressBar>;
+    move |done, all| {
+        if all < LARGE {
+            return;
+        }
+        let bar = bar.get_or_insert_with(|| {
+            // Hidden by itself where standard error is no terminal.
+            let style = ProgressStyle::with_template("loading {bar:40} {bytes} of {total_bytes}, {bytes_per_sec}");
+            let new = ProgressBar::new(all as u64);
+            let new = if let Ok(style) = style { new.with_style(style) } else { new };
+            new.tick();
+            new
+        });
+        bar.set_position(done as u64);
+        if done == all {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The words of a command line, before argh reads their values: short and long names, `--name=value`, what belongs to the
+//! engine and what to the command, and what was probably meant.
+
+use std::fmt;
+use std::path::Path;
+
+use argh::{FlagInfo, FlagInfoKind, FromArgs};
+use engine::load::{ModelFiles, SHORT_NAMES};
+
+use crate::commands::{COMMANDS, Command, Operands, no_command};
+use crate::engine_args::EngineArgs;
+use crate::suggest::{nearest, shown};
+
+/// Options whose value may be left out, and what they mean then.
+const BARE: [(&str, &str); 1] = [("--early-stopping", "true")];
+
+/// A mistake in the words of a command line, in a sentence.
+#[derive(Debug)]
+pub struct Usage(String);
+
+/// The words that follow a command's name, sorted.
+pub struct Words {
+    command: &'static Command,
+    own: Vec<String>,
+    engine: Vec<String>,
+    /// Words that belong to no option, where the command reads them itself.
+    pub operands: Vec<String>,
+    /// Whether the page of help is asked for.
+    pub help: bool,
+    models: usize,
+}
+
+impl Words {
+    /// Sorts the words that follow the name of `command`.
+    ///
+    /// # Errors
+    /// A sentence, if there is an option or another word that the command does not have, or a value lacks.
+    pub fn sort(command: &'static Command, words: &[String]) -> Result<Self, Usage> {
+        let mut sorted =
+            Words { command, own: Vec::new(), engine: Vec::new(), operands: Vec::new(), help: false, models: 0 };
+        let mut rest = words.iter().map(String::as_str).peekable();
+        while let Some(word) = rest.next() {
+            if word == "--" {
+                rest.by_ref().try_for_each(|word| sorted.operand(word))?;
+            } else if matches!(word, "-h" | "--help" | "help") {
+                sorted.help = true;
+            } else if word.starts_with('-') && word != "-" {
+                let (flag, attached) = sorted.read(word)?;
+                let bare = BARE.iter().find(|(name, _)| *name == flag.long).map(|(_, value)| *value);
+                let value = match (&flag.kind, attached) {
+                    (FlagInfoKind::Switch, None) => None,
+                    (FlagInfoKind::Switch, Some(_)) => {
+                        return Err(sorted.wrong(format!("{} takes no value", flag.long)));
+                    }
+                    (_, Some(value)) => Some(value),
+                    (_, None) if bare.is_some() && rest.peek().is_none_or(|next| next.starts_with('-')) => bare,
+                    (_, None) => match rest.next() {
+                        Some(value) => Some(value),
+                        None => return Err(sorted.wrong(format!("{} needs a value", flag.long))),
+                    },
+                };
+                sorted.push(flag.long, value);
+            } else {
+                sorted.operand(word)?;
+            }
+        }
+        if sorted.models > 1 && !sorted.help {
+            return Err(sorted.wrong("there are two models"));
+        }
+        Ok(sorted)
+    }
+
+    /// The command's own options.
+    ///
+    /// # Errors
+    /// A sentence, if a value makes no sense, or an option lacks that must be there.
+    pub fn own<T: FromArgs>(&self) -> Result<T, Usage> {
+        self.parse(&self.own)
+    }
+
+    /// The engine's options.
+    ///
+    /// # Errors
+    /// As [`Words::own`].
+    pub fn engine(&self) -> Result<EngineArgs, Usage> {
+        self.parse(&self.engine)
+    }
+
+    /// A mistake, with the page to look at.
+    pub fn wrong(&self, sentence: impl fmt::Display) -> Usage {
+        Usage(format!("{sentence} ({} --help shows all options)", self.command.call()))
+    }
+
+    fn parse<T: FromArgs>(&self, words: &[String]) -> Result<T, Usage> {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        T::from_args(&[&self.command.call()], &words).map_err(|exit| {
+            // argh says first which option has which value, and then what is wrong.
+            let of = |pair: &[&str]| {
+                exit.output
+                    .strip_prefix(&format!("Error parsing option '{}' with value '{}': ", pair[0], pair[1]))
+                    .map(|why| format!("{}: {why}", pair[0]))
+            };
+            let message = words.windows(2).find_map(of).unwrap_or(exit.output.clone());
+            self.wrong(message.split_whitespace().collect::<Vec<_>>().join(" "))
+        })
+    }
+
+    /// The option that a word names, and the value that is part of the word.
+    fn read<'a>(&self, word: &'a str) -> Result<(&'static FlagInfo<'static>, Option<&'a str>), Usage> {
+        let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+        if let Some(flag) = self.command.flags().find(|flag| flag.long == name) {
+            return Ok((flag, value));
+        }
+        let mut letters = word[1..].chars();
+        let short = letters.next().filter(|letter| *letter != '-');
+        // One dash too few is not a short option with the rest of the name for a value.
+        let is_long = |flag: &FlagInfo<'_>| name.len() > 2 && flag.long.strip_prefix('-') == Some(name);
+        if let Some(flag) = self.command.flags().find(|flag| short.is_some() && flag.short == short)
+            && !self.command.flags().any(is_long)
+        {
+            let rest = letters.as_str();
+            return Ok((flag, (!rest.is_empty()).then(|| rest.strip_prefix('=').unwrap_or(rest))));
+        }
+        Err(self.unknown(name))
+    }
+
+    /// Says that there is no such option, and which one may be meant.
+    fn unknown(&self, name: &str) -> Usage {
+        let others = || COMMANDS.iter().filter(|other| other.name != self.command.name);
+        let longs = |command: &Command| command.flags().map(|flag| flag.long).collect::<Vec<_>>();
+        if let Some(other) = others().find(|other| longs(other).contains(&name)) {
+            return self.wrong(format!("{name} is an option of `{}`, not of `{}`", other.call(), self.command.call()));
+        }
+        let meant = nearest(name, longs(self.command).into_iter()).map(str::to_owned).or_else(|| {
+            let near = |other: &&Command| nearest(name, longs(other).into_iter()).map(|name| (name, other.call()));
+            others().find_map(near).map(|(name, call)| format!("{name} of `{call}`"))
+        });
+        let meant = meant.map_or(String::new(), |name| format!("; did you mean {name}?"));
+        let plain = name.chars().all(|c| c.is_ascii_graphic()) && name.len() <= 40;
+        let name = if plain { name.to_owned() } else { shown(name) };
+        self.wrong(format!("there is no option {name}{meant}"))
+    }
+
+    fn push(&mut self, name: &str, value: Option<&str>) {
+        self.models += usize::from(name == "--model");
+        let is_own = self.command.own_flags().iter().any(|flag| flag.long == name);
+        let words = if is_own { &mut self.own } else { &mut self.engine };
+        words.push(name.to_owned());
+        words.extend(value.map(str::to_owned));
+    }
+
+    /// Takes a word that belongs to no option: a model becomes the value of `--model`.
+    fn operand(&mut self, word: &str) -> Result<(), Usage> {
+        match self.command.operands {
+            Operands::Own(_) => self.operands.push(word.to_owned()),
+            Operands::Model if is_model(word) => self.push("--model", Some(word)),
+            _ => return Err(self.stray(word)),
+        }
+        Ok(())
+    }
+
+    /// Says what is wrong with a word that is neither an option nor a model.
+    fn stray(&self, word: &str) -> Usage {
+        let name = shown(word);
+        if word == "-" {
+            return self.wrong("- is no option; --prompt - reads a prompt from standard input");
+        }
+        if word == "bench" || COMMANDS.iter().any(|command| command.name == word) {
+            return self.wrong(format!("the command comes first: quire {word}"));
+        }
+        let is_default = self.command.is_default();
+        if word.contains(char::is_whitespace) || word.is_empty() {
+            let hint = if is_default { "; --prompt (-p) comes before a prompt" } else { "" };
+            return self.wrong(format!("{name} belongs to no option{hint}"));
+        }
+        match nearest(word, SHORT_NAMES.iter().map(|(short, _)| *short)) {
+            Some(model) if self.command.operands == Operands::Model => {
+                self.wrong(format!("there is no command or model {name}; did you mean {model}?"))
+            }
+            _ if is_default => no_command(&format!("there is no command {name}, and no model of that name"), word),
+            _ => self.wrong(format!("{name} belongs to no option")),
+        }
+    }
+}
+
+/// Whether a word that belongs to no option is a model.
+fn is_model(word: &str) -> bool {
+    let is_short = || SHORT_NAMES.iter().any(|(short, _)| short.eq_ignore_ascii_case(word));
+    word.contains('/') || is_short() || word == ModelFiles::bundled().name() || Path::new(word).exists()
+}
+
+impl Usage {
+    /// A mistake, in a sentence.
+    pub fn new(sentence: String) -> Self {
+        Usage(sentence)
+    }
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}

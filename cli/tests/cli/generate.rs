@@ -1,0 +1,66 @@
+//! Text as it is generated.
+
+use crate::support::{fixture, json, misused, stdout};
+
+#[test]
+fn the_demo_tells_a_story() {
+    let story = stdout(&["--prompt", "Once upon a time"]);
+    assert!(story.starts_with("Once upon a time, there lived a young boy named Theo in a small village"), "{story}");
+    assert!(story.ends_with("helping hand.\n"), "{story}");
+}
+
+#[test]
+fn beams_come_best_first_with_their_scores() {
+    let lines =
+        json(&["--prompt", "Once upon a time", "--beam-width", "4", "--n", "3", "--max-tokens", "10", "--json"]);
+    let scores: Vec<f64> =
+        lines[0]["outputs"].as_array().unwrap().iter().map(|o| o["score"].as_f64().unwrap()).collect();
+    assert_eq!(scores.len(), 3);
+    assert!(scores.is_sorted_by(|a, b| a >= b), "{scores:?}");
+}
+
+#[test]
+fn early_stopping_is_true_when_it_stands_alone() {
+    let dir = fixture("opt-pre");
+    let base = [
+        "--model",
+        dir.to_str().unwrap(),
+        "--prompt-ids",
+        "2,37",
+        "--beam-width",
+        "4",
+        "--n",
+        "4",
+        "--max-tokens",
+        "20",
+        "--json",
+    ];
+    let with = |more: &[&'static str]| json(&[&base[..], more].concat())[0]["outputs"].clone();
+    assert_eq!(with(&["--early-stopping"]), with(&["--early-stopping", "true"]));
+    let first = ["--early-stopping", "--model", dir.to_str().unwrap()];
+    assert_eq!(json(&[&first[..], &base[2..]].concat())[0]["outputs"], with(&["--early-stopping", "true"]));
+    assert_eq!(with(&[]), with(&["--early-stopping", "false"]));
+    misused(&["--prompt", "a", "--beam-width", "2", "--early-stopping", "soon"], "soon");
+}
+
+#[test]
+fn a_seed_makes_sampling_reproducible_in_any_batch() {
+    let base = ["--temperature", "0.9", "--seed", "11", "--max-tokens", "30", "--json", "--prompt", "Once upon a time"];
+    let alone = json(&base);
+    let batched = json(&[&base[..], &["--prompt", "One day", "--prompt", "The fox", "--n", "4"]].concat());
+    assert_eq!(alone[0]["outputs"][0], batched[0]["outputs"][0]);
+    let other =
+        json(&["--temperature", "0.9", "--seed", "12", "--max-tokens", "30", "--json", "--prompt", "Once upon a time"]);
+    assert_ne!(alone[0]["outputs"][0]["token_ids"], other[0]["outputs"][0]["token_ids"]);
+    let texts: std::collections::HashSet<String> =
+        batched[0]["outputs"].as_array().unwrap().iter().map(|o| o["text"].to_string()).collect();
+    assert_eq!(texts.len(), 4, "outputs of one prompt differ");
+}
+
+#[test]
+fn a_stop_string_ends_the_text_before_it() {
+    let lines = json(&["--prompt", "Once upon a time", "--stop", "young boy", "--stop", "nowhere", "--json"]);
+    assert_eq!(lines[0]["outputs"][0]["text"], ", there lived a ");
+    assert_eq!(lines[0]["outputs"][0]["finish_reason"], "stop");
+    assert_eq!(stdout(&["--prompt", "Once upon a time", "--stop", "young boy"]), "Once upon a time, there lived a \n");
+}

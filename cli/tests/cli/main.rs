@@ -1,0 +1,16 @@
+//! The command as a person meets it.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+mod commands;
+mod device;
+mod generate;
+mod help;
+mod memory;
+mod models;
+mod output;
+mod prompts;
+mod support;
+#[cfg(unix)]
+mod terminal;
+mod words;

@@ -1,0 +1,215 @@
+//! On a terminal: what a person sees who types the command, and Ctrl-C.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+
+use crate::support::{copy_of, edit, model};
+
+/// Runs a command on a terminal of its own, which `script` provides. Returns what it writes there, and its status.
+fn on_terminal(words: &[&str], environment: &[(&str, &str)]) -> (String, Option<i32>) {
+    let quoted = |word: &&str| format!(" '{}'", word.replace('\'', r"'\''"));
+    let call = format!("stty cols 100 rows 24; exec \"$QUIRE\"{}", words.iter().map(quoted).collect::<String>());
+    let mut script = Command::new("script");
+    if cfg!(target_os = "linux") {
+        script.args(["-qec", &call, "/dev/null"]);
+    } else {
+        script.args(["-q", "/dev/null", "sh", "-c", &call]);
+    }
+    script.env("QUIRE", env!("CARGO_BIN_EXE_quire")).env("TERM", "xterm").env("SHELL", "/bin/sh");
+    script.envs(environment.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = script.spawn().expect("the command `script` is part of every system with terminals");
+    let mut screen = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut screen).unwrap();
+    // Its standard input stays open until now: the end of that would be typed into the terminal.
+    (String::from_utf8_lossy(&screen).into_owned(), child.wait().unwrap().code())
+}
+
+fn quire(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+    command.args(words);
+    command
+}
+
+#[test]
+fn the_bare_command_says_hello() {
+    let (screen, status) = on_terminal(&[], &[]);
+    assert_eq!(status, Some(0), "{screen}");
+    let tries: Vec<&str> = screen.lines().filter_map(|line| line.strip_prefix("  quire ")).collect();
+    assert_eq!(tries.len(), 3, "{screen}");
+    assert!(screen.starts_with("Quire ") && screen.contains("quire --help"), "{screen}");
+    // The first of them works.
+    let (story, status) = on_terminal(&["-p", "Once upon a time", "-n", "4"], &[]);
+    assert!(status == Some(0) && tries[0].starts_with("-p \"Once upon a time\""), "{screen}");
+    assert_eq!(story, "Once upon a time, there lived a\r\n");
+}
+
+#[test]
+fn a_terminal_is_no_prompt() {
+    let (screen, status) = on_terminal(&["--json"], &[]);
+    assert_eq!(status, Some(2), "{screen}");
+    assert!(screen.starts_with("error: nothing to continue"), "{screen}");
+}
+
+/// A model with 75 MB of weights, all of them 0, of which the disk holds next to nothing.
+fn large_model() -> tempfile::TempDir {
+    let dir = copy_of("llama2");
+    for entry in fs::read_dir(dir.path()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.to_str().unwrap().contains("safetensors") {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    let config: serde_json::Value = serde_json::from_slice(&fs::read(dir.path().join("config.json")).unwrap()).unwrap();
+    let number = |name: &str| config[name].as_u64().unwrap();
+    let (hidden, vocab, inner) = (number("hidden_size"), number("vocab_size"), 32768);
+    edit(
+        &dir,
+        "config.json",
+        &format!("\"intermediate_size\": {}", number("intermediate_size")),
+        "\"intermediate_size\": 32768",
+    );
+    let (mut header, mut end) = (serde_json::Map::new(), 0);
+    let mut tensor = |name: String, shape: &[u64]| {
+        let begin = end;
+        end += 2 * shape.iter().product::<u64>();
+        header.insert(name, serde_json::json!({"dtype": "F16", "shape": shape, "data_offsets": [begin, end]}));
+    };
+    tensor("model.embed_tokens.weight".into(), &[vocab, hidden]);
+    tensor("lm_head.weight".into(), &[vocab, hidden]);
+    tensor("model.norm.weight".into(), &[hidden]);
+    let size = hidden / number("num_attention_heads");
+    let kv = size * config["num_key_value_heads"].as_u64().unwrap_or(number("num_attention_heads"));
+    for layer in 0..number("num_hidden_layers") {
+        let mut part = |name: &str, shape: &[u64]| tensor(format!("model.layers.{layer}.{name}.weight"), shape);
+        part("input_layernorm", &[hidden]);
+        part("post_attention_layernorm", &[hidden]);
+        part("self_attn.q_proj", &[hidden, hidden]);
+        part("self_attn.k_proj", &[kv, hidden]);
+        part("self_attn.v_proj", &[kv, hidden]);
+        part("self_attn.o_proj", &[hidden, hidden]);
+        part("mlp.gate_proj", &[inner, hidden]);
+        part("mlp.up_proj", &[inner, hidden]);
+        part("mlp.down_proj", &[hidden, inner]);
+    }
+    let header = serde_json::to_vec(&header).unwrap();
+    let mut file = File::create(dir.path().join("model.safetensors")).unwrap();
+    file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
+    file.write_all(&header).unwrap();
+    file.set_len(8 + header.len() as u64 + end).unwrap();
+    dir
+}
+
+#[test]
+fn loading_a_large_model_is_shown_and_a_small_one_not() {
+    let large = large_model();
+    let words = [model(&large), "--prompt-ids", "5,6", "-n", "1", "--temperature", "0"];
+    let bench = ["bench", "throughput", model(&large), "--lengths=4,1", "--requests=1"];
+    for words in [&words[..], &bench] {
+        let (screen, status) = on_terminal(words, &[]);
+        assert_eq!(status, Some(0), "{screen}");
+        assert!(screen.contains("loading ") && screen.contains(" MiB"), "{screen:?}");
+    }
+    // Where nobody watches there is nothing to see.
+    let output = quire(&words).stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+/// A hub that has the config.json of one model, and of another a file of weights that never arrives as a whole.
+fn hub() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut reader = BufReader::new(stream);
+            let mut request = String::new();
+            let _ = reader.read_line(&mut request);
+            while reader.by_ref().lines().next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            let body = if request.contains("/api/") {
+                "{\"sha\": \"0123456789abcdef0123456789abcdef01234567\", \"siblings\": [{\"rfilename\": \"config.json\"}]}"
+            } else {
+                "{\"architectures\": [\"NothingThatIsKnown\"], \"model_type\": \"nothing\"}"
+            };
+            let length = body.len();
+            let range = if request.contains("/api/") {
+                String::new()
+            } else {
+                format!("Content-Range: bytes 0-{}/{length}\r\n", length - 1)
+            };
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n{range}ETag: \"config\"\r\n\
+                 X-Repo-Commit: 0123456789abcdef0123456789abcdef01234567\r\nConnection: close\r\n\r\n"
+            );
+            let _ = reader.get_mut().write_all(format!("{head}{body}").as_bytes());
+        }
+    });
+    address
+}
+
+#[test]
+fn downloads_are_shown() {
+    let home = tempfile::tempdir().unwrap();
+    let (cache, hub) = (home.path().to_str().unwrap(), hub());
+    let mut environment =
+        vec![("HF_HOME", cache), ("HF_HUB_CACHE", cache), ("HF_ENDPOINT", &hub), ("HF_HUB_OFFLINE", "")];
+    let proxies = ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
+    environment.extend(proxies.map(|proxy| (proxy, "")));
+    let (screen, status) = on_terminal(&["someone/tiny", "-p", "a"], &environment);
+    assert!(screen.contains("config.json") && screen.contains("[00:00"), "{screen:?}");
+    assert_eq!(status, Some(1), "{screen}");
+    assert!(screen.contains("error: unsupported model: "), "{screen}");
+}
+
+/// A command that prints so much that it waits for its reader long before it is done, and the first line.
+fn started(more: &[&str]) -> (Child, BufReader<std::process::ChildStdout>, String) {
+    let mut words = vec!["--max-num-seqs=2", "--ignore-eos", "-n40", "--logprobs=20"];
+    words.extend(["--prompt-ids=5,6,7"; 60]);
+    words.extend(more);
+    let mut child = quire(&words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::with_capacity(1024, child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    (child, out, line)
+}
+
+fn interrupt(child: &Child) {
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn an_interrupted_run_prints_what_there_is() {
+    let (mut child, out, first) = started(&["--json"]);
+    interrupt(&child);
+    let lines: Vec<String> = [first].into_iter().chain(out.lines().map(Result::unwrap)).collect();
+    let reasons: Vec<String> = lines
+        .iter()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .map(|line| line["outputs"][0]["finish_reason"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!((reasons.len(), reasons[0].as_str(), reasons[59].as_str()), (60, "length", "abort"));
+    let mut message = String::new();
+    child.stderr.unwrap().read_to_string(&mut message).unwrap();
+    assert_eq!(message, "");
+
+    // As text, what was not begun is left out.
+    let (mut child, out, first) = started(&[]);
+    interrupt(&child);
+    let labels = out.lines().filter(|line| line.as_ref().unwrap().starts_with('[')).count();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(first.starts_with("[1] ") && (1..59).contains(&labels), "{labels}");
+}
+
+#[test]
+fn a_second_interrupt_ends_at_once() {
+    // Nobody reads what is printed, so that it never comes to an end by itself.
+    let (mut child, _out, _) = started(&["--json"]);
+    let status = loop {
+        interrupt(&child);
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+    };
+    assert_eq!(status.code(), Some(130));
+}
