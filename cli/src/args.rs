@@ -14,6 +14,7 @@ pub const COMMAND: Command = Command {
     info: Args::get_args_info,
     groups: &[
         ("What to continue", &["--model", "--prompt", "--prompts", "--prompt-ids", "--shared-prefix"]),
+        ("Conversations", &["--chat", "--raw", "--system", "--chat-template"]),
         ("How far", &["--max-tokens", "--stop", "--ignore-eos"]),
         (
             "Sampling",
@@ -54,6 +55,19 @@ pub struct Args {
     /// prompt as token ids, 5,6,7; repeatable
     #[argh(option, arg_name = "ids", from_str_fn(token_ids))]
     pub prompt_ids: Vec<TokenIds>,
+
+    /// prompts are a user's messages (the default for chat models)
+    #[argh(switch)]
+    pub chat: bool,
+    /// continue prompts as they are (the default for other models)
+    #[argh(switch)]
+    pub raw: bool,
+    /// message that comes before the user's; with --chat
+    #[argh(option, arg_name = "text")]
+    pub system: Option<String>,
+    /// file with a chat template in place of the model's; with --chat
+    #[argh(option, arg_name = "file")]
+    pub chat_template: Option<String>,
 
     /// most tokens to generate per output (256)
     #[argh(option, short = 'n', arg_name = "n", from_str_fn(count))]

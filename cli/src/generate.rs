@@ -4,10 +4,11 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use engine::llm::{Event, Llm};
+use engine::llm::{Event, Llm, Prompt};
 use engine::load::ModelFiles;
 
 use crate::args::Args;
+use crate::chat::Chat;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::print::Printer;
 use crate::trace::Trace;
@@ -25,6 +26,7 @@ pub fn run(words: &Words) -> Result<()> {
     let options = engine.options()?;
     let prefixes = engine.shared_prefixes()?;
     let files = ModelFiles::resolve(engine.model.as_deref(), true)?;
+    let chat = Chat::wanted(args, &files)?;
     let params = request::sampling(args, &files.generation_config()?)?;
     let mut llm = Llm::load_with(&files, &options, progress::loading())?;
     report::say_where(&llm);
@@ -35,6 +37,10 @@ pub fn run(words: &Words) -> Result<()> {
     for (prefix, file) in prefixes.iter().zip(&engine.shared_prefix) {
         llm.pin_prefix(prefix).with_context(|| format!("shared prefix {file}"))?;
     }
+    let prompts: Vec<Prompt> = match &chat {
+        Some(chat) => prompts.into_iter().map(|prompt| chat.prompt(prompt, llm.tokenizer())).collect::<Result<_>>()?,
+        None => prompts,
+    };
     // All are queued before anything is printed, so that a bad prompt among many is found at once.
     let mut ids = Vec::with_capacity(prompts.len());
     for (i, prompt) in prompts.iter().enumerate() {
@@ -43,7 +49,7 @@ pub fn run(words: &Words) -> Result<()> {
     }
 
     let interrupt = Interrupt::watch()?;
-    let mut printer = Printer::new(args, files.name(), &params, ids.clone());
+    let mut printer = Printer::new(args, files.name(), chat.is_none(), &params, ids.clone());
     let mut completions = Vec::new();
     let begun = Instant::now();
     printer.begin(&llm)?;

@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod chat;
 mod commands;
 mod engine_args;
 mod generate;

@@ -17,6 +17,8 @@ use crate::json;
 pub struct Printer {
     json: bool,
     model: String,
+    /// Prompts stand before their continuations, unless these are answers.
+    echoes: bool,
     logprobs: bool,
     /// The only prompt with its only output is streamed.
     streams: bool,
@@ -32,11 +34,12 @@ pub struct Printer {
 
 impl Printer {
     /// A printer for the requests `ids` to `model`.
-    pub fn new(args: &Args, model: &str, params: &SamplingParams, ids: Vec<RequestId>) -> Self {
+    pub fn new(args: &Args, model: &str, echoes: bool, params: &SamplingParams, ids: Vec<RequestId>) -> Self {
         let streams = !args.json && ids.len() == 1 && params.n == 1 && params.best_of == 1 && params.beam.is_none();
         Printer {
             json: args.json,
             model: model.to_owned(),
+            echoes,
             logprobs: params.logprobs.is_some(),
             streams,
             streamed: 0,
@@ -47,9 +50,9 @@ impl Printer {
         }
     }
 
-    /// Prints the prompt that is about to be continued.
+    /// Prints the prompt that is about to be continued, if it is streamed.
     pub fn begin(&mut self, llm: &Llm) -> Result<()> {
-        if let ([id], true) = (self.ids.as_slice(), self.streams)
+        if let ([id], true) = (self.ids.as_slice(), self.streams && self.echoes)
             && let Some((text, tokens)) = llm.prompt(*id)
         {
             self.last_token = tokens.last().copied();
@@ -94,9 +97,11 @@ impl Printer {
                 page.push_str(output.text.get(self.streamed..).unwrap_or_default());
             } else {
                 page.push_str(&self.label(completion, i));
-                page.push_str(&completion.prompt);
-                if let (Some(last), Some(first)) = (completion.prompt_tokens.last(), output.tokens.first()) {
-                    page.push_str(separator(tokenizer, *last, *first)?);
+                if self.echoes {
+                    page.push_str(&completion.prompt);
+                    if let (Some(last), Some(first)) = (completion.prompt_tokens.last(), output.tokens.first()) {
+                        page.push_str(separator(tokenizer, *last, *first)?);
+                    }
                 }
                 page.push_str(&output.text);
             }

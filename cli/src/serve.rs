@@ -3,12 +3,13 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use argh::{ArgsInfo, FromArgs};
 use engine::load::ModelFiles;
 use serve::{Limits, ServeOptions, Server, stop_signal};
 use tracing_subscriber::EnvFilter;
 
+use crate::chat::template_file;
 use crate::commands::{Command, Operands};
 use crate::values::{count, memory, seconds};
 use crate::words::Words;
@@ -108,9 +109,6 @@ fn run(words: &Words) -> Result<()> {
 
 fn options(args: ServeArgs) -> Result<ServeOptions> {
     let d = Limits::default();
-    let template = |file: String| {
-        std::fs::read_to_string(&file).with_context(|| format!("cannot read the chat template in {file}"))
-    };
     let api_key = args.api_key.or_else(|| std::env::var("QUIRE_API_KEY").ok());
     if api_key.as_ref().is_some_and(String::is_empty) {
         bail!("the API key is empty");
@@ -131,7 +129,7 @@ fn options(args: ServeArgs) -> Result<ServeOptions> {
         port: args.port.unwrap_or(d.port),
         api_key,
         served_name: args.served_model_name,
-        chat_template: args.chat_template.map(template).transpose()?,
+        chat_template: args.chat_template.as_deref().map(template_file).transpose()?,
         limits,
         ..d
     })

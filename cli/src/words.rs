@@ -165,7 +165,7 @@ impl Words {
         if word == "-" {
             return self.wrong("- is no option; --prompt - reads a prompt from standard input");
         }
-        if word == "bench" || COMMANDS.iter().any(|command| command.name == word) {
+        if is_command(word) {
             return self.wrong(format!("the command comes first: quire {word}"));
         }
         let is_default = self.command.is_default();
@@ -183,8 +183,16 @@ impl Words {
     }
 }
 
+/// Whether a word is the first of a command's name.
+fn is_command(word: &str) -> bool {
+    COMMANDS.iter().any(|command| command.name.split(' ').next() == Some(word))
+}
+
 /// Whether a word that belongs to no option is a model.
 fn is_model(word: &str) -> bool {
+    if is_command(word) {
+        return false;
+    }
     let is_short = || SHORT_NAMES.iter().any(|(short, _)| short.eq_ignore_ascii_case(word));
     word.contains('/') || is_short() || word == ModelFiles::bundled().name() || Path::new(word).exists()
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
+mod chat;
 mod commands;
 mod device;
 mod generate;

@@ -1,0 +1,81 @@
+//! Prompts as messages of a user, through a chat template.
+
+use anyhow::{Context, Result};
+use engine::chat::{ChatTemplate, Message, RenderOptions};
+use engine::llm::Prompt;
+use engine::load::ModelFiles;
+use engine::tokenizer::Tokenizer;
+
+use crate::args::Args;
+use crate::words::Usage;
+
+/// How prompts become conversations.
+pub struct Chat {
+    template: ChatTemplate,
+    system: Option<String>,
+}
+
+impl Chat {
+    /// What is to be made of the prompts, if they are not to be continued as they are. Where no option says which, a model
+    /// that was made for conversations gets messages, and a note on standard error says so.
+    ///
+    /// # Errors
+    /// If options contradict each other, or conversations are asked for and there is no template that can be used.
+    pub fn wanted(args: &Args, files: &ModelFiles) -> Result<Option<Self>> {
+        let asked = args.chat || args.chat_template.is_some() || args.system.is_some();
+        if asked && args.raw {
+            return Err(Usage::new("--raw excludes --chat, --chat-template and --system".into()).into());
+        }
+        if asked && !args.prompt_ids.is_empty() {
+            return Err(Usage::new("--prompt-ids are no messages, so --chat cannot be had with them".into()).into());
+        }
+        if !asked {
+            return Ok(if args.raw { None } else { Self::by_default(args, files) });
+        }
+        let other = args.chat_template.as_deref().map(template_file).transpose()?;
+        let template = ChatTemplate::of_model(files, other.as_deref())?
+            .with_context(|| format!("{} has no chat template; --chat-template gives it one", files.name()))?;
+        Ok(Some(Chat { template, system: args.system.clone() }))
+    }
+
+    fn by_default(args: &Args, files: &ModelFiles) -> Option<Self> {
+        let is_text = args.prompts.is_none() && args.prompt_ids.is_empty() && args.beam_width.is_none();
+        if !is_text || files.name() == ModelFiles::bundled().name() {
+            return None;
+        }
+        match ChatTemplate::of_model(files, None) {
+            Ok(template) => {
+                let template = template.filter(ChatTemplate::marks_roles)?;
+                eprintln!("note: the prompt is a user's message in the model's chat template (--raw: as it is)");
+                Some(Chat { template, system: None })
+            }
+            Err(error) => {
+                eprintln!("note: the prompt is continued as it is, since the chat template cannot be used: {error}");
+                None
+            }
+        }
+    }
+
+    /// A prompt that asks for an answer to a message. Tokens are no message, and stay as they are.
+    ///
+    /// # Errors
+    /// What the template does not like about the message.
+    pub fn prompt(&self, prompt: Prompt, tokenizer: &Tokenizer) -> Result<Prompt> {
+        let Prompt::Text(message) = prompt else { return Ok(prompt) };
+        let system = self.system.iter().map(|text| Message::new("system", text));
+        let messages: Vec<Message> = system.chain([Message::new("user", message)]).collect();
+        let text = self.template.render(&messages, &RenderOptions::default());
+        let text = text.context("the chat template refuses the message")?;
+        // The template has written the special tokens itself.
+        let tokens = tokenizer.encode_plain(&text)?;
+        Ok(Prompt::Encoded { text, tokens })
+    }
+}
+
+/// The text of a chat template in a file.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn template_file(file: &str) -> Result<String> {
+    std::fs::read_to_string(file).with_context(|| format!("cannot read the chat template in {file}"))
+}
