@@ -1,16 +1,14 @@
-//! Bodies of requests: bounded in size and time, parsed with errors that name the field.
+//! Bodies of requests, parsed with errors that name the field.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
-use axum::http::{HeaderMap, StatusCode, header};
-use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::receive::receive;
 
 /// A JSON body that is made of one struct.
 pub struct Body<T>(pub T);
@@ -40,41 +38,6 @@ impl<A: DeserializeOwned, B: DeserializeOwned> FromRequest<Arc<App>> for Body2<A
         refuse(unknown_to_a.iter().chain(&unknown_to_b).filter(both).cloned().collect())?;
         Ok(Body2(a, b))
     }
-}
-
-/// Reads the whole body, within the limits on size and time.
-async fn receive(request: Request, app: &App) -> Result<Bytes, ApiError> {
-    if !is_json(request.headers()) {
-        let why = "the body must be JSON: send `Content-Type: application/json`";
-        return Err(ApiError::malformed(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
-    }
-    let most = app.limits.max_body_bytes;
-    let too_large =
-        || ApiError::malformed(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {most} bytes"));
-    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|n| n.to_str().ok()?.parse::<usize>().ok());
-    if length.is_some_and(|length| length > most) {
-        return Err(too_large());
-    }
-    let mut body = request.into_body().into_data_stream();
-    let read = async {
-        let mut bytes = Vec::with_capacity(length.unwrap_or(0));
-        while let Some(chunk) = body.next().await {
-            let chunk = chunk.map_err(|e| ApiError::invalid(format!("the body could not be read: {e}")))?;
-            if bytes.len() + chunk.len() > most {
-                return Err(too_large());
-            }
-            bytes.extend_from_slice(&chunk);
-        }
-        Ok(bytes.into())
-    };
-    let late = || ApiError::malformed(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive");
-    tokio::time::timeout(app.limits.read_timeout, read).await.map_err(|_| late())?
-}
-
-fn is_json(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))
 }
 
 /// A value, and the paths of the fields that it has no use for.

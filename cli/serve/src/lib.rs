@@ -17,6 +17,7 @@ mod error;
 mod metrics;
 pub mod options;
 mod page;
+mod receive;
 mod router;
 pub mod server;
 mod worker;
