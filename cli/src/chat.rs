@@ -27,7 +27,7 @@ impl Chat {
             return Err(Usage::new("--raw excludes --chat, --chat-template and --system".into()).into());
         }
         if asked && !args.prompt_ids.is_empty() {
-            return Err(Usage::new("--prompt-ids are no messages, so --chat cannot be had with them".into()).into());
+            return Err(Usage::new("--chat needs texts, and --prompt-ids are tokens".into()).into());
         }
         if !asked {
             return Ok(if args.raw { None } else { Self::by_default(args, files) });

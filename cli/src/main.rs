@@ -72,7 +72,7 @@ fn is_usage(error: &anyhow::Error) -> bool {
     error.is::<Usage>() || matches!(error.downcast_ref(), Some(engine::Error::Option(_)))
 }
 
-/// Whoever read our output has seen enough.
+/// Whether the reader of our output went away, as `head` does when it has seen enough.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe)
 }

@@ -108,7 +108,7 @@ pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingPara
     params.validate().map_err(|error| Usage::new(error.to_string()))?;
     let filters = params.top_k != 0 || params.top_p != 1.0 || params.min_p != 0.0;
     if filters && params.temperature == 0.0 && args.temperature.is_none() {
-        // Whoever names one of these means to sample, and would get the greedy text unawares.
+        // These options ask for sampling; the greedy text would be another answer than was asked for.
         let why = "top-k, top-p and min-p need temperature, since this model's default is greedy";
         return Err(Usage::new(why.into()).into());
     }

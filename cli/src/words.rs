@@ -211,3 +211,29 @@ impl fmt::Display for Usage {
 }
 
 impl std::error::Error for Usage {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_any_kind_are_sorted_or_refused_in_one_line() {
+        let pieces = ["-", "--", "=", "p", "n", "prompt", "é", "\n", " ", "\u{1b}", "9"];
+        let mut words: Vec<String> = vec![String::new()];
+        for _ in 0..3 {
+            let longer = words.iter().flat_map(|word| pieces.map(|piece| format!("{word}{piece}"))).collect::<Vec<_>>();
+            words.extend(longer);
+            words.sort_unstable();
+            words.dedup();
+        }
+        for command in COMMANDS {
+            for word in &words {
+                // By itself, and where a value may follow.
+                for line in [&[word.clone()][..], &[word.clone(), "1".into()]] {
+                    let Err(Usage(message)) = Words::sort(command, line) else { continue };
+                    assert!(!message.is_empty() && !message.contains(char::is_control), "{word:?}: {message:?}");
+                }
+            }
+        }
+    }
+}

@@ -33,7 +33,7 @@ fn a_model_for_conversations_gets_messages() {
     assert_eq!(prompts(&dir, &["-p", "Hi", "-p", "Ho"]), (vec![asked("Hi"), asked("Ho")], NOTE.into()));
     let piped = fed(b"Hi\n", &[model(&dir), "-n2", "--json", "--temperature=0"]);
     assert_eq!(String::from_utf8(piped.stderr).unwrap(), NOTE);
-    // Whoever asks for it needs no note.
+    // Where it is asked for there is no note.
     assert_eq!(prompts(&dir, &["-p", "Hi", "--chat"]), (vec![asked("Hi")], String::new()));
     let told = "<|system|>Be brief.\n<|user|>Hi\n<|assistant|>";
     assert_eq!(prompts(&dir, &["-p", "Hi", "--system", "Be brief."]), (vec![told.into()], String::new()));
@@ -105,7 +105,7 @@ fn conversations_that_cannot_be_had_are_refused_in_one_sentence() {
     refused(&["-m", model(&broken), "-p", "a", "--chat", "--temperature=0"], "chat template is not valid");
     refused(&["-m", model(&picky), "-p", "no", "--chat", "--temperature=0"], "refuses the message: say yes");
     misused(&["-m", model(&marked), "-p", "a", "--chat", "--raw"], "--raw excludes --chat");
-    misused(&["-m", model(&marked), "--prompt-ids=5", "--chat"], "--prompt-ids are no messages");
+    misused(&["-m", model(&marked), "--prompt-ids=5", "--chat"], "--chat needs texts, and --prompt-ids are tokens");
     // What nobody asked for is no reason to end.
     let (prompt, note) = prompts(&broken, &["-p", "Hi"]);
     assert_eq!(prompt, ["Hi"]);
