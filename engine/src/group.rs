@@ -176,7 +176,6 @@ impl SequenceGroup {
     /// tokens that are final; those of a beam search only are once it is over.
     pub fn advance(&mut self, sampled: &[Sampled], new: &mut Vec<NewToken>) {
         if self.max_output == 0 {
-            self.fork_outputs();
             return self.stop_all(FinishReason::Length);
         }
         if self.params.beam.is_some() {
@@ -210,8 +209,11 @@ impl SequenceGroup {
         }
     }
 
-    /// Ends all that still runs. Before the first token that is one output, empty.
+    /// Ends all that still runs. Before the first token there are as many outputs as were asked for, all empty.
     pub fn stop_all(&mut self, reason: FinishReason) {
+        if self.at_prompt() && !self.running.is_empty() {
+            self.fork_outputs();
+        }
         let beam = self.params.beam;
         for seq in self.running.drain(..) {
             let score = beam.map(|b| b.score(seq.cumulative_logprob, seq.output().len().max(1)));

@@ -34,6 +34,8 @@ pub struct Placed {
 pub struct DeviceInfo {
     /// Its name.
     pub name: String,
+    /// The type of the model's weights on it.
+    pub dtype: DType,
     /// How a GPU's memory is shared out.
     pub memory: Option<MemoryPlan>,
     /// Why the GPU that the machine has is not used.
@@ -101,8 +103,9 @@ fn on_cpu(config: &ModelConfig, mut weights: Weights, options: &Options, note: O
     let backend = CpuBackend::new(options.threads)?;
     let swap_blocks = options.swap_blocks(&layout, num_blocks);
     let cache = backend.kv_cache(layout, num_blocks, swap_blocks)?;
+    let dtype = options.dtype.filter(|&dtype| dtype != DType::F32).unwrap_or(weights.dtype());
+    let device = DeviceInfo { name: "CPU".into(), dtype, memory: None, note };
     let model = model::load(&backend, config, &mut weights, longest)?;
-    let device = DeviceInfo { name: "CPU".into(), memory: None, note };
     let runner = Box::new(ModelRunner::new(backend, model, cache));
     Ok(Placed { runner, layout, num_blocks, swap_blocks, device })
 }
@@ -141,7 +144,7 @@ fn on_gpu(
         })?;
     let swap_blocks = options.swap_blocks(&layout, num_blocks);
     let cache = backend.kv_cache(layout, num_blocks, swap_blocks)?;
-    let device = DeviceInfo { name: backend.name().into(), memory: Some(memory), note: None };
+    let device = DeviceInfo { name: backend.name().into(), dtype, memory: Some(memory), note: None };
     let runner = Box::new(ModelRunner::new(backend, model, cache));
     Ok(Placed { runner, layout, num_blocks, swap_blocks, device })
 }

@@ -165,6 +165,22 @@ fn a_cancelled_request_gives_its_blocks_back() {
 }
 
 #[test]
+fn a_request_that_is_cancelled_before_its_first_token_has_as_many_outputs_as_were_asked_for() {
+    let beams = SamplingParams { n: 3, best_of: 3, ..beams(4, 60) };
+    let best = SamplingParams { best_of: 5, ..sampled(2, 60) };
+    for (params, outputs) in [(sampled(4, 60), 4), (beams, 3), (best, 2)] {
+        let mut engine = engine(20);
+        let id = engine.add(prompt(80), params).unwrap();
+        engine.abort(id);
+        engine.abort(id);
+        let done = finish(&mut engine);
+        assert_eq!(done[0].outputs.len(), outputs);
+        assert!(done[0].outputs.iter().all(|o| o.finish_reason == FinishReason::Abort && o.tokens.is_empty()));
+        assert_eq!(engine.scheduler().check_integrity(), Ok(()));
+    }
+}
+
+#[test]
 fn a_watermark_stays_free_when_a_request_is_admitted() {
     // A hundred blocks, one of which is the watermark; the first request holds 60.
     for (blocks, admitted) in [(39, 2), (40, 1)] {

@@ -1,10 +1,4 @@
-// What all that is drawn has in common: colours and canvases.
-
-/** The colour of a sequence: a hue for its request, a lightness of its own; dark text can be read on all of them. */
-export function colour(request, sequence) {
-  const hue = (request * 137.508 + 215) % 360; // the golden angle keeps neighbours apart
-  return `hsl(${hue.toFixed()} 75% ${76 - 8 * (sequence % 3) + (sequence > 2 ? 4 : 0)}%)`;
-}
+// What all canvases have in common.
 
 /** An empty canvas of this size in CSS pixels, as sharp as the screen. */
 export function prepare(canvas, width, height) {
@@ -15,4 +9,16 @@ export function prepare(canvas, width, height) {
   const context = canvas.getContext("2d");
   context.scale(scale, scale);
   return context;
+}
+
+/** The values of custom properties of the style sheet. */
+export function palette(element, ...names) {
+  const style = getComputedStyle(element);
+  return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`)]));
+}
+
+/** Calls `draw` when the window has another size or the colours are others. */
+export function onNewLooks(draw) {
+  addEventListener("resize", draw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 }

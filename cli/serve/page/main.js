@@ -1,31 +1,46 @@
 // Looks at the server twice a second while somebody looks at the page.
 
 import { Api } from "./api.js";
+import { ChatBox } from "./chat.js";
+import { Colours } from "./colours.js";
+import { Finished } from "./finished.js";
+import { History } from "./history.js";
 import { Memory } from "./memory.js";
+import { Overview } from "./overview.js";
 import { Plots } from "./plots.js";
+import { Pointing } from "./pointing.js";
 import { PromptBox } from "./prompt.js";
 import { Requests } from "./requests.js";
+import { Server } from "./server.js";
 import { State } from "./state.js";
+import { Tabs } from "./tabs.js";
 
 /** Milliseconds from one look to the next. */
 const INTERVAL = 500;
 
 const place = (id) => document.getElementById(id);
 const api = new Api(place("key"));
-const memory = new Memory(place("memory"));
-const plots = new Plots(place("plots").querySelector(".plots"));
-const requests = new Requests(place("requests"));
+const [colours, pointing, history] = [new Colours(), new Pointing(), new History(api)];
+const overview = new Overview(place("overview"));
+const plots = new Plots(place("plots").querySelector(".plots"), history);
+new Tabs(place("try").querySelector("[role=tablist]"));
 new PromptBox(place("prompt"), api);
+const parts = [
+  new Server(place("model"), place("facts"), place("server")),
+  new ChatBox(place("chat"), api),
+  new Memory(place("memory"), colours, pointing),
+  new Requests(place("requests"), api, colours, pointing),
+  new Finished(place("finished")),
+];
 
 async function look() {
-  const [json, metrics] = await Promise.all([api.get("/debug/state", "json"), api.get("/metrics", "text")]);
-  const state = new State(json);
-  memory.show(state);
-  plots.show(state, metrics);
-  requests.show(state);
-  if (!place("model").textContent) {
-    place("model").textContent = (await api.get("/v1/models", "json")).data[0].id;
-  }
+  const state = new State(await api.get("/debug/state", "json"));
+  await history.look(state.server.uptime);
+  colours.assign(state.requests);
+  overview.show(state, history);
+  plots.show();
+  parts.forEach((part) => part.show(state));
+  return state.running.length > 0 ? `${state.running.length} running - Quire` : "idle - Quire";
 }
 
 function visible() {
@@ -34,6 +49,9 @@ function visible() {
       if (document.visibilityState === "visible") {
         document.removeEventListener("visibilitychange", check);
         resolve();
+      } else {
+        // Nobody counts for a title that may be out of date.
+        document.title = "Quire";
       }
     };
     document.addEventListener("visibilitychange", check);
@@ -46,11 +64,12 @@ for (;;) {
   await visible();
   const next = new Promise((resolve) => setTimeout(resolve, INTERVAL));
   try {
-    await look();
+    document.title = await look();
     [status.textContent, status.className] = ["live", ""];
   } catch (error) {
     // The server may be loading its model, or be gone for a moment.
     [status.textContent, status.className] = [error.message, "error"];
+    document.title = "no answer - Quire";
   }
   await next;
 }

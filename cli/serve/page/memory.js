@@ -1,53 +1,52 @@
 // The KV memory: a cell for each physical block.
 
-import { colour, prepare } from "./drawing.js";
+import { drawCell, style } from "./cells.js";
+import { onNewLooks, palette, prepare } from "./drawing.js";
+import { say } from "./element.js";
+import { count, counted } from "./format.js";
+import { Legend } from "./legend.js";
+import { follow } from "./pointing.js";
 
 /** Cells are as large as the height allows, between these limits, in CSS pixels. */
 const LARGEST = 56;
 const SMALLEST = 3;
-const HEIGHT = 360;
-/** The least size of a cell that has room for its reference count, its number, and an outline. */
-const ROOM_FOR_COUNT = 14;
-const ROOM_FOR_ID = 36;
-const ROOM_FOR_OUTLINE = 8;
+const HEIGHT = 330;
 
 export class Memory {
   #canvas;
   #summary;
   #tip;
+  #legend;
+  #colours;
+  #pointing;
   #state = null;
   #size = LARGEST;
   #columns = 1;
   /** Where the pointer is, if it is over the canvas. */
   #pointer = null;
 
-  constructor(section) {
+  constructor(section, colours, pointing) {
     this.#canvas = section.querySelector("canvas");
     this.#summary = section.querySelector(".summary");
     this.#tip = section.querySelector(".tip");
-    for (const kind of ["pointermove", "pointerdown"]) {
-      this.#canvas.addEventListener(kind, (event) => {
-        this.#pointer = { x: event.offsetX, y: event.offsetY };
-        this.#point();
-      });
-    }
-    this.#canvas.addEventListener("pointerleave", () => {
-      this.#pointer = null;
-      this.#point();
-    });
-    addEventListener("resize", () => this.#draw());
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#draw());
+    this.#legend = new Legend(section.querySelector(".legend"));
+    [this.#colours, this.#pointing] = [colours, pointing];
+    const over = (event) => this.#point({ x: event.offsetX, y: event.offsetY });
+    follow(this.#canvas, over, () => this.#pointer && this.#point(null));
+    pointing.onChange(() => this.#draw());
+    onNewLooks(() => this.#draw(true));
   }
 
   show(state) {
     this.#state = state;
-    const { used, shared, cached, highest } = state.counts();
-    const { preemptions, copied_blocks } = state.totals;
-    this.#summary.textContent =
-      `${used} of ${state.numBlocks} blocks of ${state.blockSize} tokens used, ${shared} shared, ${cached} cached; ` +
-      `highest reference count ${highest}; ${copied_blocks} copied on write, ${preemptions} preemptions so far`;
+    const { used, shared, cached, highest } = state.counted;
+    const text =
+      `${count(used)} of ${count(state.numBlocks)} blocks of ${state.blockSize} tokens used, ${count(shared)} shared` +
+      `${shared > 0 ? ` (by up to ${highest})` : ""}, ${count(cached)} kept for prefixes`;
+    say(this.#summary, text);
+    this.#canvas.setAttribute("aria-label", `A map of the KV memory: ${text}`);
     this.#draw();
-    this.#point();
+    this.#describe();
   }
 
   /** Chooses the size of the cells. */
@@ -58,101 +57,76 @@ export class Memory {
       this.#size -= 1;
     }
     this.#columns = Math.max(1, Math.floor(width / this.#size));
-    return rows(this.#size) * this.#size;
+    if (this.#columns <= this.#state.numBlocks) {
+      // As many columns, as wide as the canvas.
+      this.#size = Math.max(SMALLEST, Math.floor(width / this.#columns));
+    }
+    return Math.ceil(this.#state.numBlocks / this.#columns) * this.#size;
   }
 
-  #draw() {
+  #draw(anew = false) {
     const width = this.#canvas.clientWidth;
     if (!this.#state || width === 0) {
       return;
     }
     const height = this.#fit(width);
+    this.#legend.show(this.#size, anew);
     const context = prepare(this.#canvas, width, height);
-    const style = getComputedStyle(this.#canvas);
-    const palette = {};
-    for (const name of ["free", "cached", "text"]) {
-      palette[name] = style.getPropertyValue(`--${name}`);
-    }
+    const colours = palette(this.#canvas, "free", "cached", "faint");
+    const drawn = style(this.#size);
     context.textAlign = "center";
     context.textBaseline = "middle";
     for (let block = 0; block < this.#state.numBlocks; block += 1) {
-      this.#drawBlock(context, block, palette);
+      const owners = this.#state.owners.get(block) ?? [];
+      const kind = {
+        colours: owners.map(([request, sequence]) => this.#colours.of(request, sequence)),
+        refs: this.#state.refs[block],
+        cached: this.#state.cached[block],
+        id: block,
+      };
+      const [x, y] = [(block % this.#columns) * this.#size, Math.floor(block / this.#columns) * this.#size];
+      // What is not pointed at steps back.
+      context.globalAlpha = this.#isLit(block, owners) ? 1 : 0.2;
+      drawCell(context, x, y, this.#size, drawn, kind, colours);
     }
   }
 
-  #drawBlock(context, block, palette) {
-    const size = this.#size;
-    const x = (block % this.#columns) * size;
-    const y = Math.floor(block / this.#columns) * size;
-    const side = size >= 4 ? size - 1 : size;
-    const refs = this.#state.refs[block];
-    this.#fill(context, block, x, y, side, palette);
-    if (this.#state.cached[block]) {
-      const all = refs === 0 && size < ROOM_FOR_OUTLINE;
-      const bar = all ? side : Math.max(1, Math.round(side * 0.25));
-      context.fillStyle = palette.cached;
-      context.fillRect(x, y + side - bar, side, bar);
+  /** Whether a block belongs to what is pointed at, or nothing is. */
+  #isLit(block, owners) {
+    const { request, block: pointed } = this.#pointing;
+    if (request === null) {
+      return true;
     }
-    if (refs > 1 && size >= ROOM_FOR_OUTLINE) {
-      const line = size >= 20 ? 2 : 1;
-      context.strokeStyle = palette.text;
-      context.lineWidth = line;
-      context.strokeRect(x + line / 2, y + line / 2, side - line, side - line);
-    } else if (refs > 1) {
-      const dot = Math.max(1, Math.floor(side / 3));
-      context.fillStyle = palette.text;
-      context.fillRect(x + Math.floor((side - dot) / 2), y + Math.floor((side - dot) / 2), dot, dot);
-    }
-    if (refs > 0 && size >= ROOM_FOR_COUNT) {
-      context.fillStyle = "#111";
-      context.font = `600 ${Math.min(18, Math.round(size * 0.55))}px system-ui, sans-serif`;
-      context.fillText(refs, x + side / 2, y + side / 2 + 1, side);
-    }
-    if (size >= ROOM_FOR_ID) {
-      context.fillStyle = refs > 0 ? "#111" : palette.text;
-      context.font = "9px system-ui, sans-serif";
-      context.fillText(block, x + side / 2, y + 8, side - 4);
-    }
+    return pointed === null ? owners.some((owner) => owner[0] === request) : block === pointed;
   }
 
-  /** Fills a cell with the colours of those who hold the block, beside each other where they can be told apart. */
-  #fill(context, block, x, y, side, palette) {
-    const owners = this.#state.owners.get(block);
-    if (!owners) {
-      context.fillStyle = palette.free;
-      context.fillRect(x, y, side, side);
-      return;
-    }
-    const bands = side < ROOM_FOR_OUTLINE ? 1 : Math.min(owners.length, Math.floor(side / 3));
-    for (let i = 0; i < bands; i += 1) {
-      const [from, to] = [Math.round((i * side) / bands), Math.round(((i + 1) * side) / bands)];
-      context.fillStyle = colour(...owners[i]);
-      context.fillRect(x + from, y, to - from, side);
-    }
+  #point(pointer) {
+    this.#pointer = pointer;
+    const block = this.#blockUnderPointer();
+    this.#pointing.at({ block });
+    this.#describe();
   }
 
   /** Says what is known of the block under the pointer. */
-  #point() {
+  #describe() {
     const block = this.#blockUnderPointer();
     this.#tip.hidden = block === null;
     if (block === null) {
       return;
     }
-    const refs = this.#state.refs[block];
     const owners = this.#state.owners.get(block) ?? [];
-    const lines = [`block ${block}`, refs === 1 ? "1 reference" : `${refs} references`];
+    const lines = [`block ${block}: ${counted(this.#state.refs[block], "reference")}`];
     lines.push(...owners.slice(0, 8).map(([request, sequence]) => `request ${request}, sequence ${sequence}`));
     if (owners.length > 8) {
       lines.push(`and ${owners.length - 8} more`);
     }
     if (this.#state.cached[block]) {
-      lines.push("cached for a prefix");
+      lines.push("kept for a prefix");
     }
-    this.#tip.textContent = lines.join("\n");
-    const { offsetLeft, offsetTop, clientWidth } = this.#canvas;
-    const left = Math.min(this.#pointer.x + 14, clientWidth - this.#tip.offsetWidth);
-    this.#tip.style.left = `${offsetLeft + Math.max(0, left)}px`;
-    this.#tip.style.top = `${offsetTop + this.#pointer.y + 18}px`;
+    say(this.#tip, lines.join("\n"));
+    const left = Math.min(this.#pointer.x + 14, this.#canvas.clientWidth - this.#tip.offsetWidth);
+    this.#tip.style.left = `${Math.max(0, left)}px`;
+    this.#tip.style.top = `${this.#pointer.y + 18}px`;
   }
 
   #blockUnderPointer() {

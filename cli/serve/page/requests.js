@@ -1,71 +1,107 @@
-// The running and the waiting requests, with the block tables of their sequences.
+// The running and the waiting requests.
 
-import { colour } from "./drawing.js";
+import { errorOf } from "./api.js";
+import { element, say } from "./element.js";
+import { count } from "./format.js";
+import { follow } from "./pointing.js";
+import { Row } from "./row.js";
 
 /** With so many sequences no further request is spelled out, so that the page stays quick when the server is full. */
 const MAX_SEQUENCES = 48;
-/** Blocks of a table that are spelled out. */
-const MAX_BLOCKS = 64;
 
 export class Requests {
+  #api;
+  #colours;
+  #pointing;
   #summary;
-  #rows;
+  #error;
+  #place;
+  #more = element("p", "note");
+  /** By the ids of the requests. */
+  #rows = new Map();
+  #state = null;
 
-  constructor(section) {
+  constructor(section, api, colours, pointing) {
+    [this.#api, this.#colours, this.#pointing] = [api, colours, pointing];
     this.#summary = section.querySelector(".summary");
-    this.#rows = section.querySelector(".rows");
+    this.#error = section.querySelector(".error");
+    this.#place = section.querySelector(".rows");
+    follow(this.#place, (event) => this.#point(event.target), () => this.#leave());
+    this.#place.addEventListener("focusin", (event) => this.#point(event.target));
+    this.#place.addEventListener("focusout", () => this.#leave());
+    pointing.onChange(() => this.#light());
   }
 
   show(state) {
-    this.#summary.textContent = `${state.running.length} running, ${state.waiting.length} waiting`;
-    const rows = [];
+    this.#state = state;
+    say(this.#summary, `${count(state.running.length)} running, ${count(state.waiting.length)} waiting`);
+    const shown = new Set();
     let sequences = 0;
-    const all = [...state.running.map((r) => [r, "running"]), ...state.waiting.map((r) => [r, "waiting"])];
-    for (const [request, queue] of all) {
+    for (const [i, request] of state.requests.entries()) {
       if (sequences >= MAX_SEQUENCES) {
-        rows.push(element("p", "summary", `and ${all.length - rows.length} more requests`));
         break;
       }
       sequences += request.sequences.length;
-      rows.push(row(request, queue, state));
+      shown.add(request.id);
+      if (!this.#rows.has(request.id)) {
+        this.#rows.set(request.id, new Row(request.id, (id) => this.#cancel(id)));
+      }
+      const queue = i < state.running.length ? "running" : "waiting";
+      this.#rows.get(request.id).show(request, queue, state, this.#colours);
     }
-    this.#rows.replaceChildren(...rows);
+    this.#arrange(shown);
+    const more = state.requests.length - shown.size;
+    say(this.#more, more > 0 ? `and ${count(more)} more` : "");
+    this.#light();
   }
-}
 
-function row(request, queue, state) {
-  const row = element("div", "request");
-  const what = `request ${request.id}: ${queue}, ${request.age.toFixed(1)} s, ${request.prompt_tokens} prompt tokens`;
-  const tables = element("div");
-  const holding = request.sequences.filter((sequence) => sequence.table.length > 0);
-  tables.append(...holding.map((sequence) => table(request, sequence, state)));
-  if (holding.length === 0) {
-    tables.append(element("span", "summary", "no blocks"));
+  /** Puts the rows in order. Those of requests that have ended are taken away, but not under a pointer: what is about to
+   * be clicked must not move. */
+  #arrange(shown) {
+    const isHeld = matchMedia("(hover: hover)").matches && this.#place.matches(":hover");
+    for (const [id, row] of this.#rows) {
+      if (!shown.has(id) && isHeld) {
+        row.end();
+      } else if (!shown.has(id)) {
+        this.#rows.delete(id);
+      }
+    }
+    const all = [...this.#rows.values()];
+    const order = isHeld ? all : [...shown].map((id) => this.#rows.get(id));
+    const wanted = [...order.map((row) => row.element), ...(this.#state.requests.length > shown.size ? [this.#more] : [])];
+    const present = [...this.#place.children];
+    if (wanted.length !== present.length || wanted.some((element, i) => element !== present[i])) {
+      this.#place.replaceChildren(...wanted);
+    }
   }
-  row.append(element("span", "", what), tables);
-  return row;
-}
 
-/** A sequence's block table: its physical blocks in logical order, with counts where they are shared. */
-function table(request, sequence, state) {
-  const line = element("div", "sequence");
-  const { index, computed, tokens } = sequence;
-  line.append(element("span", "", `sequence ${index}: ${computed} of ${tokens} tokens`));
-  for (const block of sequence.table.slice(0, MAX_BLOCKS)) {
-    const refs = state.refs[block];
-    const cell = element("code", refs > 1 ? "shared" : "", refs > 1 ? `${block} ×${refs}` : block);
-    cell.style.background = colour(request.id, index);
-    line.append(cell);
+  /** Cancels a request. Says whether the server knew it. */
+  async #cancel(id) {
+    const response = await this.#api.fetch(`/debug/requests/${id}`, { method: "DELETE" }).catch((error) => error);
+    // One that has just ended needs not be cancelled.
+    const isDone = response.ok || response.status === 404;
+    say(this.#error, isDone ? "" : response.message ?? (await errorOf(response)));
+    return isDone;
   }
-  if (sequence.table.length > MAX_BLOCKS) {
-    line.append(`and ${sequence.table.length - MAX_BLOCKS} more`);
-  }
-  return line;
-}
 
-function element(name, className = "", text = "") {
-  const element = document.createElement(name);
-  element.className = className;
-  element.textContent = text;
-  return element;
+  #point(target) {
+    const request = target.closest?.(".request")?.dataset.request;
+    const block = target.closest?.("code")?.dataset.block;
+    const number = (text) => (text === undefined ? null : Number(text));
+    this.#pointing.at({ request: number(request), block: number(block) });
+  }
+
+  #leave() {
+    if (this.#pointing.request !== null) {
+      this.#pointing.at();
+    }
+  }
+
+  #light() {
+    const { request, block } = this.#pointing;
+    const owners = new Set((this.#state?.owners.get(block) ?? []).map((owner) => owner[0]));
+    for (const [id, row] of this.#rows) {
+      row.light(id === request || owners.has(id));
+    }
+  }
 }

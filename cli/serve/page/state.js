@@ -1,14 +1,13 @@
-// The engine's state at one moment, spread out over its blocks.
+// The server's state at one moment, spread out over its blocks.
 
-/** Of the JSON of `GET /debug/state`, whose form worker/snapshot.rs describes. */
+/** Of the JSON of `GET /debug/state`, whose form overview.rs and worker/snapshot.rs describe. */
 export class State {
   constructor(json) {
+    Object.assign(this, json);
     this.numBlocks = json.num_blocks;
     this.blockSize = json.block_size;
-    this.running = json.running;
-    this.waiting = json.waiting;
-    this.rates = json.rates;
-    this.totals = json.totals;
+    /** All requests in progress, those that run first. */
+    this.requests = [...json.running, ...json.waiting];
     /** The reference count of each block. */
     this.refs = new Uint32Array(json.num_blocks);
     let block = 0;
@@ -23,7 +22,7 @@ export class State {
     }
     /** Which sequences hold a block: lists of `[request, sequence]`. */
     this.owners = new Map();
-    for (const request of [...json.running, ...json.waiting]) {
+    for (const request of this.requests.filter((request) => !request.swapped)) {
       for (const sequence of request.sequences) {
         for (const id of sequence.table) {
           const owners = this.owners.get(id) ?? [];
@@ -32,17 +31,18 @@ export class State {
         }
       }
     }
+    this.counted = this.#count();
   }
 
   /** How many blocks are used, shared and cached, and the highest reference count. */
-  counts() {
-    const counts = { used: 0, shared: 0, cached: 0, highest: 0 };
+  #count() {
+    const counted = { used: 0, shared: 0, cached: 0, highest: 0 };
     this.refs.forEach((refs, block) => {
-      counts.used += refs > 0;
-      counts.shared += refs > 1;
-      counts.cached += this.cached[block];
-      counts.highest = Math.max(counts.highest, refs);
+      counted.used += refs > 0;
+      counted.shared += refs > 1;
+      counted.cached += this.cached[block];
+      counted.highest = Math.max(counted.highest, refs);
     });
-    return counts;
+    return counted;
   }
 }

@@ -13,8 +13,10 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::error::ApiError;
+use crate::history::History;
 use crate::metrics::Metrics;
 use crate::options::{Limits, ServeOptions};
+use crate::overview::Overview;
 use crate::worker::{Status, Worker};
 
 /// Texts up to this many bytes are encoded at once, longer ones on a thread for blocking work.
@@ -51,6 +53,8 @@ pub struct App {
     pub limits: Limits,
     /// Counters.
     pub metrics: Metrics,
+    /// What they were.
+    pub history: History,
     in_progress: Arc<Semaphore>,
     long_texts: Semaphore,
     stopping: AtomicBool,
@@ -93,6 +97,7 @@ impl App {
             api_key: options.api_key.clone(),
             limits: options.limits,
             metrics,
+            history: History::new(),
             in_progress: Arc::new(Semaphore::new(options.limits.max_requests)),
             long_texts: Semaphore::new(LONG_TEXTS),
             stopping: AtomicBool::new(false),
@@ -142,7 +147,7 @@ impl App {
         }
     }
 
-    /// The engine's state as JSON, see [`crate::worker::Snapshot`]. The engine is asked a few times a second at most, so
+    /// The state of server and engine as JSON, see [`Overview`]. The engine is asked a few times a second at most, so
     /// that looking on slows nobody down.
     ///
     /// # Errors
@@ -154,9 +159,14 @@ impl App {
         {
             return Ok(json.clone());
         }
+        if *self.worker.status().borrow() == Status::Loading {
+            return Err(ApiError::unavailable("the model is being loaded"));
+        }
         let none = || ApiError::unavailable("there is no engine at present");
         let state = self.worker.snapshot().await.ok_or_else(none)?;
-        let json = Bytes::from(serde_json::to_vec(&state).map_err(|e| ApiError::internal(e.to_string()))?);
+        let json = Bytes::from(
+            serde_json::to_vec(&Overview::new(self, &state)).map_err(|e| ApiError::internal(e.to_string()))?,
+        );
         *last = Some((Instant::now(), json.clone()));
         Ok(json)
     }
@@ -206,6 +216,13 @@ impl App {
             tokio::task::spawn_blocking(encode).await.map_err(|e| ApiError::internal(e.to_string()))?
         };
         ids.map(|ids| (text, ids)).map_err(|error| ApiError::field(param, error.to_string()))
+    }
+}
+
+impl Admission {
+    /// Counts the error that ends a stream whose response has begun.
+    pub fn broke_off(&self, error: &ApiError) {
+        self.app.metrics.error(error.status);
     }
 }
 

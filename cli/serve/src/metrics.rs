@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use engine::llm::{Completion, Llm};
 use engine::sampling::SamplingParams;
 use engine::sequence::FinishReason;
@@ -18,6 +19,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
+
+use crate::finished::FinishedRequests;
 
 /// Seconds to a first token, and of the parts of that time: vLLM's buckets, and finer ones for small models.
 const FIRST_TOKEN: [f64; 22] = [
@@ -46,12 +49,16 @@ type FloatGauge = Gauge<f64, AtomicU64>;
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Arc<Registry>,
-    running: Gauge,
-    waiting: Gauge,
-    kv_usage: FloatGauge,
+    /// Requests in the running batch.
+    pub running: Gauge,
+    /// Requests that wait to be run.
+    pub waiting: Gauge,
+    /// Share of KV blocks in use, 1 is all.
+    pub kv_usage: FloatGauge,
     preemptions: Counter,
     prompt_tokens: Counter,
-    generation_tokens: Counter,
+    /// Tokens generated.
+    pub generation_tokens: Counter,
     success: Family<Reason, Counter>,
     first_token: Histogram,
     per_token: Histogram,
@@ -77,13 +84,21 @@ pub struct Metrics {
     swapped_in: Counter,
     copied_blocks: Counter,
     steps: Counter,
-    computed_tokens: Counter,
+    /// Tokens run through the model.
+    pub computed_tokens: Counter,
     /// Steps that failed.
     pub engine_failures: Counter,
     /// Requests refused since too many waited, or too many were in progress.
     pub refused: Counter,
-    /// Requests to the engine whose client went, was too slow, or ran out of time.
+    /// Requests answered with an error that is not their own fault.
+    pub failed: Counter,
+    /// Requests refused for what they are.
+    pub invalid: Counter,
+    /// Requests to the engine that were cancelled: their client went, was too slow, or ran out of time, or an operator
+    /// cancelled them.
     pub aborted: Counter,
+    /// The requests that ended lately.
+    pub finished: FinishedRequests,
     /// Open connections.
     pub connections: Gauge,
     /// HTTP requests for text in progress.
@@ -196,10 +211,13 @@ impl Metrics {
             computed_tokens: add(&mut r, "quire:computed_tokens", "Tokens run through the model", Counter::default()),
             engine_failures: add(&mut r, "quire:engine_failures", "Steps that failed", Counter::default()),
             refused: add(&mut r, "quire:requests_refused", "Requests refused for lack of room", Counter::default()),
+            failed: add(&mut r, "quire:requests_failed", "Requests answered with 500 or 504", Counter::default()),
+            invalid: add(&mut r, "quire:requests_invalid", "Requests refused for what they are", Counter::default()),
             aborted: add(&mut r, "quire:requests_aborted", "Requests cancelled before their end", Counter::default()),
             connections: add(&mut r, "quire:connections", "Open connections", Gauge::default()),
             requests: add(&mut r, "quire:http_requests", "HTTP requests for text in progress", Gauge::default()),
             tasks: add(&mut r, "quire:tasks", "Tasks alive in the runtime", Gauge::default()),
+            finished: FinishedRequests::new(),
             registry: Arc::new(r),
         }
     }
@@ -250,6 +268,7 @@ impl Metrics {
 
     /// Notes a request that has ended, and how long it waited to be scheduled for the first time, if it was.
     pub fn done(&self, completion: &Completion, queued: Option<Duration>) {
+        self.finished.push(completion);
         self.prompt_tokens.inc_by(completion.prompt_tokens.len() as u64);
         self.request_prompt_tokens.observe(completion.prompt_tokens.len() as f64);
         for output in &completion.outputs {
@@ -271,6 +290,16 @@ impl Metrics {
         self.whole.observe(whole.as_secs_f64());
         if longest > 1 {
             self.request_per_token.observe((whole - first).as_secs_f64() / (longest - 1) as f64);
+        }
+    }
+
+    /// Notes an answer with this status, if it is an error. Those for lack of room are counted where they arise.
+    pub fn error(&self, status: StatusCode) {
+        match status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {}
+            status if status.is_server_error() => drop(self.failed.inc()),
+            status if status.is_client_error() => drop(self.invalid.inc()),
+            _ => {}
         }
     }
 

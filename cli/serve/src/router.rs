@@ -8,12 +8,12 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderName, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use subtle::ConstantTimeEq;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, RequestId, SetRequestIdLayer};
 
-use crate::api::{chat, completions, operate, tokenize};
+use crate::api::{chat, completions, debug, operate, tokenize};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::page;
@@ -26,7 +26,7 @@ const MAX_HEADERS: usize = 64;
 /// Bytes of all headers of a request together, at most.
 const MAX_HEADER_BYTES: usize = 16 << 10;
 /// What the page, Prometheus and load balancers ask for again and again.
-const POLLED: [&str; 4] = ["/debug/state", "/metrics", "/health", "/ready"];
+const POLLED: [&str; 5] = ["/debug/state", "/debug/history", "/metrics", "/health", "/ready"];
 
 /// The whole of the server, to be put behind connections.
 pub fn router(app: Arc<App>) -> Router {
@@ -37,8 +37,11 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*model}", get(operate::model))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
-        .route("/debug/state", get(operate::state))
-        .route_layer(from_fn_with_state(app.clone(), authorize));
+        .route("/debug/state", get(debug::state))
+        .route("/debug/history", get(debug::history))
+        .route("/debug/requests/{id}", delete(debug::cancel))
+        .route_layer(from_fn_with_state(app.clone(), authorize))
+        .route_layer(from_fn_with_state(app.clone(), count));
     let open = Router::new()
         .route("/", get(page::index))
         .route("/page/{file}", get(page::file))
@@ -70,6 +73,13 @@ async fn authorize(State(app): State<Arc<App>>, request: Request, next: Next) ->
         }
     }
     Ok(next.run(request).await)
+}
+
+/// Counts answers that are errors.
+async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    app.metrics.error(response.status());
+    response
 }
 
 /// Refuses floods of headers, and request ids that would flood the log.

@@ -17,6 +17,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutStream;
 
 use crate::app::{App, served_name};
@@ -88,6 +89,11 @@ impl Server {
         let Server { listener, app } = self;
         let limits = app.limits;
         let connections = Connections::new(router(app.clone()), &app);
+        let mut background = JoinSet::new();
+        background.spawn({
+            let app = app.clone();
+            async move { app.history.keep(&app.metrics).await }
+        });
         let mut stop = pin!(stop);
         let mut loading = pin!(app.loaded());
         let mut is_loading = true;

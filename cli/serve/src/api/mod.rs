@@ -3,6 +3,7 @@
 pub mod answer;
 pub mod chat;
 pub mod completions;
+pub mod debug;
 pub mod decoding;
 pub mod logprobs;
 pub mod operate;

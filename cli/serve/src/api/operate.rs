@@ -51,12 +51,6 @@ pub async fn model(State(app): State<Arc<App>>, Path(model): Path<String>) -> Re
     Ok(Json(model_card(&app)))
 }
 
-/// `GET /debug/state`: the KV memory and the queues; for its form see the source of `Snapshot`.
-pub async fn state(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
-    let json = app.snapshot().await?;
-    Ok(([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], json).into_response())
-}
-
 /// `GET /openapi.json`.
 pub async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()

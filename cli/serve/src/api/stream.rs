@@ -109,6 +109,7 @@ pub async fn respond<F: Format>(
             match events {
                 Ok(events) => streaming.take(events, &mut frames),
                 Err(error) => {
+                    streaming.admission.broke_off(&error);
                     frames.push(&error.body());
                     return Some((frames.into(), None));
                 }

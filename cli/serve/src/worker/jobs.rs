@@ -130,6 +130,11 @@ impl Jobs {
         self.requests.keys().copied().collect()
     }
 
+    /// Time since a request came; zero if nobody waits for it any more.
+    pub fn age(&self, id: RequestId) -> Duration {
+        self.requests.get(&id).map_or(Duration::ZERO, |place| place.arrival.elapsed())
+    }
+
     /// Gives requests other names, from the first to the second of each pair: they were queued in another engine.
     pub fn rename(&mut self, names: &[(RequestId, RequestId)]) {
         // All old names go before any new one comes, since they may be the same.

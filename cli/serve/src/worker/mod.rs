@@ -10,12 +10,12 @@
 //! [`Worker::status`] is `Loading` and no requests are taken; if it cannot be loaded, `Broken` for good.
 
 mod jobs;
-mod rates;
 mod snapshot;
 mod thread;
 
 use std::thread::JoinHandle;
 
+use engine::group::RequestId;
 use engine::llm::{Event, Llm, Prompt};
 use engine::sampling::SamplingParams;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -72,6 +72,7 @@ pub enum Status {
 enum Command {
     Submit(Box<Work>, mpsc::Sender<Message>),
     Snapshot(oneshot::Sender<Snapshot>),
+    Cancel(RequestId, oneshot::Sender<bool>),
     Stop,
 }
 
@@ -120,6 +121,14 @@ impl Worker {
         let (sender, snapshot) = oneshot::channel();
         self.commands.send(Command::Snapshot(sender)).ok()?;
         snapshot.await.ok()
+    }
+
+    /// Cancels a request of the engine. Its job gets what there is of it, with the reason `abort`, and what else belongs to
+    /// the job goes on. Says whether there was such a request; nothing if the thread has ended.
+    pub async fn cancel(&self, id: RequestId) -> Option<bool> {
+        let (sender, known) = oneshot::channel();
+        self.commands.send(Command::Cancel(id, sender)).ok()?;
+        known.await.ok()
     }
 
     /// Ends the thread after its present step. What is in progress fails with [`Failure::Stopped`].

@@ -4,12 +4,16 @@
 //! {
 //!   "time": 12.5,                       // seconds since the model was loaded; tells snapshots apart
 //!   "block_size": 16, "num_blocks": 8192,
+//!   "engine": {"device": "CPU", "note": null, "dtype": "f32", "kv_dtype": "f32", "max_len": 512, "max_num_seqs": 256,
+//!              "max_batch_tokens": 2048, "swap_blocks": 8192, "block_bytes": 147456}, // where it runs, and its bounds
 //!   "refs": [[0, 7], [2, 1], [0, 4], [1, 1], [0, 8179]],  // reference counts of all blocks, from block 0:
 //!                                       // [count, how many blocks in a row have it]; who holds them the tables say
 //!   "cached": [[7, 1]],                 // blocks kept for a prefix alone: [first, how many]
 //!   "running": [
 //!     {"id": 3, "prompt_tokens": 9,     // oldest first
+//!      "max_tokens": 400,               // most tokens an output may have
 //!      "age": 0.8,                      // seconds since it came
+//!      "swapped": false,                // whether its tables are of blocks of the swap space
 //!      "sequences": [
 //!        {"index": 0,                   // which output; for beams, which beam
 //!         "tokens": 14,                 // prompt and output so far
@@ -18,18 +22,16 @@
 //!      ]}
 //!   ],
 //!   "waiting": [ .. ],                  // likewise; preempted requests are here
-//!   "rates": {"steps": 210.0, "computed_tokens": 830.0, "generated_tokens": 800.0, "requests": 3.2}, // a second
 //!   "totals": {"steps": 900, "computed_tokens": 4000, "generated_tokens": 3500, "preemptions": 0, "copied_blocks": 2}
 //! }
 //! ```
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use engine::group::{RequestId, SequenceGroup};
 use engine::llm::Llm;
 use serde::Serialize;
-
-use super::rates::{PerSecond, Rates};
 
 /// The KV memory and the queues at one moment; see the module.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -40,6 +42,8 @@ pub struct Snapshot {
     pub block_size: usize,
     /// Blocks in the pool.
     pub num_blocks: usize,
+    /// Where the engine runs, and its bounds.
+    pub engine: EngineFacts,
     /// Reference counts of all blocks in order: a count, and how many blocks in a row have it.
     pub refs: Vec<(u32, usize)>,
     /// Blocks kept for a prefix: the first of a row, and how many follow one another. Nobody holds
@@ -49,10 +53,31 @@ pub struct Snapshot {
     pub running: Vec<RequestState>,
     /// The requests that wait.
     pub waiting: Vec<RequestState>,
-    /// What was done lately.
-    pub rates: PerSecond,
     /// What was done since the model was loaded.
     pub totals: Totals,
+}
+
+/// Where an engine runs, and its bounds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EngineFacts {
+    /// The device's name.
+    pub device: String,
+    /// Why the GPU that the machine has is not used.
+    pub note: Option<String>,
+    /// The type of the weights.
+    pub dtype: String,
+    /// The type of keys and values.
+    pub kv_dtype: String,
+    /// Most positions a sequence may have.
+    pub max_len: usize,
+    /// Most sequences in a step.
+    pub max_num_seqs: usize,
+    /// Most tokens in a step.
+    pub max_batch_tokens: usize,
+    /// Blocks of the swap space.
+    pub swap_blocks: usize,
+    /// Bytes of a block.
+    pub block_bytes: usize,
 }
 
 /// A request.
@@ -62,8 +87,12 @@ pub struct RequestState {
     pub id: RequestId,
     /// Length of its prompt.
     pub prompt_tokens: usize,
+    /// Most tokens an output may have.
+    pub max_tokens: usize,
     /// Seconds since it came.
     pub age: f64,
+    /// Whether its sequences' tables are of blocks of the swap space.
+    pub swapped: bool,
     /// Its sequences that still grow.
     pub sequences: Vec<SequenceState>,
 }
@@ -97,19 +126,21 @@ pub struct Totals {
 }
 
 impl Snapshot {
-    /// The present state of `llm`.
-    pub(super) fn of(llm: &Llm, rates: &Rates) -> Self {
+    /// The present state of `llm`, which was loaded at `loaded`.
+    pub(super) fn of(llm: &Llm, loaded: Instant) -> Self {
         let (engine, stats) = (llm.engine(), llm.stats());
         let now = Instant::now();
+        let swapped: BTreeSet<RequestId> = engine.scheduler().swapped().collect();
+        let request = |group: &SequenceGroup| request(group, swapped.contains(&group.id), now);
         Snapshot {
-            time: rates.age(now).as_secs_f64(),
+            time: (now - loaded).as_secs_f64(),
             block_size: engine.config().block_size,
             num_blocks: engine.config().num_blocks,
+            engine: facts(llm),
             refs: runs(&engine.scheduler().references()),
             cached: rows(&engine.scheduler().cached_blocks()),
-            running: engine.scheduler().running().iter().map(|g| request(g, now)).collect(),
-            waiting: engine.scheduler().waiting().map(|g| request(g, now)).collect(),
-            rates: rates.per_second(now),
+            running: engine.scheduler().running().iter().map(request).collect(),
+            waiting: engine.scheduler().waiting().map(request).collect(),
             totals: Totals {
                 steps: stats.steps,
                 computed_tokens: stats.computed_tokens,
@@ -121,7 +152,22 @@ impl Snapshot {
     }
 }
 
-fn request(group: &SequenceGroup, now: Instant) -> RequestState {
+fn facts(llm: &Llm) -> EngineFacts {
+    let (device, layout, config) = (llm.device(), llm.kv_layout(), llm.engine().config());
+    EngineFacts {
+        device: device.name.clone(),
+        note: device.note.clone(),
+        dtype: device.dtype.to_string(),
+        kv_dtype: layout.dtype.to_string(),
+        max_len: config.max_len,
+        max_num_seqs: config.max_num_seqs,
+        max_batch_tokens: config.max_batch_tokens,
+        swap_blocks: config.swap_blocks,
+        block_bytes: layout.block_bytes(),
+    }
+}
+
+fn request(group: &SequenceGroup, swapped: bool, now: Instant) -> RequestState {
     let sequence = |(index, seq): (usize, &engine::sequence::Sequence)| SequenceState {
         index,
         tokens: seq.tokens.len(),
@@ -131,7 +177,9 @@ fn request(group: &SequenceGroup, now: Instant) -> RequestState {
     RequestState {
         id: group.id,
         prompt_tokens: group.running.first().map_or(0, |seq| seq.prompt_len),
+        max_tokens: group.params.max_tokens,
         age: (now - group.arrival).as_secs_f64(),
+        swapped,
         sequences: group.running.iter().enumerate().map(sequence).collect(),
     }
 }

@@ -12,7 +12,6 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, watch};
 
 use super::jobs::Jobs;
-use super::rates::Rates;
 use super::snapshot::Snapshot;
 use super::{Command, Failure, Message, Status, Work};
 use crate::metrics::Metrics;
@@ -64,7 +63,7 @@ fn refuse_all(commands: &mut UnboundedReceiver<Command>) {
     while let Some(command) = commands.blocking_recv() {
         match command {
             Command::Submit(_, messages) => drop(messages.try_send(Err(Failure::Engine))),
-            Command::Snapshot(_) => {}
+            Command::Snapshot(_) | Command::Cancel(..) => {}
             Command::Stop => return,
         }
     }
@@ -88,17 +87,16 @@ struct EngineThread {
     jobs: Jobs,
     max_queue: usize,
     metrics: Metrics,
-    rates: Rates,
-    /// Requests completed.
-    completed: u64,
+    /// When it was loaded.
+    loaded: Instant,
     /// The engine's counters when the metrics took them in.
     observed: Stats,
 }
 
 impl EngineThread {
     fn new(llm: Llm, jobs: Jobs, max_queue: usize, metrics: Metrics) -> Self {
-        let (rates, observed) = (Rates::new(), Stats::default());
-        EngineThread { llm, jobs, max_queue, metrics, rates, completed: 0, observed }
+        let (loaded, observed) = (Instant::now(), Stats::default());
+        EngineThread { llm, jobs, max_queue, metrics, loaded, observed }
     }
 
     fn serve(&mut self, commands: &mut UnboundedReceiver<Command>) -> End {
@@ -117,7 +115,14 @@ impl EngineThread {
                 match command {
                     Command::Submit(work, messages) => self.submit(*work, messages),
                     // Whoever asked may have gone.
-                    Command::Snapshot(reply) => drop(reply.send(Snapshot::of(&self.llm, &self.rates))),
+                    Command::Snapshot(reply) => drop(reply.send(Snapshot::of(&self.llm, self.loaded))),
+                    Command::Cancel(id, reply) => {
+                        let known = self.llm.engine().scheduler().contains(id);
+                        if known {
+                            self.abort(vec![id]);
+                        }
+                        let _ = reply.send(known);
+                    }
                     Command::Stop => {
                         self.jobs.fail_all(&Failure::Stopped);
                         return End::Stopped;
@@ -168,7 +173,7 @@ impl EngineThread {
         self.jobs.insert(messages, work.stream, ids);
     }
 
-    /// Cancels requests. What the engine still says about them reaches nobody.
+    /// Cancels requests. What the engine still says about them reaches nobody, unless their jobs are still there.
     fn abort(&mut self, requests: Vec<RequestId>) {
         for id in requests {
             self.llm.abort(id);
@@ -191,13 +196,11 @@ impl EngineThread {
                 }
                 Event::Prompt { .. } | Event::Token { .. } => {}
                 Event::Done(completion) => {
-                    self.completed += 1;
                     self.metrics.done(completion, self.jobs.queue_time(completion.id));
                 }
             }
         }
         self.metrics.observe(&self.llm, &mut self.observed);
-        self.rates.observe(now, &self.observed, self.completed);
         let unread = self.jobs.deliver(events);
         self.abort(unread);
     }
@@ -214,6 +217,9 @@ impl EngineThread {
         let mut waiting: Vec<Waiting> = untouched.filter_map(waiting).collect();
         let mut lost = self.jobs.requests();
         lost.retain(|id| waiting.iter().all(|w| w.id != *id));
+        for &id in &lost {
+            self.metrics.finished.lost(id, self.jobs.age(id));
+        }
         let others = self.jobs.fail(&lost, &Failure::Engine);
         waiting.retain(|w| !others.contains(&w.id));
         (self.jobs, waiting)

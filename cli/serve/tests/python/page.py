@@ -3,66 +3,20 @@
     python page.py <quire> <chromium> <screenshot>
 """
 
-import json
 import re
 import sys
-import threading
-import urllib.request
-from contextlib import contextmanager
-from urllib.error import HTTPError
 
 from playwright.sync_api import expect, sync_playwright
 
+import colours
+import page_map
+import page_phone
+from browser import SUMMARY, ask, asked, load, opened, pixels, request, shown, wait_until_ready
 from server import server
 
 # A pool of a size that it can be seen how it fills.
 POOL = ["--kv-memory", "16MiB"]
-SUMMARY = "#memory .summary"
-
-
-@contextmanager
-def load(address, clients=5):
-    """Requests that fork, one after the other from each client, until the end of the block."""
-    enough = threading.Event()
-
-    def run(client):
-        body = {"prompt": f"One day, {client + 2} friends went to the river. " * 3, "n": client + 1, "max_tokens": 150 + 60 * client,
-                "seed": client, "ignore_eos": True}
-        request = urllib.request.Request(f"{address}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
-        while not enough.is_set():
-            urllib.request.urlopen(request).read()
-
-    threads = [threading.Thread(target=run, args=[client]) for client in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        enough.set()
-        for thread in threads:
-            thread.join()
-
-
-@contextmanager
-def opened(browser, address, **options):
-    """The page, which must not complain. Whoever expects complaints clears them."""
-    page = browser.new_page(viewport={"width": 1200, "height": 1000}, **options)
-    page.set_default_timeout(60_000)
-    page.complaints = []
-    page.on("console", lambda message: page.complaints.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: page.complaints.append(str(error)))
-    page.goto(address)
-    yield page
-    assert not page.complaints, page.complaints
-    page.close()
-
-
-def wait_until_ready(address):
-    while True:
-        try:
-            return urllib.request.urlopen(f"{address}/ready")
-        except HTTPError as error:
-            assert error.code == 503, error
+LONG = {"prompt": ["One day", "Once upon a time"], "n": 2, "max_tokens": 450, "ignore_eos": True}
 
 
 def test_live(browser, address, screenshot):
@@ -70,8 +24,10 @@ def test_live(browser, address, screenshot):
         expect(page.locator("#status")).to_have_text("live")
         expect(page.locator("#model")).to_have_text("opt-story-3m")
         expect(page.locator(SUMMARY)).to_have_text(re.compile("^0 of "))
+        expect(page).to_have_title("idle - Quire")
         with load(address):
-            expect(page.locator(SUMMARY)).to_have_text(re.compile(r"^[1-9]\d* of .* [1-9]\d* shared, .* reference count [2-9]"))
+            expect(page).to_have_title(re.compile(r"^[1-9]\d* running - Quire$"))
+            expect(page.locator(SUMMARY)).to_have_text(re.compile(r"^[1-9]\d* of .* [1-9]\d* shared \(by up to [2-9]"))
             expect(page.locator("#requests code.shared").first).to_have_text(re.compile(r"^\d+ ×[2-9]$"))
             expect(page.locator("#requests .summary")).to_have_text(re.compile(r"^[1-9]\d* running, \d+ waiting$"))
             page.fill("#prompt [name=max_tokens]", "400")
@@ -80,12 +36,17 @@ def test_live(browser, address, screenshot):
             outputs = page.locator("#prompt pre")
             expect(outputs).to_have_text([re.compile(r"^Once upon a time.{100}", re.S)] * 2)
             expect(page.locator("#plots b").nth(7)).to_have_text(re.compile(r"^\d"))
+            expect(page.locator("#speed b")).to_have_text(re.compile(r"^[1-9]"))
+            expect(page.locator("#used b")).to_have_text(re.compile(r"^[1-9].* %$"))
+            expect(page.locator("#latency b")).to_have_text(re.compile(r"^[1-9].* m?s$"))
+            expect(page.locator("#finished tbody tr").first).to_contain_text("length")
             page.locator("h1").scroll_into_view_if_needed()
             page.screenshot(path=screenshot)
             expect(page.locator("#prompt [name=run]")).to_be_enabled()
             assert page.locator("#prompt .error").inner_text() == ""
         expect(page.locator(SUMMARY)).to_have_text(re.compile("^0 of .* 0 shared"))
         expect(page.locator("#requests .rows")).to_be_empty()
+        expect(page).to_have_title("idle - Quire")
 
 
 def test_prompt_box(browser, address):
@@ -103,6 +64,7 @@ def test_prompt_box(browser, address):
         page.click("#prompt [name=stop]")
         expect(page.locator("#prompt [name=run]")).to_be_enabled()
         expect(page.locator("#prompt .error")).to_be_empty()
+        expect(page.locator("#prompt .note")).to_have_text(["stopped"] * 2)
         page.fill("#prompt [name=max_tokens]", "100000")
         page.click("#prompt [name=run]")
         expect(page.locator("#prompt .error")).to_contain_text("100000")
@@ -111,65 +73,160 @@ def test_prompt_box(browser, address):
         page.complaints.clear()
 
 
-def shown(page, state):
-    """Has the page show this state."""
-    state = {
-        "time": 1, "block_size": 16, "cached": [], "waiting": [], "running": [],
-        "rates": {"steps": 0, "computed_tokens": 0, "generated_tokens": 0, "requests": 0},
-        "totals": {"steps": 0, "computed_tokens": 0, "generated_tokens": 0, "preemptions": 0, "copied_blocks": 0},
-        **state,
-    }
-    page.route("**/debug/state", lambda route: route.fulfill(json=state))
-    expect(page.locator(SUMMARY)).to_contain_text(f"of {state['num_blocks']} blocks")
-
-
-def hover(page, block, size):
-    """What is said of a block whose cell is so large."""
-    canvas = page.locator("#memory canvas")
-    columns = int(canvas.bounding_box()["width"] // size)
-    canvas.hover(position={"x": (block % columns + 0.5) * size, "y": (block // columns + 0.5) * size})
-    return page.locator("#memory .tip").inner_text().split("\n")
-
-
-def pixel(page, x, y):
-    return tuple(page.locator("#memory canvas").evaluate(
-        "(canvas, [x, y]) => [...canvas.getContext('2d').getImageData(x, y, 1, 1).data]", [x, y]))
-
-
-def request(*tables):
-    sequences = [{"index": i, "tokens": 20, "computed": 20, "table": table} for i, table in enumerate(tables)]
-    return {"id": 6, "prompt_tokens": 16, "age": 0.5, "sequences": sequences}
-
-
-def test_four_blocks(browser, address):
+def test_chat(browser, address):
     with opened(browser, address) as page:
-        shown(page, {"num_blocks": 4, "refs": [[0, 1], [2, 1], [1, 1], [0, 1]], "cached": [[3, 1]], "running": [request([1, 2], [1])]})
-        expect(page.locator(SUMMARY)).to_contain_text("2 of 4 blocks of 16 tokens used, 1 shared, 1 cached; highest reference count 2")
-        size = 56
-        assert hover(page, 0, size) == ["block 0", "0 references"]
-        assert hover(page, 1, size) == ["block 1", "2 references", "request 6, sequence 0", "request 6, sequence 1"]
-        assert hover(page, 2, size) == ["block 2", "1 reference", "request 6, sequence 0"]
-        assert hover(page, 3, size) == ["block 3", "0 references", "cached for a prefix"]
-        # Free; shared, with two colours; held by the first; cached.
-        free, left, right, held, cached = [pixel(page, *at) for at in [(10, 40), (66, 40), (100, 40), (122, 40), (178, 50)]]
-        assert left == held and len({free, left, right, cached}) == 4, (free, left, right, held, cached)
+        page.click("#chat-tab")
+        expect(page.locator("#prompt")).to_be_hidden()
+        page.fill("#chat [name=max_tokens]", "20")
+        sent = []
+        page.on("request", lambda request: sent.append(request.post_data_json) if "chat" in request.url and request.method == "POST" else None)
+        page.fill("#chat textarea", "Once upon a time")
+        page.press("#chat textarea", "Enter")
+        expect(page.locator("#chat .assistant")).to_have_text(re.compile(".{20}", re.S))
+        expect(page.locator("#chat [name=run]")).to_be_enabled()
+        expect(page.locator("#chat textarea")).to_have_value("")
+        answer = page.locator("#chat .assistant").text_content()
+        page.fill("#chat textarea", "And <b>then</b>?")
+        page.click("#chat [name=run]")
+        expect(page.locator("#chat .assistant")).to_have_count(2)
+        expect(page.locator("#chat [name=run]")).to_be_enabled()
+        expect(page.locator("#chat .user")).to_have_text(["Once upon a time", "And <b>then</b>?"])
+        # What was said before goes along.
+        assert [(m["role"], m["content"]) for m in sent[1]["messages"]] == [
+            ("user", "Once upon a time"), ("assistant", answer), ("user", "And <b>then</b>?")], sent
+        assert sent[1]["stream"] is True
+        # What is refused can be said again.
+        page.fill("#chat [name=max_tokens]", "100000")
+        page.fill("#chat textarea", "Too much")
+        page.click("#chat [name=run]")
+        expect(page.locator("#chat .error")).to_contain_text("100000")
+        expect(page.locator("#chat textarea")).to_have_value("Too much")
+        expect(page.locator("#chat .user")).to_have_count(2)
+        page.click("#chat [name=clear]")
+        expect(page.locator("#chat .messages")).to_be_empty()
+        assert len(page.complaints) == 1 and "400" in page.complaints[0], page.complaints
+        page.complaints.clear()
+        # A model without a template cannot chat, and the page says why.
+        model = {"version": "1", "model": "a-model", "uptime": 1, "chat": False, "limits": {}}
+        shown(page, {"num_blocks": 4, "refs": [[0, 4]], "server": model})
+        expect(page.locator("#chat .reason")).to_contain_text("no chat template")
+        expect(page.locator("#chat textarea")).to_be_disabled()
+        expect(page.locator("#chat [name=run]")).to_be_disabled()
+        page.press("#chat-tab", "ArrowLeft")
+        expect(page.locator("#prompt textarea")).to_be_visible()
+
+
+def test_cancel(browser, address):
+    with opened(browser, address) as page:
+        expect(page.locator("#counts")).to_contain_text("Since the start")
+        before = int(re.search(r"(\d+) cancelled", page.locator("#counts").inner_text())[1])
+        with asked(address, LONG) as answers:
+            expect(page.locator("#requests .request")).to_have_count(2)
+            row = page.locator(f"[data-request='{page.locator('#requests .request').first.get_attribute('data-request')}']")
+            row.locator("button").click()
+            # It ends at once; under the pointer it stays until that has gone.
+            expect(row).to_contain_text("has ended")
+            expect(row.locator("button")).to_be_disabled()
+            page.mouse.move(0, 0)
+            expect(row).to_have_count(0)
+        choices = sorted((c["index"], c["finish_reason"], len(c["text"]) > 0) for c in answers[0]["choices"])
+        assert [c[0] for c in choices] == [0, 1, 2, 3], choices
+        assert [c[1] for c in choices] == ["abort", "abort", "length", "length"], choices
+        expect(page.locator("#finished tbody tr").nth(0)).to_contain_text("length")
+        expect(page.locator("#finished tbody tr").nth(1)).to_contain_text("cancelled")
+        expect(page.locator("#counts")).to_contain_text(f"{before + 1} cancelled")
+        # What the page itself asked for says that it was cancelled.
+        page.fill("#prompt [name=max_tokens]", "450")
+        page.check("#prompt [name=ignore_eos]")
+        page.click("#prompt [name=run]")
+        page.locator("#requests button").first.click()
+        expect(page.locator("#prompt .note")).to_have_text(["cancelled"] * 2)
+
+
+def test_rows_stay_under_the_pointer(browser, address):
+    with opened(browser, address) as page:
+        pool = {"num_blocks": 4, "refs": [[1, 3], [0, 1]]}
+        shown(page, {**pool, "running": [request([0], id=1), request([1], id=2), request([2], id=3)]})
+        button = page.locator("[data-request='3'] button")
+        button.hover()
+        before = button.bounding_box()
+        shown(page, {**pool, "running": [request([2], id=3)]})
+        expect(page.locator("[data-request='1']")).to_contain_text("has ended")
+        assert button.bounding_box() == before
         page.mouse.move(0, 0)
-        expect(page.locator("#memory .tip")).to_be_hidden()
-        expect(page.locator("#requests code")).to_have_text(["1 ×2", "2", "1 ×2"])
+        expect(page.locator("#requests .request")).to_have_count(1)
 
 
-def test_forty_thousand_blocks(browser, address):
-    tables = [list(range(10, 30_000)), [*range(10, 20), *range(30_000, 39_000)]]
-    refs = [[0, 10], [2, 10], [1, 38_980], [0, 1000]]
-    for width in [1200, 400]:
-        with opened(browser, address) as page:
-            page.set_viewport_size({"width": width, "height": 1000})
-            shown(page, {"num_blocks": 40_000, "refs": refs, "cached": [[39_500, 500]], "running": [request(*tables)]})
-            expect(page.locator(SUMMARY)).to_contain_text("38990 of 40000 blocks of 16 tokens used, 10 shared, 500 cached")
-            assert hover(page, 15, 3)[:2] == ["block 15", "2 references"]
-            assert hover(page, 39_999, 3) == ["block 39999", "0 references", "cached for a prefix"]
-            expect(page.locator("#requests .sequence").first).to_contain_text("and 29926 more")
-            assert page.locator("html").evaluate("html => html.scrollWidth <= html.clientWidth"), width
+def history(seconds, value=100.0):
+    """Samples of so many seconds up to now, at 1000 seconds after the start."""
+    fields = ["time", "generated_tokens", "computed_tokens", "requests", "running", "waiting", "kv_used", "first_token_p95", "per_token_p95"]
+    samples = [[1000 - seconds + 1 + i, value, value, 1.0, 2, 3, 0.5, None, 0.02] for i in range(seconds)]
+    return {"interval": 1, "kept": 600, "fields": fields, "samples": samples}
+
+
+def test_history_is_there_at_once(browser, address):
+    for seconds, label in [(600, "10 min ago"), (200, "5 min ago"), (3, "1 min ago")]:
+        with opened(browser, "about:blank") as page:
+            asked = []
+            page.route("**/debug/history*", lambda route: (asked.append(route.request.url), route.fulfill(json=history(seconds))))
+            page.goto(address)
+            model = {"version": "1", "model": "a-model", "uptime": 1000.5, "chat": False, "limits": {}}
+            asked.clear()
+            shown(page, {"num_blocks": 4, "refs": [[0, 4]], "server": model})
+            plot = page.locator("#plots figure").first
+            expect(plot.locator(".then")).to_have_text(label)
+            expect(plot.locator(".now")).to_have_text("now")
+            expect(plot.locator(".top")).to_have_text("100")
+            expect(plot.locator("b")).to_have_text("100")
+            expect(page.locator("#plots figure").nth(3).locator("b")).to_have_text("50 %")
+            expect(page.locator("#plots figure").nth(6).locator("b")).to_have_text("–")
+            expect(page.locator("#plots figure").nth(7).locator("b")).to_have_text("20 ms")
+            expect(page.locator("#speed b")).to_have_text("100")
+            # The curve, at the top of its plot, covers what time is covered.
+            canvas = plot.locator("canvas")
+            width = canvas.evaluate("canvas => canvas.width")
+            strip = pixels(canvas, 0, 0, width, 8)
+            covered = [x for x in range(2, width - 2) if len(set(strip[x::width])) > 2]
+            share = {600: 1.0, 200: 2 / 3, 3: 1 / 30}[seconds]
+            assert abs(len(covered) / (width - 4) - share) < 0.05 and covered[-1] == width - 3, (seconds, width, covered)
+            # Pointing at it tells values and times.
+            canvas.hover(position={"x": width - 1, "y": 20})
+            expect(plot.locator(".now")).to_have_text(re.compile("^[0-4] s ago$"))
+
+
+def test_history_goes_on(browser, address):
+    """Each sample is asked for once; a server that was started anew begins anew."""
+    with opened(browser, "about:blank") as page:
+        asked = []
+        page.on("request", lambda request: asked.append(request.url.split("after=")[1]) if "after=" in request.url else None)
+        page.goto(address)
+        expect(page.locator("#plots .then").first).to_have_text(re.compile("min ago$"))
+        with page.expect_request(lambda request: "after=" in request.url and "after=0" not in request.url):
+            pass
+        assert asked[0] == "0" and len(asked) == len(set(asked)), asked
+        model = {"version": "1", "model": "a-model", "uptime": 0.5, "chat": False, "limits": {}}
+        asked.clear()
+        shown(page, {"num_blocks": 4, "refs": [[0, 4]], "server": model})
+        expect(page.locator("#speed b")).to_have_text("0")
+
+
+def test_facts_and_links(browser, address):
+    with opened(browser, address) as page:
+        expect(page.locator("#facts")).to_have_text(re.compile(r"^\d.* · up \d+ (s|min) · CPU · weights f16 · context 512$"))
+        facts = dict(zip(page.locator("dt").all_inner_texts(), page.locator("dd").all_inner_texts()))
+        assert facts["context length"] == "512 tokens" and facts["requests waiting at most"] == "1,024", facts
+        assert facts["KV memory"] == "113 blocks of 16 tokens in f32, 16 MiB", facts
+        for link in page.locator("header a").all():
+            assert page.request.get(address + link.get_attribute("href")).ok
+        icon = page.request.get(address + page.locator("link[rel=icon]").get_attribute("href"))
+        assert icon.ok and icon.headers["content-type"] == "image/svg+xml" and icon.text().startswith("<svg")
+        # An older page shows limits of a newer server, if only by their names.
+        shown(page, {"num_blocks": 4, "refs": [[0, 4]]})
+        expect(page.locator("dl")).to_contain_text("unheard_of3")
+        expect(page.locator("#latency .note")).to_have_text("no request ended in the last minute")
+        waiting = [request(id=1, age=2.5), request(id=2, age=0.5)]
+        shown(page, {"num_blocks": 4, "refs": [[0, 4]], "waiting": waiting})
+        expect(page.locator("#queue")).to_have_text(re.compile("^2 waiting.*the first for 2.5 s; 0 running", re.S))
 
 
 def test_hidden_page_asks_nothing(browser, address):
@@ -184,6 +241,8 @@ def test_hidden_page_asks_nothing(browser, address):
         page.clock.run_for(60_000)
         # One look may have been under way.
         assert len(asked) <= 2, asked
+        # And it claims nothing that it does not know any more.
+        expect(page).to_have_title("Quire")
         with page.expect_request("**/debug/state"):
             page.locator("html").evaluate(show, "visible")
 
@@ -199,6 +258,10 @@ def test_key(browser, address):
         expect(form).to_be_hidden()
         assert page.complaints and all("401" in complaint for complaint in page.complaints), page.complaints
         page.complaints.clear()
+        with asked(address, LONG, key="right") as answers:
+            page.locator("#requests button").first.click()
+            expect(page.locator("#requests .request").first).to_contain_text("has ended")
+        assert [c["finish_reason"] for c in answers[0]["choices"]].count("abort") == 2
 
 
 def main():
@@ -209,10 +272,10 @@ def main():
         with server(quire, *POOL) as address:
             wait_until_ready(address)
             test_live(browser, address, screenshot)
-            test_prompt_box(browser, address)
-            test_four_blocks(browser, address)
-            test_forty_thousand_blocks(browser, address)
-            test_hidden_page_asks_nothing(browser, address)
+            for test in [test_prompt_box, test_chat, test_cancel, test_rows_stay_under_the_pointer, test_history_is_there_at_once,
+                         test_history_goes_on, test_facts_and_links, test_hidden_page_asks_nothing,
+                         *page_map.ALL, *page_phone.ALL, *colours.ALL]:
+                test(browser, address)
         with server(quire, "--api-key", "right") as address:
             wait_until_ready(address)
             test_key(browser, address)

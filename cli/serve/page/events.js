@@ -1,0 +1,43 @@
+// Answers that come as server-sent events.
+
+import { errorOf } from "./api.js";
+
+/** The events of a streamed answer to `body`, up to the last. */
+export async function* events(api, path, body, signal) {
+  const response = await api.fetch(path, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ ...body, stream: true }),
+    signal,
+  });
+  if (!response.ok) {
+    throw new Error(await errorOf(response));
+  }
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) {
+      throw new Error("the server ended its answer early");
+    }
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      const data = part.slice("data: ".length);
+      if (data === "[DONE]") {
+        return;
+      }
+      const json = JSON.parse(data);
+      if (json.error) {
+        throw new Error(json.error.message);
+      }
+      yield json;
+    }
+  }
+}
+
+/** What it means that an output ended so. */
+export function meaning(reason, maxTokens) {
+  const words = { stop: "ended by itself", length: maxTokens ? `cut at ${maxTokens} tokens` : "no more room", abort: "cancelled" };
+  return words[reason] ?? reason;
+}

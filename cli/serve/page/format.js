@@ -1,0 +1,51 @@
+// Numbers as people read them.
+
+/** A count. */
+export function count(number) {
+  return number.toLocaleString("en");
+}
+
+/** A count with what is counted. */
+export function counted(number, one, several = `${one}s`) {
+  return `${count(number)} ${number === 1 ? one : several}`;
+}
+
+/** A number of which three digits say enough. */
+export function rough(number) {
+  return number < 9.95 && number > 0 ? number.toFixed(1) : count(Math.round(number));
+}
+
+/** A time, given in seconds. */
+export function duration(seconds) {
+  if (seconds < 0.00995) {
+    return `${(1000 * seconds).toFixed(1)} ms`;
+  }
+  if (seconds < 0.9995) {
+    return `${(1000 * seconds).toFixed()} ms`;
+  }
+  if (seconds < 59.95) {
+    return `${seconds.toFixed(1)} s`;
+  }
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) {
+    return `${minutes} min`;
+  }
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days`;
+}
+
+/** A time of which seconds say enough. */
+export function span(seconds) {
+  return seconds < 60 ? `${Math.floor(seconds)} s` : duration(seconds);
+}
+
+/** A size in memory. */
+export function bytes(number) {
+  const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  while (number >= 1024 && unit < units.length - 1) {
+    number /= 1024;
+    unit += 1;
+  }
+  return `${unit === 0 ? number : rough(number)} ${units[unit]}`;
+}

@@ -1,0 +1,65 @@
+// The legend of the map of the KV memory: each kind of block as it is drawn there, and what it means.
+
+import { drawCell, style } from "./cells.js";
+import { DISTINCT, SHADES } from "./colours.js";
+import { palette, prepare } from "./drawing.js";
+import { element } from "./element.js";
+
+/** The most that a sample takes, in CSS pixels. */
+const LARGEST = 20;
+
+export class Legend {
+  #list;
+  #size = null;
+
+  constructor(list) {
+    this.#list = list;
+  }
+
+  /** Explains cells of this size; draws anew what is drawn already if `anew`. */
+  show(size, anew = false) {
+    if (size === this.#size && !anew) {
+      return;
+    }
+    this.#size = size;
+    const drawn = style(size);
+    const shared = drawn.count
+      ? "shared: a stripe for each sequence; the number is the reference count"
+      : drawn.outline
+        ? "shared: outlined, a stripe for each sequence"
+        : "shared by several sequences: dotted";
+    const [[first, second], [other]] = SHADES;
+    this.#list.replaceChildren(
+      this.#entry("free", "free", [{ colours: [], refs: 0 }]),
+      this.#entry("cached", "free, kept for a prefix", [{ colours: [], refs: 0, cached: true }]),
+      this.#entry("held", `in use: a colour for each request (${DISTINCT} in turn), a shade for each sequence`, [
+        { colours: [first], refs: 1 },
+        { colours: [other], refs: 1 },
+      ]),
+      this.#entry("shared", shared, [{ colours: [first, second], refs: 2 }]),
+    );
+  }
+
+  /** A line: blocks of `kinds` side by side, and what they are. Small cells are drawn in their size, a patch of them. */
+  #entry(name, text, kinds) {
+    const entry = element("li", name);
+    const canvas = document.createElement("canvas");
+    const side = Math.min(this.#size, LARGEST);
+    const each = Math.max(1, Math.floor(LARGEST / side / kinds.length)) * side;
+    const height = Math.max(1, Math.floor(16 / side)) * side;
+    const colours = palette(this.#list, "free", "cached", "faint");
+    canvas.style.width = `${each * kinds.length}px`;
+    const context = prepare(canvas, each * kinds.length, height);
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    kinds.forEach((kind, i) => {
+      for (let x = i * each; x < (i + 1) * each; x += side) {
+        for (let y = 0; y < height; y += side) {
+          drawCell(context, x, y, side, { ...style(this.#size), id: false }, kind, colours);
+        }
+      }
+    });
+    entry.append(canvas, text);
+    return entry;
+  }
+}

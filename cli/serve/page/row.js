@@ -1,0 +1,87 @@
+// A request in progress: what it is, the block tables of its sequences, and a button that cancels it.
+
+import { element, say } from "./element.js";
+import { count, counted, duration } from "./format.js";
+
+/** Blocks of a table that are spelled out. */
+const MAX_BLOCKS = 64;
+
+export class Row {
+  element = element("article", "request");
+  id;
+  #what = element("b");
+  #how = element("span", "how");
+  #cancel = element("button", "", "Cancel");
+  #tables = element("div", "tables");
+  /** What the tables were made of. */
+  #drawn = "";
+
+  /** `cancel` is called when its button is. */
+  constructor(id, cancel) {
+    this.id = id;
+    this.element.dataset.request = id;
+    this.#cancel.type = "button";
+    this.#cancel.setAttribute("aria-label", `Cancel request ${id}`);
+    this.#cancel.addEventListener("click", async () => {
+      this.#cancel.disabled = true;
+      this.#cancel.disabled = await cancel(id);
+    });
+    const head = element("div", "head");
+    head.append(this.#what, this.#how, this.#cancel);
+    this.element.append(head, this.#tables);
+  }
+
+  /** Shows the request as it is in `state`, where it runs or waits. */
+  show(request, queue, state, colours) {
+    say(this.#what, `Request ${this.id}`);
+    const made = Math.max(0, ...request.sequences.map((sequence) => sequence.tokens - request.prompt_tokens));
+    say(
+      this.#how,
+      `${queue} for ${duration(request.age)}; ${counted(request.prompt_tokens, "prompt token")}, ` +
+        `${count(made)} of ${count(request.max_tokens)} generated`,
+    );
+    const holding = request.sequences.filter((sequence) => sequence.table.length > 0);
+    const refs = (block) => (request.swapped ? 1 : state.refs[block]);
+    const drawn = JSON.stringify([request.swapped, holding.map((sequence) => [sequence, sequence.table.map(refs)])]);
+    if (drawn !== this.#drawn) {
+      this.#drawn = drawn;
+      const tables = holding.map((sequence) => table(request, sequence, refs, colours));
+      this.#tables.replaceChildren(...(tables.length > 0 ? tables : [element("p", "note", "It holds no blocks.")]));
+    }
+  }
+
+  /** Shows that it has ended. */
+  end() {
+    this.element.classList.add("over");
+    this.#cancel.disabled = true;
+    say(this.#how, "has ended");
+  }
+
+  /** Shows whether it belongs to what is pointed at. */
+  light(isLit) {
+    this.element.classList.toggle("lit", isLit);
+  }
+}
+
+/** A sequence's block table: its physical blocks in logical order, with counts where they are shared. Those in the swap
+ * space are no blocks of the map. */
+function table(request, { index, computed, tokens, table }, refs, colours) {
+  const line = element("div", "sequence");
+  const progress = computed < tokens - 1 ? `${count(computed)} of ${count(tokens)} tokens` : counted(tokens, "token");
+  line.append(element("span", "name", `sequence ${index}, ${progress}`));
+  const blocks = element("span", request.swapped ? "blocks swapped" : "blocks", request.swapped ? "swapped out: " : "");
+  for (const block of table.slice(0, MAX_BLOCKS)) {
+    const held = refs(block);
+    const cell = element("code", held > 1 ? "shared" : "", held > 1 ? `${block} ×${held}` : block);
+    if (!request.swapped) {
+      cell.dataset.block = block;
+      cell.style.background = colours.of(request.id, index);
+    }
+    blocks.append(cell);
+  }
+  if (table.length > MAX_BLOCKS) {
+    blocks.append(`and ${count(table.length - MAX_BLOCKS)} more`);
+  }
+  line.append(blocks);
+  return line;
+}

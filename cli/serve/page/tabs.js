@@ -1,0 +1,28 @@
+// Tabs of which one is chosen, as the ARIA practices describe them.
+
+export class Tabs {
+  #tabs;
+
+  constructor(list) {
+    this.#tabs = [...list.querySelectorAll("[role=tab]")];
+    this.#tabs.forEach((tab, i) => {
+      tab.addEventListener("click", () => this.#choose(tab));
+      tab.addEventListener("keydown", (event) => {
+        const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        if (step) {
+          const next = this.#tabs.at((i + step) % this.#tabs.length);
+          this.#choose(next);
+          next.focus();
+        }
+      });
+    });
+  }
+
+  #choose(chosen) {
+    for (const tab of this.#tabs) {
+      tab.setAttribute("aria-selected", tab === chosen);
+      tab.tabIndex = tab === chosen ? 0 : -1;
+      document.getElementById(tab.getAttribute("aria-controls")).hidden = tab !== chosen;
+    }
+  }
+}

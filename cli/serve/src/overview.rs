@@ -1,0 +1,104 @@
+//! What `GET /debug/state` says: the engine's [`Snapshot`], and around it what the server knows.
+//!
+//! ```json
+//! {
+//!   "server": {
+//!     "version": "0.1.0", "model": "opt-story-3m",
+//!     "uptime": 3600.5,                 // seconds since the server was started
+//!     "chat": true,                     // whether the model has a chat template
+//!     "limits": {"max_queue": 1024, ..} // see `Limits`; times in seconds
+//!   },
+//!   "counts": {"finished": 900, "failed": 0, "refused": 2, "invalid": 1, "aborted": 3}, // since the server was started
+//!   "latency": {"requests": 42, "first_token_p95": 0.1, "per_token_p95": 0.006, "whole_p95": 1.2}, // of the last minute
+//!   "finished": [                       // the last requests that ended, the latest first
+//!     {"id": 7, "prompt_tokens": 9, "output_tokens": 80, "first_token": 0.1, "per_token": 0.006, "time": 0.5,
+//!      "ended": {"stop": 1, "length": 1}} // how its outputs ended; also "abort" and "error"
+//!   ],
+//!   ..                                  // the fields of `Snapshot`
+//! }
+//! ```
+
+use std::time::Instant;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::finished::{FinishedRequest, Latency};
+use crate::options::Limits;
+use crate::worker::Snapshot;
+
+/// Finished requests that are shown.
+const FINISHED: usize = 50;
+
+/// The server and its engine at one moment; see the module.
+#[derive(Debug, Serialize)]
+pub struct Overview<'a> {
+    server: Server<'a>,
+    counts: Counts,
+    latency: Latency,
+    finished: Vec<FinishedRequest>,
+    #[serde(flatten)]
+    snapshot: &'a Snapshot,
+}
+
+#[derive(Debug, Serialize)]
+struct Server<'a> {
+    version: &'static str,
+    model: &'a str,
+    uptime: f64,
+    chat: bool,
+    limits: Value,
+}
+
+/// Requests since the server was started.
+#[derive(Debug, Serialize)]
+struct Counts {
+    /// That the engine finished, in whatever way.
+    finished: u64,
+    /// Answered with an error that is not the client's fault.
+    failed: u64,
+    /// Refused for lack of room.
+    refused: u64,
+    /// Refused for what they are.
+    invalid: u64,
+    /// Cancelled before their end.
+    aborted: u64,
+}
+
+impl<'a> Overview<'a> {
+    /// Of `app`, whose engine's state is `snapshot`.
+    pub fn new(app: &'a App, snapshot: &'a Snapshot) -> Self {
+        let metrics = &app.metrics;
+        Overview {
+            server: Server {
+                version: env!("CARGO_PKG_VERSION"),
+                model: &app.model,
+                uptime: app.history.uptime().as_secs_f64(),
+                chat: app.template.is_some(),
+                limits: limits(&app.limits),
+            },
+            counts: Counts {
+                finished: metrics.finished.total(),
+                failed: metrics.failed.get(),
+                refused: metrics.refused.get(),
+                invalid: metrics.invalid.get(),
+                aborted: metrics.aborted.get(),
+            },
+            latency: metrics.finished.latency(Instant::now()),
+            finished: metrics.finished.latest(FINISHED),
+            snapshot,
+        }
+    }
+}
+
+fn limits(limits: &Limits) -> Value {
+    json!({
+        "max_queue": limits.max_queue,
+        "max_requests": limits.max_requests,
+        "max_connections": limits.max_connections,
+        "max_body_bytes": limits.max_body_bytes,
+        "request_timeout": limits.request_timeout.as_secs_f64(),
+        "stop_timeout": limits.stop_timeout.as_secs_f64(),
+    })
+}
