@@ -3,29 +3,32 @@
 use std::fmt;
 
 use minijinja::Value;
+use minijinja::value::ValueKind;
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::forms::{ArgumentsForm, Forms, Silence};
+use super::{Arguments, json, python};
+
+/// Names under which servers send what an assistant thought before it spoke.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// A turn of a conversation: who speaks, what is said, and all else that a template may read. What is null is left out,
 /// as `apply_chat_template` leaves it out.
 #[derive(Clone, Debug)]
 pub struct Message {
-    role: String,
-    content: Option<Content>,
+    pub(super) role: String,
+    pub(super) content: Option<Content>,
     /// Calls of functions, in OpenAI's form: their arguments may be JSON in a string.
-    tool_calls: Vec<Value>,
-    others: Vec<(String, Value)>,
+    pub(super) tool_calls: Vec<Value>,
+    pub(super) others: Vec<(String, Value)>,
 }
 
 /// What is said: a text, or parts of one.
 #[derive(Clone, Debug)]
-enum Content {
+pub(super) enum Content {
     Text(String),
-    Parts(Vec<Part>),
+    Parts(Vec<String>),
 }
-
-/// A part of a content.
-#[derive(Clone, Debug)]
-struct Part(String);
 
 impl Message {
     /// A text.
@@ -44,29 +47,71 @@ impl Message {
         self.content.is_some()
     }
 
-    /// The message as templates read it.
-    pub(super) fn value(&self) -> Value {
-        let content = self.content.as_ref().map(|content| match content {
-            Content::Text(text) => Value::from(text.as_str()),
-            Content::Parts(parts) => {
-                let texts: Vec<&str> = parts.iter().map(|part| part.0.as_str()).collect();
-                Value::from(texts.join("\n"))
-            }
-        });
-        let calls = (!self.tool_calls.is_empty()).then(|| self.tool_calls.iter().map(with_arguments).collect());
-        let known = [("role", Some(Value::from(self.role.as_str()))), ("content", content), ("tool_calls", calls)];
-        let known = known.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        known.chain(self.others.iter().map(|(name, value)| (name.as_str(), value.clone()))).collect()
+    /// What is said last, as a template that takes these forms reads it.
+    pub(super) fn last_text(&mut self, forms: &Forms) -> Option<&mut String> {
+        if let Some(Content::Parts(parts)) = &self.content
+            && !forms.roles_in_parts.contains(&self.role)
+        {
+            self.content = Some(Content::Text(joined(parts)));
+        }
+        match self.content.as_mut()? {
+            Content::Text(text) => Some(text),
+            Content::Parts(parts) => parts.last_mut(),
+        }
+    }
+
+    /// The message as a template that takes these forms reads it.
+    pub(super) fn value(&self, forms: &Forms) -> Value {
+        let has = |roles: &[String]| roles.contains(&self.role);
+        let text = |text: &str| match has(&forms.roles_only_in_parts) {
+            true => parts_value([text]),
+            false => text.into(),
+        };
+        let content = match &self.content {
+            Some(Content::Text(said)) => Some(text(said)),
+            Some(Content::Parts(parts)) if has(&forms.roles_in_parts) => Some(parts_value(parts)),
+            Some(Content::Parts(parts)) => Some(joined(parts).into()),
+            None if !self.tool_calls.is_empty() => match forms.silence {
+                Silence::Absent => None,
+                Silence::Null => Some(().into()),
+                Silence::Empty => Some(text("")),
+            },
+            None if self.role == "assistant" => Some(text("")),
+            None => None,
+        };
+        let reasoning = |name: &&str| self.others.iter().find(|(other, _)| other == name).map(|(_, value)| value);
+        let reasoning = REASONING.iter().find_map(reasoning).cloned();
+        let calls = self.tool_calls.iter().map(|call| with_arguments(call, forms.arguments));
+        let calls = (!self.tool_calls.is_empty()).then(|| calls.collect());
+        let others = self.others.iter().map(|(name, value)| (name.as_str(), Some(value.clone())));
+        let role = Some(Value::from(self.role.as_str()));
+        // Of fields with the same name the last one counts, in the first one's place.
+        [("thinking", reasoning.clone()), ("role", role), ("content", content), ("tool_calls", calls)]
+            .into_iter()
+            .chain(others)
+            .chain([("reasoning_content", reasoning)])
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect()
     }
 }
 
-/// A call whose arguments are an object, as templates expect it. What is no JSON counts as no arguments.
-fn with_arguments(call: &Value) -> Value {
+/// Parts in one text, as vLLM joins them.
+fn joined(parts: &[String]) -> String {
+    parts.join("\n")
+}
+
+fn parts_value(parts: impl IntoIterator<Item = impl AsRef<str>>) -> Value {
+    parts.into_iter().map(|text| Value::from_iter([("type", "text"), ("text", text.as_ref())])).collect()
+}
+
+/// A call with its arguments in the template's form. A text that is no JSON counts as no arguments.
+fn with_arguments(call: &Value, form: ArgumentsForm) -> Value {
     replaced(call, "function", |function| {
-        replaced(function, "arguments", |arguments| match arguments.as_str() {
-            Some(text) => serde_json::from_str(text).unwrap_or_else(|_| no_fields()),
-            None if arguments.is_none() => no_fields(),
-            None => arguments.clone(),
+        replaced(function, "arguments", |arguments| match (form, arguments.as_str()) {
+            (ArgumentsForm::Object, Some(text)) => serde_json::from_str(text).unwrap_or_else(|_| no_fields()),
+            (ArgumentsForm::Object, None) if arguments.is_none() => no_fields(),
+            (ArgumentsForm::Text, None) => json::compact(arguments).into(),
+            _ => arguments.clone(),
         })
     })
 }
@@ -77,10 +122,14 @@ fn no_fields() -> Value {
 
 /// An object with one of its fields, if it has it, changed.
 fn replaced(object: &Value, field: &str, change: impl Fn(&Value) -> Value) -> Value {
-    let Some(pairs) = object.as_object().and_then(|object| object.try_iter_pairs()) else { return object.clone() };
-    pairs
-        .map(|(name, value)| if name.as_str() == Some(field) { (name, change(&value)) } else { (name, value) })
-        .collect()
+    let change = |(name, value): (Value, Value)| {
+        let value = if name.as_str() == Some(field) { change(&value) } else { value };
+        (name, value)
+    };
+    match object.kind() {
+        ValueKind::Map => python::pairs(object).map(change).collect(),
+        _ => object.clone(),
+    }
 }
 
 impl<'de> Deserialize<'de> for Message {
@@ -145,8 +194,8 @@ impl<'de> Deserialize<'de> for Content {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Content, A::Error> {
                 let mut parts = Vec::new();
-                while let Some(part) = seq.next_element()? {
-                    parts.push(part);
+                while let Some(Part(text)) = seq.next_element()? {
+                    parts.push(text);
                 }
                 Ok(Content::Parts(parts))
             }
@@ -155,6 +204,9 @@ impl<'de> Deserialize<'de> for Content {
         deserializer.deserialize_any(TextOrParts)
     }
 }
+
+/// A part of a content.
+struct Part(String);
 
 impl<'de> Deserialize<'de> for Part {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -209,7 +261,7 @@ struct ToolCall(Value);
 
 impl<'de> Deserialize<'de> for ToolCall {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        super::options::Arguments::deserialize(deserializer).map(|fields| ToolCall(fields.into_iter().collect()))
+        Arguments::deserialize(deserializer).map(|fields| ToolCall(fields.into_iter().collect()))
     }
 }
 

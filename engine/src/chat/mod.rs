@@ -1,7 +1,26 @@
 //! Conversations to prompts: chat templates in Jinja, as Hugging Face has them.
+//!
+//! ```text
+//!  messages --forms--> values --Jinja--> prompt
+//!                                 ^
+//!     source --translated, compiled
+//! ```
+//!
+//! What a template is told, and what its language does, are those of `apply_chat_template` in Hugging Face's
+//! transformers. The language is minijinja's; `source`, `filters`, `methods` and `operators` add what Python has and
+//! minijinja has not. What is known to differ: tuples and views of dicts print as lists, and `none` can be iterated.
 
+mod environment;
+mod expression;
+mod filters;
+mod forms;
+mod json;
 mod message;
+mod methods;
+mod operators;
 mod options;
+mod python;
+mod source;
 mod template;
 
 pub use message::Message;

@@ -1,76 +1,84 @@
 //! A model's chat template.
 
-use minijinja::{Environment, ErrorKind, context};
+use std::collections::HashSet;
+
+use minijinja::{Environment, context};
 use serde_json::{Map, Value};
 
+use super::environment::{strftime_now, with_template};
+use super::forms::Forms;
 use super::{Message, RenderOptions};
 use crate::error::{Error, Result};
 use crate::load::ModelFiles;
 
 const NAME: &str = "chat";
-/// Instructions that a template may execute. Templates come with models, and must not hang the server.
-const FUEL: u64 = 10_000_000;
+/// What a message that is to be continued is made to end with, so that its end is found in the prompt.
+const END_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+/// The special tokens that templates are told.
+const SPECIAL_TOKENS: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
 /// Turns conversations into prompts. Contents of messages are data: no Jinja in them is executed.
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
     /// `bos_token` and so on.
-    special_tokens: Map<String, Value>,
+    special_tokens: minijinja::Value,
+    /// What it reads, beside what it defines itself.
+    variables: HashSet<String>,
+    /// Whether it has the word "content" anywhere.
+    mentions_content: bool,
+    forms: Forms,
 }
+
+/// Why a conversation cannot be made a prompt, in the template's own words where it has any.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RenderError(String);
 
 impl ChatTemplate {
     /// The template of a model, or `other` in its place; nothing if there is none.
     ///
     /// # Errors
-    /// If it is not valid Jinja.
+    /// If it is not valid Jinja. What it makes of conversations is another matter: see [`ChatTemplate::check`].
     pub fn of_model(files: &ModelFiles, other: Option<&str>) -> Result<Option<Self>> {
-        let settings: Map<String, Value> = match files.read("tokenizer_config.json")? {
-            Some(text) => serde_json::from_slice(&text)
-                .map_err(|error| Error::Tokenizer(format!("tokenizer_config.json: {error}")))?,
-            None => Map::new(),
-        };
+        let settings = fields_of(files, "tokenizer_config.json")?;
         let file = files.read("chat_template.jinja")?.map(|text| String::from_utf8_lossy(&text).into_owned());
         let template = other.map(str::to_owned).or(file).or_else(|| default_template(settings.get("chat_template")?));
-        template.map(|template| Self::new(template, &settings)).transpose()
-    }
-
-    fn new(template: String, settings: &Map<String, Value>) -> Result<Self> {
-        let mut environment = Environment::new();
-        // As Hugging Face sets Jinja up.
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
-        environment.set_fuel(Some(FUEL));
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_function("raise_exception", |message: String| -> Result<String, minijinja::Error> {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
-        });
-        environment
-            .add_template_owned(NAME, template)
-            .map_err(|error| Error::Tokenizer(format!("the chat template is not valid: {error}")))?;
+        let Some(template) = template else { return Ok(None) };
+        // Older models have their special tokens here.
+        let older = fields_of(files, "special_tokens_map.json")?;
         let token = |name: &str| {
-            let value = settings.get(name)?;
+            let value = settings.get(name).filter(|value| !value.is_null()).or_else(|| older.get(name))?;
             let text = value.as_str().or_else(|| value.get("content")?.as_str())?;
-            Some((name.to_owned(), Value::from(text)))
+            Some((name.to_owned(), text.to_owned()))
         };
-        let names = ["bos_token", "eos_token", "unk_token", "pad_token"];
-        Ok(ChatTemplate { environment, special_tokens: names.into_iter().filter_map(token).collect() })
+        Self::new(&template, SPECIAL_TOKENS.into_iter().filter_map(token).collect()).map(Some)
     }
 
-    /// The prompt that `messages` come to.
+    fn new(template: &str, special_tokens: minijinja::Value) -> Result<Self> {
+        let invalid = |error| Error::Tokenizer(format!("the chat template is not valid: {error}"));
+        let environment = with_template(NAME, template).map_err(invalid)?;
+        let variables = environment.get_template(NAME).map_err(invalid)?.undeclared_variables(false);
+        let mentions_content = template.contains("content");
+        let forms = Forms::default();
+        let mut template = ChatTemplate { environment, special_tokens, variables, mentions_content, forms };
+        let options = RenderOptions { add_generation_prompt: false, ..RenderOptions::default() };
+        template.forms = Forms::of(|messages, forms| template.render_as(messages, &options, forms).ok());
+        Ok(template)
+    }
+
+    /// Whether the template reads a variable of this name.
+    pub fn reads(&self, variable: &str) -> bool {
+        self.variables.contains(variable)
+    }
+
+    /// Makes a prompt of the simplest conversation.
     ///
     /// # Errors
-    /// What the template does not like about them.
-    pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String, RenderError> {
-        let messages: Vec<minijinja::Value> = messages.iter().map(Message::value).collect();
-        let RenderOptions { add_generation_prompt, tools, documents, .. } = options;
-        let own = context! { messages, add_generation_prompt, tools, documents };
-        let arguments: minijinja::Value = options.arguments.clone().into_iter().collect();
-        let tokens = minijinja::Value::from_serialize(&self.special_tokens);
-        let render = || self.environment.get_template(NAME)?.render(context! { ..own, ..arguments, ..tokens });
-        render().map_err(|error: minijinja::Error| {
-            RenderError(error.detail().map_or_else(|| error.to_string(), str::to_owned))
-        })
+    /// Why that cannot be done. Hardly any chat will go well then.
+    pub fn check(&self) -> Result<(), RenderError> {
+        self.render(&[Message::new("user", "Hello!")], &RenderOptions::default()).map(drop)
     }
 
     /// Whether prompts show who says what. If they do not, the model was not made for conversations.
@@ -80,18 +88,78 @@ impl ChatTemplate {
         let messages: Vec<Message> = roles.into_iter().zip(said).map(|(role, text)| Message::new(role, text)).collect();
         let options = RenderOptions { add_generation_prompt: false, ..RenderOptions::default() };
         let Ok(mut rest) = self.render(&messages, &options) else { return false };
-        let tokens = self.special_tokens.values().filter_map(Value::as_str).filter(|token| !token.is_empty());
-        for known in said.into_iter().chain(tokens) {
-            rest = rest.replace(known, "");
+        for text in said {
+            rest = rest.replace(text, "");
+        }
+        for token in SPECIAL_TOKENS {
+            let token = self.special_tokens.get_attr(token).unwrap_or_default();
+            if let Some(token) = token.as_str().filter(|token| !token.is_empty()) {
+                rest = rest.replace(token, "");
+            }
         }
         !rest.trim().is_empty()
     }
+
+    /// The prompt that `messages` come to.
+    ///
+    /// # Errors
+    /// What the template does not like about them.
+    pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String, RenderError> {
+        if !options.continue_final_message {
+            return self.render_as(messages, options, &self.forms);
+        }
+        if options.add_generation_prompt {
+            let why = "a prompt cannot both continue the last message (continue_final_message) and begin another \
+                       (add_generation_prompt)";
+            return Err(RenderError(why.into()));
+        }
+        self.render_to_be_continued(messages, options)
+    }
+
+    /// The prompt up to the end of what the last message says.
+    fn render_to_be_continued(&self, messages: &[Message], options: &RenderOptions) -> Result<String, RenderError> {
+        let nothing = || RenderError("the last message has no text that could be continued".into());
+        let mut messages = messages.to_vec();
+        let last = messages.last_mut().and_then(|last| last.last_text(&self.forms)).ok_or_else(nothing)?;
+        let said = last.trim().to_owned();
+        last.push_str(END_TAG);
+        let mut text = self.render_as(&messages, options, &self.forms)?;
+        let end = text.rfind(END_TAG.trim_end()).filter(|_| self.mentions_content && text.contains(&said));
+        let Some(end) = end else {
+            let why = "the chat template does not write all of the last message, so that it cannot be continued";
+            return Err(RenderError(why.into()));
+        };
+        let keeps_space = text[end..].starts_with(END_TAG);
+        text.truncate(end);
+        if !keeps_space {
+            text.truncate(text.trim_end().len());
+        }
+        Ok(text)
+    }
+
+    fn render_as(&self, messages: &[Message], options: &RenderOptions, forms: &Forms) -> Result<String, RenderError> {
+        let messages: Vec<_> = messages.iter().map(|message| message.value(forms)).collect();
+        let RenderOptions { add_generation_prompt, tools, documents, .. } = options;
+        // What is not there is None, not undefined.
+        let own = context! { messages, add_generation_prompt, tools, documents };
+        let arguments: minijinja::Value = options.arguments.clone().into_iter().collect();
+        let globals = context! { strftime_now => strftime_now(options.now) };
+        let all =
+            context! { ..own, ..context! { ..arguments, ..context! { ..self.special_tokens.clone(), ..globals } } };
+        let render = || self.environment.get_template(NAME)?.render(all);
+        render().map_err(|error: minijinja::Error| {
+            RenderError(error.detail().map_or_else(|| error.to_string(), str::to_owned))
+        })
+    }
 }
 
-/// Why a conversation cannot be made a prompt, in the template's own words where it has any.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct RenderError(String);
+/// The fields of a JSON file, none if there is no such file.
+fn fields_of(files: &ModelFiles, name: &str) -> Result<Map<String, Value>> {
+    match files.read(name)? {
+        Some(text) => serde_json::from_slice(&text).map_err(|error| Error::Tokenizer(format!("{name}: {error}"))),
+        None => Ok(Map::new()),
+    }
+}
 
 /// The template itself, or the one named "default" where there are several.
 fn default_template(value: &Value) -> Option<String> {
@@ -111,8 +179,7 @@ mod tests {
     use super::*;
 
     fn template(text: &str) -> ChatTemplate {
-        let settings = serde_json::from_str(r#"{"bos_token": {"content": "<s>"}, "eos_token": "</s>"}"#).unwrap();
-        ChatTemplate::new(text.into(), &settings).unwrap()
+        ChatTemplate::new(text, [("bos_token", "<s>"), ("eos_token", "</s>")].into_iter().collect()).unwrap()
     }
 
     fn rendered(text: &str, message: Message) -> Result<String, String> {
@@ -139,7 +206,7 @@ mod tests {
         assert_eq!(rendered(picky, Message::new("system", "x")), Err("begin with a user".into()));
         let endless = "{% for i in range(10000) %}{% for j in range(10000) %}x{% endfor %}{% endfor %}";
         assert!(rendered(endless, Message::new("user", "x")).is_err());
-        assert!(ChatTemplate::new("{% if %}".into(), &Map::new()).is_err());
+        assert!(ChatTemplate::new("{% if %}", ().into()).is_err());
     }
 
     #[test]

@@ -1,0 +1,242 @@
+//! Methods of Python's strings, lists and dicts that templates call and minijinja's own set lacks or does otherwise.
+
+use minijinja::value::{Kwargs, ValueKind, from_args};
+use minijinja::{Error, ErrorKind, State, Value};
+use minijinja_contrib::pycompat;
+
+use super::python::{self, is_space};
+
+/// Calls `value.method(args)`.
+pub(super) fn call(state: &State<'_, '_>, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let own = match value.kind() {
+        ValueKind::String => of_string(value.as_str().unwrap_or_default(), method, args),
+        ValueKind::Map | ValueKind::Seq | ValueKind::Iterable => of_collection(value, method, args),
+        _ => None,
+    };
+    own.unwrap_or_else(|| pycompat::unknown_method_callback(state, value, method, args))
+}
+
+fn of_collection(value: &Value, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
+    Some(match method {
+        "copy" => from_args::<()>(args).map(|()| value.clone()),
+        "index" => index_in(value, args),
+        _ => return None,
+    })
+}
+
+fn index_in(list: &Value, args: &[Value]) -> Result<Value, Error> {
+    let (wanted,): (&Value,) = from_args(args)?;
+    let index = list.try_iter()?.position(|item| item == *wanted);
+    index.map(Value::from).ok_or_else(|| failed(format!("{} is not in list", python::text(wanted))))
+}
+
+fn of_string(s: &str, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
+    Some(match method {
+        "split" | "rsplit" => split(s, method == "rsplit", args),
+        "partition" | "rpartition" => partition(s, method == "rpartition", args),
+        "splitlines" => split_lines(s, args),
+        "strip" => strip(s, true, true, args),
+        "lstrip" => strip(s, true, false, args),
+        "rstrip" => strip(s, false, true, args),
+        "removeprefix" => with_text(args, |prefix| s.strip_prefix(prefix).unwrap_or(s).into()),
+        "removesuffix" => with_text(args, |suffix| s.strip_suffix(suffix).unwrap_or(s).into()),
+        "startswith" => begins_or_ends(s, args, |s, affix| s.starts_with(affix)),
+        "endswith" => begins_or_ends(s, args, |s, affix| s.ends_with(affix)),
+        "find" | "index" => find(s, method == "index", args, |s, part| s.find(part)),
+        "rfind" | "rindex" => find(s, method == "rindex", args, |s, part| s.rfind(part)),
+        "join" => join(s, args),
+        "swapcase" => without(args, || s.chars().map(swap_case).collect::<String>().into()),
+        "casefold" => without(args, || s.to_lowercase().replace('ß', "ss").into()),
+        "center" | "ljust" | "rjust" => justify(s, method, args),
+        "zfill" => zero_fill(s, args),
+        "isspace" => all(s, args, is_space),
+        "isalpha" => all(s, args, char::is_alphabetic),
+        "isalnum" => all(s, args, char::is_alphanumeric),
+        "isdigit" | "isnumeric" | "isdecimal" => all(s, args, char::is_numeric),
+        "isprintable" => without(args, || s.chars().all(python::is_printable).into()),
+        "islower" => without(args, || (s.chars().any(char::is_lowercase) && !s.chars().any(char::is_uppercase)).into()),
+        "isupper" => without(args, || (s.chars().any(char::is_uppercase) && !s.chars().any(char::is_lowercase)).into()),
+        _ => return None,
+    })
+}
+
+fn failed(why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, why.into())
+}
+
+/// A method without arguments.
+fn without(args: &[Value], method: impl FnOnce() -> Value) -> Result<Value, Error> {
+    from_args::<()>(args).map(|()| method())
+}
+
+/// A method whose argument is a text.
+fn with_text(args: &[Value], method: impl FnOnce(&str) -> Value) -> Result<Value, Error> {
+    from_args(args).map(|(text,)| method(text))
+}
+
+/// Whether there are characters, all of which are so.
+fn all(s: &str, args: &[Value], so: impl Fn(char) -> bool) -> Result<Value, Error> {
+    without(args, || (!s.is_empty() && s.chars().all(so)).into())
+}
+
+/// `split(sep=None, maxsplit=-1)`, from the left or from the right.
+fn split(s: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
+    let (separator, most, named): (Option<Value>, Option<i64>, Kwargs) = from_args(args)?;
+    let separator = if separator.is_some() { separator } else { named.get("sep")? }.filter(|value| !value.is_none());
+    let most = if most.is_some() { most } else { named.get("maxsplit")? };
+    named.assert_all_used()?;
+    let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
+    let separator = separator.map(|separator| python::text(&separator));
+    let mut parts = Vec::new();
+    let mut rest = s;
+    match &separator {
+        Some(separator) if separator.is_empty() => return Err(failed("empty separator")),
+        Some(separator) => {
+            let cut = |rest| {
+                if from_right {
+                    str::rsplit_once(rest, separator).map(|(a, b)| (b, a))
+                } else {
+                    str::split_once(rest, separator)
+                }
+            };
+            while parts.len() < most
+                && let Some((part, others)) = cut(rest)
+            {
+                parts.push(part);
+                rest = others;
+            }
+            parts.push(rest);
+        }
+        None => {
+            let trimmed = |rest: &'_ str| -> usize {
+                if from_right { rest.trim_end_matches(is_space).len() } else { rest.trim_start_matches(is_space).len() }
+            };
+            loop {
+                let len = trimmed(rest);
+                rest = if from_right { &rest[..len] } else { &rest[rest.len() - len..] };
+                if rest.is_empty() {
+                    break;
+                }
+                let end = if from_right { rest.rfind(is_space) } else { rest.find(is_space) };
+                let (part, others) = match end {
+                    Some(_) if parts.len() == most => (rest, ""),
+                    Some(at) if from_right => {
+                        let after = at + rest[at..].chars().next().map_or(0, char::len_utf8);
+                        (&rest[after..], &rest[..after])
+                    }
+                    Some(at) => rest.split_at(at),
+                    None => (rest, ""),
+                };
+                parts.push(part);
+                rest = others;
+            }
+        }
+    }
+    if from_right {
+        parts.reverse();
+    }
+    Ok(parts.into_iter().map(Value::from).collect())
+}
+
+fn partition(s: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
+    with_text(args, |separator| {
+        let cut = if from_right { s.rsplit_once(separator) } else { s.split_once(separator) };
+        let parts = match cut {
+            Some((before, after)) => [before, separator, after],
+            None if from_right => ["", "", s],
+            None => [s, "", ""],
+        };
+        parts.into_iter().map(Value::from).collect()
+    })
+}
+
+fn split_lines(s: &str, args: &[Value]) -> Result<Value, Error> {
+    let (positional, named): (Option<bool>, Kwargs) = from_args(args)?;
+    let keep = if positional.is_some() { positional } else { named.get("keepends")? }.unwrap_or(false);
+    named.assert_all_used()?;
+    let lines = python::lines(s).into_iter();
+    Ok(match keep {
+        true => lines.map(Value::from).collect(),
+        false => lines.map(|line| Value::from(python::without_break(line))).collect(),
+    })
+}
+
+fn strip(s: &str, left: bool, right: bool, args: &[Value]) -> Result<Value, Error> {
+    let (chars,): (Option<&str>,) = from_args(args)?;
+    let strips = |c: char| chars.map_or_else(|| is_space(c), |chars| chars.contains(c));
+    let s = if left { s.trim_start_matches(strips) } else { s };
+    Ok(Value::from(if right { s.trim_end_matches(strips) } else { s }))
+}
+
+/// The part of `s` between two positions, counted in characters, and how many bytes come before it.
+fn section(s: &str, start: Option<i64>, end: Option<i64>) -> Option<(&str, usize)> {
+    if start.is_none() && end.is_none() {
+        return Some((s, 0));
+    }
+    let count = s.chars().count() as i64;
+    let position = |at: i64| if at < 0 { (count + at).max(0) } else { at };
+    let (start, end) = (position(start.unwrap_or(0)), position(end.unwrap_or(count)).min(count));
+    let byte = |at: i64| s.char_indices().nth(at as usize).map_or(s.len(), |(byte, _)| byte);
+    (start <= end).then(|| (&s[byte(start)..byte(end)], byte(start)))
+}
+
+/// Whether `s` has an affix, or one of several.
+fn begins_or_ends(s: &str, args: &[Value], has: impl Fn(&str, &str) -> bool) -> Result<Value, Error> {
+    let (affix, start, end): (&Value, Option<i64>, Option<i64>) = from_args(args)?;
+    let Some((s, _)) = section(s, start, end) else { return Ok(false.into()) };
+    let affixes = if affix.as_str().is_some() { vec![affix.clone()] } else { affix.try_iter()?.collect() };
+    for affix in affixes {
+        let affix = affix.as_str().ok_or_else(|| failed("what a text begins or ends with must be a text"))?;
+        if has(s, affix) {
+            return Ok(true.into());
+        }
+    }
+    Ok(false.into())
+}
+
+/// Where a part is, counted in characters.
+fn find(
+    s: &str,
+    must_be_there: bool,
+    args: &[Value],
+    find: impl Fn(&str, &str) -> Option<usize>,
+) -> Result<Value, Error> {
+    let (part, start, end): (&str, Option<i64>, Option<i64>) = from_args(args)?;
+    let found = section(s, start, end).and_then(|(within, before)| Some(before + find(within, part)?));
+    match found {
+        Some(byte) => Ok(s[..byte].chars().count().into()),
+        None if must_be_there => Err(failed("substring not found")),
+        None => Ok((-1).into()),
+    }
+}
+
+fn join(separator: &str, args: &[Value]) -> Result<Value, Error> {
+    let (parts,): (&Value,) = from_args(args)?;
+    let parts: Vec<Value> = parts.try_iter()?.collect();
+    let text = |part: &Value| part.as_str().map(str::to_owned).ok_or_else(|| failed("join() takes texts alone"));
+    Ok(parts.iter().map(text).collect::<Result<Vec<_>, _>>()?.join(separator).into())
+}
+
+fn swap_case(c: char) -> String {
+    if c.is_uppercase() { c.to_lowercase().collect() } else { c.to_uppercase().collect() }
+}
+
+fn justify(s: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let (width, fill): (usize, Option<char>) = from_args(args)?;
+    let missing = width.min(10_000).saturating_sub(s.chars().count());
+    let left = match method {
+        "ljust" => 0,
+        "rjust" => missing,
+        // Where the middle is between two characters, Python decides by the width.
+        _ => missing / 2 + (missing & width & 1),
+    };
+    let pad = |n| fill.unwrap_or(' ').to_string().repeat(n);
+    Ok(format!("{}{s}{}", pad(left), pad(missing - left)).into())
+}
+
+fn zero_fill(s: &str, args: &[Value]) -> Result<Value, Error> {
+    let (width,): (usize,) = from_args(args)?;
+    let (sign, digits) = if s.starts_with(['+', '-']) { s.split_at(1) } else { ("", s) };
+    let zeros = "0".repeat(width.min(10_000).saturating_sub(s.chars().count()));
+    Ok(format!("{sign}{zeros}{digits}").into())
+}
