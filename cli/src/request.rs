@@ -105,7 +105,7 @@ pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingPara
         repetition_penalty: args.repetition_penalty,
     };
     options.apply(defaults, &mut params);
-    params.validate().map_err(|error| Usage::new(error.to_string()))?;
+    params.validate().map_err(in_options)?;
     let filters = params.top_k != 0 || params.top_p != 1.0 || params.min_p != 0.0;
     if filters && params.temperature == 0.0 && args.temperature.is_none() {
         // These options ask for sampling; the greedy text would be another answer than was asked for.
@@ -113,4 +113,12 @@ pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingPara
         return Err(Usage::new(why.into()).into());
     }
     Ok(params)
+}
+
+/// The engine's refusal of a request, with the names of options in place of its fields'.
+fn in_options(error: engine::Error) -> Usage {
+    Usage::new(match error {
+        engine::Error::Request(refusal) => format!("invalid request: {}", refusal.why.replace('_', "-")),
+        other => other.to_string(),
+    })
 }

@@ -110,21 +110,22 @@ impl Engine {
         self.check_prompt(&prompt, &params)?;
         let vocab_size = self.config.vocab_size;
         if let Some((id, _)) = params.logit_bias.iter().find(|bias| bias.0 as usize >= vocab_size) {
-            return Err(Error::Request(format!("logit-bias id {id} is outside the vocabulary of {vocab_size} tokens")));
+            let why = format!("logit_bias id {id} is outside the vocabulary of {vocab_size} tokens");
+            return Err(Error::request("logit_bias", why));
         }
         if params.width() > self.config.max_num_seqs {
             let (width, most) = (params.width(), self.config.max_num_seqs);
-            return Err(Error::Request(format!("{width} sequences for one request, but at most {most} run at a time")));
+            let why = format!("{width} sequences for one request, but at most {most} run at a time");
+            return Err(Error::request(if params.beam.is_some() { "beam_width" } else { "best_of" }, why));
         }
         if let Some(beam) = params.beam.filter(|beam| beam.num_candidates(self.config.eos.len()) > MAX_CANDIDATES) {
             let width = beam.width;
-            return Err(Error::Request(format!(
-                "a beam-width of {width} asks for more than {MAX_CANDIDATES} candidates"
-            )));
+            let why = format!("{width} beams ask for more than {MAX_CANDIDATES} candidates");
+            return Err(Error::request("beam_width", why));
         }
         let seed = match params.seed {
             Some(seed) => seed,
-            None => getrandom::u64().map_err(|e| Error::Request(format!("no random seed to be had: {e}")))?,
+            None => getrandom::u64().map_err(|e| Error::request("seed", format!("no random seed to be had: {e}")))?,
         };
         let id = self.next_id;
         self.next_id += 1;
@@ -218,7 +219,7 @@ impl Engine {
     }
 
     fn check_prompt(&self, prompt: &[u32], params: &SamplingParams) -> Result<()> {
-        let refuse = |why: String| Err(Error::Request(why));
+        let refuse = |why: String| Err(Error::request("prompt", why));
         let EngineConfig { max_len, vocab_size, block_size, .. } = self.config;
         if prompt.is_empty() {
             return refuse("the prompt has no tokens".into());

@@ -36,7 +36,7 @@ pub enum Error {
     Tokenizer(String),
     /// A request asks for something impossible; the engine is unharmed.
     #[error("invalid request: {0}")]
-    Request(String),
+    Request(Refusal),
     /// An engine option is out of range.
     #[error("invalid option: {0}")]
     Option(String),
@@ -57,7 +57,28 @@ pub enum Error {
     Hub(String),
 }
 
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The field of [`SamplingParams`](crate::sampling::SamplingParams) that is at fault, `beam_width` or `prompt`, where
+    /// it is one.
+    pub field: Option<&'static str>,
+    /// What is wrong, in words that name fields as above.
+    pub why: String,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
 impl Error {
+    /// An [`Error::Request`] about `field`.
+    pub fn request(field: &'static str, why: impl Into<String>) -> Self {
+        Error::Request(Refusal { field: Some(field), why: why.into() })
+    }
+
     /// An [`Error::Io`] about `path`.
     pub fn io(path: impl AsRef<Path>, source: std::io::Error) -> Self {
         Error::Io { path: path.as_ref().to_path_buf(), source }

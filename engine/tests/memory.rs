@@ -50,7 +50,7 @@ fn finish(engine: &mut Engine) -> Vec<Finished> {
 
 fn refused(engine: &mut Engine, prompt: Vec<u32>, params: SamplingParams) -> String {
     match engine.add(prompt, params) {
-        Err(Error::Request(why)) => why,
+        Err(Error::Request(refusal)) => refusal.why,
         other => panic!("{other:?} is no refusal"),
     }
 }
@@ -134,7 +134,7 @@ fn what_can_never_run_is_refused_and_harms_nobody() {
     assert!(refused(&mut engine, vec![3, VOCAB], sampled(1, 5)).contains("outside the vocabulary"));
     assert!(refused(&mut engine, prompt(5), sampled(300, 5)).contains("at most 256"));
     assert!(
-        refused(&mut engine, prompt(5), SamplingParams { max_tokens: 0, ..Default::default() }).contains("max-tokens")
+        refused(&mut engine, prompt(5), SamplingParams { max_tokens: 0, ..Default::default() }).contains("max_tokens")
     );
     assert_eq!(finish(&mut engine)[0].outputs[0].tokens.len(), 20);
 }

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use engine::error::Refusal;
 use serde::Serialize;
 
 use crate::worker::Failure;
@@ -133,10 +134,27 @@ impl IntoResponse for ApiError {
     }
 }
 
+/// The engine's refusal of a request. Its fields have the names that clients know, but for the number of beams.
+impl From<Refusal> for ApiError {
+    fn from(Refusal { field, why }: Refusal) -> Self {
+        let known = |name: &str| name.replace("beam_width", "best_of").replace("prompt_logprobs", "logprobs");
+        ApiError { param: field.map(known), ..Self::invalid(known(&why)) }
+    }
+}
+
+impl From<engine::Error> for ApiError {
+    fn from(error: engine::Error) -> Self {
+        match error {
+            engine::Error::Request(refusal) => refusal.into(),
+            other => Self::invalid(other.to_string()),
+        }
+    }
+}
+
 impl From<Failure> for ApiError {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Refused(why) => Self::invalid(why),
+            Failure::Refused(refusal) => refusal.into(),
             Failure::QueueFull => Self::unavailable("too many requests are waiting; try again later"),
             Failure::Engine => Self::internal("the engine failed while it computed this request"),
             Failure::Stopped => Self::unavailable("the server is stopping"),

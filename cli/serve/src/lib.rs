@@ -16,6 +16,7 @@ mod body;
 mod error;
 mod finished;
 mod history;
+mod json;
 mod metrics;
 pub mod options;
 mod overview;

@@ -421,8 +421,8 @@ async fn the_description_names_the_fields_that_there_are() {
             assert_eq!(server.refused(path, &body, 400).await["param"], field);
         }
         body["stream"] = true.into();
-        body["stream_options"] = json!({"include_obfuscation": false});
-        assert_eq!(server.refused(path, &body, 400).await["param"], "stream_options.include_obfuscation");
+        body["stream_options"] = json!({"include_everything": false});
+        assert_eq!(server.refused(path, &body, 400).await["param"], "stream_options.include_everything");
     }
     server.stop().await.unwrap();
 }

@@ -106,84 +106,98 @@ impl SamplingParams {
 
     /// Refuses what makes no sense, naming the field.
     pub fn validate(&self) -> Result<()> {
-        let check = |ok: bool, why: &str| if ok { Ok(()) } else { Err(Error::Request(why.into())) };
-        check(self.n >= 1, "n must be at least 1")?;
+        check("n", self.n >= 1, "n must be at least 1")?;
         let of_prompt = self.echo || self.prompt_logprobs.is_some();
-        check(self.max_tokens >= 1 || of_prompt, "max-tokens must be at least 1")?;
+        check("max_tokens", self.max_tokens >= 1 || of_prompt, "max_tokens must be at least 1")?;
+        let is_positive = |x: f32| x.is_finite() && x > 0.0;
         check(
-            self.temperature.is_finite() && self.temperature >= 0.0,
+            "temperature",
+            self.temperature == 0.0 || is_positive(self.temperature),
             "temperature must be a number that is not negative",
         )?;
-        check(self.top_p > 0.0 && self.top_p <= 1.0, "top-p must be above 0 and at most 1")?;
-        check((0.0..=1.0).contains(&self.min_p), "min-p must be between 0 and 1")?;
+        check("top_p", self.top_p > 0.0 && self.top_p <= 1.0, "top_p must be above 0 and at most 1")?;
+        check("min_p", (0.0..=1.0).contains(&self.min_p), "min_p must be between 0 and 1")?;
         check(
-            self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0,
-            "repetition-penalty must be a number above 0",
+            "repetition_penalty",
+            is_positive(self.repetition_penalty),
+            "repetition_penalty must be a number above 0",
         )?;
-        check(
-            (-2.0..=2.0).contains(&self.presence_penalty) && (-2.0..=2.0).contains(&self.frequency_penalty),
-            "presence-penalty and frequency-penalty must be between -2 and 2",
-        )?;
-        check(self.logit_bias.iter().all(|bias| bias.1.is_finite()), "logit-bias must be numbers")?;
+        let penalties = [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)];
+        for (field, penalty) in penalties {
+            check(field, (-2.0..=2.0).contains(&penalty), format!("{field} must be between -2 and 2"))?;
+        }
+        check("logit_bias", self.logit_bias.iter().all(|bias| bias.1.is_finite()), "logit_bias must be numbers")?;
         let mut biased: Vec<u32> = self.logit_bias.iter().map(|bias| bias.0).collect();
         biased.sort_unstable();
-        check(biased.is_sorted_by(|a, b| a < b), "logit-bias must not name a token twice")?;
-        check(self.stop.iter().all(|s| !s.is_empty()), "a stop string must not be empty")?;
-        let logprobs = self.logprobs.max(self.prompt_logprobs);
-        check(logprobs.is_none_or(|k| k <= MAX_LOGPROBS), &format!("logprobs must be at most {MAX_LOGPROBS}"))?;
-        check(self.width() <= MAX_OUTPUTS, &format!("at most {MAX_OUTPUTS} outputs or beams can run for one request"))?;
+        check("logit_bias", biased.is_sorted_by(|a, b| a < b), "logit_bias must not name a token twice")?;
+        check("stop", self.stop.iter().all(|s| !s.is_empty()), "a stop string must not be empty")?;
+        for (field, count) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
+            let why = format!("{field} must be at most {MAX_LOGPROBS}");
+            check(field, count.is_none_or(|k| k <= MAX_LOGPROBS), why)?;
+        }
+        let width = if self.beam.is_some() { "beam_width" } else { "best_of" };
+        let why = format!("at most {MAX_OUTPUTS} outputs or beams can run for one request");
+        check(width, self.width() <= MAX_OUTPUTS, why)?;
         match self.beam {
-            Some(beam) => self.validate_beam(beam, check),
-            None => check(self.n <= self.best_of, "n must not be greater than best-of"),
+            Some(beam) => self.validate_beam(beam),
+            None => check("n", self.n <= self.best_of, "n must not be greater than best_of"),
         }
     }
 
-    fn validate_beam(&self, beam: Beam, check: impl Fn(bool, &str) -> Result<()>) -> Result<()> {
-        check(beam.width >= 1, "beam-width must be at least 1")?;
-        check(self.n <= beam.width, "n must not be greater than beam-width")?;
-        check(self.best_of == self.n, "best-of cannot be used with beam search")?;
-        check(self.temperature == 0.0, "temperature cannot be used with beam search")?;
-        check(
-            self.top_k == 0 && self.top_p == 1.0 && self.min_p == 0.0,
-            "top-k, top-p and min-p cannot be used with beam search",
-        )?;
-        check(
-            self.repetition_penalty == 1.0 && self.presence_penalty == 0.0 && self.frequency_penalty == 0.0,
-            "penalties cannot be used with beam search",
-        )?;
-        check(self.logit_bias.is_empty(), "logit-bias cannot be used with beam search")?;
-        check(self.stop.is_empty(), "stop strings cannot be used with beam search")?;
-        check(beam.length_penalty.is_finite(), "length-penalty must be a number")
+    fn validate_beam(&self, beam: Beam) -> Result<()> {
+        check("beam_width", beam.width >= 1, "beam_width must be at least 1")?;
+        check("n", self.n <= beam.width, "n must not be greater than beam_width")?;
+        let without = [
+            ("best_of", self.best_of == self.n),
+            ("temperature", self.temperature == 0.0),
+            ("top_k", self.top_k == 0),
+            ("top_p", self.top_p == 1.0),
+            ("min_p", self.min_p == 0.0),
+            ("repetition_penalty", self.repetition_penalty == 1.0),
+            ("presence_penalty", self.presence_penalty == 0.0),
+            ("frequency_penalty", self.frequency_penalty == 0.0),
+            ("logit_bias", self.logit_bias.is_empty()),
+            ("stop", self.stop.is_empty()),
+        ];
+        for (field, is_off) in without {
+            check(field, is_off, format!("{field} cannot be used with beam search"))?;
+        }
+        check("length_penalty", beam.length_penalty.is_finite(), "length_penalty must be a number")
     }
+}
+
+fn check(field: &'static str, ok: bool, why: impl Into<String>) -> Result<()> {
+    if ok { Ok(()) } else { Err(Error::request(field, why)) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn refused(params: SamplingParams, naming: &str) {
-        let message = params.validate().unwrap_err().to_string();
-        assert!(message.contains(naming), "{message}");
+    fn refused(params: SamplingParams, field: &'static str) {
+        let Err(Error::Request(refusal)) = params.validate() else { panic!("{field} is not refused") };
+        assert_eq!(refusal.field, Some(field));
+        assert!(refusal.why.contains(field), "{refusal}");
     }
 
     #[test]
     fn refuses_what_makes_no_sense() {
         let d = SamplingParams::default;
         assert!(d().validate().is_ok());
-        refused(SamplingParams { max_tokens: 0, ..d() }, "max-tokens");
+        refused(SamplingParams { max_tokens: 0, ..d() }, "max_tokens");
         assert!(SamplingParams { max_tokens: 0, echo: true, ..d() }.validate().is_ok());
-        refused(SamplingParams { prompt_logprobs: Some(101), ..d() }, "logprobs");
+        refused(SamplingParams { prompt_logprobs: Some(101), ..d() }, "prompt_logprobs");
         refused(SamplingParams { temperature: -0.1, ..d() }, "temperature");
         refused(SamplingParams { temperature: f32::NAN, ..d() }, "temperature");
-        refused(SamplingParams { top_p: 0.0, ..d() }, "top-p");
-        refused(SamplingParams { top_p: 1.1, ..d() }, "top-p");
-        refused(SamplingParams { n: 3, best_of: 2, ..d() }, "best-of");
+        refused(SamplingParams { top_p: 0.0, ..d() }, "top_p");
+        refused(SamplingParams { top_p: 1.1, ..d() }, "top_p");
+        refused(SamplingParams { n: 3, best_of: 2, ..d() }, "n");
         refused(SamplingParams { stop: vec![String::new()], ..d() }, "stop");
-        refused(SamplingParams { logit_bias: vec![(3, f32::NAN)], ..d() }, "logit-bias");
-        refused(SamplingParams { logit_bias: vec![(3, 1.0), (4, 0.0), (3, 2.0)], ..d() }, "logit-bias");
+        refused(SamplingParams { logit_bias: vec![(3, f32::NAN)], ..d() }, "logit_bias");
+        refused(SamplingParams { logit_bias: vec![(3, 1.0), (4, 0.0), (3, 2.0)], ..d() }, "logit_bias");
         let beam = Some(Beam { width: 4, length_penalty: 1.0, early_stopping: EarlyStopping::No });
         assert!(SamplingParams { beam, n: 4, best_of: 4, ..d() }.validate().is_ok());
         refused(SamplingParams { beam, temperature: 0.5, ..d() }, "temperature");
-        refused(SamplingParams { beam, n: 5, best_of: 5, ..d() }, "beam-width");
+        refused(SamplingParams { beam, n: 5, best_of: 5, ..d() }, "n");
     }
 }

@@ -89,14 +89,15 @@ pub async fn collect(app: &App, work: Work, admission: &Admission) -> Result<Vec
     Ok(answers.into_iter().flatten().collect())
 }
 
-/// How many tokens an output may have: as many as were asked for, else `default`.
+/// How many tokens an output may have: as many as were asked for, else `default`. Names of fields come with what they
+/// ask for: how long the output may be, how long the prompt is.
 ///
 /// # Errors
 /// 400 if that is more than the model has positions for, or less than `least`.
 pub fn max_tokens(
     app: &App,
     (param, asked): (&str, Option<usize>),
-    prompt: usize,
+    (prompt_param, prompt): (&str, usize),
     least: usize,
     default: usize,
 ) -> Result<usize, ApiError> {
@@ -105,7 +106,7 @@ pub fn max_tokens(
     if prompt + asked.unwrap_or(1).min(1) > most {
         let message =
             format!("this model's maximum context length is {most} tokens, but the prompt alone has {prompt}");
-        return Err(ApiError::context_length("prompt", message));
+        return Err(ApiError::context_length(prompt_param, message));
     }
     match asked {
         None => Ok(default.min(most - prompt)),

@@ -95,7 +95,7 @@ pub async fn create(
         (None, most) => ("max_tokens", most),
     };
     let (text, tokens) = prompt(&app, fields.messages, true).await?;
-    let max_tokens = max_tokens(&app, asked, tokens.len(), 1, app.max_len)?;
+    let max_tokens = max_tokens(&app, asked, ("messages", tokens.len()), 1, app.max_len)?;
     let stream = decoding.stream.unwrap_or(false);
     let include_usage = decoding.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
     let params = decoding.params(&app, max_tokens, logprobs, false)?;
@@ -157,7 +157,7 @@ impl Fields {
     fn logprobs(&self) -> Result<Option<usize>, ApiError> {
         let wanted = self.logprobs.unwrap_or(false);
         let top = self.top_logprobs.unwrap_or(0);
-        check(wanted || self.top_logprobs.is_none(), "top_logprobs", || "top_logprobs needs logprobs".into())?;
+        check(wanted || top == 0, "top_logprobs", || "top_logprobs needs logprobs".into())?;
         check(top <= MAX_TOP_LOGPROBS, "top_logprobs", || format!("top_logprobs must be at most {MAX_TOP_LOGPROBS}"))?;
         Ok(wanted.then_some(top))
     }

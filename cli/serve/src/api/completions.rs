@@ -15,6 +15,7 @@ use tower_http::request_id::RequestId;
 use super::answer::{Heading, Usage, collect, max_tokens};
 use super::decoding::{Decoding, check};
 use super::logprobs::{CompletionLogprobs, Place};
+use super::prompt::PromptField;
 use super::stream::{Format, Frames, Piece, respond};
 use crate::app::{Admission, App};
 use crate::body::Body2;
@@ -34,16 +35,6 @@ pub struct Fields {
     logprobs: Option<usize>,
     /// Begin each text with its prompt.
     echo: Option<bool>,
-}
-
-/// One prompt or several, as texts or as tokens.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a string, a list of strings, a list of token ids or a list of such lists")]
-enum PromptField {
-    Text(String),
-    Tokens(Vec<u32>),
-    Texts(Vec<String>),
-    TokenLists(Vec<Vec<u32>>),
 }
 
 #[derive(Debug, Serialize)]
@@ -80,7 +71,7 @@ pub async fn create(
     let prompts = fields.prompt.encode(&app).await?;
     let longest = prompts.iter().map(|p| p.1.len()).max().unwrap_or(0);
     let least = if echo { 0 } else { 1 };
-    let max_tokens = max_tokens(&app, ("max_tokens", fields.max_tokens), longest, least, MAX_TOKENS)?;
+    let max_tokens = max_tokens(&app, ("max_tokens", fields.max_tokens), ("prompt", longest), least, MAX_TOKENS)?;
     let stream = decoding.stream.unwrap_or(false);
     let include_usage = decoding.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
     let params = decoding.params(&app, max_tokens, fields.logprobs, echo)?;
@@ -126,34 +117,6 @@ fn choices<'a>(app: &App, first: usize, answer: &'a Completion, echo: bool) -> V
         Choice { index: first + i, text: (text + &output.text).into(), logprobs, finish_reason }
     };
     answer.outputs.iter().enumerate().map(choice).collect()
-}
-
-impl PromptField {
-    /// Texts and tokens of all prompts.
-    async fn encode(self, app: &App) -> Result<Vec<(String, Vec<u32>)>, ApiError> {
-        let (texts, lists) = match self {
-            PromptField::Text(text) => (vec![text], Vec::new()),
-            PromptField::Texts(texts) => (texts, Vec::new()),
-            PromptField::Tokens(tokens) => (Vec::new(), vec![tokens]),
-            PromptField::TokenLists(lists) => (Vec::new(), lists),
-        };
-        let (count, most) = (texts.len() + lists.len(), app.limits.max_queue);
-        check((1..=most).contains(&count), "prompt", || format!("there must be between 1 and {most} prompts"))?;
-        let mut prompts = Vec::with_capacity(count);
-        for text in texts {
-            prompts.push(app.encode("prompt", text, true).await?);
-        }
-        for tokens in lists {
-            let size = app.vocab_size;
-            check(tokens.iter().all(|&id| (id as usize) < size), "prompt", || {
-                format!("token ids must be below {size}, the size of the model's vocabulary")
-            })?;
-            let text = app.tokenizer.decode(&tokens, true).map_err(|e| ApiError::field("prompt", e.to_string()))?;
-            prompts.push((text, tokens));
-        }
-        check(prompts.iter().all(|p| !p.1.is_empty()), "prompt", || "a prompt must have at least one token".into())?;
-        Ok(prompts)
-    }
 }
 
 /// A prompt with which choices begin.

@@ -5,13 +5,10 @@ use std::collections::BTreeMap;
 use engine::sampling::{Beam, EarlyStopping, MAX_OUTPUTS, SamplingOptions, SamplingParams};
 use serde::Deserialize;
 
+use super::stop::{Stop, StopBeams};
 use crate::app::App;
 use crate::error::ApiError;
 
-/// Stop strings in a request, at most.
-const MAX_STOPS: usize = 16;
-/// Bytes of a stop string, at most.
-const MAX_STOP_BYTES: usize = 1024;
 /// Biased tokens in a request, at most.
 const MAX_BIASES: usize = 1024;
 
@@ -58,28 +55,6 @@ pub struct Decoding {
     pub stream: Option<bool>,
     /// How.
     pub stream_options: Option<StreamOptions>,
-    /// Who asks; of no consequence.
-    pub user: Option<String>,
-}
-
-/// One stop string, or several.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a string or a list of strings")]
-pub enum Stop {
-    /// One.
-    One(String),
-    /// Several.
-    Several(Vec<String>),
-}
-
-/// `early_stopping`.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "true, false or \"never\"")]
-pub enum StopBeams {
-    /// As soon as enough beams are finished, or once none can become better at its present length.
-    Now(bool),
-    /// A word.
-    Word(String),
 }
 
 /// Options of a stream.
@@ -88,6 +63,10 @@ pub enum StopBeams {
 pub struct StreamOptions {
     /// End with a chunk that counts tokens.
     pub include_usage: Option<bool>,
+    /// Count them in every chunk; not supported.
+    pub continuous_usage_stats: Option<bool>,
+    /// Whether chunks may be padded; they are not.
+    pub include_obfuscation: Option<bool>,
 }
 
 impl Decoding {
@@ -113,6 +92,10 @@ impl Decoding {
         check(streams || self.stream_options.is_none(), "stream_options", || {
             "stream_options can only be used with stream".into()
         })?;
+        let continuous = self.stream_options.and_then(|o| o.continuous_usage_stats) == Some(true);
+        check(!continuous, "stream_options.continuous_usage_stats", || {
+            "stream_options.continuous_usage_stats is not supported; it may only be false or null".into()
+        })?;
         within(self.temperature, "temperature", 0.0, 100.0)?;
         within(self.top_p, "top_p", f32::MIN_POSITIVE, 1.0)?;
         within(self.min_p, "min_p", 0.0, 1.0)?;
@@ -122,16 +105,12 @@ impl Decoding {
         within(self.length_penalty, "length_penalty", -100.0, 100.0)?;
         let top_k = self.top_k.map(|k| usize::try_from(k.max(0)).unwrap_or(usize::MAX));
         check(self.top_k.is_none_or(|k| k >= -1), "top_k", || "top_k must be -1, 0 or a number of tokens".into())?;
-        let beam = match (beams, self.length_penalty, &self.early_stopping) {
-            (true, penalty, stopping) => Some(Beam {
-                width,
-                length_penalty: penalty.unwrap_or(1.0),
-                early_stopping: stopping.as_ref().map_or(Ok(EarlyStopping::No), early_stopping)?,
-            }),
-            (false, None, None) => None,
-            (false, Some(_), _) => return Err(needs_beams("length_penalty")),
-            (false, None, Some(_)) => return Err(needs_beams("early_stopping")),
-        };
+        let length_penalty = self.length_penalty.unwrap_or(1.0);
+        let early_stopping = self.early_stopping.map_or(EarlyStopping::No, |stopping| stopping.0);
+        let needs_beams = |field: &str| format!("{field} can only be used with use_beam_search");
+        check(beams || length_penalty == 1.0, "length_penalty", || needs_beams("length_penalty"))?;
+        check(beams || early_stopping == EarlyStopping::No, "early_stopping", || needs_beams("early_stopping"))?;
+        let beam = beams.then_some(Beam { width, length_penalty, early_stopping });
         let mut params = SamplingParams {
             n,
             best_of: if beam.is_some() { n } else { width },
@@ -159,31 +138,8 @@ impl Decoding {
             repetition_penalty: self.repetition_penalty,
         };
         options.apply(&app.defaults, &mut params);
-        params.validate().map_err(refused)?;
+        params.validate()?;
         Ok(params)
-    }
-}
-
-impl Stop {
-    fn strings(self) -> Result<Vec<String>, ApiError> {
-        let strings = match self {
-            Stop::One(string) => vec![string],
-            Stop::Several(strings) => strings,
-        };
-        check(strings.len() <= MAX_STOPS, "stop", || format!("there may be at most {MAX_STOPS} stop strings"))?;
-        check(strings.iter().all(|s| (1..=MAX_STOP_BYTES).contains(&s.len())), "stop", || {
-            format!("a stop string must have between 1 and {MAX_STOP_BYTES} bytes")
-        })?;
-        Ok(strings)
-    }
-}
-
-fn early_stopping(value: &StopBeams) -> Result<EarlyStopping, ApiError> {
-    match value {
-        StopBeams::Now(true) => Ok(EarlyStopping::Yes),
-        StopBeams::Now(false) => Ok(EarlyStopping::No),
-        StopBeams::Word(word) if word == "never" => Ok(EarlyStopping::Never),
-        StopBeams::Word(_) => Err(ApiError::field("early_stopping", "early_stopping must be true, false or \"never\"")),
     }
 }
 
@@ -194,16 +150,17 @@ fn logit_bias(biases: &BTreeMap<String, f32>, vocab_size: usize) -> Result<Vec<(
         within(Some(bias), "logit_bias", -100.0, 100.0)?;
         let token = id.parse().ok().filter(|&token: &u32| (token as usize) < vocab_size);
         let token = token.ok_or_else(|| {
-            ApiError::field("logit_bias", format!("{id:?} is not the id of one of the model's {vocab_size} tokens"))
+            ApiError::field(
+                "logit_bias",
+                format!("logit_bias: {id:?} is not the id of one of the model's {vocab_size} tokens"),
+            )
         })?;
         // "7" and "07" are the same token.
-        check(parsed.insert(token, bias).is_none(), "logit_bias", || format!("token {token} has two biases"))?;
+        check(parsed.insert(token, bias).is_none(), "logit_bias", || {
+            format!("logit_bias: token {token} is there twice")
+        })?;
     }
     Ok(parsed.into_iter().collect())
-}
-
-fn needs_beams(field: &str) -> ApiError {
-    ApiError::field(field, format!("{field} can only be used with use_beam_search"))
 }
 
 fn within(value: Option<f32>, field: &str, least: f32, most: f32) -> Result<(), ApiError> {
@@ -217,12 +174,4 @@ fn within(value: Option<f32>, field: &str, least: f32, most: f32) -> Result<(), 
 /// 400 about `field` unless `ok`.
 pub fn check(ok: bool, field: &str, why: impl FnOnce() -> String) -> Result<(), ApiError> {
     if ok { Ok(()) } else { Err(ApiError::field(field, why())) }
-}
-
-/// The engine's refusal of a request. It names options as the command line does.
-fn refused(error: engine::Error) -> ApiError {
-    match error {
-        engine::Error::Request(why) => ApiError::invalid(why),
-        other => ApiError::invalid(other.to_string()),
-    }
 }

@@ -15,6 +15,7 @@ mod thread;
 
 use std::thread::JoinHandle;
 
+use engine::error::Refusal;
 use engine::group::RequestId;
 use engine::llm::{Event, Llm, Prompt};
 use engine::sampling::SamplingParams;
@@ -45,7 +46,7 @@ pub type Message = Result<Vec<(usize, Event)>, Failure>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// It makes no sense, or could never run.
-    Refused(String),
+    Refused(Refusal),
     /// As many requests are waiting as may.
     QueueFull,
     /// A step failed.
@@ -222,7 +223,9 @@ mod tests {
         let (worker, _) = worker(Options::default()).await;
         let mut mixed = work(2, 10);
         mixed.prompts.push(Prompt::Tokens(vec![1_000_000]));
-        assert!(matches!(worker.submit(mixed).next().await, Err(Failure::Refused(why)) if why.contains("1000000")));
+        assert!(
+            matches!(worker.submit(mixed).next().await, Err(Failure::Refused(refusal)) if refusal.why.contains("1000000"))
+        );
         assert_eq!(worker.submit(work(1001, 10)).next().await, Err(Failure::QueueFull));
         let state = worker.snapshot().await.unwrap();
         assert!(state.running.is_empty() && state.waiting.is_empty());

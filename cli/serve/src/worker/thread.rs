@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
+use engine::error::Refusal;
 use engine::group::{RequestId, SequenceGroup};
 use engine::llm::{Event, Llm, Prompt};
 use engine::sampling::SamplingParams;
@@ -160,11 +161,11 @@ impl EngineThread {
                 Ok(id) => ids.push(id),
                 Err(error) => {
                     self.abort(ids);
-                    let why = match error {
-                        engine::Error::Request(why) => why,
-                        other => other.to_string(),
+                    let refusal = match error {
+                        engine::Error::Request(refusal) => refusal,
+                        other => Refusal { field: None, why: other.to_string() },
                     };
-                    let _ = messages.try_send(Err(Failure::Refused(why)));
+                    let _ = messages.try_send(Err(Failure::Refused(refusal)));
                     return;
                 }
             }

@@ -1,0 +1,231 @@
+//! Fields of OpenAI's and vLLM's that are accepted because they change nothing here, as far as they change nothing: what
+//! would change the answer is refused.
+
+use std::fmt;
+
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use crate::json::integer;
+
+/// The fields of a body that change nothing.
+#[derive(Debug)]
+pub struct Inert;
+
+/// What a field may be, beside null.
+#[derive(Clone, Copy, Debug)]
+enum Rule {
+    /// Nothing else.
+    Null,
+    Boolean,
+    /// False alone.
+    False,
+    /// 0 alone.
+    Zero,
+    Text,
+    EmptyText,
+    /// One of these.
+    Word(&'static [&'static str]),
+    EmptyArray,
+    /// An array of this alone.
+    Only(&'static str),
+    Object,
+    EmptyObject,
+    /// An object whose type is "text".
+    TextType,
+}
+
+const FIELDS: &[(&str, Rule)] = &[
+    // OpenAI's. There are no tools, no sounds and images, no accounts.
+    ("audio", Rule::Null),
+    ("function_call", Rule::Word(&["none", "auto"])),
+    ("functions", Rule::EmptyArray),
+    ("metadata", Rule::Object),
+    ("modalities", Rule::Only("text")),
+    ("parallel_tool_calls", Rule::Boolean),
+    ("prediction", Rule::Null),
+    ("prompt_cache_key", Rule::Text),
+    ("prompt_cache_retention", Rule::Text),
+    ("response_format", Rule::TextType),
+    ("safety_identifier", Rule::Text),
+    ("service_tier", Rule::Text),
+    ("store", Rule::Boolean),
+    ("suffix", Rule::EmptyText),
+    ("tool_choice", Rule::Word(&["none", "auto"])),
+    ("tools", Rule::EmptyArray),
+    ("user", Rule::Text),
+    ("web_search_options", Rule::Null),
+    // Chat templates that know these are given them; others have no use for them.
+    ("reasoning_effort", Rule::Text),
+    ("verbosity", Rule::Text),
+    // vLLM's.
+    ("allowed_token_ids", Rule::Null),
+    ("bad_words", Rule::EmptyArray),
+    // A client that sends a salt relies on its prompts being shared with nobody else.
+    ("cache_salt", Rule::Null),
+    ("guided_choice", Rule::Null),
+    ("guided_decoding_backend", Rule::Text),
+    ("guided_grammar", Rule::Null),
+    ("guided_json", Rule::Null),
+    ("guided_regex", Rule::Null),
+    ("guided_whitespace_pattern", Rule::Text),
+    ("include_reasoning", Rule::Boolean),
+    ("kv_transfer_params", Rule::Null),
+    ("logits_processors", Rule::EmptyArray),
+    ("mm_processor_kwargs", Rule::EmptyObject),
+    ("priority", Rule::Zero),
+    ("prompt_embeds", Rule::Null),
+    ("prompt_logprobs", Rule::Null),
+    ("request_id", Rule::Null),
+    ("return_token_ids", Rule::False),
+    ("return_tokens_as_token_ids", Rule::False),
+    // Of tokenizers written in Python; those of the crate put no spaces there.
+    ("spaces_between_special_tokens", Rule::Boolean),
+    ("structural_tag", Rule::Null),
+    ("structured_outputs", Rule::Null),
+    ("thinking_token_budget", Rule::Null),
+    ("truncate_prompt_tokens", Rule::Null),
+    ("vllm_xargs", Rule::EmptyObject),
+];
+
+const NAMES: [&str; FIELDS.len()] = {
+    let mut names = [""; FIELDS.len()];
+    let mut i = 0;
+    while i < names.len() {
+        names[i] = FIELDS[i].0;
+        i += 1;
+    }
+    names
+};
+
+impl<'de> Deserialize<'de> for Inert {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_struct("Inert", &NAMES, Fields)
+    }
+}
+
+struct Fields;
+
+impl<'de> Visitor<'de> for Fields {
+    type Value = Inert;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Inert, A::Error> {
+        while let Some(name) = map.next_key::<String>()? {
+            match FIELDS.iter().find(|field| field.0 == name) {
+                Some((_, rule)) => map.next_value_seed(*rule)?,
+                None => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(Inert)
+    }
+}
+
+impl Rule {
+    fn check<E: Error>(self, ok: bool) -> Result<(), E> {
+        let refused = || E::custom(format_args!("not supported; it may only be {self}"));
+        if ok { Ok(()) } else { Err(refused()) }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let or_null = match self {
+            Rule::Null => return f.write_str("null"),
+            Rule::Boolean => "true, false",
+            Rule::False => "false",
+            Rule::Zero => "0",
+            Rule::Text => "a string",
+            Rule::EmptyText => "an empty string",
+            Rule::Word(words) => {
+                words.iter().try_for_each(|word| write!(f, "{word:?}, "))?;
+                return f.write_str("or null");
+            }
+            Rule::EmptyArray => "an empty array",
+            Rule::Only(word) => return write!(f, "[{word:?}] or null"),
+            Rule::Object => "an object",
+            Rule::EmptyObject => "an empty object",
+            Rule::TextType => "{\"type\": \"text\"}",
+        };
+        write!(f, "{or_null} or null")
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Rule {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Rule {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
+        self.check(matches!(self, Rule::Boolean) || (matches!(self, Rule::False) && !value))
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
+        self.check(matches!(self, Rule::Zero) && value == 0)
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<(), E> {
+        self.check(false)
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
+        self.check(matches!(self, Rule::Zero) && integer(value) == Some(0))
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {
+        self.check(match self {
+            Rule::Text => true,
+            Rule::EmptyText => value.is_empty(),
+            Rule::Word(words) => words.contains(&value),
+            _ => false,
+        })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        match self {
+            Rule::EmptyArray => self.check(items.next_element::<IgnoredAny>()?.is_none()),
+            Rule::Only(word) => {
+                let is_it = items.next_element::<String>()?.is_some_and(|item| item == word);
+                self.check(is_it && items.next_element::<IgnoredAny>()?.is_none())
+            }
+            _ => self.check(false),
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        match self {
+            Rule::Object => {
+                while members.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(())
+            }
+            Rule::EmptyObject => self.check(members.next_key::<IgnoredAny>()?.is_none()),
+            Rule::TextType => {
+                let mut is_text = false;
+                while let Some(key) = members.next_key::<String>()? {
+                    match key.as_str() {
+                        "type" => is_text = members.next_value::<String>()? == "text",
+                        _ => members.next_value_seed(Rule::Null)?,
+                    }
+                }
+                self.check(is_text)
+            }
+            _ => self.check(false),
+        }
+    }
+}

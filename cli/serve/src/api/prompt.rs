@@ -1,0 +1,139 @@
+//! The `prompt` of a completion.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
+
+use super::decoding::check;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::json::integer;
+
+/// One prompt or several, as texts or as tokens.
+#[derive(Debug)]
+pub enum PromptField {
+    /// A text.
+    Text(String),
+    /// The tokens of one prompt.
+    Tokens(Vec<u32>),
+    /// A text each.
+    Texts(Vec<String>),
+    /// The tokens of each.
+    TokenLists(Vec<Vec<u32>>),
+}
+
+/// The first item of an array, which says what the others must be.
+enum Item {
+    Text(String),
+    Token(u32),
+    Tokens(Vec<u32>),
+}
+
+impl PromptField {
+    /// Texts and tokens of all prompts.
+    ///
+    /// # Errors
+    /// 400 if there are none or too many, or one has no tokens, or some that the model does not have.
+    pub async fn encode(self, app: &App) -> Result<Vec<(String, Vec<u32>)>, ApiError> {
+        let (texts, lists) = match self {
+            PromptField::Text(text) => (vec![text], Vec::new()),
+            PromptField::Texts(texts) => (texts, Vec::new()),
+            PromptField::Tokens(tokens) => (Vec::new(), vec![tokens]),
+            PromptField::TokenLists(lists) => (Vec::new(), lists),
+        };
+        let (count, most) = (texts.len() + lists.len(), app.limits.max_queue);
+        check((1..=most).contains(&count), "prompt", || format!("there must be between 1 and {most} prompts"))?;
+        let mut prompts = Vec::with_capacity(count);
+        for text in texts {
+            prompts.push(app.encode("prompt", text, true).await?);
+        }
+        for tokens in lists {
+            let size = app.vocab_size;
+            check(tokens.iter().all(|&id| (id as usize) < size), "prompt", || {
+                format!("token ids must be below {size}, the size of the model's vocabulary")
+            })?;
+            let text = app.tokenizer.decode(&tokens, true).map_err(|e| ApiError::field("prompt", e.to_string()))?;
+            prompts.push((text, tokens));
+        }
+        check(prompts.iter().all(|p| !p.1.is_empty()), "prompt", || "a prompt must have at least one token".into())?;
+        Ok(prompts)
+    }
+}
+
+impl<'de> Deserialize<'de> for PromptField {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Forms;
+
+        impl<'de> Visitor<'de> for Forms {
+            type Value = PromptField;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string, an array of strings, an array of token ids or an array of such arrays")
+            }
+
+            fn visit_str<E: Error>(self, value: &str) -> Result<PromptField, E> {
+                Ok(PromptField::Text(value.into()))
+            }
+
+            fn visit_string<E: Error>(self, value: String) -> Result<PromptField, E> {
+                Ok(PromptField::Text(value))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<PromptField, A::Error> {
+                Ok(match items.next_element()? {
+                    None => PromptField::Texts(Vec::new()),
+                    Some(Item::Text(first)) => PromptField::Texts(all(first, items)?),
+                    Some(Item::Token(first)) => PromptField::Tokens(all(first, items)?),
+                    Some(Item::Tokens(first)) => PromptField::TokenLists(all(first, items)?),
+                })
+            }
+        }
+
+        deserializer.deserialize_any(Forms)
+    }
+}
+
+/// The first item and all that follow it.
+fn all<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(first: T, mut items: A) -> Result<Vec<T>, A::Error> {
+    let mut all = vec![first];
+    while let Some(item) = items.next_element()? {
+        all.push(item);
+    }
+    Ok(all)
+}
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Forms;
+
+        impl<'de> Visitor<'de> for Forms {
+            type Value = Item;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string, a token id (an integer from 0 to 4294967295) or an array of token ids")
+            }
+
+            fn visit_str<E: Error>(self, value: &str) -> Result<Item, E> {
+                Ok(Item::Text(value.into()))
+            }
+
+            fn visit_u64<E: Error>(self, value: u64) -> Result<Item, E> {
+                let id = u32::try_from(value).map_err(|_| E::invalid_value(Unexpected::Unsigned(value), &self))?;
+                Ok(Item::Token(id))
+            }
+
+            fn visit_f64<E: Error>(self, value: f64) -> Result<Item, E> {
+                let id = integer(value).and_then(|id| u32::try_from(id).ok());
+                id.map(Item::Token).ok_or_else(|| E::invalid_value(Unexpected::Float(value), &self))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<Item, A::Error> {
+                Deserialize::deserialize(SeqAccessDeserializer::new(items)).map(Item::Tokens)
+            }
+        }
+
+        deserializer.deserialize_any(Forms)
+    }
+}

@@ -1,0 +1,90 @@
+//! Fields that say what stops an output, or a search for one.
+
+use std::fmt;
+
+use engine::sampling::EarlyStopping;
+use serde::Deserialize;
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
+
+use super::decoding::check;
+use crate::error::ApiError;
+
+/// Stop strings in a request, at most.
+const MAX_STOPS: usize = 16;
+/// Bytes of a stop string, at most.
+const MAX_STOP_BYTES: usize = 1024;
+
+/// One stop string, or several.
+#[derive(Debug)]
+pub struct Stop(Vec<String>);
+
+/// `early_stopping`: true, false or "never".
+#[derive(Debug)]
+pub struct StopBeams(pub EarlyStopping);
+
+impl Stop {
+    /// The stop strings.
+    ///
+    /// # Errors
+    /// 400 if there are too many, or one is empty or too long.
+    pub fn strings(self) -> Result<Vec<String>, ApiError> {
+        let Stop(strings) = self;
+        check(strings.len() <= MAX_STOPS, "stop", || format!("there may be at most {MAX_STOPS} stop strings"))?;
+        check(strings.iter().all(|s| (1..=MAX_STOP_BYTES).contains(&s.len())), "stop", || {
+            format!("a stop string must have between 1 and {MAX_STOP_BYTES} bytes")
+        })?;
+        Ok(strings)
+    }
+}
+
+impl<'de> Deserialize<'de> for Stop {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OneOrMore;
+
+        impl<'de> Visitor<'de> for OneOrMore {
+            type Value = Stop;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or an array of strings")
+            }
+
+            fn visit_str<E: Error>(self, value: &str) -> Result<Stop, E> {
+                Ok(Stop(vec![value.into()]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<Stop, A::Error> {
+                Deserialize::deserialize(SeqAccessDeserializer::new(items)).map(Stop)
+            }
+        }
+
+        deserializer.deserialize_any(OneOrMore)
+    }
+}
+
+impl<'de> Deserialize<'de> for StopBeams {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct BoolOrNever;
+
+        impl Visitor<'_> for BoolOrNever {
+            type Value = StopBeams;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("true, false or \"never\"")
+            }
+
+            fn visit_bool<E: Error>(self, value: bool) -> Result<StopBeams, E> {
+                Ok(StopBeams(if value { EarlyStopping::Yes } else { EarlyStopping::No }))
+            }
+
+            fn visit_str<E: Error>(self, value: &str) -> Result<StopBeams, E> {
+                match value {
+                    "never" => Ok(StopBeams(EarlyStopping::Never)),
+                    other => Err(E::invalid_value(Unexpected::Str(other), &self)),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(BoolOrNever)
+    }
+}
