@@ -101,7 +101,7 @@ fn serve(engine: &Options) -> Result<(Runtime, SocketAddr)> {
         let options = ServeOptions { port: 0, ..ServeOptions::default() };
         let server = Server::bind(&ModelFiles::bundled(), engine, &options).await?;
         server.loaded().await?;
-        let address = server.address()?;
+        let address = server.addresses()?[0];
         tokio::spawn(server.run(std::future::pending()));
         anyhow::Ok(address)
     })?;

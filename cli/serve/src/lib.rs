@@ -13,9 +13,13 @@
 mod api;
 mod app;
 mod body;
+mod connection;
 mod error;
+mod exposition;
 mod finished;
+mod guard;
 mod history;
+mod listeners;
 mod metrics;
 pub mod options;
 mod overview;
@@ -23,7 +27,8 @@ mod page;
 mod receive;
 mod router;
 pub mod server;
+mod text;
 mod worker;
 
 pub use options::{Limits, ServeOptions};
-pub use server::{Server, stop_signal};
+pub use server::Server;
