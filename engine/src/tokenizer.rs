@@ -3,6 +3,8 @@
 mod anatomy;
 mod bounds;
 mod pieces;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

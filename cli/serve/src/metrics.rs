@@ -114,7 +114,7 @@ impl Metrics {
         let success = Family::<Reason, Counter>::default();
         for ended in [FinishReason::Stop, FinishReason::Length, FinishReason::Abort] {
             // Counted from zero, and not only from the first one on.
-            success.get_or_create(&Reason { finished_reason: reason(ended) });
+            drop(success.get_or_create(&Reason { finished_reason: reason(ended) }));
         }
         Metrics {
             running: add(&mut r, "vllm:num_requests_running", "Requests in the running batch", Gauge::default()),

@@ -57,6 +57,12 @@ impl Pieces {
         Pieces { cuts, around, size: PIECE }
     }
 
+    /// Makes pieces of this many bytes or a few more.
+    #[cfg(test)]
+    pub fn set_size(&mut self, size: usize) {
+        self.size = size;
+    }
+
     /// Whether `text` has more than one piece.
     pub fn parts(&self, text: &str) -> bool {
         text.len() > self.size && self.cuts.first(text, self.size).1.is_some()
