@@ -22,6 +22,9 @@ pub struct EngineArgs {
     /// element type of the KV cache (auto: f32; on a GPU as weights)
     #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
     pub kv_dtype: Option<DType>,
+    /// use weights in their file, on, or copy them to memory, off (on)
+    #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
+    pub mmap: bool,
     /// tokens in a KV block (16)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "16")]
     pub block_size: usize,
@@ -29,8 +32,8 @@ pub struct EngineArgs {
     #[argh(option, arg_name = "size", from_str_fn(memory))]
     pub kv_memory: Option<usize>,
     /// host memory for blocks that are swapped out (at most 4GiB)
-    #[argh(option, arg_name = "size", from_str_fn(memory), default = "4 << 30")]
-    pub swap_space: usize,
+    #[argh(option, arg_name = "size", from_str_fn(memory))]
+    pub swap_space: Option<usize>,
     /// out of KV blocks: swap, recompute or auto (swap groups only)
     #[argh(option, arg_name = "how", from_str_fn(preemption), default = "Preemption::Auto")]
     pub preemption: Preemption,
@@ -70,6 +73,7 @@ impl EngineArgs {
             device: self.device,
             dtype: self.dtype,
             kv_dtype: self.kv_dtype,
+            mmap: self.mmap,
             block_size: self.block_size,
             kv_memory: self.kv_memory,
             swap_space: self.swap_space,

@@ -15,6 +15,8 @@ mod progress;
 mod report;
 mod request;
 mod serve;
+mod sigaction;
+mod signals;
 mod suggest;
 mod table;
 mod trace;
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
+    sigaction::explain_lost_files();
     let words: Vec<String> = match std::env::args_os().skip(1).map(OsString::into_string).collect() {
         Ok(words) => words,
         Err(word) => return Err(Usage::new(format!("{word:?} is not valid UTF-8")).into()),

@@ -43,7 +43,8 @@ pub fn loaded(files: &ModelFiles, llm: &Llm, time: Duration) -> String {
 
 /// Says on standard error what whoever waits for a model should know of where it runs.
 pub fn say_where(llm: &Llm) {
-    for line in memory(llm).into_iter().chain(device_note(llm)) {
+    let notes = llm.device().notes.iter().map(|note| format!("note: {note}"));
+    for line in memory(llm).into_iter().chain(notes) {
         eprintln!("{line}");
     }
 }
@@ -63,11 +64,6 @@ fn memory(llm: &Llm) -> Option<String> {
         e.block_size,
         gib(e.num_blocks * kv.block_bytes()),
     ))
-}
-
-/// Why the GPU that the machine has is not used.
-fn device_note(llm: &Llm) -> Option<String> {
-    llm.device().note.as_ref().map(|why| format!("note: runs on the CPU, since {why}"))
 }
 
 /// A note on requests that the KV cache was too small for, if there were any.

@@ -6,11 +6,12 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use argh::{ArgsInfo, FromArgs};
 use engine::load::ModelFiles;
-use serve::{Limits, ServeOptions, Server, stop_signal};
+use serve::{Limits, ServeOptions, Server};
 use tracing_subscriber::EnvFilter;
 
 use crate::chat::template_file;
 use crate::commands::{Command, Operands};
+use crate::signals::stop_signal;
 use crate::values::{count, memory, seconds};
 use crate::words::Words;
 
@@ -27,7 +28,19 @@ pub const COMMAND: Command = Command {
 
 /// Headings of the page of help, and the options below each.
 const SERVE_GROUPS: &[(&str, &[&str])] = &[
-    ("Server", &["--host", "--port", "--api-key", "--served-model-name", "--chat-template", "--log-json"]),
+    (
+        "Server",
+        &[
+            "--host",
+            "--port",
+            "--allowed-host",
+            "--cors",
+            "--api-key",
+            "--served-model-name",
+            "--chat-template",
+            "--log-json",
+        ],
+    ),
     (
         "Limits",
         &[
@@ -37,6 +50,7 @@ const SERVE_GROUPS: &[(&str, &[&str])] = &[
             "--max-body",
             "--request-timeout",
             "--read-timeout",
+            "--keep-alive",
             "--write-timeout",
             "--stop-timeout",
         ],
@@ -46,12 +60,18 @@ const SERVE_GROUPS: &[(&str, &[&str])] = &[
 /// Serve a language model to OpenAI's clients.
 #[derive(ArgsInfo, FromArgs, Debug)]
 pub struct ServeArgs {
-    /// address to listen at (127.0.0.1)
+    /// address or name to listen at (127.0.0.1)
     #[argh(option, arg_name = "address")]
     pub host: Option<String>,
     /// port to listen at, 0 for a free one (8000)
     #[argh(option, arg_name = "n", from_str_fn(port))]
     pub port: Option<u16>,
+    /// host that clients may name, * for any (this machine); repeatable
+    #[argh(option, arg_name = "name")]
+    pub allowed_host: Vec<String>,
+    /// origin whose pages may use the server, * for any; repeatable
+    #[argh(option, arg_name = "origin")]
+    pub cors: Vec<String>,
     /// key that clients must send (QUIRE_API_KEY, else none)
     #[argh(option, arg_name = "key")]
     pub api_key: Option<String>,
@@ -80,6 +100,9 @@ pub struct ServeArgs {
     /// time for a request to arrive (10)
     #[argh(option, arg_name = "seconds", from_str_fn(seconds))]
     pub read_timeout: Option<Duration>,
+    /// time a connection is kept for a next request (75)
+    #[argh(option, arg_name = "seconds", from_str_fn(seconds))]
+    pub keep_alive: Option<Duration>,
     /// time a client may leave its answer unread (30)
     #[argh(option, arg_name = "seconds", from_str_fn(seconds))]
     pub write_timeout: Option<Duration>,
@@ -102,7 +125,9 @@ fn run(words: &Words) -> Result<()> {
     runtime.block_on(async {
         let stop = stop_signal()?;
         let server = Server::bind(&files, &engine_options, &options).await?;
-        writeln!(io::stdout(), "listening on http://{}", server.address()?)?;
+        for address in server.addresses()? {
+            writeln!(io::stdout(), "listening on http://{address}")?;
+        }
         server.run(stop).await
     })
 }
@@ -120,6 +145,7 @@ fn options(args: ServeArgs) -> Result<ServeOptions> {
         max_connections: args.max_connections.unwrap_or(d.max_connections),
         request_timeout: args.request_timeout.unwrap_or(d.request_timeout),
         read_timeout: args.read_timeout.unwrap_or(d.read_timeout),
+        keep_alive: args.keep_alive.unwrap_or(d.keep_alive),
         write_timeout: args.write_timeout.unwrap_or(d.write_timeout),
         stop_timeout: args.stop_timeout.unwrap_or(d.stop_timeout),
     };
@@ -127,6 +153,8 @@ fn options(args: ServeArgs) -> Result<ServeOptions> {
     Ok(ServeOptions {
         host: args.host.unwrap_or(d.host),
         port: args.port.unwrap_or(d.port),
+        allowed_hosts: args.allowed_host,
+        cors: args.cors,
         api_key,
         served_name: args.served_model_name,
         chat_template: args.chat_template.as_deref().map(template_file).transpose()?,

@@ -26,7 +26,7 @@ fn post(address: &str, body: &str) -> String {
     loop {
         let mut stream = TcpStream::connect(address).unwrap();
         let head = format!(
-            "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+            "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
              authorization: Bearer key\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );

@@ -61,6 +61,9 @@ impl Llm {
         let mut weights = files.weights(options.dtype)?;
         weights.strip_prefix(config.family.weight_prefixes());
         weights.on_progress(progress);
+        if !options.mmap {
+            weights.copy_to_memory();
+        }
         let Placed { runner, layout, num_blocks, swap_blocks, device } = place(&config, weights, options)?;
         let engine_config = EngineConfig {
             num_blocks,

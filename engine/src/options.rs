@@ -31,13 +31,17 @@ pub struct Options {
     /// Type of the KV cache. `None` on the CPU is f32, the type it computes in, so that 16-bit weights lose nothing more;
     /// a GPU's is that of the weights.
     pub kv_dtype: Option<DType>,
+    /// Whether weights stay in their files, mapped into memory, where the CPU uses them as they are stored. Otherwise they
+    /// are copied: the files may then be changed or go away.
+    pub mmap: bool,
     /// Tokens in a KV block.
     pub block_size: usize,
     /// Bytes for the KV cache; `None` is on the CPU 4 GiB, on a GPU what is left of its memory, or less where the limits
-    /// below can never use as much.
+    /// below can never use as much, or the system refuses it.
     pub kv_memory: Option<usize>,
-    /// Bytes of host memory for the swap space; it never has more blocks than the KV cache.
-    pub swap_space: usize,
+    /// Bytes of host memory for the swap space; `None` is 4 GiB, or less where the system refuses it. It never has more
+    /// blocks than the KV cache.
+    pub swap_space: Option<usize>,
     /// What happens to the blocks of a request that is preempted.
     pub preemption: Preemption,
     /// Whether full blocks are kept, to be shared by whoever begins with the same tokens.
@@ -62,9 +66,10 @@ impl Default for Options {
             device: Device::Auto,
             dtype: None,
             kv_dtype: None,
+            mmap: true,
             block_size: 16,
             kv_memory: None,
-            swap_space: 4 << 30,
+            swap_space: None,
             preemption: Preemption::Auto,
             prefix_caching: true,
             gpu_memory_utilization: 0.9,
@@ -79,6 +84,8 @@ impl Default for Options {
 
 /// Bytes for the KV cache on the CPU, unless the options say otherwise.
 pub(crate) const CPU_KV_MEMORY: usize = 4 << 30;
+/// Bytes for the swap space, unless the options say otherwise.
+const SWAP_SPACE: usize = 4 << 30;
 const MAX_BLOCK_SIZE: usize = 1024;
 const MAX_THREADS: usize = 1024;
 
@@ -122,7 +129,9 @@ impl Options {
     pub(crate) fn swap_blocks(&self, layout: &KvLayout, num_blocks: usize) -> usize {
         match self.preemption {
             Preemption::Recompute => 0,
-            Preemption::Auto | Preemption::Swap => (self.swap_space / layout.block_bytes()).min(num_blocks),
+            Preemption::Auto | Preemption::Swap => {
+                (self.swap_space.unwrap_or(SWAP_SPACE) / layout.block_bytes()).min(num_blocks)
+            }
         }
     }
 }

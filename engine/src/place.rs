@@ -38,8 +38,8 @@ pub struct DeviceInfo {
     pub dtype: DType,
     /// How a GPU's memory is shared out.
     pub memory: Option<MemoryPlan>,
-    /// Why the GPU that the machine has is not used.
-    pub note: Option<String>,
+    /// What is not as one might expect, such as that the GPU that the machine has is not used; a sentence each.
+    pub notes: Vec<String>,
 }
 
 /// Takes a model to the device that the options say.
@@ -54,18 +54,20 @@ pub fn place(config: &ModelConfig, mut weights: Weights, options: &Options) -> R
         Ok((backend, dtype))
     };
     let (driver, ordinal) = match options.device {
-        Device::Cpu => return on_cpu(config, weights, options, None),
+        Device::Cpu => return on_cpu(config, weights, options, Vec::new()),
         Device::Cuda(ordinal) => (Driver::machine(), ordinal),
         Device::Emulator => (Driver::emulator(), 0),
         Device::Auto => match Driver::machine() {
             // No driver, or a process that uses the emulator: nothing to be surprised at.
-            Err(_) => return on_cpu(config, weights, options, None),
+            Err(_) => return on_cpu(config, weights, options, Vec::new()),
             driver => (driver, 0),
         },
     };
     match open(driver, ordinal) {
         Ok((backend, dtype)) => on_gpu(backend, dtype, config, &mut weights, options),
-        Err(error) if options.device == Device::Auto => on_cpu(config, weights, options, Some(error.to_string())),
+        Err(error) if options.device == Device::Auto => {
+            on_cpu(config, weights, options, vec![format!("runs on the CPU, since {error}")])
+        }
         Err(error) => Err(error),
     }
 }
@@ -96,18 +98,50 @@ fn kv_layout(config: &ModelConfig, options: &Options, dtype: DType) -> KvLayout 
     }
 }
 
-fn on_cpu(config: &ModelConfig, mut weights: Weights, options: &Options, note: Option<String>) -> Result<Placed> {
+fn on_cpu(config: &ModelConfig, mut weights: Weights, options: &Options, mut notes: Vec<String>) -> Result<Placed> {
     let layout = kv_layout(config, options, options.kv_dtype.unwrap_or(DType::F32));
     let num_blocks = options.num_blocks(&layout, config.max_positions, CPU_KV_MEMORY)?;
-    let longest = config.max_positions.min(num_blocks * options.block_size);
-    let backend = CpuBackend::new(options.threads)?;
     let swap_blocks = options.swap_blocks(&layout, num_blocks);
-    let cache = backend.kv_cache(layout, num_blocks, swap_blocks)?;
+    let backend = CpuBackend::new(options.threads)?;
+    let (cache, (num_blocks, swap_blocks), note) = reserve(&backend, layout, (num_blocks, swap_blocks), options)?;
+    notes.extend(note);
+    let longest = config.max_positions.min(num_blocks * options.block_size);
     let dtype = options.dtype.filter(|&dtype| dtype != DType::F32).unwrap_or(weights.dtype());
-    let device = DeviceInfo { name: "CPU".into(), dtype, memory: None, note };
+    let device = DeviceInfo { name: "CPU".into(), dtype, memory: None, notes };
     let model = model::load(&backend, config, &mut weights, longest)?;
     let runner = Box::new(ModelRunner::new(backend, model, cache));
     Ok(Placed { runner, layout, num_blocks, swap_blocks, device })
+}
+
+/// A cache with so many blocks and so many in the swap space; with fewer where the system refuses them and the options do
+/// not insist. Then there is a note, too.
+fn reserve(
+    backend: &CpuBackend,
+    layout: KvLayout,
+    wanted: (usize, usize),
+    options: &Options,
+) -> Result<(<CpuBackend as Backend>::KvCache, (usize, usize), Option<String>)> {
+    let (mut blocks, mut refusal) = (wanted, None);
+    loop {
+        let error = match backend.kv_cache(layout, blocks.0, blocks.1) {
+            Ok(cache) => {
+                let mib = |blocks: usize| blocks * layout.block_bytes() >> 20;
+                let note = refusal.map(|why: String| {
+                    let (kv, swap) = (mib(blocks.0), mib(blocks.1));
+                    format!("the KV cache has {kv} MiB and the swap space {swap}, since the system refuses more: {why}")
+                });
+                return Ok((cache, blocks, note));
+            }
+            Err(error) => error,
+        };
+        let num_blocks = if options.kv_memory.is_none() { blocks.0.div_ceil(2) } else { blocks.0 };
+        let swap_blocks = if options.swap_space.is_none() { blocks.1 / 2 } else { blocks.1 };
+        match error {
+            Error::Memory(why) if (num_blocks, swap_blocks) != blocks => refusal = refusal.or(Some(why)),
+            error => return Err(error),
+        }
+        blocks = (num_blocks, swap_blocks.min(num_blocks));
+    }
 }
 
 fn on_gpu(
@@ -144,7 +178,7 @@ fn on_gpu(
         })?;
     let swap_blocks = options.swap_blocks(&layout, num_blocks);
     let cache = backend.kv_cache(layout, num_blocks, swap_blocks)?;
-    let device = DeviceInfo { name: backend.name().into(), dtype, memory: Some(memory), note: None };
+    let device = DeviceInfo { name: backend.name().into(), dtype, memory: Some(memory), notes: Vec::new() };
     let runner = Box::new(ModelRunner::new(backend, model, cache));
     Ok(Placed { runner, layout, num_blocks, swap_blocks, device })
 }

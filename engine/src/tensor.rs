@@ -3,7 +3,8 @@
 use std::{fmt, io};
 
 use half::{bf16, f16};
-use memmap2::{Mmap, MmapOptions};
+
+use crate::load::Mapping;
 
 /// The element types of weights and of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,12 +39,8 @@ impl fmt::Display for DType {
 
 /// Where a tensor's bytes live. Mapped bytes are paged in on use and cost no memory of their own.
 enum Storage {
-    /// A read-only mapping of exactly this tensor (plus `skip` bytes before it).
-    Mapped {
-        map: Mmap,
-        skip: usize,
-        len: usize,
-    },
+    /// Pages that hold exactly this tensor.
+    Mapped(Mapping),
     /// Part of the program itself.
     Static(&'static [u8]),
     F32(Vec<f32>),
@@ -54,7 +51,7 @@ enum Storage {
 impl Storage {
     fn bytes(&self) -> &[u8] {
         match self {
-            Storage::Mapped { map, skip, len } => &map[*skip..*skip + *len],
+            Storage::Mapped(map) => map,
             Storage::Static(bytes) => bytes,
             Storage::F32(v) => bytemuck::cast_slice(v),
             Storage::F16(v) => bytemuck::cast_slice(v),
@@ -93,15 +90,14 @@ impl Elements<'_> {
 }
 
 impl HostTensor {
-    /// `len = shape.product() * dtype.size()` bytes of `map` after the first `skip`. Copies them if the file does not
-    /// align them. The caller has checked that the range lies in the map.
-    pub fn mapped(dtype: DType, shape: Vec<usize>, map: Mmap, skip: usize) -> Self {
-        let len = shape.iter().product::<usize>() * dtype.size();
-        let aligned = (map[skip..].as_ptr() as usize).is_multiple_of(dtype.size());
-        if aligned {
-            HostTensor { dtype, shape, storage: Storage::Mapped { map, skip, len } }
+    /// A tensor of the bytes of `map`, which the caller has found to be as many as the type and the shape ask for. Copies
+    /// them if the file does not align them.
+    pub fn mapped(dtype: DType, shape: Vec<usize>, map: Mapping) -> Self {
+        debug_assert_eq!(map.len(), shape.iter().product::<usize>() * dtype.size());
+        if (map.as_ptr() as usize).is_multiple_of(dtype.size()) {
+            HostTensor { dtype, shape, storage: Storage::Mapped(map) }
         } else {
-            Self::copied(dtype, shape, &map[skip..skip + len])
+            Self::copied(dtype, shape, &map)
         }
     }
 
@@ -112,8 +108,7 @@ impl HostTensor {
     pub fn zeros(dtype: DType, shape: Vec<usize>) -> io::Result<Self> {
         let len = shape.iter().try_fold(dtype.size(), |size, &extent| size.checked_mul(extent));
         let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
-        let map = MmapOptions::new().len(len).no_reserve_swap().map_anon()?.make_read_only()?;
-        Ok(Self::mapped(dtype, shape, map, 0))
+        Ok(Self::mapped(dtype, shape, Mapping::zeros(len)?))
     }
 
     /// A tensor over bytes compiled into the program; copied if they are not aligned.

@@ -1,5 +1,11 @@
 //! Text to token ids and back, over the `tokenizers` crate.
 
+mod anatomy;
+mod bounds;
+mod pieces;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,6 +15,8 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, PostProcessorWrapper};
 
+use self::anatomy::Anatomy;
+use self::pieces::{Cuts, Pieces};
 use crate::config::{Family, ModelConfig};
 use crate::error::{Error, Result};
 
@@ -39,6 +47,10 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     /// Ids at or above this have no row in the model's embedding.
     limit: u32,
+    /// The most bytes that a token stands for, if that is known.
+    longest: Option<usize>,
+    /// How long texts are encoded in pieces, if they can be.
+    pieces: Option<Pieces>,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -65,9 +77,26 @@ impl Tokenizer {
         // Both are leftovers of training; a prompt is encoded whole and alone.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| Error::Tokenizer(error.to_string()))?;
-        let mut tokenizer = Tokenizer { inner, limit: u32::try_from(config.vocab_size).unwrap_or(u32::MAX) };
+        let limit = u32::try_from(config.vocab_size).unwrap_or(u32::MAX);
+        let mut tokenizer = Tokenizer { inner, limit, longest: None, pieces: None };
         tokenizer.see_to_bos(&settings, files, config)?;
+        let parts = Anatomy::of(&tokenizer.inner);
+        let longest = parts.as_ref().and_then(bounds::longest_token);
+        let cuts = parts.as_ref().and_then(Cuts::of);
+        tokenizer.pieces = cuts.zip(tokenizer.around()).map(|(cuts, around)| Pieces::new(cuts, around));
+        tokenizer.longest = longest;
         Ok(tokenizer)
+    }
+
+    /// The special tokens before and after every text; nothing if they are not the same for every text.
+    fn around(&self) -> Option<(Vec<u32>, Vec<u32>)> {
+        let of = |text: &str| {
+            let (plain, special) = (self.whole(text, false).ok()?, self.whole(text, true).ok()?);
+            let before = special.windows(plain.len().max(1)).position(|ids| ids == plain)?;
+            Some((special[..before].to_vec(), special[before + plain.len()..].to_vec()))
+        };
+        // Two texts, in case that the special tokens look like the first.
+        of("a").filter(|around| of("b c").as_ref() == Some(around))
     }
 
     /// Puts the BOS token in front of texts where the model's files ask for it and the post-processor does not do it.
@@ -109,15 +138,30 @@ impl Tokenizer {
 
     /// The ids of `text` with the special tokens the model expects around it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        self.ids(text, true)
+        self.encode_up_to(text, true, usize::MAX)
     }
 
     /// The ids of `text` alone.
     pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>> {
-        self.ids(text, false)
+        self.encode_up_to(text, false, usize::MAX)
     }
 
-    fn ids(&self, text: &str, special: bool) -> Result<Vec<u32>> {
+    /// The ids of `text`, if `special` with the special tokens the model expects around it. If there are more than `most`,
+    /// the last ones may be missing, though not so many that there are not more than `most`: what nobody wants whole need
+    /// not be encoded to its end.
+    pub fn encode_up_to(&self, text: &str, special: bool, most: usize) -> Result<Vec<u32>> {
+        match &self.pieces {
+            Some(pieces) if pieces.parts(text) => pieces.encode(text, special, most, |piece| self.whole(piece, false)),
+            _ => self.whole(text, special),
+        }
+    }
+
+    /// The fewest tokens that a text of so many bytes can have, as far as that is known.
+    pub fn least_tokens(&self, bytes: usize) -> usize {
+        self.longest.map_or(0, |longest| bytes.div_ceil(longest))
+    }
+
+    fn whole(&self, text: &str, special: bool) -> Result<Vec<u32>> {
         let encoding = guarded("encoding the text", || self.inner.encode_fast(text, special))?;
         let ids = encoding.get_ids();
         match ids.iter().find(|id| **id >= self.limit) {

@@ -101,7 +101,7 @@ fn serve(engine: &Options) -> Result<(Runtime, SocketAddr)> {
         let options = ServeOptions { port: 0, ..ServeOptions::default() };
         let server = Server::bind(&ModelFiles::bundled(), engine, &options).await?;
         server.loaded().await?;
-        let address = server.address()?;
+        let address = server.addresses()?[0];
         tokio::spawn(server.run(std::future::pending()));
         anyhow::Ok(address)
     })?;
@@ -119,7 +119,7 @@ fn request(max_tokens: usize) -> Vec<u8> {
     );
     let length = body.len();
     format!(
-        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          content-length: {length}\r\n\r\n{body}"
     )
     .into_bytes()

@@ -31,7 +31,7 @@ export class Server {
       ["up for", span(server.uptime)],
       ["model", server.model],
       ["chat template", server.chat ? "yes" : "none"],
-      ["device", engine.note ? `${engine.device}, since ${engine.note}` : engine.device],
+      ["device", [engine.device, ...engine.notes].join("; ")],
       ["type of the weights", engine.dtype],
       ["context length", counted(engine.max_len, "token")],
       ["KV memory", `${counted(numBlocks, "block")} of ${counted(blockSize, "token")} in ${engine.kv_dtype}, ${bytes(numBlocks * engine.block_bytes)}`],

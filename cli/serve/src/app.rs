@@ -17,12 +17,9 @@ use crate::history::History;
 use crate::metrics::Metrics;
 use crate::options::{Limits, ServeOptions};
 use crate::overview::Overview;
+use crate::text::Turns;
 use crate::worker::{Status, Worker};
 
-/// Texts up to this many bytes are encoded at once, longer ones on a thread for blocking work.
-const SHORT_TEXT: usize = 16 << 10;
-/// Long texts that are encoded at a time, so that they leave the processor to others.
-const LONG_TEXTS: usize = 2;
 /// Whoever asks for the engine's state within this time of another sees the same.
 const SNAPSHOT_AGE: Duration = Duration::from_millis(50);
 
@@ -55,8 +52,9 @@ pub struct App {
     pub metrics: Metrics,
     /// What they were.
     pub history: History,
+    /// For requests with long texts.
+    pub turns: Turns,
     in_progress: Arc<Semaphore>,
-    long_texts: Semaphore,
     stopping: AtomicBool,
     /// The last snapshot that was taken, as JSON.
     snapshot: Mutex<Option<(Instant, Bytes)>>,
@@ -98,8 +96,8 @@ impl App {
             limits: options.limits,
             metrics,
             history: History::new(),
+            turns: Turns::new(),
             in_progress: Arc::new(Semaphore::new(options.limits.max_requests)),
-            long_texts: Semaphore::new(LONG_TEXTS),
             stopping: AtomicBool::new(false),
             snapshot: Mutex::new(None),
         })
@@ -194,28 +192,6 @@ impl App {
             Some(model) if model != self.model => Err(ApiError::model_not_found(model, &self.model)),
             _ => Ok(()),
         }
-    }
-
-    /// The ids of `text`, with the special tokens the model expects around it if `special`. Long texts wait for their
-    /// turn, and do not hold up other requests.
-    ///
-    /// # Errors
-    /// 400 about `param` if the text has no encoding.
-    pub async fn encode(&self, param: &str, text: String, special: bool) -> Result<(String, Vec<u32>), ApiError> {
-        let tokenizer = self.tokenizer.clone();
-        let short = text.len() <= SHORT_TEXT;
-        let encode = move || {
-            let ids = if special { tokenizer.encode(&text) } else { tokenizer.encode_plain(&text) };
-            (text, ids)
-        };
-        let (text, ids) = if short {
-            encode()
-        } else {
-            // The semaphore is never closed.
-            let _turn = self.long_texts.acquire().await;
-            tokio::task::spawn_blocking(encode).await.map_err(|e| ApiError::internal(e.to_string()))?
-        };
-        ids.map(|ids| (text, ids)).map_err(|error| ApiError::field(param, error.to_string()))
     }
 }
 

@@ -13,10 +13,14 @@
 mod api;
 mod app;
 mod body;
+mod connection;
 mod error;
+mod exposition;
 mod finished;
+mod guard;
 mod history;
 mod json;
+mod listeners;
 mod metrics;
 pub mod options;
 mod overview;
@@ -24,7 +28,8 @@ mod page;
 mod receive;
 mod router;
 pub mod server;
+mod text;
 mod worker;
 
 pub use options::{Limits, ServeOptions};
-pub use server::{Server, stop_signal};
+pub use server::Server;

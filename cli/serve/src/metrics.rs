@@ -1,4 +1,4 @@
-//! What operators see at `GET /metrics`, in Prometheus' text format.
+//! What operators see at `GET /metrics`.
 //!
 //! Names that begin with `vllm:` are those of vLLM's metrics and mean the same, so that its Grafana boards show this
 //! server. Names that begin with `quire:` are this server's own.
@@ -111,6 +111,11 @@ impl Metrics {
     pub fn new(model: &str) -> Self {
         let labels = [("model_name", model), ("engine", "0")].map(|(k, v)| (k.into(), v.to_owned().into()));
         let mut r = Registry::with_labels(labels.into_iter());
+        let success = Family::<Reason, Counter>::default();
+        for ended in [FinishReason::Stop, FinishReason::Length, FinishReason::Abort] {
+            // Counted from zero, and not only from the first one on.
+            drop(success.get_or_create(&Reason { finished_reason: reason(ended) }));
+        }
         Metrics {
             running: add(&mut r, "vllm:num_requests_running", "Requests in the running batch", Gauge::default()),
             waiting: add(&mut r, "vllm:num_requests_waiting", "Requests that wait to be run", Gauge::default()),
@@ -123,7 +128,12 @@ impl Metrics {
             preemptions: add(&mut r, "vllm:num_preemptions", "Requests preempted", Counter::default()),
             prompt_tokens: add(&mut r, "vllm:prompt_tokens", "Prompt tokens of answered requests", Counter::default()),
             generation_tokens: add(&mut r, "vllm:generation_tokens", "Tokens generated", Counter::default()),
-            success: add(&mut r, "vllm:request_success", "Outputs completed, by reason", Family::default()),
+            success: add(
+                &mut r,
+                "vllm:request_success",
+                "Requests completed, by the reason why their first output ended",
+                success,
+            ),
             first_token: histogram(
                 &mut r,
                 "vllm:time_to_first_token_seconds",
@@ -271,8 +281,10 @@ impl Metrics {
         self.finished.push(completion);
         self.prompt_tokens.inc_by(completion.prompt_tokens.len() as u64);
         self.request_prompt_tokens.observe(completion.prompt_tokens.len() as f64);
+        if let Some(first) = completion.outputs.first() {
+            self.success.get_or_create(&Reason { finished_reason: reason(first.finish_reason) }).inc();
+        }
         for output in &completion.outputs {
-            self.success.get_or_create(&Reason { finished_reason: reason(output.finish_reason) }).inc();
             self.request_generation_tokens.observe(output.tokens.len() as f64);
         }
         let (first, whole) = (completion.time_to_first_token, completion.time);
@@ -303,7 +315,7 @@ impl Metrics {
         }
     }
 
-    /// The text of all metrics.
+    /// The text of all metrics, in OpenMetrics' format.
     pub fn text(&self) -> Result<String, std::fmt::Error> {
         self.tasks.set(tokio::runtime::Handle::current().metrics().num_alive_tasks() as i64);
         let mut text = String::new();

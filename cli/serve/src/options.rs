@@ -7,10 +7,15 @@ use engine::llm::Prompt;
 /// How a server is set up.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// Address to listen at.
+    /// Address to listen at, or a name: then all its addresses.
     pub host: String,
     /// Port to listen at; 0 takes a free one.
     pub port: u16,
+    /// Names, beside this machine's own, that a request's `Host` may have; `*` stands for all. Where there are none, only a
+    /// server that listens to this machine alone is particular about it.
+    pub allowed_hosts: Vec<String>,
+    /// Origins, such as `https://example.org`, whose pages may use the server; `*` stands for all.
+    pub cors: Vec<String>,
     /// What requests must send as `Authorization: Bearer`; without one all are served.
     pub api_key: Option<String>,
     /// The model's name in requests and answers; the model's own if `None`.
@@ -38,6 +43,8 @@ pub struct Limits {
     pub request_timeout: Duration,
     /// Time for a request's head to arrive, and for its body.
     pub read_timeout: Duration,
+    /// Time for which a connection is kept for a next request.
+    pub keep_alive: Duration,
     /// Time for which a client may leave its answer unread; then its connection is closed.
     pub write_timeout: Duration,
     /// Time that requests in progress get once the server is told to stop.
@@ -49,6 +56,8 @@ impl Default for ServeOptions {
         ServeOptions {
             host: "127.0.0.1".into(),
             port: 8000,
+            allowed_hosts: Vec::new(),
+            cors: Vec::new(),
             api_key: None,
             served_name: None,
             chat_template: None,
@@ -67,6 +76,7 @@ impl Default for Limits {
             max_connections: 4096,
             request_timeout: Duration::from_secs(600),
             read_timeout: Duration::from_secs(10),
+            keep_alive: Duration::from_secs(75),
             write_timeout: Duration::from_secs(30),
             stop_timeout: Duration::from_secs(30),
         }

@@ -5,17 +5,20 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, Method, StatusCode, header};
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderName, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use subtle::ConstantTimeEq;
+use tower::util::MapRequest;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, RequestId, SetRequestIdLayer};
 
 use crate::api::{chat, completions, debug, operate, tokenize};
 use crate::app::App;
 use crate::error::ApiError;
+use crate::guard::{Guard, check_host, check_origin};
 use crate::page;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -29,7 +32,9 @@ const MAX_HEADER_BYTES: usize = 16 << 10;
 const POLLED: [&str; 5] = ["/debug/state", "/debug/history", "/metrics", "/health", "/ready"];
 
 /// The whole of the server, to be put behind connections.
-pub fn router(app: Arc<App>) -> Router {
+pub fn router(app: Arc<App>, guard: Guard) -> Router {
+    let cors = guard.cors();
+    let guard = Arc::new(guard);
     let guarded = Router::new()
         .route("/v1/completions", post(completions::create))
         .route("/v1/chat/completions", post(chat::create))
@@ -51,24 +56,44 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/metrics", get(operate::metrics))
         .route("/openapi.json", get(operate::openapi));
     // The last layer is the first that a request meets.
-    guarded
+    let all = guarded
         .merge(open)
         .fallback(operate::nowhere)
         .method_not_allowed_fallback(operate::no_method)
         .with_state(app)
         .layer(CatchPanicLayer::custom(|_| ApiError::internal("the server made a mistake").into_response()))
+        .layer(from_fn_with_state(guard.clone(), check_origin))
+        .layer(cors)
+        .layer(from_fn_with_state(guard, check_host))
         .layer(from_fn(log))
         .layer(PropagateRequestIdLayer::new(REQUEST_ID))
         .layer(SetRequestIdLayer::new(REQUEST_ID, MakeRequestUuid))
-        .layer(from_fn(check_head))
+        .layer(from_fn(check_head));
+    // Layers come after the choice of the route, which goes by the path.
+    Router::new().fallback_service(MapRequest::new(all, with_plain_path))
+}
+
+/// Takes slashes out of a request's path that say nothing: at its end, and several in a row.
+fn with_plain_path(mut request: Request) -> Request {
+    let uri = request.uri();
+    let path = uri.path();
+    if path.contains("//") || (path.len() > 1 && path.ends_with('/')) {
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+        let mut parts_of_uri = uri.clone().into_parts();
+        parts_of_uri.path_and_query = PathAndQuery::try_from(format!("/{}{query}", parts.join("/"))).ok();
+        if let Ok(plain) = Uri::from_parts(parts_of_uri) {
+            *request.uri_mut() = plain;
+        }
+    }
+    request
 }
 
 /// Refuses requests without the right API key, in a time that says nothing about the key but its length.
 async fn authorize(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
     if let Some(key) = &app.api_key {
-        let sent = request.headers().get(header::AUTHORIZATION).map_or(&[][..], |value| value.as_bytes());
-        let sent = sent.strip_prefix(b"Bearer ").unwrap_or_default();
-        if !bool::from(sent.ct_eq(key.as_bytes())) {
+        let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+        if !bool::from(sent.unwrap_or_default().ct_eq(key.as_bytes())) {
             return Err(ApiError::unauthorized());
         }
     }
@@ -80,6 +105,13 @@ async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
     let response = next.run(request).await;
     app.metrics.error(response.status());
     response
+}
+
+/// What follows the scheme `Bearer`, which may be written in any case.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    const SCHEME: &[u8] = b"Bearer ";
+    let (scheme, key) = value.split_at_checked(SCHEME.len())?;
+    scheme.eq_ignore_ascii_case(SCHEME).then_some(key)
 }
 
 /// Refuses floods of headers, and request ids that would flood the log.

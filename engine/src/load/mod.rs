@@ -3,6 +3,7 @@
 mod bundled;
 mod hub;
 mod index;
+mod mapping;
 mod names;
 mod pickle;
 pub mod safetensors;
@@ -15,6 +16,7 @@ use std::fs;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+pub use mapping::{Mapping, file_at};
 pub use names::SHORT_NAMES;
 pub use settings::HubSettings;
 pub use stored::StoredType;

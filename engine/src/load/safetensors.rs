@@ -4,12 +4,13 @@
 //! pages back when it is dropped.
 
 use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use ::safetensors::{Dtype, SafeTensors};
-use memmap2::MmapOptions;
 
+use super::mapping::Mapping;
 use super::stored::{Bytes, StoredTensor, StoredType};
 use crate::error::{Error, Result};
 use crate::tensor::DType;
@@ -58,8 +59,9 @@ pub(super) fn open(path: &Path) -> Result<Vec<(String, StoredTensor)>> {
     if length == 0 {
         return Err(Error::weights(path, "the file is empty"));
     }
-    // SAFETY: a private read-only map; only the header's pages are read, and it is gone when this function returns.
-    let map = unsafe { MmapOptions::new().map(&file) }.map_err(|error| Error::io(path, error))?;
+    // Only the header's pages are read, and the map is gone when this function returns.
+    let map = usize::try_from(length).map_err(io::Error::other).and_then(|all| Mapping::of_file(&file, path, 0, all));
+    let map = map.map_err(|error| Error::io(path, error))?;
     let described = describe(&map).map_err(|reason| Error::weights(path, reason))?;
     let (file, path) = (Arc::new(file), Arc::from(path));
     Ok(stored(described, &path, |range| Bytes::File {

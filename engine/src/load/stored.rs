@@ -5,8 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-use memmap2::MmapOptions;
-
+use super::mapping::Mapping;
 use crate::error::{Error, Result};
 use crate::tensor::{DType, HostTensor};
 
@@ -54,8 +53,8 @@ impl StoredTensor {
         }
     }
 
-    /// The tensor itself: mapped where the file allows, else copied.
-    pub fn load(self, name: &str) -> Result<HostTensor> {
+    /// The tensor itself: if `mapped`, in the pages of its file where that is possible, else copied.
+    pub fn load(self, name: &str, mapped: bool) -> Result<HostTensor> {
         let StoredTensor { dtype, shape, path, bytes } = self;
         let dtype = match dtype {
             StoredType::Float(dtype) => dtype,
@@ -70,11 +69,12 @@ impl StoredTensor {
             Bytes::Static(bytes) if bytes.len() == size => Ok(HostTensor::from_static(dtype, shape, bytes)),
             Bytes::File { len, .. } if len == size && len == 0 => Ok(HostTensor::copied(dtype, shape, &[])),
             Bytes::File { file, offset, len } if len == size => {
-                // SAFETY: the map is private and read-only, and the range lay within the file when it was opened. A
-                // process that shortens the file while it is mapped ends this one; no reader of maps can prevent that.
-                let map = unsafe { MmapOptions::new().offset(offset).len(len).map(&*file) };
-                let map = map.map_err(|error| Error::io(&path, error))?;
-                Ok(HostTensor::mapped(dtype, shape, map, 0))
+                let map = if mapped {
+                    Mapping::of_file(&file, &path, offset, len)
+                } else {
+                    Mapping::copy_of_file(&file, offset, len)
+                };
+                Ok(HostTensor::mapped(dtype, shape, map.map_err(|error| Error::io(&path, error))?))
             }
             Bytes::Pickled(tensor) => {
                 // The reader is not known to panic. If a damaged archive makes it, the request fails, not the process.

@@ -25,6 +25,8 @@ pub struct Weights {
     tensors: HashMap<String, StoredTensor>,
     requested: Option<DType>,
     prevailing: DType,
+    /// Whether tensors stay in their files, as far as they can.
+    mapped: bool,
     /// Whether tensors that nobody stored are zeros.
     invents: bool,
     /// Bytes that were taken, as they are stored.
@@ -51,6 +53,7 @@ impl Weights {
             tensors: tensors.into_iter().collect(),
             requested,
             prevailing,
+            mapped: true,
             invents: false,
             taken: 0,
             progress: None,
@@ -65,6 +68,7 @@ impl Weights {
             tensors: HashMap::new(),
             requested: None,
             prevailing: dtype,
+            mapped: true,
             invents: true,
             taken: 0,
             progress: None,
@@ -91,6 +95,11 @@ impl Weights {
     /// Rounds tensors to a 16-bit type from now on, as they are taken.
     pub fn round_to(&mut self, dtype: DType) {
         self.requested = Some(dtype);
+    }
+
+    /// Copies tensors into memory from now on, as they are taken, so that nothing depends on their files afterwards.
+    pub fn copy_to_memory(&mut self) {
+        self.mapped = false;
     }
 
     /// Calls `progress` whenever a tensor is taken, with the bytes that were taken so far and the bytes of all tensors.
@@ -155,7 +164,7 @@ impl Weights {
             ));
         }
         self.taken += stored.bytes(None);
-        let tensor = stored.load(name)?;
+        let tensor = stored.load(name, self.mapped)?;
         if let Some(Progress(progress, all)) = &mut self.progress {
             progress(self.taken, *all);
         }

@@ -19,6 +19,7 @@ use crate::app::{Admission, App};
 use crate::body::Body2;
 use crate::error::ApiError;
 use crate::metrics::reason;
+use crate::text::Encoded;
 use crate::worker::Work;
 
 /// Likeliest tokens that can be asked for; OpenAI's number.
@@ -94,7 +95,7 @@ pub async fn create(
         (Some(most), _) => ("max_completion_tokens", Some(most)),
         (None, most) => ("max_tokens", most),
     };
-    let (text, tokens) = prompt(&app, fields.messages, true).await?;
+    let (text, tokens) = prompt(&app, fields.messages, true, Some(app.max_len)).await?;
     let max_tokens = max_tokens(&app, asked, ("messages", tokens.len()), 1, app.max_len)?;
     let stream = decoding.stream.unwrap_or(false);
     let include_usage = decoding.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
@@ -121,12 +122,13 @@ pub async fn create(
     Ok(Json(answer).into_response())
 }
 
-/// The prompt for the assistant's answer to `messages`, as text and as tokens.
+/// The prompt for the assistant's answer to `messages`, as text and as tokens, of which there may be `most`.
 pub async fn prompt(
     app: &App,
     messages: Vec<Message>,
     add_generation_prompt: bool,
-) -> Result<(String, Vec<u32>), ApiError> {
+    most: Option<usize>,
+) -> Result<Encoded, ApiError> {
     let template = app.template.as_ref().ok_or_else(|| {
         ApiError::field("messages", "this model has no chat template; give the server one with --chat-template")
     })?;
@@ -138,9 +140,9 @@ pub async fn prompt(
         .render(&messages, &options)
         .map_err(|why| ApiError::field("messages", format!("the model's chat template refuses them: {why}")))?;
     // The template has written the special tokens itself.
-    let (text, tokens) = app.encode("messages", text, false).await?;
-    check(!tokens.is_empty(), "messages", || "the prompt must have at least one token".into())?;
-    Ok((text, tokens))
+    let prompt = app.encode("messages", vec![text], false, most).await?.pop().unwrap_or_default();
+    check(!prompt.1.is_empty(), "messages", || "the prompt must have at least one token".into())?;
+    Ok(prompt)
 }
 
 fn choice<'a>(app: &App, index: usize, output: &'a Continuation) -> Choice<'a> {

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::exposition::Exposition;
 use crate::worker::Status;
 
 /// The server's description of its own API, OpenAPI 3.1.
@@ -33,11 +34,12 @@ pub async fn version() -> Json<Value> {
     Json(json!({"version": env!("CARGO_PKG_VERSION")}))
 }
 
-/// `GET /metrics`.
-pub async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+/// `GET /metrics`, in the format that the client prefers.
+pub async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
     let text = app.metrics.text().map_err(|e| ApiError::internal(e.to_string()))?;
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+    let format = Exposition::wanted(headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()));
+    let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
+    Ok((headers, format.of(text)).into_response())
 }
 
 /// `GET /v1/models`.

@@ -45,18 +45,9 @@ impl PromptField {
         };
         let (count, most) = (texts.len() + lists.len(), app.limits.max_queue);
         check((1..=most).contains(&count), "prompt", || format!("there must be between 1 and {most} prompts"))?;
-        let mut prompts = Vec::with_capacity(count);
-        for text in texts {
-            prompts.push(app.encode("prompt", text, true).await?);
-        }
-        for tokens in lists {
-            let size = app.vocab_size;
-            check(tokens.iter().all(|&id| (id as usize) < size), "prompt", || {
-                format!("token ids must be below {size}, the size of the model's vocabulary")
-            })?;
-            let text = app.tokenizer.decode(&tokens, true).map_err(|e| ApiError::field("prompt", e.to_string()))?;
-            prompts.push((text, tokens));
-        }
+        let context = Some(app.max_len);
+        let mut prompts = app.encode("prompt", texts, true, context).await?;
+        prompts.extend(app.decode("prompt", lists, true, context).await?);
         check(prompts.iter().all(|p| !p.1.is_empty()), "prompt", || "a prompt must have at least one token".into())?;
         Ok(prompts)
     }

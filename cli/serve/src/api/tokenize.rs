@@ -8,8 +8,7 @@ use engine::chat::Message;
 use serde::{Deserialize, Serialize};
 
 use super::chat;
-use super::decoding::check;
-use crate::app::App;
+use crate::app::{Admission, App};
 use crate::body::Body;
 use crate::error::ApiError;
 
@@ -46,24 +45,31 @@ pub struct Text {
     prompt: String,
 }
 
-/// Text to tokens.
-pub async fn tokenize(State(app): State<Arc<App>>, Body(ask): Body<Tokenize>) -> Result<Json<Tokens>, ApiError> {
+/// Text to tokens. There may be more of them than the model has positions.
+pub async fn tokenize(
+    State(app): State<Arc<App>>,
+    _admission: Admission,
+    Body(ask): Body<Tokenize>,
+) -> Result<Json<Tokens>, ApiError> {
     app.check_model(ask.model.as_deref())?;
     let (_, tokens) = match (ask.prompt, ask.messages) {
-        (Some(prompt), None) => app.encode("prompt", prompt, ask.add_special_tokens.unwrap_or(true)).await?,
-        (None, Some(messages)) => chat::prompt(&app, messages, ask.add_generation_prompt.unwrap_or(true)).await?,
+        (Some(prompt), None) => {
+            let special = ask.add_special_tokens.unwrap_or(true);
+            app.encode("prompt", vec![prompt], special, None).await?.pop().unwrap_or_default()
+        }
+        (None, Some(messages)) => chat::prompt(&app, messages, ask.add_generation_prompt.unwrap_or(true), None).await?,
         _ => return Err(ApiError::field("prompt", "there must be either a prompt or messages")),
     };
     Ok(Json(Tokens { count: tokens.len(), max_model_len: app.max_len, tokens }))
 }
 
 /// Tokens to text.
-pub async fn detokenize(State(app): State<Arc<App>>, Body(ask): Body<Detokenize>) -> Result<Json<Text>, ApiError> {
+pub async fn detokenize(
+    State(app): State<Arc<App>>,
+    _admission: Admission,
+    Body(ask): Body<Detokenize>,
+) -> Result<Json<Text>, ApiError> {
     app.check_model(ask.model.as_deref())?;
-    let size = app.vocab_size;
-    check(ask.tokens.iter().all(|&id| (id as usize) < size), "tokens", || {
-        format!("token ids must be below {size}, the size of the model's vocabulary")
-    })?;
-    let prompt = app.tokenizer.decode(&ask.tokens, false).map_err(|e| ApiError::field("tokens", e.to_string()))?;
+    let (prompt, _) = app.decode("tokens", vec![ask.tokens], false, None).await?.pop().unwrap_or_default();
     Ok(Json(Text { prompt }))
 }

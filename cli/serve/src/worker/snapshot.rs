@@ -4,7 +4,7 @@
 //! {
 //!   "time": 12.5,                       // seconds since the model was loaded; tells snapshots apart
 //!   "block_size": 16, "num_blocks": 8192,
-//!   "engine": {"device": "CPU", "note": null, "dtype": "f32", "kv_dtype": "f32", "max_len": 512, "max_num_seqs": 256,
+//!   "engine": {"device": "CPU", "notes": [], "dtype": "f32", "kv_dtype": "f32", "max_len": 512, "max_num_seqs": 256,
 //!              "max_batch_tokens": 2048, "swap_blocks": 8192, "block_bytes": 147456}, // where it runs, and its bounds
 //!   "refs": [[0, 7], [2, 1], [0, 4], [1, 1], [0, 8179]],  // reference counts of all blocks, from block 0:
 //!                                       // [count, how many blocks in a row have it]; who holds them the tables say
@@ -62,8 +62,8 @@ pub struct Snapshot {
 pub struct EngineFacts {
     /// The device's name.
     pub device: String,
-    /// Why the GPU that the machine has is not used.
-    pub note: Option<String>,
+    /// What is not as one might expect; a sentence each.
+    pub notes: Vec<String>,
     /// The type of the weights.
     pub dtype: String,
     /// The type of keys and values.
@@ -156,7 +156,7 @@ fn facts(llm: &Llm) -> EngineFacts {
     let (device, layout, config) = (llm.device(), llm.kv_layout(), llm.engine().config());
     EngineFacts {
         device: device.name.clone(),
-        note: device.note.clone(),
+        notes: device.notes.clone(),
         dtype: device.dtype.to_string(),
         kv_dtype: layout.dtype.to_string(),
         max_len: config.max_len,

@@ -44,7 +44,7 @@ impl TestServer {
         let options = ServeOptions { port: 0, ..options };
         let server = Server::bind(files, engine, &options).await.unwrap();
         server.loaded().await.unwrap();
-        let address = server.address().unwrap();
+        let address = server.addresses().unwrap()[0];
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(server.run(async move {
             let _ = stopped.await;

@@ -1,0 +1,205 @@
+//! One connection: how long each part of it may take, and how it ends.
+//!
+//! ```text
+//!          a byte           the whole head            the answer is written
+//!   idle ----------> head ------------------> answering -----------------> idle, or closing
+//!   keep-alive       read timeout             limits of its own            read timeout
+//! ```
+//!
+//! A connection that is closed while its client still sends would be reset, and the client would often lose the answer,
+//! as to a body that is too large. Therefore the server first says that it has no more to send, and for a while throws
+//! away what comes, until the client closes the connection too.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use hyper_util::server::graceful::Watcher;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_io_timeout::TimeoutStream;
+use tower::ServiceExt;
+
+use crate::options::Limits;
+
+/// The most that is buffered of a request's head, or of a part of its body.
+const BUFFER: usize = 64 << 10;
+/// Bytes that are thrown away at a time.
+const DISCARDED: usize = 16 << 10;
+
+/// Where a connection is between two requests or within one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// It is kept for a next request.
+    Idle,
+    /// A request is due, since the connection is new, or has begun to arrive.
+    Head,
+    /// A request is being answered.
+    Answering,
+    /// All is sent, and what still comes is thrown away.
+    Closing,
+}
+
+/// Tells the task of a connection in which phase it is. Clones tell the same task.
+#[derive(Clone, Debug)]
+struct Progress(watch::Sender<Phase>);
+
+/// A request in progress, until it is dropped.
+struct Answering(Progress);
+
+/// Answers the requests of a connection until its client closes it, it takes too long, or `open` is told to shut down.
+///
+/// # Errors
+/// What it broke with.
+pub async fn serve(stream: TcpStream, router: Router, open: Watcher, limits: Limits) -> anyhow::Result<()> {
+    let (sender, mut phase) = watch::channel(Phase::Head);
+    let progress = Progress(sender);
+    let stream = TokioIo::new(Stream::new(stream, limits.write_timeout, progress.clone()));
+    let service = service_fn(move |request: Request<Incoming>| {
+        let answering = progress.answer();
+        let response = router.clone().oneshot(request);
+        async move {
+            let response = response.await?;
+            // The answer lasts as long as its body.
+            Ok::<_, Infallible>(response.map(|body| {
+                body.map_frame(move |frame| {
+                    let _ = &answering;
+                    frame
+                })
+            }))
+        }
+    });
+    let mut http = http1::Builder::new();
+    // The time for a head is looked after here: hyper's would include the wait for it.
+    http.header_read_timeout(None).max_buf_size(BUFFER);
+    let mut connection = pin!(open.watch(http.serve_connection(stream, service)));
+    loop {
+        let limit = match *phase.borrow_and_update() {
+            Phase::Idle => limits.keep_alive,
+            Phase::Head | Phase::Closing => limits.read_timeout,
+            Phase::Answering => Duration::MAX,
+        };
+        tokio::select! {
+            ended = &mut connection => return Ok(ended?),
+            _ = phase.changed() => {}
+            () = tokio::time::sleep(limit) => anyhow::bail!("its time was over ({:?})", *phase.borrow()),
+        }
+    }
+}
+
+impl Progress {
+    /// Something came: after a wait, it is a head.
+    fn received(&self) {
+        self.0.send_if_modified(|phase| {
+            let begins = *phase == Phase::Idle;
+            if begins {
+                *phase = Phase::Head;
+            }
+            begins
+        });
+    }
+
+    /// Something was sent: the wait for a next request begins when the answer to the last one is on its way.
+    fn sent(&self) {
+        self.0.send_if_modified(|phase| *phase == Phase::Idle);
+    }
+
+    /// A request's head is complete.
+    fn answer(&self) -> Answering {
+        self.0.send_replace(Phase::Answering);
+        Answering(self.clone())
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.0.send_replace(Phase::Idle);
+    }
+}
+
+/// A client's stream, which reports its progress and is closed in good order.
+struct Stream {
+    // Pinned, since it has a clock in it.
+    inner: Pin<Box<TimeoutStream<TcpStream>>>,
+    progress: Progress,
+    /// Whether the client was told that nothing more will come.
+    ended: bool,
+}
+
+impl Stream {
+    fn new(stream: TcpStream, write_timeout: Duration, progress: Progress) -> Self {
+        // Tokens are sent as they come. If the system refuses this they are only late.
+        let _ = stream.set_nodelay(true);
+        let mut inner = TimeoutStream::new(stream);
+        inner.set_write_timeout(Some(write_timeout));
+        Stream { inner: Box::pin(inner), progress, ended: false }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = self.inner.as_mut().poll_read(cx, buf);
+        if buf.filled().len() > before {
+            self.progress.received();
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = self.inner.as_mut().poll_write(cx, buf);
+        if written.is_ready() {
+            self.progress.sent();
+        }
+        written
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = self.inner.as_mut().poll_write_vectored(cx, bufs);
+        if written.is_ready() {
+            self.progress.sent();
+        }
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.inner.as_mut().poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.ended {
+            ready!(self.inner.as_mut().poll_shutdown(cx))?;
+            self.ended = true;
+            self.progress.0.send_replace(Phase::Closing);
+        }
+        let mut discarded = [0; DISCARDED];
+        loop {
+            let mut buf = ReadBuf::new(&mut discarded);
+            match ready!(self.inner.as_mut().poll_read(cx, &mut buf)) {
+                Ok(()) if !buf.filled().is_empty() => {}
+                // The client has closed it, one way or the other.
+                Ok(()) | Err(_) => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+}

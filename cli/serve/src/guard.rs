@@ -1,0 +1,146 @@
+//! Against pages that a browser on this machine has open: whatever they are told to ask for, it asks for.
+//!
+//! A page's name may be made to lead to this machine (DNS rebinding). To the browser the server is then a part of the
+//! page's own site, which may read and do everything. Therefore a server that listens to this machine alone must be asked
+//! for by one of its names.
+//!
+//! A page may also send requests anywhere whose answers it cannot read. Therefore requests that change something are
+//! refused to the pages of other origins, unless the operator names them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use axum::extract::{Request, State};
+use axum::http::uri::Authority;
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
+
+use crate::error::ApiError;
+use crate::options::ServeOptions;
+
+/// Stands for every name, or every origin.
+const ANY: &str = "*";
+/// How long browsers may remember what they may do.
+const MAX_AGE: Duration = Duration::from_secs(3600);
+
+/// By which names, and from which origins, the server may be used.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    /// Names beside this machine's own; nothing if any will do.
+    hosts: Option<Vec<String>>,
+    /// Origins beside the server's own; nothing if any will do.
+    origins: Option<Vec<HeaderValue>>,
+}
+
+impl Guard {
+    /// The guard of a server that listens at `addresses`.
+    ///
+    /// # Errors
+    /// If one of the options' names or origins is none.
+    pub fn new(options: &ServeOptions, addresses: &[SocketAddr]) -> Result<Self> {
+        let ServeOptions { allowed_hosts: hosts, cors: origins, .. } = options;
+        for host in hosts.iter().filter(|host| *host != ANY) {
+            if host.is_empty() || self::host(host) != host || host.contains(['/', '@']) {
+                bail!("{host:?} is not the name of a host, without a port");
+            }
+        }
+        let particular = !hosts.is_empty() || addresses.iter().all(|address| address.ip().is_loopback());
+        let any_host = !particular || hosts.iter().any(|host| host == ANY);
+        let any_origin = origins.iter().any(|origin| origin == ANY);
+        let origins = origins.iter().filter(|origin| *origin != ANY).map(|o| origin(o)).collect::<Result<_>>()?;
+        Ok(Guard { hosts: (!any_host).then(|| hosts.clone()), origins: (!any_origin).then_some(origins) })
+    }
+
+    /// What tells browsers which pages may read answers, and send what needs asking.
+    pub fn cors(&self) -> CorsLayer {
+        let origins = match &self.origins {
+            None => AllowOrigin::any(),
+            Some(origins) => AllowOrigin::list(origins.iter().cloned()),
+        };
+        CorsLayer::new()
+            .allow_origin(origins)
+            .allow_methods([Method::GET, Method::POST, Method::DELETE])
+            // Not `*`, which does not include `Authorization`.
+            .allow_headers(AllowHeaders::mirror_request())
+            .expose_headers([HeaderName::from_static("x-request-id"), header::RETRY_AFTER])
+            .max_age(MAX_AGE)
+    }
+
+    /// Whether the server may be asked for as `authority`: a host, and perhaps a port.
+    fn knows_host(&self, authority: &str) -> bool {
+        let Some(names) = &self.hosts else { return true };
+        let host = host(authority);
+        let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        match address.parse::<IpAddr>() {
+            Ok(address) if address.is_loopback() => true,
+            _ => host.eq_ignore_ascii_case("localhost") || names.iter().any(|name| host.eq_ignore_ascii_case(name)),
+        }
+    }
+
+    /// Whether a page of `origin` may change something at the server that it knows as `host`.
+    fn knows_origin(&self, origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
+        let own = || {
+            let (scheme, authority) = origin.to_str().ok()?.split_once("://")?;
+            let host = host?.to_str().ok()?;
+            // A port that a scheme implies may be left out in either.
+            let port = if scheme == "https" { ":443" } else { ":80" };
+            let plain = |authority: &str| authority.strip_suffix(port).unwrap_or(authority).to_ascii_lowercase();
+            Some(plain(authority) == plain(host))
+        };
+        self.origins.as_ref().is_none_or(|known| known.contains(origin)) || own() == Some(true)
+    }
+}
+
+/// The host in a host and perhaps a port.
+fn host(authority: &str) -> &str {
+    match authority.find(']') {
+        Some(end) => &authority[..=end],
+        None => authority.split(':').next().unwrap_or_default(),
+    }
+}
+
+/// An origin as browsers write it: a scheme, a host and perhaps a port.
+fn origin(text: &str) -> Result<HeaderValue> {
+    let uri = text.parse::<Uri>().ok();
+    let written = uri.as_ref().and_then(|uri| Some(format!("{}://{}", uri.scheme_str()?, uri.authority()?)));
+    match written.map(|written| (written == text, HeaderValue::try_from(written))) {
+        Some((true, Ok(origin))) => Ok(origin),
+        _ => bail!("{text:?} is not an origin; one is written like https://example.org or http://localhost:3000"),
+    }
+}
+
+/// Refuses requests for a host that this server is not.
+pub async fn check_host(
+    State(guard): State<Arc<Guard>>,
+    request: Request,
+    next: Next,
+) -> std::result::Result<Response, ApiError> {
+    // Who leaves the host out is no browser.
+    let headers = request.headers().get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or_default());
+    let foreign = headers.chain(request.uri().authority().map(Authority::as_str)).find(|host| !guard.knows_host(host));
+    if let Some(host) = foreign {
+        let why = format!("this server is not {host:?}: names beside localhost are allowed with --allowed-host");
+        return Err(ApiError::malformed(StatusCode::MISDIRECTED_REQUEST, why));
+    }
+    Ok(next.run(request).await)
+}
+
+/// Refuses requests that may change something, if they come from a page of another origin.
+pub async fn check_origin(
+    State(guard): State<Arc<Guard>>,
+    request: Request,
+    next: Next,
+) -> std::result::Result<Response, ApiError> {
+    let (headers, method) = (request.headers(), request.method());
+    let host = headers.get(header::HOST);
+    let foreign = headers.get_all(header::ORIGIN).iter().find(|origin| !guard.knows_origin(origin, host));
+    if let Some(origin) = foreign.filter(|_| !method.is_safe()) {
+        let why = format!("pages of {origin:?} may not use this server: origins are allowed with --cors");
+        return Err(ApiError::malformed(StatusCode::FORBIDDEN, why));
+    }
+    Ok(next.run(request).await)
+}

@@ -1,0 +1,45 @@
+//! How few tokens a text can have, from its length alone.
+
+use serde_json::Value;
+
+use super::anatomy::{Anatomy, kind};
+
+/// The most bytes of text that one token stands for; nothing if that is not known.
+///
+/// It is known where every step keeps all of the text or makes it longer, and every token that the model puts for a piece
+/// of what comes of that is at least as long as the piece. Not so for normalizers that shorten or leave out (NFC writes a
+/// letter and its accent as one), for pre-tokenizers that leave out what they split at, for models that put one token for
+/// any number of unknown characters, and for added tokens that swallow the spaces around them.
+pub(super) fn longest_token(parts: &Anatomy<'_>) -> Option<usize> {
+    let keeps = parts.normalizers.iter().all(never_shortens)
+        && parts.pre_tokenizers.iter().all(leaves_nothing_out)
+        && parts.added.iter().all(|token| !token.lstrip && !token.rstrip);
+    if !keeps || !parts.knows_every_character() {
+        return None;
+    }
+    // In the byte-level alphabet a character is a byte.
+    let byte_level = parts.is_byte_level();
+    let length = |token: &String| if byte_level { token.chars().count() } else { token.len() };
+    let added = parts.added.iter().map(|token| token.content.len());
+    parts.vocabulary.iter().map(length).chain(added).max().filter(|&longest| longest > 0)
+}
+
+fn never_shortens(step: &Value) -> bool {
+    match kind(step) {
+        "ByteLevel" | "Prepend" => true,
+        "Replace" => {
+            let pattern = step.get("pattern").and_then(|pattern| pattern.get("String")).and_then(Value::as_str);
+            let content = step.get("content").and_then(Value::as_str);
+            pattern.zip(content).is_some_and(|(pattern, content)| content.len() >= pattern.len())
+        }
+        _ => false,
+    }
+}
+
+fn leaves_nothing_out(step: &Value) -> bool {
+    match kind(step) {
+        "ByteLevel" | "Metaspace" | "Digits" => true,
+        "Split" | "Punctuation" => step.get("behavior").is_some_and(|behavior| behavior != "Removed"),
+        _ => false,
+    }
+}
