@@ -113,19 +113,17 @@ fn on_cpu(config: &ModelConfig, mut weights: Weights, options: &Options, mut not
     Ok(Placed { runner, layout, num_blocks, swap_blocks, device })
 }
 
+/// A cache, the blocks that it and its swap space have, and a note if they are fewer than wanted.
+type Reserved = (<CpuBackend as Backend>::KvCache, (usize, usize), Option<String>);
+
 /// A cache with so many blocks and so many in the swap space; with fewer where the system refuses them and the options do
 /// not insist. Then there is a note, too.
-fn reserve(
-    backend: &CpuBackend,
-    layout: KvLayout,
-    wanted: (usize, usize),
-    options: &Options,
-) -> Result<(<CpuBackend as Backend>::KvCache, (usize, usize), Option<String>)> {
+fn reserve(backend: &CpuBackend, layout: KvLayout, wanted: (usize, usize), options: &Options) -> Result<Reserved> {
     let (mut blocks, mut refusal) = (wanted, None);
     loop {
         let error = match backend.kv_cache(layout, blocks.0, blocks.1) {
             Ok(cache) => {
-                let mib = |blocks: usize| blocks * layout.block_bytes() >> 20;
+                let mib = |blocks: usize| (blocks * layout.block_bytes()) >> 20;
                 let note = refusal.map(|why: String| {
                     let (kv, swap) = (mib(blocks.0), mib(blocks.1));
                     format!("the KV cache has {kv} MiB and the swap space {swap}, since the system refuses more: {why}")
