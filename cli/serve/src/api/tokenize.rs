@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use engine::chat::Message;
+use engine::chat::{Arguments, Message};
 use serde::{Deserialize, Serialize};
 
-use super::chat;
+use super::conversation::Conversation;
 use super::decoding::check;
 use crate::app::App;
 use crate::body::Body;
@@ -23,6 +23,10 @@ pub struct Tokenize {
     add_special_tokens: Option<bool>,
     /// Whether a conversation ends with the beginning of an answer.
     add_generation_prompt: Option<bool>,
+    /// Whether it ends within its last message.
+    continue_final_message: Option<bool>,
+    /// What else the chat template is told.
+    chat_template_kwargs: Option<Arguments>,
 }
 
 /// The tokens of a text.
@@ -51,7 +55,16 @@ pub async fn tokenize(State(app): State<Arc<App>>, Body(ask): Body<Tokenize>) ->
     app.check_model(ask.model.as_deref())?;
     let (_, tokens) = match (ask.prompt, ask.messages) {
         (Some(prompt), None) => app.encode("prompt", prompt, ask.add_special_tokens.unwrap_or(true)).await?,
-        (None, Some(messages)) => chat::prompt(&app, messages, ask.add_generation_prompt.unwrap_or(true)).await?,
+        (None, Some(messages)) => {
+            let conversation = Conversation {
+                messages,
+                add_generation_prompt: ask.add_generation_prompt,
+                continue_final_message: ask.continue_final_message,
+                chat_template_kwargs: ask.chat_template_kwargs,
+                ..Conversation::default()
+            };
+            conversation.prompt(&app).await?
+        }
         _ => return Err(ApiError::field("prompt", "there must be either a prompt or messages")),
     };
     Ok(Json(Tokens { count: tokens.len(), max_model_len: app.max_len, tokens }))
