@@ -43,7 +43,7 @@ pub struct App {
     /// The model's tokenizer.
     pub tokenizer: Arc<Tokenizer>,
     /// The model's chat template, if it has one.
-    pub template: Option<ChatTemplate>,
+    pub template: Option<Arc<ChatTemplate>>,
     /// What requests must send.
     pub api_key: Option<String>,
     /// Bounds.
@@ -82,6 +82,10 @@ impl App {
         metrics: Metrics,
     ) -> engine::Result<Self> {
         let config = files.config()?;
+        let template = ChatTemplate::of_model(files, options.chat_template.as_deref())?.map(Arc::new);
+        if let Some(Err(reason)) = template.as_ref().map(|template| template.check()) {
+            tracing::warn!(%reason, "the chat template refuses a plain question: chats will be refused likewise");
+        }
         Ok(App {
             worker,
             model: served_name(files, options),
@@ -91,7 +95,7 @@ impl App {
             max_num_seqs: engine.max_num_seqs,
             defaults: files.generation_config()?,
             tokenizer: Arc::new(files.tokenizer(&config)?),
-            template: ChatTemplate::of_model(files, options.chat_template.as_deref())?,
+            template,
             api_key: options.api_key.clone(),
             limits: options.limits,
             metrics,

@@ -65,7 +65,7 @@ fn refusal(error: &io::Error, most: usize) -> ApiError {
 /// What has come of a body.
 enum Body {
     Plain(Bounded),
-    Gzip(MultiGzDecoder<Bounded>),
+    Gzip(Box<MultiGzDecoder<Bounded>>),
 }
 
 impl Body {
@@ -75,7 +75,7 @@ impl Body {
             headers.get_all(header::CONTENT_ENCODING).iter().map(|v| v.to_str().unwrap_or("?")).collect();
         match named.join(",").trim().to_ascii_lowercase().as_str() {
             "" | "identity" => Ok(Body::Plain(bytes)),
-            "gzip" | "x-gzip" => Ok(Body::Gzip(MultiGzDecoder::new(bytes))),
+            "gzip" | "x-gzip" => Ok(Body::Gzip(Box::new(MultiGzDecoder::new(bytes)))),
             other => {
                 let why = format!("the body's encoding {other:?} is not supported: send it as it is, or as gzip");
                 Err(ApiError::malformed(StatusCode::UNSUPPORTED_MEDIA_TYPE, why))

@@ -1,13 +1,10 @@
 //! A turn of a conversation, as clients send it and as templates read it.
 
-use std::fmt;
-
 use minijinja::Value;
 use minijinja::value::ValueKind;
-use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::forms::{ArgumentsForm, Forms, Silence};
-use super::{Arguments, json, python};
+use super::{json, python};
 
 /// Names under which servers send what an assistant thought before it spoke.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
@@ -21,6 +18,17 @@ pub struct Message {
     /// Calls of functions, in OpenAI's form: their arguments may be JSON in a string.
     pub(super) tool_calls: Vec<Value>,
     pub(super) others: Vec<(String, Value)>,
+    /// What makes the message one that cannot be answered.
+    pub(super) problem: Option<MessageProblem>,
+}
+
+/// What makes a message one that cannot be answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MessageProblem {
+    /// Where in the message it is, such as `content[2]`.
+    pub place: String,
+    /// What it is.
+    pub what: String,
 }
 
 /// What is said: a text, or parts of one.
@@ -34,7 +42,7 @@ impl Message {
     /// A text.
     pub fn new(role: impl Into<String>, text: impl Into<String>) -> Self {
         let content = Some(Content::Text(text.into()));
-        Message { role: role.into(), content, tool_calls: Vec::new(), others: Vec::new() }
+        Message { role: role.into(), content, tool_calls: Vec::new(), others: Vec::new(), problem: None }
     }
 
     /// Who speaks: "user", "assistant" and so on.
@@ -42,9 +50,14 @@ impl Message {
         &self.role
     }
 
-    /// Whether there is a content, be it an empty one.
-    pub fn has_content(&self) -> bool {
-        self.content.is_some()
+    /// What makes the message one that cannot be answered: something that is no text, or nothing at all.
+    pub fn problem(&self) -> Option<MessageProblem> {
+        let must_speak = ["system", "developer", "user", "tool", "function"].contains(&self.role.as_str());
+        let silence = || {
+            let what = format!("a message with the role {:?} must have a content", self.role);
+            (must_speak && self.content.is_none()).then_some(MessageProblem { place: "content".into(), what })
+        };
+        self.problem.clone().or_else(silence)
     }
 
     /// What is said last, as a template that takes these forms reads it.
@@ -129,150 +142,5 @@ fn replaced(object: &Value, field: &str, change: impl Fn(&Value) -> Value) -> Va
     match object.kind() {
         ValueKind::Map => python::pairs(object).map(change).collect(),
         _ => object.clone(),
-    }
-}
-
-impl<'de> Deserialize<'de> for Message {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
-
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Message;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object with a role and a content")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Message, A::Error> {
-                let (mut role, mut content, mut tool_calls, mut others) = (None, None, Vec::new(), Vec::new());
-                while let Some(name) = map.next_key::<String>()? {
-                    match name.as_str() {
-                        "role" => role = Some(map.next_value()?),
-                        "content" => content = map.next_value()?,
-                        "tool_calls" => {
-                            let calls: Option<Vec<ToolCall>> = map.next_value()?;
-                            tool_calls = calls.unwrap_or_default().into_iter().map(|call| call.0).collect();
-                        }
-                        "audio" => {
-                            let NoAudio = map.next_value()?;
-                        }
-                        _ => {
-                            let value: Value = map.next_value()?;
-                            if !value.is_none() {
-                                others.push((name, value));
-                            }
-                        }
-                    }
-                }
-                let role = role.ok_or_else(|| A::Error::missing_field("role"))?;
-                Ok(Message { role, content, tool_calls, others })
-            }
-        }
-
-        deserializer.deserialize_map(Fields)
-    }
-}
-
-impl<'de> Deserialize<'de> for Content {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextOrParts;
-
-        impl<'de> Visitor<'de> for TextOrParts {
-            type Value = Content;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string or a list of text parts")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Content, E> {
-                Ok(Content::Text(text.to_owned()))
-            }
-
-            fn visit_string<E: Error>(self, text: String) -> Result<Content, E> {
-                Ok(Content::Text(text))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Content, A::Error> {
-                let mut parts = Vec::new();
-                while let Some(Part(text)) = seq.next_element()? {
-                    parts.push(text);
-                }
-                Ok(Content::Parts(parts))
-            }
-        }
-
-        deserializer.deserialize_any(TextOrParts)
-    }
-}
-
-/// A part of a content.
-struct Part(String);
-
-impl<'de> Deserialize<'de> for Part {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct StringOrFields;
-
-        impl<'de> Visitor<'de> for StringOrFields {
-            type Value = Part;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text part")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Part, E> {
-                Ok(Part(text.to_owned()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Part, A::Error> {
-                let (mut kind, mut text, mut refusal, mut thinking) = (None::<String>, None, None, None);
-                while let Some(name) = map.next_key::<String>()? {
-                    match name.as_str() {
-                        "type" => kind = Some(map.next_value()?),
-                        "text" => text = map.next_value()?,
-                        "refusal" => refusal = map.next_value()?,
-                        "thinking" => thinking = map.next_value()?,
-                        // Such as `cache_control`.
-                        _ => {
-                            map.next_value::<IgnoredAny>()?;
-                        }
-                    }
-                }
-                let (field, said): (_, Option<String>) = match kind.as_deref() {
-                    Some("text" | "input_text" | "output_text") => ("text", text),
-                    Some("refusal") => ("refusal", refusal),
-                    Some("thinking") => ("thinking", thinking),
-                    Some(kind) => {
-                        return Err(A::Error::custom(format!(
-                            "parts of the type {kind:?} are not supported, only text"
-                        )));
-                    }
-                    None => return Err(A::Error::missing_field("type")),
-                };
-                said.map(Part).ok_or_else(|| A::Error::missing_field(field))
-            }
-        }
-
-        deserializer.deserialize_any(StringOrFields)
-    }
-}
-
-/// A call of a function: an object, whatever is in it.
-struct ToolCall(Value);
-
-impl<'de> Deserialize<'de> for ToolCall {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Arguments::deserialize(deserializer).map(|fields| ToolCall(fields.into_iter().collect()))
-    }
-}
-
-/// What stands for an answer that was spoken, which no text stands for.
-struct NoAudio;
-
-impl<'de> Deserialize<'de> for NoAudio {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Option::<IgnoredAny>::deserialize(deserializer)? {
-            None => Ok(NoAudio),
-            Some(_) => Err(D::Error::custom("audio is not supported, only text")),
-        }
     }
 }

@@ -20,10 +20,11 @@ mod methods;
 mod operators;
 mod options;
 mod python;
+mod reading;
 mod source;
 mod template;
 
-pub use message::Message;
+pub use message::{Message, MessageProblem};
 pub use minijinja::Value;
 pub use options::{Arguments, RenderOptions, Time};
 pub use template::{ChatTemplate, RenderError};

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::environment::{strftime_now, with_template};
 use super::forms::Forms;
-use super::{Message, RenderOptions};
+use super::{Message, MessageProblem, RenderOptions};
 use crate::error::{Error, Result};
 use crate::load::ModelFiles;
 
@@ -138,6 +138,11 @@ impl ChatTemplate {
     }
 
     fn render_as(&self, messages: &[Message], options: &RenderOptions, forms: &Forms) -> Result<String, RenderError> {
+        for (index, message) in messages.iter().enumerate() {
+            if let Some(MessageProblem { place, what }) = message.problem() {
+                return Err(RenderError(format!("messages[{index}].{place}: {what}")));
+            }
+        }
         let messages: Vec<_> = messages.iter().map(|message| message.value(forms)).collect();
         let RenderOptions { add_generation_prompt, tools, documents, .. } = options;
         // What is not there is None, not undefined.

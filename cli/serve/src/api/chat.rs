@@ -5,13 +5,14 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
-use engine::chat::{Message, RenderOptions};
+use engine::chat::{Arguments, Message};
 use engine::llm::{Continuation, Prompt};
 use engine::sequence::TokenLogprob;
 use serde::{Deserialize, Serialize};
 use tower_http::request_id::RequestId;
 
 use super::answer::{Heading, Usage, collect, max_tokens};
+use super::conversation::Conversation;
 use super::decoding::{Decoding, check};
 use super::logprobs::ChatLogprobs;
 use super::stream::{Format, Frames, Piece, respond};
@@ -19,18 +20,22 @@ use crate::app::{Admission, App};
 use crate::body::Body2;
 use crate::error::ApiError;
 use crate::metrics::reason;
-use crate::text::Encoded;
 use crate::worker::Work;
 
 /// Likeliest tokens that can be asked for; OpenAI's number.
 const MAX_TOP_LOGPROBS: usize = 20;
-/// Messages in a conversation, at most.
-const MAX_MESSAGES: usize = 4096;
 
 /// The fields that only chats have.
 #[derive(Debug, Deserialize)]
 pub struct Fields {
     messages: Vec<Message>,
+    add_generation_prompt: Option<bool>,
+    continue_final_message: Option<bool>,
+    chat_template_kwargs: Option<Arguments>,
+    documents: Option<Vec<Arguments>>,
+    chat_template: Option<String>,
+    reasoning_effort: Option<String>,
+    verbosity: Option<String>,
     /// The older name of `max_completion_tokens`.
     max_tokens: Option<usize>,
     max_completion_tokens: Option<usize>,
@@ -95,7 +100,7 @@ pub async fn create(
         (Some(most), _) => ("max_completion_tokens", Some(most)),
         (None, most) => ("max_tokens", most),
     };
-    let (text, tokens) = prompt(&app, fields.messages, true, Some(app.max_len)).await?;
+    let (text, tokens) = fields.conversation().prompt(&app, Some(app.max_len)).await?;
     let max_tokens = max_tokens(&app, asked, ("messages", tokens.len()), 1, app.max_len)?;
     let stream = decoding.stream.unwrap_or(false);
     let include_usage = decoding.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
@@ -122,29 +127,6 @@ pub async fn create(
     Ok(Json(answer).into_response())
 }
 
-/// The prompt for the assistant's answer to `messages`, as text and as tokens, of which there may be `most`.
-pub async fn prompt(
-    app: &App,
-    messages: Vec<Message>,
-    add_generation_prompt: bool,
-    most: Option<usize>,
-) -> Result<Encoded, ApiError> {
-    let template = app.template.as_ref().ok_or_else(|| {
-        ApiError::field("messages", "this model has no chat template; give the server one with --chat-template")
-    })?;
-    check((1..=MAX_MESSAGES).contains(&messages.len()), "messages", || {
-        format!("there must be between 1 and {MAX_MESSAGES} messages")
-    })?;
-    let options = RenderOptions { add_generation_prompt, ..RenderOptions::default() };
-    let text = template
-        .render(&messages, &options)
-        .map_err(|why| ApiError::field("messages", format!("the model's chat template refuses them: {why}")))?;
-    // The template has written the special tokens itself.
-    let prompt = app.encode("messages", vec![text], false, most).await?.pop().unwrap_or_default();
-    check(!prompt.1.is_empty(), "messages", || "the prompt must have at least one token".into())?;
-    Ok(prompt)
-}
-
 fn choice<'a>(app: &App, index: usize, output: &'a Continuation) -> Choice<'a> {
     Choice {
         index,
@@ -155,6 +137,19 @@ fn choice<'a>(app: &App, index: usize, output: &'a Continuation) -> Choice<'a> {
 }
 
 impl Fields {
+    fn conversation(self) -> Conversation {
+        Conversation {
+            messages: self.messages,
+            add_generation_prompt: self.add_generation_prompt,
+            continue_final_message: self.continue_final_message,
+            chat_template_kwargs: self.chat_template_kwargs,
+            documents: self.documents,
+            chat_template: self.chat_template,
+            reasoning_effort: self.reasoning_effort,
+            verbosity: self.verbosity,
+        }
+    }
+
     /// How many of the likeliest tokens are wanted, if logprobs are.
     fn logprobs(&self) -> Result<Option<usize>, ApiError> {
         let wanted = self.logprobs.unwrap_or(false);

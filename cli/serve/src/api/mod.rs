@@ -3,6 +3,7 @@
 pub mod answer;
 pub mod chat;
 pub mod completions;
+pub mod conversation;
 pub mod debug;
 pub mod decoding;
 pub mod inert;

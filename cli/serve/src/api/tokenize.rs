@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use engine::chat::Message;
+use engine::chat::{Arguments, Message};
 use serde::{Deserialize, Serialize};
 
-use super::chat;
+use super::conversation::Conversation;
+use super::decoding::check;
 use crate::app::{Admission, App};
 use crate::body::Body;
 use crate::error::ApiError;
@@ -22,6 +23,10 @@ pub struct Tokenize {
     add_special_tokens: Option<bool>,
     /// Whether a conversation ends with the beginning of an answer.
     add_generation_prompt: Option<bool>,
+    /// Whether it ends within its last message.
+    continue_final_message: Option<bool>,
+    /// What else the chat template is told.
+    chat_template_kwargs: Option<Arguments>,
 }
 
 /// The tokens of a text.
@@ -57,7 +62,16 @@ pub async fn tokenize(
             let special = ask.add_special_tokens.unwrap_or(true);
             app.encode("prompt", vec![prompt], special, None).await?.pop().unwrap_or_default()
         }
-        (None, Some(messages)) => chat::prompt(&app, messages, ask.add_generation_prompt.unwrap_or(true), None).await?,
+        (None, Some(messages)) => {
+            let conversation = Conversation {
+                messages,
+                add_generation_prompt: ask.add_generation_prompt,
+                continue_final_message: ask.continue_final_message,
+                chat_template_kwargs: ask.chat_template_kwargs,
+                ..Conversation::default()
+            };
+            conversation.prompt(&app, None).await?
+        }
         _ => return Err(ApiError::field("prompt", "there must be either a prompt or messages")),
     };
     Ok(Json(Tokens { count: tokens.len(), max_model_len: app.max_len, tokens }))

@@ -1,0 +1,109 @@
+//! The fields by which chats, and those who count their tokens, say what becomes of messages on their way to a prompt.
+
+use engine::chat::{Arguments, ChatTemplate, Message, MessageProblem, RenderOptions, Value};
+
+use super::decoding::check;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::text::Encoded;
+
+/// Messages in a conversation, at most.
+const MAX_MESSAGES: usize = 4096;
+/// A conversation of this many is rendered at once, a longer one on a thread for blocking work: templates look at each
+/// message several times, some at each pair of them.
+const FEW_MESSAGES: usize = 16;
+/// What templates are told by fields of their own, or not at all.
+const RESERVED: [&str; 7] =
+    ["messages", "tools", "documents", "chat_template", "tokenize", "add_generation_prompt", "continue_final_message"];
+
+/// What becomes of messages.
+#[derive(Debug, Default)]
+pub struct Conversation {
+    /// The messages.
+    pub messages: Vec<Message>,
+    /// Whether the prompt ends with the beginning of an answer; it does if this is not said.
+    pub add_generation_prompt: Option<bool>,
+    /// Whether the prompt ends within the last message.
+    pub continue_final_message: Option<bool>,
+    /// What else the template is told.
+    pub chat_template_kwargs: Option<Arguments>,
+    /// Texts to answer from.
+    pub documents: Option<Vec<Arguments>>,
+    /// A template in place of the model's, which is refused: templates are programs.
+    pub chat_template: Option<String>,
+    /// Told to templates that ask for it.
+    pub reasoning_effort: Option<String>,
+    /// Likewise.
+    pub verbosity: Option<String>,
+}
+
+impl Conversation {
+    /// The prompt, as text and as tokens, of which there may be `most`.
+    ///
+    /// # Errors
+    /// 400 if there is no template, or it does not like the messages, or a field cannot be honoured.
+    pub async fn prompt(self, app: &App, most: Option<usize>) -> Result<Encoded, ApiError> {
+        let template = app.template.as_ref().ok_or_else(|| {
+            ApiError::field("messages", "this model has no chat template; give the server one with --chat-template")
+        })?;
+        check((1..=MAX_MESSAGES).contains(&self.messages.len()), "messages", || {
+            format!("there must be between 1 and {MAX_MESSAGES} messages")
+        })?;
+        for (index, message) in self.messages.iter().enumerate() {
+            if let Some(MessageProblem { place, what }) = message.problem() {
+                let place = format!("messages[{index}].{place}");
+                return Err(ApiError::field(place.clone(), format!("{place}: {what}")));
+            }
+        }
+        let (messages, options) = self.rendering(template)?;
+        let text = if messages.len() <= FEW_MESSAGES {
+            template.render(&messages, &options)
+        } else {
+            let template = template.clone();
+            let render = move || template.render(&messages, &options);
+            tokio::task::spawn_blocking(render).await.map_err(|e| ApiError::internal(e.to_string()))?
+        };
+        let text =
+            text.map_err(|why| ApiError::field("messages", format!("the model's chat template refuses them: {why}")))?;
+        // The template has written the special tokens itself.
+        let prompt = app.encode("messages", vec![text], false, most).await?.pop().unwrap_or_default();
+        check(!prompt.1.is_empty(), "messages", || "the prompt must have at least one token".into())?;
+        Ok(prompt)
+    }
+
+    /// The messages, and how the template is to render them.
+    fn rendering(self, template: &ChatTemplate) -> Result<(Vec<Message>, RenderOptions), ApiError> {
+        check(self.chat_template.is_none(), "chat_template", || {
+            "chat_template is not supported: the server is given its template when it starts".into()
+        })?;
+        let documents = self.documents.filter(|documents| !documents.is_empty());
+        check(documents.is_none() || template.reads("documents"), "documents", || {
+            "the model's chat template reads no documents".into()
+        })?;
+        let mut arguments = self.chat_template_kwargs.unwrap_or_default();
+        if let Some(name) = arguments.names().find(|name| RESERVED.contains(name)) {
+            let field = format!("chat_template_kwargs.{name}");
+            return Err(ApiError::field(field, format!("{name} cannot be among chat_template_kwargs")));
+        }
+        for (name, value) in [("reasoning_effort", self.reasoning_effort), ("verbosity", self.verbosity)] {
+            if let Some(value) = value
+                && arguments.names().all(|other| other != name)
+            {
+                arguments.push(name, value);
+            }
+        }
+        let continues = self.continue_final_message.unwrap_or(false);
+        check(!(continues && self.add_generation_prompt == Some(true)), "continue_final_message", || {
+            "continue_final_message and add_generation_prompt exclude each other".into()
+        })?;
+        let documents = documents.map(|all| all.into_iter().map(Value::from_iter).collect());
+        let options = RenderOptions {
+            add_generation_prompt: self.add_generation_prompt.unwrap_or(!continues),
+            continue_final_message: continues,
+            documents,
+            arguments,
+            ..RenderOptions::default()
+        };
+        Ok((self.messages, options))
+    }
+}
