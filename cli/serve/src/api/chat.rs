@@ -133,6 +133,11 @@ pub async fn prompt(
     check((1..=MAX_MESSAGES).contains(&messages.len()), "messages", || {
         format!("there must be between 1 and {MAX_MESSAGES} messages")
     })?;
+    if let Some(i) = messages.iter().position(|m| m.role() != "assistant" && !m.has_content()) {
+        let field = format!("messages[{i}].content");
+        let message = format!("{field} is missing; only an assistant's message may be without");
+        return Err(ApiError::field(field, message));
+    }
     let options = RenderOptions { add_generation_prompt, ..RenderOptions::default() };
     let text = template
         .render(&messages, &options)
