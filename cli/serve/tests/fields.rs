@@ -248,7 +248,9 @@ async fn wrong_types_are_named_in_plain_words() {
     assert_refused(&server, "/tokenize", &json!({"prompt": "a", "add_special_tokens": 1}), "add_special_tokens").await;
     assert_refused(&server, COMPLETIONS, &json!({"max_tokens": 1}), "prompt").await;
     assert_refused(&server, CHAT, &json!({"max_tokens": 1}), "messages").await;
-    for messages in [json!({}), json!("hi"), json!([["user", "hi"]]), json!(["hi"]), json!([{"content": "x"}])] {
+    let silent = json!([{"role": "user", "content": "x"}, {"role": "user", "content": null}]);
+    let wrong = [json!({}), json!("hi"), json!([["user", "hi"]]), json!(["hi"]), json!([{"content": "x"}])];
+    for messages in wrong.into_iter().chain([silent, json!([{"role": "system"}])]) {
         let error = server.refused(CHAT, &json!({"messages": messages}), 400).await;
         assert!(error["param"].as_str().unwrap().starts_with("messages"), "{error}");
         assert_plain(error["message"].as_str().unwrap());
