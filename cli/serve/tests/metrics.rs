@@ -72,7 +72,7 @@ fn lint(metrics: &BTreeMap<String, Metric>) {
             let buckets = metric.samples.iter().filter(|(suffix, ..)| suffix == "_bucket");
             let counts: Vec<f64> = buckets.clone().map(|(_, _, count)| *count).collect();
             assert!(counts.is_sorted(), "{name}");
-            assert!(buckets.clone().last().unwrap().1.contains("le=\"+Inf\""), "{name}");
+            assert!(buckets.clone().next_back().unwrap().1.contains("le=\"+Inf\""), "{name}");
             let count = metric.samples.iter().find(|(suffix, ..)| suffix == "_count").unwrap().2;
             assert_eq!(counts.last(), Some(&count), "{name}");
         }

@@ -8,7 +8,6 @@ use engine::chat::{Arguments, Message};
 use serde::{Deserialize, Serialize};
 
 use super::conversation::Conversation;
-use super::decoding::check;
 use crate::app::{Admission, App};
 use crate::body::Body;
 use crate::error::ApiError;
