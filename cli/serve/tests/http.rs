@@ -8,11 +8,13 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use common::{MODEL, PROMPT, TestServer, error_of, read_all, write_all};
+use engine::llm::Options;
+use engine::load::ModelFiles;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use reqwest::Response;
 use serde_json::json;
-use serve::{Limits, ServeOptions};
+use serve::{Limits, ServeOptions, Server};
 use tokio::net::TcpStream;
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -130,10 +132,12 @@ async fn a_body_that_is_too_large_can_be_sent_to_its_end() {
         );
         let client = tokio::task::spawn_blocking(move || {
             let mut stream = std::net::TcpStream::connect(address).unwrap();
+            let (begin, rest) = body.as_bytes().split_at(100_000);
             stream.write_all(head.as_bytes()).unwrap();
-            // Not before the server has made up its mind.
+            stream.write_all(begin).unwrap();
+            // The server has made up its mind, but the client goes on.
             stream.peek(&mut [0]).unwrap();
-            stream.write_all(body.as_bytes()).unwrap();
+            stream.write_all(rest).unwrap();
             let mut answer = String::new();
             stream.read_to_string(&mut answer).unwrap();
             answer
@@ -150,7 +154,7 @@ async fn a_body_that_is_too_large_can_be_sent_to_its_end() {
 async fn nobody_is_listened_to_for_ever() {
     let read_timeout = Duration::from_millis(200);
     let server =
-        TestServer::with_options(limits(Limits { max_body_bytes: 10, read_timeout, ..Limits::default() })).await;
+        TestServer::with_options(limits(Limits { max_body_bytes: 1000, read_timeout, ..Limits::default() })).await;
     let stream = TcpStream::connect(server.address).await.unwrap();
     let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
         content-length: 1000000000000\r\n\r\n";
@@ -251,12 +255,9 @@ async fn addresses_may_be_in_brackets() {
     // Where the machine has no IPv6, this says so.
     let options = |host: &str| ServeOptions { host: host.into(), ..ServeOptions::default() };
     if std::net::TcpListener::bind("[::1]:0").is_err() {
-        let server = serve::Server::bind(
-            &engine::load::ModelFiles::bundled(),
-            &engine::llm::Options::default(),
-            &ServeOptions { port: 0, ..options("[::1]") },
-        );
-        assert!(server.await.unwrap_err().to_string().contains("cannot listen at [::1]:0"));
+        let (files, engine) = (ModelFiles::bundled(), Options::default());
+        let bound = Server::bind(&files, &engine, &ServeOptions { port: 0, ..options("[::1]") }).await;
+        assert!(bound.unwrap_err().to_string().contains("cannot listen at [::1]:0"));
         return;
     }
     for host in ["::1", "[::1]"] {
