@@ -174,7 +174,7 @@ fn no_text_has_fewer_tokens_than_its_length_allows() {
 fn where_tokens_may_stand_for_more_nothing_is_said() {
     type Change = fn(&mut Value);
     let cases: [(&str, &str, Change, Option<String>); 9] = [
-        ("gpt2", "NFC", |json| json["normalizer"] = json!({"type": "NFC"}), Some("\u{212a}".repeat(100))),
+        ("gpt2", "NFC", |json| json["normalizer"] = json!({"type": "NFC"}), None),
         ("gpt2", "lowercase", |json| json["normalizer"] = json!({"type": "Lowercase"}), None),
         (
             "gpt2",
