@@ -23,8 +23,8 @@ def client(address, **options):
 
 
 def engine(quire, *options):
-    """The outputs of the engine itself for one prompt."""
-    done = subprocess.run([quire, "--json", *options], capture_output=True, text=True, check=True)
+    """The outputs of the engine itself for one prompt, which is continued as it is."""
+    done = subprocess.run([quire, "--json", "--raw", *options], capture_output=True, text=True, check=True)
     return json.loads(done.stdout)["outputs"]
 
 
