@@ -13,7 +13,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_openai import ChatOpenAI, OpenAI
 
-from server import aborts, continued, refused, run_tests, server, wait_until_idle, wait_until_ready
+from server import aborts, cancel_midway, continued, refused, run_tests, server, wait_until_idle, wait_until_ready
 
 SYSTEM = "A story for children."
 TURNS = ["Once upon a time there was a fox.", "What did the fox say?", "And then?"]
@@ -119,19 +119,14 @@ def test_async(address):
         history = [HumanMessage(TURNS[0]), answers[0], HumanMessage(TURNS[1])]
         text = "".join([chunk.content async for chunk in chat.astream(history)])
         assert text == continued(address, [TURNS[0], answers[0].content, TURNS[1]], **SHORT)
-        begun = asyncio.Event()
 
         # A task that has read something of its stream, and is cancelled.
-        async def read():
+        async def read(begun):
             async for _ in endless(address).astream(history):
                 begun.set()
                 await asyncio.Event().wait()
 
-        task = asyncio.create_task(read())
-        await begun.wait()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert task.cancelled()
+        await cancel_midway(read)
 
     with aborts(address):
         asyncio.run(all_of_them())

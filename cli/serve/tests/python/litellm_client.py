@@ -12,7 +12,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import litellm
 
-from server import aborts, continued, refused, run_tests, server, wait_until_idle, wait_until_ready
+from server import aborts, cancel_midway, continued, refused, run_tests, server, wait_until_idle, wait_until_ready
 
 PROVIDERS = ["openai", "hosted_vllm"]
 TURNS = ["Once upon a time there was a fox.", "What did the fox say?", "And then?"]
@@ -119,10 +119,9 @@ def test_async(address, provider):
         stream = await litellm.acompletion(**options, messages=history, stream=True, **SHORT)
         text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
         assert text == continued(address, [TURNS[0], history[1].content, TURNS[1]], **SHORT)
-        begun = asyncio.Event()
 
         # A task that has read something of its stream, and is cancelled.
-        async def read():
+        async def read(begun):
             stream = await litellm.acompletion(**options, messages=history, stream=True, **LONG)
             try:
                 async for _ in stream:
@@ -131,11 +130,7 @@ def test_async(address, provider):
             finally:
                 await stream.aclose()
 
-        task = asyncio.create_task(read())
-        await begun.wait()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert task.cancelled()
+        await cancel_midway(read)
 
     with aborts(address):
         asyncio.run(all_of_them())

@@ -10,7 +10,7 @@ import threading
 
 import openai
 
-from server import aborts, continued, metric, post, refused, run_tests, server, wait_until, wait_until_idle, wait_until_ready
+from server import aborts, cancel, cancel_midway, continued, metric, refused, run_tests, server, wait_until, wait_until_idle, wait_until_ready
 
 MODEL = "opt-story-3m"
 SYSTEM = {"role": "system", "content": "A story for children."}
@@ -209,23 +209,16 @@ def test_async(address, c):
             with aborts(address):
                 task = asyncio.create_task(create(model=MODEL, messages=messages, **LONG))
                 await asyncio.to_thread(wait_until, running)
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                assert task.cancelled()
+                await cancel(task)
             with aborts(address):
-                begun = asyncio.Event()
 
-                async def read():
+                async def read(begun):
                     async with await create(model=MODEL, messages=messages, **LONG, stream=True) as stream:
                         async for _ in stream:
                             begun.set()
                             await asyncio.Event().wait()
 
-                task = asyncio.create_task(read())
-                await begun.wait()
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                assert task.cancelled()
+                await cancel_midway(read)
 
     asyncio.run(all_of_them())
 

@@ -1,5 +1,6 @@
 """`quire serve` as a process, and what can be seen of it from outside."""
 
+import asyncio
 import json
 import subprocess
 import tempfile
@@ -87,6 +88,21 @@ def aborts(address, requests=1):
     wait_until(lambda: metric(address, "quire:requests_aborted_total") >= before + requests)
     assert metric(address, "quire:requests_aborted_total") == before + requests
     wait_until_idle(address)
+
+
+async def cancel(task):
+    """Cancels a task, which must take it."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+
+
+async def cancel_midway(read):
+    """Runs `read` until it sets the event that it is given, as it does once it has read something, and cancels it."""
+    begun = asyncio.Event()
+    task = asyncio.create_task(read(begun))
+    await begun.wait()
+    await cancel(task)
 
 
 def refused(kind, ask):
