@@ -5,7 +5,7 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 use super::{Time, filters, methods, operators, python, source};
 
 /// Instructions that a template may execute. Templates come with models, and must not hang the server.
-const FUEL: u64 = 10_000_000;
+pub(super) const FUEL: u64 = 10_000_000;
 
 /// An environment with the one template `name`.
 ///

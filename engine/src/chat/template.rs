@@ -5,13 +5,16 @@ use std::collections::HashSet;
 use minijinja::{Environment, context};
 use serde_json::{Map, Value};
 
-use super::environment::{strftime_now, with_template};
+use super::environment::{FUEL, strftime_now, with_template};
 use super::forms::Forms;
 use super::{Message, MessageProblem, RenderOptions};
 use crate::error::{Error, Result};
 use crate::load::ModelFiles;
 
 const NAME: &str = "chat";
+/// Instructions that a template may execute on each of the conversations of two or three messages by which its forms are
+/// found when it is loaded: one that never ends should not hold up the start for each of them.
+const PROBE_FUEL: u64 = 100_000;
 /// What a message that is to be continued is made to end with, so that its end is found in the prompt.
 const END_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 /// The special tokens that templates are told.
@@ -58,13 +61,15 @@ impl ChatTemplate {
 
     fn new(template: &str, special_tokens: minijinja::Value) -> Result<Self> {
         let invalid = |error| Error::Tokenizer(format!("the chat template is not valid: {error}"));
-        let environment = with_template(NAME, template).map_err(invalid)?;
+        let mut environment = with_template(NAME, template).map_err(invalid)?;
         let variables = environment.get_template(NAME).map_err(invalid)?.undeclared_variables(false);
         let mentions_content = template.contains("content");
         let forms = Forms::default();
+        environment.set_fuel(Some(PROBE_FUEL));
         let mut template = ChatTemplate { environment, special_tokens, variables, mentions_content, forms };
         let options = RenderOptions { add_generation_prompt: false, ..RenderOptions::default() };
         template.forms = Forms::of(|messages, forms| template.render_as(messages, &options, forms).ok());
+        template.environment.set_fuel(Some(FUEL));
         Ok(template)
     }
 
