@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
 use engine::chat::ChatTemplate;
@@ -16,12 +16,8 @@ use crate::error::ApiError;
 use crate::history::History;
 use crate::metrics::Metrics;
 use crate::options::{Limits, ServeOptions};
-use crate::overview::Overview;
-use crate::text::Turns;
+use crate::text::Texts;
 use crate::worker::{Status, Worker};
-
-/// Whoever asks for the engine's state within this time of another sees the same.
-const SNAPSHOT_AGE: Duration = Duration::from_millis(50);
 
 /// What all endpoints share.
 #[derive(Debug)]
@@ -52,12 +48,12 @@ pub struct App {
     pub metrics: Metrics,
     /// What they were.
     pub history: History,
-    /// For requests with long texts.
-    pub turns: Turns,
+    /// Texts to tokens and back.
+    pub texts: Texts,
     in_progress: Arc<Semaphore>,
     stopping: AtomicBool,
-    /// The last snapshot that was taken, as JSON.
-    snapshot: Mutex<Option<(Instant, Bytes)>>,
+    /// The last [`crate::overview`] as JSON, and when it was made.
+    pub overview: Mutex<Option<(Instant, Bytes)>>,
 }
 
 /// The right to run a request for text; given back when dropped.
@@ -86,6 +82,8 @@ impl App {
         if let Some(Err(reason)) = template.as_ref().map(|template| template.check()) {
             tracing::warn!(%reason, "the chat template refuses a plain question: chats will be refused likewise");
         }
+        let tokenizer = Arc::new(files.tokenizer(&config)?);
+        let texts = Texts::new(tokenizer.clone(), config.vocab_size);
         Ok(App {
             worker,
             model: served_name(files, options),
@@ -94,16 +92,16 @@ impl App {
             vocab_size: config.vocab_size,
             max_num_seqs: engine.max_num_seqs,
             defaults: files.generation_config()?,
-            tokenizer: Arc::new(files.tokenizer(&config)?),
+            tokenizer,
             template,
             api_key: options.api_key.clone(),
             limits: options.limits,
             metrics,
             history: History::new(),
-            turns: Turns::new(),
+            texts,
             in_progress: Arc::new(Semaphore::new(options.limits.max_requests)),
             stopping: AtomicBool::new(false),
-            snapshot: Mutex::new(None),
+            overview: Mutex::new(None),
         })
     }
 
@@ -147,30 +145,6 @@ impl App {
             Status::Broken(why) => Err(ApiError::unavailable(format!("the model cannot be loaded: {why}"))),
             Status::Stopped => Err(ApiError::unavailable("the server is stopping")),
         }
-    }
-
-    /// The state of server and engine as JSON, see [`Overview`]. The engine is asked a few times a second at most, so
-    /// that looking on slows nobody down.
-    ///
-    /// # Errors
-    /// 503 if there is no engine.
-    pub async fn snapshot(&self) -> Result<Bytes, ApiError> {
-        let mut last = self.snapshot.lock().await;
-        if let Some((taken, json)) = &*last
-            && taken.elapsed() < SNAPSHOT_AGE
-        {
-            return Ok(json.clone());
-        }
-        if *self.worker.status().borrow() == Status::Loading {
-            return Err(ApiError::unavailable("the model is being loaded"));
-        }
-        let none = || ApiError::unavailable("there is no engine at present");
-        let state = self.worker.snapshot().await.ok_or_else(none)?;
-        let json = Bytes::from(
-            serde_json::to_vec(&Overview::new(self, &state)).map_err(|e| ApiError::internal(e.to_string()))?,
-        );
-        *last = Some((Instant::now(), json.clone()));
-        Ok(json)
     }
 
     /// Refuses new requests from now on.

@@ -166,3 +166,8 @@ impl From<Failure> for ApiError {
         }
     }
 }
+
+/// 400 about `field` unless `ok`.
+pub fn check(ok: bool, field: &str, why: impl FnOnce() -> String) -> Result<(), ApiError> {
+    if ok { Ok(()) } else { Err(ApiError::field(field, why())) }
+}

@@ -18,22 +18,26 @@
 //! }
 //! ```
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use axum::body::Bytes;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::error::ApiError;
 use crate::finished::{FinishedRequest, Latency};
 use crate::options::Limits;
-use crate::worker::Snapshot;
+use crate::worker::{Snapshot, Status};
 
+/// A client that asks within this time of another gets the same.
+const AGE: Duration = Duration::from_millis(50);
 /// Finished requests that are shown.
 const FINISHED: usize = 50;
 
 /// The server and its engine at one moment; see the module.
 #[derive(Debug, Serialize)]
-pub struct Overview<'a> {
+struct Overview<'a> {
     server: Server<'a>,
     counts: Counts,
     latency: Latency,
@@ -66,9 +70,32 @@ struct Counts {
     aborted: u64,
 }
 
+/// The state of server and engine as JSON. The engine is asked a few times a second at most, so that looking on slows
+/// nobody down.
+///
+/// # Errors
+/// 503 if there is no engine.
+pub async fn overview(app: &App) -> Result<Bytes, ApiError> {
+    let mut last = app.overview.lock().await;
+    if let Some((made, json)) = &*last
+        && made.elapsed() < AGE
+    {
+        return Ok(json.clone());
+    }
+    if *app.worker.status().borrow() == Status::Loading {
+        return Err(ApiError::unavailable("the model is being loaded"));
+    }
+    let none = || ApiError::unavailable("there is no engine at present");
+    let snapshot = app.worker.snapshot().await.ok_or_else(none)?;
+    let json = serde_json::to_vec(&Overview::new(app, &snapshot)).map_err(|e| ApiError::internal(e.to_string()))?;
+    let json = Bytes::from(json);
+    *last = Some((tokio::time::Instant::now(), json.clone()));
+    Ok(json)
+}
+
 impl<'a> Overview<'a> {
     /// Of `app`, whose engine's state is `snapshot`.
-    pub fn new(app: &'a App, snapshot: &'a Snapshot) -> Self {
+    fn new(app: &'a App, snapshot: &'a Snapshot) -> Self {
         let metrics = &app.metrics;
         Overview {
             server: Server {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use engine::tokenizer::Tokenizer;
 use tokio::sync::Semaphore;
 
-use crate::app::App;
 use crate::error::ApiError;
 
 /// Up to this many bytes are dealt with at once, more on a thread for blocking work.
@@ -17,14 +17,19 @@ const TURNS: usize = 2;
 /// A text and its tokens.
 pub type Encoded = (String, Vec<u32>);
 
-/// Lets requests with long texts take turns.
+/// Makes tokens of texts and texts of tokens; requests with long ones take turns.
 #[derive(Clone, Debug)]
-pub struct Turns(Arc<Semaphore>);
+pub struct Texts {
+    tokenizer: Arc<Tokenizer>,
+    /// Token ids are below this.
+    vocab_size: usize,
+    room: Arc<Semaphore>,
+}
 
-impl Turns {
-    /// Nobody's turn.
-    pub fn new() -> Self {
-        Turns(Arc::new(Semaphore::new(ROOM)))
+impl Texts {
+    /// By `tokenizer`, for a model whose token ids are below `vocab_size`. It is nobody's turn.
+    pub fn new(tokenizer: Arc<Tokenizer>, vocab_size: usize) -> Self {
+        Texts { tokenizer, vocab_size, room: Arc::new(Semaphore::new(ROOM)) }
     }
 
     /// Does `work` on `bytes` bytes of text when there is room for it.
@@ -38,16 +43,14 @@ impl Turns {
         }
         let room = u32::try_from(bytes.clamp(ROOM / TURNS, ROOM)).unwrap_or(u32::MAX);
         // The semaphore is never closed. The turn lasts as long as the work, though the client may go meanwhile.
-        let turn = self.0.clone().acquire_many_owned(room).await;
+        let turn = self.room.clone().acquire_many_owned(room).await;
         let work = move || {
             let _turn = turn;
             work()
         };
         tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(error.to_string()))?
     }
-}
 
-impl App {
     /// The ids of texts, with the special tokens the model expects around each if `special`. Long texts wait for their
     /// turn, and do not hold up other requests.
     ///
@@ -77,7 +80,7 @@ impl App {
             }
             Ok((text, ids))
         };
-        self.turns.take(bytes, move || texts.into_iter().map(encode).collect()).await
+        self.take(bytes, move || texts.into_iter().map(encode).collect()).await
     }
 
     /// The texts of tokens, without special tokens if `plain`. Many tokens wait for their turn.
@@ -107,7 +110,7 @@ impl App {
             let text = tokenizer.decode(&ids, plain);
             Ok((text.map_err(|error| ApiError::field(param.as_str(), error.to_string()))?, ids))
         };
-        self.turns.take(bytes, move || lists.into_iter().map(decode).collect()).await
+        self.take(bytes, move || lists.into_iter().map(decode).collect()).await
     }
 }
 

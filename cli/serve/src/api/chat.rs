@@ -13,12 +13,12 @@ use tower_http::request_id::RequestId;
 
 use super::answer::{Heading, Usage, collect, max_tokens};
 use super::conversation::Conversation;
-use super::decoding::{Decoding, check};
+use super::decoding::Decoding;
 use super::logprobs::ChatLogprobs;
 use super::stream::{Format, Frames, Piece, respond};
 use crate::app::{Admission, App};
 use crate::body::Body2;
-use crate::error::ApiError;
+use crate::error::{ApiError, check};
 use crate::metrics::reason;
 use crate::worker::Work;
 

@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 use tower_http::request_id::RequestId;
 
 use super::answer::{Heading, Usage, collect, max_tokens};
-use super::decoding::{Decoding, check};
+use super::decoding::Decoding;
 use super::logprobs::{CompletionLogprobs, Place};
 use super::prompt::PromptField;
 use super::stream::{Format, Frames, Piece, respond};
 use crate::app::{Admission, App};
 use crate::body::Body2;
-use crate::error::ApiError;
+use crate::error::{ApiError, check};
 use crate::metrics::reason;
 use crate::worker::Work;
 

@@ -2,9 +2,8 @@
 
 use engine::chat::{Arguments, ChatTemplate, Message, MessageProblem, RenderOptions, Value};
 
-use super::decoding::check;
 use crate::app::App;
-use crate::error::ApiError;
+use crate::error::{ApiError, check};
 use crate::text::Encoded;
 
 /// Messages in a conversation, at most.
@@ -66,7 +65,7 @@ impl Conversation {
         let text =
             text.map_err(|why| ApiError::field("messages", format!("the model's chat template refuses them: {why}")))?;
         // The template has written the special tokens itself.
-        let prompt = app.encode("messages", vec![text], false, most).await?.pop().unwrap_or_default();
+        let prompt = app.texts.encode("messages", vec![text], false, most).await?.pop().unwrap_or_default();
         check(!prompt.1.is_empty(), "messages", || "the prompt must have at least one token".into())?;
         Ok(prompt)
     }

@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::overview::overview;
 
 /// What is true at this moment only.
 const NO_STORE: (header::HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
@@ -25,7 +26,7 @@ pub struct Since {
 
 /// `GET /debug/state`: the server, the KV memory and the queues; for its form see the source of `overview`.
 pub async fn state(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
-    let json = app.snapshot().await?;
+    let json = overview(&app).await?;
     Ok(([(header::CONTENT_TYPE, "application/json"), NO_STORE], json).into_response())
 }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::stop::{Stop, StopBeams};
 use crate::app::App;
-use crate::error::ApiError;
+use crate::error::{ApiError, check};
 
 /// Biased tokens in a request, at most.
 const MAX_BIASES: usize = 1024;
@@ -169,9 +169,4 @@ fn within(value: Option<f32>, field: &str, least: f32, most: f32) -> Result<(), 
         f32::MIN_POSITIVE => format!("{field} must be above 0 and at most {most}"),
         least => format!("{field} must be between {least} and {most}"),
     })
-}
-
-/// 400 about `field` unless `ok`.
-pub fn check(ok: bool, field: &str, why: impl FnOnce() -> String) -> Result<(), ApiError> {
-    if ok { Ok(()) } else { Err(ApiError::field(field, why())) }
 }

@@ -6,9 +6,8 @@ use serde::Deserialize;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 
-use super::decoding::check;
 use crate::app::App;
-use crate::error::ApiError;
+use crate::error::{ApiError, check};
 use crate::json::integer;
 
 /// One prompt or several, as texts or as tokens.
@@ -46,8 +45,8 @@ impl PromptField {
         let (count, most) = (texts.len() + lists.len(), app.limits.max_queue);
         check((1..=most).contains(&count), "prompt", || format!("there must be between 1 and {most} prompts"))?;
         let context = Some(app.max_len);
-        let mut prompts = app.encode("prompt", texts, true, context).await?;
-        prompts.extend(app.decode("prompt", lists, true, context).await?);
+        let mut prompts = app.texts.encode("prompt", texts, true, context).await?;
+        prompts.extend(app.texts.decode("prompt", lists, true, context).await?);
         check(prompts.iter().all(|p| !p.1.is_empty()), "prompt", || "a prompt must have at least one token".into())?;
         Ok(prompts)
     }

@@ -7,8 +7,7 @@ use serde::Deserialize;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 
-use super::decoding::check;
-use crate::error::ApiError;
+use crate::error::{ApiError, check};
 
 /// Stop strings in a request, at most.
 const MAX_STOPS: usize = 16;

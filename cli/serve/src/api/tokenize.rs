@@ -59,7 +59,7 @@ pub async fn tokenize(
     let (_, tokens) = match (ask.prompt, ask.messages) {
         (Some(prompt), None) => {
             let special = ask.add_special_tokens.unwrap_or(true);
-            app.encode("prompt", vec![prompt], special, None).await?.pop().unwrap_or_default()
+            app.texts.encode("prompt", vec![prompt], special, None).await?.pop().unwrap_or_default()
         }
         (None, Some(messages)) => {
             let conversation = Conversation {
@@ -83,6 +83,6 @@ pub async fn detokenize(
     Body(ask): Body<Detokenize>,
 ) -> Result<Json<Text>, ApiError> {
     app.check_model(ask.model.as_deref())?;
-    let (prompt, _) = app.decode("tokens", vec![ask.tokens], false, None).await?.pop().unwrap_or_default();
+    let (prompt, _) = app.texts.decode("tokens", vec![ask.tokens], false, None).await?.pop().unwrap_or_default();
     Ok(Json(Text { prompt }))
 }
