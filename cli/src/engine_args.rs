@@ -58,6 +58,9 @@ pub struct EngineArgs {
     /// hold new prompts for x times the last prompt step (0)
     #[argh(option, arg_name = "x", from_str_fn(number), default = "0.0")]
     pub delay_factor: f32,
+    /// most of sequences and blocks for a request while others wait (0.5)
+    #[argh(option, arg_name = "part", from_str_fn(number), default = "0.5")]
+    pub max_request_share: f32,
     /// CPU threads (one a core)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub threads: Option<usize>,
@@ -84,6 +87,7 @@ impl EngineArgs {
             max_num_seqs: self.max_num_seqs,
             max_batch_tokens: self.max_batch_tokens,
             delay_factor: f64::from(self.delay_factor),
+            max_request_share: f64::from(self.max_request_share),
             threads: self.threads,
         };
         options.validate()?;

@@ -45,6 +45,8 @@ const SERVE_GROUPS: &[(&str, &[&str])] = &[
         "Limits",
         &[
             "--max-queue",
+            "--max-queue-seqs",
+            "--max-request-seqs",
             "--max-requests",
             "--max-connections",
             "--max-body",
@@ -85,6 +87,12 @@ pub struct ServeArgs {
     /// most requests waiting in the engine (1024)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub max_queue: Option<usize>,
+    /// most sequences waiting in the engine (8192)
+    #[argh(option, arg_name = "n", from_str_fn(count))]
+    pub max_queue_seqs: Option<usize>,
+    /// most sequences of a request: prompts times outputs (1024)
+    #[argh(option, arg_name = "n", from_str_fn(count))]
+    pub max_request_seqs: Option<usize>,
     /// most requests in progress (1024)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub max_requests: Option<usize>,
@@ -140,6 +148,8 @@ fn options(args: ServeArgs) -> Result<ServeOptions> {
     }
     let limits = Limits {
         max_queue: args.max_queue.unwrap_or(d.max_queue),
+        max_queue_seqs: args.max_queue_seqs.unwrap_or(d.max_queue_seqs),
+        max_request_seqs: args.max_request_seqs.unwrap_or(d.max_request_seqs),
         max_body_bytes: args.max_body.unwrap_or(d.max_body_bytes),
         max_requests: args.max_requests.unwrap_or(d.max_requests),
         max_connections: args.max_connections.unwrap_or(d.max_connections),

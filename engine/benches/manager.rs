@@ -53,6 +53,7 @@ fn scheduler(n: usize, prefix_caching: bool) -> Scheduler {
     let limits = Limits {
         max_num_seqs: n,
         max_batch_tokens: n * PROMPT,
+        max_share: 0.5,
         watermark_blocks: 0,
         preemption: Preemption::Auto,
         prefix_caching,

@@ -6,7 +6,7 @@ use crate::backend::{Batch, BlockMoves};
 use crate::batch::{batch, push_span};
 use crate::delay::Delay;
 use crate::error::{Error, Result};
-use crate::group::{NewToken, RequestId, SequenceGroup};
+use crate::group::{NewToken, OwnerId, RequestId, SequenceGroup};
 use crate::kv::{BlockPool, SharedLog, blocks_for};
 use crate::runner::Runner;
 use crate::sampling::{Sampled, SamplingParams};
@@ -39,6 +39,8 @@ pub struct EngineConfig {
     pub max_batch_tokens: usize,
     /// New prompts wait for this many times the duration of the last step with prompts.
     pub delay_factor: f64,
+    /// Most of the sequences, and of the KV blocks, that one owner has while others wait; 1 is no bound.
+    pub max_request_share: f64,
 }
 
 /// Likeliest tokens that a row of logits can be asked for: what the GPU can sort.
@@ -80,6 +82,9 @@ pub struct Engine {
     scheduler: Scheduler,
     runner: Box<dyn Runner>,
     next_id: RequestId,
+    next_owner: OwnerId,
+    /// Those that took part in a step for the first time in the last one.
+    admitted: Vec<RequestId>,
     delay: Delay,
     stats: Stats,
 }
@@ -94,18 +99,44 @@ impl Engine {
             watermark_blocks: (config.num_blocks as f64 * WATERMARK) as usize,
             preemption: config.preemption,
             prefix_caching: config.prefix_caching,
+            max_share: config.max_request_share,
         };
         let swap = BlockPool::new(config.swap_blocks, config.block_size);
         let scheduler = Scheduler::new(pool.clone(), swap, limits);
         let delay = Delay::new(config.delay_factor);
-        Engine { config, pool, scheduler, runner, next_id: 0, delay, stats: Stats::default() }
+        Engine {
+            config,
+            pool,
+            scheduler,
+            runner,
+            next_id: 0,
+            next_owner: 0,
+            admitted: Vec::new(),
+            delay,
+            stats: Stats::default(),
+        }
     }
 
-    /// Queues a request.
+    /// Queues a request with an owner of its own.
     ///
     /// # Errors
     /// [`Error::Request`] if it makes no sense or could never run; nothing is queued then.
     pub fn add(&mut self, prompt: Vec<u32>, params: SamplingParams) -> Result<RequestId> {
+        let owner = self.new_owner();
+        self.add_for(owner, prompt, params)
+    }
+
+    /// An owner for requests, whose sequences and blocks are counted together.
+    pub fn new_owner(&mut self) -> OwnerId {
+        self.next_owner += 1;
+        self.next_owner
+    }
+
+    /// As [`Engine::add`], for an owner who has other requests too.
+    ///
+    /// # Errors
+    /// See [`Engine::add`].
+    pub fn add_for(&mut self, owner: OwnerId, prompt: Vec<u32>, params: SamplingParams) -> Result<RequestId> {
         params.validate()?;
         self.check_prompt(&prompt, &params)?;
         let vocab_size = self.config.vocab_size;
@@ -118,6 +149,7 @@ impl Engine {
             let why = format!("{width} sequences for one request, but at most {most} run at a time");
             return Err(Error::request(if params.beam.is_some() { "beam_width" } else { "best_of" }, why));
         }
+        self.check_beams(&prompt, &params)?;
         if let Some(beam) = params.beam.filter(|beam| beam.num_candidates(self.config.eos.len()) > MAX_CANDIDATES) {
             let width = beam.width;
             let why = format!("{width} beams ask for more than {MAX_CANDIDATES} candidates");
@@ -130,7 +162,9 @@ impl Engine {
         let id = self.next_id;
         self.next_id += 1;
         let max_output = self.config.max_len - prompt.len();
-        self.scheduler.add(SequenceGroup::new(id, prompt, params, seed, max_output, &self.config.eos, &self.pool));
+        let mut group = SequenceGroup::new(id, prompt, params, seed, max_output, &self.config.eos, &self.pool);
+        group.owner = owner;
+        self.scheduler.add(group);
         Ok(id)
     }
 
@@ -145,10 +179,17 @@ impl Engine {
         let step = self.scheduler.schedule(hold_new);
         self.scheduler.record_step();
         let sampled = self.run(&step).inspect_err(|_| self.scheduler.drop_running())?;
-        if step.admitted > 0 {
+        if !step.admitted.is_empty() {
             self.delay.observe(begun.elapsed());
         }
-        Ok(self.postprocess(&step, &sampled))
+        let output = self.postprocess(&step, &sampled);
+        self.admitted = step.admitted;
+        Ok(output)
+    }
+
+    /// The requests whose first step the last one was.
+    pub fn admitted(&self) -> &[RequestId] {
+        &self.admitted
     }
 
     /// Computes a prefix and keeps its blocks for good. Prompts that begin with it share them, up to the token where
@@ -239,8 +280,7 @@ impl Engine {
             ));
         }
         let num_blocks = self.scheduler.capacity();
-        let shared = if params.prompt_logprobs.is_some() { 0 } else { self.scheduler.prefixes().pinned_len(prompt) };
-        if blocks_for(len, block_size) - shared / block_size > num_blocks {
+        if blocks_for(len, block_size) - self.pinned_blocks(prompt, params) > num_blocks {
             return refuse(format!(
                 "the prompt has {} tokens, but the KV cache holds {} in all ({num_blocks} blocks of {block_size})",
                 prompt.len(),
@@ -248,6 +288,46 @@ impl Engine {
             ));
         }
         Ok(())
+    }
+
+    /// Beams compete at every step, so that all must fit together, whatever becomes of them.
+    fn check_beams(&self, prompt: &[u32], params: &SamplingParams) -> Result<()> {
+        let Some(beam) = params.beam else { return Ok(()) };
+        let EngineConfig { max_len, block_size, .. } = self.config;
+        let most = params.max_tokens.min(max_len - prompt.len());
+        // The last token that is generated is not read any more.
+        let longest = blocks_for(prompt.len() + most.saturating_sub(1), block_size);
+        let shared = prompt.len() / block_size;
+        let needed = shared + beam.width * (longest - shared) - self.pinned_blocks(prompt, params);
+        let num_blocks = self.scheduler.capacity();
+        if needed > num_blocks {
+            let why = format!(
+                "{} beams of up to {most} tokens after a prompt of {} may take {needed} KV blocks, but there are \
+                 {num_blocks}, and beams cannot be run in parts",
+                beam.width,
+                prompt.len()
+            );
+            return Err(Error::request("beam_width", why));
+        }
+        Ok(())
+    }
+
+    /// Full blocks that a prompt shares with a pinned prefix.
+    fn pinned_blocks(&self, prompt: &[u32], params: &SamplingParams) -> usize {
+        match params.prompt_logprobs {
+            // They are computed all the same.
+            Some(_) => 0,
+            None => self.scheduler.prefixes().pinned_len(prompt) / self.config.block_size,
+        }
+    }
+
+    /// Most tokens that `prompt` and an output of it can have together: the model has no more positions, or the KV cache no
+    /// more blocks for a single sequence.
+    pub fn context_len(&self, prompt: &[u32], params: &SamplingParams) -> usize {
+        let EngineConfig { max_len, block_size, .. } = self.config;
+        let blocks = self.scheduler.capacity() + self.pinned_blocks(prompt, params);
+        // The last token needs no slot.
+        max_len.min(blocks * block_size + 1)
     }
 
     fn run(&mut self, step: &Step) -> Result<Vec<Sampled>> {
@@ -278,9 +358,10 @@ impl Engine {
                 }
             }
         }
-        if let Some(id) = step.exhausted {
-            self.stats.exhausted += 1;
-            self.scheduler.end(id, |group| group.stop_all(FinishReason::Length));
+        if step.exhausted {
+            let group = &mut self.scheduler.running_mut()[0];
+            self.stats.exhausted += group.running.len();
+            group.stop_all(FinishReason::Length);
         }
         output.finished.extend(self.scheduler.take_finished().into_iter().map(|mut g| Finished {
             id: g.id,

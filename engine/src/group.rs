@@ -1,14 +1,21 @@
-//! A sequence group: all sequences of one request, scheduled, preempted and restored together (4.5 of the paper).
+//! A sequence group: all sequences of one request, scheduled, preempted and restored together (4.5 of the paper). Where
+//! they do not depend on each other and cannot run together, a request is several groups, its [`parts`].
+
+mod parts;
 
 use std::ops::Range;
 use std::time::Instant;
 
+pub use self::parts::Rank;
 use crate::kv::{BlockPool, BlockTable};
 use crate::sampling::{Candidate, SampleRow, Sampled, SamplingParams};
 use crate::sequence::{FinishReason, Output, PromptLogprobs, Sequence, TokenLogprob};
 
 /// Names a request within an engine.
 pub type RequestId = u64;
+
+/// Names who a request belongs to within an engine: what one owner holds is bounded while others wait.
+pub type OwnerId = u64;
 
 /// A token that was generated in a step.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,19 +30,23 @@ pub struct NewToken {
     pub logprob: Option<TokenLogprob>,
 }
 
-/// A request in progress.
+/// A request in progress, or a part of one.
 #[derive(Debug)]
 pub struct SequenceGroup {
     /// Names the request.
     pub id: RequestId,
+    /// Who it belongs to.
+    pub owner: OwnerId,
     /// What it asks for.
     pub params: SamplingParams,
     /// Sequences that still grow. One until the prompt is computed, then one for each output or beam.
     pub running: Vec<Sequence>,
     /// Outputs that are complete.
     pub finished: Vec<Output>,
-    /// Of the prompt's tokens, as far as they are there, if asked for.
+    /// Of the prompt's tokens, as far as they are there, if asked for. The first part of a request has them.
     pub prompt_logprobs: Option<PromptLogprobs>,
+    /// The outputs that come of the prompt: all of the request's, unless it is in parts.
+    outputs: Range<usize>,
     /// Most tokens an output may have.
     max_output: usize,
     /// Tokens that end a sequence.
@@ -46,10 +57,15 @@ pub struct SequenceGroup {
     pub arrival: Instant,
     /// When its first token was there.
     pub first_token: Option<Instant>,
+    /// The number of its first admission, which later ones have higher.
+    pub(crate) ticket: Option<u64>,
+    /// Whether the scheduler found it to be more than its owner's share.
+    pub(crate) beyond_share: bool,
 }
 
 impl SequenceGroup {
-    /// A group whose prompt is to be computed. `max_output` bounds its outputs beside `params.max_tokens`.
+    /// A group whose prompt is to be computed, with an owner of its own. `max_output` bounds its outputs beside
+    /// `params.max_tokens`.
     pub fn new(
         id: RequestId,
         prompt: Vec<u32>,
@@ -61,22 +77,30 @@ impl SequenceGroup {
     ) -> Self {
         SequenceGroup {
             id,
+            owner: id,
             running: vec![Sequence::new(prompt, pool, params.logprobs.is_some())],
             finished: Vec::new(),
             prompt_logprobs: params.prompt_logprobs.map(|_| vec![None]),
+            outputs: 0..params.best_of,
             max_output: max_output.min(params.max_tokens),
             eos: if params.ignore_eos { Vec::new() } else { eos.to_vec() },
             seed,
             arrival: Instant::now(),
             first_token: None,
+            ticket: None,
+            beyond_share: false,
             params,
         }
     }
 
     /// Sequences that the group has, or will have once its prompt is computed.
     pub fn width(&self) -> usize {
-        // Beams that end make room for others, so that a search keeps its width.
-        if self.at_prompt() || self.params.beam.is_some() { self.params.width() } else { self.running.len() }
+        match self.params.beam {
+            // Beams that end make room for others, so that a search keeps its width.
+            Some(beam) => beam.width,
+            None if self.at_prompt() => self.outputs.len(),
+            None => self.running.len(),
+        }
     }
 
     /// Whether no token has been generated yet.
@@ -157,7 +181,7 @@ impl SequenceGroup {
             (seq, SampleRow { params: &self.params, seed, prompt: s.prompt(), output: s.output(), top, given: None })
         };
         if self.at_prompt() && self.params.beam.is_none() {
-            (0..self.params.best_of).map(|i| row(0, self.output_seed(i))).collect()
+            self.outputs.clone().map(|i| row(0, self.output_seed(i))).collect()
         } else {
             self.running.iter().enumerate().map(|(i, s)| row(i, s.seed)).collect()
         }
@@ -224,10 +248,12 @@ impl SequenceGroup {
     /// The outputs the request asked for, best first where it asked for a choice.
     pub fn into_outputs(mut self) -> Vec<Output> {
         let rank = |o: &Output| o.score.unwrap_or(o.cumulative_logprob / o.tokens.len().max(1) as f64);
+        if self.params.beam.is_none() {
+            // Parts of the request came to their ends in any order.
+            self.finished.sort_by_key(|o| o.index);
+        }
         if self.params.beam.is_some() || self.params.best_of > self.params.n {
             self.finished.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
-        } else {
-            self.finished.sort_by_key(|o| o.index);
         }
         self.finished.truncate(self.params.n);
         self.finished
@@ -235,7 +261,9 @@ impl SequenceGroup {
 
     /// After the prompt: one sequence for each output, all sharing the prompt's blocks.
     fn fork_outputs(&mut self) {
-        let forks: Vec<Sequence> = (0..self.params.best_of)
+        let forks: Vec<Sequence> = self
+            .outputs
+            .clone()
             .map(|index| Sequence { index, seed: self.output_seed(index), ..self.running[0].clone() })
             .collect();
         self.running = forks;

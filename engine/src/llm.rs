@@ -9,7 +9,7 @@ use crate::config::{GenerationConfig, ModelConfig};
 use crate::detokenizer::Detokenizer;
 use crate::engine::{Engine, EngineConfig, Finished};
 use crate::error::Result;
-use crate::group::RequestId;
+use crate::group::{OwnerId, RequestId};
 use crate::kv::SharedLog;
 use crate::load::ModelFiles;
 pub use crate::options::{Device, Options, Preemption};
@@ -77,20 +77,35 @@ impl Llm {
             max_num_seqs: options.max_num_seqs,
             max_batch_tokens: options.max_batch_tokens,
             delay_factor: options.delay_factor,
+            max_request_share: options.max_request_share,
         };
         let engine = Engine::new(engine_config, runner);
         Ok(Llm { engine, tokenizer, config, defaults, layout, device, requests: BTreeMap::new() })
     }
 
-    /// Queues a request.
+    /// Queues a request with an owner of its own.
     ///
     /// # Errors
     /// If it makes no sense or could never run; nothing is queued then.
     pub fn add(&mut self, prompt: &Prompt, params: SamplingParams) -> Result<RequestId> {
+        let owner = self.new_owner();
+        self.add_for(owner, prompt, params)
+    }
+
+    /// An owner for requests, whose sequences and blocks are counted together, see [`Options::max_request_share`].
+    pub fn new_owner(&mut self) -> OwnerId {
+        self.engine.new_owner()
+    }
+
+    /// As [`Llm::add`], for an owner who has other requests too.
+    ///
+    /// # Errors
+    /// See [`Llm::add`].
+    pub fn add_for(&mut self, owner: OwnerId, prompt: &Prompt, params: SamplingParams) -> Result<RequestId> {
         let tokens = self.tokens(prompt)?;
         let (stop, echo) = (params.stop.clone(), params.echo);
         let streams = params.beam.is_none() && params.best_of == params.n;
-        let id = self.engine.add(tokens.clone(), params)?;
+        let id = self.engine.add_for(owner, tokens.clone(), params)?;
         // Decoded only now, when the engine has found the tokens to be in the vocabulary.
         let mut detokenizer = Detokenizer::new();
         let text = match prompt {

@@ -56,6 +56,9 @@ pub struct Options {
     pub max_batch_tokens: usize,
     /// New prompts wait for this many times the duration of the last step with prompts, to be computed together.
     pub delay_factor: f64,
+    /// Most of the sequences that run, and of the KV blocks, that one owner's requests have while others wait; 1 is no
+    /// bound.
+    pub max_request_share: f64,
     /// CPU threads; `None` is one a core.
     pub threads: Option<usize>,
 }
@@ -77,6 +80,7 @@ impl Default for Options {
             max_num_seqs: 256,
             max_batch_tokens: 2048,
             delay_factor: 0.0,
+            max_request_share: 0.5,
             threads: None,
         }
     }
@@ -101,6 +105,8 @@ impl Options {
         check(self.max_batch_tokens >= 1, "max-batch-tokens must be at least 1")?;
         check(self.threads.is_none_or(|n| n <= MAX_THREADS), "threads must be at most 1024")?;
         check(self.delay_factor >= 0.0 && self.delay_factor.is_finite(), "delay-factor must be a number not below 0")?;
+        let share = self.max_request_share;
+        check(share > 0.0 && share <= 1.0, "max-request-share must be above 0 and at most 1")?;
         let share = self.gpu_memory_utilization;
         check(share > 0.0 && share <= 1.0, "gpu-memory-utilization must be above 0 and at most 1")
     }

@@ -21,7 +21,7 @@ pub struct Stats {
     pub swapped_out_blocks: usize,
     /// Blocks moved back from the swap space.
     pub swapped_in_blocks: usize,
-    /// Requests that ended because the pool is too small for them even alone.
+    /// Outputs that ended because the pool is too small for them even alone.
     pub exhausted: usize,
     /// Blocks copied on write.
     pub copied_blocks: usize,

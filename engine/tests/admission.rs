@@ -13,6 +13,7 @@ fn new_requests_that_are_held_wait_unless_nothing_runs() {
     let limits = Limits {
         max_num_seqs: 10,
         max_batch_tokens: 100,
+        max_share: 0.5,
         watermark_blocks: 1,
         preemption: Preemption::Auto,
         prefix_caching: true,
@@ -23,8 +24,8 @@ fn new_requests_that_are_held_wait_unless_nothing_runs() {
     scheduler.add(group(0));
     scheduler.add(group(1));
     assert!(scheduler.next_arrival().is_some());
-    assert_eq!(scheduler.schedule(true).admitted, 2, "nothing runs");
+    assert_eq!(scheduler.schedule(true).admitted.len(), 2, "nothing runs");
     scheduler.add(group(2));
-    assert_eq!(scheduler.schedule(true).admitted, 0);
-    assert_eq!(scheduler.schedule(false).admitted, 1);
+    assert_eq!(scheduler.schedule(true).admitted.len(), 0);
+    assert_eq!(scheduler.schedule(false).admitted.len(), 1);
 }

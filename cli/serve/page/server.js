@@ -6,6 +6,8 @@ import { bytes, count, counted, span } from "./format.js";
 /** What the limits are called that `GET /debug/state` names, and how they are written. */
 const LIMITS = {
   max_queue: ["requests waiting at most", count],
+  max_queue_seqs: ["sequences waiting at most", count],
+  max_request_seqs: ["sequences of a request at most", count],
   max_requests: ["HTTP requests at most", count],
   max_connections: ["connections at most", count],
   max_body_bytes: ["body of a request at most", bytes],
@@ -38,6 +40,7 @@ export class Server {
       ["swap space", `${counted(engine.swap_blocks, "block")}, ${bytes(engine.swap_blocks * engine.block_bytes)}`],
       ["sequences in a step at most", count(engine.max_num_seqs)],
       ["tokens in a step at most", count(engine.max_batch_tokens)],
+      ["of these one request at most, while others wait", `${count(100 * engine.max_request_share)} %`],
     ];
     for (const [name, value] of Object.entries(server.limits)) {
       const [called, format] = LIMITS[name] ?? [name, String];

@@ -241,8 +241,8 @@ impl Metrics {
     pub fn observe(&self, llm: &Llm, before: &mut Stats) {
         let (engine, stats) = (llm.engine(), llm.stats());
         let usage = engine.scheduler().usage();
-        self.running.set(engine.scheduler().running().len() as i64);
-        self.waiting.set(engine.scheduler().waiting().len() as i64);
+        self.running.set(engine.scheduler().num_running() as i64);
+        self.waiting.set(engine.scheduler().num_waiting() as i64);
         self.kv_usage.set(usage.used_blocks as f64 / usage.num_blocks as f64);
         self.used_blocks.set(usage.used_blocks as i64);
         self.shared_blocks.set(usage.shared_blocks as i64);

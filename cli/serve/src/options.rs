@@ -33,6 +33,10 @@ pub struct ServeOptions {
 pub struct Limits {
     /// Requests that wait in the engine; more are refused with 503.
     pub max_queue: usize,
+    /// Sequences that wait in the engine; requests that would make them more are refused with 503.
+    pub max_queue_seqs: usize,
+    /// Sequences of one request, prompts times outputs; more are refused with 400.
+    pub max_request_seqs: usize,
     /// Bytes in a request's body; more are refused with 413.
     pub max_body_bytes: usize,
     /// Requests for text in progress; more are refused with 429.
@@ -71,6 +75,8 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             max_queue: 1024,
+            max_queue_seqs: 8192,
+            max_request_seqs: 1024,
             max_body_bytes: 4 << 20,
             max_requests: 1024,
             max_connections: 4096,

@@ -122,6 +122,8 @@ impl<'a> Overview<'a> {
 fn limits(limits: &Limits) -> Value {
     json!({
         "max_queue": limits.max_queue,
+        "max_queue_seqs": limits.max_queue_seqs,
+        "max_request_seqs": limits.max_request_seqs,
         "max_requests": limits.max_requests,
         "max_connections": limits.max_connections,
         "max_body_bytes": limits.max_body_bytes,

@@ -55,7 +55,7 @@ impl Server {
                 Ok(llm)
             }
         };
-        let worker = Worker::start(load, options.limits.max_queue, metrics.clone()).context("no thread to be had")?;
+        let worker = Worker::start(load, options.limits, metrics.clone()).context("no thread to be had")?;
         let app = App::new(files, engine, options, worker, metrics)?;
         Ok(Server { listeners, guard, app: Arc::new(app) })
     }

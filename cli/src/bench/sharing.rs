@@ -89,6 +89,7 @@ impl Args {
             max_num_seqs: 256,
             max_batch_tokens: 2048,
             delay_factor: 0.0,
+            max_request_share: 1.0,
         };
         let mut engine = Engine::new(config, Box::new(StandIn));
         let mut random = Random::new(self.seed);

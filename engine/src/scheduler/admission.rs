@@ -1,62 +1,154 @@
-//! Who comes in from the queue: in order of arrival, what was preempted before what is new.
+//! Who comes in from the queue: first come, first served, but for owners who have their share.
 
 use std::time::Instant;
 
 use super::growth::Budget;
+use super::share::Shares;
 use super::{Scheduler, Step};
-use crate::group::SequenceGroup;
-use crate::kv::{OutOfBlocks, distinct_blocks, relocate};
+use crate::group::{OwnerId, SequenceGroup};
+use crate::kv::{OutOfBlocks, blocks_needed, distinct_blocks, relocate};
 
 impl Scheduler {
-    /// When the oldest of the new requests came, if it is their turn to be admitted.
+    /// When the first of the new requests came, if it is their turn to be admitted.
     pub fn next_arrival(&self) -> Option<Instant> {
-        self.waiting.front().filter(|g| self.is_new(g)).map(|g| g.arrival)
+        self.queue.front().filter(|group| group.is_new()).map(|group| group.arrival)
     }
 
-    /// Moves waiting groups to the running ones.
+    /// Moves waiting groups to the running ones. Nobody overtakes an owner of whom nothing runs; others are passed over if
+    /// their first group does not fit.
     pub(super) fn admit(&mut self, hold_new: bool, budget: &mut Budget, step: &mut Step) {
+        if self.queue.is_empty() || budget.rows == 0 {
+            return;
+        }
+        let mut shares = self.shares();
+        let mut passed = Vec::new();
         while budget.tokens > 0
-            && let Some(group) = self.waiting.front()
+            && budget.rows > 0
+            && let Some(owner) = self.turn(&shares, &passed)
         {
-            // What can't fit even alone is admitted alone, and found to be exhausted.
-            let fits = self.fits(group, budget.tokens) || self.running.is_empty();
-            let is_new = self.is_new(group);
-            if !fits || group.width() > budget.rows || (hold_new && is_new) {
+            if hold_new && self.queue.head(owner).is_some_and(SequenceGroup::is_new) {
                 return;
             }
-            step.admitted += usize::from(is_new);
-            let Some(mut group) = self.waiting.pop_front() else { return };
+            if !self.fit_head(owner, &shares, budget, step) {
+                if !shares.holds(owner) {
+                    return;
+                }
+                passed.push(owner);
+                continue;
+            }
+            let is_newcomer = self.is_newcomer(owner, &shares);
+            let Some(mut group) = self.queue.take(owner) else { return };
+            if group.is_new() {
+                self.newcomer_was_last = is_newcomer;
+                self.tickets += 1;
+                group.ticket = Some(self.tickets);
+                step.admitted.extend(group.is_first_part().then_some(group.id));
+            }
             budget.rows -= group.width();
             self.swap_in(&mut group, step);
             self.running.push(group);
-            if !self.grow(self.running.len() - 1, budget, step) {
-                if self.running.len() == 1 {
-                    step.exhausted = Some(self.running[0].id);
-                }
+            let at = self.running.len() - 1;
+            if !self.grow(at, budget, step) {
+                step.exhausted = at == 0 && !self.running[at].is_divisible();
                 return;
             }
+            shares.add(&self.running[at]);
         }
     }
 
-    /// Whether there are blocks for all of a waiting group's tokens, and some to spare if others run; and whether it can
-    /// go on with what is left of the budget.
+    /// Whose turn it is, but for those who were `passed` over: newcomers in order, and after each of them one of the others
+    /// who wait, who have not their share yet. Of these who has least comes first, and comes even with its share if there
+    /// are no newcomers.
+    fn turn(&self, shares: &Shares, passed: &[OwnerId]) -> Option<OwnerId> {
+        let newcomer = self.newcomer(shares);
+        let others = self.queue.owners().filter(|owner| !passed.contains(owner) && !self.is_newcomer(*owner, shares));
+        let key = |owner: OwnerId| {
+            let head = self.queue.head(owner)?;
+            Some((shares.outputs_left(head) == 0, shares.rows(owner), head.rank(), owner))
+        };
+        match (newcomer, others.filter_map(key).min()) {
+            (Some(_), Some((false, _, _, other))) if self.newcomer_was_last => Some(other),
+            (Some(newcomer), _) => Some(newcomer),
+            (None, other) => other.map(|(_, _, _, owner)| owner),
+        }
+    }
+
+    /// The first of the newcomers.
+    pub(super) fn newcomer(&self, shares: &Shares) -> Option<OwnerId> {
+        self.queue.owners().find(|owner| self.is_newcomer(*owner, shares))
+    }
+
+    /// Whether nothing of an owner who waits runs, and nothing ever did, or it was preempted.
+    fn is_newcomer(&self, owner: OwnerId, shares: &Shares) -> bool {
+        let is_new = self.queue.head(owner).is_some_and(SequenceGroup::is_new);
+        !shares.holds(owner) && !(is_new && self.queue.was_served(owner))
+    }
+
+    /// Whether the first group of an owner can run now. It is divided if it is more than the owner may have while others
+    /// wait, or if it would not fit even alone.
+    fn fit_head(&mut self, owner: OwnerId, shares: &Shares, budget: &Budget, step: &Step) -> bool {
+        if let Some(head) = self.queue.head(owner)
+            && self.queue.is_contended()
+            && head.can_split()
+        {
+            let keep = match shares.outputs_left(head) {
+                0 => budget.rows,
+                left => left.min(budget.rows),
+            };
+            // A prompt takes the same blocks for any number of outputs.
+            if keep < head.width() && (!head.is_new() || self.fits(head, budget.tokens)) {
+                self.split_head(owner, keep);
+            }
+        }
+        while self.running.is_empty()
+            && let Some(head) = self.queue.head(owner)
+            && head.is_divisible()
+            && !self.fits_alone(head)
+        {
+            self.split_head(owner, head.running.len().div_ceil(2));
+        }
+        let Some(head) = self.queue.head(owner) else { return false };
+        // Blocks do not move out and in in one step.
+        let moves = step.swapped_out == 0 || !self.is_swapped(head);
+        moves && head.width() <= budget.rows && self.fits(head, budget.tokens)
+    }
+
+    fn split_head(&mut self, owner: OwnerId, keep: usize) {
+        if let Some(id) = self.queue.split_head(owner, keep, &self.pool) {
+            self.parts.divided(id);
+        }
+    }
+
+    /// Whether there are blocks for all of a waiting group's tokens, and some to spare, and whether it can go on with what
+    /// is left of the budget. What can't fit even alone is admitted alone, and found to be exhausted.
     fn fits(&self, group: &SequenceGroup, budget: usize) -> bool {
+        if self.running.is_empty() {
+            return true;
+        }
         if group.is_decoding() && group.running.len() > budget {
             return false;
         }
-        let spare = if self.running.is_empty() { 0 } else { self.limits.watermark_blocks };
-        let needed = if self.is_swapped(group) {
+        self.blocks_to_admit(group) + self.limits.watermark_blocks <= self.pool.num_free()
+    }
+
+    /// Free blocks that a waiting group is to find.
+    pub(super) fn blocks_to_admit(&self, group: &SequenceGroup) -> usize {
+        if self.is_swapped(group) {
             // The next token of each sequence may take another block.
             distinct_blocks(group.tables()) + group.running.len()
         } else {
             self.prefixes.blocks_to_restore(group)
-        };
-        needed + spare <= self.pool.num_free()
+        }
     }
 
-    /// Whether a waiting group has nothing yet that it could have lost.
-    fn is_new(&self, group: &SequenceGroup) -> bool {
-        group.first_token.is_none() && !self.is_swapped(group)
+    /// Whether a waiting group can get another token with nobody beside it.
+    fn fits_alone(&self, group: &SequenceGroup) -> bool {
+        let needed = if self.is_swapped(group) {
+            distinct_blocks(group.tables()) + blocks_needed(&self.swap, group.tables().map(|table| (table, 1)))
+        } else {
+            self.prefixes.blocks_to_restore(group)
+        };
+        needed <= self.pool.num_free()
     }
 
     pub(super) fn is_swapped(&self, group: &SequenceGroup) -> bool {

@@ -1,18 +1,21 @@
 //! Whether queues and pools agree.
 
+use std::collections::HashMap;
+
 use super::Scheduler;
 use crate::group::SequenceGroup;
 use crate::kv::BlockTable;
 
 impl Scheduler {
     /// Proves that queues and pools agree: every block is free, held or pinned, running groups hold blocks of the cache and
-    /// waiting ones at most blocks of the swap space, and arrival order is kept.
+    /// waiting ones at most blocks of the swap space; that an owner's running groups came before its preempted ones, and
+    /// these before its new ones; and that no part of a request is lost.
     ///
     /// # Errors
     /// What is wrong, in words.
     pub fn check_integrity(&self) -> Result<(), String> {
         let running: Vec<&BlockTable> = self.running.iter().flat_map(SequenceGroup::tables).collect();
-        let waiting: Vec<&BlockTable> = self.waiting.iter().flat_map(SequenceGroup::tables).collect();
+        let waiting: Vec<&BlockTable> = self.queue.iter().flat_map(SequenceGroup::tables).collect();
         if !running.iter().all(|t| t.pool().is(&self.pool)) {
             return Err("a running group is swapped out".into());
         }
@@ -24,9 +27,19 @@ impl Scheduler {
         self.swap
             .check_integrity(waiting.into_iter().flat_map(BlockTable::blocks))
             .map_err(|why| format!("swap space: {why}"))?;
-        let all = || self.running.iter().chain(&self.waiting);
-        if !all().is_sorted_by_key(|g| g.id) {
-            return Err("groups are out of order".into());
+        self.queue.check_integrity()?;
+        let all = || self.running.iter().chain(self.queue.iter());
+        self.parts.check_integrity(all())?;
+        if self.running.iter().any(SequenceGroup::is_new) {
+            return Err("a running group was not admitted".into());
+        }
+        let mut latest = HashMap::new();
+        for group in &self.running {
+            let latest = latest.entry(group.owner).or_insert_with(|| group.rank());
+            *latest = group.rank().max(*latest);
+        }
+        if self.queue.iter().any(|group| !group.is_new() && latest.get(&group.owner) > Some(&group.rank())) {
+            return Err("a group waits that came before others of its owner which run".into());
         }
         if all().flat_map(|g| &g.running).any(|s| s.table.len() > s.tokens.len()) {
             return Err("a sequence holds slots for tokens it does not have".into());

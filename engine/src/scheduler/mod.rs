@@ -1,35 +1,52 @@
 //! Decides, once per iteration, which sequences run, and who is preempted (4.5 of the paper). A pure data structure:
 //! no tensors, no text, no clock.
 //!
-//! First come, first served. Running groups are visited in order of arrival; each decoding sequence gets its one
-//! token, groups that still have several tokens to compute get what the token budget leaves. Where blocks run out the
-//! latest group gives all of its own back and waits at the head of the queue: its blocks are swapped out, to come back as
-//! they are, or dropped, to be recomputed. Waiting groups are admitted in order of arrival while blocks, budget and
-//! sequence limit allow, unless somebody was just preempted. Whoever is swapped out came before everybody new, so that
-//! nothing new is admitted until all are back.
+//! First come, first served. Running groups are visited in the order in which they were first admitted; each decoding
+//! sequence gets its one token, groups that still have several tokens to compute get what the token budget leaves. Where
+//! blocks run out the last group gives all of its own back and waits: its blocks are swapped out, to come back as they are,
+//! or dropped, to be recomputed. A group that lacks blocks even alone is divided, and half of it waits.
 //!
-//! The oldest group can take every other's blocks, so that it always gets on: nobody starves.
+//! Waiting groups are admitted while blocks, budget and sequence limit allow, unless blocks just ran out: those that were
+//! preempted first, then the new ones as they came. While others wait, an owner has at most a share of rows and blocks.
+//! Those of whom nothing runs come in order; those who want more than they have take turns with them until they have their
+//! share. What an owner has beyond it, since nobody waited or since sequences grow, is given up when somebody comes who has
+//! nothing and finds no room, and before anything else when blocks run out.
+//!
+//! Nobody starves:
+//! - Of one owner, what runs was admitted before what was preempted, and that before what is new: the last goes first, and
+//!   the first comes back first.
+//! - The group that was admitted first of all, or its first sequence, is the first of its owner, so never beyond a share;
+//!   it is visited first and given up last. It can take every other's blocks, so that it always gets on.
+//! - If that group waits, nothing of its owner runs, and it is the first of all that wait. Nobody overtakes the first owner
+//!   of whom nothing runs, but for a turn of somebody else; and alone everything fits.
+//! - So whatever was admitted ends; and what is new waits for that at most, for those who have nothing and came before it,
+//!   and for a turn between each two.
 
 mod admission;
 mod growth;
 mod integrity;
+mod parts;
 mod preemption;
 mod prefix;
+mod queue;
+mod share;
 mod step;
 
-use std::collections::VecDeque;
+use std::collections::HashSet;
 
 pub use preemption::Preemption;
 pub use step::{Chunk, Step};
 
 use self::growth::{Budget, Growth, blocks_to_grow, plan};
+use self::parts::Parts;
 pub use self::prefix::Prefixes;
+use self::queue::Queue;
 use crate::group::{RequestId, SequenceGroup};
 use crate::kv::{BlockPool, SharedLog, Space, Usage, blocks_needed, distinct_blocks};
 use crate::sequence::Sequence;
 
 /// Bounds on what a step may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Most sequences running at a time.
     pub max_num_seqs: usize,
@@ -42,6 +59,9 @@ pub struct Limits {
     pub preemption: Preemption,
     /// Whether full blocks are kept, to be shared by whoever begins with the same tokens.
     pub prefix_caching: bool,
+    /// Most of the sequences, and of the blocks, that one owner has while others wait. With 1 there are no owners: groups
+    /// are admitted as they came.
+    pub max_share: f64,
 }
 
 /// The queues.
@@ -52,34 +72,76 @@ pub struct Scheduler {
     swap: BlockPool,
     prefixes: Prefixes,
     limits: Limits,
-    /// In order of arrival: groups that are swapped out or are to be recomputed, then the new ones.
-    waiting: VecDeque<SequenceGroup>,
-    /// In order of arrival, all before the first of `waiting`.
+    /// Groups that are swapped out or are to be recomputed, and new ones.
+    queue: Queue,
+    /// As they were visited in the last step, then those that it admitted.
     running: Vec<SequenceGroup>,
+    /// Which requests are several groups.
+    parts: Parts,
     /// Complete, to be taken.
     finished: Vec<SequenceGroup>,
+    /// Admissions of new groups so far.
+    tickets: u64,
+    /// Whether nothing of its owner ran when the last group was admitted.
+    newcomer_was_last: bool,
 }
 
 impl Scheduler {
     /// A scheduler that hands out the blocks of `pool`, and swaps to those of `swap`.
     pub fn new(pool: BlockPool, swap: BlockPool, limits: Limits) -> Self {
         let prefixes = Prefixes::new(&pool, limits.prefix_caching);
-        Scheduler { pool, swap, prefixes, limits, waiting: VecDeque::new(), running: Vec::new(), finished: Vec::new() }
+        Scheduler {
+            pool,
+            swap,
+            prefixes,
+            limits,
+            queue: Queue::default(),
+            running: Vec::new(),
+            parts: Parts::default(),
+            finished: Vec::new(),
+            tickets: 0,
+            newcomer_was_last: false,
+        }
     }
 
     /// Queues a group.
-    pub fn add(&mut self, group: SequenceGroup) {
-        self.waiting.push_back(group);
+    pub fn add(&mut self, mut group: SequenceGroup) {
+        if self.limits.max_share >= 1.0 {
+            group.owner = 0;
+        }
+        self.queue.insert(group);
     }
 
-    /// Groups in progress, in order of arrival.
+    /// Groups in progress. A request that was divided is several.
     pub fn running(&self) -> &[SequenceGroup] {
         &self.running
     }
 
-    /// Groups that are swapped out, to be recomputed, or new, in order of arrival.
-    pub fn waiting(&self) -> impl ExactSizeIterator<Item = &SequenceGroup> {
-        self.waiting.iter()
+    /// Groups that are swapped out, to be recomputed, or new, owner by owner. A request that was divided may be several,
+    /// and may run as well.
+    pub fn waiting(&self) -> impl Iterator<Item = &SequenceGroup> {
+        self.queue.iter()
+    }
+
+    /// Requests of which something runs.
+    pub fn num_running(&self) -> usize {
+        if self.parts.is_empty() {
+            return self.running.len();
+        }
+        self.running.iter().map(|group| group.id).collect::<HashSet<_>>().len()
+    }
+
+    /// Requests of which nothing runs.
+    pub fn num_waiting(&self) -> usize {
+        self.queue.len() + self.running.len() - self.parts.num_extra() - self.num_running()
+    }
+
+    /// The requests that wait and of which nothing was generated, a group of each.
+    pub fn untouched(&self) -> Vec<&SequenceGroup> {
+        let begun = self.queue.iter().filter(|group| group.first_token.is_some());
+        let begun = self.running.iter().chain(begun).map(|group| group.id);
+        let mut seen: HashSet<RequestId> = begun.chain(self.parts.begun()).collect();
+        self.queue.iter().filter(|group| seen.insert(group.id)).collect()
     }
 
     /// The groups in progress, for taking new tokens in.
@@ -114,9 +176,9 @@ impl Scheduler {
         self.pool.num_blocks() - distinct_blocks(self.prefixes.pinned_tables())
     }
 
-    /// The requests that are swapped out, in order of arrival.
+    /// The requests of which a group is swapped out.
     pub fn swapped(&self) -> impl Iterator<Item = RequestId> {
-        self.waiting.iter().filter(|g| self.is_swapped(g)).map(|g| g.id)
+        self.queue.iter().filter(|g| self.is_swapped(g)).map(|g| g.id)
     }
 
     /// Use of the cache.
@@ -141,64 +203,82 @@ impl Scheduler {
 
     /// Whether there is nothing to do.
     pub fn is_idle(&self) -> bool {
-        self.running.is_empty() && self.waiting.is_empty() && self.finished.is_empty()
+        self.running.is_empty() && self.queue.is_empty() && self.finished.is_empty()
     }
 
-    /// Ends outputs of a group before their time. `end` is not called if there is no such group.
-    pub fn end(&mut self, id: RequestId, end: impl FnOnce(&mut SequenceGroup)) {
-        if let Some(group) = self.running.iter_mut().chain(&mut self.waiting).find(|g| g.id == id) {
-            end(group);
-            self.retire();
-        }
+    /// Ends outputs of a request before their time. `end` is called for each of its groups.
+    pub fn end(&mut self, id: RequestId, mut end: impl FnMut(&mut SequenceGroup)) {
+        self.running.iter_mut().filter(|group| group.id == id).for_each(&mut end);
+        let ended = self.queue.extract(|group| {
+            if group.id == id {
+                end(group);
+            }
+            group.is_finished()
+        });
+        self.finish(ended);
+        self.retire();
     }
 
-    /// Takes out the groups whose outputs are all there.
+    /// Takes out the requests whose outputs are all there, a group each.
     pub fn take_finished(&mut self) -> Vec<SequenceGroup> {
         self.retire();
         std::mem::take(&mut self.finished)
     }
 
-    /// Drops the groups in progress, whose keys and values are lost with the step that failed. Their blocks are free
-    /// again, nothing is known any more but what is pinned, and what was swapped out will be recomputed.
+    /// Drops the requests in progress, whose keys and values are lost with the step that failed: all of a request of which
+    /// a part runs. Their blocks are free again, nothing is known any more but what is pinned, and what was swapped out
+    /// will be recomputed.
     pub fn drop_running(&mut self) {
-        self.running.clear();
-        self.waiting.iter_mut().for_each(|group| group.release(&self.pool));
+        let lost: HashSet<RequestId> = self.running.drain(..).map(|group| group.id).collect();
+        self.queue.extract(|group| {
+            group.release(&self.pool);
+            lost.contains(&group.id)
+        });
+        self.parts.forget(&lost);
         self.pool.forget();
         self.swap.forget();
     }
 
-    /// Whether the group is in one of the queues.
+    /// Whether anything of the request is in the queues.
     pub fn contains(&self, id: RequestId) -> bool {
-        self.running.iter().chain(&self.waiting).any(|group| group.id == id)
+        self.running.iter().chain(self.queue.iter()).any(|group| group.id == id)
     }
 
     fn retire(&mut self) {
-        self.finished.extend(self.running.extract_if(.., |g| g.is_finished()));
-        if let Some(at) = self.waiting.iter().position(SequenceGroup::is_finished) {
-            self.finished.extend(self.waiting.remove(at));
-        }
+        let ended: Vec<_> = self.running.extract_if(.., |group| group.is_finished()).collect();
+        self.finish(ended);
+    }
+
+    fn finish(&mut self, ended: Vec<SequenceGroup>) {
+        self.finished.extend(ended.into_iter().filter_map(|group| self.parts.end(group)));
     }
 
     /// Plans the next iteration and reserves its blocks. With `hold_new` nothing new is admitted unless nothing runs.
     pub fn schedule(&mut self, hold_new: bool) -> Step {
         let mut step = Step::default();
+        let hold_new = hold_new && !self.running.is_empty();
+        self.arrange(hold_new, &mut step);
         let seqs = self.running.iter().map(SequenceGroup::width).sum();
         let rows = self.limits.max_num_seqs.saturating_sub(seqs);
         let mut budget = Budget { tokens: self.limits.max_batch_tokens, rows };
+        let mut is_short = false;
         let mut at = 0;
         while at < self.running.len() {
             if self.grow(at, &mut budget, &mut step) {
                 at += 1;
-            } else if self.running.len() == 1 {
-                // Alone with the whole pool, and it does not suffice.
-                step.exhausted = Some(self.running[0].id);
+                continue;
+            }
+            is_short = true;
+            if self.running.len() > 1 {
+                self.preempt_last(&mut step);
+            } else if !self.narrow(&mut step) {
+                // One sequence alone with the whole pool, and it does not suffice.
+                step.exhausted = true;
                 return step;
-            } else {
-                self.preempt_latest(&mut step);
             }
         }
-        if step.preempted == 0 {
-            self.admit(hold_new && !self.running.is_empty(), &mut budget, &mut step);
+        if !is_short {
+            self.admit(hold_new, &mut budget, &mut step);
         }
         step
     }

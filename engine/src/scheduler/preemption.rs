@@ -30,8 +30,8 @@ impl Preemption {
 }
 
 impl Scheduler {
-    /// All of the latest group's blocks go. Where the swap space is full it is recomputed after all.
-    pub(super) fn preempt_latest(&mut self, step: &mut Step) {
+    /// All blocks of the last group go. Where the swap space is full it is recomputed after all.
+    pub(super) fn preempt_last(&mut self, step: &mut Step) {
         let Some(mut group) = self.running.pop() else { return };
         step.preempted += 1;
         let swaps = self.limits.preemption.swaps(&group);
@@ -40,6 +40,19 @@ impl Scheduler {
         } else {
             group.release(&self.pool);
         }
-        self.waiting.push_front(group);
+        self.queue.insert(group);
+    }
+
+    /// Half of the only running group's sequences leave, to run when the others are done. False if it has but one, or
+    /// cannot be divided.
+    pub(super) fn narrow(&mut self, step: &mut Step) -> bool {
+        match self.running.first() {
+            Some(group) if group.is_divisible() => {
+                self.divide(0, group.running.len().div_ceil(2));
+                self.preempt_last(step);
+                true
+            }
+            _ => false,
+        }
     }
 }

@@ -27,8 +27,8 @@ pub struct Step {
     pub sampled: Vec<usize>,
     /// Blocks to move before anything is written.
     pub moves: BlockMoves,
-    /// Groups that were admitted and had no token yet.
-    pub admitted: usize,
+    /// Requests that were admitted for the first time.
+    pub admitted: Vec<RequestId>,
     /// Groups that were preempted to make room.
     pub preempted: usize,
     /// Those of them that were swapped out; the others will be recomputed.
@@ -39,8 +39,8 @@ pub struct Step {
     pub looked_up_tokens: usize,
     /// See `looked_up_tokens`.
     pub hit_tokens: usize,
-    /// The only running group needs more blocks than there are. It must be ended.
-    pub exhausted: Option<RequestId>,
+    /// The only running group needs more blocks than there are, and cannot be divided. It must be ended.
+    pub exhausted: bool,
 }
 
 impl Step {

@@ -178,5 +178,6 @@ pub fn config(num_blocks: usize, block_size: usize) -> EngineConfig {
         max_num_seqs: 256,
         max_batch_tokens: 512,
         delay_factor: 0.0,
+        max_request_share: 1.0,
     }
 }

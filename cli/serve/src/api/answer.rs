@@ -104,20 +104,12 @@ pub fn max_tokens(
     let most = app.max_len;
     // One position must be left, unless nothing is to be generated.
     if prompt + asked.unwrap_or(1).min(1) > most {
-        let message =
-            format!("this model's maximum context length is {most} tokens, but the prompt alone has {prompt}");
-        return Err(ApiError::context_length(prompt_param, message));
+        return Err(ApiError::no_room(prompt_param, prompt, None, most));
     }
     match asked {
         None => Ok(default.min(most - prompt)),
         Some(asked) if asked < least => Err(ApiError::field(param, format!("{param} must be at least {least}"))),
-        Some(asked) if asked > most - prompt => {
-            let message = format!(
-                "this model's maximum context length is {most} tokens, but the prompt has {prompt} and {asked} more \
-                 were asked for"
-            );
-            Err(ApiError::context_length(param, message))
-        }
+        Some(asked) if asked > most - prompt => Err(ApiError::no_room(param, prompt, Some(asked), most)),
         Some(asked) => Ok(asked),
     }
 }

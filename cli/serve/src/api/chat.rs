@@ -106,7 +106,9 @@ pub async fn create(
     let include_usage = decoding.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
     let params = decoding.params(&app, max_tokens, logprobs, false)?;
     let heading = Heading::new(&app, "chatcmpl", &request);
-    let work = Work { prompts: vec![Prompt::Encoded { text, tokens }], params, stream };
+    let asked = asked.1.map(|_| asked.0);
+    let prompts = vec![Prompt::Encoded { text, tokens }];
+    let work = Work { prompts, params, field: "messages", asked, stream };
     if stream {
         let chunks = Chunks { app: app.clone(), heading, include_usage };
         return respond(&app, work, admission, include_usage, chunks).await;

@@ -78,7 +78,8 @@ pub async fn create(
     let heading = Heading::new(&app, "cmpl", &request);
     let n = params.n;
     let prompts = prompts.into_iter().map(|(text, tokens)| Prompt::Encoded { text, tokens }).collect();
-    let work = Work { prompts, params, stream };
+    let asked = fields.max_tokens.map(|_| "max_tokens");
+    let work = Work { prompts, params, field: "prompt", asked, stream };
     if stream {
         let echoes = work.prompts.iter().map(|_| Echo::default()).collect();
         let places = vec![Place::default(); work.prompts.len() * n];

@@ -1,6 +1,6 @@
 //! Who waits for which of the engine's requests.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use engine::group::RequestId;
@@ -16,8 +16,6 @@ pub struct Jobs {
     next: u64,
     jobs: BTreeMap<u64, Entry>,
     requests: BTreeMap<RequestId, Place>,
-    /// Those that were never scheduled. The engine schedules them in this order.
-    unscheduled: BTreeSet<RequestId>,
 }
 
 #[derive(Debug)]
@@ -50,7 +48,6 @@ impl Jobs {
         for (prompt, &id) in requests.iter().enumerate() {
             self.requests.insert(id, Place { job, prompt, arrival, queued: None, last_token: None });
         }
-        self.unscheduled.extend(&requests);
         self.jobs.insert(job, Entry { messages, stream, requests });
     }
 
@@ -60,11 +57,10 @@ impl Jobs {
         gone.into_iter().flat_map(|job| self.remove(job)).collect()
     }
 
-    /// Notes that the step begun at `begun` was the first of those requests that do not wait any more.
-    pub fn scheduled(&mut self, begun: Instant, waits: impl Fn(RequestId) -> bool) {
-        while let Some(id) = self.unscheduled.first().copied().filter(|&id| !waits(id)) {
-            self.unscheduled.remove(&id);
-            if let Some(place) = self.requests.get_mut(&id) {
+    /// Notes that the step begun at `begun` was the first of `requests`.
+    pub fn scheduled(&mut self, begun: Instant, requests: &[RequestId]) {
+        for id in requests {
+            if let Some(place) = self.requests.get_mut(id) {
                 place.queued = Some(begun.saturating_duration_since(place.arrival));
             }
         }
@@ -145,7 +141,6 @@ impl Jobs {
             }
         }
         self.requests.extend(names.iter().zip(places).filter_map(|(name, place)| Some((name.1, place?))));
-        self.unscheduled = names.iter().map(|name| name.1).collect();
     }
 
     /// Notes that a request got tokens at `now`, and returns when it last did.
@@ -157,7 +152,6 @@ impl Jobs {
         let requests = self.jobs.remove(&job).map(|job| job.requests).unwrap_or_default();
         for id in &requests {
             self.requests.remove(id);
-            self.unscheduled.remove(id);
         }
         requests
     }
@@ -174,12 +168,11 @@ mod tests {
         jobs.insert(messages, true, vec![3, 4]);
         assert_eq!(jobs.queue_time(3), None);
         let begun = Instant::now();
-        jobs.scheduled(begun, |id| id == 4);
+        jobs.scheduled(begun, &[3]);
         let first = jobs.queue_time(3);
         assert!(first.is_some() && jobs.queue_time(4).is_none());
         let second = Duration::from_secs(5);
-        // That the first waits again, since it was preempted, changes nothing.
-        jobs.scheduled(begun + second, |id| id == 3);
+        jobs.scheduled(begun + second, &[4]);
         assert_eq!(jobs.queue_time(3), first);
         assert!(jobs.queue_time(4).is_some_and(|queued| queued >= second));
     }
@@ -190,8 +183,7 @@ mod tests {
         let (messages, _reader) = mpsc::channel(1);
         jobs.insert(messages, true, vec![3, 4]);
         jobs.rename(&[(4, 0), (3, 1)]);
-        let begun = Instant::now();
-        jobs.scheduled(begun, |id| id == 1);
+        jobs.scheduled(Instant::now(), &[0]);
         assert!(jobs.queue_time(0).is_some() && jobs.queue_time(1).is_none());
     }
 }

@@ -24,6 +24,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub use snapshot::Snapshot;
 
 use crate::metrics::Metrics;
+use crate::options::Limits;
 
 /// Steps whose outputs may lie unread in a job's channel.
 const UNREAD_STEPS: usize = 1024;
@@ -35,6 +36,10 @@ pub struct Work {
     pub prompts: Vec<Prompt>,
     /// How all of them are to be continued.
     pub params: SamplingParams,
+    /// The field that the prompts are in.
+    pub field: &'static str,
+    /// The field that says how many tokens outputs may have. If none does they may be as long as there is room for.
+    pub asked: Option<&'static str>,
     /// Whether tokens are wanted as they come; otherwise only [`Event::Done`] is reported.
     pub stream: bool,
 }
@@ -47,6 +52,17 @@ pub type Message = Result<Vec<(usize, Event)>, Failure>;
 pub enum Failure {
     /// It makes no sense, or could never run.
     Refused(Refusal),
+    /// One of its prompts leaves less room than its outputs are to have.
+    NoRoom {
+        /// The field that asks for it.
+        param: &'static str,
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens that were asked for.
+        asked: Option<usize>,
+        /// Most tokens that prompt and output can have together.
+        most: usize,
+    },
     /// As many requests are waiting as may.
     QueueFull,
     /// A step failed.
@@ -93,18 +109,18 @@ pub struct Job {
 
 impl Worker {
     /// Starts the thread, which loads the model with `load` at once, and again after a step has failed. Requests beyond
-    /// `max_queue` waiting ones are refused.
+    /// what `limits` says of the queue are refused.
     ///
     /// # Errors
     /// If the system gives no thread.
     pub fn start(
         load: impl Fn() -> engine::Result<Llm> + Send + 'static,
-        max_queue: usize,
+        limits: Limits,
         metrics: Metrics,
     ) -> std::io::Result<Self> {
         let (commands, receiver) = mpsc::unbounded_channel();
         let (status, watcher) = watch::channel(Status::Loading);
-        let work = move || thread::run(&load, receiver, &status, max_queue, metrics);
+        let work = move || thread::run(&load, receiver, &status, limits, metrics);
         let thread = std::thread::Builder::new().name("engine".into()).spawn(work)?;
         Ok(Worker { commands, status: watcher, thread: Some(thread) })
     }
@@ -174,7 +190,8 @@ mod tests {
     async fn worker(options: Options) -> (Worker, Metrics) {
         let metrics = Metrics::new("test");
         let load = move || Llm::load(&ModelFiles::bundled(), &options);
-        let worker = Worker::start(load, 1000, metrics.clone()).unwrap();
+        let limits = Limits { max_queue: 1000, max_queue_seqs: 1500, max_request_seqs: 1200, ..Limits::default() };
+        let worker = Worker::start(load, limits, metrics.clone()).unwrap();
         worker.status().wait_for(|status| *status == Status::Ready).await.unwrap();
         (worker, metrics)
     }
@@ -182,7 +199,7 @@ mod tests {
     fn work(prompts: usize, max_tokens: usize) -> Work {
         let prompts = vec![Prompt::Text("Once upon a time".into()); prompts];
         let params = SamplingParams { max_tokens, ignore_eos: true, ..SamplingParams::default() };
-        Work { prompts, params, stream: true }
+        Work { prompts, params, field: "prompt", asked: Some("max_tokens"), stream: true }
     }
 
     #[tokio::test]
@@ -227,6 +244,13 @@ mod tests {
             matches!(worker.submit(mixed).next().await, Err(Failure::Refused(refusal)) if refusal.why.contains("1000000"))
         );
         assert_eq!(worker.submit(work(1001, 10)).next().await, Err(Failure::QueueFull));
+        let too_many = |prompts, width| {
+            let mut work = work(prompts, 10);
+            (work.params.n, work.params.best_of) = (width, width);
+            work
+        };
+        let refused = worker.submit(too_many(10, 121)).next().await;
+        assert!(matches!(refused, Err(Failure::Refused(refusal)) if refusal.why.contains("1210 sequences")));
         let state = worker.snapshot().await.unwrap();
         assert!(state.running.is_empty() && state.waiting.is_empty());
     }

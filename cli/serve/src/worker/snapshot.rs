@@ -5,7 +5,8 @@
 //!   "time": 12.5,                       // seconds since the model was loaded; tells snapshots apart
 //!   "block_size": 16, "num_blocks": 8192,
 //!   "engine": {"device": "CPU", "notes": [], "dtype": "f32", "kv_dtype": "f32", "max_len": 512, "max_num_seqs": 256,
-//!              "max_batch_tokens": 2048, "swap_blocks": 8192, "block_bytes": 147456}, // where it runs, and its bounds
+//!              "max_batch_tokens": 2048, "max_request_share": 0.5, "swap_blocks": 8192,
+//!              "block_bytes": 147456},  // where it runs, and its bounds
 //!   "refs": [[0, 7], [2, 1], [0, 4], [1, 1], [0, 8179]],  // reference counts of all blocks, from block 0:
 //!                                       // [count, how many blocks in a row have it]; who holds them the tables say
 //!   "cached": [[7, 1]],                 // blocks kept for a prefix alone: [first, how many]
@@ -15,7 +16,7 @@
 //!      "age": 0.8,                      // seconds since it came
 //!      "swapped": false,                // whether its tables are of blocks of the swap space
 //!      "sequences": [
-//!        {"index": 0,                   // which output; for beams, which beam
+//!        {"index": 0,                   // which output; for beams, which beam. Some may wait while others run
 //!         "tokens": 14,                 // prompt and output so far
 //!         "computed": 13,               // those whose keys and values are in the cache
 //!         "table": [7, 12]}             // physical blocks, in logical order
@@ -26,7 +27,7 @@
 //! }
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use engine::group::{RequestId, SequenceGroup};
@@ -74,6 +75,8 @@ pub struct EngineFacts {
     pub max_num_seqs: usize,
     /// Most tokens in a step.
     pub max_batch_tokens: usize,
+    /// Most of these, and of the blocks, that one HTTP request has while others wait; 1 is no bound.
+    pub max_request_share: f64,
     /// Blocks of the swap space.
     pub swap_blocks: usize,
     /// Bytes of a block.
@@ -130,8 +133,7 @@ impl Snapshot {
     pub(super) fn of(llm: &Llm, loaded: Instant) -> Self {
         let (engine, stats) = (llm.engine(), llm.stats());
         let now = Instant::now();
-        let swapped: BTreeSet<RequestId> = engine.scheduler().swapped().collect();
-        let request = |group: &SequenceGroup| request(group, swapped.contains(&group.id), now);
+        let (running, waiting) = requests(llm, now);
         Snapshot {
             time: (now - loaded).as_secs_f64(),
             block_size: engine.config().block_size,
@@ -139,8 +141,8 @@ impl Snapshot {
             engine: facts(llm),
             refs: runs(&engine.scheduler().references()),
             cached: rows(&engine.scheduler().cached_blocks()),
-            running: engine.scheduler().running().iter().map(request).collect(),
-            waiting: engine.scheduler().waiting().map(request).collect(),
+            running,
+            waiting,
             totals: Totals {
                 steps: stats.steps,
                 computed_tokens: stats.computed_tokens,
@@ -162,26 +164,53 @@ fn facts(llm: &Llm) -> EngineFacts {
         max_len: config.max_len,
         max_num_seqs: config.max_num_seqs,
         max_batch_tokens: config.max_batch_tokens,
+        max_request_share: config.max_request_share,
         swap_blocks: config.swap_blocks,
         block_bytes: layout.block_bytes(),
     }
 }
 
+/// The requests that run, and those of which nothing does. A request may be several groups: what waits of one that runs
+/// holds nothing that could be shown.
+fn requests(llm: &Llm, now: Instant) -> (Vec<RequestState>, Vec<RequestState>) {
+    let scheduler = llm.engine().scheduler();
+    let swapped: BTreeSet<RequestId> = scheduler.swapped().collect();
+    let mut all: Vec<RequestState> = Vec::new();
+    let mut places: BTreeMap<RequestId, usize> = BTreeMap::new();
+    let mut num_running = 0;
+    let groups = scheduler.running().iter().map(|group| (group, true));
+    for (group, runs) in groups.chain(scheduler.waiting().map(|group| (group, false))) {
+        let at = *places.entry(group.id).or_insert_with(|| {
+            all.push(request(group, !runs && swapped.contains(&group.id), now));
+            all.len() - 1
+        });
+        num_running += usize::from(runs && at == num_running);
+        let holds = runs || at >= num_running;
+        all[at].sequences.extend(sequences(group, holds));
+    }
+    let waiting = all.split_off(num_running);
+    (all, waiting)
+}
+
+/// A request without its sequences.
 fn request(group: &SequenceGroup, swapped: bool, now: Instant) -> RequestState {
-    let sequence = |(index, seq): (usize, &engine::sequence::Sequence)| SequenceState {
-        index,
-        tokens: seq.tokens.len(),
-        computed: seq.table.len(),
-        table: seq.table.blocks().to_vec(),
-    };
     RequestState {
         id: group.id,
         prompt_tokens: group.running.first().map_or(0, |seq| seq.prompt_len),
         max_tokens: group.params.max_tokens,
         age: (now - group.arrival).as_secs_f64(),
         swapped,
-        sequences: group.running.iter().enumerate().map(sequence).collect(),
+        sequences: Vec::new(),
     }
+}
+
+fn sequences(group: &SequenceGroup, holds: bool) -> impl Iterator<Item = SequenceState> {
+    group.running.iter().enumerate().map(move |(i, seq)| SequenceState {
+        index: if group.params.beam.is_some() { i } else { seq.index },
+        tokens: seq.tokens.len(),
+        computed: if holds { seq.table.len() } else { 0 },
+        table: if holds { seq.table.blocks().to_vec() } else { Vec::new() },
+    })
 }
 
 /// Each value, and how often it follows upon itself: what 40,000 blocks share would be megabytes written out.

@@ -1,10 +1,11 @@
 //! The thread's loop: commands, then a step, then what it brought.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use engine::error::Refusal;
-use engine::group::{RequestId, SequenceGroup};
+use engine::group::{OwnerId, RequestId, SequenceGroup};
 use engine::llm::{Event, Llm, Prompt};
 use engine::sampling::SamplingParams;
 use engine::stats::Stats;
@@ -16,13 +17,14 @@ use super::jobs::Jobs;
 use super::snapshot::Snapshot;
 use super::{Command, Failure, Message, Status, Work};
 use crate::metrics::Metrics;
+use crate::options::Limits;
 
 /// Runs until it is told to stop, or all handles are gone.
 pub fn run(
     load: &dyn Fn() -> engine::Result<Llm>,
     mut commands: UnboundedReceiver<Command>,
     status: &watch::Sender<Status>,
-    max_queue: usize,
+    limits: Limits,
     metrics: Metrics,
 ) {
     let mut jobs = Jobs::default();
@@ -33,7 +35,7 @@ pub fn run(
             Ok(llm) => {
                 tracing::info!(seconds = start.elapsed().as_secs_f64(), "model loaded");
                 metrics.describe(&llm);
-                let mut engine = EngineThread::new(llm, jobs, max_queue, metrics.clone());
+                let mut engine = EngineThread::new(llm, jobs, limits, metrics.clone());
                 engine.resume(waiting);
                 status.send_replace(Status::Ready);
                 match engine.serve(&mut commands) {
@@ -79,6 +81,7 @@ enum End {
 /// A request that is to be queued again.
 struct Waiting {
     id: RequestId,
+    owner: OwnerId,
     prompt: Prompt,
     params: SamplingParams,
 }
@@ -86,7 +89,7 @@ struct Waiting {
 struct EngineThread {
     llm: Llm,
     jobs: Jobs,
-    max_queue: usize,
+    limits: Limits,
     metrics: Metrics,
     /// When it was loaded.
     loaded: Instant,
@@ -95,9 +98,9 @@ struct EngineThread {
 }
 
 impl EngineThread {
-    fn new(llm: Llm, jobs: Jobs, max_queue: usize, metrics: Metrics) -> Self {
+    fn new(llm: Llm, jobs: Jobs, limits: Limits, metrics: Metrics) -> Self {
         let (loaded, observed) = (Instant::now(), Stats::default());
-        EngineThread { llm, jobs, max_queue, metrics, loaded, observed }
+        EngineThread { llm, jobs, limits, metrics, loaded, observed }
     }
 
     fn serve(&mut self, commands: &mut UnboundedReceiver<Command>) -> End {
@@ -149,29 +152,86 @@ impl EngineThread {
     }
 
     fn submit(&mut self, work: Work, messages: mpsc::Sender<Message>) {
-        if self.llm.engine().scheduler().waiting().len() + work.prompts.len() > self.max_queue {
-            self.metrics.refused.inc();
-            // Here and below: a job that is gone needs no reason.
-            let _ = messages.try_send(Err(Failure::QueueFull));
-            return;
+        let queued = self.check(&work).and_then(|()| self.queue(&work));
+        match queued {
+            Ok(ids) => {
+                self.metrics.accepted(&work.params, ids.len());
+                self.jobs.insert(messages, work.stream, ids);
+            }
+            Err(why) => {
+                if why == Failure::QueueFull {
+                    self.metrics.refused.inc();
+                }
+                // A job that is gone needs no reason.
+                let _ = messages.try_send(Err(why));
+            }
         }
+    }
+
+    /// Whether there is room for a job.
+    fn check(&self, work: &Work) -> Result<(), Failure> {
+        let Limits { max_queue, max_queue_seqs, max_request_seqs, .. } = self.limits;
+        let (prompts, width) = (work.prompts.len(), work.params.width());
+        let (seqs, most) = (prompts.saturating_mul(width), max_request_seqs.min(max_queue_seqs));
+        if seqs > most {
+            let field = match width {
+                1 => work.field,
+                _ if width == work.params.n => "n",
+                _ => "best_of",
+            };
+            let why = format!(
+                "{prompts} prompts with {width} outputs each are {seqs} sequences, but a request may have {most} at most"
+            );
+            return Err(Failure::Refused(Refusal { field: Some(field), why }));
+        }
+        let scheduler = self.llm.engine().scheduler();
+        let waiting: usize = scheduler.waiting().map(SequenceGroup::width).sum();
+        if scheduler.num_waiting() + prompts > max_queue || waiting + seqs > max_queue_seqs {
+            return Err(Failure::QueueFull);
+        }
+        Ok(())
+    }
+
+    /// Queues all prompts of a job, or none.
+    fn queue(&mut self, work: &Work) -> Result<Vec<RequestId>, Failure> {
+        let owner = self.llm.new_owner();
         let mut ids = Vec::with_capacity(work.prompts.len());
         for prompt in &work.prompts {
-            match self.llm.add(prompt, work.params.clone()) {
+            let added = self.fit(prompt, work).and_then(|params| {
+                self.llm.add_for(owner, prompt, params).map_err(|error| match error {
+                    engine::Error::Request(refusal) => Failure::Refused(refusal),
+                    other => Failure::Refused(Refusal { field: None, why: other.to_string() }),
+                })
+            });
+            match added {
                 Ok(id) => ids.push(id),
-                Err(error) => {
+                Err(why) => {
                     self.abort(ids);
-                    let refusal = match error {
-                        engine::Error::Request(refusal) => refusal,
-                        other => Refusal { field: None, why: other.to_string() },
-                    };
-                    let _ = messages.try_send(Err(Failure::Refused(refusal)));
-                    return;
+                    return Err(why);
                 }
             }
         }
-        self.metrics.accepted(&work.params, ids.len());
-        self.jobs.insert(messages, work.stream, ids);
+        Ok(ids)
+    }
+
+    /// How a prompt is to be continued: with as many tokens as were asked for, or as there is room for if nobody did.
+    fn fit(&self, prompt: &Prompt, work: &Work) -> Result<SamplingParams, Failure> {
+        let mut params = work.params.clone();
+        let Prompt::Encoded { tokens, .. } = prompt else { return Ok(params) };
+        let (prompt, most) = (tokens.len(), self.llm.engine().context_len(tokens, &params));
+        let room = most.saturating_sub(prompt);
+        if params.max_tokens > room {
+            let (param, asked) = match work.asked {
+                _ if room == 0 => (work.field, None),
+                Some(param) => (param, Some(params.max_tokens)),
+                None => {
+                    params.max_tokens = room;
+                    return Ok(params);
+                }
+            };
+            return Err(Failure::NoRoom { param, prompt, asked, most });
+        }
+        Ok(params)
     }
 
     /// Cancels requests. What the engine still says about them reaches nobody, unless their jobs are still there.
@@ -185,8 +245,7 @@ impl EngineThread {
     /// Hands out what the step brought that was begun at `begun`, and counts it.
     fn deliver(&mut self, events: Vec<Event>, begun: Instant) {
         let now = Instant::now();
-        let scheduler = self.llm.engine().scheduler();
-        self.jobs.scheduled(begun, |id| scheduler.waiting().any(|group| group.id == id));
+        self.jobs.scheduled(begun, self.llm.engine().admitted());
         let mut last = None;
         for event in &events {
             match event {
@@ -212,10 +271,10 @@ impl EngineThread {
         let waiting = |g: &SequenceGroup| {
             let (text, tokens) = self.llm.prompt(g.id)?;
             let prompt = Prompt::Encoded { text: text.to_owned(), tokens: tokens.to_vec() };
-            Some(Waiting { id: g.id, prompt, params: g.params.clone() })
+            Some(Waiting { id: g.id, owner: g.owner, prompt, params: g.params.clone() })
         };
-        let untouched = self.llm.engine().scheduler().waiting().filter(|g| g.first_token.is_none());
-        let mut waiting: Vec<Waiting> = untouched.filter_map(waiting).collect();
+        let untouched = self.llm.engine().scheduler().untouched();
+        let mut waiting: Vec<Waiting> = untouched.into_iter().filter_map(waiting).collect();
         let mut lost = self.jobs.requests();
         lost.retain(|id| waiting.iter().all(|w| w.id != *id));
         for &id in &lost {
@@ -228,10 +287,11 @@ impl EngineThread {
 
     /// Queues again what an earlier engine left.
     fn resume(&mut self, waiting: Vec<Waiting>) {
-        let mut names = Vec::with_capacity(waiting.len());
-        let mut lost = Vec::new();
-        for Waiting { id, prompt, params } in waiting {
-            match self.llm.add(&prompt, params) {
+        let (mut names, mut lost) = (Vec::with_capacity(waiting.len()), Vec::new());
+        let mut owners = BTreeMap::new();
+        for Waiting { id, owner, prompt, params } in waiting {
+            let owner = *owners.entry(owner).or_insert_with(|| self.llm.new_owner());
+            match self.llm.add_for(owner, &prompt, params) {
                 Ok(new) => names.push((id, new)),
                 Err(_) => lost.push(id),
             }

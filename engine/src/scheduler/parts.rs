@@ -1,0 +1,93 @@
+//! Requests that are in parts: how many parts there are, and what those came to that have ended.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::group::{RequestId, SequenceGroup};
+
+/// The requests that are or were in parts. Of others nothing is known here.
+#[derive(Debug, Default)]
+pub struct Parts {
+    requests: HashMap<RequestId, Divided>,
+}
+
+#[derive(Debug)]
+struct Divided {
+    /// Parts in progress.
+    left: usize,
+    /// Those that have ended, joined.
+    ended: Option<SequenceGroup>,
+}
+
+impl Parts {
+    /// Whether no request is in parts.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Notes that a group was divided: the request has a part more.
+    pub fn divided(&mut self, id: RequestId) {
+        self.requests.entry(id).or_insert(Divided { left: 1, ended: None }).left += 1;
+    }
+
+    /// Notes that two parts in progress are one again.
+    pub fn joined(&mut self, id: RequestId) {
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.left -= 1;
+            if request.left == 1 && request.ended.is_none() {
+                self.requests.remove(&id);
+            }
+        }
+    }
+
+    /// Takes in a group that has ended. Returns the whole request if it was the last part.
+    pub fn end(&mut self, group: SequenceGroup) -> Option<SequenceGroup> {
+        let id = group.id;
+        let Some(request) = self.requests.get_mut(&id) else { return Some(group) };
+        request.left -= 1;
+        let whole = match request.ended.take() {
+            Some(mut ended) => {
+                ended.join(group);
+                ended
+            }
+            None => group,
+        };
+        if request.left > 0 {
+            request.ended = Some(whole);
+            return None;
+        }
+        self.requests.remove(&id);
+        Some(whole)
+    }
+
+    /// Forgets requests that are lost.
+    pub fn forget(&mut self, lost: &HashSet<RequestId>) {
+        self.requests.retain(|id, _| !lost.contains(id));
+    }
+
+    /// The requests of which a part has ended, and others have not.
+    pub fn begun(&self) -> impl Iterator<Item = RequestId> {
+        self.requests.iter().filter(|(_, request)| request.ended.is_some()).map(|(id, _)| *id)
+    }
+
+    /// Parts in progress beyond one for each request.
+    pub fn num_extra(&self) -> usize {
+        self.requests.values().map(|request| request.left - 1).sum()
+    }
+
+    /// Proves that the parts are counted, given all `groups` in progress.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check_integrity<'a>(&self, groups: impl Iterator<Item = &'a SequenceGroup>) -> Result<(), String> {
+        let mut left: HashMap<RequestId, usize> = HashMap::new();
+        groups.for_each(|group| *left.entry(group.id).or_default() += 1);
+        if let Some(id) = self.requests.keys().find(|id| !left.contains_key(id)) {
+            return Err(format!("request {id} has no parts any more"));
+        }
+        let counted = |id: &RequestId| self.requests.get(id).map_or(1, |request| request.left);
+        match left.iter().find(|(id, left)| counted(id) != **left) {
+            Some((id, left)) => Err(format!("request {id} has {left} parts, but {} are counted", counted(id))),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The waiting groups: a line for each owner, in order of what is first in each.
+//!
+//! ```text
+//!  owner  line                  what was preempted comes first, in the order in which it was admitted;
+//!    7    [3 preempted, 4]      what is new in order of arrival
+//!    2    [1, 2, 6]
+//!    9    [5]
+//! ```
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use crate::group::{OwnerId, Rank, RequestId, SequenceGroup};
+use crate::kv::BlockPool;
+
+/// The waiting groups.
+#[derive(Debug, Default)]
+pub struct Queue {
+    lines: HashMap<OwnerId, Line>,
+    /// The lines by the rank of their first groups.
+    order: BTreeMap<Rank, OwnerId>,
+    len: usize,
+}
+
+/// What waits of one owner.
+#[derive(Debug, Default)]
+struct Line {
+    /// In order of [`SequenceGroup::rank`]; never none.
+    groups: VecDeque<SequenceGroup>,
+    /// Whether a group was taken.
+    was_served: bool,
+}
+
+impl Queue {
+    /// How many groups wait.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none does.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether more than one owner waits.
+    pub fn is_contended(&self) -> bool {
+        self.lines.len() > 1
+    }
+
+    /// Whether anything of `owner` waits.
+    pub fn has(&self, owner: OwnerId) -> bool {
+        self.lines.contains_key(&owner)
+    }
+
+    /// Who waits, in order.
+    pub fn owners(&self) -> impl Iterator<Item = OwnerId> {
+        self.order.values().copied()
+    }
+
+    /// What waits, line by line.
+    pub fn iter(&self) -> impl Iterator<Item = &SequenceGroup> {
+        self.order.values().flat_map(|owner| &self.lines[owner].groups)
+    }
+
+    /// The first group of the first line.
+    pub fn front(&self) -> Option<&SequenceGroup> {
+        self.iter().next()
+    }
+
+    /// The first group of an owner who waits.
+    pub fn head(&self, owner: OwnerId) -> Option<&SequenceGroup> {
+        self.lines.get(&owner)?.groups.front()
+    }
+
+    /// Whether a group of an owner was taken since the owner began to wait.
+    pub fn was_served(&self, owner: OwnerId) -> bool {
+        self.lines.get(&owner).is_some_and(|line| line.was_served)
+    }
+
+    /// Queues a group in its owner's line.
+    pub fn insert(&mut self, group: SequenceGroup) {
+        self.len += 1;
+        let (owner, rank) = (group.owner, group.rank());
+        let line = &mut self.lines.entry(owner).or_default().groups;
+        let at = line.partition_point(|other| other.rank() < rank);
+        if at == 0 {
+            if let Some(head) = line.front() {
+                self.order.remove(&head.rank());
+            }
+            self.order.insert(rank, owner);
+        }
+        line.insert(at, group);
+    }
+
+    /// Takes the first group of an owner out.
+    pub fn take(&mut self, owner: OwnerId) -> Option<SequenceGroup> {
+        let Entry::Occupied(mut entry) = self.lines.entry(owner) else { return None };
+        let line = entry.get_mut();
+        line.was_served = true;
+        let group = line.groups.pop_front()?;
+        self.len -= 1;
+        self.order.remove(&group.rank());
+        match line.groups.front() {
+            Some(head) => drop(self.order.insert(head.rank(), owner)),
+            None => drop(entry.remove()),
+        }
+        Some(group)
+    }
+
+    /// Divides the first group of an owner, which keeps `keep` outputs. The rest waits behind it. Returns its name.
+    pub fn split_head(&mut self, owner: OwnerId, keep: usize, pool: &BlockPool) -> Option<RequestId> {
+        let rest = self.lines.get_mut(&owner)?.groups.front_mut()?.split(keep, pool);
+        let id = rest.id;
+        self.insert(rest);
+        Some(id)
+    }
+
+    /// Takes out the groups that `is_out` says, to whom it may do something.
+    pub fn extract(&mut self, mut is_out: impl FnMut(&mut SequenceGroup) -> bool) -> Vec<SequenceGroup> {
+        let mut out = Vec::new();
+        for owner in self.owners().collect::<Vec<_>>() {
+            let Some(Line { groups: line, .. }) = self.lines.get_mut(&owner) else { continue };
+            let (mut at, head) = (0, line.front().map(SequenceGroup::rank));
+            while at < line.len() {
+                if is_out(&mut line[at]) {
+                    out.extend(line.remove(at));
+                } else {
+                    at += 1;
+                }
+            }
+            let new_head = line.front().map(SequenceGroup::rank);
+            if new_head != head {
+                head.map(|rank| self.order.remove(&rank));
+                new_head.map(|rank| self.order.insert(rank, owner));
+            }
+        }
+        self.lines.retain(|_, line| !line.groups.is_empty());
+        self.len -= out.len();
+        out
+    }
+
+    /// Proves that lines, their order and the count agree.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check_integrity(&self) -> Result<(), String> {
+        let lines = self.lines.values().map(|line| &line.groups);
+        if lines.clone().map(VecDeque::len).sum::<usize>() != self.len {
+            return Err("the queue does not know its length".into());
+        }
+        if !lines.clone().all(|line| line.iter().is_sorted_by(|a, b| a.rank() < b.rank())) {
+            return Err("an owner's waiting groups are out of order".into());
+        }
+        let first = |(rank, owner): (&Rank, &OwnerId)| self.head(*owner).is_some_and(|head| head.rank() == *rank);
+        if self.order.len() != self.lines.len() || !self.order.iter().all(first) {
+            return Err("an owner does not stand where it belongs".into());
+        }
+        Ok(())
+    }
+}

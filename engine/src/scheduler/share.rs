@@ -1,0 +1,227 @@
+//! What owners hold, and what of it is beyond their share.
+//!
+//! A share is a part of the rows and a part of the blocks. Those who hold something and want more divide it, so that
+//! however many they are, the rest is left to those who hold nothing. It binds only while somebody waits or blocks run
+//! out: then what an owner was admitted last is beyond its share, down to a single sequence, which every owner may keep.
+//! A group of which only some outputs are beyond it is divided there.
+
+use std::collections::HashMap;
+
+use super::queue::Queue;
+use super::{Scheduler, Step};
+use crate::group::{OwnerId, SequenceGroup};
+use crate::kv::blocks_for;
+use crate::sequence::Sequence;
+
+/// Rows of a step, and blocks of the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    pub rows: usize,
+    pub blocks: usize,
+}
+
+impl Held {
+    /// What a group holds, or will.
+    fn by(group: &SequenceGroup) -> Self {
+        Held { rows: group.width(), blocks: group.num_blocks() }
+    }
+
+    fn add(&mut self, other: Held) {
+        self.rows += other.rows;
+        self.blocks += other.blocks;
+    }
+
+    fn take(&mut self, other: Held) {
+        self.rows = self.rows.saturating_sub(other.rows);
+        self.blocks = self.blocks.saturating_sub(other.blocks);
+    }
+}
+
+/// What each owner holds, and may hold.
+#[derive(Debug)]
+pub struct Shares {
+    held: HashMap<OwnerId, Held>,
+    share: Held,
+}
+
+impl Shares {
+    /// Of what runs now. An owner's share is `part` of `all`, or less if several want more than they have.
+    pub fn of(running: &[SequenceGroup], queue: &Queue, all: Held, part: f64) -> Self {
+        let mut held: HashMap<OwnerId, Held> = HashMap::new();
+        for group in running {
+            held.entry(group.owner).or_default().add(Held::by(group));
+        }
+        let growing = held.keys().filter(|owner| queue.has(**owner)).count().max(1);
+        let share = |all: usize| ((all as f64 * part) as usize / growing).max(1);
+        Shares { held, share: Held { rows: share(all.rows), blocks: share(all.blocks) } }
+    }
+
+    /// Whether anything of `owner` runs.
+    pub fn holds(&self, owner: OwnerId) -> bool {
+        self.held.contains_key(&owner)
+    }
+
+    /// The rows that `owner` has.
+    pub fn rows(&self, owner: OwnerId) -> usize {
+        self.held.get(&owner).map_or(0, |held| held.rows)
+    }
+
+    /// How many of a waiting group's outputs its owner may have. Whatever it is, it is not too much for an owner who holds
+    /// nothing.
+    pub fn outputs_left(&self, group: &SequenceGroup) -> usize {
+        let mut left = self.share;
+        if let Some(held) = self.held.get(&group.owner) {
+            left.take(*held);
+            return group.outputs_within(left.rows, left.blocks);
+        }
+        let least = if group.can_split() { 1 } else { group.width() };
+        group.outputs_within(left.rows, left.blocks).max(least)
+    }
+
+    /// Notes that a group runs.
+    pub fn add(&mut self, group: &SequenceGroup) {
+        self.held.entry(group.owner).or_default().add(Held::by(group));
+    }
+}
+
+impl Scheduler {
+    /// Sequences that can decode side by side and leave something to others: each takes a row and a token of every step.
+    fn rows(&self) -> usize {
+        self.limits.max_num_seqs.min(self.limits.max_batch_tokens)
+    }
+
+    /// What owners hold now.
+    pub(super) fn shares(&self) -> Shares {
+        let all = Held { rows: self.rows(), blocks: self.capacity() };
+        Shares::of(&self.running, &self.queue, all, self.limits.max_share)
+    }
+
+    /// Puts the running groups in order for a step: first come, first served, but for what is beyond its owner's share,
+    /// if anybody may need that. What is last is given up first. Gives it up at once if the first who holds nothing finds no
+    /// room.
+    pub(super) fn arrange(&mut self, hold_new: bool, step: &mut Step) {
+        self.running.sort_by_key(SequenceGroup::rank);
+        self.rejoin();
+        if !self.is_contended() {
+            return;
+        }
+        let is_tight = self.is_tight();
+        if self.queue.is_empty() && !is_tight {
+            return;
+        }
+        let shares = self.shares();
+        let needy = self.newcomer(&shares).filter(|&owner| {
+            let comes = self.queue.head(owner).is_some_and(|head| !hold_new || !head.is_new());
+            comes && self.is_kept_out(owner, &shares)
+        });
+        if needy.is_some() || is_tight {
+            self.find_beyond(shares.share);
+        }
+        if let Some(owner) = needy {
+            self.make_room(owner, &shares, step);
+        }
+    }
+
+    /// Whether owners compete.
+    fn is_contended(&self) -> bool {
+        let Some(one) = self.running.first().map(|group| group.owner) else { return false };
+        self.queue.owners().chain(self.running.iter().map(|group| group.owner)).any(|owner| owner != one)
+    }
+
+    /// Whether blocks might run out in this step.
+    fn is_tight(&self) -> bool {
+        let size = self.pool.block_size();
+        // New blocks, and a copy of the last one if it is shared and not full.
+        let most = |seq: &Sequence| match seq.pending() {
+            0 | 1 => 1,
+            tokens => blocks_for(tokens, size) + 1,
+        };
+        self.running.iter().flat_map(|group| &group.running).map(most).sum::<usize>() > self.pool.num_free()
+    }
+
+    /// Parts of one request that decode side by side are one group again.
+    fn rejoin(&mut self) {
+        let mut at = 1;
+        while !self.parts.is_empty() && at < self.running.len() {
+            let (one, other) = (&self.running[at - 1], &self.running[at]);
+            let decodes = |group: &SequenceGroup| group.first_token.is_some() && group.is_decoding();
+            if (one.id, one.ticket) == (other.id, other.ticket) && decodes(one) && decodes(other) {
+                let other = self.running.remove(at);
+                self.parts.joined(other.id);
+                self.running[at - 1].join(other);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Finds what each owner holds beyond `share`, and puts it last.
+    fn find_beyond(&mut self, share: Held) {
+        let mut left: HashMap<OwnerId, Held> = HashMap::new();
+        let mut at = 0;
+        while at < self.running.len() {
+            let group = &mut self.running[at];
+            let is_first = !left.contains_key(&group.owner);
+            let left = left.entry(group.owner).or_insert(share);
+            let keep = group.outputs_within(left.rows, left.blocks).max(usize::from(is_first));
+            // A block that outputs share and are about to copy must be none that one of them gives up in the same step.
+            let can_split = group.can_split() && !group.is_just_forked();
+            let stays = keep == group.width() || (is_first && !can_split);
+            group.beyond_share = !stays && (keep == 0 || !can_split);
+            if stays {
+                left.take(Held::by(group));
+            } else {
+                // All that comes after it is beyond the share too: an owner's last group is given up first.
+                *left = Held::default();
+                if !group.beyond_share {
+                    self.divide(at, keep);
+                }
+            }
+            at += 1;
+        }
+        self.running.sort_by_key(|group| (group.beyond_share, group.rank()));
+    }
+
+    /// Divides a running group, which keeps `keep` outputs. The rest runs on, unless nothing of it was computed.
+    pub(super) fn divide(&mut self, at: usize, keep: usize) {
+        let rest = self.running[at].split(keep, &self.pool);
+        self.parts.divided(rest.id);
+        if rest.is_new() {
+            self.queue.insert(rest);
+        } else {
+            self.running.insert(at + 1, rest);
+        }
+    }
+
+    /// Gives up what is beyond others' shares until there is room for the first group of `owner`, whose turn it is then.
+    fn make_room(&mut self, owner: OwnerId, shares: &Shares, step: &mut Step) {
+        while let Some(last) = self.running.last().filter(|group| group.beyond_share)
+            && self.is_kept_out(owner, shares)
+        {
+            let Some(head) = self.queue.head(owner) else { return };
+            let (width, rows) = (last.width(), self.rows_lacking(head, shares));
+            if rows < width && self.has_blocks_for(head) && last.first_token.is_some() && last.can_split() {
+                self.divide(self.running.len() - 1, width - rows);
+            }
+            self.preempt_last(step);
+            self.newcomer_was_last = false;
+        }
+    }
+
+    /// Whether the first group of `owner`, who holds nothing, lacks room.
+    fn is_kept_out(&self, owner: OwnerId, shares: &Shares) -> bool {
+        self.queue.head(owner).is_some_and(|head| self.rows_lacking(head, shares) > 0 || !self.has_blocks_for(head))
+    }
+
+    /// Rows that are not free and that a waiting group should have: all of its own, unless that is more than a share.
+    fn rows_lacking(&self, group: &SequenceGroup, shares: &Shares) -> usize {
+        let taken: usize = self.running.iter().map(SequenceGroup::width).sum();
+        shares.outputs_left(group).saturating_sub(self.rows().saturating_sub(taken))
+    }
+
+    /// Whether there are blocks for a waiting group, and for what the running ones may take in this step.
+    fn has_blocks_for(&self, group: &SequenceGroup) -> bool {
+        let growth: usize = self.running.iter().map(|group| group.running.len()).sum();
+        self.blocks_to_admit(group) + self.limits.watermark_blocks + growth <= self.pool.num_free()
+    }
+}

@@ -1,0 +1,268 @@
+//! Requests that cannot run together are run in parts, and come to what they come to alone.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+mod oracle;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use engine::Error;
+use engine::backend::Batch;
+use engine::engine::{Engine, EngineConfig, Finished};
+use engine::group::RequestId;
+use engine::runner::Runner;
+use engine::sampling::{Beam, EarlyStopping, SampleRow, Sampled, SamplingParams};
+use engine::scheduler::Preemption;
+use engine::sequence::{FinishReason, Output};
+use oracle::{Oracle, VOCAB, config};
+
+const WAYS: [Preemption; 3] = [Preemption::Auto, Preemption::Swap, Preemption::Recompute];
+
+fn engine(config: EngineConfig) -> Engine {
+    let oracle = Oracle::new(&config);
+    Engine::new(config, oracle)
+}
+
+fn prompt(len: usize) -> Vec<u32> {
+    (0..len as u32).map(|i| 1 + (i * i + i / 3) % (VOCAB - 1)).collect()
+}
+
+fn sampled(n: usize, best_of: usize, max_tokens: usize) -> SamplingParams {
+    SamplingParams { n, best_of, max_tokens, temperature: 1.0, seed: Some(11), ignore_eos: true, ..Default::default() }
+}
+
+/// All requests to their end, with the tokens that were reported for each output.
+fn run(engine: &mut Engine) -> (BTreeMap<RequestId, Finished>, BTreeMap<(RequestId, usize), Vec<u32>>) {
+    let (mut done, mut reported) = (BTreeMap::new(), BTreeMap::<_, Vec<u32>>::new());
+    while engine.has_work() {
+        let step = engine.step().unwrap();
+        assert_eq!(engine.scheduler().check_integrity(), Ok(()));
+        for new in step.tokens {
+            reported.entry((new.request, new.index)).or_default().push(new.token);
+        }
+        done.extend(step.finished.into_iter().map(|f| (f.id, f)));
+    }
+    assert_eq!(engine.scheduler().usage().used_blocks, 0);
+    assert_eq!(engine.scheduler().swap_usage().used_blocks, 0);
+    (done, reported)
+}
+
+fn alone(prompt: Vec<u32>, params: SamplingParams) -> Vec<Output> {
+    let mut roomy = engine(config(4000, 4));
+    roomy.add(prompt, params).unwrap();
+    run(&mut roomy).0.remove(&0).unwrap().outputs
+}
+
+/// A model whose tokens depend on the row's seed and on the length so far, so that thousands of them take no time.
+struct Quick;
+
+impl Runner for Quick {
+    fn run(&mut self, _: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Vec<Sampled>> {
+        let token = |row: &SampleRow<'_>| {
+            let mixed = (row.seed ^ row.output.len() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            Sampled { token: (mixed >> 54) as u32, logprob: -1.0 / (1 + mixed % 100) as f32, top: Vec::new() }
+        };
+        Ok(rows.iter().map(token).collect())
+    }
+}
+
+#[test]
+fn outputs_that_do_not_fit_together_are_all_as_long_as_they_should_be() {
+    let quick = |num_blocks| EngineConfig { num_blocks, vocab_size: 1024, ..config(0, 16) };
+    let params = || sampled(256, 256, 200);
+    let mut roomy = Engine::new(quick(10_000), Box::new(Quick));
+    roomy.add(prompt(20), params()).unwrap();
+    let want = run(&mut roomy).0.remove(&0).unwrap().outputs;
+    assert_eq!(roomy.stats().preemptions, 0);
+    for preemption in WAYS {
+        for prefix_caching in [false, true] {
+            // Each output needs 14 blocks at its end. All together get 15 tokens from so few, and then there are none.
+            let config = EngineConfig { preemption, prefix_caching, swap_blocks: 100, ..quick(300) };
+            let mut tight = Engine::new(config, Box::new(Quick));
+            tight.add(prompt(20), params()).unwrap();
+            let (mut done, reported) = run(&mut tight);
+            let outputs = done.remove(&0).unwrap().outputs;
+            assert!(outputs.iter().all(|o| o.tokens.len() == 200 && o.finish_reason == FinishReason::Length));
+            assert_eq!(outputs, want);
+            assert!(outputs.iter().all(|o| reported[&(0, o.index)] == o.tokens));
+            assert_eq!((tight.stats().exhausted, reported.len()), (0, 256));
+            assert!(tight.stats().preemptions > 2);
+        }
+    }
+}
+
+#[test]
+fn parts_read_what_they_would_alone_and_the_best_of_all_come_back() {
+    for params in [sampled(24, 24, 30), sampled(3, 24, 30), SamplingParams { ignore_eos: false, ..sampled(5, 24, 30) }]
+    {
+        let want = alone(prompt(10), params.clone());
+        assert_eq!(want.len(), params.n);
+        for preemption in WAYS {
+            for (prefix_caching, swap_blocks) in [(false, 100), (true, 100), (true, 7)] {
+                let config = EngineConfig { preemption, prefix_caching, swap_blocks, ..config(31, 4) };
+                let mut tight = engine(config);
+                tight.add(prompt(10), params.clone()).unwrap();
+                assert_eq!(run(&mut tight).0[&0].outputs, want, "{preemption:?}, caching {prefix_caching}");
+                assert!(tight.stats().preemptions > 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn only_a_single_sequence_that_outgrows_the_pool_ends_early() {
+    let mut tight = engine(config(8, 4));
+    tight.add(prompt(10), sampled(3, 3, 90)).unwrap();
+    let outputs = run(&mut tight).0.remove(&0).unwrap().outputs;
+    // Of 32 slots the prompt takes ten, and the last token needs none.
+    assert!(outputs.iter().all(|o| o.tokens.len() == 23 && o.finish_reason == FinishReason::Length));
+    assert_eq!(tight.stats().exhausted, 3);
+    assert_eq!(tight.context_len(&prompt(10), &sampled(1, 1, 1)), 10 + 23);
+    for (got, full) in outputs.iter().zip(alone(prompt(10), sampled(3, 3, 90))) {
+        assert_eq!(got.tokens, full.tokens[..23]);
+    }
+}
+
+#[test]
+fn outputs_are_stopped_and_requests_cancelled_in_whatever_part_they_are() {
+    let want = alone(prompt(10), sampled(24, 24, 30));
+    for preemption in WAYS {
+        let mut tight = engine(EngineConfig { preemption, ..config(31, 4) });
+        let id = tight.add(prompt(10), sampled(24, 24, 30)).unwrap();
+        let other = tight.add(prompt(12), sampled(2, 2, 30)).unwrap();
+        // Until it is in parts, of which some wait.
+        while tight.scheduler().waiting().filter(|group| group.id == id).count() < 2 {
+            tight.step().unwrap();
+        }
+        let indices = |groups: &mut dyn Iterator<Item = &engine::group::SequenceGroup>| {
+            groups.filter(|g| g.id == id).flat_map(|g| &g.running).map(|s| s.index).collect::<Vec<_>>()
+        };
+        let (running, waiting) =
+            (indices(&mut tight.scheduler().running().iter()), indices(&mut tight.scheduler().waiting()));
+        assert_eq!((tight.scheduler().num_running(), tight.scheduler().num_waiting()), (1, 1));
+        for index in [running[0], waiting[0]] {
+            tight.stop_output(id, index);
+            assert_eq!(tight.scheduler().check_integrity(), Ok(()));
+        }
+        let (done, _) = run(&mut tight);
+        for (got, full) in done[&id].outputs.iter().zip(&want) {
+            let stopped = [running[0], waiting[0]].contains(&got.index);
+            assert_eq!(stopped, got.finish_reason == FinishReason::Stop);
+            assert!(if stopped { full.tokens.starts_with(&got.tokens) } else { got == full });
+        }
+        assert!(done[&other].outputs == alone(prompt(12), sampled(2, 2, 30)));
+    }
+    let mut tight = engine(config(31, 4));
+    let id = tight.add(prompt(10), sampled(24, 24, 30)).unwrap();
+    while tight.scheduler().waiting().count() < 2 {
+        tight.step().unwrap();
+    }
+    tight.abort(id);
+    assert_eq!(tight.scheduler().check_integrity(), Ok(()));
+    let done = tight.step().unwrap().finished;
+    assert!(done.len() == 1 && done[0].outputs.len() == 24, "one answer for all parts");
+    assert!(done[0].outputs.iter().all(|o| o.finish_reason == FinishReason::Abort && !o.tokens.is_empty()));
+    assert!(!tight.has_work());
+    assert_eq!(tight.scheduler().usage().used_blocks, 0);
+}
+
+#[test]
+fn a_prompt_in_parts_is_scored_once_and_before_its_outputs() {
+    let params = SamplingParams { prompt_logprobs: Some(2), logprobs: Some(1), ..sampled(12, 12, 20) };
+    let mut roomy = engine(config(1000, 4));
+    roomy.add(prompt(30), params.clone()).unwrap();
+    let want = run(&mut roomy).0.remove(&0).unwrap();
+    for preemption in WAYS {
+        let mut tight = engine(EngineConfig { max_num_seqs: 12, max_request_share: 0.3, preemption, ..config(30, 4) });
+        let id = tight.add(prompt(30), params.clone()).unwrap();
+        for _ in 0..3 {
+            tight.add(prompt(8), sampled(1, 1, 20)).unwrap();
+        }
+        let (mut scored, mut reported, mut done) = (0, 0, None);
+        while tight.has_work() {
+            let step = tight.step().unwrap();
+            assert_eq!(tight.scheduler().check_integrity(), Ok(()));
+            scored += step.prompts.len();
+            reported += step.tokens.iter().filter(|new| new.request == id).count();
+            assert!(reported == 0 || scored == 1);
+            done = step.finished.into_iter().find(|f| f.id == id).or(done);
+        }
+        let done = done.unwrap();
+        assert_eq!((done.outputs, done.prompt_logprobs), (want.outputs.clone(), want.prompt_logprobs.clone()));
+    }
+}
+
+#[test]
+fn beams_that_might_not_fit_are_refused_with_numbers() {
+    let beams = |width, max_tokens| {
+        let beam = Some(Beam { width, length_penalty: 1.0, early_stopping: EarlyStopping::Never });
+        SamplingParams { n: 1, best_of: 1, max_tokens, ignore_eos: true, beam, ..Default::default() }
+    };
+    // Two full blocks of the prompt are shared; each beam's other tokens but the last take five.
+    let mut tight = engine(config(2 + 4 * 5, 4));
+    for (width, max_tokens, needed) in [(5, 19, 27), (4, 20, 26)] {
+        let Err(Error::Request(refusal)) = tight.add(prompt(10), beams(width, max_tokens)) else { panic!("is taken") };
+        let why = refusal.why;
+        let numbers = [width, max_tokens, 10, needed, 22];
+        assert!(numbers.iter().all(|n| why.split([' ', ',']).any(|word| word == n.to_string())), "{why}");
+    }
+    tight.add(prompt(10), beams(4, 19)).unwrap();
+    let outputs = run(&mut tight).0.remove(&0).unwrap().outputs;
+    assert_eq!((outputs[0].tokens.len(), tight.stats().exhausted), (19, 0));
+    // What a pinned prefix has need not fit.
+    tight.pin_prefix(prompt(8)).unwrap();
+    tight.add(prompt(10), beams(4, 19)).unwrap();
+    assert!(tight.add([vec![5], prompt(9)].concat(), beams(4, 19)).is_err());
+}
+
+/// A device that fails once, when it is told to, and loses its memory.
+struct Fails {
+    oracle: Box<Oracle>,
+    now: Arc<AtomicBool>,
+}
+
+impl Runner for Fails {
+    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Vec<Sampled>> {
+        if self.now.swap(false, Relaxed) {
+            self.oracle.memory().lock().unwrap().lose();
+            return Err(Error::Memory("lost".into()));
+        }
+        self.oracle.run(batch, rows)
+    }
+}
+
+#[test]
+fn a_failed_step_costs_all_parts_of_what_runs_and_nothing_else() {
+    for preemption in WAYS {
+        let config = EngineConfig { max_request_share: 0.5, preemption, ..config(31, 4) };
+        let now = Arc::new(AtomicBool::new(false));
+        let mut engine =
+            Engine::new(config.clone(), Box::new(Fails { oracle: Oracle::new(&config), now: now.clone() }));
+        let divided = engine.add(prompt(10), sampled(24, 24, 30)).unwrap();
+        let others: Vec<_> = (0..4).map(|_| engine.add(prompt(12), sampled(3, 3, 30)).unwrap()).collect();
+        let is_divided = |engine: &Engine| {
+            let of = |group: &&engine::group::SequenceGroup| group.id == divided;
+            engine.scheduler().running().iter().filter(of).count() > 0
+                && engine.scheduler().waiting().filter(of).count() > 1
+        };
+        let mut early = BTreeSet::new();
+        while !is_divided(&engine) {
+            early.extend(engine.step().unwrap().finished.into_iter().map(|f| f.id));
+        }
+        let running: BTreeSet<_> = engine.scheduler().running().iter().map(|g| g.id).collect();
+        let untouched: BTreeSet<_> = engine.scheduler().untouched().iter().map(|g| g.id).collect();
+        assert!(running.contains(&divided) && untouched.is_disjoint(&running));
+        now.store(true, Relaxed);
+        assert!(engine.step().is_err());
+        assert_eq!(engine.scheduler().check_integrity(), Ok(()));
+        assert!(running.iter().all(|id| !engine.scheduler().contains(*id)));
+        let left: Vec<_> = others.into_iter().filter(|id| engine.scheduler().contains(*id)).collect();
+        assert!(!left.is_empty() && left.iter().all(|id| !early.contains(id)));
+        let (done, _) = run(&mut engine);
+        assert_eq!(done.keys().copied().collect::<Vec<_>>(), left);
+        assert!(done.values().all(|f| f.outputs == alone(prompt(12), sampled(3, 3, 30))));
+    }
+}
