@@ -66,12 +66,12 @@ fn memory(llm: &Llm) -> Option<String> {
     ))
 }
 
-/// A note on requests that the KV cache was too small for, if there were any.
+/// A note on outputs that the KV cache was too small for, if there were any.
 pub fn exhausted(llm: &Llm) -> Option<String> {
     let (n, e) = (llm.stats().exhausted, llm.engine().config());
     let tokens = e.num_blocks * e.block_size;
     (n > 0).then(|| {
-        format!("note: {n} requests ended early, since the KV cache holds {tokens} tokens in all (--kv-memory)")
+        format!("note: {n} outputs ended early, since the KV cache holds {tokens} tokens in all (--kv-memory)")
     })
 }
 
