@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::group::RequestId;
 use crate::sequence::{FinishReason, PromptLogprobs, TokenLogprob};
 
@@ -21,15 +23,27 @@ pub enum Prompt {
     },
 }
 
+/// What ended an output, where it was something that the request named.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum StopReason {
+    /// One of its stop strings.
+    Text(String),
+    /// One of its tokens.
+    Token(u32),
+}
+
 /// One continuation of a prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Continuation {
-    /// The text, without special tokens and stop strings.
+    /// The text, with special tokens and with what has ended it only if the request wants these.
     pub text: String,
     /// The tokens, a closing end-of-sequence token included.
     pub tokens: Vec<u32>,
     /// Why it ended.
     pub finish_reason: FinishReason,
+    /// What ended it, if the request named that.
+    pub stop_reason: Option<StopReason>,
     /// Sum of the tokens' logprobs.
     pub cumulative_logprob: f64,
     /// The beam search's score.

@@ -144,6 +144,10 @@ impl Engine {
             let why = format!("logit_bias id {id} is outside the vocabulary of {vocab_size} tokens");
             return Err(Error::request("logit_bias", why));
         }
+        if let Some(id) = params.stop_token_ids.iter().find(|id| **id as usize >= vocab_size) {
+            let why = format!("stop_token_ids: {id} is outside the vocabulary of {vocab_size} tokens");
+            return Err(Error::request("stop_token_ids", why));
+        }
         if params.width() > self.config.max_num_seqs {
             let (width, most) = (params.width(), self.config.max_num_seqs);
             let why = format!("{width} sequences for one request, but at most {most} run at a time");

@@ -28,6 +28,8 @@ pub struct NewToken {
     pub token: u32,
     /// Its logprob, if the request asked for logprobs.
     pub logprob: Option<TokenLogprob>,
+    /// Whether it ended its output, as an end-of-sequence token does.
+    pub ends: bool,
 }
 
 /// A request in progress, or a part of one.
@@ -50,7 +52,9 @@ pub struct SequenceGroup {
     /// Most tokens an output may have.
     max_output: usize,
     /// Tokens that end a sequence.
-    eos: Vec<u32>,
+    ends: Vec<u32>,
+    /// Tokens that cannot be chosen while an output has less than `params.min_tokens`.
+    barred: Vec<u32>,
     /// The request's seed; each output's is derived from it.
     seed: u64,
     /// When the request came.
@@ -83,7 +87,8 @@ impl SequenceGroup {
             prompt_logprobs: params.prompt_logprobs.map(|_| vec![None]),
             outputs: 0..params.best_of,
             max_output: max_output.min(params.max_tokens),
-            eos: if params.ignore_eos { Vec::new() } else { eos.to_vec() },
+            ends: [if params.ignore_eos { &[] } else { eos }, &params.stop_token_ids].concat(),
+            barred: [eos, &params.stop_token_ids].concat(),
             seed,
             arrival: Instant::now(),
             first_token: None,
@@ -148,7 +153,7 @@ impl SequenceGroup {
         let (seq, top) = (&self.running[0], self.params.prompt_logprobs.unwrap_or(0));
         positions.map(move |p| {
             let (prompt, given) = (&seq.tokens[..=p], Some(seq.tokens[p + 1]));
-            SampleRow { params: &self.params, seed: 0, prompt, output: &[], top, given }
+            SampleRow { params: &self.params, seed: 0, prompt, output: &[], barred: &[], top, given }
         })
     }
 
@@ -174,11 +179,13 @@ impl SequenceGroup {
             return Vec::new();
         }
         // What is reported and what a beam search chooses from are both the likeliest tokens.
-        let candidates = self.params.beam.map_or(0, |beam| beam.num_candidates(self.eos.len()));
+        let candidates = self.params.beam.map_or(0, |beam| beam.num_candidates(self.ends.len()));
         let top = candidates.max(self.params.logprobs.unwrap_or(0));
         let row = |seq: usize, seed: u64| {
             let s = &self.running[seq];
-            (seq, SampleRow { params: &self.params, seed, prompt: s.prompt(), output: s.output(), top, given: None })
+            let (prompt, output) = (s.prompt(), s.output());
+            let barred = if output.len() < self.params.min_tokens { &self.barred[..] } else { &[] };
+            (seq, SampleRow { params: &self.params, seed, prompt, output, barred, top, given: None })
         };
         if self.at_prompt() && self.params.beam.is_none() {
             self.outputs.clone().map(|i| row(0, self.output_seed(i))).collect()
@@ -216,11 +223,12 @@ impl SequenceGroup {
             let Some(s) = sampled.next() else { return false };
             seq.push(s.token, s.logprob, &s.top);
             let logprob = seq.logprobs.as_ref().and_then(|all| all.last().cloned());
-            new.push(NewToken { request: self.id, index: seq.index, token: s.token, logprob });
-            self.eos.contains(&s.token) || seq.output().len() >= self.max_output
+            let ends = self.ends.contains(&s.token);
+            new.push(NewToken { request: self.id, index: seq.index, token: s.token, logprob, ends });
+            ends || seq.output().len() >= self.max_output
         });
         self.finished.extend(ended.map(|seq| {
-            let stopped = seq.tokens.last().is_some_and(|token| self.eos.contains(token));
+            let stopped = seq.tokens.last().is_some_and(|token| self.ends.contains(token));
             seq.finish(if stopped { FinishReason::Stop } else { FinishReason::Length }, None)
         }));
     }
@@ -291,7 +299,7 @@ impl SequenceGroup {
             };
             s.top.iter().map(extend)
         });
-        let step = beam.advance(candidates.collect(), &self.eos, length, length >= self.max_output);
+        let step = beam.advance(candidates.collect(), &self.ends, length, length >= self.max_output);
         let parents = std::mem::take(&mut self.running);
         let extend = |c: &Candidate| {
             let mut seq = parents[c.parent].clone();
@@ -300,7 +308,7 @@ impl SequenceGroup {
             seq
         };
         for f in &step.finished {
-            let ended = self.eos.contains(&f.candidate.token);
+            let ended = self.ends.contains(&f.candidate.token);
             let reason = if ended { FinishReason::Stop } else { FinishReason::Length };
             self.finished.push(extend(&f.candidate).finish(reason, Some(f.score)));
         }

@@ -25,6 +25,7 @@ pub mod sampling;
 pub mod scheduler;
 pub mod sequence;
 pub mod stats;
+mod stop_matcher;
 pub mod tensor;
 pub mod tokenizer;
 

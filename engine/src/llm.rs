@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::backend::KvLayout;
-pub use crate::completion::{Completion, Continuation, Event, Prompt};
+pub use crate::completion::{Completion, Continuation, Event, Prompt, StopReason};
 use crate::config::{GenerationConfig, ModelConfig};
 use crate::detokenizer::Detokenizer;
 use crate::engine::{Engine, EngineConfig, Finished};
@@ -37,6 +37,9 @@ struct Request {
     prompt_tokens: Vec<u32>,
     echo: bool,
     streams: bool,
+    /// Texts and tokens of the request's own that end outputs.
+    stops: Vec<String>,
+    stop_tokens: Vec<u32>,
     /// What the text of each output begins as.
     begin: OutputText,
     texts: BTreeMap<usize, OutputText>,
@@ -103,19 +106,23 @@ impl Llm {
     /// See [`Llm::add`].
     pub fn add_for(&mut self, owner: OwnerId, prompt: &Prompt, params: SamplingParams) -> Result<RequestId> {
         let tokens = self.tokens(prompt)?;
-        let (stop, echo) = (params.stop.clone(), params.echo);
+        let echo = params.echo;
         let streams = params.beam.is_none() && params.best_of == params.n;
-        let id = self.engine.add_for(owner, tokens.clone(), params)?;
+        let id = self.engine.add_for(owner, tokens.clone(), params.clone())?;
         // Decoded only now, when the engine has found the tokens to be in the vocabulary.
-        let mut detokenizer = Detokenizer::new();
+        let mut detokenizer = Detokenizer::new(params.skip_special_tokens);
         let text = match prompt {
             _ if echo => tokens.iter().map(|&token| detokenizer.push(&self.tokenizer, token)).collect::<Result<_>>()?,
             Prompt::Text(text) | Prompt::Encoded { text, .. } => text.clone(),
             Prompt::Tokens(tokens) => self.tokenizer.decode(tokens, true)?,
         };
-        let begin = OutputText::new(detokenizer, &stop);
+        let begin = OutputText::new(detokenizer, &params);
         let (prompt, prompt_tokens, texts) = (text, tokens, BTreeMap::new());
-        self.requests.insert(id, Request { prompt, prompt_tokens, echo, streams, begin, texts });
+        let (stops, mut stop_tokens) = (params.stop, params.stop_token_ids);
+        // A token that ends every sequence is not what the request has named.
+        stop_tokens.retain(|token| params.ignore_eos || !self.engine.config().eos.contains(token));
+        let request = Request { prompt, prompt_tokens, echo, streams, stops, stop_tokens, begin, texts };
+        self.requests.insert(id, request);
         Ok(id)
     }
 
@@ -149,8 +156,8 @@ impl Llm {
                 });
             }
             let output = request.texts.entry(new.index).or_insert_with(|| request.begin.clone());
-            let text = output.push(&self.tokenizer, new.token)?;
-            if output.stopped {
+            let text = output.push(&self.tokenizer, new.token, new.ends)?;
+            if output.stop.is_some() {
                 self.engine.stop_output(new.request, new.index);
             }
             if request.streams {
@@ -245,25 +252,33 @@ impl Llm {
     fn complete(&self, finished: Finished, mut request: Request) -> Result<Completion> {
         let mut outputs = Vec::with_capacity(finished.outputs.len());
         for mut output in finished.outputs {
-            let text = match request.texts.remove(&output.index) {
+            let mut text = match request.texts.remove(&output.index) {
                 Some(text) => text,
                 // Its tokens were not reported: it is a beam, or has none.
                 None => {
                     let mut text = request.begin.clone();
-                    for &token in &output.tokens {
-                        text.push(&self.tokenizer, token)?;
+                    let ends = |at: usize| output.finish_reason == FinishReason::Stop && at + 1 == output.tokens.len();
+                    for (at, &token) in output.tokens.iter().enumerate() {
+                        text.push(&self.tokenizer, token, ends(at))?;
                     }
                     text
                 }
             };
-            if text.stopped {
+            let whole = text.finish(&self.tokenizer)?;
+            let stop_reason = match (text.stop, output.tokens.last()) {
+                (Some(stop), _) => Some(StopReason::Text(request.stops[stop].clone())),
+                (None, Some(token)) if request.stop_tokens.contains(token) => Some(StopReason::Token(*token)),
+                _ => None,
+            };
+            if stop_reason.is_some() {
                 // The token that completed a stop string may have been the last allowed one as well.
                 output.finish_reason = FinishReason::Stop;
             }
             outputs.push(Continuation {
-                text: text.finish(&self.tokenizer)?,
+                text: whole,
                 tokens: output.tokens,
                 finish_reason: output.finish_reason,
+                stop_reason,
                 cumulative_logprob: output.cumulative_logprob,
                 score: output.score,
                 logprobs: output.logprobs,

@@ -1,7 +1,9 @@
 //! The text of an output as it grows: tokens in, settled text out, up to a stop string.
 
-use crate::detokenizer::{Detokenizer, StopMatcher};
+use crate::detokenizer::Detokenizer;
 use crate::error::Result;
+use crate::sampling::SamplingParams;
+use crate::stop_matcher::StopMatcher;
 use crate::tokenizer::Tokenizer;
 
 /// The text of an output as it grows.
@@ -10,22 +12,39 @@ pub(crate) struct OutputText {
     detokenizer: Detokenizer,
     stops: StopMatcher,
     text: String,
-    /// Whether a stop string has ended it.
-    pub stopped: bool,
+    /// How many tokens it has, and how many it must have before a stop string counts.
+    tokens: usize,
+    min_tokens: usize,
+    /// Whether a token that ends the output is part of its text.
+    include_end: bool,
+    /// The index of the stop string that has ended it.
+    pub stop: Option<usize>,
 }
 
 impl OutputText {
-    /// An empty text that ends before any of `stops`, of tokens that follow those which `detokenizer` has.
-    pub fn new(detokenizer: Detokenizer, stops: &[String]) -> Self {
-        let stops = StopMatcher::new(stops.to_vec());
-        OutputText { detokenizer, stops, text: String::new(), stopped: false }
+    /// An empty text, as `params` want it, of tokens that follow those which `detokenizer` has.
+    pub fn new(detokenizer: Detokenizer, params: &SamplingParams) -> Self {
+        OutputText {
+            detokenizer,
+            stops: StopMatcher::new(params.stop.clone(), params.include_stop_str_in_output),
+            text: String::new(),
+            tokens: 0,
+            min_tokens: params.min_tokens,
+            include_end: params.include_stop_str_in_output,
+            stop: None,
+        }
     }
 
-    /// Takes a token in and returns the text that it settles. Nothing follows a stop string.
-    pub fn push(&mut self, tokenizer: &Tokenizer, token: u32) -> Result<String> {
+    /// Takes a token in and returns the text that it settles. Nothing follows a stop string. `ends` says that the token
+    /// itself has ended the output.
+    pub fn push(&mut self, tokenizer: &Tokenizer, token: u32, ends: bool) -> Result<String> {
+        self.tokens += 1;
+        if ends && !self.include_end {
+            return Ok(String::new());
+        }
         let piece = self.detokenizer.push(tokenizer, token)?;
         let mut text = self.screen(&piece);
-        if self.detokenizer.holds_back() && !self.stopped && !self.stops.is_empty() {
+        if self.detokenizer.holds_back() && self.may_stop() && !self.stops.is_empty() {
             // With a stop string in what is held back the output ends here, and so no more can change it.
             let rest = self.detokenizer.clone().finish(tokenizer)?;
             if self.stops.clone().push(&rest).stop.is_some() {
@@ -36,22 +55,30 @@ impl OutputText {
     }
 
     /// All of the text, with what was held back in case more would come.
-    pub fn finish(mut self, tokenizer: &Tokenizer) -> Result<String> {
+    pub fn finish(&mut self, tokenizer: &Tokenizer) -> Result<String> {
         let rest = self.detokenizer.finish(tokenizer)?;
         self.screen(&rest);
-        if !self.stopped {
+        if self.stop.is_none() {
             self.text.push_str(&self.stops.finish());
         }
-        Ok(self.text)
+        Ok(std::mem::take(&mut self.text))
+    }
+
+    fn may_stop(&self) -> bool {
+        self.stop.is_none() && self.tokens > self.min_tokens
     }
 
     fn screen(&mut self, piece: &str) -> String {
-        if self.stopped {
-            return String::new();
-        }
-        let screened = self.stops.push(piece);
-        self.stopped = screened.stop.is_some();
-        self.text.push_str(&screened.text);
-        screened.text
+        let text = if self.may_stop() {
+            let screened = self.stops.push(piece);
+            self.stop = screened.stop;
+            screened.text
+        } else if self.stop.is_none() {
+            self.stops.pass(piece)
+        } else {
+            String::new()
+        };
+        self.text.push_str(&text);
+        text
     }
 }

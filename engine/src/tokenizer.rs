@@ -188,11 +188,11 @@ impl Tokenizer {
         self.inner.token_to_id(token)
     }
 
-    /// How a token takes part in decoding without special tokens.
+    /// How a token takes part in decoding.
     pub(crate) fn role(&self, id: u32) -> Role {
         match self.inner.id_to_token(id) {
             None => Role::Silent,
-            Some(token) if self.inner.get_added_vocabulary().is_special_token(&token) => Role::Silent,
+            Some(token) if self.inner.get_added_vocabulary().is_special_token(&token) => Role::Special,
             Some(token) if is_byte(&token) => Role::Byte,
             Some(_) => Role::Text,
         }
@@ -202,8 +202,10 @@ impl Tokenizer {
 /// What a token contributes to a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Nothing: special, or not in the vocabulary.
+    /// Nothing: it is not in the vocabulary.
     Silent,
+    /// Text that is left out unless special tokens are asked for.
+    Special,
     /// One byte, by the name `<0x0A>`. A run of them turns into text as a whole.
     Byte,
     /// Text, or bytes in the byte-level alphabet.

@@ -119,7 +119,7 @@ fn tokenizers_agree_with_the_golden_cases() {
             let greedy = &prompt["greedy"];
             let text = greedy["text"].as_str().unwrap();
             assert_eq!(tokenizer.decode(&ids(&greedy["ids"]), true).unwrap(), text, "{name}");
-            assert_eq!(pieces(&tokenizer, &ids(&greedy["ids"])).concat(), text, "{name}");
+            assert_eq!(pieces(&tokenizer, &ids(&greedy["ids"]), true).concat(), text, "{name}");
         }
     }
 }
@@ -140,8 +140,8 @@ fn the_bundled_model_is_whole_and_gets_one_bos() {
     assert!(tensor.elements().to_f32().iter().all(|x| x.is_finite()));
 }
 
-fn pieces(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
-    let mut detokenizer = Detokenizer::new();
+fn pieces(tokenizer: &Tokenizer, ids: &[u32], skip_special: bool) -> Vec<String> {
+    let mut detokenizer = Detokenizer::new(skip_special);
     let mut pieces: Vec<String> = ids.iter().map(|id| detokenizer.push(tokenizer, *id).unwrap()).collect();
     pieces.push(detokenizer.finish(tokenizer).unwrap());
     pieces
@@ -161,8 +161,10 @@ fn pieces_join_to_the_text_of_random_tokens() {
         ];
         let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
         proptest!(config, |(ids in any)| {
-            let whole = tokenizer.decode(&ids, true).unwrap();
-            prop_assert_eq!(pieces(&tokenizer, &ids).concat(), whole, "{}: {:?}", name, ids);
+            for skip_special in [true, false] {
+                let whole = tokenizer.decode(&ids, skip_special).unwrap();
+                prop_assert_eq!(pieces(&tokenizer, &ids, skip_special).concat(), whole, "{}: {:?}", name, ids);
+            }
         });
     }
 }
@@ -173,11 +175,11 @@ fn text_is_not_held_back_without_need() {
         let files = files(name);
         let tokenizer = files.tokenizer(&files.config().unwrap()).unwrap();
         let ids = tokenizer.encode_plain("Once upon a time there was a small dog.").unwrap();
-        let pieces = pieces(&tokenizer, &ids);
+        let pieces = pieces(&tokenizer, &ids, true);
         assert!(pieces.iter().skip(1).rev().skip(1).all(|piece| !piece.is_empty()), "{name}: {pieces:?}");
         // Emoji take several tokens; no piece has half of one.
         let ids = tokenizer.encode_plain("x🙂y👩‍👩‍👧z").unwrap();
-        let pieces = self::pieces(&tokenizer, &ids);
+        let pieces = self::pieces(&tokenizer, &ids, true);
         assert!(pieces.iter().all(|piece| !piece.contains('\u{fffd}')), "{name}: {pieces:?}");
     }
 }
@@ -188,7 +190,7 @@ fn garbage_costs_no_more_per_token_as_it_grows() {
     let tokenizer = files.tokenizer(&files.config().unwrap()).unwrap();
     let lead = tokenizer.token_id("Ã").unwrap();
     let ids = vec![lead; 20_000];
-    let pieces = pieces(&tokenizer, &ids);
+    let pieces = pieces(&tokenizer, &ids, true);
     assert_eq!(pieces.concat(), tokenizer.decode(&ids, true).unwrap());
     assert!(pieces.last().unwrap().chars().count() <= 20);
 }
@@ -210,7 +212,7 @@ fn pieces_join_with_other_decoders_too() {
         let settings = ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() };
         proptest!(settings, |(ids in proptest::collection::vec(0..512u32, 0..60))| {
             let whole = tokenizer.decode(&ids, true).unwrap();
-            prop_assert_eq!(pieces(&tokenizer, &ids).concat(), whole, "{:?}", ids);
+            prop_assert_eq!(pieces(&tokenizer, &ids, true).concat(), whole, "{:?}", ids);
         });
     }
 }

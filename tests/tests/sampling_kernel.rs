@@ -44,8 +44,13 @@ fn the_kernel_chooses_as_the_sampler_does() {
         let row = |(seed, (params, given))| {
             let logits = bell(&mut random, vocab);
             let top = params_top(params);
-            let row = SampleRow { params, seed, prompt: &prompt, output: &output, top, given };
+            // For half of the rows what would be chosen, and others, cannot be.
+            let free = SampleRow { params, seed, prompt: &prompt, output: &output, barred: &[], top, given };
+            let likeliest = sample_row(&logits, &SampleRow { top: 4, ..free }, &mut Vec::new()).unwrap();
+            let barred: Vec<u32> = likeliest.top.iter().map(|top| top.0).chain([likeliest.token, 3]).collect();
+            let row = SampleRow { barred: if seed % 2 == 1 { &barred } else { &[] }, ..free };
             let sampled = sample_row(&logits, &row, &mut Vec::new()).unwrap();
+            assert!(given.is_some() || !row.barred.contains(&sampled.token));
             let rows = Row { request: row.request(), adjustments: row.adjustments(), logits };
             (rows, (sampled.token, sampled.logprob.to_bits(), bits(&sampled.top)))
         };
@@ -78,7 +83,15 @@ fn bits(top: &[(u32, f32)]) -> Vec<(u32, u32)> {
 #[test]
 fn what_the_engine_may_ask_for_is_taken_or_refused() {
     let params = SamplingParams { logprobs: Some(engine::sampling::MAX_LOGPROBS), ..Default::default() };
-    let row = SampleRow { params: &params, seed: 0, prompt: &[], output: &[], top: params_top(&params), given: None };
+    let row = SampleRow {
+        params: &params,
+        seed: 0,
+        prompt: &[],
+        output: &[],
+        barred: &[],
+        top: params_top(&params),
+        given: None,
+    };
     assert_eq!(row.request().check(50_272), Ok(()));
     assert!(Request { top: 10_000, ..row.request() }.check(50_272).is_err(), "more than can be sorted");
 }

@@ -8,5 +8,5 @@ mod sampler;
 
 pub use beam::{Advance, Candidate, Hypothesis};
 pub use options::SamplingOptions;
-pub use params::{Beam, EarlyStopping, MAX_LOGPROBS, MAX_OUTPUTS, SamplingParams};
+pub use params::{Beam, EarlyStopping, MAX_LOGPROBS, MAX_OUTPUTS, MAX_TEMPERATURE, SamplingParams};
 pub use sampler::{SampleRow, Sampled, sample_row};

@@ -53,10 +53,19 @@ pub struct SamplingParams {
     pub logit_bias: Vec<(u32, f32)>,
     /// Makes sampling reproducible, whatever else is in the batch. `None` takes a random seed.
     pub seed: Option<u64>,
-    /// Texts that end an output; they are not part of it.
+    /// Texts that end an output.
     pub stop: Vec<String>,
+    /// Tokens that end an output, beside those that end a sequence of the model.
+    pub stop_token_ids: Vec<u32>,
+    /// What ended an output, a text or a token, is part of its text.
+    pub include_stop_str_in_output: bool,
     /// Generate past end-of-sequence tokens.
     pub ignore_eos: bool,
+    /// Tokens that an output has before anything may end it: end-of-sequence tokens and `stop_token_ids` cannot be
+    /// chosen, and stop strings do not count.
+    pub min_tokens: usize,
+    /// Special tokens have no text.
+    pub skip_special_tokens: bool,
     /// Report this many of the likeliest tokens with each token's logprob.
     pub logprobs: Option<usize>,
     /// Report the logprobs of the prompt's tokens too, with this many of the likeliest in the place of each.
@@ -84,7 +93,11 @@ impl Default for SamplingParams {
             logit_bias: Vec::new(),
             seed: None,
             stop: Vec::new(),
+            stop_token_ids: Vec::new(),
+            include_stop_str_in_output: false,
             ignore_eos: false,
+            min_tokens: 0,
+            skip_special_tokens: true,
             logprobs: None,
             prompt_logprobs: None,
             echo: false,
@@ -95,6 +108,9 @@ impl Default for SamplingParams {
 
 /// Most logprobs a request may ask for.
 pub const MAX_LOGPROBS: usize = 100;
+/// The highest temperature. All tokens are equally likely long before, but for those that cannot be chosen: their logits
+/// are the least there are, and still count for nothing.
+pub const MAX_TEMPERATURE: f32 = 1e30;
 /// Most outputs or beams a request may ask for.
 pub const MAX_OUTPUTS: usize = 1024;
 
@@ -109,17 +125,17 @@ impl SamplingParams {
         check("n", self.n >= 1, "n must be at least 1")?;
         let of_prompt = self.echo || self.prompt_logprobs.is_some();
         check("max_tokens", self.max_tokens >= 1 || of_prompt, "max_tokens must be at least 1")?;
-        let is_positive = |x: f32| x.is_finite() && x > 0.0;
+        check("min_tokens", self.min_tokens <= self.max_tokens, "min_tokens must not be greater than max_tokens")?;
         check(
             "temperature",
-            self.temperature == 0.0 || is_positive(self.temperature),
-            "temperature must be a number that is not negative",
+            (0.0..=MAX_TEMPERATURE).contains(&self.temperature),
+            format!("temperature must be a number from 0 to {MAX_TEMPERATURE:e}"),
         )?;
         check("top_p", self.top_p > 0.0 && self.top_p <= 1.0, "top_p must be above 0 and at most 1")?;
         check("min_p", (0.0..=1.0).contains(&self.min_p), "min_p must be between 0 and 1")?;
         check(
             "repetition_penalty",
-            is_positive(self.repetition_penalty),
+            self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0,
             "repetition_penalty must be a number above 0",
         )?;
         let penalties = [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)];
@@ -158,6 +174,8 @@ impl SamplingParams {
             ("frequency_penalty", self.frequency_penalty == 0.0),
             ("logit_bias", self.logit_bias.is_empty()),
             ("stop", self.stop.is_empty()),
+            ("stop_token_ids", self.stop_token_ids.is_empty()),
+            ("min_tokens", self.min_tokens == 0),
         ];
         for (field, is_off) in without {
             check(field, is_off, format!("{field} cannot be used with beam search"))?;

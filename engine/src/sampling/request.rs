@@ -32,7 +32,7 @@ impl SampleRow<'_> {
 
     /// The tokens whose logits are changed, in order of their ids: if there are penalties, those of the prompt and the
     /// output, with how often each is in the output; and those that have a bias. A given token has a bias with which no
-    /// other can compete.
+    /// other can compete, a barred one competes with none.
     pub fn adjustments(&self) -> Vec<Adjustment> {
         let p = self.params;
         let adjustment = |token, count, bias| Adjustment { token, count, bias, raw: 0.0 };
@@ -47,7 +47,8 @@ impl SampleRow<'_> {
         let same = seen.chunk_by(|a, b| a.0 == b.0);
         let mut all: Vec<Adjustment> =
             same.map(|uses| adjustment(uses[0].0, uses.iter().map(|u| u.1).sum(), 0.0)).collect();
-        for &(token, bias) in &p.logit_bias {
+        let barred = self.barred.iter().map(|&token| (token, f32::NEG_INFINITY));
+        for (token, bias) in p.logit_bias.iter().copied().chain(barred) {
             match all.binary_search_by_key(&token, |a| a.token) {
                 Ok(at) => all[at].bias = bias,
                 Err(at) => all.insert(at, adjustment(token, -1, bias)),
@@ -66,7 +67,8 @@ mod tests {
     fn what_was_seen_is_counted_once_a_token() {
         let mut params = SamplingParams::default();
         let adjustments = |params: &SamplingParams| {
-            let row = SampleRow { params, seed: 0, prompt: &[7, 3, 7], output: &[3, 9, 3], top: 0, given: None };
+            let row =
+                SampleRow { params, seed: 0, prompt: &[7, 3, 7], output: &[3, 9, 3], barred: &[], top: 0, given: None };
             row.adjustments().iter().map(|a| (a.token, a.count)).collect::<Vec<_>>()
         };
         assert_eq!(adjustments(&params), []);
@@ -78,11 +80,13 @@ mod tests {
     fn a_bias_joins_what_was_seen() {
         let mut params = SamplingParams { logit_bias: vec![(8, 2.0), (3, -1.0)], ..SamplingParams::default() };
         let adjustments = |params: &SamplingParams| {
-            let row = SampleRow { params, seed: 0, prompt: &[7], output: &[3], top: 0, given: None };
+            let row =
+                SampleRow { params, seed: 0, prompt: &[7], output: &[3], barred: &[8, 2, 8], top: 0, given: None };
             row.adjustments().iter().map(|a| (a.token, a.count, a.bias)).collect::<Vec<_>>()
         };
-        assert_eq!(adjustments(&params), [(3, -1, -1.0), (8, -1, 2.0)], "nothing is penalised");
+        let never = f32::NEG_INFINITY;
+        assert_eq!(adjustments(&params), [(2, -1, never), (3, -1, -1.0), (8, -1, never)], "nothing is penalised");
         params.frequency_penalty = 0.5;
-        assert_eq!(adjustments(&params), [(3, 1, -1.0), (7, 0, 0.0), (8, -1, 2.0)]);
+        assert_eq!(adjustments(&params), [(2, -1, never), (3, 1, -1.0), (7, 0, 0.0), (8, -1, never)]);
     }
 }

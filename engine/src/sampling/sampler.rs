@@ -25,6 +25,8 @@ pub struct SampleRow<'a> {
     pub prompt: &'a [u32],
     /// The tokens generated so far.
     pub output: &'a [u32],
+    /// Tokens that cannot be chosen, unless no other can be.
+    pub barred: &'a [u32],
     /// How many of the likeliest tokens to return.
     pub top: usize,
     /// The token that is there already: it is reported, and nothing is chosen. One that is impossible may give way to
@@ -181,10 +183,11 @@ fn likeliest(x: &[f32], k: usize) -> Vec<u32> {
 mod tests {
     use kernels::arithmetic::share;
 
+    use super::super::MAX_TEMPERATURE;
     use super::*;
 
     fn row(params: &SamplingParams, seed: u64) -> SampleRow<'_> {
-        SampleRow { params, seed, prompt: &[], output: &[], top: 0, given: None }
+        SampleRow { params, seed, prompt: &[], output: &[], barred: &[], top: 0, given: None }
     }
 
     /// How often each of the tokens is drawn in 20,000 draws.
@@ -290,6 +293,24 @@ mod tests {
         let forced = choose(&SamplingParams { logit_bias: vec![(2, 100.0)], temperature: 1.0, ..Default::default() });
         assert_eq!(forced.token, 2);
         assert!((plain.logprob - forced.logprob - 3.0).abs() < 1e-5, "logprobs are those of the raw logits");
+    }
+
+    #[test]
+    fn a_barred_token_is_never_chosen_and_keeps_its_logprob() {
+        let logits = [9.0, 1.0, 0.5, 8.0, f32::NEG_INFINITY];
+        let barred = &[0, 3];
+        for temperature in [0.0, 0.5, 1.0, 100.0, MAX_TEMPERATURE] {
+            for (top_k, top_p) in [(0, 1.0), (4, 1.0), (0, 0.99), (4, 0.5)] {
+                let logit_bias = vec![(0, 100.0)];
+                let params = SamplingParams { temperature, top_k, top_p, logit_bias, ..Default::default() };
+                for seed in 0..500 {
+                    let row = SampleRow { barred, top: 1, ..row(&params, seed) };
+                    let s = sample_row(&logits, &row, &mut Vec::new()).unwrap();
+                    assert!([1, 2].contains(&s.token), "{} at {temperature}", s.token);
+                    assert_eq!(s.top[0].0, 0);
+                }
+            }
+        }
     }
 
     #[test]

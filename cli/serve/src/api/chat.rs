@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
 use engine::chat::{Arguments, Message};
-use engine::llm::{Continuation, Prompt};
+use engine::llm::{Continuation, Prompt, StopReason};
 use engine::sequence::TokenLogprob;
 use serde::{Deserialize, Serialize};
 use tower_http::request_id::RequestId;
@@ -62,6 +62,7 @@ struct Choice<'a> {
     message: Said<'a>,
     logprobs: Option<ChatLogprobs>,
     finish_reason: &'static str,
+    stop_reason: Option<&'a StopReason>,
 }
 
 #[derive(Debug, Serialize)]
@@ -77,6 +78,7 @@ struct ChunkChoice<'a> {
     delta: Delta<'a>,
     logprobs: Option<ChatLogprobs>,
     finish_reason: Option<&'static str>,
+    stop_reason: Option<&'a StopReason>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -100,7 +102,8 @@ pub async fn create(
         (Some(most), _) => ("max_completion_tokens", Some(most)),
         (None, most) => ("max_tokens", most),
     };
-    let (text, tokens) = fields.conversation().prompt(&app, Some(app.max_len)).await?;
+    let conversation = fields.conversation(decoding.add_special_tokens);
+    let (text, tokens) = conversation.prompt(&app, Some(app.max_len)).await?;
     let max_tokens = max_tokens(&app, asked, ("messages", tokens.len()), 1, app.max_len)?;
     let stream = decoding.stream.unwrap_or(false);
     let include_usage = decoding.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
@@ -135,12 +138,14 @@ fn choice<'a>(app: &App, index: usize, output: &'a Continuation) -> Choice<'a> {
         message: Said { role: "assistant", content: &output.text, refusal: None },
         logprobs: output.logprobs.as_ref().map(|l| ChatLogprobs::new(l, &app.tokenizer)),
         finish_reason: reason(output.finish_reason),
+        stop_reason: output.stop_reason.as_ref(),
     }
 }
 
 impl Fields {
-    fn conversation(self) -> Conversation {
+    fn conversation(self, add_special_tokens: Option<bool>) -> Conversation {
         Conversation {
+            add_special_tokens,
             messages: self.messages,
             add_generation_prompt: self.add_generation_prompt,
             continue_final_message: self.continue_final_message,
@@ -184,14 +189,16 @@ impl Chunks {
 impl Format for Chunks {
     fn begin(&mut self, choice: usize, frames: &mut Frames) {
         let delta = Delta { role: Some("assistant"), content: Some("") };
-        self.push(vec![ChunkChoice { index: choice, delta, logprobs: None, finish_reason: None }], None, frames);
+        let (logprobs, finish_reason, stop_reason) = (None, None, None);
+        self.push(vec![ChunkChoice { index: choice, delta, logprobs, finish_reason, stop_reason }], None, frames);
     }
 
     fn more(&mut self, piece: Piece<'_>, frames: &mut Frames) {
         let content = (!piece.text.is_empty()).then_some(piece.text);
         let delta = Delta { content, ..Delta::default() };
-        let (logprobs, finish_reason) = (self.logprobs(piece.logprobs), piece.finish_reason);
-        self.push(vec![ChunkChoice { index: piece.choice, delta, logprobs, finish_reason }], None, frames);
+        let Piece { choice: index, finish_reason, stop_reason, .. } = piece;
+        let logprobs = self.logprobs(piece.logprobs);
+        self.push(vec![ChunkChoice { index, delta, logprobs, finish_reason, stop_reason }], None, frames);
     }
 
     fn usage(&mut self, usage: &Usage, frames: &mut Frames) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
-use engine::llm::{Completion, Prompt};
+use engine::llm::{Completion, Prompt, StopReason};
 use engine::sampling::MAX_LOGPROBS;
 use engine::sequence::PromptLogprobs;
 use engine::tokenizer::Tokenizer;
@@ -54,6 +54,7 @@ struct Choice<'a> {
     text: std::borrow::Cow<'a, str>,
     logprobs: Option<CompletionLogprobs>,
     finish_reason: Option<&'static str>,
+    stop_reason: Option<&'a StopReason>,
 }
 
 /// Continues texts.
@@ -68,7 +69,7 @@ pub async fn create(
         format!("logprobs must be at most {MAX_LOGPROBS}")
     })?;
     let echo = fields.echo.unwrap_or(false);
-    let prompts = fields.prompt.encode(&app).await?;
+    let prompts = fields.prompt.encode(&app, decoding.add_special_tokens.unwrap_or(true)).await?;
     let longest = prompts.iter().map(|p| p.1.len()).max().unwrap_or(0);
     let least = if echo { 0 } else { 1 };
     let max_tokens = max_tokens(&app, ("max_tokens", fields.max_tokens), ("prompt", longest), least, MAX_TOKENS)?;
@@ -76,21 +77,28 @@ pub async fn create(
     let include_usage = decoding.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
     let params = decoding.params(&app, max_tokens, fields.logprobs, echo)?;
     let heading = Heading::new(&app, "cmpl", &request);
-    let n = params.n;
+    let (n, skip_special) = (params.n, params.skip_special_tokens);
     let prompts = prompts.into_iter().map(|(text, tokens)| Prompt::Encoded { text, tokens }).collect();
     let asked = fields.max_tokens.map(|_| "max_tokens");
     let work = Work { prompts, params, field: "prompt", asked, stream };
     if stream {
-        let echoes = work.prompts.iter().map(|_| Echo::default()).collect();
-        let places = vec![Place::default(); work.prompts.len() * n];
-        let chunks = Chunks { app: app.clone(), heading, echo, echoes, n, include_usage, places };
+        let echoes = vec![Echo::none(skip_special); work.prompts.len()];
+        let places = vec![Place::new(skip_special); work.prompts.len() * n];
+        let chunks = Chunks { app: app.clone(), heading, echo, skip_special, echoes, n, include_usage, places };
         return respond(&app, work, admission, include_usage, chunks).await;
     }
     let answers = collect(&app, work, &admission).await?;
     let mut usage = Usage::default();
     answers.iter().for_each(|answer| usage.add(answer));
     heading.log(&usage, false);
-    let choices = answers.iter().enumerate().flat_map(|(prompt, answer)| choices(&app, prompt * n, answer, echo));
+    let choices = answers.iter().enumerate().flat_map(|(prompt, answer)| {
+        let Completion { prompt: text, prompt_tokens, prompt_logprobs, .. } = answer;
+        let echo = match echo {
+            true => Echo::new(text, prompt_tokens, prompt_logprobs.as_ref(), skip_special, &app.tokenizer),
+            false => Echo::none(skip_special),
+        };
+        choices(&app, prompt * n, answer, &echo)
+    });
     let answer = Answer {
         id: &heading.id,
         object: "text_completion",
@@ -102,11 +110,8 @@ pub async fn create(
     Ok(Json(answer).into_response())
 }
 
-/// The choices of one prompt, numbered from `first`.
-fn choices<'a>(app: &App, first: usize, answer: &'a Completion, echo: bool) -> Vec<Choice<'a>> {
-    let Completion { prompt, prompt_tokens, prompt_logprobs, .. } = answer;
-    let logprobs = prompt_logprobs.as_ref();
-    let echo = if echo { Echo::new(prompt, prompt_tokens, logprobs, &app.tokenizer) } else { Echo::default() };
+/// The choices of one prompt, numbered from `first`, that begin with `echo`.
+fn choices<'a>(app: &App, first: usize, answer: &'a Completion, echo: &Echo) -> Vec<Choice<'a>> {
     let choice = |(i, output): (usize, &'a engine::llm::Continuation)| {
         let Echo { text, logprobs, mut end } = echo.clone();
         let logprobs = output.logprobs.as_ref().map(|own| {
@@ -115,13 +120,14 @@ fn choices<'a>(app: &App, first: usize, answer: &'a Completion, echo: bool) -> V
             all
         });
         let finish_reason = Some(reason(output.finish_reason));
-        Choice { index: first + i, text: (text + &output.text).into(), logprobs, finish_reason }
+        let (text, stop_reason) = ((text + &output.text).into(), output.stop_reason.as_ref());
+        Choice { index: first + i, text, logprobs, finish_reason, stop_reason }
     };
     answer.outputs.iter().enumerate().map(choice).collect()
 }
 
 /// A prompt with which choices begin.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Echo {
     text: String,
     logprobs: Option<CompletionLogprobs>,
@@ -130,8 +136,18 @@ struct Echo {
 }
 
 impl Echo {
-    fn new(text: &str, tokens: &[u32], logprobs: Option<&PromptLogprobs>, tokenizer: &Tokenizer) -> Self {
-        let mut end = Place::default();
+    fn none(skip_special: bool) -> Self {
+        Echo { text: String::new(), logprobs: None, end: Place::new(skip_special) }
+    }
+
+    fn new(
+        text: &str,
+        tokens: &[u32],
+        logprobs: Option<&PromptLogprobs>,
+        skip_special: bool,
+        tokenizer: &Tokenizer,
+    ) -> Self {
+        let mut end = Place::new(skip_special);
         let logprobs = logprobs.map(|l| CompletionLogprobs::of_prompt(tokens, l, tokenizer, &mut end));
         Echo { text: text.into(), logprobs, end }
     }
@@ -143,6 +159,8 @@ struct Chunks {
     heading: Heading,
     /// Whether choices begin with their prompts.
     echo: bool,
+    /// Whether special tokens are left out.
+    skip_special: bool,
     /// The prompts.
     echoes: Vec<Echo>,
     n: usize,
@@ -162,7 +180,7 @@ impl Chunks {
 impl Format for Chunks {
     fn prompt(&mut self, prompt: usize, text: &str, tokens: &[u32], logprobs: Option<&PromptLogprobs>) {
         if self.echo {
-            self.echoes[prompt] = Echo::new(text, tokens, logprobs, &self.app.tokenizer);
+            self.echoes[prompt] = Echo::new(text, tokens, logprobs, self.skip_special, &self.app.tokenizer);
         }
     }
 
@@ -170,7 +188,8 @@ impl Format for Chunks {
         if self.echo {
             let Echo { text, logprobs, end } = self.echoes[choice / self.n].clone();
             self.places[choice] = end;
-            self.push(vec![Choice { index: choice, text: text.into(), logprobs, finish_reason: None }], None, frames);
+            let (text, finish_reason, stop_reason) = (text.into(), None, None);
+            self.push(vec![Choice { index: choice, text, logprobs, finish_reason, stop_reason }], None, frames);
         }
     }
 
@@ -181,8 +200,8 @@ impl Format for Chunks {
             logprobs.extend(piece.logprobs, &self.app.tokenizer, place);
             logprobs
         });
-        let (index, text, finish_reason) = (piece.choice, piece.text.into(), piece.finish_reason);
-        self.push(vec![Choice { index, text, logprobs, finish_reason }], None, frames);
+        let Piece { choice: index, text, finish_reason, stop_reason, .. } = piece;
+        self.push(vec![Choice { index, text: text.into(), logprobs, finish_reason, stop_reason }], None, frames);
     }
 
     fn usage(&mut self, usage: &Usage, frames: &mut Frames) {

@@ -30,6 +30,8 @@ pub struct Conversation {
     pub documents: Option<Vec<Arguments>>,
     /// A template in place of the model's, which is refused: templates are programs.
     pub chat_template: Option<String>,
+    /// Whether the prompt gets the special tokens that the model expects around a text. Most templates write them.
+    pub add_special_tokens: Option<bool>,
     /// Told to templates that ask for it.
     pub reasoning_effort: Option<String>,
     /// Likewise.
@@ -54,6 +56,7 @@ impl Conversation {
                 return Err(ApiError::field(place.clone(), format!("{place}: {what}")));
             }
         }
+        let special = self.add_special_tokens.unwrap_or(false);
         let (messages, options) = self.rendering(template)?;
         let text = if messages.len() <= FEW_MESSAGES {
             template.render(&messages, &options)
@@ -64,8 +67,7 @@ impl Conversation {
         };
         let text =
             text.map_err(|why| ApiError::field("messages", format!("the model's chat template refuses them: {why}")))?;
-        // The template has written the special tokens itself.
-        let prompt = app.texts.encode("messages", vec![text], false, most).await?.pop().unwrap_or_default();
+        let prompt = app.texts.encode("messages", vec![text], special, most).await?.pop().unwrap_or_default();
         check(!prompt.1.is_empty(), "messages", || "the prompt must have at least one token".into())?;
         Ok(prompt)
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use engine::sampling::{Beam, EarlyStopping, MAX_OUTPUTS, SamplingOptions, SamplingParams};
 use serde::Deserialize;
 
-use super::stop::{Stop, StopBeams};
+use super::stop::{Stop, StopBeams, stop_tokens};
 use crate::app::App;
 use crate::error::{ApiError, check};
 
@@ -43,8 +43,18 @@ pub struct Decoding {
     pub seed: Option<i64>,
     /// Texts that end an output.
     pub stop: Option<Stop>,
+    /// Tokens that end an output.
+    pub stop_token_ids: Option<Vec<u32>>,
+    /// What ended an output, a text or a token, is part of its text.
+    pub include_stop_str_in_output: Option<bool>,
     /// Generate past end-of-sequence tokens.
     pub ignore_eos: Option<bool>,
+    /// Tokens that an output has before anything may end it.
+    pub min_tokens: Option<usize>,
+    /// Leave special tokens out of the text.
+    pub skip_special_tokens: Option<bool>,
+    /// Give the prompt the special tokens that the model expects around a text.
+    pub add_special_tokens: Option<bool>,
     /// Beam search in place of sampling.
     pub use_beam_search: Option<bool>,
     /// Exponent of the length in a beam's score.
@@ -121,7 +131,11 @@ impl Decoding {
             // A seed is 64 bits; which number they stand for is of no consequence.
             seed: self.seed.map(|seed| seed as u64),
             stop: self.stop.map_or(Ok(Vec::new()), Stop::strings)?,
+            stop_token_ids: self.stop_token_ids.map_or(Ok(Vec::new()), stop_tokens)?,
+            include_stop_str_in_output: self.include_stop_str_in_output.unwrap_or(false),
             ignore_eos: self.ignore_eos.unwrap_or(false),
+            min_tokens: self.min_tokens.unwrap_or(0),
+            skip_special_tokens: self.skip_special_tokens.unwrap_or(true),
             logprobs,
             prompt_logprobs: logprobs.filter(|_| echo),
             echo,

@@ -22,7 +22,7 @@ pub struct CompletionLogprobs {
 }
 
 /// A place in the text of a completion, at the end of a token.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Place {
     detokenizer: Detokenizer,
     /// Characters before it that are complete.
@@ -93,6 +93,11 @@ impl CompletionLogprobs {
 }
 
 impl Place {
+    /// The beginning of a text without special tokens, if `skip_special`.
+    pub fn new(skip_special: bool) -> Self {
+        Place { detokenizer: Detokenizer::new(skip_special), offset: 0 }
+    }
+
     /// Moves past a token. What cannot be decoded has no text.
     fn pass(&mut self, token: u32, tokenizer: &Tokenizer) {
         let text = self.detokenizer.push(tokenizer, token).unwrap_or_default();

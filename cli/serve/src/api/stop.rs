@@ -11,6 +11,8 @@ use crate::error::{ApiError, check};
 
 /// Stop strings in a request, at most.
 const MAX_STOPS: usize = 16;
+/// Tokens that end an output in a request, at most.
+const MAX_STOP_TOKENS: usize = 1024;
 /// Bytes of a stop string, at most.
 const MAX_STOP_BYTES: usize = 1024;
 
@@ -35,6 +37,17 @@ impl Stop {
         })?;
         Ok(strings)
     }
+}
+
+/// The tokens that end an output.
+///
+/// # Errors
+/// 400 if there are too many.
+pub fn stop_tokens(ids: Vec<u32>) -> Result<Vec<u32>, ApiError> {
+    check(ids.len() <= MAX_STOP_TOKENS, "stop_token_ids", || {
+        format!("stop_token_ids may have at most {MAX_STOP_TOKENS} tokens")
+    })?;
+    Ok(ids)
 }
 
 impl<'de> Deserialize<'de> for Stop {

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use engine::llm::{Completion, Event};
+use engine::llm::{Completion, Event, StopReason};
 use engine::sequence::{PromptLogprobs, TokenLogprob};
 use futures_util::stream;
 use serde::Serialize;
@@ -41,6 +41,8 @@ pub struct Piece<'a> {
     pub logprobs: &'a [TokenLogprob],
     /// Why it ended, if it did.
     pub finish_reason: Option<&'static str>,
+    /// What ended it, if the request named that.
+    pub stop_reason: Option<&'a StopReason>,
 }
 
 /// Events that go out together.
@@ -144,7 +146,10 @@ impl<F: Format> Streaming<F> {
                     let logprobs = logprob.as_slice();
                     if !text.is_empty() || !logprobs.is_empty() {
                         let choice = prompt * self.n + index;
-                        self.send(Piece { choice, text: &text, logprobs, finish_reason: None }, frames);
+                        self.send(
+                            Piece { choice, text: &text, logprobs, finish_reason: None, stop_reason: None },
+                            frames,
+                        );
                     }
                 }
                 Event::Done(completion) => self.finish(prompt, &completion, frames),
@@ -172,7 +177,8 @@ impl<F: Format> Streaming<F> {
             let text = output.text.get(sent.bytes..).unwrap_or_default();
             let logprobs = output.logprobs.as_deref().unwrap_or_default();
             let logprobs = logprobs.get(sent.logprobs..).unwrap_or_default();
-            self.send(Piece { choice, text, logprobs, finish_reason: Some(reason(output.finish_reason)) }, frames);
+            let (finish_reason, stop_reason) = (Some(reason(output.finish_reason)), output.stop_reason.as_ref());
+            self.send(Piece { choice, text, logprobs, finish_reason, stop_reason }, frames);
         }
         self.usage.add(completion);
         self.left -= 1;

@@ -18,7 +18,8 @@ pub struct Tokenize {
     model: Option<String>,
     prompt: Option<String>,
     messages: Option<Vec<Message>>,
-    /// Whether a text gets the special tokens that the model expects around it.
+    /// Whether a text gets the special tokens that the model expects around it: one by itself does, one that a template has
+    /// made of a conversation does not.
     add_special_tokens: Option<bool>,
     /// Whether a conversation ends with the beginning of an answer.
     add_generation_prompt: Option<bool>,
@@ -26,6 +27,8 @@ pub struct Tokenize {
     continue_final_message: Option<bool>,
     /// What else the chat template is told.
     chat_template_kwargs: Option<Arguments>,
+    /// Whether the tokens' names are wanted too; not supported.
+    return_token_strs: Option<bool>,
 }
 
 /// The tokens of a text.
@@ -56,6 +59,9 @@ pub async fn tokenize(
     Body(ask): Body<Tokenize>,
 ) -> Result<Json<Tokens>, ApiError> {
     app.check_model(ask.model.as_deref())?;
+    check(ask.return_token_strs != Some(true), "return_token_strs", || {
+        "return_token_strs is not supported; it may only be false or null".into()
+    })?;
     let (_, tokens) = match (ask.prompt, ask.messages) {
         (Some(prompt), None) => {
             let special = ask.add_special_tokens.unwrap_or(true);
@@ -67,11 +73,12 @@ pub async fn tokenize(
                 add_generation_prompt: ask.add_generation_prompt,
                 continue_final_message: ask.continue_final_message,
                 chat_template_kwargs: ask.chat_template_kwargs,
+                add_special_tokens: ask.add_special_tokens,
                 ..Conversation::default()
             };
             conversation.prompt(&app, None).await?
         }
-        _ => return Err(ApiError::field("prompt", "there must be either a prompt or messages")),
+        _ => return Err(ApiError::field("prompt", "there must be either prompt or messages, and not both")),
     };
     Ok(Json(Tokens { count: tokens.len(), max_model_len: app.max_len, tokens }))
 }

@@ -76,7 +76,10 @@ impl CudaBackend {
     pub fn rehearse(&self, model: &dyn Model<Self>, layout: KvLayout, step: Rehearsal) -> Result<Vec<Launch>> {
         let params = SamplingParams::default();
         let rows =
-            vec![SampleRow { params: &params, seed: 0, prompt: &[], output: &[], top: 0, given: None }; step.logits];
+            vec![
+                SampleRow { params: &params, seed: 0, prompt: &[], output: &[], barred: &[], top: 0, given: None };
+                step.logits
+            ];
         self.queue.rehearse(|| {
             let mut cache = KvCache::rehearsed(layout);
             let inputs = self.upload(step.batch(layout.block_size), &rows);

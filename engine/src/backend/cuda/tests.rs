@@ -65,10 +65,11 @@ impl Loaded {
     fn step(&mut self, batch: Batch) -> Vec<Sampled> {
         let Loaded { backend, model, cache, .. } = self;
         let params = SamplingParams::default();
-        let rows = vec![
-            SampleRow { params: &params, seed: 0, prompt: &[], output: &[], top: 2, given: None };
-            batch.logit_rows.len()
-        ];
+        let rows =
+            vec![
+                SampleRow { params: &params, seed: 0, prompt: &[], output: &[], barred: &[], top: 2, given: None };
+                batch.logit_rows.len()
+            ];
         let inputs = backend.upload(batch, &rows);
         backend.move_blocks(cache, &inputs);
         let compute = || {
@@ -189,7 +190,8 @@ fn sequences_with_one_token_come_first() {
     let mut three = batch(&[(4, 20), (1, 9), (2, 2)]);
     three.logit_rows = vec![3, 3, 4, 6];
     let params = SamplingParams::default();
-    let rows = vec![SampleRow { params: &params, seed: 0, prompt: &[], output: &[], top: 0, given: None }; 4];
+    let rows =
+        vec![SampleRow { params: &params, seed: 0, prompt: &[], output: &[], barred: &[], top: 0, given: None }; 4];
     let mut bytes = Vec::new();
     let inputs = Inputs::pack(three.clone(), &rows, 100, true, &mut bytes);
     let words = |at: *mut u32, count: usize| -> Vec<u32> {
@@ -210,7 +212,8 @@ fn sequences_with_one_token_come_first() {
 #[test]
 fn padding_reads_and_writes_nothing() {
     let params = SamplingParams::default();
-    let rows = vec![SampleRow { params: &params, seed: 0, prompt: &[], output: &[], top: 0, given: None }; 3];
+    let rows =
+        vec![SampleRow { params: &params, seed: 0, prompt: &[], output: &[], barred: &[], top: 0, given: None }; 3];
     let mut bytes = Vec::new();
     let inputs = Inputs::pack(batch(&[(1, 3), (1, 4), (1, 5)]), &rows, 100, true, &mut bytes);
     assert_eq!((inputs.rows, inputs.decodes, inputs.logits, inputs.bucket), (4, 4, 4, Some(4)));
