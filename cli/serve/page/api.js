@@ -15,7 +15,9 @@ export class Api {
     for (;;) {
       const key = this.#key;
       const headers = { ...options.headers, ...(key && { Authorization: `Bearer ${key}` }) };
-      const response = await fetch(path, { ...options, headers });
+      const response = await fetch(path, { ...options, headers }).catch((error) => {
+        throw error.name === "AbortError" ? error : new Error("the server does not answer");
+      });
       if (response.status !== 401) {
         return response;
       }

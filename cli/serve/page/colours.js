@@ -20,9 +20,9 @@ export class Colours {
   /** The place in the list above of each request in progress. */
   #places = new Map();
 
-  /** Gives those of `requests` a colour that have none: one that nobody has, as long as there are such. */
-  assign(requests) {
-    const ids = new Set(requests.map((request) => request.id));
+  /** Gives those a colour who hold blocks and have none: one that nobody has, as long as there are such. */
+  assign(state) {
+    const ids = new Set([...state.owners.values()].flat().map((owner) => owner[0]));
     for (const id of this.#places.keys()) {
       if (!ids.has(id)) {
         this.#places.delete(id);

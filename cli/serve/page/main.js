@@ -36,7 +36,7 @@ const parts = [
 async function look() {
   const state = new State(await api.get("/debug/state", "json"));
   await history.look(state.server.uptime);
-  colours.assign(state.requests);
+  colours.assign(state);
   overview.show(state, history);
   plots.show();
   parts.forEach((part) => part.show(state));
@@ -67,9 +67,10 @@ for (;;) {
     document.title = await look();
     [status.textContent, status.className] = ["live", ""];
   } catch (error) {
-    // The server may be loading its model, or be gone for a moment.
+    // The server may be loading its model, or be gone for a moment: what is shown is what was last known.
     [status.textContent, status.className] = [error.message, "error"];
     document.title = "no answer - Quire";
   }
+  document.body.classList.toggle("stale", status.className === "error");
   await next;
 }

@@ -94,10 +94,11 @@ export class Memory {
   /** Whether a block belongs to what is pointed at, or nothing is. */
   #isLit(block, owners) {
     const { request, block: pointed } = this.#pointing;
-    if (request === null) {
-      return true;
+    if (request !== null && pointed !== null) {
+      return block === pointed;
     }
-    return pointed === null ? owners.some((owner) => owner[0] === request) : block === pointed;
+    const requests = request !== null ? [request] : this.#state.holders(pointed);
+    return requests.length === 0 || owners.some((owner) => requests.includes(owner[0]));
   }
 
   #point(pointer) {

@@ -18,11 +18,11 @@ export class Overview {
     this.#tile(
       "speed",
       rough(speed("generated_tokens")),
-      `${rough(speed("computed_tokens"))} computed, prompts' included; ${rough(speed("requests"))} requests a second`,
+      `${rough(speed("computed_tokens"))} with those of prompts; ${rough(speed("requests"))} requests a second`,
     );
 
     const oldest = Math.max(0, ...state.waiting.map((request) => request.age));
-    const head = state.waiting.length > 0 ? `the first for ${duration(oldest)}` : "the queue is empty";
+    const head = state.waiting.length > 0 ? `the oldest came ${duration(oldest)} ago` : "the queue is empty";
     this.#tile("queue", count(state.waiting.length), `${head}; ${count(state.running.length)} running`);
 
     const { used } = state.counted;

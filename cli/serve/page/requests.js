@@ -99,9 +99,9 @@ export class Requests {
 
   #light() {
     const { request, block } = this.#pointing;
-    const owners = new Set((this.#state?.owners.get(block) ?? []).map((owner) => owner[0]));
+    const holders = this.#state?.holders(block) ?? [];
     for (const [id, row] of this.#rows) {
-      row.light(id === request || owners.has(id));
+      row.light(id === request || holders.includes(id));
     }
   }
 }

@@ -37,7 +37,7 @@ export class Row {
     const made = Math.max(0, ...request.sequences.map((sequence) => sequence.tokens - request.prompt_tokens));
     say(
       this.#how,
-      `${queue} for ${duration(request.age)}; ${counted(request.prompt_tokens, "prompt token")}, ` +
+      `${queue}; came ${duration(request.age)} ago; ${counted(request.prompt_tokens, "prompt token")}, ` +
         `${count(made)} of ${count(request.max_tokens)} generated`,
     );
     const holding = request.sequences.filter((sequence) => sequence.table.length > 0);

@@ -34,6 +34,11 @@ export class State {
     this.counted = this.#count();
   }
 
+  /** The requests that hold a block. */
+  holders(block) {
+    return [...new Set((this.owners.get(block) ?? []).map((owner) => owner[0]))];
+  }
+
   /** How many blocks are used, shared and cached, and the highest reference count. */
   #count() {
     const counted = { used: 0, shared: 0, cached: 0, highest: 0 };

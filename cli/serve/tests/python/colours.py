@@ -58,10 +58,11 @@ def test_requests_are_kept_apart(browser, address):
                     apart = min(distance(shade, other, eyes) for other in others)
                     assert apart >= AT_ALL, (scheme, eyes, shade, others, apart)
             assert all(contrast(shade, "#000000") >= 4.5 for shade in sum(shades, [])), "the numbers can be read"
-            # Six requests at a time have six of them, whatever came before.
+            # Six requests at a time have six of them, whatever came before and whoever waits.
             for ids in [(1, 2, 3, 4, 5, 6), (2, 6, 14, 22, 30, 38), (6, 46, 54, 62, 70, 78)]:
                 running = [request([block], id=id) for block, id in enumerate(ids)]
-                shown(page, {"num_blocks": 8, "refs": [[1, 6], [0, 2]], "running": running})
+                waiting = [request(id=id) for id in range(ids[-1] + 1, 100)]
+                shown(page, {"num_blocks": 8, "refs": [[1, 6], [0, 2]], "running": running, "waiting": waiting})
                 page.locator(f"[data-request='{ids[-1]}']").wait_for()
                 colours = page.locator("#requests code").evaluate_all("codes => codes.map((code) => code.style.background)")
                 assert len(set(colours)) == 6, (ids, colours)

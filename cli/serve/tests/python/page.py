@@ -226,7 +226,7 @@ def test_facts_and_links(browser, address):
         expect(page.locator("#latency .note")).to_have_text("no request ended in the last minute")
         waiting = [request(id=1, age=2.5), request(id=2, age=0.5)]
         shown(page, {"num_blocks": 4, "refs": [[0, 4]], "waiting": waiting})
-        expect(page.locator("#queue")).to_have_text(re.compile("^2 waiting.*the first for 2.5 s; 0 running", re.S))
+        expect(page.locator("#queue")).to_have_text(re.compile("^2 waiting.*the oldest came 2.5 s ago; 0 running", re.S))
 
 
 def test_hidden_page_asks_nothing(browser, address):
@@ -245,6 +245,20 @@ def test_hidden_page_asks_nothing(browser, address):
         expect(page).to_have_title("Quire")
         with page.expect_request("**/debug/state"):
             page.locator("html").evaluate(show, "visible")
+
+
+def test_a_server_that_is_gone(browser, quire):
+    with opened(browser, "about:blank") as page:
+        with server(quire, *POOL) as address:
+            wait_until_ready(address)
+            page.goto(address)
+            expect(page.locator("#status")).to_have_text("live")
+        expect(page.locator("#status")).to_have_text("the server does not answer")
+        expect(page).to_have_title("no answer - Quire")
+        expect(page.locator("body")).to_have_class("stale")
+        page.click("#prompt [name=run]")
+        expect(page.locator("#prompt .error")).to_have_text("the server does not answer")
+        page.complaints.clear()
 
 
 def test_key(browser, address):
@@ -276,6 +290,7 @@ def main():
                          test_history_goes_on, test_facts_and_links, test_hidden_page_asks_nothing,
                          *page_map.ALL, *page_phone.ALL, *colours.ALL]:
                 test(browser, address)
+        test_a_server_that_is_gone(browser, quire)
         with server(quire, "--api-key", "right") as address:
             wait_until_ready(address)
             test_key(browser, address)

@@ -118,7 +118,11 @@ def test_what_belongs_together_is_lit_together(browser, address):
         expect(row(7)).to_have_class("request lit")
         lit = [block(number) for number in range(6)]
         assert [lit[i] == full[i] for i in range(6)] == [False, True, False, False, False, False], (full, lit)
-        # A block of the map lights its requests.
+        # A block of the map lights its requests, there and here.
+        point(page, 3, 56)
+        expect(row(7)).to_have_class("request lit")
+        lit = [block(number) for number in range(6)]
+        assert [lit[i] == full[i] for i in range(6)] == [False, True, False, True, False, False], (full, lit)
         point(page, 4, 56)
         expect(row(8)).to_have_class("request lit")
         assert background(row(8)) != plain
