@@ -10,7 +10,7 @@ import threading
 
 import openai
 
-from server import aborts, cancel, cancel_midway, continued, metric, refused, run_tests, server, wait_until, wait_until_idle, wait_until_ready
+from server import aborts, cancel, cancel_midway, continued, metric, post, refused, run_tests, server, wait_until, wait_until_idle, wait_until_ready
 
 MODEL = "opt-story-3m"
 SYSTEM = {"role": "system", "content": "A story for children."}
@@ -125,9 +125,14 @@ def test_extensions(address, c):
     messages = [{"role": "user", "content": TURNS[0]}]
     ask = lambda **extra: c.chat.completions.create(model=MODEL, messages=messages, temperature=0, max_tokens=40, extra_body=extra)
     plain = ask().choices[0]
-    # Not there yet, and so refused by their names.
-    for field, value in {"stop_token_ids": [5], "min_tokens": 20, "include_stop_str_in_output": True}.items():
-        assert refused(openai.BadRequestError, lambda: ask(**{field: value})).param == field
+    tokens = post(address, "/tokenize", {"prompt": plain.message.content, "add_special_tokens": False})["tokens"]
+    stopped = ask(stop_token_ids=[tokens[5]]).choices[0]
+    assert stopped.finish_reason == "stop" and plain.message.content.startswith(stopped.message.content)
+    assert len(stopped.message.content) < len(plain.message.content)
+    late = ask(stop_token_ids=[tokens[5]], min_tokens=20)
+    assert late.usage.completion_tokens >= 20
+    assert ask(stop=["e"], include_stop_str_in_output=True).choices[0].message.content.endswith("e")
+    assert ask(skip_special_tokens=True).choices[0].message.content == plain.message.content
     assert ask(chat_template_kwargs={"enable_thinking": False}).choices[0].message.content == plain.message.content
     assert ask(add_generation_prompt=True).choices[0].message.content == plain.message.content
     # An answer that was begun is gone on with.
