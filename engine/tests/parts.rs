@@ -34,9 +34,12 @@ fn sampled(n: usize, best_of: usize, max_tokens: usize) -> SamplingParams {
     SamplingParams { n, best_of, max_tokens, temperature: 1.0, seed: Some(11), ignore_eos: true, ..Default::default() }
 }
 
-/// All requests to their end, with the tokens that were reported for each output.
-fn run(engine: &mut Engine) -> (BTreeMap<RequestId, Finished>, BTreeMap<(RequestId, usize), Vec<u32>>) {
-    let (mut done, mut reported) = (BTreeMap::new(), BTreeMap::<_, Vec<u32>>::new());
+/// The tokens that were reported for each output of a request.
+type Reported = BTreeMap<(RequestId, usize), Vec<u32>>;
+
+/// All requests to their end, with the tokens that were reported on the way.
+fn run(engine: &mut Engine) -> (BTreeMap<RequestId, Finished>, Reported) {
+    let (mut done, mut reported) = (BTreeMap::new(), Reported::new());
     while engine.has_work() {
         let step = engine.step().unwrap();
         assert_eq!(engine.scheduler().check_integrity(), Ok(()));

@@ -81,7 +81,7 @@ impl Scheduler {
     /// Whether nothing of an owner who waits runs, and nothing ever did, or it was preempted.
     fn is_newcomer(&self, owner: OwnerId, shares: &Shares) -> bool {
         let is_new = self.queue.head(owner).is_some_and(SequenceGroup::is_new);
-        !shares.holds(owner) && !(is_new && self.queue.was_served(owner))
+        !(shares.holds(owner) || is_new && self.queue.was_served(owner))
     }
 
     /// Whether the first group of an owner can run now. It is divided if it is more than the owner may have while others

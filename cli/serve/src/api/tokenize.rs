@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::conversation::Conversation;
 use crate::app::{Admission, App};
 use crate::body::Body;
-use crate::error::ApiError;
+use crate::error::{ApiError, check};
 
 /// A text, or a conversation.
 #[derive(Debug, Deserialize)]
