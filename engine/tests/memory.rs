@@ -169,7 +169,7 @@ fn a_request_that_is_cancelled_before_its_first_token_has_as_many_outputs_as_wer
     let beams = SamplingParams { n: 3, best_of: 3, ..beams(4, 60) };
     let best = SamplingParams { best_of: 5, ..sampled(2, 60) };
     for (params, outputs) in [(sampled(4, 60), 4), (beams, 3), (best, 2)] {
-        let mut engine = engine(20);
+        let mut engine = engine(30);
         let id = engine.add(prompt(80), params).unwrap();
         engine.abort(id);
         engine.abort(id);

@@ -58,11 +58,12 @@ fn no_output_ends_before_its_least_length() {
             for (free, bound) in free.iter().zip(bound) {
                 assert!(bound.tokens.len() >= 12, "{params:?} {bound:?}");
                 assert!(!bound.tokens[..12].contains(&EOS), "{params:?} {bound:?}");
-                // Up to the end that is not to be, and where there is none, nothing is changed.
-                let same = free.tokens.iter().take(12).take_while(|&&token| token != EOS).count();
-                assert_eq!(bound.tokens[..same], free.tokens[..same]);
-                if free.tokens.len() > 12 {
-                    assert_eq!(*free, bound);
+                // Where the likeliest token is taken, nothing is changed up to the end that is not to be. What is drawn
+                // is drawn among other tokens.
+                if params.temperature == 0.0 {
+                    let same = free.tokens.iter().take(12).take_while(|&&token| token != EOS).count();
+                    assert_eq!(bound.tokens[..same], free.tokens[..same]);
+                    assert!(same < 12 || *free == bound);
                 }
                 early += usize::from(free.tokens.len() <= 12);
             }

@@ -14,9 +14,9 @@ use serve::{Limits, ServeOptions};
 
 const COMPLETIONS: &str = "/v1/completions";
 
-/// A server that runs so many sequences at a time.
+/// A server that runs so many sequences at a time, all of one request if it comes to that.
 async fn narrow(max_num_seqs: usize) -> TestServer {
-    let engine = Options { max_num_seqs, ..Options::default() };
+    let engine = Options { max_num_seqs, max_request_share: 1.0, ..Options::default() };
     TestServer::with(&ModelFiles::bundled(), &engine, ServeOptions::default()).await
 }
 

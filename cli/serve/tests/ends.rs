@@ -266,7 +266,7 @@ async fn preemption_changes_no_end() {
     assert_eq!(roomy.metric("vllm:num_preemptions_total").await, 0.0);
     assert!(want.0.iter().any(|choice| choice["stop_reason"].is_string()), "{want:?}");
     roomy.stop().await.unwrap();
-    let engine = Options { kv_memory: Some(1 << 20), ..Options::default() };
+    let engine = Options { kv_memory: Some(2 << 20), ..Options::default() };
     let server = TestServer::with(&ModelFiles::bundled(), &engine, ServeOptions::default()).await;
     assert_eq!(choices(&server, COMPLETIONS, &body).await, want);
     assert!(server.metric("vllm:num_preemptions_total").await > 0.0);

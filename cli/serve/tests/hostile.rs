@@ -280,7 +280,7 @@ async fn wrong_api_key() {
 
 #[tokio::test]
 async fn more_requests_than_there_is_room_for() {
-    let engine = Options { max_num_seqs: 8, ..Options::default() };
+    let engine = Options { max_num_seqs: 8, max_request_share: 1.0, ..Options::default() };
     let options = limits(Limits { max_queue: 1, max_requests: 3, ..Limits::default() });
     let server = TestServer::with(&ModelFiles::bundled(), &engine, options).await;
     let mut running = server.send(COMPLETIONS, &long(true)).await;
