@@ -81,8 +81,9 @@ fn assert_nothing_is_lost(model: &str) {
                 assert_eq!(outputs(&done), outputs(&alone), "{at}");
                 let stats = llm.stats();
                 assert_eq!(stats.exhausted, 0, "{at}");
-                // Known blocks that are still there need not move.
-                assert!(prefix_caching || stats.swapped_in_blocks == stats.swapped_out_blocks, "{at}");
+                // Known blocks that are still there need not move. What the outputs of a request share is copied out once,
+                // and in twice if they come back in two parts.
+                assert!(prefix_caching || stats.swapped_in_blocks >= stats.swapped_out_blocks, "{at}");
                 assert!(prefix_caching || stats.hit_tokens == 0);
                 hits += stats.hit_tokens;
                 preempted += stats.preemptions;

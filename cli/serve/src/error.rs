@@ -57,14 +57,14 @@ impl ApiError {
         ApiError { code: Some("context_length_exceeded"), ..Self::field(param, message) }
     }
 
-    /// 400: there is room for `most` tokens, which a prompt of so many does not leave to those that were `asked` for, or not
-    /// to one if nobody asked.
-    pub fn no_room(param: &str, prompt: usize, asked: Option<usize>, most: usize) -> Self {
+    /// 400: there is room for `most`, tokens in words, which a prompt of so many does not leave to those that were `asked`
+    /// for, or not to one if nobody asked.
+    pub fn no_room(param: &str, prompt: usize, asked: Option<usize>, most: &str) -> Self {
         let has = match asked {
             None => format!("the prompt alone has {prompt}"),
             Some(asked) => format!("the prompt has {prompt} and {asked} more were asked for"),
         };
-        Self::context_length(param, format!("this model's maximum context length is {most} tokens, but {has}"))
+        Self::context_length(param, format!("this model's maximum context length is {most}, but {has}"))
     }
 
     /// 401.
@@ -169,7 +169,9 @@ impl From<Failure> for ApiError {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Refused(refusal) => refusal.into(),
-            Failure::NoRoom { param, prompt, asked, most } => Self::no_room(param, prompt, asked, most),
+            Failure::NoRoom { param, prompt, asked, most } => {
+                Self::no_room(param, prompt, asked, &format!("{most} tokens with a KV cache of this size"))
+            }
             Failure::QueueFull => Self::unavailable("too many requests are waiting; try again later"),
             Failure::Engine => Self::internal("the engine failed while it computed this request"),
             Failure::Stopped => Self::unavailable("the server is stopping"),

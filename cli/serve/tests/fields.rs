@@ -341,7 +341,7 @@ async fn the_engines_refusals_name_the_field() {
     }
     let long = server.refused(COMPLETIONS, &json!({"prompt": vec![300; 500]}), 400).await;
     assert_eq!(long["param"], "prompt", "{long}");
-    assert!(long["message"].as_str().unwrap().contains("the KV cache holds"), "{long}");
+    assert!(long["message"].as_str().unwrap().contains("113 tokens with a KV cache of this size"), "{long}");
     let long = server.refused(CHAT, &json!({"messages": [{"role": "user", "content": "a b ".repeat(500)}]}), 400).await;
     assert_eq!(long["param"], "messages", "{long}");
     server.stop().await.unwrap();

@@ -322,8 +322,18 @@ async fn requests_that_take_too_long() {
         body
     };
     server.refused(COMPLETIONS, &endless(false), 504).await;
-    let text = server.send(COMPLETIONS, &endless(true)).await.text().await.unwrap();
+    let mut asked = 1;
+    let stream = loop {
+        asked += 1;
+        let stream = server.send(COMPLETIONS, &endless(true)).await;
+        // On a busy machine its first token may be too late already.
+        if stream.status() == 200 {
+            break stream;
+        }
+        error_of(stream, 504).await;
+    };
+    let text = stream.text().await.unwrap();
     assert!(text.contains(r#"data: {"error":{"message":"#) && !text.contains("[DONE]"), "{text}");
     server.wait_for_metric("quire:kv_blocks_used", 0.0).await;
-    assert_eq!(server.metric("quire:requests_aborted_total").await, 128.0);
+    assert_eq!(server.metric("quire:requests_aborted_total").await, 64.0 * f64::from(asked));
 }

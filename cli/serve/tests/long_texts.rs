@@ -39,7 +39,7 @@ fn least(error: &Value) -> usize {
 async fn a_prompt_that_cannot_fit_is_refused_by_its_length() {
     let _alone = ALONE.lock().await;
     let server = TestServer::start().await;
-    let text = WORDS.repeat(650_000);
+    let text = WORDS.repeat(650_001);
     let by_length = text.len().div_ceil(13);
     let bodies = [
         (COMPLETIONS, json!({"prompt": text}), "prompt"),

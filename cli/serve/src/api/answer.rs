@@ -104,12 +104,14 @@ pub fn max_tokens(
     let most = app.max_len;
     // One position must be left, unless nothing is to be generated.
     if prompt + asked.unwrap_or(1).min(1) > most {
-        return Err(ApiError::no_room(prompt_param, prompt, None, most));
+        return Err(ApiError::no_room(prompt_param, prompt, None, &format!("{most} tokens")));
     }
     match asked {
         None => Ok(default.min(most - prompt)),
         Some(asked) if asked < least => Err(ApiError::field(param, format!("{param} must be at least {least}"))),
-        Some(asked) if asked > most - prompt => Err(ApiError::no_room(param, prompt, Some(asked), most)),
+        Some(asked) if asked > most - prompt => {
+            Err(ApiError::no_room(param, prompt, Some(asked), &format!("{most} tokens")))
+        }
         Some(asked) => Ok(asked),
     }
 }
