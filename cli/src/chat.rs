@@ -33,8 +33,9 @@ impl Chat {
             return Ok(if args.raw { None } else { Self::by_default(args, files) });
         }
         let other = args.chat_template.as_deref().map(template_file).transpose()?;
-        let template = ChatTemplate::of_model(files, other.as_deref())?
-            .with_context(|| format!("{} has no chat template; --chat-template gives it one", files.name()))?;
+        let template = ChatTemplate::of_model(files, other.as_deref())?.ok_or_else(|| {
+            Usage::new(format!("{} has no chat template; --chat-template gives it one", files.name()))
+        })?;
         Ok(Some(Chat { template, system: args.system.clone() }))
     }
 

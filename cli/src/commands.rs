@@ -103,8 +103,11 @@ impl Command {
 /// A sentence, if there is no such command.
 pub fn find(words: &[String]) -> Result<Call<'_>, Usage> {
     let first = words.first().map(String::as_str);
-    if first == Some("help") {
-        return page(&words[1..]).map(Call::Page);
+    match first {
+        Some("help") => return page(&words[1..]).map(Call::Page),
+        Some("-h" | "--help") if words.len() > 1 && is_command(&words[1]) => return page(&words[1..]).map(Call::Page),
+        Some("-V" | "--version") => return Ok(Call::Run(Command::default(), &words[..1])),
+        _ => {}
     }
     for command in COMMANDS {
         if let Some(len) = command.named_by(words) {
@@ -120,6 +123,11 @@ pub fn find(words: &[String]) -> Result<Call<'_>, Usage> {
         Some("-h" | "--help" | "help") => Ok(Call::Page(help::bench_page())),
         Some(word) => Err(no_command_called(&format!("bench {word}"))),
     }
+}
+
+/// Whether a word is the first of a command's name.
+pub fn is_command(word: &str) -> bool {
+    COMMANDS.iter().any(|command| command.name.split(' ').next() == Some(word))
 }
 
 /// The page of the command of this name.
@@ -145,9 +153,10 @@ fn no_command_called(name: &str) -> Usage {
 /// Says which commands there are, after what is wrong with `name`.
 pub fn no_command(wrong: &str, name: &str) -> Usage {
     let top = ["bench", "help"].into_iter().chain(COMMANDS.iter().map(|command| command.name));
-    let meant = nearest(name, top).map_or(String::new(), |name| format!("; did you mean {name}?"));
-    let all =
-        if name.starts_with("bench ") { names("bench ") } else { "generate, serve, bench, kernels and help".into() };
+    // A command of its own that was looked for among the benchmarks.
+    let own = name.strip_prefix("bench ").filter(|own| COMMANDS.iter().any(|command| command.name == *own));
+    let meant = own.or_else(|| nearest(name, top)).map_or(String::new(), |name| format!("; did you mean {name}?"));
+    let all = if name.starts_with("bench ") { names("bench ") } else { "serve, bench, kernels and help".into() };
     Usage::new(format!("{wrong}; commands are {all}{meant}"))
 }
 

@@ -14,7 +14,7 @@ pub fn loading() -> impl FnMut(usize, usize) + 'static {
         }
         let bar = bar.get_or_insert_with(|| {
             // Hidden by itself where standard error is no terminal.
-            let style = ProgressStyle::with_template("loading {bar:40} {bytes} of {total_bytes}, {bytes_per_sec}");
+            let style = ProgressStyle::with_template("loading {wide_bar} {bytes} of {total_bytes}");
             let new = ProgressBar::new(all as u64);
             let new = if let Ok(style) = style { new.with_style(style) } else { new };
             new.tick();

@@ -20,10 +20,7 @@ const MAX_INPUT: u64 = 256 << 20;
 pub fn prompts(args: &Args) -> Result<Vec<Prompt>> {
     let readers = args.prompt.iter().chain(&args.prompts).filter(|name| *name == "-").count();
     if readers > 1 {
-        return Err(Usage::new(
-            "standard input can be read once: --prompt - and --prompts - exclude each other".into(),
-        )
-        .into());
+        return Err(Usage::new("standard input can be read once, by one --prompt - or --prompts -".into()).into());
     }
     let text = |prompt: &String| match prompt.as_str() {
         "-" => match piped("the prompt")? {

@@ -11,6 +11,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::chat::template_file;
 use crate::commands::{Command, Operands};
+use crate::progress;
 use crate::signals::stop_signal;
 use crate::values::{count, memory, seconds};
 use crate::words::Words;
@@ -84,7 +85,7 @@ pub struct ServeArgs {
     #[argh(option, arg_name = "file")]
     pub chat_template: Option<String>,
 
-    /// most requests waiting in the engine (1024)
+    /// most prompts waiting in the engine (4096)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub max_queue: Option<usize>,
     /// most sequences waiting in the engine (8192)
@@ -168,6 +169,7 @@ fn options(args: ServeArgs) -> Result<ServeOptions> {
         api_key,
         served_name: args.served_model_name,
         chat_template: args.chat_template.as_deref().map(template_file).transpose()?,
+        progress: || Box::new(progress::loading()),
         limits,
         ..d
     })

@@ -49,9 +49,10 @@ fn action_of(signal: c_int) -> sigaction {
 /// Whatever the thread was doing when it was interrupted, this waits for no lock and asks for no memory: it reads atomics
 /// and calls functions that POSIX allows in a handler.
 extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
-    // SAFETY: `SA_SIGINFO` has the system pass what it knows of the signal; for SIGBUS that includes an address.
-    let address = unsafe { (*info).si_addr() };
-    match file_at(address as usize) {
+    // SAFETY: `SA_SIGINFO` has the system pass what it knows of the signal; for SIGBUS that includes an address, unless a
+    // process sent it, which the code says.
+    let address = unsafe { ((*info).si_code > 0).then(|| (*info).si_addr()) };
+    match address.and_then(|address| file_at(address as usize)) {
         Some(path) => {
             let parts: [&[u8]; 3] = [
                 b"error: the model file ",
@@ -63,6 +64,13 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, _: *mut c_void) 
             unsafe {
                 libc::writev(libc::STDERR_FILENO, parts.as_ptr(), parts.len() as c_int);
                 libc::_exit(LOST_FILE)
+            }
+        }
+        None if address.is_none() => {
+            // SAFETY: both may be called in a handler. The signal comes once more when this has returned, and ends us.
+            unsafe {
+                libc::signal(signal, libc::SIG_DFL);
+                libc::raise(signal);
             }
         }
         None => {

@@ -1,13 +1,14 @@
 //! The words of a command line, before argh reads their values: short and long names, `--name=value`, what belongs to the
 //! engine and what to the command, and what was probably meant.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
 
-use argh::{FlagInfo, FlagInfoKind, FromArgs};
+use argh::{FlagInfo, FlagInfoKind, FromArgs, Optionality};
 use engine::load::{ModelFiles, SHORT_NAMES};
 
-use crate::commands::{COMMANDS, Command, Operands, no_command};
+use crate::commands::{COMMANDS, Command, Operands, is_command, no_command};
 use crate::engine_args::EngineArgs;
 use crate::suggest::{nearest, shown};
 
@@ -28,6 +29,8 @@ pub struct Words {
     /// Whether the page of help is asked for.
     pub help: bool,
     models: usize,
+    /// Options that were read and may stand once.
+    given: HashSet<&'static str>,
 }
 
 impl Words {
@@ -36,8 +39,15 @@ impl Words {
     /// # Errors
     /// A sentence, if there is an option or another word that the command does not have, or a value lacks.
     pub fn sort(command: &'static Command, words: &[String]) -> Result<Self, Usage> {
-        let mut sorted =
-            Words { command, own: Vec::new(), engine: Vec::new(), operands: Vec::new(), help: false, models: 0 };
+        let mut sorted = Words {
+            command,
+            own: Vec::new(),
+            engine: Vec::new(),
+            operands: Vec::new(),
+            help: false,
+            models: 0,
+            given: HashSet::new(),
+        };
         let mut rest = words.iter().map(String::as_str).peekable();
         while let Some(word) = rest.next() {
             if word == "--" {
@@ -59,6 +69,9 @@ impl Words {
                         None => return Err(sorted.wrong(format!("{} needs a value", flag.long))),
                     },
                 };
+                if value.is_some() && flag.optionality != Optionality::Repeating && !sorted.given.insert(flag.long) {
+                    return Err(sorted.wrong(format!("{} is given twice", flag.long)));
+                }
                 sorted.push(flag.long, value);
             } else {
                 sorted.operand(word)?;
@@ -128,6 +141,9 @@ impl Words {
     fn unknown(&self, name: &str) -> Usage {
         let others = || COMMANDS.iter().filter(|other| other.name != self.command.name);
         let longs = |command: &Command| command.flags().map(|flag| flag.long).collect::<Vec<_>>();
+        if name == "-V" {
+            return self.unknown("--version");
+        }
         if let Some(other) = others().find(|other| longs(other).contains(&name)) {
             return self.wrong(format!("{name} is an option of `{}`, not of `{}`", other.call(), self.command.call()));
         }
@@ -177,15 +193,15 @@ impl Words {
             Some(model) if self.command.operands == Operands::Model => {
                 self.wrong(format!("there is no command or model {name}; did you mean {model}?"))
             }
+            _ if is_default && !self.own.is_empty() => self
+                .wrong(format!("{name} belongs to no option and is no model; a prompt of several words needs quotes")),
             _ if is_default => no_command(&format!("there is no command {name}, and no model of that name"), word),
+            _ if self.command.operands == Operands::Model => {
+                self.wrong(format!("there is no model {name}, and no option that it belongs to"))
+            }
             _ => self.wrong(format!("{name} belongs to no option")),
         }
     }
-}
-
-/// Whether a word is the first of a command's name.
-fn is_command(word: &str) -> bool {
-    COMMANDS.iter().any(|command| command.name.split(' ').next() == Some(word))
 }
 
 /// Whether a word that belongs to no option is a model.

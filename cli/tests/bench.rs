@@ -63,7 +63,10 @@ fn a_sweep_of_rates_is_printed_written_and_plotted() {
     let plot = svg.path().to_str().unwrap();
     let args = ["serve", "--url", &url, "--rate", "500,1000", "--lengths", "alpaca", "--requests", "8", "--svg", plot];
     let (printed, json) = figures(&args);
-    assert!(printed.starts_with("tales: Alpaca-like lengths, Poisson arrivals, seed 1\n"), "{printed}");
+    assert!(
+        printed.starts_with("tales: Alpaca-like lengths, at most 100 tokens each, Poisson arrivals, seed 1\n"),
+        "{printed}"
+    );
     assert!(printed.contains("rate 500: 2 of 8 requests failed: status 503: come again\n"), "{printed}");
     assert_eq!((&json["bench"], &json["axis"]), (&"serve".into(), &"rate".into()));
     for (point, rate) in json["points"].as_array().unwrap().iter().zip([500.0, 1000.0]) {
@@ -111,7 +114,8 @@ fn the_engine_answers_what_it_is_asked() {
     assert!(json["points"].as_array().unwrap().iter().map(counts).eq([(1.0, 8), (3.0, 24)]), "{json}");
 
     // More than the bundled model has positions for.
-    let (_, json) = figures(&["throughput", "--lengths", "400,400", "--requests", "1"]);
+    let (printed, json) = figures(&["throughput", "--lengths", "400,400", "--requests", "1"]);
+    assert!(printed.contains("prompts of 400 tokens, outputs of 112"), "{printed}");
     assert_eq!((&json["points"][0]["prompt_tokens"], &json["points"][0]["output_tokens"]), (&400.into(), &112.into()));
 }
 
@@ -126,7 +130,7 @@ fn requests_that_are_too_long_are_cut_aloud_or_refused() {
     assert!(note.contains("note: requests of up to 800 tokens are cut to 512"), "{note}");
     // A latency for outputs of one token would be reported as one for 64.
     let (code, refusal) = message(&["latency", "--batch", "1", "--lengths", "512,64"]);
-    assert_eq!(code, Some(1), "{refusal}");
+    assert_eq!(code, Some(2), "{refusal}");
     assert!(refusal.contains("asks for 576 tokens in a request") && refusal.contains("room for 512"), "{refusal}");
     let (code, silence) = message(&["latency", "--batch", "1", "--repeats", "1", "--lengths", "500,12"]);
     assert_eq!((code, silence.as_str()), (Some(0), ""));

@@ -130,6 +130,22 @@ fn behind_a_giant_a_small_request_runs_in_the_next_step() {
 }
 
 #[test]
+fn behind_a_giant_several_small_requests_run_in_the_next_step() {
+    // Eight rows are the share of the giant; the others are for whoever comes, at once.
+    for (n, small) in [(1, 8), (16, 8), (5, 3), (16, 12)] {
+        let mut engine = engine(roomy());
+        let giant = add_giant(&mut engine, 40, n);
+        step(&mut engine);
+        step(&mut engine);
+        let added: Vec<RequestId> = (0..small).map(|_| add_small(&mut engine)).collect();
+        step(&mut engine);
+        let begun = added.iter().filter(|id| engine.admitted().contains(id)).count();
+        assert_eq!(begun, small.min(ROWS / 2), "{n} outputs a prompt");
+        assert!(rows(&engine, giant) >= ROWS / 2);
+    }
+}
+
+#[test]
 fn without_a_share_it_is_first_come_first_served() {
     let mut engine = engine(EngineConfig { max_request_share: 1.0, ..roomy() });
     let owner = engine.new_owner();

@@ -77,6 +77,15 @@ impl Workload {
         }
     }
 
+    /// What requests are when they are cut to `max_len` tokens in all, in words.
+    pub fn cut_to(&self, max_len: usize) -> String {
+        match self {
+            Workload::Fixed(lengths) => Workload::Fixed(lengths.fit(max_len.max(2))).to_string(),
+            _ if self.longest().is_some_and(|longest| longest <= max_len) => self.to_string(),
+            _ => format!("{self}, at most {max_len} tokens each"),
+        }
+    }
+
     /// Requests without end, the same for the same seed, each of at most `max_len` tokens in all (at least 2).
     pub fn requests(&self, seed: u64, max_len: usize) -> impl Iterator<Item = Lengths> + '_ {
         let mut random = Random::new(seed);

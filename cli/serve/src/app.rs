@@ -120,6 +120,12 @@ impl App {
         Ok(Admission { app: self.clone(), _permit: permit, deadline })
     }
 
+    /// Most tokens of a prompt and its output: the model has no more positions, or the KV cache no more room for one
+    /// sequence, which is known once the model is loaded.
+    pub fn context_len(&self) -> usize {
+        self.max_len.min(self.worker.context_len())
+    }
+
     /// Waits until the model is loaded for the first time.
     ///
     /// # Errors

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use axum::extract::{FromRequest, Request};
 use serde::de::DeserializeOwned;
 
-use crate::api::inert::Inert;
+use crate::api::inert::{Inert, says_nothing};
 use crate::app::App;
-use crate::error::ApiError;
+use crate::error::{ApiError, cut};
 use crate::json;
 use crate::receive::receive;
 
@@ -25,7 +25,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Body<T> {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let bytes = receive(request, app).await?;
         let (value, unknown) = value(&bytes)?;
-        refuse([unknown])?;
+        refuse([unknown], &bytes)?;
         Ok(Body(value))
     }
 }
@@ -38,7 +38,7 @@ impl<A: DeserializeOwned, B: DeserializeOwned> FromRequest<Arc<App>> for Body2<A
         let (a, unknown_to_a) = value(&bytes)?;
         let (b, unknown_to_b) = value(&bytes)?;
         let (Inert, unknown_to_inert) = value(&bytes)?;
-        refuse([unknown_to_a, unknown_to_b, unknown_to_inert])?;
+        refuse([unknown_to_a, unknown_to_b, unknown_to_inert], &bytes)?;
         Ok(Body2(a, b))
     }
 }
@@ -50,11 +50,14 @@ fn value<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, BTreeSet<String>), Api
     })
 }
 
-/// Refuses the first field that none of several structs knows, given those that each does not.
-fn refuse<const N: usize>(unknown: [BTreeSet<String>; N]) -> Result<(), ApiError> {
+/// Refuses the first field of the body that none of several structs knows, given those that each does not.
+fn refuse<const N: usize>(unknown: [BTreeSet<String>; N], body: &[u8]) -> Result<(), ApiError> {
     let by_all = |path: &&String| unknown.iter().all(|paths| is_within(path, paths));
-    match unknown.iter().flatten().find(by_all) {
-        Some(field) => Err(ApiError::field(field, format!("the field {field:?} is not supported"))),
+    match unknown.iter().flatten().filter(by_all).find(|path| !says_nothing(path, body)) {
+        Some(field) => {
+            let field = cut(field);
+            Err(ApiError::field(&field, format!("the field {field:?} is not supported")))
+        }
         None => Ok(()),
     }
 }

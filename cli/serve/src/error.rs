@@ -8,6 +8,9 @@ use serde::Serialize;
 
 use crate::worker::Failure;
 
+/// Characters of what a client sent that an answer repeats.
+const MAX_REPEATED: usize = 100;
+
 /// A request that gets no answer but a reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
@@ -81,7 +84,7 @@ impl ApiError {
         ApiError {
             param: Some("model".into()),
             code: Some("model_not_found"),
-            ..Self::not_found(format!("the model {model:?} does not exist; this server has {served:?}"))
+            ..Self::not_found(format!("the model {:?} does not exist; this server has {served:?}", cut(model)))
         }
     }
 
@@ -177,6 +180,14 @@ impl From<Failure> for ApiError {
             Failure::Stopped => Self::unavailable("the server is stopping"),
             Failure::Dropped => Self::unavailable("the request was given up, since its answer was not read in time"),
         }
+    }
+}
+
+/// The beginning of a text that a client sent, as long as an answer may repeat it.
+pub fn cut(text: &str) -> String {
+    match text.char_indices().nth(MAX_REPEATED) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
     }
 }
 

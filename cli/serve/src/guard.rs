@@ -48,7 +48,7 @@ impl Guard {
                 bail!("{host:?} is not the name of a host, without a port");
             }
         }
-        let particular = !hosts.is_empty() || addresses.iter().all(|address| address.ip().is_loopback());
+        let particular = !hosts.is_empty() || addresses.iter().all(|address| is_loopback(address.ip()));
         let any_host = !particular || hosts.iter().any(|host| host == ANY);
         let any_origin = origins.iter().any(|origin| origin == ANY);
         let origins = origins.iter().filter(|origin| *origin != ANY).map(|o| origin(o)).collect::<Result<_>>()?;
@@ -76,8 +76,12 @@ impl Guard {
         let host = host(authority);
         let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         match address.parse::<IpAddr>() {
-            Ok(address) if address.is_loopback() => true,
-            _ => host.eq_ignore_ascii_case("localhost") || names.iter().any(|name| host.eq_ignore_ascii_case(name)),
+            Ok(address) if is_loopback(address) => true,
+            _ => {
+                host.eq_ignore_ascii_case("localhost")
+                    || host.eq_ignore_ascii_case("localhost.")
+                    || names.iter().any(|name| host.eq_ignore_ascii_case(name))
+            }
         }
     }
 
@@ -95,12 +99,19 @@ impl Guard {
     }
 }
 
-/// The host in a host and perhaps a port.
+/// Whether an address is this machine's own, also where IPv6 writes one of IPv4.
+fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+/// The host in a host and perhaps a port; all of what is neither.
 fn host(authority: &str) -> &str {
-    match authority.find(']') {
-        Some(end) => &authority[..=end],
-        None => authority.split(':').next().unwrap_or_default(),
-    }
+    let (host, port) = match authority.find(']') {
+        Some(end) => authority.split_at(end + 1),
+        None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
+    };
+    let is_port = |port: &str| port.len() <= 5 && port.bytes().all(|byte| byte.is_ascii_digit());
+    if port.is_empty() || port.strip_prefix(':').is_some_and(is_port) { host } else { authority }
 }
 
 /// An origin as browsers write it: a scheme, a host and perhaps a port.

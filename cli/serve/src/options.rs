@@ -24,9 +24,14 @@ pub struct ServeOptions {
     pub chat_template: Option<String>,
     /// Texts that are computed when the model has been loaded, and kept for all prompts that begin with them.
     pub shared_prefixes: Vec<Prompt>,
+    /// What is told, each time a model is loaded, how many of its bytes are there, and of how many.
+    pub progress: fn() -> Progress,
     /// Bounds.
     pub limits: Limits,
 }
+
+/// Takes in how many bytes of a model are loaded, of how many.
+pub type Progress = Box<dyn FnMut(usize, usize)>;
 
 /// Bounds on what clients can ask of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +71,7 @@ impl Default for ServeOptions {
             served_name: None,
             chat_template: None,
             shared_prefixes: Vec::new(),
+            progress: || Box::new(|_, _| ()),
             limits: Limits::default(),
         }
     }
@@ -74,7 +80,7 @@ impl Default for ServeOptions {
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            max_queue: 1024,
+            max_queue: 4096,
             max_queue_seqs: 8192,
             max_request_seqs: 1024,
             max_body_bytes: 4 << 20,

@@ -111,7 +111,7 @@ async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     const SCHEME: &[u8] = b"Bearer ";
     let (scheme, key) = value.split_at_checked(SCHEME.len())?;
-    scheme.eq_ignore_ascii_case(SCHEME).then_some(key)
+    scheme.eq_ignore_ascii_case(SCHEME).then_some(key.trim_ascii_start())
 }
 
 /// Refuses floods of headers, and request ids that would flood the log.

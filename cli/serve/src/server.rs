@@ -48,8 +48,9 @@ impl Server {
         let metrics = Metrics::new(&served_name(files, options));
         let load = {
             let (files, engine, prefixes) = (files.clone(), engine.clone(), options.shared_prefixes.clone());
+            let progress = options.progress;
             move || {
-                let mut llm = Llm::load(&files, &engine)?;
+                let mut llm = Llm::load_with(&files, &engine, progress())?;
                 llm.device().notes.iter().for_each(|note| tracing::warn!("{note}"));
                 prefixes.iter().try_for_each(|prefix| llm.pin_prefix(prefix))?;
                 Ok(llm)

@@ -99,7 +99,12 @@ async fn what_cannot_fit_is_refused_with_numbers() {
     let mut beams = beams;
     beams.as_object_mut().unwrap().remove("temperature");
     let error = server.refused(COMPLETIONS, &beams, 400).await;
+    assert_eq!(error["param"], "best_of");
     let message = error["message"].as_str().unwrap();
+    let wide = ask(json!({"max_tokens": 15, "use_beam_search": true, "n": 3}));
+    assert_eq!(server.refused(COMPLETIONS, &wide, 400).await["param"], "n");
+    let model = &server.get_json("/v1/models").await["data"][0];
+    assert_eq!(model["max_model_len"], 65, "as much as one sequence can have");
     assert!(["3 beams", "15 tokens", "50", "6 KV blocks", "4,"].iter().all(|n| message.contains(n)), "{message}");
     server.assert_unharmed().await;
 }

@@ -82,6 +82,9 @@ async fn what_changes_nothing_is_accepted() {
         json!({"spaces_between_special_tokens": false, "include_reasoning": true, "vllm_xargs": {}}),
         json!({"return_token_ids": false, "return_tokens_as_token_ids": false, "logits_processors": []}),
         json!({"stream": false, "stream_options": null}),
+        json!({"detokenize": true, "chat_template_content_format": "auto"}),
+        json!({"echo": false, "top_logprobs": null, "max_completion_tokens": null, "documents": [],
+               "chat_template_kwargs": {}, "continue_final_message": false}),
     ];
     for (path, body) in requests() {
         let plain = said(&server.post(path, &body).await);
@@ -239,6 +242,22 @@ async fn wrong_types_are_named_in_plain_words() {
     for value in [json!([1.5]), json!([-1]), json!([[1.5]]), json!([1e10]), json!([null]), json!([{}])] {
         assert_refused(&server, COMPLETIONS, &json!({"prompt": value}), "prompt").await;
     }
+    // What no number and no text can be is known by its field too, and what is huge is not called something else.
+    for (body, field) in [
+        (r#"{"prompt": "a", "seed": 1e400}"#, "seed"),
+        (r#"{"prompt": "\ud800"}"#, "prompt"),
+        (r#"{"prompt": "a", "seed": 9223372036854775808}"#, "seed is out of range"),
+        (r#"{"prompt": "a", "max_tokens": 1e30}"#, "max_tokens is out of range"),
+        (r#"{"prompt": "a", "user": "b", "user": "c"}"#, "user is there twice"),
+    ] {
+        let request = server.client.post(server.url(COMPLETIONS)).header("content-type", "application/json");
+        let error = error_of(request.body(body).send().await.unwrap(), 400).await;
+        assert_eq!(error["param"], field.split(' ').next().unwrap(), "{error}");
+        assert!(error["message"].as_str().unwrap().starts_with(field), "{error}");
+    }
+    let long = "x".repeat(100_000);
+    let error = server.refused(COMPLETIONS, &json!({"prompt": "a", (&long): 1}), 400).await;
+    assert!(error.to_string().len() < 1000);
     for value in &tokens {
         assert_refused(&server, "/detokenize", &json!({"tokens": value}), "tokens").await;
     }

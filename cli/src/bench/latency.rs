@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use argh::{ArgsInfo, FromArgs};
 use bench::random::Random;
 use bench::report::{Axis, Point, Report};
@@ -57,9 +57,8 @@ fn run(words: &Words) -> Result<()> {
     let mut loaded = drive::load(&words.engine()?)?;
     let (max_len, mut random) = (loaded.max_len(), Random::new(args.seed));
     if let Some(longest) = args.lengths.longest().filter(|longest| *longest > max_len) {
-        bail!(
-            "--lengths asks for {longest} tokens in a request, but the model and the KV cache have room for {max_len}"
-        );
+        let room = format!("the model and the KV cache have room for {max_len}");
+        return Err(words.wrong(format!("--lengths asks for {longest} tokens in a request, but {room}")).into());
     }
     let mut points = Vec::new();
     for &batch in &args.batch.0 {
@@ -71,10 +70,8 @@ fn run(words: &Words) -> Result<()> {
         }
         points.push(Point { at: batch as f64, summary: Summary::of(&records) });
     }
-    // Lengths that are drawn are cut to what there is room for.
-    let most =
-        if args.lengths.longest().is_none() { format!(", at most {max_len} tokens each") } else { String::new() };
-    let load = format!("{}{most}, {} batches of each size, seed {}", args.lengths, args.repeats, args.seed);
+    let lengths = args.lengths.cut_to(max_len);
+    let load = format!("{lengths}, {} batches of each size, seed {}", args.repeats, args.seed);
     let report = Report { bench: "latency", model: loaded.name, load, axis: Axis::Batch, points };
     measured::show(&report, args.json.as_deref())
 }

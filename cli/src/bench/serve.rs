@@ -115,7 +115,7 @@ fn run(words: &Words) -> Result<()> {
     let report = Report {
         bench: "serve",
         model: endpoint.model().to_owned(),
-        load: args.describe(),
+        load: args.describe(args.max_len(&endpoint)),
         axis,
         points: sweep
             .into_iter()
@@ -153,13 +153,13 @@ impl Args {
         }
     }
 
-    fn describe(&self) -> String {
+    fn describe(&self, max_len: usize) -> String {
         let arrivals = match (&self.rate, self.arrivals) {
             (None, _) => "closed loop",
             (_, Process::Poisson) => "Poisson arrivals",
             (_, Process::Fixed) => "arrivals at a fixed rate",
         };
-        format!("{}, {arrivals}, seed {}", self.lengths, self.seed)
+        format!("{}, {arrivals}, seed {}", self.lengths.cut_to(max_len), self.seed)
     }
 
     /// Tokens of the longest request.

@@ -56,7 +56,7 @@ fn run(words: &Words) -> Result<()> {
     let report = Report {
         bench: "throughput",
         model: loaded.name,
-        load: format!("{}, at most {max_len} tokens each, seed {}", args.lengths, args.seed),
+        load: format!("{}, seed {}", args.lengths.cut_to(max_len), args.seed),
         axis: Axis::Batch,
         points: vec![Point { at: args.requests as f64, summary: Summary::of(&records) }],
     };

@@ -99,8 +99,8 @@ fn conversations_that_cannot_be_had_are_refused_in_one_sentence() {
     );
     let plain = fixture("gpt2");
     let plain = plain.to_str().unwrap();
-    refused(&["-m", plain, "-p", "a", "--chat"], "--chat-template gives it one");
-    refused(&["-m", plain, "-p", "a", "--system", "b"], "no chat template");
+    misused(&["-m", plain, "-p", "a", "--chat"], "--chat-template gives it one");
+    misused(&["-m", plain, "-p", "a", "--system", "b"], "no chat template");
     refused(&["-m", plain, "-p", "a", "--chat-template", "/nowhere"], "/nowhere");
     refused(&["-m", model(&broken), "-p", "a", "--chat", "--temperature=0"], "chat template is not valid");
     refused(&["-m", model(&picky), "-p", "no", "--chat", "--temperature=0"], "refuses the message: say yes");

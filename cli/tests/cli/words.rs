@@ -61,6 +61,9 @@ fn an_option_has_several_spellings() {
         assert_eq!(json(spelling), want, "{spelling:?}");
     }
     assert_eq!(stdout(&["-V"]), stdout(&["--version"]));
+    assert_eq!(stdout(&["-V", "serve"]), stdout(&["--version"]));
+    assert_eq!(stdout(&["--help", "serve"]), stdout(&["serve", "--help"]));
+    assert_eq!(stdout(&["-h", "bench", "latency"]), stdout(&["bench", "latency", "-h"]));
     assert_eq!(json(&["--prompt=a=b", "-n1", "--json"])[0]["prompt"], "a=b");
     assert_eq!(json(&["--prompt=", "-n1", "--json"])[0]["prompt"], "");
     assert_eq!(json(&["-p", "--json", "-n1", "--json"])[0]["prompt"], "--json");
@@ -79,15 +82,21 @@ fn what_was_probably_meant_is_said() {
     misused(&["serve", "--prot", "0"], "did you mean --port? (quire serve --help shows all options)");
     misused(&["bench", "latency", "--batches", "1"], "did you mean --batch?");
     misused(&["kernels", "--devise", "cuda"], "did you mean --device?");
+    misused(&["serve", "-V"], "--version is an option of `quire`, not of `quire serve`");
+    misused(&["-p", "a", "-n", "5", "--max-tokens=6"], "--max-tokens is given twice");
+    misused(&["-p", "a", "--model="], "the model's name is empty");
 }
 
 #[test]
 fn a_word_that_is_no_command_is_answered_as_one() {
     misused(&["generat"], "there is no command \"generat\"");
-    misused(&["generat"], "commands are generate, serve, bench, kernels and help; did you mean generate?");
+    misused(&["generat"], "commands are serve, bench, kernels and help; did you mean generate?");
     misused(&["srve", "--port", "0"], "did you mean serve?");
     misused(&["help", "srve"], "did you mean serve?");
     misused(&["bench", "latancy"], "did you mean bench latency?");
+    misused(&["bench", "kernels"], "did you mean kernels?");
+    misused(&["serve", "nosuch"], "there is no model \"nosuch\"");
+    misused(&["-p", "hi", "extra"], "a prompt of several words needs quotes");
     misused(&["bench"], "bench needs a command");
     misused(&["--json", "serve"], "the command comes first: quire serve");
     misused(&["opt-13c", "-p", "a"], "did you mean opt-13b?");

@@ -86,7 +86,7 @@ impl ModelFiles {
     fn find(name: Option<&str>, fetch: impl FnOnce(&str) -> Result<PathBuf>) -> Result<Self> {
         let Some(name) = name.filter(|name| *name != bundled::NAME) else { return Ok(Self::bundled()) };
         if name.is_empty() {
-            return Err(Error::Hub("the model's name is empty".into()));
+            return Err(Error::Option("the model's name is empty".into()));
         }
         if Path::new(name).exists() || names::looks_like_path(name) {
             return Self::directory(name);

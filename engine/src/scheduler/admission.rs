@@ -60,7 +60,7 @@ impl Scheduler {
     /// who wait, who have not their share yet. Of these who has least comes first, and comes even with its share if there
     /// are no newcomers.
     fn turn(&self, shares: &Shares, passed: &[OwnerId]) -> Option<OwnerId> {
-        let newcomer = self.newcomer(shares);
+        let newcomer = self.newcomers(shares).next();
         let others = self.queue.owners().filter(|owner| !passed.contains(owner) && !self.is_newcomer(*owner, shares));
         let key = |owner: OwnerId| {
             let head = self.queue.head(owner)?;
@@ -73,9 +73,9 @@ impl Scheduler {
         }
     }
 
-    /// The first of the newcomers.
-    pub(super) fn newcomer(&self, shares: &Shares) -> Option<OwnerId> {
-        self.queue.owners().find(|owner| self.is_newcomer(*owner, shares))
+    /// The newcomers in order.
+    pub(super) fn newcomers(&self, shares: &Shares) -> impl Iterator<Item = OwnerId> {
+        self.queue.owners().filter(|owner| self.is_newcomer(*owner, shares))
     }
 
     /// Whether nothing of an owner who waits runs, and nothing ever did, or it was preempted.

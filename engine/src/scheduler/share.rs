@@ -110,16 +110,29 @@ impl Scheduler {
             return;
         }
         let shares = self.shares();
-        let needy = self.newcomer(&shares).filter(|&owner| {
-            let comes = self.queue.head(owner).is_some_and(|head| !hold_new || !head.is_new());
-            comes && self.is_kept_out(owner, &shares)
-        });
-        if needy.is_some() || is_tight {
+        let wanted = self.wanted_by_newcomers(hold_new, &shares);
+        let is_room = self.rows_lacking(wanted) == 0 && self.has_blocks(wanted);
+        if !is_room || is_tight {
             self.find_beyond(shares.share);
         }
-        if let Some(owner) = needy {
-            self.make_room(owner, &shares, step);
+        if !is_room {
+            self.make_room(wanted, step);
         }
+    }
+
+    /// What those should have who hold nothing and can begin in this step: all that the first groups of each want, unless
+    /// that is more than a share.
+    fn wanted_by_newcomers(&self, hold_new: bool, shares: &Shares) -> Held {
+        let (mut wanted, mut tokens) = (Held::default(), 0);
+        for head in self.newcomers(shares).filter_map(|owner| self.queue.head(owner)) {
+            // Nobody overtakes one of them, and no more begin than the budget has tokens for.
+            if (hold_new && head.is_new()) || tokens >= self.limits.max_batch_tokens {
+                break;
+            }
+            wanted.add(Held { rows: shares.outputs_left(head), blocks: self.blocks_to_admit(head) });
+            tokens += head.running.iter().map(Sequence::pending).sum::<usize>();
+        }
+        wanted
     }
 
     /// Whether owners compete.
@@ -193,14 +206,14 @@ impl Scheduler {
         }
     }
 
-    /// Gives up what is beyond others' shares until there is room for the first group of `owner`, whose turn it is then.
-    fn make_room(&mut self, owner: OwnerId, shares: &Shares, step: &mut Step) {
-        while let Some(last) = self.running.last().filter(|group| group.beyond_share)
-            && self.is_kept_out(owner, shares)
-        {
-            let Some(head) = self.queue.head(owner) else { return };
-            let (width, rows) = (last.width(), self.rows_lacking(head, shares));
-            if rows < width && self.has_blocks_for(head) && last.first_token.is_some() && last.can_split() {
+    /// Gives up what is beyond shares until there is room for what is `wanted` by those whose turn it is then.
+    fn make_room(&mut self, wanted: Held, step: &mut Step) {
+        while let Some(last) = self.running.last().filter(|group| group.beyond_share) {
+            let (width, rows, is_room) = (last.width(), self.rows_lacking(wanted), self.has_blocks(wanted));
+            if rows == 0 && is_room {
+                return;
+            }
+            if rows < width && is_room && last.first_token.is_some() && last.can_split() {
                 self.divide(self.running.len() - 1, width - rows);
             }
             self.preempt_last(step);
@@ -208,20 +221,15 @@ impl Scheduler {
         }
     }
 
-    /// Whether the first group of `owner`, who holds nothing, lacks room.
-    fn is_kept_out(&self, owner: OwnerId, shares: &Shares) -> bool {
-        self.queue.head(owner).is_some_and(|head| self.rows_lacking(head, shares) > 0 || !self.has_blocks_for(head))
-    }
-
-    /// Rows that are not free and that a waiting group should have: all of its own, unless that is more than a share.
-    fn rows_lacking(&self, group: &SequenceGroup, shares: &Shares) -> usize {
+    /// Rows that are wanted and not free.
+    fn rows_lacking(&self, wanted: Held) -> usize {
         let taken: usize = self.running.iter().map(SequenceGroup::width).sum();
-        shares.outputs_left(group).saturating_sub(self.rows().saturating_sub(taken))
+        wanted.rows.saturating_sub(self.rows().saturating_sub(taken))
     }
 
-    /// Whether there are blocks for a waiting group, and for what the running ones may take in this step.
-    fn has_blocks_for(&self, group: &SequenceGroup) -> bool {
+    /// Whether the blocks that are wanted are free, and those that the running groups may take in this step.
+    fn has_blocks(&self, wanted: Held) -> bool {
         let growth: usize = self.running.iter().map(|group| group.running.len()).sum();
-        self.blocks_to_admit(group) + self.limits.watermark_blocks + growth <= self.pool.num_free()
+        wanted.blocks == 0 || wanted.blocks + self.limits.watermark_blocks + growth <= self.pool.num_free()
     }
 }

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
 
 use crate::json::integer;
 
@@ -19,6 +20,8 @@ enum Rule {
     Boolean,
     /// False alone.
     False,
+    /// True alone.
+    True,
     /// 0 alone.
     Zero,
     Text,
@@ -62,6 +65,8 @@ const FIELDS: &[(&str, Rule)] = &[
     ("bad_words", Rule::EmptyArray),
     // A client that sends a salt relies on its prompts being shared with nobody else.
     ("cache_salt", Rule::Null),
+    ("chat_template_content_format", Rule::Word(&["auto"])),
+    ("detokenize", Rule::True),
     ("guided_choice", Rule::Null),
     ("guided_decoding_backend", Rule::Text),
     ("guided_grammar", Rule::Null),
@@ -86,6 +91,30 @@ const FIELDS: &[(&str, Rule)] = &[
     ("truncate_prompt_tokens", Rule::Null),
     ("vllm_xargs", Rule::EmptyObject),
 ];
+
+/// Fields that one endpoint has and another has not, where they may be sent as long as they say nothing.
+const ELSEWHERE: [&str; 9] = [
+    "add_generation_prompt",
+    "best_of",
+    "chat_template",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "documents",
+    "echo",
+    "max_completion_tokens",
+    "top_logprobs",
+];
+
+/// Whether a field that an endpoint does not have says nothing in this body.
+pub fn says_nothing(name: &str, body: &[u8]) -> bool {
+    ELSEWHERE.contains(&name)
+        && serde_json::from_slice::<Value>(body).is_ok_and(|body| match &body[name] {
+            Value::Null | Value::Bool(false) => true,
+            Value::Array(items) => items.is_empty(),
+            Value::Object(members) => members.is_empty(),
+            _ => false,
+        })
+}
 
 const NAMES: [&str; FIELDS.len()] = {
     let mut names = [""; FIELDS.len()];
@@ -113,9 +142,14 @@ impl<'de> Visitor<'de> for Fields {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Inert, A::Error> {
+        let mut seen = Vec::new();
         while let Some(name) = map.next_key::<String>()? {
             match FIELDS.iter().find(|field| field.0 == name) {
-                Some((_, rule)) => map.next_value_seed(*rule)?,
+                Some((name, _)) if seen.contains(name) => return Err(A::Error::duplicate_field(name)),
+                Some((name, rule)) => {
+                    seen.push(*name);
+                    map.next_value_seed(*rule)?;
+                }
                 None => drop(map.next_value::<IgnoredAny>()?),
             }
         }
@@ -136,6 +170,7 @@ impl fmt::Display for Rule {
             Rule::Null => return f.write_str("null"),
             Rule::Boolean => "true, false",
             Rule::False => "false",
+            Rule::True => "true",
             Rule::Zero => "0",
             Rule::Text => "a string",
             Rule::EmptyText => "an empty string",
@@ -173,7 +208,12 @@ impl<'de> Visitor<'de> for Rule {
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
-        self.check(matches!(self, Rule::Boolean) || (matches!(self, Rule::False) && !value))
+        self.check(match self {
+            Rule::Boolean => true,
+            Rule::False => !value,
+            Rule::True => value,
+            _ => false,
+        })
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {

@@ -74,6 +74,6 @@ fn model_card(app: &App) -> Value {
         "object": "model",
         "created": app.created,
         "owned_by": "quire",
-        "max_model_len": app.max_len,
+        "max_model_len": app.context_len(),
     })
 }

@@ -80,7 +80,7 @@ pub async fn tokenize(
         }
         _ => return Err(ApiError::field("prompt", "there must be either prompt or messages, and not both")),
     };
-    Ok(Json(Tokens { count: tokens.len(), max_model_len: app.max_len, tokens }))
+    Ok(Json(Tokens { count: tokens.len(), max_model_len: app.context_len(), tokens }))
 }
 
 /// Tokens to text.

@@ -4,7 +4,7 @@
 
 mod problem;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use serde::de::{
@@ -24,8 +24,8 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, BTreeSet<String>),
     let value = T::deserialize(Json { inner: &mut json, at: Place { path: &Path::Root, reading: &reading } });
     match value {
         Ok(value) if json.end().is_ok() => Ok((value, reading.unknown.take())),
-        Err(problem) if !reading.unreadable.get() => Err(problem),
-        _ => Err(Problem::unreadable(bytes)),
+        Err(problem) if reading.unreadable.borrow().is_none() => Err(problem),
+        _ => Err(Problem::unreadable(bytes, reading.unreadable.take().unwrap_or_default())),
     }
 }
 
@@ -35,8 +35,8 @@ struct Reading {
     /// What is wrong, on its way through a deserializer that has errors of its own.
     problem: RefCell<Option<Problem>>,
     unknown: RefCell<BTreeSet<String>>,
-    /// Whether it was the deserializer that found something wrong: this is not JSON.
-    unreadable: Cell<bool>,
+    /// Where the deserializer found something wrong, if it did: this is not JSON, or no text or number that can be.
+    unreadable: RefCell<Option<String>>,
 }
 
 /// The way from the whole to a value.
@@ -82,7 +82,8 @@ impl Place<'_> {
     /// What the deserializer's error is about.
     fn problem<E>(self, _: E) -> Problem {
         self.reading.problem.take().unwrap_or_else(|| {
-            self.reading.unreadable.set(true);
+            // What is around the place says so too, later.
+            self.reading.unreadable.borrow_mut().get_or_insert_with(|| self.path.field().to_string());
             Problem::custom("this is not JSON")
         })
     }

@@ -27,12 +27,15 @@ impl Problem {
         Problem { member: Some(member.into()), ..Self::new(what.into()) }
     }
 
-    /// That the bytes are not JSON.
-    pub fn unreadable(bytes: &[u8]) -> Self {
+    /// That the bytes are not JSON, or that there is something in `field` which JSON allows and nobody can read.
+    pub fn unreadable(bytes: &[u8], field: String) -> Self {
         let what = match serde_json::from_slice::<IgnoredAny>(bytes) {
             Err(error) if error.is_eof() => " is not JSON: it ends too early".into(),
             Err(error) => format!(" is not JSON from line {}, column {} on", error.line(), error.column()),
-            Ok(_) => " cannot be read: it is nested too deeply, or has text or numbers that cannot be".into(),
+            Ok(_) => {
+                let what = " cannot be read: it is nested too deeply, or has text or numbers that cannot be";
+                return Self::new(what.into()).at(|| (field.clone(), field));
+            }
         };
         Self::new(what).at(Default::default)
     }
@@ -71,7 +74,16 @@ impl Error for Problem {
     }
 
     fn invalid_type(found: Unexpected<'_>, wanted: &dyn Expected) -> Self {
-        Self::new(format!(" must be {}, not {}", words(&wanted.to_string()), named(found)))
+        let wanted_words = words(&wanted.to_string()).into_owned();
+        let is_huge = match found {
+            Unexpected::Unsigned(value) => i64::try_from(value).is_err(),
+            Unexpected::Float(value) => value.fract() == 0.0 && value.abs() >= i64::MAX as f64,
+            _ => false,
+        };
+        if is_huge && wanted_words.starts_with("an integer") {
+            return Self::new(format!(" is out of range: {}", named(found)));
+        }
+        Self::new(format!(" must be {wanted_words}, not {}", named(found)))
     }
 
     fn invalid_value(found: Unexpected<'_>, wanted: &dyn Expected) -> Self {
@@ -184,7 +196,7 @@ mod tests {
             (r#"{"count": 1.5}"#, "count must be an integer from 0 to 4294967295, not 1.5", "count"),
             (r#"{"whole": -1}"#, "whole must be an integer that is not negative, not -1", "whole"),
             (r#"{"whole": null}"#, "whole must be an integer that is not negative, not null", "whole"),
-            (r#"{"signed": 1e300}"#, "signed must be an integer, not 1e300", "signed"),
+            (r#"{"signed": 1e300}"#, "signed is out of range: 1e300", "signed"),
             (r#"{"ratio": []}"#, "ratio must be a number, not an array", "ratio"),
             (r#"{"flag": 1}"#, "flag must be true or false, not 1", "flag"),
             (r#"{"texts": "a"}"#, "texts must be an array, not a string", "texts"),
@@ -222,6 +234,10 @@ mod tests {
         assert_eq!(problem("{\"inner\": {\"size\": NaN}}").0, "the body is not JSON from line 1, column 20 on");
         let deep = format!("{{\"anything\": {}{}}}", "[".repeat(1000), "]".repeat(1000));
         assert!(problem(&deep).0.contains("nested too deeply"));
+        for json in [r#"{"flag": true, "texts": ["\ud800"]}"#, r#"{"texts": [], "ratio": 1e400}"#] {
+            let (message, field) = problem(json);
+            assert!(field.is_some_and(|field| message.starts_with(&field)), "{message}");
+        }
     }
 
     #[test]

@@ -13,6 +13,8 @@ mod jobs;
 mod snapshot;
 mod thread;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use engine::error::Refusal;
@@ -98,6 +100,8 @@ enum Command {
 pub struct Worker {
     commands: mpsc::UnboundedSender<Command>,
     status: watch::Receiver<Status>,
+    /// See [`Worker::context_len`].
+    context: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -120,9 +124,11 @@ impl Worker {
     ) -> std::io::Result<Self> {
         let (commands, receiver) = mpsc::unbounded_channel();
         let (status, watcher) = watch::channel(Status::Loading);
-        let work = move || thread::run(&load, receiver, &status, limits, metrics);
+        let context = Arc::new(AtomicUsize::new(usize::MAX));
+        let longest = context.clone();
+        let work = move || thread::run(&load, receiver, &status, limits, metrics, &longest);
         let thread = std::thread::Builder::new().name("engine".into()).spawn(work)?;
-        Ok(Worker { commands, status: watcher, thread: Some(thread) })
+        Ok(Worker { commands, status: watcher, context, thread: Some(thread) })
     }
 
     /// Queues `work`. Whether it was accepted is the first thing that the job hears.
@@ -152,6 +158,11 @@ impl Worker {
     pub fn stop(&self) {
         // If the thread is gone already, all is done.
         let _ = self.commands.send(Command::Stop);
+    }
+
+    /// Most tokens of a sequence that the model and the KV cache have room for; no bound before the model is loaded.
+    pub fn context_len(&self) -> usize {
+        self.context.load(Ordering::Relaxed)
     }
 
     /// Where the engine is; can be waited on.

@@ -32,6 +32,7 @@ use std::time::Instant;
 
 use engine::group::{RequestId, SequenceGroup};
 use engine::llm::Llm;
+use engine::sampling::SamplingParams;
 use serde::Serialize;
 
 /// The KV memory and the queues at one moment; see the module.
@@ -161,7 +162,7 @@ fn facts(llm: &Llm) -> EngineFacts {
         notes: device.notes.clone(),
         dtype: device.dtype.to_string(),
         kv_dtype: layout.dtype.to_string(),
-        max_len: config.max_len,
+        max_len: llm.engine().context_len(&[], &SamplingParams::default()),
         max_num_seqs: config.max_num_seqs,
         max_batch_tokens: config.max_batch_tokens,
         max_request_share: config.max_request_share,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use engine::error::Refusal;
@@ -26,6 +27,7 @@ pub fn run(
     status: &watch::Sender<Status>,
     limits: Limits,
     metrics: Metrics,
+    context: &AtomicUsize,
 ) {
     let mut jobs = Jobs::default();
     let mut waiting = Vec::new();
@@ -35,6 +37,7 @@ pub fn run(
             Ok(llm) => {
                 tracing::info!(seconds = start.elapsed().as_secs_f64(), "model loaded");
                 metrics.describe(&llm);
+                context.store(llm.engine().context_len(&[], &SamplingParams::default()), Ordering::Relaxed);
                 let mut engine = EngineThread::new(llm, jobs, limits, metrics.clone());
                 engine.resume(waiting);
                 status.send_replace(Status::Ready);
@@ -198,7 +201,12 @@ impl EngineThread {
         let mut ids = Vec::with_capacity(work.prompts.len());
         for prompt in &work.prompts {
             let added = self.fit(prompt, work).and_then(|params| {
+                let is_n = params.beam.is_some_and(|beam| beam.width == params.n);
                 self.llm.add_for(owner, prompt, params).map_err(|error| match error {
+                    // Searches are as wide as `best_of` says, or `n` where nothing else does.
+                    engine::Error::Request(Refusal { field: Some("beam_width"), why }) if is_n => {
+                        Failure::Refused(Refusal { field: Some("n"), why })
+                    }
                     engine::Error::Request(refusal) => Failure::Refused(refusal),
                     other => Failure::Refused(Refusal { field: None, why: other.to_string() }),
                 })
