@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use argh::{ArgsInfo, FromArgs};
 use engine::load::ModelFiles;
-use serve::{Limits, ServeOptions, Server};
+use server::{Limits, ServeOptions, Server};
 use tracing_subscriber::EnvFilter;
 
 use crate::chat::template_file;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use bench::random::Random;
-use bench::record::{Answer, Record};
-use bench::workload::Lengths;
 use engine::llm::{Event, Llm, Prompt};
 use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
+use loadgen::random::Random;
+use loadgen::record::{Answer, Record};
+use loadgen::workload::Lengths;
 
 use crate::engine_args::EngineArgs;
 use crate::{progress, report};

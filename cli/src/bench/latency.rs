@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use anyhow::Result;
 use argh::{ArgsInfo, FromArgs};
-use bench::random::Random;
-use bench::report::{Axis, Point, Report};
-use bench::summary::Summary;
-use bench::workload::{Lengths, Workload};
+use loadgen::random::Random;
+use loadgen::report::{Axis, Point, Report};
+use loadgen::summary::Summary;
+use loadgen::workload::{Lengths, Workload};
 
 use super::options::{self, Sweep};
 use super::{drive, measured};

@@ -4,8 +4,8 @@ use std::fs;
 use std::io::{self, Write};
 
 use anyhow::{Context, Result};
-use bench::report::Report;
-use bench::summary::{Distribution, Summary};
+use loadgen::report::Report;
+use loadgen::summary::{Distribution, Summary};
 
 use crate::table::Table;
 

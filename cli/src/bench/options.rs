@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bench::workload::Workload;
+use loadgen::workload::Workload;
 
 /// Most requests that are asked for at a time.
 pub const MAX_REQUESTS: usize = 1_000_000;

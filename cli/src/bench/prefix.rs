@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use anyhow::Result;
 use argh::{ArgsInfo, FromArgs};
-use bench::random::Random;
 use engine::llm::{Llm, Options, Prompt};
 use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
+use loadgen::random::Random;
 
 use crate::commands::{Command, Operands};
 use crate::engine_args::EngineArgs;

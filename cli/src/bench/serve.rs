@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use argh::{ArgsInfo, FromArgs};
-use bench::arrivals::Process;
-use bench::endpoint::{Endpoint, EndpointOptions, Prompt};
-use bench::load::{Load, serve};
-use bench::plot;
-use bench::random::Random;
-use bench::report::{Axis, Point, Report};
-use bench::summary::Summary;
-use bench::trace::SHAREGPT;
-use bench::workload::Workload;
+use loadgen::arrivals::Process;
+use loadgen::endpoint::{Endpoint, EndpointOptions, Prompt};
+use loadgen::load::{Load, serve};
+use loadgen::plot;
+use loadgen::random::Random;
+use loadgen::report::{Axis, Point, Report};
+use loadgen::summary::Summary;
+use loadgen::trace::SHAREGPT;
+use loadgen::workload::Workload;
 
 use super::measured;
 use super::options::{self, Rates, Sweep};

@@ -4,11 +4,11 @@ use std::io::{self, Write};
 
 use anyhow::Result;
 use argh::{ArgsInfo, FromArgs};
-use bench::random::Random;
-use bench::trace::{ALPACA, SHAREGPT, Trace};
 use engine::engine::{Engine, EngineConfig};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::scheduler::Preemption;
+use loadgen::random::Random;
+use loadgen::trace::{ALPACA, SHAREGPT, Trace};
 
 use super::stand_in::{StandIn, VOCAB};
 use crate::commands::{Command, Operands};

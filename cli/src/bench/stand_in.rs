@@ -1,10 +1,10 @@
 //! A stand-in for a model: it computes nothing, and gives each sequence a distribution of next tokens made up from its
 //! context. How blocks are shared depends on a model only through which beams survive.
 
-use bench::random::Random;
 use engine::backend::Batch;
 use engine::runner::Runner;
 use engine::sampling::{SampleRow, Sampled};
+use loadgen::random::Random;
 
 /// Tokens of the stand-in's language.
 pub const VOCAB: usize = 50_000;

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use anyhow::Result;
 use argh::{ArgsInfo, FromArgs};
-use bench::random::Random;
-use bench::report::{Axis, Point, Report};
-use bench::summary::Summary;
-use bench::trace::SHAREGPT;
-use bench::workload::Workload;
+use loadgen::random::Random;
+use loadgen::report::{Axis, Point, Report};
+use loadgen::summary::Summary;
+use loadgen::trace::SHAREGPT;
+use loadgen::workload::Workload;
 
 use super::{drive, measured, options};
 use crate::commands::{Command, Operands};

@@ -1,0 +1,179 @@
+//! A server to test, on a free port of this machine.
+
+#![allow(dead_code)] // not every test needs all of it
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+
+use engine::llm::{Completion, Llm, Options, Prompt};
+use engine::load::ModelFiles;
+use engine::sampling::SamplingParams;
+use reqwest::{Client, Response};
+use serde_json::Value;
+use server::{ServeOptions, Server};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// The name of the bundled model.
+pub const MODEL: &str = "opt-story-3m";
+/// A prompt that it has a long story for.
+pub const PROMPT: &str = "Once upon a time";
+
+/// A running server.
+pub struct TestServer {
+    pub address: SocketAddr,
+    pub client: Client,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<anyhow::Result<()>>,
+}
+
+impl TestServer {
+    /// With the bundled model and default options.
+    pub async fn start() -> Self {
+        Self::with(&ModelFiles::bundled(), &Options::default(), ServeOptions::default()).await
+    }
+
+    /// With the bundled model.
+    pub async fn with_options(options: ServeOptions) -> Self {
+        Self::with(&ModelFiles::bundled(), &Options::default(), options).await
+    }
+
+    /// With any model. Returns when the model is loaded.
+    pub async fn with(files: &ModelFiles, engine: &Options, options: ServeOptions) -> Self {
+        let options = ServeOptions { port: 0, ..options };
+        let server = Server::bind(files, engine, &options).await.unwrap();
+        server.loaded().await.unwrap();
+        let address = server.addresses().unwrap()[0];
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(server.run(async move {
+            let _ = stopped.await;
+        }));
+        // One connection at a time is kept, so that it is known how many there are.
+        let client = Client::builder().pool_max_idle_per_host(1).build().unwrap();
+        TestServer { address, client, stop, task }
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Sends JSON and waits for the head of the response.
+    pub async fn send(&self, path: &str, body: &Value) -> Response {
+        self.client.post(self.url(path)).json(body).send().await.unwrap()
+    }
+
+    /// Sends JSON that must be answered with 200 and JSON.
+    pub async fn post(&self, path: &str, body: &Value) -> Value {
+        let response = self.send(path, body).await;
+        let (status, text) = (response.status(), response.text().await.unwrap());
+        assert_eq!(status, 200, "{body}: {text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Sends JSON that must be refused. Returns the error.
+    pub async fn refused(&self, path: &str, body: &Value, status: u16) -> Value {
+        error_of(self.send(path, body).await, status).await
+    }
+
+    /// The events of a stream, up to `[DONE]`, which must be there.
+    pub async fn stream(&self, path: &str, body: &Value) -> Vec<Value> {
+        let response = self.send(path, body).await;
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        let text = response.text().await.unwrap();
+        let mut events: Vec<&str> = text.split_terminator("\n\n").map(|e| e.strip_prefix("data: ").unwrap()).collect();
+        assert_eq!(events.pop(), Some("[DONE]"), "{text}");
+        events.into_iter().map(|e| serde_json::from_str(e).unwrap()).collect()
+    }
+
+    pub async fn get(&self, path: &str) -> Response {
+        self.client.get(self.url(path)).send().await.unwrap()
+    }
+
+    pub async fn get_json(&self, path: &str) -> Value {
+        let response = self.get(path).await;
+        assert_eq!(response.status(), 200);
+        response.json().await.unwrap()
+    }
+
+    /// The value of a metric without labels of its own.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").await.text().await.unwrap();
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.split_once("} "));
+        value.unwrap_or_else(|| panic!("no {name} in {text}")).1.parse().unwrap()
+    }
+
+    /// Asks for a metric until it is `value`: how the server gets there is not the caller's to see.
+    pub async fn wait_for_metric(&self, name: &str, value: f64) {
+        while self.metric(name).await != value {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Nothing is left of any request, and the server still answers.
+    pub async fn assert_unharmed(&self) {
+        self.wait_for_metric("vllm:num_requests_running", 0.0).await;
+        self.wait_for_metric("vllm:num_requests_waiting", 0.0).await;
+        self.wait_for_metric("quire:kv_blocks_used", 0.0).await;
+        self.wait_for_metric("quire:http_requests", 0.0).await;
+        let body = serde_json::json!({"prompt": PROMPT, "max_tokens": 5, "temperature": 0});
+        assert_eq!(self.post("/v1/completions", &body).await["choices"][0]["text"], ", there lived a young");
+    }
+
+    /// Sends bytes as they are and returns all that comes back until the server closes the connection.
+    pub async fn raw(&self, bytes: &[u8]) -> String {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        write_all(&stream, bytes).await;
+        read_all(&stream).await
+    }
+
+    /// Tells the server to stop and waits until it has.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        let _ = self.stop.send(());
+        self.task.await.unwrap()
+    }
+}
+
+/// What comes until the connection ends, one way or the other.
+pub async fn read_all(stream: &TcpStream) -> String {
+    let mut all = Vec::new();
+    let mut part = [0; 4096];
+    loop {
+        stream.readable().await.unwrap();
+        match stream.try_read(&mut part) {
+            Ok(n @ 1..) => all.extend_from_slice(&part[..n]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Ok(0) | Err(_) => return String::from_utf8_lossy(&all).into_owned(),
+        }
+    }
+}
+
+/// Sends all of `bytes`, or as many as the server takes before it has seen enough.
+pub async fn write_all(stream: &TcpStream, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        stream.writable().await.unwrap();
+        match stream.try_write(bytes) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// The error in a response with this status, which has all of OpenAI's fields.
+pub async fn error_of(response: Response, status: u16) -> Value {
+    let (got, text) = (response.status(), response.text().await.unwrap());
+    assert_eq!(got, status, "{text}");
+    let mut body: Value = serde_json::from_str(&text).unwrap();
+    let error = body["error"].take();
+    assert!(error["message"].as_str().is_some_and(|m| !m.is_empty()), "{text}");
+    assert!(error["type"].is_string() && error.get("param").is_some() && error.get("code").is_some(), "{text}");
+    error
+}
+
+/// What the engine makes of a prompt by itself.
+pub fn alone(files: &ModelFiles, prompt: &str, params: &SamplingParams) -> Completion {
+    let mut llm = Llm::load(files, &Options::default()).unwrap();
+    llm.generate(&[Prompt::Text(prompt.into())], params).unwrap().remove(0)
+}

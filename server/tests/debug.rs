@@ -1,0 +1,205 @@
+//! What operators see at `/debug`, and what becomes of requests that they cancel.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+mod common;
+
+use common::{PROMPT, TestServer, alone, error_of};
+use engine::llm::Options;
+use engine::load::ModelFiles;
+use engine::sampling::SamplingParams;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use server::{Limits, ServeOptions};
+
+const COMPLETIONS: &str = "/v1/completions";
+
+/// A server that runs so many sequences at a time, all of one request if it comes to that.
+async fn narrow(max_num_seqs: usize) -> TestServer {
+    let engine = Options { max_num_seqs, max_request_share: 1.0, ..Options::default() };
+    TestServer::with(&ModelFiles::bundled(), &engine, ServeOptions::default()).await
+}
+
+async fn state(server: &TestServer) -> Value {
+    server.get_json("/debug/state").await
+}
+
+/// The ids of the requests that run or wait, once there are so many.
+async fn ids(server: &TestServer, queue: &str, count: usize) -> Vec<u64> {
+    loop {
+        let state = state(server).await;
+        let requests = state[queue].as_array().unwrap();
+        if requests.len() == count {
+            return requests.iter().map(|r| r["id"].as_u64().unwrap()).collect();
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn cancel(server: &TestServer, id: &str) -> reqwest::Response {
+    let url = server.url(&format!("/debug/requests/{id}"));
+    server.client.request(Method::DELETE, url).send().await.unwrap()
+}
+
+/// What each choice of an answer ended with, and its text.
+fn choices(answer: &Value) -> Vec<(u64, &str, &str)> {
+    let all = answer["choices"].as_array().unwrap().iter();
+    all.map(|c| (c["index"].as_u64().unwrap(), c["finish_reason"].as_str().unwrap(), c["text"].as_str().unwrap()))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_prompt_that_waits_is_cancelled_and_the_others_are_answered() {
+    let server = narrow(3).await;
+    let body = json!({"prompt": [PROMPT, "One day", PROMPT], "n": 3, "temperature": 0, "max_tokens": 200,
+                      "ignore_eos": true});
+    let (answer, ()) = tokio::join!(server.post(COMPLETIONS, &body), async {
+        let waiting = ids(&server, "waiting", 2).await;
+        let id = waiting[0].to_string();
+        assert_eq!(cancel(&server, &id).await.status(), StatusCode::NO_CONTENT);
+        // It is gone at once, and cannot be cancelled twice.
+        let error = error_of(cancel(&server, &id).await, 404).await;
+        assert!(error["message"].as_str().unwrap().contains(&id), "{error}");
+    });
+    let params = SamplingParams { max_tokens: 200, ignore_eos: true, ..SamplingParams::default() };
+    let whole = &alone(&ModelFiles::bundled(), PROMPT, &params).outputs[0].text;
+    let want: Vec<(u64, &str, &str)> =
+        (0..9).map(|i| if (3..6).contains(&i) { (i, "abort", "") } else { (i, "length", whole.as_str()) }).collect();
+    assert_eq!(choices(&answer), want);
+    assert_eq!(answer["usage"]["completion_tokens"], 6 * 200);
+    server.wait_for_metric("quire:requests_aborted_total", 1.0).await;
+    server.assert_unharmed().await;
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_that_is_cancelled_ends_with_the_reason() {
+    let server = TestServer::start().await;
+    let mut body = json!({"prompt": [PROMPT, "One day"], "n": 2, "seed": 1, "max_tokens": 480, "ignore_eos": true});
+    let alone = server.post(COMPLETIONS, &body).await;
+    body["stream"] = true.into();
+    let (events, ()) = tokio::join!(server.stream(COMPLETIONS, &body), async {
+        let running = ids(&server, "running", 2).await;
+        assert_eq!(cancel(&server, &running[0].to_string()).await.status(), StatusCode::NO_CONTENT);
+    });
+    let mut texts = [const { String::new() }; 4];
+    let mut reasons = [const { Vec::new() }; 4];
+    for choice in events.iter().flat_map(|e| e["choices"].as_array().unwrap()) {
+        let index = choice["index"].as_u64().unwrap() as usize;
+        texts[index].push_str(choice["text"].as_str().unwrap());
+        reasons[index].extend(choice["finish_reason"].as_str());
+    }
+    assert_eq!(reasons, [["abort"], ["abort"], ["length"], ["length"]]);
+    for (i, (_, _, whole)) in choices(&alone).into_iter().enumerate() {
+        assert!(whole.starts_with(&texts[i]), "{:?} is no beginning of {whole:?}", texts[i]);
+        assert_eq!(whole == texts[i], i >= 2, "choice {i}");
+    }
+    server.assert_unharmed().await;
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn whatever_is_cancelled_has_all_its_choices() {
+    let server = narrow(4).await;
+    let long = json!({"prompt": PROMPT, "n": 4, "max_tokens": 480, "ignore_eos": true});
+    let beams = json!({"prompt": PROMPT, "use_beam_search": true, "best_of": 4, "n": 3, "max_tokens": 400,
+                       "ignore_eos": true});
+    let best = json!({"prompt": PROMPT, "best_of": 4, "n": 2, "max_tokens": 400, "ignore_eos": true});
+    let chat = json!({"messages": [{"role": "user", "content": PROMPT}], "n": 2, "max_tokens": 400,
+                      "ignore_eos": true});
+    let answers = tokio::join!(
+        server.post(COMPLETIONS, &long),
+        server.post(COMPLETIONS, &beams),
+        server.post(COMPLETIONS, &best),
+        server.post("/v1/chat/completions", &chat),
+        async {
+            for id in [ids(&server, "waiting", 3).await, ids(&server, "running", 1).await].concat() {
+                assert_eq!(cancel(&server, &id.to_string()).await.status(), StatusCode::NO_CONTENT);
+            }
+        }
+    );
+    for (answer, count) in [(answers.0, 4), (answers.1, 3), (answers.2, 2), (answers.3, 2)] {
+        let choices = answer["choices"].as_array().unwrap();
+        let reasons: Vec<&str> = choices.iter().map(|c| c["finish_reason"].as_str().unwrap()).collect();
+        assert_eq!(reasons, vec!["abort"; count], "{answer}");
+    }
+    server.assert_unharmed().await;
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn only_requests_in_progress_are_cancelled_and_only_with_the_key() {
+    let server = TestServer::start().await;
+    for id in ["0", "18446744073709551615", "18446744073709551616", "-1", "x", "%20"] {
+        error_of(cancel(&server, id).await, 404).await;
+    }
+    error_of(server.get("/debug/requests/0").await, 405).await;
+    server.assert_unharmed().await;
+    server.stop().await.unwrap();
+
+    let server = TestServer::with_options(ServeOptions { api_key: Some("key".into()), ..Default::default() }).await;
+    error_of(cancel(&server, "0").await, 401).await;
+    error_of(server.get("/debug/history").await, 401).await;
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_state_says_what_runs_here_and_what_was_done() {
+    let limits = Limits { max_queue: 77, ..Limits::default() };
+    let server = TestServer::with_options(ServeOptions { limits, ..ServeOptions::default() }).await;
+    let before = state(&server).await;
+    assert_eq!(before["server"]["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!((&before["server"]["limits"]["max_queue"], &before["server"]["chat"]), (&json!(77), &json!(true)));
+    assert!(before["server"]["uptime"].as_f64().unwrap() > 0.0);
+    let engine = &before["engine"];
+    assert_eq!((&engine["device"], &engine["kv_dtype"]), (&json!("CPU"), &json!("f32")));
+    assert_eq!((&engine["max_len"], &engine["max_num_seqs"]), (&json!(512), &json!(256)));
+    assert_eq!(before["counts"], json!({"finished": 0, "failed": 0, "refused": 0, "invalid": 0, "aborted": 0}));
+    assert_eq!(before["latency"]["first_token_p95"], Value::Null);
+
+    server.post(COMPLETIONS, &json!({"prompt": PROMPT, "n": 2, "max_tokens": 5, "ignore_eos": true})).await;
+    server.refused(COMPLETIONS, &json!({"prompt": PROMPT, "unheard_of": 1}), 400).await;
+    // What is shown may be as old as a moment.
+    let after = loop {
+        let state = state(&server).await;
+        if state["counts"]["invalid"] == 1 {
+            break state;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(after["counts"], json!({"finished": 1, "failed": 0, "refused": 0, "invalid": 1, "aborted": 0}));
+    let finished = &after["finished"][0];
+    assert_eq!((&finished["output_tokens"], &finished["ended"]), (&json!(10), &json!({"length": 2})));
+    let prompt = server.post("/tokenize", &json!({"prompt": PROMPT})).await["count"].clone();
+    assert_eq!(finished["prompt_tokens"], prompt);
+    let latency = &after["latency"];
+    assert_eq!((&latency["requests"], &latency["first_token_p95"]), (&json!(1), &finished["first_token"]));
+    assert_eq!((&latency["per_token_p95"], &latency["whole_p95"]), (&finished["per_token"], &finished["time"]));
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn history_is_kept_whoever_looks() {
+    let server = TestServer::start().await;
+    server.post(COMPLETIONS, &json!({"prompt": PROMPT, "max_tokens": 20, "ignore_eos": true})).await;
+    let history = loop {
+        let history = server.get_json("/debug/history").await;
+        if history["samples"].as_array().unwrap().len() > 1 {
+            break history;
+        }
+        tokio::task::yield_now().await;
+    };
+    let fields: Vec<&str> = history["fields"].as_array().unwrap().iter().map(|f| f.as_str().unwrap()).collect();
+    let field = |name: &str| fields.iter().position(|f| *f == name).unwrap();
+    let samples = history["samples"].as_array().unwrap();
+    let sum = |name: &str| samples.iter().map(|s| s[field(name)].as_f64().unwrap()).sum::<f64>();
+    assert!(sum("generated_tokens") > 0.0 && sum("requests") > 0.0, "{history}");
+    assert!(samples[1][field("first_token_p95")].as_f64().unwrap() > 0.0);
+    let time = |i: usize| samples[i][0].as_f64().unwrap();
+    assert!(time(0) < time(1));
+    let rest = server.get_json(&format!("/debug/history?after={}", time(0))).await;
+    assert_eq!(rest["samples"][0], samples[1], "only what came later");
+    let error = error_of(server.get("/debug/history?after=noon").await, 400).await;
+    assert_eq!(error["param"], "after");
+    server.stop().await.unwrap();
+}

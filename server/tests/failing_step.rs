@@ -1,0 +1,111 @@
+//! A step of the engine that fails: a model with a token that it cannot compute.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{TestServer, error_of};
+use engine::llm::Options;
+use engine::load::ModelFiles;
+use serde_json::{Value, json};
+use server::ServeOptions;
+
+const COMPLETIONS: &str = "/v1/completions";
+/// A token whose embedding is made to be no number.
+const POISON: usize = 100;
+
+/// A golden model whose input embeddings have a row that is not a number. Its output embeddings are others.
+fn poisoned() -> tempfile::TempDir {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/golden/llama3");
+    let copy = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(source).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+    }
+    let path = copy.path().join("model.safetensors");
+    let mut file = fs::read(&path).unwrap();
+    let header = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let tensors: Value = serde_json::from_slice(&file[8..header]).unwrap();
+    let embedding = &tensors["model.embed_tokens.weight"];
+    let at = |i: usize| embedding["data_offsets"][i].as_u64().unwrap() as usize;
+    let row = (at(1) - at(0)) / embedding["shape"][0].as_u64().unwrap() as usize;
+    let start = header + at(0) + POISON * row;
+    // All bits set is no number, in every type of float.
+    file[start..start + row].fill(0xff);
+    fs::write(&path, file).unwrap();
+    copy
+}
+
+/// Waits until a request with a prompt of this length waits.
+async fn wait_until_queued(server: &TestServer, prompt_tokens: usize) {
+    let queued =
+        |state: &Value| state["waiting"].as_array().unwrap().iter().any(|r| r["prompt_tokens"] == prompt_tokens);
+    while !queued(&server.get_json("/debug/state").await) {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn fails_its_requests_and_no_others() {
+    let model = poisoned();
+    let files = ModelFiles::directory(model.path()).unwrap();
+    // One request at a time, so that one waits while another runs.
+    let engine = Options { max_num_seqs: 1, ..Options::default() };
+    let server = TestServer::with(&files, &engine, ServeOptions::default()).await;
+    let good = json!({"prompt": [5, 6, 7], "max_tokens": 5, "temperature": 0, "ignore_eos": true});
+    let bad = json!({"prompt": [5, POISON], "max_tokens": 5, "temperature": 0});
+    let long = json!({"prompt": vec![[5]; 100], "max_tokens": 1000, "temperature": 0, "ignore_eos": true,
+        "stream": true});
+    let want = server.post(COMPLETIONS, &good).await["choices"].clone();
+
+    for _ in 0..3 {
+        // The first runs, prompt by prompt, until its client goes; the others wait in this order.
+        let mut running = server.send(COMPLETIONS, &long).await;
+        running.chunk().await.unwrap();
+        let send = |body: &Value| tokio::spawn(server.client.post(server.url(COMPLETIONS)).json(body).send());
+        let failing = send(&bad);
+        wait_until_queued(&server, 2).await;
+        let surviving = send(&good);
+        wait_until_queued(&server, 3).await;
+        drop(running);
+
+        let error = error_of(failing.await.unwrap().unwrap(), 500).await;
+        assert_eq!(error["type"], "server_error");
+        let answer: Value = surviving.await.unwrap().unwrap().json().await.unwrap();
+        assert_eq!(answer["choices"], want, "what waited is answered by the next engine");
+    }
+    assert_eq!(server.metric("quire:engine_failures_total").await, 3.0);
+    server.wait_for_metric("quire:kv_blocks_used", 0.0).await;
+    assert_eq!(server.get("/health").await.status(), 200);
+    // The operator sees what was lost. A state from before the last answer, which the server keeps for a moment, still
+    // shows requests in progress.
+    let state = loop {
+        let state = server.get_json("/debug/state").await;
+        if state["running"] == json!([]) && state["waiting"] == json!([]) {
+            break state;
+        }
+    };
+    let lost = state["finished"].as_array().unwrap().iter().filter(|r| r["ended"] == json!({"error": 1})).count();
+    assert_eq!((lost, &state["counts"]["failed"]), (3, &json!(3)));
+    server.stop().await.unwrap();
+}
+
+/// If the model is gone by then the server stays, to say so.
+#[tokio::test]
+async fn without_a_model_to_load_again_the_server_says_so() {
+    let model = poisoned();
+    let files = ModelFiles::directory(model.path()).unwrap();
+    let server = TestServer::with(&files, &Options::default(), ServeOptions::default()).await;
+    fs::remove_file(model.path().join("config.json")).unwrap();
+    server.refused(COMPLETIONS, &json!({"prompt": [5, POISON], "max_tokens": 5}), 500).await;
+    while server.get("/health").await.status() == 200 {
+        tokio::task::yield_now().await;
+    }
+    error_of(server.get("/health").await, 503).await;
+    error_of(server.get("/ready").await, 503).await;
+    server.refused(COMPLETIONS, &json!({"prompt": [5]}), 503).await;
+    server.stop().await.unwrap();
+}

@@ -1,0 +1,77 @@
+//! Makes the PTX in `kernels/prebuilt/` anew.
+//!
+//! ```text
+//! cargo run -p quire-cuda-builder                 make it, with whatever compiler is found
+//! cargo run -p quire-cuda-builder -- --check      fail if it is not of the present sources, or if the compiler that
+//!                                                 made it is here and makes something else of them
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use cuda_builder::{Arch, CudaBuilder, Error, Source, Toolchain};
+
+/// What there is of each architecture: the kernels that are shipped, and the vocabulary's.
+const VARIANTS: [Option<&str>; 2] = [None, Some("vocabulary")];
+
+fn main() -> ExitCode {
+    let check = match std::env::args().nth(1).as_deref() {
+        None => false,
+        Some("--check") => true,
+        Some(_) => {
+            eprintln!("usage: prebuild [--check]");
+            return ExitCode::FAILURE;
+        }
+    };
+    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels");
+    let target = kernels.join("../target/device");
+    let mut good = true;
+    for arch in Arch::ALL {
+        for variant in VARIANTS {
+            let mut builder = CudaBuilder::new(&kernels).arch(arch).target_dir(&target);
+            if let Some(feature) = variant {
+                builder = builder.feature(feature);
+            }
+            let path = builder.prebuilt_path();
+            let result = if check { verify(builder) } else { make(builder, &path) };
+            match result {
+                Ok(what) => println!("{}: {what}", shown(&path).display()),
+                Err(error) => {
+                    eprintln!("{error}");
+                    good = false;
+                }
+            }
+        }
+    }
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn make(builder: CudaBuilder, path: &Path) -> Result<&'static str, Error> {
+    builder.source(Source::Build).copy_to(path).build().map(|_| "made")
+}
+
+fn verify(builder: CudaBuilder) -> Result<&'static str, Error> {
+    let prebuilt = builder.clone().source(Source::Prebuilt).build()?;
+    let Some(toolchain) = Toolchain::find()? else {
+        return Ok("of the present sources; not compiled for comparison, as there is no compiler for kernels");
+    };
+    let compiled = builder.clone().source(Source::Build).toolchain(Some(toolchain.clone())).build()?;
+    if compiled.ptx == prebuilt.ptx {
+        return Ok("of the present sources, and what the compiler makes of them");
+    }
+    if prebuilt.ptx.lines().any(|line| line.strip_prefix("//@compiler ") == Some(toolchain.version())) {
+        return Err(Error::Unexpected(format!(
+            "{} is not what {} makes of the present sources",
+            shown(&builder.prebuilt_path()).display(),
+            toolchain.version()
+        )));
+    }
+    Ok("of the present sources, which compile; another compiler made it, so that the text may differ")
+}
+
+/// The path as one would type it.
+fn shown(path: &Path) -> PathBuf {
+    let mut parts = path.components().rev().take(3).collect::<Vec<_>>();
+    parts.reverse();
+    parts.into_iter().collect()
+}

@@ -1,0 +1,168 @@
+//! Typed launches: what is shipped gives the right results, and what is wrong is refused with a reason.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+mod common;
+
+use common::device::{add, through_shared};
+use common::{PTX, context, module};
+use cuda_std::launch::{Descriptor, Entry, Kernel, Param};
+use kernels::cache::{THREADS, block_grid, copy_blocks, reshape_and_cache, write_grid};
+use kernels::layout::{Pages, Part};
+use launch::{DeviceBuffer, Error, Module};
+
+const SHIPPED: &str = include_str!("../../../kernels/prebuilt/sm_80.ptx");
+
+const PAGES: Pages = Pages { heads: 2, head_size: 32, block_size: 8 };
+
+fn numbers(n: usize) -> Vec<u16> {
+    (0..n).map(|i| (i as u16).wrapping_mul(40_503)).collect()
+}
+
+#[test]
+fn shipped_kernels_write_and_copy_a_cache() {
+    let context = context();
+    let entries = [&reshape_and_cache::DESCRIPTOR, &copy_blocks::DESCRIPTOR];
+    let module = Module::load(&context, SHIPPED, &entries).unwrap();
+    let stream = context.stream().unwrap();
+    let (blocks, tokens, row) = (3, 5u32, (PAGES.heads * PAGES.head_size) as usize);
+    let page = PAGES.page_vectors() as usize * 8;
+    let (key, value) = (numbers(tokens as usize * row), numbers(2 * tokens as usize * row).split_off(row));
+    let slots = [8i32, 9, -1, 3, 15];
+
+    let buffer = |elements: &[u16]| DeviceBuffer::from_slice(&stream, elements).unwrap();
+    let (keys, values) = (buffer(&key), buffer(&value[..key.len()]));
+    let cache = DeviceBuffer::<u16>::zeroed(&stream, blocks * page).unwrap().named("cache");
+    let slot_buffer = DeviceBuffer::from_slice(&stream, &slots).unwrap();
+    let pairs = DeviceBuffer::from_slice(&stream, &[1u32, 2]).unwrap();
+    let stride = (row / 8) as u32;
+    let write = Entry::of::<reshape_and_cache>();
+    let args = (
+        keys.as_ptr().cast(),
+        values.as_ptr().cast(),
+        cache.as_mut_ptr().cast(),
+        slot_buffer.as_ptr(),
+        tokens,
+        stride,
+        stride,
+        PAGES.heads,
+        PAGES.head_size,
+        PAGES.block_size,
+    );
+    // SAFETY: the shapes are those of the buffers, and no two slots are the same.
+    unsafe { module.launch(&stream, write, write_grid(PAGES, tokens), THREADS, 0, args) }.unwrap();
+    let copy = Entry::of::<copy_blocks>();
+    let args = (cache.as_mut_ptr().cast(), pairs.as_ptr(), PAGES.page_vectors(), 0);
+    // SAFETY: blocks 1 and 2 are of the cache.
+    unsafe { module.launch(&stream, copy, block_grid(PAGES, 1, 1), THREADS, 0, args) }.unwrap();
+
+    let mut want = vec![0; blocks * page];
+    for (token, &slot) in slots.iter().enumerate().filter(|(_, slot)| **slot >= 0) {
+        let (block, offset) = (slot as u32 / PAGES.block_size, slot as u32 % PAGES.block_size);
+        for element in 0..row {
+            let (head, e) = (element as u32 / PAGES.head_size, element as u32 % PAGES.head_size);
+            want[PAGES.element(block, head, Part::Key, e, offset)] = key[token * row + element];
+            want[PAGES.element(block, head, Part::Value, e, offset)] = value[token * row + element];
+        }
+    }
+    want.copy_within(page..2 * page, 2 * page);
+    assert!(cache.to_vec(&stream).unwrap() == want);
+}
+
+#[test]
+fn a_module_has_the_kernels_it_was_loaded_for() {
+    let context = context();
+    let stream = context.stream().unwrap();
+    let module = Module::load(&context, PTX, &[&add::DESCRIPTOR]).unwrap();
+    let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
+    // SAFETY: it is refused.
+    let refused =
+        unsafe { module.launch(&stream, Entry::of::<through_shared>(), 1, 1, 4, (x.as_mut_ptr(), 1, 4)) }.unwrap_err();
+    assert!(matches!(refused, Error::NotLoaded("through_shared")), "{refused}");
+
+    let missing = Module::load(&context, SHIPPED, &[&add::DESCRIPTOR]).unwrap_err();
+    assert_eq!(missing.to_string(), "the PTX has no kernel `add`");
+}
+
+#[test]
+fn another_signature_is_refused_at_load() {
+    static OTHER: Descriptor = Descriptor {
+        params: &[Param { name: "x", ty: "*mut u32", size: 8 }, Param { name: "by", ty: "u64", size: 8 }],
+        ..add::DESCRIPTOR
+    };
+    let refused = Module::load(&context(), PTX, &[&OTHER]).unwrap_err();
+    assert_eq!(refused.to_string(), "`add` takes parameters of [8, 4, 4] bytes in the PTX and of [8, 8] on the host");
+}
+
+#[test]
+fn impossible_shapes_are_refused_and_do_no_harm() {
+    let context = context();
+    let (module, stream) = (module(&context), context.stream().unwrap());
+    let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
+    let launch = |grid: (u32, u32, u32), block: (u32, u32, u32), shared| {
+        // SAFETY: no more than one element is used.
+        unsafe { module.launch(&stream, Entry::of::<add>(), grid, block, shared, (x.as_mut_ptr(), 1, 1)) }
+    };
+    for grid in [(0, 1, 1), (1, 65_536, 1), (1, 1, 65_536), (1, 0, 1), (u32::MAX, 1, 1)] {
+        assert!(matches!(launch(grid, (1, 1, 1), 0), Err(Error::Grid { entry: "add", .. })), "{grid:?}");
+    }
+    for block in [(0, 1, 1), (257, 1, 1), (16, 17, 1), (1, 1, 65), (65_536, 65_536, 1)] {
+        assert!(matches!(launch((1, 1, 1), block, 0), Err(Error::Block { threads: 256, .. })), "{block:?}");
+    }
+    for shared in [context.limits().shared_opt_in + 1, usize::MAX] {
+        assert!(matches!(launch((1, 1, 1), (1, 1, 1), shared), Err(Error::SharedMemory { .. })), "{shared}");
+    }
+    launch((1, 1, 1), (256, 1, 1), 0).unwrap();
+    assert_eq!(x.to_vec(&stream).unwrap(), [2]);
+}
+
+#[test]
+fn a_block_can_have_all_the_shared_memory_of_the_device() {
+    let context = context();
+    let (module, stream) = (module(&context), context.stream().unwrap());
+    let limits = context.limits();
+    let x = DeviceBuffer::from_slice(&stream, &[0u32]).unwrap();
+    for (size, value) in [(limits.shared, 3), (limits.shared + 4, 4), (limits.shared_opt_in, 5), (64, 6)] {
+        let args = (x.as_mut_ptr(), value, size as u32);
+        // SAFETY: `x` has an element, and the block as much shared memory as it is told.
+        unsafe { module.launch(&stream, Entry::of::<through_shared>(), 1, 1, size, args) }.unwrap();
+        assert_eq!(x.to_vec(&stream).unwrap(), [value]);
+    }
+}
+
+#[test]
+fn occupancy_falls_with_shared_memory() {
+    let context = context();
+    let module = module(&context);
+    let blocks = |threads, shared| module.occupancy(Entry::of::<through_shared>(), threads, shared).unwrap();
+    assert!(blocks(1024, 0) >= 1);
+    assert_eq!(blocks(32, context.limits().shared_opt_in), 1);
+    assert!(blocks(32, 16 << 10) > 1);
+}
+
+#[test]
+fn what_cannot_be_compiled_is_explained() {
+    let broken = PTX.replace("add.u64 %rd1, %rd1, %rd2;", "add.u64 %rd1, %rd1, %nothing;");
+    let error = Module::load(&context(), &broken, &[&add::DESCRIPTOR]).unwrap_err();
+    let Error::Cuda { code, detail, .. } = &error else { panic!("{error}") };
+    assert_eq!(code.name(), "CUDA_ERROR_INVALID_PTX");
+    assert!(detail.as_ref().is_some_and(|text| text.contains("nothing")), "{error}");
+}
+
+#[test]
+fn a_device_that_is_not_there_is_an_error() {
+    let error = launch::Context::new(context().driver(), 1000).unwrap_err();
+    assert!(matches!(error, Error::NoDevice { ordinal: 1000, .. }), "{error}");
+}
+
+#[test]
+fn too_much_memory_is_an_error() {
+    let context = context();
+    let (free, total) = context.memory().unwrap();
+    assert!(free <= total && total > 0);
+    let error = DeviceBuffer::<u8>::uninit(&context, 1 << 50).unwrap_err().to_string();
+    assert!(error.contains("1125899906842624 bytes") && error.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{error}");
+    let kept = DeviceBuffer::<u8>::uninit(&context, 1 << 20).unwrap();
+    drop(kept);
+    DeviceBuffer::<u32>::uninit(&context, 0).unwrap();
+}
