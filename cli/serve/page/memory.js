@@ -74,6 +74,7 @@ export class Memory {
     const context = prepare(this.#canvas, width, height);
     const colours = palette(this.#canvas, "free", "cached", "faint");
     const drawn = style(this.#size);
+    const isLit = this.#lit();
     context.textAlign = "center";
     context.textBaseline = "middle";
     for (let block = 0; block < this.#state.numBlocks; block += 1) {
@@ -86,19 +87,19 @@ export class Memory {
       };
       const [x, y] = [(block % this.#columns) * this.#size, Math.floor(block / this.#columns) * this.#size];
       // What is not pointed at steps back.
-      context.globalAlpha = this.#isLit(block, owners) ? 1 : 0.2;
+      context.globalAlpha = isLit(block, owners) ? 1 : 0.2;
       drawCell(context, x, y, this.#size, drawn, kind, colours);
     }
   }
 
-  /** Whether a block belongs to what is pointed at, or nothing is. */
-  #isLit(block, owners) {
+  /** What tells whether a block belongs to what is pointed at. All do if nothing is, or what holds no blocks. */
+  #lit() {
     const { request, block: pointed } = this.#pointing;
     if (request !== null && pointed !== null) {
-      return block === pointed;
+      return (block) => block === pointed;
     }
-    const requests = request !== null ? [request] : this.#state.holders(pointed);
-    return requests.length === 0 || owners.some((owner) => requests.includes(owner[0]));
+    const requests = this.#state.holding(request !== null ? [request] : this.#state.holders(pointed));
+    return (block, owners) => requests.length === 0 || owners.some((owner) => requests.includes(owner[0]));
   }
 
   #point(pointer) {
