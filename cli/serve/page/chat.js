@@ -31,7 +31,8 @@ export class ChatBox {
   }
 
   /** Says whether the model can chat. */
-  show({ server }) {
+  show({ engine, server }) {
+    this.#form.elements.max_tokens.max = engine.max_len;
     this.#panel.querySelector(".reason").hidden = server.chat;
     this.#panel.querySelector("fieldset").disabled = !server.chat;
   }
