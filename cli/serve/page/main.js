@@ -3,6 +3,7 @@
 import { Api } from "./api.js";
 import { ChatBox } from "./chat.js";
 import { Colours } from "./colours.js";
+import { figures } from "./figures.js";
 import { Finished } from "./finished.js";
 import { History } from "./history.js";
 import { Memory } from "./memory.js";
@@ -44,8 +45,9 @@ async function look() {
   const state = new State(await api.get("/debug/state", "json"));
   await history.look(state.server.uptime);
   colours.assign(state);
-  overview.show(state, history);
-  plots.show();
+  const now = figures(state, history);
+  overview.show(state, now);
+  plots.show(now);
   parts.forEach((part) => part.show(state));
   return state.running.length > 0 ? `${state.running.length} running - Quire` : "idle - Quire";
 }
