@@ -16,7 +16,7 @@ export class Overview {
     this.#tile(
       "speed",
       rough(now.generated_tokens),
-      `${rough(now.computed_tokens)} with those of prompts; ${rough(now.requests)} requests ended a second`,
+      `${rough(now.computed_tokens)} with those of prompts; ${rough(now.requests)} requests answered a second`,
     );
 
     this.#tile("queue", count(now.waiting), `${queue(state.waiting)}; ${count(now.running)} running`);

@@ -8,7 +8,7 @@ import { Plot } from "./plot.js";
 const PLOTS = [
   ["tokens generated / s", "generated_tokens", rough, 10],
   ["tokens computed / s", "computed_tokens", rough, 10],
-  ["requests ended / s", "requests", rough, 1],
+  ["requests answered / s", "requests", rough, 1],
   ["KV memory in use", "kv_used", percent, 1],
   ["requests running", "running", count, 2],
   ["requests waiting", "waiting", count, 2],
