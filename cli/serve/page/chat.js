@@ -37,11 +37,12 @@ export class ChatBox {
     this.#panel.querySelector("fieldset").disabled = !server.chat;
   }
 
-  /** Lets the conversation grow. The box for the next message stays in view, unless it was not: then somebody reads. */
+  /** Lets the conversation grow. The box for the next message stays in view, unless nothing of it was: then somebody
+   * reads. */
   #grow(change) {
     const { top, bottom } = this.#form.getBoundingClientRect();
     change();
-    if (top >= 0 && bottom <= innerHeight) {
+    if (bottom > 0 && top < innerHeight) {
       this.#form.scrollIntoView({ block: "nearest" });
     }
   }
