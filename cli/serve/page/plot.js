@@ -61,7 +61,7 @@ export class Plot {
     grid(context, width, colours.line);
     this.#curve(context, shown, x, y, colours.accent);
     const pointed = this.#pointed(context, shown, x, colours.text);
-    this.#label(pointed, last - first, last, top);
+    this.#label(pointed, last, top);
   }
 
   #curve(context, points, x, y, colour) {
@@ -95,7 +95,8 @@ export class Plot {
     return nearest;
   }
 
-  #label(pointed, covered, last, top) {
+  #label(pointed, last, top) {
+    const covered = this.#samples.length > 1 ? this.#samples.at(-1).time - this.#samples[0].time : 0;
     const words = (value) => (value === null ? "–" : this.#format(value));
     say(this.#value, words(pointed ? pointed.value : this.#now));
     say(this.#labels.top, this.#format(top).replace(".0", ""));
