@@ -1,13 +1,17 @@
 // The server, asked with the API key if it wants one.
 
+/** What the key is called in the browser's storage, which keeps it until the tab is closed. */
+const STORED = "quire-api-key";
+
 export class Api {
   #form;
-  #key = "";
+  #waiting;
+  #key = stored() ?? "";
   #asking = null;
 
-  /** `form` is shown when the server asks for a key. */
-  constructor(form) {
-    this.#form = form;
+  /** `form` is shown when the server asks for a key; `waiting` is called then. */
+  constructor(form, waiting) {
+    [this.#form, this.#waiting] = [form, waiting];
   }
 
   /** `fetch`, which waits for another key as long as the server refuses the last one. */
@@ -40,16 +44,37 @@ export class Api {
   /** Whoever asks while the form is shown waits for the same answer. */
   #askForKey() {
     this.#asking ??= new Promise((resolve) => {
+      this.#form.querySelector(".error").textContent = this.#key ? "That key was refused." : "";
       this.#form.hidden = false;
+      this.#waiting();
       this.#form.onsubmit = (event) => {
         event.preventDefault();
         this.#key = this.#form.elements.key.value;
+        store(this.#key);
+        this.#form.reset();
         this.#form.hidden = true;
         this.#asking = null;
         resolve();
       };
     });
     return this.#asking;
+  }
+}
+
+function stored() {
+  try {
+    return sessionStorage.getItem(STORED);
+  } catch {
+    // Who forbids the browser to store anything is asked again after each load.
+    return null;
+  }
+}
+
+function store(key) {
+  try {
+    sessionStorage.setItem(STORED, key);
+  } catch {
+    // As above.
   }
 }
 

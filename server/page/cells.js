@@ -45,7 +45,8 @@ export function drawCell(context, x, y, size, style, { colours, refs, cached, id
 function mark(context, x, y, side, style, refs) {
   context.fillStyle = DARK;
   if (!style.outline) {
-    const dot = Math.max(1, Math.round(side / 2));
+    // A small one, so that the colours are still seen.
+    const dot = Math.max(1, Math.floor(side / 3));
     context.fillRect(x + Math.floor((side - dot) / 2), y + Math.floor((side - dot) / 2), dot, dot);
     return;
   }

@@ -31,9 +31,20 @@ export class ChatBox {
   }
 
   /** Says whether the model can chat. */
-  show({ server }) {
+  show({ engine, server }) {
+    this.#form.elements.max_tokens.max = engine.max_len;
     this.#panel.querySelector(".reason").hidden = server.chat;
     this.#panel.querySelector("fieldset").disabled = !server.chat;
+  }
+
+  /** Lets the conversation grow. The box for the next message stays in view, unless nothing of it was: then somebody
+   * reads. */
+  #grow(change) {
+    const { top, bottom } = this.#form.getBoundingClientRect();
+    change();
+    if (bottom > 0 && top < innerHeight) {
+      this.#form.scrollIntoView({ block: "nearest" });
+    }
   }
 
   async #ask(signal) {
@@ -45,16 +56,18 @@ export class ChatBox {
       body.max_tokens = max_tokens.valueAsNumber;
     }
     const [question, answer, ended] = [element("p", "user", asked), element("p", "assistant"), element("p", "note")];
-    this.#said.append(question, answer, ended);
+    this.#grow(() => this.#said.append(question, answer, ended));
     message.value = "";
     clear.disabled = true;
     try {
       for await (const { choices } of events(this.#api, "/v1/chat/completions", body, signal)) {
-        answer.append(choices[0].delta.content ?? "");
-        const reason = choices[0].finish_reason;
-        if (reason && reason !== "stop") {
-          ended.textContent = meaning(reason, body.max_tokens);
-        }
+        const [{ delta, finish_reason: reason }] = choices;
+        this.#grow(() => {
+          answer.append(delta.content ?? "");
+          if (reason && reason !== "stop") {
+            ended.textContent = meaning(reason, body.max_tokens);
+          }
+        });
       }
     } finally {
       clear.disabled = false;

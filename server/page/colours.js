@@ -16,32 +16,38 @@ export const SHADES = [
 /** How many requests have a colour of their own. */
 export const DISTINCT = SHADES.length;
 
+/** What makes a holder of blocks count for more than any number of requests that are swapped out. */
+const HOLDS = 1e6;
+
 export class Colours {
   /** The place in the list above of each request in progress. */
   #places = new Map();
 
-  /** Gives those a colour who hold blocks and have none: one that nobody has, as long as there are such. */
+  /** Gives those a colour who hold blocks for the first time; it is theirs until they end, also while they are swapped out.
+   * It is one that nobody has, as long as there are such; else one that few have, of those who hold blocks above all. */
   assign(state) {
-    const ids = new Set([...state.owners.values()].flat().map((owner) => owner[0]));
+    const present = new Set(state.requests.map((request) => request.id));
     for (const id of this.#places.keys()) {
-      if (!ids.has(id)) {
+      if (!present.has(id)) {
         this.#places.delete(id);
       }
     }
+    const holders = new Set([...state.owners.values()].flat().map((owner) => owner[0]));
     const users = SHADES.map(() => 0);
-    this.#places.forEach((place) => (users[place] += 1));
-    for (const id of ids) {
+    const add = (id, place) => (users[place] += holders.has(id) ? 1 + HOLDS : 1);
+    this.#places.forEach((place, id) => add(id, place));
+    for (const id of holders) {
       if (!this.#places.has(id)) {
         const place = users.indexOf(Math.min(...users));
         this.#places.set(id, place);
-        users[place] += 1;
+        add(id, place);
       }
     }
   }
 
-  /** The colour of a sequence: that of its request, in a shade of its own. */
+  /** The colour of a sequence: that of its request, in one of its shades. A request that never held a block has none. */
   of(request, sequence) {
     const shades = SHADES[this.#places.get(request)];
-    return shades[sequence % shades.length];
+    return shades?.[sequence % shades.length];
   }
 }

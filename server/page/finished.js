@@ -31,6 +31,7 @@ function row(request) {
   const row = element("tr");
   const time = (seconds) => (seconds === null ? "–" : duration(seconds));
   const cells = [
+    new Date(1000 * request.at).toLocaleTimeString("en-GB"),
     request.id,
     request.prompt_tokens === null ? "–" : count(request.prompt_tokens),
     count(request.output_tokens),

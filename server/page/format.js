@@ -15,6 +15,11 @@ export function rough(number) {
   return number < 9.95 && number > 0 ? number.toFixed(1) : count(Math.round(number));
 }
 
+/** A share, of which 1 is all. */
+export function percent(share) {
+  return `${rough(100 * share)} %`;
+}
+
 /** A time, given in seconds. */
 export function duration(seconds) {
   if (seconds < 0.00995) {
@@ -36,7 +41,17 @@ export function duration(seconds) {
 
 /** A time of which seconds say enough. */
 export function span(seconds) {
-  return seconds < 60 ? `${Math.floor(seconds)} s` : duration(seconds);
+  if (seconds >= 3600) {
+    return duration(seconds);
+  }
+  const [minutes, rest] = [Math.floor(seconds / 60), Math.floor(seconds % 60)];
+  return [minutes > 0 && `${minutes} min`, (rest > 0 || minutes === 0) && `${rest} s`].filter(Boolean).join(" ");
+}
+
+/** How long ago something was, roughly. */
+export function ago(seconds) {
+  const minutes = (Math.round(seconds / 6) / 10).toFixed(1).replace(".0", "");
+  return seconds < 99.5 ? `${Math.round(seconds)} s ago` : `${minutes} min ago`;
 }
 
 /** A size in memory. */

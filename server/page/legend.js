@@ -32,7 +32,7 @@ export class Legend {
     this.#list.replaceChildren(
       this.#entry("free", "free", [{ colours: [], refs: 0 }]),
       this.#entry("cached", "free, kept for a prefix", [{ colours: [], refs: 0, cached: true }]),
-      this.#entry("held", `in use: a colour for each request (${DISTINCT} in turn), a shade for each sequence`, [
+      this.#entry("held", `in use: a colour for each request (${DISTINCT} in turn), three shades of it for its sequences in turn`, [
         { colours: [first], refs: 1 },
         { colours: [other], refs: 1 },
       ]),

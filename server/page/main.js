@@ -3,6 +3,7 @@
 import { Api } from "./api.js";
 import { ChatBox } from "./chat.js";
 import { Colours } from "./colours.js";
+import { figures } from "./figures.js";
 import { Finished } from "./finished.js";
 import { History } from "./history.js";
 import { Memory } from "./memory.js";
@@ -19,26 +20,34 @@ import { Tabs } from "./tabs.js";
 const INTERVAL = 500;
 
 const place = (id) => document.getElementById(id);
-const api = new Api(place("key"));
+const status = place("status");
+const api = new Api(place("key"), () => tell("waiting for the API key"));
 const [colours, pointing, history] = [new Colours(), new Pointing(), new History(api)];
 const overview = new Overview(place("overview"));
 const plots = new Plots(place("plots").querySelector(".plots"), history);
 new Tabs(place("try").querySelector("[role=tablist]"));
-new PromptBox(place("prompt"), api);
 const parts = [
   new Server(place("model"), place("facts"), place("server")),
+  new PromptBox(place("prompt"), api),
   new ChatBox(place("chat"), api),
   new Memory(place("memory"), colours, pointing),
   new Requests(place("requests"), api, colours, pointing),
   new Finished(place("finished")),
 ];
 
+/** Says how the server does, as far as is known: `how` is "live", "error" or neither. */
+function tell(text, how = "") {
+  [status.textContent, status.className] = [text, how];
+  document.body.classList.toggle("stale", how === "error");
+}
+
 async function look() {
   const state = new State(await api.get("/debug/state", "json"));
   await history.look(state.server.uptime);
   colours.assign(state);
-  overview.show(state, history);
-  plots.show();
+  const now = figures(state, history);
+  overview.show(state, now);
+  plots.show(now);
   parts.forEach((part) => part.show(state));
   return state.running.length > 0 ? `${state.running.length} running - Quire` : "idle - Quire";
 }
@@ -59,18 +68,16 @@ function visible() {
   });
 }
 
-const status = place("status");
 for (;;) {
   await visible();
   const next = new Promise((resolve) => setTimeout(resolve, INTERVAL));
   try {
     document.title = await look();
-    [status.textContent, status.className] = ["live", ""];
+    tell("live", "live");
   } catch (error) {
     // The server may be loading its model, or be gone for a moment: what is shown is what was last known.
-    [status.textContent, status.className] = [error.message, "error"];
+    tell(error.message, "error");
     document.title = "no answer - Quire";
   }
-  document.body.classList.toggle("stale", status.className === "error");
   await next;
 }

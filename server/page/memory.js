@@ -10,7 +10,7 @@ import { follow } from "./pointing.js";
 /** Cells are as large as the height allows, between these limits, in CSS pixels. */
 const LARGEST = 56;
 const SMALLEST = 3;
-const HEIGHT = 330;
+const HEIGHT = 290;
 
 export class Memory {
   #canvas;
@@ -41,7 +41,7 @@ export class Memory {
     this.#state = state;
     const { used, shared, cached, highest } = state.counted;
     const text =
-      `${count(used)} of ${count(state.numBlocks)} blocks of ${state.blockSize} tokens used, ${count(shared)} shared` +
+      `${used === 0 ? "All free: " : ""}${count(used)} of ${count(state.numBlocks)} blocks of ${state.blockSize} tokens used, ${count(shared)} shared` +
       `${shared > 0 ? ` (by up to ${highest})` : ""}, ${count(cached)} kept for prefixes`;
     say(this.#summary, text);
     this.#canvas.setAttribute("aria-label", `A map of the KV memory: ${text}`);
@@ -74,6 +74,7 @@ export class Memory {
     const context = prepare(this.#canvas, width, height);
     const colours = palette(this.#canvas, "free", "cached", "faint");
     const drawn = style(this.#size);
+    const isLit = this.#lit();
     context.textAlign = "center";
     context.textBaseline = "middle";
     for (let block = 0; block < this.#state.numBlocks; block += 1) {
@@ -86,19 +87,19 @@ export class Memory {
       };
       const [x, y] = [(block % this.#columns) * this.#size, Math.floor(block / this.#columns) * this.#size];
       // What is not pointed at steps back.
-      context.globalAlpha = this.#isLit(block, owners) ? 1 : 0.2;
+      context.globalAlpha = isLit(block, owners) ? 1 : 0.2;
       drawCell(context, x, y, this.#size, drawn, kind, colours);
     }
   }
 
-  /** Whether a block belongs to what is pointed at, or nothing is. */
-  #isLit(block, owners) {
+  /** What tells whether a block belongs to what is pointed at. All do if nothing is, or what holds no blocks. */
+  #lit() {
     const { request, block: pointed } = this.#pointing;
     if (request !== null && pointed !== null) {
-      return block === pointed;
+      return (block) => block === pointed;
     }
-    const requests = request !== null ? [request] : this.#state.holders(pointed);
-    return requests.length === 0 || owners.some((owner) => requests.includes(owner[0]));
+    const requests = this.#state.holding(request !== null ? [request] : this.#state.holders(pointed));
+    return (block, owners) => requests.length === 0 || owners.some((owner) => requests.includes(owner[0]));
   }
 
   #point(pointer) {
@@ -127,7 +128,9 @@ export class Memory {
     say(this.#tip, lines.join("\n"));
     const left = Math.min(this.#pointer.x + 14, this.#canvas.clientWidth - this.#tip.offsetWidth);
     this.#tip.style.left = `${Math.max(0, left)}px`;
-    this.#tip.style.top = `${this.#pointer.y + 18}px`;
+    // Beside the map, so that it hides nothing of what it speaks of.
+    const isRoomAbove = this.#canvas.getBoundingClientRect().top > this.#tip.offsetHeight;
+    this.#tip.style.top = `${isRoomAbove ? -this.#tip.offsetHeight - 2 : this.#canvas.clientHeight + 2}px`;
   }
 
   #blockUnderPointer() {

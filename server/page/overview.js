@@ -1,10 +1,8 @@
 // What an operator wants to know first, in words.
 
 import { say } from "./element.js";
-import { bytes, count, counted, duration, rough } from "./format.js";
-
-/** Samples over which speeds are taken. */
-const LATELY = 5;
+import { bytes, count, counted, duration, percent, rough } from "./format.js";
+import { isNew } from "./state.js";
 
 export class Overview {
   #section;
@@ -13,30 +11,25 @@ export class Overview {
     this.#section = section;
   }
 
-  show(state, history) {
-    const speed = (field) => history.mean(field, LATELY);
+  /** `now` are the figures that the plots show, too. */
+  show(state, now) {
     this.#tile(
       "speed",
-      rough(speed("generated_tokens")),
-      `${rough(speed("computed_tokens"))} with those of prompts; ${rough(speed("requests"))} requests a second`,
+      rough(now.generated_tokens),
+      `${rough(now.computed_tokens)} with those of prompts; ${rough(now.requests)} requests answered a second`,
     );
 
-    const oldest = Math.max(0, ...state.waiting.map((request) => request.age));
-    const head = state.waiting.length > 0 ? `the oldest came ${duration(oldest)} ago` : "the queue is empty";
-    this.#tile("queue", count(state.waiting.length), `${head}; ${count(state.running.length)} running`);
+    this.#tile("queue", count(now.waiting), `${queue(state.waiting)}; ${count(now.running)} running`);
 
     const { used } = state.counted;
     const size = state.engine.block_bytes;
     this.#tile(
       "used",
-      `${rough((100 * used) / state.numBlocks)} %`,
+      percent(now.kv_used),
       `${bytes(used * size)} of ${bytes(state.numBlocks * size)}, in ${counted(used, "block")}`,
     );
 
-    const { requests, first_token_p95: first, per_token_p95: further, whole_p95: whole } = state.latency;
-    const time = (seconds) => (seconds === null ? "–" : duration(seconds));
-    const note = `${time(further)} to each further one, ${time(whole)} for a whole request`;
-    this.#tile("latency", time(first), requests > 0 ? note : "no request ended in the last minute");
+    this.#tile("latency", time(now.first_token_p95), latency(state));
 
     this.#count(state);
   }
@@ -49,7 +42,7 @@ export class Overview {
 
   #count({ counts, totals }) {
     const [begin, failed, rest] = this.#section.querySelectorAll("#counts span");
-    say(begin, `Since the start: ${counted(counts.finished, "request")} finished, `);
+    say(begin, `Since the start: ${counted(counts.finished, "request")} ended, `);
     say(failed, `${count(counts.failed)} failed`);
     failed.classList.toggle("error", counts.failed > 0);
     say(
@@ -59,4 +52,42 @@ export class Overview {
         `${counted(totals.copied_blocks, "block")} copied on write.`,
     );
   }
+}
+
+/** Who waits, and how long those have waited of whom nothing was begun. */
+function queue(waiting) {
+  if (waiting.length === 0) {
+    return "the queue is empty";
+  }
+  const fresh = waiting.filter(isNew);
+  const swapped = waiting.filter((request) => request.swapped).length;
+  const restarted = waiting.length - fresh.length - swapped;
+  const words = [];
+  if (fresh.length > 0) {
+    const oldest = Math.max(...fresh.map((request) => request.age));
+    words.push(`${count(fresh.length)} not begun, the oldest came ${duration(oldest)} ago`);
+  }
+  if (swapped > 0) {
+    words.push(`${count(swapped)} swapped out`);
+  }
+  if (restarted > 0) {
+    words.push(`${count(restarted)} preempted`);
+  }
+  return words.join("; ");
+}
+
+/** What there is to say of latencies, or why there is nothing. */
+function latency({ latency, running, waiting }) {
+  const { requests, first_token_p95: first, per_token_p95: further, whole_p95: whole } = latency;
+  if (requests > 0) {
+    const rest = `${time(further)} to each further one, ${time(whole)} for a whole request`;
+    return first === null ? "none that ended in the last minute had a token" : rest;
+  }
+  const requestsNow = running.length + waiting.length;
+  const now = requestsNow > 0 ? `; ${counted(requestsNow, "is", "are")} in progress` : "";
+  return `no request ended in the last minute${now}`;
+}
+
+function time(seconds) {
+  return seconds === null ? "–" : duration(seconds);
 }

@@ -2,9 +2,12 @@
 
 import { palette, prepare } from "./drawing.js";
 import { element, say } from "./element.js";
+import { ago } from "./format.js";
 import { follow } from "./pointing.js";
 
 const HEIGHT = 56;
+/** CSS pixels from one point of a curve to the next, at least: more points would smear. */
+const STEP = 2;
 
 export class Plot {
   #field;
@@ -14,7 +17,7 @@ export class Plot {
   #value = element("b", "", "–");
   #labels = Object.fromEntries(["top", "zero", "then", "now"].map((name) => [name, element("span", name)]));
   #samples = [];
-  #minutes = 1;
+  #now = null;
   /** Where the pointer is, if it is over the canvas. */
   #pointer = null;
 
@@ -33,9 +36,9 @@ export class Plot {
     follow(this.#canvas, (event) => this.#point(event.offsetX), () => this.#pointer !== null && this.#point(null));
   }
 
-  /** Shows the last `minutes` of `samples`. */
-  show(samples, minutes) {
-    [this.#samples, this.#minutes] = [samples, minutes];
+  /** Shows all `samples`, under their figure `now`. */
+  show(samples, now) {
+    [this.#samples, this.#now] = [samples, now[this.#field] ?? null];
     this.#draw();
   }
 
@@ -46,63 +49,86 @@ export class Plot {
 
   #draw() {
     const width = this.#canvas.clientWidth;
-    const last = this.#samples.at(-1)?.time ?? 0;
-    const first = last - 60 * this.#minutes;
-    const shown = this.#samples.filter((sample) => sample.time >= first);
-    const values = shown.map((sample) => sample[this.#field]).filter((value) => value !== null);
+    const shown = reduced(this.#samples, this.#field, width / STEP);
+    const [first, last] = [shown[0]?.time ?? 0, shown.at(-1)?.time ?? 0];
+    const values = shown.map((point) => point.value).filter((value) => value !== null);
     const top = above(Math.max(this.#least, ...values));
-    const x = (sample) => ((sample.time - first) / (last - first)) * width;
+    // What there is takes the full width.
+    const x = (point) => (last > first ? (point.time - first) / (last - first) : 1) * width;
     const y = (value) => HEIGHT - 1 - (value / top) * (HEIGHT - 3);
     const context = prepare(this.#canvas, width, HEIGHT);
     const colours = palette(this.#canvas, "line", "accent", "text");
     grid(context, width, colours.line);
     this.#curve(context, shown, x, y, colours.accent);
     const pointed = this.#pointed(context, shown, x, colours.text);
-    this.#label(pointed, shown.at(-1), last, top, values);
+    this.#label(pointed, last, top);
   }
 
-  #curve(context, samples, x, y, colour) {
+  #curve(context, points, x, y, colour) {
     context.strokeStyle = context.fillStyle = colour;
     context.lineWidth = 1.5;
     context.lineJoin = "round";
     context.beginPath();
     let before = null;
-    samples.forEach((sample, i) => {
-      const value = sample[this.#field];
-      if (value !== null && before === null && (samples[i + 1]?.[this.#field] ?? null) === null) {
+    points.forEach((point, i) => {
+      const { value } = point;
+      if (value !== null && before === null && (points[i + 1]?.value ?? null) === null) {
         // A value that stands alone has no line.
-        context.rect(x(sample) - 0.5, y(value) - 0.5, 1, 1);
+        context.rect(x(point) - 0.5, y(value) - 0.5, 1, 1);
       } else if (value !== null) {
-        context[before === null ? "moveTo" : "lineTo"](x(sample), y(value));
+        context[before === null ? "moveTo" : "lineTo"](x(point), y(value));
       }
       before = value;
     });
     context.stroke();
   }
 
-  /** The sample that is pointed at, if one is; marks its time. */
-  #pointed(context, samples, x, colour) {
-    if (this.#pointer === null || samples.length === 0) {
+  /** The point that is pointed at, if one is; marks its time. */
+  #pointed(context, points, x, colour) {
+    if (this.#pointer === null || points.length === 0) {
       return null;
     }
-    const distance = (sample) => Math.abs(x(sample) - this.#pointer);
-    const nearest = samples.reduce((best, sample) => (distance(sample) < distance(best) ? sample : best));
+    const distance = (point) => Math.abs(x(point) - this.#pointer);
+    const nearest = points.reduce((best, point) => (distance(point) < distance(best) ? point : best));
     context.fillStyle = colour;
     context.fillRect(Math.round(x(nearest)) - 0.5, 0, 1, HEIGHT);
     return nearest;
   }
 
-  #label(pointed, latest, last, top, values) {
-    const value = (pointed ?? latest)?.[this.#field] ?? null;
-    const text = value === null ? "–" : this.#format(value);
-    say(this.#value, text);
+  #label(pointed, last, top) {
+    const covered = this.#samples.length > 1 ? this.#samples.at(-1).time - this.#samples[0].time : 0;
+    const words = (value) => (value === null ? "–" : this.#format(value));
+    say(this.#value, words(pointed ? pointed.value : this.#now));
     say(this.#labels.top, this.#format(top).replace(".0", ""));
     say(this.#labels.zero, "0");
-    say(this.#labels.then, `${this.#minutes} min ago`);
-    say(this.#labels.now, pointed ? `${Math.round(last - pointed.time)} s ago` : "now");
-    const most = values.length > 0 ? `, at most ${this.#format(Math.max(...values))}` : "";
-    this.#canvas.setAttribute("aria-label", `${this.name}: ${text} now${most} in the last ${this.#minutes} min`);
+    say(this.#labels.then, covered > 0 ? ago(covered) : "");
+    say(this.#labels.now, pointed ? ago(last - pointed.time) : "now");
+    const most = this.#samples.reduce((most, sample) => Math.max(most, sample[this.#field] ?? 0), 0);
+    const spoken = `${this.name}: ${words(this.#now)} now, at most ${this.#format(most)} since ${ago(covered)}`;
+    this.#canvas.setAttribute("aria-label", spoken);
   }
+}
+
+/** No more than `most` points, each the mean of the samples of some seconds. The seconds are counted from the server's start,
+ * so that a point stays as it is while others come. */
+function reduced(samples, field, most) {
+  const seconds = Math.max(1, Math.ceil(samples.length / Math.max(1, most)));
+  const points = [];
+  for (const { time, [field]: value } of samples) {
+    const group = seconds === 1 ? time : Math.floor(time / seconds);
+    if (points.at(-1)?.group !== group) {
+      points.push({ group, times: [], values: [] });
+    }
+    points.at(-1).times.push(time);
+    if (value !== null) {
+      points.at(-1).values.push(value);
+    }
+  }
+  return points.map(({ times, values }) => ({ time: mean(times), value: values.length > 0 ? mean(values) : null }));
+}
+
+function mean(values) {
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
 /** Lines at the ends and in the middle of both axes. */

@@ -4,6 +4,13 @@ import { Asking } from "./asking.js";
 import { element, say } from "./element.js";
 import { events, meaning } from "./events.js";
 
+/** Tokens of an output that are asked for, unless the model's context is short; and of that, no more than this share, so that
+ * there is room for a prompt. */
+const TOKENS = 200;
+const SHARE = 0.5;
+/** Outputs that are asked for at most. */
+const OUTPUTS = 64;
+
 export class PromptBox {
   #api;
   #form;
@@ -14,6 +21,15 @@ export class PromptBox {
     this.#form = panel.querySelector("form");
     this.#outputs = panel.querySelector(".outputs");
     new Asking(this.#form, panel.querySelector(".error"), (signal) => this.#ask(signal));
+  }
+
+  /** Asks for no more than the server can do. What somebody filled in stays. */
+  show({ engine, server }) {
+    const { n, max_tokens } = this.#form.elements;
+    n.max = Math.min(OUTPUTS, server.limits.max_request_seqs ?? OUTPUTS);
+    n.defaultValue = Math.min(2, n.max);
+    max_tokens.max = engine.max_len;
+    max_tokens.defaultValue = Math.max(1, Math.min(TOKENS, Math.floor(SHARE * engine.max_len)));
   }
 
   async #ask(signal) {
@@ -27,12 +43,20 @@ export class PromptBox {
     };
     const outputs = Array.from({ length: body.n }, () => new Output(body.prompt));
     this.#outputs.replaceChildren(...outputs.map((output) => output.element));
+    let isAnswered = false;
     try {
       for await (const event of events(this.#api, "/v1/completions", body, signal)) {
+        isAnswered = true;
         for (const choice of event.choices) {
           outputs[choice.index].take(choice, body.max_tokens);
         }
       }
+    } catch (error) {
+      if (!isAnswered && !signal.aborted) {
+        // There is an error to read, and nothing else.
+        this.#outputs.replaceChildren();
+      }
+      throw error;
     } finally {
       outputs.forEach((output) => output.close());
     }

@@ -6,8 +6,10 @@ import { count } from "./format.js";
 import { follow } from "./pointing.js";
 import { Row } from "./row.js";
 
-/** With so many sequences no further request is spelled out, so that the page stays quick when the server is full. */
-const MAX_SEQUENCES = 48;
+/** Requests that have a row, and sequences whose block tables are spelled out, so that the page stays quick when the server
+ * is full. */
+const MAX_ROWS = 200;
+const MAX_TABLES = 48;
 
 export class Requests {
   #api;
@@ -35,23 +37,24 @@ export class Requests {
   show(state) {
     this.#state = state;
     say(this.#summary, `${count(state.running.length)} running, ${count(state.waiting.length)} waiting`);
+    // Many that run do not hide those that wait: these have half of the rows if they need them.
+    const running = state.running.slice(0, Math.max(MAX_ROWS / 2, MAX_ROWS - state.waiting.length));
+    const waiting = state.waiting.slice(0, MAX_ROWS - running.length);
     const shown = new Set();
-    let sequences = 0;
-    for (const [i, request] of state.requests.entries()) {
-      if (sequences >= MAX_SEQUENCES) {
-        break;
-      }
-      sequences += request.sequences.length;
+    let tables = MAX_TABLES;
+    for (const request of [...running, ...waiting]) {
       shown.add(request.id);
       if (!this.#rows.has(request.id)) {
         this.#rows.set(request.id, new Row(request.id, (id) => this.#cancel(id)));
       }
-      const queue = i < state.running.length ? "running" : "waiting";
-      this.#rows.get(request.id).show(request, queue, state, this.#colours);
+      tables -= this.#rows.get(request.id).show(request, state, this.#colours, tables);
     }
     this.#arrange(shown);
-    const more = state.requests.length - shown.size;
-    say(this.#more, more > 0 ? `and ${count(more)} more` : "");
+    const left = [
+      [state.running.length - running.length, "running"],
+      [state.waiting.length - waiting.length, "waiting"],
+    ].filter(([number]) => number > 0);
+    say(this.#more, left.length > 0 ? `and ${left.map(([number, how]) => `${count(number)} more ${how}`).join(", ")}` : "");
     this.#light();
   }
 

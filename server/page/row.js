@@ -1,14 +1,17 @@
-// A request in progress: what it is, the block tables of its sequences, and a button that cancels it.
+// A request in progress: what it is, the block tables of its first sequences, and a button that cancels it.
 
 import { element, say } from "./element.js";
 import { count, counted, duration } from "./format.js";
+import { standing } from "./state.js";
 
-/** Blocks of a table that are spelled out. */
+/** Sequences of a request whose tables are spelled out, and blocks of a table. */
+const MAX_TABLES = 4;
 const MAX_BLOCKS = 64;
 
 export class Row {
   element = element("article", "request");
   id;
+  #colour = element("i");
   #what = element("b");
   #how = element("span", "how");
   #cancel = element("button", "", "Cancel");
@@ -27,27 +30,33 @@ export class Row {
       this.#cancel.disabled = await cancel(id);
     });
     const head = element("div", "head");
-    head.append(this.#what, this.#how, this.#cancel);
+    head.append(this.#colour, this.#what, this.#how, this.#cancel);
     this.element.append(head, this.#tables);
   }
 
-  /** Shows the request as it is in `state`, where it runs or waits. */
-  show(request, queue, state, colours) {
+  /** Shows the request as it is in `state`, with no more than `room` block tables. Says how many it took. */
+  show(request, state, colours, room) {
     say(this.#what, `Request ${this.id}`);
-    const made = Math.max(0, ...request.sequences.map((sequence) => sequence.tokens - request.prompt_tokens));
+    this.#colour.style.background = colours.of(this.id, 0) ?? "";
+    const { sequences } = request;
+    const holding = sequences.filter((sequence) => sequence.table.length > 0);
+    const made = Math.max(0, ...sequences.map((sequence) => sequence.tokens - request.prompt_tokens));
     say(
       this.#how,
-      `${queue}; came ${duration(request.age)} ago; ${counted(request.prompt_tokens, "prompt token")}, ` +
-        `${count(made)} of ${count(request.max_tokens)} generated`,
+      `${standing(request, state)}; came ${duration(request.age)} ago; ${counted(request.prompt_tokens, "prompt token")}, ` +
+        `${count(made)} of ${count(request.max_tokens)} generated${holding.length === 0 ? "; it holds no blocks" : ""}`,
     );
-    const holding = request.sequences.filter((sequence) => sequence.table.length > 0);
+    const shown = holding.slice(0, Math.min(MAX_TABLES, room));
+    const rest = holding.length > 0 ? sequences.length - shown.length : 0;
     const refs = (block) => (request.swapped ? 1 : state.refs[block]);
-    const drawn = JSON.stringify([request.swapped, holding.map((sequence) => [sequence, sequence.table.map(refs)])]);
+    const drawn = JSON.stringify([request.swapped, rest, shown.map((sequence) => [sequence, sequence.table.map(refs)])]);
     if (drawn !== this.#drawn) {
       this.#drawn = drawn;
-      const tables = holding.map((sequence) => table(request, sequence, refs, colours));
-      this.#tables.replaceChildren(...(tables.length > 0 ? tables : [element("p", "note", "It holds no blocks.")]));
+      const tables = shown.map((sequence) => table(request, sequence, refs, colours));
+      const more = `${shown.length > 0 ? "and " : ""}${count(rest)}${shown.length > 0 ? " more" : ""} ${rest === 1 ? "sequence" : "sequences"}`;
+      this.#tables.replaceChildren(...tables, ...(rest > 0 ? [element("p", "note", more)] : []));
     }
+    return shown.length;
   }
 
   /** Shows that it has ended. */

@@ -1,7 +1,7 @@
 // What this server is: its version, its model, its device and its limits.
 
 import { element, say } from "./element.js";
-import { bytes, count, counted, span } from "./format.js";
+import { bytes, count, counted, percent, span } from "./format.js";
 
 /** What the limits are called that `GET /debug/state` names, and how they are written. */
 const LIMITS = {
@@ -40,7 +40,7 @@ export class Server {
       ["swap space", `${counted(engine.swap_blocks, "block")}, ${bytes(engine.swap_blocks * engine.block_bytes)}`],
       ["sequences in a step at most", count(engine.max_num_seqs)],
       ["tokens in a step at most", count(engine.max_batch_tokens)],
-      ["of these one request at most, while others wait", `${count(100 * engine.max_request_share)} %`],
+      ["of sequences and KV blocks, one request has at most, while others wait", percent(engine.max_request_share)],
     ];
     for (const [name, value] of Object.entries(server.limits)) {
       const [called, format] = LIMITS[name] ?? [name, String];

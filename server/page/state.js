@@ -34,6 +34,12 @@ export class State {
     this.counted = this.#count();
   }
 
+  /** Those of these requests that hold blocks at all. */
+  holding(ids) {
+    const holds = ({ swapped, sequences }) => !swapped && sequences.some((sequence) => sequence.table.length > 0);
+    return this.requests.filter((request) => ids.includes(request.id) && holds(request)).map((request) => request.id);
+  }
+
   /** The requests that hold a block. */
   holders(block) {
     return [...new Set((this.owners.get(block) ?? []).map((owner) => owner[0]))];
@@ -50,4 +56,17 @@ export class State {
     });
     return counted;
   }
+}
+
+/** Whether a waiting request has not begun: those that were preempted have made tokens, or lie in the swap space. */
+export function isNew({ swapped, prompt_tokens, sequences }) {
+  return !swapped && sequences.every(({ computed, tokens }) => computed === 0 && tokens <= prompt_tokens);
+}
+
+/** What a request does. */
+export function standing(request, state) {
+  if (state.running.includes(request)) {
+    return "running";
+  }
+  return request.swapped ? "swapped out" : isNew(request) ? "waiting" : "preempted";
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use engine::group::RequestId;
 use engine::llm::Completion;
@@ -22,6 +22,8 @@ pub struct FinishedRequests(Arc<Mutex<Log>>);
 struct Log {
     /// How many there were since the start.
     total: u64,
+    /// How many of these had no output that was cancelled or failed.
+    answered: u64,
     /// The latest last.
     latest: VecDeque<(Instant, FinishedRequest)>,
 }
@@ -31,6 +33,8 @@ struct Log {
 pub struct FinishedRequest {
     /// The engine's name for it.
     pub id: RequestId,
+    /// When it ended, in seconds since 1970.
+    pub at: f64,
     /// Length of its prompt; nothing if it was lost with a failed step.
     pub prompt_tokens: Option<usize>,
     /// Tokens of all its outputs.
@@ -76,10 +80,17 @@ pub struct Latency {
     pub whole_p95: Option<f64>,
 }
 
+impl FinishedRequest {
+    /// Whether it was neither cancelled nor lost, as a whole.
+    fn is_answered(&self) -> bool {
+        self.ended.abort + self.ended.error == 0
+    }
+}
+
 impl FinishedRequests {
     /// None yet. The memory for all is taken at once.
     pub fn new() -> Self {
-        FinishedRequests(Arc::new(Mutex::new(Log { total: 0, latest: VecDeque::with_capacity(KEPT) })))
+        FinishedRequests(Arc::new(Mutex::new(Log { total: 0, answered: 0, latest: VecDeque::with_capacity(KEPT) })))
     }
 
     /// Notes a request that was answered, or cancelled.
@@ -96,6 +107,7 @@ impl FinishedRequests {
         }
         self.log().push(FinishedRequest {
             id: completion.id,
+            at: seconds_since_1970(),
             prompt_tokens: Some(completion.prompt_tokens.len()),
             output_tokens: completion.outputs.iter().map(|o| o.tokens.len()).sum(),
             first_token: (longest > 0).then_some(first.as_secs_f64()),
@@ -109,6 +121,7 @@ impl FinishedRequests {
     pub fn lost(&self, id: RequestId, time: Duration) {
         self.log().push(FinishedRequest {
             id,
+            at: seconds_since_1970(),
             prompt_tokens: None,
             output_tokens: 0,
             first_token: None,
@@ -123,6 +136,11 @@ impl FinishedRequests {
         self.log().total
     }
 
+    /// How many of these were answered: neither cancelled nor lost.
+    pub fn answered(&self) -> u64 {
+        self.log().answered
+    }
+
     /// The last `most`, the latest first.
     pub fn latest(&self, most: usize) -> Vec<FinishedRequest> {
         self.log().latest.iter().rev().take(most).map(|entry| entry.1).collect()
@@ -135,7 +153,7 @@ impl FinishedRequests {
             let recent = log.latest.iter().rev().take_while(|entry| now.saturating_duration_since(entry.0) < WINDOW);
             recent.map(|entry| entry.1).collect()
         };
-        let whole = |r: &FinishedRequest| (r.ended.abort + r.ended.error == 0).then_some(r.time);
+        let whole = |r: &FinishedRequest| r.is_answered().then_some(r.time);
         Latency {
             requests: recent.len(),
             first_token_p95: p95(recent.iter().filter_map(|r| r.first_token)),
@@ -157,7 +175,13 @@ impl Log {
         }
         self.latest.push_back((Instant::now(), request));
         self.total += 1;
+        self.answered += u64::from(request.is_answered());
     }
+}
+
+fn seconds_since_1970() -> f64 {
+    // A clock that is set before that has nothing better to say.
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }
 
 /// The least value that 95 of a hundred do not exceed.
@@ -190,7 +214,7 @@ mod tests {
         for id in 0..2000 {
             finished.lost(id, Duration::from_secs(1));
         }
-        assert_eq!(finished.total(), 2000);
+        assert_eq!((finished.total(), finished.answered()), (2000, 0));
         let latest = finished.latest(usize::MAX);
         assert_eq!((latest.len(), latest[0].id, latest[KEPT - 1].id), (KEPT, 1999, 2000 - KEPT as u64));
         let latency = finished.latency(Instant::now());

@@ -21,6 +21,7 @@ const FIELDS: [&str; 9] = [
     // A second, since the sample before.
     "generated_tokens",
     "computed_tokens",
+    // That were answered: neither cancelled nor lost.
     "requests",
     // At this time.
     "running",
@@ -110,7 +111,7 @@ impl Counters {
             at,
             generated_tokens: metrics.generation_tokens.get(),
             computed_tokens: metrics.computed_tokens.get(),
-            requests: metrics.finished.total(),
+            requests: metrics.finished.answered(),
         }
     }
 }
@@ -140,6 +141,8 @@ fn short(value: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use engine::llm::Completion;
+
     use super::*;
 
     #[test]
@@ -164,7 +167,18 @@ mod tests {
         metrics.generation_tokens.inc_by(30);
         metrics.computed_tokens.inc_by(50);
         metrics.running.set(3);
-        metrics.finished.lost(0, Duration::ZERO);
+        let answered = Completion {
+            id: 0,
+            prompt: String::new(),
+            prompt_tokens: Vec::new(),
+            prompt_logprobs: None,
+            outputs: Vec::new(),
+            time_to_first_token: Duration::ZERO,
+            time: Duration::ZERO,
+        };
+        metrics.finished.push(&answered);
+        // What is lost is not answered.
+        metrics.finished.lost(1, Duration::ZERO);
         let after = Counters::of(&metrics, start + Duration::from_secs(9));
         let sample = sample(start, &before, &after, &metrics);
         let numbers = [9.0, 15.0, 25.0, 0.5, 3.0, 0.0, 0.0].map(Some);

@@ -11,7 +11,8 @@
 //!   "counts": {"finished": 900, "failed": 0, "refused": 2, "invalid": 1, "aborted": 3}, // since the server was started
 //!   "latency": {"requests": 42, "first_token_p95": 0.1, "per_token_p95": 0.006, "whole_p95": 1.2}, // of the last minute
 //!   "finished": [                       // the last requests that ended, the latest first
-//!     {"id": 7, "prompt_tokens": 9, "output_tokens": 80, "first_token": 0.1, "per_token": 0.006, "time": 0.5,
+//!     {"id": 7, "at": 1764000000.5,      // when it ended, in seconds since 1970
+//!      "prompt_tokens": 9, "output_tokens": 80, "first_token": 0.1, "per_token": 0.006, "time": 0.5,
 //!      "ended": {"stop": 1, "length": 1}} // how its outputs ended; also "abort" and "error"
 //!   ],
 //!   ..                                  // the fields of `Snapshot`

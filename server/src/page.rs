@@ -15,7 +15,7 @@ const INDEX: &str = include_str!("../page/index.html");
 const CSS: &str = "text/css; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 /// What is served under `/page/`: name, content type, text.
-const FILES: [(&str, &str, &str); 27] = [
+const FILES: [(&str, &str, &str); 28] = [
     ("favicon.svg", "image/svg+xml", include_str!("../page/favicon.svg")),
     ("parts.css", CSS, include_str!("../page/parts.css")),
     ("style.css", CSS, include_str!("../page/style.css")),
@@ -27,6 +27,7 @@ const FILES: [(&str, &str, &str); 27] = [
     ("drawing.js", JAVASCRIPT, include_str!("../page/drawing.js")),
     ("element.js", JAVASCRIPT, include_str!("../page/element.js")),
     ("events.js", JAVASCRIPT, include_str!("../page/events.js")),
+    ("figures.js", JAVASCRIPT, include_str!("../page/figures.js")),
     ("finished.js", JAVASCRIPT, include_str!("../page/finished.js")),
     ("format.js", JAVASCRIPT, include_str!("../page/format.js")),
     ("history.js", JAVASCRIPT, include_str!("../page/history.js")),

@@ -10,10 +10,12 @@
 //!   "refs": [[0, 7], [2, 1], [0, 4], [1, 1], [0, 8179]],  // reference counts of all blocks, from block 0:
 //!                                       // [count, how many blocks in a row have it]; who holds them the tables say
 //!   "cached": [[7, 1]],                 // blocks kept for a prefix alone: [first, how many]
+//!   "swap_used": 0,                     // blocks of the swap space that are in use
 //!   "running": [
 //!     {"id": 3, "prompt_tokens": 9,     // oldest first
 //!      "max_tokens": 400,               // most tokens an output may have
 //!      "age": 0.8,                      // seconds since it came
+//!      "begun": true,                   // false if it waits, and nothing was generated for it yet
 //!      "swapped": false,                // whether its tables are of blocks of the swap space
 //!      "sequences": [
 //!        {"index": 0,                   // which output; for beams, which beam. Some may wait while others run
@@ -51,6 +53,8 @@ pub struct Snapshot {
     /// Blocks kept for a prefix: the first of a row, and how many follow one another. Nobody holds
     /// them.
     pub cached: Vec<(usize, usize)>,
+    /// Blocks of the swap space that are in use.
+    pub swap_used: usize,
     /// The requests that run.
     pub running: Vec<RequestState>,
     /// The requests that wait.
@@ -95,6 +99,8 @@ pub struct RequestState {
     pub max_tokens: usize,
     /// Seconds since it came.
     pub age: f64,
+    /// Whether it runs, or something was generated for it before it had to wait.
+    pub begun: bool,
     /// Whether its sequences' tables are of blocks of the swap space.
     pub swapped: bool,
     /// Its sequences that still grow.
@@ -142,6 +148,7 @@ impl Snapshot {
             engine: facts(llm),
             refs: runs(&engine.scheduler().references()),
             cached: rows(&engine.scheduler().cached_blocks()),
+            swap_used: engine.scheduler().swap_usage().used_blocks,
             running,
             waiting,
             totals: Totals {
@@ -176,13 +183,15 @@ fn facts(llm: &Llm) -> EngineFacts {
 fn requests(llm: &Llm, now: Instant) -> (Vec<RequestState>, Vec<RequestState>) {
     let scheduler = llm.engine().scheduler();
     let swapped: BTreeSet<RequestId> = scheduler.swapped().collect();
+    let untouched: BTreeSet<RequestId> = scheduler.untouched().into_iter().map(|group| group.id).collect();
     let mut all: Vec<RequestState> = Vec::new();
     let mut places: BTreeMap<RequestId, usize> = BTreeMap::new();
     let mut num_running = 0;
     let groups = scheduler.running().iter().map(|group| (group, true));
     for (group, runs) in groups.chain(scheduler.waiting().map(|group| (group, false))) {
         let at = *places.entry(group.id).or_insert_with(|| {
-            all.push(request(group, !runs && swapped.contains(&group.id), now));
+            let begun = !untouched.contains(&group.id);
+            all.push(request(group, begun, !runs && swapped.contains(&group.id), now));
             all.len() - 1
         });
         num_running += usize::from(runs && at == num_running);
@@ -194,12 +203,13 @@ fn requests(llm: &Llm, now: Instant) -> (Vec<RequestState>, Vec<RequestState>) {
 }
 
 /// A request without its sequences.
-fn request(group: &SequenceGroup, swapped: bool, now: Instant) -> RequestState {
+fn request(group: &SequenceGroup, begun: bool, swapped: bool, now: Instant) -> RequestState {
     RequestState {
         id: group.id,
         prompt_tokens: group.running.first().map_or(0, |seq| seq.prompt_len),
         max_tokens: group.params.max_tokens,
         age: (now - group.arrival).as_secs_f64(),
+        begun,
         swapped,
         sequences: Vec::new(),
     }

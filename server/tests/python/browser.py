@@ -85,7 +85,7 @@ def shown(page, state):
     """Has the page show this state."""
     state = {
         "server": {"version": "9.8.7", "model": "a-model", "uptime": 1, "chat": True, "limits": {"max_queue": 12, "unheard_of": 3}},
-        "engine": {"device": "a GPU", "note": None, "dtype": "bf16", "kv_dtype": "bf16", "max_len": 512, "max_num_seqs": 256,
+        "engine": {"device": "a GPU", "notes": [], "dtype": "bf16", "kv_dtype": "bf16", "max_len": 512, "max_num_seqs": 256,
                    "max_batch_tokens": 2048, "max_request_share": 0.5, "swap_blocks": 0, "block_bytes": 1024},
         "counts": {"finished": 0, "failed": 0, "refused": 0, "invalid": 0, "aborted": 0},
         "latency": {"requests": 0, "first_token_p95": None, "per_token_p95": None, "whole_p95": None},

@@ -68,6 +68,26 @@ def test_requests_are_kept_apart(browser, address):
                 assert len(set(colours)) == 6, (ids, colours)
 
 
+def test_a_colour_lasts_as_long_as_its_request(browser, address):
+    with opened(browser, address) as page:
+        pool = {"num_blocks": 8, "refs": [[1, 6], [0, 2]]}
+        colour = lambda id: page.locator(f"[data-request='{id}'] .head i").evaluate("i => i.style.background")
+        requests = [request([block], id=block + 1) for block in range(6)]
+        shown(page, {**pool, "running": requests})
+        page.locator("[data-request='6']").wait_for()
+        before = {id: colour(id) for id in range(1, 7)}
+        assert len(set(before.values())) == 6 and all(before.values()), before
+        # Two are swapped out, and others come meanwhile.
+        swapped = [{**other, "swapped": True} for other in requests[:2]]
+        shown(page, {**pool, "num_blocks": 9, "refs": [[1, 6], [0, 3]], "running": [*requests[2:], request([0], id=7), request([1], id=8)], "waiting": swapped})
+        page.locator("[data-request='8']").wait_for()
+        assert {id: colour(id) for id in before} == before
+        assert len({colour(id) for id in range(3, 9)}) == 6, "those who hold blocks are told apart"
+        shown(page, {**pool, "running": requests})
+        page.locator("[data-request='8']").wait_for(state="detached")
+        assert {id: colour(id) for id in before} == before
+
+
 # The texts of the page whose contrast with what is behind them is less than WCAG's AA asks for.
 UNREADABLE = """() => {
     const parse = (colour) => colour.match(/[\\d.]+/g).map(Number);
@@ -95,7 +115,7 @@ UNREADABLE = """() => {
 def test_everything_can_be_read(browser, address):
     for scheme in ["light", "dark"]:
         with opened(browser, address, color_scheme=scheme) as page:
-            finished = [{"id": 1, "prompt_tokens": None, "output_tokens": 0, "first_token": None, "per_token": None, "time": 1.5,
+            finished = [{"id": 1, "at": 1764000000.5, "prompt_tokens": None, "output_tokens": 0, "first_token": None, "per_token": None, "time": 1.5,
                          "ended": {"error": 1}}]
             counts = {"finished": 9, "failed": 2, "refused": 0, "invalid": 0, "aborted": 0}
             running = [request([block], id=block) for block in range(6)]
@@ -114,4 +134,4 @@ def test_everything_can_be_read(browser, address):
             assert page.evaluate(UNREADABLE) == [], scheme
 
 
-ALL = [test_requests_are_kept_apart, test_everything_can_be_read]
+ALL = [test_requests_are_kept_apart, test_a_colour_lasts_as_long_as_its_request, test_everything_can_be_read]

@@ -23,7 +23,7 @@ def test_live(browser, address, screenshot):
     with opened(browser, address) as page:
         expect(page.locator("#status")).to_have_text("live")
         expect(page.locator("#model")).to_have_text("opt-story-3m")
-        expect(page.locator(SUMMARY)).to_have_text(re.compile("^0 of "))
+        expect(page.locator(SUMMARY)).to_have_text(re.compile("^All free: 0 of "))
         expect(page).to_have_title("idle - Quire")
         with load(address):
             expect(page).to_have_title(re.compile(r"^[1-9]\d* running - Quire$"))
@@ -44,7 +44,7 @@ def test_live(browser, address, screenshot):
             page.screenshot(path=screenshot)
             expect(page.locator("#prompt [name=run]")).to_be_enabled()
             assert page.locator("#prompt .error").inner_text() == ""
-        expect(page.locator(SUMMARY)).to_have_text(re.compile("^0 of .* 0 shared"))
+        expect(page.locator(SUMMARY)).to_have_text(re.compile("^All free: 0 of .* 0 shared"))
         expect(page.locator("#requests .rows")).to_be_empty()
         expect(page).to_have_title("idle - Quire")
 
@@ -65,12 +65,37 @@ def test_prompt_box(browser, address):
         expect(page.locator("#prompt [name=run]")).to_be_enabled()
         expect(page.locator("#prompt .error")).to_be_empty()
         expect(page.locator("#prompt .note")).to_have_text(["stopped"] * 2)
-        page.fill("#prompt [name=max_tokens]", "100000")
+        # No more than the context can be asked for, which leaves no room for the prompt: there is an error, and nothing below.
+        expect(page.locator("#prompt [name=max_tokens]")).to_have_attribute("max", "512")
+        page.fill("#prompt [name=max_tokens]", "512")
         page.click("#prompt [name=run]")
-        expect(page.locator("#prompt .error")).to_contain_text("100000")
+        expect(page.locator("#prompt .error")).to_contain_text("512")
+        expect(page.locator("#prompt .output")).to_have_count(0)
         # The browser notes the status, too.
         assert len(page.complaints) == 1 and "400" in page.complaints[0], page.complaints
         page.complaints.clear()
+
+
+def test_the_prompt_box_follows_the_context(browser, address):
+    with opened(browser, address) as page:
+        tokens = page.locator("#prompt [name=max_tokens]")
+        expect(tokens).to_have_value("200")
+        engine = {"device": "a GPU", "notes": [], "dtype": "bf16", "kv_dtype": "bf16", "max_len": 192, "max_num_seqs": 256,
+                  "max_batch_tokens": 2048, "max_request_share": 0.5, "swap_blocks": 0, "block_bytes": 1024}
+        shown(page, {"num_blocks": 4, "refs": [[0, 4]], "engine": engine})
+        expect(tokens).to_have_value("96")
+        expect(tokens).to_have_attribute("max", "192")
+        expect(page.locator("#chat [name=max_tokens]")).to_have_attribute("max", "192")
+        # What somebody filled in stays.
+        tokens.fill("150")
+        shown(page, {"num_blocks": 5, "refs": [[0, 5]], "engine": {**engine, "max_len": 160}})
+        expect(tokens).to_have_attribute("max", "160")
+        expect(tokens).to_have_value("150")
+        # What is filled in does not look like a hint.
+        page.click("#chat-tab")
+        colours = page.evaluate("""() => ["#chat [name=message]", "#prompt textarea", "#prompt [name=n]"].map((s) => document.querySelector(s)).map((e) =>
+            [getComputedStyle(e).color, getComputedStyle(e, "::placeholder").color])""")
+        assert len({filled for filled, _ in colours}) == 1 and colours[0][0] != colours[0][1], colours
 
 
 def test_chat(browser, address):
@@ -96,10 +121,10 @@ def test_chat(browser, address):
             ("user", "Once upon a time"), ("assistant", answer), ("user", "And <b>then</b>?")], sent
         assert sent[1]["stream"] is True
         # What is refused can be said again.
-        page.fill("#chat [name=max_tokens]", "100000")
+        page.fill("#chat [name=max_tokens]", "512")
         page.fill("#chat textarea", "Too much")
         page.click("#chat [name=run]")
-        expect(page.locator("#chat .error")).to_contain_text("100000")
+        expect(page.locator("#chat .error")).to_contain_text("512")
         expect(page.locator("#chat textarea")).to_have_value("Too much")
         expect(page.locator("#chat .user")).to_have_count(2)
         page.click("#chat [name=clear]")
@@ -143,6 +168,32 @@ def test_cancel(browser, address):
         expect(page.locator("#prompt .note")).to_have_text(["cancelled"] * 2)
 
 
+def test_every_request_can_be_cancelled(browser, address):
+    with opened(browser, address) as page:
+        rows, tables, notes = page.locator("#requests .request"), page.locator("#requests .sequence"), page.locator("#requests .tables .note")
+        cancel = page.locator("#requests button:enabled")
+        # A request of many sequences shows the tables of a few.
+        shown(page, {"num_blocks": 101, "refs": [[1, 100], [0, 1]], "running": [request(*([block] for block in range(100)))]})
+        expect(tables).to_have_count(4)
+        expect(notes).to_have_text(["and 96 more sequences"])
+        # Many requests have a line each, and a button.
+        pool = {"num_blocks": 102, "refs": [[1, 70], [0, 32]]}
+        shown(page, {**pool, "running": [request([block], id=block) for block in range(70)], "waiting": [request(id=99)]})
+        expect(rows).to_have_count(71)
+        expect(cancel).to_have_count(71)
+        expect(tables).to_have_count(48)
+        expect(notes).to_have_text(["1 sequence"] * 22)
+        # With even more the page stays quick, and those that run do not hide those that wait.
+        pool = {"num_blocks": 1000, "refs": [[1, 900], [0, 100]]}
+        running = [request([block], id=block) for block in range(900)]
+        shown(page, {**pool, "running": running, "waiting": [request([], id=1000 + i) for i in range(500)]})
+        expect(rows).to_have_count(200)
+        expect(page.locator("[data-request='1000'] button")).to_be_enabled()
+        expect(page.locator("#requests .rows")).to_contain_text("and 800 more running, 400 more waiting")
+        shown(page, {"num_blocks": 4, "refs": [[0, 4]]})
+        expect(rows).to_have_count(0)
+
+
 def test_rows_stay_under_the_pointer(browser, address):
     with opened(browser, address) as page:
         pool = {"num_blocks": 4, "refs": [[1, 3], [0, 1]]}
@@ -165,14 +216,15 @@ def history(seconds, value=100.0):
 
 
 def test_history_is_there_at_once(browser, address):
-    for seconds, label in [(600, "10 min ago"), (200, "5 min ago"), (3, "1 min ago")]:
+    for seconds, label in [(600, "10 min ago"), (200, "3.3 min ago"), (3, "2 s ago")]:
         with opened(browser, "about:blank") as page:
             asked = []
             page.route("**/debug/history*", lambda route: (asked.append(route.request.url), route.fulfill(json=history(seconds))))
             page.goto(address)
             model = {"version": "1", "model": "a-model", "uptime": 1000.5, "chat": False, "limits": {}}
             asked.clear()
-            shown(page, {"num_blocks": 4, "refs": [[0, 4]], "server": model})
+            latency = {"requests": 1, "first_token_p95": None, "per_token_p95": 0.02, "whole_p95": None}
+            shown(page, {"num_blocks": 4, "refs": [[1, 2], [0, 2]], "server": model, "latency": latency})
             plot = page.locator("#plots figure").first
             expect(plot.locator(".then")).to_have_text(label)
             expect(plot.locator(".now")).to_have_text("now")
@@ -181,17 +233,37 @@ def test_history_is_there_at_once(browser, address):
             expect(page.locator("#plots figure").nth(3).locator("b")).to_have_text("50 %")
             expect(page.locator("#plots figure").nth(6).locator("b")).to_have_text("–")
             expect(page.locator("#plots figure").nth(7).locator("b")).to_have_text("20 ms")
+            # Tiles say the same.
             expect(page.locator("#speed b")).to_have_text("100")
-            # The curve, at the top of its plot, covers what time is covered.
+            expect(page.locator("#used b")).to_have_text("50 %")
+            # The curve, at the top of its plot, takes the full width.
             canvas = plot.locator("canvas")
             width = canvas.evaluate("canvas => canvas.width")
             strip = pixels(canvas, 0, 0, width, 8)
             covered = [x for x in range(2, width - 2) if len(set(strip[x::width])) > 2]
-            share = {600: 1.0, 200: 2 / 3, 3: 1 / 30}[seconds]
-            assert abs(len(covered) / (width - 4) - share) < 0.05 and covered[-1] == width - 3, (seconds, width, covered)
+            assert len(covered) / (width - 4) > 0.95 and covered[-1] == width - 3, (seconds, width, covered)
             # Pointing at it tells values and times.
             canvas.hover(position={"x": width - 1, "y": 20})
-            expect(plot.locator(".now")).to_have_text(re.compile("^[0-4] s ago$"))
+            expect(plot.locator(".now")).to_have_text(re.compile("^[0-9] s ago$"))
+
+
+def test_plots_do_not_smear(browser, address):
+    """What jumps up and down from second to second is drawn as its mean where there is no room for each second."""
+    with opened(browser, "about:blank") as page:
+        jumping = history(600)
+        for i, sample in enumerate(jumping["samples"]):
+            sample[1] = 200.0 * (i % 2)
+        page.route("**/debug/history*", lambda route: route.fulfill(json=jumping))
+        page.goto(address)
+        model = {"version": "1", "model": "a-model", "uptime": 1000.5, "chat": False, "limits": {}}
+        shown(page, {"num_blocks": 4, "refs": [[0, 4]], "server": model})
+        plot = page.locator("#plots figure").first
+        expect(plot.locator("canvas")).to_have_attribute("aria-label", re.compile("at most 200 since 10 min ago"))
+        canvas = plot.locator("canvas")
+        width = canvas.evaluate("canvas => canvas.width")
+        # The means are about 100; the axis may end at 100 or at 200. Not every second is a line from top to bottom.
+        inked = [sum(alpha > 0 for *_, alpha in pixels(canvas, x, 0, 1, 56)) for x in range(4, width - 4)]
+        assert sum(inked) / len(inked) < 20, inked
 
 
 def test_history_goes_on(browser, address):
@@ -200,7 +272,7 @@ def test_history_goes_on(browser, address):
         asked = []
         page.on("request", lambda request: asked.append(request.url.split("after=")[1]) if "after=" in request.url else None)
         page.goto(address)
-        expect(page.locator("#plots .then").first).to_have_text(re.compile("min ago$"))
+        expect(page.locator("#plots .then").first).to_have_text(re.compile(" ago$"))
         with page.expect_request(lambda request: "after=" in request.url and "after=0" not in request.url):
             pass
         assert asked[0] == "0" and len(asked) == len(set(asked)), asked
@@ -212,9 +284,9 @@ def test_history_goes_on(browser, address):
 
 def test_facts_and_links(browser, address):
     with opened(browser, address) as page:
-        expect(page.locator("#facts")).to_have_text(re.compile(r"^\d.* · up \d+ (s|min) · CPU · weights f16 · context 512$"))
+        expect(page.locator("#facts")).to_have_text(re.compile(r"^\d.* · up (\d+ min ?)?(\d+ s)? · CPU · weights f16 · context 512$"))
         facts = dict(zip(page.locator("dt").all_inner_texts(), page.locator("dd").all_inner_texts()))
-        assert facts["context length"] == "512 tokens" and facts["requests waiting at most"] == "1,024", facts
+        assert facts["context length"] == "512 tokens" and facts["requests waiting at most"] == "4,096", facts
         assert facts["KV memory"] == "113 blocks of 16 tokens in f32, 16 MiB", facts
         for link in page.locator("header a").all():
             assert page.request.get(address + link.get_attribute("href")).ok
@@ -224,9 +296,14 @@ def test_facts_and_links(browser, address):
         shown(page, {"num_blocks": 4, "refs": [[0, 4]]})
         expect(page.locator("dl")).to_contain_text("unheard_of3")
         expect(page.locator("#latency .note")).to_have_text("no request ended in the last minute")
-        waiting = [request(id=1, age=2.5), request(id=2, age=0.5)]
+        # Of those who wait, some have begun.
+        fresh = [{"index": 0, "tokens": 16, "computed": 0, "table": []}]
+        waiting = [request([1], id=1, age=9.5, swapped=True), request(id=2, age=2.5, sequences=fresh), request(id=3, age=0.5, sequences=fresh),
+                   request([], id=4, age=7.5)]
         shown(page, {"num_blocks": 4, "refs": [[0, 4]], "waiting": waiting})
-        expect(page.locator("#queue")).to_have_text(re.compile("^2 waiting.*the oldest came 2.5 s ago; 0 running", re.S))
+        words = "^4 waiting.*2 not begun, the oldest came 2.5 s ago; 1 swapped out; 1 preempted; 0 running"
+        expect(page.locator("#queue")).to_have_text(re.compile(words, re.S))
+        expect(page.locator("#latency .note")).to_have_text("no request ended in the last minute; 4 are in progress")
 
 
 def test_hidden_page_asks_nothing(browser, address):
@@ -263,12 +340,25 @@ def test_a_server_that_is_gone(browser, quire):
 
 def test_key(browser, address):
     with opened(browser, address) as page:
-        form = page.locator("#key")
-        for key in ["wrong", "right"]:
-            expect(form).to_be_visible()
-            page.fill("#key input", key)
-            page.click("#key button")
-        expect(page.locator("#status")).to_have_text("live")
+        form, status, refusal = page.locator("#key"), page.locator("#status"), page.locator("#key .error")
+        dot = lambda: status.evaluate("status => getComputedStyle(status, '::before').backgroundColor")
+        expect(form).to_be_visible()
+        expect(status).to_have_text("waiting for the API key")
+        expect(refusal).to_be_empty()
+        before = dot()
+        page.fill("#key input", "wrong")
+        page.click("#key button")
+        expect(refusal).to_have_text("That key was refused.")
+        expect(form).to_be_visible()
+        assert dot() == before
+        page.fill("#key input", "right")
+        page.click("#key button")
+        expect(status).to_have_text("live")
+        expect(form).to_be_hidden()
+        assert dot() != before, "green is for what lives"
+        # It is kept for as long as the tab is open.
+        page.reload()
+        expect(status).to_have_text("live")
         expect(form).to_be_hidden()
         assert page.complaints and all("401" in complaint for complaint in page.complaints), page.complaints
         page.complaints.clear()
@@ -286,8 +376,8 @@ def main():
         with server(quire, *POOL) as address:
             wait_until_ready(address)
             test_live(browser, address, screenshot)
-            for test in [test_prompt_box, test_chat, test_cancel, test_rows_stay_under_the_pointer, test_history_is_there_at_once,
-                         test_history_goes_on, test_facts_and_links, test_hidden_page_asks_nothing,
+            for test in [test_prompt_box, test_the_prompt_box_follows_the_context, test_chat, test_cancel, test_every_request_can_be_cancelled,
+                         test_rows_stay_under_the_pointer, test_history_is_there_at_once, test_plots_do_not_smear, test_history_goes_on, test_facts_and_links, test_hidden_page_asks_nothing,
                          *page_map.ALL, *page_phone.ALL, *colours.ALL]:
                 test(browser, address)
         test_a_server_that_is_gone(browser, quire)

@@ -46,7 +46,8 @@ def test_swapped_requests_hold_no_blocks_of_the_map(browser, address):
         shown(page, {"num_blocks": 4, "refs": [[0, 1], [1, 1], [0, 2]], "running": [request([1])], "waiting": waiting})
         assert point(page, 1, 56) == ["block 1: 1 reference", "request 6, sequence 0"]
         expect(page.locator("[data-request='7'] .blocks")).to_have_text("swapped out: 1")
-        expect(page.locator("[data-request='8'] .tables")).to_have_text("It holds no blocks.")
+        expect(page.locator("[data-request='7'] .how")).to_have_text(re.compile("^swapped out; "))
+        expect(page.locator("[data-request='8'] .how")).to_have_text(re.compile("; it holds no blocks$"))
 
 
 def test_forty_thousand_blocks(browser, address):
@@ -69,7 +70,7 @@ def test_legend_of_a_large_pool(browser, address):
             refs = [[2, 2], [1, 2], [0, 8188]]
             shown(page, {"num_blocks": 8192, "refs": refs, "cached": [[10, 5]], "running": [request([0, 1, 2], [0, 1, 3])]})
             legend = page.locator("#memory .legend li")
-            expect(legend).to_have_text(["free", "free, kept for a prefix", re.compile("in use: a colour for each request"),
+            expect(legend).to_have_text(["free", "free, kept for a prefix", re.compile("in use: a colour for each request.*, three shades"),
                                          "shared by several sequences: dotted"])
             kinds = {"free": 100, "cached": 10, "held": 2, "shared": 0}
             size = 5
@@ -89,7 +90,7 @@ def test_idle_looks_idle(browser, address):
             shown(page, {"num_blocks": 8192, "refs": [[1, 1], [0, 8191]], "cached": [[10, 4000]], "running": [request([0])]})
             held, = set(pixels(page.locator(MAP), 1, 1))
             shown(page, {"num_blocks": 8192, "refs": [[0, 8192]], "cached": [[10, 4000]]})
-            expect(page.locator(SUMMARY)).to_have_text("0 of 8,192 blocks of 16 tokens used, 0 shared, 4,000 kept for prefixes")
+            expect(page.locator(SUMMARY)).to_have_text("All free: 0 of 8,192 blocks of 16 tokens used, 0 shared, 4,000 kept for prefixes")
             free, cached = [pixels(page.locator(MAP), *cell(page, block, 5))[0] for block in (0, 10)]
             drawn = {colour for colour in palette(page.locator(MAP)) if colour[3] > 0}
             assert drawn == {free, cached} and free != cached, drawn
@@ -139,5 +140,31 @@ def test_what_belongs_together_is_lit_together(browser, address):
         assert [block(number) for number in range(6)] == full
 
 
-ALL = [test_four_blocks, test_swapped_requests_hold_no_blocks_of_the_map, test_forty_thousand_blocks, test_legend_of_a_large_pool,
+def test_what_holds_no_blocks_leaves_the_map_as_it_is(browser, address):
+    with opened(browser, address) as page:
+        waiting = [request([1], id=7, swapped=True), request(id=8)]
+        shown(page, {"num_blocks": 4, "refs": [[0, 1], [1, 1], [0, 2]], "running": [request([1])], "waiting": waiting})
+        blocks = lambda: [pixels(page.locator(MAP), number * 56 + 8, 45)[0] for number in range(4)]
+        full = blocks()
+        for id in (7, 8):
+            row = page.locator(f"[data-request='{id}']")
+            row.hover(position={"x": 200, "y": 10})
+            expect(row).to_have_class("request lit")
+            assert blocks() == full, id
+        page.locator("[data-request='6']").hover(position={"x": 200, "y": 10})
+        expect(page.locator("[data-request='6']")).to_have_class("request lit")
+        assert [now == before for now, before in zip(blocks(), full)] == [False, True, False, False]
+
+
+def test_tips_hide_no_blocks(browser, address):
+    with opened(browser, address) as page:
+        shown(page, {"num_blocks": 8192, "refs": [[1, 1], [0, 8191]], "running": [request([0])]})
+        canvas, tip = page.locator(MAP), page.locator("#memory .tip")
+        for block in (0, 5000):
+            point(page, block, 5)
+            map, box = canvas.bounding_box(), tip.bounding_box()
+            assert box["y"] + box["height"] <= map["y"] or box["y"] >= map["y"] + map["height"], (block, map, box)
+
+
+ALL = [test_what_holds_no_blocks_leaves_the_map_as_it_is, test_tips_hide_no_blocks, test_four_blocks, test_swapped_requests_hold_no_blocks_of_the_map, test_forty_thousand_blocks, test_legend_of_a_large_pool,
        test_idle_looks_idle, test_what_belongs_together_is_lit_together]
