@@ -2,7 +2,6 @@
 
 import { say } from "./element.js";
 import { bytes, count, counted, duration, percent, rough } from "./format.js";
-import { isNew } from "./state.js";
 
 export class Overview {
   #section;
@@ -59,7 +58,7 @@ function queue(waiting) {
   if (waiting.length === 0) {
     return "the queue is empty";
   }
-  const fresh = waiting.filter(isNew);
+  const fresh = waiting.filter((request) => !request.begun && !request.swapped);
   const swapped = waiting.filter((request) => request.swapped).length;
   const restarted = waiting.length - fresh.length - swapped;
   const words = [];

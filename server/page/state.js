@@ -58,15 +58,10 @@ export class State {
   }
 }
 
-/** Whether a waiting request has not begun: those that were preempted have made tokens, or lie in the swap space. */
-export function isNew({ swapped, prompt_tokens, sequences }) {
-  return !swapped && sequences.every(({ computed, tokens }) => computed === 0 && tokens <= prompt_tokens);
-}
-
 /** What a request does. */
 export function standing(request, state) {
   if (state.running.includes(request)) {
     return "running";
   }
-  return request.swapped ? "swapped out" : isNew(request) ? "waiting" : "preempted";
+  return request.swapped ? "swapped out" : request.begun ? "preempted" : "waiting";
 }

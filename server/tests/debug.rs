@@ -55,6 +55,9 @@ async fn a_prompt_that_waits_is_cancelled_and_the_others_are_answered() {
                       "ignore_eos": true});
     let (answer, ()) = tokio::join!(server.post(COMPLETIONS, &body), async {
         let waiting = ids(&server, "waiting", 2).await;
+        let now = state(&server).await;
+        let begun = |queue: &str| now[queue].as_array().unwrap().iter().all(|r| r["begun"] == true);
+        assert!(begun("running") && !begun("waiting") && now["swap_used"] == 0, "{now}");
         let id = waiting[0].to_string();
         assert_eq!(cancel(&server, &id).await.status(), StatusCode::NO_CONTENT);
         // It is gone at once, and cannot be cancelled twice.

@@ -78,7 +78,8 @@ def wait_until_ready(address):
 def request(*tables, id=6, **more):
     """A request with these block tables."""
     sequences = [{"index": i, "tokens": 20, "computed": 19, "table": table} for i, table in enumerate(tables)]
-    return {"id": id, "prompt_tokens": 16, "max_tokens": 40, "age": 0.5, "swapped": False, "sequences": sequences, **more}
+    return {"id": id, "prompt_tokens": 16, "max_tokens": 40, "age": 0.5, "begun": True, "swapped": False,
+            "sequences": sequences, **more}
 
 
 def shown(page, state):
@@ -89,7 +90,7 @@ def shown(page, state):
                    "max_batch_tokens": 2048, "max_request_share": 0.5, "swap_blocks": 0, "block_bytes": 1024},
         "counts": {"finished": 0, "failed": 0, "refused": 0, "invalid": 0, "aborted": 0},
         "latency": {"requests": 0, "first_token_p95": None, "per_token_p95": None, "whole_p95": None},
-        "finished": [], "time": 1, "block_size": 16, "cached": [], "waiting": [], "running": [],
+        "finished": [], "time": 1, "block_size": 16, "cached": [], "swap_used": 0, "waiting": [], "running": [],
         "totals": {"steps": 0, "computed_tokens": 0, "generated_tokens": 0, "preemptions": 0, "copied_blocks": 0},
         **state,
     }

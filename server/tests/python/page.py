@@ -298,7 +298,8 @@ def test_facts_and_links(browser, address):
         expect(page.locator("#latency .note")).to_have_text("no request ended in the last minute")
         # Of those who wait, some have begun.
         fresh = [{"index": 0, "tokens": 16, "computed": 0, "table": []}]
-        waiting = [request([1], id=1, age=9.5, swapped=True), request(id=2, age=2.5, sequences=fresh), request(id=3, age=0.5, sequences=fresh),
+        waiting = [request([1], id=1, age=9.5, swapped=True), request(id=2, age=2.5, begun=False, sequences=fresh),
+                   request(id=3, age=0.5, begun=False, sequences=fresh),
                    request([], id=4, age=7.5)]
         shown(page, {"num_blocks": 4, "refs": [[0, 4]], "waiting": waiting})
         words = "^4 waiting.*2 not begun, the oldest came 2.5 s ago; 1 swapped out; 1 preempted; 0 running"
