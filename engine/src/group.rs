@@ -1,5 +1,5 @@
 //! A sequence group: all sequences of one request, scheduled, preempted and restored together (4.5 of the paper). Where
-//! they do not depend on each other and cannot run together, a request is several groups, its [`parts`].
+//! they do not depend on each other and cannot run together, a request is several groups, its parts.
 
 mod parts;
 
