@@ -46,7 +46,7 @@ pub struct EngineConfig {
 /// Likeliest tokens that a row of logits can be asked for: what the GPU can sort.
 const MAX_CANDIDATES: usize = kernels::sampling::CANDIDATES as usize;
 
-/// Share of the pool kept free when a request is admitted (4.5 of the paper; V0's watermark).
+/// Share of the pool kept free when a request is admitted (vLLM's watermark; the paper has none).
 const WATERMARK: f64 = 0.01;
 
 /// A request whose outputs are all there.

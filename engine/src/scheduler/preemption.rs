@@ -7,7 +7,7 @@ use crate::kv::relocate;
 /// What happens to the blocks of a group that is preempted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preemption {
-    /// As in the paper: groups of several sequences are swapped, single sequences recomputed.
+    /// vLLM's rule: groups of several sequences are swapped, single sequences recomputed. The paper has both ways, and no rule.
     #[default]
     Auto,
     /// They move to the swap space and back. Groups that do not fit there are recomputed.

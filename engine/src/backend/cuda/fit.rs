@@ -1,4 +1,4 @@
-//! What fits the GPU's memory: the profiling run that decides the number of blocks (4.3 of the paper).
+//! What fits the GPU's memory: the profiling run that decides the number of blocks, as in vLLM.
 //!
 //! The run is a rehearsal: the model's own code asks for its launches and activations, of the largest step and of every
 //! kind of smaller one, and nothing is launched. So it is exact, takes milliseconds, and finds what cannot be run at all.
