@@ -3,45 +3,7 @@
 use argh::{ArgsInfo, FromArgs};
 use engine::sampling::EarlyStopping;
 
-use crate::commands::{Command, Operands};
-use crate::generate;
 use crate::values::{count, number, seed};
-
-/// The command that continues text.
-pub const COMMAND: Command = Command {
-    name: "generate",
-    operands: Operands::Model,
-    info: Args::get_args_info,
-    groups: &[
-        ("What to continue", &["--model", "--prompt", "--prompts", "--prompt-ids", "--shared-prefix"]),
-        ("Conversations", &["--chat", "--raw", "--system", "--chat-template"]),
-        ("How far", &["--max-tokens", "--stop", "--ignore-eos"]),
-        (
-            "Sampling",
-            &[
-                "--temperature",
-                "--top-k",
-                "--top-p",
-                "--min-p",
-                "--repetition-penalty",
-                "--presence-penalty",
-                "--frequency-penalty",
-                "--seed",
-            ],
-        ),
-        ("Several outputs", &["--n", "--best-of", "--beam-width", "--length-penalty", "--early-stopping"]),
-        ("What to print", &["--json", "--logprobs", "--stats", "--trace-kv", "--verbose", "--version"]),
-    ],
-    runs_engine: true,
-    examples: &[
-        "quire -p \"Once upon a time\"",
-        "quire -p \"One day, a fox\" --temperature 0.8 --seed 7 --n 3",
-        "quire --model facebook/opt-125m --prompts questions.txt --json --max-tokens 64",
-        "quire ./my-llama -p \"The answer is\" --beam-width 4 --n 2",
-        "echo \"Once upon a time\" | quire",
-    ],
-    run: generate::run,
-};
 
 /// Continue text with a language model, on this machine.
 #[derive(ArgsInfo, FromArgs, Debug)]
@@ -166,7 +128,8 @@ mod tests {
     use engine::tensor::DType;
 
     use super::*;
-    use crate::words::Words;
+    use crate::command::Words;
+    use crate::generate::COMMAND;
 
     #[test]
     fn token_ids_are_separated_by_commas() {
@@ -177,11 +140,11 @@ mod tests {
     #[test]
     fn options_and_repeats_are_read() {
         let words = ["--prompt", "a", "-p", "b", "--top-k=5", "--dtype", "bf16", "-n4"].map(str::to_owned);
-        let words = Words::sort(&COMMAND, &words).unwrap();
+        let words = Words::sort(&[&COMMAND], &COMMAND, &words).unwrap();
         let (args, engine) = (words.own::<Args>().unwrap(), words.engine().unwrap());
         assert_eq!((args.prompt, args.top_k, args.max_tokens), (vec!["a".into(), "b".into()], Some(5), Some(4)));
         assert_eq!(engine.dtype, Some(DType::Bf16));
-        let words = Words::sort(&COMMAND, &["--temperature", "warm"].map(str::to_owned)).unwrap();
+        let words = Words::sort(&[&COMMAND], &COMMAND, &["--temperature", "warm"].map(str::to_owned)).unwrap();
         assert_eq!(
             words.own::<Args>().unwrap_err().to_string(),
             "--temperature: \"warm\" is not a number (quire --help shows all options)"

@@ -4,19 +4,56 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use argh::ArgsInfo;
 use engine::llm::{Event, Llm, Prompt};
 use engine::load::ModelFiles;
 
 use crate::args::Args;
 use crate::chat::Chat;
+use crate::command::{Command, Operands, Words};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::print::Printer;
 use crate::trace::Trace;
-use crate::words::Words;
 use crate::{progress, report, request};
 
+/// The command that continues text.
+pub const COMMAND: Command = Command {
+    name: "generate",
+    operands: Operands::Model,
+    info: Args::get_args_info,
+    groups: &[
+        ("What to continue", &["--model", "--prompt", "--prompts", "--prompt-ids", "--shared-prefix"]),
+        ("Conversations", &["--chat", "--raw", "--system", "--chat-template"]),
+        ("How far", &["--max-tokens", "--stop", "--ignore-eos"]),
+        (
+            "Sampling",
+            &[
+                "--temperature",
+                "--top-k",
+                "--top-p",
+                "--min-p",
+                "--repetition-penalty",
+                "--presence-penalty",
+                "--frequency-penalty",
+                "--seed",
+            ],
+        ),
+        ("Several outputs", &["--n", "--best-of", "--beam-width", "--length-penalty", "--early-stopping"]),
+        ("What to print", &["--json", "--logprobs", "--stats", "--trace-kv", "--verbose", "--version"]),
+    ],
+    runs_engine: true,
+    examples: &[
+        "quire -p \"Once upon a time\"",
+        "quire -p \"One day, a fox\" --temperature 0.8 --seed 7 --n 3",
+        "quire --model facebook/opt-125m --prompts questions.txt --json --max-tokens 64",
+        "quire ./my-llama -p \"The answer is\" --beam-width 4 --n 2",
+        "echo \"Once upon a time\" | quire",
+    ],
+    run,
+};
+
 /// Answers what the command line asks.
-pub fn run(words: &Words) -> Result<()> {
+fn run(words: &Words) -> Result<()> {
     let start = Instant::now();
     let (args, engine) = (&words.own::<Args>()?, words.engine()?);
     if args.version {

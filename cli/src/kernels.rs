@@ -9,11 +9,10 @@ use engine::backend::cuda::ptx::{self, Image};
 use workbench::launch::{self, Context, Driver};
 use workbench::{Case, Cost, Counts, Gpu, LineCounts, Scale, Shape, cases, measure, resources};
 
-use crate::commands::{Command, Operands};
+use crate::command::{Command, Operands, Words};
 use crate::suggest::shown;
 use crate::table::Table;
 use crate::values::count;
-use crate::words::Words;
 
 /// The command.
 pub const COMMAND: Command = Command {

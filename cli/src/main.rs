@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod chat;
+mod command;
 mod commands;
 mod engine_args;
 mod generate;
@@ -29,9 +30,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::commands::Call;
+use crate::command::Words;
+use crate::commands::{COMMANDS, Call};
 use crate::interrupt::Interrupted;
-use crate::words::{Usage, Words};
+use crate::words::Usage;
 
 /// How the process ends when its words or their values make no sense.
 const USAGE: u8 = 2;
@@ -60,8 +62,8 @@ fn run() -> Result<()> {
     match commands::find(&words)? {
         Call::Page(page) => put(&page),
         Call::Run(command, words) => {
-            let words = Words::sort(command, words)?;
-            if words.help { put(&help::page(command)) } else { (command.run)(&words) }
+            let words = Words::sort(&COMMANDS, command, words)?;
+            if words.help { put(&help::page(&COMMANDS, command)) } else { (command.run)(&words) }
         }
     }
 }

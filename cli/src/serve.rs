@@ -10,11 +10,10 @@ use server::{Limits, ServeOptions, Server};
 use tracing_subscriber::EnvFilter;
 
 use crate::chat::template_file;
-use crate::commands::{Command, Operands};
+use crate::command::{Command, Operands, Words};
 use crate::progress;
 use crate::signals::stop_signal;
 use crate::values::{count, memory, seconds};
-use crate::words::Words;
 
 /// The command that serves.
 pub const COMMAND: Command = Command {
@@ -196,7 +195,7 @@ mod tests {
     #[test]
     fn words_go_to_the_engine_or_the_server() {
         let words = ["--port", "0", "--model", "gpt2", "--log-json", "--block-size", "8", "--api-key", "--model"];
-        let words = Words::sort(&COMMAND, &words.map(str::to_owned)).unwrap();
+        let words = Words::sort(&[&COMMAND], &COMMAND, &words.map(str::to_owned)).unwrap();
         let (own, engine) = (words.own::<ServeArgs>().unwrap(), words.engine().unwrap());
         assert_eq!((engine.model.as_deref(), engine.block_size), (Some("gpt2"), 8));
         assert_eq!((own.port, own.log_json, own.api_key.as_deref()), (Some(0), true, Some("--model")));

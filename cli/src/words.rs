@@ -8,7 +8,7 @@ use std::path::Path;
 use argh::{FlagInfo, FlagInfoKind, FromArgs, Optionality};
 use engine::load::{ModelFiles, SHORT_NAMES};
 
-use crate::commands::{COMMANDS, Command, Operands, is_command, no_command};
+use crate::command::{Command, Operands, Words};
 use crate::engine_args::EngineArgs;
 use crate::suggest::{nearest, shown};
 
@@ -19,28 +19,15 @@ const BARE: [(&str, &str); 1] = [("--early-stopping", "true")];
 #[derive(Debug)]
 pub struct Usage(String);
 
-/// The words that follow a command's name, sorted.
-pub struct Words {
-    command: &'static Command,
-    own: Vec<String>,
-    engine: Vec<String>,
-    /// Words that belong to no option, where the command reads them itself.
-    pub operands: Vec<String>,
-    /// Whether the page of help is asked for.
-    pub help: bool,
-    models: usize,
-    /// Options that were read and may stand once.
-    given: HashSet<&'static str>,
-}
-
 impl Words {
-    /// Sorts the words that follow the name of `command`.
+    /// Sorts the words that follow the name of `command`, which is one of `all`.
     ///
     /// # Errors
     /// A sentence, if there is an option or another word that the command does not have, or a value lacks.
-    pub fn sort(command: &'static Command, words: &[String]) -> Result<Self, Usage> {
+    pub fn sort(all: &'static [&'static Command], command: &'static Command, words: &[String]) -> Result<Self, Usage> {
         let mut sorted = Words {
             command,
+            all,
             own: Vec::new(),
             engine: Vec::new(),
             operands: Vec::new(),
@@ -139,7 +126,7 @@ impl Words {
 
     /// Says that there is no such option, and which one may be meant.
     fn unknown(&self, name: &str) -> Usage {
-        let others = || COMMANDS.iter().filter(|other| other.name != self.command.name);
+        let others = || self.all.iter().filter(|other| other.name != self.command.name);
         let longs = |command: &Command| command.flags().map(|flag| flag.long).collect::<Vec<_>>();
         if name == "-V" {
             return self.unknown("--version");
@@ -148,7 +135,8 @@ impl Words {
             return self.wrong(format!("{name} is an option of `{}`, not of `{}`", other.call(), self.command.call()));
         }
         let meant = nearest(name, longs(self.command).into_iter()).map(str::to_owned).or_else(|| {
-            let near = |other: &&Command| nearest(name, longs(other).into_iter()).map(|name| (name, other.call()));
+            let near =
+                |other: &&'static Command| nearest(name, longs(other).into_iter()).map(|name| (name, other.call()));
             others().find_map(near).map(|(name, call)| format!("{name} of `{call}`"))
         });
         let meant = meant.map_or(String::new(), |name| format!("; did you mean {name}?"));
@@ -169,7 +157,7 @@ impl Words {
     fn operand(&mut self, word: &str) -> Result<(), Usage> {
         match self.command.operands {
             Operands::Own(_) => self.operands.push(word.to_owned()),
-            Operands::Model if is_model(word) => self.push("--model", Some(word)),
+            Operands::Model if is_model(self.all, word) => self.push("--model", Some(word)),
             _ => return Err(self.stray(word)),
         }
         Ok(())
@@ -181,7 +169,7 @@ impl Words {
         if word == "-" {
             return self.wrong("- is no option; --prompt - reads a prompt from standard input");
         }
-        if is_command(word) {
+        if is_command(self.all, word) {
             return self.wrong(format!("the command comes first: quire {word}"));
         }
         let is_default = self.command.is_default();
@@ -195,7 +183,9 @@ impl Words {
             }
             _ if is_default && !self.own.is_empty() => self
                 .wrong(format!("{name} belongs to no option and is no model; a prompt of several words needs quotes")),
-            _ if is_default => no_command(&format!("there is no command {name}, and no model of that name"), word),
+            _ if is_default => {
+                no_command(self.all, &format!("there is no command {name}, and no model of that name"), word)
+            }
             _ if self.command.operands == Operands::Model => {
                 self.wrong(format!("there is no model {name}, and no option that it belongs to"))
             }
@@ -204,9 +194,32 @@ impl Words {
     }
 }
 
+/// Whether a word is the first of a command's name.
+pub fn is_command(commands: &[&Command], word: &str) -> bool {
+    commands.iter().any(|command| command.name.split(' ').next() == Some(word))
+}
+
+/// Says which commands there are, after what is wrong with `name`.
+pub fn no_command(commands: &[&Command], wrong: &str, name: &str) -> Usage {
+    let top = ["bench", "help"].into_iter().chain(commands.iter().map(|command| command.name));
+    // A command of its own that was looked for among the benchmarks.
+    let own = name.strip_prefix("bench ").filter(|own| commands.iter().any(|command| command.name == *own));
+    let meant = own.or_else(|| nearest(name, top)).map_or(String::new(), |name| format!("; did you mean {name}?"));
+    let all =
+        if name.starts_with("bench ") { names(commands, "bench ") } else { "serve, bench, kernels and help".into() };
+    Usage::new(format!("{wrong}; commands are {all}{meant}"))
+}
+
+/// The names of the commands that begin so, without the beginning.
+pub fn names(commands: &[&Command], beginning: &str) -> String {
+    let mut names: Vec<_> = commands.iter().filter_map(|command| command.name.strip_prefix(beginning)).collect();
+    let last = names.pop().unwrap_or_default();
+    format!("{} and {last}", names.join(", "))
+}
+
 /// Whether a word that belongs to no option is a model.
-fn is_model(word: &str) -> bool {
-    if is_command(word) {
+fn is_model(commands: &[&Command], word: &str) -> bool {
+    if is_command(commands, word) {
         return false;
     }
     let is_short = || SHORT_NAMES.iter().any(|(short, _)| short.eq_ignore_ascii_case(word));
@@ -227,29 +240,3 @@ impl fmt::Display for Usage {
 }
 
 impl std::error::Error for Usage {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_of_any_kind_are_sorted_or_refused_in_one_line() {
-        let pieces = ["-", "--", "=", "p", "n", "prompt", "é", "\n", " ", "\u{1b}", "9"];
-        let mut words: Vec<String> = vec![String::new()];
-        for _ in 0..3 {
-            let longer = words.iter().flat_map(|word| pieces.map(|piece| format!("{word}{piece}"))).collect::<Vec<_>>();
-            words.extend(longer);
-            words.sort_unstable();
-            words.dedup();
-        }
-        for command in COMMANDS {
-            for word in &words {
-                // By itself, and where a value may follow.
-                for line in [&[word.clone()][..], &[word.clone(), "1".into()]] {
-                    let Err(Usage(message)) = Words::sort(command, line) else { continue };
-                    assert!(!message.is_empty() && !message.contains(char::is_control), "{word:?}: {message:?}");
-                }
-            }
-        }
-    }
-}

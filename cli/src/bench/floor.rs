@@ -14,9 +14,8 @@ use serde_json::json;
 use super::gpu::{self, Gpu};
 use super::model::Model;
 use super::step::{Kind, Step};
-use crate::commands::{Command, Operands};
+use crate::command::{Command, Operands, Words};
 use crate::values::count;
-use crate::words::Words;
 
 /// The command.
 pub const COMMAND: Command = Command {

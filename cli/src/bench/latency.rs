@@ -11,9 +11,8 @@ use loadgen::workload::{Lengths, Workload};
 
 use super::options::{self, Sweep};
 use super::{drive, measured};
-use crate::commands::{Command, Operands};
+use crate::command::{Command, Operands, Words};
 use crate::values::seed;
-use crate::words::Words;
 
 /// The command.
 pub const COMMAND: Command = Command {

@@ -10,12 +10,11 @@ use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
 use loadgen::random::Random;
 
-use crate::commands::{Command, Operands};
+use crate::command::{Command, Operands, Words};
 use crate::engine_args::EngineArgs;
 use crate::progress;
 use crate::table::Table;
 use crate::values::count;
-use crate::words::Words;
 
 /// The command.
 pub const COMMAND: Command = Command {

@@ -16,9 +16,9 @@ use loadgen::workload::Workload;
 
 use super::measured;
 use super::options::{self, Rates, Sweep};
-use crate::commands::{Command, Operands};
+use crate::command::{Command, Operands, Words};
 use crate::values::{count, seed};
-use crate::words::{Usage, Words};
+use crate::words::Usage;
 
 /// The command.
 pub const COMMAND: Command = Command {

@@ -11,10 +11,9 @@ use loadgen::random::Random;
 use loadgen::trace::{ALPACA, SHAREGPT, Trace};
 
 use super::stand_in::{StandIn, VOCAB};
-use crate::commands::{Command, Operands};
+use crate::command::{Command, Operands, Words};
 use crate::table::Table;
 use crate::values::{count, seed};
-use crate::words::Words;
 
 /// The command.
 pub const COMMAND: Command = Command {

@@ -12,10 +12,9 @@ use loadgen::trace::SHAREGPT;
 use loadgen::workload::Workload;
 
 use super::{drive, measured, options};
-use crate::commands::{Command, Operands};
+use crate::command::{Command, Operands, Words};
 use crate::report;
 use crate::values::seed;
-use crate::words::Words;
 
 /// The command.
 pub const COMMAND: Command = Command {
