@@ -19,6 +19,7 @@ mod message;
 mod methods;
 mod operators;
 mod options;
+mod probe;
 mod python;
 mod reading;
 mod source;

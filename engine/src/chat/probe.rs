@@ -1,0 +1,140 @@
+//! Finds out the forms that a template takes: when it is loaded it is shown each, and what it makes of them decides.
+
+use minijinja::Value;
+
+use super::forms::{ArgumentsForm, Forms, Silence};
+use super::message::{Content, Message};
+
+/// Texts that no template has, and that look the same in all of them.
+const PROBES: [&str; 2] = ["quireprobe", "quiresecond"];
+/// A function's name, likewise.
+const FUNCTION: &str = "quirecalled";
+/// The id of a call. Mistral's have nine letters and digits.
+const CALL_ID: &str = "quire0001";
+
+impl Forms {
+    /// The forms of a template; `render` says what it makes of messages.
+    pub(super) fn of(render: impl Fn(&[Message], &Forms) -> Option<String>) -> Self {
+        let mut forms = Forms::default();
+        ["system", "developer", "user", "assistant"].into_iter().for_each(|role| forms.find_parts(role, &render));
+        forms.find_calls(&render);
+        // Tools answer to calls.
+        forms.find_parts("tool", &render);
+        forms
+    }
+
+    /// Finds out whether parts of what `role` says are read.
+    fn find_parts(&mut self, role: &str, render: impl Fn(&[Message], &Forms) -> Option<String>) {
+        let shows = |content: Content, forms: &Forms| {
+            let text = render(&conversation(role, content), forms).unwrap_or_default();
+            // As what is said, not as a list that is printed.
+            let says = |probe: &str| {
+                let printed = [format!("'{probe}'"), format!("\"{probe}\"")];
+                text.contains(probe) && !printed.iter().any(|printed| text.contains(printed))
+            };
+            PROBES.into_iter().all(says)
+        };
+        let mut in_parts = self.clone();
+        in_parts.roles_in_parts.push(role.into());
+        if shows(Content::Parts(PROBES.map(String::from).into()), &in_parts) {
+            if !shows(Content::Text(PROBES.join(" ")), self) {
+                in_parts.roles_only_in_parts.push(role.into());
+            }
+            *self = in_parts;
+        }
+    }
+
+    /// Finds out how calls of functions are read.
+    fn find_calls(&mut self, render: impl Fn(&[Message], &Forms) -> Option<String>) {
+        let messages = [Message::new("user", "x"), call(), as_result(Message::new("tool", "x"))];
+        let candidates = [Silence::Absent, Silence::Null, Silence::Empty]
+            .into_iter()
+            .flat_map(|silence| [ArgumentsForm::Object, ArgumentsForm::Text].map(|arguments| (silence, arguments)));
+        let outcomes: Vec<_> = candidates
+            .filter_map(|(silence, arguments)| {
+                let forms = Forms { silence, arguments, ..self.clone() };
+                Some((render(&messages, &forms)?.contains(FUNCTION), forms))
+            })
+            .collect();
+        // One that shows the call, else one that is no error.
+        match outcomes.iter().find(|(shows, _)| *shows).or(outcomes.first()) {
+            Some((_, forms)) => *self = forms.clone(),
+            // As vLLM has it, whatever the template says to it.
+            None => self.silence = Silence::Empty,
+        }
+    }
+}
+
+/// A conversation in which `role` says `content`.
+fn conversation(role: &str, content: Content) -> Vec<Message> {
+    let user = || Message::new("user", "x");
+    let said = Message { content: Some(content), ..Message::new(role, "") };
+    match role {
+        "system" | "developer" => vec![said, user()],
+        "assistant" => vec![user(), said, user()],
+        "tool" => vec![user(), call(), as_result(said)],
+        _ => vec![said],
+    }
+}
+
+/// A call of a function, without a word.
+fn call() -> Message {
+    let arguments = Value::from_iter([("x", 1)]);
+    let function = Value::from_iter([("name", Value::from(FUNCTION)), ("arguments", arguments)]);
+    let call = [("id", CALL_ID.into()), ("type", "function".into()), ("function", function)];
+    Message { content: None, tool_calls: vec![Value::from_iter(call)], ..Message::new("assistant", "") }
+}
+
+/// What the function came to.
+fn as_result(mut message: Message) -> Message {
+    message.others.extend([("tool_call_id".into(), CALL_ID.into()), ("name".into(), FUNCTION.into())]);
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+    use super::super::environment::with_template;
+    use super::*;
+
+    fn forms(template: &str) -> Forms {
+        let environment = with_template("chat", template).unwrap();
+        Forms::of(|messages, forms| {
+            let messages: Vec<Value> = messages.iter().map(|message| message.value(forms)).collect();
+            environment.get_template("chat").unwrap().render(minijinja::context! { messages }).ok()
+        })
+    }
+
+    #[test]
+    fn contents_are_read_whole_or_in_parts() {
+        let whole = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}";
+        assert_eq!(forms(whole), Forms::default());
+        let users = "{% for m in messages %}{% if m.role == 'user' and m.content is not string %}\
+            {% for part in m.content %}{{ part.text }}{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}";
+        assert_eq!(forms(users), Forms { roles_in_parts: vec!["user".into()], ..Forms::default() });
+        let only = "{% for m in messages %}{% for part in m.content %}{{ part['text'] }}{% endfor %}{% endfor %}";
+        let all: Vec<String> = ["system", "developer", "user", "assistant", "tool"].map(String::from).into();
+        let in_parts = Forms { roles_in_parts: all.clone(), roles_only_in_parts: all, ..Forms::default() };
+        assert_eq!(forms(only), in_parts);
+        // A list that is printed is not read.
+        let printed = "{% for m in messages %}{{ m.content | tojson }}{% endfor %}";
+        assert_eq!(forms(printed), Forms { silence: Silence::Null, ..Forms::default() });
+    }
+
+    #[test]
+    fn calls_are_given_as_the_template_shows_them() {
+        let calls = |content: &str, arguments: &str| {
+            forms(&format!(
+                "{{% for m in messages %}}{content}{{% for c in m.tool_calls %}}{{{{ c.function.name + {arguments} }}}}\
+                 {{% endfor %}}{{% endfor %}}"
+            ))
+        };
+        let object = "(c.function.arguments | tojson)";
+        assert_eq!(calls("", object), Forms::default());
+        assert_eq!(calls("", "c.function.arguments").arguments, ArgumentsForm::Text);
+        let null = "{% if m.content is not none %}{{ m.content + '' }}{% endif %}";
+        assert_eq!(calls(null, object), Forms { silence: Silence::Null, ..Forms::default() });
+        assert_eq!(calls("{{ m.content + '' }}", object), Forms { silence: Silence::Empty, ..Forms::default() });
+    }
+}
