@@ -4,8 +4,6 @@
 
 mod common;
 
-use std::collections::BTreeSet;
-
 use common::{MODEL, PROMPT, TestServer, alone};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
@@ -309,120 +307,5 @@ async fn tokens_go_both_ways() {
     assert_eq!(chat["tokens"], tokens["tokens"]);
     server.refused("/tokenize", &json!({}), 400).await;
     server.refused("/detokenize", &json!({"tokens": [2048]}), 400).await;
-    server.stop().await.unwrap();
-}
-
-#[tokio::test]
-async fn operators_see_what_happens() {
-    let server = TestServer::start().await;
-    for path in ["/health", "/ready"] {
-        assert_eq!(server.get(path).await.status(), 200, "{path}");
-    }
-    assert_eq!(server.get_json("/version").await, json!({"version": env!("CARGO_PKG_VERSION")}));
-    let models = server.get_json("/v1/models").await;
-    assert_eq!((&models["object"], &models["data"][0]["id"]), (&json!("list"), &json!(MODEL)));
-    assert_eq!(server.get_json(&format!("/v1/models/{MODEL}")).await, models["data"][0]);
-    let missing = common::error_of(server.get("/v1/models/facebook/opt-13b").await, 404).await;
-    assert_eq!(missing["code"], "model_not_found");
-    common::error_of(server.get("/v2").await, 404).await;
-    common::error_of(server.get(COMPLETIONS).await, 405).await;
-
-    let body = json!({"prompt": PROMPT, "temperature": 0, "max_tokens": 10, "stream": true});
-    server.stream(COMPLETIONS, &body).await;
-    server.wait_for_metric("vllm:num_requests_running", 0.0).await;
-    for (name, value) in [
-        ("vllm:prompt_tokens_total", 5.0),
-        ("vllm:generation_tokens_total", 10.0),
-        ("vllm:time_to_first_token_seconds_count", 1.0),
-        ("vllm:time_per_output_token_seconds_count", 9.0),
-        ("vllm:e2e_request_latency_seconds_count", 1.0),
-        ("vllm:request_queue_time_seconds_count", 1.0),
-        ("vllm:request_prefill_time_seconds_count", 1.0),
-        ("vllm:request_decode_time_seconds_count", 1.0),
-        ("vllm:request_inference_time_seconds_count", 1.0),
-        ("vllm:num_preemptions_total", 0.0),
-        ("vllm:kv_cache_usage_perc", 0.0),
-        ("quire:engine_steps_total", 10.0),
-    ] {
-        assert_eq!(server.metric(name).await, value, "{name}");
-    }
-    let text = server.get("/metrics").await.text().await.unwrap();
-    let done = r#"vllm:request_success_total{model_name="opt-story-3m",engine="0",finished_reason="length"} 1"#;
-    assert!(text.contains(done), "{text}");
-    server.stop().await.unwrap();
-}
-
-#[tokio::test]
-async fn request_ids_come_back() {
-    let server = TestServer::start().await;
-    let request = server.client.get(server.url("/health")).header("x-request-id", "mine-7");
-    assert_eq!(request.send().await.unwrap().headers()["x-request-id"], "mine-7");
-    let request = server.client.get(server.url("/health")).header("x-request-id", "long".repeat(100));
-    let own = request.send().await.unwrap().headers()["x-request-id"].clone();
-    assert_eq!(own.len(), 36, "{own:?} is not an id of the server's");
-    server.stop().await.unwrap();
-}
-
-/// The reference count of each block, out of the runs in a state.
-fn reference_counts(state: &Value) -> Vec<u64> {
-    let runs = state["refs"].as_array().unwrap().iter();
-    let run = |run: &Value| vec![run[0].as_u64().unwrap(); run[1].as_u64().unwrap() as usize];
-    runs.flat_map(run).collect()
-}
-
-/// While a request with two outputs runs, its blocks are to be seen with their owners.
-#[tokio::test]
-async fn the_state_shows_shared_blocks() {
-    let server = TestServer::start().await;
-    let body = json!({"prompt": "Once upon a time, in a small village, there lived a young girl who had a red kite",
-        "n": 2, "seed": 1, "max_tokens": 450, "ignore_eos": true, "stream": true});
-    let mut response = server.send(COMPLETIONS, &body).await;
-    response.chunk().await.unwrap();
-    let state = server.get_json("/debug/state").await;
-    let running = &state["running"][0];
-    assert_eq!(running["sequences"].as_array().unwrap().len(), 2);
-    let tables = [0, 1].map(|i| running["sequences"][i]["table"].as_array().unwrap().clone());
-    assert_eq!(tables[0][0], tables[1][0], "the prompt's first block is shared");
-    let refs = reference_counts(&state);
-    assert_eq!(refs[tables[0][0].as_u64().unwrap() as usize], 2);
-    assert_eq!(refs.len() as u64, state["num_blocks"].as_u64().unwrap());
-    let held: BTreeSet<u64> = tables.iter().flatten().map(|id| id.as_u64().unwrap()).collect();
-    let used = (0..refs.len() as u64).filter(|&id| refs[id as usize] > 0);
-    assert!(used.eq(held), "the blocks in use are those in the tables: {state}");
-    drop(response);
-    server.assert_unharmed().await;
-    // A state is shown for some time.
-    while server.get_json("/debug/state").await["refs"].as_array().unwrap().len() > 1 {
-        tokio::task::yield_now().await;
-    }
-    server.stop().await.unwrap();
-}
-
-/// Each field of the description is accepted, and no other.
-#[tokio::test]
-async fn the_description_names_the_fields_that_there_are() {
-    let server = TestServer::start().await;
-    let description = server.get_json("/openapi.json").await;
-    let schemas = &description["components"]["schemas"];
-    let message = json!([{"role": "user", "content": PROMPT}]);
-    for (path, schema, mut body) in [
-        (COMPLETIONS, "CompletionRequest", json!({"prompt": PROMPT})),
-        (CHAT, "ChatRequest", json!({"messages": message})),
-    ] {
-        body["max_tokens"] = 1.into();
-        for field in schemas[schema]["properties"].as_object().unwrap().keys() {
-            let mut body = body.clone();
-            body.as_object_mut().unwrap().entry(field).or_insert(Value::Null);
-            server.post(path, &body).await;
-        }
-        for field in ["suffix", "tools", "response_format", "guided_json"] {
-            let mut body = body.clone();
-            body[field] = json!("x");
-            assert_eq!(server.refused(path, &body, 400).await["param"], field);
-        }
-        body["stream"] = true.into();
-        body["stream_options"] = json!({"include_everything": false});
-        assert_eq!(server.refused(path, &body, 400).await["param"], "stream_options.include_everything");
-    }
     server.stop().await.unwrap();
 }
