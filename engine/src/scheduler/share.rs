@@ -66,6 +66,11 @@ impl Shares {
         self.held.get(&owner).map_or(0, |held| held.rows)
     }
 
+    /// Whether any owner holds more than a share, so that there is something to give up.
+    pub fn is_anyone_beyond(&self) -> bool {
+        self.held.values().any(|held| held.rows > self.share.rows || held.blocks > self.share.blocks)
+    }
+
     /// How many of a waiting group's outputs its owner may have. Whatever it is, it is not too much for an owner who holds
     /// nothing.
     pub fn outputs_left(&self, group: &SequenceGroup) -> usize {
@@ -97,8 +102,7 @@ impl Scheduler {
     }
 
     /// Puts the running groups in order for a step: first come, first served, but for what is beyond its owner's share,
-    /// if anybody may need that. What is last is given up first. Gives it up at once if the first who holds nothing finds no
-    /// room.
+    /// if anybody may need that. What is last is given up first. Gives it up at once if those who hold nothing find no room.
     pub(super) fn arrange(&mut self, hold_new: bool, step: &mut Step) {
         self.running.sort_by_key(SequenceGroup::rank);
         self.rejoin();
@@ -110,6 +114,9 @@ impl Scheduler {
             return;
         }
         let shares = self.shares();
+        if !shares.is_anyone_beyond() {
+            return;
+        }
         let wanted = self.wanted_by_newcomers(hold_new, &shares);
         let is_room = self.rows_lacking(wanted) == 0 && self.has_blocks(wanted);
         if !is_room || is_tight {
