@@ -17,7 +17,7 @@ use engine::runner::Runner;
 use engine::sampling::{Beam, EarlyStopping, SampleRow, Sampled, SamplingParams};
 use engine::scheduler::Preemption;
 use engine::sequence::{FinishReason, Output};
-use oracle::{Oracle, VOCAB, config};
+use oracle::{Fails, Oracle, VOCAB, config};
 
 const WAYS: [Preemption; 3] = [Preemption::Auto, Preemption::Swap, Preemption::Recompute];
 
@@ -221,29 +221,12 @@ fn beams_that_might_not_fit_are_refused_with_numbers() {
     assert!(tight.add([vec![5], prompt(9)].concat(), beams(4, 19)).is_err());
 }
 
-/// A device that fails once, when it is told to, and loses its memory.
-struct Fails {
-    oracle: Box<Oracle>,
-    now: Arc<AtomicBool>,
-}
-
-impl Runner for Fails {
-    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Vec<Sampled>> {
-        if self.now.swap(false, Relaxed) {
-            self.oracle.memory().lock().unwrap().lose();
-            return Err(Error::Memory("lost".into()));
-        }
-        self.oracle.run(batch, rows)
-    }
-}
-
 #[test]
 fn a_failed_step_costs_all_parts_of_what_runs_and_nothing_else() {
     for preemption in WAYS {
         let config = EngineConfig { max_request_share: 0.5, preemption, ..config(31, 4) };
         let now = Arc::new(AtomicBool::new(false));
-        let mut engine =
-            Engine::new(config.clone(), Box::new(Fails { oracle: Oracle::new(&config), now: now.clone() }));
+        let mut engine = Engine::new(config.clone(), Fails::when(now.clone(), &config));
         let divided = engine.add(prompt(10), sampled(24, 24, 30)).unwrap();
         let others: Vec<_> = (0..4).map(|_| engine.add(prompt(12), sampled(3, 3, 30)).unwrap()).collect();
         let is_divided = |engine: &Engine| {

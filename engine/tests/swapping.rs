@@ -10,15 +10,13 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use engine::Error;
-use engine::backend::Batch;
 use engine::engine::{Engine, EngineConfig};
 use engine::group::RequestId;
-use engine::runner::Runner;
-use engine::sampling::{SampleRow, Sampled, SamplingParams};
+use engine::sampling::SamplingParams;
 use engine::scheduler::Preemption;
 use engine::sequence::Output;
 use engine::stats::Stats;
-use oracle::{Oracle, config};
+use oracle::{Fails, Oracle, config};
 
 const PROMPT: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
 
@@ -103,29 +101,12 @@ fn nothing_new_is_admitted_while_something_is_swapped_out() {
     assert!(swapped_steps > 0);
 }
 
-/// A device that fails once, when it is told to, and loses its memory.
-struct Fails {
-    oracle: Box<Oracle>,
-    now: Arc<AtomicBool>,
-}
-
-impl Runner for Fails {
-    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Vec<Sampled>> {
-        if self.now.swap(false, Relaxed) {
-            self.oracle.memory().lock().unwrap().lose();
-            return Err(Error::Memory("lost".into()));
-        }
-        self.oracle.run(batch, rows)
-    }
-}
-
 #[test]
 fn a_failed_step_costs_those_that_run_and_the_others_are_recomputed() {
     for prefix_caching in [false, true] {
         let config = EngineConfig { preemption: Preemption::Swap, prefix_caching, ..config(24, 4) };
         let now = Arc::new(AtomicBool::new(false));
-        let mut engine =
-            Engine::new(config.clone(), Box::new(Fails { oracle: Oracle::new(&config), now: now.clone() }));
+        let mut engine = Engine::new(config.clone(), Fails::when(now.clone(), &config));
         for _ in 0..4 {
             engine.add(PROMPT.to_vec(), sampled(3)).unwrap();
         }

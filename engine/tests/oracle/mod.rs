@@ -6,15 +6,17 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use engine::Result;
 use engine::backend::{Batch, BlockCopy, BlockMoves};
 use engine::engine::EngineConfig;
 use engine::kv::BlockTable;
 use engine::runner::Runner;
 use engine::sampling::{SampleRow, Sampled, sample_row};
 use engine::scheduler::Preemption;
+use engine::{Error, Result};
 
 /// Tokens of the oracle's language.
 pub const VOCAB: u32 = 12;
@@ -179,5 +181,28 @@ pub fn config(num_blocks: usize, block_size: usize) -> EngineConfig {
         max_batch_tokens: 512,
         delay_factor: 0.0,
         max_request_share: 1.0,
+    }
+}
+
+/// A device that fails once, when it is told to, and loses its memory.
+pub struct Fails {
+    oracle: Box<Oracle>,
+    now: Arc<AtomicBool>,
+}
+
+impl Fails {
+    /// An oracle that fails in the step after `now` was set.
+    pub fn when(now: Arc<AtomicBool>, config: &EngineConfig) -> Box<Self> {
+        Box::new(Fails { oracle: Oracle::new(config), now })
+    }
+}
+
+impl Runner for Fails {
+    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+        if self.now.swap(false, Relaxed) {
+            self.oracle.memory().lock().unwrap().lose();
+            return Err(Error::Memory("lost".into()));
+        }
+        self.oracle.run(batch, rows)
     }
 }
