@@ -93,9 +93,8 @@ const FIELDS: &[(&str, Rule)] = &[
 ];
 
 /// Fields that one endpoint has and another has not, where they may be sent as long as they say nothing.
-const ELSEWHERE: [&str; 9] = [
+const ELSEWHERE: [&str; 8] = [
     "add_generation_prompt",
-    "best_of",
     "chat_template",
     "chat_template_kwargs",
     "continue_final_message",
