@@ -136,6 +136,10 @@ fn key(generics: &[Generic], values: &[&str]) -> String {
 /// The type that the host has for a parameter: an address on the device for a pointer, and else the same.
 fn on_host(ty: &[TokenTree]) -> Result<TokenStream, Error> {
     let pointer = match ty {
+        // A type that a `macro_rules` macro has passed on.
+        [TokenTree::Group(whole)] if whole.delimiter() == Delimiter::None => {
+            return on_host(&whole.stream().into_iter().collect::<Vec<_>>());
+        }
         [star, TokenTree::Ident(word), target @ ..] if is_punct(star, '*') => match word.to_string().as_str() {
             "mut" => Some(("DevicePtrMut", target)),
             _ => Some(("DevicePtr", target)),
