@@ -266,6 +266,6 @@ mod tests {
         }
         assert_eq!(check(72), Err(WidthError::Ragged { width: 72, multiple: 16 }));
         assert_eq!(check(512), Err(WidthError::Long { width: 512, most: 256 }));
-        assert_eq!(grid(9, 32, 8), (2, 12, 1));
+        assert_eq!(shape(9, 32, 8).grid, [2, 12, 1]);
     }
 }

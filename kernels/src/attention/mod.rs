@@ -148,7 +148,8 @@ mod tests {
     fn shapes_without_kernels_are_refused() {
         assert_eq!(AttentionShape::new(32, 8, 128, 16).map(AttentionShape::group), Ok(4));
         assert_eq!(AttentionShape::new(71, 1, 64, 8).map(AttentionShape::group), Ok(71));
-        let message = |heads, kv_heads, size, block| AttentionShape::new(heads, kv_heads, size, block).unwrap_err().to_string();
+        let message =
+            |heads, kv_heads, size, block| AttentionShape::new(heads, kv_heads, size, block).unwrap_err().to_string();
         assert_eq!(
             message(8, 8, 72, 16),
             "attention has no kernels for head size 72; there are some for [32, 64, 80, 96, 128, 256]"

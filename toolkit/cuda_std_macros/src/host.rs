@@ -89,9 +89,8 @@ impl<'a> Host<'a> {
             params.extend(tokens(&format!(">({name:?}, {text:?}),"))?);
             bits += &format!("bits[{i}] = ::cuda_std::launch::Argument::bits(self.{name});");
         }
-        let mut out = tokens(&format!(
-            "#[doc = {doc:?}] {HOST} #[allow(non_camel_case_types)] #[derive(Clone, Copy, Debug)]"
-        ))?;
+        let mut out =
+            tokens(&format!("#[doc = {doc:?}] {HOST} #[allow(non_camel_case_types)] #[derive(Clone, Copy, Debug)]"))?;
         out.extend(visibility.clone());
         out.extend(tokens(&format!("struct {name}"))?);
         out.extend([braced(fields)]);

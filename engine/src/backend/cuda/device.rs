@@ -107,7 +107,8 @@ mod tests {
 
     #[test]
     fn only_kernels_of_the_models_type_and_heads_are_loaded() {
-        let names: Vec<_> = kernels(ElementType::Bf16, AttentionShape::new(8, 2, 64, 16).unwrap()).iter().map(|k| k.name).collect();
+        let names: Vec<_> =
+            kernels(ElementType::Bf16, AttentionShape::new(8, 2, 64, 16).unwrap()).iter().map(|k| k.name).collect();
         assert!(names.contains(&"paged_prefill_bf16_64") && names.contains(&"gemm_bf16_256"));
         assert!(!names.iter().any(|name| name.contains("_f16") || name.starts_with("paged_prefill_bf16_128")));
     }

@@ -101,7 +101,7 @@ impl CudaBackend {
         dtype: DType,
         records: bool,
     ) -> Result<Self> {
-        let (heads, element) = (shape(config, block_size)?, element(dtype)?);
+        let (heads, element) = (shape(config, block_size)?, element_type(dtype)?);
         let device = Device::open(driver, ordinal, element, heads)?;
         let one = DecodeLaunch::new(heads, 1);
         let shape = one.shape();
@@ -129,7 +129,7 @@ impl CudaBackend {
         block_size: usize,
         dtype: DType,
     ) -> Result<Self> {
-        let (heads, element) = (shape(config, block_size)?, element(dtype)?);
+        let (heads, element) = (shape(config, block_size)?, element_type(dtype)?);
         let slots = gpu.multiprocessors * attention_blocks(DecodeLaunch::new(heads, 1));
         let queue = Queue::without_device(gpu);
         Ok(CudaBackend { records: true, ..Self::with_queue(queue, config, heads, (dtype, element), slots) })
@@ -223,11 +223,15 @@ impl CudaBackend {
 fn shape(config: &ModelConfig, block_size: usize) -> Result<AttentionShape> {
     let [heads, kv_heads, size, block_size] =
         [config.heads, config.kv_heads, config.head_dim, block_size].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-    AttentionShape::new(heads, kv_heads, size, block_size).map_err(|error| Error::Unsupported(format!("on the GPU: {error}")))
+    AttentionShape::new(heads, kv_heads, size, block_size)
+        .map_err(|error| Error::Unsupported(format!("on the GPU: {error}")))
 }
 
-/// The kernels' name for a type.
-fn element(dtype: DType) -> Result<ElementType> {
+/// The type of elements as kernels know it.
+///
+/// # Errors
+/// [`Error::Option`] for `f32`, which kernels do not compute in.
+pub fn element_type(dtype: DType) -> Result<ElementType> {
     match dtype {
         DType::F16 => Ok(ElementType::F16),
         DType::Bf16 => Ok(ElementType::Bf16),

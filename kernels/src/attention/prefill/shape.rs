@@ -5,9 +5,9 @@ use cuda_std::launch::KernelCall;
 use cuda_std::launch::LaunchShape;
 
 use crate::attention::AttentionShape;
+use crate::floor::Floor;
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::{attention::with_head_size, element::ElementType, with_element};
-use crate::floor::Floor;
 
 /// Warps in a block.
 pub const WARPS: u32 = 4;
@@ -86,7 +86,7 @@ pub const fn floor(shape: AttentionShape, new: u32, context: u32, window: u32) -
 mod tests {
     use super::*;
     use crate::attention::prefill::{pages, rows};
-    use crate::attention::{HEAD_SIZES, AttentionShape};
+    use crate::attention::{AttentionShape, HEAD_SIZES};
 
     fn shape(heads: u32, kv_heads: u32, head_size: u32) -> AttentionShape {
         AttentionShape::new(heads, kv_heads, head_size, 16).unwrap_or_else(|refused| panic!("{refused}"))

@@ -52,6 +52,20 @@ pub struct Operands {
     pub counters: DevicePtrMut<u32>,
 }
 
+impl Operands {
+    /// Matrices that are nowhere: for what a plan says of its kernel whatever is multiplied.
+    pub const NULL: Operands = Operands {
+        x: DevicePtr::NULL,
+        x_stride: 0,
+        weight: DevicePtr::NULL,
+        bias: DevicePtr::NULL,
+        out: DevicePtrMut::NULL,
+        out_stride: 0,
+        workspace: DevicePtrMut::NULL,
+        counters: DevicePtrMut::NULL,
+    };
+}
+
 /// Why there is no kernel for a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {

@@ -6,7 +6,6 @@ extern crate std;
 use super::*;
 use crate::floor::Floor;
 use crate::gemm::activation::Activation;
-use cuda_std::launch::{DevicePtr, DevicePtrMut};
 use std::string::ToString;
 
 /// Rows and their length of the weights of OPT-13B and LLaMA-3-8B.
@@ -25,18 +24,6 @@ const WEIGHTS: [(u32, u32); 10] = [
 
 const A100: Limits = Limits { multiprocessors: 108, shared_bytes: 163 << 10 };
 const A10: Limits = Limits { multiprocessors: 72, shared_bytes: 99 << 10 };
-
-/// Matrices that are nowhere.
-const OPERANDS: Operands = Operands {
-    x: DevicePtr::NULL,
-    x_stride: 0,
-    weight: DevicePtr::NULL,
-    bias: DevicePtr::NULL,
-    out: DevicePtrMut::NULL,
-    out_stride: 0,
-    workspace: DevicePtrMut::NULL,
-    counters: DevicePtrMut::NULL,
-};
 
 fn product(m: u32, n: u32, k: u32) -> Product {
     Product { m, n, k, epilogue: Epilogue::Half(None) }
@@ -98,7 +85,7 @@ fn every_plan_has_an_entry() {
     for m in 1..200 {
         let plan = Plan::new(product(m, 512, 512), Limits::H200).unwrap();
         for element in ElementType::ALL {
-            let call = plan.call(element, OPERANDS);
+            let call = plan.call(element, Operands::NULL);
             assert!(call.descriptor().bounds.max_threads >= Some(plan.shape().threads[0]));
             assert_eq!(call.descriptor().labels[0], element.label());
         }
