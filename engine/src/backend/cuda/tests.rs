@@ -216,6 +216,6 @@ fn padding_reads_and_writes_nothing() {
     let mut bytes = Vec::new();
     let inputs = Inputs::pack(batch(&[(1, 3), (1, 4), (1, 5)]), &rows, 100, true, &mut bytes);
     assert_eq!((inputs.rows, inputs.decodes, inputs.logits, inputs.bucket), (4, 4, 4, Some(4)));
-    let last = |at: usize| bytemuck::pod_read_unaligned::<i32>(&bytes[at + 12..at + 16]);
-    assert_eq!((last(inputs.slots().addr()), last(inputs.contexts().addr())), (-1, 0));
+    let last = |at: u64| bytemuck::pod_read_unaligned::<i32>(&bytes[at as usize + 12..][..4]);
+    assert_eq!((last(inputs.slots().address()), last(inputs.contexts().address())), (-1, 0));
 }
