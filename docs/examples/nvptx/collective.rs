@@ -1,22 +1,49 @@
-//! A barrier between two conditions that are the same.
+//! A collective between two conditions that are the same: as LLVM's intrinsic, as assembly, and as assembly beside an intrinsic.
 #![no_std]
-#![feature(abi_ptx, stdarch_nvptx)]
+#![feature(abi_ptx, stdarch_nvptx, asm_experimental_arch, link_llvm_intrinsics)]
+#![allow(internal_features)]
 
+use core::arch::asm;
 use core::arch::nvptx::{_syncthreads, _thread_idx_x};
 
-/// The first `n` threads of a block exchange their numbers with their neighbours; the others only wait.
-#[unsafe(no_mangle)]
-pub unsafe extern "ptx-kernel" fn exchange(x: *mut f32, room: *mut f32, n: u32) {
+unsafe extern "C" {
+    #[link_name = "llvm.nvvm.bar.warp.sync"]
+    fn bar_warp_sync(mask: u32);
+}
+
+/// The first `n` threads of a block reverse their numbers; the others only take part in the barrier.
+#[inline(always)]
+unsafe fn reverse(x: *mut u32, room: *mut u32, n: u32, barrier: impl Fn()) {
     unsafe {
         let i = _thread_idx_x() as u32;
-        let taking_part = i < n;
-        if taking_part {
+        let has_one = i < n;
+        if has_one {
             *room.add(i as usize) = *x.add(i as usize);
         }
-        _syncthreads();
-        if taking_part {
+        barrier();
+        if has_one {
             *x.add(i as usize) = *room.add((n - 1 - i) as usize);
         }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn by_intrinsic(x: *mut u32, room: *mut u32, n: u32) {
+    unsafe { reverse(x, room, n, || _syncthreads()) };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn by_assembly(x: *mut u32, room: *mut u32, n: u32) {
+    unsafe { reverse(x, room, n, || asm!("bar.sync 0;")) };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn beside_an_intrinsic(x: *mut u32, room: *mut u32, n: u32) {
+    unsafe {
+        reverse(x, room, n, || {
+            bar_warp_sync(u32::MAX);
+            asm!("bar.sync 0;");
+        });
     }
 }
 

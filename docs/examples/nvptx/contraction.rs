@@ -1,6 +1,7 @@
 //! A product and a sum.
 #![no_std]
 #![feature(abi_ptx, stdarch_nvptx, core_intrinsics)]
+#![allow(internal_features)]
 
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn separate(x: *mut f32, a: f32, b: f32) {

@@ -1,6 +1,7 @@
 //! A shuffle as an intrinsic, as volatile assembly and as pure assembly, where only one lane wants the result.
 #![no_std]
 #![feature(abi_ptx, stdarch_nvptx, asm_experimental_arch, link_llvm_intrinsics)]
+#![allow(internal_features)]
 
 use core::arch::asm;
 use core::arch::nvptx::_thread_idx_x;
