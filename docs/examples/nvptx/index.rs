@@ -10,7 +10,6 @@ pub unsafe extern "ptx-kernel" fn product(x: *mut f32, block: u32, stride: u32) 
     unsafe { *x.add(block as usize * stride as usize) = 1.0 };
 }
 
-
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     unsafe { core::arch::nvptx::trap() }
