@@ -4,7 +4,7 @@ use core::fmt;
 
 use cuda_std::half::{Bf16x2, F16x2, Half2};
 
-use crate::ptx::mma;
+use cuda_std::ptx::mma;
 
 /// A 16-bit floating-point type. Kernels move elements as bits, and compute in `f32`.
 pub trait Element {

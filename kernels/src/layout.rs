@@ -13,11 +13,6 @@
 /// Elements of 16 bits in a vector of 16 bytes, the unit in which kernels move keys and values.
 pub const VECTOR: u32 = 8;
 
-/// Sixteen bytes that are loaded and stored at once: eight `f16` or `bf16`, by their bits.
-#[repr(C, align(16))]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Vector(pub [u32; 4]);
-
 /// Keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {

@@ -13,8 +13,7 @@
 //! | [`norm`] | `layer_norm`, `rms_norm` |
 //! | [`rope`] | `rope_and_cache` |
 //! | [`sampling`] | `sample` |
-//! | [`vocabulary`] | one for each function of `ptx` and `cuda_std`: for tests, and in no binary |
-//! | [`ptx`] | no kernels: instructions that have no name in Rust |
+//! | [`vocabulary`] | one for each function of `cuda_std`: for tests, and in no binary |
 #![no_std]
 #![cfg_attr(
     target_arch = "nvptx64",
@@ -39,12 +38,9 @@ pub mod rope;
 pub mod sampling;
 
 pub mod arithmetic;
-mod block;
 pub mod element;
 pub mod floor;
 pub mod layout;
-pub mod ptx;
-mod unroll;
 pub mod vector;
 #[cfg(any(feature = "vocabulary", not(target_arch = "nvptx64")))]
 pub mod vocabulary;

@@ -1,11 +1,12 @@
 //! Rows of 16-bit elements as kernels hold them: 16-byte vectors in registers, widened to compute with.
 
+use cuda_std::vector::Vector;
 use core::fmt;
 
 use cuda_std::half::Half2;
 
 use crate::element::Element;
-use crate::layout::{VECTOR, Vector};
+use crate::layout::VECTOR;
 
 /// The eight elements of a vector in `f32`, exactly.
 #[inline(always)]

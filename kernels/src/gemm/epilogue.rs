@@ -3,11 +3,13 @@
 //! One code serves all kernels, which choose at run time by the same number for all threads. A gated product has the
 //! rows of both its weights in one: see [`gated_row`].
 
+use cuda_std::unroll::unroll;
+use cuda_std::vector::{HalfVector, Vector};
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
 
+use super::split::add;
 use super::activation::{Activation, activate};
-use super::four::{add, from_vector, to_vector};
 use crate::element::Element;
 
 /// What is stored, for the sums `s = x w^T + bias`.
@@ -59,11 +61,6 @@ pub const GATED_ROWS: u32 = 8;
 pub const fn gated_row(row: u32, up: bool) -> u32 {
     row / GATED_ROWS * 2 * GATED_ROWS + up as u32 * GATED_ROWS + row % GATED_ROWS
 }
-
-/// Four elements of 16 bits.
-#[repr(C, align(8))]
-#[derive(Clone, Copy)]
-struct Half4([u32; 2]);
 
 /// A block's tile of sums in shared memory, `[rows][pitch]`. All but the address are constants.
 #[derive(Clone, Copy)]
@@ -188,17 +185,17 @@ impl Output {
             let bias = self.bias4::<T>(column + from);
             let index = |at: u32| (row + at) as usize * self.stride as usize + to as usize;
             let sums =
-                |at: u32, bias: [f32; 4], further: u32| add(bias, from_vector(*staged.at(at, from + further).cast()));
+                |at: u32, bias: [f32; 4], further: u32| add(bias, (*staged.at(at, from + further).cast::<Vector>()).to_f32());
             if self.epilogue & ADD != 0 && whole {
                 // What is added to is under way for several rows at once.
                 while at < rows {
-                    let mut before = [Half4([0; 2]); BATCH as usize];
-                    unroll!(i in [0 1 2 3 4 5 6 7] {
+                    let mut before = [HalfVector([0; 2]); BATCH as usize];
+                    unroll(8, |i| {
                         if at + i as u32 * step < rows {
                             before[i] = *self.out.cast::<u16>().add(index(at + i as u32 * step)).cast();
                         }
                     });
-                    unroll!(i in [0 1 2 3 4 5 6 7] {
+                    unroll(8, |i| {
                         if at + i as u32 * step < rows {
                             let values = add(widen4::<T>(before[i]), sums(at + i as u32 * step, bias, 0));
                             self.put4::<T>(index(at + i as u32 * step), values);
@@ -212,13 +209,13 @@ impl Output {
             while at < rows {
                 let mut values = sums(at, bias, 0);
                 let further = if self.is_gated() { sums(at, up, GATED_ROWS) } else { [1.0; 4] };
-                unroll!(i in [0 1 2 3] {
+                unroll(4, |i| {
                     values[i] = activate(self.epilogue & ACTIVATION, values[i]) * further[i];
                 });
                 if whole {
                     self.put4::<T>(index(at), values);
                 } else {
-                    unroll!(i in [0 1 2 3] {
+                    unroll(4, |i| {
                         if to + (i as u32) < end {
                             self.put::<T>(index(at) + i, values[i]);
                         }
@@ -258,11 +255,11 @@ impl Output {
         // SAFETY: the caller's.
         unsafe {
             if self.epilogue & FLOAT != 0 {
-                *self.out.cast::<f32>().add(index).cast() = to_vector(values);
+                *self.out.cast::<f32>().add(index).cast() = Vector::from_f32(values);
             } else {
                 let [a, b, c, d] = values;
                 let pairs = [T::Pair::from_f32([a, b]).to_bits(), T::Pair::from_f32([c, d]).to_bits()];
-                *self.out.cast::<u16>().add(index).cast() = Half4(pairs);
+                *self.out.cast::<u16>().add(index).cast() = HalfVector(pairs);
             }
         }
     }
@@ -279,7 +276,7 @@ fn widen<T: Element>(bits: u16) -> f32 {
 
 /// Four elements as `f32`.
 #[inline(always)]
-fn widen4<T: Element>(Half4([low, high]): Half4) -> [f32; 4] {
+fn widen4<T: Element>(HalfVector([low, high]): HalfVector) -> [f32; 4] {
     let ([a, b], [c, d]) = (T::Pair::from_bits(low).to_f32(), T::Pair::from_bits(high).to_f32());
     [a, b, c, d]
 }

@@ -21,16 +21,9 @@
 //! | `x_stride`, `out_stride`, `m`, `n`, `k` | see above; `k` is a multiple of 8 |
 //! | `epilogue` | [`epilogue::Epilogue::bits`] |
 
-/// Writes a block out once for each number: an array stays in registers only if its indices are constants, and the
-/// compiler leaves loops as large as these alone.
-macro_rules! unroll {
-    ($i:ident in [$($number:literal)*] $body:block) => { $({ let $i = $number; $body })* };
-}
-
 pub mod activation;
 pub mod decode;
 pub mod epilogue;
-mod four;
 pub mod gemv;
 pub mod operand;
 #[cfg(not(target_arch = "nvptx64"))]

@@ -7,7 +7,7 @@
 
 use cuda_std::prelude::*;
 
-use crate::ptx::{cp_async, ldmatrix};
+use cuda_std::ptx::{cp_async, ldmatrix};
 
 /// Elements of the summed index in a tile.
 pub const DEPTH: u32 = 64;

@@ -1,15 +1,15 @@
 //! Sums of which several blocks have a part each: the last one to come adds them up.
 //!
-//! Every block stores its part in the workspace, in the order of its registers, and counts itself. Whoever finds that
+//! Every block stores its part in the workspace, in the order of its registers, and counts itself. The block that finds that
 //! all others have counted adds all parts, in the order of the summed index, so that the result does not depend on
 //! who that was; and leaves the counter at zero for the next launch.
 
-use cuda_std::atomic;
+use cuda_std::unroll::unroll;
+use cuda_std::vector::Vector;
+use cuda_std::block::is_last_to_arrive;
 use cuda_std::prelude::*;
 
-use super::four::{add, from_vector, to_vector};
-use crate::layout::Vector;
-use crate::ptx::memory::{load_l2, store_l2};
+use cuda_std::ptx::memory::{load_l2, store_l2};
 
 /// Where the parts of a launch meet.
 #[derive(Clone, Copy)]
@@ -54,7 +54,6 @@ impl Meeting {
         if self.splits == 1 {
             return true;
         }
-        let is_last = shared_array![u32; 1];
         let thread = thread::thread_idx_x();
         let part = |split: u32, i: usize| {
             let part = (self.tile * self.splits + split) as usize * COUNT as usize + i;
@@ -62,25 +61,14 @@ impl Meeting {
         };
         // SAFETY: the caller's; each block has a part of the workspace for itself until it is counted.
         unsafe {
-            each::<COUNT>(|i| store_l2(part(self.split, i), to_vector(sums[i])));
-            // What the block's threads stored comes before the count, and the count of all before what is loaded.
-            thread::sync_threads();
-            if thread == 0 {
-                let counter = self.counters.add(self.tile as usize);
-                let last = atomic::add_u32_acq_rel(counter, 1) + 1 == self.splits;
-                if last {
-                    *counter = 0;
-                }
-                *is_last = last.into();
-            }
-            thread::sync_threads();
-            if *is_last == 0 {
+            unroll(COUNT, |i| store_l2(part(self.split, i), Vector::from_f32(sums[i])));
+            if !is_last_to_arrive(self.counters.add(self.tile as usize), self.splits) {
                 return false;
             }
-            each::<COUNT>(|i| sums[i] = from_vector(load_l2(part(0, i))));
+            unroll(COUNT, |i| sums[i] = load_l2(part(0, i)).to_f32());
             let mut split = 1;
             while split < self.splits {
-                each::<COUNT>(|i| sums[i] = add(sums[i], from_vector(load_l2(part(split, i)))));
+                unroll(COUNT, |i| sums[i] = add(sums[i], load_l2(part(split, i)).to_f32()));
                 split += 1;
             }
         }
@@ -88,15 +76,8 @@ impl Meeting {
     }
 }
 
-/// Calls `body` with each number below `COUNT`, at most 32, without a loop: an array stays in registers only if its
-/// indices are constants.
+/// Sums of four pairs. Written out: an array stays in registers only if no loop is left over it.
 #[inline(always)]
-fn each<const COUNT: u32>(mut body: impl FnMut(usize)) {
-    unroll!(high in [0 8 16 24] {
-        unroll!(low in [0 1 2 3 4 5 6 7] {
-            if high + low < COUNT as usize {
-                body(high + low);
-            }
-        });
-    });
+pub fn add(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+    [a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]]
 }

@@ -30,13 +30,15 @@
 mod layer;
 mod rms;
 
+use cuda_std::vector::Vector;
+use cuda_std::block;
 use cuda_std::prelude::*;
+use cuda_std::warp::WARP_SIZE;
 
-use crate::block;
 use crate::element::Element;
 use crate::embedding;
-use crate::layout::{VECTOR, Vector};
-use crate::unroll::times;
+use crate::layout::VECTOR;
+use cuda_std::unroll::unroll;
 use crate::vector::{WidthError, row_vectors, sum_of_eight, widen};
 
 pub use layer::layer_norm;
@@ -47,6 +49,9 @@ pub const HELD: usize = 4;
 
 /// Threads of a block, at most.
 pub const MAX_THREADS: u32 = 512;
+
+/// Warps of a block, at most.
+const MOST_WARPS: u32 = MAX_THREADS / WARP_SIZE;
 
 /// Elements of a row, at most.
 pub const MAX_WIDTH: u32 = MAX_THREADS * HELD as u32 * VECTOR;
@@ -100,7 +105,7 @@ fn at(i: usize) -> u32 {
 unsafe fn load(row: *const Vector, vectors: u32) -> Held {
     let mut held = [Vector::default(); HELD];
     if !row.is_null() {
-        times::<HELD>(|i| {
+        unroll(HELD as u32, |i| {
             if at(i) < vectors {
                 // SAFETY: just checked.
                 held[i] = unsafe { *row.add(at(i) as usize) };
@@ -121,7 +126,7 @@ unsafe fn load_sum<T: Element>(x: *mut Vector, y: *const Vector, vectors: u32) -
         let mut held = load(x, vectors);
         if !y.is_null() {
             let added = load(y, vectors);
-            times::<HELD>(|i| {
+            unroll(HELD as u32, |i| {
                 if at(i) < vectors {
                     held[i] = embedding::sum::<T>(held[i], added[i]);
                     *x.add(at(i) as usize) = held[i];
@@ -139,13 +144,17 @@ unsafe fn load_sum<T: Element>(x: *mut Vector, y: *const Vector, vectors: u32) -
 #[inline(always)]
 unsafe fn sum<T: Element, const SLOT: usize>(held: &Held, vectors: u32, f: impl Fn(f32) -> f32) -> f32 {
     let mut own = 0.0;
-    times::<HELD>(|i| {
+    unroll(HELD as u32, |i| {
         if at(i) < vectors {
             own += sum_of_eight(widen::<T>(held[i]).map(&f));
         }
     });
-    // SAFETY: the caller's.
-    unsafe { block::sum::<SLOT>(own) }
+    let room = shared_array![f32; 2 * MOST_WARPS as usize];
+    // SAFETY: all threads of the block are here; each slot has room for every warp.
+    unsafe {
+        let room = room.add(SLOT * MOST_WARPS as usize);
+        block::reduce::<MOST_WARPS>(own, room, 0.0, |a, b| a + b)
+    }
 }
 
 #[cfg(test)]

@@ -10,13 +10,13 @@
 //! | zeros in place of what is behind the end (`Reader::fetch`) | every test of results: NaN |
 //! | zeros in place of what is before the window (`Reader::fetch`) | `window_edges`: out of bounds |
 
+use cuda_std::vector::Vector;
 use cuda_std::launch::LaunchShape;
 use emulator::Report;
 use kernels::attention;
 use kernels::attention::decode::{
     self, DecodeLaunch, MIN_RANGE, PLAN_THREADS, Ranges, TILE, paged_attention, plan_paged_attention,
 };
-use kernels::layout::Vector;
 use launch::Error;
 use workbench::Buffer;
 use workbench::number::{Random, Type};

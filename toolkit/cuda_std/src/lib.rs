@@ -22,18 +22,21 @@
 )]
 
 // The macros name this crate by its own name, here as everywhere.
-#[cfg(test)]
 extern crate self as cuda_std;
 
 #[macro_use]
 mod device;
 
 pub mod atomic;
+pub mod block;
 pub mod float;
 pub mod half;
 pub mod launch;
+pub mod ptx;
 pub mod shared;
 pub mod thread;
+pub mod unroll;
+pub mod vector;
 pub mod warp;
 
 /// ```

@@ -255,3 +255,17 @@ pub unsafe fn warp_max(value: f32) -> f32 {
     // SAFETY: the caller's.
     unsafe { warp_all_reduce(value, f32::max) }
 }
+
+/// The sum over the warp of a number below 2^59, in every lane.
+///
+/// # Safety
+/// All lanes of the warp call it together.
+#[inline(always)]
+pub unsafe fn warp_sum_u64(value: u64) -> u64 {
+    // Digits of 27 bits, whose sums over 32 lanes fit 32 bits.
+    const DIGIT: u32 = 27;
+    let digit = |i: u32| (value >> (i * DIGIT)) as u32 & ((1 << DIGIT) - 1);
+    // SAFETY: this function's contract.
+    let sum = |i: u32| u64::from(unsafe { warp_reduce_add(FULL_MASK, digit(i)) });
+    sum(0) + (sum(1) << DIGIT) + (sum(2) << (2 * DIGIT))
+}

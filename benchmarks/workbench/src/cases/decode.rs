@@ -1,11 +1,11 @@
 //! Decode attention and its planner.
 
+use cuda_std::vector::Vector;
 use cuda_std::launch::LaunchShape;
 use kernels::attention;
 use kernels::attention::decode::{
     DecodeLaunch, PLAN_THREADS, floor, paged_attention, plan_paged_attention, plan_vectors,
 };
-use kernels::layout::Vector;
 
 use super::exact;
 use crate::Floor;

@@ -1,11 +1,12 @@
 //! Attention, and the keys and values it reads.
 
+use cuda_std::vector::Vector;
 use cuda_std::launch::{DevicePtr, DevicePtrMut, LaunchShape};
 use kernels::attention::decode::{self, PLAN_THREADS, paged_attention, plan_paged_attention, plan_vectors};
 use kernels::attention::prefill::{paged_prefill, shape};
 use kernels::cache::{reshape_and_cache, write_shape};
 use kernels::floor::Floor;
-use kernels::layout::{VECTOR, Vector};
+use kernels::layout::VECTOR;
 use kernels::rope::{self, rope_and_cache};
 use kernels::with_element;
 

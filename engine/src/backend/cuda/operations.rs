@@ -1,10 +1,10 @@
 //! The backend's operations: each asks for a launch.
 
+use cuda_std::vector::Vector;
 use cuda_std::launch::{DevicePtr, LaunchShape};
 use kernels::embedding::{self, add_positions, embed, gather_rows};
 use kernels::floor::Floor;
 use kernels::gemm::epilogue::Epilogue;
-use kernels::layout::Vector;
 use kernels::norm::{self, NormShape, layer_norm, rms_norm};
 use kernels::vector::row_vectors;
 use kernels::with_element;

@@ -1,6 +1,6 @@
 //! A warp's arithmetic: the queries of up to 16 heads against tile after tile of keys and values, on the tensor cores.
 //!
-//! With `r = lane / 4` and `c = 2 (lane % 4)`, see [`mma`](crate::ptx::mma) for the fragments:
+//! With `r = lane / 4` and `c = 2 (lane % 4)`, see [`mma`](cuda_std::ptx::mma) for the fragments:
 //!
 //! - scores = Q K^T, heads x tokens: a tile of K as it lies in memory is B, two of them side by side. Query heads are rows:
 //!   8 of them or 16 cost the same. The lane receives tokens `c`, `c + 1` and `8 + c`, `9 + c` of heads `r` and `8 + r`.
@@ -25,7 +25,7 @@ use cuda_std::warp::{FULL_MASK, WARP_SIZE};
 use super::plan::{Span, TILE};
 use super::stream::tile_bytes;
 use crate::element::Element;
-use crate::ptx::ldmatrix;
+use cuda_std::ptx::ldmatrix;
 
 /// By how much, in powers of two, a score may be above the reference: weights stay below 2^8.
 const SLACK: f32 = 8.0;

@@ -9,15 +9,15 @@
 //! in; whoever finds that all others have done so merges the rows, always in the same order, so that results do not depend
 //! on who it was. The counter is left at zero, for the next layer.
 
-use cuda_std::atomic;
+use cuda_std::vector::Vector;
+use cuda_std::block::is_last_to_arrive;
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
 
 use super::plan::Ranges;
 use super::stream::Stream;
 use crate::element::Element;
-use crate::layout::Vector;
-use crate::ptx::memory::{load_l2, store_l2};
+use cuda_std::ptx::memory::{load_l2, store_l2};
 
 /// Partial results that a thread loads before it uses the first: the latency of L2 is paid once for all of them.
 const BATCH: u32 = 8;
@@ -89,7 +89,7 @@ pub unsafe fn finish<T: Element, const D: u32>(
                 }
             }
         });
-        if first == last || !is_last(arrivals.add(first as usize), last - first + 1) {
+        if first == last || !is_last_to_arrive(arrivals.add(first as usize), last - first + 1) {
             return;
         }
         pieces.each(|head, chunk| {
@@ -114,30 +114,6 @@ pub unsafe fn finish<T: Element, const D: u32>(
             }
             piece.store::<T>(output.add((head * D + 4 * chunk) as usize));
         });
-    }
-}
-
-/// Whether this block is the last of `all` to get here: then all see what the others stored before.
-///
-/// # Safety
-/// `arrivals` counts those of one stream, and nobody comes twice; all threads of the block come by together.
-#[inline(always)]
-unsafe fn is_last(arrivals: *mut u32, all: u32) -> bool {
-    let last = shared_array![u32; 1];
-    // SAFETY: one thread writes between two barriers.
-    unsafe {
-        thread::sync_threads();
-        if thread::thread_idx_x() == 0 {
-            thread::device_fence();
-            let others = atomic::add_u32(arrivals, 1);
-            thread::device_fence();
-            *last = u32::from(others + 1 == all);
-            if others + 1 == all {
-                *arrivals = 0;
-            }
-        }
-        thread::sync_threads();
-        *last != 0
     }
 }
 

@@ -71,14 +71,15 @@ mod merge;
 mod plan;
 mod stream;
 
+use cuda_std::vector::Vector;
 use cuda_std::prelude::*;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::warp::FULL_MASK;
 
 use super::LOG2_E;
 use crate::element::{Bf16, Element, F16};
-use crate::layout::{Pages, Vector};
-use crate::ptx::cp_async;
+use crate::layout::Pages;
+use cuda_std::ptx::cp_async;
 use heads::Heads;
 use launch::{ring_bytes, stages, warps};
 use merge::{Exchange, finish, row_vectors};

@@ -1,10 +1,11 @@
 //! The way through a range: its streams one after the other, and a warp's tiles, fetched ahead of their use.
 
+use cuda_std::vector::Vector;
 use cuda_std::prelude::*;
 
 use super::plan::{Plan, Span, TILE, divide};
-use crate::layout::{Pages, Part, Vector};
-use crate::ptx::cp_async;
+use crate::layout::{Pages, Part};
+use cuda_std::ptx::cp_async;
 
 /// What one KV head has of one sequence, read for one tile of query heads.
 #[derive(Clone, Copy)]

@@ -1,20 +1,21 @@
 //! What v1 and v2 share: a thread block attends with one query to some tokens.
 //!
 //! Four barriers, each for data that other warps have written to shared memory: the query, the logits, the weights, and the
-//! warps' sums of values. Two of them stand in [`block_reduce`], which has to wait anyway.
+//! warps' sums of values. Two of them stand in [`block::reduce`], which has to wait anyway.
 //!
 //! Shared memory: 1 KiB for the query, 4 KiB for the warps' sums of values, 32 bytes for the reductions, and 4 bytes a token
 //! (dynamic: its size is known at launch) for the logits.
 
+use cuda_std::vector::HalfVector;
 use cuda_std::half::Half2;
+use cuda_std::block;
 use cuda_std::prelude::*;
 use cuda_std::shared::dynamic_shared_mem;
 
 use super::head::Head;
 use super::scores::scores;
-use super::softmax::{block_reduce, exponentials};
+use super::softmax::exponentials;
 use super::values::weigh;
-use super::wide::F32x2;
 use super::{MAX_HEAD_SIZE, WARPS};
 use crate::attention::LOG2_E;
 use crate::element::Element;
@@ -51,15 +52,15 @@ pub unsafe fn attend<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, 
             let pair = T::Pair::from_bits(*head.query.cast::<u32>().add(thread as usize));
             // The hardware has powers of two and not of e: exp(x) = 2^(x log2(e)), and the factor costs nothing here.
             let scaled = pair.to_f32().map(|x| x * (scale * LOG2_E));
-            *query.cast::<F32x2>().add(thread as usize) = F32x2(scaled);
+            *query.cast::<HalfVector>().add(thread as usize) = HalfVector::from_f32(scaled);
         }
         thread::sync_threads(); // The query is there.
 
         let greatest = scores::<T, D, B>(head, query, logits);
-        let greatest = block_reduce(greatest, room_for_maxima, f32::max); // Its barrier: all logits are there.
+        let greatest = block::reduce::<WARPS>(greatest, room_for_maxima, f32::NEG_INFINITY, f32::max); // Its barrier: all logits are there.
 
         let sum = exponentials(logits, head.span.slots(B), greatest);
-        let sum = block_reduce(sum, room_for_sums, |a, b| a + b); // Its barrier: all weights are there.
+        let sum = block::reduce::<WARPS>(sum, room_for_sums, 0.0, |a, b| a + b); // Its barrier: all weights are there.
 
         weigh::<T, D, B>(head, logits, partial);
         thread::sync_threads(); // All warps' sums of values are there.
@@ -67,7 +68,7 @@ pub unsafe fn attend<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, 
         let mut values = [0.0; 2];
         if thread < D / 2 {
             for warp in 0..WARPS {
-                let F32x2([a, b]) = *partial.add((warp * D) as usize).cast::<F32x2>().add(thread as usize);
+                let [a, b] = (*partial.add((warp * D) as usize).cast::<HalfVector>().add(thread as usize)).to_f32();
                 values = [values[0] + a, values[1] + b];
             }
         }

@@ -1,7 +1,8 @@
 //! From a thread block's place in the grid to its query, tokens, keys and values.
 
+use cuda_std::vector::Vector;
 use super::span::Span;
-use crate::layout::{VECTOR, Vector};
+use crate::layout::VECTOR;
 
 /// The arguments that v1 and v2 have in common: see [the shapes](super#shapes-and-layouts).
 #[derive(Clone, Copy)]

@@ -120,11 +120,9 @@ mod reduce;
 mod scores;
 mod softmax;
 pub mod span;
-mod unroll;
 mod v1;
 mod v2;
 mod values;
-mod wide;
 
 pub use reduce::*;
 pub use v1::*;

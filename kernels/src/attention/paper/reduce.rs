@@ -12,13 +12,13 @@
 //! The weights are found by all threads together, a partition each; then thread `i` has elements `2 i` and `2 i + 1`, and
 //! goes through the partitions, eight bytes beside its neighbours' at each.
 
+use cuda_std::vector::HalfVector;
+use cuda_std::block;
 use cuda_std::prelude::*;
 use cuda_std::shared::dynamic_shared_mem;
 
 use super::attend::write_row;
-use super::softmax::block_reduce;
 use super::span::Span;
-use super::wide::F32x2;
 use super::{THREADS, WARPS};
 use crate::element::{Bf16, Element, F16};
 
@@ -61,7 +61,7 @@ pub unsafe fn paged_attention_v2_reduce<T: Element>(
             greatest = greatest.max(*maxima.add(first + partition as usize));
             partition += THREADS;
         }
-        let greatest = block_reduce(greatest, room_for_maxima, f32::max);
+        let greatest = block::reduce::<WARPS>(greatest, room_for_maxima, f32::NEG_INFINITY, f32::max);
 
         let mut sum = 0.0;
         let mut partition = thread;
@@ -71,14 +71,14 @@ pub unsafe fn paged_attention_v2_reduce<T: Element>(
             sum += weight * *sums.add(first + partition as usize);
             partition += THREADS;
         }
-        let sum = block_reduce(sum, room_for_sums, |a, b| a + b); // Its barrier: all weights are there.
+        let sum = block::reduce::<WARPS>(sum, room_for_sums, 0.0, |a, b| a + b); // Its barrier: all weights are there.
 
         let mut values = [0.0f32; 2];
         if thread < head_size / 2 {
             let mut partition = 0;
             while partition < count {
                 let partial = partials.add((first + partition as usize) * head_size as usize);
-                let F32x2([a, b]) = *partial.cast::<F32x2>().add(thread as usize);
+                let [a, b] = (*partial.cast::<HalfVector>().add(thread as usize)).to_f32();
                 let weight = *weights.add(partition as usize);
                 values = [GpuFloat::mul_add(weight, a, values[0]), GpuFloat::mul_add(weight, b, values[1])];
                 partition += 1;

@@ -20,21 +20,16 @@
 //! A thread thus meets `head_size * block_size / 32` elements of its token, those of its share of each chunk; the group's
 //! sums are added by shuffles (none for blocks of 32, where a thread has a token for itself).
 
+use cuda_std::vector::{HalfVector, Vector};
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE, lane_id, warp_id, warp_shuffle_xor};
 
 use super::head::Head;
-use super::unroll::unroll;
-use super::wide::{F32x2, F32x4};
+use cuda_std::unroll::unroll;
 use super::{WARPS, group_size};
 use crate::element::Element;
-use crate::layout::{VECTOR, Vector};
-
-/// Eight bytes that are loaded at once: four elements.
-#[repr(C, align(8))]
-#[derive(Clone, Copy)]
-struct HalfVector([u32; 2]);
+use crate::layout::VECTOR;
 
 /// Writes the logits of all slots of `head`'s blocks; those of tokens that are not seen are minus infinity, whose power
 /// of two is 0. Returns the greatest logit that this thread has come across.
@@ -154,15 +149,15 @@ unsafe fn load_query<const B: u32>(chunk: *const f32, member: u32) -> [f32; 8] {
         let from = chunk.add((member * share(B)) as usize);
         match share(B) {
             8 => {
-                let (F32x4([a, b, c, d]), F32x4([e, f, g, h])) = (*from.cast(), *from.add(4).cast());
+                let ([a, b, c, d], [e, f, g, h]) = ((*from.cast::<Vector>()).to_f32(), (*from.add(4).cast::<Vector>()).to_f32());
                 [a, b, c, d, e, f, g, h]
             }
             4 => {
-                let F32x4([a, b, c, d]) = *from.cast();
+                let [a, b, c, d] = (*from.cast::<Vector>()).to_f32();
                 [a, b, c, d, 0.0, 0.0, 0.0, 0.0]
             }
             _ => {
-                let F32x2([a, b]) = *from.cast();
+                let [a, b] = (*from.cast::<HalfVector>()).to_f32();
                 [a, b, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
             }
         }

@@ -1,4 +1,4 @@
-//! Phase 2: from logits to weights, and reductions over a thread block.
+//! Phase 2: from logits to weights.
 //!
 //! The softmax is over all tokens, and every warp has seen only some of them. So the block agrees on the greatest logit
 //! first (subtracting it keeps every exponential within 0 to 1), then each thread raises its part of the logits, in place,
@@ -6,33 +6,8 @@
 //! divide and not one for each token.
 
 use cuda_std::prelude::*;
-use cuda_std::warp::{lane_id, warp_all_reduce, warp_id};
 
-use super::{THREADS, WARPS};
-
-/// Combines a value of every thread of the block, and gives all of them the result.
-///
-/// First within each warp by shuffles, five of them; then the warps' results go through shared memory. What the threads
-/// wrote to shared memory before is visible to all of them afterwards: the barrier is for that, too.
-///
-/// # Safety
-/// `room` is [`WARPS`] numbers of shared memory that are used for nothing else. All threads of the block come by.
-#[inline(always)]
-pub unsafe fn block_reduce(value: f32, room: *mut f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
-    // SAFETY: the caller's; each warp writes its own number, and all are read after the barrier.
-    unsafe {
-        let value = warp_all_reduce(value, &combine);
-        if lane_id() == 0 {
-            *room.add(warp_id() as usize) = value;
-        }
-        thread::sync_threads();
-        let mut result = *room;
-        for warp in 1..WARPS as usize {
-            result = combine(result, *room.add(warp));
-        }
-        result
-    }
-}
+use super::THREADS;
 
 /// Replaces each of `count` logits by 2 to the power of its distance from the greatest. Returns the sum of those that were this
 /// thread's.

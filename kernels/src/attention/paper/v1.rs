@@ -9,12 +9,12 @@
 //! With `D` the head size and `B` the block size, known to the compiler: how many accumulators a lane has follows from
 //! them, and accumulators are only registers if the compiler knows how many there are.
 
+use cuda_std::vector::Vector;
 use cuda_std::prelude::*;
 
 use super::attend::{attend, write_row};
 use super::head::{Head, Inputs};
 use crate::element::{Bf16, Element, F16};
-use crate::layout::Vector;
 
 /// Attention of one new token a sequence. A sequence of no tokens, which fills a batch up, gets zeros.
 ///

@@ -17,13 +17,12 @@
 //! under the maximum `m` of a part, and learns of a greater one `M` elsewhere, multiplies all of them by `2^(m - M)`, or,
 //! since sums are linear, only their sum and the sum of values.
 
+use cuda_std::vector::{HalfVector, Vector};
 use cuda_std::prelude::*;
 
 use super::attend::attend;
 use super::head::{Head, Inputs};
-use super::wide::F32x2;
 use crate::element::{Bf16, Element, F16};
-use crate::layout::Vector;
 
 /// Attention of one new token a sequence to each partition by itself.
 ///
@@ -71,8 +70,8 @@ pub unsafe fn paged_attention_v2<T: Element, const D: u32, const B: u32>(
         let row = (sequence as usize * heads as usize + head_index as usize) * partitions as usize + partition as usize;
         let thread = thread::thread_idx_x();
         if thread < D / 2 {
-            let pair = partials.add(row * D as usize).cast::<F32x2>().add(thread as usize);
-            *pair = F32x2(attended.values);
+            let pair = partials.add(row * D as usize).cast::<HalfVector>().add(thread as usize);
+            *pair = HalfVector::from_f32(attended.values);
         }
         if thread == 0 {
             *maxima.add(row) = attended.greatest;

@@ -24,16 +24,16 @@
 //! The accumulators stay in registers while the warp goes through its blocks. Then the lanes of a row add theirs by
 //! shuffles, and the warps, which have seen different tokens, add theirs through shared memory.
 
+use cuda_std::vector::Vector;
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE, lane_id, warp_id, warp_shuffle_xor};
 
 use super::head::Head;
-use super::unroll::unroll;
-use super::wide::F32x4;
+use cuda_std::unroll::unroll;
 use super::{MAX_HEAD_SIZE, WARPS};
 use crate::element::Element;
-use crate::layout::{VECTOR, Vector};
+use crate::layout::VECTOR;
 
 /// Accumulators of a lane, at most: head size 256, blocks of 32.
 const MAX_ROWS: usize = (MAX_HEAD_SIZE * 32 / VECTOR / WARP_SIZE) as usize;
@@ -97,7 +97,8 @@ impl Weights {
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Weights {
         // SAFETY: the caller's.
-        let (F32x4([a, b, c, d]), F32x4([e, f, g, h])) = unsafe { (*from.cast(), *from.add(4).cast()) };
+        let (low, high) = unsafe { (*from.cast::<Vector>(), *from.add(4).cast::<Vector>()) };
+        let ([a, b, c, d], [e, f, g, h]) = (low.to_f32(), high.to_f32());
         let keep =
             |low: f32, high: f32| (if low != 0.0 { 0xffff } else { 0 }) | if high != 0.0 { 0xffff_0000 } else { 0 };
         Weights { weights: [a, b, c, d, e, f, g, h], keep: [keep(a, b), keep(c, d), keep(e, f), keep(g, h)] }

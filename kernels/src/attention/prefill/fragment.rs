@@ -4,13 +4,14 @@
 //! each load serves all fragments. Where `mma` leaves a score is where it takes the weight: nothing moves between the
 //! lanes.
 
+use cuda_std::vector::Vector;
 use cuda_std::half::Half2;
 use cuda_std::warp::lane_id;
 
 use super::shape::{FRAGMENT, fragments, query_in_registers, tile_keys, tile_rows};
 use crate::element::Element;
-use crate::layout::{VECTOR, Vector};
-use crate::ptx::ldmatrix;
+use crate::layout::VECTOR;
+use cuda_std::ptx::ldmatrix;
 
 /// Fragments that a warp has at most. Arrays have room for the most of everything, whatever the head size: the places
 /// that are not used take no registers.

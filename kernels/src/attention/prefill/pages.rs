@@ -4,13 +4,14 @@
 //! elements are 128 bytes in a row, which `cp.async` writes and `ldmatrix` reads without bank conflicts. A thread
 //! copies vectors of one token, and looks up one block a tile.
 
+use cuda_std::vector::Vector;
 use cuda_std::thread;
 
 use super::shape::{STAGES, THREADS, tile_keys};
 use super::tile::Sight;
 use super::{Batch, Cache};
-use crate::layout::{Pages, Part, Vector};
-use crate::ptx::cp_async;
+use crate::layout::{Pages, Part};
+use cuda_std::ptx::cp_async;
 
 /// Bytes of a vector.
 const VECTOR_BYTES: u32 = size_of::<Vector>() as u32;

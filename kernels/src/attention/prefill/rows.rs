@@ -3,6 +3,7 @@
 //! Queries and outputs pass through the same part of shared memory, `[head_size / 8][tile_rows][8]`, of which a warp
 //! touches its own rows alone. In global memory it moves whole sectors, 32 bytes of 16 rows at a time.
 
+use cuda_std::vector::Vector;
 use cuda_std::half::Half2;
 use cuda_std::shared::shared_offset;
 use cuda_std::warp::{self, FULL_MASK, lane_id};
@@ -13,9 +14,9 @@ use super::shape::{FRAGMENT, fragments, query_in_registers, tile_keys, tile_rows
 use super::softmax::PerRow;
 use super::tile::{Sight, Tile};
 use crate::element::Element;
-use crate::layout::{VECTOR, Vector};
-use crate::ptx::cp_async;
-use crate::ptx::memory::store_l2;
+use crate::layout::VECTOR;
+use cuda_std::ptx::cp_async;
+use cuda_std::ptx::memory::store_l2;
 
 /// Bytes that the rows of a tile take.
 pub const fn bytes(head_size: u32) -> u32 {

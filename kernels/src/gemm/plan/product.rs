@@ -1,12 +1,13 @@
 //! What is multiplied: shapes, operands, and what that costs at the least.
 
+use cuda_std::vector::Vector;
 use core::fmt;
 
 use cuda_std::launch::{DevicePtr, DevicePtrMut};
 
 use crate::floor::Floor;
 use crate::gemm::epilogue::Epilogue;
-use crate::layout::{VECTOR, Vector};
+use crate::layout::VECTOR;
 
 /// The shape of a product `x [m][k] . weight [n][k]`, and what becomes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

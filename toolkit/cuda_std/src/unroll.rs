@@ -1,4 +1,4 @@
-//! Loops that are written out.
+//! Loops that are written out, so that the arrays they go over stay in registers.
 
 /// Calls `body` with 0, 1, 2 and so on, `count` times, without a loop: `count` is a constant to the compiler, at most 32.
 ///
@@ -17,6 +17,12 @@ pub fn unroll(count: u32, mut body: impl FnMut(usize)) {
     }
     debug_assert!(count <= 32);
     steps!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31);
+}
+
+/// What `element` gives for 0 to 7.
+#[inline(always)]
+pub fn eight(element: impl Fn(usize) -> f32) -> [f32; 8] {
+    [element(0), element(1), element(2), element(3), element(4), element(5), element(6), element(7)]
 }
 
 #[cfg(test)]

@@ -2,8 +2,7 @@
 //!
 //! A plain `*pointer` of [`Vector`] is a 16-byte access already; these are for data with a known future.
 
-use super::device;
-use crate::layout::Vector;
+use crate::vector::Vector;
 
 macro_rules! loads {
     ($($name:ident = $instruction:literal, $doc:literal;)*) => {$(

@@ -8,5 +8,3 @@ pub mod cp_async;
 pub mod ldmatrix;
 pub mod memory;
 pub mod mma;
-
-use cuda_std::device;

@@ -1,0 +1,70 @@
+//! What the threads of a block, or the blocks of a launch, find out together.
+
+use crate::prelude::*;
+use crate::warp::WARP_SIZE;
+use crate::{atomic, warp};
+
+/// Up to so many warps, each thread combines their results by itself: that takes fewer instructions than shuffles do.
+const FEW_WARPS: u32 = 4;
+
+/// Combines a value of every thread of the block, and gives all of them the result, in an order that depends on the
+/// block's size alone.
+///
+/// First within each warp, by shuffles; then the warps' results go through shared memory. What threads wrote to shared memory
+/// before is visible to all of them afterwards: the barrier is for that, too. `MOST_WARPS` is the most that a block may have,
+/// and `neutral` is what changes nothing when it is combined.
+///
+/// # Safety
+/// All threads of the block call it together, in whole warps. `room` is `MOST_WARPS` numbers of shared memory that are used for
+/// nothing else until the next barrier.
+#[inline(always)]
+pub unsafe fn reduce<const MOST_WARPS: u32>(
+    value: f32,
+    room: *mut f32,
+    neutral: f32,
+    combine: impl Fn(f32, f32) -> f32,
+) -> f32 {
+    // SAFETY: all lanes are here; each warp writes its own number, and all are read behind the barrier.
+    unsafe {
+        let value = warp::warp_all_reduce(value, &combine);
+        let lane = warp::lane_id();
+        if lane == 0 {
+            *room.add(warp::warp_id() as usize) = value;
+        }
+        thread::sync_threads();
+        if MOST_WARPS <= FEW_WARPS {
+            let mut result = *room;
+            for warp in 1..MOST_WARPS as usize {
+                result = combine(result, *room.add(warp));
+            }
+            return result;
+        }
+        let warps = thread::block_dim_x() / WARP_SIZE;
+        warp::warp_all_reduce(if lane < warps { *room.add(lane as usize) } else { neutral }, &combine)
+    }
+}
+
+/// Whether this block is the last of `all` blocks that get here; if so, it sees what the others stored before. Leaves
+/// the counter at zero for the next launch.
+///
+/// # Safety
+/// `arrivals` counts blocks that work on the same thing, and is zero before the first of them; no block comes twice. All
+/// threads of the block call it together.
+#[inline(always)]
+pub unsafe fn is_last_to_arrive(arrivals: *mut u32, all: u32) -> bool {
+    let is_last = shared_array![u32; 1];
+    // SAFETY: one thread writes between two barriers.
+    unsafe {
+        // What the block's threads stored comes before the count, and the count of all before what is loaded.
+        thread::sync_threads();
+        if thread::thread_idx_x() == 0 {
+            let last = atomic::add_u32_acq_rel(arrivals, 1) + 1 == all;
+            if last {
+                *arrivals = 0;
+            }
+            *is_last = last.into();
+        }
+        thread::sync_threads();
+        *is_last != 0
+    }
+}
