@@ -26,9 +26,9 @@
 //! Copies: 1. one thread a vector. 2. (here) four vectors a thread, all loaded before the first is stored, so that
 //! a multiprocessor has 128 KiB in flight.
 
-use cuda_std::vector::Vector;
 use cuda_std::launch::LaunchShape;
 use cuda_std::prelude::*;
+use cuda_std::vector::Vector;
 
 use crate::layout::{Pages, Part};
 use cuda_std::ptx::memory::{load_streaming, store_streaming};

@@ -20,14 +20,14 @@
 //! 2. (here) A thread a 16-byte vector. A decode step moves a few hundred KiB, less than what a launch costs; a prompt of
 //!    4,096 tokens is memory-bound, with 2 KiB in flight a block and 16 blocks resident on a multiprocessor.
 
-use cuda_std::vector::Vector;
 use cuda_std::launch::LaunchShape;
 use cuda_std::prelude::*;
+use cuda_std::vector::Vector;
 
 use crate::element::{Bf16, Element, F16};
+use crate::vector::{narrow, widen};
 use cuda_std::ptx::memory::load_constant;
 use cuda_std::unroll::eight;
-use crate::vector::{narrow, widen};
 
 /// Threads per block of all kernels here.
 pub const THREADS: u32 = 128;

@@ -29,16 +29,16 @@
 //! 3. (here) Eight tokens a warp: whole sectors in prompts. In a decode step slots are scattered, and half sectors are
 //!    what the layout gives.
 
-use cuda_std::vector::Vector;
 use cuda_std::launch::LaunchShape;
 use cuda_std::prelude::*;
+use cuda_std::vector::Vector;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE};
 
 use crate::element::{Bf16, Element, F16};
 use crate::layout::{Pages, Part};
+use crate::vector::{WidthError, narrow, sum_of_eight, widen};
 use cuda_std::ptx::memory::load_streaming;
 use cuda_std::unroll::{eight, unroll};
-use crate::vector::{WidthError, narrow, sum_of_eight, widen};
 
 /// Threads per block of [`rope_and_cache()`].
 pub const THREADS: u32 = 128;
@@ -170,7 +170,7 @@ impl Row {
     /// Calls `run` with the number and the place of each pair that is this lane's.
     #[inline(always)]
     fn each(self, mut run: impl FnMut(usize, u32)) {
-        unroll(PAIRS as u32, |i| {
+        unroll::<PAIRS>(|i| {
             let chunk = self.first + i as u32 * LANES;
             if self.here && chunk < self.halves {
                 run(i, chunk);
@@ -210,7 +210,7 @@ impl Row {
         let mut scale = 1.0;
         if !norm.is_null() {
             let mut squares = 0.0;
-            unroll(PAIRS as u32, |i| {
+            unroll::<PAIRS>(|i| {
                 let [a, b] = pairs[i].map(|vector| sum_of_eight(widen::<T>(vector).map(|v| v * v)));
                 squares += a + b;
             });

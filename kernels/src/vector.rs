@@ -1,7 +1,7 @@
 //! Rows of 16-bit elements as kernels hold them: 16-byte vectors in registers, widened to compute with.
 
-use cuda_std::vector::Vector;
 use core::fmt;
+use cuda_std::vector::Vector;
 
 use cuda_std::half::Half2;
 

@@ -4,11 +4,11 @@
 //!
 //! Those over pairs of inputs take one per thread: `out[i] = f(a[i], b[i])`. Collectives are launched with one warp.
 
-use cuda_std::vector::Vector;
 use cuda_std::atomic;
 use cuda_std::half::{Bf16x2, F16x2, Half2};
 use cuda_std::prelude::*;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
+use cuda_std::vector::Vector;
 use cuda_std::warp::FULL_MASK;
 
 use cuda_std::ptx::{cp_async, ldmatrix, memory, mma};

@@ -29,10 +29,10 @@
 //! Next: weights that pass L2 with an eviction hint, and shares of equal length over all tiles in a row (as Marlin has
 //! them), where tiles times splits are far from a multiple of the SMs.
 
-use cuda_std::unroll::unroll;
-use cuda_std::vector::Vector;
 use cuda_std::prelude::*;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
+use cuda_std::unroll;
+use cuda_std::vector::Vector;
 
 use super::epilogue::{Output, Staged};
 use super::operand::{DEPTH, ROW_BYTES, Source, load, place_a, place_steps};
@@ -141,16 +141,14 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
         let at = ring.wrapping_add(now as usize);
         // SAFETY: all warps come by together, and the tile's copies have been waited for.
         unsafe {
-            unroll(2, |pair| {
-                let pair = pair as u32;
+            unroll!(pair in [0 1] {
                 let (even, odd) = (2 * pair, 2 * pair + 1);
                 let a = [load(at, weight_place, even, 0), load(at, weight_place, odd, 0)];
                 let mut further = a;
                 if fragments == 2 {
                     further = [load(at, weight_place, even, 1), load(at, weight_place, odd, 1)];
                 }
-                unroll(8, |j| {
-                    let j = j as u32;
+                unroll!(j in [0 1 2 3 4 5 6 7] {
                     if j * 8 < TOKENS {
                         let b = load(at, x_place + j * 8 * ROW_BYTES, even, 0);
                         let (j, [b0, b1, b2, b3]) = (j as usize, b);
@@ -183,9 +181,8 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
         thread::sync_threads();
         // A row a token; the pitch keeps the lanes' rows and tokens in different banks.
         let staged = Staged { sums: ring.cast(), rows: TOKENS, columns: rows, pitch: rows + 4 };
-        unroll(8, |j| {
-            unroll(2, |i| {
-                let (i, j) = (i as u32, j as u32);
+        unroll!(j in [0 1 2 3 4 5 6 7] {
+            unroll!(i in [0 1] {
                 if j * 8 < TOKENS && i < fragments {
                     let [a, b, c, d] = sums[(i * eighths + j) as usize];
                     let at = staged.at(j * 8 + lane % 4 * 2, warp_row + i * 16 + lane / 4);

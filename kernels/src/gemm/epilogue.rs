@@ -3,13 +3,13 @@
 //! One code serves all kernels, which choose at run time by the same number for all threads. A gated product has the
 //! rows of both its weights in one: see [`gated_row`].
 
-use cuda_std::unroll::unroll;
-use cuda_std::vector::{HalfVector, Vector};
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
+use cuda_std::unroll;
+use cuda_std::vector::{HalfVector, Vector};
 
-use super::split::add;
 use super::activation::{Activation, activate};
+use super::split::add;
 use crate::element::Element;
 
 /// What is stored, for the sums `s = x w^T + bias`.
@@ -184,18 +184,19 @@ impl Output {
         unsafe {
             let bias = self.bias4::<T>(column + from);
             let index = |at: u32| (row + at) as usize * self.stride as usize + to as usize;
-            let sums =
-                |at: u32, bias: [f32; 4], further: u32| add(bias, (*staged.at(at, from + further).cast::<Vector>()).to_f32());
+            let sums = |at: u32, bias: [f32; 4], further: u32| {
+                add(bias, (*staged.at(at, from + further).cast::<Vector>()).to_f32())
+            };
             if self.epilogue & ADD != 0 && whole {
                 // What is added to is under way for several rows at once.
                 while at < rows {
                     let mut before = [HalfVector([0; 2]); BATCH as usize];
-                    unroll(8, |i| {
+                    unroll!(i in [0 1 2 3 4 5 6 7] {
                         if at + i as u32 * step < rows {
                             before[i] = *self.out.cast::<u16>().add(index(at + i as u32 * step)).cast();
                         }
                     });
-                    unroll(8, |i| {
+                    unroll!(i in [0 1 2 3 4 5 6 7] {
                         if at + i as u32 * step < rows {
                             let values = add(widen4::<T>(before[i]), sums(at + i as u32 * step, bias, 0));
                             self.put4::<T>(index(at + i as u32 * step), values);
@@ -209,13 +210,13 @@ impl Output {
             while at < rows {
                 let mut values = sums(at, bias, 0);
                 let further = if self.is_gated() { sums(at, up, GATED_ROWS) } else { [1.0; 4] };
-                unroll(4, |i| {
+                unroll!(i in [0 1 2 3] {
                     values[i] = activate(self.epilogue & ACTIVATION, values[i]) * further[i];
                 });
                 if whole {
                     self.put4::<T>(index(at), values);
                 } else {
-                    unroll(4, |i| {
+                    unroll!(i in [0 1 2 3] {
                         if to + (i as u32) < end {
                             self.put::<T>(index(at) + i, values[i]);
                         }

@@ -27,11 +27,11 @@
 //!    moves.
 //! 4. (here) `cp.async`: what is on its way is neither the registers' nor the scheduler's affair.
 
-use cuda_std::unroll::unroll;
-use cuda_std::vector::Vector;
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
+use cuda_std::unroll;
+use cuda_std::vector::Vector;
 use cuda_std::warp::FULL_MASK;
 
 use super::epilogue::{GATED_ROWS, Output};
@@ -102,8 +102,7 @@ pub unsafe fn gemv<T: Element, const TOKENS: u32>(
     let places: *mut Vector = dynamic_shared_mem::<Vector>().wrapping_add(thread::thread_idx_x() as usize);
     let place = |stage: u32, i: u32| places.wrapping_add((stage * STAGE + i * THREADS) as usize);
     let copy = |stage: u32, at: u32| {
-        unroll(4, |i| {
-            let i = i as u32;
+        unroll!(i in [0 1 2 3] {
             let inside = at < vectors && row(i) < n;
             let from = weights[i as usize].wrapping_add(at as usize).cast();
             // SAFETY: the lane's own place, which it has read; from within the row, or nothing.
@@ -111,7 +110,7 @@ pub unsafe fn gemv<T: Element, const TOKENS: u32>(
         });
         cp_async::commit();
     };
-    unroll(STAGES - 1, |stage| copy(stage as u32, lane + stage as u32 * warp::WARP_SIZE));
+    unroll!(stage in [0 1 2 3 4] { copy(stage, lane + stage * warp::WARP_SIZE) });
 
     // The sums of token t and row i are at 4 t + i.
     let mut sums = [0.0f32; 16];
@@ -132,10 +131,10 @@ pub unsafe fn gemv<T: Element, const TOKENS: u32>(
     // SAFETY: all lanes come by together, and store what is within the output.
     unsafe {
         let mut mine = 0.0;
-        unroll(16, |i| {
-            if i < (TOKENS * ROWS) as usize {
-                let sum = warp::warp_sum(sums[i]);
-                if lane == i as u32 {
+        unroll!(i in [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15] {
+            if i < TOKENS * ROWS {
+                let sum = warp::warp_sum(sums[i as usize]);
+                if lane == i {
                     mine = sum;
                 }
             }
@@ -163,16 +162,16 @@ unsafe fn multiply<T: Element, const TOKENS: u32>(
 ) {
     let none = Vector::default();
     let mut x = [none; 4];
-    unroll(4, |t| {
+    unroll!(t in [0 1 2 3] {
         if t < TOKENS as usize {
             // SAFETY: the caller's.
             x[t] = unsafe { load_constant(xs[t].add(at)) };
         }
     });
-    unroll(4, |word| {
-        unroll(4, |i| {
+    unroll!(word in [0 1 2 3] {
+        unroll!(i in [0 1 2 3] {
             let [w0, w1] = T::Pair::from_bits(weights[i].0[word]).to_f32();
-            unroll(4, |t| {
+            unroll!(t in [0 1 2 3] {
                 if t < TOKENS as usize {
                     let [x0, x1] = T::Pair::from_bits(x[t].0[word]).to_f32();
                     let sum = &mut sums[t * 4 + i];

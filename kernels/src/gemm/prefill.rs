@@ -28,10 +28,10 @@
 //!
 //! Next is `wgmma` with TMA, on Hopper alone, which takes operands from shared memory without `ldmatrix`.
 
-use cuda_std::unroll::unroll;
-use cuda_std::vector::{HalfVector, Vector};
 use cuda_std::prelude::*;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
+use cuda_std::unroll;
+use cuda_std::vector::{HalfVector, Vector};
 use cuda_std::warp::FULL_MASK;
 
 use super::epilogue::{Output, Staged};
@@ -110,7 +110,7 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
 
     for stage in 0..STAGES - 1 {
         if first + stage < last {
-            unroll(4, |step| copy(stage * stage_bytes, first + stage, step as u32));
+            unroll!(step in [0 1 2 3] { copy(stage * stage_bytes, first + stage, step) });
         }
         // Without copies as well: waits count groups.
         cp_async::commit();
@@ -132,8 +132,8 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
             // The last step's loads are for nothing, but from what is there.
             following = now;
         }
-        unroll(4, |step| {
-            let (step, b) = (step as u32, b_ahead);
+        unroll!(step in [0 1 2 3] {
+            let b = b_ahead;
             if tile + STAGES - 1 < end {
                 copy(free, tile + STAGES - 1, step);
             }
@@ -145,8 +145,8 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
             }
             let (place, ahead) = if step == STEPS - 1 { (following, 0) } else { (now, step + 1) };
             b_ahead = load_weight(place, ahead);
-            unroll(4, |i| {
-                unroll(4, |j| {
+            unroll!(i in [0 1 2 3] {
+                unroll!(j in [0 1 2 3] {
                     let at = i * 8 + j * 2;
                     // SAFETY: nothing diverges here.
                     unsafe {
@@ -169,8 +169,8 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
         thread::sync_threads();
         let staged = Staged { sums: ring.cast(), rows: ROWS, columns: COLUMNS, pitch: COLUMNS + 8 };
         let lane = warp::lane_id();
-        unroll(4, |i| {
-            unroll(8, |j| {
+        unroll!(i in [0 1 2 3] {
+            unroll!(j in [0 1 2 3 4 5 6 7] {
                 let [a, b, c, d] = sums[i * 8 + j];
                 let at = staged.at(warp_row + i as u32 * 16 + lane / 4, warp_column + j as u32 * 8 + lane % 4 * 2);
                 *at.cast() = HalfVector::from_f32([a, b]);

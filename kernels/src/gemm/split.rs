@@ -4,10 +4,10 @@
 //! all others have counted adds all parts, in the order of the summed index, so that the result does not depend on
 //! who that was; and leaves the counter at zero for the next launch.
 
-use cuda_std::unroll::unroll;
-use cuda_std::vector::Vector;
 use cuda_std::block::is_last_to_arrive;
 use cuda_std::prelude::*;
+use cuda_std::unroll::unroll;
+use cuda_std::vector::Vector;
 
 use cuda_std::ptx::memory::{load_l2, store_l2};
 
@@ -50,25 +50,25 @@ impl Meeting {
     /// # Safety
     /// All `THREADS` threads of the block come by together; the arrays are as declared; `sums` has at least `COUNT`.
     #[inline(always)]
-    pub unsafe fn add_up<const THREADS: u32, const COUNT: u32>(&self, sums: &mut [[f32; 4]]) -> bool {
+    pub unsafe fn add_up<const THREADS: u32, const COUNT: usize>(&self, sums: &mut [[f32; 4]]) -> bool {
         if self.splits == 1 {
             return true;
         }
         let thread = thread::thread_idx_x();
         let part = |split: u32, i: usize| {
-            let part = (self.tile * self.splits + split) as usize * COUNT as usize + i;
+            let part = (self.tile * self.splits + split) as usize * COUNT + i;
             self.workspace.wrapping_add(part * THREADS as usize + thread as usize)
         };
         // SAFETY: the caller's; each block has a part of the workspace for itself until it is counted.
         unsafe {
-            unroll(COUNT, |i| store_l2(part(self.split, i), Vector::from_f32(sums[i])));
+            unroll::<COUNT>(|i| store_l2(part(self.split, i), Vector::from_f32(sums[i])));
             if !is_last_to_arrive(self.counters.add(self.tile as usize), self.splits) {
                 return false;
             }
-            unroll(COUNT, |i| sums[i] = load_l2(part(0, i)).to_f32());
+            unroll::<COUNT>(|i| sums[i] = load_l2(part(0, i)).to_f32());
             let mut split = 1;
             while split < self.splits {
-                unroll(COUNT, |i| sums[i] = add(sums[i], load_l2(part(split, i)).to_f32()));
+                unroll::<COUNT>(|i| sums[i] = add(sums[i], load_l2(part(split, i)).to_f32()));
                 split += 1;
             }
         }

@@ -1,12 +1,12 @@
 //! Layer normalisation (Ba et al., 2016).
 
-use cuda_std::vector::Vector;
 use cuda_std::prelude::*;
+use cuda_std::vector::Vector;
 
 use super::{HELD, at, load, load_sum, sum};
 use crate::element::{Bf16, Element, F16};
-use cuda_std::unroll::{eight, unroll};
 use crate::vector::{narrow, widen};
+use cuda_std::unroll::{eight, unroll};
 
 /// `x += y`; `out = (x - mean) / sqrt(variance + eps) * weight + bias`, row by row.
 ///
@@ -36,7 +36,7 @@ pub unsafe fn layer_norm<T: Element>(
         let mean = sum::<T, 0>(&held, vectors, |v| v) / count;
         let variance = sum::<T, 1>(&held, vectors, |v| (v - mean) * (v - mean)) / count;
         let scale = (variance + eps).rsqrt_fast();
-        unroll(HELD as u32, |i| {
+        unroll::<HELD>(|i| {
             if at(i) >= vectors {
                 return;
             }

@@ -30,16 +30,16 @@
 mod layer;
 mod rms;
 
-use cuda_std::vector::Vector;
 use cuda_std::block;
 use cuda_std::prelude::*;
+use cuda_std::vector::Vector;
 use cuda_std::warp::WARP_SIZE;
 
 use crate::element::Element;
 use crate::embedding;
 use crate::layout::VECTOR;
-use cuda_std::unroll::unroll;
 use crate::vector::{WidthError, row_vectors, sum_of_eight, widen};
+use cuda_std::unroll::unroll;
 
 pub use layer::layer_norm;
 pub use rms::rms_norm;
@@ -105,7 +105,7 @@ fn at(i: usize) -> u32 {
 unsafe fn load(row: *const Vector, vectors: u32) -> Held {
     let mut held = [Vector::default(); HELD];
     if !row.is_null() {
-        unroll(HELD as u32, |i| {
+        unroll::<HELD>(|i| {
             if at(i) < vectors {
                 // SAFETY: just checked.
                 held[i] = unsafe { *row.add(at(i) as usize) };
@@ -126,7 +126,7 @@ unsafe fn load_sum<T: Element>(x: *mut Vector, y: *const Vector, vectors: u32) -
         let mut held = load(x, vectors);
         if !y.is_null() {
             let added = load(y, vectors);
-            unroll(HELD as u32, |i| {
+            unroll::<HELD>(|i| {
                 if at(i) < vectors {
                     held[i] = embedding::sum::<T>(held[i], added[i]);
                     *x.add(at(i) as usize) = held[i];
@@ -144,7 +144,7 @@ unsafe fn load_sum<T: Element>(x: *mut Vector, y: *const Vector, vectors: u32) -
 #[inline(always)]
 unsafe fn sum<T: Element, const SLOT: usize>(held: &Held, vectors: u32, f: impl Fn(f32) -> f32) -> f32 {
     let mut own = 0.0;
-    unroll(HELD as u32, |i| {
+    unroll::<HELD>(|i| {
         if at(i) < vectors {
             own += sum_of_eight(widen::<T>(held[i]).map(&f));
         }

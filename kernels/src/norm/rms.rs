@@ -1,12 +1,12 @@
 //! Root-mean-square normalisation (Zhang and Sennrich, 2019).
 
-use cuda_std::vector::Vector;
 use cuda_std::prelude::*;
+use cuda_std::vector::Vector;
 
 use super::{HELD, at, load, load_sum, sum};
 use crate::element::{Bf16, Element, F16};
-use cuda_std::unroll::{eight, unroll};
 use crate::vector::{narrow, widen};
+use cuda_std::unroll::{eight, unroll};
 
 /// `x += y`; `out = x / sqrt(mean(x^2) + eps) * weight`, row by row.
 ///
@@ -32,7 +32,7 @@ pub unsafe fn rms_norm<T: Element>(
         let factors = load(weight, vectors);
         let mean = sum::<T, 0>(&held, vectors, |v| v * v) / (vectors * 8) as f32;
         let scale = (mean + eps).rsqrt_fast();
-        unroll(HELD as u32, |i| {
+        unroll::<HELD>(|i| {
             if at(i) < vectors {
                 let (values, factors) = (widen::<T>(held[i]), widen::<T>(factors[i]));
                 *out.add(row + at(i) as usize) = narrow::<T>(eight(|e| values[e] * scale * factors[e]));

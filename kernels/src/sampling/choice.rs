@@ -177,7 +177,7 @@ unsafe fn draw(team: &mut Team, request: &Request, logits: *const f32, vocab: u3
         scores.each_quad(|first, scores, count| {
             // Most tokens could not win with the greatest noise there is.
             let mut may_win = [false; 4];
-            unroll(4, |i| {
+            unroll::<4>(|i| {
                 may_win[i] = (i as u32) < count
                     && scores[i] + MAX_GUMBEL > most
                     && scores[i] >= request.floor
@@ -185,7 +185,7 @@ unsafe fn draw(team: &mut Team, request: &Request, logits: *const f32, vocab: u3
             });
             if may_win != [false; 4] {
                 let bits = noise.bits(first / 4);
-                unroll(4, |i| {
+                unroll::<4>(|i| {
                     if may_win[i] {
                         let value = scores[i] + gumbel(bits[i]);
                         own = own.max(rank(value + 0.0, first + i as u32));

@@ -1,11 +1,11 @@
 //! Passes of a block over a row of logits, and what its threads find out together.
 
-use cuda_std::vector::Vector;
 use cuda_std::prelude::*;
+use cuda_std::vector::Vector;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE};
 
-use cuda_std::warp::warp_sum_u64;
 use cuda_std::unroll::unroll;
+use cuda_std::warp::warp_sum_u64;
 
 /// Threads per block.
 pub const THREADS: u32 = 512;
@@ -72,7 +72,7 @@ impl Scores {
             if first + 4 <= self.vocab {
                 quad = *self.logits.add(first as usize).cast();
             } else {
-                unroll(3, |i| {
+                unroll::<3>(|i| {
                     if first + (i as u32) < self.vocab {
                         quad.0[i] = (*self.logits.add(first as usize + i)).to_bits();
                     }
@@ -91,7 +91,7 @@ impl Scores {
         // SAFETY: the caller's.
         unsafe {
             self.each_quad(|first, scores, count| {
-                unroll(4, |i| {
+                unroll::<4>(|i| {
                     if (i as u32) < count {
                         visit(first + i as u32, scores[i]);
                     }
@@ -132,7 +132,7 @@ impl Team {
         let (lane, warp_id) = (warp::lane_id(), warp::warp_id());
         // SAFETY: all lanes are here; a warp has elements of its own, and reads the others' behind the barrier.
         unsafe {
-            unroll(N as u32, |i| {
+            unroll::<N>(|i| {
                 let sum = warp_sum_u64(own[i]);
                 if lane == 0 {
                     *memory.add(i * WARPS as usize + warp_id as usize) = sum;
@@ -140,7 +140,7 @@ impl Team {
             });
             thread::sync_threads();
             let mut sums = [0; N];
-            unroll(N as u32, |i| {
+            unroll::<N>(|i| {
                 sums[i] = warp_sum_u64(if lane < WARPS { *memory.add(i * WARPS as usize + lane as usize) } else { 0 });
             });
             sums

@@ -45,7 +45,7 @@ pub unsafe fn threshold<const BY_WEIGHT: bool>(
                 let rank = rank(score, token);
                 if rank >= low && rank < high {
                     let measure = measure(score);
-                    unroll(4, |i| {
+                    unroll::<4>(|i| {
                         if rank >= bounds[i] {
                             counts[i] += 1;
                             sums[i] += measure;
@@ -60,12 +60,12 @@ pub unsafe fn threshold<const BY_WEIGHT: bool>(
             first = false;
             // The target is between the last bound above which it is not reached, and the first above which it is.
             let (mut passed, mut passed_sum, mut reached) = (0, 0, 0);
-            unroll(4, |i| {
+            unroll::<4>(|i| {
                 if above + sums[i] < target {
                     (high, passed, passed_sum) = (bounds[i], counts[i], sums[i]);
                 }
             });
-            unroll(4, |i| {
+            unroll::<4>(|i| {
                 if above + sums[3 - i] >= target {
                     (low, reached) = (bounds[3 - i], counts[3 - i]);
                 }

@@ -10,8 +10,8 @@
 //! | zeros in place of what is behind the end (`Reader::fetch`) | every test of results: NaN |
 //! | zeros in place of what is before the window (`Reader::fetch`) | `window_edges`: out of bounds |
 
-use cuda_std::vector::Vector;
 use cuda_std::launch::LaunchShape;
+use cuda_std::vector::Vector;
 use emulator::Report;
 use kernels::attention;
 use kernels::attention::decode::{

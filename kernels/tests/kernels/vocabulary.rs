@@ -1,7 +1,7 @@
 //! The kernels of [`kernels::vocabulary`]: every function of `cuda_std` and `ptx`, compiled, against host code.
 
-use cuda_std::vector::Vector;
 use cuda_std::launch::{DevicePtr, DevicePtrMut, KernelCall, LaunchShape};
+use cuda_std::vector::Vector;
 use kernels::vocabulary::*;
 
 use crate::frame::gpu::{Gpu, TARGETS};

@@ -35,6 +35,7 @@ pub mod launch;
 pub mod ptx;
 pub mod shared;
 pub mod thread;
+#[macro_use]
 pub mod unroll;
 pub mod vector;
 pub mod warp;

@@ -1,22 +1,47 @@
 //! Loops that are written out, so that the arrays they go over stay in registers.
+//!
+//! Registers have no addresses, so an array stays in registers only if every index is a constant; and loads are under way
+//! together only if there is no branch between them. LLVM writes out small loops by itself, but not the larger ones of
+//! kernels.
+//!
+//! There are two forms, since neither serves everywhere; what the PTX looks like decides. With [`unroll()`] LLVM simplifies the
+//! body once, before it is copied; of bodies with branches it makes half the instructions that way. Closures in closures,
+//! however, keep the arrays that they share in local memory: nested loops are written with [`unroll!`](crate::unroll!), which
+//! copies the text.
 
-/// Calls `body` with 0, 1, 2 and so on, `count` times, without a loop: `count` is a constant to the compiler, at most 32.
+/// Calls `body` with 0 to `N - 1`, without a loop; `N` is at most 32.
 ///
-/// Registers have no addresses, so an array stays in registers only if every index is known; and loads are under way
-/// together only if there is no branch between them. LLVM unrolls small loops by itself, but not the larger ones here.
+/// `N` is a parameter of the function and not an argument, so that steps that there are not are gone before LLVM sees them.
 #[inline(always)]
-pub fn unroll(count: u32, mut body: impl FnMut(usize)) {
+pub fn unroll<const N: usize>(mut body: impl FnMut(usize)) {
+    const { assert!(N <= 32) }
     macro_rules! steps {
         ($($step:literal)*) => {
             $(
-                if $step < count {
+                if const { $step < N } {
                     body($step);
                 }
             )*
         };
     }
-    debug_assert!(count <= 32);
     steps!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31);
+}
+
+/// `unroll!(i in [0 1 2 3] { ... })` writes the block out once for each number: for nested loops, see
+/// [`unroll`](crate::unroll) for the difference.
+///
+/// ```
+/// use cuda_std::unroll;
+///
+/// let mut pairs = [[0; 2]; 2];
+/// unroll!(i in [0 1] {
+///     unroll!(j in [0 1] { pairs[i][j] = 10 * i + j });
+/// });
+/// assert_eq!(pairs, [[0, 1], [10, 11]]);
+/// ```
+#[macro_export]
+macro_rules! unroll {
+    ($i:ident in [$($number:literal)*] $body:block) => { $({ let $i = $number; $body })* };
 }
 
 /// What `element` gives for 0 to 7.
@@ -31,12 +56,15 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
+    fn seen<const N: usize>() -> Vec<usize> {
+        let mut seen = Vec::new();
+        unroll::<N>(|i| seen.push(i));
+        seen
+    }
+
     #[test]
     fn every_index_comes_once_and_in_order() {
-        for count in [0, 1, 5, 31, 32] {
-            let mut seen = Vec::new();
-            unroll(count, |i| seen.push(i));
-            assert_eq!(seen, (0..count as usize).collect::<Vec<_>>());
-        }
+        assert_eq!([seen::<0>(), seen::<1>(), seen::<5>()], [0..0, 0..1, 0..5].map(|range| range.collect::<Vec<_>>()));
+        assert_eq!(seen::<32>(), (0..32).collect::<Vec<_>>());
     }
 }

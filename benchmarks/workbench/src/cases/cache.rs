@@ -1,7 +1,7 @@
 //! Writing, copying and swapping pages.
 
-use cuda_std::vector::Vector;
 use cuda_std::launch::KernelCall;
+use cuda_std::vector::Vector;
 use kernels::cache::{copy_blocks, copy_shape, reshape_and_cache, swap_blocks_in, swap_blocks_out, write_shape};
 use kernels::layout::{Pages, Part};
 

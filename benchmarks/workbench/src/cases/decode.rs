@@ -1,7 +1,7 @@
 //! Decode attention and its planner.
 
-use cuda_std::vector::Vector;
 use cuda_std::launch::LaunchShape;
+use cuda_std::vector::Vector;
 use kernels::attention;
 use kernels::attention::decode::{
     DecodeLaunch, PLAN_THREADS, floor, paged_attention, plan_paged_attention, plan_vectors,

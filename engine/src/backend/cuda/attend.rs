@@ -1,7 +1,7 @@
 //! Attention, and the keys and values it reads.
 
-use cuda_std::vector::Vector;
 use cuda_std::launch::{DevicePtr, DevicePtrMut, LaunchShape};
+use cuda_std::vector::Vector;
 use kernels::attention::decode::{self, PLAN_THREADS, paged_attention, plan_paged_attention, plan_vectors};
 use kernels::attention::prefill::{paged_prefill, shape};
 use kernels::cache::{reshape_and_cache, write_shape};

@@ -1,7 +1,7 @@
 //! The pool of KV blocks on the device, and the swap space in the host's memory.
 
-use cuda_std::vector::Vector;
 use cuda_std::launch::{DevicePtr, DevicePtrMut, LaunchShape};
+use cuda_std::vector::Vector;
 use kernels::cache::{copy_blocks, copy_shape, swap_blocks_in, swap_blocks_out};
 use kernels::floor::Floor;
 use kernels::layout::Pages;

@@ -1,7 +1,7 @@
 //! The backend's operations: each asks for a launch.
 
-use cuda_std::vector::Vector;
 use cuda_std::launch::{DevicePtr, LaunchShape};
+use cuda_std::vector::Vector;
 use kernels::embedding::{self, add_positions, embed, gather_rows};
 use kernels::floor::Floor;
 use kernels::gemm::epilogue::Epilogue;

@@ -9,10 +9,10 @@
 //! in; whoever finds that all others have done so merges the rows, always in the same order, so that results do not depend
 //! on who it was. The counter is left at zero, for the next layer.
 
-use cuda_std::vector::Vector;
 use cuda_std::block::is_last_to_arrive;
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
+use cuda_std::vector::Vector;
 
 use super::plan::Ranges;
 use super::stream::Stream;

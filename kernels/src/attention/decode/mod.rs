@@ -71,9 +71,9 @@ mod merge;
 mod plan;
 mod stream;
 
-use cuda_std::vector::Vector;
 use cuda_std::prelude::*;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
+use cuda_std::vector::Vector;
 use cuda_std::warp::FULL_MASK;
 
 use super::LOG2_E;

@@ -20,10 +20,9 @@
 //! Grid: one block of [`PLAN_THREADS`]. Floor: 16 bytes read and written a sequence and range; this is latency, some
 //! microseconds a step, and the reason why layers share the plan.
 
-use cuda_std::vector::Vector;
 use cuda_std::prelude::*;
+use cuda_std::vector::Vector;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE};
-
 
 /// Tokens of a tile: what a warp takes at a time, and the depth of an `mma`.
 pub const TILE: u32 = 16;

@@ -1,7 +1,7 @@
 //! The way through a range: its streams one after the other, and a warp's tiles, fetched ahead of their use.
 
-use cuda_std::vector::Vector;
 use cuda_std::prelude::*;
+use cuda_std::vector::Vector;
 
 use super::plan::{Plan, Span, TILE, divide};
 use crate::layout::{Pages, Part};

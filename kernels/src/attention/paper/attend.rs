@@ -6,11 +6,11 @@
 //! Shared memory: 1 KiB for the query, 4 KiB for the warps' sums of values, 32 bytes for the reductions, and 4 bytes a token
 //! (dynamic: its size is known at launch) for the logits.
 
-use cuda_std::vector::HalfVector;
-use cuda_std::half::Half2;
 use cuda_std::block;
+use cuda_std::half::Half2;
 use cuda_std::prelude::*;
 use cuda_std::shared::dynamic_shared_mem;
+use cuda_std::vector::HalfVector;
 
 use super::head::Head;
 use super::scores::scores;

@@ -1,8 +1,8 @@
 //! From a thread block's place in the grid to its query, tokens, keys and values.
 
-use cuda_std::vector::Vector;
 use super::span::Span;
 use crate::layout::VECTOR;
+use cuda_std::vector::Vector;
 
 /// The arguments that v1 and v2 have in common: see [the shapes](super#shapes-and-layouts).
 #[derive(Clone, Copy)]

@@ -12,10 +12,10 @@
 //! The weights are found by all threads together, a partition each; then thread `i` has elements `2 i` and `2 i + 1`, and
 //! goes through the partitions, eight bytes beside its neighbours' at each.
 
-use cuda_std::vector::HalfVector;
 use cuda_std::block;
 use cuda_std::prelude::*;
 use cuda_std::shared::dynamic_shared_mem;
+use cuda_std::vector::HalfVector;
 
 use super::attend::write_row;
 use super::span::Span;

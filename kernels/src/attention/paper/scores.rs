@@ -20,16 +20,16 @@
 //! A thread thus meets `head_size * block_size / 32` elements of its token, those of its share of each chunk; the group's
 //! sums are added by shuffles (none for blocks of 32, where a thread has a token for itself).
 
-use cuda_std::vector::{HalfVector, Vector};
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
+use cuda_std::vector::{HalfVector, Vector};
 use cuda_std::warp::{FULL_MASK, WARP_SIZE, lane_id, warp_id, warp_shuffle_xor};
 
 use super::head::Head;
-use cuda_std::unroll::unroll;
 use super::{WARPS, group_size};
 use crate::element::Element;
 use crate::layout::VECTOR;
+use cuda_std::unroll::unroll;
 
 /// Writes the logits of all slots of `head`'s blocks; those of tokens that are not seen are minus infinity, whose power
 /// of two is 0. Returns the greatest logit that this thread has come across.
@@ -76,7 +76,10 @@ unsafe fn group_dot<T: Element, const D: u32, const B: u32>(
     let mut dot = 0.0;
     let (mut first, batch) = (0, const { at_once(D / VECTOR) });
     while first < D / VECTOR {
-        unroll(batch, |i| {
+        unroll::<AT_ONCE>(|i| {
+            if i as u32 >= batch {
+                return;
+            }
             let chunk = first + i as u32;
             // SAFETY: the chunk is one of the key's `D / VECTOR`.
             let (key, query) = unsafe {
@@ -85,10 +88,12 @@ unsafe fn group_dot<T: Element, const D: u32, const B: u32>(
                     load_query::<B>(query.add((chunk * VECTOR) as usize), member),
                 )
             };
-            unroll(share(B) / 2, |pair| {
-                let [a, b] = T::Pair::from_bits(key[pair]).to_f32();
-                dot = GpuFloat::mul_add(a, query[2 * pair], dot);
-                dot = GpuFloat::mul_add(b, query[2 * pair + 1], dot);
+            unroll::<{ VECTOR as usize / 2 }>(|pair| {
+                if 2 * (pair as u32) < share(B) {
+                    let [a, b] = T::Pair::from_bits(key[pair]).to_f32();
+                    dot = GpuFloat::mul_add(a, query[2 * pair], dot);
+                    dot = GpuFloat::mul_add(b, query[2 * pair + 1], dot);
+                }
             });
         });
         first += batch;
@@ -107,9 +112,12 @@ const fn share(block_size: u32) -> u32 {
     VECTOR / group_size(block_size)
 }
 
-/// Chunks whose loads are under way together: the largest divisor that is at most 8.
+/// Chunks whose loads are under way together, at most.
+const AT_ONCE: usize = 8;
+
+/// Chunks whose loads are under way together: the largest divisor that is at most [`AT_ONCE`].
 const fn at_once(chunks: u32) -> u32 {
-    let mut count = if chunks < 8 { chunks } else { 8 };
+    let mut count = if chunks < AT_ONCE as u32 { chunks } else { AT_ONCE as u32 };
     while !chunks.is_multiple_of(count) {
         count -= 1;
     }
@@ -149,7 +157,8 @@ unsafe fn load_query<const B: u32>(chunk: *const f32, member: u32) -> [f32; 8] {
         let from = chunk.add((member * share(B)) as usize);
         match share(B) {
             8 => {
-                let ([a, b, c, d], [e, f, g, h]) = ((*from.cast::<Vector>()).to_f32(), (*from.add(4).cast::<Vector>()).to_f32());
+                let ([a, b, c, d], [e, f, g, h]) =
+                    ((*from.cast::<Vector>()).to_f32(), (*from.add(4).cast::<Vector>()).to_f32());
                 [a, b, c, d, e, f, g, h]
             }
             4 => {

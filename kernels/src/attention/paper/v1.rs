@@ -9,8 +9,8 @@
 //! With `D` the head size and `B` the block size, known to the compiler: how many accumulators a lane has follows from
 //! them, and accumulators are only registers if the compiler knows how many there are.
 
-use cuda_std::vector::Vector;
 use cuda_std::prelude::*;
+use cuda_std::vector::Vector;
 
 use super::attend::{attend, write_row};
 use super::head::{Head, Inputs};

@@ -17,8 +17,8 @@
 //! under the maximum `m` of a part, and learns of a greater one `M` elsewhere, multiplies all of them by `2^(m - M)`, or,
 //! since sums are linear, only their sum and the sum of values.
 
-use cuda_std::vector::{HalfVector, Vector};
 use cuda_std::prelude::*;
+use cuda_std::vector::{HalfVector, Vector};
 
 use super::attend::attend;
 use super::head::{Head, Inputs};

@@ -24,16 +24,16 @@
 //! The accumulators stay in registers while the warp goes through its blocks. Then the lanes of a row add theirs by
 //! shuffles, and the warps, which have seen different tokens, add theirs through shared memory.
 
-use cuda_std::vector::Vector;
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
+use cuda_std::vector::Vector;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE, lane_id, warp_id, warp_shuffle_xor};
 
 use super::head::Head;
-use cuda_std::unroll::unroll;
 use super::{MAX_HEAD_SIZE, WARPS};
 use crate::element::Element;
 use crate::layout::VECTOR;
+use cuda_std::unroll::unroll;
 
 /// Accumulators of a lane, at most: head size 256, blocks of 32.
 const MAX_ROWS: usize = (MAX_HEAD_SIZE * 32 / VECTOR / WARP_SIZE) as usize;
@@ -59,9 +59,9 @@ pub unsafe fn weigh<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, w
             let values = head.values(block).add(vector as usize);
             let slot = head.span.slot(block * B, B) + vector * VECTOR;
             let weights = Weights::load(weights.add(slot as usize));
-            unroll(rows, |i| {
-                // Always so, but for the head size 80 in blocks of 8, where 32 rows are no divisor.
-                if row(i) < D {
+            unroll::<MAX_ROWS>(|i| {
+                // All rows are below `D`, but for the head size 80 in blocks of 8, where 32 rows are no divisor.
+                if (i as u32) < rows && row(i) < D {
                     sums[i] = weights.dot::<T>(*values.add((row(i) * vectors) as usize), sums[i]);
                 }
             });
@@ -69,7 +69,10 @@ pub unsafe fn weigh<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, w
         block += WARPS;
     }
 
-    unroll(rows, |i| {
+    unroll::<MAX_ROWS>(|i| {
+        if i as u32 >= rows {
+            return;
+        }
         let mut sum = sums[i];
         let mut distance = vectors / 2;
         while distance > 0 {
@@ -110,7 +113,7 @@ impl Weights {
     /// zero times NaN is NaN.
     #[inline(always)]
     fn dot<T: Element>(&self, value: Vector, mut sum: f32) -> f32 {
-        unroll(4, |pair| {
+        unroll::<4>(|pair| {
             let [a, b] = T::Pair::from_bits(value.0[pair] & self.keep[pair]).to_f32();
             sum = GpuFloat::mul_add(a, self.weights[2 * pair], sum);
             sum = GpuFloat::mul_add(b, self.weights[2 * pair + 1], sum);

@@ -4,8 +4,8 @@
 //! each load serves all fragments. Where `mma` leaves a score is where it takes the weight: nothing moves between the
 //! lanes.
 
-use cuda_std::vector::Vector;
 use cuda_std::half::Half2;
+use cuda_std::vector::Vector;
 use cuda_std::warp::lane_id;
 
 use super::shape::{FRAGMENT, fragments, query_in_registers, tile_keys, tile_rows};

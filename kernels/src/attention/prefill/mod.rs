@@ -59,9 +59,9 @@
 //! 6. (here) Outputs are rescaled only when a score exceeds its row's reference by 2^8, see `softmax.rs`: that saves
 //!    128 multiplications and 8 shuffles in 900 instructions, in nearly every tile.
 
-use cuda_std::vector::Vector;
 use cuda_std::prelude::*;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
+use cuda_std::vector::Vector;
 use cuda_std::warp::FULL_MASK;
 
 use crate::element::{Bf16, Element, F16};

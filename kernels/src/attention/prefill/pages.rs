@@ -4,8 +4,8 @@
 //! elements are 128 bytes in a row, which `cp.async` writes and `ldmatrix` reads without bank conflicts. A thread
 //! copies vectors of one token, and looks up one block a tile.
 
-use cuda_std::vector::Vector;
 use cuda_std::thread;
+use cuda_std::vector::Vector;
 
 use super::shape::{STAGES, THREADS, tile_keys};
 use super::tile::Sight;

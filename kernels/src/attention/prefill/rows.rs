@@ -3,9 +3,9 @@
 //! Queries and outputs pass through the same part of shared memory, `[head_size / 8][tile_rows][8]`, of which a warp
 //! touches its own rows alone. In global memory it moves whole sectors, 32 bytes of 16 rows at a time.
 
-use cuda_std::vector::Vector;
 use cuda_std::half::Half2;
 use cuda_std::shared::shared_offset;
+use cuda_std::vector::Vector;
 use cuda_std::warp::{self, FULL_MASK, lane_id};
 
 use super::Batch;

@@ -1,7 +1,7 @@
 //! What is multiplied: shapes, operands, and what that costs at the least.
 
-use cuda_std::vector::Vector;
 use core::fmt;
+use cuda_std::vector::Vector;
 
 use cuda_std::launch::{DevicePtr, DevicePtrMut};
 

@@ -3,7 +3,6 @@
 //! A thread issues copies, closes them into a group with [`commit`], and waits for its own groups, oldest first, with
 //! [`wait`]; a barrier then makes the data visible to the other threads of the block.
 
-
 /// Copies 16 bytes through L2 only: for data that this multiprocessor reads once.
 ///
 /// `cp.async.cg.shared.global [to], [from], 16`

@@ -7,7 +7,6 @@
 //! Those that take an offset in shared memory in place of a pointer need half the registers for it, and the assembler puts
 //! what is constant of it into the instruction.
 
-
 /// Two registers, as LLVM returns them.
 #[cfg(target_arch = "nvptx64")]
 #[repr(C)]

@@ -11,7 +11,6 @@
 //!
 //! Collectives: all lanes of the warp execute the same one together.
 
-
 macro_rules! mma {
     ($($name:ident = $instruction:literal, $doc:literal;)*) => {$(
         #[doc = $doc]
