@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::hash::Hash;
-use crate::packages::{Origin, Packages};
+use crate::packages::{Packages, Sources};
 use crate::{Arch, Error};
 
 /// The files that decide how sources become PTX.
@@ -36,9 +36,9 @@ impl Inputs {
             for text in [&package.name, &package.version, &package.features] {
                 hash.text(text);
             }
-            match &package.origin {
-                Origin::Fixed(source) => hash.text(source),
-                Origin::Path(dir) => sources(dir, &mut hash, &mut watched)?,
+            match &package.sources {
+                Sources::Fixed(source) => hash.text(source),
+                Sources::Directory(dir) => sources(dir, &mut hash, &mut watched)?,
             }
         }
         watched.retain(|path| path.exists());

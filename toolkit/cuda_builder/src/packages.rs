@@ -19,14 +19,14 @@ pub struct Package {
     /// The features it is compiled with, separated by commas.
     pub features: String,
     /// Where its sources are.
-    pub origin: Origin,
+    pub sources: Sources,
 }
 
 /// Where the sources of a package are.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
+pub enum Sources {
     /// In this directory, where they can change.
-    Path(PathBuf),
+    Directory(PathBuf),
     /// In a registry or at a commit of a git repository, named as cargo names it: empty for crates.io.
     Fixed(String),
 }
@@ -74,8 +74,8 @@ impl Packages {
 
     /// The directories outside of the workspace that packages are in, and the packages' names.
     pub fn outside(&self) -> impl Iterator<Item = (&Path, &str)> {
-        self.all.iter().filter_map(|package| match &package.origin {
-            Origin::Path(dir) if !dir.starts_with(&self.root) => Some((dir.as_path(), package.name.as_str())),
+        self.all.iter().filter_map(|package| match &package.sources {
+            Sources::Directory(dir) if !dir.starts_with(&self.root) => Some((dir.as_path(), package.name.as_str())),
             _ => None,
         })
     }
@@ -92,11 +92,11 @@ impl Package {
         let (name, version, source, features) = parts.ok_or_else(|| unexpected(line))?;
         let source = source.strip_prefix("(proc-macro)").unwrap_or(source).trim_start();
         let source = source.strip_prefix('(').and_then(|s| s.strip_suffix(')')).unwrap_or(source);
-        let origin = match Path::new(source) {
-            path if path.is_absolute() => Origin::Path(path.to_owned()),
-            _ => Origin::Fixed(source.to_owned()),
+        let sources = match Path::new(source) {
+            path if path.is_absolute() => Sources::Directory(path.to_owned()),
+            _ => Sources::Fixed(source.to_owned()),
         };
-        Ok(Package { name: name.to_owned(), version: version.to_owned(), features: features.to_owned(), origin })
+        Ok(Package { name: name.to_owned(), version: version.to_owned(), features: features.to_owned(), sources })
     }
 }
 
@@ -126,15 +126,15 @@ fn unexpected(line: &str) -> Error {
 mod tests {
     use super::*;
 
-    fn parts(line: &str) -> (String, String, String, Origin) {
+    fn parts(line: &str) -> (String, String, String, Sources) {
         let package = Package::parse(line).unwrap();
-        (package.name, package.version, package.features, package.origin)
+        (package.name, package.version, package.features, package.sources)
     }
 
     #[test]
     fn lines_of_cargo_tree_are_packages() {
-        let path = |dir: &str| Origin::Path(dir.into());
-        let fixed = |source: &str| Origin::Fixed(source.into());
+        let path = |dir: &str| Sources::Directory(dir.into());
+        let fixed = |source: &str| Sources::Fixed(source.into());
         for (line, name, version, features, origin) in [
             ("a v0.1.0 (/x/a (old))|", "a", "0.1.0", "", path("/x/a (old)")),
             ("m v1.0.0 (proc-macro) (/x/m)|", "m", "1.0.0", "", path("/x/m")),
