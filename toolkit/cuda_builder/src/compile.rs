@@ -1,19 +1,18 @@
 //! Running the compiler. This file decides what the PTX looks like: its text is part of the hash of the inputs.
 
-use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use crate::{Arch, Error, Toolchain};
+use crate::packages::Packages;
+use crate::{Arch, Error, Toolchain, cargo};
 
 /// One run of cargo.
 pub struct Job<'a> {
     pub toolchain: &'a Toolchain,
     pub crate_dir: &'a Path,
-    pub root: &'a Path,
-    pub package: &'a str,
+    pub packages: &'a Packages,
     pub arch: Arch,
     pub features: &'a [String],
     pub target_dir: &'a Path,
@@ -37,14 +36,13 @@ impl Job<'_> {
         fs::create_dir_all(self.target_dir).map_err(Error::io(self.target_dir))?;
         let target_dir = fs::canonicalize(self.target_dir).map_err(Error::io(self.target_dir))?;
         // A file for each build: cargo does not write it again when nothing has changed since.
-        let mut name = vec![self.package.to_owned()];
+        let mut name = vec![self.packages.kernels().name.clone()];
         name.extend(self.features.iter().cloned());
         let output = target_dir.join(format!("{}.{}.s", name.join("."), self.arch));
 
-        let mut cargo = Command::new(self.toolchain.cargo());
+        let mut cargo = cargo::command(self.toolchain.cargo(), self.crate_dir);
         cargo.args(["rustc", "--lib", "--crate-type=cdylib", "--release", "--target=nvptx64-nvidia-cuda"]);
-        cargo.arg("-Zbuild-std=core").arg("--manifest-path").arg(self.crate_dir.join("Cargo.toml"));
-        cargo.arg("--target-dir").arg(&target_dir);
+        cargo.arg("-Zbuild-std=core").arg("--target-dir").arg(&target_dir);
         if !self.features.is_empty() {
             cargo.arg("--features").arg(self.features.join(","));
         }
@@ -61,13 +59,11 @@ impl Job<'_> {
         emit.push(&output);
         cargo.arg(emit);
 
-        clean_environment(&mut cargo);
         cargo.env("RUSTC", self.toolchain.rustc());
         // Stable compilers, too, are to take the unstable options and features that kernels need.
         cargo.env("RUSTC_BOOTSTRAP", "1");
-        cargo.env("CARGO_ENCODED_RUSTFLAGS", self.flags()?);
-        let status =
-            cargo.stdin(Stdio::null()).stdout(Stdio::null()).status().map_err(Error::io(self.toolchain.cargo()))?;
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", self.flags());
+        let status = cargo.stdout(Stdio::null()).status().map_err(Error::io(self.toolchain.cargo()))?;
         if !status.success() {
             return Err(Error::Failed(status));
         }
@@ -75,44 +71,24 @@ impl Job<'_> {
     }
 
     /// Flags for the kernels and for `core`.
-    fn flags(&self) -> Result<OsString, Error> {
+    fn flags(&self) -> OsString {
         // Jump threading copies code into the arms of a branch, barriers and shuffles included: rust-lang/rust#137086.
         let mut flags = OsString::from("-Zmir-enable-passes=-JumpThreading");
-        // No machine's paths in the PTX: it is the same wherever it is built, and lines are found below the repository.
-        for (from, to) in [(self.root, "."), (self.toolchain.sources(), "/rustc")] {
+        // No machine's paths in the PTX: it is the same wherever it is built, and lines are found below the workspace.
+        let mut remap = |from: &Path, to: &str| {
             flags.push("\x1f--remap-path-prefix=");
             flags.push(from);
             flags.push("=");
             flags.push(to);
+        };
+        remap(self.packages.root(), ".");
+        remap(self.toolchain.sources(), "/rustc");
+        for (dir, name) in self.packages.outside() {
+            remap(dir, &format!("/{name}"));
         }
-        Ok(flags)
-    }
-}
-
-/// Removes what an outer cargo left for its own children: flags, wrappers, targets, its job server. What says how to
-/// reach registries stays.
-fn clean_environment(command: &mut Command) {
-    const OTHERS: [&str; 13] = [
-        "RUSTC",
-        "RUSTDOC",
-        "RUSTFLAGS",
-        "RUSTDOCFLAGS",
-        "RUSTC_WRAPPER",
-        "RUSTC_WORKSPACE_WRAPPER",
-        "RUSTC_LINKER",
-        "TARGET",
-        "HOST",
-        "PROFILE",
-        "MAKEFLAGS",
-        "MFLAGS",
-        "LD_LIBRARY_PATH",
-    ];
-    const KEPT: [&str; 5] = ["CARGO_HOME", "CARGO_NET_", "CARGO_HTTP_", "CARGO_REGISTR", "CARGO_TERM_"];
-    for (name, _) in env::vars_os() {
-        let text = name.to_string_lossy();
-        let cargos = text.starts_with("CARGO") && !KEPT.iter().any(|kept| text.starts_with(kept));
-        if cargos || OTHERS.contains(&&*text) {
-            command.env_remove(&name);
+        for dir in cargo::downloads() {
+            remap(&dir, "/cargo");
         }
+        flags
     }
 }

@@ -36,6 +36,13 @@ pub enum Error {
     },
     /// Outside of a build script the target directory must be given.
     NoTargetDir,
+    /// Cargo does not find what the crate depends on.
+    Unresolved {
+        /// The crate.
+        crate_dir: PathBuf,
+        /// What cargo says.
+        said: String,
+    },
     /// Cargo has said why.
     Failed(ExitStatus),
     /// The manifest or the PTX is not as expected.
@@ -70,6 +77,9 @@ impl fmt::Display for Error {
                 write!(f, "{}, named by {RUSTC_VARIABLE}, cannot compile kernels: {REMEDY}", rustc.display())
             }
             Error::NoTargetDir => write!(f, "outside of a build script a target directory must be given"),
+            Error::Unresolved { crate_dir, said } => {
+                write!(f, "cargo cannot tell what {} depends on: {said}", crate_dir.display())
+            }
             Error::Failed(status) => write!(f, "the kernels do not compile ({status}); cargo says why above"),
             Error::Unexpected(what) => f.write_str(what),
         }

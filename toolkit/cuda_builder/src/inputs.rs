@@ -1,12 +1,15 @@
 //! What goes into the PTX, and a hash of it.
 //!
-//! The kernels crate and the crates it reaches by `path`, each with its manifest and sources, and the two files of this
-//! crate that turn them into PTX. The compiler's version is not among them: PTX that another compiler made from the same
-//! sources serves as well. Neither is `Cargo.lock`: crates from a registry cannot be reached this way, and are refused.
+//! The kernels crate and all crates that are compiled into it, and the two files of this crate that turn them into PTX.
+//! Crates that cargo takes from a directory count with their manifest and sources; those of a registry or a git repository,
+//! which cannot change, with their version and commit. The compiler's version is not among them: PTX that another compiler
+//! made from the same sources serves as well.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::hash::Hash;
+use crate::packages::{Packages, Sources};
 use crate::{Arch, Error};
 
 /// The files that decide how sources become PTX.
@@ -14,8 +17,7 @@ const RECIPE: [&str; 2] = [include_str!("compile.rs"), include_str!("finish.rs")
 
 /// The inputs of one build.
 pub struct Inputs {
-    root: PathBuf,
-    package: String,
+    packages: Packages,
     watched: Vec<PathBuf>,
     hash: String,
 }
@@ -23,49 +25,29 @@ pub struct Inputs {
 impl Inputs {
     /// Collects the inputs of the crate in `dir`.
     pub fn of(dir: &Path, arch: Arch, features: &[String]) -> Result<Inputs, Error> {
-        let mut crates = vec![dir.to_owned()];
-        let mut watched = Vec::new();
+        let packages = Packages::of(dir, features)?;
         let mut hash = Hash::new();
-        let mut package = None;
         for text in RECIPE.into_iter().chain([arch.name()]).chain(features.iter().map(String::as_str)) {
             hash.text(text);
         }
-        let mut next = 0;
-        while let Some(dir) = crates.get(next).cloned() {
-            next += 1;
-            let manifest_path = dir.join("Cargo.toml");
-            let manifest = read(&manifest_path)?;
-            hash.text(&manifest);
-            let found = Manifest::parse(&manifest, &manifest_path)?;
-            package.get_or_insert(found.package);
-            let mut files = Vec::new();
-            list(&dir.join("src"), &mut files)?;
-            // The order of a directory is the file system's own.
-            files.sort_by_key(|file| name(file, &dir));
-            for file in &files {
-                hash.text(&name(file, &dir));
-                hash.text(&read(file)?);
+        // The workspace's manifest and lock file say which packages there are.
+        let mut watched = Vec::from(["Cargo.toml", "Cargo.lock"].map(|file| packages.root().join(file)));
+        for package in packages.all() {
+            for text in [&package.name, &package.version, &package.features] {
+                hash.text(text);
             }
-            watched.extend([manifest_path, dir.join("src")]);
-            for path in found.paths {
-                let path = dir.join(path);
-                if !crates.contains(&path) {
-                    crates.push(path);
-                }
+            match &package.sources {
+                Sources::Fixed(source) => hash.text(source),
+                Sources::Directory(dir) => sources(dir, &mut hash, &mut watched)?,
             }
         }
-        let package = package.unwrap_or_default();
-        Ok(Inputs { root: root(dir)?, package, watched, hash: hash.finish() })
+        watched.retain(|path| path.exists());
+        Ok(Inputs { packages, watched, hash: hash.finish() })
     }
 
-    /// The workspace's directory: paths in the PTX are relative to it.
-    pub fn root(&self) -> &Path {
-        &self.root
-    }
-
-    /// The name of the crate's package.
-    pub fn package(&self) -> &str {
-        &self.package
+    /// The packages.
+    pub fn packages(&self) -> &Packages {
+        &self.packages
     }
 
     /// The files and directories that all of it is in.
@@ -79,64 +61,26 @@ impl Inputs {
     }
 }
 
-/// What a manifest says that matters here.
-struct Manifest {
-    package: String,
-    paths: Vec<String>,
-}
-
-impl Manifest {
-    /// Reads as much of TOML as the manifests of kernel crates use: a dependency is one line with a `path`.
-    fn parse(text: &str, path: &Path) -> Result<Manifest, Error> {
-        let mut manifest = Manifest { package: String::new(), paths: Vec::new() };
-        let mut section = "";
-        for line in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
-            if line.starts_with('[') {
-                section = line;
-            } else if section == "[package]" && line.split('=').next().is_some_and(|key| key.trim() == "name") {
-                manifest.package = quoted(line).unwrap_or_default().to_owned();
-            } else if section.starts_with("[dependencies") || section.ends_with("dependencies]") && on_device(section) {
-                let dependency = line.split_once("path").and_then(|(_, rest)| quoted(rest));
-                let dependency = dependency.ok_or_else(|| {
-                    Error::Unexpected(format!("{}: a kernel crate depends on others by `path`: {line}", path.display()))
-                })?;
-                manifest.paths.push(dependency.to_owned());
-            }
-        }
-        if manifest.package.is_empty() {
-            return Err(Error::Unexpected(format!("{}: no package with a name", path.display())));
-        }
-        Ok(manifest)
+/// Hashes a package's manifest, build script and sources.
+fn sources(dir: &Path, hash: &mut Hash, watched: &mut Vec<PathBuf>) -> Result<(), Error> {
+    let src = dir.join("src");
+    let mut files = vec![dir.join("Cargo.toml")];
+    files.extend(Some(dir.join("build.rs")).filter(|script| script.exists()));
+    watched.extend(files.iter().cloned().chain([src.clone()]));
+    list(&src, &mut files)?;
+    // The order of a directory is the file system's own.
+    files.sort_by_key(|file| name(file, dir));
+    for file in &files {
+        hash.text(&name(file, dir));
+        hash.text(&fs::read_to_string(file).map_err(Error::io(file))?);
     }
-}
-
-/// Whether the dependencies of this section are compiled with the kernels.
-fn on_device(section: &str) -> bool {
-    !section.contains("dev-dependencies") && !section.contains("workspace")
-}
-
-/// The first string in quotes.
-fn quoted(text: &str) -> Option<&str> {
-    text.split('"').nth(1)
-}
-
-/// The topmost directory above `dir` that has a manifest with a workspace, or `dir` itself.
-fn root(dir: &Path) -> Result<PathBuf, Error> {
-    let dir = fs::canonicalize(dir).map_err(Error::io(dir))?;
-    let is_root = |dir: &&Path| {
-        fs::read_to_string(dir.join("Cargo.toml")).is_ok_and(|text| text.lines().any(|l| l.trim() == "[workspace]"))
-    };
-    Ok(dir.ancestors().find(is_root).unwrap_or(&dir).to_owned())
+    Ok(())
 }
 
 /// A file's name below `dir`, the same on all systems.
 fn name(file: &Path, dir: &Path) -> String {
     let parts = file.strip_prefix(dir).unwrap_or(file).components();
     parts.map(|part| part.as_os_str().to_string_lossy()).collect::<Vec<_>>().join("/")
-}
-
-fn read(path: &Path) -> Result<String, Error> {
-    fs::read_to_string(path).map_err(Error::io(path))
 }
 
 fn list(dir: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error> {
@@ -149,57 +93,4 @@ fn list(dir: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// FNV-1a of 128 bits. It guards against forgetting, not against malice.
-struct Hash(u128);
-
-impl Hash {
-    fn new() -> Hash {
-        Hash(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d)
-    }
-
-    /// A text and its end. Line ends are those of Unix, whatever the checkout made of them.
-    fn text(&mut self, text: &str) {
-        let bytes = text.bytes().filter(|b| *b != b'\r').map(u128::from);
-        for byte in bytes.chain([0x100]) {
-            self.0 = (self.0 ^ byte).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
-        }
-    }
-
-    fn finish(self) -> String {
-        format!("{:032x}", self.0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn manifests_name_their_paths() {
-        let text = "[package]\nname = \"k\"\n[dependencies]\n# a remark\na = { package = \"b\", path = \"../x\" }\n\
-                    [dev-dependencies]\nc = \"1\"\n[lints]\nworkspace = true\n";
-        let manifest = Manifest::parse(text, Path::new("Cargo.toml")).unwrap();
-        assert_eq!((manifest.package.as_str(), manifest.paths), ("k", vec!["../x".to_owned()]));
-    }
-
-    #[test]
-    fn registry_crates_are_refused() {
-        let text = "[package]\nname = \"k\"\n[dependencies]\nlibm = \"0.2\"\n";
-        let error = Manifest::parse(text, Path::new("Cargo.toml")).err().unwrap();
-        assert!(error.to_string().contains("libm"), "{error}");
-    }
-
-    #[test]
-    fn hashes_tell_texts_apart_but_not_line_ends() {
-        let hash = |texts: &[&str]| {
-            let mut hash = Hash::new();
-            texts.iter().for_each(|text| hash.text(text));
-            hash.finish()
-        };
-        assert_eq!(hash(&["a\nb"]), hash(&["a\r\nb"]));
-        assert_ne!(hash(&["a", "b"]), hash(&["ab"]));
-        assert_ne!(hash(&["a", ""]), hash(&["a"]));
-    }
 }

@@ -9,10 +9,13 @@
 //! It runs cargo on the crate for rustc's `nvptx64-nvidia-cuda` target, or takes the PTX that lies beside the sources in
 //! `prebuilt/` if it was made from these very sources; `kernels/README.md` says when it does which.
 
+mod cargo;
 mod compile;
 mod error;
 mod finish;
+mod hash;
 mod inputs;
+mod packages;
 pub mod ptx;
 mod toolchain;
 
@@ -225,8 +228,7 @@ impl CudaBuilder {
         let job = compile::Job {
             toolchain: &toolchain,
             crate_dir: &self.crate_dir,
-            root: inputs.root(),
-            package: inputs.package(),
+            packages: inputs.packages(),
             arch: self.arch,
             features: &self.features,
             target_dir: &target_dir,

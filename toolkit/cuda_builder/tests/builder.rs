@@ -28,6 +28,26 @@ fn write(dir: &Path, name: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
+/// The same crate with a dependency of a registry, which is a directory: nothing is downloaded.
+fn with_registry(version: &str) -> TempDir {
+    let dir = tiny();
+    let dependency = format!("far = \"{version}\"\n[features]");
+    write(dir.path(), "Cargo.toml", &MANIFEST.replace("[features]", &dependency));
+    let config = "[source.crates-io]\nreplace-with = \"near\"\n[source.near]\ndirectory = \"registry\"\n";
+    write(dir.path(), ".cargo/config.toml", config);
+    for version in ["1.0.0", "2.0.0"] {
+        let far = format!("registry/far-{version}");
+        write(
+            dir.path(),
+            &format!("{far}/Cargo.toml"),
+            &format!("[package]\nname = \"far\"\nversion = \"{version}\"\n"),
+        );
+        write(dir.path(), &format!("{far}/src/lib.rs"), "#![no_std]\n");
+        write(dir.path(), &format!("{far}/.cargo-checksum.json"), "{\"files\": {}}");
+    }
+    dir
+}
+
 /// A build on a machine that has no compiler for kernels.
 fn bare(dir: &Path) -> CudaBuilder {
     CudaBuilder::new(dir).arch(Arch::Sm80).source(Source::Auto).toolchain(None)
@@ -82,6 +102,40 @@ fn what_is_not_compiled_does_not_count() {
 }
 
 #[test]
+fn registry_crates_count_with_their_version() {
+    let hash = |dir: &TempDir| cuda_builder::input_hash(dir.path(), Arch::Sm80, &[]).unwrap();
+    let dir = with_registry("1");
+    prebuild(dir.path());
+    write(dir.path(), "registry/far-1.0.0/README.md", "");
+    bare(dir.path()).build().unwrap();
+    assert_eq!(hash(&dir), hash(&with_registry("1")), "where it lies does not matter");
+    write(dir.path(), "Cargo.lock", "");
+    write(dir.path(), "Cargo.toml", &fs::read_to_string(with_registry("2").path().join("Cargo.toml")).unwrap());
+    assert!(bare(dir.path()).build().is_err(), "another version is another input");
+}
+
+#[test]
+fn crates_that_stand_in_for_registry_crates_count_with_their_sources() {
+    let dir = with_registry("1");
+    let manifest = fs::read_to_string(dir.path().join("Cargo.toml")).unwrap();
+    write(dir.path(), "Cargo.toml", &(manifest + "[patch.crates-io]\nfar = { path = \"mine\" }\n"));
+    write(dir.path(), "mine/Cargo.toml", "[package]\nname = \"far\"\nversion = \"1.0.1\"\n");
+    write(dir.path(), "mine/src/lib.rs", "#![no_std]\n");
+    prebuild(dir.path());
+    bare(dir.path()).build().unwrap();
+    write(dir.path(), "mine/src/lib.rs", "#![no_std]\n//\n");
+    assert!(bare(dir.path()).build().is_err());
+}
+
+#[test]
+fn what_cargo_does_not_find_is_an_error_in_one_sentence() {
+    let dir = with_registry("3");
+    let error = bare(dir.path()).build().unwrap_err();
+    assert!(matches!(error, Error::Unresolved { .. }), "{error:?}");
+    assert!(error.to_string().contains("far") && !error.to_string().contains('\n'), "{error}");
+}
+
+#[test]
 fn each_architecture_and_feature_has_ptx_of_its_own() {
     let dir = tiny();
     prebuild(dir.path());
@@ -109,10 +163,11 @@ fn errors_in_kernels_are_cargos_own() {
         eprintln!("skipped: there is no compiler for kernels here");
         return;
     };
-    let dir = tiny();
-    write(dir.path(), "src/lib.rs", "#![no_std]\nthis is no Rust\n");
-    // `core` is compiled once for all runs.
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("device");
-    let build = bare(dir.path()).toolchain(Some(toolchain)).source(Source::Build).target_dir(target);
+    // `core` is compiled once for all runs, as the crate is always in the same place.
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("broken");
+    let target = dir.join("device");
+    write(&dir, "Cargo.toml", "[package]\nname = \"broken\"\nedition = \"2024\"\n[workspace]\n");
+    write(&dir, "src/lib.rs", "#![no_std]\nthis is no Rust\n");
+    let build = bare(&dir).toolchain(Some(toolchain)).source(Source::Build).target_dir(target);
     assert!(matches!(build.build().unwrap_err(), Error::Failed(_)));
 }
