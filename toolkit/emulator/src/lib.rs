@@ -56,6 +56,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "a lane is an index into several arrays at once")]
 
+mod arg;
 mod decode;
 mod device;
 mod dominators;
@@ -65,28 +66,27 @@ mod exec;
 mod fault;
 mod history;
 mod lanes;
+mod launch_options;
 mod memory;
 mod module;
 mod number;
 mod ops;
+mod parameter;
 mod program;
 mod ptx;
 mod report;
 mod tensor_map;
+mod window;
 
-pub use device::{Arg, Device, LaunchOptions, MemoryError};
-pub use entry::{Entry, Parameter};
+pub use arg::Arg;
+pub use device::{Device, MemoryError};
+pub use entry::Entry;
 pub use fault::{Fault, FaultKind};
+pub use launch_options::LaunchOptions;
 pub use memory::DevicePtr;
 pub use module::Module;
+pub use parameter::Parameter;
 pub use ptx::ParseError;
 pub use ptx::ast::LaunchBounds;
 pub use report::{Class, Counts, LineCounts, Report};
 pub use tensor_map::{Swizzle, TensorMap, TensorMapError};
-
-/// Generic addresses from here on are shared memory.
-pub(crate) const SHARED_WINDOW: u64 = 0x7fff_f100_0000;
-/// Generic addresses from here on are the thread's local memory.
-pub(crate) const LOCAL_WINDOW: u64 = 0x7fff_f200_0000;
-/// Size of both windows, in bits.
-pub(crate) const WINDOW_BITS: u32 = 24;

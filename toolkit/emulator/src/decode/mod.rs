@@ -9,8 +9,8 @@ mod movement;
 mod operand;
 
 use crate::dominators::immediate_post_dominators;
-use crate::entry::Parameter;
-use crate::program::{Kernel, NONE, Op, Value};
+use crate::parameter::Parameter;
+use crate::program::{NONE, Op, Program, Value};
 use crate::ptx::ParseError;
 use crate::ptx::ast::{Function, Source, Space, Variable, Width};
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ pub(crate) fn is_device_variable(variable: &Variable) -> bool {
 
 struct Decoder<'a> {
     source: &'a Source,
-    kernel: Kernel,
+    kernel: Program,
     parameters: &'a [Parameter],
     /// The function being decoded.
     function: usize,
@@ -39,11 +39,11 @@ struct Decoder<'a> {
 }
 
 /// Decodes a kernel of a file, with the functions it calls.
-pub(crate) fn kernel(source: &Source, index: usize, parameters: &[Parameter]) -> Result<Kernel, ParseError> {
+pub(crate) fn kernel(source: &Source, index: usize, parameters: &[Parameter]) -> Result<Program, ParseError> {
     let function = &source.functions[index];
     let mut decoder = Decoder {
         source,
-        kernel: Kernel {
+        kernel: Program {
             code: Vec::new(),
             opcodes: Vec::new(),
             constants: Vec::new(),

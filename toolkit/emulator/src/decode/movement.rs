@@ -5,7 +5,7 @@ use crate::lanes::Slots;
 use crate::ops::{self, Modifiers, Type};
 use crate::program::{Op, Register};
 use crate::ptx::ast::{Operand, Statement, Width};
-use crate::{LOCAL_WINDOW, SHARED_WINDOW};
+use crate::window::{LOCAL_WINDOW, SHARED_WINDOW};
 
 impl Decoder<'_> {
     pub(super) fn conversion(&mut self, statement: &Statement, rest: &[&str]) -> Decoded<Op> {

@@ -28,8 +28,8 @@ mod work;
 pub use context::LaunchReport;
 pub use options::DeviceOptions;
 
-use crate::device::LaunchOptions;
 use crate::fault::Fault;
+use crate::launch_options::LaunchOptions;
 use code::Result;
 use context::Context;
 use std::ffi::c_void;

@@ -1,7 +1,7 @@
 //! What a stream can be asked to do.
 
 use super::host::HostBytes;
-use crate::device::Arg;
+use crate::arg::Arg;
 use crate::memory::DevicePtr;
 use crate::module::Module;
 use std::ffi::c_void;

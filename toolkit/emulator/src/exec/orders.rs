@@ -2,7 +2,7 @@
 
 /// A small generator for orders (SplitMix64).
 #[derive(Clone, Debug)]
-pub(super) struct Orders(pub u64);
+pub(crate) struct Orders(pub u64);
 
 impl Orders {
     pub fn next(&mut self) -> u64 {

@@ -1,16 +1,16 @@
 //! Modules, functions and launches.
 
 use super::{Out, Text, functions, write_text};
-use crate::device::Arg;
+use crate::arg::Arg;
 use crate::driver::code::{Code, Result};
 use crate::driver::options::{
     BLOCKS_PER_MULTIPROCESSOR, SHARED_RESERVED, THREADS_PER_BLOCK, THREADS_PER_MULTIPROCESSOR,
 };
 use crate::driver::process::{Handle, beside, create_in_current, handle, parts, with, with_current_stream};
 use crate::driver::work::{Launch, Work};
-use crate::entry::Parameter;
 use crate::exec;
 use crate::fault::{Fault, FaultKind};
+use crate::parameter::Parameter;
 use std::ffi::{c_char, c_void};
 
 /// Options of a compilation that the emulator knows: where its errors go, and how much room there is.
