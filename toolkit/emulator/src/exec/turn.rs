@@ -6,8 +6,10 @@ use super::instruction::run as run_instruction;
 use super::orders::Orders;
 use super::state::block_env::BlockEnv;
 use super::state::lane_mask::lanes;
+use super::state::meter::Meter;
 use super::state::warp::{Frame, Part, Warp};
 use crate::fault::{Checked, FaultKind, Violation};
+use crate::lanes::Registers;
 use crate::program::{Instruction, NONE, Op};
 
 /// The binary logarithm of the instructions after which another warp gets its turn.
@@ -85,27 +87,13 @@ fn advance(env: &mut BlockEnv<'_>, warp: &mut Warp, mut limit: TurnLimit) -> Che
         }
         let mut pc = first;
         loop {
+            let next = run_lane_operations(env.meter, &mut warp.registers, code, Part { pc, meet, mask: active });
+            pc = next.pc;
             if pc == meet {
                 warp.stack.pop();
                 continue 'part;
             }
-            let instruction = &code[pc as usize];
-            let mask = if instruction.guard == NONE {
-                active
-            } else {
-                let guard = warp.registers.masks[instruction.guard as usize];
-                active & if instruction.negated { !guard } else { guard }
-            };
-            env.meter.pc = pc as usize;
-            env.meter.executed += 1;
-            let counts = env.meter.current();
-            counts.instructions += 1;
-            counts.lanes += u64::from(mask.count_ones());
-            if let Op::Lanes(op, slots) = instruction.op {
-                op.run(&mut warp.registers, slots, mask);
-                pc += 1;
-                continue;
-            }
+            let (instruction, mask) = (&code[pc as usize], next.mask);
             if env.meter.executed > env.launch.options.instruction_limit {
                 return Err(endless(env.launch.options.instruction_limit));
             }
@@ -132,6 +120,35 @@ fn advance(env: &mut BlockEnv<'_>, warp: &mut Warp, mut limit: TurnLimit) -> Che
             }
         }
     }
+}
+
+/// Runs operations on lanes until `part` ends or another instruction comes. Returns where that is; the mask is that of the
+/// lanes that run the instruction.
+#[inline(always)]
+fn run_lane_operations(meter: &mut Meter, registers: &mut Registers, code: &[Instruction], part: Part) -> Part {
+    // The meter's fields in variables of their own stay in registers of the CPU.
+    let (counts, mut executed, mut pc) = (&mut meter.counts[..], meter.executed, part.pc);
+    let mut mask = part.mask;
+    while pc != part.meet {
+        let instruction = &code[pc as usize];
+        mask = part.mask;
+        if instruction.guard != NONE {
+            let guard = registers.masks[instruction.guard as usize];
+            mask &= if instruction.negated { !guard } else { guard };
+        }
+        let counts = &mut counts[pc as usize];
+        counts.instructions += 1;
+        counts.lanes += u64::from(mask.count_ones());
+        executed += 1;
+        let Op::Lanes(op, slots) = instruction.op else { break };
+        op.run(registers, slots, mask);
+        pc += 1;
+    }
+    meter.executed = executed;
+    if pc != part.meet {
+        meter.pc = pc as usize;
+    }
+    Part { pc, meet: part.meet, mask }
 }
 
 #[cold]
