@@ -29,7 +29,7 @@ impl Entry {
 
     /// The kernel, decoded; or its first instruction that the emulator does not know.
     pub(crate) fn program(&self) -> Result<&Program, &ParseError> {
-        let decode = || decode::kernel(&self.source, self.function, &self.parameters);
+        let decode = || decode::program(&self.source, self.function, &self.parameters);
         self.program.get_or_init(decode).as_ref()
     }
 

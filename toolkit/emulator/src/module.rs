@@ -1,6 +1,5 @@
 //! A loaded PTX text.
 
-use crate::decode;
 use crate::entry::Entry;
 use crate::ptx::ast::{Source, Variable};
 use crate::ptx::{self, ParseError};
@@ -26,12 +25,7 @@ impl Module {
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             entries: kernels.map(|(index, _)| Entry::new(&source, index)).collect(),
-            variables: source
-                .variables
-                .iter()
-                .filter(|variable| decode::is_device_variable(variable))
-                .cloned()
-                .collect(),
+            variables: source.variables.iter().filter(|variable| variable.is_on_device()).cloned().collect(),
             source,
         })
     }

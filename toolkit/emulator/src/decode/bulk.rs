@@ -1,6 +1,6 @@
 //! Hopper's asynchronous machinery: mbarriers, bulk and tensor copies, products of warp groups.
 
-use super::{Decoded, Decoder};
+use super::decoder::{Decoded, Decoder};
 use crate::ops::Type;
 use crate::program::{
     BulkCopy, BulkEnd, BulkSource, Factor, FirstFactor, MbarrierInstruction, MbarrierOp, Op, Product,

@@ -1,6 +1,6 @@
 //! Loads, stores, atomics and asynchronous copies.
 
-use super::{Decoded, Decoder};
+use super::decoder::{Decoded, Decoder};
 use crate::ops::Type;
 use crate::program::{Access, Address, AsyncCopy, Atomic, AtomicOp, MemoryOrder, Op};
 use crate::ptx::ast::{Operand, Space, Statement};

@@ -1,6 +1,6 @@
 //! Conversions and moves.
 
-use super::{Decoded, Decoder};
+use super::decoder::{Decoded, Decoder};
 use crate::lanes::Slots;
 use crate::ops::{self, Modifiers, Type};
 use crate::program::{Op, Register};

@@ -1,6 +1,6 @@
 //! Memory of the host that copies read and write: page-locked memory, and parts of memory in general.
 
-use super::code::{Code, Result};
+use super::result_code::{Result, ResultCode};
 use std::alloc::{self, Layout};
 use std::collections::BTreeMap;
 use std::ptr;
@@ -20,7 +20,7 @@ impl HostBytes {
     /// The bytes can be read and written until the copy that they are named for is done: what a caller of the driver's
     /// copies vouches for.
     pub unsafe fn new(address: usize, bytes: usize) -> Result<Self> {
-        if address == 0 && bytes != 0 { Err(Code::InvalidValue) } else { Ok(Self { address, bytes }) }
+        if address == 0 && bytes != 0 { Err(ResultCode::InvalidValue) } else { Ok(Self { address, bytes }) }
     }
 
     pub fn len(self) -> usize {
@@ -62,14 +62,14 @@ pub(super) struct PinnedMemory {
 impl PinnedMemory {
     /// Allocates bytes, filled with a pattern that shows when nothing has been written.
     pub fn allocate(&mut self, bytes: usize) -> Result<usize> {
-        let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| Code::InvalidValue)?;
+        let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| ResultCode::InvalidValue)?;
         if bytes == 0 {
-            return Err(Code::InvalidValue);
+            return Err(ResultCode::InvalidValue);
         }
         // SAFETY: the layout is not empty.
         let address = unsafe { alloc::alloc(layout) };
         if address.is_null() {
-            return Err(Code::OutOfMemory);
+            return Err(ResultCode::OutOfMemory);
         }
         // SAFETY: just allocated with this size.
         unsafe { address.write_bytes(0xcd, bytes) };
@@ -79,7 +79,7 @@ impl PinnedMemory {
     }
 
     pub fn free(&mut self, address: usize) -> Result<()> {
-        let layout = self.allocated.remove(&address).ok_or(Code::InvalidValue)?;
+        let layout = self.allocated.remove(&address).ok_or(ResultCode::InvalidValue)?;
         // SAFETY: it was allocated with this layout and has just left the list.
         unsafe { alloc::dealloc(ptr::with_exposed_provenance_mut(address), layout) };
         Ok(())
@@ -87,14 +87,14 @@ impl PinnedMemory {
 
     pub fn register(&mut self, memory: HostBytes) -> Result<()> {
         if memory.bytes == 0 {
-            return Err(Code::InvalidValue);
+            return Err(ResultCode::InvalidValue);
         }
         self.registered.insert(memory.address, memory.bytes);
         Ok(())
     }
 
     pub fn unregister(&mut self, address: usize) -> Result<()> {
-        self.registered.remove(&address).map(|_| ()).ok_or(Code::InvalidValue)
+        self.registered.remove(&address).map(|_| ()).ok_or(ResultCode::InvalidValue)
     }
 
     /// Whether all of these bytes are page-locked.
@@ -135,7 +135,7 @@ mod tests {
         bytes(at + 4, 2).write(&[1, 2]);
         assert_eq!(bytes(at + 3, 4).read(), [0xcd, 1, 2, 0xcd]);
         pinned.free(at).unwrap();
-        assert_eq!(pinned.free(at), Err(Code::InvalidValue));
+        assert_eq!(pinned.free(at), Err(ResultCode::InvalidValue));
         assert!(!pinned.contains(bytes(at, 1)));
 
         let own = [7u8; 16];

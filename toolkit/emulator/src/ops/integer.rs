@@ -1,6 +1,7 @@
 //! Integer arithmetic, shifts, bit fields and logic.
 
-use super::{Modifiers, Type};
+use super::modifiers::Modifiers;
+use super::types::Type;
 use crate::lanes::{LaneOp, lanes};
 
 pub(super) fn integer(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<LaneOp> {

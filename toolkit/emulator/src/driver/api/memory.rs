@@ -1,11 +1,12 @@
 //! Device memory, page-locked memory, and copies.
 
-use super::{Out, functions};
-use crate::driver::code::Result;
-use crate::driver::context::{Context, DEFAULT_STREAM};
+use super::argument::Out;
+use super::functions::functions;
+use crate::driver::context::{DEFAULT_STREAM, DriverContext};
 use crate::driver::host::HostBytes;
 use crate::driver::process::{Handle, with_current, with_current_stream};
 use crate::driver::queue::Until;
+use crate::driver::result_code::Result;
 use std::ffi::c_void;
 
 /// Memory of the host that a copy was given.
@@ -15,7 +16,7 @@ fn host(address: *const c_void, bytes: usize) -> Result<HostBytes> {
 }
 
 /// A copy or fill that the host waits for.
-fn now(action: impl FnOnce(&mut Context) -> Result<()>) -> Result<()> {
+fn now(action: impl FnOnce(&mut DriverContext) -> Result<()>) -> Result<()> {
     with_current(|context| {
         context.check_waiting()?;
         action(context)?;

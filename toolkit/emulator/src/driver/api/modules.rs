@@ -1,13 +1,14 @@
 //! Modules, functions and launches.
 
-use super::{Out, Text, functions, write_text};
+use super::argument::{Out, Text, write_text};
+use super::functions::functions;
 use crate::arg::Arg;
-use crate::driver::code::{Code, Result};
 use crate::driver::options::{
     BLOCKS_PER_MULTIPROCESSOR, SHARED_RESERVED, THREADS_PER_BLOCK, THREADS_PER_MULTIPROCESSOR,
 };
 use crate::driver::process::{Handle, beside, create_in_current, handle, parts, with, with_current_stream};
-use crate::driver::work::{Launch, Work};
+use crate::driver::result_code::{Result, ResultCode};
+use crate::driver::work::{LaunchRequest, Work};
 use crate::exec;
 use crate::fault::{Fault, FaultKind};
 use crate::parameter::Parameter;
@@ -48,7 +49,7 @@ unsafe fn array<T: Copy>(from: *const T, count: usize) -> Result<Vec<T>> {
         return Ok(Vec::new());
     }
     if from.is_null() {
-        return Err(Code::InvalidValue);
+        return Err(ResultCode::InvalidValue);
     }
     // SAFETY: there are `count` of them.
     Ok((0..count).map(|index| unsafe { from.add(index).read_unaligned() }).collect())
@@ -98,8 +99,8 @@ functions! {
         let name = name.get()?;
         let (address, size) = with(module, |context, module| {
             let module = context.module(module)?.clone();
-            let variable = module.variables.iter().find(|variable| variable.name == name).ok_or(Code::NotFound)?;
-            Ok((context.device.variable(&module, name).ok_or(Code::NotFound)?, variable.size))
+            let variable = module.variables.iter().find(|variable| variable.name == name).ok_or(ResultCode::NotFound)?;
+            Ok((context.device.variable(&module, name).ok_or(ResultCode::NotFound)?, variable.size))
         })?;
         if !bytes.is_null() {
             bytes.put(size)?;
@@ -118,10 +119,10 @@ functions! {
                 1 => entry.static_shared() as u32,
                 2 => 0, // constant memory
                 3 => entry.local() as u32,
-                4 => return Err(Code::NotSupported), // registers: PTX has as many as it likes
+                4 => return Err(ResultCode::NotSupported), // registers: PTX has as many as it likes
                 5 | 6 => major * 10 + minor,
                 MAX_DYNAMIC_SHARED => function.dynamic_limit as u32,
-                _ => return Err(Code::InvalidValue),
+                _ => return Err(ResultCode::InvalidValue),
             })
         })?;
         value.put(found as i32)
@@ -138,7 +139,7 @@ functions! {
                     function.dynamic_limit = bytes;
                     Ok(())
                 }
-                _ => Err(Code::InvalidValue),
+                _ => Err(ResultCode::InvalidValue),
             }
         })
     }
@@ -150,7 +151,7 @@ functions! {
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         blocks: Out<i32>, function: Handle, threads: i32, dynamic_shared: usize,
     ) {
-        let threads = u32::try_from(threads).ok().filter(|threads| *threads > 0).ok_or(Code::InvalidValue)?;
+        let threads = u32::try_from(threads).ok().filter(|threads| *threads > 0).ok_or(ResultCode::InvalidValue)?;
         let fit = with(function, |context, function| {
             let room = context.device_options.shared_per_multiprocessor();
             let static_shared = context.function(function)?.entry()?.static_shared();
@@ -166,7 +167,7 @@ functions! {
         dynamic_shared: u32, stream: Handle, args: *const *const u8, extra: *const *const c_void,
     ) {
         if !extra.is_null() {
-            return Err(Code::NotSupported);
+            return Err(ResultCode::NotSupported);
         }
         let function = beside(stream, function)?;
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
@@ -175,7 +176,7 @@ functions! {
             context.healthy()?;
             let function = context.function(function)?;
             let (module, kernel, limit) = (function.module.clone(), function.kernel.clone(), function.dynamic_limit);
-            let entry = module.entry(&kernel).ok_or(Code::NotFound)?;
+            let entry = module.entry(&kernel).ok_or(ResultCode::NotFound)?;
             // SAFETY: the caller gives arguments as the kernel's parameters want them.
             let args = unsafe { arguments(entry.parameters(), args) }?;
             exec::check_launch(entry, grid, block, dynamic_shared, &args).map_err(|why| context.refuse(&kernel, why))?;
@@ -183,7 +184,7 @@ functions! {
                 let why = format!("{dynamic_shared} bytes of dynamic shared memory, of at most {limit}");
                 return Err(context.refuse(&kernel, why));
             }
-            context.submit(stream, Work::Launch(Launch { module, kernel, grid, block, dynamic_shared, args }))
+            context.submit(stream, Work::Launch(LaunchRequest { module, kernel, grid, block, dynamic_shared, args }))
         })
     }
 }

@@ -7,11 +7,11 @@ macro_rules! codes {
         /// What a call failed with.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u32)]
-        pub(super) enum Code {
+        pub(super) enum ResultCode {
             $($variant = $number,)*
         }
 
-        impl Code {
+        impl ResultCode {
             const ALL: &[(u32, &std::ffi::CStr, &std::ffi::CStr)] = &[$(($number, $name, $text),)*];
         }
     };
@@ -47,7 +47,7 @@ codes! {
     GraphUpdateFailure = 910 c"CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE" c"the graphs differ in more than arguments",
 }
 
-impl Code {
+impl ResultCode {
     /// What CUDA would say of a fault.
     pub fn of_fault(kind: FaultKind) -> Self {
         match kind {
@@ -67,4 +67,4 @@ impl Code {
 }
 
 /// What the functions of the driver return.
-pub(super) type Result<T> = std::result::Result<T, Code>;
+pub(super) type Result<T> = std::result::Result<T, ResultCode>;
