@@ -58,7 +58,8 @@ impl DriverContext {
             }
             Work::Wait => {}
             Work::Call { function, data } => {
-                // SAFETY: who asked for the call vouched for function and data.
+                // SAFETY: `cuLaunchHostFunc`, which alone makes this work, requires that the function can be called with this
+                // data until it has been called.
                 host_call::run(|| unsafe { function(std::ptr::with_exposed_provenance_mut(data)) });
             }
         }

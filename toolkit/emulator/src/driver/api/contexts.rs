@@ -47,7 +47,8 @@ functions! {
 
     fn cuDeviceGetName(name: *mut c_char, room: i32, device: i32) {
         process::device(device)?;
-        write_text(name, room.max(0) as usize, "Quire emulator")
+        // SAFETY: the function requires that `name` has room for `room` bytes.
+        unsafe { write_text(name, room.max(0) as usize, "Quire emulator") }
     }
 
     fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) {

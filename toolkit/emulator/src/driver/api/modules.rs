@@ -20,7 +20,7 @@ const ERROR_LOG_SIZE: u32 = 6;
 /// The attribute of a function that is settable: the most dynamic shared memory of its launches.
 const MAX_DYNAMIC_SHARED: u32 = 8;
 
-/// Parses PTX and gives the module, or what is wrong with it.
+/// Parses PTX and puts the module's handle. `log` is told what is wrong with the PTX.
 fn load(module: Out<Handle>, ptx: Text, log: impl FnOnce(&str)) -> Result<()> {
     let ptx = ptx.get()?;
     let mut why = String::new();
@@ -40,10 +40,10 @@ fn load(module: Out<Handle>, ptx: Text, log: impl FnOnce(&str)) -> Result<()> {
     }
 }
 
-/// The pieces of an array of pointers that a caller gave.
+/// The elements of an array that a caller gave.
 ///
 /// # Safety
-/// There are `count` of them.
+/// `from` must be null or valid for reads of `count` elements.
 unsafe fn array<T: Copy>(from: *const T, count: usize) -> Result<Vec<T>> {
     if count == 0 {
         return Ok(Vec::new());
@@ -51,19 +51,20 @@ unsafe fn array<T: Copy>(from: *const T, count: usize) -> Result<Vec<T>> {
     if from.is_null() {
         return Err(ResultCode::InvalidValue);
     }
-    // SAFETY: there are `count` of them.
+    // SAFETY: `from` is not null, so it is valid for reads of `count` elements, and `index` is less than `count`.
     Ok((0..count).map(|index| unsafe { from.add(index).read_unaligned() }).collect())
 }
 
 /// Copies the arguments of a launch.
 ///
 /// # Safety
-/// `args` has an address for each parameter, of as many bytes as the parameter has.
+/// `args` must be null or have an address for each parameter. Each address must be null or valid for reads of as many bytes as
+/// the parameter has.
 unsafe fn arguments(parameters: &[Parameter], args: *const *const u8) -> Result<Vec<Arg>> {
-    // SAFETY: there is one for each parameter.
+    // SAFETY: `args` is null or has an address for each parameter.
     let addresses = unsafe { array(args, parameters.len()) }?;
     let read = |(address, parameter): (*const u8, &Parameter)| {
-        // SAFETY: the argument has the parameter's size.
+        // SAFETY: the address is null or valid for reads of as many bytes as the parameter has.
         unsafe { array(address, parameter.size) }.map(Arg::Bytes)
     };
     addresses.into_iter().zip(parameters).map(read).collect()
@@ -75,12 +76,14 @@ functions! {
     }
 
     fn cuModuleLoadDataEx(module: Out<Handle>, ptx: Text, count: u32, names: *const u32, values: *const *mut c_void) {
-        // SAFETY: the caller gives as many options as it says.
+        // SAFETY: the function requires that both arrays have `count` elements.
         let (names, values) = unsafe { (array(names, count as usize)?, array(values, count as usize)?) };
         let option = |name| names.iter().position(|&other| other == name).map(|index| values[index]);
         load(module, ptx, |why| {
             if let (Some(log), Some(room)) = (option(ERROR_LOG), option(ERROR_LOG_SIZE)) {
-                let _ = write_text(log.cast::<c_char>(), room.addr(), why); // without room there is no log
+                // SAFETY: the function requires that the buffer of the option has as many bytes as the other option says.
+                // Without room there is no log.
+                let _ = unsafe { write_text(log.cast::<c_char>(), room.addr(), why) };
             }
         })
     }
@@ -177,7 +180,7 @@ functions! {
             let function = context.function(function)?;
             let (module, kernel, limit) = (function.module.clone(), function.kernel.clone(), function.dynamic_limit);
             let entry = module.entry(&kernel).ok_or(ResultCode::NotFound)?;
-            // SAFETY: the caller gives arguments as the kernel's parameters want them.
+            // SAFETY: the function requires an argument for each parameter of the kernel, each of the parameter's size.
             let args = unsafe { arguments(entry.parameters(), args) }?;
             exec::check_launch(entry, grid, block, dynamic_shared, &args).map_err(|why| context.refuse(&kernel, why))?;
             if dynamic_shared > limit {
