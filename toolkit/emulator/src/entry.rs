@@ -1,4 +1,4 @@
-//! Kernels of a module. They are decoded when they are first needed: a module may have hundreds.
+//! Kernels of a module. A kernel is decoded when it is first needed, since a module may have hundreds.
 
 use crate::decode;
 use crate::parameter::Parameter;

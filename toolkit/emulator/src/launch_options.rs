@@ -3,7 +3,7 @@
 /// How to run a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchOptions {
-    /// Order of blocks, and of the warps of a block: 0 is the natural one, any other number a random one of its own.
+    /// The order of blocks, and of the warps of a block. 0 is the natural order; any other number stands for a random one.
     pub seed: u64,
     /// Whether reads of memory that nothing wrote are faults.
     pub check_initialised: bool,
@@ -12,7 +12,7 @@ pub struct LaunchOptions {
     /// Whether reads and writes of global memory that another warp or block wrote in the same launch, with nothing to order
     /// them, are faults.
     pub check_global_races: bool,
-    /// Warp instructions after which a launch is taken to be endless.
+    /// The most warp instructions of a launch. One with more is taken to be endless.
     pub instruction_limit: u64,
 }
 

@@ -16,8 +16,8 @@ pub struct Module {
 }
 
 impl Module {
-    /// Parses a PTX text. Its kernels are decoded when they are first launched or asked for what only that tells: one with an
-    /// instruction that the emulator does not know does not stand in the way of the others.
+    /// Parses a PTX text. A kernel is decoded when it is first needed, so that one with an instruction that the emulator does
+    /// not know does not stand in the way of the others.
     pub fn parse(ptx: &str) -> Result<Self, ParseError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let source = Arc::new(ptx::parse(ptx)?);

@@ -1,4 +1,4 @@
-//! Hopper's asynchronous machinery: mbarriers, bulk and tensor copies, products of warp groups.
+//! The asynchronous instructions of Hopper GPUs: mbarriers, bulk and tensor copies, products of warp groups.
 
 use super::decoder::{Decoded, Decoder};
 use crate::ops::Type;

@@ -1,26 +1,27 @@
-//! The state of a decoder: what it has found out about the kernel so far.
+//! The decoder of a kernel: the program so far, and where it has put what.
 
 use crate::parameter::Parameter;
 use crate::program::{Program, Value};
 use crate::ptx::ast::{Function, Source, Width};
 use std::collections::HashMap;
 
-/// What a part of the decoder returns; an error says why an instruction is refused.
+/// What the parts of the decoder return. An error says why an instruction is refused.
 pub(super) type Decoded<T> = Result<T, String>;
 
-/// The state of a decoder.
+/// The decoder of a kernel.
 pub(super) struct Decoder<'a> {
     pub source: &'a Source,
     pub program: Program,
     pub parameters: &'a [Parameter],
     /// The function being decoded.
     pub function: usize,
-    /// Slots of the registers met so far, by function.
+    /// The slots of registers, by function and name.
     pub registers: HashMap<(usize, String), u32>,
     pub constants: HashMap<(Value, bool), u32>,
-    /// Where variables were put: private or shared memory, by function; module variables under `usize::MAX`.
+    /// The places of variables in private or shared memory, by function and name. The function of a module's variables is
+    /// `usize::MAX`.
     pub placed: HashMap<(usize, String), usize>,
-    /// First instruction of each function decoded.
+    /// The first instruction of each function that was decoded.
     pub starts: HashMap<usize, u32>,
     pub queue: Vec<usize>,
 }

@@ -44,7 +44,7 @@ impl Decoder<'_> {
             })?;
             self.program.code.push(instruction);
         }
-        // Falling off the end returns.
+        // A function returns at its end.
         let returns = self.program.code[start as usize..].last().is_some_and(|last| {
             last.guard == NONE && matches!(last.op, Op::Return | Op::Exit | Op::Branch(_) | Op::Trap)
         });
@@ -57,7 +57,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Fills in where lanes that part at a branch meet again.
+    /// Fills in where lanes that part at a branch meet again, for the function that begins at `start`.
     fn meetings(&mut self, start: u32) {
         let code = &mut self.program.code[start as usize..];
         let successors: Vec<Vec<u32>> = code
@@ -86,7 +86,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Resolves calls, and refuses recursion: registers and parameters have one place per function.
+    /// Fills in the targets of calls. Refuses recursion, since a function has only one set of registers.
     fn link(&mut self, function: &Function) -> Result<(), ParseError> {
         let mut calls: HashMap<u32, Vec<u32>> = HashMap::new();
         let mut starts: Vec<u32> = self.starts.values().copied().collect();

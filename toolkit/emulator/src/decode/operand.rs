@@ -110,7 +110,7 @@ impl Decoder<'_> {
         if fits { Ok(()) } else { Err(format!("register `{name}` is {width:?}, where {wanted:?} is needed")) }
     }
 
-    /// The slot of an operand that is written as a type; `_` is a slot nobody reads.
+    /// The slot of an operand that is written as a type. `_` is a slot that nothing reads.
     pub(super) fn output(&mut self, operand: &Operand, ty: Type) -> Decoded<u32> {
         match operand {
             Operand::Name(name) if name == "_" => Ok(self.new_slot(width_of(ty))),

@@ -6,17 +6,17 @@ use super::work::Work;
 use std::collections::HashMap;
 use std::thread::ThreadId;
 
-/// How much of each stream's work something comes after.
+/// For each stream, how much of its work comes before something.
 pub(super) type CaptureClock = HashMap<StreamId, usize>;
 
-/// What else is forbidden while a capture goes on.
+/// What is forbidden while a capture goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CaptureMode {
-    /// No thread may do what could wait for the capture.
+    /// No thread may wait for something that the capture could hold up.
     Global,
-    /// This thread may not.
+    /// The thread that began the capture may not.
     ThreadLocal,
-    /// Nothing is.
+    /// Nothing is forbidden.
     Relaxed,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Capture {
     pub origin: StreamId,
     mode: CaptureMode,
     thread: ThreadId,
-    /// For each stream that takes part, what its next work comes after.
+    /// For each stream that takes part, what comes before its next work.
     clocks: HashMap<StreamId, CaptureClock>,
     nodes: Vec<Work>,
     /// Whether something forbidden has spoilt it.
@@ -46,7 +46,7 @@ impl Capture {
         self.clocks.contains_key(&stream)
     }
 
-    /// Whether what could wait for the capture is forbidden to the calling thread.
+    /// Whether the calling thread must not wait for something that the capture could hold up.
     pub fn forbids_waiting(&self) -> bool {
         match self.mode {
             CaptureMode::Global => true,
@@ -65,12 +65,12 @@ impl Capture {
         Ok(())
     }
 
-    /// What an event that is recorded in a stream now comes after.
+    /// What comes before an event that is recorded in a stream now.
     pub fn clock(&self, stream: StreamId) -> CaptureClock {
         self.clocks.get(&stream).cloned().unwrap_or_default()
     }
 
-    /// Lets a stream go on after a clock; it takes part from now on.
+    /// Lets a stream wait for what a clock says. From now on the stream takes part in the capture.
     pub fn join(&mut self, stream: StreamId, after: &CaptureClock) {
         let clock = self.clocks.entry(stream).or_default();
         for (&other, &count) in after {

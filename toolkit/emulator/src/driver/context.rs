@@ -22,7 +22,9 @@ pub(super) const DEFAULT_STREAM: StreamId = 0;
 
 /// A stream other than the default one.
 pub(super) struct StreamSettings {
+    /// How it is ordered with others.
     pub order: StreamOrder,
+    /// Its priority, which changes nothing here.
     pub priority: i32,
 }
 
@@ -42,7 +44,7 @@ pub(super) struct DriverContext {
     pub graphs: HashMap<u32, Arc<[Work]>>,
     pub captures: Vec<Capture>,
     pub queue: WorkQueue<Work>,
-    /// What has gone wrong for good.
+    /// The error that ended the context.
     pub failed: Option<ResultCode>,
     /// What went wrong last, in full.
     pub fault: Option<Box<Fault>>,
@@ -73,23 +75,24 @@ impl DriverContext {
         }
     }
 
-    /// A number for something new.
+    /// A number for a new object.
     pub fn id(&mut self) -> u32 {
         self.next += 1;
         self.next
     }
 
-    /// An error for good is the answer to every later call, as on a GPU.
+    /// Fails if the context has failed for good. As on a GPU, every later call then gets the same error.
     pub fn healthy(&self) -> Result<()> {
         self.failed.map_or(Ok(()), Err)
     }
 
-    /// Remembers in words what a call was refused for.
+    /// Remembers in words why a call was refused.
     pub fn refuse(&mut self, call: &str, message: impl ToString) -> ResultCode {
         self.fault = Some(Fault::of_call(FaultKind::Launch, call, message.to_string()));
         ResultCode::InvalidValue
     }
 
+    /// How a stream is ordered with others.
     pub fn order(&self, stream: StreamId) -> Result<StreamOrder> {
         if stream == DEFAULT_STREAM {
             return Ok(StreamOrder::Default);

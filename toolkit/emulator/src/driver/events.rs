@@ -75,7 +75,7 @@ impl DriverContext {
         }
     }
 
-    /// Whether an event has been reached. Asking lets time pass: it has been afterwards.
+    /// Whether an event has been reached. If it has not, its stream's work is done up to it before this returns.
     pub fn query_event(&mut self, event: u32) -> Result<()> {
         let pending = match self.events.get(&event).ok_or(ResultCode::InvalidHandle)?.recorded {
             Recorded::Queued(seq) => self.queue.is_pending(Until::Work(seq)),

@@ -13,7 +13,7 @@ use crate::memory::DevicePtr;
 use std::time::Instant;
 
 impl DriverContext {
-    /// Does what must be done now.
+    /// Does the work that must be done now.
     pub fn run(&mut self, until: Until) -> Result<()> {
         self.healthy()?;
         for item in self.queue.take(until) {

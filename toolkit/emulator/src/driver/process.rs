@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// A stream, module, event or whatever else, to the caller: the number of its context, and its own in that context. It
-/// is never followed as an address, so that one that is stale is an error and no more.
+/// What a caller holds of a stream, a module, an event or another object: the number of its context, and its own number in
+/// that context. It is never used as an address, so a handle of something that is gone gives an error and does no harm.
 pub(super) type Handle = *mut c_void;
 
 /// The default stream, also by the name that excludes the default stream of a thread.

@@ -1,7 +1,7 @@
 //! Work that was asked for and not done yet, and what must be done first.
 //!
-//! Work waits as long as it may: until something asks for its result. What a program did not wait for is then still
-//! undone, which shows where a GPU would only be late now and then.
+//! Work waits as long as it may: until something asks for its result. If a program does not wait for it, it is still undone,
+//! so the mistake shows in every run. On a GPU it would show only now and then.
 
 use std::collections::{HashSet, VecDeque};
 

@@ -5,6 +5,7 @@ use super::queue::{StreamId, StreamOrder, Until};
 use super::result_code::{Result, ResultCode};
 
 impl DriverContext {
+    /// Creates a stream.
     pub fn create_stream(&mut self, order: StreamOrder, priority: i32) -> Result<StreamId> {
         self.healthy()?;
         let id = self.id();
@@ -12,7 +13,7 @@ impl DriverContext {
         Ok(id)
     }
 
-    /// Forgets a stream; its work will be done all the same.
+    /// Forgets a stream. Its work will still be done.
     pub fn destroy_stream(&mut self, stream: StreamId) -> Result<()> {
         self.streams.remove(&stream).map(|_| ()).ok_or(ResultCode::InvalidHandle)?;
         self.captures.iter_mut().filter(|capture| capture.has(stream)).for_each(|capture| capture.invalid = true);
@@ -25,7 +26,7 @@ impl DriverContext {
         self.run(Until::Stream(stream))
     }
 
-    /// Whether a stream's work is done. Asking lets time pass: it is done afterwards.
+    /// Whether a stream's work is done. If it is not, it is done before this returns, so that the next answer is yes.
     pub fn query_stream(&mut self, stream: StreamId) -> Result<()> {
         self.check_stream(stream)?;
         let pending = self.queue.is_pending(Until::Stream(stream));
@@ -33,6 +34,7 @@ impl DriverContext {
         if pending { Err(ResultCode::NotReady) } else { Ok(()) }
     }
 
+    /// Checks that a stream can be waited for.
     fn check_stream(&mut self, stream: StreamId) -> Result<()> {
         self.healthy()?;
         self.order(stream)?;
@@ -52,8 +54,8 @@ impl DriverContext {
         self.run(Until::Everything)
     }
 
-    /// Does all work, since memory is to go that it may use; what fails in it is for later calls to tell. Fails only where
-    /// a capture forbids it.
+    /// Does all work before memory is freed that it may use. Fails only if a capture forbids it; what fails in the work is
+    /// reported by later calls.
     pub fn finish(&mut self) -> Result<()> {
         if self.failed.is_none() {
             self.check_waiting()?;

@@ -1,7 +1,8 @@
 //! Products of the tensor cores: sixteen rows by eight columns.
 //!
-//! The products of a row and a column are exact; they and the accumulator are aligned to the largest exponent, cut to 25 bits
-//! below it, summed exactly, and the sum is cut to f32. That is how the tensor cores of the H100 were measured to round.
+//! The products of a row and a column are exact. They and the accumulator are aligned to the largest exponent and cut to 25
+//! bits below it. Their sum is exact, and is cut to f32. Measurements found that the tensor cores of the H100 round
+//! like this.
 //!
 //! All loops run over the eight columns innermost and without branches, so that they vectorise.
 
@@ -13,10 +14,10 @@ use half::{bf16, f16};
 const KEPT: i32 = 25;
 /// The most steps of depth of one product.
 pub(crate) const DEPTH: usize = 16;
-/// Exponent that stands for zero: below that of every product.
+/// The exponent of a zero, which is less than that of every product.
 const ZERO: i32 = -500;
 
-/// Factors of a product, split; `S` of them side by side, for each of up to [`DEPTH`] steps of depth.
+/// Factors of a product, split into mantissa and exponent: `S` of them side by side, for each step of depth.
 pub(crate) struct Factors<const S: usize> {
     bits: [[u16; S]; DEPTH],
     mantissa: [[i32; S]; DEPTH],
@@ -25,7 +26,7 @@ pub(crate) struct Factors<const S: usize> {
 }
 
 impl<const S: usize> Factors<S> {
-    /// Splits factors, given by depth and then side by side. Rows of zeros may pad the depth.
+    /// Splits the bits of factors. If there are fewer than [`DEPTH`] steps of depth, the others are zeros.
     #[inline(always)]
     pub fn new(factor: Factor, bits: [[u16; S]; DEPTH]) -> Self {
         // Fraction bits, largest exponent field, and the exponent of field zero.
@@ -97,7 +98,7 @@ pub(crate) fn multiply_add(factor: Factor, a: &Factors<16>, b: &Factors<8>, sums
         }
         if !(a.finite[row] && columns_finite && before.iter().all(|sum| sum.is_finite())) {
             for (column, c) in before.into_iter().enumerate() {
-                // The other columns are none the worse for it.
+                // The other columns keep their sums.
                 if !(a.finite[row] && b.finite[column] && c.is_finite()) {
                     sums[column] = special(factor, a, row, b, column, c);
                 }
@@ -106,7 +107,7 @@ pub(crate) fn multiply_add(factor: Factor, a: &Factors<16>, b: &Factors<8>, sums
     }
 }
 
-/// f64 to f32, toward zero; beyond the largest finite number, infinity.
+/// Rounds f64 to f32, toward zero. What is beyond the largest finite number becomes infinity.
 #[inline(always)]
 fn cut(value: f64) -> f32 {
     // Below the normal numbers fewer bits are left: adding a number whose last bit is the least subnormal cuts to those,

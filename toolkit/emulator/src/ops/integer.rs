@@ -138,7 +138,7 @@ fn wrapping(opcode: &str, ty: Type) -> Option<LaneOp> {
     })
 }
 
-/// Operations where the sign matters. Division by zero is all ones, as the hardware's sequence gives it.
+/// Operations for which the sign matters. Division by zero gives all ones, as on the hardware.
 fn ordered(opcode: &str, ty: Type) -> Option<LaneOp> {
     macro_rules! unsigned {
         ($t:ty) => {

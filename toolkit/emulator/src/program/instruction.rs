@@ -16,7 +16,7 @@ pub(crate) enum Combine {
     Xor,
 }
 
-/// A parameter or result that a call copies: from, to, bytes; offsets into the thread's private memory.
+/// A parameter or result that a call copies: offsets in the thread's private memory from and to which, and bytes.
 pub(crate) type Transfer = (usize, usize, usize);
 
 /// A call of a device function.
@@ -115,24 +115,29 @@ pub(crate) enum Op {
     Product(Box<Product>),
     ProductCommit,
     ProductWait(u32),
-    /// Hints: nothing to do when memory is coherent and time does not count.
+    /// A hint about caches or time, which changes nothing here.
     Nothing,
 }
 
 /// A decoded instruction.
 #[derive(Clone)]
 pub(crate) struct Instruction {
+    /// What it does.
     pub op: Op,
-    /// Slot of the guard's predicate, or [`NONE`].
+    /// The slot of the guard's predicate, or [`NONE`](super::NONE).
     pub guard: u32,
+    /// Whether the guard is negated.
     pub negated: bool,
-    /// `.aligned`: all living lanes of the warp must execute it together.
+    /// Whether all living lanes of the warp must execute it together, as `.aligned` says.
     pub aligned: bool,
+    /// The class as which it is counted.
     pub class: Class,
-    /// Where diverging lanes meet again, or [`NONE`].
+    /// The instruction at which lanes that part here meet again, or [`NONE`](super::NONE).
     pub meet: u32,
+    /// The line of the PTX.
     pub line: u32,
+    /// The line of the Rust source.
     pub place: Option<Place>,
-    /// Index of the opcode's text.
+    /// The index of the opcode's text.
     pub opcode: u32,
 }

@@ -6,9 +6,11 @@ use crate::ptx::ast::Space;
 /// What a strong access orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MemoryOrder {
+    /// Whether it acquires.
     pub acquire: bool,
+    /// Whether it releases.
     pub release: bool,
-    /// For more than the threads of the block.
+    /// Whether its scope is wider than the block.
     pub wide: bool,
 }
 

@@ -12,16 +12,24 @@ pub(crate) use memory::{Access, AsyncCopy, Atomic, AtomicOp, MemoryOrder};
 pub(crate) use operand::{Address, NONE, Register, Special, Value};
 pub(crate) use warp::{Collective, Factor, Mma, ReduxOp, ShuffleMode, VoteMode};
 
-/// A kernel, ready to run.
+/// A decoded kernel, with the functions that it calls.
 pub(crate) struct Program {
+    /// The instructions of the kernel, and after it those of each function.
     pub code: Vec<Instruction>,
+    /// The texts of the opcodes, each once.
     pub opcodes: Vec<String>,
+    /// What slots hold from the start: a value, the slot, and whether the slot is a 64-bit register.
     pub constants: Vec<(Value, u32, bool)>,
+    /// How many 16 and 32-bit registers there are.
     pub words: usize,
+    /// How many 64-bit registers there are.
     pub wides: usize,
+    /// How many predicates there are.
     pub predicates: usize,
+    /// Bytes of shared memory that the kernel declares.
     pub static_shared: usize,
-    /// Bytes of private memory of a thread: local variables and parameters of calls.
+    /// Bytes of private memory of a thread: local variables, and the parameters of calls.
     pub private: usize,
+    /// Bytes of local variables of a thread.
     pub local: usize,
 }

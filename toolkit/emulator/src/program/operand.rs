@@ -1,6 +1,6 @@
 //! Operands of instructions: slots of registers, addresses, and what constants hold.
 
-/// No such slot, target or reconvergence point.
+/// Stands for no slot, no target, or no place where lanes meet.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// A register, or the sink `_`.

@@ -12,7 +12,7 @@ use std::ffi::c_void;
 
 /// The flag of a stream that is not ordered with the default one.
 const NON_BLOCKING: u32 = 1;
-/// The flag of an event that takes no time.
+/// The flag of an event whose time is not taken.
 const DISABLE_TIMING: u32 = 2;
 
 fn order(flags: u32) -> StreamOrder {

@@ -13,6 +13,7 @@ use crate::fault::Checked;
 use crate::program;
 use crate::ptx::ast::Space;
 
+/// A load of some lanes.
 pub(crate) fn load(env: &mut BlockEnv<'_>, warp: &mut Warp, access: &program::Access, mask: u32) -> Checked<()> {
     let mut at = addresses(warp, access.address);
     by_space(access.space, mask, &mut at, |space, mask, at| {
@@ -28,6 +29,7 @@ pub(crate) fn load(env: &mut BlockEnv<'_>, warp: &mut Warp, access: &program::Ac
     })
 }
 
+/// A store of some lanes.
 pub(crate) fn store(env: &mut BlockEnv<'_>, warp: &mut Warp, access: &program::Access, mask: u32) -> Checked<()> {
     let mut at = addresses(warp, access.address);
     by_space(access.space, mask, &mut at, |space, mask, at| {

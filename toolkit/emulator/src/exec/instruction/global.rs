@@ -27,7 +27,7 @@ fn stored(warp: &Warp, access: &Access, lane: usize) -> [u8; 32] {
     data
 }
 
-/// The buffer that holds all of a request, when one does and all addresses are aligned: its index.
+/// The index of the buffer that holds all bytes of a request, if there is one and all addresses are aligned.
 #[inline(always)]
 fn common_buffer(memory: &Memory, mask: u32, at: &[u64; 32], bytes: usize) -> Option<usize> {
     let (mut low, mut high, mut any) = (u64::MAX, 0, 0);
@@ -44,7 +44,7 @@ fn common_buffer(memory: &Memory, mask: u32, at: &[u64; 32], bytes: usize) -> Op
     (fits && any & (bytes as u64 - 1) == 0 && buffer.live).then_some(index)
 }
 
-/// Buffer and offset of one lane's access, checked.
+/// Checks one lane's access, and gives its buffer and its offset there.
 pub(crate) fn locate_global(
     env: &BlockEnv<'_>,
     address: DevicePtr,
@@ -68,6 +68,7 @@ pub(crate) fn locate_global(
     Ok((index, offset))
 }
 
+/// A load from global memory.
 pub(crate) fn load_global(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -119,6 +120,7 @@ pub(crate) fn load_global(
     Ok(())
 }
 
+/// A store to global memory.
 pub(crate) fn store_global(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,

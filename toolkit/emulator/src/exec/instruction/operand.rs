@@ -21,7 +21,7 @@ pub(crate) fn addresses(warp: &Warp, address: Address) -> [u64; 32] {
     found
 }
 
-/// Up to eight little-endian bytes.
+/// The number that one, two, four or eight bytes are.
 #[inline(always)]
 pub(crate) fn bits(bytes: &[u8]) -> u64 {
     match bytes.len() {
@@ -32,6 +32,7 @@ pub(crate) fn bits(bytes: &[u8]) -> u64 {
     }
 }
 
+/// Sets a lane of a register.
 #[inline(always)]
 pub(crate) fn set_register(warp: &mut Warp, register: Register, lane: usize, value: u64) {
     match register.bits {
@@ -42,6 +43,7 @@ pub(crate) fn set_register(warp: &mut Warp, register: Register, lane: usize, val
     }
 }
 
+/// A lane of a register.
 #[inline(always)]
 pub(crate) fn get_register(warp: &Warp, register: Register, lane: usize) -> u64 {
     if register.bits == 64 {

@@ -50,7 +50,7 @@ fn by_line(
     if part.lanes == 0 { Ok(()) } else { action(part) }
 }
 
-/// Whether a write comes before an access of some lanes.
+/// Whether a write comes before an access of some lanes, or cannot race with it.
 fn is_before(env: &BlockEnv<'_>, warp: &Warp, mask: u32, strong: bool, write: &Write) -> bool {
     let (own_block, other) = (write.block == env.block.number, usize::from(write.warp));
     if own_block && other == warp.id || strong && write.strong {

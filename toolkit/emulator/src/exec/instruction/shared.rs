@@ -9,6 +9,7 @@ use crate::exec::state::warp::Warp;
 use crate::fault::Checked;
 use crate::program::Access;
 
+/// A load from shared memory.
 pub(crate) fn load_shared(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
@@ -27,6 +28,7 @@ pub(crate) fn load_shared(
     Ok(())
 }
 
+/// A store to shared memory.
 pub(crate) fn store_shared(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,

@@ -10,7 +10,7 @@ pub(crate) fn shared_offset(address: u64) -> u64 {
     if address >> WINDOW_BITS == SHARED_WINDOW >> WINDOW_BITS { address - SHARED_WINDOW } else { address }
 }
 
-/// The space of a generic address, and what to take off it.
+/// The space of a generic address, and the address at which the space begins.
 #[inline(always)]
 fn space_of(address: u64) -> (Space, u64) {
     match address >> WINDOW_BITS {
@@ -20,7 +20,7 @@ fn space_of(address: u64) -> (Space, u64) {
     }
 }
 
-/// Calls `action` for each group of lanes whose addresses lie in one space.
+/// Calls `action` for each group of lanes whose addresses lie in one space, with the addresses in that space.
 #[inline(always)]
 pub(crate) fn by_space(
     space: Space,

@@ -1,34 +1,38 @@
-//! Vector clocks: which accesses of other threads a thread's accesses come after.
+//! Vector clocks: they tell which accesses of other threads come before those of a thread.
 //!
-//! A warp has an epoch, a number that grows whenever one of its lanes synchronises. A thread's view says, for every thread
-//! of its block and for those threads of other blocks it has heard of, up to which epoch that thread's accesses come before
-//! its own. Views are shared: after a block barrier all threads have one. One warp more than the block has stands for the
-//! asynchronous proxy; each of its lanes for the copies of some mbarriers.
+//! A warp has an epoch, a number that grows whenever one of its lanes synchronises. Each thread has a view. It says of every
+//! thread of the block up to which epoch that thread's accesses come before the next access of its owner, and the same of those
+//! threads of other blocks that have handed something on to the owner. Threads may share one view: after a block barrier all of
+//! them do. A view has one warp more than the block. That warp stands for the asynchronous proxy, and each of its lanes for the
+//! copies of some mbarriers.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// An epoch for each thread of a block.
 pub(crate) type Epochs = Rc<[u32]>;
-/// Epochs of the threads of other blocks, by the blocks' index in the grid.
+/// Epochs of the threads of other blocks, by the index of the block in the grid.
 pub(crate) type Others = BTreeMap<u32, Epochs>;
 
-/// What a thread knows of all threads.
+/// The view of a thread: up to which epoch the accesses of each other thread come before its own.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
-    /// Epoch known of each thread of the block.
+    /// The epoch of each thread of the block.
     known: Vec<u32>,
-    /// Least epoch known of the threads of each warp.
+    /// The least of these epochs in each warp.
     floor: Vec<u32>,
+    /// The epochs of threads of other blocks.
     others: Option<Rc<Others>>,
-    /// Epochs up to which writes are also visible to the asynchronous proxy.
+    /// The epochs up to which writes are also visible to the asynchronous proxy.
     proxied: Option<Epochs>,
 }
 
+/// Raises epochs to those of another list.
 fn join_epochs(mine: &mut [u32], theirs: &[u32]) {
     mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));
 }
 
+/// The same for lists that may be shared or missing.
 fn join_shared(mine: &mut Option<Epochs>, theirs: &Option<Epochs>) {
     match (mine, theirs) {
         (Some(mine), Some(theirs)) if !Rc::ptr_eq(mine, theirs) => join_epochs(Rc::make_mut(mine), theirs),
@@ -37,7 +41,7 @@ fn join_shared(mine: &mut Option<Epochs>, theirs: &Option<Epochs>) {
     }
 }
 
-/// Adds what is known of other blocks.
+/// The same for the threads of other blocks.
 pub(crate) fn join_others(mine: &mut Rc<Others>, theirs: &Rc<Others>) {
     if Rc::ptr_eq(mine, theirs) {
         return;
@@ -53,22 +57,24 @@ pub(crate) fn join_others(mine: &mut Rc<Others>, theirs: &Rc<Others>) {
 }
 
 impl View {
+    /// A view of so many warps in which nothing has happened.
     pub fn new(warps: usize) -> Self {
         Self { known: vec![0; warps * 32], floor: vec![0; warps], others: None, proxied: None }
     }
 
+    /// Whether a thread's accesses up to an epoch come before.
     #[inline(always)]
     pub fn knows(&self, thread: usize, epoch: u32) -> bool {
         self.known[thread] >= epoch
     }
 
-    /// Whether an epoch is known of all lanes of a warp that a mask names.
+    /// The same for the lanes of a warp that a mask names.
     #[inline(always)]
     pub fn knows_all(&self, warp: usize, mask: u32, epoch: u32) -> bool {
         self.floor[warp] >= epoch || knows_lanes(&self.known, warp, mask, epoch)
     }
 
-    /// The same of a warp of another block.
+    /// The same for lanes of a warp of another block.
     pub fn knows_other(&self, block: u32, warp: usize, mask: u32, epoch: u32) -> bool {
         let epochs = self.others.as_ref().and_then(|others| others.get(&block));
         epochs.is_some_and(|epochs| knows_lanes(epochs, warp, mask, epoch))
@@ -81,6 +87,7 @@ impl View {
         own || self.proxied.as_ref().is_some_and(|epochs| epochs[thread] >= epoch)
     }
 
+    /// Adds another view, but leaves the least epochs of the warps to [`View::settle`].
     fn join(&mut self, other: &View) {
         join_epochs(&mut self.known, &other.known);
         join_shared(&mut self.proxied, &other.proxied);
@@ -91,14 +98,14 @@ impl View {
         }
     }
 
+    /// Finds the least epoch of each warp.
     fn settle(&mut self) {
         for (floor, lanes) in self.floor.iter_mut().zip(self.known.chunks(32)) {
             *floor = lanes.iter().copied().min().unwrap_or(0);
         }
     }
 
-    /// What a thread of `block` that has this view hands on when it releases: all it knows, and its own accesses up to
-    /// `epoch`.
+    /// What a thread of `block` with this view hands on when it releases: the view, and its own accesses up to `epoch`.
     pub fn released(&self, block: u32, thread: usize, epoch: u32) -> Rc<Others> {
         let mut known = self.known.clone();
         known[thread] = known[thread].max(epoch);
@@ -107,7 +114,7 @@ impl View {
         Rc::new(others)
     }
 
-    /// Adds what others released, in a thread of `block`.
+    /// Adds what others released to the view of a thread of `block`.
     pub fn acquire(&mut self, block: u32, released: &Rc<Others>) {
         if let Some(own) = released.get(&block) {
             join_epochs(&mut self.known, own);
@@ -124,7 +131,7 @@ fn knows_lanes(known: &[u32], warp: usize, mask: u32, epoch: u32) -> bool {
     (0..32).filter(|lane| mask >> lane & 1 == 1).all(|lane| known[warp * 32 + lane] >= epoch)
 }
 
-/// The clock of a warp.
+/// The clock of a warp: its epoch, and the views of its lanes.
 #[derive(Debug)]
 pub(crate) struct WarpClock {
     pub epoch: u32,
@@ -141,12 +148,12 @@ impl WarpClock {
         &self.views[lane]
     }
 
-    /// A lane's view, to add to.
+    /// A lane's view, which from now on the lane does not share.
     pub fn view_mut(&mut self, lane: usize) -> &mut View {
         Rc::make_mut(&mut self.views[lane])
     }
 
-    /// Adds what lanes did and know to a view that others will receive.
+    /// Adds the views of lanes, and their own accesses up to now, to a view that others will receive.
     pub fn publish(&mut self, warp: usize, mask: u32, into: &mut View) {
         let mut last: Option<&Rc<View>> = None;
         for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
@@ -168,7 +175,7 @@ impl WarpClock {
         }
     }
 
-    /// Adds a view to those of lanes.
+    /// Adds a view to those of some lanes.
     pub fn learn(&mut self, mask: u32, view: &View) {
         // Lanes that shared a view share the new one.
         let mut last: Option<(Rc<View>, Rc<View>)> = None;
@@ -195,7 +202,7 @@ impl WarpClock {
         self.receive(mask, &Rc::new(view));
     }
 
-    /// Makes what lanes wrote and know visible to the asynchronous proxy.
+    /// Makes what lanes wrote, and what comes before it, visible to the asynchronous proxy.
     pub fn proxy_fence(&mut self, warp: usize, mask: u32) {
         for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
             let view = Rc::make_mut(&mut self.views[lane]);
@@ -207,22 +214,23 @@ impl WarpClock {
     }
 }
 
-/// Gathers the views of those who arrive at a barrier.
+/// The joined views of the threads that have arrived at a barrier.
 #[derive(Debug, Default)]
 pub(crate) struct Gathering(Option<View>);
 
 impl Gathering {
+    /// Adds the views of lanes that arrive.
     pub fn add(&mut self, clock: &mut WarpClock, warp: usize, warps: usize, mask: u32) {
         clock.publish(warp, mask, self.0.get_or_insert_with(|| View::new(warps)));
     }
 
-    /// Adds accesses of one thread up to an epoch.
+    /// Adds the accesses of one thread up to an epoch.
     pub fn add_thread(&mut self, thread: usize, epoch: u32, warps: usize) {
         let known = &mut self.0.get_or_insert_with(|| View::new(warps)).known[thread];
         *known = (*known).max(epoch);
     }
 
-    /// The view of all who arrived; the next gathering starts anew.
+    /// The joined view of all that have arrived. The next gathering starts anew.
     pub fn take(&mut self, warps: usize) -> Rc<View> {
         let mut view = self.0.take().unwrap_or_else(|| View::new(warps));
         view.settle();

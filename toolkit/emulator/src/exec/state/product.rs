@@ -7,16 +7,19 @@ use crate::tensor_map::Swizzle;
 /// A matrix descriptor: where the core matrices of a factor lie, eight rows of 16 bytes each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Descriptor {
+    /// The offset in shared memory of the first one.
     start: usize,
-    /// Leading and stride dimension byte offset.
+    /// The "leading dimension byte offset".
     leading: usize,
+    /// The "stride dimension byte offset".
     stride: usize,
     swizzle: Swizzle,
-    /// Rows run along memory (the factor is "MN-major"); else the depth does.
+    /// Whether rows run along memory (the factor is "MN-major"). Otherwise the depth does.
     transposed: bool,
 }
 
 impl Descriptor {
+    /// The descriptor of these bits.
     pub fn decode(bits: u64, transposed: bool) -> Checked<Self> {
         let field = |at: u32| ((bits >> at & 0x3fff) << 4) as usize;
         let swizzle = match bits >> 62 {
@@ -31,8 +34,8 @@ impl Descriptor {
         Ok(Self { start: field(0), leading: field(16), stride: field(32), swizzle, transposed })
     }
 
-    /// Offset in shared memory of eight neighbours: of the depth from `8 * part` on in row `index`; or, transposed, of the rows
-    /// from `8 * part` on at depth `index`.
+    /// The offset in shared memory of eight elements that lie side by side. They are those of row `index` from depth `8 * part`
+    /// on, or if the factor is transposed those at depth `index` from row `8 * part` on.
     fn piece(&self, index: usize, part: usize) -> usize {
         let span = self.swizzle.span();
         let (group, row) = (index / 8, index % 8 * span);
@@ -45,7 +48,7 @@ impl Descriptor {
         self.swizzle.apply(self.start + offset + row)
     }
 
-    /// All pieces of rows `first` to `first + count` over the depth.
+    /// The offsets of all pieces of the rows from `first` to `first + count`.
     pub fn pieces(self, first: usize, count: usize) -> impl Iterator<Item = usize> {
         let (indices, parts) = if self.transposed {
             (0..DEPTH, first / 8..(first + count) / 8)
@@ -56,20 +59,24 @@ impl Descriptor {
     }
 }
 
-/// A factor of a product in shared memory: its descriptor, and the rows (or columns) that the warp needs.
+/// A factor of a product in shared memory, of which a warp needs some rows (or columns).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tile {
+    /// Where the factor lies.
     pub descriptor: Descriptor,
+    /// The first row that the warp needs.
     pub first: usize,
+    /// How many rows the warp needs.
     pub count: usize,
 }
 
 impl Tile {
+    /// The offsets of the pieces of these rows.
     pub fn pieces(self) -> impl Iterator<Item = usize> {
         self.descriptor.pieces(self.first, self.count)
     }
 
-    /// The bits of `S` rows from `first` on, by depth.
+    /// The bits of the `S` rows from `first` on, by depth.
     pub fn read<const S: usize>(&self, memory: &[u8], first: usize) -> [[u16; S]; DEPTH] {
         let mut bits = [[0; S]; DEPTH];
         let mut pieces = self.descriptor.pieces(first, S);
@@ -88,19 +95,23 @@ impl Tile {
     }
 }
 
-/// A product that was started.
+/// A product of a warp group that has not ended.
 #[derive(Debug)]
 pub(crate) struct PendingProduct {
-    /// The instruction.
+    /// The index of its instruction.
     pub pc: usize,
+    /// The first factor, if it lies in shared memory.
     pub a: Option<Tile>,
+    /// The second factor.
     pub b: Tile,
+    /// Whether the product is added to the sums, or replaces them.
     pub adds: bool,
-    /// Groups that were committed since, its own included.
+    /// Groups that were closed since, its own included.
     pub groups: u32,
 }
 
 impl PendingProduct {
+    /// The offsets in shared memory that it reads.
     pub fn pieces(&self) -> impl Iterator<Item = usize> {
         self.a.into_iter().flat_map(Tile::pieces).chain(self.b.pieces())
     }

@@ -1,12 +1,12 @@
-//! The shadow of shared memory: who read and wrote each few bytes, and which copies are in flight.
+//! The shadow of shared memory: which threads read and wrote each cell of it, and which copies are in flight.
 
 use super::lane_access::LaneAccess;
 use crate::fault::{Checked, FaultKind, Violation};
 
-/// Stands for a thread: an mbarrier lives here.
+/// Stands in the place of a thread for an mbarrier that lives in the cell.
 const MBARRIER: u16 = u16::MAX;
 
-/// Reads by the lanes of one warp in one epoch; epoch 0 is none.
+/// Reads by lanes of one warp in one epoch. Epoch 0 means that there were none.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reads {
     epoch: u32,
@@ -14,34 +14,37 @@ struct Reads {
     warp: u8,
 }
 
-/// Shadow of a few bytes: the last write and the reads since that no later read comes after.
+/// The shadow of a few bytes: the last write, and the reads since then that come before no other read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cell {
     write_epoch: u32,
     writer: u16,
     strong_write: bool,
     strong_reads: bool,
-    /// The thread whose asynchronous copy will write here, counted from one; or [`MBARRIER`].
+    /// The thread whose asynchronous copy will write the cell, counted from one, or [`MBARRIER`]. 0 means neither.
     in_flight: u16,
-    /// Asynchronous reads of it that have not ended.
+    /// Asynchronous reads of the cell that have not ended.
     async_reads: u16,
     reads: Reads,
-    /// Further reads, by warps that nothing orders; index into the list of sets, counted from one.
+    /// Reads by several warps that nothing orders: the index of their set in the list of sets, counted from one. 0 means that
+    /// `reads` has all.
     more: u32,
 }
 
-/// The shadow.
+/// The shadow of shared memory.
 #[derive(Debug, Default)]
 pub(crate) struct Shadow {
     cells: Vec<Cell>,
-    /// Bytes of a cell, as a power of two: four, until an access to fewer bytes splits all cells.
+    /// The binary logarithm of a cell's bytes. Cells have four bytes, until an access to fewer bytes splits all cells.
     shift: u32,
+    /// Sets of reads, by warp.
     sets: Vec<[Reads; 32]>,
+    /// Sets that no cell uses, counted from one.
     free_sets: Vec<u32>,
 }
 
 impl Shadow {
-    /// Nothing was accessed yet.
+    /// Makes it the shadow of so many bytes that nothing has accessed.
     pub fn reset(&mut self, bytes: usize) {
         self.shift = 2;
         self.cells.clear();
@@ -50,7 +53,7 @@ impl Shadow {
         self.free_sets.clear();
     }
 
-    /// Makes cells small enough for an access.
+    /// Splits cells until they are small enough for an access.
     #[inline(always)]
     fn refine(&mut self, bytes: usize) {
         while bytes < 1 << self.shift {
@@ -69,7 +72,7 @@ impl Shadow {
         }
     }
 
-    /// A read.
+    /// Checks and notes a read.
     #[inline(always)]
     pub fn read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
         self.refine(bytes);
@@ -80,7 +83,7 @@ impl Shadow {
         Ok(())
     }
 
-    /// A write. `same` says that it leaves the bytes as they are, which is no race with another write.
+    /// Checks and notes a write. `same` says that it leaves the bytes as they are, which is no race with another write.
     #[inline(always)]
     pub fn write(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>, same: bool) -> Checked<()> {
         self.refine(bytes);
@@ -91,6 +94,7 @@ impl Shadow {
         Ok(())
     }
 
+    /// Checks a write.
     fn check_write(&self, index: usize, at: usize, bytes: usize, who: LaneAccess<'_>, same: bool) -> Checked<()> {
         let cell = &self.cells[index];
         if cell.in_flight != 0 {
@@ -157,10 +161,12 @@ impl Shadow {
         *cell = Cell { write_epoch: epoch, writer: thread as u16, strong_write: strong, ..Cell::default() };
     }
 
+    /// The cells of some bytes.
     fn cells(&mut self, at: usize, bytes: usize) -> &mut [Cell] {
         &mut self.cells[at >> self.shift..(at + bytes) >> self.shift]
     }
 
+    /// Checks the start of an asynchronous copy to here, and notes that it is in flight.
     pub fn start_copy(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
         for index in at >> self.shift..(at + bytes) >> self.shift {
             self.check_write(index, at, bytes, who, false)?;
@@ -169,19 +175,21 @@ impl Shadow {
         Ok(())
     }
 
+    /// Notes the end of an asynchronous copy, as a write by a thread in an epoch.
     pub fn end_copy(&mut self, at: usize, bytes: usize, thread: usize, epoch: u32) {
         for index in at >> self.shift..(at + bytes) >> self.shift {
             self.put(index, thread, epoch, false);
         }
     }
 
-    /// That no copy in flight is why bytes hold nothing.
+    /// Checks that bytes which hold nothing are not the target of a copy in flight.
     #[cold]
     pub fn check_landed(&mut self, at: usize, bytes: usize) -> Checked<()> {
         let flying = self.cells(at, bytes).iter().find(|cell| cell.in_flight != 0);
         flying.map_or(Ok(()), |cell| Err(in_flight(cell.in_flight, at, "reads")))
     }
 
+    /// Checks the start of an asynchronous read, and notes it.
     pub fn start_async_read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
         for index in at >> self.shift..(at + bytes) >> self.shift {
             let cell = &mut self.cells[index];
@@ -194,6 +202,7 @@ impl Shadow {
         Ok(())
     }
 
+    /// Notes the end of an asynchronous read, as a read.
     pub fn end_async_read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) {
         for index in at >> self.shift..(at + bytes) >> self.shift {
             self.cells[index].async_reads -= 1;
@@ -201,13 +210,14 @@ impl Shadow {
         }
     }
 
+    /// Notes that an mbarrier lives here, or no longer does.
     pub fn set_mbarrier(&mut self, at: usize, exists: bool) {
         let mark = if exists { MBARRIER } else { 0 };
         self.cells(at, 8).iter_mut().for_each(|cell| cell.in_flight = mark);
     }
 }
 
-/// That nothing still writes a cell, and that who reads it comes after who wrote it.
+/// Checks that nothing still writes a cell, and that the last write comes before the read.
 #[inline(always)]
 fn check_readable(cell: &Cell, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
     if cell.in_flight != 0 {
@@ -241,7 +251,7 @@ fn add_read(set: &mut [Reads; 32], who: LaneAccess<'_>) {
     } else if reads.epoch == 0 || reads_are_before(*reads, who) {
         *reads = Reads { epoch: who.epoch, mask: 1 << who.lane, warp: who.warp as u8 };
     } else {
-        // The older epoch stands for both: it may hide a race, but never invents one.
+        // The older epoch stands for both. That may hide a race, but never reports one that is none.
         reads.mask |= 1 << who.lane;
     }
 }

@@ -1,4 +1,4 @@
-//! The state of a warp, and the stack that brings parted lanes together again.
+//! A warp: its registers, and the stack that brings parted lanes together again.
 
 use super::bulk::PendingStore;
 use super::clock::{View, WarpClock};
@@ -10,19 +10,25 @@ use crate::program::NONE;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// A part of a warp that runs together: from `pc` until `meet`.
+/// Lanes of a warp that run together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
+    /// The index of the instruction that they run next.
     pub pc: u32,
+    /// The instruction at which they meet the lanes that they parted from.
     pub meet: u32,
+    /// The lanes.
     pub mask: u32,
 }
 
-/// A call that has not returned: the instruction, its lanes and the height of the stack below it.
+/// A call that has not returned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
+    /// The index of the call instruction.
     pub call: u32,
+    /// The lanes that made the call.
     pub mask: u32,
+    /// The height of the stack of parts below the call.
     pub height: usize,
 }
 
@@ -31,30 +37,37 @@ pub(crate) struct Frame {
 pub(crate) struct Wait {
     /// The mbarrier's offset in shared memory.
     pub at: u64,
+    /// The lane that tested it.
     pub lane: usize,
+    /// The index of the test instruction.
     pub pc: usize,
 }
 
 /// A warp.
 pub(crate) struct Warp {
+    /// Its index in the block.
     pub id: usize,
+    /// Its registers.
     pub registers: Registers,
+    /// Its parts. The last one runs; the others wait for it.
     pub stack: Vec<Part>,
+    /// Its calls that have not returned, the innermost last.
     pub frames: Vec<Frame>,
-    /// Lanes that have not exited.
+    /// The lanes that have not exited.
     pub live: u32,
-    /// The barrier it waits at.
+    /// The number of the barrier at which it waits.
     pub waits_at: Option<usize>,
-    /// The mbarrier whose test ended its last turn.
+    /// The test of an mbarrier that ended its last turn.
     pub spins_on: Option<Wait>,
-    /// Private memory of all lanes, one after the other.
+    /// The private memory of all lanes, one after the other.
     pub private: Vec<u8>,
+    /// Its epoch, and the views of its lanes.
     pub clock: WarpClock,
-    /// What its fences are good for, once there was one or something to acquire.
+    /// Its fences. `None` until there was one, or something to acquire.
     pub fences: Option<Box<Fences>>,
-    /// Copies not yet committed.
+    /// Copies of `cp.async` that are in no group yet.
     pub copies: Vec<PendingCopy>,
-    /// Committed groups of copies, oldest first.
+    /// Groups of copies of `cp.async`, oldest first.
     pub groups: VecDeque<Vec<PendingCopy>>,
     /// Bulk copies to global memory, oldest first.
     pub stores: Vec<PendingStore>,
@@ -102,12 +115,12 @@ impl Warp {
         self.stack.push(Part { pc: 0, meet: NONE, mask });
     }
 
-    /// Parts the lanes of the top of the stack: `taken` go to `target`, the others on to `next`; they meet at `meet`.
+    /// Parts the lanes at the top of the stack: `taken` go to `target` and the others to `next`. They meet again at `meet`.
     pub fn part(&mut self, taken: u32, target: u32, next: u32, meet: u32) {
         let Some(top) = self.stack.last_mut() else { return };
         let others = top.mask & !taken;
         if meet == NONE || meet == top.meet {
-            // They meet no earlier than the lanes below them: the part itself becomes one of the two.
+            // They meet where the part ends anyway, so no part has to wait for them there.
             let meet = top.meet;
             *top = Part { pc: next, meet, mask: others };
             self.stack.push(Part { pc: target, meet, mask: taken });
@@ -118,7 +131,7 @@ impl Warp {
         }
     }
 
-    /// Lanes leave: the innermost call, or the kernel. Returns the calls that ended.
+    /// Lets lanes leave the innermost call, or the kernel. Returns the calls that ended.
     pub fn leave(&mut self, mask: u32, kernel: bool) -> Vec<Frame> {
         let floor = if kernel { 0 } else { self.frames.last().map_or(0, |frame| frame.height) };
         for part in &mut self.stack[floor..] {
@@ -130,7 +143,7 @@ impl Warp {
         self.unwind()
     }
 
-    /// Drops parts that no lane is in. Returns the calls that ended.
+    /// Drops parts without lanes. Returns the calls that ended.
     pub fn unwind(&mut self) -> Vec<Frame> {
         let mut ended = Vec::new();
         loop {
