@@ -1,4 +1,4 @@
-//! One lane's access to memory: who it is, and which accesses of others come before it.
+//! One lane's access to memory, and which accesses of other threads come before it.
 
 use super::clock::View;
 use super::warp::Warp;
