@@ -22,6 +22,7 @@
 )]
 
 // The macros name this crate by its own name, here as everywhere.
+#[allow(unused_extern_crates, reason = "only what the macros make uses the name")]
 extern crate self as cuda_std;
 
 #[macro_use]

@@ -1,7 +1,9 @@
 //! The device: memory and launches.
 
+use crate::arg::Arg;
 use crate::exec;
 use crate::fault::{Fault, FaultKind};
+use crate::launch_options::LaunchOptions;
 use crate::memory::{DevicePtr, Memory};
 use crate::module::Module;
 use crate::ptx::ast::Initial;
@@ -12,60 +14,6 @@ use std::collections::HashMap;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct MemoryError(String);
-
-/// An argument of a kernel.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Arg {
-    /// A `u32`.
-    U32(u32),
-    /// A `u64`.
-    U64(u64),
-    /// An `f32`.
-    F32(f32),
-    /// A pointer.
-    Ptr(DevicePtr),
-    /// Anything else, as its bytes.
-    Bytes(Vec<u8>),
-}
-
-impl Arg {
-    pub(crate) fn bytes(&self) -> Vec<u8> {
-        match self {
-            Self::U32(value) => value.to_le_bytes().to_vec(),
-            Self::U64(value) | Self::Ptr(value) => value.to_le_bytes().to_vec(),
-            Self::F32(value) => value.to_le_bytes().to_vec(),
-            Self::Bytes(bytes) => bytes.clone(),
-        }
-    }
-}
-
-/// How to run a kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LaunchOptions {
-    /// Order of blocks, and of the warps of a block: 0 is the natural one, any other number a random one of its own.
-    pub seed: u64,
-    /// Whether reads of memory that nothing wrote are faults.
-    pub check_initialised: bool,
-    /// Whether races on shared memory are faults.
-    pub check_races: bool,
-    /// Whether reads and writes of global memory that another warp or block wrote in the same launch, with nothing to order
-    /// them, are faults.
-    pub check_global_races: bool,
-    /// Warp instructions after which a launch is taken to be endless.
-    pub instruction_limit: u64,
-}
-
-impl Default for LaunchOptions {
-    fn default() -> Self {
-        Self {
-            seed: 0,
-            check_initialised: true,
-            check_races: true,
-            check_global_races: true,
-            instruction_limit: 1 << 34,
-        }
-    }
-}
 
 /// A device: memory, and kernels launched on it one after the other.
 #[derive(Debug, Default)]
@@ -242,14 +190,14 @@ impl Device {
         let Some(entry) = module.entry(entry) else {
             return Err(wrong("there is no such kernel in the module".into()));
         };
-        let kernel = entry.kernel().map_err(|error| {
+        let program = entry.program().map_err(|error| {
             let fault = Fault::of_call(FaultKind::Unsupported, entry.name(), error.message.clone());
             Box::new(Fault { ptx_line: error.line, ..*fault })
         })?;
         let parameters = exec::check_launch(entry, grid, block, dynamic_shared, args).map_err(wrong)?;
         self.place_variables(module);
         let variables = (0..module.variables.len()).map(|index| self.variables[&(module.id, index)]).collect();
-        let shape = exec::Shape { grid, block, dynamic_shared };
-        exec::launch(&mut self.memory, module, (entry, kernel), shape, options, parameters, variables)
+        let config = exec::LaunchConfig { grid, block, dynamic_shared };
+        exec::launch(&mut self.memory, module, (entry, program), config, options, parameters, variables)
     }
 }

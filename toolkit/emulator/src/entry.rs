@@ -1,21 +1,11 @@
-//! Kernels of a module. They are decoded when they are first needed: a module may have hundreds.
+//! Kernels of a module. A kernel is decoded when it is first needed, since a module may have hundreds.
 
 use crate::decode;
-use crate::program::Kernel;
+use crate::parameter::Parameter;
+use crate::program::Program;
 use crate::ptx::ParseError;
 use crate::ptx::ast::{LaunchBounds, Source};
 use std::sync::{Arc, OnceLock};
-
-/// A parameter of an entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parameter {
-    /// Its name in the PTX.
-    pub name: String,
-    /// Its offset in the block of parameters.
-    pub offset: usize,
-    /// Its size in bytes.
-    pub size: usize,
-}
 
 /// A kernel of a module.
 pub struct Entry {
@@ -23,7 +13,7 @@ pub struct Entry {
     /// Index of its function.
     function: usize,
     parameters: Vec<Parameter>,
-    kernel: OnceLock<Result<Kernel, ParseError>>,
+    program: OnceLock<Result<Program, ParseError>>,
 }
 
 impl Entry {
@@ -34,18 +24,18 @@ impl Entry {
             let offset = end.next_multiple_of(parameter.align);
             parameters.push(Parameter { name: parameter.name.clone(), offset, size: parameter.size });
         }
-        Self { source: Arc::clone(source), function, parameters, kernel: OnceLock::new() }
+        Self { source: Arc::clone(source), function, parameters, program: OnceLock::new() }
     }
 
     /// The kernel, decoded; or its first instruction that the emulator does not know.
-    pub(crate) fn kernel(&self) -> Result<&Kernel, &ParseError> {
-        let decode = || decode::kernel(&self.source, self.function, &self.parameters);
-        self.kernel.get_or_init(decode).as_ref()
+    pub(crate) fn program(&self) -> Result<&Program, &ParseError> {
+        let decode = || decode::program(&self.source, self.function, &self.parameters);
+        self.program.get_or_init(decode).as_ref()
     }
 
     /// Whether the emulator knows all of its instructions; if not, the error names the first that it does not, and its line.
     pub fn check(&self) -> Result<(), ParseError> {
-        self.kernel().map(|_| ()).map_err(Clone::clone)
+        self.program().map(|_| ()).map_err(Clone::clone)
     }
 
     /// Its name in the PTX.
@@ -65,16 +55,16 @@ impl Entry {
 
     /// Bytes of shared memory that the kernel declares itself; 0 for one that does not pass [`Entry::check`].
     pub fn static_shared(&self) -> usize {
-        self.kernel().map_or(0, |kernel| kernel.static_shared)
+        self.program().map_or(0, |program| program.static_shared)
     }
 
     /// Bytes of local memory of a thread; 0 for one that does not pass [`Entry::check`].
     pub fn local(&self) -> usize {
-        self.kernel().map_or(0, |kernel| kernel.local)
+        self.program().map_or(0, |program| program.local)
     }
 
     /// The opcodes it uses, each once; none for one that does not pass [`Entry::check`].
     pub fn opcodes(&self) -> &[String] {
-        self.kernel().map_or(&[], |kernel| &kernel.opcodes)
+        self.program().map_or(&[], |program| &program.opcodes)
     }
 }

@@ -7,15 +7,15 @@ use std::fmt;
 pub enum FaultKind {
     /// The launch itself is wrong: no such kernel, wrong arguments, impossible shape.
     Launch,
-    /// An address in no buffer, beyond the end of one, or in one that was freed.
+    /// An access outside of every buffer, or to a buffer that was freed.
     OutOfBounds,
     /// An address that is no multiple of the access's size.
     Misaligned,
     /// A read of memory that nothing wrote.
     Uninitialised,
-    /// Two accesses to shared memory that nothing orders, at least one a write.
+    /// Two accesses to shared memory with nothing that orders them, at least one of them a write.
     SharedRace,
-    /// Two accesses to global memory that nothing orders, by different warps or blocks, at least one a write.
+    /// Two accesses to global memory by different warps with nothing that orders them, at least one of them a write.
     GlobalRace,
     /// A warp collective that not all lanes it names execute together.
     MissingLanes,
@@ -23,7 +23,7 @@ pub enum FaultKind {
     DivergentBarrier,
     /// Warps wait for something that can no longer happen.
     Deadlock,
-    /// An access to memory that an asynchronous copy still writes, or a write to memory that one still reads.
+    /// An access to memory that an asynchronous copy still writes, or a write to memory that a copy or product still reads.
     AsyncRegion,
     /// An asynchronous copy or product reads what ordinary stores wrote, with no `fence.proxy.async` between.
     MissingProxyFence,
@@ -33,7 +33,7 @@ pub enum FaultKind {
     Trap,
     /// More instructions than the limit: probably an endless loop.
     InstructionLimit,
-    /// Something the emulator can only see at run time that it does not support.
+    /// Something that the emulator does not support.
     Unsupported,
 }
 
@@ -58,7 +58,7 @@ pub struct Fault {
     pub thread: Option<[u32; 3]>,
     /// The address at fault, in the address space accessed.
     pub address: Option<u64>,
-    /// The buffer at fault or nearest below.
+    /// The buffer that was accessed, or whose pages the address lies in.
     pub buffer: Option<String>,
 }
 
@@ -104,7 +104,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// A fault as the part that finds it knows it; the launch adds where.
+/// A fault as an instruction reports it. The launch adds where it happened.
 #[derive(Debug)]
 pub(crate) struct Violation {
     pub kind: FaultKind,
@@ -136,5 +136,5 @@ impl Violation {
     }
 }
 
-/// What the parts of the executor return.
+/// What functions return that may find a fault.
 pub(crate) type Checked<T> = Result<T, Box<Violation>>;

@@ -1,19 +1,19 @@
-//! Who wrote what in a launch: finds reads and writes of global memory that nothing orders.
+//! The writes to a buffer in one launch: which warp wrote which bytes.
 
 /// Bytes of a line.
 pub(crate) const LINE: usize = 128;
-/// Lines of a chunk; chunks are made when something is written to them.
+/// Lines of a chunk. A chunk is made when something is written to it.
 const CHUNK: usize = 32;
 
 /// A write by lanes of one warp in one epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Write {
-    /// Index of the block in the grid.
+    /// The index of the block in the grid.
     pub block: u32,
     pub epoch: u32,
     pub lanes: u32,
     pub warp: u8,
-    /// Atomic, volatile or relaxed: such accesses do not race with each other.
+    /// Whether it was atomic, volatile or relaxed. Such accesses do not race with each other.
     pub strong: bool,
 }
 
@@ -21,9 +21,9 @@ pub(crate) struct Write {
 struct Line {
     /// Bytes that something wrote.
     bytes: u128,
-    /// Who wrote them, as long as it was one warp in one epoch.
+    /// The write that wrote all of them, as long as `each` is `None`.
     write: Write,
-    /// Who wrote each of them, else.
+    /// The last write of each byte, if they were written by several warps or in several epochs.
     each: Option<Box<[Write; LINE]>>,
 }
 
@@ -69,7 +69,7 @@ impl History {
         self.chunks.is_empty()
     }
 
-    /// The first of the last writes of some bytes of a line that does not come before an access.
+    /// Of the last writes of some bytes of a line, the first for which `is_before` is false.
     pub fn unordered(&self, line: usize, bytes: u128, is_before: impl Fn(&Write) -> bool) -> Option<Write> {
         let line = &self.chunks.get(line / CHUNK)?.as_ref()?[line % CHUNK];
         line.writes(bytes).find(|write| !is_before(write)).copied()

@@ -40,7 +40,7 @@ impl LaneOp {
 
     #[inline(always)]
     pub fn run(self, registers: &mut Registers, slots: Slots, mask: u32) {
-        // SAFETY: `new` was given a function this machine can run, and it has no other requirement.
+        // SAFETY: the function needs only CPU features, and `new` was promised that this machine has them.
         unsafe { (self.0)(registers, slots, mask) }
     }
 }
@@ -179,14 +179,14 @@ macro_rules! lanes {
         }
         #[cfg(target_arch = "x86_64")]
         let op = if $crate::lanes::has_avx2() {
-            // SAFETY: the features the function needs have just been found.
+            // SAFETY: `has_avx2` has just found every feature that the function is compiled for.
             unsafe { LaneOp::new(avx2) }
         } else {
-            // SAFETY: the function needs no feature.
+            // SAFETY: the function is compiled for no feature beyond those of the target.
             unsafe { LaneOp::new(baseline) }
         };
         #[cfg(not(target_arch = "x86_64"))]
-        // SAFETY: the function needs no feature.
+        // SAFETY: the function is compiled for no feature beyond those of the target.
         let op = unsafe { LaneOp::new(baseline) };
         op
     }};

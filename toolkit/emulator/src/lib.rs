@@ -38,24 +38,25 @@
 //! A warp executes as 32 lanes at a time, with a stack of masks whose lanes meet again at immediate post-dominators. With
 //! seed 0 blocks run one after the other, each warp until it waits; further blocks become resident when all warps seem to
 //! wait for one of them. With any other seed several blocks are resident at once and their warps take turns of random length,
-//! which also end at atomics: what the last arriver or a spinning thread finds comes in many orders.
+//! which also end at atomics. So what a thread finds that arrives last, or that spins, differs from seed to seed.
 //!
 //! Asynchronous copies and products end at the latest moment the program allows, so that a missing wait shows. Threads are
 //! ordered by vector clocks: block barriers (named ones too), warp barriers and mbarriers order memory, shuffles and votes do
-//! not. Atomic, volatile and relaxed accesses do not race with each other; what else they order is what fences, `.acquire` and
-//! `.release` around them say, within their scope. Races are looked for in shared memory and, by lines, bytes and warps, in the
-//! global memory that a launch writes. Reads of global memory are not remembered: a write that should have waited for a read
-//! is found in the orders in which it comes first.
+//! not. Atomic, volatile and relaxed accesses do not race with each other. They order other accesses only by the fences,
+//! `.acquire` and `.release` around them, within their scope. Races are looked for in shared memory, and in the global memory
+//! that a launch writes. Reads of global memory are not remembered: a write that should have waited for a read is found in
+//! the orders in which it comes first.
 //!
 //! [`driver`] is libcuda over it: the functions of the CUDA driver API, with streams, events and graphs.
 //!
-//! What is not here is refused when a kernel is launched or checked ([`Module::check`]), by opcode and line: textures, thread
+//! What the emulator does not execute is refused when a kernel is launched or checked ([`Module::check`]), by opcode and line: textures, thread
 //! block clusters, `im2col` and interleaved tensor maps, reductions by bulk copies, calls through pointers, recursion, and the
-//! forms of known opcodes that no kernel has needed. Lanes of a warp that have parted do not run side by side: one must not
-//! wait for another.
+//! forms of known opcodes that no kernel has needed. Lanes of a warp that have parted do not run in turns: none may wait for
+//! another.
 
 #![allow(clippy::needless_range_loop, reason = "a lane is an index into several arrays at once")]
 
+mod arg;
 mod decode;
 mod device;
 mod dominators;
@@ -65,28 +66,27 @@ mod exec;
 mod fault;
 mod history;
 mod lanes;
+mod launch_options;
 mod memory;
 mod module;
 mod number;
 mod ops;
+mod parameter;
 mod program;
 mod ptx;
 mod report;
 mod tensor_map;
+mod window;
 
-pub use device::{Arg, Device, LaunchOptions, MemoryError};
-pub use entry::{Entry, Parameter};
+pub use arg::Arg;
+pub use device::{Device, MemoryError};
+pub use entry::Entry;
 pub use fault::{Fault, FaultKind};
+pub use launch_options::LaunchOptions;
 pub use memory::DevicePtr;
 pub use module::Module;
+pub use parameter::Parameter;
 pub use ptx::ParseError;
 pub use ptx::ast::LaunchBounds;
 pub use report::{Class, Counts, LineCounts, Report};
 pub use tensor_map::{Swizzle, TensorMap, TensorMapError};
-
-/// Generic addresses from here on are shared memory.
-pub(crate) const SHARED_WINDOW: u64 = 0x7fff_f100_0000;
-/// Generic addresses from here on are the thread's local memory.
-pub(crate) const LOCAL_WINDOW: u64 = 0x7fff_f200_0000;
-/// Size of both windows, in bits.
-pub(crate) const WINDOW_BITS: u32 = 24;

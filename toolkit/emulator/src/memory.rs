@@ -6,7 +6,7 @@ use crate::history::History;
 /// An address on the device.
 pub type DevicePtr = u64;
 
-/// The lowest device address; looks like one of a real device.
+/// The lowest device address, which looks like that of a real device.
 const BASE: u64 = 0x7f40_0000_0000;
 /// A buffer owns whole pages of this size, so that any address names at most one buffer.
 const PAGE_BITS: u32 = 21;
@@ -61,7 +61,7 @@ impl Bits {
         Self::parts(at, len).all(|(word, mask)| self.0[word] & mask == mask)
     }
 
-    /// For a range within one aligned group of at most 32.
+    /// The same for a range within one aligned group of at most 32.
     #[inline(always)]
     pub fn contains_small(&self, at: usize, len: usize) -> bool {
         let mask = (1u64 << len) - 1;
@@ -108,7 +108,7 @@ impl Memory {
         self.buffers.push(Buffer {
             name: name.to_string(),
             base,
-            // Nothing in it is meant to be read before it is written; a pattern makes it show if checks are off.
+            // If reads of unwritten bytes are not checked, the pattern shows them.
             data: vec![0xcd; bytes],
             written: Bits::new(bytes),
             touched: Bits::new(bytes / 32 + 2),
@@ -127,7 +127,7 @@ impl Memory {
         Some(index as usize - 1)
     }
 
-    /// Checks one access and gives its buffer and offset.
+    /// Checks one access, and gives the index of its buffer and its offset there.
     pub fn locate(&self, address: u64, bytes: usize) -> Checked<(usize, usize)> {
         let Some(index) = self.find(address) else {
             let message = format!("{bytes} bytes at {address:#x}, which is in no buffer");

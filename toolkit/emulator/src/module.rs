@@ -1,6 +1,5 @@
 //! A loaded PTX text.
 
-use crate::decode;
 use crate::entry::Entry;
 use crate::ptx::ast::{Source, Variable};
 use crate::ptx::{self, ParseError};
@@ -17,8 +16,8 @@ pub struct Module {
 }
 
 impl Module {
-    /// Parses a PTX text. Its kernels are decoded when they are first launched or asked for what only that tells: one with an
-    /// instruction that the emulator does not know does not stand in the way of the others.
+    /// Parses a PTX text. A kernel is decoded when it is first needed, so that one with an instruction that the emulator does
+    /// not know does not stand in the way of the others.
     pub fn parse(ptx: &str) -> Result<Self, ParseError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let source = Arc::new(ptx::parse(ptx)?);
@@ -26,12 +25,7 @@ impl Module {
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             entries: kernels.map(|(index, _)| Entry::new(&source, index)).collect(),
-            variables: source
-                .variables
-                .iter()
-                .filter(|variable| decode::is_device_variable(variable))
-                .cloned()
-                .collect(),
+            variables: source.variables.iter().filter(|variable| variable.is_on_device()).cloned().collect(),
             source,
         })
     }

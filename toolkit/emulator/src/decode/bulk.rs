@@ -1,8 +1,10 @@
-//! Hopper's asynchronous machinery: mbarriers, bulk and tensor copies, products of warp groups.
+//! The asynchronous instructions of Hopper GPUs: mbarriers, bulk and tensor copies, products of warp groups.
 
-use super::{Decoded, Decoder};
+use super::decoder::{Decoded, Decoder};
 use crate::ops::Type;
-use crate::program::{BulkCopy, BulkEnd, BulkSource, Factor, FirstFactor, Mbarrier, MbarrierOp, Op, Product};
+use crate::program::{
+    BulkCopy, BulkEnd, BulkSource, Factor, FirstFactor, MbarrierInstruction, MbarrierOp, Op, Product,
+};
 use crate::ptx::ast::{Operand, Statement};
 
 /// `.shared`, `.shared::cta`, `.b64` and the semantics, which are those that arrivals and waits have by default.
@@ -40,7 +42,7 @@ impl Decoder<'_> {
             _ => return Err("wrong operands".into()),
         };
         let ty = if op == MbarrierOp::TestState { Type::B64 } else { Type::B32 };
-        Ok(Op::Mbarrier(Box::new(Mbarrier {
+        Ok(Op::Mbarrier(Box::new(MbarrierInstruction {
             op,
             address: self.address(address)?.0,
             result: result.map(|(operand, ty)| self.output(operand, ty)).transpose()?,

@@ -1,6 +1,6 @@
 //! Exchanges between lanes, and tensor-core products.
 
-use super::{Decoded, Decoder};
+use super::decoder::{Decoded, Decoder};
 use crate::ops::Type;
 use crate::program::{Collective, Factor, Mma, Op, ReduxOp, ShuffleMode, VoteMode};
 use crate::ptx::ast::{Operand, Statement};

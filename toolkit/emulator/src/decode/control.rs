@@ -1,6 +1,6 @@
 //! Branches, calls and barriers.
 
-use super::{Decoded, Decoder};
+use super::decoder::{Decoded, Decoder};
 use crate::ops::Type;
 use crate::program::{Call, Instruction, NONE, Op, Transfer};
 use crate::ptx::ast::{Operand, Statement};

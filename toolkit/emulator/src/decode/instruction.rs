@@ -1,6 +1,6 @@
 //! One statement to one instruction.
 
-use super::{Decoded, Decoder};
+use super::decoder::{Decoded, Decoder};
 use crate::lanes::Slots;
 use crate::ops::{self, Modifiers, Type};
 use crate::program::{Combine, Instruction, NONE, Op};

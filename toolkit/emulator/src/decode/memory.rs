@@ -1,8 +1,8 @@
 //! Loads, stores, atomics and asynchronous copies.
 
-use super::{Decoded, Decoder};
+use super::decoder::{Decoded, Decoder};
 use crate::ops::Type;
-use crate::program::{Access, Address, AsyncCopy, Atomic, AtomicOp, Op, Order};
+use crate::program::{Access, Address, AsyncCopy, Atomic, AtomicOp, MemoryOrder, Op};
 use crate::ptx::ast::{Operand, Space, Statement};
 
 fn space(modifier: &str) -> Option<Space> {
@@ -25,10 +25,10 @@ fn is_hint(modifier: &str) -> bool {
 }
 
 /// What a load or a store orders, when it is a strong one.
-fn order(modifiers: &[&str]) -> Option<Order> {
+fn order(modifiers: &[&str]) -> Option<MemoryOrder> {
     let has = |modifier| modifiers.contains(&modifier);
     let strong = has("volatile") || has("relaxed") || has("acquire") || has("release");
-    strong.then(|| Order { acquire: has("acquire"), release: has("release"), wide: !has("cta") })
+    strong.then(|| MemoryOrder { acquire: has("acquire"), release: has("release"), wide: !has("cta") })
 }
 
 impl Decoder<'_> {
@@ -164,7 +164,7 @@ impl Decoder<'_> {
         }
         let (value, second) = (self.input(value, ty)?, self.input(second, ty)?);
         let has = |names: [&str; 2]| modifiers.iter().any(|modifier| names.contains(modifier));
-        let order = Order {
+        let order = MemoryOrder {
             acquire: has(["acquire", "acq_rel"]),
             release: has(["release", "acq_rel"]),
             wide: !modifiers.contains(&"cta"),

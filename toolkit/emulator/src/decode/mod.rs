@@ -3,107 +3,63 @@
 mod bulk;
 mod collective;
 mod control;
+mod decoder;
 mod instruction;
 mod memory;
 mod movement;
 mod operand;
 
 use crate::dominators::immediate_post_dominators;
-use crate::entry::Parameter;
-use crate::program::{Kernel, NONE, Op, Value};
+use crate::parameter::Parameter;
+use crate::program::{NONE, Op, Program};
 use crate::ptx::ParseError;
-use crate::ptx::ast::{Function, Source, Space, Variable, Width};
+use crate::ptx::ast::{Function, Source};
+use decoder::Decoder;
 use std::collections::HashMap;
 
-type Decoded<T> = Result<T, String>;
-
-/// Whether a variable of a module lives in device memory.
-pub(crate) fn is_device_variable(variable: &Variable) -> bool {
-    variable.space == Space::Global && !variable.external
-}
-
-struct Decoder<'a> {
-    source: &'a Source,
-    kernel: Kernel,
-    parameters: &'a [Parameter],
-    /// The function being decoded.
-    function: usize,
-    /// Slots of the registers met so far, by function.
-    registers: HashMap<(usize, String), u32>,
-    constants: HashMap<(Value, bool), u32>,
-    /// Where variables were put: private or shared memory, by function; module variables under `usize::MAX`.
-    placed: HashMap<(usize, String), usize>,
-    /// First instruction of each function decoded.
-    starts: HashMap<usize, u32>,
-    queue: Vec<usize>,
-}
-
 /// Decodes a kernel of a file, with the functions it calls.
-pub(crate) fn kernel(source: &Source, index: usize, parameters: &[Parameter]) -> Result<Kernel, ParseError> {
+pub(crate) fn program(source: &Source, index: usize, parameters: &[Parameter]) -> Result<Program, ParseError> {
     let function = &source.functions[index];
-    let mut decoder = Decoder {
-        source,
-        kernel: Kernel {
-            code: Vec::new(),
-            opcodes: Vec::new(),
-            constants: Vec::new(),
-            words: 0,
-            wides: 0,
-            predicates: 0,
-            static_shared: 0,
-            private: 0,
-            local: 0,
-        },
-        parameters,
-        function: index,
-        registers: HashMap::new(),
-        constants: HashMap::new(),
-        placed: HashMap::new(),
-        starts: HashMap::new(),
-        queue: vec![index],
-    };
+    let mut decoder = Decoder::new(source, index, parameters);
     while let Some(next) = decoder.queue.pop() {
         if !decoder.starts.contains_key(&next) {
             decoder.function(next)?;
         }
     }
     decoder.link(function)?;
-    Ok(decoder.kernel)
+    Ok(decoder.program)
 }
 
-impl<'a> Decoder<'a> {
-    fn current(&self) -> &'a Function {
-        &self.source.functions[self.function]
-    }
-
+impl Decoder<'_> {
+    /// Decodes a function.
     fn function(&mut self, index: usize) -> Result<(), ParseError> {
         self.function = index;
         let function = self.current();
-        let start = self.kernel.code.len() as u32;
+        let start = self.program.code.len() as u32;
         self.starts.insert(index, start);
         for statement in &function.body {
             let instruction = self.statement(statement).map_err(|message| {
                 let message = format!("`{}` in `{}`: {message}", statement.opcode, function.name);
                 ParseError::new(statement.line, message)
             })?;
-            self.kernel.code.push(instruction);
+            self.program.code.push(instruction);
         }
-        // Falling off the end returns.
-        let returns = self.kernel.code[start as usize..].last().is_some_and(|last| {
+        // A function returns at its end.
+        let returns = self.program.code[start as usize..].last().is_some_and(|last| {
             last.guard == NONE && matches!(last.op, Op::Return | Op::Exit | Op::Branch(_) | Op::Trap)
         });
         if !returns {
             let line = function.body.last().map_or(function.line, |statement| statement.line);
             let opcode = self.opcode("ret");
-            self.kernel.code.push(control::implicit_return(line, opcode));
+            self.program.code.push(control::implicit_return(line, opcode));
         }
         self.meetings(start);
         Ok(())
     }
 
-    /// Fills in where lanes that part at a branch meet again.
+    /// Fills in where lanes that part at a branch meet again, for the function that begins at `start`.
     fn meetings(&mut self, start: u32) {
-        let code = &mut self.kernel.code[start as usize..];
+        let code = &mut self.program.code[start as usize..];
         let successors: Vec<Vec<u32>> = code
             .iter()
             .enumerate()
@@ -130,12 +86,12 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Resolves calls, and refuses recursion: registers and parameters have one place per function.
+    /// Fills in the targets of calls. Refuses recursion, since a function has only one set of registers.
     fn link(&mut self, function: &Function) -> Result<(), ParseError> {
         let mut calls: HashMap<u32, Vec<u32>> = HashMap::new();
         let mut starts: Vec<u32> = self.starts.values().copied().collect();
         starts.sort_unstable();
-        for (at, instruction) in self.kernel.code.iter_mut().enumerate() {
+        for (at, instruction) in self.program.code.iter_mut().enumerate() {
             if let Op::Call(call) = &mut instruction.op {
                 call.target = self.starts[&(call.target as usize)];
                 let caller = starts[starts.partition_point(|&start| start <= at as u32) - 1];
@@ -162,25 +118,6 @@ impl<'a> Decoder<'a> {
             }
         }
         Ok(())
-    }
-
-    fn opcode(&mut self, text: &str) -> u32 {
-        let known = self.kernel.opcodes.iter().position(|opcode| opcode == text);
-        let index = known.unwrap_or_else(|| {
-            self.kernel.opcodes.push(text.to_string());
-            self.kernel.opcodes.len() - 1
-        });
-        index as u32
-    }
-
-    fn new_slot(&mut self, width: Width) -> u32 {
-        let count = match width {
-            Width::Predicate => &mut self.kernel.predicates,
-            Width::B16 | Width::B32 => &mut self.kernel.words,
-            Width::B64 => &mut self.kernel.wides,
-        };
-        *count += 1;
-        *count as u32 - 1
     }
 }
 

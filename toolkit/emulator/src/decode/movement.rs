@@ -1,11 +1,11 @@
 //! Conversions and moves.
 
-use super::{Decoded, Decoder};
+use super::decoder::{Decoded, Decoder};
 use crate::lanes::Slots;
 use crate::ops::{self, Modifiers, Type};
 use crate::program::{Op, Register};
 use crate::ptx::ast::{Operand, Statement, Width};
-use crate::{LOCAL_WINDOW, SHARED_WINDOW};
+use crate::window::{LOCAL_WINDOW, SHARED_WINDOW};
 
 impl Decoder<'_> {
     pub(super) fn conversion(&mut self, statement: &Statement, rest: &[&str]) -> Decoded<Op> {
@@ -77,12 +77,12 @@ impl Decoder<'_> {
             return Ok(Op::Clock(whole(self.output(d, ty)?)));
         }
         if let (Type::Predicate, Operand::Integer(value)) = (ty, a) {
-            // True, however it is written, is what is not zero.
+            // Any number but zero is true.
             let test = ops::compare("ne", Type::B32, false).ok_or("not supported")?;
             let (a, b) = (self.bits((*value != 0).into(), false), self.bits(0, false));
             return Ok(Op::Lanes(test, Slots { d: self.output(d, ty)?, a, b, ..Slots::default() }));
         }
-        // Bits are bits: LLVM moves floats as `.b32` and constants of either kind.
+        // A move takes bits of any type: LLVM moves floats as `.b32`, and constants as either kind.
         let bits = match (ty, ty.bytes()) {
             (Type::Predicate, _) => Type::Predicate,
             (_, 8) => Type::B64,

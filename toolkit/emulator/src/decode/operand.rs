@@ -1,6 +1,6 @@
 //! Operands: registers, constants, symbols and addresses.
 
-use super::{Decoded, Decoder, is_device_variable};
+use super::decoder::{Decoded, Decoder};
 use crate::ops::Type;
 use crate::program::{Address, Register, Special, Value};
 use crate::ptx::ast::{Operand, Space, Variable, Width};
@@ -60,7 +60,7 @@ impl Decoder<'_> {
         }
         let slot = self.new_slot(if wide { Width::B64 } else { Width::B32 });
         self.constants.insert((value, wide), slot);
-        self.kernel.constants.push((value, slot, wide));
+        self.program.constants.push((value, slot, wide));
         slot
     }
 
@@ -110,7 +110,7 @@ impl Decoder<'_> {
         if fits { Ok(()) } else { Err(format!("register `{name}` is {width:?}, where {wanted:?} is needed")) }
     }
 
-    /// The slot of an operand that is written as a type; `_` is a slot nobody reads.
+    /// The slot of an operand that is written as a type. `_` is a slot that nothing reads.
     pub(super) fn output(&mut self, operand: &Operand, ty: Type) -> Decoded<u32> {
         match operand {
             Operand::Name(name) if name == "_" => Ok(self.new_slot(width_of(ty))),
@@ -194,7 +194,7 @@ impl Decoder<'_> {
                 Value::Bits((place as u64).wrapping_add_signed(offset))
             }
             Space::Global | Space::Generic => {
-                let mut known = self.source.variables.iter().filter(|variable| is_device_variable(variable));
+                let mut known = self.source.variables.iter().filter(|variable| variable.is_on_device());
                 match known.position(|other| other.name == name) {
                     Some(variable) if owner == usize::MAX => Value::Global { variable, offset },
                     _ => return Err(format!("`{name}` has no address here")),
@@ -210,11 +210,11 @@ impl Decoder<'_> {
         if let Some(&place) = self.placed.get(&key) {
             return place;
         }
-        let end = if shared { &mut self.kernel.static_shared } else { &mut self.kernel.private };
+        let end = if shared { &mut self.program.static_shared } else { &mut self.program.private };
         let place = end.next_multiple_of(variable.align.max(1));
         *end = place + variable.size;
         if variable.space == Space::Local {
-            self.kernel.local += variable.size;
+            self.program.local += variable.size;
         }
         self.placed.insert(key, place);
         place

@@ -1,22 +1,22 @@
 //! Streams whose work is recorded instead of done.
 
-use super::code::{Code, Result};
 use super::queue::StreamId;
+use super::result_code::{Result, ResultCode};
 use super::work::Work;
 use std::collections::HashMap;
 use std::thread::ThreadId;
 
-/// How much of each stream's work something comes after.
-pub(super) type Clock = HashMap<StreamId, usize>;
+/// For each stream, how much of its work comes before something.
+pub(super) type CaptureClock = HashMap<StreamId, usize>;
 
-/// What else is forbidden while a capture goes on.
+/// What is forbidden while a capture goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CaptureMode {
-    /// No thread may do what could wait for the capture.
+    /// No thread may wait for something that the capture could hold up.
     Global,
-    /// This thread may not.
+    /// The thread that began the capture may not.
     ThreadLocal,
-    /// Nothing is.
+    /// Nothing is forbidden.
     Relaxed,
 }
 
@@ -27,8 +27,8 @@ pub(super) struct Capture {
     pub origin: StreamId,
     mode: CaptureMode,
     thread: ThreadId,
-    /// For each stream that takes part, what its next work comes after.
-    clocks: HashMap<StreamId, Clock>,
+    /// For each stream that takes part, what comes before its next work.
+    clocks: HashMap<StreamId, CaptureClock>,
     nodes: Vec<Work>,
     /// Whether something forbidden has spoilt it.
     pub invalid: bool,
@@ -37,7 +37,7 @@ pub(super) struct Capture {
 impl Capture {
     pub fn begin(id: u32, origin: StreamId, mode: CaptureMode) -> Self {
         let thread = std::thread::current().id();
-        let clocks = HashMap::from([(origin, Clock::new())]);
+        let clocks = HashMap::from([(origin, CaptureClock::new())]);
         Self { id, origin, mode, thread, clocks, nodes: Vec::new(), invalid: false }
     }
 
@@ -46,7 +46,7 @@ impl Capture {
         self.clocks.contains_key(&stream)
     }
 
-    /// Whether what could wait for the capture is forbidden to the calling thread.
+    /// Whether the calling thread must not wait for something that the capture could hold up.
     pub fn forbids_waiting(&self) -> bool {
         match self.mode {
             CaptureMode::Global => true,
@@ -58,20 +58,20 @@ impl Capture {
     /// Records work of a stream that takes part.
     pub fn add(&mut self, stream: StreamId, work: Work) -> Result<()> {
         if self.invalid {
-            return Err(Code::CaptureInvalidated);
+            return Err(ResultCode::CaptureInvalidated);
         }
         *self.clocks.entry(stream).or_default().entry(stream).or_default() += 1;
         self.nodes.push(work);
         Ok(())
     }
 
-    /// What an event that is recorded in a stream now comes after.
-    pub fn clock(&self, stream: StreamId) -> Clock {
+    /// What comes before an event that is recorded in a stream now.
+    pub fn clock(&self, stream: StreamId) -> CaptureClock {
         self.clocks.get(&stream).cloned().unwrap_or_default()
     }
 
-    /// Lets a stream go on after a clock; it takes part from now on.
-    pub fn join(&mut self, stream: StreamId, after: &Clock) {
+    /// Lets a stream wait for what a clock says. From now on the stream takes part in the capture.
+    pub fn join(&mut self, stream: StreamId, after: &CaptureClock) {
         let clock = self.clocks.entry(stream).or_default();
         for (&other, &count) in after {
             let known = clock.entry(other).or_default();
@@ -82,14 +82,14 @@ impl Capture {
     /// The recorded work in the order in which it was asked for.
     pub fn end(self) -> Result<Vec<Work>> {
         if self.thread != std::thread::current().id() && self.mode != CaptureMode::Relaxed {
-            return Err(Code::CaptureWrongThread);
+            return Err(ResultCode::CaptureWrongThread);
         }
         if self.invalid {
-            return Err(Code::CaptureInvalidated);
+            return Err(ResultCode::CaptureInvalidated);
         }
         let done = self.clock(self.origin);
-        let joined = |(stream, clock): (&StreamId, &Clock)| clock.get(stream) <= done.get(stream);
-        if self.clocks.iter().all(joined) { Ok(self.nodes) } else { Err(Code::CaptureUnjoined) }
+        let joined = |(stream, clock): (&StreamId, &CaptureClock)| clock.get(stream) <= done.get(stream);
+        if self.clocks.iter().all(joined) { Ok(self.nodes) } else { Err(ResultCode::CaptureUnjoined) }
     }
 }
 
@@ -117,7 +117,7 @@ mod tests {
         let before = early.clock(11);
         early.add(11, Work::Wait).unwrap();
         early.join(10, &before);
-        assert_eq!(early.end().unwrap_err(), Code::CaptureUnjoined);
+        assert_eq!(early.end().unwrap_err(), ResultCode::CaptureUnjoined);
 
         let mut joined = capture();
         joined.add(11, Work::Wait).unwrap();
@@ -131,7 +131,7 @@ mod tests {
         let elsewhere = |mode| std::thread::spawn(move || Capture::begin(1, 10, mode)).join().unwrap();
         let ours = elsewhere(CaptureMode::ThreadLocal);
         assert!(!ours.forbids_waiting() && elsewhere(CaptureMode::Global).forbids_waiting());
-        assert_eq!(ours.end().unwrap_err(), Code::CaptureWrongThread);
+        assert_eq!(ours.end().unwrap_err(), ResultCode::CaptureWrongThread);
         assert!(elsewhere(CaptureMode::Relaxed).end().is_ok());
     }
 }

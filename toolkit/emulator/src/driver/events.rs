@@ -1,41 +1,21 @@
-//! Events: points in a stream that others wait for.
+//! What a context does with events.
 
-use super::capture::Clock;
-use super::code::{Code, Result};
-use super::context::Context;
-use super::queue::{Order, StreamId, Until};
+use super::context::DriverContext;
+use super::event::{EventState, Recorded};
+use super::queue::{StreamId, StreamOrder, Until};
+use super::result_code::{Result, ResultCode};
 use super::work::Work;
-use std::time::Instant;
 
-/// Where an event was recorded last.
-#[derive(Debug)]
-pub(super) enum Recorded {
-    Never,
-    /// As work of this number.
-    Queued(u64),
-    /// In a capture.
-    Captured(u32, Clock),
-}
-
-/// An event.
-#[derive(Debug)]
-pub(super) struct Event {
-    timed: bool,
-    pub recorded: Recorded,
-    /// When the stream came to it.
-    pub at: Option<Instant>,
-}
-
-impl Context {
+impl DriverContext {
     pub fn create_event(&mut self, timed: bool) -> Result<u32> {
         self.healthy()?;
         let id = self.id();
-        self.events.insert(id, Event { timed, recorded: Recorded::Never, at: None });
+        self.events.insert(id, EventState { timed, recorded: Recorded::Never, at: None });
         Ok(id)
     }
 
     pub fn destroy_event(&mut self, event: u32) -> Result<()> {
-        self.events.remove(&event).map(|_| ()).ok_or(Code::InvalidHandle)
+        self.events.remove(&event).map(|_| ()).ok_or(ResultCode::InvalidHandle)
     }
 
     pub fn record_event(&mut self, event: u32, stream: StreamId) -> Result<()> {
@@ -43,10 +23,10 @@ impl Context {
         let order = self.order(stream)?;
         self.check_default(stream)?;
         if !self.events.contains_key(&event) {
-            return Err(Code::InvalidHandle);
+            return Err(ResultCode::InvalidHandle);
         }
         let recorded = match self.capture_of(stream) {
-            Some(capture) if capture.invalid => return Err(Code::CaptureInvalidated),
+            Some(capture) if capture.invalid => return Err(ResultCode::CaptureInvalidated),
             Some(capture) => Recorded::Captured(capture.id, capture.clock(stream)),
             None => Recorded::Queued(self.queue.push(stream, order, None, Work::Record { event })),
         };
@@ -58,27 +38,28 @@ impl Context {
         self.healthy()?;
         let order = self.order(stream)?;
         self.check_default(stream)?;
-        let event = self.events.get(&event).ok_or(Code::InvalidHandle)?;
+        let event = self.events.get(&event).ok_or(ResultCode::InvalidHandle)?;
         match &event.recorded {
             Recorded::Never => Ok(()),
             Recorded::Queued(seq) => {
                 let seq = *seq;
                 if let Some(capture) = self.capture_of(stream) {
                     capture.invalid = true;
-                    return Err(Code::CaptureIsolation);
+                    return Err(ResultCode::CaptureIsolation);
                 }
                 self.queue.push(stream, order, Some(seq), Work::Wait);
                 Ok(())
             }
             Recorded::Captured(id, clock) => {
                 let (id, clock) = (*id, clock.clone());
-                if order == Order::Default {
-                    return Err(Code::CaptureImplicit);
+                if order == StreamOrder::Default {
+                    return Err(ResultCode::CaptureImplicit);
                 }
                 if self.capture_of(stream).is_some_and(|capture| capture.id != id) {
-                    return Err(Code::CaptureIsolation);
+                    return Err(ResultCode::CaptureIsolation);
                 }
-                let capture = self.captures.iter_mut().find(|capture| capture.id == id).ok_or(Code::CapturedEvent)?;
+                let capture =
+                    self.captures.iter_mut().find(|capture| capture.id == id).ok_or(ResultCode::CapturedEvent)?;
                 capture.join(stream, &clock);
                 Ok(())
             }
@@ -87,31 +68,31 @@ impl Context {
 
     pub fn synchronize_event(&mut self, event: u32) -> Result<()> {
         self.healthy()?;
-        match self.events.get(&event).ok_or(Code::InvalidHandle)?.recorded {
+        match self.events.get(&event).ok_or(ResultCode::InvalidHandle)?.recorded {
             Recorded::Never => Ok(()),
             Recorded::Queued(seq) => self.run(Until::Work(seq)),
-            Recorded::Captured(..) => Err(Code::CapturedEvent),
+            Recorded::Captured(..) => Err(ResultCode::CapturedEvent),
         }
     }
 
-    /// Whether an event has been reached. Asking lets time pass: it has been afterwards.
+    /// Whether an event has been reached. If it has not, its stream's work is done up to it before this returns.
     pub fn query_event(&mut self, event: u32) -> Result<()> {
-        let pending = match self.events.get(&event).ok_or(Code::InvalidHandle)?.recorded {
+        let pending = match self.events.get(&event).ok_or(ResultCode::InvalidHandle)?.recorded {
             Recorded::Queued(seq) => self.queue.is_pending(Until::Work(seq)),
             _ => false,
         };
         self.synchronize_event(event)?;
-        if pending { Err(Code::NotReady) } else { Ok(()) }
+        if pending { Err(ResultCode::NotReady) } else { Ok(()) }
     }
 
     /// Milliseconds from one event to another.
     pub fn elapsed(&self, start: u32, end: u32) -> Result<f32> {
         self.healthy()?;
         let at = |event| {
-            let event: &Event = self.events.get(event).ok_or(Code::InvalidHandle)?;
+            let event: &EventState = self.events.get(event).ok_or(ResultCode::InvalidHandle)?;
             match event.recorded {
-                Recorded::Queued(_) if event.timed => event.at.ok_or(Code::NotReady),
-                _ => Err(Code::InvalidHandle),
+                Recorded::Queued(_) if event.timed => event.at.ok_or(ResultCode::NotReady),
+                _ => Err(ResultCode::InvalidHandle),
             }
         };
         let (start, end) = (at(&start)?, at(&end)?);

@@ -1,6 +1,6 @@
-//! Memory of the host that copies read and write: page-locked memory, and parts of memory in general.
+//! Memory of the host that copies read and write, page-locked or not.
 
-use super::code::{Code, Result};
+use super::result_code::{Result, ResultCode};
 use std::alloc::{self, Layout};
 use std::collections::BTreeMap;
 use std::ptr;
@@ -8,7 +8,7 @@ use std::ptr;
 /// Pages of the host.
 const PAGE: usize = 4096;
 
-/// Bytes of the host's memory, as a caller named them.
+/// Bytes of the host's memory that a caller of the driver named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HostBytes {
     address: usize,
@@ -16,11 +16,13 @@ pub(super) struct HostBytes {
 }
 
 impl HostBytes {
+    /// Names bytes, which may be none.
+    ///
     /// # Safety
-    /// The bytes can be read and written until the copy that they are named for is done: what a caller of the driver's
-    /// copies vouches for.
+    /// The bytes must be valid for reads, and for writes if the copy is to the host, until the copy that they are named for
+    /// is done.
     pub unsafe fn new(address: usize, bytes: usize) -> Result<Self> {
-        if address == 0 && bytes != 0 { Err(Code::InvalidValue) } else { Ok(Self { address, bytes }) }
+        if address == 0 && bytes != 0 { Err(ResultCode::InvalidValue) } else { Ok(Self { address, bytes }) }
     }
 
     pub fn len(self) -> usize {
@@ -31,7 +33,8 @@ impl HostBytes {
     pub fn read(self) -> Vec<u8> {
         let mut bytes = vec![0; self.bytes];
         if self.bytes != 0 {
-            // SAFETY: `new`'s caller vouched for them; the vector is as long.
+            // SAFETY: `new` was promised that the bytes are valid for reads until the copy is done, which this is part of. The
+            // vector is new, so it does not overlap them, and it has the same length.
             unsafe {
                 ptr::copy_nonoverlapping(ptr::with_exposed_provenance(self.address), bytes.as_mut_ptr(), self.bytes)
             };
@@ -43,7 +46,8 @@ impl HostBytes {
     pub fn write(self, from: &[u8]) {
         assert_eq!(from.len(), self.bytes);
         if self.bytes != 0 {
-            // SAFETY: `new`'s caller vouched for them; `from` is as long.
+            // SAFETY: `new` was promised that the bytes are valid for writes until the copy is done, which this is part of.
+            // `from` is memory of the emulator, which does not overlap them, and it has the same length.
             unsafe {
                 ptr::copy_nonoverlapping(from.as_ptr(), ptr::with_exposed_provenance_mut(self.address), self.bytes)
             };
@@ -51,7 +55,7 @@ impl HostBytes {
     }
 }
 
-/// Page-locked memory of a context: copies from and to it are asynchronous.
+/// The page-locked memory of a context. Copies from and to it are asynchronous.
 #[derive(Debug, Default)]
 pub(super) struct PinnedMemory {
     allocated: BTreeMap<usize, Layout>,
@@ -62,16 +66,16 @@ pub(super) struct PinnedMemory {
 impl PinnedMemory {
     /// Allocates bytes, filled with a pattern that shows when nothing has been written.
     pub fn allocate(&mut self, bytes: usize) -> Result<usize> {
-        let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| Code::InvalidValue)?;
+        let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| ResultCode::InvalidValue)?;
         if bytes == 0 {
-            return Err(Code::InvalidValue);
+            return Err(ResultCode::InvalidValue);
         }
-        // SAFETY: the layout is not empty.
+        // SAFETY: the layout is not empty: zero bytes were refused above.
         let address = unsafe { alloc::alloc(layout) };
         if address.is_null() {
-            return Err(Code::OutOfMemory);
+            return Err(ResultCode::OutOfMemory);
         }
-        // SAFETY: just allocated with this size.
+        // SAFETY: the allocation of this many bytes has just succeeded.
         unsafe { address.write_bytes(0xcd, bytes) };
         let address = address.expose_provenance();
         self.allocated.insert(address, layout);
@@ -79,22 +83,23 @@ impl PinnedMemory {
     }
 
     pub fn free(&mut self, address: usize) -> Result<()> {
-        let layout = self.allocated.remove(&address).ok_or(Code::InvalidValue)?;
-        // SAFETY: it was allocated with this layout and has just left the list.
+        let layout = self.allocated.remove(&address).ok_or(ResultCode::InvalidValue)?;
+        // SAFETY: only `allocate` adds to the list, with the layout of the allocation. The entry has just been removed, so the
+        // memory is freed once.
         unsafe { alloc::dealloc(ptr::with_exposed_provenance_mut(address), layout) };
         Ok(())
     }
 
     pub fn register(&mut self, memory: HostBytes) -> Result<()> {
         if memory.bytes == 0 {
-            return Err(Code::InvalidValue);
+            return Err(ResultCode::InvalidValue);
         }
         self.registered.insert(memory.address, memory.bytes);
         Ok(())
     }
 
     pub fn unregister(&mut self, address: usize) -> Result<()> {
-        self.registered.remove(&address).map(|_| ()).ok_or(Code::InvalidValue)
+        self.registered.remove(&address).map(|_| ()).ok_or(ResultCode::InvalidValue)
     }
 
     /// Whether all of these bytes are page-locked.
@@ -110,7 +115,7 @@ impl PinnedMemory {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         for address in self.allocated.keys().copied().collect::<Vec<_>>() {
-            let _ = self.free(address); // it is in the list
+            let _ = self.free(address); // cannot fail: the address is in the list
         }
     }
 }
@@ -121,7 +126,7 @@ mod tests {
     use super::*;
 
     fn bytes(address: usize, bytes: usize) -> HostBytes {
-        // SAFETY: the tests only read what is allocated.
+        // SAFETY: the tests read and write through it only while the memory is allocated, and only within it.
         unsafe { HostBytes::new(address, bytes) }.unwrap()
     }
 
@@ -135,7 +140,7 @@ mod tests {
         bytes(at + 4, 2).write(&[1, 2]);
         assert_eq!(bytes(at + 3, 4).read(), [0xcd, 1, 2, 0xcd]);
         pinned.free(at).unwrap();
-        assert_eq!(pinned.free(at), Err(Code::InvalidValue));
+        assert_eq!(pinned.free(at), Err(ResultCode::InvalidValue));
         assert!(!pinned.contains(bytes(at, 1)));
 
         let own = [7u8; 16];

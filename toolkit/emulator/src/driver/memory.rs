@@ -1,13 +1,13 @@
 //! A context's device memory, and copies from, to and within it.
 
-use super::code::{Code, Result};
-use super::context::Context;
+use super::context::DriverContext;
 use super::host::HostBytes;
 use super::queue::{StreamId, Until};
-use super::work::{Source, Work};
+use super::result_code::{Result, ResultCode};
+use super::work::{UploadSource, Work};
 use crate::memory::DevicePtr;
 
-impl Context {
+impl DriverContext {
     /// Bytes of all buffers.
     pub fn allocated(&self) -> usize {
         self.buffers.values().sum()
@@ -16,10 +16,10 @@ impl Context {
     pub fn allocate(&mut self, bytes: usize) -> Result<DevicePtr> {
         self.check_waiting()?;
         if bytes == 0 {
-            return Err(Code::InvalidValue);
+            return Err(ResultCode::InvalidValue);
         }
         if bytes > self.device_options.memory - self.allocated() {
-            return Err(Code::OutOfMemory);
+            return Err(ResultCode::OutOfMemory);
         }
         let pointer = self.device.alloc(bytes);
         self.buffers.insert(pointer, bytes);
@@ -29,8 +29,8 @@ impl Context {
     /// Frees a buffer after all work that may use it.
     pub fn free(&mut self, pointer: DevicePtr) -> Result<()> {
         self.finish()?;
-        self.buffers.remove(&pointer).ok_or(Code::InvalidValue)?;
-        self.device.free(pointer).map_err(|_| Code::InvalidValue)?;
+        self.buffers.remove(&pointer).ok_or(ResultCode::InvalidValue)?;
+        self.device.free(pointer).map_err(|_| ResultCode::InvalidValue)?;
         self.healthy()
     }
 
@@ -43,11 +43,11 @@ impl Context {
     pub fn upload(&mut self, stream: StreamId, to: DevicePtr, from: HostBytes) -> Result<()> {
         self.check_memory("copy to the device", to, from.len())?;
         let from = if self.pinned.contains(from) {
-            Source::Pinned(from)
+            UploadSource::Pinned(from)
         } else if self.capture_of(stream).is_some() {
             return Err(self.spoil(stream));
         } else {
-            Source::Staged(from.read().into())
+            UploadSource::Staged(from.read().into())
         };
         self.submit(stream, Work::Upload { to, from })
     }
@@ -63,11 +63,11 @@ impl Context {
         if pinned { Ok(()) } else { self.run(Until::Stream(stream)) }
     }
 
-    fn spoil(&mut self, stream: StreamId) -> Code {
+    fn spoil(&mut self, stream: StreamId) -> ResultCode {
         if let Some(capture) = self.capture_of(stream) {
             capture.invalid = true;
         }
-        Code::CaptureUnsupported
+        ResultCode::CaptureUnsupported
     }
 
     pub fn copy(&mut self, stream: StreamId, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()> {
@@ -77,7 +77,7 @@ impl Context {
     }
 
     pub fn fill(&mut self, stream: StreamId, at: DevicePtr, pattern: &[u8], count: usize) -> Result<()> {
-        self.check_memory("fill", at, pattern.len().checked_mul(count).ok_or(Code::InvalidValue)?)?;
+        self.check_memory("fill", at, pattern.len().checked_mul(count).ok_or(ResultCode::InvalidValue)?)?;
         if !at.is_multiple_of(pattern.len() as u64) {
             return Err(self.refuse("fill", format!("{at:#x} is no multiple of {} bytes", pattern.len())));
         }

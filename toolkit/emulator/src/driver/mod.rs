@@ -13,25 +13,31 @@
 
 mod api;
 mod capture;
-mod code;
 mod context;
+mod event;
 mod events;
+mod execution;
+mod function;
 mod graphs;
 mod host;
+mod host_call;
+mod launch_report;
 mod memory;
 mod modules;
 mod options;
 mod process;
 mod queue;
+mod result_code;
+mod streams;
 mod work;
 
-pub use context::LaunchReport;
+pub use launch_report::LaunchReport;
 pub use options::DeviceOptions;
 
-use crate::device::LaunchOptions;
 use crate::fault::Fault;
-use code::Result;
-use context::Context;
+use crate::launch_options::LaunchOptions;
+use context::DriverContext;
+use result_code::Result;
 use std::ffi::c_void;
 
 /// No context is current to the calling thread.
@@ -49,8 +55,8 @@ pub fn configure(options: DeviceOptions) {
     process::configure(options);
 }
 
-fn with_current<T>(action: impl FnOnce(&mut Context) -> T) -> std::result::Result<T, NoContext> {
-    let act = |context: &mut Context| -> Result<T> { Ok(action(context)) };
+fn with_current<T>(action: impl FnOnce(&mut DriverContext) -> T) -> std::result::Result<T, NoContext> {
+    let act = |context: &mut DriverContext| -> Result<T> { Ok(action(context)) };
     process::with_current(act).map_err(|_| NoContext)
 }
 

@@ -1,16 +1,17 @@
 //! What the driver keeps for the whole process: contexts, and which of them is current to each thread.
 
-use super::code::{Code, Result};
-use super::context::{Context, DEFAULT_STREAM};
+use super::context::{DEFAULT_STREAM, DriverContext};
+use super::host_call;
 use super::options::DeviceOptions;
 use super::queue::StreamId;
-use std::cell::{Cell, RefCell};
+use super::result_code::{Result, ResultCode};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// A stream, module, event or whatever else, to the caller: the number of its context, and its own in that context. It
-/// is never followed as an address, so that one that is stale is an error and no more.
+/// What a caller holds of a stream, a module, an event or another object: the number of its context, and its own number in
+/// that context. It is never used as an address, so a handle of something that is gone gives an error and does no harm.
 pub(super) type Handle = *mut c_void;
 
 /// The default stream, also by the name that excludes the default stream of a thread.
@@ -20,7 +21,7 @@ const DEFAULT_STREAMS: [usize; 2] = [0, 1];
 struct Process {
     initialised: bool,
     options: DeviceOptions,
-    contexts: HashMap<u32, Arc<Mutex<Context>>>,
+    contexts: HashMap<u32, Arc<Mutex<DriverContext>>>,
     /// The primary context and how often it was retained.
     primary: Option<(u32, usize)>,
     next: u32,
@@ -31,8 +32,6 @@ static PROCESS: LazyLock<Mutex<Process>> = LazyLock::new(Mutex::default);
 thread_local! {
     /// The stack of contexts; the last one is current.
     static CURRENT: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
-    /// Whether the thread is in a host function that a stream calls.
-    static CALLING: Cell<bool> = const { Cell::new(false) };
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -57,9 +56,9 @@ pub(super) fn initialise() {
 pub(super) fn device(ordinal: i32) -> Result<DeviceOptions> {
     let process = lock(&PROCESS);
     match (process.initialised, ordinal) {
-        (false, _) => Err(Code::NotInitialized),
+        (false, _) => Err(ResultCode::NotInitialized),
         (true, 0) => Ok(process.options.clone()),
-        (true, _) => Err(Code::InvalidDevice),
+        (true, _) => Err(ResultCode::InvalidDevice),
     }
 }
 
@@ -71,7 +70,7 @@ pub(super) fn configure(options: DeviceOptions) {
 impl Process {
     fn create(&mut self) -> u32 {
         self.next += 1;
-        self.contexts.insert(self.next, Arc::new(Mutex::new(Context::new(self.options.clone()))));
+        self.contexts.insert(self.next, Arc::new(Mutex::new(DriverContext::new(self.options.clone()))));
         self.next
     }
 }
@@ -85,7 +84,7 @@ pub(super) fn create(ordinal: i32) -> Result<u32> {
 pub(super) fn destroy(id: u32) -> Result<()> {
     CURRENT.with_borrow_mut(|stack| stack.pop_if(|current| *current == id));
     let context = lock(&PROCESS).contexts.remove(&id);
-    context.map(|_| ()).ok_or(Code::InvalidContext)
+    context.map(|_| ()).ok_or(ResultCode::InvalidContext)
 }
 
 pub(super) fn retain_primary(ordinal: i32) -> Result<u32> {
@@ -111,7 +110,7 @@ pub(super) fn release_primary(ordinal: i32, entirely: bool) -> Result<()> {
             }
             Some(_) => process.primary.take(),
             None if entirely => None,
-            None => return Err(Code::InvalidContext),
+            None => return Err(ResultCode::InvalidContext),
         }
     };
     gone.map_or(Ok(()), |(id, _)| destroy(id))
@@ -129,7 +128,7 @@ pub(super) fn push(id: u32) -> Result<()> {
 }
 
 pub(super) fn pop() -> Result<u32> {
-    CURRENT.with_borrow_mut(Vec::pop).ok_or(Code::InvalidContext)
+    CURRENT.with_borrow_mut(Vec::pop).ok_or(ResultCode::InvalidContext)
 }
 
 /// Replaces the top of the stack.
@@ -142,42 +141,35 @@ pub(super) fn set_current(id: Option<u32>) -> Result<()> {
     Ok(())
 }
 
-/// Calls a host function of a stream. It must not call the driver, and is told so.
-pub(super) fn call(function: impl FnOnce()) {
-    CALLING.set(true);
-    function();
-    CALLING.set(false);
-}
-
-fn find(id: u32) -> Result<Arc<Mutex<Context>>> {
-    if CALLING.get() {
-        return Err(Code::NotPermitted);
+fn find(id: u32) -> Result<Arc<Mutex<DriverContext>>> {
+    if host_call::is_running() {
+        return Err(ResultCode::NotPermitted);
     }
     let process = lock(&PROCESS);
     if !process.initialised {
-        return Err(Code::NotInitialized);
+        return Err(ResultCode::NotInitialized);
     }
-    process.contexts.get(&id).cloned().ok_or(Code::InvalidContext)
+    process.contexts.get(&id).cloned().ok_or(ResultCode::InvalidContext)
 }
 
 /// Does something with the current context.
-pub(super) fn with_current<T>(action: impl FnOnce(&mut Context) -> Result<T>) -> Result<T> {
-    let context = find(current().ok_or(Code::InvalidContext)?)?;
+pub(super) fn with_current<T>(action: impl FnOnce(&mut DriverContext) -> Result<T>) -> Result<T> {
+    let context = find(current().ok_or(ResultCode::InvalidContext)?)?;
     let mut context = lock(&context);
     action(&mut context)
 }
 
 /// Creates something in the current context and gives its handle.
-pub(super) fn create_in_current(action: impl FnOnce(&mut Context) -> Result<u32>) -> Result<Handle> {
-    let id = current().ok_or(Code::InvalidContext)?;
+pub(super) fn create_in_current(action: impl FnOnce(&mut DriverContext) -> Result<u32>) -> Result<Handle> {
+    let id = current().ok_or(ResultCode::InvalidContext)?;
     Ok(handle(id, with_current(action)?))
 }
 
 /// Does something with an object in its own context.
-pub(super) fn with<T>(object: Handle, action: impl FnOnce(&mut Context, u32) -> Result<T>) -> Result<T> {
+pub(super) fn with<T>(object: Handle, action: impl FnOnce(&mut DriverContext, u32) -> Result<T>) -> Result<T> {
     let (context, id) = parts(object);
-    let context =
-        find(context).map_err(|code| if code == Code::InvalidContext { Code::InvalidHandle } else { code })?;
+    let context = find(context)
+        .map_err(|code| if code == ResultCode::InvalidContext { ResultCode::InvalidHandle } else { code })?;
     let mut context = lock(&context);
     action(&mut context, id)
 }
@@ -190,11 +182,14 @@ fn context_of(object: Handle) -> Option<u32> {
 /// The number of an object that must be in the context of another, such as a stream.
 pub(super) fn beside(other: Handle, object: Handle) -> Result<u32> {
     let (context, id) = parts(object);
-    if context_of(other) == Some(context) { Ok(id) } else { Err(Code::InvalidHandle) }
+    if context_of(other) == Some(context) { Ok(id) } else { Err(ResultCode::InvalidHandle) }
 }
 
 /// Does something with a stream in its own context.
-pub(super) fn with_stream<T>(stream: Handle, action: impl FnOnce(&mut Context, StreamId) -> Result<T>) -> Result<T> {
+pub(super) fn with_stream<T>(
+    stream: Handle,
+    action: impl FnOnce(&mut DriverContext, StreamId) -> Result<T>,
+) -> Result<T> {
     if DEFAULT_STREAMS.contains(&stream.addr()) {
         return with_current(|context| action(context, DEFAULT_STREAM));
     }
@@ -204,11 +199,11 @@ pub(super) fn with_stream<T>(stream: Handle, action: impl FnOnce(&mut Context, S
 /// Does something with a stream, whose context must be the current one.
 pub(super) fn with_current_stream<T>(
     stream: Handle,
-    action: impl FnOnce(&mut Context, StreamId) -> Result<T>,
+    action: impl FnOnce(&mut DriverContext, StreamId) -> Result<T>,
 ) -> Result<T> {
     if current().is_some() && context_of(stream) == current() {
         with_stream(stream, action)
     } else {
-        Err(Code::InvalidContext)
+        Err(ResultCode::InvalidContext)
     }
 }

@@ -1,7 +1,7 @@
 //! Work that was asked for and not done yet, and what must be done first.
 //!
-//! Work waits as long as it may: until something asks for its result. What a program did not wait for is then still
-//! undone, which shows where a GPU would only be late now and then.
+//! Work waits as long as it may: until something asks for its result. If a program does not wait for it, it is still undone,
+//! so the mistake shows in every run. On a GPU it would show only now and then.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -10,7 +10,7 @@ pub(super) type StreamId = u32;
 
 /// How a stream is ordered with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum StreamOrder {
     /// The default stream: it waits for all blocking streams, and they wait for it.
     Default,
     /// A stream that is ordered with the default one.
@@ -21,10 +21,10 @@ pub(super) enum Order {
 
 /// A piece of work in a stream.
 #[derive(Debug)]
-pub(super) struct Item<W> {
+pub(super) struct QueuedWork<W> {
     seq: u64,
     stream: StreamId,
-    order: Order,
+    order: StreamOrder,
     /// The work of another stream that this waits for.
     after: Option<u64>,
     pub work: W,
@@ -43,23 +43,23 @@ pub(super) enum Until {
 
 /// All work of a context, in the order in which it was asked for. Nothing depends on anything later.
 #[derive(Debug)]
-pub(super) struct Queue<W> {
-    items: VecDeque<Item<W>>,
+pub(super) struct WorkQueue<W> {
+    items: VecDeque<QueuedWork<W>>,
     next: u64,
 }
 
-impl<W> Default for Queue<W> {
+impl<W> Default for WorkQueue<W> {
     fn default() -> Self {
         Self { items: VecDeque::new(), next: 1 }
     }
 }
 
-impl<W> Queue<W> {
+impl<W> WorkQueue<W> {
     /// Adds work and gives its number.
-    pub fn push(&mut self, stream: StreamId, order: Order, after: Option<u64>, work: W) -> u64 {
+    pub fn push(&mut self, stream: StreamId, order: StreamOrder, after: Option<u64>, work: W) -> u64 {
         let seq = self.next;
         self.next += 1;
-        self.items.push_back(Item { seq, stream, order, after, work });
+        self.items.push_back(QueuedWork { seq, stream, order, after, work });
         seq
     }
 
@@ -74,7 +74,7 @@ impl<W> Queue<W> {
     }
 
     /// Takes out what must be done now, in order.
-    pub fn take(&mut self, until: Until) -> Vec<Item<W>> {
+    pub fn take(&mut self, until: Until) -> Vec<QueuedWork<W>> {
         let mut streams = HashSet::new();
         let mut works = HashSet::new();
         let (mut default, mut blocking) = (false, false);
@@ -85,16 +85,16 @@ impl<W> Queue<W> {
             let needed = until.names(&item)
                 || streams.contains(&item.stream)
                 || works.contains(&item.seq)
-                || default && item.order == Order::Default
-                || blocking && item.order == Order::Blocking;
+                || default && item.order == StreamOrder::Default
+                || blocking && item.order == StreamOrder::Blocking;
             if !needed {
                 rest.push_front(item);
                 continue;
             }
             streams.insert(item.stream);
             works.extend(item.after);
-            default |= item.order == Order::Blocking;
-            blocking |= item.order == Order::Default;
+            default |= item.order == StreamOrder::Blocking;
+            blocking |= item.order == StreamOrder::Default;
             due.push(item);
         }
         self.items = rest;
@@ -103,7 +103,7 @@ impl<W> Queue<W> {
     }
 }
 
-impl<W> Item<W> {
+impl<W> QueuedWork<W> {
     /// The number that `push` gave for it.
     pub fn seq(&self) -> u64 {
         self.seq
@@ -111,7 +111,7 @@ impl<W> Item<W> {
 }
 
 impl Until {
-    fn names<W>(self, item: &Item<W>) -> bool {
+    fn names<W>(self, item: &QueuedWork<W>) -> bool {
         match self {
             Self::Everything => true,
             Self::Stream(stream) => item.stream == stream,
@@ -124,16 +124,16 @@ impl Until {
 mod tests {
     use super::*;
 
-    fn taken(queue: &mut Queue<&'static str>, until: Until) -> Vec<&'static str> {
+    fn taken(queue: &mut WorkQueue<&'static str>, until: Until) -> Vec<&'static str> {
         queue.take(until).into_iter().map(|item| item.work).collect()
     }
 
     #[test]
     fn a_stream_runs_alone() {
-        let mut queue = Queue::default();
-        queue.push(1, Order::Blocking, None, "a");
-        queue.push(2, Order::Blocking, None, "b");
-        queue.push(1, Order::Blocking, None, "c");
+        let mut queue = WorkQueue::default();
+        queue.push(1, StreamOrder::Blocking, None, "a");
+        queue.push(2, StreamOrder::Blocking, None, "b");
+        queue.push(1, StreamOrder::Blocking, None, "c");
         assert_eq!(taken(&mut queue, Until::Stream(1)), ["a", "c"]);
         assert!(queue.is_pending(Until::Stream(2)) && !queue.is_pending(Until::Stream(1)));
         assert_eq!(taken(&mut queue, Until::Everything), ["b"]);
@@ -141,13 +141,13 @@ mod tests {
 
     #[test]
     fn work_takes_what_comes_before_it_in_its_stream_and_what_it_waits_for() {
-        let mut queue = Queue::default();
-        queue.push(1, Order::NonBlocking, None, "first");
-        let event = queue.push(1, Order::NonBlocking, None, "event");
-        queue.push(1, Order::NonBlocking, None, "later");
-        queue.push(2, Order::NonBlocking, Some(event), "wait");
-        let last = queue.push(2, Order::NonBlocking, None, "last");
-        queue.push(2, Order::NonBlocking, None, "beyond");
+        let mut queue = WorkQueue::default();
+        queue.push(1, StreamOrder::NonBlocking, None, "first");
+        let event = queue.push(1, StreamOrder::NonBlocking, None, "event");
+        queue.push(1, StreamOrder::NonBlocking, None, "later");
+        queue.push(2, StreamOrder::NonBlocking, Some(event), "wait");
+        let last = queue.push(2, StreamOrder::NonBlocking, None, "last");
+        queue.push(2, StreamOrder::NonBlocking, None, "beyond");
         assert_eq!(taken(&mut queue, Until::Work(last)), ["first", "event", "wait", "last"]);
         assert_eq!(taken(&mut queue, Until::Work(last)), [""; 0]);
         assert_eq!(taken(&mut queue, Until::Everything), ["later", "beyond"]);
@@ -155,12 +155,12 @@ mod tests {
 
     #[test]
     fn the_default_stream_is_ordered_with_blocking_streams_only() {
-        let mut queue = Queue::default();
-        queue.push(1, Order::Blocking, None, "before");
-        queue.push(2, Order::NonBlocking, None, "free");
-        queue.push(0, Order::Default, None, "default");
-        queue.push(3, Order::Blocking, None, "after");
-        queue.push(1, Order::Blocking, None, "later");
+        let mut queue = WorkQueue::default();
+        queue.push(1, StreamOrder::Blocking, None, "before");
+        queue.push(2, StreamOrder::NonBlocking, None, "free");
+        queue.push(0, StreamOrder::Default, None, "default");
+        queue.push(3, StreamOrder::Blocking, None, "after");
+        queue.push(1, StreamOrder::Blocking, None, "later");
         assert_eq!(taken(&mut queue, Until::Stream(3)), ["before", "default", "after"]);
         assert_eq!(taken(&mut queue, Until::Everything), ["free", "later"]);
     }

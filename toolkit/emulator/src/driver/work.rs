@@ -1,27 +1,24 @@
 //! What a stream can be asked to do.
 
 use super::host::HostBytes;
-use crate::device::Arg;
+use super::host_call::HostFunction;
+use crate::arg::Arg;
 use crate::memory::DevicePtr;
 use crate::module::Module;
-use std::ffi::c_void;
 use std::sync::Arc;
-
-/// A host function that a stream calls.
-pub(super) type HostFunction = unsafe extern "C" fn(*mut c_void);
 
 /// Bytes on their way to the device.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum UploadSource {
     /// Pageable memory: copied when the copy was asked for.
     Staged(Arc<[u8]>),
     /// Page-locked memory: read when the copy is done.
     Pinned(HostBytes),
 }
 
-/// A launch with its arguments.
+/// A launch that was asked for.
 #[derive(Clone, Debug)]
-pub(super) struct Launch {
+pub(super) struct LaunchRequest {
     pub module: Arc<Module>,
     pub kernel: String,
     pub grid: [u32; 3],
@@ -33,8 +30,8 @@ pub(super) struct Launch {
 /// Something that a stream does.
 #[derive(Clone, Debug)]
 pub(super) enum Work {
-    Launch(Launch),
-    Upload { to: DevicePtr, from: Source },
+    Launch(LaunchRequest),
+    Upload { to: DevicePtr, from: UploadSource },
     Download { from: DevicePtr, to: HostBytes },
     Copy { to: DevicePtr, from: DevicePtr, bytes: usize },
     Fill { at: DevicePtr, pattern: Vec<u8>, count: usize },

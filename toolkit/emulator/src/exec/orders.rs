@@ -1,10 +1,11 @@
-//! Orders of blocks and warps: a seed says which.
+//! Random orders of blocks and warps.
 
-/// A small generator for orders (SplitMix64).
+/// A source of random orders: the generator SplitMix64, with its state.
 #[derive(Clone, Debug)]
-pub(super) struct Orders(pub u64);
+pub(crate) struct Orders(pub u64);
 
 impl Orders {
+    /// A random number.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut value = self.0;
@@ -13,6 +14,7 @@ impl Orders {
         value ^ value >> 31
     }
 
+    /// Puts items in a random order.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for index in (1..items.len()).rev() {
             items.swap(index, (self.next() % (index as u64 + 1)) as usize);

@@ -1,6 +1,6 @@
 //! Comparisons and selections.
 
-use super::Type;
+use super::types::Type;
 use crate::lanes::{LaneOp, lanes};
 use crate::number::{bf16_to_f32, f16_to_f32, flush};
 use half::{bf16, f16};

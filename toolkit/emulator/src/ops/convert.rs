@@ -1,6 +1,6 @@
 //! `cvt`.
 
-use super::Type;
+use super::types::Type;
 use crate::lanes::{LaneOp, lanes};
 use crate::number::{
     bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_bf16_rz, f32_to_f16, f32_to_f16_rz, f64_to_f32_odd, flush, max_f32,

@@ -1,7 +1,7 @@
 //! f32 and f64 arithmetic. The `.approx` functions are computed in f64 and rounded once: the hardware's are a few units in the
 //! last place off, so code that uses them is compared with tolerances.
 
-use super::Modifiers;
+use super::modifiers::Modifiers;
 use crate::lanes::{LaneOp, lanes};
 use crate::number::{flush, max_f32, max_f64, min_f32, min_f64};
 

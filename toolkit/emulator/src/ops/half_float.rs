@@ -1,7 +1,8 @@
 //! f16 and bf16 arithmetic, scalar and packed. Sums and products are computed in f32, where they round only once more than
 //! they should and that never changes the result; fused ones go through a rounding to odd.
 
-use super::{Modifiers, Type};
+use super::modifiers::Modifiers;
+use super::types::Type;
 use crate::lanes::{LaneOp, lanes};
 use crate::number::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, fused, max_f32, min_f32};
 use half::{bf16, f16};

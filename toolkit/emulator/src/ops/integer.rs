@@ -1,6 +1,7 @@
 //! Integer arithmetic, shifts, bit fields and logic.
 
-use super::{Modifiers, Type};
+use super::modifiers::Modifiers;
+use super::types::Type;
 use crate::lanes::{LaneOp, lanes};
 
 pub(super) fn integer(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<LaneOp> {
@@ -137,7 +138,7 @@ fn wrapping(opcode: &str, ty: Type) -> Option<LaneOp> {
     })
 }
 
-/// Operations where the sign matters. Division by zero is all ones, as the hardware's sequence gives it.
+/// Operations for which the sign matters. Division by zero gives all ones, as on the hardware.
 fn ordered(opcode: &str, ty: Type) -> Option<LaneOp> {
     macro_rules! unsigned {
         ($t:ty) => {

@@ -8,97 +8,16 @@ mod convert;
 mod float;
 mod half_float;
 mod integer;
+mod modifiers;
+mod types;
 
 use crate::lanes::LaneOp;
 
 pub(crate) use compare::{compare, select};
 pub(crate) use convert::{convert, convert_pair};
 pub(crate) use integer::{funnel, insert_field, logic3};
-
-/// Types of PTX instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Type {
-    Predicate,
-    B8,
-    U8,
-    S8,
-    B16,
-    U16,
-    S16,
-    F16,
-    Bf16,
-    F16x2,
-    Bf16x2,
-    B32,
-    U32,
-    S32,
-    F32,
-    B64,
-    U64,
-    S64,
-    F64,
-}
-
-impl Type {
-    pub fn parse(text: &str) -> Option<Self> {
-        Some(match text {
-            "pred" => Self::Predicate,
-            "b8" => Self::B8,
-            "u8" => Self::U8,
-            "s8" => Self::S8,
-            "b16" => Self::B16,
-            "u16" => Self::U16,
-            "s16" => Self::S16,
-            "f16" => Self::F16,
-            "bf16" => Self::Bf16,
-            "f16x2" => Self::F16x2,
-            "bf16x2" => Self::Bf16x2,
-            "b32" => Self::B32,
-            "u32" => Self::U32,
-            "s32" => Self::S32,
-            "f32" => Self::F32,
-            "b64" => Self::B64,
-            "u64" => Self::U64,
-            "s64" => Self::S64,
-            "f64" => Self::F64,
-            _ => return None,
-        })
-    }
-
-    /// Bytes in memory.
-    pub fn bytes(self) -> u8 {
-        match self {
-            Self::Predicate | Self::B8 | Self::U8 | Self::S8 => 1,
-            Self::B16 | Self::U16 | Self::S16 | Self::F16 | Self::Bf16 => 2,
-            Self::B64 | Self::U64 | Self::S64 | Self::F64 => 8,
-            _ => 4,
-        }
-    }
-
-    pub fn is_signed(self) -> bool {
-        matches!(self, Self::S8 | Self::S16 | Self::S32 | Self::S64)
-    }
-
-    pub fn is_float(self) -> bool {
-        matches!(self, Self::F32 | Self::F64) || self.is_half()
-    }
-
-    pub fn is_half(self) -> bool {
-        matches!(self, Self::F16 | Self::Bf16 | Self::F16x2 | Self::Bf16x2)
-    }
-}
-
-/// Modifiers of an opcode that change what it computes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Modifiers {
-    pub wide: bool,
-    pub hi: bool,
-    pub ftz: bool,
-    pub sat: bool,
-    pub nan: bool,
-    pub relu: bool,
-    pub approx: bool,
-}
+pub(crate) use modifiers::Modifiers;
+pub(crate) use types::Type;
 
 /// The operation of an arithmetic or logic instruction.
 pub(crate) fn arithmetic(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<LaneOp> {

@@ -1,6 +1,7 @@
 //! Mbarriers, bulk copies and products of warp groups, decoded.
 
-use super::{Address, Factor};
+use super::operand::Address;
+use super::warp::Factor;
 
 /// What an instruction does to an mbarrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub(crate) enum MbarrierOp {
 
 /// An instruction on an mbarrier.
 #[derive(Clone, Debug)]
-pub(crate) struct Mbarrier {
+pub(crate) struct MbarrierInstruction {
     pub op: MbarrierOp,
     pub address: Address,
     /// Slot of the state, or the predicate of a test.

@@ -1,14 +1,16 @@
 //! Loads, stores, atomics and asynchronous copies, decoded.
 
-use super::{Address, Register};
+use super::operand::{Address, Register};
 use crate::ptx::ast::Space;
 
 /// What a strong access orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Order {
+pub(crate) struct MemoryOrder {
+    /// Whether it acquires.
     pub acquire: bool,
+    /// Whether it releases.
     pub release: bool,
-    /// For more than the threads of the block.
+    /// Whether its scope is wider than the block.
     pub wide: bool,
 }
 
@@ -21,7 +23,7 @@ pub(crate) struct Access {
     pub size: u8,
     pub signed: bool,
     /// Volatile, relaxed, acquire or release: two such accesses do not race.
-    pub order: Option<Order>,
+    pub order: Option<MemoryOrder>,
     pub registers: Box<[Register]>,
 }
 
@@ -57,7 +59,7 @@ pub(crate) enum AtomicOp {
 #[derive(Clone, Debug)]
 pub(crate) struct Atomic {
     pub op: AtomicOp,
-    pub order: Order,
+    pub order: MemoryOrder,
     pub space: Space,
     pub address: Address,
     pub size: u8,

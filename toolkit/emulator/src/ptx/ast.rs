@@ -44,6 +44,13 @@ pub(crate) struct Variable {
     pub initial: Vec<Initial>,
 }
 
+impl Variable {
+    /// Whether it lives in device memory.
+    pub fn is_on_device(&self) -> bool {
+        self.space == Space::Global && !self.external
+    }
+}
+
 /// An operand as written; names of inner scopes are already made unique.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Operand {

@@ -1,7 +1,7 @@
 //! Entries and device functions.
 
-use super::ParseError;
 use super::ast::{Function, Place, Statement};
+use super::error::ParseError;
 use super::lexer::Kind;
 use super::parser::{Parsed, Parser, inner_name};
 use std::collections::HashSet;

@@ -1,6 +1,6 @@
 //! Text to tokens. A token knows the line it stands on, since every later message names that line.
 
-use super::ParseError;
+use super::error::ParseError;
 
 /// What a token is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

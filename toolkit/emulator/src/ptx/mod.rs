@@ -1,26 +1,12 @@
 //! Reading PTX: text to tokens to statements. Nothing here knows what an instruction does.
 
 pub(crate) mod ast;
+mod error;
 mod function;
 mod lexer;
 mod operands;
 mod parser;
 mod variables;
 
+pub use error::ParseError;
 pub(crate) use parser::parse;
-
-/// Why a PTX text was refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("PTX line {line}: {message}")]
-pub struct ParseError {
-    /// Line of the PTX text, counted from one.
-    pub line: u32,
-    /// What is wrong with it; for an instruction, its opcode is named.
-    pub message: String,
-}
-
-impl ParseError {
-    pub(crate) fn new(line: u32, message: impl Into<String>) -> Self {
-        Self { line, message: message.into() }
-    }
-}

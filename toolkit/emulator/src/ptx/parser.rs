@@ -1,7 +1,7 @@
 //! Tokens to functions and variables.
 
-use super::ParseError;
 use super::ast::Source;
+use super::error::ParseError;
 use super::lexer::{self, Kind, Token};
 use std::collections::HashSet;
 

@@ -1,8 +1,9 @@
 //! The driver itself, devices and contexts.
 
-use super::{Out, functions, write_text};
-use crate::driver::code::Code;
+use super::argument::{Out, write_text};
+use super::functions::functions;
 use crate::driver::process::{self, Handle, handle, parts};
+use crate::driver::result_code::ResultCode;
 use std::ffi::c_char;
 
 /// The version of CUDA that the emulator claims: the first that knows PTX 8.0, which it takes.
@@ -16,7 +17,7 @@ pub(super) const PRIORITIES: [i32; 2] = [-5, 0];
 functions! {
     fn cuInit(flags: u32) {
         if flags != 0 {
-            return Err(Code::InvalidValue);
+            return Err(ResultCode::InvalidValue);
         }
         process::initialise();
         Ok(())
@@ -27,11 +28,11 @@ functions! {
     }
 
     fn cuGetErrorName(code: u32, name: Out<*const c_char>) {
-        name.put(Code::describe(code).ok_or(Code::InvalidValue)?.0.as_ptr())
+        name.put(ResultCode::describe(code).ok_or(ResultCode::InvalidValue)?.0.as_ptr())
     }
 
     fn cuGetErrorString(code: u32, text: Out<*const c_char>) {
-        text.put(Code::describe(code).ok_or(Code::InvalidValue)?.1.as_ptr())
+        text.put(ResultCode::describe(code).ok_or(ResultCode::InvalidValue)?.1.as_ptr())
     }
 
     fn cuDeviceGetCount(count: Out<i32>) {
@@ -46,7 +47,8 @@ functions! {
 
     fn cuDeviceGetName(name: *mut c_char, room: i32, device: i32) {
         process::device(device)?;
-        write_text(name, room.max(0) as usize, "Quire emulator")
+        // SAFETY: the function requires that `name` has room for `room` bytes.
+        unsafe { write_text(name, room.max(0) as usize, "Quire emulator") }
     }
 
     fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) {
@@ -54,7 +56,7 @@ functions! {
     }
 
     fn cuDeviceGetAttribute(value: Out<i32>, attribute: u32, device: i32) {
-        value.put(process::device(device)?.attribute(attribute).ok_or(Code::InvalidValue)?)
+        value.put(process::device(device)?.attribute(attribute).ok_or(ResultCode::InvalidValue)?)
     }
 
     fn cuDevicePrimaryCtxRetain(context: Out<Handle>, device: i32) {

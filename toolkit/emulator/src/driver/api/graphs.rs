@@ -1,9 +1,10 @@
 //! Captures and graphs.
 
-use super::{Out, functions};
+use super::argument::Out;
+use super::functions::functions;
 use crate::driver::capture::CaptureMode;
-use crate::driver::code::{Code, Result};
 use crate::driver::process::{Handle, beside, handle, parts, with, with_current_stream, with_stream};
+use crate::driver::result_code::{Result, ResultCode};
 use std::ffi::c_char;
 
 /// What a stream says of its capture: none, one, or one that can no longer succeed.
@@ -27,7 +28,7 @@ functions! {
             0 => CaptureMode::Global,
             1 => CaptureMode::ThreadLocal,
             2 => CaptureMode::Relaxed,
-            _ => return Err(Code::InvalidValue),
+            _ => return Err(ResultCode::InvalidValue),
         };
         with_stream(stream, |context, stream| context.begin_capture(stream, mode))
     }
@@ -49,7 +50,7 @@ functions! {
 
     fn cuGraphGetNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>) {
         if !nodes.is_null() {
-            return Err(Code::NotSupported); // nodes have no handles of their own here
+            return Err(ResultCode::NotSupported); // nodes have no handles of their own here
         }
         count.put(with(graph, |context, graph| Ok(context.graph(graph)?.len()))?)
     }

@@ -1,21 +1,25 @@
 //! Device memory, page-locked memory, and copies.
 
-use super::{Out, functions};
-use crate::driver::code::Result;
-use crate::driver::context::{Context, DEFAULT_STREAM};
+use super::argument::Out;
+use super::functions::functions;
+use crate::driver::context::{DEFAULT_STREAM, DriverContext};
 use crate::driver::host::HostBytes;
 use crate::driver::process::{Handle, with_current, with_current_stream};
 use crate::driver::queue::Until;
+use crate::driver::result_code::Result;
 use std::ffi::c_void;
 
-/// Memory of the host that a copy was given.
-fn host(address: *const c_void, bytes: usize) -> Result<HostBytes> {
-    // SAFETY: callers of the driver's copies vouch for the memory that they name.
+/// Memory of the host that a function was given.
+///
+/// # Safety
+/// The bytes must be valid for reads, and for writes if the copy is to the host, until the copy is done.
+unsafe fn host(address: *const c_void, bytes: usize) -> Result<HostBytes> {
+    // SAFETY: the bytes are valid until the copy is done.
     unsafe { HostBytes::new(address.expose_provenance(), bytes) }
 }
 
 /// A copy or fill that the host waits for.
-fn now(action: impl FnOnce(&mut Context) -> Result<()>) -> Result<()> {
+fn now(action: impl FnOnce(&mut DriverContext) -> Result<()>) -> Result<()> {
     with_current(|context| {
         context.check_waiting()?;
         action(context)?;
@@ -69,7 +73,8 @@ functions! {
     }
 
     fn cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, _flags: u32) {
-        let memory = host(pointer, bytes)?;
+        // SAFETY: the function requires memory of the host that is valid until the copy is done, or until it is unregistered.
+        let memory = unsafe { host(pointer, bytes) }?;
         with_current(|context| context.pinned.register(memory))
     }
 
@@ -82,12 +87,14 @@ functions! {
     }
 
     fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) {
-        let from = host(from, bytes)?;
+        // SAFETY: the function requires memory of the host that is valid until the copy is done.
+        let from = unsafe { host(from, bytes) }?;
         now(|context| context.upload(DEFAULT_STREAM, to, from))
     }
 
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) {
-        let to = host(to, bytes)?;
+        // SAFETY: the function requires memory of the host that is valid until the copy is done.
+        let to = unsafe { host(to, bytes) }?;
         now(|context| context.download_to(DEFAULT_STREAM, to, from))
     }
 
@@ -96,12 +103,14 @@ functions! {
     }
 
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: Handle) {
-        let from = host(from, bytes)?;
+        // SAFETY: the function requires memory of the host that is valid until the copy is done.
+        let from = unsafe { host(from, bytes) }?;
         with_current_stream(stream, |context, stream| context.upload(stream, to, from))
     }
 
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: Handle) {
-        let to = host(to, bytes)?;
+        // SAFETY: the function requires memory of the host that is valid until the copy is done.
+        let to = unsafe { host(to, bytes) }?;
         with_current_stream(stream, |context, stream| context.download_to(stream, to, from))
     }
 

@@ -1,16 +1,17 @@
 //! Modules, functions and launches.
 
-use super::{Out, Text, functions, write_text};
-use crate::device::Arg;
-use crate::driver::code::{Code, Result};
+use super::argument::{Out, Text, write_text};
+use super::functions::functions;
+use crate::arg::Arg;
 use crate::driver::options::{
     BLOCKS_PER_MULTIPROCESSOR, SHARED_RESERVED, THREADS_PER_BLOCK, THREADS_PER_MULTIPROCESSOR,
 };
 use crate::driver::process::{Handle, beside, create_in_current, handle, parts, with, with_current_stream};
-use crate::driver::work::{Launch, Work};
-use crate::entry::Parameter;
+use crate::driver::result_code::{Result, ResultCode};
+use crate::driver::work::{LaunchRequest, Work};
 use crate::exec;
 use crate::fault::{Fault, FaultKind};
+use crate::parameter::Parameter;
 use std::ffi::{c_char, c_void};
 
 /// Options of a compilation that the emulator knows: where its errors go, and how much room there is.
@@ -19,7 +20,7 @@ const ERROR_LOG_SIZE: u32 = 6;
 /// The attribute of a function that is settable: the most dynamic shared memory of its launches.
 const MAX_DYNAMIC_SHARED: u32 = 8;
 
-/// Parses PTX and gives the module, or what is wrong with it.
+/// Parses PTX and puts the module's handle. `log` is told what is wrong with the PTX.
 fn load(module: Out<Handle>, ptx: Text, log: impl FnOnce(&str)) -> Result<()> {
     let ptx = ptx.get()?;
     let mut why = String::new();
@@ -39,30 +40,31 @@ fn load(module: Out<Handle>, ptx: Text, log: impl FnOnce(&str)) -> Result<()> {
     }
 }
 
-/// The pieces of an array of pointers that a caller gave.
+/// The elements of an array that a caller gave.
 ///
 /// # Safety
-/// There are `count` of them.
+/// `from` must be null or valid for reads of `count` elements.
 unsafe fn array<T: Copy>(from: *const T, count: usize) -> Result<Vec<T>> {
     if count == 0 {
         return Ok(Vec::new());
     }
     if from.is_null() {
-        return Err(Code::InvalidValue);
+        return Err(ResultCode::InvalidValue);
     }
-    // SAFETY: there are `count` of them.
+    // SAFETY: `from` is not null, so it is valid for reads of `count` elements, and `index` is less than `count`.
     Ok((0..count).map(|index| unsafe { from.add(index).read_unaligned() }).collect())
 }
 
 /// Copies the arguments of a launch.
 ///
 /// # Safety
-/// `args` has an address for each parameter, of as many bytes as the parameter has.
+/// `args` must be null or have an address for each parameter. Each address must be null or valid for reads of as many bytes as
+/// the parameter has.
 unsafe fn arguments(parameters: &[Parameter], args: *const *const u8) -> Result<Vec<Arg>> {
-    // SAFETY: there is one for each parameter.
+    // SAFETY: `args` is null or has an address for each parameter.
     let addresses = unsafe { array(args, parameters.len()) }?;
     let read = |(address, parameter): (*const u8, &Parameter)| {
-        // SAFETY: the argument has the parameter's size.
+        // SAFETY: the address is null or valid for reads of as many bytes as the parameter has.
         unsafe { array(address, parameter.size) }.map(Arg::Bytes)
     };
     addresses.into_iter().zip(parameters).map(read).collect()
@@ -74,12 +76,14 @@ functions! {
     }
 
     fn cuModuleLoadDataEx(module: Out<Handle>, ptx: Text, count: u32, names: *const u32, values: *const *mut c_void) {
-        // SAFETY: the caller gives as many options as it says.
+        // SAFETY: the function requires that both arrays have `count` elements.
         let (names, values) = unsafe { (array(names, count as usize)?, array(values, count as usize)?) };
         let option = |name| names.iter().position(|&other| other == name).map(|index| values[index]);
         load(module, ptx, |why| {
             if let (Some(log), Some(room)) = (option(ERROR_LOG), option(ERROR_LOG_SIZE)) {
-                let _ = write_text(log.cast::<c_char>(), room.addr(), why); // without room there is no log
+                // SAFETY: the function requires that the buffer of the option has as many bytes as the other option says.
+                // Without room there is no log.
+                let _ = unsafe { write_text(log.cast::<c_char>(), room.addr(), why) };
             }
         })
     }
@@ -98,8 +102,8 @@ functions! {
         let name = name.get()?;
         let (address, size) = with(module, |context, module| {
             let module = context.module(module)?.clone();
-            let variable = module.variables.iter().find(|variable| variable.name == name).ok_or(Code::NotFound)?;
-            Ok((context.device.variable(&module, name).ok_or(Code::NotFound)?, variable.size))
+            let variable = module.variables.iter().find(|variable| variable.name == name).ok_or(ResultCode::NotFound)?;
+            Ok((context.device.variable(&module, name).ok_or(ResultCode::NotFound)?, variable.size))
         })?;
         if !bytes.is_null() {
             bytes.put(size)?;
@@ -118,10 +122,10 @@ functions! {
                 1 => entry.static_shared() as u32,
                 2 => 0, // constant memory
                 3 => entry.local() as u32,
-                4 => return Err(Code::NotSupported), // registers: PTX has as many as it likes
+                4 => return Err(ResultCode::NotSupported), // registers: PTX has as many as it likes
                 5 | 6 => major * 10 + minor,
                 MAX_DYNAMIC_SHARED => function.dynamic_limit as u32,
-                _ => return Err(Code::InvalidValue),
+                _ => return Err(ResultCode::InvalidValue),
             })
         })?;
         value.put(found as i32)
@@ -138,7 +142,7 @@ functions! {
                     function.dynamic_limit = bytes;
                     Ok(())
                 }
-                _ => Err(Code::InvalidValue),
+                _ => Err(ResultCode::InvalidValue),
             }
         })
     }
@@ -150,7 +154,7 @@ functions! {
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         blocks: Out<i32>, function: Handle, threads: i32, dynamic_shared: usize,
     ) {
-        let threads = u32::try_from(threads).ok().filter(|threads| *threads > 0).ok_or(Code::InvalidValue)?;
+        let threads = u32::try_from(threads).ok().filter(|threads| *threads > 0).ok_or(ResultCode::InvalidValue)?;
         let fit = with(function, |context, function| {
             let room = context.device_options.shared_per_multiprocessor();
             let static_shared = context.function(function)?.entry()?.static_shared();
@@ -166,7 +170,7 @@ functions! {
         dynamic_shared: u32, stream: Handle, args: *const *const u8, extra: *const *const c_void,
     ) {
         if !extra.is_null() {
-            return Err(Code::NotSupported);
+            return Err(ResultCode::NotSupported);
         }
         let function = beside(stream, function)?;
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
@@ -175,15 +179,15 @@ functions! {
             context.healthy()?;
             let function = context.function(function)?;
             let (module, kernel, limit) = (function.module.clone(), function.kernel.clone(), function.dynamic_limit);
-            let entry = module.entry(&kernel).ok_or(Code::NotFound)?;
-            // SAFETY: the caller gives arguments as the kernel's parameters want them.
+            let entry = module.entry(&kernel).ok_or(ResultCode::NotFound)?;
+            // SAFETY: the function requires an argument for each parameter of the kernel, each of the parameter's size.
             let args = unsafe { arguments(entry.parameters(), args) }?;
             exec::check_launch(entry, grid, block, dynamic_shared, &args).map_err(|why| context.refuse(&kernel, why))?;
             if dynamic_shared > limit {
                 let why = format!("{dynamic_shared} bytes of dynamic shared memory, of at most {limit}");
                 return Err(context.refuse(&kernel, why));
             }
-            context.submit(stream, Work::Launch(Launch { module, kernel, grid, block, dynamic_shared, args }))
+            context.submit(stream, Work::Launch(LaunchRequest { module, kernel, grid, block, dynamic_shared, args }))
         })
     }
 }

@@ -1,20 +1,22 @@
 //! Streams and events.
 
+use super::argument::Out;
 use super::contexts::PRIORITIES;
-use super::{Out, functions};
-use crate::driver::code::Code;
+use super::functions::functions;
+use crate::driver::host_call::HostFunction;
 use crate::driver::process::{Handle, beside, create_in_current, with, with_current_stream, with_stream};
-use crate::driver::queue::Order;
-use crate::driver::work::{HostFunction, Work};
+use crate::driver::queue::StreamOrder;
+use crate::driver::result_code::ResultCode;
+use crate::driver::work::Work;
 use std::ffi::c_void;
 
 /// The flag of a stream that is not ordered with the default one.
 const NON_BLOCKING: u32 = 1;
-/// The flag of an event that takes no time.
+/// The flag of an event whose time is not taken.
 const DISABLE_TIMING: u32 = 2;
 
-fn order(flags: u32) -> Order {
-    if flags & NON_BLOCKING == 0 { Order::Blocking } else { Order::NonBlocking }
+fn order(flags: u32) -> StreamOrder {
+    if flags & NON_BLOCKING == 0 { StreamOrder::Blocking } else { StreamOrder::NonBlocking }
 }
 
 functions! {
@@ -40,7 +42,7 @@ functions! {
     fn cuStreamGetFlags(stream: Handle, flags: Out<u32>) {
         flags.put(with_stream(stream, |context, stream| {
             let order = context.streams.get(&stream).map(|stream| stream.order);
-            Ok(if order == Some(Order::NonBlocking) { NON_BLOCKING } else { 0 })
+            Ok(if order == Some(StreamOrder::NonBlocking) { NON_BLOCKING } else { 0 })
         })?)
     }
 
@@ -58,7 +60,7 @@ functions! {
     }
 
     fn cuLaunchHostFunc(stream: Handle, function: Option<HostFunction>, data: *mut c_void) {
-        let function = function.ok_or(Code::InvalidValue)?;
+        let function = function.ok_or(ResultCode::InvalidValue)?;
         let work = Work::Call { function, data: data.expose_provenance() };
         with_current_stream(stream, |context, stream| context.submit(stream, work))
     }

@@ -1,0 +1,80 @@
+//! The decoder of a kernel: the program so far, and where it has put what.
+
+use crate::parameter::Parameter;
+use crate::program::{Program, Value};
+use crate::ptx::ast::{Function, Source, Width};
+use std::collections::HashMap;
+
+/// What the parts of the decoder return. An error says why an instruction is refused.
+pub(super) type Decoded<T> = Result<T, String>;
+
+/// The decoder of a kernel.
+pub(super) struct Decoder<'a> {
+    pub source: &'a Source,
+    pub program: Program,
+    pub parameters: &'a [Parameter],
+    /// The function being decoded.
+    pub function: usize,
+    /// The slots of registers, by function and name.
+    pub registers: HashMap<(usize, String), u32>,
+    pub constants: HashMap<(Value, bool), u32>,
+    /// The places of variables in private or shared memory, by function and name. The function of a module's variables is
+    /// `usize::MAX`.
+    pub placed: HashMap<(usize, String), usize>,
+    /// The first instruction of each function that was decoded.
+    pub starts: HashMap<usize, u32>,
+    pub queue: Vec<usize>,
+}
+
+impl<'a> Decoder<'a> {
+    /// A decoder of a kernel, the function of this index.
+    pub fn new(source: &'a Source, index: usize, parameters: &'a [Parameter]) -> Self {
+        Self {
+            source,
+            program: Program {
+                code: Vec::new(),
+                opcodes: Vec::new(),
+                constants: Vec::new(),
+                words: 0,
+                wides: 0,
+                predicates: 0,
+                static_shared: 0,
+                private: 0,
+                local: 0,
+            },
+            parameters,
+            function: index,
+            registers: HashMap::new(),
+            constants: HashMap::new(),
+            placed: HashMap::new(),
+            starts: HashMap::new(),
+            queue: vec![index],
+        }
+    }
+
+    /// The function that is decoded.
+    pub fn current(&self) -> &'a Function {
+        &self.source.functions[self.function]
+    }
+
+    /// The index of an opcode in the list of opcodes.
+    pub fn opcode(&mut self, text: &str) -> u32 {
+        let known = self.program.opcodes.iter().position(|opcode| opcode == text);
+        let index = known.unwrap_or_else(|| {
+            self.program.opcodes.push(text.to_string());
+            self.program.opcodes.len() - 1
+        });
+        index as u32
+    }
+
+    /// A new register.
+    pub fn new_slot(&mut self, width: Width) -> u32 {
+        let count = match width {
+            Width::Predicate => &mut self.program.predicates,
+            Width::B16 | Width::B32 => &mut self.program.words,
+            Width::B64 => &mut self.program.wides,
+        };
+        *count += 1;
+        *count as u32 - 1
+    }
+}

@@ -1,0 +1,25 @@
+//! A kernel of a loaded module.
+
+use super::result_code::{Result, ResultCode};
+use crate::entry::Entry;
+use crate::module::Module;
+use std::sync::Arc;
+
+/// A kernel of a loaded module.
+pub(super) struct LoadedKernel {
+    /// The module.
+    pub module: Arc<Module>,
+    /// The module's number, by which it is unloaded.
+    pub module_id: u32,
+    /// The name of the kernel.
+    pub kernel: String,
+    /// Bytes of dynamic shared memory that a launch may ask for.
+    pub dynamic_limit: usize,
+}
+
+impl LoadedKernel {
+    /// The kernel itself.
+    pub fn entry(&self) -> Result<&Entry> {
+        self.module.entry(&self.kernel).ok_or(ResultCode::NotFound)
+    }
+}

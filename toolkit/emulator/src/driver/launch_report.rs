@@ -1,0 +1,18 @@
+//! A launch, and what it cost.
+
+use crate::report::Report;
+
+/// A launch, and what it cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchReport {
+    /// The kernel's name.
+    pub kernel: String,
+    /// Blocks of the grid.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory of a block.
+    pub dynamic_shared: usize,
+    /// What it cost.
+    pub report: Report,
+}

@@ -1,0 +1,46 @@
+//! Loads and stores, by memory space.
+
+use super::fence::meet_others;
+use super::global::{load_global, store_global};
+use super::operand::addresses;
+use super::private::{load_private, store_private};
+use super::shared::{load_shared, store_shared};
+use super::space::by_space;
+use crate::exec::state::block_env::BlockEnv;
+use crate::exec::state::lane_mask::lanes;
+use crate::exec::state::warp::Warp;
+use crate::fault::Checked;
+use crate::program;
+use crate::ptx::ast::Space;
+
+/// A load of some lanes.
+pub(crate) fn load(env: &mut BlockEnv<'_>, warp: &mut Warp, access: &program::Access, mask: u32) -> Checked<()> {
+    let mut at = addresses(warp, access.address);
+    by_space(access.space, mask, &mut at, |space, mask, at| {
+        match space {
+            Space::Shared => load_shared(env, warp, access, mask, at)?,
+            Space::Local | Space::Param => load_private(env.launch.program.private, warp, access, mask, at)?,
+            _ => load_global(env, warp, access, mask, at)?,
+        }
+        if let Some(order) = access.order {
+            lanes(mask).for_each(|lane| meet_others(env, warp, lane, (space, at[lane]), order, (true, false)));
+        }
+        Ok(())
+    })
+}
+
+/// A store of some lanes.
+pub(crate) fn store(env: &mut BlockEnv<'_>, warp: &mut Warp, access: &program::Access, mask: u32) -> Checked<()> {
+    let mut at = addresses(warp, access.address);
+    by_space(access.space, mask, &mut at, |space, mask, at| {
+        match space {
+            Space::Shared => store_shared(env, warp, access, mask, at)?,
+            Space::Local | Space::Param => store_private(env.launch.program.private, warp, access, mask, at)?,
+            _ => store_global(env, warp, access, mask, at)?,
+        }
+        if let Some(order) = access.order {
+            lanes(mask).for_each(|lane| meet_others(env, warp, lane, (space, at[lane]), order, (false, true)));
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,104 @@
+//! Starts of bulk and tensor copies between global and shared memory.
+
+use super::bulk_store::start_store;
+use super::mbarrier::mbarrier_at;
+use super::operand::addresses;
+use super::race::{Request, check_global_read};
+use super::space::shared_offset;
+use super::traffic::count_bulk;
+use crate::exec::state::block_env::BlockEnv;
+use crate::exec::state::bulk::{BulkData, BulkPart, PIECE, PendingFill};
+use crate::exec::state::lane_access::LaneAccess;
+use crate::exec::state::lane_mask::lanes;
+use crate::exec::state::warp::Warp;
+use crate::fault::{Checked, FaultKind, Violation};
+use crate::program::{BulkCopy, BulkEnd, BulkSource};
+use crate::tensor_map::{Swizzle, TensorMap};
+
+fn fault<T>(kind: FaultKind, message: String) -> Checked<T> {
+    Err(Violation::new(kind, message))
+}
+
+/// Starts a copy of each lane.
+pub(crate) fn bulk_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &BulkCopy, mask: u32) -> Checked<()> {
+    let shared = addresses(warp, copy.shared).map(shared_offset);
+    for lane in lanes(mask) {
+        let bulk = plan(env, warp, &copy.source, lane, shared[lane]).map_err(|fault| fault.lane(lane))?;
+        match &copy.end {
+            BulkEnd::Shared { barrier } => {
+                let barrier = shared_offset(addresses(warp, *barrier)[lane]);
+                mbarrier_at(env.launch, env.block, warp, lane, barrier)?;
+                start_fill(env, warp, lane, bulk, barrier).map_err(|fault| fault.lane(lane))?;
+            }
+            BulkEnd::Global => start_store(env.block, warp, lane, bulk).map_err(|fault| fault.lane(lane))?,
+        }
+    }
+    Ok(())
+}
+
+/// What a lane's copy moves. Its places are checked, and nothing is read yet.
+fn plan(env: &mut BlockEnv<'_>, warp: &Warp, source: &BulkSource, lane: usize, shared: u64) -> Checked<BulkData> {
+    let (swizzle, bytes, parts) = match source {
+        BulkSource::Bytes { global, size } => {
+            let (address, size) = (addresses(warp, *global)[lane], warp.registers.words[*size as usize][lane] as usize);
+            if !address.is_multiple_of(16) || !size.is_multiple_of(PIECE) {
+                let message = format!("a bulk copy of {size} bytes at {address:#x}: both must be multiples of 16");
+                return fault(FaultKind::Misaligned, message);
+            }
+            (Swizzle::None, size, vec![BulkPart { address, place: 0, bytes: size }])
+        }
+        BulkSource::Tile { map, coordinates } => {
+            let address = addresses(warp, *map)[lane];
+            let (buffer, offset) = env.memory.locate(address, TensorMap::BYTES)?;
+            let bytes = &env.memory.buffers[buffer].data[offset..offset + TensorMap::BYTES];
+            let Some(map) = TensorMap::decode(bytes).filter(|map| map.tile.len() == coordinates.len()) else {
+                let message = format!("no tensor map of {} dimensions is at {address:#x}", coordinates.len());
+                return fault(FaultKind::OutOfBounds, message);
+            };
+            if !address.is_multiple_of(64) {
+                return fault(FaultKind::Misaligned, format!("a tensor map at {address:#x}, no multiple of 64"));
+            }
+            let first: Vec<i32> =
+                coordinates.iter().map(|&slot| warp.registers.words[slot as usize][lane] as i32).collect();
+            let part = |(address, place, bytes)| BulkPart { address, place, bytes };
+            (map.swizzle, map.tile_bytes(), map.parts(&first).into_iter().map(part).collect())
+        }
+    };
+    // A tile's pattern repeats from 128 bytes on.
+    let align = if matches!(source, BulkSource::Tile { .. }) { 128 } else { PIECE };
+    let at = env.block.shared.locate_aligned(shared, bytes, align)?;
+    for &BulkPart { address, bytes, .. } in &parts {
+        env.memory.locate(address, bytes)?;
+        count_bulk(env.meter, env.memory, address, bytes);
+    }
+    Ok(BulkData { at, swizzle, data: vec![0; bytes], parts })
+}
+
+/// Starts a copy to shared memory, which will tell an mbarrier.
+fn start_fill(env: &mut BlockEnv<'_>, warp: &Warp, lane: usize, mut bulk: BulkData, barrier: u64) -> Checked<()> {
+    for &part in &bulk.parts {
+        let (index, offset) = env.memory.locate(part.address, part.bytes)?;
+        let buffer = &env.memory.buffers[index];
+        if env.launch.options.check_initialised && !buffer.written.contains_range(offset, part.bytes) {
+            let message =
+                format!("copies {} bytes at offset {offset} of `{}` that nothing wrote", part.bytes, buffer.name);
+            return Err(Violation::new(FaultKind::Uninitialised, message).address(part.address).buffer(&buffer.name));
+        }
+        if !buffer.history.is_empty() {
+            for piece in part.cut() {
+                let at = offset + (piece.address - part.address) as usize;
+                let request = Request { buffer: index, mask: 1 << lane, bytes: piece.bytes, strong: false };
+                check_global_read(env, warp, request, |_| at)?;
+            }
+        }
+    }
+    let who = LaneAccess::of(warp, lane, false);
+    for at in bulk.pieces() {
+        env.block.shared.start_copy(at, PIECE, who)?;
+    }
+    let mut data = std::mem::take(&mut bulk.data);
+    bulk.read_global(env.memory, &mut data)?;
+    bulk.data = data;
+    env.block.fills.push(PendingFill { bulk, barrier });
+    Ok(())
+}

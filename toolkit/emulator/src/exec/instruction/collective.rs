@@ -1,0 +1,144 @@
+//! Exchanges between the lanes of a warp.
+
+use crate::exec::state::constants::LaunchConstants;
+use crate::exec::state::lane_mask::lanes;
+use crate::exec::state::warp::Warp;
+use crate::fault::{Checked, FaultKind, Violation};
+use crate::program::{Collective, ReduxOp, ShuffleMode, VoteMode};
+
+/// Writes a word of each lane of a mask.
+fn put(warp: &mut Warp, slot: u32, values: &[u32; 32], mask: u32) {
+    let target = &mut warp.registers.words[slot as usize];
+    lanes(mask).for_each(|lane| target[lane] = values[lane]);
+}
+
+/// Writes a predicate of each lane of a mask.
+fn put_mask(warp: &mut Warp, slot: u32, value: u32, mask: u32) {
+    let target = &mut warp.registers.masks[slot as usize];
+    *target = *target & !mask | value & mask;
+}
+
+/// Runs a collective for each set of lanes that name the same members.
+pub(crate) fn collective(
+    launch: &LaunchConstants<'_>,
+    warp: &mut Warp,
+    op: &Collective,
+    members: u32,
+    mask: u32,
+) -> Checked<()> {
+    let named = warp.registers.words[members as usize];
+    let mut rest = mask;
+    while rest != 0 {
+        let first = rest.trailing_zeros() as usize;
+        let members = named[first];
+        let same = lanes(rest).filter(|&lane| named[lane] == members).fold(0, |set, lane| set | 1 << lane);
+        let missing = members & warp.live & !same;
+        if missing != 0 {
+            let message = format!(
+                "the collective names lanes {members:#010x}, but only lanes {same:#010x} of the living {:#010x} execute it together",
+                warp.live
+            );
+            return Err(Violation::new(FaultKind::MissingLanes, message).lane(first));
+        }
+        if let Some(lane) = lanes(same & !members).next() {
+            let message = format!("lane {lane} executes a collective that names lanes {members:#010x}, not itself");
+            return Err(Violation::new(FaultKind::MissingLanes, message).lane(lane));
+        }
+        exchange(launch, warp, op, same)?;
+        rest &= !same;
+    }
+    Ok(())
+}
+
+/// Runs a collective for lanes that execute it together.
+fn exchange(launch: &LaunchConstants<'_>, warp: &mut Warp, op: &Collective, mask: u32) -> Checked<()> {
+    match *op {
+        Collective::Barrier => {
+            if launch.options.check_races {
+                warp.clock.meet(warp.id, launch.clocks(), mask);
+            }
+        }
+        Collective::Shuffle { mode, result, valid, value, lane, clamp } => {
+            let (value, offset, clamp) = {
+                let words = &warp.registers.words;
+                (words[value as usize], words[lane as usize], words[clamp as usize])
+            };
+            let (mut values, mut inside) = ([0; 32], 0);
+            for lane in lanes(mask) {
+                let (segment, limit) = (clamp[lane] >> 8 & 31, clamp[lane] & 31);
+                let own = lane as u32;
+                let last = own & segment | limit & !segment;
+                let offset = offset[lane] & 31;
+                let (source, fits) = match mode {
+                    // The clamp of `up` is the lowest lane of the segment.
+                    ShuffleMode::Up => (own.wrapping_sub(offset), own as i32 - offset as i32 >= last as i32),
+                    ShuffleMode::Down => (own + offset, own + offset <= last),
+                    ShuffleMode::Butterfly => (own ^ offset, own ^ offset <= last),
+                    ShuffleMode::Index => {
+                        let source = own & segment | offset & !segment;
+                        (source, source <= last)
+                    }
+                };
+                let source = if fits { source as usize } else { lane };
+                if mask >> source & 1 == 0 {
+                    let message =
+                        format!("a shuffle reads lane {source}, which does not take part (lanes {mask:#010x} do)");
+                    return Err(Violation::new(FaultKind::MissingLanes, message).lane(lane));
+                }
+                values[lane] = value[source];
+                inside |= u32::from(fits) << lane;
+            }
+            put(warp, result, &values, mask);
+            if let Some(valid) = valid {
+                put_mask(warp, valid, inside, mask);
+            }
+        }
+        Collective::Vote { mode, result, predicate, negated } => {
+            let predicate = warp.registers.masks[predicate as usize];
+            let votes = mask & if negated { !predicate } else { predicate };
+            let all = |yes: bool| if yes { u32::MAX } else { 0 };
+            match mode {
+                VoteMode::Ballot => put(warp, result, &[votes; 32], mask),
+                VoteMode::All => put_mask(warp, result, all(votes == mask), mask),
+                VoteMode::Any => put_mask(warp, result, all(votes != 0), mask),
+                VoteMode::Uniform => put_mask(warp, result, all(votes == 0 || votes == mask), mask),
+            }
+        }
+        Collective::Redux { op, result, value } => {
+            let values = warp.registers.words[value as usize];
+            let fold: fn(u32, u32) -> u32 = match op {
+                ReduxOp::Add => u32::wrapping_add,
+                ReduxOp::Min => u32::min,
+                ReduxOp::Max => u32::max,
+                ReduxOp::MinSigned => |a, b| (a as i32).min(b as i32) as u32,
+                ReduxOp::MaxSigned => |a, b| (a as i32).max(b as i32) as u32,
+                ReduxOp::And => |a, b| a & b,
+                ReduxOp::Or => |a, b| a | b,
+                ReduxOp::Xor => |a, b| a ^ b,
+            };
+            let value = lanes(mask).map(|lane| values[lane]).reduce(fold).unwrap_or(0);
+            put(warp, result, &[value; 32], mask);
+        }
+        Collective::Elect { result, chosen } => {
+            let leader = mask.trailing_zeros();
+            put(warp, result, &[leader; 32], mask);
+            put_mask(warp, chosen, 1 << leader, mask);
+        }
+        Collective::MatchAny { result, value, wide } => {
+            let at = |lane: usize| {
+                if wide {
+                    warp.registers.wides[value as usize][lane]
+                } else {
+                    warp.registers.words[value as usize][lane].into()
+                }
+            };
+            let mut values = [0; 32];
+            for lane in lanes(mask) {
+                values[lane] =
+                    lanes(mask).filter(|&other| at(other) == at(lane)).fold(0, |set, other| set | 1 << other);
+            }
+            put(warp, result, &values, mask);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! `cp.async`: a thread's copies from global to shared memory.
+
+use super::operand::addresses;
+use super::race::{Request, check_global_read};
+use super::space::shared_offset;
+use super::traffic::count_global;
+use crate::exec::state::block_env::BlockEnv;
+use crate::exec::state::copy::PendingCopy;
+use crate::exec::state::lane_access::LaneAccess;
+use crate::exec::state::lane_mask::lanes;
+use crate::exec::state::warp::Warp;
+use crate::fault::{Checked, FaultKind, Violation};
+use crate::program::AsyncCopy;
+
+/// Starts a copy of each lane.
+pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCopy, mask: u32) -> Checked<()> {
+    // A generic address of shared memory is accepted as well.
+    let (target, source) = (addresses(warp, copy.target).map(shared_offset), addresses(warp, copy.source));
+    let bytes = copy.bytes as usize;
+    let source_bytes = |warp: &Warp, lane: usize| match copy.source_bytes {
+        Some(slot) => warp.registers.words[slot as usize][lane].min(copy.bytes),
+        None => copy.bytes,
+    };
+    // What only fills with zeros reads no memory.
+    let reading = lanes(mask).filter(|&lane| source_bytes(warp, lane) != 0).fold(0, |all, lane| all | 1 << lane);
+    count_global(env.meter, env.memory, reading, &source, bytes);
+    for lane in lanes(mask) {
+        let source_bytes = source_bytes(warp, lane);
+        let offset = env.block.shared.locate(target[lane], bytes).map_err(|fault| fault.lane(lane))?;
+        let who = LaneAccess::of(warp, lane, false);
+        env.block.shared.start_copy(offset, bytes, who).map_err(|fault| fault.lane(lane))?;
+        if !source[lane].is_multiple_of(bytes as u64) {
+            let message = format!("{bytes} bytes at {:#x}: no multiple of {bytes}", source[lane]);
+            return Err(Violation::new(FaultKind::Misaligned, message).lane(lane).address(source[lane]));
+        }
+        let mut before = [0; 16];
+        if source_bytes != 0 {
+            let count = source_bytes as usize;
+            let (index, at) = env.memory.locate(source[lane], count).map_err(|fault| fault.lane(lane))?;
+            let buffer = &env.memory.buffers[index];
+            if env.launch.options.check_initialised && !buffer.written.contains_range(at, count) {
+                let message = format!("{count} bytes at offset {at} of `{}` that nothing wrote", buffer.name);
+                let fault = Violation::new(FaultKind::Uninitialised, message).lane(lane).address(source[lane]);
+                return Err(fault.buffer(&buffer.name));
+            }
+            before[..count].copy_from_slice(&buffer.data[at..at + count]);
+            let request = Request { buffer: index, mask: 1 << lane, bytes: count, strong: false };
+            check_global_read(env, warp, request, |_| at)?;
+        }
+        let (source, bytes, lane) = (source[lane], copy.bytes, lane as u8);
+        warp.copies.push(PendingCopy { target: offset, source, bytes, source_bytes, lane, before });
+    }
+    Ok(())
+}
+
+/// Closes the group of the copies that were started.
+pub(crate) fn commit_copies(warp: &mut Warp) {
+    let group = std::mem::take(&mut warp.copies);
+    warp.groups.push_back(group);
+}
+
+/// Ends all groups of copies but the latest `pending`; `None` ends also those that are in no group yet. Copies end no earlier
+/// than this, so that a missing wait shows.
+pub(crate) fn wait_copies(env: &mut BlockEnv<'_>, warp: &mut Warp, pending: Option<u32>) -> Checked<()> {
+    if pending.is_none() {
+        commit_copies(warp);
+    }
+    while warp.groups.len() > pending.unwrap_or(0) as usize {
+        for copy in warp.groups.pop_front().unwrap_or_default() {
+            let mut data = [0; 16];
+            let (count, lane) = (copy.source_bytes as usize, usize::from(copy.lane));
+            if count != 0 {
+                let (index, at) = env.memory.locate(copy.source, count).map_err(|fault| fault.lane(lane))?;
+                data[..count].copy_from_slice(&env.memory.buffers[index].data[at..at + count]);
+                if data != copy.before {
+                    let name = &env.memory.buffers[index].name;
+                    let message = format!(
+                        "{count} bytes at offset {at} of `{name}` were written while an asynchronous copy still read them"
+                    );
+                    let fault = Violation::new(FaultKind::AsyncRegion, message).lane(lane).address(copy.source);
+                    return Err(fault.buffer(name));
+                }
+            }
+            let data = &data[..copy.bytes as usize];
+            env.block.shared.end_copy(copy.target, data, warp.id * 32 + lane, warp.clock.epoch);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! Loads and stores of global memory.
+
+use super::operand::{gather, scatter};
+use super::race::{Request, check_global_read, check_global_write};
+use super::traffic::count_global;
+use crate::exec::state::block_env::BlockEnv;
+use crate::exec::state::lane_mask::lanes;
+use crate::exec::state::warp::Warp;
+use crate::fault::{Checked, FaultKind, Violation};
+use crate::memory::{DevicePtr, Memory};
+use crate::program::Access;
+
+/// Whether all 32 lanes access one stretch of memory, in order.
+#[inline(always)]
+fn in_a_row(mask: u32, at: &[u64; 32], bytes: usize) -> bool {
+    let mut gaps = 0;
+    for lane in 0..32 {
+        gaps |= at[lane] ^ at[0].wrapping_add((lane * bytes) as u64);
+    }
+    mask == u32::MAX && gaps == 0
+}
+
+/// The bytes that a lane stores.
+fn stored(warp: &Warp, access: &Access, lane: usize) -> [u8; 32] {
+    let mut data = [0; 32];
+    gather(warp, access, lane, &mut data[..access.bytes()]);
+    data
+}
+
+/// The index of the buffer that holds all bytes of a request, if there is one and all addresses are aligned.
+#[inline(always)]
+fn common_buffer(memory: &Memory, mask: u32, at: &[u64; 32], bytes: usize) -> Option<usize> {
+    let (mut low, mut high, mut any) = (u64::MAX, 0, 0);
+    for lane in 0..32 {
+        let active = mask >> lane & 1 == 1;
+        low = low.min(if active { at[lane] } else { u64::MAX });
+        high = high.max(if active { at[lane] } else { 0 });
+        any |= if active { at[lane] } else { 0 };
+    }
+    let index = memory.find(low)?;
+    let buffer = &memory.buffers[index];
+    let end = buffer.base + buffer.data.len() as u64;
+    let fits = low >= buffer.base && high <= end.wrapping_sub(bytes as u64) && bytes as u64 <= end - buffer.base;
+    (fits && any & (bytes as u64 - 1) == 0 && buffer.live).then_some(index)
+}
+
+/// Checks one lane's access, and gives its buffer and its offset there.
+pub(crate) fn locate_global(
+    env: &BlockEnv<'_>,
+    address: DevicePtr,
+    bytes: usize,
+    lane: usize,
+    read: bool,
+) -> Checked<(usize, usize)> {
+    let (index, offset) = env.memory.locate(address, bytes).map_err(|fault| fault.lane(lane))?;
+    let buffer = &env.memory.buffers[index];
+    let fault =
+        |kind, message: String| Err(Violation::new(kind, message).lane(lane).address(address).buffer(&buffer.name));
+    if !address.is_multiple_of(bytes as u64) {
+        let message =
+            format!("{bytes} bytes at {address:#x}, offset {offset} of `{}`: no multiple of {bytes}", buffer.name);
+        return fault(FaultKind::Misaligned, message);
+    }
+    if read && env.launch.options.check_initialised && !buffer.written.contains_range(offset, bytes) {
+        let message = format!("{bytes} bytes at offset {offset} of `{}` that nothing wrote", buffer.name);
+        return fault(FaultKind::Uninitialised, message);
+    }
+    Ok((index, offset))
+}
+
+/// A load from global memory.
+pub(crate) fn load_global(
+    env: &mut BlockEnv<'_>,
+    warp: &mut Warp,
+    access: &Access,
+    mask: u32,
+    at: &[u64; 32],
+) -> Checked<()> {
+    let bytes = access.bytes();
+    count_global(env.meter, env.memory, mask, at, bytes);
+    if let Some(index) = common_buffer(env.memory, mask, at, bytes) {
+        let buffer = &env.memory.buffers[index];
+        let offset = |lane: usize| (at[lane] - buffer.base) as usize;
+        let check = env.launch.options.check_initialised;
+        let bad = check
+            && if in_a_row(mask, at, bytes) {
+                !buffer.written.contains_range(offset(0), 32 * bytes)
+            } else {
+                lanes(mask).any(|lane| !buffer.written.contains_small(offset(lane), bytes))
+            };
+        if !bad {
+            let request = Request { buffer: index, mask, bytes, strong: access.order.is_some() };
+            check_global_read(env, warp, request, offset)?;
+            if access.size == 4 && mask == u32::MAX {
+                for (part, register) in access.registers.iter().enumerate().filter(|(_, r)| r.bits == 32) {
+                    let target = &mut warp.registers.words[register.slot as usize];
+                    for lane in 0..32 {
+                        let at = offset(lane) + 4 * part;
+                        let data = &buffer.data[at..at + 4];
+                        target[lane] = u32::from_le_bytes([data[0], data[1], data[2], data[3]]);
+                    }
+                }
+                if access.registers.iter().all(|register| matches!(register.bits, 0 | 32)) {
+                    return Ok(());
+                }
+            }
+            for lane in lanes(mask) {
+                let at = offset(lane);
+                scatter(warp, access, lane, &buffer.data[at..at + bytes]);
+            }
+            return Ok(());
+        }
+    }
+    for lane in lanes(mask) {
+        let (index, offset) = locate_global(env, at[lane], bytes, lane, true)?;
+        let request = Request { buffer: index, mask: 1 << lane, bytes, strong: access.order.is_some() };
+        check_global_read(env, warp, request, |_| offset)?;
+        scatter(warp, access, lane, &env.memory.buffers[index].data[offset..offset + bytes]);
+    }
+    Ok(())
+}
+
+/// A store to global memory.
+pub(crate) fn store_global(
+    env: &mut BlockEnv<'_>,
+    warp: &mut Warp,
+    access: &Access,
+    mask: u32,
+    at: &[u64; 32],
+) -> Checked<()> {
+    let bytes = access.bytes();
+    count_global(env.meter, env.memory, mask, at, bytes);
+    let strong = access.order.is_some();
+    if let Some(index) = common_buffer(env.memory, mask, at, bytes) {
+        let base = env.memory.buffers[index].base;
+        let offset = |lane: usize| (at[lane] - base) as usize;
+        let request = Request { buffer: index, mask, bytes, strong };
+        check_global_write(env, warp, request, offset, |old, mask| {
+            lanes(mask).all(|lane| stored(warp, access, lane)[..bytes] == old[offset(lane)..offset(lane) + bytes])
+        })?;
+        let buffer = &mut env.memory.buffers[index];
+        if in_a_row(mask, at, bytes) {
+            let start = offset(0);
+            buffer.written.insert_range(start, 32 * bytes);
+            for (lane, data) in buffer.data[start..start + 32 * bytes].chunks_exact_mut(bytes).enumerate() {
+                gather(warp, access, lane, data);
+            }
+        } else {
+            for lane in lanes(mask) {
+                buffer.written.insert_small(offset(lane), bytes);
+                gather(warp, access, lane, &mut buffer.data[offset(lane)..offset(lane) + bytes]);
+            }
+        }
+        return Ok(());
+    }
+    for lane in lanes(mask) {
+        let (index, offset) = locate_global(env, at[lane], bytes, lane, false)?;
+        let data = stored(warp, access, lane);
+        let request = Request { buffer: index, mask: 1 << lane, bytes, strong };
+        check_global_write(env, warp, request, |_| offset, |old, _| old[offset..offset + bytes] == data[..bytes])?;
+        let buffer = &mut env.memory.buffers[index];
+        buffer.written.insert_small(offset, bytes);
+        buffer.data[offset..offset + bytes].copy_from_slice(&data[..bytes]);
+    }
+    Ok(())
+}

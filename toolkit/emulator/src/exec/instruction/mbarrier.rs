@@ -1,0 +1,184 @@
+//! Instructions on mbarriers: arrivals, expected bytes and phases.
+
+use super::bulk_fill::end_fills;
+use super::operand::addresses;
+use super::space::shared_offset;
+use crate::exec::state::block::BlockState;
+use crate::exec::state::block_env::BlockEnv;
+use crate::exec::state::constants::LaunchConstants;
+use crate::exec::state::lane_access::LaneAccess;
+use crate::exec::state::lane_mask::lanes;
+use crate::exec::state::mbarrier::Mbarrier;
+use crate::exec::state::warp::{Wait, Warp};
+use crate::fault::{Checked, FaultKind, Violation};
+use crate::program::{MbarrierInstruction, MbarrierOp};
+
+/// Most arrivals that an mbarrier can count.
+const MAX_COUNT: u32 = (1 << 20) - 1;
+
+fn fault<T>(lane: usize, at: u64, message: String) -> Checked<T> {
+    Err(Violation::new(FaultKind::Mbarrier, message).lane(lane).address(at).buffer("shared memory"))
+}
+
+/// The mbarrier at an offset. That it was set up must come before the lane's access.
+pub(crate) fn mbarrier_at<'b>(
+    launch: &LaunchConstants<'_>,
+    block: &'b mut BlockState,
+    warp: &Warp,
+    lane: usize,
+    at: u64,
+) -> Checked<&'b mut Mbarrier> {
+    let Some(barrier) = block.mbarriers.get_mut(&at) else {
+        return fault(lane, at, format!("there is no mbarrier at offset {at:#x}: it was not set up"));
+    };
+    let (thread, epoch) = barrier.creator;
+    if launch.options.check_races && thread != warp.id * 32 + lane && !warp.clock.view(lane).knows(thread, epoch) {
+        let message = format!("the mbarrier at offset {at:#x} that thread {thread} set up, with no barrier between");
+        return Err(Violation::new(FaultKind::SharedRace, message).lane(lane).address(at).buffer("shared memory"));
+    }
+    Ok(barrier)
+}
+
+/// Runs an instruction on the mbarriers of some lanes.
+pub(crate) fn mbarrier(
+    env: &mut BlockEnv<'_>,
+    warp: &mut Warp,
+    instruction: &MbarrierInstruction,
+    mask: u32,
+) -> Checked<()> {
+    let at = addresses(warp, instruction.address).map(shared_offset);
+    if matches!(instruction.op, MbarrierOp::TestParity | MbarrierOp::TestState) {
+        return test(env, warp, instruction, &at, mask);
+    }
+    let values = warp.registers.words[instruction.value as usize];
+    for lane in lanes(mask) {
+        let (at, value) = (at[lane], values[lane]);
+        env.block.shared.locate(at, 8).map_err(|fault| fault.lane(lane))?;
+        match instruction.op {
+            MbarrierOp::Init => set_up(env.block, warp, lane, at, value)?,
+            MbarrierOp::Invalidate => {
+                mbarrier_at(env.launch, env.block, warp, lane, at)?;
+                env.block.mbarriers.remove(&at);
+                env.block.shared.set_mbarrier(at as usize, false);
+            }
+            MbarrierOp::Expect => mbarrier_at(env.launch, env.block, warp, lane, at)?.bytes += i64::from(value),
+            MbarrierOp::Complete => add_bytes(env, warp, lane, at, -i64::from(value))?,
+            MbarrierOp::ArriveExpecting => {
+                mbarrier_at(env.launch, env.block, warp, lane, at)?.bytes += i64::from(value);
+                arrive(env, warp, instruction, lane, at, (1, false))?;
+            }
+            MbarrierOp::Arrive { drops } => arrive(env, warp, instruction, lane, at, (value, drops))?,
+            MbarrierOp::TestParity | MbarrierOp::TestState => {}
+        }
+    }
+    Ok(())
+}
+
+/// Sets an mbarrier up for a count of arrivals.
+fn set_up(block: &mut BlockState, warp: &mut Warp, lane: usize, at: u64, count: u32) -> Checked<()> {
+    if !(1..=MAX_COUNT).contains(&count) {
+        return fault(lane, at, format!("an mbarrier for {count} arrivals"));
+    }
+    if block.mbarriers.contains_key(&at) {
+        return fault(lane, at, format!("an mbarrier already lives at offset {at:#x}"));
+    }
+    // It starts as an ordinary write.
+    let who = LaneAccess::of(warp, lane, false);
+    block.shared.write(at as usize, 8, who, false).map_err(|fault| fault.lane(lane))?;
+    block.shared.set_mbarrier(at as usize, true);
+    let agent = block.mbarriers.len() % 32;
+    let barrier = Mbarrier::new(count, (warp.id * 32 + lane, warp.clock.epoch), agent);
+    block.mbarriers.insert(at, barrier);
+    Ok(())
+}
+
+/// Counts arrivals of a lane. With `drops` later phases need fewer of them.
+fn arrive(
+    env: &mut BlockEnv<'_>,
+    warp: &mut Warp,
+    instruction: &MbarrierInstruction,
+    lane: usize,
+    at: u64,
+    (count, drops): (u32, bool),
+) -> Checked<()> {
+    let clocks = env.launch.clocks();
+    let barrier = mbarrier_at(env.launch, env.block, warp, lane, at)?;
+    let before = barrier.phase;
+    if count == 0 || count > barrier.pending {
+        let message = format!("{count} arrivals are too many: {}", barrier.describe(at));
+        return fault(lane, at, message);
+    }
+    barrier.arrived.add(&mut warp.clock, warp.id, clocks, 1 << lane);
+    barrier.pending -= count;
+    if drops {
+        barrier.count -= count;
+    }
+    barrier.step(clocks);
+    env.block.events += 1;
+    if let Some(result) = instruction.result {
+        warp.registers.wides[result as usize][lane] = before;
+    }
+    Ok(())
+}
+
+/// Adds to the bytes that an mbarrier waits for, or takes from them.
+fn add_bytes(env: &mut BlockEnv<'_>, warp: &Warp, lane: usize, at: u64, bytes: i64) -> Checked<()> {
+    let clocks = env.launch.clocks();
+    let barrier = mbarrier_at(env.launch, env.block, warp, lane, at)?;
+    barrier.bytes += bytes;
+    barrier.step(clocks);
+    env.block.events += 1;
+    Ok(())
+}
+
+/// Tests whether a phase is over. If it lacks nothing but the bytes of bulk copies, these copies end now.
+fn test(
+    env: &mut BlockEnv<'_>,
+    warp: &mut Warp,
+    instruction: &MbarrierInstruction,
+    at: &[u64; 32],
+    mask: u32,
+) -> Checked<()> {
+    let mut done = 0;
+    for lane in lanes(mask) {
+        let at = at[lane];
+        mbarrier_at(env.launch, env.block, warp, lane, at)?;
+        let is_over = |barrier: &Mbarrier, warp: &Warp| match instruction.op {
+            MbarrierOp::TestState => barrier.phase != warp.registers.wides[instruction.value as usize][lane],
+            _ => barrier.phase & 1 != u64::from(warp.registers.words[instruction.value as usize][lane] & 1),
+        };
+        let barrier = &env.block.mbarriers[&at];
+        if !is_over(barrier, warp) && barrier.pending == 0 {
+            end_fills(env.block, env.memory, env.launch.clocks(), at)?;
+        }
+        let barrier = &env.block.mbarriers[&at];
+        if is_over(barrier, warp) {
+            done |= 1 << lane;
+        } else {
+            warp.spins_on = Some(Wait { at, lane, pc: env.meter.pc });
+        }
+    }
+    let opened = |lane: usize| env.block.mbarriers[&at[lane]].opened.as_ref();
+    let mut rest: u32 = done;
+    while env.launch.options.check_races && rest != 0 {
+        let first = rest.trailing_zeros() as usize;
+        let group = lanes(rest).filter(|&lane| at[lane] == at[first]).fold(0, |set, lane| set | 1 << lane);
+        rest &= !group;
+        if let Some(view) = opened(first) {
+            warp.clock.learn(group, view);
+        }
+    }
+    if let Some(result) = instruction.result {
+        let target = &mut warp.registers.masks[result as usize];
+        *target = *target & !mask | done;
+    }
+    Ok(())
+}
+
+/// The fault of a warp that waits for a phase which can no longer end.
+pub(crate) fn lost_phase(block: &BlockState, wait: &Wait) -> Box<Violation> {
+    let state = block.mbarriers.get(&wait.at).map_or_else(String::new, |barrier| barrier.describe(wait.at));
+    let message = format!("an endless wait: {state}, and no thread of the block does anything else");
+    let fault = Violation::new(FaultKind::Deadlock, message);
+    fault.lane(wait.lane).address(wait.at).buffer("shared memory")
+}

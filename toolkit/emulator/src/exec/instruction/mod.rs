@@ -1,0 +1,78 @@
+//! What instructions do. [`run`] runs those that need more than a lane's registers and leave the flow of control alone.
+
+mod access;
+mod atomic;
+pub(crate) mod barrier;
+mod bulk;
+mod bulk_fill;
+pub(crate) mod bulk_store;
+pub(crate) mod call;
+mod collective;
+mod copy;
+mod fence;
+mod fragment;
+mod global;
+mod matrix;
+pub(crate) mod mbarrier;
+mod operand;
+mod private;
+mod race;
+mod register;
+mod shared;
+mod space;
+mod traffic;
+mod warp_group;
+
+use crate::exec::state::block_env::BlockEnv;
+use crate::exec::state::warp::Warp;
+use crate::fault::Checked;
+use crate::program::{Op, Register};
+
+/// Runs an instruction for some lanes.
+pub(crate) fn run(env: &mut BlockEnv<'_>, warp: &mut Warp, op: &Op, mask: u32) -> Checked<()> {
+    let (launch, registers) = (env.launch, &mut warp.registers);
+    match op {
+        Op::Load(access) => access::load(env, warp, access, mask)?,
+        Op::Store(access) => access::store(env, warp, access, mask)?,
+        Op::Parameter { offset, access } => {
+            private::load_parameter(&launch.parameters, warp, access, *offset, mask);
+        }
+        Op::Atomic(atomic) => atomic::atomic(env, warp, atomic, mask)?,
+        Op::Collective { op, members } => collective::collective(launch, warp, op, *members, mask)?,
+        Op::LoadMatrix { address, registers, transposed } => {
+            matrix::load_matrix(env, warp, *address, registers, *transposed)?;
+        }
+        Op::Mma(mma) => {
+            matrix::mma(registers, mma);
+            env.meter.current().tensor_flops += 2 * 16 * 8 * mma.depth as u64;
+        }
+        Op::AsyncCopy(copy) => copy::start_copy(env, warp, copy, mask)?,
+        Op::AsyncCommit => copy::commit_copies(warp),
+        Op::AsyncWait(pending) => copy::wait_copies(env, warp, *pending)?,
+        Op::Compare { test, slots, complement, combine } => {
+            let combination = register::Combination { complement: *complement, combine: *combine };
+            register::compare(registers, *test, *slots, combination, mask);
+        }
+        Op::Logic3 { slots, table } => register::logic3(registers, *slots, *table, mask),
+        Op::InsertField { slots, at, count } => register::insert_field(registers, *slots, (*at, *count), mask),
+        Op::Fence { wide } => fence::fence(env, warp, *wide, mask),
+        Op::ProxyFence => warp.clock.proxy_fence(warp.id, mask),
+        Op::Mbarrier(mbarrier) => mbarrier::mbarrier(env, warp, mbarrier, mask)?,
+        Op::BulkCopy(copy) => bulk::bulk_copy(env, warp, copy, mask)?,
+        Op::BulkCommit => bulk_store::commit_stores(warp, mask),
+        Op::BulkWait { pending, read } => bulk_store::wait_stores(env, warp, mask, *pending, *read)?,
+        Op::ProductFence => warp.product_fence = true,
+        Op::Product(product) => warp_group::start_product(env.meter, env.block, warp, product)?,
+        Op::ProductCommit => warp_group::commit_products(warp),
+        Op::ProductWait(pending) => warp_group::wait_products(launch.program, env.block, warp, *pending),
+        Op::Unpack { source, parts } => register::unpack(registers, *source, parts, mask),
+        Op::Pack { target, parts } => register::pack(registers, *target, parts, mask),
+        Op::Clock(target) => register::broadcast(registers, *target, env.meter.executed, mask),
+        Op::ActiveMask(slot) => {
+            register::broadcast(registers, Register { slot: *slot, bits: 32 }, mask.into(), mask);
+        }
+        // The others change the flow of control, or do nothing.
+        _ => {}
+    }
+    Ok(())
+}

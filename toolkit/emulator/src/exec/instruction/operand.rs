@@ -1,0 +1,81 @@
+//! Operands of memory instructions: addresses, and the registers that are loaded and stored.
+
+use crate::exec::state::warp::Warp;
+use crate::program::{self, Address, Register};
+
+/// The addresses of all lanes.
+#[inline(always)]
+pub(crate) fn addresses(warp: &Warp, address: Address) -> [u64; 32] {
+    let mut found = [0; 32];
+    if address.wide {
+        let slot = &warp.registers.wides[address.slot as usize];
+        for lane in 0..32 {
+            found[lane] = slot[lane].wrapping_add_signed(address.offset);
+        }
+    } else {
+        let slot = &warp.registers.words[address.slot as usize];
+        for lane in 0..32 {
+            found[lane] = u64::from(slot[lane].wrapping_add(address.offset as u32));
+        }
+    }
+    found
+}
+
+/// The number that one, two, four or eight bytes are.
+#[inline(always)]
+pub(crate) fn bits(bytes: &[u8]) -> u64 {
+    match bytes.len() {
+        4 => u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).into(),
+        2 => u16::from_le_bytes([bytes[0], bytes[1]]).into(),
+        8 => u64::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]]),
+        _ => bytes[0].into(),
+    }
+}
+
+/// Sets a lane of a register.
+#[inline(always)]
+pub(crate) fn set_register(warp: &mut Warp, register: Register, lane: usize, value: u64) {
+    match register.bits {
+        64 => warp.registers.wides[register.slot as usize][lane] = value,
+        32 => warp.registers.words[register.slot as usize][lane] = value as u32,
+        16 => warp.registers.words[register.slot as usize][lane] = value as u32 & 0xffff,
+        _ => {}
+    }
+}
+
+/// A lane of a register.
+#[inline(always)]
+pub(crate) fn get_register(warp: &Warp, register: Register, lane: usize) -> u64 {
+    if register.bits == 64 {
+        warp.registers.wides[register.slot as usize][lane]
+    } else {
+        warp.registers.words[register.slot as usize][lane].into()
+    }
+}
+
+/// Puts one lane's bytes into its registers.
+#[inline(always)]
+pub(crate) fn scatter(warp: &mut Warp, access: &program::Access, lane: usize, bytes: &[u8]) {
+    for (&register, part) in access.registers.iter().zip(bytes.chunks_exact(access.size.into())) {
+        let mut value = bits(part);
+        if access.signed {
+            let spare = 64 - 8 * u32::from(access.size);
+            value = ((value << spare) as i64 >> spare) as u64;
+        }
+        set_register(warp, register, lane, value);
+    }
+}
+
+/// Takes one lane's bytes from its registers.
+#[inline(always)]
+pub(crate) fn gather(warp: &Warp, access: &program::Access, lane: usize, bytes: &mut [u8]) {
+    for (&register, part) in access.registers.iter().zip(bytes.chunks_exact_mut(access.size.into())) {
+        let value = get_register(warp, register, lane);
+        match part.len() {
+            4 => part.copy_from_slice(&(value as u32).to_le_bytes()),
+            2 => part.copy_from_slice(&(value as u16).to_le_bytes()),
+            8 => part.copy_from_slice(&value.to_le_bytes()),
+            _ => part[0] = value as u8,
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Memory of each thread alone: loads and stores of local memory, and loads of the kernel's parameters.
+
+use super::operand::{gather, scatter};
+use crate::exec::state::lane_mask::lanes;
+use crate::exec::state::warp::Warp;
+use crate::fault::{Checked, FaultKind, Violation};
+use crate::program::Access;
+
+/// The offset in the warp's private memory of a lane's access. Each lane has `size` bytes of it.
+fn private_offset(size: usize, address: u64, bytes: usize, lane: usize) -> Checked<usize> {
+    let fault =
+        |kind, message: String| Err(Violation::new(kind, message).lane(lane).address(address).buffer("local memory"));
+    if address.saturating_add(bytes as u64) > size as u64 {
+        let message = format!("{bytes} bytes at offset {address:#x} of local memory, which has {size} bytes");
+        return fault(FaultKind::OutOfBounds, message);
+    }
+    if !address.is_multiple_of(bytes as u64) {
+        let message = format!("{bytes} bytes at offset {address:#x} of local memory: no multiple of {bytes}");
+        return fault(FaultKind::Misaligned, message);
+    }
+    Ok(lane * size + address as usize)
+}
+
+/// A load from local memory, of which each lane has `size` bytes.
+pub(crate) fn load_private(size: usize, warp: &mut Warp, access: &Access, mask: u32, at: &[u64; 32]) -> Checked<()> {
+    let bytes = access.bytes();
+    for lane in lanes(mask) {
+        let offset = private_offset(size, at[lane], bytes, lane)?;
+        let mut data = [0; 32];
+        data[..bytes].copy_from_slice(&warp.private[offset..offset + bytes]);
+        scatter(warp, access, lane, &data[..bytes]);
+    }
+    Ok(())
+}
+
+/// A store to local memory, of which each lane has `size` bytes.
+pub(crate) fn store_private(size: usize, warp: &mut Warp, access: &Access, mask: u32, at: &[u64; 32]) -> Checked<()> {
+    let bytes = access.bytes();
+    for lane in lanes(mask) {
+        let offset = private_offset(size, at[lane], bytes, lane)?;
+        let mut data = [0; 32];
+        gather(warp, access, lane, &mut data[..bytes]);
+        warp.private[offset..offset + bytes].copy_from_slice(&data[..bytes]);
+    }
+    Ok(())
+}
+
+/// A load from the kernel's parameters: the same for all lanes.
+pub(crate) fn load_parameter(parameters: &[u8], warp: &mut Warp, access: &Access, offset: usize, mask: u32) {
+    let bytes = &parameters[offset..offset + access.bytes()];
+    lanes(mask).for_each(|lane| scatter(warp, access, lane, bytes));
+}

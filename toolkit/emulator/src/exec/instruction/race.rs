@@ -1,0 +1,137 @@
+//! Races on global memory: reads and writes of what another warp wrote in the same launch, with nothing to order them.
+//!
+//! Reads are not remembered. A write that should have waited for a read is found in those orders in which it comes first.
+
+use crate::exec::state::block_env::BlockEnv;
+use crate::exec::state::lane_mask::lanes;
+use crate::exec::state::warp::Warp;
+use crate::fault::{Checked, FaultKind, Violation};
+use crate::history::{LINE, Write};
+use std::rc::Rc;
+
+/// An access of some lanes to one buffer.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    /// The index of the buffer.
+    pub buffer: usize,
+    /// The lanes.
+    pub mask: u32,
+    /// Bytes of each lane.
+    pub bytes: usize,
+    /// Whether the access is atomic, volatile or relaxed.
+    pub strong: bool,
+}
+
+/// The part of a request that lies in one line of a buffer.
+struct Part {
+    line: usize,
+    bytes: u128,
+    lanes: u32,
+}
+
+/// Calls `action` for runs of lanes that access one line. `offset` is a lane's place in the buffer.
+#[inline(always)]
+fn by_line(
+    request: Request,
+    offset: impl Fn(usize) -> usize,
+    mut action: impl FnMut(Part) -> Checked<()>,
+) -> Checked<()> {
+    let whole = u128::MAX >> (LINE - request.bytes);
+    let mut part = Part { line: 0, bytes: 0, lanes: 0 };
+    for lane in lanes(request.mask) {
+        let at = offset(lane);
+        if at / LINE != part.line && part.lanes != 0 {
+            action(std::mem::replace(&mut part, Part { line: 0, bytes: 0, lanes: 0 }))?;
+        }
+        part.line = at / LINE;
+        part.bytes |= whole << (at % LINE);
+        part.lanes |= 1 << lane;
+    }
+    if part.lanes == 0 { Ok(()) } else { action(part) }
+}
+
+/// Whether a write comes before an access of some lanes, or cannot race with it.
+fn is_before(env: &BlockEnv<'_>, warp: &Warp, mask: u32, strong: bool, write: &Write) -> bool {
+    let (own_block, other) = (write.block == env.block.number, usize::from(write.warp));
+    if own_block && other == warp.id || strong && write.strong {
+        return true;
+    }
+    let mut last = None;
+    lanes(mask).all(|lane| {
+        let view = warp.clock.view(lane);
+        let seen = last.replace(view).is_some_and(|last| Rc::ptr_eq(last, view));
+        seen || if own_block {
+            view.knows_all(other, write.lanes, write.epoch)
+        } else {
+            view.knows_other(write.block, other, write.lanes, write.epoch)
+        }
+    })
+}
+
+/// Checks a read of a buffer whose bounds were checked before.
+#[inline(always)]
+pub(crate) fn check_global_read(
+    env: &BlockEnv<'_>,
+    warp: &Warp,
+    request: Request,
+    offset: impl Fn(usize) -> usize,
+) -> Checked<()> {
+    let history = &env.memory.buffers[request.buffer].history;
+    if history.is_empty() {
+        return Ok(());
+    }
+    by_line(request, offset, |part| {
+        match history.unordered(part.line, part.bytes, |write| is_before(env, warp, part.lanes, request.strong, write))
+        {
+            Some(write) => Err(global_race(env, request.buffer, &part, "reads", write)),
+            None => Ok(()),
+        }
+    })
+}
+
+/// Checks a write of a buffer whose bounds were checked before, and notes it. `same` is given the buffer's bytes and some
+/// lanes and says whether these lanes leave the bytes as they are, which is no race.
+#[inline(always)]
+pub(crate) fn check_global_write(
+    env: &mut BlockEnv<'_>,
+    warp: &Warp,
+    request: Request,
+    offset: impl Fn(usize) -> usize,
+    same: impl Fn(&[u8], u32) -> bool,
+) -> Checked<()> {
+    if !env.launch.options.check_global_races {
+        return Ok(());
+    }
+    let (block, epoch, id) = (env.block.number, warp.clock.epoch, warp.id as u8);
+    by_line(request, offset, |part| {
+        let history = &env.memory.buffers[request.buffer].history;
+        // What an atomic wrote may be overwritten: a thread that does so has seen that the atomics are over.
+        let is_before = |write: &Write| write.strong || is_before(env, warp, part.lanes, request.strong, write);
+        let conflict = history.unordered(part.line, part.bytes, is_before);
+        if let Some(write) = conflict
+            && !same(&env.memory.buffers[request.buffer].data, part.lanes)
+        {
+            return Err(global_race(env, request.buffer, &part, "writes", write));
+        }
+        let write = Write { block, epoch, lanes: part.lanes, warp: id, strong: request.strong };
+        env.memory.buffers[request.buffer].history.record(part.line, part.bytes, write);
+        Ok(())
+    })
+}
+
+#[cold]
+fn global_race(env: &BlockEnv<'_>, buffer: usize, part: &Part, does: &str, write: Write) -> Box<Violation> {
+    let buffer = &env.memory.buffers[buffer];
+    let offset = part.line * LINE + part.bytes.trailing_zeros() as usize;
+    let (whose, order) = if write.block == env.block.number {
+        (String::new(), "barrier")
+    } else {
+        (format!(" of block {:?}", env.launch.config.block_at(write.block.into())), "fence and atomic")
+    };
+    let message = format!(
+        "{does} bytes from offset {offset} of `{}` that warp {}{whose} wrote in this launch, with no {order} between",
+        buffer.name, write.warp
+    );
+    let fault = Violation::new(FaultKind::GlobalRace, message).lane(part.lanes.trailing_zeros() as usize);
+    fault.address(buffer.base + offset as u64).buffer(&buffer.name)
+}

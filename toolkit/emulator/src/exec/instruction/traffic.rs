@@ -1,0 +1,137 @@
+//! What requests cost: sectors of global memory, wavefronts of shared memory.
+
+use crate::exec::state::lane_mask::lanes;
+use crate::exec::state::meter::Meter;
+use crate::memory::{DevicePtr, Memory};
+
+/// Counts the sectors of a request of some lanes to global memory, and notes them as touched.
+#[inline(always)]
+pub(crate) fn count_global(meter: &mut Meter, memory: &mut Memory, mask: u32, at: &[u64; 32], bytes: usize) {
+    let sectors = sectors(mask, at, bytes);
+    let counts = meter.current();
+    let asked = u64::from(mask.count_ones()) * bytes as u64;
+    counts.global_bytes += asked;
+    counts.sectors += sectors.len as u64;
+    counts.ideal_sectors += asked.div_ceil(32).min(sectors.len as u64);
+    let mut last = None;
+    for &sector in &sectors.list[..sectors.len] {
+        last = memory.touch(sector, last);
+    }
+}
+
+/// The same for a bulk copy of bytes that lie side by side.
+pub(crate) fn count_bulk(meter: &mut Meter, memory: &mut Memory, address: DevicePtr, bytes: usize) {
+    let (first, last) = (address / 32, (address + bytes as u64).div_ceil(32));
+    let counts = meter.current();
+    counts.global_bytes += bytes as u64;
+    counts.sectors += last - first;
+    counts.ideal_sectors += (bytes as u64).div_ceil(32);
+    let mut buffer = None;
+    for sector in first..last {
+        buffer = memory.touch(sector, buffer);
+    }
+}
+
+/// Counts the wavefronts of a request of some lanes to shared memory.
+#[inline(always)]
+pub(crate) fn count_shared(meter: &mut Meter, mask: u32, at: &[u64; 32], bytes: usize) {
+    let (wavefronts, ideal) = wavefronts(mask, at, bytes);
+    let counts = meter.current();
+    counts.wavefronts += wavefronts;
+    counts.ideal_wavefronts += ideal;
+}
+
+/// Different sectors of a request.
+struct Sectors {
+    list: [u64; 64],
+    len: usize,
+}
+
+/// The 32-byte sectors that the lanes of a request touch, each once.
+#[inline(always)]
+fn sectors(mask: u32, at: &[u64; 32], bytes: usize) -> Sectors {
+    let mut found = Sectors { list: [0; 64], len: 0 };
+    for lane in lanes(mask) {
+        // An aligned request of at most 32 bytes lies in one sector; a misaligned one will be a fault.
+        let sector = at[lane] >> 5;
+        let known = &found.list[..found.len];
+        if known.last() != Some(&sector) && !known.contains(&sector) {
+            found.list[found.len] = sector;
+            found.len += 1;
+        }
+        let end = (at[lane].wrapping_add(bytes as u64 - 1)) >> 5;
+        if end != sector && !found.list[..found.len].contains(&end) && found.len < 64 {
+            found.list[found.len] = end;
+            found.len += 1;
+        }
+    }
+    found
+}
+
+/// Passes over the 32 banks that a request needs, and that it would need without conflicts. Requests of more than four bytes
+/// a lane are served by half or quarter warps.
+#[inline(always)]
+fn wavefronts(mask: u32, at: &[u64; 32], bytes: usize) -> (u64, u64) {
+    let width = (128 / bytes.max(4)).min(32);
+    let words = bytes.div_ceil(4) as u64;
+    let (mut total, mut ideal) = (0, 0);
+    for first in (0..32).step_by(width) {
+        let part = mask & (u32::MAX >> (32 - width)) << first;
+        if part == 0 {
+            continue;
+        }
+        // Words are kept in a list; those of one bank are counted. Most requests have no two words in a bank.
+        let mut banks = 0u32;
+        let mut list = [0u64; 64];
+        let (mut len, mut conflict) = (0, false);
+        for lane in lanes(part) {
+            for word in (at[lane] >> 2)..(at[lane] >> 2).wrapping_add(words).max(at[lane] >> 2) {
+                let bank = 1 << (word & 31);
+                if banks & bank == 0 || !list[..len].contains(&word) {
+                    conflict |= banks & bank != 0;
+                    banks |= bank;
+                    list[len & 63] = word;
+                    len = (len + 1).min(64);
+                }
+            }
+        }
+        ideal += 1;
+        total += if conflict { worst_bank(&list[..len]) } else { 1 };
+    }
+    (total, ideal)
+}
+
+/// How many words the fullest bank has.
+fn worst_bank(words: &[u64]) -> u64 {
+    let mut counts = [0u8; 32];
+    words.iter().for_each(|word| counts[(word & 31) as usize] += 1);
+    counts.into_iter().max().unwrap_or(0).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(step: u64) -> [u64; 32] {
+        std::array::from_fn(|lane| lane as u64 * step)
+    }
+
+    #[test]
+    fn sectors_are_counted_once() {
+        assert_eq!(sectors(!0, &at(4), 4).len, 4);
+        assert_eq!(sectors(!0, &at(32), 4).len, 32);
+        assert_eq!(sectors(!0, &at(0), 4).len, 1);
+        assert_eq!(sectors(1, &at(16), 16).len, 1);
+    }
+
+    #[test]
+    fn bank_conflicts() {
+        assert_eq!(wavefronts(!0, &at(4), 4), (1, 1));
+        assert_eq!(wavefronts(!0, &at(128), 4), (32, 1));
+        assert_eq!(wavefronts(!0, &at(132), 4), (1, 1));
+        assert_eq!(wavefronts(!0, &at(0), 4), (1, 1));
+        assert_eq!(wavefronts(!0, &at(8), 4), (2, 1));
+        assert_eq!(wavefronts(!0, &at(16), 16), (4, 4));
+        assert_eq!(wavefronts(!0, &at(2), 2), (1, 1));
+    }
+}

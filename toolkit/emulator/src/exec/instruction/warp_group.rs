@@ -1,0 +1,113 @@
+//! `wgmma`: products of a warp group, with factors in shared memory.
+//!
+//! Each warp of the group computes its own sixteen rows, at the latest moment: when it waits for the group of products.
+
+use super::fragment::{first_factor, load_sums, store_sums};
+use crate::exec::state::block::BlockState;
+use crate::exec::state::lane_access::LaneAccess;
+use crate::exec::state::meter::Meter;
+use crate::exec::state::product::{Descriptor, PendingProduct, Tile};
+use crate::exec::state::warp::Warp;
+use crate::exec::tensor_core::{DEPTH, Factors, multiply_add};
+use crate::fault::{Checked, FaultKind, Violation};
+use crate::lanes::Registers;
+use crate::program::{FirstFactor, Op, Product, Program};
+
+/// Flips the signs of halves.
+fn negate<const S: usize>(bits: &mut [[u16; S]; DEPTH], negates: bool) {
+    if negates {
+        bits.iter_mut().flatten().for_each(|bits| *bits ^= 0x8000);
+    }
+}
+
+/// Starts a product, which from now on reads its factors.
+pub(crate) fn start_product(
+    meter: &mut Meter,
+    block: &mut BlockState,
+    warp: &mut Warp,
+    product: &Product,
+) -> Checked<()> {
+    if warp.live != u32::MAX {
+        return Err(Violation::new(FaultKind::MissingLanes, "a product of a warp group needs all 32 lanes"));
+    }
+    if !warp.product_fence {
+        let message = "a product of a warp group with no `wgmma.fence` before it";
+        return Err(Violation::new(FaultKind::AsyncRegion, message));
+    }
+    let descriptor = |slot: u32, transposed| Descriptor::decode(warp.registers.wides[slot as usize][0], transposed);
+    let a = match product.a {
+        FirstFactor::Registers(_) => None,
+        FirstFactor::Descriptor { slot, transposed } => {
+            Some(Tile { descriptor: descriptor(slot, transposed)?, first: warp.id % 4 * 16, count: 16 })
+        }
+    };
+    let b = Tile { descriptor: descriptor(product.b.0, product.b.1)?, first: 0, count: product.columns };
+    let predicate = |slot: u32| warp.registers.masks[slot as usize] & 1 == 1;
+    let adds = product.accumulates.is_none_or(|(slot, negated)| predicate(slot) != negated);
+    let pending = PendingProduct { pc: meter.pc, a, b, adds, groups: 0 };
+    for at in pending.pieces() {
+        let at = block.shared.locate(at as u64, 16)?;
+        block.shared.start_async_read(at, 16, LaneAccess::of(warp, 0, false))?;
+    }
+    meter.current().tensor_flops += (2 * 16 * DEPTH * product.columns) as u64;
+    warp.products.push_back(pending);
+    Ok(())
+}
+
+/// Closes the group of the products that were started.
+pub(crate) fn commit_products(warp: &mut Warp) {
+    warp.products.iter_mut().for_each(|product| product.groups += 1);
+}
+
+/// Computes all groups of products but the latest `pending`.
+pub(crate) fn wait_products(program: &Program, block: &mut BlockState, warp: &mut Warp, pending: u32) {
+    while warp.products.front().is_some_and(|product| product.groups > pending) {
+        let Some(ending) = warp.products.pop_front() else { return };
+        if let Op::Product(product) = &program.code[ending.pc].op {
+            compute(&mut warp.registers, &block.shared.data, product, &ending);
+        }
+        for at in ending.pieces() {
+            block.shared.end_async_read(at, 16, LaneAccess::of(warp, 0, false));
+        }
+    }
+}
+
+/// Computes a product with the widest instructions of this CPU.
+fn compute(registers: &mut Registers, memory: &[u8], product: &Product, pending: &PendingProduct) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
+        fn avx2(registers: &mut Registers, memory: &[u8], product: &Product, pending: &PendingProduct) {
+            multiply(registers, memory, product, pending);
+        }
+        if crate::lanes::has_avx2() {
+            // SAFETY: `has_avx2` has just found every feature that the function is compiled for.
+            unsafe { avx2(registers, memory, product, pending) };
+            return;
+        }
+    }
+    multiply(registers, memory, product, pending);
+}
+
+#[inline(always)]
+fn multiply(registers: &mut Registers, memory: &[u8], product: &Product, pending: &PendingProduct) {
+    let mut a = match (&product.a, &pending.a) {
+        (FirstFactor::Registers(slots), _) => first_factor(registers, slots),
+        (_, Some(tile)) => tile.read(memory, tile.first),
+        (_, None) => [[0; 16]; DEPTH],
+    };
+    negate(&mut a, product.negates[0]);
+    let a = Factors::new(product.factor, a);
+    // Eight columns lie in four registers, or in two of packed halves.
+    let width = if product.half_sum { 2 } else { 4 };
+    for (group, slots) in product.d.chunks_exact(width).enumerate() {
+        let mut b = pending.b.read(memory, group * 8);
+        negate(&mut b, product.negates[1]);
+        let mut sums = [[0f32; 8]; 16];
+        if pending.adds {
+            load_sums(registers, slots, product.half_sum, &mut sums);
+        }
+        multiply_add(product.factor, &a, &Factors::new(product.factor, b), &mut sums);
+        store_sums(registers, slots, product.half_sum, &sums);
+    }
+}

@@ -1,0 +1,144 @@
+//! A block that is resident: what its warps share, and the warps.
+
+use super::launch_config::LaunchConfig;
+use super::state::block::BlockState;
+use super::state::clock::{View, WarpClock};
+use super::state::constants::LaunchConstants;
+use super::state::shared::SharedMemory;
+use super::state::warp::Warp;
+use crate::fault::{FaultKind, Violation};
+use crate::lanes::Registers;
+use crate::program::{Special, Value};
+use std::rc::Rc;
+
+/// Rounds without any event after which a wait for an mbarrier is taken to be endless.
+const QUIET_ROUNDS: u32 = 10_000;
+
+/// A block that is resident.
+pub(super) struct ResidentBlock {
+    /// What its warps share.
+    pub state: BlockState,
+    /// Its warps.
+    pub warps: Vec<Warp>,
+    /// Rounds in which its warps did nothing but test mbarriers in vain, and the count of events before them.
+    quiet: (u32, u64),
+}
+
+impl ResidentBlock {
+    /// A block that has not started.
+    pub fn new(launch: &LaunchConstants<'_>) -> Self {
+        let program = launch.program;
+        let registers = Registers {
+            words: vec![[0; 32]; program.words],
+            wides: vec![[0; 32]; program.wides],
+            masks: vec![0; program.predicates],
+        };
+        let view = Rc::new(View::new(launch.clocks()));
+        let warps = (0..launch.warps()).map(|id| Warp::new(id, registers.clone(), program.private, &view));
+        let shared = SharedMemory::new(launch.options.check_races, launch.options.check_initialised);
+        let state = BlockState { shared, ..BlockState::default() };
+        let mut block = Self { state, warps: warps.collect(), quiet: (0, 0) };
+        (0..launch.warps()).for_each(|warp| block.set_constants(warp, launch, false));
+        block
+    }
+
+    /// Starts a block of the grid in the place of one that has ended.
+    pub fn start(&mut self, number: u64, launch: &LaunchConstants<'_>) {
+        let index = launch.config.block_at(number);
+        self.state.reset(index, number as u32, launch.config.shared(launch.program.static_shared));
+        let view = Rc::new(View::new(launch.clocks()));
+        for id in 0..self.warps.len() {
+            let lanes = (launch.config.threads() - id * 32).min(32);
+            self.warps[id].start(u32::MAX >> (32 - lanes));
+            self.warps[id].clock = WarpClock::new(&view);
+            self.set_constants(id, launch, true);
+        }
+    }
+
+    /// Whether all threads have exited.
+    pub fn ended(&self) -> bool {
+        self.warps.iter().all(|warp| warp.live == 0)
+    }
+
+    /// Sets the slots of constants of a warp: those that change from block to block, or the others.
+    fn set_constants(&mut self, index: usize, launch: &LaunchConstants<'_>, per_block: bool) {
+        let config = launch.config;
+        let dynamic = LaunchConfig::dynamic_start(launch.program.static_shared) as u64;
+        let [bx, by, _] = config.block;
+        for &(value, slot, wide) in &launch.program.constants {
+            if matches!(value, Value::Special(Special::Block(_))) != per_block {
+                continue;
+            }
+            for lane in 0..32u32 {
+                let thread = index as u32 * 32 + lane;
+                let bits = match value {
+                    Value::Bits(bits) => bits,
+                    Value::Global { variable, offset } => launch.variables[variable].wrapping_add_signed(offset),
+                    Value::DynamicShared { offset } => dynamic.wrapping_add_signed(offset),
+                    Value::Special(special) => u64::from(match special {
+                        Special::Thread(0) => thread % bx,
+                        Special::Thread(1) => thread / bx % by,
+                        Special::Thread(_) => thread / bx / by,
+                        Special::BlockSize(axis) => config.block[usize::from(axis)],
+                        Special::Block(axis) => self.state.index[usize::from(axis)],
+                        Special::GridSize(axis) => config.grid[usize::from(axis)],
+                        Special::Lane => lane,
+                        Special::Warp => index as u32,
+                        Special::WarpCount => self.warps.len() as u32,
+                        Special::MaskEqual => 1 << lane,
+                        Special::MaskLess => (1 << lane) - 1,
+                        Special::MaskLessEqual => u32::MAX >> (31 - lane),
+                        Special::MaskGreaterEqual => u32::MAX << lane,
+                        Special::MaskGreater => (u32::MAX << lane) & !(1 << lane),
+                        Special::DynamicSharedSize => config.dynamic_shared as u32,
+                        Special::TotalSharedSize => dynamic as u32 + config.dynamic_shared as u32,
+                        Special::Multiprocessor => 0,
+                    }),
+                };
+                let registers = &mut self.warps[index].registers;
+                if wide {
+                    registers.wides[slot as usize][lane as usize] = bits;
+                } else {
+                    registers.words[slot as usize][lane as usize] = bits as u32;
+                }
+            }
+        }
+    }
+
+    /// Lets warps go on that wait at a barrier which all have reached. Returns how many barriers that were.
+    pub fn release_barriers(&mut self) -> u64 {
+        let living = 32 * self.warps.iter().filter(|warp| warp.live != 0).count() as u32;
+        let warps = self.warps.len() + 1;
+        let mut released = 0;
+        for (id, barrier) in self.state.barriers.iter_mut().enumerate() {
+            if barrier.arrived == 0 || barrier.arrived < barrier.expected.unwrap_or(living) {
+                continue;
+            }
+            barrier.arrived = 0;
+            let view = barrier.views.take(warps);
+            for warp in self.warps.iter_mut().filter(|warp| warp.waits_at == Some(id)) {
+                warp.waits_at = None;
+                warp.clock.receive(warp.live, &view);
+            }
+            released += 1;
+        }
+        released
+    }
+
+    /// The warp that waits for a phase of an mbarrier which can no longer end: for thousands of rounds all warps have only
+    /// tested mbarriers in vain. `idle` says that they did nothing else in this round either.
+    pub fn lost(&mut self, idle: bool) -> Option<usize> {
+        let still = idle && self.quiet.1 == self.state.events;
+        self.quiet = (if still { self.quiet.0 + 1 } else { 0 }, self.state.events);
+        let spins = |warp: &Warp| warp.live != 0 && warp.spins_on.is_some();
+        if self.quiet.0 > QUIET_ROUNDS { self.warps.iter().position(spins) } else { None }
+    }
+
+    /// Why no warp can go on: the first one that waits, and the fault.
+    pub fn deadlock(&self) -> (usize, Box<Violation>) {
+        let waiting = self.warps.iter().filter_map(|warp| Some((warp.id, warp.waits_at?)));
+        let list: Vec<String> = waiting.clone().map(|(warp, id)| format!("warp {warp} at barrier {id}")).collect();
+        let message = format!("{} wait for threads that never come", list.join(", "));
+        (waiting.clone().next().map_or(0, |(warp, _)| warp), Violation::new(FaultKind::Deadlock, message))
+    }
+}

@@ -1,0 +1,239 @@
+//! Vector clocks: they tell which accesses of other threads come before those of a thread.
+//!
+//! A warp has an epoch, a number that grows whenever one of its lanes synchronises. Each thread has a view. It says of every
+//! thread of the block up to which epoch that thread's accesses come before the next access of its owner, and the same of those
+//! threads of other blocks that have handed something on to the owner. Threads may share one view: after a block barrier all of
+//! them do. A view has one warp more than the block. That warp stands for the asynchronous proxy, and each of its lanes for the
+//! copies of some mbarriers.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// An epoch for each thread of a block.
+pub(crate) type Epochs = Rc<[u32]>;
+/// Epochs of the threads of other blocks, by the index of the block in the grid.
+pub(crate) type Others = BTreeMap<u32, Epochs>;
+
+/// The view of a thread: up to which epoch the accesses of each other thread come before its own.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    /// The epoch of each thread of the block.
+    known: Vec<u32>,
+    /// The least of these epochs in each warp.
+    floor: Vec<u32>,
+    /// The epochs of threads of other blocks.
+    others: Option<Rc<Others>>,
+    /// The epochs up to which writes are also visible to the asynchronous proxy.
+    proxied: Option<Epochs>,
+}
+
+/// Raises epochs to those of another list.
+fn join_epochs(mine: &mut [u32], theirs: &[u32]) {
+    mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));
+}
+
+/// The same for lists that may be shared or missing.
+fn join_shared(mine: &mut Option<Epochs>, theirs: &Option<Epochs>) {
+    match (mine, theirs) {
+        (Some(mine), Some(theirs)) if !Rc::ptr_eq(mine, theirs) => join_epochs(Rc::make_mut(mine), theirs),
+        (mine @ None, Some(theirs)) => *mine = Some(Rc::clone(theirs)),
+        _ => {}
+    }
+}
+
+/// The same for the threads of other blocks.
+pub(crate) fn join_others(mine: &mut Rc<Others>, theirs: &Rc<Others>) {
+    if Rc::ptr_eq(mine, theirs) {
+        return;
+    }
+    let mine = Rc::make_mut(mine);
+    for (&block, epochs) in theirs.iter() {
+        match mine.get_mut(&block) {
+            Some(known) if Rc::ptr_eq(known, epochs) => {}
+            Some(known) => join_epochs(Rc::make_mut(known), epochs),
+            None => drop(mine.insert(block, Rc::clone(epochs))),
+        }
+    }
+}
+
+impl View {
+    /// A view of so many warps in which nothing has happened.
+    pub fn new(warps: usize) -> Self {
+        Self { known: vec![0; warps * 32], floor: vec![0; warps], others: None, proxied: None }
+    }
+
+    /// Whether a thread's accesses up to an epoch come before.
+    #[inline(always)]
+    pub fn knows(&self, thread: usize, epoch: u32) -> bool {
+        self.known[thread] >= epoch
+    }
+
+    /// The same for the lanes of a warp that a mask names.
+    #[inline(always)]
+    pub fn knows_all(&self, warp: usize, mask: u32, epoch: u32) -> bool {
+        self.floor[warp] >= epoch || knows_lanes(&self.known, warp, mask, epoch)
+    }
+
+    /// The same for lanes of a warp of another block.
+    pub fn knows_other(&self, block: u32, warp: usize, mask: u32, epoch: u32) -> bool {
+        let epochs = self.others.as_ref().and_then(|others| others.get(&block));
+        epochs.is_some_and(|epochs| knows_lanes(epochs, warp, mask, epoch))
+    }
+
+    /// Whether a thread's writes up to an epoch are visible to the asynchronous proxy. The last warp of a view stands for that
+    /// proxy itself.
+    pub fn is_proxied(&self, thread: usize, epoch: u32) -> bool {
+        let own = thread >= self.known.len() - 32;
+        own || self.proxied.as_ref().is_some_and(|epochs| epochs[thread] >= epoch)
+    }
+
+    /// Adds another view, but leaves the least epochs of the warps to [`View::settle`].
+    fn join(&mut self, other: &View) {
+        join_epochs(&mut self.known, &other.known);
+        join_shared(&mut self.proxied, &other.proxied);
+        match (&mut self.others, &other.others) {
+            (Some(mine), Some(theirs)) => join_others(mine, theirs),
+            (mine @ None, Some(theirs)) => *mine = Some(Rc::clone(theirs)),
+            _ => {}
+        }
+    }
+
+    /// Finds the least epoch of each warp.
+    fn settle(&mut self) {
+        for (floor, lanes) in self.floor.iter_mut().zip(self.known.chunks(32)) {
+            *floor = lanes.iter().copied().min().unwrap_or(0);
+        }
+    }
+
+    /// What a thread of `block` with this view hands on when it releases: the view, and its own accesses up to `epoch`.
+    pub fn released(&self, block: u32, thread: usize, epoch: u32) -> Rc<Others> {
+        let mut known = self.known.clone();
+        known[thread] = known[thread].max(epoch);
+        let mut others = self.others.as_deref().cloned().unwrap_or_default();
+        others.insert(block, known.into());
+        Rc::new(others)
+    }
+
+    /// Adds what others released to the view of a thread of `block`.
+    pub fn acquire(&mut self, block: u32, released: &Rc<Others>) {
+        if let Some(own) = released.get(&block) {
+            join_epochs(&mut self.known, own);
+            self.settle();
+        }
+        match &mut self.others {
+            Some(others) => join_others(others, released),
+            others @ None => *others = Some(Rc::clone(released)),
+        }
+    }
+}
+
+fn knows_lanes(known: &[u32], warp: usize, mask: u32, epoch: u32) -> bool {
+    (0..32).filter(|lane| mask >> lane & 1 == 1).all(|lane| known[warp * 32 + lane] >= epoch)
+}
+
+/// The clock of a warp: its epoch, and the views of its lanes.
+#[derive(Debug)]
+pub(crate) struct WarpClock {
+    pub epoch: u32,
+    views: Vec<Rc<View>>,
+}
+
+impl WarpClock {
+    pub fn new(view: &Rc<View>) -> Self {
+        Self { epoch: 1, views: vec![Rc::clone(view); 32] }
+    }
+
+    #[inline(always)]
+    pub fn view(&self, lane: usize) -> &Rc<View> {
+        &self.views[lane]
+    }
+
+    /// A lane's view, which from now on the lane does not share.
+    pub fn view_mut(&mut self, lane: usize) -> &mut View {
+        Rc::make_mut(&mut self.views[lane])
+    }
+
+    /// Adds the views of lanes, and their own accesses up to now, to a view that others will receive.
+    pub fn publish(&mut self, warp: usize, mask: u32, into: &mut View) {
+        let mut last: Option<&Rc<View>> = None;
+        for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
+            let view = &self.views[lane];
+            if !last.is_some_and(|last| Rc::ptr_eq(last, view)) {
+                into.join(view);
+            }
+            last = Some(view);
+            let own = &mut into.known[warp * 32 + lane];
+            *own = (*own).max(self.epoch);
+        }
+        self.epoch += 1;
+    }
+
+    /// Gives lanes a view that contains their own.
+    pub fn receive(&mut self, mask: u32, view: &Rc<View>) {
+        for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
+            self.views[lane] = Rc::clone(view);
+        }
+    }
+
+    /// Adds a view to those of some lanes.
+    pub fn learn(&mut self, mask: u32, view: &View) {
+        // Lanes that shared a view share the new one.
+        let mut last: Option<(Rc<View>, Rc<View>)> = None;
+        for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
+            let old = &mut self.views[lane];
+            let new = match &last {
+                Some((before, after)) if Rc::ptr_eq(before, old) => Rc::clone(after),
+                _ => {
+                    let mut joined = View::clone(old);
+                    joined.join(view);
+                    joined.settle();
+                    Rc::new(joined)
+                }
+            };
+            last = Some((std::mem::replace(old, Rc::clone(&new)), new));
+        }
+    }
+
+    /// Orders lanes of this warp among each other.
+    pub fn meet(&mut self, warp: usize, warps: usize, mask: u32) {
+        let mut view = View::new(warps);
+        self.publish(warp, mask, &mut view);
+        view.settle();
+        self.receive(mask, &Rc::new(view));
+    }
+
+    /// Makes what lanes wrote, and what comes before it, visible to the asynchronous proxy.
+    pub fn proxy_fence(&mut self, warp: usize, mask: u32) {
+        for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
+            let view = Rc::make_mut(&mut self.views[lane]);
+            let mut epochs = view.known.clone();
+            epochs[warp * 32 + lane] = self.epoch;
+            join_shared(&mut view.proxied, &Some(epochs.into()));
+        }
+        self.epoch += 1;
+    }
+}
+
+/// The joined views of the threads that have arrived at a barrier.
+#[derive(Debug, Default)]
+pub(crate) struct Gathering(Option<View>);
+
+impl Gathering {
+    /// Adds the views of lanes that arrive.
+    pub fn add(&mut self, clock: &mut WarpClock, warp: usize, warps: usize, mask: u32) {
+        clock.publish(warp, mask, self.0.get_or_insert_with(|| View::new(warps)));
+    }
+
+    /// Adds the accesses of one thread up to an epoch.
+    pub fn add_thread(&mut self, thread: usize, epoch: u32, warps: usize) {
+        let known = &mut self.0.get_or_insert_with(|| View::new(warps)).known[thread];
+        *known = (*known).max(epoch);
+    }
+
+    /// The joined view of all that have arrived. The next gathering starts anew.
+    pub fn take(&mut self, warps: usize) -> Rc<View> {
+        let mut view = self.0.take().unwrap_or_else(|| View::new(warps));
+        view.settle();
+        Rc::new(view)
+    }
+}

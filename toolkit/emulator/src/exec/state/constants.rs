@@ -1,0 +1,36 @@
+//! What stays the same during a launch.
+
+use crate::exec::launch_config::LaunchConfig;
+use crate::launch_options::LaunchOptions;
+use crate::program::Program;
+
+/// What stays the same during a launch.
+pub(crate) struct LaunchConstants<'a> {
+    /// The kernel.
+    pub program: &'a Program,
+    /// How it is run and what is checked.
+    pub options: &'a LaunchOptions,
+    /// The size of the grid and of its blocks.
+    pub config: LaunchConfig,
+    /// The bytes of the kernel's parameters.
+    pub parameters: Vec<u8>,
+    /// The addresses of the module's variables.
+    pub variables: Vec<u64>,
+}
+
+impl LaunchConstants<'_> {
+    /// The warps of a block.
+    pub fn warps(&self) -> usize {
+        self.config.threads().div_ceil(32)
+    }
+
+    /// The warps that a view knows of: those of a block, and one more for the asynchronous proxy.
+    pub fn clocks(&self) -> usize {
+        self.warps() + 1
+    }
+
+    /// Whether it matters which accesses come before which others.
+    pub fn checks_order(&self) -> bool {
+        self.options.check_races || self.options.check_global_races
+    }
+}

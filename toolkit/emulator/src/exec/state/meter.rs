@@ -1,0 +1,28 @@
+//! Counts of a launch while it runs.
+
+use crate::report::Counts;
+
+/// What a launch has executed so far, and the instruction that it executes now.
+pub(crate) struct Meter {
+    /// The counts of each instruction of the program.
+    pub counts: Vec<Counts>,
+    /// The index of the instruction that runs.
+    pub pc: usize,
+    /// Instructions executed so far, each counted once per warp.
+    pub executed: u64,
+    /// Barriers of blocks that were passed.
+    pub barriers: u64,
+}
+
+impl Meter {
+    /// The meter of a program of so many instructions, before the first of them.
+    pub fn new(instructions: usize) -> Self {
+        Self { counts: vec![Counts::default(); instructions], pc: 0, executed: 0, barriers: 0 }
+    }
+
+    /// The counts of the instruction that runs.
+    #[inline(always)]
+    pub fn current(&mut self) -> &mut Counts {
+        &mut self.counts[self.pc]
+    }
+}

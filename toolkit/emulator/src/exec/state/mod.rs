@@ -1,0 +1,18 @@
+//! What a launch works on: the state of its warps and blocks, and what all of it have in common.
+
+pub(crate) mod barrier;
+pub(crate) mod block;
+pub(crate) mod block_env;
+pub(crate) mod bulk;
+pub(crate) mod clock;
+pub(crate) mod constants;
+pub(crate) mod copy;
+pub(crate) mod fences;
+pub(crate) mod lane_access;
+pub(crate) mod lane_mask;
+pub(crate) mod mbarrier;
+pub(crate) mod meter;
+pub(crate) mod product;
+pub(crate) mod shadow;
+pub(crate) mod shared;
+pub(crate) mod warp;

@@ -1,0 +1,116 @@
+//! Shared memory of a block: its bytes, which of them were written, and the shadow that finds races.
+
+use super::lane_access::LaneAccess;
+use super::shadow::Shadow;
+use crate::fault::{Checked, FaultKind, Violation};
+use crate::memory::Bits;
+
+/// The shared memory of a block.
+#[derive(Debug, Default)]
+pub(crate) struct SharedMemory {
+    /// Its bytes.
+    pub data: Vec<u8>,
+    /// The bytes that something wrote.
+    written: Bits,
+    shadow: Shadow,
+    check_races: bool,
+    check_initialised: bool,
+}
+
+#[cold]
+fn fault<T>(kind: FaultKind, at: u64, message: String) -> Checked<T> {
+    Err(Violation::new(kind, message).address(at).buffer("shared memory"))
+}
+
+impl SharedMemory {
+    /// Empty shared memory.
+    pub fn new(check_races: bool, check_initialised: bool) -> Self {
+        Self { check_races, check_initialised, ..Self::default() }
+    }
+
+    /// Makes it ready for another block, with so many bytes that nothing has written.
+    pub fn reset(&mut self, bytes: usize) {
+        self.data.clear();
+        self.data.resize(bytes, 0xcd);
+        self.written = Bits::new(bytes);
+        self.shadow.reset(bytes);
+    }
+
+    /// Checks that bytes lie within shared memory, at a multiple of `align`, a power of two. Returns their offset.
+    #[inline(always)]
+    pub fn locate_aligned(&self, address: u64, bytes: usize, align: usize) -> Checked<usize> {
+        let size = self.data.len() as u64;
+        if address.saturating_add(bytes as u64) > size {
+            let message = format!("{bytes} bytes at offset {address:#x} of shared memory, which has {size} bytes");
+            return fault(FaultKind::OutOfBounds, address, message);
+        }
+        if address & (align as u64 - 1) != 0 {
+            let message = format!("{bytes} bytes at offset {address:#x} of shared memory, not a multiple of {align}");
+            return fault(FaultKind::Misaligned, address, message);
+        }
+        Ok(address as usize)
+    }
+
+    /// The same for an access, which must lie at a multiple of its size.
+    #[inline(always)]
+    pub fn locate(&self, address: u64, bytes: usize) -> Checked<usize> {
+        self.locate_aligned(address, bytes, bytes)
+    }
+
+    /// Checks and notes a read of bytes that were located before.
+    #[inline(always)]
+    pub fn read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
+        if self.check_initialised && !self.written.contains_small(at, bytes) {
+            self.shadow.check_landed(at, bytes)?;
+            let message = format!("{bytes} bytes at offset {at:#x} of shared memory that nothing wrote");
+            return fault(FaultKind::Uninitialised, at as u64, message);
+        }
+        if self.check_races { self.shadow.read(at, bytes, who) } else { Ok(()) }
+    }
+
+    /// Checks and notes a write of bytes that were located before. `same` says that it leaves the bytes as they are, which is no race with another write.
+    #[inline(always)]
+    pub fn write(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>, same: bool) -> Checked<()> {
+        self.written.insert_small(at, bytes);
+        if self.check_races { self.shadow.write(at, bytes, who, same) } else { Ok(()) }
+    }
+
+    /// Starts an asynchronous copy to here. Until it ends nothing else may read or write the bytes.
+    pub fn start_copy(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
+        if self.check_races { self.shadow.start_copy(at, bytes, who) } else { Ok(()) }
+    }
+
+    /// Ends an asynchronous copy, as a write by a thread in an epoch.
+    pub fn end_copy(&mut self, at: usize, data: &[u8], thread: usize, epoch: u32) {
+        if self.check_races {
+            self.shadow.end_copy(at, data.len(), thread, epoch);
+        }
+        self.written.insert_range(at, data.len());
+        self.data[at..at + data.len()].copy_from_slice(data);
+    }
+
+    /// Starts an asynchronous read. Until it ends nothing may write the bytes. What ordinary stores wrote must have been made
+    /// visible to the asynchronous proxy before.
+    pub fn start_async_read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
+        if self.check_initialised && !self.written.contains_range(at, bytes) {
+            let message = format!("reads {bytes} bytes at offset {at:#x} of shared memory that nothing wrote");
+            return fault(FaultKind::Uninitialised, at as u64, message);
+        }
+        if self.check_races { self.shadow.start_async_read(at, bytes, who) } else { Ok(()) }
+    }
+
+    /// Ends an asynchronous read, as a read.
+    pub fn end_async_read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) {
+        if self.check_races {
+            self.shadow.end_async_read(at, bytes, who);
+        }
+    }
+
+    /// Notes that an mbarrier lives here, or no longer does. Ordinary accesses to an mbarrier are faults.
+    pub fn set_mbarrier(&mut self, at: usize, exists: bool) {
+        self.written.insert_range(at, 8);
+        if self.check_races {
+            self.shadow.set_mbarrier(at, exists);
+        }
+    }
+}

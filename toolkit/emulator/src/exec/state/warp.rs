@@ -1,0 +1,159 @@
+//! A warp: its registers, and the stack that brings parted lanes together again.
+
+use super::bulk::PendingStore;
+use super::clock::{View, WarpClock};
+use super::copy::PendingCopy;
+use super::fences::Fences;
+use super::product::PendingProduct;
+use crate::lanes::Registers;
+use crate::program::NONE;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Lanes of a warp that run together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// The index of the instruction that they run next.
+    pub pc: u32,
+    /// The instruction at which they meet the lanes that they parted from.
+    pub meet: u32,
+    /// The lanes.
+    pub mask: u32,
+}
+
+/// A call that has not returned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    /// The index of the call instruction.
+    pub call: u32,
+    /// The lanes that made the call.
+    pub mask: u32,
+    /// The height of the stack of parts below the call.
+    pub height: usize,
+}
+
+/// A wait for an mbarrier that was in vain.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    /// The mbarrier's offset in shared memory.
+    pub at: u64,
+    /// The lane that tested it.
+    pub lane: usize,
+    /// The index of the test instruction.
+    pub pc: usize,
+}
+
+/// A warp.
+pub(crate) struct Warp {
+    /// Its index in the block.
+    pub id: usize,
+    /// Its registers.
+    pub registers: Registers,
+    /// Its parts. The last one runs; the others wait for it.
+    pub stack: Vec<Part>,
+    /// Its calls that have not returned, the innermost last.
+    pub frames: Vec<Frame>,
+    /// The lanes that have not exited.
+    pub live: u32,
+    /// The number of the barrier at which it waits.
+    pub waits_at: Option<usize>,
+    /// The test of an mbarrier that ended its last turn.
+    pub spins_on: Option<Wait>,
+    /// The private memory of all lanes, one after the other.
+    pub private: Vec<u8>,
+    /// Its epoch, and the views of its lanes.
+    pub clock: WarpClock,
+    /// Its fences. `None` until there was one, or something to acquire.
+    pub fences: Option<Box<Fences>>,
+    /// Copies of `cp.async` that are in no group yet.
+    pub copies: Vec<PendingCopy>,
+    /// Groups of copies of `cp.async`, oldest first.
+    pub groups: VecDeque<Vec<PendingCopy>>,
+    /// Bulk copies to global memory, oldest first.
+    pub stores: Vec<PendingStore>,
+    /// Products of the warp group, oldest first.
+    pub products: VecDeque<PendingProduct>,
+    /// Whether there was a `wgmma.fence`.
+    pub product_fence: bool,
+}
+
+impl Warp {
+    /// A warp that has not started, with so many bytes of private memory for each lane.
+    pub fn new(id: usize, registers: Registers, private: usize, view: &Rc<View>) -> Self {
+        Self {
+            id,
+            registers,
+            stack: Vec::new(),
+            frames: Vec::new(),
+            live: 0,
+            waits_at: None,
+            spins_on: None,
+            private: vec![0xcd; 32 * private],
+            clock: WarpClock::new(view),
+            fences: None,
+            copies: Vec::new(),
+            groups: VecDeque::new(),
+            stores: Vec::new(),
+            products: VecDeque::new(),
+            product_fence: false,
+        }
+    }
+
+    /// Sets the lanes off at the first instruction.
+    pub fn start(&mut self, mask: u32) {
+        self.live = mask;
+        self.waits_at = None;
+        self.fences = None;
+        self.spins_on = None;
+        self.stores.clear();
+        self.products.clear();
+        self.product_fence = false;
+        self.stack.clear();
+        self.frames.clear();
+        self.copies.clear();
+        self.groups.clear();
+        self.stack.push(Part { pc: 0, meet: NONE, mask });
+    }
+
+    /// Parts the lanes at the top of the stack: `taken` go to `target` and the others to `next`. They meet again at `meet`.
+    pub fn part(&mut self, taken: u32, target: u32, next: u32, meet: u32) {
+        let Some(top) = self.stack.last_mut() else { return };
+        let others = top.mask & !taken;
+        if meet == NONE || meet == top.meet {
+            // They meet where the part ends anyway, so no part has to wait for them there.
+            let meet = top.meet;
+            *top = Part { pc: next, meet, mask: others };
+            self.stack.push(Part { pc: target, meet, mask: taken });
+        } else {
+            top.pc = meet;
+            self.stack.push(Part { pc: next, meet, mask: others });
+            self.stack.push(Part { pc: target, meet, mask: taken });
+        }
+    }
+
+    /// Lets lanes leave the innermost call, or the kernel. Returns the calls that ended.
+    pub fn leave(&mut self, mask: u32, kernel: bool) -> Vec<Frame> {
+        let floor = if kernel { 0 } else { self.frames.last().map_or(0, |frame| frame.height) };
+        for part in &mut self.stack[floor..] {
+            part.mask &= !mask;
+        }
+        if kernel || self.frames.is_empty() {
+            self.live &= !mask;
+        }
+        self.unwind()
+    }
+
+    /// Drops parts without lanes. Returns the calls that ended.
+    pub fn unwind(&mut self) -> Vec<Frame> {
+        let mut ended = Vec::new();
+        loop {
+            if self.frames.last().is_some_and(|frame| frame.height == self.stack.len()) {
+                ended.extend(self.frames.pop());
+            } else if self.stack.last().is_some_and(|part| part.mask == 0) {
+                self.stack.pop();
+            } else {
+                return ended;
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! A turn of a warp: it runs until it waits, ends, or has had its turn.
+
+use super::instruction::barrier::{self, Arrival};
+use super::instruction::call::{return_results, transfer};
+use super::instruction::run as run_instruction;
+use super::orders::Orders;
+use super::state::block_env::BlockEnv;
+use super::state::lane_mask::lanes;
+use super::state::meter::Meter;
+use super::state::warp::{Frame, Part, Warp};
+use crate::fault::{Checked, FaultKind, Violation};
+use crate::lanes::Registers;
+use crate::program::{Instruction, NONE, Op};
+
+/// The binary logarithm of the instructions after which another warp gets its turn.
+const TURN_BITS: u32 = 16;
+/// Instructions of a turn that an access counts for when threads may spin on it.
+const SPIN: u64 = 256;
+
+/// When a turn ends at the latest.
+pub(super) struct TurnLimit {
+    /// The count of executed instructions at which it ends.
+    executed: u64,
+    /// Whether it ends at atomics as well, so that blocks meet there in any order.
+    at_atomics: bool,
+}
+
+impl TurnLimit {
+    /// The limit of the next turn, after so many instructions: at random if there are random orders, or always the same.
+    pub fn new(executed: u64, orders: Option<&mut Orders>) -> Self {
+        let at_atomics = orders.is_some();
+        let bits = orders.map_or(TURN_BITS, |orders| (orders.next() % u64::from(TURN_BITS + 1)) as u32);
+        Self { executed: executed + (1 << bits), at_atomics }
+    }
+}
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TurnEnd {
+    /// The warp waits at a barrier.
+    Waits,
+    /// All its threads have exited.
+    Exited,
+    /// The warp ran long enough: it may spin on what another warp must write.
+    Over,
+    /// The warp tests an mbarrier in vain.
+    Spins,
+}
+
+/// Where a warp goes on.
+enum Flow {
+    /// At the program counter.
+    Next,
+    /// Where the stack says.
+    Jump,
+    /// At the program counter, in a later turn.
+    Yield,
+}
+
+/// Runs a warp until it waits, ends, or has had its turn.
+pub(super) fn run(env: &mut BlockEnv<'_>, warp: &mut Warp, limit: TurnLimit) -> Checked<TurnEnd> {
+    let (started, spun) = (env.meter.executed, warp.spins_on.take());
+    let end = advance(env, warp, limit)?;
+    // A short turn may end anywhere in the loop that tests.
+    if env.meter.executed - started < SPIN {
+        warp.spins_on = warp.spins_on.or(spun);
+    }
+    Ok(if end == TurnEnd::Over && warp.spins_on.is_some() { TurnEnd::Spins } else { end })
+}
+
+/// Runs a warp instruction by instruction.
+fn advance(env: &mut BlockEnv<'_>, warp: &mut Warp, mut limit: TurnLimit) -> Checked<TurnEnd> {
+    let program = env.launch.program;
+    let code = &program.code[..];
+    'part: loop {
+        let Some(&Part { pc: first, meet, mask: active }) = warp.stack.last() else {
+            warp.live = 0;
+            return Ok(TurnEnd::Exited);
+        };
+        if active == 0 {
+            let ended = warp.unwind();
+            return_results(program, warp, &ended);
+            if warp.stack.iter().all(|part| part.mask == 0) {
+                warp.stack.clear();
+            }
+            continue;
+        }
+        let mut pc = first;
+        loop {
+            let next = run_lane_operations(env.meter, &mut warp.registers, code, Part { pc, meet, mask: active });
+            pc = next.pc;
+            if pc == meet {
+                warp.stack.pop();
+                continue 'part;
+            }
+            let (instruction, mask) = (&code[pc as usize], next.mask);
+            if env.meter.executed > env.launch.options.instruction_limit {
+                return Err(endless(env.launch.options.instruction_limit));
+            }
+            if mask == 0 {
+                if let Op::Branch(_) = instruction.op {
+                    env.meter.current().branches += 1;
+                }
+                pc += 1;
+                continue;
+            }
+            if instruction.aligned && mask != warp.live {
+                return Err(barrier::divergent(mask, warp.live));
+            }
+            match step(env, warp, instruction, (mask, active), &mut pc, &mut limit)? {
+                Flow::Next => {}
+                Flow::Jump if env.meter.executed < limit.executed => continue 'part,
+                Flow::Jump => return Ok(TurnEnd::Over),
+                Flow::Yield => {
+                    if let Some(top) = warp.stack.last_mut() {
+                        top.pc = pc;
+                    }
+                    return Ok(if warp.waits_at.is_some() { TurnEnd::Waits } else { TurnEnd::Over });
+                }
+            }
+        }
+    }
+}
+
+/// Runs operations on lanes until `part` ends or another instruction comes. Returns where that is; the mask is that of the
+/// lanes that run the instruction.
+#[inline(always)]
+fn run_lane_operations(meter: &mut Meter, registers: &mut Registers, code: &[Instruction], part: Part) -> Part {
+    // The meter's fields in variables of their own stay in registers of the CPU.
+    let (counts, mut executed, mut pc) = (&mut meter.counts[..], meter.executed, part.pc);
+    let mut mask = part.mask;
+    while pc != part.meet {
+        let instruction = &code[pc as usize];
+        mask = part.mask;
+        if instruction.guard != NONE {
+            let guard = registers.masks[instruction.guard as usize];
+            mask &= if instruction.negated { !guard } else { guard };
+        }
+        let counts = &mut counts[pc as usize];
+        counts.instructions += 1;
+        counts.lanes += u64::from(mask.count_ones());
+        executed += 1;
+        let Op::Lanes(op, slots) = instruction.op else { break };
+        op.run(registers, slots, mask);
+        pc += 1;
+    }
+    meter.executed = executed;
+    if pc != part.meet {
+        meter.pc = pc as usize;
+    }
+    Part { pc, meet: part.meet, mask }
+}
+
+#[cold]
+fn endless(limit: u64) -> Box<Violation> {
+    Violation::new(FaultKind::InstructionLimit, format!("more than {limit} instructions: an endless loop?"))
+}
+
+/// Runs an instruction that is no lane operation for the lanes of `mask`, and moves `pc` on. `active` are the lanes that
+/// would run it without its guard.
+#[inline(always)]
+fn step(
+    env: &mut BlockEnv<'_>,
+    warp: &mut Warp,
+    instruction: &Instruction,
+    (mask, active): (u32, u32),
+    pc: &mut u32,
+    limit: &mut TurnLimit,
+) -> Checked<Flow> {
+    let next = *pc + 1;
+    match &instruction.op {
+        Op::Branch(target) => {
+            if instruction.guard != NONE {
+                env.meter.current().branches += 1;
+            }
+            if mask == active {
+                // A loop without an end must let others run.
+                let back = *target <= *pc;
+                *pc = *target;
+                return Ok(if back && env.meter.executed >= limit.executed { Flow::Yield } else { Flow::Next });
+            }
+            env.meter.current().divergent += 1;
+            warp.part(mask, *target, next, instruction.meet);
+            return Ok(Flow::Jump);
+        }
+        Op::BranchTable { index, targets } => {
+            branch_table(env, warp, (*index, targets), instruction.meet, mask, *pc)?;
+            return Ok(Flow::Jump);
+        }
+        Op::Call(call) => {
+            transfer(env.launch.program, warp, &call.arguments, mask);
+            let height = warp.stack.len();
+            if let Some(top) = warp.stack.last_mut() {
+                top.pc = next;
+            }
+            warp.frames.push(Frame { call: *pc, mask, height });
+            warp.stack.push(Part { pc: call.target, meet: NONE, mask });
+            return Ok(Flow::Jump);
+        }
+        Op::Return | Op::Exit => {
+            if let Some(top) = warp.stack.last_mut() {
+                top.pc = next;
+            }
+            let ended = warp.leave(mask, matches!(instruction.op, Op::Exit));
+            return_results(env.launch.program, warp, &ended);
+            return Ok(Flow::Jump);
+        }
+        Op::Trap => {
+            let message = "a trap: a Rust panic, or an explicit abort";
+            return Err(Violation::new(FaultKind::Trap, message).lane(mask.trailing_zeros() as usize));
+        }
+        &Op::Barrier { id, count, waits } => {
+            *pc = next;
+            let clocks = env.launch.clocks();
+            barrier::arrive(&mut env.block.barriers, warp, Arrival { id, count, waits }, clocks, mask)?;
+            return Ok(if waits { Flow::Yield } else { Flow::Next });
+        }
+        op => run_instruction(env, warp, op, mask)?,
+    }
+    *pc = next;
+    if matches!(instruction.op, Op::Mbarrier(_)) && warp.spins_on.is_some() {
+        return Ok(Flow::Yield);
+    }
+    let meets_others = match &instruction.op {
+        Op::Atomic(_) => true,
+        Op::Load(access) | Op::Store(access) => access.order.is_some(),
+        _ => false,
+    };
+    if meets_others {
+        limit.executed = limit.executed.saturating_sub(SPIN);
+        return Ok(if limit.at_atomics || env.meter.executed >= limit.executed { Flow::Yield } else { Flow::Next });
+    }
+    Ok(Flow::Next)
+}
+
+/// Branches by a table. Lanes with another target than the first lane run the instruction again when these have met them.
+fn branch_table(
+    env: &mut BlockEnv<'_>,
+    warp: &mut Warp,
+    (index, targets): (u32, &[u32]),
+    meet: u32,
+    mask: u32,
+    pc: u32,
+) -> Checked<()> {
+    let index = warp.registers.words[index as usize];
+    env.meter.current().branches += 1;
+    let first = mask.trailing_zeros() as usize;
+    let target_of = |lane: usize| targets.get(index[lane] as usize);
+    let Some(&target) = target_of(first) else {
+        let message = format!("index {} into a table of {} branches", index[first], targets.len());
+        return Err(Violation::new(FaultKind::OutOfBounds, message).lane(first));
+    };
+    let group = lanes(mask).filter(|&lane| target_of(lane) == Some(&target)).fold(0, |set, lane| set | 1 << lane);
+    if group != mask {
+        env.meter.current().divergent += 1;
+        warp.part(group, target, pc, meet);
+    } else if let Some(top) = warp.stack.last_mut() {
+        top.pc = target;
+    }
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! Decoded instructions.
+
+use super::bulk::{BulkCopy, MbarrierInstruction, Product};
+use super::memory::{Access, AsyncCopy, Atomic};
+use super::operand::{Address, Register};
+use super::warp::{Collective, Mma};
+use crate::lanes::{LaneOp, Slots};
+use crate::ptx::ast::Place;
+use crate::report::Class;
+
+/// How a comparison's result is combined with another predicate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Combine {
+    And,
+    Or,
+    Xor,
+}
+
+/// A parameter or result that a call copies: offsets in the thread's private memory from and to which, and bytes.
+pub(crate) type Transfer = (usize, usize, usize);
+
+/// A call of a device function.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub target: u32,
+    pub arguments: Vec<Transfer>,
+    pub results: Vec<Transfer>,
+}
+
+/// What an instruction does.
+#[derive(Clone)]
+pub(crate) enum Op {
+    Lanes(LaneOp, Slots),
+    /// A comparison into a predicate, its complement and a combination with a third predicate.
+    Compare {
+        test: LaneOp,
+        slots: Slots,
+        complement: Option<u32>,
+        combine: Option<(Combine, u32, bool)>,
+    },
+    Logic3 {
+        slots: Slots,
+        table: u32,
+    },
+    InsertField {
+        slots: Slots,
+        at: u32,
+        count: u32,
+    },
+    /// One wide register to several narrow ones.
+    Unpack {
+        source: Register,
+        parts: Box<[Register]>,
+    },
+    Pack {
+        target: Register,
+        parts: Box<[Register]>,
+    },
+    /// The count of instructions so far.
+    Clock(Register),
+    ActiveMask(u32),
+    /// A load from the kernel's parameters.
+    Parameter {
+        offset: usize,
+        access: Box<Access>,
+    },
+    Load(Box<Access>),
+    Store(Box<Access>),
+    Atomic(Box<Atomic>),
+    Collective {
+        op: Box<Collective>,
+        members: u32,
+    },
+    LoadMatrix {
+        address: Address,
+        registers: Box<[u32]>,
+        transposed: bool,
+    },
+    Mma(Box<Mma>),
+    AsyncCopy(Box<AsyncCopy>),
+    AsyncCommit,
+    /// Waits until at most so many groups are in flight; `None` is `wait_all`.
+    AsyncWait(Option<u32>),
+    Branch(u32),
+    BranchTable {
+        index: u32,
+        targets: Box<[u32]>,
+    },
+    Call(Box<Call>),
+    Return,
+    Exit,
+    Trap,
+    /// `bar`: slots of its number and of its count of threads; whether it waits.
+    Barrier {
+        id: u32,
+        count: Option<u32>,
+        waits: bool,
+    },
+    /// A fence, for more than the block or only for it.
+    Fence {
+        wide: bool,
+    },
+    /// Makes ordinary writes visible to asynchronous copies and products.
+    ProxyFence,
+    Mbarrier(Box<MbarrierInstruction>),
+    BulkCopy(Box<BulkCopy>),
+    BulkCommit,
+    /// Waits until at most so many groups of bulk copies are in flight; `read` waits only for their reads.
+    BulkWait {
+        pending: u32,
+        read: bool,
+    },
+    /// `wgmma.fence`
+    ProductFence,
+    Product(Box<Product>),
+    ProductCommit,
+    ProductWait(u32),
+    /// A hint about caches or time, which changes nothing here.
+    Nothing,
+}
+
+/// A decoded instruction.
+#[derive(Clone)]
+pub(crate) struct Instruction {
+    /// What it does.
+    pub op: Op,
+    /// The slot of the guard's predicate, or [`NONE`](super::NONE).
+    pub guard: u32,
+    /// Whether the guard is negated.
+    pub negated: bool,
+    /// Whether all living lanes of the warp must execute it together, as `.aligned` says.
+    pub aligned: bool,
+    /// The class as which it is counted.
+    pub class: Class,
+    /// The instruction at which lanes that part here meet again, or [`NONE`](super::NONE).
+    pub meet: u32,
+    /// The line of the PTX.
+    pub line: u32,
+    /// The line of the Rust source.
+    pub place: Option<Place>,
+    /// The index of the opcode's text.
+    pub opcode: u32,
+}

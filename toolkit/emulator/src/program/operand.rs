@@ -1,0 +1,56 @@
+//! Operands of instructions: slots of registers, addresses, and what constants hold.
+
+/// Stands for no slot, no target, or no place where lanes meet.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// A register, or the sink `_`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Register {
+    pub slot: u32,
+    /// Width in bits: 16, 32 or 64; 0 for the sink.
+    pub bits: u8,
+}
+
+/// An address operand: a register of 32 or 64 bits and an offset.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Address {
+    pub slot: u32,
+    pub wide: bool,
+    pub offset: i64,
+}
+
+/// What a constant slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Value {
+    Bits(u64),
+    Special(Special),
+    /// Address of a module variable.
+    Global {
+        variable: usize,
+        offset: i64,
+    },
+    /// Offset of dynamic shared memory.
+    DynamicShared {
+        offset: i64,
+    },
+}
+
+/// A special register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Special {
+    Thread(u8),
+    BlockSize(u8),
+    Block(u8),
+    GridSize(u8),
+    Lane,
+    Warp,
+    WarpCount,
+    MaskLess,
+    MaskLessEqual,
+    MaskEqual,
+    MaskGreaterEqual,
+    MaskGreater,
+    DynamicSharedSize,
+    TotalSharedSize,
+    Multiprocessor,
+}
