@@ -1,4 +1,4 @@
-//! Makes the PTX in `kernels/prebuilt/` anew.
+//! Makes the PTX in the `prebuilt/` folders of this repository anew.
 //!
 //! ```text
 //! cargo run -p quire-cuda-builder                 make it, with whatever compiler is found
@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 use cuda_builder::{Arch, CudaBuilder, Error, Source, Toolchain};
 
-/// What there is of each architecture: the kernels that are shipped, and the vocabulary's.
-const VARIANTS: [Option<&str>; 2] = [None, Some("vocabulary")];
+/// The crates of kernels, and the feature that their PTX is made with.
+const CRATES: [(&str, Option<&str>); 2] = [("kernels", None), ("kernels", Some("vocabulary"))];
 
 fn main() -> ExitCode {
     let check = match std::env::args().nth(1).as_deref() {
@@ -23,13 +23,13 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels");
-    let target = kernels.join("../target/device");
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let target = repository.join("target/device");
     let mut good = true;
     for arch in Arch::ALL {
-        for variant in VARIANTS {
-            let mut builder = CudaBuilder::new(&kernels).arch(arch).target_dir(&target);
-            if let Some(feature) = variant {
+        for (name, feature) in CRATES {
+            let mut builder = CudaBuilder::new(repository.join(name)).arch(arch).target_dir(&target);
+            if let Some(feature) = feature {
                 builder = builder.feature(feature);
             }
             let path = builder.prebuilt_path();
