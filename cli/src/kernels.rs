@@ -5,9 +5,10 @@ use std::io::{self, Write};
 
 use anyhow::{Result, anyhow, bail};
 use argh::{ArgsInfo, FromArgs};
+use cuda_std::launch::LaunchShape;
 use engine::backend::cuda::ptx::{self, Image};
 use workbench::launch::{self, Context, Driver};
-use workbench::{Case, Cost, Counts, Gpu, LineCounts, Scale, Shape, cases, measure, resources};
+use workbench::{Case, Cost, Counts, Gpu, LineCounts, Scale, cases, measure, resources};
 
 use crate::command::{Command, Operands, Words};
 use crate::suggest::shown;
@@ -21,7 +22,7 @@ pub const COMMAND: Command = Command {
     info: Args::get_args_info,
     groups: &[],
     runs_engine: false,
-    examples: &["quire kernels", "quire kernels profile paged_attention_8"],
+    examples: &["quire kernels", "quire kernels profile paged_attention_f16"],
     run,
 };
 
@@ -99,7 +100,7 @@ impl Device {
     }
 
     /// The launches of a case, without making them.
-    fn launches(&self, case: &Case) -> launch::Result<BTreeMap<&'static str, Shape>> {
+    fn launches(&self, case: &Case) -> launch::Result<BTreeMap<&'static str, LaunchShape>> {
         let mut gpu = self.gpu()?;
         let prepared = (case.prepare)(&mut gpu)?;
         gpu.rehearse(|gpu| (prepared.launch)(gpu))?;
@@ -195,9 +196,9 @@ fn list(device: &Device) -> Result<()> {
             kernel.name.to_owned(),
             number(used.map(|used| used.registers)),
             number(used.map(|used| used.shared)),
-            shape.map_or("-".to_owned(), |Shape { grid: (x, y, z), .. }| format!("{x} x {y} x {z}")),
-            number(shape.map(|shape| shape.threads)),
-            number(shape.map(|shape| shape.dynamic_shared)),
+            shape.map_or("-".to_owned(), |LaunchShape { grid: [x, y, z], .. }| format!("{x} x {y} x {z}")),
+            number(shape.map(|shape| shape.threads[0])),
+            number(shape.map(|shape| shape.shared)),
             problem.unwrap_or_default(),
         ]);
     }

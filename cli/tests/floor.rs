@@ -60,7 +60,7 @@ fn a_decode_step_of_opt_makes_these_launches_of_these_bytes() {
         ("gemv_f16_2", 3 * 4 + 1),
         ("reshape_and_cache", 3),
         ("plan_paged_attention", 1),
-        ("paged_attention_8_f16_32", 3),
+        ("paged_attention_f16_32_8", 3),
         ("sample", 1),
     ];
     assert_eq!(launches(step), expected(&kernels));
@@ -118,7 +118,7 @@ fn a_prompt_of_llama_makes_these_launches() {
         kernels.sort();
         kernels
     };
-    let decode = [("plan_paged_attention", 1), ("paged_attention_8_bf16_32", 2)];
+    let decode = [("plan_paged_attention", 1), ("paged_attention_bf16_32_8", 2)];
     for (step, kernels) in [(0, layers("gemv_bf16_4", &decode)), (1, layers("gemm_bf16_128", &decode))] {
         let mut made = launches(&all["steps"][step]);
         made.sort();

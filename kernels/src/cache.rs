@@ -3,12 +3,12 @@
 //! All four kernels move 16-byte vectors and look at none of them, so that they serve every 16-bit type. Pages are
 //! laid out as [`layout`](crate::layout) says; layers are `layer_stride` vectors apart.
 //!
-//! | kernel | computes | grid | block |
-//! | --- | --- | --- | --- |
-//! | [`reshape_and_cache()`] | `cache[slots[t]] = (key[t], value[t])` for every token t | [`write_grid`] | 256 |
-//! | [`copy_blocks()`] | `cache[l][dst] = cache[l][src]` for every pair and layer l | [`block_grid`] | 256 |
-//! | [`swap_blocks_out()`] | `staging[i][l] = cache[l][blocks[i]]` | [`block_grid`] | 256 |
-//! | [`swap_blocks_in()`] | `cache[l][blocks[i]] = staging[i][l]` | [`block_grid`] | 256 |
+//! | kernel | computes | launch |
+//! | --- | --- | --- |
+//! | [`reshape_and_cache()`] | `cache[slots[t]] = (key[t], value[t])` for every token t | [`write_shape`] |
+//! | [`copy_blocks()`] | `cache[l][dst] = cache[l][src]` for every pair and layer l | [`copy_shape`] |
+//! | [`swap_blocks_out()`] | `staging[i][l] = cache[l][blocks[i]]` | [`copy_shape`] |
+//! | [`swap_blocks_in()`] | `cache[l][blocks[i]] = staging[i][l]` | [`copy_shape`] |
 //!
 //! # Floor
 //!
@@ -26,6 +26,7 @@
 //! Copies: 1. one thread a vector. 2. (here) four vectors a thread, all loaded before the first is stored, so that
 //! a multiprocessor has 128 KiB in flight.
 
+use cuda_std::launch::LaunchShape;
 use cuda_std::prelude::*;
 
 use crate::layout::{Pages, Part, Vector};
@@ -46,14 +47,16 @@ pub const COPY_UNROLL: u32 = 4;
 /// Vectors that a block of the copying kernels moves.
 pub const COPY_VECTORS: u32 = THREADS * COPY_UNROLL;
 
-/// The grid of [`reshape_and_cache()`].
-pub const fn write_grid(pages: Pages, tokens: u32) -> (u32, u32, u32) {
-    (tokens.div_ceil(WRITE_TOKENS), pages.token_vectors().div_ceil(WRITE_VECTORS), 1)
+/// The launch of [`reshape_and_cache()`].
+pub const fn write_shape(pages: Pages, tokens: u32) -> LaunchShape {
+    let grid = [tokens.div_ceil(WRITE_TOKENS), pages.token_vectors().div_ceil(WRITE_VECTORS), 1];
+    LaunchShape::new(grid, THREADS)
 }
 
-/// The grid of [`copy_blocks()`], [`swap_blocks_out()`] and [`swap_blocks_in()`]: `count` is the number of pairs or blocks.
-pub const fn block_grid(pages: Pages, count: u32, layers: u32) -> (u32, u32, u32) {
-    (count, pages.page_vectors().div_ceil(COPY_VECTORS), layers)
+/// The launch of [`copy_blocks()`], [`swap_blocks_out()`] and [`swap_blocks_in()`]: `count` is the number of pairs or
+/// blocks.
+pub const fn copy_shape(pages: Pages, count: u32, layers: u32) -> LaunchShape {
+    LaunchShape::new([count, pages.page_vectors().div_ceil(COPY_VECTORS), layers], THREADS)
 }
 
 /// Writes the keys and values of a step's new tokens to their slots in one layer's cache.
@@ -65,7 +68,7 @@ pub const fn block_grid(pages: Pages, count: u32, layers: u32) -> (u32, u32, u32
 ///
 /// # Safety
 /// The arrays have these shapes, pointers to vectors are 16-byte aligned, slots are within the cache and no two are the
-/// same, and the launch is of [`write_grid`] by [`THREADS`].
+/// same, and the launch is of [`write_shape`].
 #[kernel(max_threads = 256)]
 pub unsafe fn reshape_and_cache(
     key: *const Vector,
@@ -107,8 +110,7 @@ pub unsafe fn reshape_and_cache(
 /// `pairs` is `[count][2]`: the block to read, and the block to write.
 ///
 /// # Safety
-/// Blocks are within the cache, none that is written is in another pair, and the launch is of [`block_grid`] by
-/// [`THREADS`].
+/// Blocks are within the cache, none that is written is in another pair, and the launch is of [`copy_shape`].
 #[kernel(max_threads = 256)]
 pub unsafe fn copy_blocks(cache: *mut Vector, pairs: *const u32, page_vectors: u32, layer_stride: u64) {
     let pair = thread::block_idx_x() as usize * 2;
@@ -124,8 +126,7 @@ pub unsafe fn copy_blocks(cache: *mut Vector, pairs: *const u32, page_vectors: u
 /// Gathers whole pages into a staging buffer, `[count][layers][page]`, from which the host takes them.
 ///
 /// # Safety
-/// `blocks` are `count` blocks of the cache, the buffer is large enough, and the launch is of [`block_grid`] by
-/// [`THREADS`].
+/// `blocks` are `count` blocks of the cache, the buffer is large enough, and the launch is of [`copy_shape`].
 #[kernel(max_threads = 256)]
 pub unsafe fn swap_blocks_out(
     cache: *const Vector,
@@ -236,10 +237,10 @@ mod tests {
 
     #[test]
     fn grids_cover_everything_once() {
-        assert_eq!(write_grid(PAGES, 4096), (512, 4, 1));
-        assert_eq!(write_grid(PAGES, 1), (1, 4, 1));
-        assert_eq!(write_grid(Pages { heads: 1, head_size: 80, block_size: 16 }, 9), (2, 1, 1));
-        assert_eq!(block_grid(PAGES, 3, 32), (3, 4, 32));
-        assert_eq!(block_grid(Pages { heads: 1, head_size: 80, block_size: 16 }, 3, 2), (3, 1, 2));
+        assert_eq!(write_shape(PAGES, 4096).grid, [512, 4, 1]);
+        assert_eq!(write_shape(PAGES, 1).grid, [1, 4, 1]);
+        assert_eq!(write_shape(Pages { heads: 1, head_size: 80, block_size: 16 }, 9).grid, [2, 1, 1]);
+        assert_eq!(copy_shape(PAGES, 3, 32).grid, [3, 4, 32]);
+        assert_eq!(copy_shape(Pages { heads: 1, head_size: 80, block_size: 16 }, 3, 2).grid, [3, 1, 2]);
     }
 }

@@ -1,5 +1,7 @@
 //! The 16-bit types that tensors are stored in, as parameters of generic kernels.
 
+use core::fmt;
+
 use cuda_std::half::{Bf16x2, F16x2, Half2};
 
 use crate::ptx::mma;
@@ -21,6 +23,51 @@ pub enum F16 {}
 
 /// The upper half of an `f32`: 7 bits of fraction, 8 of exponent.
 pub enum Bf16 {}
+
+/// Which of the types it is, where that is known when the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ElementType {
+    /// [`F16`].
+    F16,
+    /// [`Bf16`].
+    Bf16,
+}
+
+impl ElementType {
+    /// Both types.
+    pub const ALL: [ElementType; 2] = [ElementType::F16, ElementType::Bf16];
+
+    /// Its name in the labels and names of kernels.
+    pub const fn label(self) -> &'static str {
+        match self {
+            ElementType::F16 => "f16",
+            ElementType::Bf16 => "bf16",
+        }
+    }
+}
+
+impl fmt::Display for ElementType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.label())
+    }
+}
+
+/// `with_element!(element, T => expression)`: the expression with `T` as the type that an [`ElementType`] stands for.
+#[macro_export]
+macro_rules! with_element {
+    ($element:expr, $T:ident => $expression:expr) => {
+        match $element {
+            $crate::element::ElementType::F16 => {
+                type $T = $crate::element::F16;
+                $expression
+            }
+            $crate::element::ElementType::Bf16 => {
+                type $T = $crate::element::Bf16;
+                $expression
+            }
+        }
+    };
+}
 
 impl Element for F16 {
     type Pair = F16x2;

@@ -6,7 +6,7 @@
 //! | [`embed()`] | `out[t] = table[tokens[t]] + positions[at[t] + offset]` | tables `[_][H]`, `out [T][H]` |
 //! | [`add_positions()`] | `x[t] += positions[at[t] + offset]` | `x [T][H]`, table `[_][H]` |
 //!
-//! All are launched on [`grid`] by [`THREADS`]: a block takes [`THREADS`] vectors of one row. Sums are made in `f32` and
+//! All are launched as [`shape`] says: a block takes [`THREADS`] vectors of one row. Sums are made in `f32` and
 //! rounded once. Token embedding without learned positions is [`gather_rows()`], which looks at no element and so
 //! serves every 16-bit type.
 //!
@@ -20,6 +20,7 @@
 //! 2. (here) A thread a 16-byte vector. A decode step moves a few hundred KiB, less than what a launch costs; a prompt of
 //!    4,096 tokens is memory-bound, with 2 KiB in flight a block and 16 blocks resident on a multiprocessor.
 
+use cuda_std::launch::LaunchShape;
 use cuda_std::prelude::*;
 
 use crate::element::{Bf16, Element, F16};
@@ -31,9 +32,9 @@ use crate::vector::{narrow, widen};
 /// Threads per block of all kernels here.
 pub const THREADS: u32 = 128;
 
-/// The grid for `rows` rows of `vectors` vectors.
-pub const fn grid(rows: u32, vectors: u32) -> (u32, u32, u32) {
-    (rows, vectors.div_ceil(THREADS), 1)
+/// The launch for `rows` rows of `vectors` vectors.
+pub const fn shape(rows: u32, vectors: u32) -> LaunchShape {
+    LaunchShape::new([rows, vectors.div_ceil(THREADS), 1], THREADS)
 }
 
 /// Bytes that the kernels must move: of `rows` rows of `vectors` vectors, `tables` read and one written.
@@ -51,7 +52,7 @@ fn place() -> (usize, u32) {
 ///
 /// # Safety
 /// Each of `rows` (one for each x of the grid) is a row of `x`; rows have `vectors` vectors and are 16-byte aligned;
-/// the launch is of [`grid`] by [`THREADS`].
+/// the launch is of [`shape`].
 #[kernel(max_threads = 128)]
 pub unsafe fn gather_rows(x: *const Vector, rows: *const u32, out: *mut Vector, vectors: u32) {
     let (row, vector) = place();

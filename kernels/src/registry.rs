@@ -19,8 +19,7 @@ pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
     ];
     single
         .into_iter()
-        .chain(instances::<decode::paged_attention_8>())
-        .chain(instances::<decode::paged_attention_16>())
+        .chain(instances::<decode::paged_attention>())
         .chain(instances::<paper::paged_attention_v1>())
         .chain(instances::<paper::paged_attention_v2>())
         .chain(instances::<paper::paged_attention_v2_reduce>())
@@ -37,7 +36,7 @@ pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
 
 /// The kernels of a family.
 fn instances<F: Family>() -> impl Iterator<Item = &'static Descriptor> {
-    F::INSTANCES.iter().map(|instance| instance.entry.descriptor())
+    F::INSTANCES.iter().copied()
 }
 
 /// Every kernel of the PTX with the feature `vocabulary`.

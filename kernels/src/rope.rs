@@ -10,7 +10,7 @@
 //!
 //! All arithmetic is in `f32`, rounded once at the end. With neither norms nor table it splits and caches.
 //!
-//! Grid [`grid`], block [`THREADS`]: a warp takes one head of [`TOKENS`] tokens. Lanes lie along the tokens first, as in
+//! Grid [`shape`], block [`THREADS`]: a warp takes one head of [`TOKENS`] tokens. Lanes lie along the tokens first, as in
 //! [`reshape_and_cache`](crate::cache::reshape_and_cache()), four lanes to a head: a warp reads 64 contiguous bytes from each
 //! half of a head, and writes 128 contiguous bytes a vector of the cache if slots are neighbours. A lane holds the pairs
 //! it rotates in registers; the norm is two shuffles.
@@ -29,6 +29,7 @@
 //! 3. (here) Eight tokens a warp: whole sectors in prompts. In a decode step slots are scattered, and half sectors are
 //!    what the layout gives.
 
+use cuda_std::launch::LaunchShape;
 use cuda_std::prelude::*;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE};
 
@@ -50,9 +51,9 @@ const LANES: u32 = WARP_SIZE / TOKENS;
 /// Pairs of vectors that a lane holds, at most: of a head of 256 elements.
 const PAIRS: usize = 4;
 
-/// The grid of [`rope_and_cache()`].
-pub const fn grid(tokens: u32, heads: u32, kv_heads: u32) -> (u32, u32, u32) {
-    (tokens.div_ceil(TOKENS), (heads + 2 * kv_heads).div_ceil(THREADS / WARP_SIZE), 1)
+/// The launch of [`rope_and_cache()`].
+pub const fn shape(tokens: u32, heads: u32, kv_heads: u32) -> LaunchShape {
+    LaunchShape::new([tokens.div_ceil(TOKENS), (heads + 2 * kv_heads).div_ceil(THREADS / WARP_SIZE), 1], THREADS)
 }
 
 /// Whether [`rope_and_cache()`] takes heads of `head_size` elements.
@@ -85,7 +86,7 @@ pub const fn floor_bytes(tokens: u64, heads: u64, kv_heads: u64, head_size: u64)
 ///
 /// # Safety
 /// The arrays have these shapes and are 16-byte aligned, slots are within the cache and no two are the same, `head_size`
-/// passes [`check`], and the launch is of [`grid`] by [`THREADS`].
+/// passes [`check`], and the launch is of [`shape`].
 #[kernel(max_threads = 128, instances(T = [F16, Bf16]))]
 pub unsafe fn rope_and_cache<T: Element>(
     qkv: *const Vector,
@@ -265,6 +266,6 @@ mod tests {
         }
         assert_eq!(check(72), Err(WidthError::Ragged { width: 72, multiple: 16 }));
         assert_eq!(check(512), Err(WidthError::Long { width: 512, most: 256 }));
-        assert_eq!(grid(9, 32, 8), (2, 12, 1));
+        assert_eq!(shape(9, 32, 8).grid, [2, 12, 1]);
     }
 }

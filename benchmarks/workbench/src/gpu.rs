@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::{AnyBitPattern, NoUninit};
-use cuda_std::launch::{Args, Entry};
+use cuda_std::launch::{DevicePtr, DevicePtrMut, KernelCall, LaunchShape};
 use emulator::LaunchOptions;
 use emulator::driver::{self, DeviceOptions, LaunchReport};
 use launch::{Context, DeviceBuffer, Driver, Graph, Module, Result, Stream};
@@ -18,27 +18,16 @@ pub struct Gpu {
     modules: HashMap<&'static str, Module>,
     buffers: Vec<DeviceBuffer<u8>>,
     options: LaunchOptions,
-    launched: BTreeMap<&'static str, Shape>,
+    launched: BTreeMap<&'static str, LaunchShape>,
     /// Launches are noted, and not made.
     rehearses: bool,
-}
-
-/// The shape of a launch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Blocks of the grid.
-    pub grid: (u32, u32, u32),
-    /// Threads of a block.
-    pub threads: u32,
-    /// Bytes of dynamic shared memory of a block.
-    pub dynamic_shared: u32,
 }
 
 /// `len` elements in a [`Gpu`]'s memory.
 #[derive(Debug)]
 pub struct Buffer<T> {
     index: usize,
-    address: usize,
+    address: u64,
     len: usize,
     element: PhantomData<T>,
 }
@@ -51,14 +40,14 @@ impl<T> Clone for Buffer<T> {
 impl<T> Copy for Buffer<T> {}
 
 impl<T> Buffer<T> {
-    /// The address, as kernels take it; of another element type where a kernel reads by vectors.
-    pub fn ptr<U>(self) -> *const U {
-        std::ptr::without_provenance(self.address)
+    /// The address, for a kernel that reads; of another element type where a kernel reads by vectors.
+    pub fn ptr<U>(self) -> DevicePtr<U> {
+        DevicePtr::from_address(self.address)
     }
 
     /// The address, for a kernel that writes.
-    pub fn mut_ptr<U>(self) -> *mut U {
-        std::ptr::without_provenance_mut(self.address)
+    pub fn mut_ptr<U>(self) -> DevicePtrMut<U> {
+        DevicePtrMut::from_address(self.address)
     }
 
     /// The number of elements.
@@ -133,7 +122,7 @@ impl Gpu {
     }
 
     fn keep<T>(&mut self, name: &str, buffer: DeviceBuffer<u8>, len: usize) -> Buffer<T> {
-        let address = buffer.address() as usize;
+        let address = buffer.address();
         self.buffers.push(buffer.named(name));
         Buffer { index: self.buffers.len() - 1, address, len, element: PhantomData }
     }
@@ -156,24 +145,22 @@ impl Gpu {
     }
 
     /// The kernels that were launched, each with the shape of its last launch.
-    pub fn launched(&self) -> &BTreeMap<&'static str, Shape> {
+    pub fn launched(&self) -> &BTreeMap<&'static str, LaunchShape> {
         &self.launched
     }
 
     /// Asks for a launch; [`finish`](Self::finish) waits for it.
     ///
+    /// # Safety
+    /// The kernel's contract holds. The emulator reports where it does not; a GPU may write anywhere in its own memory and in
+    /// page-locked memory of the host.
+    ///
     /// # Errors
     /// [`launch::Error`] if kernel and launch do not fit each other or the device.
-    pub fn launch<A: Args>(
-        &mut self,
-        entry: Entry<A>,
-        grid: (u32, u32, u32),
-        threads: u32,
-        dynamic_shared: u32,
-        args: A,
-    ) -> Result<()> {
-        let descriptor = entry.descriptor();
-        self.launched.insert(descriptor.name, Shape { grid, threads, dynamic_shared });
+    pub unsafe fn launch(&mut self, shape: LaunchShape, call: impl Into<KernelCall>) -> Result<()> {
+        let call = call.into();
+        let descriptor = call.descriptor();
+        self.launched.insert(descriptor.name, shape);
         if self.rehearses {
             return Ok(());
         }
@@ -185,11 +172,8 @@ impl Gpu {
             // The context is current.
             let _ = driver::set_launch_options(self.options.clone());
         }
-        // SAFETY: the emulator checks what a kernel does; on a GPU, a mistake in the kernel's arguments ends this process's
-        // use of it, and harms no memory of the host.
-        unsafe {
-            self.modules[descriptor.name].launch(&self.stream, entry, grid, threads, dynamic_shared as usize, args)
-        }
+        // SAFETY: this function's contract is the kernel's.
+        unsafe { self.modules[descriptor.name].launch(&self.stream, shape, call) }
     }
 
     /// Waits for all launches.

@@ -1,6 +1,7 @@
 //! Test data in the 16-bit types, and how far from the truth a result may be.
 
 use half::{bf16, f16};
+use kernels::element::ElementType;
 
 /// A 16-bit type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,12 +16,17 @@ impl Type {
     /// Both.
     pub const ALL: [Type; 2] = [Type::F16, Type::Bf16];
 
+    /// The type as kernels know it.
+    pub fn element(self) -> ElementType {
+        match self {
+            Type::F16 => ElementType::F16,
+            Type::Bf16 => ElementType::Bf16,
+        }
+    }
+
     /// Its name in the labels of instances.
     pub fn label(self) -> &'static str {
-        match self {
-            Type::F16 => "f16",
-            Type::Bf16 => "bf16",
-        }
+        self.element().label()
     }
 
     /// The bits of the nearest number.

@@ -6,7 +6,7 @@ use crate::number::{Random, Type, relative_error};
 
 /// The shape of an attention problem.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct PagedShape {
     /// Of queries, keys, values and results.
     pub ty: Type,
     /// Query heads; a multiple of `kv_heads`.
@@ -21,7 +21,7 @@ pub struct Shape {
     pub window: u32,
 }
 
-impl Shape {
+impl PagedShape {
     /// The shape of a layer's pages.
     pub fn pages(&self) -> Pages {
         Pages { heads: self.kv_heads, head_size: self.head_size, block_size: self.block_size }
@@ -46,7 +46,7 @@ pub struct Span {
 /// what no sequence has written is NaN.
 pub struct Problem {
     /// Heads, sizes and type.
-    pub shape: Shape,
+    pub shape: PagedShape,
     /// The sequences.
     pub spans: Vec<Span>,
     /// Blocks in the cache.
@@ -63,7 +63,7 @@ pub struct Problem {
 impl Problem {
     /// Sequences of these spans. Their first `shared` blocks, where all their tokens lie before every sequence's new
     /// ones, are the same blocks.
-    pub fn new(shape: Shape, spans: &[Span], shared: u32, seed: u64) -> Problem {
+    pub fn new(shape: PagedShape, spans: &[Span], shared: u32, seed: u64) -> Problem {
         let mut random = Random(seed);
         let full = |s: &Span| (s.context - s.new) / shape.block_size;
         let shared = shared.min(spans.iter().map(full).min().unwrap_or(0));
@@ -98,7 +98,7 @@ impl Problem {
     }
 
     /// Sequences in decode: one query at the end of each.
-    pub fn decode(shape: Shape, contexts: &[u32], shared: u32, seed: u64) -> Problem {
+    pub fn decode(shape: PagedShape, contexts: &[u32], shared: u32, seed: u64) -> Problem {
         let spans: Vec<_> = contexts.iter().map(|&context| Span { new: 1, context }).collect();
         Problem::new(shape, &spans, shared, seed)
     }
@@ -122,7 +122,7 @@ impl Problem {
     /// The caches in vLLM's layouts: keys `[block][kv_head][head_size / 8][block_size][8]`, values
     /// `[block][kv_head][head_size][block_size]`.
     pub fn separate(&self) -> (Vec<u16>, Vec<u16>) {
-        let Shape { kv_heads, head_size, block_size, .. } = self.shape;
+        let PagedShape { kv_heads, head_size, block_size, .. } = self.shape;
         let (mut keys, mut values) = (vec![0; self.keys.len()], vec![0; self.values.len()]);
         self.place(|block, offset, head, element, key, value| {
             let page = (block * kv_heads + head) as usize;
@@ -135,7 +135,7 @@ impl Problem {
 
     /// Calls `put` for every element of the cache: block, offset, head, element, key, value.
     fn place(&self, mut put: impl FnMut(u32, u32, u32, u32, u16, u16)) {
-        let Shape { kv_heads, head_size, block_size, .. } = self.shape;
+        let PagedShape { kv_heads, head_size, block_size, .. } = self.shape;
         let mut at = 0;
         for block in 0..self.blocks {
             for offset in 0..block_size {
@@ -199,7 +199,7 @@ impl Problem {
 
     /// What attention is for a head of one of the new tokens, which has this position in the sequence of this table.
     fn attend(&self, token: u32, head: u32, table: &[u32], position: u32) -> Vec<f64> {
-        let Shape { ty, heads, kv_heads, head_size, block_size, window } = self.shape;
+        let PagedShape { ty, heads, kv_heads, head_size, block_size, window } = self.shape;
         let size = head_size as usize;
         let first = if window > 0 { (position + 1).saturating_sub(window) } else { 0 };
         let kv_head = head / (heads / kv_heads);

@@ -1,13 +1,13 @@
 //! The paper's attention kernels on a decode problem: vLLM's layouts on a device, and one version's launches.
 
-use cuda_std::launch::{Entry, Family};
-use kernels::attention::Shape;
-use kernels::attention::paper::launch::Version;
-use kernels::attention::paper::{THREADS, paged_attention_v1, paged_attention_v2, paged_attention_v2_reduce};
-use kernels::layout::Vector;
+use kernels::attention::AttentionShape;
+use kernels::attention::paper::launch::{Version, v1_call, v2_call};
+use kernels::attention::paper::{paged_attention_v1, paged_attention_v2, paged_attention_v2_reduce};
+use kernels::with_element;
 use launch::Result;
 
 use crate::gpu::{Buffer, Gpu};
+use crate::number::Type;
 use crate::paged::Problem;
 
 /// Elements between the queries of two sequences, where a fused projection has keys and values.
@@ -16,13 +16,10 @@ const GAP: usize = 64;
 /// A problem on a device, with the kernels of a version.
 pub struct Attention {
     version: Version,
-    v1: Entry<<paged_attention_v1 as Family>::Args>,
-    v2: Entry<<paged_attention_v2 as Family>::Args>,
-    merge: Entry<<paged_attention_v2_reduce as Family>::Args>,
-    /// Output, queries and the rest, in the order of v1's arguments.
-    args: <paged_attention_v1 as Family>::Args,
-    head_size: u32,
-    block_size: u32,
+    shape: AttentionShape,
+    ty: Type,
+    /// What v1 takes; v2 takes the same but for the results.
+    args: paged_attention_v1,
     /// What comes out.
     pub output: Buffer<u16>,
     /// What v2 leaves for the reduction: sums of values, maxima, sums of weights. NaN, until v2 writes it.
@@ -42,14 +39,10 @@ pub fn versions(problem: &Problem, max_length: u32) -> [Version; 2] {
 ///
 /// # Panics
 /// If there are no kernels for them.
-pub fn shape(problem: &Problem) -> Shape {
+pub fn shape(problem: &Problem) -> AttentionShape {
     let shape = problem.shape;
-    Shape::new(shape.heads, shape.kv_heads, shape.head_size, shape.block_size)
+    AttentionShape::new(shape.heads, shape.kv_heads, shape.head_size, shape.block_size)
         .unwrap_or_else(|unsupported| panic!("{unsupported}"))
-}
-
-fn instance<F: Family>(labels: &[&str]) -> Entry<F::Args> {
-    F::instance(labels).unwrap_or_else(|| panic!("no kernel for {labels:?}"))
 }
 
 impl Attention {
@@ -59,27 +52,25 @@ impl Attention {
     /// [`launch::Error`], if there is not enough memory.
     pub fn upload(gpu: &mut Gpu, problem: &Problem, version: Version) -> Result<Attention> {
         let s = problem.shape;
-        let (head_size, block_size) = (s.head_size.to_string(), s.block_size.to_string());
-        let labels = [s.ty.label(), &head_size, &block_size];
         let row = (s.heads * s.head_size) as usize;
         let gap = vec![s.ty.nan(); GAP];
         let query: Vec<u16> = problem.query.chunks(row).flat_map(|row| [row, &gap].concat()).collect();
         let (keys, values) = problem.separate();
         let (tables, table_stride) = problem.padded_tables();
         let output = gpu.alloc("output", problem.query.len())?;
-        let args = (
-            output.mut_ptr(),
-            gpu.upload("query", &query)?.ptr(),
-            gpu.upload("keys", &keys)?.ptr::<Vector>(),
-            gpu.upload("values", &values)?.ptr::<Vector>(),
-            gpu.upload("block tables", &tables)?.ptr(),
-            gpu.upload("lengths", &problem.contexts())?.ptr(),
-            (row + GAP) as u32,
+        let args = paged_attention_v1 {
+            output: output.mut_ptr(),
+            query: gpu.upload("query", &query)?.ptr(),
+            keys: gpu.upload("keys", &keys)?.ptr(),
+            values: gpu.upload("values", &values)?.ptr(),
+            tables: gpu.upload("block tables", &tables)?.ptr(),
+            lengths: gpu.upload("lengths", &problem.contexts())?.ptr(),
+            query_stride: (row + GAP) as u32,
             table_stride,
-            s.kv_heads,
-            s.window,
-            s.scale(),
-        );
+            kv_heads: s.kv_heads,
+            window: s.window,
+            scale: s.scale(),
+        };
         let partitions = if let Version::V2 { partitions, .. } = version { partitions } else { 1 };
         let rows = problem.spans.len() * (s.heads * partitions) as usize;
         let partials = [
@@ -87,17 +78,7 @@ impl Attention {
             gpu.upload("maxima", &vec![f32::NAN; rows])?,
             gpu.upload("sums of weights", &vec![f32::NAN; rows])?,
         ];
-        Ok(Attention {
-            version,
-            v1: instance::<paged_attention_v1>(&labels),
-            v2: instance::<paged_attention_v2>(&labels),
-            merge: instance::<paged_attention_v2_reduce>(&labels[..1]),
-            args,
-            head_size: s.head_size,
-            block_size: s.block_size,
-            output,
-            partials,
-        })
+        Ok(Attention { version, shape: shape(problem), ty: s.ty, args, output, partials })
     }
 
     /// Launches the version's kernels.
@@ -114,18 +95,30 @@ impl Attention {
     /// # Errors
     /// [`launch::Error`]
     pub fn attend(&self, gpu: &mut Gpu) -> Result<()> {
-        let [values, maxima, sums] = self.partials.map(Buffer::mut_ptr);
-        let (_, query, keys, cached, tables, lengths, query_stride, table_stride, kv_heads, window, scale) = self.args;
-        match self.version {
-            Version::V1(launch) => gpu.launch(self.v1, launch.grid, THREADS, launch.shared, self.args),
+        let paged_attention_v1 {
+            query,
+            keys,
+            values,
+            tables,
+            lengths,
+            query_stride,
+            table_stride,
+            kv_heads,
+            window,
+            scale,
+            ..
+        } = self.args;
+        let (shape, call) = match self.version {
+            Version::V1(shape) => (shape, v1_call(self.shape, self.ty.element(), self.args)),
             Version::V2 { attend, .. } => {
-                let args = (
-                    values,
+                let [partials, maxima, sums] = self.partials.map(Buffer::mut_ptr);
+                let args = paged_attention_v2 {
+                    partials,
                     maxima,
                     sums,
                     query,
                     keys,
-                    cached,
+                    values,
                     tables,
                     lengths,
                     query_stride,
@@ -133,10 +126,12 @@ impl Attention {
                     kv_heads,
                     window,
                     scale,
-                );
-                gpu.launch(self.v2, attend.grid, THREADS, attend.shared, args)
+                };
+                (attend, v2_call(self.shape, self.ty.element(), args))
             }
-        }
+        };
+        // SAFETY: the arrays are those of the problem, whose blocks are of the cache, and the version has room for them.
+        unsafe { gpu.launch(shape, call) }
     }
 
     /// Launches v2's reduction; of v1, nothing.
@@ -145,9 +140,22 @@ impl Attention {
     /// [`launch::Error`]
     pub fn reduce(&self, gpu: &mut Gpu) -> Result<()> {
         let Version::V2 { reduce, partitions, .. } = self.version else { return Ok(()) };
-        let [values, maxima, sums] = self.partials.map(Buffer::ptr);
-        let (output, _, _, _, _, lengths, _, _, _, window, _) = self.args;
-        let args = (output, values, maxima, sums, lengths, partitions, self.head_size, self.block_size, window);
-        gpu.launch(self.merge, reduce.grid, THREADS, reduce.shared, args)
+        let [partials, maxima, sums] = self.partials.map(Buffer::ptr);
+        let paged_attention_v1 { output, lengths, window, .. } = self.args;
+        let (head_size, block_size) = (self.shape.head_size(), self.shape.pages().block_size);
+        let args = paged_attention_v2_reduce {
+            output,
+            partials,
+            maxima,
+            sums,
+            lengths,
+            partitions,
+            head_size,
+            block_size,
+            window,
+        };
+        let call = with_element!(self.ty.element(), T => args.instance::<T>());
+        // SAFETY: v2 has left its results for as many partitions.
+        unsafe { gpu.launch(reduce, call) }
     }
 }

@@ -1,9 +1,9 @@
 //! Projections with random data, and what they should give.
 
-use cuda_std::launch::Entry;
+use cuda_std::launch::{DevicePtr, KernelCall};
 use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::{Epilogue, GATED_ROWS};
-use kernels::gemm::plan::{Args, Kernel, Operands, Plan, Product};
+use kernels::gemm::plan::{Kernel, Operands, Plan, Product};
 use launch::Result;
 
 use crate::gpu::{Buffer, Gpu};
@@ -84,7 +84,7 @@ impl Problem {
         let weight = gpu.upload("weight", &self.weight)?;
         let bias = match &self.bias {
             Some(bias) => gpu.upload("bias", bias)?.ptr(),
-            None => std::ptr::null(),
+            None => DevicePtr::NULL,
         };
         let out = if plan.product.epilogue == Epilogue::Float {
             Out::Float(gpu.upload("out", &self.before.iter().map(|&bits| bits.into()).collect::<Vec<u32>>())?)
@@ -93,7 +93,7 @@ impl Problem {
         };
         let workspace = gpu.alloc::<u8>("workspace", plan.workspace_bytes() as usize)?;
         let counters = gpu.upload("counters", &vec![0u32; plan.counters() as usize])?;
-        let args = plan.args(Operands {
+        let operands = Operands {
             x: x.ptr(),
             x_stride: plan.product.k + self.data.gaps.0,
             weight: weight.ptr(),
@@ -105,8 +105,8 @@ impl Problem {
             out_stride: self.out_stride(),
             workspace: workspace.mut_ptr(),
             counters: counters.mut_ptr(),
-        });
-        Ok(Placed { plan, entry: plan.entry(self.data.ty.label()), args, out, counters })
+        };
+        Ok(Placed { plan, call: plan.call(self.data.ty.element(), operands), out, counters })
     }
 
     fn out_stride(&self) -> u32 {
@@ -189,8 +189,7 @@ impl Problem {
 #[derive(Clone, Copy)]
 pub struct Placed {
     plan: Plan,
-    entry: Option<Entry<Args>>,
-    args: Args,
+    call: KernelCall,
     out: Out,
     counters: Buffer<u32>,
 }
@@ -207,9 +206,8 @@ impl Placed {
     /// # Errors
     /// [`launch::Error`], if kernel and device do not fit each other.
     pub fn launch(&self, gpu: &mut Gpu) -> Result<()> {
-        // There are entries for both types; without one the results are not there, and wrong.
-        let Some(entry) = self.entry else { return Ok(()) };
-        gpu.launch(entry, self.plan.grid(), self.plan.threads(), self.plan.shared_bytes(), self.args)
+        // SAFETY: the matrices are of the plan's shapes, and the workspace has its size.
+        unsafe { gpu.launch(self.plan.shape(), self.call) }
     }
 }
 

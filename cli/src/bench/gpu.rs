@@ -1,7 +1,9 @@
 //! GPUs, as their makers describe them: for floors, where none is at hand to be measured.
 
+use cuda_std::launch::LaunchShape;
+use engine::backend::cuda::element_type;
 use engine::tensor::DType;
-use kernels::attention::decode;
+use kernels::attention::decode::DecodeLaunch;
 use kernels::gemm::plan::Limits;
 use serde_json::{Value, json};
 use workbench::{Floor, resources};
@@ -82,10 +84,11 @@ impl Gpu {
 
     /// Blocks of decode attention that a multiprocessor holds, by the registers on record for its PTX and by shared memory;
     /// 1 for a kernel that is not on record.
-    pub fn attention_blocks(&self, launch: decode::Launch, dtype: DType) -> u32 {
-        let kernel = launch.entry(&dtype.to_string()).map(|entry| entry.descriptor().name);
+    pub fn attention_blocks(&self, launch: DecodeLaunch, dtype: DType) -> u32 {
+        let kernel = element_type(dtype).ok().map(|element| launch.descriptor(element).name);
         let used = kernel.and_then(|kernel| resources(self.target, kernel));
-        used.map_or(1, |used| used.blocks(launch.threads(), launch.shared_bytes(), self.limits).max(1))
+        let LaunchShape { threads, shared, .. } = launch.shape();
+        used.map_or(1, |used| used.blocks(threads[0], shared, self.limits).max(1))
     }
 
     /// What floors were computed with.
@@ -106,14 +109,14 @@ impl Gpu {
 mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-    use kernels::attention::Shape;
+    use kernels::attention::AttentionShape;
 
     use super::*;
 
     #[test]
     fn a_multiprocessor_holds_the_blocks_of_decode_attention_that_the_kernel_was_made_for() {
         let blocks = |gpu: &str, heads, kv_heads, size| {
-            let launch = decode::Launch::new(Shape::new(heads, kv_heads, size, 16).unwrap(), 1);
+            let launch = DecodeLaunch::new(AttentionShape::new(heads, kv_heads, size, 16).unwrap(), 1);
             named(gpu).unwrap().attention_blocks(launch, DType::F16)
         };
         assert_eq!([32, 64, 80, 96, 128, 256].map(|size| blocks("H200", 32, 32, size)), [4, 3, 3, 3, 3, 3]);

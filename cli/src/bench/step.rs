@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use engine::backend::cuda::{Cost, Launch};
+use engine::backend::cuda::{Cost, NotedLaunch};
 use serde_json::{Value, json};
 use workbench::Floor;
 
@@ -47,13 +47,13 @@ pub struct Step {
     kind: Kind,
     gpu: &'static Gpu,
     /// Launches of one kernel, grid and cost, in the order of the first of each, and how many there are.
-    groups: Vec<(Launch, u64)>,
+    groups: Vec<(NotedLaunch, u64)>,
 }
 
 impl Step {
     /// The step that makes these launches.
-    pub fn new(kind: Kind, gpu: &'static Gpu, launches: &[Launch]) -> Step {
-        let mut groups: Vec<(Launch, u64)> = Vec::new();
+    pub fn new(kind: Kind, gpu: &'static Gpu, launches: &[NotedLaunch]) -> Step {
+        let mut groups: Vec<(NotedLaunch, u64)> = Vec::new();
         for launch in launches {
             match groups.iter_mut().find(|(first, _)| first == launch) {
                 Some((_, times)) => *times += 1,
@@ -65,7 +65,7 @@ impl Step {
 
     /// What all launches take.
     fn cost(&self) -> Cost {
-        self.groups.iter().fold(Cost::default(), |sum, (Launch { cost, .. }, times)| Cost {
+        self.groups.iter().fold(Cost::default(), |sum, (NotedLaunch { cost, .. }, times)| Cost {
             floor: Floor {
                 bytes: sum.floor.bytes + times * cost.floor.bytes,
                 flops: sum.floor.flops + times * cost.floor.flops,
@@ -97,8 +97,8 @@ impl Step {
             json!({
                 "kernel": launch.kernel,
                 "times": times,
-                "grid": [launch.grid.0, launch.grid.1, launch.grid.2],
-                "threads": launch.threads,
+                "grid": launch.shape.grid,
+                "threads": launch.shape.threads[0],
                 "bytes": launch.cost.floor.bytes,
                 "flops": launch.cost.floor.flops,
                 "floor_seconds": self.gpu.seconds(launch.cost.floor),
@@ -129,7 +129,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new(&["kernel", "times", "grid", "bytes each", "flops each", "us each", "bound by"]);
         for (launch, times) in &self.groups {
-            let (x, y, z) = launch.grid;
+            let [x, y, z] = launch.shape.grid;
             table.row([
                 launch.kernel.to_owned(),
                 times.to_string(),

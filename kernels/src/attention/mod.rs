@@ -2,7 +2,7 @@
 //!
 //! | module | kernels | serves |
 //! | --- | --- | --- |
-//! | [`decode`] | `plan_paged_attention`, `paged_attention_8`, `paged_attention_16` | one new token a sequence |
+//! | [`decode`] | `plan_paged_attention`, `paged_attention` | one new token a sequence |
 //! | [`prefill`] | `paged_prefill` | many new tokens a sequence: prompts, and chunks of them behind a cached prefix |
 //! | [`paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce` | one new token a sequence, as the paper has it: for study, and as the yardstick |
 //!
@@ -23,21 +23,54 @@ pub const HEAD_SIZES: [u32; 6] = [32, 64, 80, 96, 128, 256];
 /// Block sizes that kernels can read.
 pub const BLOCK_SIZES: [u32; 3] = [8, 16, 32];
 
+/// `with_head_size!(size, D => expression)`: the expression with the constant `D` as a size that a [`AttentionShape`] has.
+#[cfg(not(target_arch = "nvptx64"))]
+macro_rules! with_head_size {
+    ($size:expr, $D:ident => $expression:expr) => {
+        $crate::attention::with_constant!($size, $D => $expression, 32 64 80 96 128 256)
+    };
+}
+
+/// `with_block_size!(size, B => expression)`: the expression with the constant `B` as a size that a [`AttentionShape`] has.
+#[cfg(not(target_arch = "nvptx64"))]
+macro_rules! with_block_size {
+    ($size:expr, $B:ident => $expression:expr) => {
+        $crate::attention::with_constant!($size, $B => $expression, 8 16 32)
+    };
+}
+
+/// An expression with a number as a constant that is one of those listed.
+#[cfg(not(target_arch = "nvptx64"))]
+macro_rules! with_constant {
+    ($number:expr, $C:ident => $expression:expr, $($value:literal)*) => {
+        match $number {
+            $($value => {
+                const $C: u32 = $value;
+                $expression
+            })*
+            other => unreachable!("a shape cannot have {other}"),
+        }
+    };
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+pub(crate) use {with_block_size, with_constant, with_head_size};
+
 /// log2(e): what makes powers of two of the softmax's powers of e.
 pub const LOG2_E: f32 = core::f32::consts::LOG2_E;
 
 /// The heads of a model, and the blocks of its cache: a shape that there are kernels for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct AttentionShape {
     heads: u32,
     kv_heads: u32,
     head_size: u32,
     block_size: u32,
 }
 
-impl Shape {
+impl AttentionShape {
     /// Checks a shape; none of its numbers need be sensible.
-    pub fn new(heads: u32, kv_heads: u32, head_size: u32, block_size: u32) -> Result<Shape, Unsupported> {
+    pub fn new(heads: u32, kv_heads: u32, head_size: u32, block_size: u32) -> Result<AttentionShape, Unsupported> {
         if kv_heads == 0 || heads == 0 || !heads.is_multiple_of(kv_heads) {
             return Err(Unsupported::Heads { heads, kv_heads });
         }
@@ -47,7 +80,7 @@ impl Shape {
         if !BLOCK_SIZES.contains(&block_size) {
             return Err(Unsupported::BlockSize(block_size));
         }
-        Ok(Shape { heads, kv_heads, head_size, block_size })
+        Ok(AttentionShape { heads, kv_heads, head_size, block_size })
     }
 
     /// Query heads.
@@ -113,9 +146,10 @@ mod tests {
 
     #[test]
     fn shapes_without_kernels_are_refused() {
-        assert_eq!(Shape::new(32, 8, 128, 16).map(Shape::group), Ok(4));
-        assert_eq!(Shape::new(71, 1, 64, 8).map(Shape::group), Ok(71));
-        let message = |heads, kv_heads, size, block| Shape::new(heads, kv_heads, size, block).unwrap_err().to_string();
+        assert_eq!(AttentionShape::new(32, 8, 128, 16).map(AttentionShape::group), Ok(4));
+        assert_eq!(AttentionShape::new(71, 1, 64, 8).map(AttentionShape::group), Ok(71));
+        let message =
+            |heads, kv_heads, size, block| AttentionShape::new(heads, kv_heads, size, block).unwrap_err().to_string();
         assert_eq!(
             message(8, 8, 72, 16),
             "attention has no kernels for head size 72; there are some for [32, 64, 80, 96, 128, 256]"
@@ -126,7 +160,7 @@ mod tests {
         );
         assert_eq!(message(8, 3, 64, 16), "8 query heads cannot share 3 key/value heads evenly");
         for (heads, kv_heads) in [(0, 0), (8, 0), (0, 8)] {
-            assert!(matches!(Shape::new(heads, kv_heads, 64, 16), Err(Unsupported::Heads { .. })));
+            assert!(matches!(AttentionShape::new(heads, kv_heads, 64, 16), Err(Unsupported::Heads { .. })));
         }
     }
 }

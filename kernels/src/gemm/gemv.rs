@@ -7,7 +7,7 @@
 //! | | |
 //! | --- | --- |
 //! | shapes | `x [m][k]`, `weight [n][k]`, `out [m][n]`; `m` up to `TOKENS`, any `n`, `k` a multiple of 8 |
-//! | grid | [`grid`]; [`THREADS`] threads |
+//! | grid | [`blocks`]; [`THREADS`] threads |
 //! | shared memory | [`SHARED_BYTES`]: 48 KiB, four blocks an SM on an H200 |
 //! | floor | `2 n k` bytes of weight |
 //!
@@ -59,9 +59,9 @@ const STAGE: u32 = THREADS * ROWS;
 /// Dynamic shared memory, in bytes.
 pub const SHARED_BYTES: u32 = STAGES * STAGE * 16;
 
-/// The grid for a weight of `n` rows.
-pub const fn grid(n: u32) -> (u32, u32, u32) {
-    (n.div_ceil(BLOCK_ROWS), 1, 1)
+/// Blocks of a launch for a weight of `n` rows.
+pub const fn blocks(n: u32) -> u32 {
+    n.div_ceil(BLOCK_ROWS)
 }
 
 /// Multiplies up to `TOKENS` activations with a weight: `out = epilogue(x weight^T)`, see [`super`] for the arguments.

@@ -13,8 +13,8 @@
 //!
 //! Norms of single heads (Qwen3's queries and keys) are part of [`rope`](crate::rope).
 //!
-//! A block takes a row ([`Shape`] has its threads): each thread holds up to [`HELD`] vectors, so that the row is read
-//! once. Rows that are longer, or no whole number of vectors, are refused by [`Shape::of`].
+//! A block takes a row ([`NormShape`] has its threads): each thread holds up to [`HELD`] vectors, so that the row is read
+//! once. Rows that are longer, or no whole number of vectors, are refused by [`NormShape::of`].
 //!
 //! # Floor
 //!
@@ -53,19 +53,19 @@ pub const MAX_WIDTH: u32 = MAX_THREADS * HELD as u32 * VECTOR;
 
 /// How [`layer_norm()`] and [`rms_norm()`] are launched; the grid is the number of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct NormShape {
     /// Vectors in a row.
     pub vectors: u32,
     /// Threads per block: whole warps, as many as spread the vectors evenly.
     pub threads: u32,
 }
 
-impl Shape {
+impl NormShape {
     /// For rows of `width` elements.
     ///
     /// # Errors
     /// [`WidthError`] if rows are no whole number of vectors, or have more than [`MAX_WIDTH`] elements.
-    pub const fn of(width: u32) -> Result<Shape, WidthError> {
+    pub const fn of(width: u32) -> Result<NormShape, WidthError> {
         let vectors = match row_vectors(width) {
             Ok(vectors) => vectors,
             Err(error) => return Err(error),
@@ -74,7 +74,7 @@ impl Shape {
             return Err(WidthError::Long { width, most: MAX_WIDTH });
         }
         let held = vectors.div_ceil(MAX_THREADS);
-        Ok(Shape { vectors, threads: vectors.div_ceil(held).next_multiple_of(32) })
+        Ok(NormShape { vectors, threads: vectors.div_ceil(held).next_multiple_of(32) })
     }
 }
 
@@ -154,20 +154,20 @@ mod tests {
 
     #[test]
     fn threads_spread_a_row_evenly() {
-        assert_eq!(Shape::of(768), Ok(Shape { vectors: 96, threads: 96 }));
-        assert_eq!(Shape::of(5120), Ok(Shape { vectors: 640, threads: 320 }));
-        assert_eq!(Shape::of(8), Ok(Shape { vectors: 1, threads: 32 }));
-        assert_eq!(Shape::of(MAX_WIDTH), Ok(Shape { vectors: 2048, threads: 512 }));
+        assert_eq!(NormShape::of(768), Ok(NormShape { vectors: 96, threads: 96 }));
+        assert_eq!(NormShape::of(5120), Ok(NormShape { vectors: 640, threads: 320 }));
+        assert_eq!(NormShape::of(8), Ok(NormShape { vectors: 1, threads: 32 }));
+        assert_eq!(NormShape::of(MAX_WIDTH), Ok(NormShape { vectors: 2048, threads: 512 }));
         for vectors in 1..=MAX_WIDTH / VECTOR {
-            let Ok(shape) = Shape::of(vectors * VECTOR) else { panic!("{vectors}") };
+            let Ok(shape) = NormShape::of(vectors * VECTOR) else { panic!("{vectors}") };
             assert!(shape.threads * HELD as u32 >= vectors && shape.threads <= MAX_THREADS);
         }
     }
 
     #[test]
     fn other_widths_are_refused() {
-        assert_eq!(Shape::of(100), Err(WidthError::Ragged { width: 100, multiple: 8 }));
-        assert_eq!(Shape::of(0), Err(WidthError::Ragged { width: 0, multiple: 8 }));
-        assert_eq!(Shape::of(MAX_WIDTH + 8), Err(WidthError::Long { width: 16392, most: 16384 }));
+        assert_eq!(NormShape::of(100), Err(WidthError::Ragged { width: 100, multiple: 8 }));
+        assert_eq!(NormShape::of(0), Err(WidthError::Ragged { width: 0, multiple: 8 }));
+        assert_eq!(NormShape::of(MAX_WIDTH + 8), Err(WidthError::Long { width: 16392, most: 16384 }));
     }
 }

@@ -14,7 +14,7 @@ use crate::vector::{narrow, widen};
 ///
 /// # Safety
 /// The arrays have a row for each x of the grid, are 16-byte aligned, and the block is of
-/// [`Shape::threads`](super::Shape).
+/// [`NormShape::threads`](super::NormShape).
 #[kernel(max_threads = 512, instances(T = [F16, Bf16]))]
 pub unsafe fn rms_norm<T: Element>(
     x: *mut Vector,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bytemuck::{AnyBitPattern, NoUninit};
-use cuda_std::launch::{Args, Entry};
+use cuda_std::launch::{KernelCall, LaunchShape};
 use emulator::Report;
 use launch::{Driver, Error};
 pub use workbench::Buffer;
@@ -98,27 +98,22 @@ impl Gpu {
     }
 
     /// Launches a kernel, which must raise no fault. The emulator's report; on a GPU an empty one.
-    pub fn launch<A: Args>(
-        &mut self,
-        entry: Entry<A>,
-        grid: (u32, u32, u32),
-        threads: u32,
-        dynamic_shared: u32,
-        args: A,
-    ) -> Report {
-        self.try_launch(entry, grid, threads, dynamic_shared, args).unwrap_or_else(|error| panic!("{error}"))
+    ///
+    /// # Safety
+    /// On a GPU, the kernel's contract holds. The emulator reports where it does not.
+    pub unsafe fn launch(&mut self, shape: LaunchShape, call: impl Into<KernelCall>) -> Report {
+        // SAFETY: this function's contract is the same.
+        unsafe { self.try_launch(shape, call) }.unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Launches a kernel that may be at fault.
-    pub fn try_launch<A: Args>(
-        &mut self,
-        entry: Entry<A>,
-        grid: (u32, u32, u32),
-        threads: u32,
-        dynamic_shared: u32,
-        args: A,
-    ) -> Result<Report, Error> {
-        let reports = self.0.reported(|gpu| gpu.launch(entry, grid, threads, dynamic_shared, args))?;
+    ///
+    /// # Safety
+    /// As for [`launch`](Self::launch).
+    pub unsafe fn try_launch(&mut self, shape: LaunchShape, call: impl Into<KernelCall>) -> Result<Report, Error> {
+        let call = call.into();
+        // SAFETY: this function's contract is the kernel's.
+        let reports = self.0.reported(|gpu| unsafe { gpu.launch(shape, call) })?;
         Ok(reports.into_iter().next().map(|launch| launch.report).unwrap_or_default())
     }
 }

@@ -1,11 +1,8 @@
 //! The kernels of the paged cache.
 
-use cuda_std::launch::Entry;
 use emulator::Report;
-use kernels::cache::{
-    THREADS, block_grid, copy_blocks, reshape_and_cache, swap_blocks_in, swap_blocks_out, write_grid,
-};
-use kernels::layout::{Pages, Part, Vector};
+use kernels::cache::{copy_blocks, copy_shape, reshape_and_cache, swap_blocks_in, swap_blocks_out, write_shape};
+use kernels::layout::{Pages, Part};
 
 use crate::frame::gpu::{Gpu, TARGETS};
 
@@ -38,20 +35,20 @@ fn write_tokens(gpu: &mut Gpu, pages: Pages, slots: &[i32], padding: u32) -> Rep
         }
     }
     let cache = gpu.upload("cache", &old);
-    let args = (
-        gpu.upload("key", &key).ptr::<Vector>(),
-        gpu.upload("value", &value).ptr::<Vector>(),
-        cache.mut_ptr::<Vector>(),
-        gpu.upload("slots", slots).ptr::<i32>(),
-        slots.len() as u32,
-        stride / 8,
-        stride / 8,
-        pages.heads,
-        pages.head_size,
-        pages.block_size,
-    );
-    let grid = write_grid(pages, slots.len() as u32);
-    let report = gpu.launch(Entry::of::<reshape_and_cache>(), grid, THREADS, 0, args);
+    let call = reshape_and_cache {
+        key: gpu.upload("key", &key).ptr(),
+        value: gpu.upload("value", &value).ptr(),
+        cache: cache.mut_ptr(),
+        slots: gpu.upload("slots", slots).ptr(),
+        tokens: slots.len() as u32,
+        key_stride: stride / 8,
+        value_stride: stride / 8,
+        heads: pages.heads,
+        head_size: pages.head_size,
+        block_size: pages.block_size,
+    };
+    // SAFETY: the arrays have these shapes, and slots are within the cache, each once.
+    let report = unsafe { gpu.launch(write_shape(pages, slots.len() as u32), call) };
     assert!(gpu.download(cache) == want, "{pages:?}, slots {slots:?}");
     report
 }
@@ -123,13 +120,15 @@ fn caches() -> [Cache; 3] {
 
 /// Copies blocks within a cache, then swaps some out and in again; compares everything.
 fn copy_and_swap(gpu: &mut Gpu, c: &Cache) -> [Report; 3] {
-    let grid = block_grid(c.pages, 3, c.layers);
+    let shape = copy_shape(c.pages, 3, c.layers);
+    let (page_vectors, layer_stride) = (c.pages.page_vectors(), c.layer_vectors());
     let mut host = elements(5, c.size());
     let cache = gpu.upload("cache", &host);
     let pairs: [[u32; 2]; 3] = [[0, 3], [4, 1], [0, 2]];
     let list = gpu.upload("pairs", &pairs);
-    let args = (cache.mut_ptr::<Vector>(), list.ptr(), c.pages.page_vectors(), c.layer_vectors());
-    let copied = gpu.launch(Entry::of::<copy_blocks>(), grid, THREADS, 0, args);
+    let call = copy_blocks { cache: cache.mut_ptr(), pairs: list.ptr(), page_vectors, layer_stride };
+    // SAFETY: the pairs are of blocks of the cache, none in two of them.
+    let copied = unsafe { gpu.launch(shape, call) };
     for [source, target] in pairs {
         (0..c.layers).for_each(|l| host.copy_within(c.at(l, source), c.at(l, target).start));
     }
@@ -139,14 +138,18 @@ fn copy_and_swap(gpu: &mut Gpu, c: &Cache) -> [Report; 3] {
     let pages = || blocks.iter().flat_map(|&b| (0..c.layers).map(move |l| c.at(l, b)));
     let staged: Vec<u16> = pages().flat_map(|at| host[at].to_vec()).collect();
     let staging = gpu.alloc::<u16>("staging", staged.len());
-    let list = gpu.upload("blocks", &blocks).ptr::<u32>();
-    let args = (cache.ptr::<Vector>(), staging.mut_ptr::<Vector>(), list, c.pages.page_vectors(), c.layer_vectors());
-    let out = gpu.launch(Entry::of::<swap_blocks_out>(), grid, THREADS, 0, args);
+    let blocks = gpu.upload("blocks", &blocks).ptr();
+    let (from, to) = (cache.ptr(), staging.mut_ptr());
+    let call = swap_blocks_out { cache: from, staging: to, blocks, page_vectors, layer_stride };
+    // SAFETY: the blocks are of the cache, and the staging buffer has room for them.
+    let out = unsafe { gpu.launch(shape, call) };
     assert!(gpu.download(staging) == staged, "{:?}", c.pages);
 
     gpu.write(cache, &vec![0u16; c.size()]);
-    let args = (cache.mut_ptr::<Vector>(), staging.ptr::<Vector>(), list, c.pages.page_vectors(), c.layer_vectors());
-    let back = gpu.launch(Entry::of::<swap_blocks_in>(), grid, THREADS, 0, args);
+    let (to, from) = (cache.mut_ptr(), staging.ptr());
+    let call = swap_blocks_in { cache: to, staging: from, blocks, page_vectors, layer_stride };
+    // SAFETY: the blocks are of the cache, each once, and the staging buffer holds as many.
+    let back = unsafe { gpu.launch(shape, call) };
     let mut want = vec![0; c.size()];
     pages().for_each(|at| want[at.clone()].copy_from_slice(&host[at]));
     assert!(gpu.download(cache) == want, "{:?}", c.pages);
@@ -172,18 +175,19 @@ fn a_slot_outside_of_the_cache_is_a_fault_that_names_the_line() {
     let mut gpu = Gpu::new("sm_80");
     let rows = elements(1, 32);
     let cache = elements(3, page(pages));
-    let args = (
-        gpu.upload("key", &rows).ptr::<Vector>(),
-        gpu.upload("value", &rows).ptr::<Vector>(),
-        gpu.upload("cache", &cache).mut_ptr::<Vector>(),
-        gpu.upload("slots", &[8i32]).ptr::<i32>(),
-        1,
-        4,
-        4,
-        pages.heads,
-        pages.head_size,
-        pages.block_size,
-    );
-    let fault = gpu.try_launch(Entry::of::<reshape_and_cache>(), (1, 1, 1), THREADS, 0, args).unwrap_err().to_string();
+    let call = reshape_and_cache {
+        key: gpu.upload("key", &rows).ptr(),
+        value: gpu.upload("value", &rows).ptr(),
+        cache: gpu.upload("cache", &cache).mut_ptr(),
+        slots: gpu.upload("slots", &[8i32]).ptr(),
+        tokens: 1,
+        key_stride: 4,
+        value_stride: 4,
+        heads: pages.heads,
+        head_size: pages.head_size,
+        block_size: pages.block_size,
+    };
+    // SAFETY: the slot is behind the cache's end, which is the point: the write is within the device's memory.
+    let fault = unsafe { gpu.try_launch(write_shape(pages, 1), call) }.unwrap_err().to_string();
     assert!(fault.contains("reshape_and_cache") && fault.contains("cache.rs"), "{fault}");
 }

@@ -10,15 +10,17 @@
 //! | zeros in place of what is behind the end (`Reader::fetch`) | every test of results: NaN |
 //! | zeros in place of what is before the window (`Reader::fetch`) | `window_edges`: out of bounds |
 
-use cuda_std::launch::Entry;
+use cuda_std::launch::LaunchShape;
 use emulator::Report;
 use kernels::attention;
-use kernels::attention::decode::{self, Launch, MIN_RANGE, PLAN_THREADS, Ranges, TILE, plan_paged_attention};
+use kernels::attention::decode::{
+    self, DecodeLaunch, MIN_RANGE, PLAN_THREADS, Ranges, TILE, paged_attention, plan_paged_attention,
+};
 use kernels::layout::Vector;
 use launch::Error;
 use workbench::Buffer;
 use workbench::number::{Random, Type};
-use workbench::paged::{Problem, Shape};
+use workbench::paged::{PagedShape, Problem};
 
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate;
@@ -29,7 +31,7 @@ const UNTOUCHED: u16 = 0x1234;
 /// A decode step in the device's memory: a problem's sequences, with padding among them.
 struct Step<'a> {
     problem: &'a Problem,
-    launch: Launch,
+    launch: DecodeLaunch,
     slots: u32,
     /// Which of the batch's sequences are the problem's; the others have length 0.
     real: Vec<usize>,
@@ -37,15 +39,16 @@ struct Step<'a> {
     plan: Buffer<[u32; 4]>,
     arrivals: Buffer<u32>,
     output: Buffer<u16>,
-    args: decode::Args,
+    args: paged_attention,
     sequences: u32,
 }
 
 impl<'a> Step<'a> {
     fn new(gpu: &mut Gpu, problem: &'a Problem, slots: u32) -> Step<'a> {
         let shape = problem.shape;
-        let kernels = attention::Shape::new(shape.heads, shape.kv_heads, shape.head_size, shape.block_size).unwrap();
-        let launch = Launch::new(kernels, slots);
+        let kernels =
+            attention::AttentionShape::new(shape.heads, shape.kv_heads, shape.head_size, shape.block_size).unwrap();
+        let launch = DecodeLaunch::new(kernels, slots);
         // Padding at the front, at the end, and after every third sequence.
         let real: Vec<usize> = (0..problem.spans.len()).map(|s| 1 + s + s / 3).collect();
         let sequences = real.last().unwrap() + 2;
@@ -71,39 +74,41 @@ impl<'a> Step<'a> {
         let plan = gpu.alloc("plan", decode::plan_vectors(slots, sequences as u32) as usize);
         let partials = gpu.alloc::<Vector>("partials", launch.partial_vectors() as usize);
         let arrivals = gpu.upload("arrivals", &vec![0u32; launch.arrivals() as usize]);
-        let args = (
-            output.mut_ptr(),
-            gpu.upload("query", &query).ptr(),
-            gpu.upload("cache", &problem.pages()).ptr(),
-            gpu.upload("tables", &tables).ptr(),
-            gpu.upload("table starts", &table_starts).ptr(),
-            plan.ptr(),
-            partials.mut_ptr(),
-            arrivals.mut_ptr(),
-            stride as u32,
-            shape.kv_heads,
-            shape.heads / shape.kv_heads,
-            shape.block_size,
-            shape.scale(),
-        );
+        let args = paged_attention {
+            output: output.mut_ptr(),
+            query: gpu.upload("query", &query).ptr(),
+            cache: gpu.upload("cache", &problem.pages()).ptr(),
+            tables: gpu.upload("tables", &tables).ptr(),
+            table_starts: gpu.upload("table starts", &table_starts).ptr(),
+            plan: plan.ptr(),
+            partials: partials.mut_ptr(),
+            arrivals: arrivals.mut_ptr(),
+            query_stride: stride as u32,
+            kv_heads: shape.kv_heads,
+            group: shape.heads / shape.kv_heads,
+            block_size: shape.block_size,
+            scale: shape.scale(),
+        };
         Step { problem, launch, slots, real, lengths, plan, arrivals, output, args, sequences: sequences as u32 }
     }
 
     fn plan(&self, gpu: &mut Gpu) -> Report {
-        let args = (
-            self.lengths.ptr(),
-            self.plan.mut_ptr::<Vector>(),
-            self.sequences,
-            self.problem.shape.window,
-            self.launch.streams(),
-            self.slots,
-        );
-        gpu.launch(Entry::of::<plan_paged_attention>(), (1, 1, 1), PLAN_THREADS, 0, args)
+        let call = plan_paged_attention {
+            lengths: self.lengths.ptr(),
+            plan: self.plan.mut_ptr(),
+            sequences: self.sequences,
+            window: self.problem.shape.window,
+            streams: self.launch.streams(),
+            slots: self.slots,
+        };
+        // SAFETY: there is a length for each sequence, and the plan has its size.
+        unsafe { gpu.launch(LaunchShape::linear(1, PLAN_THREADS), call) }
     }
 
     fn try_attend(&self, gpu: &mut Gpu) -> Result<Report, Error> {
-        let entry = self.launch.entry(self.problem.shape.ty.label()).unwrap();
-        gpu.try_launch(entry, self.launch.grid(), self.launch.threads(), self.launch.shared_bytes(), self.args)
+        let call = self.launch.call(self.problem.shape.ty.element(), self.args);
+        // SAFETY: the plan was made for this batch, and the workspace has its size.
+        unsafe { gpu.try_launch(self.launch.shape(), call) }
     }
 
     fn attend(&self, gpu: &mut Gpu) -> Report {
@@ -141,8 +146,8 @@ pub fn every_kernel(gpu: &mut Gpu) {
     }
 }
 
-fn shape(ty: Type, heads: u32, kv_heads: u32, head_size: u32, block_size: u32, window: u32) -> Shape {
-    Shape { ty, heads, kv_heads, head_size, block_size, window }
+fn shape(ty: Type, heads: u32, kv_heads: u32, head_size: u32, block_size: u32, window: u32) -> PagedShape {
+    PagedShape { ty, heads, kv_heads, head_size, block_size, window }
 }
 
 /// A device for each target.
@@ -151,7 +156,7 @@ fn targets() -> [Gpu; 2] {
 }
 
 /// Plans and attends on all devices, under several orders of warps and blocks. Results must not depend on the order.
-fn check(gpus: &mut [Gpu], shape: Shape, contexts: &[u32], shared: u32, slots: u32) {
+fn check(gpus: &mut [Gpu], shape: PagedShape, contexts: &[u32], shared: u32, slots: u32) {
     let problem = Problem::decode(shape, contexts, shared, 7);
     for gpu in gpus {
         let step = Step::new(gpu, &problem, slots);
@@ -254,8 +259,11 @@ fn the_plan_covers_every_tile_once_and_evenly() {
         let mut gpu = Gpu::new("sm_90a");
         let (lengths, streams) = (if count == 1 { vec![0] } else { ragged(count, 5) }, 8);
         let plan = gpu.alloc::<[u32; 4]>("plan", decode::plan_vectors(slots, count as u32) as usize);
-        let args = (gpu.upload("lengths", &lengths).ptr(), plan.mut_ptr(), count as u32, window, streams, slots);
-        gpu.launch(Entry::of::<plan_paged_attention>(), (1, 1, 1), PLAN_THREADS, 0, args);
+        let list = gpu.upload("lengths", &lengths).ptr();
+        let (ranges, sequences) = (plan.mut_ptr(), count as u32);
+        let call = plan_paged_attention { lengths: list, plan: ranges, sequences, window, streams, slots };
+        // SAFETY: there is a length for each sequence, and the plan has its size.
+        unsafe { gpu.launch(LaunchShape::linear(1, PLAN_THREADS), call) };
         let plan = gpu.download(plan);
 
         let spans = &plan[1 + slots as usize..];
@@ -329,7 +337,8 @@ fn memory_is_read_once_and_without_conflicts() {
         let step = Step::new(&mut gpu, &problem, slots);
         step.plan(&mut gpu);
         let report = step.attend(&mut gpu);
-        let kernels = attention::Shape::new(shape.heads, shape.kv_heads, shape.head_size, shape.block_size).unwrap();
+        let kernels =
+            attention::AttentionShape::new(shape.heads, shape.kv_heads, shape.head_size, shape.block_size).unwrap();
         let floor = decode::floor(kernels, u64::from(contexts[0] + contexts[1]), 2);
         let total = report.total;
         let over = (32 * total.sectors) as f64 / floor.bytes as f64;
@@ -355,7 +364,7 @@ fn nothing_that_orders_memory_can_be_missing() {
     whole.plan(&mut gpu);
     let plan = gpu.download(whole.plan);
     let ordering = ["bar.", "membar", "cp.async.wait", "cp.async.commit"];
-    let mutants = mutate::without_each(ptx, "paged_attention_8_f16_32", &ordering);
+    let mutants = mutate::without_each(ptx, "paged_attention_f16_32_8", &ordering);
     assert!(mutants.len() > 8, "found {}", mutants.len());
     for mutant in mutants {
         let mut gpu = Gpu::with_ptx(&mutant.ptx);

@@ -24,14 +24,14 @@ use kernels::attention::paper::launch::Version;
 use kernels::attention::{BLOCK_SIZES, HEAD_SIZES};
 use launch::Result;
 use workbench::number::{Random, Type};
-use workbench::paged::{Problem, Shape};
+use workbench::paged::{PagedShape, Problem};
 use workbench::paper::{Attention, versions};
 
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::without_each;
 
-fn shape(ty: Type, heads: u32, kv_heads: u32, head_size: u32, block_size: u32) -> Shape {
-    Shape { ty, heads, kv_heads, head_size, block_size, window: 0 }
+fn shape(ty: Type, heads: u32, kv_heads: u32, head_size: u32, block_size: u32) -> PagedShape {
+    PagedShape { ty, heads, kv_heads, head_size, block_size, window: 0 }
 }
 
 /// Runs a version. Gives the output, and a report of each launch.
@@ -113,7 +113,7 @@ fn every_size_of_a_group() {
 fn windows_begin_and_end_anywhere_in_a_block() {
     for (i, window) in [1, 2, 7, 8, 9, 16, 100, 505, 512, 513, 1024, 5000].into_iter().enumerate() {
         let block_size = BLOCK_SIZES[i % 3];
-        let shape = Shape { window, ..shape(Type::F16, 1, 1, 32, block_size) };
+        let shape = PagedShape { window, ..shape(Type::F16, 1, 1, 32, block_size) };
         let problem = Problem::decode(shape, &[1, window, window + 1, 1040, 1500], 0, 2);
         check(TARGETS[i % 2].0, i as u64, &problem);
     }

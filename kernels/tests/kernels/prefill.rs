@@ -17,30 +17,25 @@
 //!
 //! "All that were run" leaves out `without_an_instruction` and, but for the first, `each_byte_is_moved_once`.
 
-use cuda_std::launch::{Entry, Family};
 use emulator::Report;
 use kernels::attention;
 use kernels::attention::prefill::{paged_prefill, shape};
 use launch::Error;
 use workbench::number::{Random, Type, relative_error};
-use workbench::paged::{Problem, Shape, Span};
+use workbench::paged::{PagedShape, Problem, Span};
 
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::without_each;
 
 /// The problem's shape, as the kernels know it.
-fn checked(shape: Shape) -> attention::Shape {
-    attention::Shape::new(shape.heads, shape.kv_heads, shape.head_size, shape.block_size).unwrap()
-}
-
-fn entry(shape: Shape) -> Entry<<paged_prefill as Family>::Args> {
-    paged_prefill::instance(&[shape.ty.label(), &shape.head_size.to_string()]).unwrap()
+fn checked(shape: PagedShape) -> attention::AttentionShape {
+    attention::AttentionShape::new(shape.heads, shape.kv_heads, shape.head_size, shape.block_size).unwrap()
 }
 
 /// Runs the kernel in a launch that has room for `spare` more tokens. Queries are parts of longer rows, whose rest is
 /// NaN; two tokens that are not of this launch come before.
 fn attend(gpu: &mut Gpu, problem: &Problem, spare: u32) -> Result<(Vec<u16>, Report), Error> {
-    let Shape { ty, heads, head_size, kv_heads, block_size, window } = problem.shape;
+    let PagedShape { ty, heads, head_size, kv_heads, block_size, window } = problem.shape;
     let row = (heads * head_size) as usize;
     let stride = row + 16;
     let mut query = vec![ty.nan(); 2 * stride];
@@ -56,24 +51,26 @@ fn attend(gpu: &mut Gpu, problem: &Problem, spare: u32) -> Result<(Vec<u16>, Rep
     let before = vec![ty.nan(); 2 * row];
     let output = gpu.upload("output", &[before.clone(), vec![ty.nan(); problem.query.len()]].concat());
     let sequences = problem.spans.len() as u32;
-    let args = (
-        output.mut_ptr(),
-        gpu.upload("query", &query).ptr(),
-        gpu.upload("cache", &problem.pages()).ptr(),
-        gpu.upload("tables", &tables).ptr(),
-        gpu.upload("table starts", &table_starts).ptr(),
-        gpu.upload("query starts", &starts).ptr(),
-        gpu.upload("contexts", &problem.contexts()).ptr(),
+    let args = paged_prefill {
+        output: output.mut_ptr(),
+        query: gpu.upload("query", &query).ptr(),
+        cache: gpu.upload("cache", &problem.pages()).ptr(),
+        tables: gpu.upload("tables", &tables).ptr(),
+        table_starts: gpu.upload("table starts", &table_starts).ptr(),
+        query_starts: gpu.upload("query starts", &starts).ptr(),
+        contexts: gpu.upload("contexts", &problem.contexts()).ptr(),
         sequences,
-        stride as u32,
+        query_stride: stride as u32,
         kv_heads,
-        heads / kv_heads,
+        group: heads / kv_heads,
         block_size,
         window,
-        problem.shape.scale(),
-    );
-    let launch = shape::launch(checked(problem.shape), starts[starts.len() - 1] - 2 + spare, sequences);
-    let report = gpu.try_launch(entry(problem.shape), launch.grid, launch.threads, launch.shared, args)?;
+        scale: problem.shape.scale(),
+    };
+    let shape = checked(problem.shape);
+    let launch = shape::launch_shape(shape, starts[starts.len() - 1] - 2 + spare, sequences);
+    // SAFETY: the arrays are those of the problem, whose blocks are of the cache.
+    let report = unsafe { gpu.try_launch(launch, shape::call(shape, ty.element(), args)) }?;
     let mut all = gpu.download(output);
     let output = all.split_off(before.len());
     assert_eq!(all, before, "tokens that are not of this launch");
@@ -101,7 +98,7 @@ fn check(problem: &Problem, spare: u32) -> Report {
 
 pub fn every_kernel(gpu: &mut Gpu) {
     for (ty, head_size) in Type::ALL.into_iter().flat_map(|ty| attention::HEAD_SIZES.map(|size| (ty, size))) {
-        let problem = Problem::new(Shape { ty, ..shape(1, 2, head_size, 16, 0) }, &[span(5, 20)], 0, 0);
+        let problem = Problem::new(PagedShape { ty, ..shape(1, 2, head_size, 16, 0) }, &[span(5, 20)], 0, 0);
         let (output, _) = attend(gpu, &problem, 0).unwrap_or_else(|error| panic!("{error}"));
         assert!(problem.error(&output) <= ty.tolerance(), "{:?}", problem.shape);
     }
@@ -112,8 +109,8 @@ fn span(new: u32, context: u32) -> Span {
 }
 
 /// A shape of `f16`.
-fn shape(kv_heads: u32, group: u32, head_size: u32, block_size: u32, window: u32) -> Shape {
-    Shape { ty: Type::F16, heads: kv_heads * group, kv_heads, head_size, block_size, window }
+fn shape(kv_heads: u32, group: u32, head_size: u32, block_size: u32, window: u32) -> PagedShape {
+    PagedShape { ty: Type::F16, heads: kv_heads * group, kv_heads, head_size, block_size, window }
 }
 
 #[test]
@@ -133,7 +130,7 @@ fn every_head_size_block_size_and_group() {
     ];
     for (seed, (shape, spans)) in cases.into_iter().enumerate() {
         for ty in Type::ALL {
-            check(&Problem::new(Shape { ty, ..shape }, &spans, 2, seed as u64), 0);
+            check(&Problem::new(PagedShape { ty, ..shape }, &spans, 2, seed as u64), 0);
         }
     }
 }
@@ -180,7 +177,7 @@ fn many_sequences_some_without_new_tokens() {
 #[test]
 fn scores_that_grow_from_tile_to_tile() {
     for ty in Type::ALL {
-        let mut problem = Problem::new(Shape { ty, ..shape(1, 1, 64, 16, 0) }, &[span(40, 400)], 0, 5);
+        let mut problem = Problem::new(PagedShape { ty, ..shape(1, 1, 64, 16, 0) }, &[span(40, 400)], 0, 5);
         let mut random = Random(6);
         problem.query.iter_mut().for_each(|query| *query = ty.bits(100.0 * random.unit()));
         check(&problem, 0);
@@ -222,7 +219,7 @@ fn without_an_instruction() {
     for (head_size, instructions) in [(32, 20), (128, 54)] {
         let shape = shape(1, 1, head_size, 16, 0);
         let problem = Problem::new(shape, &[span(70, 200)], 0, 11);
-        let mutants = without_each(TARGETS[0].1, entry(shape).descriptor().name, &opcodes);
+        let mutants = without_each(TARGETS[0].1, &format!("paged_prefill_f16_{head_size}"), &opcodes);
         assert_eq!(mutants.len(), instructions, "instructions to remove at head size {head_size}");
         for mutant in mutants {
             let survives = (0..3).all(|seed| {

@@ -1,14 +1,12 @@
 //! The kernels of [`kernels::vocabulary`]: every function of `cuda_std` and `ptx`, compiled, against host code.
 
-use cuda_std::launch::Entry;
+use cuda_std::launch::{DevicePtr, DevicePtrMut, KernelCall, LaunchShape};
 use kernels::layout::Vector;
 use kernels::vocabulary::*;
 
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::names;
 use workbench::number::{Random, Type};
-
-const ONE: (u32, u32, u32) = (1, 1, 1);
 
 #[test]
 fn every_function_of_the_vocabulary_is_executed() {
@@ -53,8 +51,9 @@ fn float(gpu: &mut Gpu) {
     let mut numbers = |n| (0..n).map(|_| (8.0 * random.unit()) as f32).collect::<Vec<_>>();
     let (a, b) = (numbers(256), numbers(256));
     let out = gpu.alloc::<f32>("out", 7 * 256);
-    let args = (gpu.upload("a", &a).ptr(), gpu.upload("b", &b).ptr(), out.mut_ptr());
-    gpu.launch(Entry::of::<v_float>(), (2, 1, 1), 128, 0, args);
+    let call = v_float { a: gpu.upload("a", &a).ptr(), b: gpu.upload("b", &b).ptr(), out: out.mut_ptr() };
+    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    unsafe { gpu.launch(LaunchShape::linear(2, 128), call) };
     for ((x, y), found) in a.iter().zip(&b).zip(gpu.download(out).chunks_exact(7)) {
         let wide = f64::from(*x);
         let near = |k: usize, value: f64, error: f64| {
@@ -73,20 +72,21 @@ fn float(gpu: &mut Gpu) {
 }
 
 fn f16(gpu: &mut Gpu) {
-    pairs(gpu, Type::F16, Entry::of::<v_f16>());
+    pairs(gpu, Type::F16, |a, b, out| v_f16 { a, b, out }.into());
 }
 
 fn bf16(gpu: &mut Gpu) {
-    pairs(gpu, Type::Bf16, Entry::of::<v_bf16>());
+    pairs(gpu, Type::Bf16, |a, b, out| v_bf16 { a, b, out }.into());
 }
 
-fn pairs(gpu: &mut Gpu, ty: Type, entry: Entry<(*const u32, *const u32, *mut u32)>) {
+fn pairs(gpu: &mut Gpu, ty: Type, kernel: fn(DevicePtr<u32>, DevicePtr<u32>, DevicePtrMut<u32>) -> KernelCall) {
     let mut random = Random(2);
     let mut numbers = || random.bits(ty, 128);
     let (a, b) = (numbers(), numbers());
     let out = gpu.alloc::<u16>("out", 256);
-    let args = (gpu.upload("a", &a).ptr(), gpu.upload("b", &b).ptr(), out.mut_ptr());
-    gpu.launch(entry, ONE, 64, 0, args);
+    let call = kernel(gpu.upload("a", &a).ptr(), gpu.upload("b", &b).ptr(), out.mut_ptr());
+    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    unsafe { gpu.launch(LaunchShape::linear(1, 64), call) };
     for (i, found) in gpu.download(out).into_iter().enumerate() {
         let (at, widened) = (i / 4 * 2 + i % 2, i % 4 >= 2);
         let (x, y) = (ty.number(a[at]), ty.number(b[at]));
@@ -99,8 +99,9 @@ fn pairs(gpu: &mut Gpu, ty: Type, entry: Entry<(*const u32, *const u32, *mut u32
 fn shuffle(gpu: &mut Gpu) {
     let a = words(3, 32);
     let out = gpu.alloc::<[u32; 4]>("out", 32);
-    let args = (gpu.upload("a", &a).ptr(), out.mut_ptr());
-    gpu.launch(Entry::of::<v_shuffle>(), ONE, 32, 0, args);
+    let call = v_shuffle { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr() };
+    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    unsafe { gpu.launch(LaunchShape::linear(1, 32), call) };
     for (lane, found) in gpu.download(out).into_iter().enumerate() {
         let (group, at) = (lane / 8 * 8, lane % 8);
         let below = if at >= 2 { lane - 2 } else { lane };
@@ -114,8 +115,9 @@ fn vote(gpu: &mut Gpu) {
     for (a, b) in [(words(4, 32), words(5, 32)), (vec![7; 32], vec![6; 32]), (vec![6; 32], vec![7; 32])] {
         let a: Vec<u32> = a.into_iter().map(|word| word & 0x8000_0007).collect();
         let out = gpu.alloc::<[u32; 4]>("out", 32);
-        let args = (gpu.upload("a", &a).ptr(), gpu.upload("b", &b).ptr(), out.mut_ptr());
-        gpu.launch(Entry::of::<v_vote>(), ONE, 32, 0, args);
+        let call = v_vote { a: gpu.upload("a", &a).ptr(), b: gpu.upload("b", &b).ptr(), out: out.mut_ptr() };
+        // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+        unsafe { gpu.launch(LaunchShape::linear(1, 32), call) };
         let lanes = |holds: &dyn Fn(usize) -> bool| (0..32).map(|lane| u32::from(holds(lane)) << lane).sum::<u32>();
         let greater = lanes(&|lane| a[lane] > b[lane]);
         for (lane, found) in gpu.download(out).into_iter().enumerate() {
@@ -128,8 +130,9 @@ fn vote(gpu: &mut Gpu) {
 fn reduce(gpu: &mut Gpu) {
     let a = words(6, 32);
     let out = gpu.alloc::<[u32; 3]>("out", 32);
-    let args = (gpu.upload("a", &a).ptr(), out.mut_ptr());
-    gpu.launch(Entry::of::<v_reduce>(), ONE, 32, 0, args);
+    let call = v_reduce { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr() };
+    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    unsafe { gpu.launch(LaunchShape::linear(1, 32), call) };
     let sum = a.iter().fold(0u32, |sum, word| sum.wrapping_add(*word));
     let expected = [sum, a.iter().copied().min().unwrap(), a.iter().copied().max().unwrap()];
     assert_eq!(gpu.download(out), [expected; 32]);
@@ -139,24 +142,27 @@ fn reduce_f32(gpu: &mut Gpu) {
     // Integers, so that the order of the sum does not matter.
     let a: Vec<f32> = words(7, 32).into_iter().map(|word| (word % 2001) as f32 - 1000.0).collect();
     let out = gpu.alloc::<[f32; 2]>("out", 32);
-    let args = (gpu.upload("a", &a).ptr(), out.mut_ptr());
-    gpu.launch(Entry::of::<v_reduce_f32>(), ONE, 32, 0, args);
+    let call = v_reduce_f32 { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr() };
+    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    unsafe { gpu.launch(LaunchShape::linear(1, 32), call) };
     assert_eq!(gpu.download(out), [[a.iter().sum(), a.iter().copied().fold(f32::MIN, f32::max)]; 32]);
 }
 
 fn shared(gpu: &mut Gpu) {
     let a = words(8, 256);
     let out = gpu.alloc::<u32>("out", 256);
-    let args = (gpu.upload("a", &a).ptr(), out.mut_ptr());
-    gpu.launch(Entry::of::<v_shared>(), ONE, 256, 0, args);
+    let call = v_shared { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr() };
+    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    unsafe { gpu.launch(LaunchShape::linear(1, 256), call) };
     assert!(gpu.download(out).iter().eq(a.iter().rev()));
 }
 
 fn named_barrier(gpu: &mut Gpu) {
     let a = words(9, 64);
     let out = gpu.upload("out", &[0u32; 64]);
-    let args = (gpu.upload("a", &a).ptr(), out.mut_ptr());
-    gpu.launch(Entry::of::<v_named_barrier>(), ONE, 64, 64 * 4, args);
+    let call = v_named_barrier { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr() };
+    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    unsafe { gpu.launch(LaunchShape::linear(1, 64).with_shared(64 * 4), call) };
     assert_eq!(gpu.download(out)[32..], a[..32]);
 }
 
@@ -164,8 +170,10 @@ fn atomic(gpu: &mut Gpu) {
     let a: Vec<u32> = words(10, 128).into_iter().map(|word| word % 4096 + 1).collect();
     let words = gpu.upload("words", &[5u32, u32::MAX, 0, u32::MAX, 0, 0, 0, 1000]);
     let (sum, wide) = (gpu.upload("sum", &[0.5f32]), gpu.upload("wide", &[1u64 << 40]));
-    let args = (gpu.upload("a", &a).ptr(), words.mut_ptr(), sum.mut_ptr(), wide.mut_ptr());
-    gpu.launch(Entry::of::<v_atomic>(), (2, 1, 1), 64, 0, args);
+    let call =
+        v_atomic { a: gpu.upload("a", &a).ptr(), words: words.mut_ptr(), sum: sum.mut_ptr(), wide: wide.mut_ptr() };
+    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    unsafe { gpu.launch(LaunchShape::linear(2, 64), call) };
     let total: u32 = a.iter().sum();
     let found = gpu.download(words);
     let (min, max) = (a.iter().copied().min().unwrap(), a.iter().copied().max().unwrap());
@@ -186,16 +194,18 @@ fn vectors(seed: u64, n: usize) -> Vec<[u32; 4]> {
 fn memory(gpu: &mut Gpu) {
     let a = vectors(11, 64);
     let out = gpu.alloc::<[[u32; 4]; 4]>("out", 64);
-    let args = (gpu.upload("a", &a).ptr::<Vector>(), out.mut_ptr());
-    gpu.launch(Entry::of::<v_memory>(), (2, 1, 1), 32, 0, args);
+    let call = v_memory { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr() };
+    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    unsafe { gpu.launch(LaunchShape::linear(2, 32), call) };
     assert!(gpu.download(out).into_iter().eq(a.into_iter().map(|vector| [vector; 4])));
 }
 
 fn read_stream(gpu: &mut Gpu) {
     let data = words(9, 2 * 8 * 256 * 4);
     let out = gpu.alloc::<u32>("out", 2 * 256);
-    let args = (gpu.upload("a", &data).ptr(), out.mut_ptr());
-    let report = gpu.launch(Entry::of::<v_read_stream>(), (2, 1, 1), 256, 0, args);
+    let call = v_read_stream { a: gpu.upload("a", &data).ptr(), out: out.mut_ptr() };
+    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    let report = unsafe { gpu.launch(LaunchShape::linear(2, 256), call) };
     let truth = |i: usize| (0..8).flat_map(|k| &data[4 * (k * 512 + i)..][..4]).fold(0, |x, y| x ^ y);
     assert_eq!(gpu.download(out), (0..512).map(truth).collect::<Vec<_>>());
     assert!(report.total.sector_ratio() <= 1.0);
@@ -205,8 +215,9 @@ fn cp_async(gpu: &mut Gpu) {
     let a = vectors(12, 64);
     for bytes in [0, 6, 16] {
         let out = gpu.alloc::<[[u32; 4]; 3]>("out", 64);
-        let args = (gpu.upload("a", &a).ptr::<Vector>(), out.mut_ptr(), bytes);
-        gpu.launch(Entry::of::<v_cp_async>(), ONE, 64, 64 * 3 * 16, args);
+        let call = v_cp_async { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr(), bytes };
+        // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+        unsafe { gpu.launch(LaunchShape::linear(1, 64).with_shared(64 * 3 * 16), call) };
         for (found, vector) in gpu.download(out).into_iter().zip(&a) {
             let mut cut: [u8; 16] = bytemuck::cast(*vector);
             cut[bytes as usize..].fill(0);
@@ -216,20 +227,21 @@ fn cp_async(gpu: &mut Gpu) {
 }
 
 fn ldmatrix(gpu: &mut Gpu) {
-    matrix_loads(gpu, Entry::of::<v_ldmatrix>(), [[1, 2, 4]; 2].concat());
+    matrix_loads(gpu, |a, out| v_ldmatrix { a, out }.into(), [[1, 2, 4]; 2].concat());
 }
 
 fn ldmatrix_at(gpu: &mut Gpu) {
-    matrix_loads(gpu, Entry::of::<v_ldmatrix_at>(), vec![4, 4]);
+    matrix_loads(gpu, |a, out| v_ldmatrix_at { a, out }.into(), vec![4, 4]);
 }
 
 /// Loads of so many matrices each, the first half of them straight, the others transposed.
-fn matrix_loads(gpu: &mut Gpu, entry: Entry<(*const Vector, *mut u32)>, counts: Vec<usize>) {
+fn matrix_loads(gpu: &mut Gpu, kernel: fn(DevicePtr<Vector>, DevicePtrMut<u32>) -> KernelCall, counts: Vec<usize>) {
     let rows = words(13, 128);
     let registers = counts.iter().sum();
     let out = gpu.alloc::<u32>("out", 32 * registers);
-    let args = (gpu.upload("a", &rows).ptr::<Vector>(), out.mut_ptr());
-    gpu.launch(entry, ONE, 32, 0, args);
+    let call = kernel(gpu.upload("a", &rows).ptr(), out.mut_ptr());
+    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    unsafe { gpu.launch(LaunchShape::linear(1, 32), call) };
     let elements: &[u16] = bytemuck::cast_slice(&rows);
     for (lane, found) in gpu.download(out).chunks_exact(registers).enumerate() {
         let (major, minor) = (lane / 4, lane % 4 * 2);
@@ -244,7 +256,7 @@ fn matrix_loads(gpu: &mut Gpu, entry: Entry<(*const Vector, *mut u32)>, counts: 
 }
 
 fn mma(gpu: &mut Gpu) {
-    for (ty, entry) in [(Type::F16, Entry::of::<v_mma_f16>()), (Type::Bf16, Entry::of::<v_mma_bf16>())] {
+    for ty in Type::ALL {
         let mut random = Random(14);
         // Small integers: whichever way sums are rounded, they are exact.
         let mut integers = |n: usize| (0..n).map(|_| random.below(33) as f64 - 16.0).collect::<Vec<_>>();
@@ -268,13 +280,15 @@ fn mma(gpu: &mut Gpu) {
             }
         }
         let out = gpu.alloc::<[f32; 4]>("out", 32);
-        let args = (
-            gpu.upload("a", &fragments.0).ptr(),
-            gpu.upload("b", &fragments.1).ptr(),
-            gpu.upload("c", &fragments.2).ptr(),
-            out.mut_ptr(),
-        );
-        gpu.launch(entry, ONE, 32, 0, args);
+        let (a_buffer, b_buffer) = (gpu.upload("a", &fragments.0).ptr(), gpu.upload("b", &fragments.1).ptr());
+        let c_buffer = gpu.upload("c", &fragments.2).ptr();
+        let (first, second, third, result) = (a_buffer, b_buffer, c_buffer, out.mut_ptr());
+        let call: KernelCall = match ty {
+            Type::F16 => v_mma_f16 { a: first, b: second, c: third, out: result }.into(),
+            Type::Bf16 => v_mma_bf16 { a: first, b: second, c: third, out: result }.into(),
+        };
+        // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+        unsafe { gpu.launch(LaunchShape::linear(1, 32), call) };
         for (lane, found) in gpu.download(out).into_iter().enumerate() {
             for (i, found) in found.into_iter().enumerate() {
                 let (row, column) = at(lane, i / 2, i % 2);

@@ -37,7 +37,7 @@ pub mod thread;
 pub mod warp;
 
 /// ```
-/// use cuda_std::launch::{Family, Kernel};
+/// use cuda_std::launch::{DevicePtrMut, KernelCall};
 /// use cuda_std::prelude::*;
 ///
 /// /// Multiplies `n` numbers by `by`.
@@ -51,18 +51,50 @@ pub mod warp;
 ///         unsafe { *x.add(i as usize) *= by };
 ///     }
 /// }
-/// assert_eq!(scale::DESCRIPTOR.params.len(), 3);
+/// // On the host the arguments are a struct: by name, in any order.
+/// let call = KernelCall::from(scale { n: 3, by: 2.0, x: DevicePtrMut::from_address(0x1000) });
+/// assert_eq!(call.bits(), [0x1000, u64::from(2.0f32.to_bits()), 3]);
 ///
 /// /// Raises to the power `P`.
 /// ///
 /// /// # Safety
 /// /// `x` has an element for each thread.
 /// #[kernel(instances(P = [2, 3]))]
-/// pub unsafe fn power<const P: i32>(x: *mut f32) {
+/// pub unsafe fn power<const P: u32>(x: *mut f32) {
 ///     let x = unsafe { &mut *x.add(thread::index_1d() as usize) };
 ///     *x = (0..P).fold(1.0, |power, _| power * *x);
 /// }
-/// assert_eq!(power::INSTANCES.len(), 2);
+/// let call = power { x: DevicePtrMut::NULL }.instance::<3>();
+/// assert_eq!(call.descriptor().name, "power_3");
+/// ```
+///
+/// An argument of another type, one that is only read where the kernel writes, one that is left out, and an instance that
+/// there is none of do not compile:
+///
+/// ```compile_fail,E0308
+/// # use cuda_std::{launch::*, prelude::*};
+/// # #[kernel] unsafe fn scale(x: *mut f32, by: f32, n: u32) {}
+/// let words: DevicePtrMut<u32> = DevicePtrMut::NULL;
+/// scale { x: words, by: 2.0, n: 3 };
+/// ```
+///
+/// ```compile_fail,E0308
+/// # use cuda_std::{launch::*, prelude::*};
+/// # #[kernel] unsafe fn scale(x: *mut f32, by: f32, n: u32) {}
+/// let read: DevicePtr<f32> = DevicePtr::NULL;
+/// scale { x: read, by: 2.0, n: 3 };
+/// ```
+///
+/// ```compile_fail,E0063
+/// # use cuda_std::{launch::*, prelude::*};
+/// # #[kernel] unsafe fn scale(x: *mut f32, by: f32, n: u32) {}
+/// scale { x: DevicePtrMut::NULL, n: 3 };
+/// ```
+///
+/// ```compile_fail,E0277
+/// # use cuda_std::{launch::*, prelude::*};
+/// # #[kernel(instances(P = [2, 3]))] unsafe fn power<const P: u32>(x: *mut f32) {}
+/// power { x: DevicePtrMut::NULL }.instance::<4>();
 /// ```
 pub use quire_cuda_std_macros::kernel;
 

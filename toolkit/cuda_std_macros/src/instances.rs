@@ -1,11 +1,25 @@
 //! `instances(T = [F16, Bf16], D = [64, 128])`: the kernels that a generic one stands for.
 
-use proc_macro::{Delimiter, Group, Ident, TokenTree};
+use proc_macro::{Delimiter, Group, Ident, Span, TokenTree};
 
 use crate::{Error, is_punct, split};
 
-/// The values of each generic parameter, as written in the attribute.
-pub struct Instances(Vec<(Ident, Vec<String>)>);
+/// The lists of an attribute. Each gives every generic parameter its values.
+pub struct Instances(Vec<List>);
+
+/// The values of each generic parameter, as one `instances(...)` gives them.
+struct List {
+    span: Span,
+    parameters: Vec<(Ident, Vec<String>)>,
+}
+
+/// A generic parameter of a kernel.
+pub struct Generic {
+    /// Its name.
+    pub name: String,
+    /// Whether it is a number, `const D: u32`, and not a type.
+    pub is_const: bool,
+}
 
 /// One kernel of a family.
 pub struct Instance {
@@ -18,8 +32,38 @@ pub struct Instance {
 }
 
 impl Instances {
-    /// Reads the list that follows the word `instances`.
-    pub fn parse(list: &Group) -> Result<Instances, Error> {
+    /// Reads the parts of the attribute that are `instances(...)`.
+    pub fn parse(parts: &[Vec<TokenTree>]) -> Result<Instances, Error> {
+        let groups = parts.iter().filter_map(|part| match part.as_slice() {
+            [_, TokenTree::Group(list)] => Some(List::parse(list)),
+            _ => None,
+        });
+        Ok(Instances(groups.collect::<Result<_, _>>()?))
+    }
+
+    /// Whether the attribute has no `instances(...)`.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Every combination of the values of each list, for a function of this name and these generic parameters.
+    pub fn of(&self, function: &Ident, generics: &[TokenTree]) -> Result<Vec<Instance>, Error> {
+        let declared: Vec<_> = generic_parameters(generics)?.into_iter().map(|generic| generic.name).collect();
+        let mut all: Vec<Instance> = Vec::new();
+        for list in &self.0 {
+            for instance in list.of(function, &declared)? {
+                if all.iter().any(|other| other.name == instance.name) {
+                    return Err(Error::new(list.span, format!("`{}` is there twice", instance.name)));
+                }
+                all.push(instance);
+            }
+        }
+        Ok(all)
+    }
+}
+
+impl List {
+    fn parse(list: &Group) -> Result<List, Error> {
         let mut parameters = Vec::new();
         for part in split(list.stream(), ',') {
             let [TokenTree::Ident(name), equals, TokenTree::Group(values)] = part.as_slice() else {
@@ -38,23 +82,18 @@ impl Instances {
             }
             parameters.push((name.clone(), words));
         }
-        Ok(Instances(parameters))
+        Ok(List { span: list.span(), parameters })
     }
 
-    /// Every combination of the values, for a function of this name and these generic parameters.
-    pub fn of(&self, function: &Ident, generics: &[TokenTree]) -> Result<Vec<Instance>, Error> {
-        let declared = parameters(generics);
-        let listed: Vec<_> = self.0.iter().map(|(name, _)| name.to_string()).collect();
+    fn of(&self, function: &Ident, declared: &[String]) -> Result<Vec<Instance>, Error> {
+        let listed: Vec<_> = self.parameters.iter().map(|(name, _)| name.to_string()).collect();
         if declared != listed {
-            let message = format!(
-                "the function's parameters are <{}>, the instances' <{}>",
-                declared.join(", "),
-                listed.join(", ")
-            );
+            let (declared, listed) = (declared.join(", "), listed.join(", "));
+            let message = format!("the function's parameters are <{declared}>, the instances' <{listed}>");
             return Err(Error::new(function.span(), message));
         }
         let mut combinations = vec![Vec::new()];
-        for (_, values) in &self.0 {
+        for (_, values) in &self.parameters {
             let longer = |so_far: &Vec<String>| -> Vec<Vec<String>> {
                 values.iter().map(|value| so_far.iter().chain([value]).cloned().collect()).collect()
             };
@@ -68,13 +107,18 @@ impl Instances {
     }
 }
 
-/// The names in `<T: Bound, const D: u32>`.
-fn parameters(generics: &[TokenTree]) -> Vec<String> {
+/// The parameters in `<T: Bound, const D: u32>`.
+pub fn generic_parameters(generics: &[TokenTree]) -> Result<Vec<Generic>, Error> {
     let inside = generics.get(1..generics.len().saturating_sub(1)).unwrap_or_default();
-    let mut names = Vec::new();
+    let mut all = Vec::new();
     for part in split(inside.iter().cloned().collect(), ',') {
-        let words = part.iter().map(ToString::to_string).find(|word| word != "const");
-        names.extend(words);
+        let words: Vec<_> = part.iter().map(ToString::to_string).collect();
+        match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+            ["const", name, ":", "u32"] => all.push(Generic { name: (*name).to_owned(), is_const: true }),
+            ["const", ..] => return Err(Error::new(part[0].span(), "a number among a kernel's parameters is a `u32`")),
+            [name, ..] => all.push(Generic { name: (*name).to_owned(), is_const: false }),
+            [] => {}
+        }
     }
-    names
+    Ok(all)
 }

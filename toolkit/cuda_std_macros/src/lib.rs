@@ -4,6 +4,8 @@
 //! compiles nothing from a registry. Tokens of parameters and bodies keep their spans, so that compiler errors point
 //! into the kernel.
 
+mod bounds;
+mod host;
 mod instances;
 mod kernel;
 mod shared;
@@ -16,13 +18,16 @@ use proc_macro::{Delimiter, Group, Ident, Literal, Punct, Spacing, Span, TokenSt
 /// multiprocessor, `.minnctapersm`; it needs `max_threads`) and `max_regs` (registers per thread, `.maxnreg`).
 ///
 /// A generic kernel lists what there is to be of it: `instances(T = [F16, Bf16], D = [64, 128])` on `attention<T, const D:
-/// u32>` gives the entries `attention_f16_64`, `attention_f16_128` and so on; the function itself is inlined into each, and
-/// can be called by others. The parameters' types are the same for all: they don't name `T` or `D`. On the host the type
-/// `attention` implements `cuda_std::launch::Family`, which finds an instance by its labels.
+/// u32>` gives the entries `attention_f16_64`, `attention_f16_128` and so on; a second `instances(...)` adds to them. The
+/// function itself is inlined into each, and can be called by others. The parameters' types are the same for all: they don't
+/// name `T` or `D`.
 ///
 /// For the device this becomes an exported `extern "ptx-kernel"` function and a comment in the PTX from which the
-/// builder takes the bounds. On the host the function stays what it is, and a type of the same name appears beside it
-/// that implements `cuda_std::launch::Kernel`: the argument types and the descriptor from which launches are made.
+/// builder takes the bounds. On the host the function stays what it is, and a struct of the same name appears beside it:
+/// its fields are the kernel's arguments, with `DevicePtr<T>` for `*const T` and `DevicePtrMut<T>` for `*mut T`. It implements
+/// `cuda_std::launch::Kernel`, which has the descriptor from which launches are made. Of a generic kernel it implements
+/// `cuda_std::launch::Instance` for each list of parameters there is, and `attention { ... }.instance::<F16, 64>()` is the
+/// call of one.
 #[proc_macro_attribute]
 pub fn kernel(attributes: TokenStream, item: TokenStream) -> TokenStream {
     kernel::expand(attributes, item).unwrap_or_else(Error::into_tokens)
@@ -31,7 +36,7 @@ pub fn kernel(attributes: TokenStream, item: TokenStream) -> TokenStream {
 /// `shared_array![f32; 256]`: a static array in the block's shared memory, as `*mut f32` to its first element.
 ///
 /// Length and type are constants, and cannot name generic parameters. Every place in the source that says
-/// `shared_array!` is one array, whichever threads come by; its contents are undefined at first. An alignment may
+/// `shared_array!` is one array, whichever threads execute it; its contents are undefined at first. An alignment may
 /// follow: `shared_array![f32; 256; 128]`, at least 16 bytes without one.
 #[proc_macro]
 pub fn shared_array(input: TokenStream) -> TokenStream {

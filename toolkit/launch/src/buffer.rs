@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::stream::Stream;
 use bytemuck::Pod;
+use cuda_std::launch::{DevicePtr, DevicePtrMut};
 use cust::sys::{self, CUdeviceptr};
 use std::marker::PhantomData;
 
@@ -90,14 +91,14 @@ impl<T> DeviceBuffer<T> {
         self.len == 0
     }
 
-    /// The address of the first element, as kernels take it: it means nothing to the host.
-    pub fn as_ptr(&self) -> *const T {
-        std::ptr::without_provenance(self.address as usize)
+    /// The address of the first element, for a kernel that reads.
+    pub fn as_ptr(&self) -> DevicePtr<T> {
+        DevicePtr::from_address(self.address)
     }
 
-    /// As [`as_ptr`](Self::as_ptr), for a kernel that writes.
-    pub fn as_mut_ptr(&self) -> *mut T {
-        std::ptr::without_provenance_mut(self.address as usize)
+    /// The address of the first element, for a kernel that writes.
+    pub fn as_mut_ptr(&self) -> DevicePtrMut<T> {
+        DevicePtrMut::from_address(self.address)
     }
 
     /// The address as the driver has it; 0 if there are no elements.

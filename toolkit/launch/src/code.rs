@@ -2,7 +2,7 @@
 
 use cust::error::CudaError;
 use cust::sys::{self, CUresult};
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_uint};
 use std::fmt;
 
 /// A result code of the driver: what a call failed with.
@@ -29,15 +29,44 @@ impl Code {
     }
 }
 
+/// A result that a driver gave. Codes later than the bindings are unknown to them, and would be no value of their type.
+pub(crate) fn result_of(code: c_uint) -> CUresult {
+    match code {
+        0..=8
+        | 34
+        | 100..=102
+        | 200..=202
+        | 205..=224
+        | 300..=304
+        | 400
+        | 401
+        | 500
+        | 600
+        | 700..=705
+        | 708..=720
+        | 800..=808
+        | 900..=911 => {
+            // SAFETY: exactly the values that the type has.
+            unsafe { std::mem::transmute::<c_uint, CUresult>(code) }
+        }
+        _ => CUresult::CUDA_ERROR_UNKNOWN,
+    }
+}
+
 /// Whether a function of `cust::sys` succeeded.
 pub(crate) fn check(code: CUresult) -> Result<(), Code> {
     if code == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(Code(code)) }
 }
 
+/// The answer to a query of whether work is done.
+pub(crate) fn is_done(code: CUresult) -> Result<bool, Code> {
+    if code == CUresult::CUDA_ERROR_NOT_READY { Ok(false) } else { check(code).map(|()| true) }
+}
+
 impl From<CudaError> for Code {
     fn from(error: CudaError) -> Self {
         // The numbers are the driver's, except for what `cust` itself finds wrong with a size or a pointer.
-        Self(crate::driver::known(match error {
+        Self(result_of(match error {
             CudaError::InvalidMemoryAllocation => CudaError::InvalidValue as u32,
             error => error as u32,
         }))

@@ -3,7 +3,6 @@
 use crate::code::{self, Code};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
-use crate::stream::Stream;
 use cust::context::legacy::{self, ContextFlags, ContextStack, CurrentContext};
 use cust::device::{Device, DeviceAttribute};
 use cust::sys::{self, CUdevice_attribute};
@@ -131,14 +130,6 @@ impl Context {
     /// [`Error::Cuda`].
     pub fn memory(&self) -> Result<(usize, usize)> {
         self.call("query of the device's memory", cust::memory::mem_get_info)
-    }
-
-    /// A new stream.
-    ///
-    /// # Errors
-    /// [`Error::Cuda`].
-    pub fn stream(&self) -> Result<Stream> {
-        Stream::new(self)
     }
 
     /// Waits for all work in the context.

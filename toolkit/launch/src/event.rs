@@ -1,9 +1,9 @@
 //! Events: points in a stream.
 
-use crate::code::check;
+use crate::code::{check, is_done};
 use crate::context::Context;
 use crate::error::Result;
-use crate::stream::{Stream, ready};
+use crate::stream::Stream;
 use cust::sys::{self, CUevent};
 use std::ptr::null_mut;
 use std::time::Duration;
@@ -60,7 +60,7 @@ impl Event {
     /// As [`Stream::synchronize`].
     pub fn is_reached(&self) -> Result<bool> {
         // SAFETY: the event lives.
-        self.context.call("work before an event", || ready(unsafe { sys::cuEventQuery(self.raw) }))
+        self.context.call("work before an event", || is_done(unsafe { sys::cuEventQuery(self.raw) }))
     }
 
     /// The time from an earlier event to this one. Both have been reached.
@@ -74,6 +74,18 @@ impl Event {
             check(unsafe { sys::cuEventElapsedTime(&mut milliseconds, earlier.raw, self.raw) })
         })?;
         Ok(Duration::from_secs_f32(milliseconds.max(0.0) / 1e3))
+    }
+}
+
+impl Stream {
+    /// Lets what is asked of the stream from now on wait for an event.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`](crate::Error::Cuda).
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        // SAFETY: stream and event live.
+        self.context()
+            .call("wait for an event", || check(unsafe { sys::cuStreamWaitEvent(self.as_raw(), event.as_raw(), 0) }))
     }
 }
 

@@ -4,11 +4,11 @@
 //! forwards to the libcuda that the process has chosen, a [`Driver`]: the machine's, loaded when it is chosen, or the
 //! emulator's. So one binary starts and works with and without a GPU, and tests go all the way through `cust`.
 //!
-//! Launches are made from the signatures that `#[kernel]` leaves: argument types are checked when the launch is compiled,
-//! the PTX is compared when it is loaded, and grid, block and shared memory are checked against device and kernel.
+//! Launches are made from the structs that `#[kernel]` leaves: arguments are given by name, and their types are checked when
+//! the launch is compiled; the PTX is compared when it is loaded, and the launch's shape is checked against device and kernel.
 //!
 //! ```
-//! use cuda_std::launch::{Entry, Kernel};
+//! use cuda_std::launch::{Kernel, LaunchShape};
 //! use launch::{Context, DeviceBuffer, Driver, Module};
 //!
 //! mod device {
@@ -45,7 +45,7 @@
 //! let stream = context.stream()?;
 //! let x = DeviceBuffer::from_slice(&stream, &[1.0f32, 2.0, 3.0])?;
 //! // SAFETY: `x` has three elements.
-//! unsafe { module.launch(&stream, Entry::of::<scale>(), 1, 256, 0, (x.as_mut_ptr(), 2.0, 3)) }?;
+//! unsafe { module.launch(&stream, LaunchShape::covering(3, 256), scale { x: x.as_mut_ptr(), by: 2.0, n: 3 }) }?;
 //! assert_eq!(x.to_vec(&stream)?, [2.0, 4.0, 6.0]);
 //! # Ok::<(), launch::Error>(())
 //! ```
@@ -53,6 +53,7 @@
 mod buffer;
 mod code;
 mod context;
+mod copies;
 mod driver;
 mod error;
 mod event;

@@ -5,8 +5,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::ptx;
 use crate::stream::Stream;
-use cuda_std::launch::{Args, Descriptor, Entry};
-use cust::function::{BlockSize, GridSize};
+use cuda_std::launch::{Descriptor, KernelCall, LaunchShape};
 use cust::module::Module as Raw;
 use cust::sys::{self, CUfunction, CUfunction_attribute, CUjit_option};
 use std::collections::HashMap;
@@ -70,10 +69,9 @@ impl Module {
         Ok(Self { kernels, _raw: raw, context: context.clone() })
     }
 
-    /// Asks a stream to run a kernel.
+    /// Asks a stream to run a kernel: `call` is the struct of its arguments, or an instance of a generic kernel.
     ///
-    /// `dynamic_shared` is in bytes per block. Arguments are copied; what addresses among them point to is used when the
-    /// stream comes to it.
+    /// Arguments are copied; what addresses among them point to is used when the stream comes to it.
     ///
     /// # Safety
     /// The kernel's contract holds, until it has run.
@@ -81,31 +79,23 @@ impl Module {
     /// # Errors
     /// [`Error::NotLoaded`]; [`Error::Grid`], [`Error::Block`] and [`Error::SharedMemory`] if the device, or the kernel as it
     /// was compiled, cannot be launched so; [`Error::Cuda`], also for work that failed earlier.
-    pub unsafe fn launch<A: Args>(
-        &self,
-        stream: &Stream,
-        entry: Entry<A>,
-        grid: impl Into<GridSize>,
-        block: impl Into<BlockSize>,
-        dynamic_shared: usize,
-        mut args: A,
-    ) -> Result<()> {
-        let name = entry.descriptor().name;
+    pub unsafe fn launch(&self, stream: &Stream, shape: LaunchShape, call: impl Into<KernelCall>) -> Result<()> {
+        let call = call.into();
+        let name = call.descriptor().name;
         let kernel = self.kernels.get(name).ok_or(Error::NotLoaded(name))?;
-        let (grid, block) = (grid.into(), block.into());
-        let (grid, block) = ([grid.x, grid.y, grid.z], [block.x, block.y, block.z]);
-        self.check_shape(name, kernel, grid, block)?;
-        self.check_shared(name, kernel, dynamic_shared)?;
-        let mut addresses = Vec::with_capacity(A::COUNT);
-        args.addresses(|address| addresses.push(address));
-        let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
-        let (function, shared) = (kernel.function, dynamic_shared as u32);
-        let (stream, addresses) = (stream.as_raw(), addresses.as_mut_ptr());
+        let LaunchShape { grid, threads, shared, .. } = shape;
+        self.check_shape(name, kernel, grid, threads)?;
+        self.check_shared(name, kernel, shared as usize)?;
+        let mut addresses: Vec<*mut c_void> =
+            call.bits().iter().map(|bits| std::ptr::from_ref(bits).cast_mut().cast()).collect();
+        let ([gx, gy, gz], [tx, ty, tz]) = (grid, threads);
+        let (function, stream, addresses) = (kernel.function, stream.as_raw(), addresses.as_mut_ptr());
         self.context.call(name, || {
-            // SAFETY: function and stream live; the arguments have the types that the kernel was compiled with, whose
-            // sizes were compared when it was loaded; the rest is the caller's promise.
+            // SAFETY: function and stream live. There is an address for each parameter, of a number that has as many bytes
+            // as the kernel was compiled with, which was compared when it was loaded; the driver only reads them. That the
+            // kernel's contract holds is this function's own contract.
             code::check(unsafe {
-                sys::cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, addresses, null_mut())
+                sys::cuLaunchKernel(function, gx, gy, gz, tx, ty, tz, shared, stream, addresses, null_mut())
             })
         })
     }
@@ -145,8 +135,8 @@ impl Module {
     ///
     /// # Errors
     /// As [`launch`](Self::launch).
-    pub fn occupancy<A: Args>(&self, entry: Entry<A>, threads: u32, dynamic_shared: usize) -> Result<u32> {
-        let name = entry.descriptor().name;
+    pub fn occupancy(&self, kernel: &Descriptor, threads: u32, dynamic_shared: usize) -> Result<u32> {
+        let name = kernel.name;
         let kernel = self.kernels.get(name).ok_or(Error::NotLoaded(name))?;
         self.check_shape(name, kernel, [1; 3], [threads, 1, 1])?;
         self.check_shared(name, kernel, dynamic_shared)?;

@@ -1,6 +1,7 @@
 //! A part of a device buffer.
 
 use crate::buffer::DeviceBuffer;
+use cuda_std::launch::{DevicePtr, DevicePtrMut};
 use cust::sys::CUdeviceptr;
 use std::marker::PhantomData;
 
@@ -23,14 +24,14 @@ impl<T> DeviceSlice<'_, T> {
         self.len == 0
     }
 
-    /// The address of the first element, as kernels take it: it means nothing to the host.
-    pub fn as_ptr(&self) -> *const T {
-        std::ptr::without_provenance(self.address as usize)
+    /// The address of the first element, for a kernel that reads.
+    pub fn as_ptr(&self) -> DevicePtr<T> {
+        DevicePtr::from_address(self.address)
     }
 
-    /// As [`as_ptr`](Self::as_ptr), for a kernel that writes.
-    pub fn as_mut_ptr(&self) -> *mut T {
-        std::ptr::without_provenance_mut(self.address as usize)
+    /// The address of the first element, for a kernel that writes.
+    pub fn as_mut_ptr(&self) -> DevicePtrMut<T> {
+        DevicePtrMut::from_address(self.address)
     }
 
     /// The address as the driver has it.

@@ -6,7 +6,7 @@ mod common;
 
 use common::device::add;
 use common::{context, module};
-use cuda_std::launch::Entry;
+use cuda_std::launch::{DevicePtrMut, LaunchShape};
 use emulator::LaunchOptions;
 use emulator::driver;
 use launch::{DeviceBuffer, PinnedBuffer};
@@ -17,9 +17,9 @@ fn a_fault_is_told_in_full_and_stays() {
     let (module, stream) = (module(&context), context.stream().unwrap());
     let x = DeviceBuffer::from_slice(&stream, &[1u32; 4]).unwrap().named("numbers");
     // A GPU only notices what is far outside of all buffers.
-    let pointer = if context.is_emulator() { x.as_mut_ptr() } else { std::ptr::without_provenance_mut(4096) };
+    let pointer = if context.is_emulator() { x.as_mut_ptr() } else { DevicePtrMut::from_address(4096) };
     // SAFETY: there are only four elements: the fault is the point, and harms nobody.
-    unsafe { module.launch(&stream, Entry::of::<add>(), 1, 32, 0, (pointer, 1, 5)) }.unwrap();
+    unsafe { module.launch(&stream, LaunchShape::linear(1, 32), add { x: pointer, by: 1, n: 5 }) }.unwrap();
     let error = stream.synchronize().unwrap_err().to_string();
     assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
     if context.is_emulator() {
@@ -78,7 +78,7 @@ fn launches_are_reported() {
     context.make_current().unwrap();
     driver::collect_reports(true).unwrap();
     // SAFETY: there are so many elements.
-    unsafe { module.launch(&stream, Entry::of::<add>(), 1, 64, 0, (x.as_mut_ptr(), 1, 64)) }.unwrap();
+    unsafe { module.launch(&stream, LaunchShape::linear(1, 64), add { x: x.as_mut_ptr(), by: 1, n: 64 }) }.unwrap();
     assert_eq!(driver::take_reports().unwrap(), [], "nobody waited");
     stream.synchronize().unwrap();
     let reports = driver::take_reports().unwrap();

@@ -6,7 +6,7 @@ mod common;
 
 use common::device::add;
 use common::{context, module};
-use cuda_std::launch::Entry;
+use cuda_std::launch::LaunchShape;
 use launch::{DeviceBuffer, Event, PinnedBuffer};
 
 #[test]
@@ -21,7 +21,7 @@ fn a_replay_reads_what_buffers_hold_then() {
             // SAFETY: the buffers outlive the graph.
             unsafe {
                 stream.upload_async(&input, &x)?;
-                module.launch(&stream, Entry::of::<add>(), 1, 32, 0, (x.as_mut_ptr(), 10, 2))?;
+                module.launch(&stream, LaunchShape::linear(1, 32), add { x: x.as_mut_ptr(), by: 10, n: 2 })?;
                 stream.download_async(&x, &output)
             }
         })
@@ -47,7 +47,7 @@ fn a_capture_may_fork_and_must_join() {
     let y = DeviceBuffer::from_slice(&stream, &[0u32]).unwrap();
     let step = |stream: &launch::Stream, x: &DeviceBuffer<u32>, by| {
         // SAFETY: there is one element.
-        unsafe { module.launch(stream, Entry::of::<add>(), 1, 1, 0, (x.as_mut_ptr(), by, 1)) }
+        unsafe { module.launch(stream, LaunchShape::linear(1, 1), add { x: x.as_mut_ptr(), by, n: 1 }) }
     };
     let capture = |join: bool| {
         stream.capture(|| {
@@ -77,7 +77,7 @@ fn what_a_capture_forbids_ends_it_and_nothing_else() {
     let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
     let step = || {
         // SAFETY: there is one element.
-        unsafe { module.launch(&stream, Entry::of::<add>(), 1, 1, 0, (x.as_mut_ptr(), 1, 1)) }
+        unsafe { module.launch(&stream, LaunchShape::linear(1, 1), add { x: x.as_mut_ptr(), by: 1, n: 1 }) }
     };
     let waits = stream.capture(|| {
         step()?;
@@ -123,7 +123,7 @@ fn an_instantiated_graph_takes_other_arguments_but_no_other_work() {
         assert_eq!(unsafe { sys::cuStreamBeginCapture_v2(raw, mode) }, sys::CUresult::CUDA_SUCCESS);
         for &by in by {
             // SAFETY: there is one element.
-            unsafe { module.launch(&stream, Entry::of::<add>(), 1, 1, 0, (x.as_mut_ptr(), by, 1)) }.unwrap();
+            unsafe { module.launch(&stream, LaunchShape::linear(1, 1), add { x: x.as_mut_ptr(), by, n: 1 }) }.unwrap();
         }
         // SAFETY: as above.
         assert_eq!(unsafe { sys::cuStreamEndCapture(raw, &mut graph) }, sys::CUresult::CUDA_SUCCESS);

@@ -6,8 +6,8 @@ mod common;
 
 use common::device::{add, through_shared};
 use common::{PTX, context, module};
-use cuda_std::launch::{Descriptor, Entry, Kernel, Param};
-use kernels::cache::{THREADS, block_grid, copy_blocks, reshape_and_cache, write_grid};
+use cuda_std::launch::{Descriptor, Kernel, LaunchShape, Param};
+use kernels::cache::{copy_blocks, copy_shape, reshape_and_cache, write_shape};
 use kernels::layout::{Pages, Part};
 use launch::{DeviceBuffer, Error, Module};
 
@@ -36,25 +36,28 @@ fn shipped_kernels_write_and_copy_a_cache() {
     let slot_buffer = DeviceBuffer::from_slice(&stream, &slots).unwrap();
     let pairs = DeviceBuffer::from_slice(&stream, &[1u32, 2]).unwrap();
     let stride = (row / 8) as u32;
-    let write = Entry::of::<reshape_and_cache>();
-    let args = (
-        keys.as_ptr().cast(),
-        values.as_ptr().cast(),
-        cache.as_mut_ptr().cast(),
-        slot_buffer.as_ptr(),
+    let write = reshape_and_cache {
+        key: keys.as_ptr().cast(),
+        value: values.as_ptr().cast(),
+        cache: cache.as_mut_ptr().cast(),
+        slots: slot_buffer.as_ptr(),
         tokens,
-        stride,
-        stride,
-        PAGES.heads,
-        PAGES.head_size,
-        PAGES.block_size,
-    );
+        key_stride: stride,
+        value_stride: stride,
+        heads: PAGES.heads,
+        head_size: PAGES.head_size,
+        block_size: PAGES.block_size,
+    };
     // SAFETY: the shapes are those of the buffers, and no two slots are the same.
-    unsafe { module.launch(&stream, write, write_grid(PAGES, tokens), THREADS, 0, args) }.unwrap();
-    let copy = Entry::of::<copy_blocks>();
-    let args = (cache.as_mut_ptr().cast(), pairs.as_ptr(), PAGES.page_vectors(), 0);
+    unsafe { module.launch(&stream, write_shape(PAGES, tokens), write) }.unwrap();
+    let copy = copy_blocks {
+        cache: cache.as_mut_ptr().cast(),
+        pairs: pairs.as_ptr(),
+        page_vectors: PAGES.page_vectors(),
+        layer_stride: 0,
+    };
     // SAFETY: blocks 1 and 2 are of the cache.
-    unsafe { module.launch(&stream, copy, block_grid(PAGES, 1, 1), THREADS, 0, args) }.unwrap();
+    unsafe { module.launch(&stream, copy_shape(PAGES, 1, 1), copy) }.unwrap();
 
     let mut want = vec![0; blocks * page];
     for (token, &slot) in slots.iter().enumerate().filter(|(_, slot)| **slot >= 0) {
@@ -75,9 +78,9 @@ fn a_module_has_the_kernels_it_was_loaded_for() {
     let stream = context.stream().unwrap();
     let module = Module::load(&context, PTX, &[&add::DESCRIPTOR]).unwrap();
     let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
+    let call = through_shared { x: x.as_mut_ptr(), value: 1, size: 4 };
     // SAFETY: it is refused.
-    let refused =
-        unsafe { module.launch(&stream, Entry::of::<through_shared>(), 1, 1, 4, (x.as_mut_ptr(), 1, 4)) }.unwrap_err();
+    let refused = unsafe { module.launch(&stream, LaunchShape::linear(1, 1).with_shared(4), call) }.unwrap_err();
     assert!(matches!(refused, Error::NotLoaded("through_shared")), "{refused}");
 
     let missing = Module::load(&context, SHIPPED, &[&add::DESCRIPTOR]).unwrap_err();
@@ -99,20 +102,21 @@ fn impossible_shapes_are_refused_and_do_no_harm() {
     let context = context();
     let (module, stream) = (module(&context), context.stream().unwrap());
     let x = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
-    let launch = |grid: (u32, u32, u32), block: (u32, u32, u32), shared| {
+    let launch = |grid: [u32; 3], threads: [u32; 3], shared| {
+        let shape = LaunchShape::new(grid, 1).with_threads(threads).with_shared(shared);
         // SAFETY: no more than one element is used.
-        unsafe { module.launch(&stream, Entry::of::<add>(), grid, block, shared, (x.as_mut_ptr(), 1, 1)) }
+        unsafe { module.launch(&stream, shape, add { x: x.as_mut_ptr(), by: 1, n: 1 }) }
     };
-    for grid in [(0, 1, 1), (1, 65_536, 1), (1, 1, 65_536), (1, 0, 1), (u32::MAX, 1, 1)] {
-        assert!(matches!(launch(grid, (1, 1, 1), 0), Err(Error::Grid { entry: "add", .. })), "{grid:?}");
+    for grid in [[0, 1, 1], [1, 65_536, 1], [1, 1, 65_536], [1, 0, 1], [u32::MAX, 1, 1]] {
+        assert!(matches!(launch(grid, [1; 3], 0), Err(Error::Grid { entry: "add", .. })), "{grid:?}");
     }
-    for block in [(0, 1, 1), (257, 1, 1), (16, 17, 1), (1, 1, 65), (65_536, 65_536, 1)] {
-        assert!(matches!(launch((1, 1, 1), block, 0), Err(Error::Block { threads: 256, .. })), "{block:?}");
+    for block in [[0, 1, 1], [257, 1, 1], [16, 17, 1], [1, 1, 65], [65_536, 65_536, 1]] {
+        assert!(matches!(launch([1; 3], block, 0), Err(Error::Block { threads: 256, .. })), "{block:?}");
     }
-    for shared in [context.limits().shared_opt_in + 1, usize::MAX] {
-        assert!(matches!(launch((1, 1, 1), (1, 1, 1), shared), Err(Error::SharedMemory { .. })), "{shared}");
+    for shared in [context.limits().shared_opt_in as u32 + 1, u32::MAX] {
+        assert!(matches!(launch([1; 3], [1; 3], shared), Err(Error::SharedMemory { .. })), "{shared}");
     }
-    launch((1, 1, 1), (256, 1, 1), 0).unwrap();
+    launch([1; 3], [256, 1, 1], 0).unwrap();
     assert_eq!(x.to_vec(&stream).unwrap(), [2]);
 }
 
@@ -123,9 +127,10 @@ fn a_block_can_have_all_the_shared_memory_of_the_device() {
     let limits = context.limits();
     let x = DeviceBuffer::from_slice(&stream, &[0u32]).unwrap();
     for (size, value) in [(limits.shared, 3), (limits.shared + 4, 4), (limits.shared_opt_in, 5), (64, 6)] {
-        let args = (x.as_mut_ptr(), value, size as u32);
+        let size = size as u32;
+        let call = through_shared { x: x.as_mut_ptr(), value, size };
         // SAFETY: `x` has an element, and the block as much shared memory as it is told.
-        unsafe { module.launch(&stream, Entry::of::<through_shared>(), 1, 1, size, args) }.unwrap();
+        unsafe { module.launch(&stream, LaunchShape::linear(1, 1).with_shared(size), call) }.unwrap();
         assert_eq!(x.to_vec(&stream).unwrap(), [value]);
     }
 }
@@ -134,7 +139,7 @@ fn a_block_can_have_all_the_shared_memory_of_the_device() {
 fn occupancy_falls_with_shared_memory() {
     let context = context();
     let module = module(&context);
-    let blocks = |threads, shared| module.occupancy(Entry::of::<through_shared>(), threads, shared).unwrap();
+    let blocks = |threads, shared| module.occupancy(&through_shared::DESCRIPTOR, threads, shared).unwrap();
     assert!(blocks(1024, 0) >= 1);
     assert_eq!(blocks(32, context.limits().shared_opt_in), 1);
     assert!(blocks(32, 16 << 10) > 1);

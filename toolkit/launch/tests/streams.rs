@@ -6,14 +6,14 @@ mod common;
 
 use common::device::add;
 use common::{context, module};
-use cuda_std::launch::Entry;
+use cuda_std::launch::LaunchShape;
 use launch::{Context, DeviceBuffer, Error, Event, Module, PinnedBuffer, Stream};
 
 /// Adds `by` to all of a buffer.
 fn launch_add(module: &Module, stream: &Stream, x: &DeviceBuffer<u32>, by: u32) {
-    let args = (x.as_mut_ptr(), by, x.len() as u32);
+    let call = add { x: x.as_mut_ptr(), by, n: x.len() as u32 };
     // SAFETY: the length is the buffer's.
-    unsafe { module.launch(stream, Entry::of::<add>(), 1, 32, 0, args) }.unwrap();
+    unsafe { module.launch(stream, LaunchShape::linear(1, 32), call) }.unwrap();
 }
 
 #[test]

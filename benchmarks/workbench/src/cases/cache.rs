@@ -1,9 +1,7 @@
 //! Writing, copying and swapping pages.
 
-use cuda_std::launch::Entry;
-use kernels::cache::{
-    THREADS, block_grid, copy_blocks, reshape_and_cache, swap_blocks_in, swap_blocks_out, write_grid,
-};
+use cuda_std::launch::KernelCall;
+use kernels::cache::{copy_blocks, copy_shape, reshape_and_cache, swap_blocks_in, swap_blocks_out, write_shape};
 use kernels::layout::{Pages, Part, Vector};
 
 use super::exact;
@@ -63,9 +61,18 @@ fn write(pages: Pages, tokens: u32, decode: bool) -> Case {
             let (keys, values) = (vectors(1, rows), vectors(2, rows));
             let mut truth = vectors(3, u64::from(blocks) * u64::from(pages.page_vectors()));
             let cache = gpu.upload("cache", &words(&truth))?;
-            let key = gpu.upload("key", &words(&keys))?.ptr::<Vector>();
-            let value = gpu.upload("value", &words(&values))?.ptr::<Vector>();
-            let (cached, list) = (cache.mut_ptr::<Vector>(), gpu.upload("slots", &slots)?.ptr::<i32>());
+            let call = reshape_and_cache {
+                key: gpu.upload("key", &words(&keys))?.ptr(),
+                value: gpu.upload("value", &words(&values))?.ptr(),
+                cache: cache.mut_ptr(),
+                slots: gpu.upload("slots", &slots)?.ptr(),
+                tokens,
+                key_stride: row,
+                value_stride: row,
+                heads: pages.heads,
+                head_size: pages.head_size,
+                block_size: pages.block_size,
+            };
             for (t, &slot) in slots.iter().enumerate() {
                 let (block, offset) = (slot as u32 / pages.block_size, slot as u32 % pages.block_size);
                 for vector in 0..row {
@@ -74,11 +81,9 @@ fn write(pages: Pages, tokens: u32, decode: bool) -> Case {
                     truth[pages.vector(block, head, Part::Value, chunk, offset)] = values[from + vector as usize];
                 }
             }
-            let args = (key, value, cached, list, tokens, row, row, pages.heads, pages.head_size, pages.block_size);
             Ok(Prepared {
-                launch: Box::new(move |gpu| {
-                    gpu.launch(Entry::of::<reshape_and_cache>(), write_grid(pages, tokens), THREADS, 0, args)
-                }),
+                // SAFETY: the arrays are of these shapes, and slots are within the cache, each once.
+                launch: Box::new(move |gpu| unsafe { gpu.launch(write_shape(pages, tokens), call) }),
                 error: Box::new(move |gpu| Ok(exact(&gpu.download(cache)?, &words(&truth)))),
             })
         }),
@@ -104,10 +109,15 @@ fn copy(pages: Pages, count: u32, layers: u32) -> Case {
                 let [from, to] = [from, to].map(|block| (at + u64::from(block) * page) as usize);
                 truth.copy_within(from..from + page as usize, to);
             }
-            let args = (cache.mut_ptr(), gpu.upload("pairs", &pairs)?.ptr(), pages.page_vectors(), layer);
-            let grid = block_grid(pages, count, layers);
+            let call = copy_blocks {
+                cache: cache.mut_ptr(),
+                pairs: gpu.upload("pairs", &pairs)?.ptr(),
+                page_vectors: pages.page_vectors(),
+                layer_stride: layer,
+            };
             Ok(Prepared {
-                launch: Box::new(move |gpu| gpu.launch(Entry::of::<copy_blocks>(), grid, THREADS, 0, args)),
+                // SAFETY: blocks are of the cache, and each is in one pair.
+                launch: Box::new(move |gpu| unsafe { gpu.launch(copy_shape(pages, count, layers), call) }),
                 error: Box::new(move |gpu| Ok(exact(&gpu.download(cache)?, &words(&truth)))),
             })
         }),
@@ -142,19 +152,21 @@ fn swap(pages: Pages, count: u32, layers: u32, swap: Swap) -> Case {
                 let (outer, inner) = (&mut cached[outer..outer + page], &mut staged[inner..inner + page]);
                 if swap == Swap::Out { inner.copy_from_slice(outer) } else { outer.copy_from_slice(inner) }
             }
-            let list = gpu.upload("blocks", &blocks)?.ptr::<u32>();
-            let (grid, vectors) = (block_grid(pages, count, layers), pages.page_vectors());
+            let blocks = gpu.upload("blocks", &blocks)?.ptr();
+            let (shape, page_vectors, layer_stride) = (copy_shape(pages, count, layers), pages.page_vectors(), layer);
+            let call: KernelCall = match swap {
+                Swap::Out => {
+                    let (cache, staging) = (cache.ptr(), staging.mut_ptr());
+                    swap_blocks_out { cache, staging, blocks, page_vectors, layer_stride }.into()
+                }
+                Swap::In => {
+                    let (cache, staging) = (cache.mut_ptr(), staging.ptr());
+                    swap_blocks_in { cache, staging, blocks, page_vectors, layer_stride }.into()
+                }
+            };
             Ok(Prepared {
-                launch: Box::new(move |gpu| match swap {
-                    Swap::Out => {
-                        let args = (cache.ptr(), staging.mut_ptr(), list, vectors, layer);
-                        gpu.launch(Entry::of::<swap_blocks_out>(), grid, THREADS, 0, args)
-                    }
-                    Swap::In => {
-                        let args = (cache.mut_ptr(), staging.ptr(), list, vectors, layer);
-                        gpu.launch(Entry::of::<swap_blocks_in>(), grid, THREADS, 0, args)
-                    }
-                }),
+                // SAFETY: blocks are of the cache, each once, and the staging buffer has room for all.
+                launch: Box::new(move |gpu| unsafe { gpu.launch(shape, call) }),
                 error: Box::new(move |gpu| {
                     let right = exact(&gpu.download(cache)?, &words(&cached));
                     Ok(right.max(exact(&gpu.download(staging)?, &words(&staged))))

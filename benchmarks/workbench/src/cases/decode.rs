@@ -1,23 +1,25 @@
 //! Decode attention and its planner.
 
-use cuda_std::launch::Entry;
+use cuda_std::launch::LaunchShape;
 use kernels::attention;
-use kernels::attention::decode::{Launch, PLAN_THREADS, floor, plan_paged_attention, plan_vectors};
+use kernels::attention::decode::{
+    DecodeLaunch, PLAN_THREADS, floor, paged_attention, plan_paged_attention, plan_vectors,
+};
 use kernels::layout::Vector;
-use launch::Result;
 
 use super::exact;
 use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
-use crate::gpu::{Buffer, Gpu};
+use crate::gpu::Buffer;
 use crate::number::Type;
-use crate::paged::{Problem, Shape};
+use crate::paged::{PagedShape, Problem};
 
 /// Streams of a sequence in the planner's own case.
 const STREAMS: u32 = 8;
 
 pub fn cases(scale: Scale) -> Vec<Case> {
-    let shape = |ty, heads, kv_heads, head_size| Shape { ty, heads, kv_heads, head_size, block_size: 16, window: 0 };
+    let shape =
+        |ty, heads, kv_heads, head_size| PagedShape { ty, heads, kv_heads, head_size, block_size: 16, window: 0 };
     match scale {
         Scale::Small => {
             let mut cases = vec![plan(64, 12)];
@@ -73,19 +75,15 @@ fn plan(sequences: u32, slots: u32) -> Case {
                     Some([begin, tiles, 0, length])
                 })
                 .collect();
-            let args = (list.ptr(), plan.mut_ptr::<Vector>(), sequences, 0, STREAMS, slots);
+            let (lengths, window, streams) = (list.ptr(), 0, STREAMS);
+            let call = plan_paged_attention { lengths, plan: plan.mut_ptr(), sequences, window, streams, slots };
             Ok(Prepared {
-                launch: Box::new(move |gpu| launch_plan(gpu, args)),
+                // SAFETY: there is a length for each sequence, and the plan has its size.
+                launch: Box::new(move |gpu| unsafe { gpu.launch(LaunchShape::linear(1, PLAN_THREADS), call) }),
                 error: Box::new(move |gpu| Ok(exact(&gpu.download(plan)?[1 + slots as usize..], &truth))),
             })
         }),
     }
-}
-
-type PlanArgs = (*const u32, *mut Vector, u32, u32, u32, u32);
-
-fn launch_plan(gpu: &mut Gpu, args: PlanArgs) -> Result<()> {
-    gpu.launch(Entry::of::<plan_paged_attention>(), (1, 1, 1), PLAN_THREADS, 0, args)
 }
 
 /// The lengths of sequences in short.
@@ -97,14 +95,15 @@ fn lengths(contexts: &[u32]) -> String {
 }
 
 /// The attention kernel that serves a shape.
-fn attend(shape: Shape, contexts: Vec<u32>, slots: u32) -> Case {
-    let Shape { ty, heads, kv_heads, head_size, block_size, window } = shape;
+fn attend(shape: PagedShape, contexts: Vec<u32>, slots: u32) -> Case {
+    let PagedShape { ty, heads, kv_heads, head_size, block_size, window } = shape;
     // The shapes of the cases above are such that there are kernels for.
-    let supported = attention::Shape::new(heads, kv_heads, head_size, block_size).unwrap_or_else(|e| panic!("{e}"));
-    let decode = Launch::new(supported, slots);
+    let supported =
+        attention::AttentionShape::new(heads, kv_heads, head_size, block_size).unwrap_or_else(|e| panic!("{e}"));
+    let decode = DecodeLaunch::new(supported, slots);
     let least = floor(supported, contexts.iter().copied().map(u64::from).sum(), contexts.len() as u64);
     Case {
-        kernel: if decode.heads_at_once() == 16 { "paged_attention_16" } else { "paged_attention_8" },
+        kernel: "paged_attention",
         shape: format!("{}, {heads}/{kv_heads} heads of {head_size}, {}", ty.label(), lengths(&contexts)),
         floor: least,
         prepare: Box::new(move |gpu| {
@@ -118,29 +117,30 @@ fn attend(shape: Shape, contexts: Vec<u32>, slots: u32) -> Case {
             let plan = gpu.alloc::<Vector>("plan", plan_vectors(slots, sequences) as usize)?;
             let partials = gpu.alloc::<Vector>("partials", decode.partial_vectors() as usize)?;
             let arrivals = gpu.upload("arrivals", &vec![0u32; decode.arrivals() as usize])?;
-            let lengths = gpu.upload("lengths", &contexts)?;
-            launch_plan(gpu, (lengths.ptr(), plan.mut_ptr(), sequences, window, decode.streams(), slots))?;
-            let args = (
-                output.mut_ptr(),
-                query.ptr(),
-                cache.ptr(),
-                tables.ptr(),
-                starts.ptr(),
-                plan.ptr(),
-                partials.mut_ptr(),
-                arrivals.mut_ptr(),
-                heads * head_size,
+            let lengths = gpu.upload("lengths", &contexts)?.ptr();
+            let (ranges, streams) = (plan.mut_ptr(), decode.streams());
+            let cut = plan_paged_attention { lengths, plan: ranges, sequences, window, streams, slots };
+            // SAFETY: there is a length for each sequence, and the plan has its size.
+            unsafe { gpu.launch(LaunchShape::linear(1, PLAN_THREADS), cut) }?;
+            let args = paged_attention {
+                output: output.mut_ptr(),
+                query: query.ptr(),
+                cache: cache.ptr(),
+                tables: tables.ptr(),
+                table_starts: starts.ptr(),
+                plan: plan.ptr(),
+                partials: partials.mut_ptr(),
+                arrivals: arrivals.mut_ptr(),
+                query_stride: heads * head_size,
                 kv_heads,
-                heads / kv_heads,
+                group: heads / kv_heads,
                 block_size,
-                shape.scale(),
-            );
-            // Every instance has the labels of a type and a head size of its own.
-            let entry = decode.entry(ty.label()).unwrap_or_else(|| panic!("no kernel for {shape:?}"));
+                scale: shape.scale(),
+            };
+            let call = decode.call(ty.element(), args);
             Ok(Prepared {
-                launch: Box::new(move |gpu| {
-                    gpu.launch(entry, decode.grid(), decode.threads(), decode.shared_bytes(), args)
-                }),
+                // SAFETY: the plan was made for this batch, and the workspace has its size.
+                launch: Box::new(move |gpu| unsafe { gpu.launch(decode.shape(), call) }),
                 error: Box::new(move |gpu| Ok(problem.error(&gpu.download(output)?) / ty.tolerance())),
             })
         }),

@@ -1,11 +1,12 @@
 //! Rows of tables.
 
-use cuda_std::launch::Entry;
-use kernels::embedding::{THREADS, add_positions, embed, floor_bytes, gather_rows, grid};
+use cuda_std::launch::KernelCall;
+use kernels::embedding::{add_positions, embed, floor_bytes, gather_rows, shape};
 use kernels::layout::VECTOR;
+use kernels::with_element;
 use launch::Result;
 
-use super::{exact, instance};
+use super::exact;
 use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
 use crate::gpu::Gpu;
@@ -107,23 +108,22 @@ impl Rows {
         let (table, learned) = (gpu.upload("table", &table)?, gpu.upload("learned positions", &learned)?);
         let (tokens, positions) = (gpu.upload("tokens", &tokens)?, gpu.upload("positions", &positions)?);
         let vectors = width as u32 / VECTOR;
-        let (grid, label, offset) = (grid(rows as u32, vectors), ty.label(), OFFSET as u32);
+        let (table, tokens, offset) = (table.ptr(), tokens.ptr(), OFFSET as u32);
+        let (position_table, positions) = (learned.ptr(), positions.ptr());
+        let call: KernelCall = match lookup {
+            Lookup::Gather => gather_rows { x: table, rows: tokens, out: out.mut_ptr(), vectors }.into(),
+            Lookup::Embed => {
+                let args = embed { table, position_table, tokens, positions, offset, out: out.mut_ptr(), vectors };
+                with_element!(ty.element(), T => args.instance::<T>())
+            }
+            Lookup::Add => {
+                let args = add_positions { x: out.mut_ptr(), table: position_table, positions, offset, vectors };
+                with_element!(ty.element(), T => args.instance::<T>())
+            }
+        };
         Ok(Prepared {
-            launch: Box::new(move |gpu| match lookup {
-                Lookup::Gather => {
-                    let args = (table.ptr(), tokens.ptr(), out.mut_ptr(), vectors);
-                    gpu.launch(Entry::of::<gather_rows>(), grid, THREADS, 0, args)
-                }
-                Lookup::Embed => {
-                    let (out, tokens) = (out.mut_ptr(), tokens.ptr());
-                    let args = (table.ptr(), learned.ptr(), tokens, positions.ptr(), offset, out, vectors);
-                    gpu.launch(instance::<embed>(label), grid, THREADS, 0, args)
-                }
-                Lookup::Add => {
-                    let args = (out.mut_ptr(), learned.ptr(), positions.ptr(), offset, vectors);
-                    gpu.launch(instance::<add_positions>(label), grid, THREADS, 0, args)
-                }
-            }),
+            // SAFETY: tokens and positions are rows of their tables.
+            launch: Box::new(move |gpu| unsafe { gpu.launch(shape(rows as u32, vectors), call) }),
             error: Box::new(move |gpu| Ok(exact(&gpu.download(out)?, &truth))),
         })
     }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::Epilogue;
-use kernels::gemm::plan::{Kernel, Limits, Plan, Product};
+use kernels::gemm::plan::{Kernel, Limits, Operands, Plan, Product};
 
 use crate::case::{Case, Prepared, Scale};
 use crate::number::Type;
@@ -52,7 +52,7 @@ fn case(plan: Plan, ty: Type) -> Case {
     let Product { m, n, k, epilogue } = plan.product;
     let floor = plan.product.floor();
     Case {
-        kernel: plan.entry(ty.label()).map_or("gemm", |entry| entry.descriptor().name),
+        kernel: plan.call(ty.element(), Operands::NULL).descriptor().name,
         shape: format!("{m} x {n} x {k}, {}, {} splits", what(epilogue), plan.splits),
         floor,
         prepare: Box::new(move |gpu| {

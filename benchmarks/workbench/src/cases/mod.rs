@@ -11,8 +11,6 @@ pub mod rope;
 pub mod sampling;
 mod stream;
 
-use cuda_std::launch::{Entry, Family};
-
 use crate::case::{Case, Scale};
 
 pub use stream::read_stream;
@@ -36,10 +34,4 @@ pub fn all(scale: Scale) -> Vec<Case> {
 /// The error of results that are either right or wrong.
 fn exact<T: PartialEq>(results: &[T], truth: &[T]) -> f64 {
     if results == truth { 0.0 } else { f64::INFINITY }
-}
-
-/// The instance for elements of this type.
-fn instance<F: Family>(ty: &str) -> Entry<F::Args> {
-    // A family without this instance is a mistake in the case.
-    F::instance(&[ty]).unwrap_or_else(|| panic!("no instance for {ty}"))
 }

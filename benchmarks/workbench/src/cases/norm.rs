@@ -1,12 +1,10 @@
 //! Norms of rows.
 
-use std::ptr::null;
-
-use kernels::layout::Vector;
-use kernels::norm::{Shape, floor_bytes, layer_norm, rms_norm};
+use cuda_std::launch::{DevicePtr, LaunchShape};
+use kernels::norm::{NormShape, floor_bytes, layer_norm, rms_norm};
+use kernels::with_element;
 use launch::Result;
 
-use super::instance;
 use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
 use crate::gpu::Gpu;
@@ -96,22 +94,22 @@ impl Norm {
         let truth: Vec<f64> = summed.chunks_exact(width).flat_map(|row| self.reference(row, &weight, &bias)).collect();
 
         let x = gpu.upload("x", &stream)?;
-        let y = if residual { gpu.upload("y", &added)?.ptr() } else { null::<Vector>() };
-        let weight = if self.weight { gpu.upload("weight", &weight)?.ptr() } else { null::<Vector>() };
-        let bias = if self.bias { gpu.upload("bias", &bias)?.ptr() } else { null::<Vector>() };
+        let y = if residual { gpu.upload("y", &added)?.ptr() } else { DevicePtr::NULL };
+        let weight = if self.weight { gpu.upload("weight", &weight)?.ptr() } else { DevicePtr::NULL };
+        let bias = if self.bias { gpu.upload("bias", &bias)?.ptr() } else { DevicePtr::NULL };
         let out = gpu.alloc::<u16>("out", size)?;
-        let shape = Shape::of(width as u32).unwrap_or_else(|error| panic!("{error}"));
-        let (grid, threads, vectors) = ((rows as u32, 1, 1), shape.threads, shape.vectors);
+        let shape = NormShape::of(width as u32).unwrap_or_else(|error| panic!("{error}"));
+        let (launch, vectors) = (LaunchShape::linear(rows as u32, shape.threads), shape.vectors);
+        let call = if layer {
+            let args = layer_norm { x: x.mut_ptr(), y, weight, bias, out: out.mut_ptr(), eps: EPS, vectors };
+            with_element!(ty.element(), T => args.instance::<T>())
+        } else {
+            let args = rms_norm { x: x.mut_ptr(), y, weight, out: out.mut_ptr(), eps: EPS, vectors };
+            with_element!(ty.element(), T => args.instance::<T>())
+        };
         Ok(Prepared {
-            launch: Box::new(move |gpu| {
-                if layer {
-                    let args = (x.mut_ptr(), y, weight, bias, out.mut_ptr(), EPS, vectors);
-                    gpu.launch(instance::<layer_norm>(ty.label()), grid, threads, 0, args)
-                } else {
-                    let args = (x.mut_ptr(), y, weight, out.mut_ptr(), EPS, vectors);
-                    gpu.launch(instance::<rms_norm>(ty.label()), grid, threads, 0, args)
-                }
-            }),
+            // SAFETY: there is a row for each block, of the width that the shape was made for.
+            launch: Box::new(move |gpu| unsafe { gpu.launch(launch, call) }),
             error: Box::new(move |gpu| {
                 let numbers = gpu.download(out)?.into_iter().map(|v| ty.number(v));
                 let right = gpu.download(x)? == summed;

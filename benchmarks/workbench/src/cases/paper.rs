@@ -6,7 +6,7 @@ use kernels::attention::{BLOCK_SIZES, HEAD_SIZES};
 use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
 use crate::number::Type;
-use crate::paged::{Problem, Shape};
+use crate::paged::{PagedShape, Problem};
 use crate::paper::{Attention, shape, versions};
 
 /// The kernels of the two versions, as cases name them.
@@ -30,7 +30,7 @@ fn every_instance(version: usize) -> Case {
     let shapes = || {
         let sizes = HEAD_SIZES.iter().flat_map(|&head_size| BLOCK_SIZES.map(|block_size| (head_size, block_size)));
         Type::ALL.into_iter().flat_map(move |ty| {
-            sizes.clone().map(move |(head_size, block_size)| Shape {
+            sizes.clone().map(move |(head_size, block_size)| PagedShape {
                 ty,
                 heads: 2,
                 kv_heads: 1,
@@ -60,7 +60,7 @@ fn every_instance(version: usize) -> Case {
 
 /// A batch, in `f16` with heads of 128 and blocks of 16.
 fn batch(version: usize, heads: u32, kv_heads: u32, lengths: Vec<u32>) -> Case {
-    let shaped = Shape { ty: Type::F16, heads, kv_heads, head_size: 128, block_size: 16, window: 0 };
+    let shaped = PagedShape { ty: Type::F16, heads, kv_heads, head_size: 128, block_size: 16, window: 0 };
     let longest = lengths.iter().copied().max().unwrap_or(0);
     let tiny = Problem::decode(shaped, &[1], 0, 1);
     let floor = floor(shape(&tiny), &lengths, 0);

@@ -1,34 +1,34 @@
 //! Attention of prompts.
 
-use cuda_std::launch::Family;
 use kernels::attention::prefill::{paged_prefill, shape};
 use kernels::attention::{self, HEAD_SIZES};
 
 use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
 use crate::number::Type;
-use crate::paged::{Problem, Shape, Span};
+use crate::paged::{PagedShape, Problem, Span};
 
 pub fn cases(scale: Scale) -> Vec<Case> {
     let every = Type::ALL.into_iter().flat_map(|ty| HEAD_SIZES.map(|head_size| (ty, head_size)));
     match scale {
         Scale::Small => {
             let spans = [Span { new: 40, context: 40 }, Span { new: 9, context: 70 }];
-            let shape = |(ty, head_size)| Shape { ty, heads: 4, kv_heads: 2, head_size, block_size: 16, window: 0 };
+            let shape =
+                |(ty, head_size)| PagedShape { ty, heads: 4, kv_heads: 2, head_size, block_size: 16, window: 0 };
             every.map(shape).filter_map(|shape| case(shape, &spans)).collect()
         }
         // A prompt of 8k tokens, for as many heads as make 4,096 elements; and what else engines do at head size 128.
         Scale::Full => {
             let long = vec![Span { new: 8192, context: 8192 }];
             let shape =
-                |ty, heads, head_size| Shape { ty, heads, kv_heads: heads, head_size, block_size: 16, window: 0 };
+                |ty, heads, head_size| PagedShape { ty, heads, kv_heads: heads, head_size, block_size: 16, window: 0 };
             let all = every.map(|(ty, head_size)| (shape(ty, 4096 / head_size, head_size), long.clone()));
-            let grouped = Shape { kv_heads: 8, ..shape(Type::Bf16, 32, 128) };
+            let grouped = PagedShape { kv_heads: 8, ..shape(Type::Bf16, 32, 128) };
             let others = [
                 (grouped, long.clone()),
                 (grouped, vec![Span { new: 512, context: 8192 }]),
                 (grouped, [256, 512, 1024, 2048, 100, 17, 3000].map(|new| Span { new, context: new }).to_vec()),
-                (Shape { window: 1024, ..grouped }, long.clone()),
+                (PagedShape { window: 1024, ..grouped }, long.clone()),
             ];
             all.chain(others).filter_map(|(shape, spans)| case(shape, &spans)).collect()
         }
@@ -36,10 +36,9 @@ pub fn cases(scale: Scale) -> Vec<Case> {
 }
 
 /// One launch for all sequences.
-fn case(shape: Shape, spans: &[Span]) -> Option<Case> {
-    let Shape { ty, heads, kv_heads, head_size, block_size, window } = shape;
-    let entry = paged_prefill::instance(&[ty.label(), &head_size.to_string()])?;
-    let checked = attention::Shape::new(heads, kv_heads, head_size, block_size).ok()?;
+fn case(shape: PagedShape, spans: &[Span]) -> Option<Case> {
+    let PagedShape { ty, heads, kv_heads, head_size, block_size, window } = shape;
+    let checked = attention::AttentionShape::new(heads, kv_heads, head_size, block_size).ok()?;
     let mut floor = Floor::default();
     for span in spans {
         let sequence = shape::floor(checked, span.new, span.context, window);
@@ -64,25 +63,28 @@ fn case(shape: Shape, spans: &[Span]) -> Option<Case> {
                 .collect();
             let (tokens, sequences) = (problem.tokens(), spans.len() as u32);
             let output = gpu.alloc::<u16>("output", problem.query.len())?;
-            let args = (
-                output.mut_ptr(),
-                gpu.upload("query", &problem.query)?.ptr(),
-                gpu.upload("cache", &problem.pages())?.ptr(),
-                gpu.upload("tables", &tables)?.ptr(),
-                gpu.upload("table starts", &table_starts)?.ptr(),
-                gpu.upload("query starts", &starts)?.ptr(),
-                gpu.upload("contexts", &problem.contexts())?.ptr(),
+            let args = paged_prefill {
+                output: output.mut_ptr(),
+                query: gpu.upload("query", &problem.query)?.ptr(),
+                cache: gpu.upload("cache", &problem.pages())?.ptr(),
+                tables: gpu.upload("tables", &tables)?.ptr(),
+                table_starts: gpu.upload("table starts", &table_starts)?.ptr(),
+                query_starts: gpu.upload("query starts", &starts)?.ptr(),
+                contexts: gpu.upload("contexts", &problem.contexts())?.ptr(),
                 sequences,
-                heads * head_size,
+                query_stride: heads * head_size,
                 kv_heads,
-                heads / kv_heads,
+                group: heads / kv_heads,
                 block_size,
                 window,
-                shape.scale(),
-            );
-            let shape::Launch { grid, threads, shared } = shape::launch(checked, tokens, sequences);
+                scale: shape.scale(),
+            };
+            let call = shape::call(checked, ty.element(), args);
             Ok(Prepared {
-                launch: Box::new(move |gpu| gpu.launch(entry, grid, threads, shared, args)),
+                // SAFETY: the arrays are those of the problem, whose blocks are of the cache.
+                launch: Box::new(move |gpu| unsafe {
+                    gpu.launch(shape::launch_shape(checked, tokens, sequences), call)
+                }),
                 error: Box::new(move |gpu| Ok(problem.sampled_error(&gpu.download(output)?) / ty.tolerance())),
             })
         }),

@@ -1,12 +1,11 @@
 //! Rotation of heads, with the cache write.
 
-use std::ptr::null;
-
+use cuda_std::launch::DevicePtr;
 use kernels::layout::{Pages, Part, VECTOR};
-use kernels::rope::{THREADS, floor_bytes, grid, rope_and_cache};
+use kernels::rope::{floor_bytes, rope_and_cache, shape};
+use kernels::with_element;
 use launch::Result;
 
-use super::instance;
 use super::norm::rounding;
 use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
@@ -151,33 +150,35 @@ impl Rope {
         let out = if in_place { qkv } else { gpu.alloc("query", tokens * width)? };
         let stride = if in_place { self.row() } else { width };
         let cache = gpu.upload("cache", &old)?;
-        let angles = if rotate { gpu.upload("angles", &tables.angles)?.ptr() } else { null() };
+        let angles = if rotate { gpu.upload("angles", &tables.angles)?.ptr() } else { DevicePtr::NULL };
         let norms = [("query norm", &tables.query_norm), ("key norm", &tables.key_norm)];
         let [query_norm, key_norm] = norms.map(|(name, weight)| gpu.upload(name, weight));
-        let [query_norm, key_norm] = if norm { [query_norm?.ptr(), key_norm?.ptr()] } else { [null(); 2] };
-        let args = (
-            qkv.ptr(),
-            out.mut_ptr(),
-            cache.mut_ptr(),
+        let [query_norm, key_norm] = if norm { [query_norm?.ptr(), key_norm?.ptr()] } else { [DevicePtr::NULL; 2] };
+        let args = rope_and_cache {
+            qkv: qkv.ptr(),
+            query: out.mut_ptr(),
+            cache: cache.mut_ptr(),
             angles,
-            gpu.upload("positions", &tables.positions)?.ptr(),
-            gpu.upload("slots", &self.slots)?.ptr(),
+            positions: gpu.upload("positions", &tables.positions)?.ptr(),
+            slots: gpu.upload("slots", &self.slots)?.ptr(),
             query_norm,
             key_norm,
-            EPS,
-            tokens as u32,
-            self.row() as u32 / VECTOR,
-            stride as u32 / VECTOR,
+            eps: EPS,
+            tokens: tokens as u32,
+            qkv_stride: self.row() as u32 / VECTOR,
+            query_stride: stride as u32 / VECTOR,
             heads,
-            pages.heads,
-            pages.head_size,
-            pages.block_size,
-        );
-        let grid = grid(tokens as u32, heads, pages.heads);
+            kv_heads: pages.heads,
+            head_size: pages.head_size,
+            block_size: pages.block_size,
+        };
+        let shape = shape(tokens as u32, heads, pages.heads);
+        let call = with_element!(ty.element(), T => args.instance::<T>());
         // Bits that are copied are the same numbers.
         let allowed = if norm || rotate { rounding(ty) } else { f64::MIN_POSITIVE };
         Ok(Prepared {
-            launch: Box::new(move |gpu| gpu.launch(instance::<rope_and_cache>(ty.label()), grid, THREADS, 0, args)),
+            // SAFETY: the arrays are of these shapes; slots are within the cache, and positions within the table.
+            launch: Box::new(move |gpu| unsafe { gpu.launch(shape, call) }),
             error: Box::new(move |gpu| {
                 let queries = gpu.download::<u16>(out)?;
                 let queries = queries.chunks_exact(stride).flat_map(|row| &row[..width]).map(|&v| ty.number(v));

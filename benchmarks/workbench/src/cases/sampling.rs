@@ -1,6 +1,6 @@
 //! Choosing tokens.
 
-use cuda_std::launch::Entry;
+use cuda_std::launch::LaunchShape;
 use kernels::arithmetic::{logprob, part, weight};
 use kernels::sampling::noise::Noise;
 use kernels::sampling::{Adjustment, NO_TOKEN, Penalties, Request, THREADS, floor_bytes, sample};
@@ -83,21 +83,22 @@ fn prepare(gpu: &mut Gpu, rows: &[Row]) -> Result<Prepared> {
     let (tokens, logprobs) = (gpu.upload("tokens", &vec![0u32; count])?, gpu.upload("logprobs", &vec![0u32; count])?);
     let top_tokens = gpu.upload("top tokens", &vec![0u32; tops])?;
     let top_logprobs = gpu.upload("top logprobs", &vec![0u32; tops])?;
-    let args = (
-        gpu.upload("logits", &logits)?.mut_ptr(),
-        stride as u32,
-        vocab as u32,
-        gpu.upload("requests", &requests)?.ptr(),
-        gpu.upload("adjustments", &adjustments)?.mut_ptr(),
-        tokens.mut_ptr(),
-        logprobs.mut_ptr(),
-        top_tokens.mut_ptr(),
-        top_logprobs.mut_ptr(),
-    );
+    let call = sample {
+        logits: gpu.upload("logits", &logits)?.mut_ptr(),
+        stride: stride as u32,
+        vocab: vocab as u32,
+        requests: gpu.upload("requests", &requests)?.ptr(),
+        adjustments: gpu.upload("adjustments", &adjustments)?.mut_ptr(),
+        tokens: tokens.mut_ptr(),
+        logprobs: logprobs.mut_ptr(),
+        top_tokens: top_tokens.mut_ptr(),
+        top_logprobs: top_logprobs.mut_ptr(),
+    };
     let truth: Vec<Choice> = rows.iter().map(Row::reference).collect();
     let widths: Vec<usize> = rows.iter().map(|row| row.request.top as usize).collect();
     Ok(Prepared {
-        launch: Box::new(move |gpu| gpu.launch(Entry::of::<sample>(), (count as u32, 1, 1), THREADS, 0, args)),
+        // SAFETY: the requests were checked against the vocabulary, and there is room for what each asks for.
+        launch: Box::new(move |gpu| unsafe { gpu.launch(LaunchShape::linear(count as u32, THREADS), call) }),
         error: Box::new(move |gpu| {
             let mut tops = gpu.download(top_tokens)?.into_iter().zip(gpu.download(top_logprobs)?);
             let chosen = gpu.download(tokens)?.into_iter().zip(gpu.download(logprobs)?);

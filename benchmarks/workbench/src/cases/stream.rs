@@ -1,6 +1,6 @@
 //! Reading memory as fast as it goes: what other kernels are measured by.
 
-use cuda_std::launch::Entry;
+use cuda_std::launch::LaunchShape;
 use kernels::vocabulary::v_read_stream;
 
 use super::exact;
@@ -25,9 +25,10 @@ pub fn read_stream(scale: Scale) -> Case {
             let own = |i: usize| (0..8).flat_map(move |k| (0..4).map(move |word| 4 * (k * threads + i) + word));
             let truth: Vec<u32> = (0..threads).map(|i| own(i).fold(0, |x, at| x ^ data[at])).collect();
             let out = gpu.alloc::<u32>("out", threads)?;
-            let args = (gpu.upload("data", &data)?.ptr(), out.mut_ptr());
+            let call = v_read_stream { a: gpu.upload("data", &data)?.ptr(), out: out.mut_ptr() };
             Ok(Prepared {
-                launch: Box::new(move |gpu| gpu.launch(Entry::of::<v_read_stream>(), (blocks, 1, 1), 256, 0, args)),
+                // SAFETY: there are eight vectors for each thread, and a result.
+                launch: Box::new(move |gpu| unsafe { gpu.launch(LaunchShape::linear(blocks, 256), call) }),
                 error: Box::new(move |gpu| Ok(exact(&gpu.download(out)?, &truth))),
             })
         }),

@@ -1,18 +1,19 @@
 //! Attention, and the keys and values it reads.
 
-use cuda_std::launch::{Entry, Family};
-use kernels::attention::decode::{self, PLAN_THREADS, plan_paged_attention, plan_vectors};
+use cuda_std::launch::{DevicePtr, DevicePtrMut, LaunchShape};
+use kernels::attention::decode::{self, PLAN_THREADS, paged_attention, plan_paged_attention, plan_vectors};
 use kernels::attention::prefill::{paged_prefill, shape};
-use kernels::cache::{self, reshape_and_cache, write_grid};
+use kernels::cache::{reshape_and_cache, write_shape};
 use kernels::floor::Floor;
 use kernels::layout::{VECTOR, Vector};
 use kernels::rope::{self, rope_and_cache};
+use kernels::with_element;
 
 use super::CudaBackend;
 use super::cache::KvCache;
 use super::inputs::Inputs;
 use super::queue::Cost;
-use super::tensor::{Tensor, Weight, pointer};
+use super::tensor::{Tensor, Weight};
 use crate::backend::{Attention, Heads};
 
 impl CudaBackend {
@@ -22,54 +23,52 @@ impl CudaBackend {
         let (pages, shape) = (cache.pages(), self.heads);
         let stride = qkv.stride / VECTOR;
         let query_vectors = (shape.heads() * shape.head_size() / VECTOR) as usize;
-        let row: *mut Vector = qkv.ptr();
+        let row: DevicePtrMut<Vector> = qkv.ptr();
         if heads.norms.is_none() && heads.rope.is_none() {
-            let key = row.wrapping_add(query_vectors).cast_const();
-            let value = key.wrapping_add(pages.token_vectors() as usize);
-            let args = (
+            let key = row.offset(query_vectors).cast_const();
+            let call = reshape_and_cache {
                 key,
-                value,
-                cache.layer(layer),
-                inputs.slots().cast_const(),
-                qkv.rows,
-                stride,
-                stride,
-                pages.heads,
-                pages.head_size,
-                pages.block_size,
-            );
+                value: key.offset(pages.token_vectors() as usize),
+                cache: cache.layer(layer),
+                slots: inputs.slots().cast_const(),
+                tokens: qkv.rows,
+                key_stride: stride,
+                value_stride: stride,
+                heads: pages.heads,
+                head_size: pages.head_size,
+                block_size: pages.block_size,
+            };
             let floor = || Floor { bytes: 4 * 16 * u64::from(qkv.rows) * u64::from(pages.token_vectors()), flops: 0 };
-            let launch = (write_grid(pages, qkv.rows), cache::THREADS, 0);
             // SAFETY: rows are of whole vectors, and the manager's slots are within the cache.
-            unsafe { self.queue.launch(Some(Entry::of::<reshape_and_cache>()), launch, args, floor) };
+            unsafe { self.queue.launch(write_shape(pages, qkv.rows), call, floor) };
             return;
         }
-        let norm = |weight: Option<&Weight>| weight.map_or(std::ptr::null(), Weight::ptr);
-        let args = (
-            row.cast_const(),
-            row,
-            cache.layer(layer),
-            heads.rope.map_or(std::ptr::null(), Weight::ptr),
-            inputs.positions().cast_const(),
-            inputs.slots().cast_const(),
-            norm(heads.norms.map(|norms| norms.0)),
-            norm(heads.norms.map(|norms| norms.1)),
-            heads.norms.map_or(0.0, |norms| norms.2),
-            qkv.rows,
-            stride,
-            stride,
-            shape.heads(),
-            pages.heads,
-            pages.head_size,
-            pages.block_size,
-        );
+        let norm = |weight: Option<&Weight>| weight.map_or(DevicePtr::NULL, Weight::ptr);
+        let args = rope_and_cache {
+            qkv: row.cast_const(),
+            query: row,
+            cache: cache.layer(layer),
+            angles: heads.rope.map_or(DevicePtr::NULL, Weight::ptr),
+            positions: inputs.positions().cast_const(),
+            slots: inputs.slots().cast_const(),
+            query_norm: norm(heads.norms.map(|norms| norms.0)),
+            key_norm: norm(heads.norms.map(|norms| norms.1)),
+            eps: heads.norms.map_or(0.0, |norms| norms.2),
+            tokens: qkv.rows,
+            qkv_stride: stride,
+            query_stride: stride,
+            heads: shape.heads(),
+            kv_heads: pages.heads,
+            head_size: pages.head_size,
+            block_size: pages.block_size,
+        };
         let floor = || {
             let [heads, kv_heads, size] = [shape.heads(), pages.heads, pages.head_size].map(u64::from);
             Floor { bytes: rope::floor_bytes(qkv.rows.into(), heads, kv_heads, size), flops: 0 }
         };
-        let launch = (rope::grid(qkv.rows, shape.heads(), pages.heads), rope::THREADS, 0);
+        let call = with_element!(self.element, T => args.instance::<T>());
         // SAFETY: as above; the table of angles has a row for each position, and head sizes were checked.
-        unsafe { self.queue.launch(rope_and_cache::instance(&[self.element]), launch, args, floor) };
+        unsafe { self.queue.launch(rope::shape(qkv.rows, shape.heads(), pages.heads), call, floor) };
     }
 
     /// Attention of the rows' queries: decode's kernel for the first rows, prefill's for the rest.
@@ -98,49 +97,54 @@ impl CudaBackend {
         let (shape, decode) = (self.heads, self.decode);
         let plan = self.plan(window, inputs);
         let partials = self.lease(decode.partial_vectors() as usize * 16);
-        let args = (
-            out.ptr::<u16>(),
-            qkv.ptr::<u16>().cast_const(),
-            cache.layer(params.layer).cast_const(),
-            inputs.tables().cast_const(),
-            inputs.table_starts().cast_const(),
+        let args = paged_attention {
+            output: out.ptr(),
+            query: qkv.ptr().cast_const(),
+            cache: cache.layer(params.layer).cast_const(),
+            tables: inputs.tables().cast_const(),
+            table_starts: inputs.table_starts().cast_const(),
             plan,
-            pointer::<Vector>(partials.address()),
-            self.counters(decode.arrivals()),
-            qkv.stride,
-            cache.pages().heads,
-            shape.group(),
-            cache.pages().block_size,
-            params.scale,
-        );
+            partials: DevicePtrMut::from_address(partials.address()),
+            arrivals: self.counters(decode.arrivals()),
+            query_stride: qkv.stride,
+            kv_heads: cache.pages().heads,
+            group: shape.group(),
+            block_size: cache.pages().block_size,
+            scale: params.scale,
+        };
         let cost = || {
             let seen = |&(_, context): &(u32, u32)| u64::from(if window > 0 { context.min(window) } else { context });
             let spans = inputs.decode_spans();
             let floor = |sequences| decode::floor(shape, spans.iter().map(seen).sum(), sequences);
             Cost { floor: floor(spans.len() as u64), weights: 0, kv_cache: floor(0).bytes }
         };
-        let launch = (decode.grid(), decode.threads(), decode.shared_bytes());
         // SAFETY: the plan was made for this batch, tables and contexts are the manager's, and the counters are used by
         // one launch at a time.
-        unsafe { self.queue.launch(decode.entry(self.element), launch, args, cost) };
+        unsafe { self.queue.launch(decode.shape(), decode.call(self.element, args), cost) };
     }
 
     /// The plan for a window, made unless the step already has it.
-    fn plan(&self, window: u32, inputs: &Inputs) -> *const Vector {
+    fn plan(&self, window: u32, inputs: &Inputs) -> DevicePtr<Vector> {
         if let Some((_, plan)) = inputs.plans.borrow().iter().find(|plan| plan.0 == window) {
-            return pointer(plan.address());
+            return DevicePtr::from_address(plan.address());
         }
         let slots = self.decode.arrivals();
         let vectors = plan_vectors(slots, inputs.decodes);
         let lease = self.lease(vectors as usize * 16);
-        let plan = pointer::<Vector>(lease.address());
-        let args = (inputs.contexts().cast_const(), plan, inputs.decodes, window, self.decode.streams(), slots);
+        let plan = DevicePtrMut::<Vector>::from_address(lease.address());
+        let call = plan_paged_attention {
+            lengths: inputs.contexts().cast_const(),
+            plan,
+            sequences: inputs.decodes,
+            window,
+            streams: self.decode.streams(),
+            slots,
+        };
         let floor = || Floor { bytes: u64::from(4 * inputs.decodes + 16 * vectors), flops: 0 };
-        let entry = Some(Entry::of::<plan_paged_attention>());
         // SAFETY: the plan has its size, and a batch of the cache has less than 2^32 tiles.
-        unsafe { self.queue.launch(entry, ((1, 1, 1), PLAN_THREADS, 0), args, floor) };
+        unsafe { self.queue.launch(LaunchShape::linear(1, PLAN_THREADS), call, floor) };
         inputs.plans.borrow_mut().push((window, lease));
-        plan
+        plan.cast_const()
     }
 
     fn attend_prefills(
@@ -154,22 +158,22 @@ impl CudaBackend {
     ) {
         let head_shape = self.heads;
         let first = inputs.decodes as usize;
-        let args = (
-            out.ptr::<u16>(),
-            qkv.ptr::<u16>().cast_const(),
-            cache.layer(params.layer).cast_const(),
-            inputs.tables().cast_const(),
-            inputs.table_starts().wrapping_add(first).cast_const(),
-            inputs.query_starts().cast_const(),
-            inputs.contexts().wrapping_add(first).cast_const(),
-            inputs.prefills,
-            qkv.stride,
-            cache.pages().heads,
-            head_shape.group(),
-            cache.pages().block_size,
+        let args = paged_prefill {
+            output: out.ptr(),
+            query: qkv.ptr().cast_const(),
+            cache: cache.layer(params.layer).cast_const(),
+            tables: inputs.tables().cast_const(),
+            table_starts: inputs.table_starts().offset(first).cast_const(),
+            query_starts: inputs.query_starts().cast_const(),
+            contexts: inputs.contexts().offset(first).cast_const(),
+            sequences: inputs.prefills,
+            query_stride: qkv.stride,
+            kv_heads: cache.pages().heads,
+            group: head_shape.group(),
+            block_size: cache.pages().block_size,
             window,
-            params.scale,
-        );
+            scale: params.scale,
+        };
         let cost = || {
             let each = inputs.prefill_spans().iter().map(|&(new, seen)| shape::floor(head_shape, new, seen, window));
             let floor =
@@ -179,11 +183,9 @@ impl CudaBackend {
             let kv_cache = floor.bytes - rows * u64::from(head_shape.heads() * head_shape.head_size());
             Cost { floor, weights: 0, kv_cache }
         };
-        let size = head_shape.head_size().to_string();
-        let shape::Launch { grid, threads, shared } =
-            shape::launch(head_shape, inputs.rows - inputs.decodes, inputs.prefills);
-        let entry = paged_prefill::instance(&[self.element, &size]);
+        let launch = shape::launch_shape(head_shape, inputs.rows - inputs.decodes, inputs.prefills);
+        let call = shape::call(head_shape, self.element, args);
         // SAFETY: query rows are numbered from the first of all; the rest is as for decode.
-        unsafe { self.queue.launch(entry, (grid, threads, shared), args, cost) };
+        unsafe { self.queue.launch(launch, call, cost) };
     }
 }

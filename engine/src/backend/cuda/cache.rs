@@ -1,7 +1,7 @@
 //! The pool of KV blocks on the device, and the swap space in the host's memory.
 
-use cuda_std::launch::Entry;
-use kernels::cache::{THREADS, block_grid, copy_blocks, swap_blocks_in, swap_blocks_out};
+use cuda_std::launch::{DevicePtr, DevicePtrMut, LaunchShape};
+use kernels::cache::{copy_blocks, copy_shape, swap_blocks_in, swap_blocks_out};
 use kernels::floor::Floor;
 use kernels::layout::{Pages, Vector};
 use launch::{DeviceBuffer, Event, PinnedBuffer};
@@ -9,7 +9,6 @@ use launch::{DeviceBuffer, Event, PinnedBuffer};
 use super::device::Device;
 use super::inputs::Inputs;
 use super::queue::Queue;
-use super::tensor::pointer;
 use crate::backend::{BlockCopy, KvLayout};
 use crate::error::Result;
 
@@ -106,9 +105,9 @@ impl KvCache {
     }
 
     /// The address of a layer's pages.
-    pub fn layer(&self, layer: usize) -> *mut Vector {
+    pub fn layer(&self, layer: usize) -> DevicePtrMut<Vector> {
         let base = self.memory.as_ref().map_or(0, DeviceBuffer::address);
-        pointer(base + layer as u64 * self.layer_stride() * 16)
+        DevicePtrMut::from_address(base + layer as u64 * self.layer_stride() * 16)
     }
 
     /// All of it.
@@ -122,27 +121,28 @@ impl KvCache {
         let moves = &inputs.moves;
         if let Some(swap) = &self.swap {
             for (i, chunk) in moves.swap_out.chunks(swap.room).enumerate() {
-                let blocks = inputs.swapped_out().wrapping_add(i * swap.room);
+                let blocks = inputs.swapped_out().offset(i * swap.room).cast_const();
                 self.swap_out(queue, swap, chunk, blocks);
             }
             for (i, chunk) in moves.swap_in.chunks(swap.room).enumerate() {
-                let blocks = inputs.swapped_in().wrapping_add(i * swap.room);
+                let blocks = inputs.swapped_in().offset(i * swap.room).cast_const();
                 self.swap_in(queue, swap, chunk, blocks);
             }
         }
         if !moves.copies.is_empty() {
-            let args = (self.layer(0), inputs.copied().cast_const(), self.pages.page_vectors(), self.layer_stride());
+            let call = copy_blocks {
+                cache: self.layer(0),
+                pairs: inputs.copied().cast_const(),
+                page_vectors: self.pages.page_vectors(),
+                layer_stride: self.layer_stride(),
+            };
             // SAFETY: the manager's blocks are within the cache, and none that is written is in another pair.
-            unsafe {
-                queue.launch(Some(Entry::of::<copy_blocks>()), self.shape(&moves.copies), args, || {
-                    self.floor(&moves.copies)
-                });
-            }
+            unsafe { queue.launch(self.shape(&moves.copies), call, || self.floor(&moves.copies)) };
         }
     }
 
-    fn shape(&self, moved: &[BlockCopy]) -> ((u32, u32, u32), u32, u32) {
-        (block_grid(self.pages, moved.len() as u32, self.layers), THREADS, 0)
+    fn shape(&self, moved: &[BlockCopy]) -> LaunchShape {
+        copy_shape(self.pages, moved.len() as u32, self.layers)
     }
 
     fn floor(&self, moved: &[BlockCopy]) -> Floor {
@@ -150,16 +150,18 @@ impl KvCache {
     }
 
     /// The transfer goes on while the stream computes; only the next use of the staging buffer waits for it.
-    fn swap_out(&self, queue: &Queue, swap: &SwapSpace, moves: &[BlockCopy], blocks: *mut u32) {
+    fn swap_out(&self, queue: &Queue, swap: &SwapSpace, moves: &[BlockCopy], blocks: DevicePtr<u32>) {
         let staging = &swap.out;
         queue.run(|device| device.stream.wait(&staging.free));
-        let staged = pointer(staging.memory.address());
-        let args =
-            (self.layer(0).cast_const(), staged, blocks.cast_const(), self.pages.page_vectors(), self.layer_stride());
+        let call = swap_blocks_out {
+            cache: self.layer(0).cast_const(),
+            staging: staging.memory.as_mut_ptr().cast(),
+            blocks,
+            page_vectors: self.pages.page_vectors(),
+            layer_stride: self.layer_stride(),
+        };
         // SAFETY: the manager's blocks are within the cache, and the buffer has room for these.
-        unsafe {
-            queue.launch(Some(Entry::of::<swap_blocks_out>()), self.shape(moves), args, || self.floor(moves));
-        }
+        unsafe { queue.launch(self.shape(moves), call, || self.floor(moves)) };
         let bytes = self.block_bytes();
         queue.run(|device| {
             staging.full.record(&device.stream)?;
@@ -175,7 +177,7 @@ impl KvCache {
         });
     }
 
-    fn swap_in(&self, queue: &Queue, swap: &SwapSpace, moves: &[BlockCopy], blocks: *mut u32) {
+    fn swap_in(&self, queue: &Queue, swap: &SwapSpace, moves: &[BlockCopy], blocks: DevicePtr<u32>) {
         let staging = &swap.back;
         let bytes = self.block_bytes();
         queue.run(|device| {
@@ -188,12 +190,15 @@ impl KvCache {
             staging.full.record(&device.transfers)?;
             device.stream.wait(&staging.full)
         });
-        let staged = pointer::<Vector>(staging.memory.address()).cast_const();
-        let args = (self.layer(0), staged, blocks.cast_const(), self.pages.page_vectors(), self.layer_stride());
+        let call = swap_blocks_in {
+            cache: self.layer(0),
+            staging: staging.memory.as_ptr().cast(),
+            blocks,
+            page_vectors: self.pages.page_vectors(),
+            layer_stride: self.layer_stride(),
+        };
         // SAFETY: the manager's blocks are within the cache, and the buffer holds these.
-        unsafe {
-            queue.launch(Some(Entry::of::<swap_blocks_in>()), self.shape(moves), args, || self.floor(moves));
-        }
+        unsafe { queue.launch(self.shape(moves), call, || self.floor(moves)) };
         queue.run(|device| staging.free.record(&device.stream));
     }
 }

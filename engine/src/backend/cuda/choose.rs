@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use cuda_std::launch::Entry;
+use cuda_std::launch::{DevicePtrMut, LaunchShape};
 use kernels::floor::Floor;
 use kernels::sampling::{NO_TOKEN, THREADS, floor_bytes, sample};
 use launch::{DeviceBuffer, PinnedBuffer};
@@ -10,7 +10,7 @@ use launch::{DeviceBuffer, PinnedBuffer};
 use super::CudaBackend;
 use super::device::Device;
 use super::inputs::Inputs;
-use super::tensor::{Tensor, pointer};
+use super::tensor::Tensor;
 use crate::error::{Error, Result};
 use crate::sampling::{SampleRow, Sampled};
 
@@ -57,23 +57,21 @@ impl CudaBackend {
             base = self.results.reserve(device, words)?;
             Ok(())
         });
-        let at = |word: usize| pointer::<u32>(base + 4 * word as u64);
-        let args = (
-            logits.ptr::<f32>(),
-            logits.stride,
-            logits.cols,
-            inputs.requests().cast_const(),
-            inputs.adjustments(),
-            at(0),
-            at(count).cast::<f32>(),
-            at(2 * count),
-            at(2 * count + top).cast::<f32>(),
-        );
+        let results = DevicePtrMut::<u32>::from_address(base);
+        let call = sample {
+            logits: logits.ptr(),
+            stride: logits.stride,
+            vocab: logits.cols,
+            requests: inputs.requests().cast_const(),
+            adjustments: inputs.adjustments(),
+            tokens: results,
+            logprobs: results.offset(count).cast(),
+            top_tokens: results.offset(2 * count),
+            top_logprobs: results.offset(2 * count + top).cast(),
+        };
         let floor = || Floor { bytes: floor_bytes(count as u64, logits.cols.into()), flops: 0 };
         // SAFETY: the requests were made for these rows, and their tokens are of the vocabulary.
-        unsafe {
-            self.queue.launch(Some(Entry::of::<sample>()), ((count as u32, 1, 1), THREADS, 0), args, floor);
-        }
+        unsafe { self.queue.launch(LaunchShape::linear(count as u32, THREADS), call, floor) };
         let mut found = Vec::new();
         self.queue.run(|device| {
             found = self.results.fetch(device, words)?;

@@ -1,8 +1,9 @@
 //! The GPU: found, checked, and loaded with the kernels that one model needs.
 
 use cuda_std::launch::{Descriptor, Family, Kernel};
-use kernels::attention::decode::{paged_attention_8, paged_attention_16, plan_paged_attention};
-use kernels::attention::{Shape, prefill::paged_prefill};
+use kernels::attention::decode::{paged_attention, plan_paged_attention};
+use kernels::attention::{AttentionShape, prefill::paged_prefill};
+use kernels::element::ElementType;
 use kernels::gemm::{decode::gemm_decode, gemv::gemv, prefill::gemm};
 use kernels::{cache, embedding, norm, rope, sampling};
 use launch::{Context, Driver, Module, Stream};
@@ -26,7 +27,7 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Device`] if there is no driver, no such GPU, or either is too old.
-    pub fn open(driver: &'static Driver, ordinal: u32, element: &'static str, heads: Shape) -> Result<Self> {
+    pub fn open(driver: &'static Driver, ordinal: u32, element: ElementType, heads: AttentionShape) -> Result<Self> {
         let context = Context::new(driver, ordinal).map_err(|error| Error::Device(error.to_string()))?;
         let (image, version) = (image(&context)?, launch::cust::CudaApiVersion::get());
         let version =
@@ -61,12 +62,12 @@ fn check_version(image: Image, driver: (i32, i32)) -> Result<()> {
 }
 
 /// The kernels that a model with such heads may launch.
-fn kernels(element: &'static str, heads: Shape) -> Vec<&'static Descriptor> {
+fn kernels(element: ElementType, heads: AttentionShape) -> Vec<&'static Descriptor> {
     fn of<F: Family>(labels: &[&str]) -> impl Iterator<Item = &'static Descriptor> {
-        F::INSTANCES.iter().filter(|i| i.labels.starts_with(labels)).map(|i| i.entry.descriptor())
+        F::INSTANCES.iter().copied().filter(|entry| entry.labels.starts_with(labels))
     }
     let size = heads.head_size().to_string();
-    let (typed, headed) = ([element], [element, size.as_str()]);
+    let (typed, headed) = ([element.label()], [element.label(), size.as_str()]);
     [
         &cache::reshape_and_cache::DESCRIPTOR,
         &cache::copy_blocks::DESCRIPTOR,
@@ -77,8 +78,7 @@ fn kernels(element: &'static str, heads: Shape) -> Vec<&'static Descriptor> {
         &sampling::sample::DESCRIPTOR,
     ]
     .into_iter()
-    .chain(of::<paged_attention_8>(&headed))
-    .chain(of::<paged_attention_16>(&headed))
+    .chain(of::<paged_attention>(&headed))
     .chain(of::<paged_prefill>(&headed))
     .chain(of::<gemm>(&typed))
     .chain(of::<gemm_decode>(&typed))
@@ -107,7 +107,8 @@ mod tests {
 
     #[test]
     fn only_kernels_of_the_models_type_and_heads_are_loaded() {
-        let names: Vec<_> = kernels("bf16", Shape::new(8, 2, 64, 16).unwrap()).iter().map(|k| k.name).collect();
+        let names: Vec<_> =
+            kernels(ElementType::Bf16, AttentionShape::new(8, 2, 64, 16).unwrap()).iter().map(|k| k.name).collect();
         assert!(names.contains(&"paged_prefill_bf16_64") && names.contains(&"gemm_bf16_256"));
         assert!(!names.iter().any(|name| name.contains("_f16") || name.starts_with("paged_prefill_bf16_128")));
     }

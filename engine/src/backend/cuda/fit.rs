@@ -8,7 +8,7 @@ use launch::DeviceBuffer;
 use super::CudaBackend;
 use super::cache::KvCache;
 use super::inputs::{BUCKETS, bucket};
-use super::queue::Launch;
+use super::queue::NotedLaunch;
 use crate::backend::{Backend, Batch, KvLayout, Span};
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -73,7 +73,7 @@ impl CudaBackend {
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the model is one that there are no kernels for.
-    pub fn rehearse(&self, model: &dyn Model<Self>, layout: KvLayout, step: Rehearsal) -> Result<Vec<Launch>> {
+    pub fn rehearse(&self, model: &dyn Model<Self>, layout: KvLayout, step: Rehearsal) -> Result<Vec<NotedLaunch>> {
         let params = SamplingParams::default();
         let rows =
             vec![

@@ -6,10 +6,10 @@
 
 use std::cell::RefCell;
 
+use cuda_std::launch::DevicePtrMut;
 use kernels::sampling::Request;
 
 use super::arena::Lease;
-use super::tensor::pointer;
 use crate::backend::{Batch, BlockMoves, Span};
 use crate::sampling::SampleRow;
 
@@ -73,8 +73,8 @@ macro_rules! arrays {
     ($($(#[$doc:meta])* $name:ident: $ty:ty = $at:ident;)*) => {
         impl Inputs {$(
             $(#[$doc])*
-            pub fn $name(&self) -> *mut $ty {
-                pointer(self.base + self.at.$at as u64)
+            pub fn $name(&self) -> DevicePtrMut<$ty> {
+                DevicePtrMut::from_address(self.base + self.at.$at as u64)
             }
         )*}
     };

@@ -39,14 +39,16 @@ mod weights;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use kernels::attention::{Shape, decode};
+use cuda_std::launch::DevicePtrMut;
+use kernels::attention::{AttentionShape, decode::DecodeLaunch};
+use kernels::element::ElementType;
 use kernels::gemm::plan::Limits;
 use launch::{DeviceBuffer, Driver};
 
 pub use cache::KvCache;
 pub use fit::{MemoryPlan, Rehearsal, StepLimits};
 pub use inputs::Inputs;
-pub use queue::{Cost, Launch};
+pub use queue::{Cost, NotedLaunch};
 pub use tensor::{Projection, Tensor, Weight};
 
 use self::arena::{Arena, Lease};
@@ -55,7 +57,6 @@ use self::device::Device;
 use self::queue::Queue;
 use self::replay::Recordings;
 use self::staging::Staging;
-use self::tensor::pointer;
 use self::upload::Upload;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
@@ -69,10 +70,10 @@ pub struct CudaBackend {
     queue: Queue,
     arena: Arc<Arena>,
     dtype: DType,
-    /// The kernels' name for the type.
-    element: &'static str,
-    heads: Shape,
-    decode: decode::Launch,
+    /// The same for the kernels.
+    element: ElementType,
+    heads: AttentionShape,
+    decode: DecodeLaunch,
     vocab: usize,
     counters: Option<DeviceBuffer<u32>>,
     staging: Staging,
@@ -100,12 +101,11 @@ impl CudaBackend {
         dtype: DType,
         records: bool,
     ) -> Result<Self> {
-        let (heads, element) = (shape(config, block_size)?, element(dtype)?);
+        let (heads, element) = (shape(config, block_size)?, element_type(dtype)?);
         let device = Device::open(driver, ordinal, element, heads)?;
-        let one = decode::Launch::new(heads, 1);
-        let entry = one.entry(element);
-        let entry = entry.ok_or_else(|| Error::Unsupported("there is no attention kernel for its heads".into()))?;
-        let together = device.module.occupancy(entry, one.threads(), one.shared_bytes() as usize)?;
+        let one = DecodeLaunch::new(heads, 1);
+        let shape = one.shape();
+        let together = device.module.occupancy(one.descriptor(element), shape.threads[0], shape.shared as usize)?;
         let slots = device.context.limits().multiprocessors * together.max(1);
         let counters = DeviceBuffer::zeroed(&device.stream, COUNTERS)?.named("counters");
         let upload = Upload::new(&device.context)?;
@@ -124,13 +124,13 @@ impl CudaBackend {
     /// [`Error::Unsupported`] if there are no kernels for the model.
     pub fn without_device(
         gpu: Limits,
-        attention_blocks: impl FnOnce(decode::Launch) -> u32,
+        attention_blocks: impl FnOnce(DecodeLaunch) -> u32,
         config: &ModelConfig,
         block_size: usize,
         dtype: DType,
     ) -> Result<Self> {
-        let (heads, element) = (shape(config, block_size)?, element(dtype)?);
-        let slots = gpu.multiprocessors * attention_blocks(decode::Launch::new(heads, 1));
+        let (heads, element) = (shape(config, block_size)?, element_type(dtype)?);
+        let slots = gpu.multiprocessors * attention_blocks(DecodeLaunch::new(heads, 1));
         let queue = Queue::without_device(gpu);
         Ok(CudaBackend { records: true, ..Self::with_queue(queue, config, heads, (dtype, element), slots) })
     }
@@ -138,8 +138,8 @@ impl CudaBackend {
     fn with_queue(
         queue: Queue,
         config: &ModelConfig,
-        heads: Shape,
-        (dtype, element): (DType, &'static str),
+        heads: AttentionShape,
+        (dtype, element): (DType, ElementType),
         slots: u32,
     ) -> Self {
         CudaBackend {
@@ -148,7 +148,7 @@ impl CudaBackend {
             dtype,
             element,
             heads,
-            decode: decode::Launch::new(heads, slots),
+            decode: DecodeLaunch::new(heads, slots),
             vocab: config.vocab_size,
             counters: None,
             staging: Staging::default(),
@@ -211,26 +211,30 @@ impl CudaBackend {
     }
 
     /// The address of `count` counters that are zero.
-    fn counters(&self, count: u32) -> *mut u32 {
+    fn counters(&self, count: u32) -> DevicePtrMut<u32> {
         if count as usize > COUNTERS {
             self.queue.fail(Error::Unsupported(format!("a launch with {count} counters; {COUNTERS} at most")));
         }
-        pointer(self.counters.as_ref().map_or(0, DeviceBuffer::address))
+        DevicePtrMut::from_address(self.counters.as_ref().map_or(0, DeviceBuffer::address))
     }
 }
 
 /// The model's heads, if there are kernels for them.
-fn shape(config: &ModelConfig, block_size: usize) -> Result<Shape> {
+fn shape(config: &ModelConfig, block_size: usize) -> Result<AttentionShape> {
     let [heads, kv_heads, size, block_size] =
         [config.heads, config.kv_heads, config.head_dim, block_size].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-    Shape::new(heads, kv_heads, size, block_size).map_err(|error| Error::Unsupported(format!("on the GPU: {error}")))
+    AttentionShape::new(heads, kv_heads, size, block_size)
+        .map_err(|error| Error::Unsupported(format!("on the GPU: {error}")))
 }
 
-/// The kernels' name for a type.
-fn element(dtype: DType) -> Result<&'static str> {
+/// The type of elements as kernels know it.
+///
+/// # Errors
+/// [`Error::Option`] for `f32`, which kernels do not compute in.
+pub fn element_type(dtype: DType) -> Result<ElementType> {
     match dtype {
-        DType::F16 => Ok("f16"),
-        DType::Bf16 => Ok("bf16"),
+        DType::F16 => Ok(ElementType::F16),
+        DType::Bf16 => Ok(ElementType::Bf16),
         DType::F32 => Err(Error::Option("the GPU computes in f16 and bf16, not f32".into())),
     }
 }

@@ -1,12 +1,13 @@
 //! The backend's operations: each asks for a launch.
 
-use cuda_std::launch::{Entry, Family};
+use cuda_std::launch::{DevicePtr, LaunchShape};
 use kernels::embedding::{self, add_positions, embed, gather_rows};
 use kernels::floor::Floor;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::layout::Vector;
-use kernels::norm::{self, layer_norm, rms_norm};
+use kernels::norm::{self, NormShape, layer_norm, rms_norm};
 use kernels::vector::row_vectors;
+use kernels::with_element;
 
 use super::project::activation;
 use super::{CudaBackend, Inputs, KvCache, Projection, Tensor, Weight, weights};
@@ -24,8 +25,8 @@ impl CudaBackend {
         })
     }
 
-    fn norm_shape(&self, cols: u32) -> Option<norm::Shape> {
-        match norm::Shape::of(cols) {
+    fn norm_shape(&self, cols: u32) -> Option<NormShape> {
+        match NormShape::of(cols) {
             Ok(shape) => Some(shape),
             Err(error) => {
                 self.queue.fail(Error::Unsupported(format!("a norm on the GPU: {error}")));
@@ -34,12 +35,12 @@ impl CudaBackend {
         }
     }
 
-    fn gather(&self, x: *const Vector, rows: *const u32, count: u32, cols: u32) -> Tensor {
+    fn gather(&self, x: DevicePtr<Vector>, rows: DevicePtr<u32>, count: u32, cols: u32) -> Tensor {
         let (out, vectors) = (self.tensor(count, cols), self.vectors(cols));
         let floor = || Floor { bytes: embedding::floor_bytes(count.into(), vectors.into(), 1), flops: 0 };
-        let launch = (embedding::grid(count, vectors), embedding::THREADS, 0);
+        let call = gather_rows { x, rows, out: out.ptr(), vectors };
         // SAFETY: rows are tokens of the vocabulary, or rows of the step.
-        unsafe { self.queue.launch(Some(Entry::of::<gather_rows>()), launch, (x, rows, out.ptr(), vectors), floor) };
+        unsafe { self.queue.launch(embedding::shape(count, vectors), call, floor) };
         out
     }
 }
@@ -98,22 +99,35 @@ impl Backend for CudaBackend {
             return self.gather(table.ptr(), inputs.tokens().cast_const(), inputs.rows, table.cols);
         };
         let (out, vectors) = (self.tensor(inputs.rows, table.cols), self.vectors(table.cols));
-        let (tokens, positions) = (inputs.tokens().cast_const(), inputs.positions().cast_const());
-        let args = (table.ptr(), learned.ptr(), tokens, positions, offset as u32, out.ptr(), vectors);
+        let args = embed {
+            table: table.ptr(),
+            position_table: learned.ptr(),
+            tokens: inputs.tokens().cast_const(),
+            positions: inputs.positions().cast_const(),
+            offset: offset as u32,
+            out: out.ptr(),
+            vectors,
+        };
         let floor = || Floor { bytes: embedding::floor_bytes(inputs.rows.into(), vectors.into(), 2), flops: 0 };
-        let launch = (embedding::grid(inputs.rows, vectors), embedding::THREADS, 0);
+        let call = with_element!(self.element, T => args.instance::<T>());
         // SAFETY: tokens are of the vocabulary, and positions of the model's.
-        unsafe { self.queue.launch(embed::instance(&[self.element]), launch, args, floor) };
+        unsafe { self.queue.launch(embedding::shape(inputs.rows, vectors), call, floor) };
         out
     }
 
     fn add_positions(&self, x: &mut Tensor, table: &Weight, offset: usize, inputs: &Inputs) {
         let vectors = self.vectors(x.cols);
-        let args = (x.ptr(), table.ptr(), inputs.positions().cast_const(), offset as u32, vectors);
+        let args = add_positions {
+            x: x.ptr(),
+            table: table.ptr(),
+            positions: inputs.positions().cast_const(),
+            offset: offset as u32,
+            vectors,
+        };
         let floor = || Floor { bytes: embedding::floor_bytes(x.rows.into(), vectors.into(), 2), flops: 0 };
-        let launch = (embedding::grid(x.rows, vectors), embedding::THREADS, 0);
+        let call = with_element!(self.element, T => args.instance::<T>());
         // SAFETY: positions are of the model's.
-        unsafe { self.queue.launch(add_positions::instance(&[self.element]), launch, args, floor) };
+        unsafe { self.queue.launch(embedding::shape(x.rows, vectors), call, floor) };
     }
 
     fn linear(&self, x: &Tensor, weight: &Weight, bias: Option<&Weight>, act: Option<Activation>) -> Tensor {
@@ -139,24 +153,32 @@ impl Backend for CudaBackend {
     fn layer_norm(&self, x: &Tensor, weight: Option<&Weight>, bias: Option<&Weight>, eps: f32) -> Tensor {
         let out = self.tensor(x.rows, x.cols);
         let Some(shape) = self.norm_shape(x.cols) else { return out };
-        let pointer = |weight: Option<&Weight>| weight.map_or(std::ptr::null(), Weight::ptr::<Vector>);
-        let none = std::ptr::null();
-        let args = (x.ptr(), none, pointer(weight), pointer(bias), out.ptr(), eps, shape.vectors);
+        let pointer = |weight: Option<&Weight>| weight.map_or(DevicePtr::NULL, Weight::ptr);
+        let args = layer_norm {
+            x: x.ptr(),
+            y: DevicePtr::NULL,
+            weight: pointer(weight),
+            bias: pointer(bias),
+            out: out.ptr(),
+            eps,
+            vectors: shape.vectors,
+        };
         let floor = || Floor { bytes: norm::floor_bytes(x.rows.into(), x.cols.into(), false), flops: 0 };
-        let launch = ((x.rows, 1, 1), shape.threads, 0);
+        let call = with_element!(self.element, T => args.instance::<T>());
         // SAFETY: rows are of whole vectors, which the shape was made for.
-        unsafe { self.queue.launch(layer_norm::instance(&[self.element]), launch, args, floor) };
+        unsafe { self.queue.launch(LaunchShape::linear(x.rows, shape.threads), call, floor) };
         out
     }
 
     fn rms_norm(&self, x: &Tensor, weight: &Weight, eps: f32) -> Tensor {
         let out = self.tensor(x.rows, x.cols);
         let Some(shape) = self.norm_shape(x.cols) else { return out };
-        let args = (x.ptr(), std::ptr::null(), weight.ptr(), out.ptr(), eps, shape.vectors);
+        let (x_ptr, out_ptr, vectors) = (x.ptr(), out.ptr(), shape.vectors);
+        let args = rms_norm { x: x_ptr, y: DevicePtr::NULL, weight: weight.ptr(), out: out_ptr, eps, vectors };
         let floor = || Floor { bytes: norm::floor_bytes(x.rows.into(), x.cols.into(), false), flops: 0 };
-        let launch = ((x.rows, 1, 1), shape.threads, 0);
-        // SAFETY: as above.
-        unsafe { self.queue.launch(rms_norm::instance(&[self.element]), launch, args, floor) };
+        let call = with_element!(self.element, T => args.instance::<T>());
+        // SAFETY: rows are of whole vectors, which the shape was made for.
+        unsafe { self.queue.launch(LaunchShape::linear(x.rows, shape.threads), call, floor) };
         out
     }
 
@@ -172,7 +194,7 @@ impl Backend for CudaBackend {
         if inputs.bucket.is_some() {
             return x.clone();
         }
-        self.gather(x.ptr(), inputs.logit_rows().cast_const(), inputs.logits, x.cols)
+        self.gather(x.ptr().cast_const(), inputs.logit_rows().cast_const(), inputs.logits, x.cols)
     }
 
     fn logits(&self, x: &Tensor, weight: &Weight) -> Tensor {

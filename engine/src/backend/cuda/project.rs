@@ -1,12 +1,13 @@
 //! Projections: one GEMM each, with all that becomes of the sums in its epilogue.
 
+use cuda_std::launch::{DevicePtr, DevicePtrMut};
 use kernels::gemm::activation;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::plan::{Operands, Plan, Product};
 
 use super::CudaBackend;
 use super::queue::Cost;
-use super::tensor::{Tensor, Weight, pointer};
+use super::tensor::{Tensor, Weight};
 use crate::backend::Activation;
 use crate::error::Error;
 
@@ -20,22 +21,21 @@ impl CudaBackend {
             Err(error) => return self.queue.fail(Error::Unsupported(format!("a projection on the GPU: {error}"))),
         };
         let workspace = self.lease(plan.workspace_bytes() as usize);
-        let args = plan.args(Operands {
-            x: x.ptr::<u16>().cast_const(),
+        let operands = Operands {
+            x: x.ptr().cast_const(),
             x_stride: x.stride,
             weight: weight.ptr(),
-            bias: bias.map_or(std::ptr::null(), Weight::ptr),
+            bias: bias.map_or(DevicePtr::NULL, Weight::ptr),
             out: out.ptr(),
             out_stride: out.stride,
-            workspace: pointer(workspace.address()),
+            workspace: DevicePtrMut::from_address(workspace.address()),
             counters: self.counters(plan.counters()),
-        });
-        let launch = (plan.grid(), plan.threads(), plan.shared_bytes());
+        };
         let weights = 2 * u64::from(weight.rows) * u64::from(weight.cols);
         let cost = || Cost { floor: product.floor(), weights, kv_cache: 0 };
         // SAFETY: shapes are the plan's, rows and weights are aligned to 16 bytes, and workspace and counters are used by
         // one launch at a time.
-        unsafe { self.queue.launch(plan.entry(self.element), launch, args, cost) };
+        unsafe { self.queue.launch(plan.shape(), plan.call(self.element, operands), cost) };
     }
 }
 

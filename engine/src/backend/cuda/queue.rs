@@ -2,22 +2,20 @@
 
 use std::cell::RefCell;
 
-use cuda_std::launch::{Args, Entry};
+use cuda_std::launch::{KernelCall, LaunchShape};
 use kernels::floor::Floor;
 use kernels::gemm::plan::Limits;
 
 use super::device::Device;
 use crate::error::{Error, Result};
 
-/// A launch that was noted.
+/// A launch that was noted instead of made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Launch {
+pub struct NotedLaunch {
     /// The kernel.
     pub kernel: &'static str,
-    /// Blocks: x, y, z.
-    pub grid: (u32, u32, u32),
-    /// Threads of a block.
-    pub threads: u32,
+    /// The shape of the launch.
+    pub shape: LaunchShape,
     /// The least that it costs.
     pub cost: Cost,
 }
@@ -47,7 +45,7 @@ pub struct Queue {
     device: Option<Device>,
     limits: Limits,
     /// With `Some`, launches are noted instead of made.
-    notes: RefCell<Option<Vec<Launch>>>,
+    notes: RefCell<Option<Vec<NotedLaunch>>>,
     failed: RefCell<Option<Error>>,
 }
 
@@ -83,23 +81,20 @@ impl Queue {
     ///
     /// # Safety
     /// The kernel's contract holds, until it has run.
-    pub unsafe fn launch<A: Args, C: Into<Cost>>(
+    pub unsafe fn launch<C: Into<Cost>>(
         &self,
-        entry: Option<Entry<A>>,
-        (grid, threads, shared): ((u32, u32, u32), u32, u32),
-        args: A,
+        shape: LaunchShape,
+        call: impl Into<KernelCall>,
         cost: impl FnOnce() -> C,
     ) {
-        let Some(entry) = entry else {
-            return self.fail(Error::Unsupported("there is no kernel for a model of this shape".into()));
-        };
+        let call = call.into();
         if let Some(notes) = &mut *self.notes.borrow_mut() {
-            notes.push(Launch { kernel: entry.descriptor().name, grid, threads, cost: cost().into() });
+            notes.push(NotedLaunch { kernel: call.descriptor().name, shape, cost: cost().into() });
             return;
         }
         self.run(|device| {
-            // SAFETY: the caller's promise.
-            unsafe { device.module.launch(&device.stream, entry, grid, threads, shared as usize, args) }
+            // SAFETY: this function's contract is the kernel's.
+            unsafe { device.module.launch(&device.stream, shape, call) }
         });
     }
 
@@ -130,7 +125,7 @@ impl Queue {
     ///
     /// # Errors
     /// What would have gone wrong before anything was launched.
-    pub fn rehearse(&self, work: impl FnOnce()) -> Result<Vec<Launch>> {
+    pub fn rehearse(&self, work: impl FnOnce()) -> Result<Vec<NotedLaunch>> {
         self.notes.replace(Some(Vec::new()));
         work();
         let launches = self.notes.take().unwrap_or_default();

@@ -2,14 +2,10 @@
 
 use std::sync::Arc;
 
+use cuda_std::launch::{DevicePtr, DevicePtrMut};
 use launch::DeviceBuffer;
 
 use super::arena::Lease;
-
-/// The address of memory on the device, as kernels take it.
-pub fn pointer<T>(address: u64) -> *mut T {
-    std::ptr::without_provenance_mut(address as usize)
-}
 
 /// An activation: a row-major matrix in the arena. Cloning shares it.
 #[derive(Clone, Debug)]
@@ -23,8 +19,8 @@ pub struct Tensor {
 
 impl Tensor {
     /// The address of its first element.
-    pub(super) fn ptr<T>(&self) -> *mut T {
-        pointer(self.lease.address())
+    pub(super) fn ptr<T>(&self) -> DevicePtrMut<T> {
+        DevicePtrMut::from_address(self.lease.address())
     }
 }
 
@@ -40,8 +36,8 @@ pub struct Weight {
 
 impl Weight {
     /// The address of its first element.
-    pub(super) fn ptr<T>(&self) -> *const T {
-        pointer(self.memory.as_ref().map_or(0, |memory| memory.address()))
+    pub(super) fn ptr<T>(&self) -> DevicePtr<T> {
+        DevicePtr::from_address(self.memory.as_ref().map_or(0, |memory| memory.address()))
     }
 }
 

@@ -1,14 +1,23 @@
 //! How decode attention is launched: which kernel, with what grid, shared memory and workspace.
 
+use cuda_std::launch::LaunchShape;
 #[cfg(not(target_arch = "nvptx64"))]
-use cuda_std::launch::{Entry, Family};
+use cuda_std::launch::{Const, Descriptor, Instance, KernelCall};
 use cuda_std::warp::WARP_SIZE;
 
 use super::merge::row_vectors;
+#[cfg(not(target_arch = "nvptx64"))]
+use super::paged_attention;
 use super::stream::tile_bytes;
-use crate::attention::Shape;
+use crate::attention::AttentionShape;
 use crate::floor::Floor;
 use crate::layout::VECTOR;
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::{
+    attention::{with_constant, with_head_size},
+    element::ElementType,
+    with_element,
+};
 
 /// Warps in a block.
 #[inline(always)]
@@ -28,55 +37,49 @@ pub const fn ring_bytes(head_size: u32) -> u32 {
     warps(head_size) * stages(head_size) * tile_bytes(head_size)
 }
 
-/// The arguments of every instance of the attention kernel.
-#[cfg(not(target_arch = "nvptx64"))]
-pub type Args = <super::paged_attention_8 as Family>::Args;
-
 /// A launch of decode attention. The batch's size and lengths have no part in it, so that a graph can hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Launch {
-    shape: Shape,
+pub struct DecodeLaunch {
+    shape: AttentionShape,
     slots: u32,
 }
 
-impl Launch {
+impl DecodeLaunch {
     /// A launch of `slots` blocks: as many as there are multiprocessors, times the blocks that fit on each.
-    pub const fn new(shape: Shape, slots: u32) -> Launch {
-        Launch { shape, slots }
+    pub const fn new(shape: AttentionShape, slots: u32) -> DecodeLaunch {
+        DecodeLaunch { shape, slots }
     }
 
-    /// The grid.
-    pub const fn grid(self) -> (u32, u32, u32) {
-        (self.slots, 1, 1)
+    /// The shape of the launch.
+    pub const fn shape(self) -> LaunchShape {
+        let threads = warps(self.shape.head_size()) * WARP_SIZE;
+        LaunchShape::linear(self.slots, threads).with_shared(self.shared_bytes())
     }
 
-    /// Threads in a block.
-    pub const fn threads(self) -> u32 {
-        warps(self.shape.head_size()) * WARP_SIZE
-    }
-
-    /// Query heads that a block takes at once: which of the two kernels serves. 16 cost more registers than 8, too many
+    /// Query heads that a block takes at once: the kernel's parameter `H`. 16 cost more registers than 8, too many
     /// of them with heads of 256, and are worth it where they save reading the cache twice.
     pub const fn heads_at_once(self) -> u32 {
         if self.shape.group() > 8 && self.shape.head_size() <= 128 { 16 } else { 8 }
     }
 
-    /// The kernel, for elements of this type: `f16` or `bf16`.
+    /// The kernel with these arguments, for elements of this type.
     #[cfg(not(target_arch = "nvptx64"))]
-    pub fn entry(self, element: &str) -> Option<Entry<Args>> {
-        // The labels are the instances'.
-        let head_size = match self.shape.head_size() {
-            32 => "32",
-            64 => "64",
-            80 => "80",
-            96 => "96",
-            128 => "128",
-            _ => "256",
-        };
-        match self.heads_at_once() {
-            16 => super::paged_attention_16::instance(&[element, head_size]),
-            _ => super::paged_attention_8::instance(&[element, head_size]),
-        }
+    pub fn call(self, element: ElementType, args: paged_attention) -> KernelCall {
+        let size = self.shape.head_size();
+        with_element!(element, T => match self.heads_at_once() {
+            16 => with_constant!(size, D => args.instance::<T, D, 16>(), 32 64 80 96 128),
+            _ => with_head_size!(size, D => args.instance::<T, D, 8>()),
+        })
+    }
+
+    /// The entry of the kernel, for elements of this type.
+    #[cfg(not(target_arch = "nvptx64"))]
+    pub fn descriptor(self, element: ElementType) -> &'static Descriptor {
+        let size = self.shape.head_size();
+        with_element!(element, T => match self.heads_at_once() {
+            16 => with_constant!(size, D => entry::<(T, Const<D>, Const<16>)>(), 32 64 80 96 128),
+            _ => with_head_size!(size, D => entry::<(T, Const<D>, Const<8>)>()),
+        })
     }
 
     /// Streams of a sequence: for each KV head one for every 8 or 16 query heads.
@@ -107,9 +110,18 @@ impl Launch {
     }
 }
 
+/// The entry of an instance.
+#[cfg(not(target_arch = "nvptx64"))]
+fn entry<P>() -> &'static Descriptor
+where
+    paged_attention: Instance<P>,
+{
+    &<paged_attention as Instance<P>>::DESCRIPTOR
+}
+
 /// The floor of a launch over `sequences` whose queries see `tokens` in all: keys and values are read once for all heads
 /// of their group, queries once, and results are written.
-pub const fn floor(shape: Shape, tokens: u64, sequences: u64) -> Floor {
+pub const fn floor(shape: AttentionShape, tokens: u64, sequences: u64) -> Floor {
     let size = shape.head_size() as u64;
     let (kv_heads, heads) = (shape.pages().heads as u64, shape.heads() as u64);
     Floor { bytes: 2 * size * (2 * kv_heads * tokens + 2 * heads * sequences), flops: 4 * size * heads * tokens }
@@ -118,11 +130,31 @@ pub const fn floor(shape: Shape, tokens: u64, sequences: u64) -> Floor {
 #[cfg(test)]
 mod tests {
     extern crate std;
+    use cuda_std::launch::{DevicePtr, DevicePtrMut};
+    use std::format;
+
     use super::*;
     use crate::attention::{HEAD_SIZES, Unsupported};
 
-    fn launch(heads: u32, kv_heads: u32, head_size: u32) -> Result<Launch, Unsupported> {
-        Shape::new(heads, kv_heads, head_size, 16).map(|shape| Launch::new(shape, 396))
+    /// Arguments that are nowhere.
+    const ARGS: paged_attention = paged_attention {
+        output: DevicePtrMut::NULL,
+        query: DevicePtr::NULL,
+        cache: DevicePtr::NULL,
+        tables: DevicePtr::NULL,
+        table_starts: DevicePtr::NULL,
+        plan: DevicePtr::NULL,
+        partials: DevicePtrMut::NULL,
+        arrivals: DevicePtrMut::NULL,
+        query_stride: 0,
+        kv_heads: 0,
+        group: 0,
+        block_size: 0,
+        scale: 0.0,
+    };
+
+    fn launch(heads: u32, kv_heads: u32, head_size: u32) -> Result<DecodeLaunch, Unsupported> {
+        AttentionShape::new(heads, kv_heads, head_size, 16).map(|shape| DecodeLaunch::new(shape, 396))
     }
 
     #[test]
@@ -130,7 +162,10 @@ mod tests {
         for head_size in HEAD_SIZES {
             for group in 1..40 {
                 let launch = launch(group, 1, head_size)?;
-                assert!(["f16", "bf16"].iter().all(|element| launch.entry(element).is_some()));
+                for element in ElementType::ALL {
+                    let head_size = format!("{head_size}");
+                    assert_eq!(launch.call(element, ARGS).descriptor().labels[..2], [element.label(), &head_size]);
+                }
                 assert!(launch.shared_bytes() <= 99 << 10, "the least that a block may have from 8.0 on");
                 assert!(launch.streams() * launch.heads_at_once() >= group);
                 assert!((launch.streams() - 1) * launch.heads_at_once() < group);
@@ -141,12 +176,11 @@ mod tests {
 
     #[test]
     fn which_kernel_serves() -> Result<(), Unsupported> {
-        let name = |launch: Launch| launch.entry("f16").map(|entry| entry.descriptor().name);
-        assert_eq!(name(launch(32, 32, 128)?), Some("paged_attention_8_f16_128"));
-        assert_eq!(name(launch(32, 4, 64)?), Some("paged_attention_8_f16_64"));
-        assert_eq!(name(launch(36, 4, 64)?), Some("paged_attention_16_f16_64"));
-        assert_eq!(name(launch(16, 1, 256)?), Some("paged_attention_8_f16_256"));
-        assert_eq!(launch(32, 8, 128)?.entry("f32").map(|entry| entry.descriptor().name), None);
+        let name = |launch: DecodeLaunch| launch.call(ElementType::F16, ARGS).descriptor().name;
+        assert_eq!(name(launch(32, 32, 128)?), "paged_attention_f16_128_8");
+        assert_eq!(name(launch(32, 4, 64)?), "paged_attention_f16_64_8");
+        assert_eq!(name(launch(36, 4, 64)?), "paged_attention_f16_64_16");
+        assert_eq!(name(launch(16, 1, 256)?), "paged_attention_f16_256_8");
         Ok(())
     }
 
@@ -161,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_floor_is_keys_values_queries_and_results() -> Result<(), Unsupported> {
-        let shape = Shape::new(32, 8, 128, 16)?;
+        let shape = AttentionShape::new(32, 8, 128, 16)?;
         assert_eq!(floor(shape, 1000, 2), Floor { bytes: 1000 * 8 * 512 + 2 * 2 * 32 * 256, flops: 1000 * 32 * 512 });
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! | kernel | computes | grid | block |
 //! | --- | --- | --- | --- |
 //! | [`plan_paged_attention()`] | the share of each block, once a step and for all layers | 1 | [`PLAN_THREADS`] |
-//! | [`paged_attention_8()`], [`paged_attention_16()`] | `softmax(scale q K^T) V` of every sequence and head | [`Launch::grid`] | [`Launch::threads`] |
+//! | [`paged_attention()`] | `softmax(scale q K^T) V` of every sequence and head | [`DecodeLaunch::shape`] | |
 //!
 //! Queries are `[sequences][heads][D]`, rows of sequences a stride apart; results `[sequences][heads][D]`, contiguous. Keys
 //! and values are pages of [`layout`](crate::layout), found through block tables: all tables are one array, and a
@@ -16,11 +16,11 @@
 //! | `stream` | a warp's way through a range, copying tiles of 16 tokens ahead of their use |
 //! | `heads` | a tile's arithmetic on the tensor cores |
 //! | `merge` | partial results of warps, then of blocks, to results |
-//! | [`Launch`] | which kernel serves which shape; grid, shared memory, workspace |
+//! | [`DecodeLaunch`] | which kernel serves which shape; grid, shared memory, workspace |
 //!
-//! Which serves: groups of up to 8 query heads to a KV head [`paged_attention_8()`], larger ones [`paged_attention_16()`],
-//! for both types; with heads of 256 the first alone, whose registers suffice. More heads than a kernel takes at once are
-//! further streams, and read the cache again. A few query tokens for a sequence could be rows beside the heads.
+//! `H` is 8 for groups of up to 8 query heads to a KV head, and 16 for larger ones, for both types; with heads of 256 it
+//! is always 8, since registers do not suffice for more. More heads than a kernel takes at once are further streams, and read
+//! the cache again. A few query tokens for a sequence could be rows beside the heads.
 //!
 //! # Floor
 //!
@@ -85,106 +85,28 @@ use merge::{Exchange, finish, row_vectors};
 use plan::{Plan, divide};
 use stream::{Cache, Reader, Stream, tile_bytes};
 
-#[cfg(not(target_arch = "nvptx64"))]
-pub use launch::Args;
-pub use launch::{Launch, floor};
+pub use launch::{DecodeLaunch, floor};
 pub use plan::{MIN_RANGE, PLAN_THREADS, Ranges, TILE, plan_paged_attention, plan_vectors};
 
-/// Decode attention for groups of up to 8 heads, or with heads too large for the other kernel.
+/// Decode attention: `H` query heads of a group at once, with `D` elements each.
 ///
 /// - `output`: `[sequences][heads][D]`; `query`: the same, with rows `query_stride` elements apart.
 /// - `cache`: the layer's pages, of `kv_heads` heads and `block_size` tokens; `group` query heads share each KV head.
 /// - `tables`: all block tables, each long enough for its sequence; `table_starts`: where each sequence's begins.
 /// - `plan`: of [`plan_paged_attention()`] for this batch, window and grid.
-/// - `partials`, `arrivals`: the workspace, of [`Launch::partial_vectors`] and [`Launch::arrivals`].
+/// - `partials`, `arrivals`: the workspace, of [`DecodeLaunch::partial_vectors`] and [`DecodeLaunch::arrivals`].
 /// - `scale`: what products of queries and keys are multiplied with, above 0.
 ///
 /// # Safety
 /// The arrays have these shapes; query rows are aligned to 4 bytes, output to 8, vectors to 16; the launch is as
-/// [`Launch`] says, and no other uses the workspace meanwhile.
-#[kernel(max_threads = 128, min_blocks = 2, instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128, 256]))]
-pub unsafe fn paged_attention_8<T: Element, const D: u32>(
-    output: *mut u16,
-    query: *const u16,
-    cache: *const Vector,
-    tables: *const u32,
-    table_starts: *const u32,
-    plan: *const Vector,
-    partials: *mut Vector,
-    arrivals: *mut u32,
-    query_stride: u32,
-    kv_heads: u32,
-    group: u32,
-    block_size: u32,
-    scale: f32,
-) {
-    // SAFETY: the caller's.
-    unsafe {
-        attend::<T, D, 8>(
-            output,
-            query,
-            cache,
-            tables,
-            table_starts,
-            plan,
-            partials,
-            arrivals,
-            query_stride,
-            kv_heads,
-            group,
-            block_size,
-            scale,
-        )
-    }
-}
-
-/// Decode attention for groups of more than 8 heads, 16 at once. The arguments are those of [`paged_attention_8()`].
-///
-/// # Safety
-/// As for [`paged_attention_8()`].
-#[kernel(max_threads = 128, min_blocks = 2, instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128]))]
-pub unsafe fn paged_attention_16<T: Element, const D: u32>(
-    output: *mut u16,
-    query: *const u16,
-    cache: *const Vector,
-    tables: *const u32,
-    table_starts: *const u32,
-    plan: *const Vector,
-    partials: *mut Vector,
-    arrivals: *mut u32,
-    query_stride: u32,
-    kv_heads: u32,
-    group: u32,
-    block_size: u32,
-    scale: f32,
-) {
-    // SAFETY: the caller's.
-    unsafe {
-        attend::<T, D, 16>(
-            output,
-            query,
-            cache,
-            tables,
-            table_starts,
-            plan,
-            partials,
-            arrivals,
-            query_stride,
-            kv_heads,
-            group,
-            block_size,
-            scale,
-        )
-    }
-}
-
-/// The body of both kernels.
-///
-/// # Safety
-/// As for these.
-#[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "those of a kernel")]
-unsafe fn attend<T: Element, const D: u32, const H: u32>(
+/// [`DecodeLaunch`] says, and no other uses the workspace meanwhile.
+#[kernel(
+    max_threads = 128,
+    min_blocks = 2,
+    instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128, 256], H = [8]),
+    instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128], H = [16])
+)]
+pub unsafe fn paged_attention<T: Element, const D: u32, const H: u32>(
     output: *mut u16,
     query: *const u16,
     cache: *const Vector,

@@ -151,7 +151,7 @@ impl Plan {
 /// - `lengths`: tokens in the cache of each sequence, that of the query included; 0 for padding, for which nothing will
 ///   be read or written.
 /// - `window`: with w > 0 a query sees the last w tokens; with 0 all.
-/// - `streams`: of each sequence, see [`Launch::streams`](super::Launch::streams).
+/// - `streams`: of each sequence, see [`DecodeLaunch::streams`](super::DecodeLaunch::streams).
 /// - `slots`: the attention kernel's grid.
 ///
 /// # Safety

@@ -1,7 +1,7 @@
 //! What attention costs at least. For the host.
 
 use super::span::Span;
-use crate::attention::Shape;
+use crate::attention::AttentionShape;
 use crate::floor::Floor;
 
 /// Bytes and flops of one new token's attention for sequences of these lengths: keys and values of what is seen, once for
@@ -9,7 +9,7 @@ use crate::floor::Floor;
 ///
 /// A flop is a multiplication or an addition: four for each element of what is seen and each query head. The softmax,
 /// a few for each token, is not counted.
-pub fn floor(shape: Shape, lengths: &[u32], window: u32) -> Floor {
+pub fn floor(shape: AttentionShape, lengths: &[u32], window: u32) -> Floor {
     let pages = shape.pages();
     let (head_size, heads, kv_heads) = (u64::from(shape.head_size()), u64::from(shape.heads()), u64::from(pages.heads));
     let mut floor = Floor { bytes: 0, flops: 0 };
@@ -30,7 +30,7 @@ mod tests {
 
     #[test]
     fn a_batch_worked_out_by_hand() {
-        let shape = Shape::new(8, 2, 64, 16).unwrap();
+        let shape = AttentionShape::new(8, 2, 64, 16).unwrap();
         // 100 tokens in 7 blocks and 40 in 3; 256 bytes a token and key/value head, 2048 bytes of queries and outputs.
         let bytes = 140 * 2 * 256 + 2 * 2048 + 4 * (7 + 3 + 2);
         assert_eq!(floor(shape, &[100, 40], 0), Floor { bytes, flops: 140 * 4 * 8 * 64 });

@@ -1,7 +1,17 @@
 //! Which of the two kernels serves, and how it is launched. For the host.
 
-use super::PARTITION;
-use crate::attention::Shape;
+#[cfg(not(target_arch = "nvptx64"))]
+use cuda_std::launch::KernelCall;
+use cuda_std::launch::LaunchShape;
+
+use super::{PARTITION, THREADS};
+use crate::attention::AttentionShape;
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::{
+    attention::{with_block_size, with_head_size},
+    element::ElementType,
+    with_element,
+};
 
 /// Tokens that `paged_attention_v1` can see, at most: their logits are all in shared memory, and 32 KiB of them beside the
 /// rest stay below the 48 KiB that a launch gets without asking for more.
@@ -10,26 +20,17 @@ pub const V1_MAX_LENGTH: u32 = 8192;
 /// Above so many thread blocks v1 fills a GPU, and is not worth cutting up.
 pub const V1_ENOUGH_BLOCKS: u32 = 512;
 
-/// A launch of [`THREADS`](super::THREADS) threads a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Launch {
-    /// Thread blocks.
-    pub grid: (u32, u32, u32),
-    /// Bytes of dynamic shared memory.
-    pub shared: u32,
-}
-
 /// The kernel that serves, with its launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// `paged_attention_v1`
-    V1(Launch),
+    V1(LaunchShape),
     /// `paged_attention_v2`, then `paged_attention_v2_reduce`.
     V2 {
         /// Of v2.
-        attend: Launch,
+        attend: LaunchShape,
         /// Of the reduction.
-        reduce: Launch,
+        reduce: LaunchShape,
         /// Partitions that the scratch arrays have room for, of each sequence and head.
         partitions: u32,
     },
@@ -40,7 +41,7 @@ impl Version {
     /// its logits, and if there is but one partition, or if there are thread blocks enough without partitions.
     ///
     /// Both depend on `max_length` alone, not on the lengths, which only the device need know.
-    pub const fn choose(shape: Shape, sequences: u32, max_length: u32, window: u32) -> Version {
+    pub const fn choose(shape: AttentionShape, sequences: u32, max_length: u32, window: u32) -> Version {
         let slots = slots(shape, max_length, window);
         let full = slots <= PARTITION || sequences * shape.heads() > V1_ENOUGH_BLOCKS;
         if slots <= V1_MAX_LENGTH && full {
@@ -51,13 +52,13 @@ impl Version {
     }
 
     /// v1, chosen or not, for [`V1_MAX_LENGTH`] tokens at most.
-    pub const fn v1(shape: Shape, sequences: u32, max_length: u32, window: u32) -> Version {
+    pub const fn v1(shape: AttentionShape, sequences: u32, max_length: u32, window: u32) -> Version {
         let shared = slots(shape, max_length, window) * size_of::<f32>() as u32;
-        Version::V1(Launch { grid: (shape.heads(), sequences, 1), shared })
+        Version::V1(LaunchShape::new([shape.heads(), sequences, 1], THREADS).with_shared(shared))
     }
 
     /// v2, chosen or not.
-    pub const fn v2(shape: Shape, sequences: u32, max_length: u32, window: u32) -> Version {
+    pub const fn v2(shape: AttentionShape, sequences: u32, max_length: u32, window: u32) -> Version {
         let number = size_of::<f32>() as u32;
         // A grid has at least one block, even where all sequences are padding.
         let partitions = match slots(shape, max_length, window).div_ceil(PARTITION) {
@@ -65,15 +66,31 @@ impl Version {
             some => some,
         };
         Version::V2 {
-            attend: Launch { grid: (shape.heads(), sequences, partitions), shared: PARTITION * number },
-            reduce: Launch { grid: (shape.heads(), sequences, 1), shared: partitions * number },
+            attend: LaunchShape::new([shape.heads(), sequences, partitions], THREADS).with_shared(PARTITION * number),
+            reduce: LaunchShape::new([shape.heads(), sequences, 1], THREADS).with_shared(partitions * number),
             partitions,
         }
     }
 }
 
+/// v1 with these arguments, for elements of this type and heads of this shape.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn v1_call(shape: AttentionShape, element: ElementType, args: super::paged_attention_v1) -> KernelCall {
+    with_element!(element, T => with_head_size!(shape.head_size(), D => {
+        with_block_size!(shape.pages().block_size, B => args.instance::<T, D, B>())
+    }))
+}
+
+/// v2 with these arguments, for elements of this type and heads of this shape.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn v2_call(shape: AttentionShape, element: ElementType, args: super::paged_attention_v2) -> KernelCall {
+    with_element!(element, T => with_head_size!(shape.head_size(), D => {
+        with_block_size!(shape.pages().block_size, B => args.instance::<T, D, B>())
+    }))
+}
+
 /// Slots that the longest sequence needs, at most: whole blocks, of which a window cuts the first one anywhere.
-const fn slots(shape: Shape, max_length: u32, window: u32) -> u32 {
+const fn slots(shape: AttentionShape, max_length: u32, window: u32) -> u32 {
     let block_size = shape.pages().block_size;
     let reach = window.saturating_add(block_size - 1);
     let seen = if window == 0 || max_length < reach { max_length } else { reach };
@@ -86,7 +103,7 @@ mod tests {
     use super::*;
 
     fn is_v1(heads: u32, sequences: u32, max_length: u32, window: u32) -> bool {
-        let shape = Shape::new(heads, heads, 128, 16).unwrap();
+        let shape = AttentionShape::new(heads, heads, 128, 16).unwrap();
         matches!(Version::choose(shape, sequences, max_length, window), Version::V1(_))
     }
 
@@ -110,18 +127,18 @@ mod tests {
     #[test]
     fn shared_memory_has_room_for_every_length_and_window() {
         for block_size in [8, 16, 32] {
-            let shape = Shape::new(8, 8, 64, block_size).unwrap();
+            let shape = AttentionShape::new(8, 8, 64, block_size).unwrap();
             for window in [0, 1, 100, 512, 520] {
                 let (mut most_slots, mut most_partitions) = (0, 1);
                 for length in 0..1200 {
                     let span = Span::visible(length, window);
                     most_slots = most_slots.max(span.slots(block_size));
                     most_partitions = most_partitions.max(span.partitions(block_size));
-                    let v1 = Version::V1(Launch { grid: (8, 3, 1), shared: 4 * most_slots });
+                    let v1 = Version::V1(LaunchShape::new([8, 3, 1], THREADS).with_shared(4 * most_slots));
                     let Version::V2 { partitions, attend, reduce } = Version::v2(shape, 3, length, window) else {
                         unreachable!("v2 was asked for")
                     };
-                    assert!(partitions >= most_partitions && attend.grid == (8, 3, partitions));
+                    assert!(partitions >= most_partitions && attend.grid == [8, 3, partitions]);
                     assert_eq!((attend.shared, reduce.shared), (2048, 4 * partitions));
                     match (v1, Version::v1(shape, 3, length, window)) {
                         (Version::V1(need), Version::V1(got)) => {

@@ -107,7 +107,7 @@ struct Cache {
 /// The arrays have the shapes that the module describes; `query`, its rows, `cache` and `output` are aligned to 16
 /// bytes; `group` is at least 1, `block_size` a power of two, `scale` positive, contexts and `window` are below 2^31; a
 /// context holds at least the new tokens, and their keys and values are in the cache; the launch is of
-/// [`launch`](shape::launch()).
+/// [`launch_shape`](shape::launch_shape()).
 #[kernel(max_threads = 128, min_blocks = 2, instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128, 256]))]
 pub unsafe fn paged_prefill<T: Element, const D: u32>(
     output: *mut u16,
@@ -129,7 +129,8 @@ pub unsafe fn paged_prefill<T: Element, const D: u32>(
     let cache = Cache { pages: Pages { heads: kv_heads, head_size: D, block_size }, vectors: cache };
     let window = if window == 0 { i32::MAX as u32 } else { window };
     let head = thread::block_idx_x();
-    // SAFETY: the caller's; see each function. Blocks are of one mind about tiles, warps about what their rows see.
+    // SAFETY: the caller's; see each function. All threads of a block take the same tile, and all of a warp the same rows, so that they reach barriers and
+    // shuffles together.
     unsafe {
         let tile = Tile::of_block::<D>(&batch);
         let Some(sight) = tile.sight(tile.first, tile_rows(D), window) else { return };

@@ -1,7 +1,13 @@
 //! How a launch is cut, and what it must cost at least.
 
-use crate::attention::Shape;
+#[cfg(not(target_arch = "nvptx64"))]
+use cuda_std::launch::KernelCall;
+use cuda_std::launch::LaunchShape;
+
+use crate::attention::AttentionShape;
 use crate::floor::Floor;
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::{attention::with_head_size, element::ElementType, with_element};
 
 /// Warps in a block.
 pub const WARPS: u32 = 4;
@@ -37,32 +43,27 @@ pub const fn query_in_registers(head_size: u32) -> bool {
     head_size <= 64 || head_size == 256
 }
 
-/// What a launch is made of, beside its arguments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Launch {
-    /// Blocks.
-    pub grid: (u32, u32, u32),
-    /// Threads in a block.
-    pub threads: u32,
-    /// Bytes of dynamic shared memory.
-    pub shared: u32,
-}
-
 /// The launch for up to `tokens` new tokens in up to `sequences` sequences, however the tokens are shared out: neither
 /// the lengths nor their order matter, so that a graph can replay it for other batches. At least one of each.
-pub const fn launch(shape: Shape, tokens: u32, sequences: u32) -> Launch {
+pub const fn launch_shape(shape: AttentionShape, tokens: u32, sequences: u32) -> LaunchShape {
     let size = shape.head_size();
     // A sequence's last tile need not be full: one more for each.
     let tiles = tokens * shape.group() / tile_rows(size) + sequences;
     let shared = 2 * size * (tile_rows(size) + STAGES * 2 * tile_keys(size));
-    Launch { grid: (shape.pages().heads, tiles, 1), threads: THREADS, shared }
+    LaunchShape::new([shape.pages().heads, tiles, 1], THREADS).with_shared(shared)
+}
+
+/// The kernel with these arguments, for elements of this type and heads of this shape.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn call(shape: AttentionShape, element: ElementType, args: super::paged_prefill) -> KernelCall {
+    with_element!(element, T => with_head_size!(shape.head_size(), D => args.instance::<T, D>()))
 }
 
 /// The floor of one sequence's attention; a batch's is the sum. Queries are read, outputs written, and each key and
 /// value that is in sight is read once; a query and a key in its sight take 4 operations an element.
 ///
 /// `new` of the `context` tokens are queries. With `window` w > 0 a position sees the last w, itself included.
-pub const fn floor(shape: Shape, new: u32, context: u32, window: u32) -> Floor {
+pub const fn floor(shape: AttentionShape, new: u32, context: u32, window: u32) -> Floor {
     let (new, context) = (new as u64, context as u64);
     let window = if window == 0 { u64::MAX } else { window as u64 };
     let cached = context - new;
@@ -85,10 +86,10 @@ pub const fn floor(shape: Shape, new: u32, context: u32, window: u32) -> Floor {
 mod tests {
     use super::*;
     use crate::attention::prefill::{pages, rows};
-    use crate::attention::{HEAD_SIZES, Shape};
+    use crate::attention::{AttentionShape, HEAD_SIZES};
 
-    fn shape(heads: u32, kv_heads: u32, head_size: u32) -> Shape {
-        Shape::new(heads, kv_heads, head_size, 16).unwrap_or_else(|refused| panic!("{refused}"))
+    fn shape(heads: u32, kv_heads: u32, head_size: u32) -> AttentionShape {
+        AttentionShape::new(heads, kv_heads, head_size, 16).unwrap_or_else(|refused| panic!("{refused}"))
     }
 
     #[test]
@@ -96,18 +97,18 @@ mod tests {
         let shape = shape(6, 2, 64);
         for lengths in [&[700][..], &[1; 100], &[42, 43, 0, 85, 86], &[0, 0, 129]] {
             let tiles: u32 = lengths.iter().map(|new| (new * shape.group()).div_ceil(tile_rows(64))).sum();
-            let Launch { grid, .. } = launch(shape, lengths.iter().sum(), lengths.len() as u32);
-            assert!(grid.0 == 2 && (tiles..=tiles + lengths.len() as u32).contains(&grid.1), "{grid:?} for {tiles}");
+            let LaunchShape { grid, .. } = launch_shape(shape, lengths.iter().sum(), lengths.len() as u32);
+            assert!(grid[0] == 2 && (tiles..=tiles + lengths.len() as u32).contains(&grid[1]), "{grid:?} for {tiles}");
         }
     }
 
     #[test]
     fn two_blocks_share_a_multiprocessor() {
         for size in HEAD_SIZES {
-            let Launch { shared, threads, .. } = launch(shape(1, 1, size), 1, 1);
+            let LaunchShape { shared, threads, .. } = launch_shape(shape(1, 1, size), 1, 1);
             assert_eq!(shared, rows::bytes(size) + STAGES * pages::stage_bytes(size));
             // An H200 has 228 KiB of shared memory, of which a block costs 1 beyond its own.
-            assert!(2 * (shared + 1024) <= 228 * 1024 && threads == 128, "{shared}");
+            assert!(2 * (shared + 1024) <= 228 * 1024 && threads == [128, 1, 1], "{shared}");
         }
     }
 

@@ -5,12 +5,14 @@ mod product;
 #[cfg(test)]
 mod tests;
 
-use cuda_std::launch::{Entry, Family};
+use cuda_std::launch::{KernelCall, LaunchShape};
 
 use super::{decode, epilogue::Epilogue, gemv, operand, prefill};
+use crate::element::ElementType;
 use crate::layout::VECTOR;
+use crate::with_element;
 
-pub use product::{Args, Operands, Product, Unsupported};
+pub use product::{Operands, Product, Unsupported};
 
 /// What a plan needs to know of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,8 +129,7 @@ impl Plan {
         let steps = (depth.div_ceil(self.splits) + overhead) as u64;
         // Two narrow blocks take a little longer than a wide one; one alone does not fill the SM.
         let (full, alone) = if width == 256 { (100, 100) } else { (105, 60) };
-        let (x, y, _) = self.grid();
-        let (blocks, places) = (x as u64 * y as u64, (gpu.multiprocessors * together) as u64);
+        let (blocks, places) = (self.tiles() as u64 * self.splits as u64, (gpu.multiprocessors * together) as u64);
         let rest = match blocks % places {
             0 => 0,
             rest if rest <= gpu.multiprocessors as u64 => alone,
@@ -141,24 +142,20 @@ impl Plan {
     const fn tiles(self) -> u32 {
         let Product { m, n, .. } = self.product;
         match self.kernel {
-            Kernel::Gemv(_) => gemv::grid(n).0,
+            Kernel::Gemv(_) => gemv::blocks(n),
             Kernel::Decode(tokens) => n.div_ceil(decode::rows(tokens)),
             Kernel::Prefill(columns) => m.div_ceil(prefill::ROWS) * n.div_ceil(columns),
         }
     }
 
-    /// Blocks.
-    pub const fn grid(self) -> (u32, u32, u32) {
-        (self.tiles(), self.splits, 1)
-    }
-
-    /// Threads of a block.
-    pub const fn threads(self) -> u32 {
-        match self.kernel {
+    /// The shape of its launch.
+    pub const fn shape(self) -> LaunchShape {
+        let threads = match self.kernel {
             Kernel::Gemv(_) => gemv::THREADS,
             Kernel::Decode(_) => decode::THREADS,
             Kernel::Prefill(columns) => columns,
-        }
+        };
+        LaunchShape::new([self.tiles(), self.splits, 1], threads).with_shared(self.shared_bytes())
     }
 
     /// Dynamic shared memory of a block, in bytes.
@@ -186,26 +183,30 @@ impl Plan {
         self.counters() as u64 * self.splits as u64 * sums as u64 * 4
     }
 
-    /// The entry to launch, for elements of a type by its label: `f16` or `bf16`.
-    pub fn entry(self, element: &str) -> Option<Entry<Args>> {
-        match self.kernel {
-            Kernel::Gemv(1) => gemv::gemv::instance(&[element, "1"]),
-            Kernel::Gemv(2) => gemv::gemv::instance(&[element, "2"]),
-            Kernel::Gemv(_) => gemv::gemv::instance(&[element, "4"]),
-            Kernel::Decode(8) => decode::gemm_decode::instance(&[element, "8"]),
-            Kernel::Decode(16) => decode::gemm_decode::instance(&[element, "16"]),
-            Kernel::Decode(32) => decode::gemm_decode::instance(&[element, "32"]),
-            Kernel::Decode(_) => decode::gemm_decode::instance(&[element, "64"]),
-            Kernel::Prefill(128) => prefill::gemm::instance(&[element, "128"]),
-            Kernel::Prefill(_) => prefill::gemm::instance(&[element, "256"]),
-        }
-    }
-
-    /// The arguments of the launch.
-    pub const fn args(self, operands: Operands) -> Args {
+    /// The kernel with its arguments, for elements of a type.
+    pub fn call(self, element: ElementType, operands: Operands) -> KernelCall {
         let Operands { x, x_stride, weight, bias, out, out_stride, workspace, counters } = operands;
         let Product { m, n, k, epilogue } = self.product;
-        (x, weight, bias, out, workspace, counters, x_stride, out_stride, m, n, k, epilogue.bits())
+        let epilogue = epilogue.bits();
+        // All three kernels have the same parameters.
+        macro_rules! call {
+            ($kernel:path, $T:ident, $N:literal) => {{
+                use $kernel as Args;
+                Args { x, weight, bias, out, workspace, counters, x_stride, out_stride, m, n, k, epilogue }
+                    .instance::<$T, $N>()
+            }};
+        }
+        with_element!(element, T => match self.kernel {
+            Kernel::Gemv(1) => call!(gemv::gemv, T, 1),
+            Kernel::Gemv(2) => call!(gemv::gemv, T, 2),
+            Kernel::Gemv(_) => call!(gemv::gemv, T, 4),
+            Kernel::Decode(8) => call!(decode::gemm_decode, T, 8),
+            Kernel::Decode(16) => call!(decode::gemm_decode, T, 16),
+            Kernel::Decode(32) => call!(decode::gemm_decode, T, 32),
+            Kernel::Decode(_) => call!(decode::gemm_decode, T, 64),
+            Kernel::Prefill(128) => call!(prefill::gemm, T, 128),
+            Kernel::Prefill(_) => call!(prefill::gemm, T, 256),
+        })
     }
 }
 

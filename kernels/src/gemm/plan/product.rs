@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use cuda_std::launch::{DevicePtr, DevicePtrMut};
+
 use crate::floor::Floor;
 use crate::gemm::epilogue::Epilogue;
 use crate::layout::{VECTOR, Vector};
@@ -33,25 +35,36 @@ impl Product {
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
     /// `[m][k]`, rows of whole vectors.
-    pub x: *const u16,
+    pub x: DevicePtr<u16>,
     /// Elements between rows of `x`, a multiple of 8.
     pub x_stride: u32,
     /// `[n][k]`, rows of whole vectors, one after the other.
-    pub weight: *const u16,
+    pub weight: DevicePtr<u16>,
     /// `[n]`, aligned to 8 bytes, or null.
-    pub bias: *const u16,
+    pub bias: DevicePtr<u16>,
     /// `[m][columns]`, see [`Epilogue::columns`], of 16 bits or `f32`; 16-byte aligned.
-    pub out: *mut u8,
+    pub out: DevicePtrMut<u8>,
     /// Elements between rows of `out`; a multiple of 4 is stored faster.
     pub out_stride: u32,
     /// [`Plan::workspace_bytes`](super::Plan::workspace_bytes), 16-byte aligned.
-    pub workspace: *mut Vector,
+    pub workspace: DevicePtrMut<Vector>,
     /// [`Plan::counters`](super::Plan::counters).
-    pub counters: *mut u32,
+    pub counters: DevicePtrMut<u32>,
 }
 
-/// What all kernels of this folder take, see [`super`]; [`Plan::args`](super::Plan::args) puts them in order.
-pub type Args = (*const u16, *const u16, *const u16, *mut u8, *mut Vector, *mut u32, u32, u32, u32, u32, u32, u32);
+impl Operands {
+    /// Matrices that are nowhere: for what a plan says of its kernel whatever is multiplied.
+    pub const NULL: Operands = Operands {
+        x: DevicePtr::NULL,
+        x_stride: 0,
+        weight: DevicePtr::NULL,
+        bias: DevicePtr::NULL,
+        out: DevicePtrMut::NULL,
+        out_stride: 0,
+        workspace: DevicePtrMut::NULL,
+        counters: DevicePtrMut::NULL,
+    };
+}
 
 /// Why there is no kernel for a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

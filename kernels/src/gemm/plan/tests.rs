@@ -43,7 +43,7 @@ fn decode_has_blocks_for_every_sm_and_few_parts_of_sums() {
     for (n, k) in WEIGHTS {
         for m in [8, 16, 32, 64] {
             let plan = Plan::new(product(m, n, k), Limits::H200).unwrap();
-            let (x, y, _) = plan.grid();
+            let [x, y, _] = plan.shape().grid;
             assert_eq!((y, plan.counters()), (plan.splits, if plan.splits == 1 { 0 } else { x }));
             assert!(plan.splits == 1 || x * y <= 2 * 132, "{plan:?}: all run at once");
             assert!(x * y >= 120, "{plan:?}: most SMs have a block");
@@ -61,7 +61,7 @@ fn prefill_splits_where_tiles_are_few() {
     for (n, k) in WEIGHTS {
         for m in [65, 128, 256, 1024, 4096] {
             let plan = plan(m, n, k);
-            let (x, y, _) = plan.grid();
+            let [x, y, _] = plan.shape().grid;
             assert!(x * y >= 96, "{plan:?}: most SMs have a block");
             assert!(k.div_ceil(operand::DEPTH) / plan.splits >= 4, "{plan:?}");
         }
@@ -84,10 +84,10 @@ fn other_gpus_have_plans() {
 fn every_plan_has_an_entry() {
     for m in 1..200 {
         let plan = Plan::new(product(m, 512, 512), Limits::H200).unwrap();
-        for element in ["f16", "bf16"] {
-            let entry = plan.entry(element).unwrap();
-            assert!(entry.descriptor().bounds.max_threads >= Some(plan.threads()));
-            assert!(entry.descriptor().name.contains(element));
+        for element in ElementType::ALL {
+            let call = plan.call(element, Operands::NULL);
+            assert!(call.descriptor().bounds.max_threads >= Some(plan.shape().threads[0]));
+            assert_eq!(call.descriptor().labels[0], element.label());
         }
     }
 }

@@ -195,7 +195,7 @@ fn the_weight_is_streamed_once() {
         let data = Data { bias: false, ..Data::new(Type::F16, 3) };
         let problem = problem(product, Kernel::Decode(tokens), 2, data);
         let report = check(&problem, &mut Gpu::new("sm_80"));
-        let (tiles, _, _) = problem.plan.grid();
+        let [tiles, ..] = problem.plan.shape().grid;
         let operands = 2 * 512 * u64::from(512 + tokens * tiles);
         let stored = 2 * 512 * u64::from(tokens);
         let counts = 16 * u64::from(tiles);

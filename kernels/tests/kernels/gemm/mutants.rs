@@ -1,7 +1,8 @@
 //! Barriers, waits and commits, each missing once.
 
+use kernels::element::ElementType;
 use kernels::gemm::epilogue::Epilogue;
-use kernels::gemm::plan::{Kernel, Product};
+use kernels::gemm::plan::{Kernel, Operands, Product};
 use workbench::number::Type;
 use workbench::product::{Data, Problem};
 
@@ -31,7 +32,7 @@ fn mutants_are_noticed() {
         };
         // Seven tiles end where both rings begin: there the sums are put.
         let problems = [problem(7, 1), problem(8, 2)];
-        let entry = problems[0].plan.entry("f16").unwrap().descriptor().name;
+        let entry = problems[0].plan.call(ElementType::F16, Operands::NULL).descriptor().name;
         let mut mutants = without_each(TARGETS[1].1, entry, &OPCODES);
         assert!(mutants.len() >= 8, "{entry} has {} lines to lose", mutants.len());
         // A count that orders nothing.

@@ -2,8 +2,6 @@
 
 mod symbols;
 
-pub(crate) use symbols::known;
-
 use crate::error::{Error, Result};
 use libloading::Library;
 use std::ffi::c_void;
@@ -106,7 +104,7 @@ impl Driver {
     pub fn lookup(&self, name: &str) -> Option<*const c_void> {
         match &self.kind {
             Kind::Machine(library) => {
-                // SAFETY: the symbol is only taken for an address; its type is for whoever calls it to know.
+                // SAFETY: the symbol is only taken for an address; its type is the caller's to know.
                 unsafe { library.get::<*const c_void>(name.as_bytes()) }.ok().map(|symbol| *symbol)
             }
             Kind::Emulator => emulator::driver::symbol(name),

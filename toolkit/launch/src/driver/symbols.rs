@@ -6,6 +6,7 @@
 #![allow(clippy::too_many_arguments, reason = "the driver's signatures")]
 
 use super::Driver;
+use crate::code::result_of;
 use cust::sys::*;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
 use std::ptr::null_mut;
@@ -34,30 +35,6 @@ impl Function {
     }
 }
 
-/// A result that a driver gave. Codes later than the bindings are unknown to them, and would be no value of their type.
-pub(crate) fn known(code: c_uint) -> CUresult {
-    match code {
-        0..=8
-        | 34
-        | 100..=102
-        | 200..=202
-        | 205..=224
-        | 300..=304
-        | 400
-        | 401
-        | 500
-        | 600
-        | 700..=705
-        | 708..=720
-        | 800..=808
-        | 900..=911 => {
-            // SAFETY: exactly the values that the type has.
-            unsafe { std::mem::transmute::<c_uint, CUresult>(code) }
-        }
-        _ => CUresult::CUDA_ERROR_UNKNOWN,
-    }
-}
-
 macro_rules! forward {
     ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {$(
         #[unsafe(no_mangle)]
@@ -72,7 +49,7 @@ macro_rules! forward {
                         std::mem::transmute::<*const c_void, unsafe extern "C" fn($($ty),*) -> c_uint>(address)
                     };
                     // SAFETY: passed on: the caller keeps to what the driver's documentation asks.
-                    known(unsafe { function($($arg),*) })
+                    result_of(unsafe { function($($arg),*) })
                 }
                 Err(code) => code,
             }

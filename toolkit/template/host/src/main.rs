@@ -1,6 +1,6 @@
 //! Runs a kernel on the GPU if there is one, else in the emulator.
 
-use cuda_std::launch::{Entry, Kernel};
+use cuda_std::launch::{Kernel, LaunchShape};
 use kernels::saxpy;
 use launch::{Context, DeviceBuffer, Driver, Module};
 
@@ -27,9 +27,9 @@ fn run(context: &Context, a: f32, x: &[f32], y: &[f32]) -> Result<Vec<f32>, laun
     let x = DeviceBuffer::from_slice(&stream, x)?;
     let y = DeviceBuffer::from_slice(&stream, y)?;
     let n = y.len() as u32;
-    let arguments = (a, x.as_ptr(), y.as_mut_ptr(), n);
+    let arguments = saxpy { a, x: x.as_ptr(), y: y.as_mut_ptr(), n };
     // SAFETY: both buffers have `n` elements, and outlive the launch: `to_vec` waits for it.
-    unsafe { module.launch(&stream, Entry::of::<saxpy>(), n.div_ceil(THREADS), THREADS, 0, arguments) }?;
+    unsafe { module.launch(&stream, LaunchShape::covering(n, THREADS), arguments) }?;
     y.to_vec(&stream)
 }
 

@@ -1,0 +1,154 @@
+//! Kernels with their arguments.
+
+use core::fmt;
+
+use super::{Descriptor, Param};
+
+/// The most parameters that a kernel can have.
+pub const MAX_PARAMS: usize = 24;
+
+/// The arguments of a kernel by name: `#[kernel]` makes such a struct of the kernel's parameters.
+pub trait Args: Copy + 'static {
+    /// The parameters in order.
+    const PARAMS: &'static [Param];
+
+    /// The bits of each argument in order, with zeros above them and behind them.
+    fn bits(self) -> [u64; MAX_PARAMS];
+}
+
+/// The arguments of a kernel that has one entry.
+pub trait Kernel: Args {
+    /// The entry's name, parameters and launch bounds.
+    const DESCRIPTOR: Descriptor;
+}
+
+/// The arguments of a generic kernel that has an instance for the parameters `P`: a tuple of types and [`Const`]s, such as
+/// `(F16, Const<128>)`.
+#[diagnostic::on_unimplemented(message = "the kernel `{Self}` has no instance for `{P}`")]
+pub trait Instance<P>: Args {
+    /// The entry's name, parameters and launch bounds.
+    const DESCRIPTOR: Descriptor;
+}
+
+/// A number among the parameters of an [`Instance`].
+#[derive(Debug)]
+pub enum Const<const N: u32> {}
+
+/// The arguments of a generic kernel, whichever instance is launched.
+pub trait Family: Args {
+    /// The entries of all instances.
+    const INSTANCES: &'static [&'static Descriptor];
+}
+
+/// A kernel's entry, and the arguments that it is to be launched with.
+#[derive(Clone, Copy)]
+pub struct KernelCall {
+    descriptor: &'static Descriptor,
+    bits: [u64; MAX_PARAMS],
+}
+
+impl KernelCall {
+    /// A kernel with its arguments.
+    pub fn new<K: Kernel>(args: K) -> Self {
+        Self { descriptor: &K::DESCRIPTOR, bits: args.bits() }
+    }
+
+    /// An instance of a generic kernel with its arguments.
+    pub fn instance<A: Instance<P>, P>(args: A) -> Self {
+        Self { descriptor: &A::DESCRIPTOR, bits: args.bits() }
+    }
+
+    /// The entry's name, parameters and launch bounds.
+    pub const fn descriptor(&self) -> &'static Descriptor {
+        self.descriptor
+    }
+
+    /// The bits of each argument in order. A parameter of fewer than 64 bits has the first bytes of its number.
+    pub fn bits(&self) -> &[u64] {
+        &self.bits[..self.descriptor.params.len()]
+    }
+}
+
+impl<K: Kernel> From<K> for KernelCall {
+    fn from(args: K) -> Self {
+        Self::new(args)
+    }
+}
+
+impl fmt::Debug for KernelCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}(", self.descriptor.name)?;
+        for (i, (param, bits)) in self.descriptor.params.iter().zip(self.bits()).enumerate() {
+            write!(f, "{}{}: {bits:#x}", if i == 0 { "" } else { ", " }, param.name)?;
+        }
+        write!(f, ")")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::format;
+
+    use super::*;
+    use crate::half::{Bf16x2, F16x2, Half2};
+    use crate::launch::{Bounds, DevicePtrMut};
+
+    #[crate::kernel(max_threads = 128, max_regs = 64)]
+    /// Scales.
+    unsafe fn scale(x: *mut f32, mut by: f32, n: u32) {
+        by *= 2.0;
+        let i = crate::thread::index_1d();
+        if i < n {
+            // SAFETY: never reached on the host.
+            unsafe { *x.add(i as usize) *= by };
+        }
+    }
+
+    #[test]
+    fn a_kernel_leaves_its_signature() {
+        let Descriptor { name, params, bounds, labels } = scale::DESCRIPTOR;
+        assert_eq!((name, labels.len()), ("scale", 0));
+        assert_eq!(bounds, Bounds { max_threads: Some(128), min_blocks: None, max_regs: Some(64) });
+        assert_eq!(params[0], Param { name: "x", ty: "*mut f32", size: 8 });
+        assert_eq!(params[1], Param { name: "by", ty: "f32", size: 4 });
+        assert_eq!(params[2], Param { name: "n", ty: "u32", size: 4 });
+    }
+
+    #[test]
+    fn arguments_are_in_the_order_of_the_parameters() {
+        let call = KernelCall::from(scale { n: 7, by: 1.5, x: DevicePtrMut::from_address(0x1000) });
+        assert_eq!(call.bits(), [0x1000, u64::from(1.5f32.to_bits()), 7]);
+        assert_eq!(format!("{call:?}"), "scale(x: 0x1000, by: 0x3fc00000, n: 0x7)");
+    }
+
+    /// Fills.
+    #[crate::kernel(max_threads = 64, instances(T = [F16x2, Bf16x2], D = [32, 64]), instances(T = [F16x2], D = [96]))]
+    unsafe fn fill<T: Half2, const D: u32>(out: *mut u32, n: u32) {
+        if crate::thread::index_1d() < n {
+            // SAFETY: never reached on the host.
+            unsafe { *out = T::from_bits(D).to_bits() };
+        }
+    }
+
+    #[test]
+    fn a_generic_kernel_has_instances() {
+        let labels: [&[&str]; 5] =
+            [&["f16x2", "32"], &["f16x2", "64"], &["bf16x2", "32"], &["bf16x2", "64"], &["f16x2", "96"]];
+        let found: [_; 5] = core::array::from_fn(|i| fill::INSTANCES[i].labels);
+        assert_eq!((found, fill::INSTANCES.len()), (labels, 5));
+        let args = fill { out: DevicePtrMut::NULL, n: 3 };
+        let call = args.instance::<Bf16x2, 64>();
+        assert_eq!(call.descriptor(), fill::INSTANCES[3]);
+        assert_eq!(call.descriptor().name, "fill_bf16x2_64");
+        assert_eq!(call.descriptor().bounds.max_threads, Some(64));
+        assert_eq!(args.instance::<F16x2, 96>().descriptor().name, "fill_f16x2_96");
+    }
+
+    #[test]
+    #[should_panic(expected = "device only")]
+    fn the_host_does_not_run_kernels() {
+        // SAFETY: it panics before it touches memory.
+        unsafe { scale(core::ptr::null_mut(), 1.0, 1) }
+    }
+}

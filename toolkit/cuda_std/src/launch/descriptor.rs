@@ -1,0 +1,66 @@
+//! What an entry of the PTX is called, takes and allows.
+
+/// A kernel's entry in the PTX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// The name of the entry.
+    pub name: &'static str,
+    /// What an instance of a generic kernel was made with: the values of its parameters, in lower case, such as
+    /// `["f16", "128"]`. Empty for a kernel without parameters.
+    pub labels: &'static [&'static str],
+    /// Its parameters in order.
+    pub params: &'static [Param],
+    /// What it was compiled for.
+    pub bounds: Bounds,
+}
+
+/// One parameter of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Param {
+    /// Its name in the source.
+    pub name: &'static str,
+    /// Its type as written there.
+    pub ty: &'static str,
+    /// The size of the type in bytes, the same on host and device.
+    pub size: usize,
+}
+
+impl Param {
+    /// Describes a parameter of type `T`.
+    pub const fn of<T: Argument>(name: &'static str, ty: &'static str) -> Param {
+        Param { name, ty, size: size_of::<T>() }
+    }
+}
+
+/// Limits that a kernel was compiled for: a launch that exceeds them fails. `None`: not limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// Threads per block, at most.
+    pub max_threads: Option<u32>,
+    /// Blocks that are to fit on a multiprocessor at the same time.
+    pub min_blocks: Option<u32>,
+    /// Registers per thread, at most.
+    pub max_regs: Option<u32>,
+}
+
+/// A type that may be a kernel's parameter: a number, or an address on the device.
+///
+/// # Safety
+/// Its size, alignment and bits are the same on host and device, and it has no padding.
+pub unsafe trait Argument: Copy + 'static {
+    /// Its bits, with zeros above them.
+    fn bits(self) -> u64;
+}
+
+macro_rules! numbers {
+    ($($ty:ty as $bits:ty)*) => {$(
+        // SAFETY: a number, of the same bits on both sides.
+        unsafe impl Argument for $ty {
+            fn bits(self) -> u64 {
+                u64::from(<$bits>::from_ne_bytes(self.to_ne_bytes()))
+            }
+        }
+    )*};
+}
+
+numbers!(u8 as u8 i8 as u8 u16 as u16 i16 as u16 u32 as u32 i32 as u32 u64 as u64 i64 as u64 f32 as u32 f64 as u64);

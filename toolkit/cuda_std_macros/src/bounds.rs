@@ -1,0 +1,65 @@
+//! The launch bounds of a kernel, as its attribute gives them.
+
+use proc_macro::{Span, TokenTree};
+
+use crate::{Error, is_punct};
+
+/// Launch bounds as written; what is not given is not limited.
+#[derive(Default)]
+pub struct Bounds {
+    max_threads: Option<u32>,
+    min_blocks: Option<u32>,
+    max_regs: Option<u32>,
+}
+
+impl Bounds {
+    /// Reads the parts of the attribute that are bounds.
+    pub fn parse(parts: Vec<Vec<TokenTree>>) -> Result<Bounds, Error> {
+        let mut bounds = Bounds::default();
+        let mut at = Span::call_site();
+        for part in parts {
+            let [TokenTree::Ident(key), equals, value] = part.as_slice() else {
+                let span = part.first().map_or(at, TokenTree::span);
+                return Err(Error::new(span, "expected `max_threads = 256`, `min_blocks = 2` or `max_regs = 128`"));
+            };
+            at = key.span();
+            let number = value.to_string().replace('_', "").parse().ok().filter(|n| *n > 0);
+            let number = number.filter(|_| is_punct(equals, '='));
+            let number = number.ok_or_else(|| Error::new(value.span(), "expected a positive number"))?;
+            let field = match key.to_string().as_str() {
+                "max_threads" => &mut bounds.max_threads,
+                "min_blocks" => &mut bounds.min_blocks,
+                "max_regs" => &mut bounds.max_regs,
+                other => return Err(Error::new(at, format!("a kernel has no bound `{other}`"))),
+            };
+            if field.replace(number).is_some() {
+                return Err(Error::new(at, "given twice"));
+            }
+        }
+        match bounds {
+            Bounds { max_threads: Some(1025..), .. } => Err(Error::new(at, "a block has at most 1024 threads")),
+            Bounds { max_threads: None, min_blocks: Some(_), .. } => {
+                Err(Error::new(at, "`min_blocks` means something only beside `max_threads`"))
+            }
+            _ => Ok(bounds),
+        }
+    }
+
+    fn named(&self) -> [(&'static str, Option<u32>); 3] {
+        [("max_threads", self.max_threads), ("min_blocks", self.min_blocks), ("max_regs", self.max_regs)]
+    }
+
+    /// The bounds as the comment in the PTX has them: ` max_threads=256 min_blocks=2`.
+    pub fn marker(&self) -> String {
+        self.named().iter().filter_map(|(name, value)| value.map(|v| format!(" {name}={v}"))).collect()
+    }
+
+    /// The expression that makes the bounds on the host.
+    pub fn literal(&self) -> String {
+        let fields = self.named().map(|(name, value)| match value {
+            Some(value) => format!("{name}: ::core::option::Option::Some({value})"),
+            None => format!("{name}: ::core::option::Option::None"),
+        });
+        format!("::cuda_std::launch::Bounds {{ {} }}", fields.join(", "))
+    }
+}

@@ -1,0 +1,157 @@
+//! What the host sees of a kernel: a struct of its arguments, and what makes calls of that.
+
+use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
+
+use crate::bounds::Bounds;
+use crate::instances::{Generic, Instance, generic_parameters};
+use crate::kernel::{Function, Param};
+use crate::{Error, is_punct, tokens};
+
+/// Everything here is for the host alone.
+const HOST: &str = "#[cfg(not(target_arch = \"nvptx64\"))]";
+
+/// A kernel, for the host.
+pub struct Host<'a> {
+    function: &'a Function,
+    bounds: &'a Bounds,
+    /// The parameters in order.
+    pub params: Vec<Param>,
+}
+
+impl<'a> Host<'a> {
+    pub fn new(function: &'a Function, params: Vec<Param>, bounds: &'a Bounds) -> Self {
+        Self { function, bounds, params }
+    }
+
+    /// The arguments of a kernel that has one entry.
+    pub fn kernel(&self) -> Result<TokenStream, Error> {
+        let name = self.function.name.to_string();
+        let mut out = self.args(&format!("The arguments of the kernel `{name}`."))?;
+        let descriptor = self.descriptor(&name, &[]);
+        out.extend(tokens(&format!("{HOST} impl ::cuda_std::launch::Kernel for {name} {{ {descriptor} }}"))?);
+        Ok(out)
+    }
+
+    /// The arguments of a generic kernel, with all its instances.
+    pub fn family(&self, instances: &[Instance]) -> Result<TokenStream, Error> {
+        let name = self.function.name.to_string();
+        let generics = generic_parameters(&self.function.generics)?;
+        let mut out = self.args(&format!("The arguments of every instance of the kernel `{name}`."))?;
+        let mut list = String::new();
+        for instance in instances {
+            let values: Vec<_> = instance.values.iter().map(String::as_str).collect();
+            let parameters = key(&generics, &values);
+            let descriptor = self.descriptor(&instance.name, &instance.labels);
+            out.extend(tokens(&format!(
+                "{HOST} impl ::cuda_std::launch::Instance<{parameters}> for {name} {{ {descriptor} }}"
+            ))?);
+            list += &format!("&<{name} as ::cuda_std::launch::Instance<{parameters}>>::DESCRIPTOR,");
+        }
+        let declared: Vec<_> = generics
+            .iter()
+            .map(|g| if g.is_const { format!("const {}: u32", g.name) } else { g.name.clone() })
+            .collect();
+        let names: Vec<_> = generics.iter().map(|generic| generic.name.as_str()).collect();
+        let (declared, parameters) = (declared.join(", "), key(&generics, &names));
+        let visibility = &self.function.visibility;
+        out.extend(tokens(&format!(
+            "{HOST} impl ::cuda_std::launch::Family for {name} {{
+                const INSTANCES: &'static [&'static ::cuda_std::launch::Descriptor] = &[{list}];
+            }}
+            {HOST} impl {name} {{
+                #[doc = \"The instance of these parameters, with these arguments.\"]
+                #[allow(dead_code)]
+                {visibility} fn instance<{declared}>(self) -> ::cuda_std::launch::KernelCall
+                where
+                    Self: ::cuda_std::launch::Instance<{parameters}>,
+                {{
+                    ::cuda_std::launch::KernelCall::instance::<Self, {parameters}>(self)
+                }}
+            }}"
+        ))?);
+        Ok(out)
+    }
+
+    /// The struct of the kernel's name, with a field for each parameter.
+    fn args(&self, doc: &str) -> Result<TokenStream, Error> {
+        let (name, visibility) = (&self.function.name, &self.function.visibility);
+        let mut fields = TokenStream::new();
+        let (mut params, mut bits) = (TokenStream::new(), String::new());
+        for (i, Param { name, ty, text }) in self.params.iter().enumerate() {
+            let ty = on_host(ty)?;
+            fields.extend(tokens(&format!("#[doc = \"The kernel's `{name}`: `{text}`.\"]"))?);
+            fields.extend(visibility.clone());
+            fields.extend(tokens(&format!("{name}:"))?);
+            fields.extend(ty.clone());
+            fields.extend(tokens(",")?);
+            params.extend(tokens("::cuda_std::launch::Param::of::<")?);
+            params.extend(ty);
+            params.extend(tokens(&format!(">({name:?}, {text:?}),"))?);
+            bits += &format!("bits[{i}] = ::cuda_std::launch::Argument::bits(self.{name});");
+        }
+        let mut out =
+            tokens(&format!("#[doc = {doc:?}] {HOST} #[allow(non_camel_case_types)] #[derive(Clone, Copy, Debug)]"))?;
+        out.extend(visibility.clone());
+        out.extend(tokens(&format!("struct {name}"))?);
+        out.extend([braced(fields)]);
+
+        let mut body = tokens("const PARAMS: &'static [::cuda_std::launch::Param] = &")?;
+        body.extend([TokenTree::from(Group::new(Delimiter::Bracket, params))]);
+        body.extend(tokens(&format!(
+            "; #[allow(unused_mut)]
+            fn bits(self) -> [u64; ::cuda_std::launch::MAX_PARAMS] {{
+                let mut bits = [0; ::cuda_std::launch::MAX_PARAMS];
+                {bits}
+                bits
+            }}"
+        ))?);
+        out.extend(tokens(&format!("{HOST} impl ::cuda_std::launch::Args for {name}"))?);
+        out.extend([braced(body)]);
+        Ok(out)
+    }
+
+    /// The constant that describes an entry.
+    fn descriptor(&self, entry: &str, labels: &[String]) -> String {
+        format!(
+            "const DESCRIPTOR: ::cuda_std::launch::Descriptor = ::cuda_std::launch::Descriptor {{
+                name: {entry:?},
+                labels: &{labels:?},
+                params: <Self as ::cuda_std::launch::Args>::PARAMS,
+                bounds: {},
+            }};",
+            self.bounds.literal()
+        )
+    }
+}
+
+/// The type that stands for an instance: `(F16, Const<64>,)`.
+fn key(generics: &[Generic], values: &[&str]) -> String {
+    let part = |(generic, value): (&Generic, &&str)| {
+        if generic.is_const { format!("::cuda_std::launch::Const<{value}>,") } else { format!("{value},") }
+    };
+    format!("({})", generics.iter().zip(values).map(part).collect::<String>())
+}
+
+/// The type that the host has for a parameter: an address on the device for a pointer, and else the same.
+fn on_host(ty: &[TokenTree]) -> Result<TokenStream, Error> {
+    let pointer = match ty {
+        // A type that a `macro_rules` macro has passed on.
+        [TokenTree::Group(whole)] if whole.delimiter() == Delimiter::None => {
+            return on_host(&whole.stream().into_iter().collect::<Vec<_>>());
+        }
+        [star, TokenTree::Ident(word), target @ ..] if is_punct(star, '*') => match word.to_string().as_str() {
+            "mut" => Some(("DevicePtrMut", target)),
+            _ => Some(("DevicePtr", target)),
+        },
+        _ => None,
+    };
+    let Some((pointer, target)) = pointer else { return Ok(ty.iter().cloned().collect()) };
+    let mut out = tokens(&format!("::cuda_std::launch::{pointer}<"))?;
+    out.extend(target.iter().cloned());
+    out.extend(tokens(">")?);
+    Ok(out)
+}
+
+fn braced(inside: TokenStream) -> TokenTree {
+    Group::new(Delimiter::Brace, inside).into()
+}
