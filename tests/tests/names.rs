@@ -15,15 +15,19 @@ const DOUBLES: &[(&str, usize)] = &[
     ("Activation", 2),
     // benchmarks/workbench/paper, engine/backend
     ("Attention", 2),
+    // cuda_std/launch/descriptor, cuda_std_macros/bounds
+    ("Bounds", 2),
     // benchmarks/workbench/measure, engine/backend/cuda/queue
     ("Cost", 2),
     // emulator/device, engine/backend/cuda/device, engine/options
     ("Device", 3),
-    // cuda_builder/ptx, cuda_std/launch, emulator/entry
-    ("Entry", 3),
+    // cuda_std/launch/pointer, emulator/memory
+    ("DevicePtr", 2),
+    // cuda_builder/ptx, emulator/entry
+    ("Entry", 2),
     // engine/completion, engine/kv/log, launch/event
     ("Event", 3),
-    // cuda_std/launch, engine/config
+    // cuda_std/launch/call, engine/config
     ("Family", 2),
     // server/api/chat, server/api/completions
     ("Fields", 2),
@@ -33,16 +37,14 @@ const DOUBLES: &[(&str, usize)] = &[
     ("Heads", 2),
     // cuda_builder/inputs, engine/backend/cuda/inputs, kernels/attention/paper/head
     ("Inputs", 3),
-    // cuda_std/launch, cuda_std_macros/instances
+    // cuda_std/launch/call, cuda_std_macros/instances
     ("Instance", 2),
     // cuda_builder/compile, server/worker
     ("Job", 2),
-    // cuda_std/launch, kernels/gemm/plan
+    // cuda_std/launch/call, kernels/gemm/plan
     ("Kernel", 2),
     // engine/backend/cpu/cache, engine/backend/cuda/cache
     ("KvCache", 2),
-    // benchmarks/workbench/case, engine/backend/cuda/queue, kernels/attention/decode/launch, kernels/attention/paper/launch, kernels/attention/prefill/shape
-    ("Launch", 5),
     // engine/scheduler, kernels/gemm/plan, launch/context, server/options
     ("Limits", 4),
     // engine/chat/message, server/worker
@@ -55,6 +57,8 @@ const DOUBLES: &[(&str, usize)] = &[
     ("Operands", 2),
     // engine/sequence, kernels/attention/prefill/fragment, kernels/gemm/epilogue
     ("Output", 3),
+    // cuda_std/launch/descriptor, cuda_std_macros/kernel
+    ("Param", 2),
     // engine/backend/cuda/weights, kernels/layout
     ("Part", 2),
     // benchmarks/workbench/product, engine/place
@@ -79,8 +83,6 @@ const DOUBLES: &[(&str, usize)] = &[
     ("Rows", 2),
     // kernels/attention/prefill/fragment, kernels/sampling/scan
     ("Scores", 2),
-    // benchmarks/workbench/gpu, benchmarks/workbench/paged, kernels/attention, kernels/norm
-    ("Shape", 4),
     // cuda_builder/lib, kernels/gemm/operand
     ("Source", 2),
     // benchmarks/workbench/paged, engine/backend, kernels/attention/decode/plan, kernels/attention/paper/span

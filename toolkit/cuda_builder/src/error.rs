@@ -67,7 +67,10 @@ impl fmt::Display for Error {
             Error::UnknownSource => write!(f, "{SOURCE_VARIABLE} must be `auto`, `build` or `prebuilt`"),
             Error::Stale { prebuilt } => {
                 write!(f, "{} was not made from these kernel sources, and {SOURCE_VARIABLE}", prebuilt.display())?;
-                write!(f, " asks for prebuilt PTX: run `cargo run -p quire-cuda-builder` to make it anew")
+                write!(
+                    f,
+                    " asks for prebuilt PTX (in Quire's repository `cargo run -p quire-cuda-builder` makes it anew)"
+                )
             }
             Error::NoToolchain { prebuilt } => {
                 write!(f, "{} was not made from these kernel sources, and no compiler", prebuilt.display())?;

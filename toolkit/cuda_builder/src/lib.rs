@@ -7,7 +7,9 @@
 //!
 //! The name and the shape of the interface are those of Rust-CUDA's `cuda_builder`; the implementation is Quire's own.
 //! It runs cargo on the crate for rustc's `nvptx64-nvidia-cuda` target, or takes the PTX that lies beside the sources in
-//! `prebuilt/` if it was made from these very sources; `kernels/README.md` says when it does which.
+//! `prebuilt/` if it was made from these very sources; the crate's README says when it does which.
+//!
+//! The crate of kernels may depend on others by path, from a registry or from git. Cargo is asked which these are.
 
 mod cargo;
 mod compile;
