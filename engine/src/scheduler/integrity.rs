@@ -30,6 +30,12 @@ impl Scheduler {
         self.queue.check_integrity()?;
         let all = || self.running.iter().chain(self.queue.iter());
         self.parts.check_integrity(all())?;
+        if !self.is_disturbed && !self.running.iter().is_sorted_by_key(|group| group.rank()) {
+            return Err("the running groups are out of order, and nobody knows".into());
+        }
+        if self.is_plenty() && self.blocks_at_most() > self.pool.num_free() {
+            return Err("blocks might run out, but are taken to suffice".into());
+        }
         if self.running.iter().any(SequenceGroup::is_new) {
             return Err("a running group was not admitted".into());
         }

@@ -76,6 +76,10 @@ pub struct Scheduler {
     queue: Queue,
     /// As they were visited in the last step, then those that it admitted.
     running: Vec<SequenceGroup>,
+    /// Whether these may stand in another order than [`SequenceGroup::rank`]'s.
+    is_disturbed: bool,
+    /// Whether each of them got new tokens in the last step, so that each sequence lacks one token at most.
+    all_sampled: bool,
     /// Which requests are several groups.
     parts: Parts,
     /// Complete, to be taken.
@@ -97,6 +101,8 @@ impl Scheduler {
             limits,
             queue: Queue::default(),
             running: Vec::new(),
+            is_disturbed: false,
+            all_sampled: true,
             parts: Parts::default(),
             finished: Vec::new(),
             tickets: 0,
@@ -258,6 +264,7 @@ impl Scheduler {
         let mut step = Step::default();
         let hold_new = hold_new && !self.running.is_empty();
         self.arrange(hold_new, &mut step);
+        self.all_sampled = false;
         let seqs = self.running.iter().map(SequenceGroup::width).sum();
         let rows = self.limits.max_num_seqs.saturating_sub(seqs);
         let mut budget = Budget { tokens: self.limits.max_batch_tokens, rows };
@@ -280,6 +287,7 @@ impl Scheduler {
         if !is_short {
             self.admit(hold_new, &mut budget, &mut step);
         }
+        self.all_sampled = step.sampled.len() == self.running.len();
         step
     }
 
