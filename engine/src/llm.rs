@@ -74,6 +74,7 @@ impl Llm {
             swap_blocks,
             preemption: options.preemption,
             prefix_caching: options.prefix_caching,
+            window: config.window(),
             max_len: config.max_positions,
             vocab_size: config.vocab_size,
             eos: defaults.eos_token_ids_or(&config),

@@ -37,7 +37,7 @@ use std::collections::HashSet;
 pub use preemption::Preemption;
 pub use step::{Chunk, Step};
 
-use self::growth::{Budget, Growth, blocks_to_grow, plan};
+use self::growth::{Budget, Growth, plan_within};
 use self::parts::Parts;
 pub use self::prefix::Prefixes;
 use self::queue::Queue;
@@ -93,7 +93,7 @@ pub struct Scheduler {
 impl Scheduler {
     /// A scheduler that hands out the blocks of `pool`, and swaps to those of `swap`.
     pub fn new(pool: BlockPool, swap: BlockPool, limits: Limits) -> Self {
-        let prefixes = Prefixes::new(&pool, limits.prefix_caching);
+        let prefixes = Prefixes::new(&pool, limits.prefix_caching, limits.max_batch_tokens);
         Scheduler {
             pool,
             swap,
@@ -263,6 +263,7 @@ impl Scheduler {
     pub fn schedule(&mut self, hold_new: bool) -> Step {
         let mut step = Step::default();
         let hold_new = hold_new && !self.running.is_empty();
+        self.slide();
         self.arrange(hold_new, &mut step);
         self.all_sampled = false;
         let seqs = self.running.iter().map(SequenceGroup::width).sum();
@@ -301,10 +302,7 @@ impl Scheduler {
         let claimed = decoding.map(|g| g.running.len()).sum();
         let group = &self.running[at];
         let left = Budget { tokens: budget.tokens.saturating_sub(claimed), ..*budget };
-        let plan = plan(group, left, &self.prefixes);
-        if blocks_to_grow(group, &plan, &self.pool) > self.pool.num_free() {
-            return false;
-        }
+        let Some(plan) = plan_within(group, left, &self.prefixes, &self.pool) else { return false };
         let unscored = group.unscored();
         for Growth { seq: at_seq, start, tokens } in plan {
             let seq = &mut self.running[at].running[at_seq];
