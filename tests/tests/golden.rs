@@ -171,6 +171,25 @@ fn assert_drift(model: &str, golden: &Golden, options: &Options, equal: usize, m
     }
 }
 
+/// Mistral's sliding window is 24 tokens, which lie in three blocks at most.
+#[test]
+fn a_pool_that_just_holds_the_window_is_enough() {
+    let options = Options { dtype: Some(DType::F32), threads: Some(2), ..Options::default() };
+    let (mut tight, mut roomy) = (load("mistral", &options, Some(3 * 16)), load("mistral", &options, None));
+    let golden = golden("mistral");
+    let requests: Vec<_> = golden.prompts.iter().map(|p| (Prompt::Tokens(p.ids.clone()), greedy(true))).collect();
+    for (p, c) in golden.prompts.iter().zip(run(&mut tight, &requests, true)) {
+        assert_eq!(c.outputs[0].tokens, p.greedy.ids, "{}", p.name);
+    }
+    let long = SamplingParams { max_tokens: 380, logprobs: None, ..greedy(true) };
+    let requests: Vec<_> = golden.prompts.iter().map(|p| (Prompt::Tokens(p.ids.clone()), long.clone())).collect();
+    for (tight, roomy) in run(&mut tight, &requests, true).iter().zip(run(&mut roomy, &requests, false)) {
+        assert_eq!(tight.outputs[0].tokens, roomy.outputs[0].tokens);
+        assert_eq!(tight.outputs[0].tokens.len(), 380);
+    }
+    assert_eq!((tight.stats().exhausted, tight.stats().peak.used_blocks), (0, 3));
+}
+
 #[test]
 fn a_stop_string_among_byte_tokens_ends_the_output_at_once() {
     let prompt = &golden("llama2").prompts[0];
