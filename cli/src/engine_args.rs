@@ -49,6 +49,9 @@ pub struct EngineArgs {
     /// decode steps on a GPU as CUDA graphs: on or off (on)
     #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
     pub cuda_graphs: bool,
+    /// compute decode steps at start; on a GPU all graphs are recorded
+    #[argh(switch)]
+    pub warmup: bool,
     /// most sequences running at a time (256)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "256")]
     pub max_num_seqs: usize,
@@ -84,6 +87,7 @@ impl EngineArgs {
             prefix_caching: self.prefix_caching,
             gpu_memory_utilization: self.gpu_memory_utilization,
             cuda_graphs: self.cuda_graphs,
+            warmup: self.warmup,
             max_num_seqs: self.max_num_seqs,
             max_batch_tokens: self.max_batch_tokens,
             delay_factor: f64::from(self.delay_factor),

@@ -29,6 +29,16 @@ fn step_without(bencher: Bencher<'_, '_>, n: usize) {
     step(bencher, n, false);
 }
 
+/// The step in which as many new requests are admitted at once, and their prompts scheduled.
+#[divan::bench(args = SEQUENCES, sample_count = 8, sample_size = 1)]
+fn admission(bencher: Bencher<'_, '_>, n: usize) {
+    let inputs = bencher.counter(ItemsCount::new(n)).with_inputs(|| scheduler(n, true));
+    inputs.bench_local_refs(|scheduler| {
+        let step = scheduler.schedule(false);
+        assert_eq!(step.admitted.len(), n, "every request is to be admitted");
+    });
+}
+
 fn step(bencher: Bencher<'_, '_>, n: usize, prefix_caching: bool) {
     let mut scheduler = scheduler(n, prefix_caching);
     let mut tokens = Vec::new();

@@ -1,5 +1,7 @@
 //! The engine: requests in, tokens out. A step is schedule, run, postprocess.
 
+mod room;
+
 use std::time::Instant;
 
 use crate::backend::{Batch, BlockMoves};
@@ -7,7 +9,7 @@ use crate::batch::{batch, push_span};
 use crate::delay::Delay;
 use crate::error::{Error, Result};
 use crate::group::{NewToken, OwnerId, RequestId, SequenceGroup};
-use crate::kv::{BlockPool, SharedLog, blocks_for};
+use crate::kv::{BlockPool, SharedLog};
 use crate::runner::Runner;
 use crate::sampling::{Sampled, SamplingParams};
 use crate::scheduler::{Limits, Preemption, Scheduler, Step};
@@ -27,6 +29,8 @@ pub struct EngineConfig {
     pub preemption: Preemption,
     /// Whether full blocks are kept, to be shared by whoever begins with the same tokens.
     pub prefix_caching: bool,
+    /// How many positions a token sees, its own included, if that is so in every layer of the model.
+    pub window: Option<usize>,
     /// Most positions a sequence may have.
     pub max_len: usize,
     /// Token ids are below this.
@@ -92,7 +96,7 @@ pub struct Engine {
 impl Engine {
     /// An engine whose steps are executed by `runner`.
     pub fn new(config: EngineConfig, runner: Box<dyn Runner>) -> Self {
-        let pool = BlockPool::new(config.num_blocks, config.block_size);
+        let pool = BlockPool::with_window(config.num_blocks, config.block_size, config.window);
         let limits = Limits {
             max_num_seqs: config.max_num_seqs,
             max_batch_tokens: config.max_batch_tokens,
@@ -101,7 +105,7 @@ impl Engine {
             prefix_caching: config.prefix_caching,
             max_share: config.max_request_share,
         };
-        let swap = BlockPool::new(config.swap_blocks, config.block_size);
+        let swap = BlockPool::with_window(config.swap_blocks, config.block_size, config.window);
         let scheduler = Scheduler::new(pool.clone(), swap, limits);
         let delay = Delay::new(config.delay_factor);
         Engine {
@@ -263,77 +267,6 @@ impl Engine {
         &self.scheduler
     }
 
-    fn check_prompt(&self, prompt: &[u32], params: &SamplingParams) -> Result<()> {
-        let refuse = |why: String| Err(Error::request("prompt", why));
-        let EngineConfig { max_len, vocab_size, block_size, .. } = self.config;
-        if prompt.is_empty() {
-            return refuse("the prompt has no tokens".into());
-        }
-        if let Some(id) = prompt.iter().find(|&&id| id as usize >= vocab_size) {
-            return refuse(format!("prompt id {id} is outside the vocabulary of {vocab_size} tokens"));
-        }
-        let (generates, what) = match params.max_tokens {
-            0 => (0, ""),
-            _ => (1, " and one must be left to generate"),
-        };
-        let len = prompt.len() + generates;
-        if len > max_len {
-            return refuse(format!(
-                "the prompt has {} tokens, but the model has {max_len} positions{what}",
-                prompt.len()
-            ));
-        }
-        let num_blocks = self.scheduler.capacity();
-        if blocks_for(len, block_size) - self.pinned_blocks(prompt, params) > num_blocks {
-            return refuse(format!(
-                "the prompt has {} tokens, but the KV cache holds {} in all ({num_blocks} blocks of {block_size})",
-                prompt.len(),
-                num_blocks * block_size
-            ));
-        }
-        Ok(())
-    }
-
-    /// Beams compete at every step, so that all must fit together, whatever becomes of them.
-    fn check_beams(&self, prompt: &[u32], params: &SamplingParams) -> Result<()> {
-        let Some(beam) = params.beam else { return Ok(()) };
-        let EngineConfig { max_len, block_size, .. } = self.config;
-        let most = params.max_tokens.min(max_len - prompt.len());
-        // The last token that is generated is not read any more.
-        let longest = blocks_for(prompt.len() + most.saturating_sub(1), block_size);
-        let shared = prompt.len() / block_size;
-        let needed = shared + beam.width * (longest - shared) - self.pinned_blocks(prompt, params);
-        let num_blocks = self.scheduler.capacity();
-        if needed > num_blocks {
-            let why = format!(
-                "{} beams of up to {most} tokens after a prompt of {} may take {needed} KV blocks, but there are \
-                 {num_blocks}, and beams cannot be run in parts",
-                beam.width,
-                prompt.len()
-            );
-            return Err(Error::request("beam_width", why));
-        }
-        Ok(())
-    }
-
-    /// Full blocks that a prompt shares with a pinned prefix.
-    fn pinned_blocks(&self, prompt: &[u32], params: &SamplingParams) -> usize {
-        match params.prompt_logprobs {
-            // They are computed all the same.
-            Some(_) => 0,
-            None => self.scheduler.prefixes().pinned_len(prompt) / self.config.block_size,
-        }
-    }
-
-    /// Most tokens that `prompt` and an output of it can have together: the model has no more positions, or the KV cache no
-    /// more blocks for a single sequence.
-    pub fn context_len(&self, prompt: &[u32], params: &SamplingParams) -> usize {
-        let EngineConfig { max_len, block_size, .. } = self.config;
-        let blocks = self.scheduler.capacity() + self.pinned_blocks(prompt, params);
-        // The last token needs no slot.
-        max_len.min(blocks * block_size + 1)
-    }
-
     fn run(&mut self, step: &Step) -> Result<Vec<Sampled>> {
         if step.is_empty() {
             return Ok(Vec::new());
@@ -394,6 +327,6 @@ impl Engine {
         stats.copied_blocks += step.moves.copies.len();
         let seqs = self.scheduler.running().iter().flat_map(|g| &g.running);
         stats.peak_seqs = stats.peak_seqs.max(seqs.clone().count());
-        stats.observe(self.pool.usage(), seqs.map(|s| s.table.blocks().len()).sum());
+        stats.observe(self.pool.usage(), seqs.map(|s| s.table.held().len()).sum());
     }
 }

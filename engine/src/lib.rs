@@ -28,5 +28,6 @@ pub mod stats;
 mod stop_matcher;
 pub mod tensor;
 pub mod tokenizer;
+mod warmup;
 
 pub use error::{Error, Result};

@@ -67,13 +67,17 @@ impl Llm {
         if !options.mmap {
             weights.copy_to_memory();
         }
-        let Placed { runner, layout, num_blocks, swap_blocks, device } = place(&config, weights, options)?;
+        let Placed { mut runner, layout, num_blocks, swap_blocks, device } = place(&config, weights, options)?;
+        if options.warmup {
+            runner.warm_up(options.max_num_seqs, num_blocks, options.block_size)?;
+        }
         let engine_config = EngineConfig {
             num_blocks,
             block_size: options.block_size,
             swap_blocks,
             preemption: options.preemption,
             prefix_caching: options.prefix_caching,
+            window: config.window(),
             max_len: config.max_positions,
             vocab_size: config.vocab_size,
             eos: defaults.eos_token_ids_or(&config),

@@ -50,6 +50,9 @@ pub struct Options {
     pub gpu_memory_utilization: f32,
     /// Whether a GPU's decode steps are recorded as CUDA graphs.
     pub cuda_graphs: bool,
+    /// Whether decode steps are computed before any request: a GPU records them as CUDA graphs then, and not while it
+    /// serves; on the CPU it is one step, for which all weights are read.
+    pub warmup: bool,
     /// Most sequences running at a time.
     pub max_num_seqs: usize,
     /// Most tokens in a step.
@@ -77,6 +80,7 @@ impl Default for Options {
             prefix_caching: true,
             gpu_memory_utilization: 0.9,
             cuda_graphs: true,
+            warmup: false,
             max_num_seqs: 256,
             max_batch_tokens: 2048,
             delay_factor: 0.0,

@@ -105,7 +105,11 @@ fn on_cpu(config: &ModelConfig, mut weights: Weights, options: &Options, mut not
     let backend = CpuBackend::new(options.threads)?;
     let (cache, (num_blocks, swap_blocks), note) = reserve(&backend, layout, (num_blocks, swap_blocks), options)?;
     notes.extend(note);
-    let longest = config.max_positions.min(num_blocks * options.block_size);
+    let longest = match config.window() {
+        // Blocks are given back as the window slides on.
+        Some(_) => config.max_positions,
+        None => config.max_positions.min(num_blocks * options.block_size),
+    };
     let dtype = options.dtype.filter(|&dtype| dtype != DType::F32).unwrap_or(weights.dtype());
     let device = DeviceInfo { name: "CPU".into(), dtype, memory: None, notes };
     let model = model::load(&backend, config, &mut weights, longest)?;

@@ -64,6 +64,7 @@ struct Setup {
     prefix_caching: bool,
     pinned: Vec<Beginning>,
     max_share: f64,
+    window: Option<usize>,
 }
 
 /// Owners of requests, at most.
@@ -113,10 +114,11 @@ fn setup() -> impl Strategy<Value = Setup> {
     let sizes = (1..9usize, 0..20usize, 0..60usize);
     let max_share = prop_oneof![Just(1.0), Just(0.5), 0.01..1.0];
     let limits = (1..40usize, 7..24usize, max_share);
-    let kept = (any::<bool>(), prop::collection::vec(beginning(), 0..3));
+    let window = prop::option::weighted(0.4, 1..40usize);
+    let kept = (any::<bool>(), prop::collection::vec(beginning(), 0..3), window);
     (sizes, limits, preemption, kept).prop_map(
         |((block_size, spare_blocks, swap_blocks), (max_batch_tokens, max_num_seqs, max_share), preemption, kept)| {
-            let (caching, pinned) = kept;
+            let (caching, pinned, window) = kept;
             Setup {
                 block_size,
                 spare_blocks,
@@ -127,21 +129,25 @@ fn setup() -> impl Strategy<Value = Setup> {
                 prefix_caching: caching,
                 pinned: pinned.into_iter().filter(|p| p.len > 0).collect(),
                 max_share,
+                window,
             }
         },
     )
 }
 
 /// Blocks that a request cannot do without: those of one sequence, or of all its beams where they share nothing but whole
-/// blocks of the prompt.
-fn least_blocks(r: &Request, block_size: usize) -> usize {
+/// blocks of the prompt. A sequence that is no beam needs those only of which a window sees something.
+fn least_blocks(r: &Request, block_size: usize, window: Option<usize>) -> usize {
+    if let Some(window) = window.filter(|_| r.params.beam.is_none()) {
+        return (r.prompt.len() + r.params.max_tokens).min(window - 1 + block_size).div_ceil(block_size);
+    }
     let (shared, width) = (r.prompt.len() / block_size, r.params.beam.map_or(1, |beam| beam.width));
     shared + width * ((r.prompt.len() + r.params.max_tokens).div_ceil(block_size) - shared)
 }
 
 /// An engine whose pool is what the greatest request cannot do without, the spare blocks, and the pinned prefixes.
 fn engine(requests: &[Request], s: &Setup) -> (Engine, Arc<Mutex<Memory>>) {
-    let most = requests.iter().map(|r| least_blocks(r, s.block_size)).max().unwrap();
+    let most = requests.iter().map(|r| least_blocks(r, s.block_size, s.window)).max().unwrap();
     let pinned: usize = s.pinned.iter().map(|p| p.len.div_ceil(s.block_size)).sum();
     let config = EngineConfig {
         swap_blocks: s.swap_blocks,
@@ -150,6 +156,7 @@ fn engine(requests: &[Request], s: &Setup) -> (Engine, Arc<Mutex<Memory>>) {
         max_num_seqs: s.max_num_seqs,
         max_batch_tokens: s.max_batch_tokens,
         max_request_share: s.max_share,
+        window: s.window,
         ..config(s.spare_blocks + most + pinned, s.block_size)
     };
     let oracle = Oracle::new(&config);
@@ -168,8 +175,11 @@ fn check_memory(engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseE
     let waiting = scheduler.waiting().map(|g| (g, true));
     for (group, swapped) in scheduler.running().iter().map(|g| (g, false)).chain(waiting) {
         for seq in &group.running {
-            let own: Vec<_> = contiguous(&seq.tokens[..seq.table.len()]).into_iter().map(Some).collect();
-            prop_assert_eq!(memory.read(&seq.table, swapped), own, "request {}", group.id);
+            let kept = contiguous(&seq.tokens[..seq.table.len()], engine.config().window);
+            let own: Vec<_> = kept.into_iter().map(Some).collect();
+            let held = memory.read(&seq.table, swapped);
+            prop_assert_eq!(&held[..], &own[own.len() - held.len()..], "request {}", group.id);
+            prop_assert!(seq.table.has_window_of(seq.table.len()));
         }
     }
     Ok(())

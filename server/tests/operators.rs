@@ -5,12 +5,37 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 
 use common::{MODEL, PROMPT, TestServer, error_of};
+use engine::llm::Options;
+use engine::load::ModelFiles;
 use serde_json::{Value, json};
+use server::ServeOptions;
 
 const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
+
+/// Whoever holds it keeps a model from being loaded.
+static LOADING: Mutex<()> = Mutex::new(());
+
+#[tokio::test]
+#[allow(clippy::await_holding_lock)] // the thread that waits for it is none of the runtime's
+async fn a_server_that_loads_and_warms_up_is_not_ready() {
+    let wait = || -> server::Progress { Box::new(|_, _| drop(LOADING.lock().unwrap_or_else(PoisonError::into_inner))) };
+    let options = ServeOptions { progress: wait, ..ServeOptions::default() };
+    let engine = Options { warmup: true, ..Options::default() };
+    let held = LOADING.lock().unwrap();
+    let server = TestServer::loading(&ModelFiles::bundled(), &engine, options).await;
+    error_of(server.get("/ready").await, 503).await;
+    drop(held);
+    while server.get("/ready").await.status() != 200 {
+        tokio::task::yield_now().await;
+    }
+    let body = json!({"prompt": PROMPT, "temperature": 0, "max_tokens": 5});
+    assert_eq!(server.post(COMPLETIONS, &body).await["usage"]["completion_tokens"], 5);
+    server.stop().await.unwrap();
+}
 
 #[tokio::test]
 async fn operators_see_what_happens() {

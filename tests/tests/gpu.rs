@@ -125,7 +125,9 @@ fn assert_setup(model: &str, setup: &Setup) {
     assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
     assert!(llm.stats().copied_blocks > 0, "{model}, {}: no block was copied", setup.name);
     let preempted = llm.stats().preemptions > 0;
-    assert_eq!(preempted, setup.pool_tokens.is_some(), "{model}, {}: preemptions", setup.name);
+    // What a sliding window leaves behind may be room enough.
+    let slides = llm.config().window().is_some();
+    assert!(preempted == setup.pool_tokens.is_some() || slides, "{model}, {}: preemptions", setup.name);
 }
 
 /// The tokens are golden as far as is recorded, and the logprobs drift no more. bf16 has three digits: there two tokens that
@@ -206,6 +208,30 @@ macro_rules! gpu_tests {
 }
 
 tests::each_model!(gpu_tests);
+
+/// Mistral's sliding window is 24 tokens, which lie in three blocks at most. What it has left behind is given back, in
+/// recorded steps as well.
+#[test]
+fn a_pool_that_just_holds_the_window_is_enough() {
+    let golden = golden("mistral");
+    let longest = golden.prompts.iter().max_by_key(|p| p.ids.len()).unwrap();
+    let request = || [(Prompt::Tokens(longest.ids.clone()), SamplingParams { max_tokens: 60, ..greedy() })];
+    let mut tight = load("mistral", &options(DType::F16), Some(3 * 16));
+    // Computed in the same steps, but with nothing given back to be written over.
+    let one_by_one = Options { max_batch_tokens: 16, ..options(DType::F16) };
+    let mut roomy = load("mistral", &one_by_one, None);
+    let (tight_done, roomy_done) = (complete(&mut tight, request()), complete(&mut roomy, request()));
+    assert_greedy_prefix(&golden, longest, &tight_done[0].outputs[0].tokens);
+    assert_eq!(tight_done[0].outputs[0].tokens, roomy_done[0].outputs[0].tokens);
+    assert_eq!((tight.stats().exhausted, tight.stats().peak.used_blocks), (0, 3));
+}
+
+/// The tokens are golden as far as is recorded of f16.
+fn assert_greedy_prefix(golden: &Golden, prompt: &tests::Prompt, tokens: &[u32]) {
+    let at = golden.prompts.iter().position(|p| p.name == prompt.name).unwrap();
+    let enough = record(golden, DType::F16).0.prompts[at].greedy_prefix_equal;
+    assert_eq!(tokens[..enough], prompt.greedy.ids[..enough]);
+}
 
 #[test]
 fn given_texts_are_scored() {

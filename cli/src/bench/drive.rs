@@ -38,8 +38,7 @@ pub fn load(engine: &EngineArgs) -> Result<Loaded> {
 impl Loaded {
     /// Tokens of the longest request.
     pub fn max_len(&self) -> usize {
-        let config = self.llm.engine().config();
-        config.max_len.min(config.num_blocks * config.block_size)
+        self.llm.engine().context_len(&[], &SamplingParams::default())
     }
 
     /// Has random prompts continued that all come now. Times in the records count from `start`.

@@ -82,6 +82,7 @@ impl Args {
             preemption: Preemption::Auto,
             // Only what sequences of one request share counts here.
             prefix_caching: false,
+            window: None,
             max_len: 2048,
             vocab_size: VOCAB,
             eos: Vec::new(),

@@ -155,6 +155,12 @@ pub trait Backend: Send + 'static {
         compute()
     }
 
+    /// Numbers of sequences whose decode steps are to be computed before any request, where up to `most` run at a time. By
+    /// default a single one, which touches all weights.
+    fn decode_sizes(&self, most: usize) -> Vec<usize> {
+        vec![most.min(1)]
+    }
+
     /// `[T, H]`: row `tokens[t]` of `table` (`[vocab, H]`) for every new token, and if there is a table of positions, row
     /// `positions[t] + offset` of it added.
     fn embed_tokens(

@@ -178,6 +178,16 @@ impl ModelConfig {
         self.kv_heads * self.head_dim
     }
 
+    /// How many positions a token sees, its own included, if that is so in every layer; `None` if any layer sees all.
+    pub fn window(&self) -> Option<usize> {
+        match &self.family {
+            Family::Opt(_) | Family::Gpt2(_) => None,
+            Family::Llama(llama) => {
+                (0..self.layers).map(|layer| llama.window(layer)).reduce(|a, b| Some(a?.max(b?))).flatten()
+            }
+        }
+    }
+
     /// The checks that hold for every architecture.
     fn check(&self) -> Result<()> {
         let invalid = |sentence: String| Err(Error::Config(sentence));

@@ -42,14 +42,18 @@ fn windows_follow_the_layers() {
     let base = r#""model_type": "qwen2", "num_hidden_layers": 3, "sliding_window": 8, "use_sliding_window": true"#;
     let windows = |more: &str| {
         let config = read(&format!("{{{base}{more}}}")).unwrap();
-        [0, 1, 2].map(|layer| llama(&config).window(layer))
+        let windows = [0, 1, 2].map(|layer| llama(&config).window(layer));
+        assert_eq!(config.window(), None, "some layer sees all");
+        windows
     };
     assert_eq!(windows(r#", "max_window_layers": 1"#), [None, Some(8), Some(8)]);
     assert_eq!(windows(""), [None; 3]);
     let types = r#", "max_window_layers": 0, "layer_types": ["sliding_attention", "full_attention", "full_attention"]"#;
     assert_eq!(windows(types), [Some(8), None, None]);
     let null = read(r#"{"model_type": "mistral", "sliding_window": null}"#).unwrap();
-    assert_eq!(llama(&null).window(0), None);
+    assert_eq!((llama(&null).window(0), null.window()), (None, None));
+    let all = read(r#"{"model_type": "mistral", "sliding_window": 24}"#).unwrap();
+    assert_eq!(all.window(), Some(24));
     for (more, word) in [
         (r#", "layer_types": ["full_attention"]"#, "layer_types"),
         (r#", "layer_types": ["chunked_attention", "full_attention", "full_attention"]"#, "chunked_attention"),

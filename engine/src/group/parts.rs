@@ -115,12 +115,23 @@ impl SequenceGroup {
         }
     }
 
+    /// No more than `blocks`, nor than a sequence holds at once of whose tokens at most `chunk` are computed at a time.
+    pub fn at_most(&self, blocks: usize, pool: &BlockPool, chunk: usize) -> usize {
+        if self.keeps_all() { blocks } else { blocks.min(pool.blocks_at_once(usize::MAX, chunk)) }
+    }
+
+    /// Whether the group keeps blocks that a window has left behind. Beams do: they cannot be divided, so that all must fit
+    /// together; and they do so, however they come back from a preemption, if they share all that they have in common.
+    pub fn keeps_all(&self) -> bool {
+        self.params.beam.is_some()
+    }
+
     /// Blocks that the tokens of each sequence take beside those of the sequences before it.
     fn own_blocks(&self) -> impl Iterator<Item = usize> {
         let own = |(i, seq): (usize, &Sequence)| {
             let size = seq.table.pool().block_size();
             let shared = if i == 0 { 0 } else { seq.prompt_len / size };
-            blocks_for(seq.tokens.len(), size) - shared
+            self.at_most(blocks_for(seq.tokens.len(), size) - shared, seq.table.pool(), 1)
         };
         self.running.iter().enumerate().map(own)
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(super) use self::blocks::Blocks;
 use super::log::{Event, Logger, SharedLog, Space};
+use super::table::blocks_for;
 use super::usage::Usage;
 
 /// All physical blocks of a KV cache. Cloning gives another handle on the same pool.
@@ -19,15 +20,22 @@ pub struct BlockPool {
 struct Shared {
     block_size: usize,
     num_blocks: usize,
+    window: Option<usize>,
     blocks: Mutex<Blocks>,
 }
 
 impl BlockPool {
     /// A pool of `num_blocks` free blocks of `block_size` tokens.
     pub fn new(num_blocks: usize, block_size: usize) -> Self {
+        BlockPool::with_window(num_blocks, block_size, None)
+    }
+
+    /// As [`BlockPool::new`], for a model in all of whose layers a token sees only the last `window` tokens, itself included.
+    pub fn with_window(num_blocks: usize, block_size: usize, window: Option<usize>) -> Self {
+        let window = window.map(|window| window.max(1));
         let num_ids = u32::try_from(num_blocks).unwrap_or(u32::MAX);
         let blocks = Mutex::new(Blocks::new(num_ids, block_size));
-        BlockPool { shared: Arc::new(Shared { block_size, num_blocks: num_ids as usize, blocks }) }
+        BlockPool { shared: Arc::new(Shared { block_size, num_blocks: num_ids as usize, window, blocks }) }
     }
 
     /// Reports from now on what happens to blocks.
@@ -44,6 +52,20 @@ impl BlockPool {
     /// Tokens a block holds.
     pub fn block_size(&self) -> usize {
         self.shared.block_size
+    }
+
+    /// How many tokens the model sees, the newest included; none if it sees all.
+    pub fn window(&self) -> Option<usize> {
+        self.shared.window
+    }
+
+    /// Blocks that a sequence of so many tokens needs at once, if at most `chunk` of them are computed at a time: all that it
+    /// takes, or those in which the first token of a chunk sees something and those of the chunk.
+    pub fn blocks_at_once(&self, tokens: usize, chunk: usize) -> usize {
+        let size = self.block_size();
+        let all = blocks_for(tokens, size);
+        // A window begins anywhere in a block.
+        self.window().map_or(all, |window| all.min(blocks_for(window - 1 + chunk.max(1) - 1, size) + 1))
     }
 
     /// Blocks in the pool, free or not.

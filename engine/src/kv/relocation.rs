@@ -24,7 +24,7 @@ pub fn relocate<'a>(
     let mut new: HashMap<u32, u32> = HashMap::new();
     let (mut held, mut moved) = (Vec::new(), Vec::new());
     let (from, mut there) = (from.blocks(), to.blocks());
-    for &src in tables.iter().flat_map(|t| t.blocks()) {
+    for &src in tables.iter().flat_map(|t| t.held()) {
         if let Entry::Vacant(place) = new.entry(src) {
             let Some((dst, must_move)) = there.counterpart(from.prefix(src).map(AsRef::as_ref)) else {
                 held.into_iter().rev().for_each(|dst| there.release(dst));

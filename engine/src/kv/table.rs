@@ -16,12 +16,19 @@ pub fn blocks_for(tokens: usize, block_size: usize) -> usize {
     tokens.div_ceil(block_size)
 }
 
+/// In place of a block that was given back, since the window has left it behind. Nobody reads what is there: if it were
+/// taken for a block, none has so high a number.
+const GONE: u32 = u32::MAX;
+
 /// A sequence's logical blocks in order, filled from left to right. Only the last may have free slots. The table holds a
-/// reference to each of its blocks: cloning it shares them, dropping it gives them back.
+/// reference to each of its blocks: cloning it shares them, dropping it gives them back. Where the pool's model sees only a
+/// window, the first blocks may have been given back; the others keep their places.
 #[derive(Debug)]
 pub struct BlockTable {
     pool: BlockPool,
     blocks: Vec<u32>,
+    /// Blocks that were given back, the first of all.
+    gone: usize,
     len: usize,
     /// What the first blocks are known by.
     names: Vec<PrefixId>,
@@ -30,7 +37,7 @@ pub struct BlockTable {
 impl BlockTable {
     /// An empty table over `pool`.
     pub fn new(pool: &BlockPool) -> Self {
-        BlockTable { pool: pool.clone(), blocks: Vec::new(), len: 0, names: Vec::new() }
+        BlockTable { pool: pool.clone(), blocks: Vec::new(), gone: 0, len: 0, names: Vec::new() }
     }
 
     /// A table over the known blocks of `pool` that hold the first of `tokens`. At least one token is left over, since
@@ -53,6 +60,10 @@ impl BlockTable {
         if self.names.len() == self.len / size {
             return;
         }
+        if self.names.len() < self.gone {
+            // A block that could not be known is gone, so that nothing after it can be either.
+            return;
+        }
         let mut blocks = self.pool.blocks();
         for at in self.names.len()..self.len / size {
             let parent = self.names.last().copied();
@@ -73,9 +84,37 @@ impl BlockTable {
         self.len == 0
     }
 
-    /// The physical blocks, in logical order.
+    /// The physical blocks, in logical order. In the places of the first may be no blocks, see [`Self::slide`].
     pub fn blocks(&self) -> &[u32] {
         &self.blocks
+    }
+
+    /// The physical blocks that the table holds, in logical order.
+    pub fn held(&self) -> &[u32] {
+        &self.blocks[self.gone..]
+    }
+
+    /// Gives the blocks back in which no token that is still to come sees anything, if the pool's model sees a window only.
+    pub fn slide(&mut self) {
+        let unseen = self.unseen(self.len);
+        if unseen > self.gone {
+            let mut blocks = self.pool.blocks();
+            for block in &mut self.blocks[self.gone..unseen] {
+                blocks.release(std::mem::replace(block, GONE));
+            }
+            self.gone = unseen;
+        }
+    }
+
+    /// Whether all is there that the token after the first `tokens` tokens sees.
+    pub fn has_window_of(&self, tokens: usize) -> bool {
+        self.gone <= self.unseen(tokens)
+    }
+
+    /// The first blocks in which the token after `tokens` tokens sees nothing.
+    fn unseen(&self, tokens: usize) -> usize {
+        let first = self.pool.window().map_or(0, |window| (tokens + 1).saturating_sub(window));
+        first / self.pool.block_size()
     }
 
     /// The pool whose blocks these are.
@@ -94,30 +133,31 @@ impl BlockTable {
         self.fork_prefix(self.len)
     }
 
-    /// A second table over the blocks of the first `tokens` tokens.
+    /// A second table over the blocks of the first `tokens` tokens, whose window is there.
     pub fn fork_prefix(&self, tokens: usize) -> Self {
-        debug_assert!(tokens <= self.len);
+        debug_assert!(tokens <= self.len && self.has_window_of(tokens));
         let num_blocks = blocks_for(tokens, self.pool.block_size());
         let num_full = tokens / self.pool.block_size();
         let fork = BlockTable {
             pool: self.pool.clone(),
             blocks: self.blocks[..num_blocks].to_vec(),
+            gone: self.gone,
             len: tokens,
             names: self.names[..num_full.min(self.names.len())].to_vec(),
         };
         let mut blocks = self.pool.blocks();
-        fork.blocks.iter().for_each(|&block| blocks.hold(block));
+        fork.held().iter().for_each(|&block| blocks.hold(block));
         fork
     }
 
     /// Exchanges the blocks for as many of `pool`, to each of which the table gets a reference.
     pub(super) fn replace_blocks(&mut self, pool: &BlockPool, new: impl Fn(u32) -> u32) {
-        let new = self.blocks.iter().map(|&block| new(block)).collect();
+        let new: Vec<u32> = self.held().iter().map(|&block| new(block)).collect();
         self.release();
         self.pool = pool.clone();
-        self.blocks = new;
+        self.blocks.extend(new);
         let mut blocks = pool.blocks();
-        self.blocks.iter().for_each(|&block| blocks.hold(block));
+        self.held().iter().for_each(|&block| blocks.hold(block));
     }
 
     /// Makes room for `tokens` more tokens that only this table will see. A partly filled last block that is shared is
@@ -153,14 +193,14 @@ impl BlockTable {
         self.blocks.last().copied().filter(|_| partial && tokens > 0)
     }
 
-    /// Gives the blocks back.
+    /// Gives the blocks back that it holds.
     fn release(&mut self) {
-        if self.blocks.is_empty() {
+        if self.held().is_empty() {
             return;
         }
         let mut blocks = self.pool.blocks();
         // From the end: what more sequences begin with is to be the last to be forgotten.
-        while let Some(block) = self.blocks.pop() {
+        for block in self.blocks.drain(self.gone..).rev() {
             blocks.release(block);
         }
     }
@@ -205,7 +245,7 @@ fn needed<'a>(blocks: &Blocks, plan: impl IntoIterator<Item = (&'a BlockTable, u
 
 /// How many blocks the tables hold, those that they share counted once.
 pub fn distinct_blocks<'a>(tables: impl IntoIterator<Item = &'a BlockTable>) -> usize {
-    tables.into_iter().flat_map(|t| &t.blocks).collect::<HashSet<&u32>>().len()
+    tables.into_iter().flat_map(BlockTable::held).collect::<HashSet<&u32>>().len()
 }
 
 #[cfg(test)]

@@ -21,10 +21,11 @@ impl Scheduler {
             return;
         }
         let mut shares = self.shares();
-        let mut passed = Vec::new();
+        // Found once: whether an owner is a newcomer changes only when something of it is admitted.
+        let mut others: Vec<_> = self.queue.owners().filter(|owner| !self.is_newcomer(*owner, &shares)).collect();
         while budget.tokens > 0
             && budget.rows > 0
-            && let Some(owner) = self.turn(&shares, &passed)
+            && let Some(owner) = self.turn(&shares, &others)
         {
             if hold_new && self.queue.head(owner).is_some_and(SequenceGroup::is_new) {
                 return;
@@ -33,7 +34,7 @@ impl Scheduler {
                 if !shares.holds(owner) {
                     return;
                 }
-                passed.push(owner);
+                others.retain(|other| *other != owner);
                 continue;
             }
             let is_newcomer = self.is_newcomer(owner, &shares);
@@ -46,6 +47,8 @@ impl Scheduler {
             }
             budget.rows -= group.width();
             self.swap_in(&mut group, step);
+            // What was preempted comes back after what was admitted later.
+            self.is_disturbed |= self.running.last().is_some_and(|last| last.rank() > group.rank());
             self.running.push(group);
             let at = self.running.len() - 1;
             if !self.grow(at, budget, step) {
@@ -53,20 +56,21 @@ impl Scheduler {
                 return;
             }
             shares.add(&self.running[at]);
+            if self.queue.has(owner) && !others.contains(&owner) {
+                others.push(owner);
+            }
         }
     }
 
-    /// Whose turn it is, but for those who were `passed` over: newcomers in order, and after each of them one of the others
-    /// who wait, who have not their share yet. Of these who has least comes first, and comes even with its share if there
-    /// are no newcomers.
-    fn turn(&self, shares: &Shares, passed: &[OwnerId]) -> Option<OwnerId> {
+    /// Whose turn it is: newcomers in order, and after each of them one of the `others` who wait, who have not their share
+    /// yet. Of these who has least comes first, and comes even with its share if there are no newcomers.
+    fn turn(&self, shares: &Shares, others: &[OwnerId]) -> Option<OwnerId> {
         let newcomer = self.newcomers(shares).next();
-        let others = self.queue.owners().filter(|owner| !passed.contains(owner) && !self.is_newcomer(*owner, shares));
         let key = |owner: OwnerId| {
             let head = self.queue.head(owner)?;
             Some((shares.outputs_left(head) == 0, shares.rows(owner), head.rank(), owner))
         };
-        match (newcomer, others.filter_map(key).min()) {
+        match (newcomer, others.iter().copied().filter_map(key).min()) {
             (Some(_), Some((false, _, _, other))) if self.newcomer_was_last => Some(other),
             (Some(newcomer), _) => Some(newcomer),
             (None, other) => other.map(|(_, _, _, owner)| owner),

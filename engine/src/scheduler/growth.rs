@@ -25,7 +25,7 @@ pub struct Budget {
 
 /// What each sequence of a group gets that does not decode: as much as is missing and `left` allows in all. Several
 /// sequences stop one token short, so that they decode together.
-pub fn plan(group: &SequenceGroup, mut left: Budget, prefixes: &Prefixes) -> Vec<Growth> {
+fn plan(group: &SequenceGroup, mut left: Budget, prefixes: &Prefixes) -> Vec<Growth> {
     let seqs = &group.running;
     let short = usize::from(seqs.len() > 1);
     let unscored = group.unscored();
@@ -49,8 +49,30 @@ pub fn plan(group: &SequenceGroup, mut left: Budget, prefixes: &Prefixes) -> Vec
     plan
 }
 
+/// As [`plan`], with no more tokens than there are blocks for. None if there are none for any.
+///
+/// It is all or nothing where a sequence keeps its blocks: it needs them all in the end. Where a window slides on, it gets
+/// through in smaller steps.
+pub fn plan_within(
+    group: &SequenceGroup,
+    mut left: Budget,
+    prefixes: &Prefixes,
+    pool: &BlockPool,
+) -> Option<Vec<Growth>> {
+    loop {
+        let plan = plan(group, left, prefixes);
+        if blocks_to_grow(group, &plan, pool) <= pool.num_free() {
+            return Some(plan);
+        }
+        left.tokens = plan.iter().map(|growth| growth.tokens).sum::<usize>() / 2;
+        if left.tokens == 0 || pool.window().is_none() || group.keeps_all() {
+            return None;
+        }
+    }
+}
+
 /// Free blocks that a plan for `group` takes.
-pub fn blocks_to_grow(group: &SequenceGroup, plan: &[Growth], pool: &BlockPool) -> usize {
+fn blocks_to_grow(group: &SequenceGroup, plan: &[Growth], pool: &BlockPool) -> usize {
     let of = plan.iter().map(|g| {
         let table = g.start.as_ref().map_or(&group.running[g.seq].table, |start| &start.table);
         (table, g.tokens)

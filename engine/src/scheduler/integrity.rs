@@ -23,13 +23,19 @@ impl Scheduler {
             return Err("a waiting group holds blocks of the cache".into());
         }
         let pinned = self.prefixes.pinned_tables();
-        self.pool.check_integrity(running.into_iter().chain(pinned).flat_map(BlockTable::blocks))?;
+        self.pool.check_integrity(running.into_iter().chain(pinned).flat_map(BlockTable::held))?;
         self.swap
-            .check_integrity(waiting.into_iter().flat_map(BlockTable::blocks))
+            .check_integrity(waiting.into_iter().flat_map(BlockTable::held))
             .map_err(|why| format!("swap space: {why}"))?;
         self.queue.check_integrity()?;
         let all = || self.running.iter().chain(self.queue.iter());
         self.parts.check_integrity(all())?;
+        if !self.is_disturbed && !self.running.iter().is_sorted_by_key(|group| group.rank()) {
+            return Err("the running groups are out of order, and nobody knows".into());
+        }
+        if self.is_plenty() && self.blocks_at_most() > self.pool.num_free() {
+            return Err("blocks might run out, but are taken to suffice".into());
+        }
         if self.running.iter().any(SequenceGroup::is_new) {
             return Err("a running group was not admitted".into());
         }

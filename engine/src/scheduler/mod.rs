@@ -37,7 +37,7 @@ use std::collections::HashSet;
 pub use preemption::Preemption;
 pub use step::{Chunk, Step};
 
-use self::growth::{Budget, Growth, blocks_to_grow, plan};
+use self::growth::{Budget, Growth, plan_within};
 use self::parts::Parts;
 pub use self::prefix::Prefixes;
 use self::queue::Queue;
@@ -76,6 +76,10 @@ pub struct Scheduler {
     queue: Queue,
     /// As they were visited in the last step, then those that it admitted.
     running: Vec<SequenceGroup>,
+    /// Whether these may stand in another order than [`SequenceGroup::rank`]'s.
+    is_disturbed: bool,
+    /// Whether each of them got new tokens in the last step, so that each sequence lacks one token at most.
+    all_sampled: bool,
     /// Which requests are several groups.
     parts: Parts,
     /// Complete, to be taken.
@@ -89,7 +93,7 @@ pub struct Scheduler {
 impl Scheduler {
     /// A scheduler that hands out the blocks of `pool`, and swaps to those of `swap`.
     pub fn new(pool: BlockPool, swap: BlockPool, limits: Limits) -> Self {
-        let prefixes = Prefixes::new(&pool, limits.prefix_caching);
+        let prefixes = Prefixes::new(&pool, limits.prefix_caching, limits.max_batch_tokens);
         Scheduler {
             pool,
             swap,
@@ -97,6 +101,8 @@ impl Scheduler {
             limits,
             queue: Queue::default(),
             running: Vec::new(),
+            is_disturbed: false,
+            all_sampled: true,
             parts: Parts::default(),
             finished: Vec::new(),
             tickets: 0,
@@ -257,7 +263,9 @@ impl Scheduler {
     pub fn schedule(&mut self, hold_new: bool) -> Step {
         let mut step = Step::default();
         let hold_new = hold_new && !self.running.is_empty();
+        self.slide();
         self.arrange(hold_new, &mut step);
+        self.all_sampled = false;
         let seqs = self.running.iter().map(SequenceGroup::width).sum();
         let rows = self.limits.max_num_seqs.saturating_sub(seqs);
         let mut budget = Budget { tokens: self.limits.max_batch_tokens, rows };
@@ -280,6 +288,7 @@ impl Scheduler {
         if !is_short {
             self.admit(hold_new, &mut budget, &mut step);
         }
+        self.all_sampled = step.sampled.len() == self.running.len();
         step
     }
 
@@ -293,10 +302,7 @@ impl Scheduler {
         let claimed = decoding.map(|g| g.running.len()).sum();
         let group = &self.running[at];
         let left = Budget { tokens: budget.tokens.saturating_sub(claimed), ..*budget };
-        let plan = plan(group, left, &self.prefixes);
-        if blocks_to_grow(group, &plan, &self.pool) > self.pool.num_free() {
-            return false;
-        }
+        let Some(plan) = plan_within(group, left, &self.prefixes, &self.pool) else { return false };
         let unscored = group.unscored();
         for Growth { seq: at_seq, start, tokens } in plan {
             let seq = &mut self.running[at].running[at_seq];

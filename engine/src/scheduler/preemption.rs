@@ -2,7 +2,7 @@
 
 use super::{Scheduler, Step};
 use crate::group::SequenceGroup;
-use crate::kv::relocate;
+use crate::kv::{BlockTable, relocate};
 
 /// What happens to the blocks of a group that is preempted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +41,14 @@ impl Scheduler {
             group.release(&self.pool);
         }
         self.queue.insert(group);
+    }
+
+    /// Gives back what windows have left behind, before anything is decided on what is free.
+    pub(super) fn slide(&mut self) {
+        if self.pool.window().is_some() {
+            let sliding = self.running.iter_mut().filter(|group| !group.keeps_all());
+            sliding.flat_map(SequenceGroup::tables_mut).for_each(BlockTable::slide);
+        }
     }
 
     /// Half of the only running group's sequences leave, to run when the others are done. False if it has but one, or

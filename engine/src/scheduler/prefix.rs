@@ -10,14 +10,17 @@ pub struct Prefixes {
     pool: BlockPool,
     /// Whether full blocks become known.
     caching: bool,
+    /// Most tokens that are computed at a time.
+    chunk: usize,
     /// Computed and never given back.
     pinned: Vec<Sequence>,
 }
 
 impl Prefixes {
-    /// Prefixes in the blocks of `pool`. With `caching`, full blocks become known.
-    pub fn new(pool: &BlockPool, caching: bool) -> Self {
-        Prefixes { pool: pool.clone(), caching, pinned: Vec::new() }
+    /// Prefixes in the blocks of `pool`, for sequences of which at most `chunk` tokens are computed at a time. With `caching`,
+    /// full blocks become known.
+    pub fn new(pool: &BlockPool, caching: bool, chunk: usize) -> Self {
+        Prefixes { pool: pool.clone(), caching, chunk, pinned: Vec::new() }
     }
 
     /// Keeps what has been computed of a sequence. Its full blocks are known even without caching.
@@ -48,6 +51,15 @@ impl Prefixes {
         }
     }
 
+    /// What [`Self::find`] finds for a sequence of a group, but for what a window has left behind.
+    fn find_for(&self, group: &SequenceGroup, at: usize) -> BlockTable {
+        let mut table = self.find(group.may_be_known(at));
+        if !group.keeps_all() {
+            table.slide();
+        }
+        table
+    }
+
     /// Makes the full blocks of a sequence known.
     pub fn register(&self, seq: &mut Sequence) {
         if self.caching {
@@ -61,13 +73,19 @@ impl Prefixes {
         let seqs = &group.running;
         let free = self.pool.num_free();
         // Held here, so that what nobody else holds counts as taken. A block that is begun will be copied.
-        let known = (!seqs.is_empty()).then(|| self.find(group.may_be_known(0)));
+        let known = (!seqs.is_empty()).then(|| self.find_for(group, 0));
         let own = |i: usize| {
-            let shared = longest_common(seqs, i, block_size).map_or(0, |(_, n)| n / block_size);
-            blocks_for(seqs[i].tokens.len(), block_size) - shared
+            let all = blocks_for(seqs[i].tokens.len(), block_size);
+            let most = group.at_most(all, &self.pool, self.chunk);
+            let shared = match i {
+                0 => known.as_ref().map_or(0, |table| table.len() / block_size),
+                // What it could share may have been given back.
+                _ if most < all => 0,
+                _ => longest_common(seqs, i, block_size).map_or(0, |(_, n)| n / block_size),
+            };
+            most.min(all - shared)
         };
-        let all: usize = (0..seqs.len()).map(own).sum();
-        all - known.as_ref().map_or(0, |table| table.len() / block_size) + (free - self.pool.num_free())
+        (0..seqs.len()).map(own).sum::<usize>() + (free - self.pool.num_free())
     }
 }
 
@@ -86,9 +104,9 @@ impl Start {
     /// did before a preemption, or with any other. None while the blocks it is to share are not computed yet.
     pub fn find(group: &SequenceGroup, at: usize, prefixes: &Prefixes) -> Option<Self> {
         let (seqs, tokens) = (&group.running, group.may_be_known(at));
-        let (known, looked_up) = (prefixes.find(tokens), tokens.len());
+        let (known, looked_up) = (prefixes.find_for(group, at), tokens.len());
         match longest_common(seqs, at, prefixes.pool.block_size()) {
-            Some((earlier, shared)) if shared > known.len() => {
+            Some((earlier, shared)) if shared > known.len() && seqs[earlier].table.has_window_of(shared) => {
                 let table = &seqs[earlier].table;
                 (table.len() >= shared).then(|| Start { table: table.fork_prefix(shared), looked_up, hits: 0 })
             }

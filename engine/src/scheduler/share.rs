@@ -104,13 +104,13 @@ impl Scheduler {
     /// Puts the running groups in order for a step: first come, first served, but for what is beyond its owner's share,
     /// if anybody may need that. What is last is given up first. Gives it up at once if those who hold nothing find no room.
     pub(super) fn arrange(&mut self, hold_new: bool, step: &mut Step) {
-        self.running.sort_by_key(SequenceGroup::rank);
-        self.rejoin();
-        if !self.is_contended() {
-            return;
+        if self.is_disturbed {
+            self.running.sort_by_key(SequenceGroup::rank);
+            self.is_disturbed = false;
         }
+        self.rejoin();
         let is_tight = self.is_tight();
-        if self.queue.is_empty() && !is_tight {
+        if (self.queue.is_empty() && !is_tight) || !self.is_contended() {
             return;
         }
         let shares = self.shares();
@@ -150,13 +150,24 @@ impl Scheduler {
 
     /// Whether blocks might run out in this step.
     fn is_tight(&self) -> bool {
+        !self.is_plenty() && self.blocks_at_most() > self.pool.num_free()
+    }
+
+    /// Whether it can be told without a look at the groups that blocks suffice for this step: it gives each sequence a
+    /// token, which takes a block at most, and there are no more sequences than rows.
+    pub(super) fn is_plenty(&self) -> bool {
+        self.all_sampled && self.limits.max_num_seqs <= self.pool.num_free()
+    }
+
+    /// Blocks that all tokens take at most that are not computed yet.
+    pub(super) fn blocks_at_most(&self) -> usize {
         let size = self.pool.block_size();
         // New blocks, and a copy of the last one if it is shared and not full.
         let most = |seq: &Sequence| match seq.pending() {
             0 | 1 => 1,
             tokens => blocks_for(tokens, size) + 1,
         };
-        self.running.iter().flat_map(|group| &group.running).map(most).sum::<usize>() > self.pool.num_free()
+        self.running.iter().flat_map(|group| &group.running).map(most).sum()
     }
 
     /// Parts of one request that decode side by side are one group again.
@@ -200,6 +211,7 @@ impl Scheduler {
             at += 1;
         }
         self.running.sort_by_key(|group| (group.beyond_share, group.rank()));
+        self.is_disturbed = true;
     }
 
     /// Divides a running group, which keeps `keep` outputs. The rest runs on, unless nothing of it was computed.

@@ -37,6 +37,7 @@ pub struct Memory {
 pub struct Oracle {
     block_size: usize,
     max_num_seqs: usize,
+    window: Option<usize>,
     memory: Arc<Mutex<Memory>>,
 }
 
@@ -45,8 +46,8 @@ impl Oracle {
     pub fn new(config: &EngineConfig) -> Box<Self> {
         let slots = |blocks: usize| vec![None; blocks * config.block_size];
         let memory = Memory { cache: slots(config.num_blocks), swap: slots(config.swap_blocks) };
-        let EngineConfig { block_size, max_num_seqs, .. } = *config;
-        Box::new(Oracle { block_size, max_num_seqs, memory: Arc::new(Mutex::new(memory)) })
+        let EngineConfig { block_size, max_num_seqs, window, .. } = *config;
+        Box::new(Oracle { block_size, max_num_seqs, window, memory: Arc::new(Mutex::new(memory)) })
     }
 
     /// Its memory, for looking at.
@@ -76,21 +77,32 @@ impl Reader {
 }
 
 /// What is kept for `tokens` when a sequence has memory of its own, contiguous.
-pub fn contiguous(tokens: &[u32]) -> Vec<Kept> {
+pub fn contiguous(tokens: &[u32], window: Option<usize>) -> Vec<Kept> {
+    let mut all: Vec<Kept> = Vec::new();
     let mut reader = Reader::new();
-    let keep = |&token: &u32| {
+    for (p, &token) in tokens.iter().enumerate() {
+        if window.is_some() {
+            reader = Reader::new();
+            all[first_seen(p, window)..].iter().for_each(|kept| reader.read(*kept));
+        }
         let kept = reader.keep(token);
         reader.read(kept);
-        kept
-    };
-    tokens.iter().map(keep).collect()
+        all.push(kept);
+    }
+    all
+}
+
+/// The first position that position `p` sees.
+fn first_seen(p: usize, window: Option<usize>) -> usize {
+    window.map_or(0, |window| (p + 1).saturating_sub(window))
 }
 
 impl Memory {
-    /// What a table's slots hold, in logical order.
+    /// What a table's slots hold, in logical order, but for blocks that it has given back.
     pub fn read(&self, table: &BlockTable, swapped: bool) -> Vec<Option<Kept>> {
         let slots = if swapped { &self.swap } else { &self.cache };
-        (0..table.len()).map(|p| slots[table.slot(p) as usize]).collect()
+        let gone = table.blocks().len() - table.held().len();
+        (gone * table.pool().block_size()..table.len()).map(|p| slots[table.slot(p) as usize]).collect()
     }
 
     /// Forgets all that was kept.
@@ -132,11 +144,18 @@ impl Runner for Oracle {
                 let block = batch.blocks[span.table + p / self.block_size] as usize;
                 block * self.block_size + p % self.block_size
             };
-            let mut reader = Reader::new();
-            for p in 0..span.context - span.len {
-                reader.read(memory.cache[slot(p)].expect("a slot is read that nobody wrote"));
-            }
-            for (row, p) in (span.start..).zip(span.context - span.len..span.context) {
+            let begin = span.context - span.len;
+            let read = |cache: &[Option<Kept>], p: usize| {
+                let mut reader = Reader::new();
+                let seen = first_seen(p, self.window)..p;
+                seen.for_each(|p| reader.read(cache[slot(p)].expect("a slot is read that nobody wrote")));
+                reader
+            };
+            let mut reader = read(&memory.cache, begin);
+            for (row, p) in (span.start..).zip(begin..span.context) {
+                if self.window.is_some() {
+                    reader = read(&memory.cache, p);
+                }
                 assert_eq!((batch.positions[row] as usize, batch.slots[row] as usize), (p, slot(p)));
                 let kept = reader.keep(batch.tokens[row]);
                 memory.cache[slot(p)] = Some(kept);
@@ -148,7 +167,7 @@ impl Runner for Oracle {
         let mut sampled = Vec::new();
         for (row, at) in rows.iter().zip(&batch.logit_rows) {
             let context = [row.prompt, row.output].concat();
-            let kept = contiguous(&context).pop();
+            let kept = contiguous(&context, self.window).pop();
             assert_eq!(last_rows.get(&(*at as usize)).copied(), kept, "a sequence reads what is not its own");
             sampled.push(sample_row(&logits(&context), row, &mut Vec::new())?);
         }
@@ -174,6 +193,7 @@ pub fn config(num_blocks: usize, block_size: usize) -> EngineConfig {
         swap_blocks: num_blocks,
         preemption: Preemption::Auto,
         prefix_caching: true,
+        window: None,
         max_len: 1000,
         vocab_size: VOCAB as usize,
         eos: vec![EOS],

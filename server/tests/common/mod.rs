@@ -44,6 +44,16 @@ impl TestServer {
         let options = ServeOptions { port: 0, ..options };
         let server = Server::bind(files, engine, &options).await.unwrap();
         server.loaded().await.unwrap();
+        Self::run(server)
+    }
+
+    /// As [`TestServer::with`], but does not wait for the model.
+    pub async fn loading(files: &ModelFiles, engine: &Options, options: ServeOptions) -> Self {
+        let options = ServeOptions { port: 0, ..options };
+        Self::run(Server::bind(files, engine, &options).await.unwrap())
+    }
+
+    fn run(server: Server) -> Self {
         let address = server.addresses().unwrap()[0];
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(server.run(async move {

@@ -10,7 +10,7 @@ use kernels::vector::row_vectors;
 use kernels::with_element;
 
 use super::project::activation;
-use super::{CudaBackend, Inputs, KvCache, Projection, Tensor, Weight, weights};
+use super::{CudaBackend, Inputs, KvCache, Projection, Tensor, Weight, replay, weights};
 use crate::backend::{Activation, Attention, Backend, Batch, Heads, HostLinear, KvLayout};
 use crate::error::{Error, Result};
 use crate::sampling::{SampleRow, Sampled};
@@ -92,6 +92,10 @@ impl Backend for CudaBackend {
 
     fn compute(&self, inputs: &Inputs, compute: impl FnOnce() -> Option<Tensor>) -> Option<Tensor> {
         self.replay(inputs, compute)
+    }
+
+    fn decode_sizes(&self, most: usize) -> Vec<usize> {
+        if self.records { replay::sizes(most) } else { vec![most.min(1)] }
     }
 
     fn embed_tokens(&self, table: &Weight, positions: Option<(&Weight, usize)>, inputs: &Inputs) -> Tensor {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use launch::Graph;
 
 use super::CudaBackend;
-use super::inputs::Inputs;
+use super::inputs::{BUCKETS, Inputs, bucket};
 use super::tensor::Tensor;
 use crate::error::Error;
 
@@ -35,6 +35,12 @@ impl Recordings {
     pub fn len(&self) -> usize {
         self.0.borrow().len()
     }
+}
+
+/// Numbers of sequences up to `most`, one for each recording that their decode steps may need.
+pub fn sizes(most: usize) -> Vec<usize> {
+    let Some(last) = bucket(most) else { return BUCKETS.map(|size| size as usize).to_vec() };
+    BUCKETS.into_iter().take_while(|&size| size <= last).map(|size| most.min(size as usize)).collect()
 }
 
 impl CudaBackend {

@@ -11,6 +11,7 @@ use super::*;
 use crate::backend::{Backend, Batch, BlockCopy, BlockMoves, KvLayout, Span};
 use crate::load::ModelFiles;
 use crate::model::{self, Model};
+use crate::runner::{ModelRunner, Runner};
 use crate::sampling::{SampleRow, Sampled, SamplingParams};
 
 const LIMITS: StepLimits = StepLimits { tokens: 64, seqs: 8 };
@@ -135,6 +136,27 @@ fn a_step_is_recorded_once_a_bucket() {
     // Three sequences are padded to four, and found again.
     assert_eq!(recorded, [0, 1, 1, 2, 3]);
     assert_eq!(eager.backend.num_recordings(), 0);
+}
+
+#[test]
+fn after_a_warm_up_nothing_is_recorded_any_more() {
+    let (Loaded { backend, model, layout, cache }, mut eager) = (load("mistral", true, 0), load("mistral", false, 0));
+    let mut runner = ModelRunner::new(backend, model, cache);
+    runner.warm_up(5, 16, layout.block_size).unwrap();
+    // Of 1, 2, 4 and 8 sequences: five are padded to eight.
+    assert_eq!(runner.backend.num_recordings(), 4);
+    let params = SamplingParams::default();
+    let steps = [&[(4, 4), (6, 6), (2, 2)][..], &[(1, 5), (1, 7), (1, 3)], &[(1, 6)], &[(1, 7), (1, 8)], &[(1, 1); 5]];
+    for sequences in steps {
+        let rows =
+            vec![
+                SampleRow { params: &params, seed: 0, prompt: &[], output: &[], barred: &[], top: 2, given: None };
+                sequences.len()
+            ];
+        let sampled = runner.run(batch(sequences), &rows).unwrap();
+        assert_eq!(sampled, eager.step(batch(sequences)), "{sequences:?}");
+        assert_eq!(runner.backend.num_recordings(), 4, "{sequences:?}");
+    }
 }
 
 #[test]

@@ -51,6 +51,34 @@ fn a_full_shared_block_is_never_copied() {
     assert_eq!(pool.num_free(), 2);
 }
 
+#[test]
+fn a_window_leaves_blocks_behind_that_keep_their_places() {
+    let pool = BlockPool::with_window(7, 4, Some(6));
+    assert_eq!([1, 6, 20, 100].map(|tokens| pool.blocks_at_once(tokens, 1)), [1, 2, 3, 3]);
+    assert_eq!([20, 100].map(|tokens| pool.blocks_at_once(tokens, 8)), [5, 5]);
+    let tokens: Vec<u32> = (0..30).collect();
+    let mut table = BlockTable::new(&pool);
+    let mut copies = Vec::new();
+    table.reserve(14, &mut copies).unwrap();
+    table.register(&tokens);
+    let slots: Vec<u32> = (9..14).map(|p| table.slot(p)).collect();
+    table.slide();
+    // Token 14 sees tokens 9 to 14.
+    assert_eq!((table.held().len(), table.blocks().len(), pool.num_free()), (2, 4, 5));
+    assert_eq!((9..14).map(|p| table.slot(p)).collect::<Vec<_>>(), slots);
+    assert!(table.has_window_of(14) && table.has_window_of(13) && !table.has_window_of(12));
+    // Forks have the same blocks, and give back no more than that.
+    let mut fork = table.fork();
+    fork.reserve(9, &mut copies).unwrap();
+    fork.slide();
+    assert_eq!((copies.len(), fork.blocks().len(), fork.held().len()), (1, 6, 2));
+    assert_eq!(pool.check_integrity(table.held().iter().chain(fork.held())), Ok(()));
+    // What was left behind is known until its memory is needed.
+    assert_eq!(BlockTable::known(&pool, &tokens[..9]).len(), 8);
+    drop((table, fork));
+    assert_eq!((pool.num_free(), pool.check_integrity([])), (7, Ok(())));
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Add,

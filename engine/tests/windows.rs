@@ -1,0 +1,127 @@
+//! Models that see a window only: what it has left behind is free, and is not counted.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+mod oracle;
+
+use engine::Error;
+use engine::engine::{Engine, EngineConfig, Finished};
+use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::scheduler::Preemption;
+use oracle::{Oracle, VOCAB, config};
+
+const BLOCK: usize = 4;
+const WINDOW: usize = 10;
+/// A window begins anywhere in a block.
+const WINDOW_BLOCKS: usize = 4;
+
+fn sliding(num_blocks: usize) -> EngineConfig {
+    EngineConfig { window: Some(WINDOW), max_batch_tokens: 32, ..config(num_blocks, BLOCK) }
+}
+
+fn engine(config: EngineConfig) -> Engine {
+    let oracle = Oracle::new(&config);
+    Engine::new(config, oracle)
+}
+
+fn prompt(len: usize) -> Vec<u32> {
+    (0..len).map(|i| 1 + ((i * i + i) % (VOCAB as usize - 1)) as u32).collect()
+}
+
+fn greedy(max_tokens: usize) -> SamplingParams {
+    SamplingParams { max_tokens, ignore_eos: true, ..Default::default() }
+}
+
+fn finish(engine: &mut Engine) -> Vec<Finished> {
+    let mut done = Vec::new();
+    while engine.has_work() {
+        done.extend(engine.step().unwrap().finished);
+        assert_eq!(engine.scheduler().check_integrity(), Ok(()));
+    }
+    done.sort_by_key(|done| done.id);
+    done
+}
+
+#[test]
+fn a_pool_that_holds_a_window_holds_a_request_of_any_length() {
+    for prefix_caching in [false, true] {
+        let mut tight = engine(EngineConfig { prefix_caching, ..sliding(WINDOW_BLOCKS) });
+        let mut roomy = engine(config(1000, BLOCK));
+        for engine in [&mut tight, &mut roomy] {
+            engine.add(prompt(333), greedy(400)).unwrap();
+        }
+        let (tight_done, roomy_done) = (finish(&mut tight), finish(&mut roomy));
+        assert_eq!(tight_done[0].outputs, roomy_done[0].outputs);
+        assert_eq!((tight.stats().exhausted, tight.stats().preemptions), (0, 0));
+        assert!(tight.stats().peak.used_blocks <= WINDOW_BLOCKS);
+    }
+}
+
+#[test]
+fn admission_counts_what_a_window_and_a_chunk_take() {
+    // Three windows, and the chunk of whoever computes its prompt.
+    let num_blocks = 3 * WINDOW_BLOCKS + 32 / BLOCK;
+    let most_at_once = |config: EngineConfig| {
+        let mut engine = engine(config);
+        for _ in 0..3 {
+            engine.add(prompt(70), greedy(20)).unwrap();
+        }
+        assert_eq!(finish(&mut engine).len(), 3);
+        assert_eq!(engine.stats().preemptions, 0);
+        engine.stats().peak_seqs
+    };
+    let apart = |config| EngineConfig { prefix_caching: false, ..config };
+    assert_eq!(most_at_once(apart(sliding(num_blocks))), 3);
+    assert_eq!(most_at_once(apart(EngineConfig { num_blocks: 23, ..config(23, BLOCK) })), 1, "without a window");
+}
+
+#[test]
+fn what_cannot_fit_is_refused_by_what_a_window_takes() {
+    let why = |engine: &mut Engine, params| match engine.add(prompt(50), params) {
+        Err(Error::Request(refusal)) => Some(refusal.why),
+        Ok(_) => None,
+        Err(other) => panic!("{other:?}"),
+    };
+    let context = |engine: &Engine| engine.context_len(&[], &greedy(1));
+    let mut enough = engine(sliding(WINDOW_BLOCKS));
+    assert_eq!((why(&mut enough, greedy(5)), context(&enough)), (None, 1000));
+    let mut short = engine(sliding(WINDOW_BLOCKS - 1));
+    assert!(why(&mut short, greedy(5)).is_some_and(|why| why.contains("the KV cache holds 12 in all")));
+    assert_eq!(context(&short), 13);
+    // Beams keep their blocks, so that they must fit whole.
+    let beam = Some(Beam { width: 2, length_penalty: 1.0, early_stopping: EarlyStopping::No });
+    assert!(why(&mut enough, SamplingParams { n: 2, best_of: 2, beam, ..greedy(5) }).is_some());
+}
+
+#[test]
+fn several_outputs_share_the_window_and_part() {
+    for preemption in [Preemption::Swap, Preemption::Recompute] {
+        for prefix_caching in [false, true] {
+            let params = |seed| SamplingParams { n: 3, best_of: 3, temperature: 1.0, seed: Some(seed), ..greedy(60) };
+            // Two requests of three outputs come into each other's way.
+            let mut tight = engine(EngineConfig { preemption, prefix_caching, ..sliding(5 * WINDOW_BLOCKS) });
+            let mut roomy = engine(config(1000, BLOCK));
+            for engine in [&mut tight, &mut roomy] {
+                engine.add(prompt(41), params(1)).unwrap();
+                engine.add(prompt(55), params(2)).unwrap();
+            }
+            let (tight_done, roomy_done) = (finish(&mut tight), finish(&mut roomy));
+            for (tight, roomy) in tight_done.iter().zip(&roomy_done) {
+                assert_eq!(tight.outputs, roomy.outputs, "{preemption:?}, caching {prefix_caching}");
+            }
+            assert_eq!(tight.stats().exhausted, 0);
+        }
+    }
+}
+
+#[test]
+fn what_was_left_behind_can_be_found_again() {
+    let mut engine = engine(sliding(50));
+    engine.add(prompt(60), greedy(1)).unwrap();
+    finish(&mut engine);
+    engine.add(prompt(60), greedy(1)).unwrap();
+    engine.step().unwrap();
+    assert_eq!(engine.stats().hit_tokens, 56, "all but the last block");
+    assert!(engine.scheduler().running().iter().all(|group| group.running[0].table.held().len() <= WINDOW_BLOCKS));
+    assert_eq!(engine.scheduler().check_integrity(), Ok(()));
+}
