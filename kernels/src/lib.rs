@@ -13,7 +13,6 @@
 //! | [`norm`] | `layer_norm`, `rms_norm` |
 //! | [`rope`] | `rope_and_cache` |
 //! | [`sampling`] | `sample` |
-//! | [`vocabulary`] | one for each function of `cuda_std`: for tests, and in no binary |
 #![no_std]
 #![cfg_attr(
     target_arch = "nvptx64",
@@ -21,20 +20,12 @@
     allow(internal_features, improper_ctypes)
 )]
 
-// PTX with the feature `vocabulary` has the kernels of that module instead of those that are shipped.
-#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod attention;
-#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod cache;
-#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod embedding;
-#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod gemm;
-#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod norm;
-#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod rope;
-#[cfg(not(all(feature = "vocabulary", target_arch = "nvptx64")))]
 pub mod sampling;
 
 pub mod arithmetic;
@@ -42,8 +33,6 @@ pub mod element;
 pub mod floor;
 pub mod layout;
 pub mod vector;
-#[cfg(any(feature = "vocabulary", not(target_arch = "nvptx64")))]
-pub mod vocabulary;
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod registry;

@@ -38,8 +38,3 @@ pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
 fn instances<F: Family>() -> impl Iterator<Item = &'static Descriptor> {
     F::INSTANCES.iter().copied()
 }
-
-/// Every kernel of the PTX with the feature `vocabulary`.
-pub fn vocabulary() -> impl Iterator<Item = &'static Descriptor> {
-    crate::vocabulary::KERNELS.iter()
-}

@@ -140,8 +140,7 @@ mod tests {
 
     #[test]
     fn small_problems_take_turns_against_the_clock() {
-        let vocabulary = include_str!("../../../kernels/prebuilt/vocabulary.sm_90a.ptx");
-        let mut gpu = Gpu::new(Driver::emulator().unwrap(), (9, 0), vocabulary).unwrap();
+        let mut gpu = Gpu::new(Driver::emulator().unwrap(), (9, 0), vocabulary::SM_90A).unwrap();
         let case = read_stream(Scale::Small);
         let prepared = (case.prepare)(&mut gpu).unwrap();
         // As `measure` does: kernels are loaded before anything is captured.

@@ -1,8 +1,8 @@
-//! The kernels of [`kernels::vocabulary`]: every function of `cuda_std` and `ptx`, compiled, against host code.
+//! The kernels of [`vocabulary`]: every function of `cuda_std`, compiled, against host code.
 
+use ::vocabulary::*;
 use cuda_std::launch::{DevicePtr, DevicePtrMut, KernelCall, LaunchShape};
 use cuda_std::vector::Vector;
-use kernels::vocabulary::*;
 
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::names;
@@ -10,8 +10,7 @@ use workbench::number::{Random, Type};
 
 #[test]
 fn every_function_of_the_vocabulary_is_executed() {
-    let vocabularies =
-        [include_str!("../../prebuilt/vocabulary.sm_80.ptx"), include_str!("../../prebuilt/vocabulary.sm_90a.ptx")];
+    let vocabularies = [SM_80, SM_90A];
     let checks: [fn(&mut Gpu); 16] = [
         float,
         f16,

@@ -29,13 +29,13 @@ const TARGETS: [Target; 2] = [
         name: "sm_80",
         capability: (8, 0),
         shipped: include_str!("../../prebuilt/sm_80.ptx"),
-        vocabulary: include_str!("../../prebuilt/vocabulary.sm_80.ptx"),
+        vocabulary: vocabulary::SM_80,
     },
     Target {
         name: "sm_90a",
         capability: (9, 0),
         shipped: include_str!("../../prebuilt/sm_90a.ptx"),
-        vocabulary: include_str!("../../prebuilt/vocabulary.sm_90a.ptx"),
+        vocabulary: vocabulary::SM_90A,
     },
 ];
 

@@ -238,8 +238,8 @@ fn all_shipped_kernels_are_known() {
     for text in [
         include_str!("../../../kernels/prebuilt/sm_80.ptx"),
         include_str!("../../../kernels/prebuilt/sm_90a.ptx"),
-        include_str!("../../../kernels/prebuilt/vocabulary.sm_80.ptx"),
-        include_str!("../../../kernels/prebuilt/vocabulary.sm_90a.ptx"),
+        include_str!("../../vocabulary/prebuilt/sm_80.ptx"),
+        include_str!("../../vocabulary/prebuilt/sm_90a.ptx"),
     ] {
         let module = Module::parse(text).unwrap();
         assert!(!module.entries().is_empty());

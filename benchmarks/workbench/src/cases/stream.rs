@@ -1,7 +1,7 @@
 //! Reading memory as fast as it goes: what other kernels are measured by.
 
 use cuda_std::launch::LaunchShape;
-use kernels::vocabulary::v_read_stream;
+use vocabulary::v_read_stream;
 
 use super::exact;
 use crate::Floor;

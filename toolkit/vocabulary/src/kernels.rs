@@ -1,17 +1,14 @@
-//! One small kernel per function of [`ptx`](crate::ptx) and `cuda_std`, so that compiler, emulator and hardware can be
-//! held against each other instruction by instruction. They are in no binary: the feature
-//! `vocabulary` adds them to the PTX.
+//! The kernels.
 //!
 //! Those over pairs of inputs take one per thread: `out[i] = f(a[i], b[i])`. Collectives are launched with one warp.
 
 use cuda_std::atomic;
 use cuda_std::half::{Bf16x2, F16x2, Half2};
 use cuda_std::prelude::*;
+use cuda_std::ptx::{cp_async, ldmatrix, memory, mma};
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::vector::Vector;
 use cuda_std::warp::FULL_MASK;
-
-use cuda_std::ptx::{cp_async, ldmatrix, memory, mma};
 
 /// Declares kernels and their list together.
 macro_rules! kernels {
@@ -23,12 +20,12 @@ macro_rules! kernels {
             /// Arrays have an element for each thread, and more where the kernel says so.
             #[kernel(max_threads = 1024)]
             pub unsafe fn $name($($param: $ty),*) {
-                // SAFETY: the caller's.
+                // SAFETY: the kernel's contract gives each thread its elements; what else a body relies on stands in it.
                 unsafe { $($body)* }
             }
         )*
 
-        /// The kernels of this module.
+        /// All of them.
         #[cfg(not(target_arch = "nvptx64"))]
         pub const KERNELS: &[cuda_std::launch::Descriptor] =
             &[$(<$name as cuda_std::launch::Kernel>::DESCRIPTOR),*];
