@@ -10,7 +10,6 @@ use super::state::block_env::BlockEnv;
 use super::state::constants::LaunchConstants;
 use super::state::fences::Releases;
 use super::state::meter::Meter;
-use super::state::warp::Warp;
 use super::turn::{self, TurnEnd, TurnLimit};
 use crate::entry::Entry;
 use crate::fault::{Checked, Fault, FaultKind, Violation};
@@ -128,25 +127,19 @@ impl GridRun<'_> {
         }
     }
 
-    /// A resident block: what the instructions of its warps can reach, and the warps.
-    fn block(&mut self, slot: usize) -> (BlockEnv<'_>, &mut [Warp]) {
+    /// Gives a warp its turn.
+    fn turn(&mut self, slot: usize, warp: usize, orders: Option<&mut Orders>) -> Checked<TurnEnd> {
+        (self.slot, self.warp) = (slot, warp);
+        let limit = TurnLimit::new(self.meter.executed, orders);
         let block = &mut self.blocks[slot];
-        let env = BlockEnv {
+        let mut env = BlockEnv {
             launch: self.constants,
             memory: self.memory,
             releases: &mut self.releases,
             block: &mut block.state,
             meter: &mut self.meter,
         };
-        (env, &mut block.warps)
-    }
-
-    /// Gives a warp its turn.
-    fn turn(&mut self, slot: usize, warp: usize, orders: Option<&mut Orders>) -> Checked<TurnEnd> {
-        (self.slot, self.warp) = (slot, warp);
-        let limit = TurnLimit::new(self.meter.executed, orders);
-        let (mut env, warps) = self.block(slot);
-        turn::run(&mut env, &mut warps[warp], limit)
+        turn::run(&mut env, &mut block.warps[warp], limit)
     }
 
     /// Settles a block after a round: opens barriers, ends the block, or finds that it cannot go on. `ran` says whether it had
@@ -173,8 +166,15 @@ impl GridRun<'_> {
     /// Ends what a block left in flight.
     fn end_block(&mut self, slot: usize) -> Checked<()> {
         self.slot = slot;
-        let (mut env, warps) = self.block(slot);
-        end_block(&mut env, warps)
+        let block = &mut self.blocks[slot];
+        let mut env = BlockEnv {
+            launch: self.constants,
+            memory: self.memory,
+            releases: &mut self.releases,
+            block: &mut block.state,
+            meter: &mut self.meter,
+        };
+        end_block(&mut env, &mut block.warps)
     }
 
     /// The fault of a warp that waits for a phase of an mbarrier which can no longer end.
