@@ -3,7 +3,7 @@
 #![no_std]
 #![cfg_attr(
     target_arch = "nvptx64",
-    feature(abi_ptx, asm_experimental_arch, abi_unadjusted),
+    feature(abi_ptx, asm_experimental_arch),
     allow(internal_features, improper_ctypes)
 )]
 
