@@ -1,45 +1,35 @@
-//! From a step to the batch that a backend computes.
+//! What a step computes: the tokens of all its sequences, flattened.
 
-use std::ops::Range;
+use crate::kv::BlockMoves;
 
-use crate::backend::{Batch, Span};
-use crate::kv::blocks_for;
-use crate::sampling::SampleRow;
-use crate::scheduler::{Scheduler, Step};
-use crate::sequence::Sequence;
-
-/// The step's tokens as a backend wants them, and for each row of logits how to sample it.
-pub fn batch<'a>(scheduler: &'a Scheduler, step: &Step, block_size: usize) -> (Batch, Vec<SampleRow<'a>>) {
-    let mut batch = Batch { moves: step.moves.clone(), ..Batch::default() };
-    let mut rows = Vec::new();
-    for (at, chunks, is_sampled) in step.groups() {
-        let first = batch.spans.len();
-        let group = &scheduler.running()[at];
-        for chunk in chunks {
-            let seq = &group.running[chunk.seq];
-            push_span(&mut batch, seq, chunk.range.clone(), block_size);
-            let row = |p: usize| (batch.tokens.len() - (chunk.range.end - p)) as u32;
-            batch.logit_rows.extend(chunk.scored.clone().map(row));
-            rows.extend(group.score_rows(chunk.scored.clone()));
-        }
-        if is_sampled {
-            // Every sequence of the group has a chunk in this step, in order.
-            for (seq, row) in group.sample_rows() {
-                let span = batch.spans[first + seq];
-                batch.logit_rows.push((span.start + span.len - 1) as u32);
-                rows.push(row);
-            }
-        }
-    }
-    (batch, rows)
+/// The tokens of one step, flattened over all scheduled sequences. `T` is the number of new tokens in the step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// `[T]` token ids.
+    pub tokens: Vec<u32>,
+    /// `[T]` position of each token in its sequence.
+    pub positions: Vec<u32>,
+    /// `[T]` where each token's key and value go: `block * block_size + offset`.
+    pub slots: Vec<u32>,
+    /// The sequences, in the order of their tokens.
+    pub spans: Vec<Span>,
+    /// Block tables of all sequences, one after the other.
+    pub blocks: Vec<u32>,
+    /// Rows (indices into `tokens`) whose logits are wanted, ascending.
+    pub logit_rows: Vec<u32>,
+    /// Blocks to move before anything is computed.
+    pub moves: BlockMoves,
 }
 
-/// Adds tokens `range` of a sequence, whose table has slots for them, to a batch.
-pub fn push_span(batch: &mut Batch, seq: &Sequence, range: Range<usize>, block_size: usize) {
-    let (start, table) = (batch.tokens.len(), batch.blocks.len());
-    batch.spans.push(Span { start, len: range.len(), context: range.end, table });
-    batch.tokens.extend(&seq.tokens[range.clone()]);
-    batch.positions.extend(range.clone().map(|p| p as u32));
-    batch.slots.extend(range.clone().map(|p| seq.table.slot(p)));
-    batch.blocks.extend_from_slice(&seq.table.blocks()[..blocks_for(range.end, block_size)]);
+/// The part of a [`Batch`] that belongs to one sequence. Its new tokens are the last `len` of its `context` tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// First row of the sequence in `tokens`.
+    pub start: usize,
+    /// Number of new tokens.
+    pub len: usize,
+    /// Tokens in the cache once this step has run, the new ones included.
+    pub context: usize,
+    /// First entry of the sequence's block table in `blocks`; it has `ceil(context / block_size)` entries.
+    pub table: usize,
 }

@@ -1,15 +1,16 @@
 //! The engine: requests in, tokens out. A step is schedule, run, postprocess.
 
+mod batching;
 mod room;
 
 use std::time::Instant;
 
-use crate::backend::{Batch, BlockMoves};
-use crate::batch::{batch, push_span};
+use self::batching::{batch, push_span};
+use crate::batch::Batch;
 use crate::delay::Delay;
 use crate::error::{Error, Result};
 use crate::group::{NewToken, OwnerId, RequestId, SequenceGroup};
-use crate::kv::{BlockPool, SharedLog};
+use crate::kv::{BlockMoves, BlockPool, SharedLog};
 use crate::runner::Runner;
 use crate::sampling::{Sampled, SamplingParams};
 use crate::scheduler::{Limits, Preemption, Scheduler, Step};

@@ -4,7 +4,7 @@
 //! [`llm::Llm`] is the way in: text in, text out.
 
 pub mod backend;
-mod batch;
+pub mod batch;
 pub mod chat;
 mod completion;
 pub mod config;
@@ -12,6 +12,7 @@ mod delay;
 pub mod detokenizer;
 pub mod engine;
 pub mod error;
+pub mod fit;
 pub mod group;
 pub mod kv;
 pub mod llm;

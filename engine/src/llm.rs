@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use crate::backend::KvLayout;
 pub use crate::completion::{Completion, Continuation, Event, Prompt, StopReason};
 use crate::config::{GenerationConfig, ModelConfig};
 use crate::detokenizer::Detokenizer;
 use crate::engine::{Engine, EngineConfig, Finished};
 use crate::error::Result;
 use crate::group::{OwnerId, RequestId};
+use crate::kv::KvLayout;
 use crate::kv::SharedLog;
 use crate::load::ModelFiles;
 pub use crate::options::{Device, Options, Preemption};

@@ -1,7 +1,7 @@
 //! How an engine is set up.
 
-use crate::backend::KvLayout;
 use crate::error::{Error, Result};
+use crate::kv::KvLayout;
 use crate::kv::blocks_for;
 pub use crate::scheduler::Preemption;
 use crate::tensor::DType;

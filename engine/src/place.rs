@@ -2,11 +2,13 @@
 
 use launch::Driver;
 
+use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
-use crate::backend::cuda::{CudaBackend, MemoryPlan, StepLimits};
-use crate::backend::{Backend, KvLayout};
+use crate::backend::cuda::CudaBackend;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
+use crate::fit::{self, MemoryPlan, StepLimits};
+use crate::kv::KvLayout;
 use crate::load::Weights;
 use crate::model;
 use crate::options::{CPU_KV_MEMORY, Device, Options};
@@ -163,7 +165,7 @@ fn on_gpu(
         error => error,
     })?;
     let limits = StepLimits { tokens: options.max_batch_tokens, seqs: options.max_num_seqs };
-    let memory = backend.fit(&*model, layout, limits, options.gpu_memory_utilization)?;
+    let memory = fit::fit(&backend, &*model, layout, limits, options.gpu_memory_utilization)?;
     let num_blocks =
         options.num_blocks(&layout, config.max_positions, memory.kv_cache).map_err(|error| match error {
             Error::Memory(why) => Error::Memory(format!(

@@ -1,6 +1,7 @@
 //! Runs a step's tokens through a model.
 
-use crate::backend::{Backend, Batch};
+use crate::backend::Backend;
+use crate::batch::Batch;
 use crate::error::Result;
 use crate::model::Model;
 use crate::sampling::{SampleRow, Sampled, SamplingParams};

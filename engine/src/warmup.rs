@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::backend::{Batch, Span};
+use crate::batch::{Batch, Span};
 use crate::sampling::{SampleRow, SamplingParams};
 
 /// What the rows of a warm-up's logits are sampled by.

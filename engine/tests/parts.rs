@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use engine::Error;
-use engine::backend::Batch;
+use engine::batch::Batch;
 use engine::engine::{Engine, EngineConfig, Finished};
 use engine::group::RequestId;
 use engine::runner::Runner;

@@ -5,8 +5,9 @@ use std::io::{self, Write};
 
 use anyhow::{Context, Result, ensure};
 use argh::{ArgsInfo, FromArgs};
-use engine::backend::KvLayout;
-use engine::backend::cuda::{CudaBackend, Rehearsal};
+use engine::backend::cuda::CudaBackend;
+use engine::fit::{Rehearsal, rehearse};
+use engine::kv::KvLayout;
 use engine::load::Weights;
 use engine::tensor::DType;
 use serde_json::json;
@@ -114,7 +115,7 @@ fn run(words: &Words) -> Result<()> {
             Kind::Decode { batch, context } => Rehearsal { decodes: batch, context, prompt: 0, logits: batch },
             Kind::Prefill(prompt) => Rehearsal { decodes: 0, context: 0, prompt, logits: 1 },
         };
-        Ok(Step::new(kind, gpu, &backend.rehearse(&*model, layout, rehearsal)?))
+        Ok(Step::new(kind, gpu, &rehearse(&backend, &*model, layout, rehearsal)?))
     });
     let steps: Vec<Step> = steps.collect::<Result<_>>()?;
 

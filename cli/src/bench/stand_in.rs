@@ -1,7 +1,7 @@
 //! A stand-in for a model: it computes nothing, and gives each sequence a distribution of next tokens made up from its
 //! context. How blocks are shared depends on a model only through which beams survive.
 
-use engine::backend::Batch;
+use engine::batch::Batch;
 use engine::runner::Runner;
 use engine::sampling::{SampleRow, Sampled};
 use loadgen::random::Random;

@@ -7,85 +7,12 @@
 pub mod cpu;
 pub mod cuda;
 
+use crate::batch::Batch;
 pub use crate::config::Activation;
 use crate::error::Result;
+use crate::kv::KvLayout;
 use crate::sampling::{SampleRow, Sampled};
-use crate::tensor::{DType, HostTensor};
-
-/// The tokens of one step, flattened over all scheduled sequences. `T` is the number of new tokens in the step.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Batch {
-    /// `[T]` token ids.
-    pub tokens: Vec<u32>,
-    /// `[T]` position of each token in its sequence.
-    pub positions: Vec<u32>,
-    /// `[T]` where each token's key and value go: `block * block_size + offset`.
-    pub slots: Vec<u32>,
-    /// The sequences, in the order of their tokens.
-    pub spans: Vec<Span>,
-    /// Block tables of all sequences, one after the other.
-    pub blocks: Vec<u32>,
-    /// Rows (indices into `tokens`) whose logits are wanted, ascending.
-    pub logit_rows: Vec<u32>,
-    /// Blocks to move before anything is computed.
-    pub moves: BlockMoves,
-}
-
-/// The part of a [`Batch`] that belongs to one sequence. Its new tokens are the last `len` of its `context` tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
-    /// First row of the sequence in `tokens`.
-    pub start: usize,
-    /// Number of new tokens.
-    pub len: usize,
-    /// Tokens in the cache once this step has run, the new ones included.
-    pub context: usize,
-    /// First entry of the sequence's block table in `blocks`; it has `ceil(context / block_size)` entries.
-    pub table: usize,
-}
-
-/// The blocks that a step moves, in this order: out, in, copies. Within each list no block is written twice, and none
-/// that is written is read.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BlockMoves {
-    /// From blocks of the cache to blocks of the swap space.
-    pub swap_out: Vec<BlockCopy>,
-    /// From blocks of the swap space to blocks of the cache.
-    pub swap_in: Vec<BlockCopy>,
-    /// Within the cache: copy-on-write.
-    pub copies: Vec<BlockCopy>,
-}
-
-/// "Copy all of block `src` to block `dst`, in every layer."
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockCopy {
-    /// Physical block read.
-    pub src: u32,
-    /// Physical block written.
-    pub dst: u32,
-}
-
-/// The shape of a KV cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvLayout {
-    /// Transformer layers.
-    pub layers: usize,
-    /// Key/value heads per layer.
-    pub heads: usize,
-    /// Elements per head.
-    pub head_dim: usize,
-    /// Tokens per block.
-    pub block_size: usize,
-    /// Element type of keys and values.
-    pub dtype: DType,
-}
-
-impl KvLayout {
-    /// Bytes that one block takes: keys and values of `block_size` tokens in every layer.
-    pub fn block_bytes(&self) -> usize {
-        2 * self.layers * self.heads * self.head_dim * self.block_size * self.dtype.size()
-    }
-}
+use crate::tensor::HostTensor;
 
 /// What one attention call needs to know beside its tensors.
 #[derive(Clone, Copy, Debug)]

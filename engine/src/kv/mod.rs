@@ -1,6 +1,6 @@
 //! The paged KV cache's bookkeeping (4.1 to 4.3 of the paper): which physical block holds which tokens of which
 //! sequence, and who shares it. There are no tensors here: what must be moved in memory is handed to the backend as a
-//! list of [`crate::backend::BlockCopy`].
+//! list of [`BlockCopy`].
 //!
 //! ```text
 //!  sequence A  table [7, 2, 9]      block 7: 3 references, full        A, B and C share their prompt
@@ -15,14 +15,18 @@
 //! [`BlockTable::register`] makes them so, [`BlockTable::known`] finds them, also after their last holder is gone.
 
 mod free_list;
+mod layout;
 mod log;
+mod moves;
 mod pool;
 mod prefix;
 mod relocation;
 mod table;
 mod usage;
 
+pub use layout::KvLayout;
 pub use log::{Event, EventLog, SharedLog, Space};
+pub use moves::{BlockCopy, BlockMoves};
 pub use pool::BlockPool;
 pub use prefix::PrefixId;
 pub use relocation::relocate;

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 
 use super::pool::BlockPool;
 use super::table::{BlockTable, OutOfBlocks};
-use crate::backend::BlockCopy;
+use crate::kv::BlockCopy;
 
 /// Moves tables to `to`. A block that several of them hold moves once, and they share it afterwards. A known block that
 /// `to` holds already, for whomever, is shared and does not move. The contents follow when the backend makes the `moves`.

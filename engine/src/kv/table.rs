@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::log::Event;
 use super::pool::{BlockPool, Blocks};
 use super::prefix::PrefixId;
-use crate::backend::BlockCopy;
+use crate::kv::BlockCopy;
 
 /// There are not enough free blocks; nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use crate::backend::BlockMoves;
 use crate::group::RequestId;
+use crate::kv::BlockMoves;
 
 /// New tokens of one sequence in a step: tokens `range` of running group `group`, sequence `seq`.
 #[derive(Clone, Debug, PartialEq, Eq)]

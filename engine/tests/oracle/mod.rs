@@ -10,9 +10,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use engine::backend::{Batch, BlockCopy, BlockMoves};
+use engine::batch::Batch;
 use engine::engine::EngineConfig;
 use engine::kv::BlockTable;
+use engine::kv::{BlockCopy, BlockMoves};
 use engine::runner::Runner;
 use engine::sampling::{SampleRow, Sampled, sample_row};
 use engine::scheduler::Preemption;

@@ -18,7 +18,9 @@ use super::element::Element;
 use super::math::{exp, max, sum};
 use super::matmul::{LANES, View, accumulate};
 use super::threads::Threads;
-use crate::backend::{Attention, Batch, KvLayout, Span};
+use crate::backend::Attention;
+use crate::batch::{Batch, Span};
+use crate::kv::KvLayout;
 
 /// Positions in a chunk, where blocks are not longer or don't divide it.
 const CHUNK: usize = 64;

@@ -8,8 +8,8 @@ use half::{bf16, f16};
 use memmap2::MmapMut;
 
 use super::element::Element;
-use crate::backend::{BlockCopy, BlockMoves, KvLayout};
 use crate::error::{Error, Result};
+use crate::kv::{BlockCopy, BlockMoves, KvLayout};
 use crate::tensor::{DType, Elements};
 
 /// Keys and values of all blocks. Memory is committed by the system as blocks are first written.

@@ -1,40 +1,23 @@
 //! The GPU: every operation is a Rust kernel from `kernels`, launched in one stream through `launch`.
 //!
-//! | file | |
+//! | file or folder | |
 //! | --- | --- |
-//! | `device` | the GPU, found and loaded with kernels |
-//! | `queue` | launches, made or only noted |
-//! | `arena`, `tensor` | memory of activations; activations and weights |
-//! | `weights`, `upload` | weights, fused and interleaved as kernels read them, and their way to the device |
-//! | `inputs`, `staging` | a step's inputs, packed into one upload |
-//! | `operations` | the backend's operations, each a launch |
-//! | `project`, `attend`, `choose` | the larger ones: GEMMs, attention, sampling |
-//! | `cache` | KV blocks, and their moves |
-//! | `replay` | decode steps as CUDA graphs |
-//! | `fit` | the profiling run |
-//! | `ptx` | the kernels' code, as it lies in the binary |
+//! | `device`, `ptx` | the GPU, found and loaded with kernels; their code, as it lies in the binary |
+//! | `memory` | activations in an arena, weights as kernels read them, KV blocks and their moves |
+//! | `step` | a step's inputs, packed into one upload; its launches, made or only noted; decode steps as CUDA graphs |
+//! | `operations`, `ops` | the backend's operations, each a launch; the larger ones: attention, projections, sampling |
 //!
 //! Activations are of the weights' 16-bit type, sums in f32. A step allocates no memory on the device: its tensors are
 //! places in one `arena`.
 
-mod arena;
-mod attend;
-mod cache;
-mod choose;
 mod device;
-mod fit;
-mod inputs;
+mod memory;
 mod operations;
-mod project;
+mod ops;
 pub mod ptx;
-mod queue;
-mod replay;
-mod staging;
-mod tensor;
+mod step;
 #[cfg(test)]
 mod tests;
-mod upload;
-mod weights;
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -45,19 +28,19 @@ use kernels::element::ElementType;
 use kernels::gemm::plan::Limits;
 use launch::{DeviceBuffer, Driver};
 
-pub use cache::KvCache;
-pub use fit::{MemoryPlan, Rehearsal, StepLimits};
-pub use inputs::Inputs;
-pub use queue::{Cost, NotedLaunch};
-pub use tensor::{Projection, Tensor, Weight};
+pub use memory::cache::KvCache;
+pub use memory::tensor::{Projection, Tensor, Weight};
+pub use step::inputs::Inputs;
+pub(crate) use step::inputs::{BUCKETS, bucket};
+pub use step::queue::{Cost, NotedLaunch};
 
-use self::arena::{Arena, Lease};
-use self::choose::Results;
 use self::device::Device;
-use self::queue::Queue;
-use self::replay::Recordings;
-use self::staging::Staging;
-use self::upload::Upload;
+use self::memory::arena::{Arena, Lease};
+use self::memory::upload::Upload;
+use self::ops::sampling::Results;
+use self::step::graph::Recordings;
+use self::step::queue::Queue;
+use self::step::staging::Staging;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::tensor::DType;
@@ -173,6 +156,37 @@ impl CudaBackend {
     /// Steps that are recorded so far.
     pub fn num_recordings(&self) -> usize {
         self.recordings.len()
+    }
+
+    /// Does `work` without the device, and returns the launches it would have made.
+    ///
+    /// # Errors
+    /// What would have gone wrong before anything was launched.
+    pub(crate) fn rehearse(&self, work: impl FnOnce()) -> Result<Vec<NotedLaunch>> {
+        self.queue.rehearse(work)
+    }
+
+    /// Notes that something went wrong in a step.
+    pub(crate) fn fail(&self, error: Error) {
+        self.queue.fail(error);
+    }
+
+    /// Allocates memory for the activations of all steps that were rehearsed, and ends loading. Returns the bytes of the
+    /// activations, and the device's memory: the bytes that are free, and all.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is not enough, and [`Error::Device`] if there is no device.
+    pub(crate) fn provide_activations(&self) -> Result<(usize, (usize, usize))> {
+        let activations = self.arena.peak();
+        let Some(device) = self.queue.device() else {
+            return Err(Error::Device("there is no GPU whose memory could be shared out".into()));
+        };
+        let memory: DeviceBuffer<u8> = self.allocate(activations, "the activations")?;
+        // Cleared, since rows of padding are computed with whatever is there.
+        device.stream.clear(&memory)?;
+        self.arena.provide(memory.named("activations"));
+        self.finish_loading()?;
+        Ok((activations, device.context.memory()?))
     }
 
     /// Memory of the device.

@@ -9,10 +9,14 @@ use kernels::norm::{self, NormShape, layer_norm, rms_norm};
 use kernels::vector::row_vectors;
 use kernels::with_element;
 
-use super::project::activation;
-use super::{CudaBackend, Inputs, KvCache, Projection, Tensor, Weight, replay, weights};
-use crate::backend::{Activation, Attention, Backend, Batch, Heads, HostLinear, KvLayout};
+use super::memory::weights;
+use super::ops::linear::activation;
+use super::step::graph;
+use super::{CudaBackend, Inputs, KvCache, Projection, Tensor, Weight};
+use crate::backend::{Activation, Attention, Backend, Heads, HostLinear};
+use crate::batch::Batch;
 use crate::error::{Error, Result};
+use crate::kv::KvLayout;
 use crate::sampling::{SampleRow, Sampled};
 use crate::tensor::HostTensor;
 
@@ -91,11 +95,11 @@ impl Backend for CudaBackend {
     }
 
     fn compute(&self, inputs: &Inputs, compute: impl FnOnce() -> Option<Tensor>) -> Option<Tensor> {
-        self.replay(inputs, compute)
+        CudaBackend::compute(self, inputs, compute)
     }
 
     fn decode_sizes(&self, most: usize) -> Vec<usize> {
-        if self.records { replay::sizes(most) } else { vec![most.min(1)] }
+        if self.records { graph::sizes(most) } else { vec![most.min(1)] }
     }
 
     fn embed_tokens(&self, table: &Weight, positions: Option<(&Weight, usize)>, inputs: &Inputs) -> Tensor {
@@ -187,11 +191,11 @@ impl Backend for CudaBackend {
     }
 
     fn write_kv(&self, qkv: &mut Tensor, heads: Heads<'_, Weight>, cache: &mut KvCache, layer: usize, inputs: &Inputs) {
-        self.write(qkv, heads, cache, layer, inputs);
+        CudaBackend::write_kv(self, qkv, heads, cache, layer, inputs);
     }
 
     fn attention(&self, qkv: &Tensor, cache: &KvCache, params: Attention, inputs: &Inputs) -> Tensor {
-        self.attend(qkv, cache, params, inputs)
+        CudaBackend::attention(self, qkv, cache, params, inputs)
     }
 
     fn logit_rows(&self, x: &Tensor, inputs: &Inputs) -> Tensor {
@@ -208,6 +212,6 @@ impl Backend for CudaBackend {
     }
 
     fn sample(&self, logits: &Tensor, inputs: &Inputs, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
-        self.choose(logits, inputs, rows)
+        CudaBackend::sample(self, logits, inputs, rows)
     }
 }

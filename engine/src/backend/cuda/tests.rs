@@ -8,7 +8,10 @@ use emulator::driver::{collect_reports, take_reports};
 use launch::Driver;
 
 use super::*;
-use crate::backend::{Backend, Batch, BlockCopy, BlockMoves, KvLayout, Span};
+use crate::backend::Backend;
+use crate::batch::{Batch, Span};
+use crate::fit::{Rehearsal, StepLimits, fit, rehearse};
+use crate::kv::{BlockCopy, BlockMoves, KvLayout};
 use crate::load::ModelFiles;
 use crate::model::{self, Model};
 use crate::runner::{ModelRunner, Runner};
@@ -40,7 +43,7 @@ fn load(name: &str, records: bool, swap_blocks: usize) -> Loaded {
         block_size: 16,
         dtype: DType::F16,
     };
-    backend.fit(&*model, layout, LIMITS, 0.9).unwrap();
+    fit(&backend, &*model, layout, LIMITS, 0.9).unwrap();
     let cache = backend.kv_cache(layout, 16, swap_blocks).unwrap();
     Loaded { backend, model, layout, cache }
 }
@@ -92,7 +95,7 @@ fn a_rehearsal_asks_for_what_a_step_asks_for() {
         let mut loaded = load(name, false, 0);
         loaded.step(batch(&[(3, 3), (9, 9)]));
         let step = Rehearsal { decodes: 2, context: 10, prompt: 5, logits: 3 };
-        let rehearsed = loaded.backend.rehearse(&*loaded.model, loaded.layout, step).unwrap();
+        let rehearsed = rehearse(&loaded.backend, &*loaded.model, loaded.layout, step).unwrap();
         collect_reports(true).unwrap();
         loaded.step(batch(&[(1, 10), (1, 10), (5, 5)]));
         let launched = take_reports().unwrap();

@@ -1,7 +1,8 @@
 use half::{bf16, f16};
 
 use super::*;
-use crate::backend::{BlockCopy, BlockMoves, Span};
+use crate::batch::Span;
+use crate::kv::{BlockCopy, BlockMoves};
 
 /// Heads that go into attention as they are.
 const PLAIN: Heads<'_, Weight> = Heads { norms: None, rope: None };

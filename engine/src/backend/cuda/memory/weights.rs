@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use kernels::gemm::epilogue::GATED_ROWS;
 
-use super::{CudaBackend, Projection, Weight};
 use crate::backend::HostLinear;
+use crate::backend::cuda::{CudaBackend, Projection, Weight};
 use crate::error::{Error, Result};
 use crate::tensor::HostTensor;
 
 impl CudaBackend {
     /// Takes rows to the device: `parts` one after the other.
-    pub(super) fn load(&self, parts: &[&[u8]], rows: usize, cols: usize) -> Result<Weight> {
+    pub(in crate::backend::cuda) fn load(&self, parts: &[&[u8]], rows: usize, cols: usize) -> Result<Weight> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         let memory = match (self.queue.device(), &mut *self.upload.borrow_mut()) {
             (Some(device), Some(upload)) => {
@@ -32,7 +32,7 @@ impl CudaBackend {
 
     /// Takes several projections of the same input to the device as one, whose rows are `parts` of the projections' rows,
     /// one after the other.
-    pub(super) fn fuse(
+    pub(in crate::backend::cuda) fn fuse(
         &self,
         projections: &[HostLinear],
         parts: impl Fn(&[&HostTensor]) -> Vec<Part>,
@@ -63,7 +63,7 @@ impl CudaBackend {
     }
 
     /// Waits until all weights are on the device; there are no more.
-    pub(super) fn finish_loading(&self) -> Result<()> {
+    pub(in crate::backend::cuda) fn finish_loading(&self) -> Result<()> {
         if let Some(device) = self.queue.device() {
             device.stream.synchronize()?;
         }

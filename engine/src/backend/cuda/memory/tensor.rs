@@ -5,21 +5,21 @@ use std::sync::Arc;
 use cuda_std::launch::{DevicePtr, DevicePtrMut};
 use launch::DeviceBuffer;
 
-use super::arena::Lease;
+use crate::backend::cuda::memory::arena::Lease;
 
 /// An activation: a row-major matrix in the arena. Cloning shares it.
 #[derive(Clone, Debug)]
 pub struct Tensor {
-    pub(super) lease: Arc<Lease>,
-    pub(super) rows: u32,
-    pub(super) cols: u32,
+    pub(in crate::backend::cuda) lease: Arc<Lease>,
+    pub(in crate::backend::cuda) rows: u32,
+    pub(in crate::backend::cuda) cols: u32,
     /// Elements from one row to the next.
-    pub(super) stride: u32,
+    pub(in crate::backend::cuda) stride: u32,
 }
 
 impl Tensor {
     /// The address of its first element.
-    pub(super) fn ptr<T>(&self) -> DevicePtrMut<T> {
+    pub(in crate::backend::cuda) fn ptr<T>(&self) -> DevicePtrMut<T> {
         DevicePtrMut::from_address(self.lease.address())
     }
 }
@@ -28,15 +28,15 @@ impl Tensor {
 #[derive(Clone, Debug)]
 pub struct Weight {
     /// None where there is no device: then only shapes count.
-    pub(super) memory: Option<Arc<DeviceBuffer<u8>>>,
+    pub(in crate::backend::cuda) memory: Option<Arc<DeviceBuffer<u8>>>,
     /// Of a vector, 1.
-    pub(super) rows: u32,
-    pub(super) cols: u32,
+    pub(in crate::backend::cuda) rows: u32,
+    pub(in crate::backend::cuda) cols: u32,
 }
 
 impl Weight {
     /// The address of its first element.
-    pub(super) fn ptr<T>(&self) -> DevicePtr<T> {
+    pub(in crate::backend::cuda) fn ptr<T>(&self) -> DevicePtr<T> {
         DevicePtr::from_address(self.memory.as_ref().map_or(0, |memory| memory.address()))
     }
 }
@@ -44,6 +44,6 @@ impl Weight {
 /// A projection: its weight `[N, K]` and, if it has one, its bias `[N]`.
 #[derive(Clone, Debug)]
 pub struct Projection {
-    pub(super) weight: Weight,
-    pub(super) bias: Option<Weight>,
+    pub(in crate::backend::cuda) weight: Weight,
+    pub(in crate::backend::cuda) bias: Option<Weight>,
 }

@@ -6,7 +6,7 @@ use cuda_std::launch::{KernelCall, LaunchShape};
 use kernels::floor::Floor;
 use kernels::gemm::plan::Limits;
 
-use super::device::Device;
+use crate::backend::cuda::device::Device;
 use crate::error::{Error, Result};
 
 /// A launch that was noted instead of made.

@@ -4,10 +4,10 @@ use std::cell::RefCell;
 
 use launch::{DeviceBuffer, Event, PinnedBuffer};
 
-use super::device::Device;
-use super::inputs::Inputs;
-use super::queue::Queue;
-use super::replay::Recordings;
+use crate::backend::cuda::device::Device;
+use crate::backend::cuda::step::graph::Recordings;
+use crate::backend::cuda::step::inputs::Inputs;
+use crate::backend::cuda::step::queue::Queue;
 
 /// Bytes that there is room for from the beginning.
 const ROOM: usize = 1 << 20;

@@ -5,15 +5,22 @@ use kernels::gemm::activation;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::plan::{Operands, Plan, Product};
 
-use super::CudaBackend;
-use super::queue::Cost;
-use super::tensor::{Tensor, Weight};
 use crate::backend::Activation;
+use crate::backend::cuda::CudaBackend;
+use crate::backend::cuda::memory::tensor::{Tensor, Weight};
+use crate::backend::cuda::step::queue::Cost;
 use crate::error::Error;
 
 impl CudaBackend {
     /// `out = epilogue(x weight^T + bias)`.
-    pub(super) fn project(&self, x: &Tensor, weight: &Weight, bias: Option<&Weight>, epilogue: Epilogue, out: &Tensor) {
+    pub(in crate::backend::cuda) fn project(
+        &self,
+        x: &Tensor,
+        weight: &Weight,
+        bias: Option<&Weight>,
+        epilogue: Epilogue,
+        out: &Tensor,
+    ) {
         debug_assert_eq!((x.cols, x.rows, out.cols), (weight.cols, out.rows, epilogue.columns(weight.rows)));
         let product = Product { m: x.rows, n: weight.rows, k: weight.cols, epilogue };
         let plan = match Plan::new(product, self.queue.limits()) {
@@ -40,7 +47,7 @@ impl CudaBackend {
 }
 
 /// The function as kernels call it.
-pub(super) fn activation(function: Activation) -> activation::Activation {
+pub(in crate::backend::cuda) fn activation(function: Activation) -> activation::Activation {
     match function {
         Activation::Relu => activation::Activation::Relu,
         Activation::Gelu => activation::Activation::Gelu,

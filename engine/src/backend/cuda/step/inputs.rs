@@ -9,8 +9,9 @@ use std::cell::RefCell;
 use cuda_std::launch::DevicePtrMut;
 use kernels::sampling::Request;
 
-use super::arena::Lease;
-use crate::backend::{Batch, BlockMoves, Span};
+use crate::backend::cuda::memory::arena::Lease;
+use crate::batch::{Batch, Span};
+use crate::kv::BlockMoves;
 use crate::sampling::SampleRow;
 
 /// Numbers of sequences that decode steps are padded to.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use launch::Graph;
 
-use super::CudaBackend;
-use super::inputs::{BUCKETS, Inputs, bucket};
-use super::tensor::Tensor;
+use crate::backend::cuda::CudaBackend;
+use crate::backend::cuda::memory::tensor::Tensor;
+use crate::backend::cuda::step::inputs::{BUCKETS, Inputs, bucket};
 use crate::error::Error;
 
 /// Recorded steps by their bucket.
@@ -45,7 +45,11 @@ pub fn sizes(most: usize) -> Vec<usize> {
 
 impl CudaBackend {
     /// Computes a step that may be recorded.
-    pub(super) fn replay(&self, inputs: &Inputs, compute: impl FnOnce() -> Option<Tensor>) -> Option<Tensor> {
+    pub(in crate::backend::cuda) fn compute(
+        &self,
+        inputs: &Inputs,
+        compute: impl FnOnce() -> Option<Tensor>,
+    ) -> Option<Tensor> {
         let Some(bucket) = inputs.bucket.filter(|_| self.queue.is_live()) else { return compute() };
         if !self.recordings.0.borrow().contains_key(&bucket) {
             let (mut compute, mut logits, mut recorded) = (Some(compute), None, None);

@@ -7,10 +7,10 @@ use kernels::floor::Floor;
 use kernels::sampling::{NO_TOKEN, THREADS, floor_bytes, sample};
 use launch::{DeviceBuffer, PinnedBuffer};
 
-use super::CudaBackend;
-use super::device::Device;
-use super::inputs::Inputs;
-use super::tensor::Tensor;
+use crate::backend::cuda::CudaBackend;
+use crate::backend::cuda::device::Device;
+use crate::backend::cuda::memory::tensor::Tensor;
+use crate::backend::cuda::step::inputs::Inputs;
 use crate::error::{Error, Result};
 use crate::sampling::{SampleRow, Sampled};
 
@@ -49,7 +49,12 @@ impl Results {
 
 impl CudaBackend {
     /// Chooses a token for each row of `logits`, and waits for it and all that was asked for before.
-    pub(super) fn choose(&self, logits: &Tensor, inputs: &Inputs, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+    pub(in crate::backend::cuda) fn sample(
+        &self,
+        logits: &Tensor,
+        inputs: &Inputs,
+        rows: &[SampleRow<'_>],
+    ) -> Result<Vec<Sampled>> {
         let (count, top) = (rows.len(), inputs.top as usize);
         let words = 2 * (count + top);
         let mut base = 0;

@@ -7,11 +7,11 @@ use kernels::floor::Floor;
 use kernels::layout::Pages;
 use launch::{DeviceBuffer, Event, PinnedBuffer};
 
-use super::device::Device;
-use super::inputs::Inputs;
-use super::queue::Queue;
-use crate::backend::{BlockCopy, KvLayout};
+use crate::backend::cuda::device::Device;
+use crate::backend::cuda::step::inputs::Inputs;
+use crate::backend::cuda::step::queue::Queue;
 use crate::error::Result;
+use crate::kv::{BlockCopy, KvLayout};
 
 /// Bytes of each staging buffer for swaps, or one block if that is more.
 const STAGING: usize = 32 << 20;
@@ -113,7 +113,7 @@ impl KvCache {
 
     /// All of it.
     #[cfg(test)]
-    pub(super) fn memory(&self) -> Option<&DeviceBuffer<u8>> {
+    pub(in crate::backend::cuda) fn memory(&self) -> Option<&DeviceBuffer<u8>> {
         self.memory.as_ref()
     }
 

@@ -10,17 +10,24 @@ use kernels::layout::VECTOR;
 use kernels::rope::{self, rope_and_cache};
 use kernels::with_element;
 
-use super::CudaBackend;
-use super::cache::KvCache;
-use super::inputs::Inputs;
-use super::queue::Cost;
-use super::tensor::{Tensor, Weight};
+use crate::backend::cuda::CudaBackend;
+use crate::backend::cuda::memory::cache::KvCache;
+use crate::backend::cuda::memory::tensor::{Tensor, Weight};
+use crate::backend::cuda::step::inputs::Inputs;
+use crate::backend::cuda::step::queue::Cost;
 use crate::backend::{Attention, Heads};
 
 impl CudaBackend {
     /// Splits rows `[query | key | value]`: heads are normalised and rotated where they are, keys and values go to the
     /// cache.
-    pub(super) fn write(&self, qkv: &Tensor, heads: Heads<'_, Weight>, cache: &KvCache, layer: usize, inputs: &Inputs) {
+    pub(in crate::backend::cuda) fn write_kv(
+        &self,
+        qkv: &Tensor,
+        heads: Heads<'_, Weight>,
+        cache: &KvCache,
+        layer: usize,
+        inputs: &Inputs,
+    ) {
         let (pages, shape) = (cache.pages(), self.heads);
         let stride = qkv.stride / VECTOR;
         let query_vectors = (shape.heads() * shape.head_size() / VECTOR) as usize;
@@ -73,7 +80,13 @@ impl CudaBackend {
     }
 
     /// Attention of the rows' queries: decode's kernel for the first rows, prefill's for the rest.
-    pub(super) fn attend(&self, qkv: &Tensor, cache: &KvCache, params: Attention, inputs: &Inputs) -> Tensor {
+    pub(in crate::backend::cuda) fn attention(
+        &self,
+        qkv: &Tensor,
+        cache: &KvCache,
+        params: Attention,
+        inputs: &Inputs,
+    ) -> Tensor {
         let shape = self.heads;
         let out = self.tensor(qkv.rows, shape.heads() * shape.head_size());
         let window = params.window.map_or(0, |window| u32::try_from(window).unwrap_or(0));

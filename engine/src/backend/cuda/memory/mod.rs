@@ -1,0 +1,7 @@
+//! What lies in the GPU's memory: activations, weights, the KV cache.
+
+pub(super) mod arena;
+pub(super) mod cache;
+pub(super) mod tensor;
+pub(super) mod upload;
+pub(super) mod weights;

@@ -1,0 +1,45 @@
+//! From a step to the batch that a backend computes.
+
+use std::ops::Range;
+
+use crate::batch::{Batch, Span};
+use crate::kv::blocks_for;
+use crate::sampling::SampleRow;
+use crate::scheduler::{Scheduler, Step};
+use crate::sequence::Sequence;
+
+/// The step's tokens as a backend wants them, and for each row of logits how to sample it.
+pub fn batch<'a>(scheduler: &'a Scheduler, step: &Step, block_size: usize) -> (Batch, Vec<SampleRow<'a>>) {
+    let mut batch = Batch { moves: step.moves.clone(), ..Batch::default() };
+    let mut rows = Vec::new();
+    for (at, chunks, is_sampled) in step.groups() {
+        let first = batch.spans.len();
+        let group = &scheduler.running()[at];
+        for chunk in chunks {
+            let seq = &group.running[chunk.seq];
+            push_span(&mut batch, seq, chunk.range.clone(), block_size);
+            let row = |p: usize| (batch.tokens.len() - (chunk.range.end - p)) as u32;
+            batch.logit_rows.extend(chunk.scored.clone().map(row));
+            rows.extend(group.score_rows(chunk.scored.clone()));
+        }
+        if is_sampled {
+            // Every sequence of the group has a chunk in this step, in order.
+            for (seq, row) in group.sample_rows() {
+                let span = batch.spans[first + seq];
+                batch.logit_rows.push((span.start + span.len - 1) as u32);
+                rows.push(row);
+            }
+        }
+    }
+    (batch, rows)
+}
+
+/// Adds tokens `range` of a sequence, whose table has slots for them, to a batch.
+pub fn push_span(batch: &mut Batch, seq: &Sequence, range: Range<usize>, block_size: usize) {
+    let (start, table) = (batch.tokens.len(), batch.blocks.len());
+    batch.spans.push(Span { start, len: range.len(), context: range.end, table });
+    batch.tokens.extend(&seq.tokens[range.clone()]);
+    batch.positions.extend(range.clone().map(|p| p as u32));
+    batch.slots.extend(range.clone().map(|p| seq.table.slot(p)));
+    batch.blocks.extend_from_slice(&seq.table.blocks()[..blocks_for(range.end, block_size)]);
+}

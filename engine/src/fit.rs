@@ -1,0 +1,124 @@
+//! What fits the GPU's memory: the profiling run that decides the number of blocks, as in vLLM.
+//!
+//! The run is a rehearsal: the model's own code asks for its launches and activations, of the largest step and of every
+//! kind of smaller one, and nothing is launched. So it is exact, takes milliseconds, and finds what cannot be run at all.
+
+use crate::backend::Backend;
+use crate::backend::cuda::{BUCKETS, CudaBackend, KvCache, NotedLaunch, bucket};
+use crate::batch::{Batch, Span};
+use crate::error::Result;
+use crate::kv::KvLayout;
+use crate::model::Model;
+use crate::sampling::{SampleRow, SamplingParams};
+
+/// Bounds on what a step may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct StepLimits {
+    /// New tokens.
+    pub tokens: usize,
+    /// Sequences.
+    pub seqs: usize,
+}
+
+/// How the memory of a GPU is shared out, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// All there is.
+    pub total: usize,
+    /// Weights.
+    pub weights: usize,
+    /// Activations of the largest step.
+    pub activations: usize,
+    /// What is in use in all, by others, too, before the KV cache is allocated.
+    pub used: usize,
+    /// What the KV cache may take.
+    pub kv_cache: usize,
+}
+
+/// A step of decodes, each with so much context, and of at most one prompt.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rehearsal {
+    /// Sequences with one new token.
+    pub decodes: usize,
+    /// Tokens that each of them sees.
+    pub context: usize,
+    /// New tokens of the prompt.
+    pub prompt: usize,
+    /// Rows of logits; of the last token where there are fewer sequences.
+    pub logits: usize,
+}
+
+impl Rehearsal {
+    fn batch(&self, block_size: usize) -> Batch {
+        let mut batch = Batch::default();
+        let lens = std::iter::repeat_n((1, self.context.max(1)), self.decodes);
+        for (len, context) in lens.chain((self.prompt > 0).then_some((self.prompt, self.prompt))) {
+            batch.spans.push(Span { start: batch.tokens.len(), len, context, table: batch.blocks.len() });
+            batch.tokens.resize(batch.tokens.len() + len, 0);
+            batch.blocks.resize(batch.blocks.len() + context.div_ceil(block_size), 0);
+        }
+        let tokens = batch.tokens.len();
+        batch.positions = vec![0; tokens];
+        batch.slots = vec![0; tokens];
+        batch.logit_rows = (0..self.logits).map(|row| row.min(tokens - 1) as u32).collect();
+        batch
+    }
+}
+
+/// The launches of a step, which is not computed.
+///
+/// # Errors
+/// [`Error::Unsupported`](crate::Error::Unsupported) if the model is one that there are no kernels for.
+pub fn rehearse(
+    backend: &CudaBackend,
+    model: &dyn Model<CudaBackend>,
+    layout: KvLayout,
+    step: Rehearsal,
+) -> Result<Vec<NotedLaunch>> {
+    let params = SamplingParams::default();
+    let row = SampleRow { params: &params, seed: 0, prompt: &[], output: &[], barred: &[], top: 0, given: None };
+    let rows = vec![row; step.logits];
+    backend.rehearse(|| {
+        let mut cache = KvCache::rehearsed(layout);
+        let inputs = backend.upload(step.batch(layout.block_size), &rows);
+        let hidden = model.forward(backend, &mut cache, &inputs);
+        if step.logits > 0 {
+            let logits = model.logits(backend, &backend.logit_rows(&hidden, &inputs));
+            if let Err(error) = Backend::sample(backend, &logits, &inputs, &rows) {
+                backend.fail(error);
+            }
+        }
+    })
+}
+
+/// Allocates memory for the activations of every step within `limits`, and says what is left for the KV cache if
+/// `utilization` of the GPU's memory may be used.
+///
+/// # Errors
+/// As [`rehearse`], and [`Error::Memory`](crate::Error::Memory).
+pub fn fit(
+    backend: &CudaBackend,
+    model: &dyn Model<CudaBackend>,
+    layout: KvLayout,
+    limits: StepLimits,
+    utilization: f32,
+) -> Result<MemoryPlan> {
+    // Padded, as a decode step of that many sequences is.
+    let seqs = bucket(limits.seqs).map_or(limits.seqs, |size| size as usize);
+    let most = limits.tokens.max(seqs);
+    // Plans of GEMMs, and so their workspaces, change with tiles of 128 rows, and below these with the buckets.
+    let tokens = BUCKETS.into_iter().map(|size| size as usize).chain((1..=most / 128).map(|tiles| tiles * 128));
+    for tokens in tokens.filter(|&tokens| tokens < most).chain([most]) {
+        let decodes = tokens.min(seqs);
+        let kinds =
+            [(decodes, tokens - decodes, decodes), (0, tokens, seqs), (decodes - 1, tokens - decodes + 1, seqs)];
+        for (decodes, prompt, logits) in kinds {
+            rehearse(backend, model, layout, Rehearsal { decodes, context: 1, prompt, logits })?;
+        }
+    }
+    let (activations, (free, total)) = backend.provide_activations()?;
+    let used = total - free;
+    let allowed = (total as f64 * f64::from(utilization)) as usize;
+    let kv_cache = allowed.saturating_sub(used);
+    Ok(MemoryPlan { total, weights: backend.weight_bytes(), activations, used, kv_cache })
+}
