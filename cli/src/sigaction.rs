@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::OnceLock;
 
-use engine::load::file_at;
+use engine::mapping::file_at;
 use libc::{iovec, sigaction, siginfo_t};
 
 /// The exit status of a process that cannot read its model any more.

@@ -17,6 +17,7 @@ pub mod group;
 pub mod kv;
 pub mod llm;
 pub mod load;
+pub mod mapping;
 pub mod model;
 pub mod options;
 mod output_text;

@@ -4,7 +4,7 @@ use std::{fmt, io};
 
 use half::{bf16, f16};
 
-use crate::load::Mapping;
+use crate::mapping::Mapping;
 
 /// The element types of weights and of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

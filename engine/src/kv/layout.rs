@@ -23,3 +23,8 @@ impl KvLayout {
         2 * self.layers * self.heads * self.head_dim * self.block_size * self.dtype.size()
     }
 }
+
+/// Blocks that hold `tokens` tokens.
+pub fn blocks_for(tokens: usize, block_size: usize) -> usize {
+    tokens.div_ceil(block_size)
+}

@@ -24,11 +24,11 @@ mod relocation;
 mod table;
 mod usage;
 
-pub use layout::KvLayout;
+pub use layout::{KvLayout, blocks_for};
 pub use log::{Event, EventLog, SharedLog, Space};
 pub use moves::{BlockCopy, BlockMoves};
 pub use pool::BlockPool;
 pub use prefix::PrefixId;
 pub use relocation::relocate;
-pub use table::{BlockTable, OutOfBlocks, blocks_for, blocks_needed, distinct_blocks};
+pub use table::{BlockTable, OutOfBlocks, blocks_needed, distinct_blocks};
 pub use usage::Usage;

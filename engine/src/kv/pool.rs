@@ -6,8 +6,8 @@ mod integrity;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(super) use self::blocks::Blocks;
+use super::layout::blocks_for;
 use super::log::{Event, Logger, SharedLog, Space};
-use super::table::blocks_for;
 use super::usage::Usage;
 
 /// All physical blocks of a KV cache. Cloning gives another handle on the same pool.

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::layout::blocks_for;
 use super::log::Event;
 use super::pool::{BlockPool, Blocks};
 use super::prefix::PrefixId;
@@ -10,11 +11,6 @@ use crate::kv::BlockCopy;
 /// There are not enough free blocks; nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfBlocks;
-
-/// Blocks that hold `tokens` tokens.
-pub fn blocks_for(tokens: usize, block_size: usize) -> usize {
-    tokens.div_ceil(block_size)
-}
 
 /// In place of a block that was given back, since the window has left it behind. Nobody reads what is there: if it were
 /// taken for a block, none has so high a number.

@@ -12,8 +12,8 @@ use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
 use hf_hub::{Cache, Repo, RepoType};
 
 use super::index::{Format, shard_names};
-use super::read_small;
 use super::settings::HubSettings;
+use super::text::read_small;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 

@@ -8,8 +8,9 @@ use std::path::{Component, Path};
 use serde::Deserialize;
 
 use super::stored::StoredTensor;
+use super::text::read_small;
 use super::weights::Weights;
-use super::{pickle, read_small, safetensors};
+use super::{pickle, safetensors};
 use crate::error::{Error, Result};
 use crate::tensor::DType;
 

@@ -3,32 +3,29 @@
 mod bundled;
 mod hub;
 mod index;
-mod mapping;
 mod names;
 mod pickle;
 pub mod safetensors;
 mod settings;
 mod stored;
+mod text;
 mod weights;
 
 use std::borrow::Cow;
 use std::fs;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-pub use mapping::{Mapping, file_at};
 pub use names::SHORT_NAMES;
 pub use settings::HubSettings;
 pub use stored::StoredType;
 pub use weights::Weights;
 
+use self::text::read_small;
 use crate::config::{GenerationConfig, ModelConfig};
 use crate::error::{Error, Result};
 use crate::tensor::DType;
 use crate::tokenizer::{Tokenizer, TokenizerFiles};
-
-/// The largest text file (a tokenizer's or an index) that is read.
-const MAX_TEXT: u64 = 512 << 20;
 
 /// The files of one model.
 #[derive(Clone, Debug)]
@@ -172,21 +169,4 @@ impl ModelFiles {
             Source::Bundled => Ok(bundled::file(file).map(Cow::Borrowed)),
         }
     }
-}
-
-/// The contents of a file of at most [`MAX_TEXT`] bytes; nothing if it does not exist.
-fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
-    let file = match fs::File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::io(path, error)),
-    };
-    let mut text = Vec::new();
-    // Bounded by what is read, not by what the file system says: the path may name a device.
-    file.take(MAX_TEXT + 1).read_to_end(&mut text).map_err(|error| Error::io(path, error))?;
-    if text.len() as u64 > MAX_TEXT {
-        let reason = format!("it is larger than {} MiB", MAX_TEXT >> 20);
-        return Err(Error::io(path, std::io::Error::new(ErrorKind::FileTooLarge, reason)));
-    }
-    Ok(Some(text))
 }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use ::safetensors::{Dtype, SafeTensors};
 
-use super::mapping::Mapping;
 use super::stored::{Bytes, StoredTensor, StoredType};
 use crate::error::{Error, Result};
+use crate::mapping::Mapping;
 use crate::tensor::DType;
 
 /// What the header says of one tensor.

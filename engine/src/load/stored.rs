@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::mapping::Mapping;
 use crate::error::{Error, Result};
+use crate::mapping::Mapping;
 use crate::tensor::{DType, HostTensor};
 
 /// A tensor's type, shape and place. The file that named them has been checked to hold as many bytes.

@@ -3,8 +3,8 @@
 use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
 
 use crate::bounds::Bounds;
+use crate::function::{Function, Param};
 use crate::instances::{Generic, Instance, generic_parameters};
-use crate::kernel::{Function, Param};
 use crate::{Error, is_punct, tokens};
 
 /// Everything here is for the host alone.

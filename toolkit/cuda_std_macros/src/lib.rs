@@ -5,6 +5,7 @@
 //! into the kernel.
 
 mod bounds;
+mod function;
 mod host;
 mod instances;
 mod kernel;
