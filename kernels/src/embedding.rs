@@ -17,8 +17,8 @@
 //! # Ladder
 //!
 //! 1. A thread an element: the row's index is read H times, and accesses are of 2 bytes.
-//! 2. (here) A thread a 16-byte vector. A decode step moves a few hundred KiB, less than what a launch costs; a prompt of
-//!    4,096 tokens is memory-bound, with 2 KiB in flight a block and 16 blocks resident on a multiprocessor.
+//! 2. (here) A thread a 16-byte vector. A decode step moves a few hundred KiB, less than what a launch costs; a prompt
+//!    of 4,096 tokens is memory-bound, with 2 KiB in flight a block and 16 blocks resident on a multiprocessor.
 
 use cuda_std::launch::LaunchShape;
 use cuda_std::prelude::*;

@@ -3,23 +3,23 @@
 //! [`rope_and_cache()`] reads rows `[heads * D | kv_heads * D | kv_heads * D]` of 16-bit elements, one a token, and
 //!
 //! - normalises each query and key head by its root mean square, if there are weights for that (Qwen3);
-//! - rotates each by the angles of the token's position (Su et al., 2021), if there is a table of them: element `i` of the
-//!   first half of a head pairs with element `i` of the second;
-//! - writes queries to `query`, which may be where they came from, and keys and values to their slots in the layer's pages
-//!   ([`layout`](crate::layout)).
+//! - rotates each by the angles of the token's position (Su et al., 2021), if there is a table of them: element `i` of
+//!   the first half of a head pairs with element `i` of the second;
+//! - writes queries to `query`, which may be where they came from, and keys and values to their slots in the layer's
+//!   pages ([`layout`](crate::layout)).
 //!
 //! All arithmetic is in `f32`, rounded once at the end. With neither norms nor table it splits and caches.
 //!
-//! Grid [`shape`], block [`THREADS`]: a warp takes one head of [`TOKENS`] tokens. Lanes lie along the tokens first, as in
-//! [`reshape_and_cache`](crate::cache::reshape_and_cache()), four lanes to a head: a warp reads 64 contiguous bytes from each
-//! half of a head, and writes 128 contiguous bytes a vector of the cache if slots are neighbours. A lane holds the pairs
-//! it rotates in registers; the norm is two shuffles.
+//! Grid [`shape`], block [`THREADS`]: a warp takes one head of [`TOKENS`] tokens. Lanes lie along the tokens first, as
+//! in [`reshape_and_cache`](crate::cache::reshape_and_cache()), four lanes to a head: a warp reads 64 contiguous bytes
+//! from each half of a head, and writes 128 contiguous bytes a vector of the cache if slots are neighbours. A lane
+//! holds the pairs it rotates in registers; the norm is two shuffles.
 //!
 //! # Floor
 //!
 //! A token's row is read once and written once: `4 (heads + 2 kv_heads) D` bytes, and `4 D` of angles, which the heads'
-//! warps find in L2 after the first, and in L1 for the second half of each sector (a lane takes 32 bytes of them, by two
-//! loads). About 6 flops an element: the time is that of the memory.
+//! warps find in L2 after the first, and in L1 for the second half of each sector (a lane takes 32 bytes of them, by
+//! two loads). About 6 flops an element: the time is that of the memory.
 //!
 //! # Ladder
 //!
@@ -86,8 +86,8 @@ pub const fn floor_bytes(tokens: u64, heads: u64, kv_heads: u64, head_size: u64)
 /// - `query_norm`, `key_norm`: `[head_size]`; null for no norm.
 ///
 /// # Safety
-/// The arrays have these shapes and are 16-byte aligned, slots are within the cache and no two are the same, `head_size`
-/// passes [`check`], and the launch is of [`shape`].
+/// The arrays have these shapes and are 16-byte aligned, slots are within the cache and no two are the same,
+/// `head_size` passes [`check`], and the launch is of [`shape`].
 #[kernel(max_threads = 128, instances(T = [F16, Bf16]))]
 pub unsafe fn rope_and_cache<T: Element>(
     qkv: *const Vector,

@@ -56,8 +56,8 @@ fn exp(x: f32) -> f32 {
     (x * core::f32::consts::LOG2_E).exp2_fast()
 }
 
-/// `x (1 + erf(x / sqrt 2)) / 2` as `x erfc(-x / sqrt 2) / 2`, which keeps its precision where the result is small; `erfc`
-/// by the Chebyshev fit of Numerical Recipes (6.2), whose relative error is below 1.2e-7.
+/// `x (1 + erf(x / sqrt 2)) / 2` as `x erfc(-x / sqrt 2) / 2`, which keeps its precision where the result is small;
+/// `erfc` by the Chebyshev fit of Numerical Recipes (6.2), whose relative error is below 1.2e-7.
 #[inline(always)]
 fn gelu(x: f32) -> f32 {
     let z = x.abs() * core::f32::consts::FRAC_1_SQRT_2;

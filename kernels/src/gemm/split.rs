@@ -1,7 +1,7 @@
 //! Sums of which several blocks have a part each: the last one to come adds them up.
 //!
-//! Every block stores its part in the workspace, in the order of its registers, and counts itself. The block that finds that
-//! all others have counted adds all parts, in the order of the summed index, so that the result does not depend on
+//! Every block stores its part in the workspace, in the order of its registers, and counts itself. The block that finds
+//! that all others have counted adds all parts, in the order of the summed index, so that the result does not depend on
 //! who that was; and leaves the counter at zero for the next launch.
 
 use cuda_std::block::is_last_to_arrive;

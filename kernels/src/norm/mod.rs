@@ -5,16 +5,16 @@
 //! | [`layer_norm()`] | `x += y`; `out = (x - mean) / sqrt(variance + eps) * weight + bias` |
 //! | [`rms_norm()`] | `x += y`; `out = x / sqrt(mean(x^2) + eps) * weight` |
 //!
-//! `x`, `y` and `out` are `[rows][width]` of 16-bit elements, `weight` and `bias` `[width]`. `y`, and in a layer norm weight
-//! and bias, may be null: then they are left out. The sum `x + y` is rounded to 16 bits, stored, and normalised as it was
-//! stored, so that the fused and the separate way give the same numbers. Statistics are in `f32`, of deviations from the
-//! mean (two passes over registers), summed in an order that depends on the width alone: a row's result is the same
-//! whatever batch it is in.
+//! `x`, `y` and `out` are `[rows][width]` of 16-bit elements, `weight` and `bias` `[width]`. `y`, and in a layer norm
+//! weight and bias, may be null: then they are left out. The sum `x + y` is rounded to 16 bits, stored, and normalised
+//! as it was stored, so that the fused and the separate way give the same numbers. Statistics are in `f32`, of
+//! deviations from the mean (two passes over registers), summed in an order that depends on the width alone: a row's
+//! result is the same whatever batch it is in.
 //!
 //! Norms of single heads (Qwen3's queries and keys) are part of [`rope`](crate::rope).
 //!
-//! A block takes a row ([`NormShape`] has its threads): each thread holds up to [`HELD`] vectors, so that the row is read
-//! once. Rows that are longer, or no whole number of vectors, are refused by [`NormShape::of`].
+//! A block takes a row ([`NormShape`] has its threads): each thread holds up to [`HELD`] vectors, so that the row is
+//! read once. Rows that are longer, or no whole number of vectors, are refused by [`NormShape::of`].
 //!
 //! # Floor
 //!

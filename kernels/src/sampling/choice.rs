@@ -19,14 +19,16 @@ pub const fn floor_bytes(rows: u64, vocab: u64) -> u64 {
 
 /// Chooses a token for each row.
 ///
-/// - `logits`: `[rows][vocab]`, rows `stride` elements apart (a multiple of 4). Those of adjusted tokens are overwritten.
-/// - `requests`: `[rows]`; their adjustments are ranges of `adjustments`, their likeliest tokens ranges of the last two.
+/// - `logits`: `[rows][vocab]`, rows `stride` elements apart (a multiple of 4). Those of adjusted tokens are
+///   overwritten.
+/// - `requests`: `[rows]`; their adjustments are ranges of `adjustments`, their likeliest tokens ranges of the last
+///   two.
 /// - `tokens`, `logprobs`: `[rows]`; a row that cannot be sampled gets [`NO_TOKEN`], and nothing else.
 /// - `top_tokens`, `top_logprobs`: the likeliest tokens of each row, best first.
 ///
 /// # Safety
-/// The arrays have these shapes, `logits` is 16-byte aligned, requests pass [`Request::check`], adjusted tokens are of the
-/// vocabulary and none is twice in a row, and the launch is of a block of [`THREADS`] for each row.
+/// The arrays have these shapes, `logits` is 16-byte aligned, requests pass [`Request::check`], adjusted tokens are of
+/// the vocabulary and none is twice in a row, and the launch is of a block of [`THREADS`] for each row.
 #[kernel(max_threads = 512)]
 pub unsafe fn sample(
     logits: *mut f32,

@@ -1,5 +1,5 @@
-//! Random numbers addressed by seed, position and token, in place of a stream: Philox 4x32-10 (Salmon et al., 2011), the
-//! counter-based generator that GPUs use. Four neighbouring tokens have theirs from one call.
+//! Random numbers addressed by seed, position and token, in place of a stream: Philox 4x32-10 (Salmon et al., 2011),
+//! the counter-based generator that GPUs use. Four neighbouring tokens have theirs from one call.
 
 use crate::arithmetic::ln;
 

@@ -40,8 +40,8 @@ impl Scores {
         (logit - self.greatest) * self.inverse_temperature
     }
 
-    /// Calls `visit` with the first token of four, their scores, and how many tokens there are from the first on: at the end
-    /// they may be fewer than four.
+    /// Calls `visit` with the first token of four, their scores, and how many tokens there are from the first on: at
+    /// the end they may be fewer than four.
     ///
     /// # Safety
     /// The row is valid, and nobody writes to it meanwhile.
@@ -101,8 +101,8 @@ impl Scores {
     }
 }
 
-/// The block's common memory. Each use takes the half that the last one did not, so that one barrier a use suffices: a half
-/// is written again only behind the barrier of the use between.
+/// The block's common memory. Each use takes the half that the last one did not, so that one barrier a use suffices: a
+/// half is written again only behind the barrier of the use between.
 pub struct Team {
     half: u32,
 }

@@ -1,10 +1,10 @@
 //! The likeliest tokens of a row, without sorting the row.
 //!
-//! Tokens are compared by [`rank`]: the score, then the id; no two are equal. To find the last of the likeliest tokens that
-//! together reach a count (top-k) or a share of the weight (top-p), the block counts and weighs the tokens above each of a
-//! few pivots in one pass, keeps the interval between two pivots in which that token must be, and goes on until no
-//! more than [`CANDIDATES`] tokens are left, usually after one pass. These are gathered in shared memory and sorted. Counts and
-//! weights are integers, so that no result depends on the order of threads.
+//! Tokens are compared by [`rank`]: the score, then the id; no two are equal. To find the last of the likeliest tokens
+//! that together reach a count (top-k) or a share of the weight (top-p), the block counts and weighs the tokens above
+//! each of a few pivots in one pass, keeps the interval between two pivots in which that token must be, and goes on
+//! until no more than [`CANDIDATES`] tokens are left, usually after one pass. These are gathered in shared memory and
+//! sorted. Counts and weights are integers, so that no result depends on the order of threads.
 
 use cuda_std::atomic::add_u32;
 use cuda_std::prelude::*;
@@ -19,8 +19,8 @@ pub const CANDIDATES: u32 = 4096;
 /// How far the first pivots are below the greatest score. Most top-k and top-p choices are within the first or second.
 const DISTANCES: [f32; 3] = [4.0, 8.0, 16.0];
 
-/// The last of the likeliest tokens, among those of rank `lowest` and above, that together reach `target`: a number of tokens,
-/// or, `BY_WEIGHT`, a share of these tokens' weight in units of 2^-64. `greatest` is the greatest score.
+/// The last of the likeliest tokens, among those of rank `lowest` and above, that together reach `target`: a number of
+/// tokens, or, `BY_WEIGHT`, a share of these tokens' weight in units of 2^-64. `greatest` is the greatest score.
 ///
 /// # Safety
 /// All threads of the block come by together, the row is valid and nobody writes to it; there are `target` such tokens.
@@ -104,11 +104,12 @@ pub unsafe fn threshold<const BY_WEIGHT: bool>(
     }
 }
 
-/// The ranks from `low` up to but not including `high`, of which there are `count`, sorted with the greatest first, in shared
-/// memory. They stay until the next call, before which there must be a barrier.
+/// The ranks from `low` up to but not including `high`, of which there are `count`, sorted with the greatest first, in
+/// shared memory. They stay until the next call, before which there must be a barrier.
 ///
 /// # Safety
-/// All threads of the block come by together, the row is valid and nobody writes to it; `count` is at most [`CANDIDATES`].
+/// All threads of the block come by together, the row is valid and nobody writes to it; `count` is at most
+/// [`CANDIDATES`].
 #[inline(always)]
 pub unsafe fn collect(scores: &Scores, low: u64, high: u64, count: u32) -> *const u64 {
     let ranks = shared_array![u64; 4096];
@@ -151,8 +152,8 @@ pub unsafe fn reset() {
     }
 }
 
-/// Sorts `size` numbers (a power of two), the greatest first, by Batcher's bitonic network. A barrier stands behind every
-/// stage.
+/// Sorts `size` numbers (a power of two), the greatest first, by Batcher's bitonic network. A barrier stands behind
+/// every stage.
 ///
 /// # Safety
 /// All threads of the block come by together, behind a barrier.

@@ -73,8 +73,8 @@ pub mod warp;
 /// assert_eq!(call.descriptor().name, "power_3");
 /// ```
 ///
-/// An argument of another type, one that is only read where the kernel writes, one that is left out, and an instance that
-/// there is none of do not compile:
+/// An argument of another type, one that is only read where the kernel writes, one that is left out, and an instance
+/// that there is none of do not compile:
 ///
 /// ```compile_fail,E0308
 /// # use cuda_std::{launch::*, prelude::*};

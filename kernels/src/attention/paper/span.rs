@@ -29,8 +29,8 @@ impl Span {
         Span { first, end: length }
     }
 
-    /// The `index`-th partition of these tokens: [`PARTITION`] of them, counted from the start of the first block so that
-    /// no block is cut in two. Empty if there are not so many.
+    /// The `index`-th partition of these tokens: [`PARTITION`] of them, counted from the start of the first block so
+    /// that no block is cut in two. Empty if there are not so many.
     #[inline(always)]
     pub const fn partition(self, index: u32, block_size: u32) -> Span {
         let start = self.first_block(block_size) * block_size + index * PARTITION;

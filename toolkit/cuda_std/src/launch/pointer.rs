@@ -26,7 +26,8 @@ pub struct DevicePtr<T> {
     element: PhantomData<fn() -> T>,
 }
 
-/// The address of elements that a kernel writes, or reads and writes: what `*mut T` among its parameters is on the host.
+/// The address of elements that a kernel writes, or reads and writes: what `*mut T` among its parameters is on the
+/// host.
 pub struct DevicePtrMut<T> {
     address: u64,
     element: PhantomData<fn(T) -> T>,
