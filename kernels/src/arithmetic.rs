@@ -81,7 +81,7 @@ fn ln_f64(x: f64) -> f64 {
 }
 
 /// `e^x` of an `x` not above zero in fixed point, [`FRACTION`] bits behind the point, rounded down: sums of these are
-/// exact in any order. NaN weighs nothing.
+/// exact in any order. The weight of NaN is 0.
 #[inline(always)]
 pub fn weight(x: f32) -> u64 {
     (exp(x) * (1u64 << FRACTION) as f32) as i64 as u64
@@ -105,7 +105,7 @@ pub fn share(share: f32) -> u64 {
     (f64::from(share) * 18_446_744_073_709_551_616.0) as u64
 }
 
-/// `share` (in units of 2^-64) of a sum of weights, rounded down; never nothing.
+/// `share` (in units of 2^-64) of a sum of weights, rounded down, but at least 1.
 #[inline(always)]
 pub fn part(sum: u64, share: u64) -> u64 {
     ((u128::from(sum) * u128::from(share)) >> 64).max(1) as u64

@@ -1,4 +1,4 @@
-//! From a fused QKV row to rotated queries and cached keys and values, in one launch.
+//! Rotary embeddings of a fused QKV row, and the write of its keys and values to the cache, in one launch.
 //!
 //! [`rope_and_cache()`] reads rows `[heads * D | kv_heads * D | kv_heads * D]` of 16-bit elements, one a token, and
 //!
@@ -115,8 +115,9 @@ pub unsafe fn rope_and_cache<T: Element>(
     let lane = warp::lane_id();
     let token = thread::block_idx_x() * TOKENS + lane % TOKENS;
     let row = Row { halves: head_size / 16, first: lane / TOKENS, here: token < tokens };
-    // SAFETY: every access is below `tokens` and within the head; all lanes of the warp have the same head, and so
-    // take the same way to the shuffles. Slots and positions are the caller's.
+    // SAFETY: every access is below `tokens` and within the head; slots are within the cache and positions within the
+    // table, by this kernel's contract. All lanes of the warp have the same head, so that they take the same branches
+    // to the shuffles.
     unsafe {
         let from = qkv.add(token as usize * qkv_stride as usize + (head * pages.chunks()) as usize);
         let mut pairs = row.load(from);
@@ -181,7 +182,7 @@ impl Row {
     /// Loads the lane's pairs; zeros where it has none.
     ///
     /// # Safety
-    /// A head lies there, if [`Self::here`].
+    /// If [`Self::here`], `head` points to a head of `2 * halves` vectors.
     #[inline(always)]
     unsafe fn load(self, head: *const Vector) -> Pairs {
         let mut pairs = [[Vector::default(); 2]; PAIRS];
@@ -197,7 +198,7 @@ impl Row {
     /// Norms the head if `norm` is not null, then rotates it if `angles` is not null.
     ///
     /// # Safety
-    /// Arrays are as for [`rope_and_cache()`]; all lanes of the warp come by together.
+    /// Arrays are as for [`rope_and_cache()`]; all lanes of the warp call this together.
     #[inline(always)]
     unsafe fn turn<T: Element>(
         self,
@@ -250,7 +251,7 @@ impl Row {
 /// The pointer is valid and aligned to 16 bytes.
 #[inline(always)]
 unsafe fn floats(from: *const [f32; 8]) -> [f32; 8] {
-    // SAFETY: the caller's.
+    // SAFETY: the pointer is valid and aligned to 16 bytes, by this function's contract.
     let [Vector(a), Vector(b)] = unsafe { *from.cast::<[Vector; 2]>() };
     let [a, b] = [a, b].map(|half| half.map(f32::from_bits));
     [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]

@@ -1,7 +1,7 @@
 //! From logits to tokens on the device: one launch for a step's rows, whatever each asks for.
 //!
-//! [`sample()`] does for every row what the CPU's sampler does, and comes to the same token and the same logprobs to
-//! the last bit, given the same logits: [`arithmetic`](crate::arithmetic) and [`noise`] are the code of both.
+//! [`sample()`] does for every row what the CPU's sampler does, and gives the same token and the same logprobs to the
+//! last bit, given the same logits: both use the code of [`arithmetic`](crate::arithmetic) and [`noise`].
 //!
 //! 1. The greatest raw logit; a row with a NaN or an infinite logit is refused.
 //! 2. The logarithm of the sum of exponentials, for logprobs, which are of the raw logits.

@@ -39,7 +39,7 @@ impl Noise {
     }
 }
 
-/// The sample of the standard Gumbel distribution that random bits come to.
+/// The sample of the standard Gumbel distribution that random bits give.
 #[inline(always)]
 pub fn gumbel(bits: u32) -> f32 {
     // 23 bits and a half: strictly between 0 and 1, and exact in f32.

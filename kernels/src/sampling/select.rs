@@ -23,7 +23,8 @@ const DISTANCES: [f32; 3] = [4.0, 8.0, 16.0];
 /// tokens, or, `BY_WEIGHT`, a share of these tokens' weight in units of 2^-64. `greatest` is the greatest score.
 ///
 /// # Safety
-/// All threads of the block come by together, the row is valid and nobody writes to it; there are `target` such tokens.
+/// All threads of the block call this together, the row is valid and no thread writes to it; there are `target` such
+/// tokens.
 #[inline(always)]
 pub unsafe fn threshold<const BY_WEIGHT: bool>(
     team: &mut Team,
@@ -36,7 +37,8 @@ pub unsafe fn threshold<const BY_WEIGHT: bool>(
     let (mut low, mut high, mut above) = (lowest, u64::MAX, 0);
     let mut pivots = DISTANCES.map(|distance| (u64::from(order(greatest - distance)) << 32).max(lowest));
     let mut first = true;
-    // SAFETY: the caller's; all decisions are on sums that every thread has.
+    // SAFETY: the row is valid and all threads of the block are here, by this function's contract; branches depend on
+    // sums that are the same for all threads, so that they reach each barrier together.
     unsafe {
         let inside = loop {
             let bounds = [pivots[0], pivots[1], pivots[2], low];
@@ -108,13 +110,14 @@ pub unsafe fn threshold<const BY_WEIGHT: bool>(
 /// shared memory. They stay until the next call, before which there must be a barrier.
 ///
 /// # Safety
-/// All threads of the block come by together, the row is valid and nobody writes to it; `count` is at most
-/// [`CANDIDATES`].
+/// All threads of the block call this together, the row is valid and no thread writes to it; `count` is the number of
+/// these ranks, and at most [`CANDIDATES`].
 #[inline(always)]
 pub unsafe fn collect(scores: &Scores, low: u64, high: u64, count: u32) -> *const u64 {
     let ranks = shared_array![u64; 4096];
     let size = count.next_power_of_two();
-    // SAFETY: `count` ranks find a place each; what is behind them, up to `size`, is filled here.
+    // SAFETY: there are `count` such ranks, by this function's contract, and each takes its own place; the places
+    // behind them, up to `size`, are filled here.
     unsafe {
         scores.each(|token, score| {
             let rank = rank(score, token);
@@ -134,7 +137,7 @@ pub unsafe fn collect(scores: &Scores, low: u64, high: u64, count: u32) -> *cons
     ranks
 }
 
-/// Where the next rank goes that [`collect`] finds.
+/// The index at which [`collect`] stores the next rank that it finds.
 #[inline(always)]
 fn cursor() -> *mut u32 {
     shared_array![u32; 1]
@@ -147,7 +150,7 @@ fn cursor() -> *mut u32 {
 #[inline(always)]
 pub unsafe fn reset() {
     if thread::thread_idx_x() == 0 {
-        // SAFETY: the caller's.
+        // SAFETY: no thread uses the cursor meanwhile, by this function's contract.
         unsafe { *cursor() = 0 };
     }
 }
@@ -156,7 +159,7 @@ pub unsafe fn reset() {
 /// every stage.
 ///
 /// # Safety
-/// All threads of the block come by together, behind a barrier.
+/// All threads of the block call this together, behind a barrier.
 #[inline(always)]
 unsafe fn sort(numbers: *mut u64, size: u32) {
     let mut length = 2;

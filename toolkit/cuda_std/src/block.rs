@@ -1,4 +1,4 @@
-//! What the threads of a block, or the blocks of a launch, find out together.
+//! Reductions over the threads of a block, and a count of the blocks that have arrived.
 
 use crate::prelude::*;
 use crate::warp::WARP_SIZE;
@@ -15,8 +15,8 @@ const FEW_WARPS: u32 = 4;
 /// block may have, and `neutral` is what changes nothing when it is combined.
 ///
 /// # Safety
-/// All threads of the block call it together, in whole warps. `room` is `MOST_WARPS` numbers of shared memory that are
-/// used for nothing else until the next barrier.
+/// All threads of the block call this together, in whole warps. `room` is `MOST_WARPS` numbers of shared memory that
+/// are used for nothing else until the next barrier.
 #[inline(always)]
 pub unsafe fn reduce<const MOST_WARPS: u32>(
     value: f32,
@@ -48,12 +48,12 @@ pub unsafe fn reduce<const MOST_WARPS: u32>(
 /// the counter at zero for the next launch.
 ///
 /// # Safety
-/// `arrivals` counts blocks that work on the same thing, and is zero before the first of them; no block comes twice.
-/// All threads of the block call it together.
+/// `arrivals` counts blocks that work on the same thing, and is zero before the first of them; no block calls this
+/// twice for them. All threads of the block call this together.
 #[inline(always)]
 pub unsafe fn is_last_to_arrive(arrivals: *mut u32, all: u32) -> bool {
     let is_last = shared_array![u32; 1];
-    // SAFETY: one thread writes between two barriers.
+    // SAFETY: one thread writes between two barriers, which all threads reach, by this function's contract.
     unsafe {
         // What the block's threads stored comes before the count, and the count of all before what is loaded.
         thread::sync_threads();

@@ -1,4 +1,4 @@
-//! The one place where the two builds part.
+//! `device!`: the one place where the builds for device and host differ.
 
 /// `device!((a, b) => expression)`: the expression on the device; on the host, where none of its intrinsics exist, the
 /// named arguments are used up and the call panics. For functions of single instructions, here and in crates of

@@ -122,7 +122,7 @@ impl<T: Element, const D: u32, const H: u32> Heads<T, D, H> {
     /// The weights of scores, as fragments of B; they are added to the sums.
     ///
     /// # Safety
-    /// All lanes come by together.
+    /// All lanes of the warp call this together.
     #[inline(always)]
     unsafe fn weigh(&mut self, scores: [[f32; 4]; 2], scale: f32) -> [[u32; 2]; 2] {
         let of_head = |n: usize| [scores[0][2 * n], scores[0][2 * n + 1], scores[1][2 * n], scores[1][2 * n + 1]];
@@ -152,7 +152,7 @@ impl<T: Element, const D: u32, const H: u32> Heads<T, D, H> {
     /// Raises the references to the largest scores of a tile, of which each lane has its own in `top`.
     ///
     /// # Safety
-    /// All lanes come by together.
+    /// All lanes of the warp call this together.
     #[inline(always)]
     unsafe fn raise(&mut self, top: [f32; 2]) {
         let column = warp::lane_id() % 4 * 2;

@@ -145,7 +145,7 @@ pub unsafe fn add_values<T: Element, const D: u32>(output: &mut Output, weights:
 /// Multiplies 16 x 16 by 16 x 16, and adds the product to columns `16 * pair ..` of `sums`.
 ///
 /// # Safety
-/// All lanes of the warp come by together.
+/// All lanes of the warp call this together.
 #[inline(always)]
 unsafe fn multiply<T: Element>(a: [u32; 4], [b0, b1, b2, b3]: [u32; 4], sums: &mut [[f32; 4]], pair: u32) {
     let pair = 2 * pair as usize;

@@ -124,7 +124,7 @@ impl<const D: u32> Rows<D> {
     /// Writes the outputs, each row times its factor.
     ///
     /// # Safety
-    /// All lanes of the warp come by together; the rest is as for [`paged_prefill()`](super::paged_prefill()).
+    /// All lanes of the warp call this together; the rest is as for [`paged_prefill()`](super::paged_prefill()).
     #[inline(always)]
     pub unsafe fn store<T: Element>(&self, to: *mut u16, output: &Output, factors: &PerRow<f32>) {
         let (lane_row, lane_chunk) = Self::lane();

@@ -42,7 +42,7 @@ impl<const D: u32> Softmax<D> {
     /// Turns the scores of a tile into weights, and adds them to the sums; scales `output` where the references change.
     ///
     /// # Safety
-    /// All lanes of the warp come by together.
+    /// All lanes of the warp call this together.
     #[inline(always)]
     pub unsafe fn weigh(&mut self, scores: &mut Scores, output: &mut Output) {
         let most = self.largest(scores);
@@ -88,7 +88,7 @@ impl<const D: u32> Softmax<D> {
     /// Raises the references to the largest scores.
     ///
     /// # Safety
-    /// All lanes of the warp come by together.
+    /// All lanes of the warp call this together.
     #[inline(always)]
     unsafe fn raise(&mut self, most: PerRow<f32>, output: &mut Output) {
         for fragment in 0..fragments(D) as usize {
@@ -110,7 +110,7 @@ impl<const D: u32> Softmax<D> {
     /// One over the sum of each row.
     ///
     /// # Safety
-    /// All lanes of the warp come by together.
+    /// All lanes of the warp call this together.
     #[inline(always)]
     pub unsafe fn finish(self) -> PerRow<f32> {
         let mut inverse = self.sum;
@@ -127,7 +127,7 @@ impl<const D: u32> Softmax<D> {
 /// Combines the values of the four lanes that have part of a row, for each of them.
 ///
 /// # Safety
-/// All lanes of the warp come by together.
+/// All lanes of the warp call this together.
 #[inline(always)]
 unsafe fn over_row(value: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
     // SAFETY: all lanes of the warp are here together, by this function's contract.

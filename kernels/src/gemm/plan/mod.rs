@@ -124,7 +124,8 @@ impl Plan {
         if together == 0 || (self.splits > 1 && depth / self.splits < 4) {
             return u64::MAX;
         }
-        // Filling the ring and storing, and with splits handing in and adding up, in tiles' times.
+        // The time to fill the ring and to store, and with splits to store parts and add them up, in units of a tile's
+        // time.
         let overhead = if self.splits == 1 { 4 } else { 6 + self.splits };
         let steps = (depth.div_ceil(self.splits) + overhead) as u64;
         // Two narrow blocks take a little longer than a wide one; one alone does not fill the SM.
