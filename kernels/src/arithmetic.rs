@@ -93,8 +93,8 @@ pub fn ln_weights(sum: u64) -> f64 {
     ln_f64(sum as f64 / (1u64 << FRACTION) as f64)
 }
 
-/// The logprob of `logit`, where `greatest` is the greatest logit and `sum` the sum of the weights of all logits less
-/// that.
+/// The logprob of `logit`, where `greatest` is the greatest logit and `sum` the sum of the weights of all logits minus
+/// `greatest`.
 #[inline(always)]
 pub fn logprob(logit: f32, greatest: f32, sum: u64) -> f32 {
     (f64::from(logit) - f64::from(greatest) - ln_weights(sum)) as f32

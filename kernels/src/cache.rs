@@ -97,7 +97,7 @@ pub unsafe fn reshape_and_cache(
         if slot < 0 {
             return;
         }
-        // Both loads are under way before the divisions that say where the data goes.
+        // Both loads are in flight before the divisions that say where the data goes.
         let k = load_streaming(key.add(token as usize * key_stride as usize + vector as usize));
         let v = load_streaming(value.add(token as usize * value_stride as usize + vector as usize));
         let (block, offset) = divide(slot as u32, block_size);
@@ -112,7 +112,8 @@ pub unsafe fn reshape_and_cache(
 /// `pairs` is `[count][2]`: the block to read, and the block to write.
 ///
 /// # Safety
-/// Blocks are within the cache, none that is written is in another pair, and the launch is of [`copy_shape`].
+/// Blocks are within the cache, the two of a pair differ, none that is written is in another pair, and the launch is of
+/// [`copy_shape`].
 #[kernel(max_threads = 256)]
 pub unsafe fn copy_blocks(cache: *mut Vector, pairs: *const u32, page_vectors: u32, layer_stride: u64) {
     let pair = thread::block_idx_x() as usize * 2;

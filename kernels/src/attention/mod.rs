@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | [`decode`] | `plan_paged_attention`, `paged_attention` | one new token a sequence |
 //! | [`prefill`] | `paged_prefill` | many new tokens a sequence: prompts, and chunks of them behind a cached prefix |
-//! | [`paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce` | one new token a sequence, as the paper has it: for study, and as the yardstick |
+//! | [`paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce` | one new token a sequence, as in the paper: for study, and as the yardstick |
 //!
 //! All take `f16` and `bf16`, compute in `f32`, and read the pages of [`layout`](crate::layout), except for the paper's
 //! kernels, which read vLLM's layouts. The softmax is computed in powers of two, `exp(s) = exp2(s log2(e))`, because
@@ -42,7 +42,7 @@ macro_rules! with_block_size {
     };
 }
 
-/// An expression, with a number that is one of those listed as a constant.
+/// An expression with a constant in place of a number, which is one of those listed.
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! with_constant {
     ($number:expr, $C:ident => $expression:expr, $($value:literal)*) => {

@@ -2,7 +2,7 @@
 
 use cuda_std::prelude::*;
 
-/// Which function. The numbers are what kernels take; 0 is none.
+/// An activation function. Kernels take its number; 0 stands for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Activation {
@@ -17,11 +17,11 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// All there are.
+    /// All of the functions.
     pub const ALL: [Activation; 4] = [Self::Relu, Self::Gelu, Self::GeluTanh, Self::Silu];
 }
 
-/// The function of this number. The number is the same for all threads.
+/// Applies the function with this number, which is the same for all threads.
 #[inline(always)]
 pub fn activate(number: u32, x: f32) -> f32 {
     const RELU: u32 = Activation::Relu as u32;

@@ -26,8 +26,8 @@
 //! 3. (here) Splits of `k`: every SM streams. Tiles of the activations are 8 tokens by two steps of `k` an `ldmatrix`,
 //!    which is one for 8 tokens and keeps the same code for 64.
 //!
-//! Next: weights that pass L2 with an eviction hint, and shares of equal length over all tiles in a row (as Marlin has
-//! them), where tiles times splits are far from a multiple of the SMs.
+//! Next: weights that pass L2 with an eviction hint, and shares of equal length over the line of all tiles (as in
+//! Marlin), where tiles times splits are far from a multiple of the SMs.
 
 use cuda_std::prelude::*;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
@@ -126,8 +126,8 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
         cp_async::commit();
         stage += 1;
     }
-    // Sums of 16 rows and 8 tokens each, in the order of tokens, then of rows; those past `TOKENS` and the warp's rows
-    // are not used.
+    // Each is a sum of 16 rows by 8 tokens: first those of all tokens with the first 16 rows, then with the next 16.
+    // The rest of the array is not used.
     let mut sums = [[0.0; 4]; 16];
     let (fragments, eighths) = (rows / WARPS / 16, TOKENS / 8);
     let (mut now, mut free) = (0, (stages - 1) * stage_bytes);

@@ -124,7 +124,8 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     let (mut now, mut free) = (0, (STAGES - 1) * stage_bytes);
     // The shuffle gives the same number, but the compiler does not know that: otherwise it would write the loop's last
     // round out a second time, for which there are no registers.
-    // SAFETY: all lanes of the warp are here together, before any branch.
+    // SAFETY: all lanes of the warp are here together: every branch before this is on values that the whole block
+    // shares.
     let end = unsafe { warp::warp_shuffle_idx(FULL_MASK, last, 0, warp::WARP_SIZE) };
     let mut tile = first;
     while tile < last {
@@ -180,7 +181,7 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
             });
         });
         thread::sync_threads();
-        // A thread stores four columns of every so many rows, whole sectors in each.
+        // A thread stores four columns of each of its rows, and neighbouring threads fill whole sectors.
         Output { out, stride: out_stride, bias, m, n, epilogue }.store::<T, COLUMNS>(staged, row, column);
     }
 }

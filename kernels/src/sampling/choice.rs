@@ -27,8 +27,8 @@ pub const fn floor_bytes(rows: u64, vocab: u64) -> u64 {
 /// - `top_tokens`, `top_logprobs`: the likeliest tokens of each row, best first.
 ///
 /// # Safety
-/// The arrays have these shapes, `logits` is 16-byte aligned, requests pass [`Request::check`], adjusted tokens are of
-/// the vocabulary and none is twice in a row, and the launch is of a block of [`THREADS`] for each row.
+/// The arrays have these shapes, `logits` is 16-byte aligned, requests pass [`Request::check`], adjusted tokens are in
+/// the vocabulary and no row adjusts one twice, and the launch is of a block of [`THREADS`] for each row.
 #[kernel(max_threads = 512)]
 pub unsafe fn sample(
     logits: *mut f32,
@@ -145,6 +145,8 @@ unsafe fn likeliest(team: &mut Team, scores: &Scores) -> u64 {
     }
 }
 
+/// The sum of the weights of all scores, in every thread.
+///
 /// # Safety
 /// As for [`likeliest`].
 #[inline(always)]

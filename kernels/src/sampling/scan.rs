@@ -67,7 +67,8 @@ impl Scores {
     #[inline(always)]
     unsafe fn load(&self, first: u32) -> Vector {
         let mut quad = Vector::default();
-        // SAFETY: within the row.
+        // SAFETY: indices are checked against the row's length; a group of four is aligned, since `first` is a multiple
+        // of 4.
         unsafe {
             if first + 4 <= self.vocab {
                 quad = *self.logits.add(first as usize).cast();

@@ -169,7 +169,7 @@ unsafe fn sort(numbers: *mut u64, size: u32) {
             let mut pair = thread::thread_idx_x();
             while pair < size / 2 {
                 let at = 2 * pair - (pair & (stride - 1));
-                // SAFETY: no other thread has this pair.
+                // SAFETY: indices are below `size`, and no other thread has this pair between two barriers.
                 unsafe {
                     let (a, b) = (numbers.add(at as usize), numbers.add((at + stride) as usize));
                     if (*a < *b) == (at & length == 0) {

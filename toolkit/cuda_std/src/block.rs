@@ -4,7 +4,8 @@ use crate::prelude::*;
 use crate::warp::WARP_SIZE;
 use crate::{atomic, warp};
 
-/// Up to so many warps, each thread combines their results by itself: that takes fewer instructions than shuffles do.
+/// The number of warps up to which each thread combines all of their results by itself: that takes fewer instructions
+/// than shuffles.
 const FEW_WARPS: u32 = 4;
 
 /// Combines a value of every thread of the block, and gives all of them the result, in an order that depends on the

@@ -65,7 +65,7 @@ pub fn thread_idx() -> u32 {
 /// of them. Every thread of the block must reach it, through the same call.
 #[inline(always)]
 pub fn sync_threads() {
-    // SAFETY: a barrier accesses no memory. Its kernel ensures that all threads reach it.
+    // SAFETY: a barrier accesses no memory. The kernel that calls this ensures that all threads reach it.
     device!(() => unsafe { arch::_syncthreads() })
 }
 
@@ -92,20 +92,20 @@ pub unsafe fn arrive_named(id: u32, threads: u32) {
 /// Orders this thread's memory accesses before it against those after it, as the block's threads see them.
 #[inline(always)]
 pub fn block_fence() {
-    // SAFETY: a fence.
+    // SAFETY: a fence orders memory accesses and makes none.
     device!(() => unsafe { membar_cta() })
 }
 
 /// As [`block_fence`], as the whole device sees them.
 #[inline(always)]
 pub fn device_fence() {
-    // SAFETY: a fence.
+    // SAFETY: a fence orders memory accesses and makes none.
     device!(() => unsafe { membar_gl() })
 }
 
 /// As [`block_fence`], as the host and other devices see them, too.
 #[inline(always)]
 pub fn system_fence() {
-    // SAFETY: a fence.
+    // SAFETY: a fence orders memory accesses and makes none.
     device!(() => unsafe { membar_sys() })
 }

@@ -56,7 +56,7 @@ impl<T: Element, const D: u32, const H: u32> Heads<T, D, H> {
     /// Loads the queries of `count` heads, `[count][D]`; those missing are zeros.
     ///
     /// # Safety
-    /// `query` has so many heads, and is aligned to 4 bytes.
+    /// `query` points to `count` heads, and is aligned to 4 bytes.
     #[inline(always)]
     pub unsafe fn load(query: *const u16, count: u32) -> Self {
         let (row, column) = (warp::lane_id() / 4, 2 * (warp::lane_id() % 4));

@@ -55,7 +55,7 @@
 //!
 //! 1. A block for each sequence and head, whatever the length: the paper's v1. One long sequence keeps a few SMs busy.
 //! 2. Partitions of 512 tokens and a second launch that reduces (v2): the grid depends on the longest length, blocks of
-//!    short sequences are empty, and K is read for each query head by itself.
+//!    short sequences are empty, and K is read again for each query head.
 //! 3. Group on the tensor cores, K and V by `cp.async` through a ring for each warp: a byte is read once for all its
 //!    heads, and no barrier stands in the loop.
 //! 4. Equal ranges over a fixed grid, merged by the last block to arrive: balanced for any lengths, and one launch.

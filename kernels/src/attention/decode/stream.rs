@@ -183,8 +183,8 @@ impl<const D: u32> Reader<D> {
                 let start = *self.cache.table_starts.add(self.stream.sequence as usize);
                 self.table = self.cache.tables.add(start as usize);
             }
-            // Tables end with the sequence. A block that the window has left behind may be gone, but nothing is read of
-            // it.
+            // Tables end with the sequence. A block that lies before the window may have been freed, but nothing is
+            // read of it.
             let token = self.stream.position(self.tile) + warp::lane_id() % TILE;
             let last = self.stream.span.length - 1;
             self.block = *self.table.add(divide(token.min(last), self.cache.pages.block_size) as usize);

@@ -58,10 +58,12 @@ pub unsafe fn attend<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, 
         thread::sync_threads(); // The query is there.
 
         let greatest = scores::<T, D, B>(head, query, logits);
-        let greatest = block::reduce::<WARPS>(greatest, room_for_maxima, f32::NEG_INFINITY, f32::max); // Its barrier: all logits are there.
+        // All logits are there behind the barrier of this reduction.
+        let greatest = block::reduce::<WARPS>(greatest, room_for_maxima, f32::NEG_INFINITY, f32::max);
 
         let sum = exponentials(logits, head.span.slots(B), greatest);
-        let sum = block::reduce::<WARPS>(sum, room_for_sums, 0.0, |a, b| a + b); // Its barrier: all weights are there.
+        // All weights are there behind the barrier of this reduction.
+        let sum = block::reduce::<WARPS>(sum, room_for_sums, 0.0, |a, b| a + b);
 
         weigh::<T, D, B>(head, logits, partial);
         thread::sync_threads(); // All warps' sums of values are there.

@@ -40,7 +40,8 @@ impl Version {
     /// The choice for a batch of `sequences`, of which the longest has at most `max_length` tokens: v1, if it has room
     /// for its logits, and if there is only one partition or there are enough thread blocks without partitions.
     ///
-    /// Both conditions depend on `max_length` alone, not on the lengths, which only the device needs to know.
+    /// Of the lengths, the choice and its launches depend on `max_length` alone: only the device needs to know the
+    /// others.
     pub const fn choose(shape: AttentionShape, sequences: u32, max_length: u32, window: u32) -> Version {
         let slots = slots(shape, max_length, window);
         let full = slots <= PARTITION || sequences * shape.heads() > V1_ENOUGH_BLOCKS;

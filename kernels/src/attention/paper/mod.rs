@@ -8,7 +8,7 @@
 //! | `attend.rs` | what v1 and v2 share: one thread block's work from the query to the sum of values |
 //! | `scores.rs`, `softmax.rs`, `values.rs` | its three phases |
 //! | `head.rs`, [`span`] | where a thread block finds its keys and values; which tokens it sees |
-//! | [`launch`], [`floor`] | for the host: which kernel serves, its grid and shared memory; what attention costs at least |
+//! | [`launch`], [`floor`] | for the host: which kernel serves, its grid and shared memory; attention's least cost |
 //!
 //! # What is computed
 //!
@@ -25,7 +25,7 @@
 //!
 //! # What is paged
 //!
-//! Keys and values of a sequence don't lie in a row. They lie in blocks of `block_size` tokens, anywhere in the cache,
+//! Keys and values of a sequence are not contiguous. They lie in blocks of `block_size` tokens, anywhere in the cache,
 //! and the sequence's block table says where (4.2). Equation 4 of the paper is the same sum, block by block:
 //!
 //! ```text

@@ -72,7 +72,8 @@ pub unsafe fn paged_attention_v2_reduce<T: Element>(
             sum += weight * *sums.add(first + partition as usize);
             partition += THREADS;
         }
-        let sum = block::reduce::<WARPS>(sum, room_for_sums, 0.0, |a, b| a + b); // Its barrier: all weights are there.
+        // All weights are there behind the barrier of this reduction.
+        let sum = block::reduce::<WARPS>(sum, room_for_sums, 0.0, |a, b| a + b);
 
         let mut values = [0.0f32; 2];
         if thread < head_size / 2 {

@@ -154,7 +154,7 @@ unsafe fn load_keys<const B: u32>(chunk: *const Vector, lane: u32) -> [u32; 4] {
 /// `chunk` is eight numbers, aligned to 16 bytes.
 #[inline(always)]
 unsafe fn load_query<const B: u32>(chunk: *const f32, member: u32) -> [f32; 8] {
-    // SAFETY: the shares of a thread group make up the chunk, and each is aligned to its own size.
+    // SAFETY: the shares of a thread group make up the chunk, and each is aligned for the loads that read it.
     unsafe {
         let from = chunk.add((member * share(B)) as usize);
         match share(B) {

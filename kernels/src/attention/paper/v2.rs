@@ -26,7 +26,7 @@ use super::attend::attend;
 use super::head::{Head, Inputs};
 use crate::element::{Bf16, Element, F16};
 
-/// Attention of one new token a sequence to each partition by itself.
+/// Attention of one new token a sequence, to each partition of the tokens separately.
 ///
 /// - `partials`: `[sequences][heads][partitions][D]`, sums of values, not divided by the sum of weights
 /// - `maxima`, `sums`: `[sequences][heads][partitions]`, the greatest logit in powers of two and the sum of weights

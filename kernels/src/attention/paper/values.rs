@@ -95,6 +95,8 @@ struct Weights {
 }
 
 impl Weights {
+    /// Loads the weights of eight tokens.
+    ///
     /// # Safety
     /// `from` is eight numbers, aligned to 16 bytes.
     #[inline(always)]

@@ -8,15 +8,16 @@
 //!
 //! Whole prompts, chunks of them behind what is cached already, and several sequences of any lengths go into one
 //! launch; their keys and values, those of the new tokens included, are in the cache before it. A sequence may bring no
-//! token. Blocks of the cache that lie outside the windows of all its new tokens may have been freed.
+//! token, and the first entry of `query_starts` may be any number. Blocks of the cache that lie outside the windows of
+//! all its new tokens may have been freed.
 //!
 //! | array | shape |
 //! | --- | --- |
 //! | `output` | `[tokens][heads][head_size]` |
 //! | `query` | the same, tokens `query_stride` elements apart, so that it may be part of a fused QKV output |
 //! | `cache` | the layer's pages, see [`layout`](crate::layout) |
-//! | `tables`, `table_starts` | block tables of `ceil(context / block_size)` entries, and where each sequence's begins |
-//! | `query_starts` | `[sequences + 1]`: sequence s brings tokens `query_starts[s] .. query_starts[s + 1]`; the first entry may be any number |
+//! | `tables`, `table_starts` | block tables of `ceil(context / block_size)` entries, and where each begins |
+//! | `query_starts` | `[sequences + 1]`: sequence s brings tokens `query_starts[s] .. query_starts[s + 1]` |
 //! | `contexts` | `[sequences]`: tokens of each in the cache, the new ones included |
 //!
 //! # Grid
@@ -39,8 +40,8 @@
 //! | all | 770 | 1540 of each scheduler's issue slots |
 //!
 //! If all were hidden behind the tensor cores, that would be 8.4 MFLOP in 3251 cycles: 590 TFLOP/s on an H200 at 1.75
-//! GHz. FlashAttention-2, with much the same counts, is published at 338 on an H100, which has the same cores. It is
-//! not measured here yet; the target is 300. The kernel's registers are limited so that two blocks share a
+//! GHz. FlashAttention-2, with much the same counts, is published at 338 on an H100, which has the same cores. This
+//! kernel is not measured yet; the target is 300 TFLOP/s. The kernel's registers are limited so that two blocks share a
 //! multiprocessor: the softmax of one runs beside the products of the other. They need 2 x 97 KiB of its shared memory;
 //! a GPU with less, such as the A100, runs one.
 //!

@@ -128,7 +128,8 @@ impl<const D: u32> Rows<D> {
     #[inline(always)]
     pub unsafe fn store<T: Element>(&self, to: *mut u16, output: &Output, factors: &PerRow<f32>) {
         let (lane_row, lane_chunk) = Self::lane();
-        // SAFETY: places are the warp's own, and only rows of the sequence are stored.
+        // SAFETY: places are the warp's own, only rows of the sequence are stored, and all lanes reach the warp's
+        // barriers, by this function's contract.
         unsafe {
             if !query_in_registers(D) {
                 // The queries are here, and other lanes may have yet to read them for the last tile.

@@ -77,7 +77,7 @@ pub fn commit() {
     device!(() => unsafe { core::arch::asm!("cp.async.commit_group;", options(nostack, preserves_flags)) })
 }
 
-/// Waits until at most `PENDING` of this thread's groups, the youngest, are still under way.
+/// Waits until at most `PENDING` of this thread's groups, the youngest, are still in flight.
 ///
 /// `cp.async.wait_group PENDING`
 #[inline(always)]
