@@ -5,7 +5,8 @@
 /// Bits behind the point of a [`weight`].
 pub const FRACTION: u32 = 40;
 
-/// `e^x` with a relative error below 2e-7. Results beyond the range of normal numbers are clamped to it, and NaN stays NaN.
+/// `e^x` with a relative error below 2e-7. Results beyond the range of normal numbers are clamped to it, and NaN stays
+/// NaN.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
@@ -79,8 +80,8 @@ fn ln_f64(x: f64) -> f64 {
     2.0 * t * p + exponent * core::f64::consts::LN_2
 }
 
-/// `e^x` of an `x` not above zero in fixed point, [`FRACTION`] bits behind the point, rounded down: sums of these are exact
-/// in any order. NaN weighs nothing.
+/// `e^x` of an `x` not above zero in fixed point, [`FRACTION`] bits behind the point, rounded down: sums of these are
+/// exact in any order. The weight of NaN is 0.
 #[inline(always)]
 pub fn weight(x: f32) -> u64 {
     (exp(x) * (1u64 << FRACTION) as f32) as i64 as u64
@@ -92,7 +93,8 @@ pub fn ln_weights(sum: u64) -> f64 {
     ln_f64(sum as f64 / (1u64 << FRACTION) as f64)
 }
 
-/// The logprob of `logit`, where `greatest` is the greatest logit and `sum` the sum of the weights of all logits less that.
+/// The logprob of `logit`, where `greatest` is the greatest logit and `sum` the sum of the weights of all logits minus
+/// `greatest`.
 #[inline(always)]
 pub fn logprob(logit: f32, greatest: f32, sum: u64) -> f32 {
     (f64::from(logit) - f64::from(greatest) - ln_weights(sum)) as f32
@@ -103,7 +105,7 @@ pub fn share(share: f32) -> u64 {
     (f64::from(share) * 18_446_744_073_709_551_616.0) as u64
 }
 
-/// `share` (in units of 2^-64) of a sum of weights, rounded down; never nothing.
+/// `share` (in units of 2^-64) of a sum of weights, rounded down, but at least 1.
 #[inline(always)]
 pub fn part(sum: u64, share: u64) -> u64 {
     ((u128::from(sum) * u128::from(share)) >> 64).max(1) as u64

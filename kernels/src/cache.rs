@@ -90,13 +90,14 @@ pub unsafe fn reshape_and_cache(
     if token >= tokens || vector >= pages.token_vectors() {
         return;
     }
-    // SAFETY: `token` and `vector` were just checked against the shapes; slots are the caller's.
+    // SAFETY: `token` and `vector` were just checked against the shapes; slots are within the cache and distinct, by
+    // this kernel's contract.
     unsafe {
         let slot = *slots.add(token as usize);
         if slot < 0 {
             return;
         }
-        // Both loads are under way before the divisions that say where the data goes.
+        // Both loads are in flight before the divisions that say where the data goes.
         let k = load_streaming(key.add(token as usize * key_stride as usize + vector as usize));
         let v = load_streaming(value.add(token as usize * value_stride as usize + vector as usize));
         let (block, offset) = divide(slot as u32, block_size);
@@ -111,11 +112,13 @@ pub unsafe fn reshape_and_cache(
 /// `pairs` is `[count][2]`: the block to read, and the block to write.
 ///
 /// # Safety
-/// Blocks are within the cache, none that is written is in another pair, and the launch is of [`copy_shape`].
+/// Blocks are within the cache, the two of a pair differ, none that is written is in another pair, and the launch is of
+/// [`copy_shape`].
 #[kernel(max_threads = 256)]
 pub unsafe fn copy_blocks(cache: *mut Vector, pairs: *const u32, page_vectors: u32, layer_stride: u64) {
     let pair = thread::block_idx_x() as usize * 2;
-    // SAFETY: the grid has a block for each pair; blocks are the caller's.
+    // SAFETY: the grid's x has a block for each pair; both pages are within the cache and differ, by this kernel's
+    // contract.
     unsafe {
         let layer = cache.add(thread::block_idx_z() as usize * layer_stride as usize);
         let source = layer.add(*pairs.add(pair) as usize * page_vectors as usize);
@@ -136,7 +139,8 @@ pub unsafe fn swap_blocks_out(
     page_vectors: u32,
     layer_stride: u64,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: the grid's x has a block for each of `blocks`; they are within the cache and the buffer has room for
+    // them, by this kernel's contract.
     unsafe {
         let source = cache.add(cached(blocks, page_vectors, layer_stride));
         copy_tile(source, staging.add(staged(page_vectors)), page_vectors);
@@ -155,7 +159,8 @@ pub unsafe fn swap_blocks_in(
     page_vectors: u32,
     layer_stride: u64,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: the grid's x has a block for each of `blocks`; they are within the cache and distinct, by this kernel's
+    // contract.
     unsafe {
         let target = cache.add(cached(blocks, page_vectors, layer_stride));
         copy_tile(staging.add(staged(page_vectors)), target, page_vectors);
@@ -168,7 +173,7 @@ pub unsafe fn swap_blocks_in(
 /// `blocks` has an entry for each x of the grid.
 #[inline(always)]
 unsafe fn cached(blocks: *const u32, page_vectors: u32, layer_stride: u64) -> usize {
-    // SAFETY: the caller's.
+    // SAFETY: `blocks` has an entry for each x of the grid, by this function's contract.
     let block = unsafe { *blocks.add(thread::block_idx_x() as usize) };
     thread::block_idx_z() as usize * layer_stride as usize + block as usize * page_vectors as usize
 }
@@ -209,13 +214,14 @@ unsafe fn copy_tile(source: *const Vector, target: *mut Vector, count: u32) {
     }
 }
 
-/// Quotient and remainder. A divisor of zero breaks the contract of every caller, and would bring a panic's code along.
+/// Quotient and remainder. No kernel divides by zero, by its contract; without this promise the compiler would include
+/// a panic.
 ///
 /// # Safety
 /// `by` is not zero.
 #[inline(always)]
 unsafe fn divide(number: u32, by: u32) -> (u32, u32) {
-    // SAFETY: the caller's.
+    // SAFETY: `by` is not zero, by this function's contract.
     unsafe { core::hint::assert_unchecked(by != 0) };
     (number / by, number % by)
 }

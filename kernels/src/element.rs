@@ -14,7 +14,7 @@ pub trait Element {
     /// D = A B + C on the tensor cores, see [`mma`].
     ///
     /// # Safety
-    /// All lanes of the warp come by together.
+    /// All lanes of the warp call this together.
     unsafe fn mma(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4];
 }
 
@@ -74,7 +74,7 @@ impl Element for F16 {
 
     #[inline(always)]
     unsafe fn mma(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
-        // SAFETY: the caller's.
+        // SAFETY: all lanes of the warp are here together, by this function's contract.
         unsafe { mma::m16n8k16_f16(a, b, c) }
     }
 }
@@ -84,7 +84,7 @@ impl Element for Bf16 {
 
     #[inline(always)]
     unsafe fn mma(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
-        // SAFETY: the caller's.
+        // SAFETY: all lanes of the warp are here together, by this function's contract.
         unsafe { mma::m16n8k16_bf16(a, b, c) }
     }
 }

@@ -17,8 +17,8 @@
 //! # Ladder
 //!
 //! 1. A thread an element: the row's index is read H times, and accesses are of 2 bytes.
-//! 2. (here) A thread a 16-byte vector. A decode step moves a few hundred KiB, less than what a launch costs; a prompt of
-//!    4,096 tokens is memory-bound, with 2 KiB in flight a block and 16 blocks resident on a multiprocessor.
+//! 2. (here) A thread a 16-byte vector. A decode step moves a few hundred KiB, less than what a launch costs; a prompt
+//!    of 4,096 tokens is memory-bound, with 2 KiB in flight a block and 16 blocks resident on a multiprocessor.
 
 use cuda_std::launch::LaunchShape;
 use cuda_std::prelude::*;
@@ -59,10 +59,10 @@ pub unsafe fn gather_rows(x: *const Vector, rows: *const u32, out: *mut Vector, 
     if vector >= vectors {
         return;
     }
-    // SAFETY: `vector` is in the row, and the rows are the caller's.
+    // SAFETY: `vector` was just checked against the row, and `rows[row]` is a row of `x`, by this kernel's contract.
     unsafe {
         let from = *rows.add(row) as usize;
-        // Not by `*`: a copy of a vector that nobody looks at becomes two of eight bytes.
+        // Not by `*`: the compiler splits the copy of a vector whose elements are not used into two of eight bytes.
         let vector_of_row = load_constant(x.add(from * vectors as usize + vector as usize));
         *out.add(row * vectors as usize + vector as usize) = vector_of_row;
     }
@@ -87,7 +87,8 @@ pub unsafe fn embed<T: Element>(
     if vector >= vectors {
         return;
     }
-    // SAFETY: `vector` is in the row, and the rows are the caller's.
+    // SAFETY: `vector` was just checked against the row; token and position are rows of their tables, by this kernel's
+    // contract.
     unsafe {
         let (token, position) = (*tokens.add(row) as usize, (*positions.add(row) + offset) as usize);
         let token = *table.add(token * vectors as usize + vector as usize);
@@ -113,7 +114,8 @@ pub unsafe fn add_positions<T: Element>(
     if vector >= vectors {
         return;
     }
-    // SAFETY: `vector` is in the row, and the rows are the caller's.
+    // SAFETY: `vector` was just checked against the row, and the position is a row of the table, by this kernel's
+    // contract.
     unsafe {
         let position = (*positions.add(row) + offset) as usize;
         let x = x.add(row * vectors as usize + vector as usize);

@@ -1,6 +1,6 @@
-//! What a problem takes at the least, which measured times are held against.
+//! The roofline of a problem: the least bytes and operations it takes, with which measured times are compared.
 
-/// No kernel can do with fewer bytes or operations.
+/// The least that a problem takes: no kernel can do with fewer bytes or operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Floor {
     /// Bytes of global memory read and written, each once.

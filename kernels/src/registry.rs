@@ -1,4 +1,4 @@
-//! The list of kernels. A test holds it against the entries of the PTX, in both directions.
+//! The list of kernels. A test compares it with the entries of the PTX, in both directions.
 
 use cuda_std::launch::{Descriptor, Family, Kernel};
 

@@ -1,25 +1,25 @@
-//! From a fused QKV row to rotated queries and cached keys and values, in one launch.
+//! Rotary embeddings of a fused QKV row, and the write of its keys and values to the cache, in one launch.
 //!
 //! [`rope_and_cache()`] reads rows `[heads * D | kv_heads * D | kv_heads * D]` of 16-bit elements, one a token, and
 //!
 //! - normalises each query and key head by its root mean square, if there are weights for that (Qwen3);
-//! - rotates each by the angles of the token's position (Su et al., 2021), if there is a table of them: element `i` of the
-//!   first half of a head pairs with element `i` of the second;
-//! - writes queries to `query`, which may be where they came from, and keys and values to their slots in the layer's pages
-//!   ([`layout`](crate::layout)).
+//! - rotates each by the angles of the token's position (Su et al., 2021), if there is a table of them: element `i` of
+//!   the first half of a head pairs with element `i` of the second;
+//! - writes queries to `query`, which may be where they came from, and keys and values to their slots in the layer's
+//!   pages ([`layout`](crate::layout)).
 //!
 //! All arithmetic is in `f32`, rounded once at the end. With neither norms nor table it splits and caches.
 //!
-//! Grid [`shape`], block [`THREADS`]: a warp takes one head of [`TOKENS`] tokens. Lanes lie along the tokens first, as in
-//! [`reshape_and_cache`](crate::cache::reshape_and_cache()), four lanes to a head: a warp reads 64 contiguous bytes from each
-//! half of a head, and writes 128 contiguous bytes a vector of the cache if slots are neighbours. A lane holds the pairs
-//! it rotates in registers; the norm is two shuffles.
+//! Grid [`shape`], block [`THREADS`]: a warp takes one head of [`TOKENS`] tokens. Lanes lie along the tokens first, as
+//! in [`reshape_and_cache`](crate::cache::reshape_and_cache()), four lanes to a head: a warp reads 64 contiguous bytes
+//! from each half of a head, and writes 128 contiguous bytes a vector of the cache if slots are neighbours. A lane
+//! holds the pairs it rotates in registers; the norm is two shuffles.
 //!
 //! # Floor
 //!
 //! A token's row is read once and written once: `4 (heads + 2 kv_heads) D` bytes, and `4 D` of angles, which the heads'
-//! warps find in L2 after the first, and in L1 for the second half of each sector (a lane takes 32 bytes of them, by two
-//! loads). About 6 flops an element: the time is that of the memory.
+//! warps find in L2 after the first, and in L1 for the second half of each sector (a lane takes 32 bytes of them, by
+//! two loads). About 6 flops an element: the time is that of the memory.
 //!
 //! # Ladder
 //!
@@ -86,8 +86,8 @@ pub const fn floor_bytes(tokens: u64, heads: u64, kv_heads: u64, head_size: u64)
 /// - `query_norm`, `key_norm`: `[head_size]`; null for no norm.
 ///
 /// # Safety
-/// The arrays have these shapes and are 16-byte aligned, slots are within the cache and no two are the same, `head_size`
-/// passes [`check`], and the launch is of [`shape`].
+/// The arrays have these shapes and are 16-byte aligned, slots are within the cache and no two are the same,
+/// `head_size` passes [`check`], and the launch is of [`shape`].
 #[kernel(max_threads = 128, instances(T = [F16, Bf16]))]
 pub unsafe fn rope_and_cache<T: Element>(
     qkv: *const Vector,
@@ -115,8 +115,9 @@ pub unsafe fn rope_and_cache<T: Element>(
     let lane = warp::lane_id();
     let token = thread::block_idx_x() * TOKENS + lane % TOKENS;
     let row = Row { halves: head_size / 16, first: lane / TOKENS, here: token < tokens };
-    // SAFETY: every access is below `tokens` and within the head; all lanes of the warp have the same head, and so
-    // take the same way to the shuffles. Slots and positions are the caller's.
+    // SAFETY: every access is below `tokens` and within the head; slots are within the cache and positions within the
+    // table, by this kernel's contract. All lanes of the warp have the same head, so that they take the same branches
+    // to the shuffles.
     unsafe {
         let from = qkv.add(token as usize * qkv_stride as usize + (head * pages.chunks()) as usize);
         let mut pairs = row.load(from);
@@ -181,7 +182,7 @@ impl Row {
     /// Loads the lane's pairs; zeros where it has none.
     ///
     /// # Safety
-    /// A head lies there, if [`Self::here`].
+    /// If [`Self::here`], `head` points to a head of `2 * halves` vectors.
     #[inline(always)]
     unsafe fn load(self, head: *const Vector) -> Pairs {
         let mut pairs = [[Vector::default(); 2]; PAIRS];
@@ -197,7 +198,7 @@ impl Row {
     /// Norms the head if `norm` is not null, then rotates it if `angles` is not null.
     ///
     /// # Safety
-    /// Arrays are as for [`rope_and_cache()`]; all lanes of the warp come by together.
+    /// Arrays are as for [`rope_and_cache()`]; all lanes of the warp call this together.
     #[inline(always)]
     unsafe fn turn<T: Element>(
         self,
@@ -250,7 +251,7 @@ impl Row {
 /// The pointer is valid and aligned to 16 bytes.
 #[inline(always)]
 unsafe fn floats(from: *const [f32; 8]) -> [f32; 8] {
-    // SAFETY: the caller's.
+    // SAFETY: the pointer is valid and aligned to 16 bytes, by this function's contract.
     let [Vector(a), Vector(b)] = unsafe { *from.cast::<[Vector; 2]>() };
     let [a, b] = [a, b].map(|half| half.map(f32::from_bits));
     [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]

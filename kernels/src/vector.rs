@@ -37,7 +37,7 @@ pub fn sum_of_eight([a, b, c, d, e, f, g, h]: [f32; 8]) -> f32 {
 /// Why a kernel does not take rows of some width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WidthError {
-    /// No multiple of the elements that are moved at once.
+    /// Not a multiple of the number of elements that are moved at once.
     Ragged {
         /// Elements in a row.
         width: u32,

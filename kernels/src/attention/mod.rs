@@ -4,10 +4,11 @@
 //! | --- | --- | --- |
 //! | [`decode`] | `plan_paged_attention`, `paged_attention` | one new token a sequence |
 //! | [`prefill`] | `paged_prefill` | many new tokens a sequence: prompts, and chunks of them behind a cached prefix |
-//! | [`paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce` | one new token a sequence, as the paper has it: for study, and as the yardstick |
+//! | [`paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce` | one new token a sequence, as in the paper: for study, and as the yardstick |
 //!
-//! All take `f16` and `bf16`, compute in `f32`, and read the pages of [`layout`](crate::layout), but for the paper's, which
-//! read vLLM's layouts. Softmax is taken in powers of two: `exp(s) = exp2(s log2(e))`, and the hardware has `exp2`.
+//! All take `f16` and `bf16`, compute in `f32`, and read the pages of [`layout`](crate::layout), except for the paper's
+//! kernels, which read vLLM's layouts. The softmax is computed in powers of two, `exp(s) = exp2(s log2(e))`, because
+//! the hardware has an instruction for `exp2`.
 
 use core::fmt;
 
@@ -23,7 +24,8 @@ pub const HEAD_SIZES: [u32; 6] = [32, 64, 80, 96, 128, 256];
 /// Block sizes that kernels can read.
 pub const BLOCK_SIZES: [u32; 3] = [8, 16, 32];
 
-/// `with_head_size!(size, D => expression)`: the expression with the constant `D` as a size that a [`AttentionShape`] has.
+/// `with_head_size!(size, D => expression)`: the expression, with the head size of an [`AttentionShape`] as the
+/// constant `D`.
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! with_head_size {
     ($size:expr, $D:ident => $expression:expr) => {
@@ -31,7 +33,8 @@ macro_rules! with_head_size {
     };
 }
 
-/// `with_block_size!(size, B => expression)`: the expression with the constant `B` as a size that a [`AttentionShape`] has.
+/// `with_block_size!(size, B => expression)`: the expression, with the block size of an [`AttentionShape`] as the
+/// constant `B`.
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! with_block_size {
     ($size:expr, $B:ident => $expression:expr) => {
@@ -39,7 +42,7 @@ macro_rules! with_block_size {
     };
 }
 
-/// An expression with a number as a constant that is one of those listed.
+/// An expression with a constant in place of a number, which is one of those listed.
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! with_constant {
     ($number:expr, $C:ident => $expression:expr, $($value:literal)*) => {
@@ -56,7 +59,7 @@ macro_rules! with_constant {
 #[cfg(not(target_arch = "nvptx64"))]
 pub(crate) use {with_block_size, with_constant, with_head_size};
 
-/// log2(e): what makes powers of two of the softmax's powers of e.
+/// log2(e): the factor that turns the softmax's powers of e into powers of two.
 pub const LOG2_E: f32 = core::f32::consts::LOG2_E;
 
 /// The heads of a model, and the blocks of its cache: a shape that there are kernels for.
@@ -69,7 +72,7 @@ pub struct AttentionShape {
 }
 
 impl AttentionShape {
-    /// Checks a shape; none of its numbers need be sensible.
+    /// Checks a shape, whose numbers may be anything.
     pub fn new(heads: u32, kv_heads: u32, head_size: u32, block_size: u32) -> Result<AttentionShape, Unsupported> {
         if kv_heads == 0 || heads == 0 || !heads.is_multiple_of(kv_heads) {
             return Err(Unsupported::Heads { heads, kv_heads });

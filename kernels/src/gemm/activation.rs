@@ -2,7 +2,7 @@
 
 use cuda_std::prelude::*;
 
-/// Which function. The numbers are what kernels take; 0 is none.
+/// An activation function. Kernels take its number; 0 stands for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Activation {
@@ -17,11 +17,11 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// All there are.
+    /// All of the functions.
     pub const ALL: [Activation; 4] = [Self::Relu, Self::Gelu, Self::GeluTanh, Self::Silu];
 }
 
-/// The function of this number. The number is the same for all threads.
+/// Applies the function with this number, which is the same for all threads.
 #[inline(always)]
 pub fn activate(number: u32, x: f32) -> f32 {
     const RELU: u32 = Activation::Relu as u32;
@@ -56,8 +56,8 @@ fn exp(x: f32) -> f32 {
     (x * core::f32::consts::LOG2_E).exp2_fast()
 }
 
-/// `x (1 + erf(x / sqrt 2)) / 2` as `x erfc(-x / sqrt 2) / 2`, which keeps its precision where the result is small; `erfc`
-/// by the Chebyshev fit of Numerical Recipes (6.2), whose relative error is below 1.2e-7.
+/// `x (1 + erf(x / sqrt 2)) / 2` as `x erfc(-x / sqrt 2) / 2`, which keeps its precision where the result is small;
+/// `erfc` by the Chebyshev fit of Numerical Recipes (6.2), whose relative error is below 1.2e-7.
 #[inline(always)]
 fn gelu(x: f32) -> f32 {
     let z = x.abs() * core::f32::consts::FRAC_1_SQRT_2;

@@ -1,8 +1,8 @@
 //! Some tokens, up to 64: reading the weight is the limit.
 //!
 //! The weight is `mma`'s first operand, so that tokens need padding to a multiple of 8 only. A block of four warps has
-//! [`rows`] rows of the weight, all tokens, and a part of `k`: splits make blocks enough for two an SM. Both operands
-//! come through a ring of [`stages`] tiles in shared memory by `cp.async`.
+//! [`rows`] rows of the weight, all tokens, and a part of `k`: splits of `k` make enough blocks for two an SM. Both
+//! operands come through a ring of [`stages`] tiles in shared memory by `cp.async`.
 //!
 //! | | |
 //! | --- | --- |
@@ -13,21 +13,21 @@
 //!
 //! # What limits it
 //!
-//! With two blocks an SM, 80 KiB (96 KiB) of weight are on their way: twice what latency times bandwidth asks for. The
+//! With two blocks an SM, 80 KiB (96 KiB) of weight are in flight: twice what latency times bandwidth asks for. The
 //! activations come from L2, `m / rows` bytes for each byte of weight, a half at most; hence 128 rows from 32 tokens
 //! on. Parts of sums cost `2 m splits / k` bytes for each byte of weight, written and read, an eighth at most each: the
-//! plan sees to it. Prediction for an H200: 85 to 92 % of a read-only stream for matrices of 50 MB; what is missing are
-//! the filling of the ring and the last block's adding up, 2 us together.
+//! plan limits the splits to that. Prediction for an H200: 85 to 92 % of a read-only stream for matrices of 50 MB; the
+//! rest is the time to fill the ring and that of the last block to add up parts, 2 us together.
 //!
 //! # Ladder
 //!
-//! 1. [`gemm`](super::prefill::gemm()): 128 tokens' worth of work for whatever number there is.
+//! 1. [`gemm`](super::prefill::gemm()): the work of 128 tokens, however few there are.
 //! 2. Tokens as the second operand: the work is that of the tokens, but blocks are few, and most SMs idle.
 //! 3. (here) Splits of `k`: every SM streams. Tiles of the activations are 8 tokens by two steps of `k` an `ldmatrix`,
 //!    which is one for 8 tokens and keeps the same code for 64.
 //!
-//! Next: weights that pass L2 with an eviction hint, and shares of equal length over all tiles in a row (as Marlin has
-//! them), where tiles times splits are far from a multiple of the SMs.
+//! Next: weights that pass L2 with an eviction hint, and shares of equal length over the line of all tiles (as in
+//! Marlin), where tiles times splits are far from a multiple of the SMs.
 
 use cuda_std::prelude::*;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
@@ -95,7 +95,8 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
     let copies = Source::<THREADS>::copies(TOKENS);
     let copy = |place: u32, tile: u32| {
         let place = ring_offset + place;
-        // SAFETY: a place of the ring that has been read, or was never written; the operands are the caller's.
+        // SAFETY: the place in the ring has been read by all, or was never written; the operands have their shapes by
+        // this kernel's contract.
         unsafe {
             weight_source.copy(place, tile * DEPTH, 0..Source::<THREADS>::copies(rows));
             if copies > 0 {
@@ -125,13 +126,14 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
         cp_async::commit();
         stage += 1;
     }
-    // Of 16 rows and 8 tokens each, tokens first; as many as there are of both.
+    // Each is a sum of 16 rows by 8 tokens: first those of all tokens with the first 16 rows, then with the next 16.
+    // The rest of the array is not used.
     let mut sums = [[0.0; 4]; 16];
     let (fragments, eighths) = (rows / WARPS / 16, TOKENS / 8);
     let (mut now, mut free) = (0, (stages - 1) * stage_bytes);
     let mut tile = first;
     while tile < last {
-        // This tile is there, and the one before has been read by all.
+        // This tile has arrived, and all warps have read the one before.
         wait();
         thread::sync_threads();
         if tile + stages - 1 < last {
@@ -139,7 +141,7 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
         }
         cp_async::commit();
         let at = ring.wrapping_add(now as usize);
-        // SAFETY: all warps come by together, and the tile's copies have been waited for.
+        // SAFETY: all lanes of a warp are here together, and the tile's copies have been waited for.
         unsafe {
             unroll!(pair in [0 1] {
                 let (even, odd) = (2 * pair, 2 * pair + 1);
@@ -166,7 +168,8 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
         tile += 1;
     }
 
-    // SAFETY: all threads come by; the ring is nobody's after the barrier, and large enough.
+    // SAFETY: all threads of the block are here; after the barrier no thread reads the ring's tiles, and it has room
+    // for the sums.
     unsafe {
         let meeting = Meeting::new(workspace, counters);
         let is_last = match TOKENS {

@@ -1,7 +1,7 @@
-//! What becomes of the sums: bias, activation, gate, residual; and how they are stored.
+//! The epilogue of a product: bias, activation, gate and residual are applied to the sums, and the results stored.
 //!
-//! One code serves all kernels, which choose at run time by the same number for all threads. A gated product has the
-//! rows of both its weights in one: see [`gated_row`].
+//! The same code serves all kernels: it chooses at run time, by a number that is the same for all threads. A gated
+//! product has the rows of both its weights in one matrix: see [`gated_row`].
 
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
@@ -53,7 +53,7 @@ impl Epilogue {
     }
 }
 
-/// Rows of gate, and then of up, that stand together in the weight of a gated product.
+/// Neighbouring rows of gate, and then of up, in the weight of a gated product.
 pub const GATED_ROWS: u32 = 8;
 
 /// Where row `row` of the gate's weight, or of up's, stands in the weight of both: eight rows of one, then the same
@@ -65,7 +65,7 @@ pub const fn gated_row(row: u32, up: bool) -> u32 {
 /// A block's tile of sums in shared memory, `[rows][pitch]`. All but the address are constants.
 #[derive(Clone, Copy)]
 pub struct Staged {
-    /// The first.
+    /// The first sum.
     pub sums: *mut f32,
     /// Tokens.
     pub rows: u32,
@@ -101,7 +101,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Whether every second eight rows of the weight are factors of those before.
+    /// Whether the product is gated: the weight's rows are, by turns, eight of gate and eight of up, and each activated
+    /// output of gate is multiplied by that of up.
     #[inline(always)]
     pub fn is_gated(&self) -> bool {
         self.epilogue & GATED != 0
@@ -110,13 +111,13 @@ impl Output {
     /// The bias of a row of the weight.
     ///
     /// # Safety
-    /// `row` is below `n`.
+    /// `row` is below `n`; the bias is as declared.
     #[inline(always)]
     unsafe fn bias<T: Element>(&self, row: u32) -> f32 {
         if self.bias.is_null() {
             return 0.0;
         }
-        // SAFETY: the caller's.
+        // SAFETY: `row` is below `n`, the number of elements of the bias, by this function's contract.
         unsafe { widen::<T>(*self.bias.add(row as usize)) }
     }
 
@@ -126,7 +127,7 @@ impl Output {
     /// `token` is below `m`, and both rows below `n`.
     #[inline(always)]
     pub unsafe fn store_one<T: Element>(&self, token: u32, row: u32, sum: f32, up: f32) {
-        // SAFETY: the caller's.
+        // SAFETY: token and rows are within the output and the bias, by this function's contract.
         unsafe {
             let mut value = activate(self.epilogue & ACTIVATION, sum + self.bias::<T>(row));
             let mut column = row;
@@ -144,7 +145,7 @@ impl Output {
     /// The index is within the output.
     #[inline(always)]
     unsafe fn put<T: Element>(&self, index: usize, value: f32) {
-        // SAFETY: the caller's.
+        // SAFETY: the index is within the output, by this function's contract.
         unsafe {
             if self.epilogue & FLOAT != 0 {
                 *self.out.cast::<f32>().add(index) = value;
@@ -156,16 +157,16 @@ impl Output {
         }
     }
 
-    /// Stores a tile of sums, whose first is that of token `row` and of row `column` of the weight.
+    /// Stores a tile of sums, the first of which is that of token `row` and of row `column` of the weight.
     ///
-    /// A thread has four columns, for which it needs the bias once, of every so many rows.
+    /// A thread has the same four columns in each of its rows, so that it loads their bias once.
     ///
     /// # Safety
     /// The block has `THREADS` threads, all of whose writes to the tile are visible; the output is as declared.
     #[inline(always)]
     pub unsafe fn store<T: Element, const THREADS: u32>(&self, staged: Staged, row: u32, column: u32) {
         let thread = thread::thread_idx_x();
-        // Fours in a row, in the tile's columns and in the output's.
+        // The number of groups of four columns that the tile has in the output, as a power of two.
         let shift = (staged.columns / 4).trailing_zeros() - u32::from(self.is_gated());
         let four = thread & ((1 << shift) - 1);
         let (from, to, end) = if self.is_gated() {
@@ -180,7 +181,8 @@ impl Output {
         let rows = if rows < staged.rows { rows } else { staged.rows };
         let (mut at, step) = (thread >> shift, THREADS >> shift);
         let whole = to + 4 <= end && self.stride.is_multiple_of(4);
-        // SAFETY: rows and columns are checked against the shapes, and fours of the tile are aligned.
+        // SAFETY: rows and columns are checked against the shapes, and groups of four columns are aligned to 16 bytes
+        // in the tile.
         unsafe {
             let bias = self.bias4::<T>(column + from);
             let index = |at: u32| (row + at) as usize * self.stride as usize + to as usize;
@@ -188,7 +190,7 @@ impl Output {
                 add(bias, (*staged.at(at, from + further).cast::<Vector>()).to_f32())
             };
             if self.epilogue & ADD != 0 && whole {
-                // What is added to is under way for several rows at once.
+                // The elements to add to are loaded for several rows at once.
                 while at < rows {
                     let mut before = [HalfVector([0; 2]); BATCH as usize];
                     unroll!(i in [0 1 2 3 4 5 6 7] {
@@ -253,7 +255,8 @@ impl Output {
     /// The four are within the output, and the index is a multiple of four.
     #[inline(always)]
     unsafe fn put4<T: Element>(&self, index: usize, values: [f32; 4]) {
-        // SAFETY: the caller's.
+        // SAFETY: the four elements are within the output, by this function's contract, and aligned, since their index
+        // is a multiple of four.
         unsafe {
             if self.epilogue & FLOAT != 0 {
                 *self.out.cast::<f32>().add(index).cast() = Vector::from_f32(values);

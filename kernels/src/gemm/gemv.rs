@@ -1,7 +1,7 @@
-//! Very few tokens, up to 4: reading the weight is all there is.
+//! Very few tokens, up to 4: reading the weight is what takes the time.
 //!
 //! A warp has four rows of the weight. Its lanes copy their vectors by `cp.async` into places of their own in shared
-//! memory, [`STAGES`] deep, and read them back after waiting: nobody shares them, so that there are no barriers.
+//! memory, [`STAGES`] deep, and read them back after waiting: no two lanes share a place, so that no barrier is needed.
 //! Activations come from the first-level cache, widened once for the four rows.
 //!
 //! | | |
@@ -13,8 +13,8 @@
 //!
 //! # What limits it
 //!
-//! A warp has 10 KiB on their way at all times; LLaMA-3-8B's smallest matrices (4096 rows) make 7.8 warps an SM, so 78
-//! KiB where latency times bandwidth asks for 33. An element of the weight costs a conversion, and for each token a
+//! A warp has 10 KiB in flight at all times; LLaMA-3-8B's smallest matrices (4096 rows) make 7.8 warps an SM, so 78 KiB
+//! where latency times bandwidth asks for 33. An element of the weight costs a conversion, and for each token a
 //! multiply-add and a quarter of another conversion: at 10 elements a clock and SM, 60 of 128 lanes for 4 tokens.
 //! Prediction for an H200: 90 % of a read-only stream for matrices of 50 MB.
 //!
@@ -22,10 +22,10 @@
 //!
 //! 1. A thread a row: a sector for every vector, and no two threads in one line.
 //! 2. A warp a row: whole lines, but one load at a time, and the activations are loaded as often as the weight.
-//! 3. Four rows by four vectors, all loaded into registers before the first is used: so it is written, but `ptxas`
-//!    sinks loads to where they are used, and leaves six at the head of the loop. And between two loops' loads nothing
-//!    moves.
-//! 4. (here) `cp.async`: what is on its way is neither the registers' nor the scheduler's affair.
+//! 3. Four rows by four vectors, all loaded into registers before the first is used. That is what the source says, but
+//!    `ptxas` sinks loads to where they are used, and leaves six at the head of the loop. And between the loads of one
+//!    round and those of the next, nothing is in flight.
+//! 4. (here) `cp.async`: copies in flight take no registers, and `ptxas` does not reorder them.
 
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
@@ -84,7 +84,7 @@ pub unsafe fn gemv<T: Element, const TOKENS: u32>(
     k: u32,
     epilogue: u32,
 ) {
-    // There are no splits to meet in them.
+    // These serve splits of `k`, of which there are none here.
     let _ = (workspace, counters);
     let (warp, lane) = (thread::block_idx_x() * (THREADS / warp::WARP_SIZE) + warp::warp_id(), warp::lane_id());
     let first = warp / 4 * 16 + warp % 4 * 2;
@@ -92,7 +92,7 @@ pub unsafe fn gemv<T: Element, const TOKENS: u32>(
     let vectors = k / 8;
     let weight_row = |i: u32| weight.wrapping_add(row(i) as usize * k as usize).cast::<Vector>();
     let weights = [weight_row(0), weight_row(1), weight_row(2), weight_row(3)];
-    // Tokens that there are not have the last one's data, and are not stored.
+    // Tokens from `m` on read the last one's data, and their sums are not stored.
     let x_row = |token: u32| {
         let token = if token < m { token } else { m - 1 };
         x.wrapping_add(token as usize * x_stride as usize).cast::<Vector>()
@@ -128,7 +128,8 @@ pub unsafe fn gemv<T: Element, const TOKENS: u32>(
         at += warp::WARP_SIZE;
     }
 
-    // SAFETY: all lanes come by together, and store what is within the output.
+    // SAFETY: all lanes of the warp are here together for the sums and the shuffle; tokens and rows are checked against
+    // the output before they are stored.
     unsafe {
         let mut mine = 0.0;
         unroll!(i in [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15] {
@@ -164,7 +165,7 @@ unsafe fn multiply<T: Element, const TOKENS: u32>(
     let mut x = [none; 4];
     unroll!(t in [0 1 2 3] {
         if t < TOKENS as usize {
-            // SAFETY: the caller's.
+            // SAFETY: `at` is within the rows of activations, by this function's contract.
             x[t] = unsafe { load_constant(xs[t].add(at)) };
         }
     });

@@ -1,5 +1,5 @@
-//! Tiles of a matrix whose rows are multiplied with each other's: into shared memory by `cp.async`, and out of it as
-//! the fragments that `mma` takes.
+//! Tiles of the operands of a product: copied to shared memory by `cp.async`, and loaded from there as the fragments
+//! that `mma` takes.
 //!
 //! Activations and weights are alike here: row-major, with the summed index last. A tile is some rows by [`DEPTH`]
 //! elements, 128 bytes a row. The eight vectors of row `r` are stored with their numbers xor `r % 8`: so a row that
@@ -70,14 +70,15 @@ impl<const THREADS: u32> Source<THREADS> {
     /// `start`. What is outside of the matrix becomes zero.
     ///
     /// # Safety
-    /// The tile is in shared memory and nobody's; the matrix is as [`Source::new`] was told.
+    /// The tile is in shared memory and no thread still reads it; the matrix is as [`Source::new`] was told.
     #[inline(always)]
     pub unsafe fn copy(&self, tile: u32, start: u32, range: core::ops::Range<u32>) {
         for i in range {
             let inside = i * Self::STRIDE < self.rows && start + self.column < self.k;
             let from = self.from.wrapping_add((i * self.step + start * 2) as usize);
             let to = tile + self.to + i * Self::STRIDE * ROW_BYTES;
-            // SAFETY: the caller's; rows and `k` were just checked, and a row's end is a vector's.
+            // SAFETY: tile and matrix are valid, by this function's contract; the row and the place in it were just
+            // checked, and a row is a whole number of vectors.
             unsafe { cp_async::copy_cg_zero_fill(to, from, if inside { 16 } else { 0 }) };
         }
     }
@@ -107,11 +108,12 @@ pub fn place_steps() -> u32 {
 /// Loads the `fragment`th 16 rows after a lane's place, at step `step` along the tile.
 ///
 /// # Safety
-/// All lanes come by together; the place is one of the lane's in the tile.
+/// All lanes of the warp call this together; `place` is the lane's in the tile, from [`place_a`], [`place_b`] or
+/// [`place_steps`].
 #[inline(always)]
 pub unsafe fn load(tile: *const u8, place: u32, step: u32, fragment: u32) -> [u32; 4] {
     // A step is two vectors, whose bit in the number is free of the lane's.
     let offset = (place ^ (step * 32)) + fragment * 16 * ROW_BYTES;
-    // SAFETY: the caller's.
+    // SAFETY: all lanes are here and the place is within the tile, by this function's contract.
     unsafe { ldmatrix::load_x4(tile.add(offset as usize)) }
 }

@@ -89,7 +89,8 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
         let place = ring_offset + place;
         let (start, x_copies) = (tile * DEPTH, Source::<COLUMNS>::copies(ROWS) / STEPS);
         let weight_copies = Source::<COLUMNS>::copies(COLUMNS) / STEPS;
-        // SAFETY: a place of the ring that has been read, or was never written; the operands are the caller's.
+        // SAFETY: the place in the ring has been read by all, or was never written; the operands have their shapes by
+        // this kernel's contract.
         unsafe {
             x_source.copy(place, start, step * x_copies..(step + 1) * x_copies);
             let (from, to) = (step * weight_copies, (step + 1) * weight_copies);
@@ -99,7 +100,7 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     let warp = warp::warp_id();
     let (warp_row, warp_column) = (warp % 2 * 64, warp / 2 * 64);
     let (x_place, weight_place) = (place_a(warp_row), ROWS * ROW_BYTES + place_b(warp_column));
-    // SAFETY: all warps come by together, and only at places whose copies have been waited for.
+    // SAFETY: all lanes of a warp call this together, and only for places whose copies have been waited for.
     let load_x = |place: u32, step: u32, i: u32| unsafe { load(ring.add(place as usize), x_place, step, i) };
     let load_weight = |place: u32, step: u32| {
         let tile = ring.wrapping_add(place as usize);
@@ -121,15 +122,16 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     let mut b_ahead = load_weight(0, 0);
     let mut sums = [[0.0; 4]; 32];
     let (mut now, mut free) = (0, (STAGES - 1) * stage_bytes);
-    // The same number, but the compiler cannot know: it would write the last round out a second time, for which there
-    // are no registers.
-    // SAFETY: all lanes come by together.
+    // The shuffle gives the same number, but the compiler does not know that: otherwise it would write the loop's last
+    // round out a second time, for which there are no registers.
+    // SAFETY: all lanes of the warp are here together: every branch before this is on values that the whole block
+    // shares.
     let end = unsafe { warp::warp_shuffle_idx(FULL_MASK, last, 0, warp::WARP_SIZE) };
     let mut tile = first;
     while tile < last {
         let mut following = if now == (STAGES - 1) * stage_bytes { 0 } else { now + stage_bytes };
         if tile + 1 == end {
-            // The last step's loads are for nothing, but from what is there.
+            // The last step's loads are not used; they read a tile that is there.
             following = now;
         }
         unroll!(step in [0 1 2 3] {
@@ -138,7 +140,7 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
                 copy(free, tile + STAGES - 1, step);
             }
             if step == STEPS - 1 && tile + 1 != end {
-                // The next tile is there, and this one has been loaded by all: it is what is filled in the next round.
+                // The next tile has arrived, and all warps have loaded this one: its place is filled in the next round.
                 cp_async::commit();
                 cp_async::wait::<{ STAGES - 2 }>();
                 thread::sync_threads();
@@ -148,7 +150,7 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
             unroll!(i in [0 1 2 3] {
                 unroll!(j in [0 1 2 3] {
                     let at = i * 8 + j * 2;
-                    // SAFETY: nothing diverges here.
+                    // SAFETY: no branch here diverges, so that all lanes of the warp are here together.
                     unsafe {
                         sums[at] = T::mma(a[i], [b[j][0], b[j][1]], sums[at]);
                         sums[at + 1] = T::mma(a[i], [b[j][2], b[j][3]], sums[at + 1]);
@@ -161,7 +163,8 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
         tile += 1;
     }
 
-    // SAFETY: all threads come by; the ring is nobody's after the barrier, and large enough.
+    // SAFETY: all threads of the block are here; after the barrier no thread reads the ring's tiles, and it has room
+    // for the sums.
     unsafe {
         if !Meeting::new(workspace, counters).add_up::<COLUMNS, 32>(&mut sums) {
             return;
@@ -178,7 +181,7 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
             });
         });
         thread::sync_threads();
-        // A thread stores four columns of every so many rows, whole sectors in each.
+        // A thread stores four columns of each of its rows, and neighbouring threads fill whole sectors.
         Output { out, stride: out_stride, bias, m, n, epilogue }.store::<T, COLUMNS>(staged, row, column);
     }
 }

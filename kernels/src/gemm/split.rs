@@ -1,8 +1,8 @@
-//! Sums of which several blocks have a part each: the last one to come adds them up.
+//! Sums of which several blocks compute a part each (split-k): the last block to arrive adds the parts up.
 //!
-//! Every block stores its part in the workspace, in the order of its registers, and counts itself. The block that finds that
-//! all others have counted adds all parts, in the order of the summed index, so that the result does not depend on
-//! who that was; and leaves the counter at zero for the next launch.
+//! Every block stores its part in the workspace, in the order of its registers, and counts itself as arrived. The block
+//! that finds that all others have arrived adds all parts, in the order of the summed index, so that the result does
+//! not depend on which block it is. It leaves the counter at zero for the next launch.
 
 use cuda_std::block::is_last_to_arrive;
 use cuda_std::prelude::*;
@@ -11,7 +11,7 @@ use cuda_std::vector::Vector;
 
 use cuda_std::ptx::memory::{load_l2, store_l2};
 
-/// Where the parts of a launch meet.
+/// The workspace of a launch, where blocks exchange their parts of sums.
 #[derive(Clone, Copy)]
 pub struct Meeting {
     /// `[tiles][splits][COUNT][THREADS]` vectors of four sums.
@@ -26,8 +26,8 @@ pub struct Meeting {
     splits: u32,
 }
 
-/// The tiles along the summed index that are this block's, of `depth` in all: from the first to before the last. The
-/// grid's y are the splits.
+/// This block's share of the `depth` tiles along the summed index: the first, and the one after the last. The grid's y
+/// are the splits.
 #[inline(always)]
 pub fn share(depth: u32) -> (u32, u32) {
     let (split, splits) = (thread::block_idx_y(), thread::grid_dim_y());
@@ -37,18 +37,19 @@ pub fn share(depth: u32) -> (u32, u32) {
 }
 
 impl Meeting {
-    /// Of a grid whose x are tiles, and whose y are splits.
+    /// The workspace of a grid whose x are tiles, and whose y are splits.
     #[inline(always)]
     pub fn new(workspace: *mut Vector, counters: *mut u32) -> Self {
         let (tile, split, splits) = (thread::block_idx_x(), thread::block_idx_y(), thread::grid_dim_y());
         Meeting { workspace, counters, tile, split, splits }
     }
 
-    /// Hands in the block's part of `COUNT` times four sums a thread. True in the last block, which has the whole sums
-    /// then.
+    /// Stores the block's part of `COUNT` times four sums a thread. True in the last block to arrive, which then has
+    /// the whole sums.
     ///
     /// # Safety
-    /// All `THREADS` threads of the block come by together; the arrays are as declared; `sums` has at least `COUNT`.
+    /// All `THREADS` threads of the block call this together; workspace and counters have the sizes that the fields
+    /// state; `sums` has at least `COUNT` elements.
     #[inline(always)]
     pub unsafe fn add_up<const THREADS: u32, const COUNT: usize>(&self, sums: &mut [[f32; 4]]) -> bool {
         if self.splits == 1 {
@@ -59,7 +60,8 @@ impl Meeting {
             let part = (self.tile * self.splits + split) as usize * COUNT + i;
             self.workspace.wrapping_add(part * THREADS as usize + thread as usize)
         };
-        // SAFETY: the caller's; each block has a part of the workspace for itself until it is counted.
+        // SAFETY: the workspace has room for every part, by this function's contract; no other block uses this one's
+        // part before it is counted. All threads of the block are here, for the barriers.
         unsafe {
             unroll::<COUNT>(|i| store_l2(part(self.split, i), Vector::from_f32(sums[i])));
             if !is_last_to_arrive(self.counters.add(self.tile as usize), self.splits) {

@@ -10,8 +10,8 @@ use cuda_std::unroll::{eight, unroll};
 
 /// `x += y`; `out = (x - mean) / sqrt(variance + eps) * weight + bias`, row by row.
 ///
-/// Rows of `x`, `y` and `out` have `vectors` vectors and follow each other; `out` may be `x`. `y`, `weight` and `bias` may
-/// be null: no sum, no factor, no bias.
+/// Rows of `x`, `y` and `out` have `vectors` vectors and follow each other; `out` may be `x`. `y`, `weight` and `bias`
+/// may be null: no sum, no factor, no bias.
 ///
 /// # Safety
 /// The arrays have a row for each x of the grid, are 16-byte aligned, and the block is of

@@ -5,16 +5,16 @@
 //! | [`layer_norm()`] | `x += y`; `out = (x - mean) / sqrt(variance + eps) * weight + bias` |
 //! | [`rms_norm()`] | `x += y`; `out = x / sqrt(mean(x^2) + eps) * weight` |
 //!
-//! `x`, `y` and `out` are `[rows][width]` of 16-bit elements, `weight` and `bias` `[width]`. `y`, and in a layer norm weight
-//! and bias, may be null: then they are left out. The sum `x + y` is rounded to 16 bits, stored, and normalised as it was
-//! stored, so that the fused and the separate way give the same numbers. Statistics are in `f32`, of deviations from the
-//! mean (two passes over registers), summed in an order that depends on the width alone: a row's result is the same
-//! whatever batch it is in.
+//! `x`, `y` and `out` are `[rows][width]` of 16-bit elements, `weight` and `bias` `[width]`. `y`, and in a layer norm
+//! weight and bias, may be null: then they are left out. The sum `x + y` is rounded to 16 bits, stored, and normalised
+//! as it was stored, so that the fused and the separate way give the same numbers. Statistics are in `f32`, of
+//! deviations from the mean (two passes over registers), summed in an order that depends on the width alone: a row's
+//! result is the same whatever batch it is in.
 //!
 //! Norms of single heads (Qwen3's queries and keys) are part of [`rope`](crate::rope).
 //!
-//! A block takes a row ([`NormShape`] has its threads): each thread holds up to [`HELD`] vectors, so that the row is read
-//! once. Rows that are longer, or no whole number of vectors, are refused by [`NormShape::of`].
+//! A block takes a row ([`NormShape`] has its threads): each thread holds up to [`HELD`] vectors, so that the row is
+//! read once. [`NormShape::of`] refuses rows that are longer, or that are not a whole number of vectors.
 //!
 //! # Floor
 //!
@@ -25,7 +25,7 @@
 //! 1. Sum, mean, variance and scaling in kernels of their own: the row is read four times.
 //! 2. A block a row, read again for the variance and the result.
 //! 3. (here) Held in registers, packed as loaded (four registers a vector, not eight); weights are loaded before the
-//!    barriers, so that their way from memory is hidden behind the reduction.
+//!    barriers, so that their latency is hidden behind the reduction.
 
 mod layer;
 mod rms;
@@ -97,10 +97,10 @@ fn at(i: usize) -> u32 {
     thread::thread_idx_x() + i as u32 * thread::block_dim_x()
 }
 
-/// Loads the thread's part of a row; of none where the pointer is null.
+/// Loads the thread's part of a row; zeros where the pointer is null.
 ///
 /// # Safety
-/// The row has `vectors` vectors, and is 16-byte aligned.
+/// The row is null, or has `vectors` vectors and is 16-byte aligned.
 #[inline(always)]
 unsafe fn load(row: *const Vector, vectors: u32) -> Held {
     let mut held = [Vector::default(); HELD];
@@ -121,7 +121,8 @@ unsafe fn load(row: *const Vector, vectors: u32) -> Held {
 /// As for [`load`].
 #[inline(always)]
 unsafe fn load_sum<T: Element>(x: *mut Vector, y: *const Vector, vectors: u32) -> Held {
-    // SAFETY: the caller's.
+    // SAFETY: each row that is not null has `vectors` vectors, by this function's contract, and `at` is checked against
+    // that.
     unsafe {
         let mut held = load(x, vectors);
         if !y.is_null() {
@@ -140,7 +141,7 @@ unsafe fn load_sum<T: Element>(x: *mut Vector, y: *const Vector, vectors: u32) -
 /// The sum of `f` over the row's elements, in every thread.
 ///
 /// # Safety
-/// All threads of the block come by together.
+/// All threads of the block call this together.
 #[inline(always)]
 unsafe fn sum<T: Element, const SLOT: usize>(held: &Held, vectors: u32, f: impl Fn(f32) -> f32) -> f32 {
     let mut own = 0.0;

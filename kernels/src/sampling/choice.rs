@@ -9,7 +9,7 @@ use super::select::{collect, reset, threshold};
 use crate::arithmetic::{logprob, rank, score, token, weight};
 use cuda_std::unroll::unroll;
 
-/// The token of a row that has none, because a logit is no number or infinitely great.
+/// The token of a row that cannot be sampled: a logit is NaN or positive infinity, or all are negative infinity.
 pub const NO_TOKEN: u32 = u32::MAX;
 
 /// Bytes that must be read for `rows` rows.
@@ -19,14 +19,16 @@ pub const fn floor_bytes(rows: u64, vocab: u64) -> u64 {
 
 /// Chooses a token for each row.
 ///
-/// - `logits`: `[rows][vocab]`, rows `stride` elements apart (a multiple of 4). Those of adjusted tokens are overwritten.
-/// - `requests`: `[rows]`; their adjustments are ranges of `adjustments`, their likeliest tokens ranges of the last two.
+/// - `logits`: `[rows][vocab]`, rows `stride` elements apart (a multiple of 4). Those of adjusted tokens are
+///   overwritten.
+/// - `requests`: `[rows]`; their adjustments are ranges of `adjustments`, their likeliest tokens ranges of the last
+///   two.
 /// - `tokens`, `logprobs`: `[rows]`; a row that cannot be sampled gets [`NO_TOKEN`], and nothing else.
 /// - `top_tokens`, `top_logprobs`: the likeliest tokens of each row, best first.
 ///
 /// # Safety
-/// The arrays have these shapes, `logits` is 16-byte aligned, requests pass [`Request::check`], adjusted tokens are of the
-/// vocabulary and none is twice in a row, and the launch is of a block of [`THREADS`] for each row.
+/// The arrays have these shapes, `logits` is 16-byte aligned, requests pass [`Request::check`], adjusted tokens are in
+/// the vocabulary and no row adjusts one twice, and the launch is of a block of [`THREADS`] for each row.
 #[kernel(max_threads = 512)]
 pub unsafe fn sample(
     logits: *mut f32,
@@ -41,7 +43,8 @@ pub unsafe fn sample(
 ) {
     let row = thread::block_idx_x() as usize;
     let leads = thread::thread_idx_x() == 0;
-    // SAFETY: the caller's. All threads take every branch together: they are on numbers that all have.
+    // SAFETY: the arrays have their shapes and requests are checked, by this kernel's contract. All threads of the
+    // block take every branch around a barrier together, since its condition is on numbers that all of them have.
     unsafe {
         let request = *requests.add(row);
         let logits = logits.add(row * stride as usize);
@@ -50,7 +53,8 @@ pub unsafe fn sample(
         reset();
 
         let best = likeliest(&mut team, &raw);
-        // Of a row that cannot be sampled it is the first, and not looked at. The rank itself knows but one zero.
+        // Read from the row, since ranks do not tell 0.0 from -0.0. If a logit is NaN or infinite, this is the first
+        // one, and is not used.
         let greatest = *logits.add(token(best) as usize);
         if best == u64::MAX || greatest == f32::NEG_INFINITY {
             if leads {
@@ -92,7 +96,8 @@ pub unsafe fn sample(
 
         let mut logit = *logits.add(chosen as usize);
         if request.adjustments > 0 {
-            // Only the thread that adjusted the chosen token has its raw logit; above it a bit, since 0.0 is none.
+            // Only the thread that adjusted the chosen token has its raw logit; the bit above it tells a logit of 0.0
+            // from none.
             let mut found = 0;
             each(request.adjustments, |i| {
                 if (*own.add(i)).token == chosen {
@@ -125,11 +130,11 @@ fn each(count: u32, mut run: impl FnMut(usize)) {
 /// infinity.
 ///
 /// # Safety
-/// All threads of the block come by together, and the row is valid.
+/// All threads of the block call this together, and the row is valid.
 #[inline(always)]
 unsafe fn likeliest(team: &mut Team, scores: &Scores) -> u64 {
     let mut best = 0;
-    // SAFETY: the caller's.
+    // SAFETY: the row is valid and all threads of the block are here, by this function's contract.
     unsafe {
         scores.each(|token, score| {
             // A sum with 0.0 makes one of both zeros, which are equal here. A NaN is not below infinity.
@@ -140,12 +145,14 @@ unsafe fn likeliest(team: &mut Team, scores: &Scores) -> u64 {
     }
 }
 
+/// The sum of the weights of all scores, in every thread.
+///
 /// # Safety
 /// As for [`likeliest`].
 #[inline(always)]
 unsafe fn sum_of_weights(team: &mut Team, scores: &Scores) -> u64 {
     let mut own = 0;
-    // SAFETY: the caller's.
+    // SAFETY: the row is valid and all threads of the block are here, by this function's contract.
     unsafe {
         scores.each(|_, score| own += weight(score));
         let [sum] = team.sum([own]);
@@ -161,7 +168,7 @@ unsafe fn sum_of_weights(team: &mut Team, scores: &Scores) -> u64 {
 #[inline(always)]
 unsafe fn draw(team: &mut Team, request: &Request, logits: *const f32, vocab: u32, best: u32) -> u32 {
     let noise = Noise::new(request.seed, request.position);
-    // SAFETY: the caller's.
+    // SAFETY: the row is valid and all threads of the block are here, by this function's contract.
     unsafe {
         let greatest = *logits.add(best as usize);
         let scores = Scores { logits, vocab, greatest, inverse_temperature: request.inverse_temperature };

@@ -1,5 +1,5 @@
-//! Random numbers addressed by seed, position and token, in place of a stream: Philox 4x32-10 (Salmon et al., 2011), the
-//! counter-based generator that GPUs use. Four neighbouring tokens have theirs from one call.
+//! Random numbers addressed by seed, position and token, in place of a stream: Philox 4x32-10 (Salmon et al., 2011),
+//! the counter-based generator that GPUs use. Four neighbouring tokens have theirs from one call.
 
 use crate::arithmetic::ln;
 
@@ -39,7 +39,7 @@ impl Noise {
     }
 }
 
-/// The sample of the standard Gumbel distribution that random bits come to.
+/// The sample of the standard Gumbel distribution that random bits give.
 #[inline(always)]
 pub fn gumbel(bits: u32) -> f32 {
     // 23 bits and a half: strictly between 0 and 1, and exact in f32.

@@ -1,4 +1,4 @@
-//! What a row of logits is asked for, as it lies on the device.
+//! The request for one row of logits, as a record on the device.
 
 use core::fmt;
 
@@ -79,7 +79,8 @@ impl Request {
         top: 0,
     };
 
-    /// The request with a temperature, 0 for greedy. Below the smallest whose inverse is a number it counts as that.
+    /// The request with a temperature, 0 for greedy. A temperature so small that its inverse would overflow counts as
+    /// the smallest whose inverse is finite.
     pub fn with_temperature(self, temperature: f32) -> Request {
         let inverse_temperature = if temperature == 0.0 { 0.0 } else { (1.0 / temperature).min(f32::MAX) };
         Request { inverse_temperature, ..self }
@@ -136,7 +137,7 @@ impl Request {
 }
 
 impl Penalties {
-    /// The logit of a token after its adjustment. What was a number stays one.
+    /// The logit of a token after its adjustment. A finite logit stays finite.
     #[inline(always)]
     pub fn adjust(&self, logit: f32, count: i32, bias: f32) -> f32 {
         if logit == f32::NEG_INFINITY {

@@ -1,4 +1,4 @@
-//! Passes of a block over a row of logits, and what its threads find out together.
+//! Passes of a block over a row of logits, and reductions over its threads.
 
 use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
@@ -40,20 +40,20 @@ impl Scores {
         (logit - self.greatest) * self.inverse_temperature
     }
 
-    /// Calls `visit` with the first token of four, their scores, and how many tokens there are from the first on: at the end
-    /// they may be fewer than four.
+    /// Calls `visit` with the first token of four, their scores, and how many tokens there are from the first on: at
+    /// the end they may be fewer than four.
     ///
     /// # Safety
-    /// The row is valid, and nobody writes to it meanwhile.
+    /// The row is valid, and no thread writes to it meanwhile.
     #[inline(always)]
     pub unsafe fn each_quad(&self, mut visit: impl FnMut(u32, [f32; 4], u32)) {
         let mut first = 4 * thread::thread_idx_x();
-        // SAFETY: the caller's.
+        // SAFETY: the row is valid, by this function's contract, and `first` is a multiple of 4.
         let mut next = unsafe { self.load(first) };
         while first < self.vocab {
             let logits = next;
-            // The next load is under way while this one's logits are looked at.
-            // SAFETY: the caller's.
+            // The next load is in flight while this one's logits are visited.
+            // SAFETY: the row is valid, by this function's contract, and `first` is a multiple of 4.
             next = unsafe { self.load(first + 4 * THREADS) };
             visit(first, logits.0.map(|bits| self.of(f32::from_bits(bits))), self.vocab - first);
             first += 4 * THREADS;
@@ -67,7 +67,8 @@ impl Scores {
     #[inline(always)]
     unsafe fn load(&self, first: u32) -> Vector {
         let mut quad = Vector::default();
-        // SAFETY: within the row.
+        // SAFETY: indices are checked against the row's length; a group of four is aligned, since `first` is a multiple
+        // of 4.
         unsafe {
             if first + 4 <= self.vocab {
                 quad = *self.logits.add(first as usize).cast();
@@ -88,7 +89,7 @@ impl Scores {
     /// As for [`Self::each_quad`].
     #[inline(always)]
     pub unsafe fn each(&self, mut visit: impl FnMut(u32, f32)) {
-        // SAFETY: the caller's.
+        // SAFETY: the row is valid and no thread writes to it, by this function's contract.
         unsafe {
             self.each_quad(|first, scores, count| {
                 unroll::<4>(|i| {
@@ -101,14 +102,14 @@ impl Scores {
     }
 }
 
-/// The block's common memory. Each use takes the half that the last one did not, so that one barrier a use suffices: a half
-/// is written again only behind the barrier of the use between.
+/// The shared memory of the block's reductions. Each use takes the half that the previous one did not, so that one
+/// barrier a use suffices: a half is written again only behind the barrier of the use between.
 pub struct Team {
     half: u32,
 }
 
 impl Team {
-    /// The team of the block, whose threads all make it.
+    /// The block's team; every thread of the block creates it.
     #[inline(always)]
     pub fn new() -> Team {
         Team { half: 0 }
@@ -125,7 +126,7 @@ impl Team {
     /// The sums over the block of numbers below 2^59, in every thread.
     ///
     /// # Safety
-    /// All threads come by together; there are at most [`SUMS`] numbers.
+    /// All threads of the block call this together; there are at most [`SUMS`] numbers.
     #[inline(always)]
     pub unsafe fn sum<const N: usize>(&mut self, own: [u64; N]) -> [u64; N] {
         let memory = self.next();
@@ -150,7 +151,7 @@ impl Team {
     /// The greatest number of the block, in every thread.
     ///
     /// # Safety
-    /// All threads come by together.
+    /// All threads of the block call this together.
     #[inline(always)]
     pub unsafe fn max(&mut self, own: u64) -> u64 {
         let memory = self.next();
@@ -169,7 +170,7 @@ impl Team {
     /// The sum over the threads below this one.
     ///
     /// # Safety
-    /// All threads come by together; the block's sum is below 2^59.
+    /// All threads of the block call this together; the block's sum is below 2^59.
     #[inline(always)]
     pub unsafe fn sum_below(&mut self, own: u64) -> u64 {
         let memory = self.next();
@@ -198,10 +199,10 @@ impl Team {
 /// The greatest number of the warp, in every lane.
 ///
 /// # Safety
-/// All lanes of the warp come by together.
+/// All lanes of the warp call this together.
 #[inline(always)]
 unsafe fn warp_max_u64(value: u64) -> u64 {
-    // SAFETY: the caller's.
+    // SAFETY: all lanes of the warp are here together, by this function's contract.
     unsafe {
         let high = warp::warp_reduce_max(FULL_MASK, (value >> 32) as u32);
         let low = if (value >> 32) as u32 == high { value as u32 } else { 0 };

@@ -1,10 +1,10 @@
 //! The likeliest tokens of a row, without sorting the row.
 //!
-//! Tokens are compared by [`rank`]: the score, then the id; no two are equal. To find the last of the likeliest tokens that
-//! together reach a count (top-k) or a share of the weight (top-p), the block counts and weighs the tokens above each of a
-//! few pivots in one pass, keeps the interval between two pivots in which that token must be, and goes on until no
-//! more than [`CANDIDATES`] tokens are left, usually after one pass. These are gathered in shared memory and sorted. Counts and
-//! weights are integers, so that no result depends on the order of threads.
+//! Tokens are compared by [`rank`]: the score, then the id; no two are equal. To find the last of the likeliest tokens
+//! that together reach a count (top-k) or a share of the weight (top-p), the block counts and weighs the tokens above
+//! each of a few pivots in one pass, keeps the interval between two pivots in which that token must be, and goes on
+//! until no more than [`CANDIDATES`] tokens are left, usually after one pass. These are gathered in shared memory and
+//! sorted. Counts and weights are integers, so that no result depends on the order of threads.
 
 use cuda_std::atomic::add_u32;
 use cuda_std::prelude::*;
@@ -19,11 +19,12 @@ pub const CANDIDATES: u32 = 4096;
 /// How far the first pivots are below the greatest score. Most top-k and top-p choices are within the first or second.
 const DISTANCES: [f32; 3] = [4.0, 8.0, 16.0];
 
-/// The last of the likeliest tokens, among those of rank `lowest` and above, that together reach `target`: a number of tokens,
-/// or, `BY_WEIGHT`, a share of these tokens' weight in units of 2^-64. `greatest` is the greatest score.
+/// The last of the likeliest tokens, among those of rank `lowest` and above, that together reach `target`: a number of
+/// tokens, or, `BY_WEIGHT`, a share of these tokens' weight in units of 2^-64. `greatest` is the greatest score.
 ///
 /// # Safety
-/// All threads of the block come by together, the row is valid and nobody writes to it; there are `target` such tokens.
+/// All threads of the block call this together, the row is valid and no thread writes to it; there are `target` such
+/// tokens.
 #[inline(always)]
 pub unsafe fn threshold<const BY_WEIGHT: bool>(
     team: &mut Team,
@@ -36,7 +37,8 @@ pub unsafe fn threshold<const BY_WEIGHT: bool>(
     let (mut low, mut high, mut above) = (lowest, u64::MAX, 0);
     let mut pivots = DISTANCES.map(|distance| (u64::from(order(greatest - distance)) << 32).max(lowest));
     let mut first = true;
-    // SAFETY: the caller's; all decisions are on sums that every thread has.
+    // SAFETY: the row is valid and all threads of the block are here, by this function's contract; branches depend on
+    // sums that are the same for all threads, so that they reach each barrier together.
     unsafe {
         let inside = loop {
             let bounds = [pivots[0], pivots[1], pivots[2], low];
@@ -104,16 +106,18 @@ pub unsafe fn threshold<const BY_WEIGHT: bool>(
     }
 }
 
-/// The ranks from `low` up to but not including `high`, of which there are `count`, sorted with the greatest first, in shared
-/// memory. They stay until the next call, before which there must be a barrier.
+/// The ranks from `low` up to but not including `high`, of which there are `count`, sorted with the greatest first, in
+/// shared memory. They stay until the next call, before which there must be a barrier.
 ///
 /// # Safety
-/// All threads of the block come by together, the row is valid and nobody writes to it; `count` is at most [`CANDIDATES`].
+/// All threads of the block call this together, the row is valid and no thread writes to it; `count` is the number of
+/// these ranks, and at most [`CANDIDATES`].
 #[inline(always)]
 pub unsafe fn collect(scores: &Scores, low: u64, high: u64, count: u32) -> *const u64 {
     let ranks = shared_array![u64; 4096];
     let size = count.next_power_of_two();
-    // SAFETY: `count` ranks find a place each; what is behind them, up to `size`, is filled here.
+    // SAFETY: there are `count` such ranks, by this function's contract, and each takes its own place; the places
+    // behind them, up to `size`, are filled here.
     unsafe {
         scores.each(|token, score| {
             let rank = rank(score, token);
@@ -133,7 +137,7 @@ pub unsafe fn collect(scores: &Scores, low: u64, high: u64, count: u32) -> *cons
     ranks
 }
 
-/// Where the next rank goes that [`collect`] finds.
+/// The index at which [`collect`] stores the next rank that it finds.
 #[inline(always)]
 fn cursor() -> *mut u32 {
     shared_array![u32; 1]
@@ -146,16 +150,16 @@ fn cursor() -> *mut u32 {
 #[inline(always)]
 pub unsafe fn reset() {
     if thread::thread_idx_x() == 0 {
-        // SAFETY: the caller's.
+        // SAFETY: no thread uses the cursor meanwhile, by this function's contract.
         unsafe { *cursor() = 0 };
     }
 }
 
-/// Sorts `size` numbers (a power of two), the greatest first, by Batcher's bitonic network. A barrier stands behind every
-/// stage.
+/// Sorts `size` numbers (a power of two), the greatest first, by Batcher's bitonic network. A barrier stands behind
+/// every stage.
 ///
 /// # Safety
-/// All threads of the block come by together, behind a barrier.
+/// All threads of the block call this together, behind a barrier.
 #[inline(always)]
 unsafe fn sort(numbers: *mut u64, size: u32) {
     let mut length = 2;
@@ -165,7 +169,7 @@ unsafe fn sort(numbers: *mut u64, size: u32) {
             let mut pair = thread::thread_idx_x();
             while pair < size / 2 {
                 let at = 2 * pair - (pair & (stride - 1));
-                // SAFETY: no other thread has this pair.
+                // SAFETY: indices are below `size`, and no other thread has this pair between two barriers.
                 unsafe {
                     let (a, b) = (numbers.add(at as usize), numbers.add((at + stride) as usize));
                     if (*a < *b) == (at & length == 0) {

@@ -13,7 +13,8 @@ macro_rules! atomics {
         pub unsafe fn $name(address: *mut $ty, value: $ty) -> $ty {
             device!((address, value) => {
                 let old: $ty;
-                // SAFETY: the caller's.
+                // SAFETY: the address is valid, aligned and used only by atomics meanwhile, by this function's
+                // contract.
                 unsafe {
                     core::arch::asm!(
                         concat!($instruction, " {0}, [{1}], {2};"),
@@ -49,7 +50,7 @@ atomics! {
 pub unsafe fn compare_exchange_u32(address: *mut u32, current: u32, new: u32) -> u32 {
     device!((address, current, new) => {
         let old: u32;
-        // SAFETY: the caller's.
+        // SAFETY: the address is valid, aligned and used only by atomics meanwhile, by this function's contract.
         unsafe {
             core::arch::asm!(
                 "atom.relaxed.gpu.cas.b32 {0}, [{1}], {2}, {3};",

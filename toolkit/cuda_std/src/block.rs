@@ -1,22 +1,23 @@
-//! What the threads of a block, or the blocks of a launch, find out together.
+//! Reductions over the threads of a block, and a count of the blocks that have arrived.
 
 use crate::prelude::*;
 use crate::warp::WARP_SIZE;
 use crate::{atomic, warp};
 
-/// Up to so many warps, each thread combines their results by itself: that takes fewer instructions than shuffles do.
+/// The number of warps up to which each thread combines all of their results by itself: that takes fewer instructions
+/// than shuffles.
 const FEW_WARPS: u32 = 4;
 
 /// Combines a value of every thread of the block, and gives all of them the result, in an order that depends on the
 /// block's size alone.
 ///
-/// First within each warp, by shuffles; then the warps' results go through shared memory. What threads wrote to shared memory
-/// before is visible to all of them afterwards: the barrier is for that, too. `MOST_WARPS` is the most that a block may have,
-/// and `neutral` is what changes nothing when it is combined.
+/// First within each warp, by shuffles; then the warps' results go through shared memory. What threads wrote to shared
+/// memory before is visible to all of them afterwards: the barrier is for that, too. `MOST_WARPS` is the most that a
+/// block may have, and `neutral` is what changes nothing when it is combined.
 ///
 /// # Safety
-/// All threads of the block call it together, in whole warps. `room` is `MOST_WARPS` numbers of shared memory that are used for
-/// nothing else until the next barrier.
+/// All threads of the block call this together, in whole warps. `room` is `MOST_WARPS` numbers of shared memory that
+/// are used for nothing else until the next barrier.
 #[inline(always)]
 pub unsafe fn reduce<const MOST_WARPS: u32>(
     value: f32,
@@ -48,12 +49,12 @@ pub unsafe fn reduce<const MOST_WARPS: u32>(
 /// the counter at zero for the next launch.
 ///
 /// # Safety
-/// `arrivals` counts blocks that work on the same thing, and is zero before the first of them; no block comes twice. All
-/// threads of the block call it together.
+/// `arrivals` counts blocks that work on the same thing, and is zero before the first of them; no block calls this
+/// twice for them. All threads of the block call this together.
 #[inline(always)]
 pub unsafe fn is_last_to_arrive(arrivals: *mut u32, all: u32) -> bool {
     let is_last = shared_array![u32; 1];
-    // SAFETY: one thread writes between two barriers.
+    // SAFETY: one thread writes between two barriers, which all threads reach, by this function's contract.
     unsafe {
         // What the block's threads stored comes before the count, and the count of all before what is loaded.
         thread::sync_threads();

@@ -1,7 +1,8 @@
-//! The one place where the two builds part.
+//! `device!`: the one place where the builds for device and host differ.
 
 /// `device!((a, b) => expression)`: the expression on the device; on the host, where none of its intrinsics exist, the
-/// named arguments are used up and the call panics. For functions of single instructions, here and in crates of kernels.
+/// named arguments are used up and the call panics. For functions of single instructions, here and in crates of
+/// kernels.
 ///
 /// ```
 /// use cuda_std::device;

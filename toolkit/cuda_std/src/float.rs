@@ -23,7 +23,7 @@ macro_rules! unary {
     ($instruction:literal, $x:expr) => {
         device!(($x) => {
             let result: f32;
-            // SAFETY: arithmetic.
+            // SAFETY: arithmetic on registers, without access to memory.
             unsafe {
                 core::arch::asm!(
                     concat!($instruction, " {0}, {1};"),
@@ -72,7 +72,7 @@ impl GpuFloat for f32 {
     fn mul_add(self, by: f32, plus: f32) -> f32 {
         device!((self, by, plus) => {
             let result: f32;
-            // SAFETY: arithmetic.
+            // SAFETY: arithmetic on registers, without access to memory.
             unsafe {
                 core::arch::asm!(
                     "fma.rn.f32 {0}, {1}, {2}, {3};",

@@ -31,7 +31,7 @@ macro_rules! instruction {
     ($text:literal, $($operand:expr),*) => {
         device!(($($operand),*) => {
             let result: u32;
-            // SAFETY: arithmetic.
+            // SAFETY: arithmetic on registers, without access to memory.
             unsafe {
                 core::arch::asm!(
                     $text,

@@ -73,8 +73,8 @@ pub mod warp;
 /// assert_eq!(call.descriptor().name, "power_3");
 /// ```
 ///
-/// An argument of another type, one that is only read where the kernel writes, one that is left out, and an instance that
-/// there is none of do not compile:
+/// An argument of another type, one that is only read where the kernel writes, one that is left out, and an instance
+/// that does not exist do not compile:
 ///
 /// ```compile_fail,E0308
 /// # use cuda_std::{launch::*, prelude::*};
@@ -139,5 +139,6 @@ pub fn device_only<T>() -> T {
 #[cfg(target_arch = "nvptx64")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // SAFETY: a trap ends the launch; it accesses no memory.
     unsafe { core::arch::nvptx::trap() }
 }

@@ -8,7 +8,7 @@ core::arch::global_asm!(".extern .shared .align 128 .b8 quire_dynamic_shared[];"
 pub fn dynamic_shared_mem<T>() -> *mut T {
     device!(() => {
         let address: *mut T;
-        // SAFETY: takes an address.
+        // SAFETY: computes an address and accesses no memory.
         unsafe {
             core::arch::asm!(
                 "cvta.shared.u64 {0}, quire_dynamic_shared;",
@@ -25,7 +25,7 @@ pub fn dynamic_shared_mem<T>() -> *mut T {
 pub fn shared_offset<T>(pointer: *const T) -> u32 {
     device!((pointer) => {
         let offset: u64;
-        // SAFETY: converts an address.
+        // SAFETY: converts an address and accesses no memory.
         unsafe {
             core::arch::asm!(
                 "cvta.to.shared.u64 {0}, {1};",

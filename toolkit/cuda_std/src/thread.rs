@@ -61,21 +61,21 @@ pub fn thread_idx() -> u32 {
     (thread_idx_z() * block_dim_y() + thread_idx_y()) * block_dim_x() + thread_idx_x()
 }
 
-/// Waits until all threads of the block are here, and makes what they wrote to shared and global memory visible to
-/// all of them. Every thread of the block must come by, through the same call.
+/// Waits until all threads of the block are here, and makes what they wrote to shared and global memory visible to all
+/// of them. Every thread of the block must reach it, through the same call.
 #[inline(always)]
 pub fn sync_threads() {
-    // SAFETY: that all threads reach it is the kernel's to keep; a thread alone cannot break memory safety by it.
+    // SAFETY: a barrier accesses no memory. The kernel that calls this ensures that all threads reach it.
     device!(() => unsafe { arch::_syncthreads() })
 }
 
 /// [`sync_threads`] for `threads` of the block, at barrier `id` (1 to 15; 0 is the block's own).
 ///
 /// # Safety
-/// `threads` is a multiple of the warp size, and exactly so many come by, here or at [`arrive_named`].
+/// `threads` is a multiple of the warp size, and exactly so many threads call this or [`arrive_named`] for the barrier.
 #[inline(always)]
 pub unsafe fn sync_named(id: u32, threads: u32) {
-    // SAFETY: the caller's.
+    // SAFETY: exactly `threads` threads, in whole warps, use the barrier, by this function's contract.
     device!((id, threads) => unsafe { barrier_count(id, threads) })
 }
 
@@ -85,27 +85,27 @@ pub unsafe fn sync_named(id: u32, threads: u32) {
 /// As for [`sync_named`].
 #[inline(always)]
 pub unsafe fn arrive_named(id: u32, threads: u32) {
-    // SAFETY: the caller's.
+    // SAFETY: exactly `threads` threads, in whole warps, use the barrier, by this function's contract.
     device!((id, threads) => unsafe { barrier_arrive(id, threads) })
 }
 
 /// Orders this thread's memory accesses before it against those after it, as the block's threads see them.
 #[inline(always)]
 pub fn block_fence() {
-    // SAFETY: a fence.
+    // SAFETY: a fence orders memory accesses and makes none.
     device!(() => unsafe { membar_cta() })
 }
 
 /// As [`block_fence`], as the whole device sees them.
 #[inline(always)]
 pub fn device_fence() {
-    // SAFETY: a fence.
+    // SAFETY: a fence orders memory accesses and makes none.
     device!(() => unsafe { membar_gl() })
 }
 
 /// As [`block_fence`], as the host and other devices see them, too.
 #[inline(always)]
 pub fn system_fence() {
-    // SAFETY: a fence.
+    // SAFETY: a fence orders memory accesses and makes none.
     device!(() => unsafe { membar_sys() })
 }

@@ -1,17 +1,17 @@
 //! Loops that are written out, so that the arrays they go over stay in registers.
 //!
-//! Registers have no addresses, so an array stays in registers only if every index is a constant; and loads are under way
-//! together only if there is no branch between them. LLVM writes out small loops by itself, but not the larger ones of
-//! kernels.
+//! Registers have no addresses, so an array stays in registers only if every index is a constant; and loads are in
+//! flight together only if there is no branch between them. LLVM writes out small loops by itself, but not the larger
+//! ones of kernels.
 //!
-//! There are two forms, since neither serves everywhere; what the PTX looks like decides. With [`unroll()`] LLVM simplifies the
-//! body once, before it is copied; of bodies with branches it makes half the instructions that way. Closures in closures,
-//! however, keep the arrays that they share in local memory: nested loops are written with [`unroll!`](crate::unroll!), which
-//! copies the text.
+//! There are two forms, since neither serves everywhere; what the PTX looks like decides. With [`unroll()`] LLVM
+//! simplifies the body once, before it is copied; of bodies with branches it makes half the instructions that way.
+//! Closures in closures, however, keep the arrays that they share in local memory: nested loops are written with
+//! [`unroll!`](crate::unroll!), which copies the text.
 
 /// Calls `body` with 0 to `N - 1`, without a loop; `N` is at most 32.
 ///
-/// `N` is a parameter of the function and not an argument, so that steps that there are not are gone before LLVM sees them.
+/// `N` is a parameter of the function and not an argument, so that LLVM never sees the steps from `N` on.
 #[inline(always)]
 pub fn unroll<const N: usize>(mut body: impl FnMut(usize)) {
     const { assert!(N <= 32) }

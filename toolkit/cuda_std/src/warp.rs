@@ -59,10 +59,10 @@ pub fn warp_id() -> u32 {
 /// Waits for the lanes in `mask`, and orders their memory accesses.
 ///
 /// # Safety
-/// All lanes in `mask` come by together.
+/// All lanes in `mask` call this together.
 #[inline(always)]
 pub unsafe fn sync_warp(mask: u32) {
-    // SAFETY: the caller's.
+    // SAFETY: all lanes in `mask` are here together, by this function's contract.
     device!((mask) => unsafe { bar_warp_sync(mask) })
 }
 
@@ -99,10 +99,10 @@ warp_values! {
 /// The value that lane `lane` of the thread's group holds; groups are `width` lanes (a power of two, at most 32).
 ///
 /// # Safety
-/// All lanes in `mask` come by together, and the lane read is one of them.
+/// All lanes in `mask` call this together, and the lane read is one of them.
 #[inline(always)]
 pub unsafe fn warp_shuffle_idx<T: WarpValue>(mask: u32, value: T, lane: u32, width: u32) -> T {
-    // SAFETY: the caller's.
+    // SAFETY: all lanes in `mask` are here together and the lane read is one of them, by this function's contract.
     device!((mask, value, lane, width) => unsafe {
         T::from_bits(shfl_idx(mask, value.to_bits(), lane, clamp(width, 31)))
     })
@@ -114,7 +114,7 @@ pub unsafe fn warp_shuffle_idx<T: WarpValue>(mask: u32, value: T, lane: u32, wid
 /// As for [`warp_shuffle_idx`].
 #[inline(always)]
 pub unsafe fn warp_shuffle_up<T: WarpValue>(mask: u32, value: T, delta: u32, width: u32) -> T {
-    // SAFETY: the caller's.
+    // SAFETY: all lanes in `mask` are here together and the lane read is one of them, by this function's contract.
     device!((mask, value, delta, width) => unsafe {
         T::from_bits(shfl_up(mask, value.to_bits(), delta, clamp(width, 0)))
     })
@@ -126,7 +126,7 @@ pub unsafe fn warp_shuffle_up<T: WarpValue>(mask: u32, value: T, delta: u32, wid
 /// As for [`warp_shuffle_idx`].
 #[inline(always)]
 pub unsafe fn warp_shuffle_down<T: WarpValue>(mask: u32, value: T, delta: u32, width: u32) -> T {
-    // SAFETY: the caller's.
+    // SAFETY: all lanes in `mask` are here together and the lane read is one of them, by this function's contract.
     device!((mask, value, delta, width) => unsafe {
         T::from_bits(shfl_down(mask, value.to_bits(), delta, clamp(width, 31)))
     })
@@ -138,7 +138,7 @@ pub unsafe fn warp_shuffle_down<T: WarpValue>(mask: u32, value: T, delta: u32, w
 /// As for [`warp_shuffle_idx`].
 #[inline(always)]
 pub unsafe fn warp_shuffle_xor<T: WarpValue>(mask: u32, value: T, xor: u32, width: u32) -> T {
-    // SAFETY: the caller's.
+    // SAFETY: all lanes in `mask` are here together and the lane read is one of them, by this function's contract.
     device!((mask, value, xor, width) => unsafe {
         T::from_bits(shfl_bfly(mask, value.to_bits(), xor, clamp(width, 31)))
     })
@@ -154,10 +154,10 @@ const fn clamp(width: u32, last: u32) -> u32 {
 /// Whether the predicate holds in all lanes of `mask`.
 ///
 /// # Safety
-/// All lanes in `mask` come by together.
+/// All lanes in `mask` call this together.
 #[inline(always)]
 pub unsafe fn warp_vote_all(mask: u32, predicate: bool) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: all lanes in `mask` are here together, by this function's contract.
     device!((mask, predicate) => unsafe { vote_all(mask, predicate) })
 }
 
@@ -167,7 +167,7 @@ pub unsafe fn warp_vote_all(mask: u32, predicate: bool) -> bool {
 /// As for [`warp_vote_all`].
 #[inline(always)]
 pub unsafe fn warp_vote_any(mask: u32, predicate: bool) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: all lanes in `mask` are here together, by this function's contract.
     device!((mask, predicate) => unsafe { vote_any(mask, predicate) })
 }
 
@@ -177,7 +177,7 @@ pub unsafe fn warp_vote_any(mask: u32, predicate: bool) -> bool {
 /// As for [`warp_vote_all`].
 #[inline(always)]
 pub unsafe fn warp_vote_ballot(mask: u32, predicate: bool) -> u32 {
-    // SAFETY: the caller's.
+    // SAFETY: all lanes in `mask` are here together, by this function's contract.
     device!((mask, predicate) => unsafe { vote_ballot(mask, predicate) })
 }
 
@@ -187,7 +187,7 @@ pub unsafe fn warp_vote_ballot(mask: u32, predicate: bool) -> u32 {
 /// As for [`warp_vote_all`].
 #[inline(always)]
 pub unsafe fn warp_match_any(mask: u32, value: u32) -> u32 {
-    // SAFETY: the caller's.
+    // SAFETY: all lanes in `mask` are here together, by this function's contract.
     device!((mask, value) => unsafe { match_any(mask, value) })
 }
 
@@ -197,7 +197,7 @@ pub unsafe fn warp_match_any(mask: u32, value: u32) -> u32 {
 /// As for [`warp_vote_all`].
 #[inline(always)]
 pub unsafe fn warp_reduce_add(mask: u32, value: u32) -> u32 {
-    // SAFETY: the caller's.
+    // SAFETY: all lanes in `mask` are here together, by this function's contract.
     device!((mask, value) => unsafe { redux_add(value, mask) })
 }
 
@@ -207,7 +207,7 @@ pub unsafe fn warp_reduce_add(mask: u32, value: u32) -> u32 {
 /// As for [`warp_vote_all`].
 #[inline(always)]
 pub unsafe fn warp_reduce_min(mask: u32, value: u32) -> u32 {
-    // SAFETY: the caller's.
+    // SAFETY: all lanes in `mask` are here together, by this function's contract.
     device!((mask, value) => unsafe { redux_min(value, mask) })
 }
 
@@ -217,19 +217,19 @@ pub unsafe fn warp_reduce_min(mask: u32, value: u32) -> u32 {
 /// As for [`warp_vote_all`].
 #[inline(always)]
 pub unsafe fn warp_reduce_max(mask: u32, value: u32) -> u32 {
-    // SAFETY: the caller's.
+    // SAFETY: all lanes in `mask` are here together, by this function's contract.
     device!((mask, value) => unsafe { redux_max(value, mask) })
 }
 
 /// Combines the values of the whole warp pair by pair, and gives every lane the result: `combine` must be commutative.
 ///
 /// # Safety
-/// All lanes of the warp come by together.
+/// All lanes of the warp call this together.
 #[inline(always)]
 pub unsafe fn warp_all_reduce<T: WarpValue>(mut value: T, combine: impl Fn(T, T) -> T) -> T {
     let mut xor = WARP_SIZE / 2;
     while xor > 0 {
-        // SAFETY: the caller's.
+        // SAFETY: all lanes of the warp are here together, by this function's contract.
         value = combine(value, unsafe { warp_shuffle_xor(FULL_MASK, value, xor, WARP_SIZE) });
         xor /= 2;
     }
@@ -242,7 +242,7 @@ pub unsafe fn warp_all_reduce<T: WarpValue>(mut value: T, combine: impl Fn(T, T)
 /// As for [`warp_all_reduce`].
 #[inline(always)]
 pub unsafe fn warp_sum(value: f32) -> f32 {
-    // SAFETY: the caller's.
+    // SAFETY: all lanes of the warp are here together, by this function's contract.
     unsafe { warp_all_reduce(value, |a, b| a + b) }
 }
 
@@ -252,7 +252,7 @@ pub unsafe fn warp_sum(value: f32) -> f32 {
 /// As for [`warp_all_reduce`].
 #[inline(always)]
 pub unsafe fn warp_max(value: f32) -> f32 {
-    // SAFETY: the caller's.
+    // SAFETY: all lanes of the warp are here together, by this function's contract.
     unsafe { warp_all_reduce(value, f32::max) }
 }
 
@@ -265,7 +265,7 @@ pub unsafe fn warp_sum_u64(value: u64) -> u64 {
     // Digits of 27 bits, whose sums over 32 lanes fit 32 bits.
     const DIGIT: u32 = 27;
     let digit = |i: u32| (value >> (i * DIGIT)) as u32 & ((1 << DIGIT) - 1);
-    // SAFETY: this function's contract.
+    // SAFETY: all lanes of the warp are here together, by this function's contract.
     let sum = |i: u32| u64::from(unsafe { warp_reduce_add(FULL_MASK, digit(i)) });
     sum(0) + (sum(1) << DIGIT) + (sum(2) << (2 * DIGIT))
 }

@@ -2,14 +2,16 @@
 //!
 //! With `r = lane / 4` and `c = 2 (lane % 4)`, see [`mma`](cuda_std::ptx::mma) for the fragments:
 //!
-//! - scores = Q K^T, heads x tokens: a tile of K as it lies in memory is B, two of them side by side. Query heads are rows:
-//!   8 of them or 16 cost the same. The lane receives tokens `c`, `c + 1` and `8 + c`, `9 + c` of heads `r` and `8 + r`.
-//! - out = V^T P^T, elements x heads: what the lane has of scores is what it must have of B: weights are rounded to 16
-//!   bits where they are. V^T is A, read by transposing loads. Its product costs one `mma` for 8 heads, not for 16.
+//! - scores = Q K^T, heads x tokens: a tile of K as it lies in memory is B, two of them side by side. Query heads are
+//!   rows: 8 of them or 16 cost the same. The lane receives tokens `c`, `c + 1` and `8 + c`, `9 + c` of heads `r` and
+//!   `8 + r`.
+//! - out = V^T P^T, elements x heads: the scores that a lane holds are at the places that it must hold of B, so that
+//!   weights are rounded to 16 bits where they are. V^T is A, read by transposing loads. Its product costs one `mma`
+//!   for 8 heads, not for 16.
 //!
-//! So nothing goes from lane to lane while the largest score does not grow; and it need not be the largest: any reference
-//! serves that is not so far below that weights overflow. It is raised only when it is more than [`SLACK`] too low, which
-//! happens about once a stream.
+//! So lanes exchange nothing as long as the largest score does not grow. Nor need scores be taken relative to the
+//! largest: any reference serves that is not so far below it that weights overflow. It is raised only when it is more
+//! than [`SLACK`] too low, which happens about once a stream.
 
 #![allow(
     clippy::needless_range_loop,
@@ -33,8 +35,8 @@ const SLACK: f32 = 8.0;
 /// Most steps of 16 elements in a head.
 const STEPS: usize = 16;
 
-/// `H` query heads (8 or 16) of size `D`, and what they have collected so far. Arrays are as long as the largest instance
-/// needs; the others leave the rest alone, and the compiler drops it.
+/// `H` query heads (8 or 16) of size `D`, and their partial results so far. Arrays are as long as the largest instance
+/// needs; the other instances do not use the rest, and the compiler drops it.
 pub struct Heads<T, const D: u32, const H: u32> {
     /// Queries, fragments of A: heads by elements.
     query: [[u32; 4]; STEPS],
@@ -54,7 +56,7 @@ impl<T: Element, const D: u32, const H: u32> Heads<T, D, H> {
     /// Loads the queries of `count` heads, `[count][D]`; those missing are zeros.
     ///
     /// # Safety
-    /// There are so many, aligned to 4 bytes.
+    /// `query` points to `count` heads, and is aligned to 4 bytes.
     #[inline(always)]
     pub unsafe fn load(query: *const u16, count: u32) -> Self {
         let (row, column) = (warp::lane_id() / 4, 2 * (warp::lane_id() % 4));
@@ -68,7 +70,8 @@ impl<T: Element, const D: u32, const H: u32> Heads<T, D, H> {
         for n in 0..Self::TILES {
             let head = 8 * n as u32 + row;
             if head < count {
-                // SAFETY: the head is one of them, and `column + 9` is below 16.
+                // SAFETY: the head is below `count`, and `column + 9` is below 16, so that every pair is within the
+                // head.
                 unsafe {
                     let from = query.add((head * D + column) as usize).cast::<u32>();
                     for step in 0..Self::STEPS {
@@ -81,10 +84,11 @@ impl<T: Element, const D: u32, const H: u32> Heads<T, D, H> {
         heads
     }
 
-    /// Takes a tile whose first token has this position. `scale` includes log2(e).
+    /// Attends to a tile whose first token is at `position`. `scale` includes log2(e).
     ///
     /// # Safety
-    /// `tile` is its offset in shared memory, and it is visible to the warp; all lanes come by together.
+    /// `tile` is the tile's offset in shared memory, and the tile is visible to the warp; all lanes of the warp call
+    /// this together.
     #[inline(always)]
     pub unsafe fn take(&mut self, tile: u32, position: u32, span: Span, scale: f32) {
         let lane = warp::lane_id();
@@ -118,7 +122,7 @@ impl<T: Element, const D: u32, const H: u32> Heads<T, D, H> {
     /// The weights of scores, as fragments of B; they are added to the sums.
     ///
     /// # Safety
-    /// All lanes come by together.
+    /// All lanes of the warp call this together.
     #[inline(always)]
     unsafe fn weigh(&mut self, scores: [[f32; 4]; 2], scale: f32) -> [[u32; 2]; 2] {
         let of_head = |n: usize| [scores[0][2 * n], scores[0][2 * n + 1], scores[1][2 * n], scores[1][2 * n + 1]];
@@ -148,7 +152,7 @@ impl<T: Element, const D: u32, const H: u32> Heads<T, D, H> {
     /// Raises the references to the largest scores of a tile, of which each lane has its own in `top`.
     ///
     /// # Safety
-    /// All lanes come by together.
+    /// All lanes of the warp call this together.
     #[inline(always)]
     unsafe fn raise(&mut self, top: [f32; 2]) {
         let column = warp::lane_id() % 4 * 2;
@@ -175,7 +179,7 @@ impl<T: Element, const D: u32, const H: u32> Heads<T, D, H> {
     /// [`merge`](super::merge).
     ///
     /// # Safety
-    /// There is room for them at `rows`; all lanes come by together.
+    /// There is room for them at `rows`; all lanes of the warp call this together.
     #[inline(always)]
     pub unsafe fn leave(&self, rows: *mut f32, count: u32) {
         let (row, column) = (warp::lane_id() / 4, 2 * (warp::lane_id() % 4));
@@ -205,7 +209,7 @@ impl<T: Element, const D: u32, const H: u32> Heads<T, D, H> {
     }
 }
 
-/// Takes the scores of tokens that the query does not see out of the running.
+/// Masks the scores of tokens that the query does not see: they become minus infinity, whose weight is 0.
 #[inline(always)]
 fn hide(scores: &mut [[f32; 4]; 2], position: u32, span: Span) {
     let column = position + 2 * (warp::lane_id() % 4);

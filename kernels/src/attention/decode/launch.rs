@@ -25,7 +25,7 @@ pub const fn warps(head_size: u32) -> u32 {
     if head_size > 128 { 2 } else { 4 }
 }
 
-/// Tiles in a warp's ring: 8 to 32 KiB, of which all but the tile in use are on their way.
+/// Tiles in a warp's ring: 8 to 32 KiB, of which all but the tile in use are in flight.
 #[inline(always)]
 pub const fn stages(head_size: u32) -> u32 {
     if head_size > 64 { 2 } else { 4 }
@@ -37,7 +37,7 @@ pub const fn ring_bytes(head_size: u32) -> u32 {
     warps(head_size) * stages(head_size) * tile_bytes(head_size)
 }
 
-/// A launch of decode attention. The batch's size and lengths have no part in it, so that a graph can hold it.
+/// A launch of decode attention. It does not depend on the batch's size and lengths, so that a CUDA graph can hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodeLaunch {
     shape: AttentionShape,
@@ -82,7 +82,7 @@ impl DecodeLaunch {
         })
     }
 
-    /// Streams of a sequence: for each KV head one for every 8 or 16 query heads.
+    /// Streams of a sequence: for each KV head, one for every 8 or 16 query heads.
     pub const fn streams(self) -> u32 {
         self.shape.pages().heads * self.shape.group().div_ceil(self.heads_at_once())
     }
@@ -119,8 +119,8 @@ where
     &<paged_attention as Instance<P>>::DESCRIPTOR
 }
 
-/// The floor of a launch over `sequences` whose queries see `tokens` in all: keys and values are read once for all heads
-/// of their group, queries once, and results are written.
+/// The floor of a launch over `sequences` whose queries see `tokens` in all: keys and values are read once for all
+/// heads of their group, queries once, and results are written.
 pub const fn floor(shape: AttentionShape, tokens: u64, sequences: u64) -> Floor {
     let size = shape.head_size() as u64;
     let (kv_heads, heads) = (shape.pages().heads as u64, shape.heads() as u64);
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::attention::{HEAD_SIZES, Unsupported};
 
-    /// Arguments that are nowhere.
+    /// Arguments with null addresses.
     const ARGS: paged_attention = paged_attention {
         output: DevicePtrMut::NULL,
         query: DevicePtr::NULL,

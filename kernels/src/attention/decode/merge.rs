@@ -1,13 +1,14 @@
 //! From partial results to results: those of a block's warps, then those of the blocks that share a stream.
 //!
-//! Partial results are rows of `D + 4` floats, one a head: the weighted sum of values; then the reference `m` that scores
-//! were taken relative to, and the sum `l` of weights; and two zeros, which keep rows apart in the banks of shared memory:
-//! stores by fragment and loads by vector are free of conflicts.
+//! Partial results are rows of `D + 4` floats, one a head: the weighted sum of values; then the reference `m` that
+//! scores were taken relative to, and the sum `l` of weights; and two zeros, which keep rows apart in the banks of
+//! shared memory: stores by fragment and loads by vector are free of conflicts.
 //!
-//! Two partial results are one with `m = max(m1, m2)`, `l = l1 2^(m1 - m) + l2 2^(m2 - m)`, and sums likewise; the result is
-//! the sum over `l`. A block that has all of a stream stores that. Else it stores rows to global memory, and counts itself
-//! in; whoever finds that all others have done so merges the rows, always in the same order, so that results do not depend
-//! on who it was. The counter is left at zero, for the next layer.
+//! Two partial results are merged into one with `m = max(m1, m2)`, `l = l1 2^(m1 - m) + l2 2^(m2 - m)`, and sums
+//! likewise; the result is the sum over `l`. A block that has all of a stream stores the result. Otherwise it stores
+//! its rows to global memory and counts itself as arrived; the block that finds that all others have arrived merges the
+//! rows, always in the same order, so that results do not depend on which block it is. The counter is left at zero, for
+//! the next layer.
 
 use cuda_std::block::is_last_to_arrive;
 use cuda_std::half::Half2;
@@ -51,12 +52,12 @@ impl Exchange {
     }
 }
 
-/// Merges what the warps of this block left at `shared` for `count` heads of a stream, and sees to it that the result
-/// is stored to `output`, `[count][D]`: by this block, or by the last of those that share the stream.
+/// Merges the partial results that the warps of this block left at `shared` for `count` heads of a stream. The result
+/// is stored to `output`, `[count][D]`, by this block, or by the last to arrive of those that share the stream.
 ///
 /// # Safety
-/// The rows of all `warps` are at `shared`, one warp's after the other; exchange and stream are the launch's; all threads
-/// of the block come by together.
+/// The rows of all `warps` are at `shared`, one warp's after the other; exchange and stream are the launch's; all
+/// threads of the block call this together.
 #[inline(always)]
 pub unsafe fn finish<T: Element, const D: u32>(
     shared: *const Vector,
@@ -69,7 +70,9 @@ pub unsafe fn finish<T: Element, const D: u32>(
     let Exchange { arrivals, ranges, rows, .. } = exchange;
     let (first, last) = (ranges.holding(stream.begin), ranges.holding(stream.end() - 1));
     let pieces = Pieces::<D> { count };
-    // SAFETY: rows and pieces are within what the caller vouches for; all threads pass the barriers.
+    // SAFETY: the warps' rows are at `shared`, and `exchange` and `output` have room for `count` heads, by this
+    // function's contract; all threads of the block have the same `first` and `last`, so that they reach the barriers
+    // together.
     unsafe {
         thread::sync_threads();
         pieces.each(|head, chunk| {
@@ -126,7 +129,7 @@ impl<const D: u32> Pieces<D> {
     /// Calls `with` for the thread's own vectors: head, and index in the row.
     #[inline(always)]
     fn each(&self, mut with: impl FnMut(u32, u32)) {
-        // Eight lanes, who share a pass over the banks, stay in one row.
+        // Eight lanes, which share a pass over the banks, stay in one row.
         let row = (D / 4).next_multiple_of(8);
         let mut index = thread::thread_idx_x();
         while index < self.count * row {
@@ -147,7 +150,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// Of no tokens. Finite, so that two of them can be added.
+    /// The result of no tokens. Its reference is finite, so that two of them can be added.
     const NONE: Piece = Piece { out: [0.0; 4], max: f32::MIN, sum: 0.0 };
 
     /// Adds another partial result: its elements, and its `m` and `l`.
@@ -165,14 +168,14 @@ impl Piece {
     /// Stores the result.
     ///
     /// # Safety
-    /// Four elements at `to`, aligned to 8 bytes.
+    /// `to` has room for four elements, and is aligned to 8 bytes.
     #[inline(always)]
     unsafe fn store<T: Element>(&self, to: *mut u16) {
         let scale = self.sum.rcp_fast();
         let [a, b, c, d] = self.out;
         let low = T::Pair::from_f32([a * scale, b * scale]).to_bits();
         let high = T::Pair::from_f32([c * scale, d * scale]).to_bits();
-        // SAFETY: the caller's.
+        // SAFETY: `to` has room for four elements and is aligned to 8 bytes, by this function's contract.
         unsafe { *to.cast::<u64>() = u64::from(low) | u64::from(high) << 32 };
     }
 }

@@ -5,10 +5,10 @@
 //! | [`plan_paged_attention()`] | the share of each block, once a step and for all layers | 1 | [`PLAN_THREADS`] |
 //! | [`paged_attention()`] | `softmax(scale q K^T) V` of every sequence and head | [`DecodeLaunch::shape`] | |
 //!
-//! Queries are `[sequences][heads][D]`, rows of sequences a stride apart; results `[sequences][heads][D]`, contiguous. Keys
-//! and values are pages of [`layout`](crate::layout), found through block tables: all tables are one array, and a
-//! sequence's begins where `table_starts` says. Sequences of length 0 are padding: nothing is read for them, and nothing
-//! written. The grid is fixed and the host knows no length: a captured graph serves every batch of its size.
+//! Queries are `[sequences][heads][D]`, rows of sequences a stride apart; results `[sequences][heads][D]`, contiguous.
+//! Keys and values are pages of [`layout`](crate::layout), found through block tables: all tables are one array, and a
+//! sequence's begins where `table_starts` says. Sequences of length 0 are padding: nothing is read for them, and
+//! nothing written. The grid is fixed and the host knows no length: a captured graph serves every batch of its size.
 //!
 //! | file | |
 //! | --- | --- |
@@ -18,15 +18,16 @@
 //! | `merge` | partial results of warps, then of blocks, to results |
 //! | [`DecodeLaunch`] | which kernel serves which shape; grid, shared memory, workspace |
 //!
-//! `H` is 8 for groups of up to 8 query heads to a KV head, and 16 for larger ones, for both types; with heads of 256 it
-//! is always 8, since registers do not suffice for more. More heads than a kernel takes at once are further streams, and read
-//! the cache again. A few query tokens for a sequence could be rows beside the heads.
+//! `H` is 8 for groups of up to 8 query heads to a KV head, and 16 for larger ones, for both types; with heads of 256
+//! it is always 8, since registers do not suffice for more. More heads than a kernel takes at once are further streams,
+//! and read the cache again. A few query tokens for a sequence could be rows beside the heads.
 //!
 //! # Floor
 //!
-//! [`floor`]: keys and values are read once, `4 D` bytes for a token and KV head; queries and results are nothing beside
-//! them. `4 D` operations for a token and query head: one a byte with MHA, 8 with a group of 8, where an H200 has 160 on
-//! the tensor cores for each byte. So the time is that of memory, at the 4.5 TB/s that a read-only stream should reach.
+//! [`floor`]: keys and values are read once, `4 D` bytes for a token and KV head; queries and results are nothing
+//! beside them. `4 D` operations for a token and query head: one a byte with MHA, 8 with a group of 8, where an H200
+//! has 160 on the tensor cores for each byte. So the time is that of memory, at the 4.5 TB/s that a read-only stream
+//! should reach.
 //!
 //! # What the counts say (emulator; no GPU has run this yet)
 //!
@@ -40,30 +41,31 @@
 //! | 256 | 49 | 10 % | 255 | 3 | 96 to 192 |
 //!
 //! Issue slots are 132 SMs x 4 schedulers x 1.7 GHz; instructions those of the PTX, of which `ptxas` folds address
-//! arithmetic and moves. Blocks on an SM are what registers and 227 KiB of shared memory allow (with groups of 6 to
-//! 8 and D = 128: two). In flight is all of the rings but the tile that each warp works on, or all: a warp waits with both of
-//! its stages under way. The tensor cores do 12 times the work of the floor with MHA, 54 TFLOP/s at full stream, a tenth of
-//! what `mma.sync` can. Global sectors are 1.01 of the floor with some thousands of tokens a block; shared memory has no
+//! arithmetic and moves. Blocks on an SM are what registers and 227 KiB of shared memory allow (with groups of 6 to 8
+//! and D = 128: two). The last column is the bytes in flight: the smaller figure counts the rings without the tile that
+//! each warp computes with, the larger one the whole rings, since a warp that waits has all of its stages in flight.
+//! The tensor cores do 12 times the work of the floor with MHA, 54 TFLOP/s at the memory's full rate, a tenth of what
+//! `mma.sync` can do. Global sectors are 1.01 of the floor with some thousands of tokens a block; shared memory has no
 //! bank conflicts, and takes a write and a read of each byte, a third of its bandwidth.
 //!
-//! At batch 1 x 1k latency counts: five reads that depend on each other (range, sequence, table, block, keys), four tiles
-//! a warp in two rounds, two barriers, then store, fence, count and load through L2: some 4 us, and a launch.
+//! At batch 1 x 1k latency counts: five reads that depend on each other (range, sequence, table, block, keys), four
+//! tiles a warp in two rounds, two barriers, then store, fence, count and load through L2: some 4 us, and a launch.
 //!
 //! # Ladder
 //!
 //! 1. A block for each sequence and head, whatever the length: the paper's v1. One long sequence keeps a few SMs busy.
 //! 2. Partitions of 512 tokens and a second launch that reduces (v2): the grid depends on the longest length, blocks of
-//!    short sequences are empty, and K is read for each query head by itself.
-//! 3. Group on the tensor cores, K and V by `cp.async` through a ring for each warp: a byte is read once for all its heads,
-//!    and no barrier stands in the loop.
-//! 4. Equal ranges over a fixed grid, merged by the last arriver: balanced for any lengths, and one launch.
-//! 5. (here) Tiles go on across the ends of streams, so that the ring does not run dry at each; heads as rows of Q K^T but
-//!    columns of V^T P^T, so that weights stay in the lanes that computed them; a lazy reference for the softmax, so that
-//!    no shuffle is left in the loop.
+//!    short sequences are empty, and K is read again for each query head.
+//! 3. Group on the tensor cores, K and V by `cp.async` through a ring for each warp: a byte is read once for all its
+//!    heads, and no barrier stands in the loop.
+//! 4. Equal ranges over a fixed grid, merged by the last block to arrive: balanced for any lengths, and one launch.
+//! 5. (here) Tiles go on across the ends of streams, so that the ring does not run dry at each; heads as rows of Q K^T
+//!    but columns of V^T P^T, so that weights stay in the lanes that computed them; a lazy reference for the softmax,
+//!    so that no shuffle is left in the loop.
 //!
-//! MHA on CUDA cores, a lane for each token, was weighed and left: its 256 conversions and 256 multiplications for a
-//! tile of 8 KiB are 16 bytes an instruction at best. Rows of zeros on the tensor cores cost nothing that is short here,
-//! and one kernel serves all groups.
+//! MHA on CUDA cores, a lane for each token, was considered and rejected: with 256 conversions and 256 multiplications
+//! for a tile of 8 KiB it reads 16 bytes an instruction at best. On the tensor cores a small group is padded with rows
+//! of zeros; they take only tensor-core time, of which there is plenty here, and one kernel serves all groups.
 
 mod heads;
 mod launch;
@@ -126,7 +128,9 @@ pub unsafe fn paged_attention<T: Element, const D: u32, const H: u32>(
     let cache = Cache { vectors: cache, pages, tables, table_starts, head_tiles: group.div_ceil(H) };
     let (slots, rows, warp) = (thread::grid_dim_x(), group.min(H), warp::warp_id());
     let plan = Plan::new(plan, slots);
-    // SAFETY: the caller's; see each function. Warps are of one mind about tiles, blocks about streams.
+    // SAFETY: the arrays are as this kernel's contract says, which is what the functions called here ask for. All lanes
+    // of a warp go through the same tiles, and all threads of a block through the same streams, so that they reach
+    // shuffles and barriers together.
     unsafe {
         let (begin, end, sequence) = plan.range(thread::block_idx_x());
         if begin == end {
@@ -155,7 +159,7 @@ pub unsafe fn paged_attention<T: Element, const D: u32, const H: u32>(
                     4 => cp_async::wait::<3>(),
                     _ => cp_async::wait::<1>(),
                 }
-                // What the other lanes copied is there, too.
+                // What the other lanes copied has arrived, too.
                 warp::sync_warp(FULL_MASK);
                 let at = ring + stage * tile_bytes(D);
                 heads.take(at, stream.position(tile), stream.span, scale * LOG2_E);
@@ -172,7 +176,7 @@ pub unsafe fn paged_attention<T: Element, const D: u32, const H: u32>(
                 return;
             }
             stream.advance(plan, cache.streams());
-            // The rows of the last stream have been read by all.
+            // All threads have read the rows of the previous stream.
             thread::sync_threads();
         }
     }

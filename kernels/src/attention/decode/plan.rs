@@ -1,11 +1,12 @@
-//! The planner: who reads which keys and values, once a step and for all layers.
+//! The planner: which block reads which keys and values, once a step and for all layers.
 //!
-//! A *stream* is what one KV head has of one sequence, read for as many query heads as fit a tile of the tensor cores;
-//! it is cut into *tiles* of [`TILE`] tokens. All tiles of a batch are numbered in one line: by sequence, then by stream,
-//! then by token. The line is cut into ranges of equal length, to a tile, one for each block of the attention kernel's
-//! fixed grid, whatever the lengths of the sequences. A range takes the end of one stream, whole streams, and the
-//! beginning of another; so a stream has partial results from neighbouring ranges, at most two from each range, and where
-//! they lie follows from the numbers of the ranges alone: nothing but sequences and ranges needs to be listed.
+//! A *stream* is the keys and values of one KV head for one sequence, read for as many query heads as fit a tile of the
+//! tensor cores; it is cut into *tiles* of [`TILE`] tokens. All tiles of a batch are numbered in one line: by sequence,
+//! then by stream, then by token. The line is cut into ranges of equal length, to a tile, one for each block of the
+//! attention kernel's fixed grid, whatever the lengths of the sequences. A range takes the end of one stream, whole
+//! streams, and the beginning of another; so a stream has partial results from neighbouring ranges, at most two from
+//! each range, and where they lie follows from the numbers of the ranges alone: nothing but sequences and ranges needs
+//! to be listed.
 //!
 //! With less than [`MIN_RANGE`] tiles for each there are fewer ranges, and the remaining blocks have nothing to do.
 //!
@@ -77,13 +78,13 @@ impl Ranges {
     }
 }
 
-/// A quotient whose divisor is not zero, which the compiler is to know: it would keep a panic at hand.
+/// A quotient whose divisor is never zero. The code rules zero out so that the compiler does not include a panic.
 #[inline(always)]
 pub const fn divide(number: u32, by: u32) -> u32 {
     number / if by == 0 { 1 } else { by }
 }
 
-/// What the plan says of a sequence.
+/// A sequence's entry in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// The number of its first tile.
@@ -110,13 +111,13 @@ impl Plan {
         Plan { vectors, slots }
     }
 
-    /// How the tiles were cut.
+    /// How the tiles were cut into ranges.
     ///
     /// # Safety
     /// The plan was made, for a grid of this size.
     #[inline(always)]
     pub unsafe fn ranges(self) -> Ranges {
-        // SAFETY: the caller's.
+        // SAFETY: the plan was made, by this function's contract, and this is its first vector.
         let Vector([count, quotient, remainder, _]) = unsafe { *self.vectors };
         Ranges { count, quotient, remainder }
     }
@@ -127,18 +128,19 @@ impl Plan {
     /// As for [`Plan::ranges`], and `slot` is one of the grid.
     #[inline(always)]
     pub unsafe fn range(self, slot: u32) -> (u32, u32, u32) {
-        // SAFETY: the caller's.
+        // SAFETY: the plan has a vector for each slot of the grid, and `slot` is one, by this function's contract.
         let Vector([begin, end, sequence, _]) = unsafe { *self.vectors.add(1 + slot as usize) };
         (begin, end, sequence)
     }
 
-    /// A sequence.
+    /// The entry of a sequence.
     ///
     /// # Safety
     /// As for [`Plan::ranges`], and `sequence` is one of the batch.
     #[inline(always)]
     pub unsafe fn span(self, sequence: u32) -> Span {
-        // SAFETY: the caller's.
+        // SAFETY: the plan has a vector for each sequence of the batch, and `sequence` is one, by this function's
+        // contract.
         let Vector([start, tiles, first, length]) =
             unsafe { *self.vectors.add(1 + self.slots as usize + sequence as usize) };
         Span { start, tiles, first, length }
@@ -205,7 +207,7 @@ pub unsafe fn plan_paged_attention(
 /// The sum over the block's threads before this one, and over all.
 ///
 /// # Safety
-/// All threads of a block of [`PLAN_THREADS`] come by together.
+/// All threads of a block of [`PLAN_THREADS`] call this together.
 #[inline(always)]
 unsafe fn block_sum(own: u32) -> (u32, u32) {
     const WARPS: u32 = PLAN_THREADS / WARP_SIZE;

@@ -1,4 +1,4 @@
-//! The way through a range: its streams one after the other, and a warp's tiles, fetched ahead of their use.
+//! Iteration over a range: its streams one after the other, and a warp's tiles, fetched ahead of their use.
 
 use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
@@ -7,7 +7,7 @@ use super::plan::{Plan, Span, TILE, divide};
 use crate::layout::{Pages, Part};
 use cuda_std::ptx::cp_async;
 
-/// What one KV head has of one sequence, read for one tile of query heads.
+/// A stream: the keys and values of one KV head for one sequence, read for one tile of query heads.
 #[derive(Clone, Copy)]
 pub struct Stream {
     /// The sequence.
@@ -16,7 +16,7 @@ pub struct Stream {
     pub index: u32,
     /// The number of its first tile.
     pub begin: u32,
-    /// What the plan says of the sequence.
+    /// The sequence's entry in the plan.
     pub span: Span,
 }
 
@@ -24,10 +24,10 @@ impl Stream {
     /// The stream that holds tile `tile`, which is of `sequence`.
     ///
     /// # Safety
-    /// As [`Plan::range`] gives them.
+    /// The plan was made, and `tile` and `sequence` are as [`Plan::range`] gives them.
     #[inline(always)]
     pub unsafe fn holding(plan: Plan, tile: u32, sequence: u32) -> Stream {
-        // SAFETY: the caller's.
+        // SAFETY: the plan was made and `sequence` is one of the batch, by this function's contract.
         let span = unsafe { plan.span(sequence) };
         let index = divide(tile - span.start, span.tiles);
         Stream { sequence, index, begin: span.start + index * span.tiles, span }
@@ -42,7 +42,7 @@ impl Stream {
     /// Goes on to the next stream that has tiles.
     ///
     /// # Safety
-    /// There is one.
+    /// There is such a stream, and the plan was made.
     #[inline(always)]
     pub unsafe fn advance(&mut self, plan: Plan, streams: u32) {
         self.begin = self.end();
@@ -51,7 +51,8 @@ impl Stream {
             self.index = 0;
             loop {
                 self.sequence += 1;
-                // SAFETY: the caller's.
+                // SAFETY: a stream with tiles follows, by this function's contract, so that `sequence` stays within the
+                // batch.
                 self.span = unsafe { plan.span(self.sequence) };
                 if self.span.tiles > 0 {
                     break;
@@ -67,7 +68,7 @@ impl Stream {
     }
 }
 
-/// One layer's cache, and where each sequence has its blocks.
+/// One layer's cache, and the block tables of all sequences.
 #[derive(Clone, Copy)]
 pub struct Cache {
     /// The layer's pages.
@@ -116,12 +117,13 @@ impl<const D: u32> Reader<D> {
     /// Begins with `tile`, which need not be in `stream` but is not before it. `ring` is an offset in shared memory.
     ///
     /// # Safety
-    /// Plan, cache and stream are those of the launch; all lanes of the warp come by together, here and in
-    /// [`Reader::fetch`].
+    /// Plan, cache and stream are those of the launch; all lanes of the warp call this together, and [`Reader::fetch`],
+    /// too.
     #[inline(always)]
     pub unsafe fn new(plan: Plan, cache: Cache, stream: Stream, tile: u32, end: u32, step: u32, ring: u32) -> Self {
         let target = ring + warp::lane_id() * 16;
-        // SAFETY: the caller's.
+        // SAFETY: cache and stream are those of the launch, by this function's contract, so that the sequence has a
+        // block table.
         unsafe {
             let table = cache.tables.add(*cache.table_starts.add(stream.sequence as usize) as usize);
             let mut reader = Reader { plan, cache, step, tile, stream, end, table, block: 0, target };
@@ -181,7 +183,8 @@ impl<const D: u32> Reader<D> {
                 let start = *self.cache.table_starts.add(self.stream.sequence as usize);
                 self.table = self.cache.tables.add(start as usize);
             }
-            // Tables end with the sequence. A block that the window has left behind may be gone, but nothing is read of it.
+            // Tables end with the sequence. A block that lies before the window may have been freed, but nothing is
+            // read of it.
             let token = self.stream.position(self.tile) + warp::lane_id() % TILE;
             let last = self.stream.span.length - 1;
             self.block = *self.table.add(divide(token.min(last), self.cache.pages.block_size) as usize);

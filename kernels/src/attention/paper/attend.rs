@@ -1,10 +1,10 @@
 //! What v1 and v2 share: a thread block attends with one query to some tokens.
 //!
-//! Four barriers, each for data that other warps have written to shared memory: the query, the logits, the weights, and the
-//! warps' sums of values. Two of them stand in [`block::reduce`], which has to wait anyway.
+//! Four barriers, each for data that other warps have written to shared memory: the query, the logits, the weights, and
+//! the warps' sums of values. Two of them stand in [`block::reduce`], which has to wait anyway.
 //!
-//! Shared memory: 1 KiB for the query, 4 KiB for the warps' sums of values, 32 bytes for the reductions, and 4 bytes a token
-//! (dynamic: its size is known at launch) for the logits.
+//! Shared memory: 1 KiB for the query, 4 KiB for the warps' sums of values, 32 bytes for the reductions, and 4 bytes a
+//! token (dynamic: its size is known at launch) for the logits.
 
 use cuda_std::block;
 use cuda_std::half::Half2;
@@ -20,8 +20,8 @@ use super::{MAX_HEAD_SIZE, WARPS};
 use crate::attention::LOG2_E;
 use crate::element::Element;
 
-/// Attention that is not divided by its sum yet: all it takes to merge it with that of other tokens. The first two are the same
-/// for all threads.
+/// Attention that is not yet divided by the sum of its weights: all that is needed to merge it with the attention to
+/// other tokens. `greatest` and `sum` are the same for all threads.
 pub struct Attended {
     /// The greatest logit. Logits are in powers of two.
     pub greatest: f32,
@@ -34,8 +34,8 @@ pub struct Attended {
 /// Attends to the tokens of `head.span`.
 ///
 /// # Safety
-/// `head` is of valid inputs; dynamic shared memory has room for `head.span.slots(B)` numbers; all threads of a block of
-/// [`THREADS`](super::THREADS) come by.
+/// `head` is of valid inputs; dynamic shared memory has room for `head.span.slots(B)` numbers; all threads of a block
+/// of [`THREADS`](super::THREADS) call this together.
 #[inline(always)]
 pub unsafe fn attend<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, scale: f32) -> Attended {
     let query = shared_array![f32; MAX_HEAD_SIZE as usize];
@@ -46,7 +46,8 @@ pub unsafe fn attend<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, 
     let logits = dynamic_shared_mem::<f32>();
 
     let thread = thread::thread_idx_x();
-    // SAFETY: the arrays are large enough, and what other threads wrote is read behind a barrier.
+    // SAFETY: the arrays have room for `D` elements or one for each warp; what other threads wrote is read behind a
+    // barrier, and all threads of the block reach each barrier, by this function's contract.
     unsafe {
         if thread < D / 2 {
             let pair = T::Pair::from_bits(*head.query.cast::<u32>().add(thread as usize));
@@ -57,10 +58,12 @@ pub unsafe fn attend<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, 
         thread::sync_threads(); // The query is there.
 
         let greatest = scores::<T, D, B>(head, query, logits);
-        let greatest = block::reduce::<WARPS>(greatest, room_for_maxima, f32::NEG_INFINITY, f32::max); // Its barrier: all logits are there.
+        // All logits are there behind the barrier of this reduction.
+        let greatest = block::reduce::<WARPS>(greatest, room_for_maxima, f32::NEG_INFINITY, f32::max);
 
         let sum = exponentials(logits, head.span.slots(B), greatest);
-        let sum = block::reduce::<WARPS>(sum, room_for_sums, 0.0, |a, b| a + b); // Its barrier: all weights are there.
+        // All weights are there behind the barrier of this reduction.
+        let sum = block::reduce::<WARPS>(sum, room_for_sums, 0.0, |a, b| a + b);
 
         weigh::<T, D, B>(head, logits, partial);
         thread::sync_threads(); // All warps' sums of values are there.
@@ -79,7 +82,8 @@ pub unsafe fn attend<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, 
 /// Writes a row of the output: values over the sum of their weights, rounded to 16 bits.
 ///
 /// # Safety
-/// `output` has room for `head_size` elements; threads have their `values` as [`Attended`] says.
+/// `output` has room for `head_size` elements and is aligned to 4 bytes; each thread has the `values` that [`Attended`]
+/// describes.
 #[inline(always)]
 pub unsafe fn write_row<T: Element>(output: *mut u16, head_size: u32, values: [f32; 2], sum: f32) {
     let thread = thread::thread_idx_x();
@@ -87,7 +91,8 @@ pub unsafe fn write_row<T: Element>(output: *mut u16, head_size: u32, values: [f
     let inverse = sum.max(1.0).rcp_fast();
     if thread < head_size / 2 {
         let pair = T::Pair::from_f32(values.map(|x| x * inverse)).to_bits();
-        // SAFETY: the caller's.
+        // SAFETY: `thread` is below `head_size / 2`, and `output` has room for so many pairs, by this function's
+        // contract.
         unsafe { *output.cast::<u32>().add(thread as usize) = pair };
     }
 }

@@ -1,11 +1,11 @@
-//! What attention costs at least. For the host.
+//! The least bytes and operations that attention can cost (its roofline). For the host.
 
 use super::span::Span;
 use crate::attention::AttentionShape;
 use crate::floor::Floor;
 
-/// Bytes and flops of one new token's attention for sequences of these lengths: keys and values of what is seen, once for
-/// each key/value head; queries and outputs; block tables and lengths.
+/// Bytes and flops of one new token's attention for sequences of these lengths: keys and values of what is seen, once
+/// for each key/value head; queries and outputs; block tables and lengths.
 ///
 /// A flop is a multiplication or an addition: four for each element of what is seen and each query head. The softmax,
 /// a few for each token, is not counted.

@@ -50,7 +50,8 @@ impl<const D: u32, const B: u32> Head<D, B> {
     #[inline(always)]
     pub unsafe fn new(inputs: &Inputs, sequence: u32, head: u32, heads: u32) -> Self {
         let page = D / VECTOR * B;
-        // SAFETY: the caller's; `heads` counts at least this head.
+        // SAFETY: the inputs have such a sequence and head, by this function's contract, so that all offsets are within
+        // the arrays; `heads` is not 0, since it counts at least this head.
         unsafe {
             core::hint::assert_unchecked(heads != 0);
             // With grouped queries, `heads / kv_heads` query heads in a row share a head of keys and values.
@@ -70,30 +71,32 @@ impl<const D: u32, const B: u32> Head<D, B> {
     /// The head's keys in the sequence's `block`-th block: `[D / 8][B]` vectors.
     ///
     /// # Safety
-    /// The sequence has so many blocks.
+    /// `block` is less than the number of the sequence's blocks.
     #[inline(always)]
     pub unsafe fn keys(&self, block: u32) -> *const Vector {
-        // SAFETY: the caller's.
+        // SAFETY: the sequence has this block, by this function's contract, and its table names a block of the cache.
         unsafe { self.keys.add(self.physical(block)) }
     }
 
     /// The head's values in the sequence's `block`-th block: `[D][B / 8]` vectors.
     ///
     /// # Safety
-    /// The sequence has so many blocks.
+    /// `block` is less than the number of the sequence's blocks.
     #[inline(always)]
     pub unsafe fn values(&self, block: u32) -> *const Vector {
-        // SAFETY: the caller's.
+        // SAFETY: the sequence has this block, by this function's contract, and its table names a block of the cache.
         unsafe { self.values.add(self.physical(block)) }
     }
 
-    /// From the logical block to where the physical one begins, in vectors. This lookup is what is paged in PagedAttention.
+    /// From the logical block to where the physical one begins, in vectors. This lookup is what is paged in
+    /// PagedAttention.
     ///
     /// # Safety
-    /// The sequence has so many blocks.
+    /// `block` is less than the number of the sequence's blocks.
     #[inline(always)]
     unsafe fn physical(&self, block: u32) -> usize {
-        // SAFETY: the caller's. All lanes of a warp read the same entry: one sector.
+        // SAFETY: the sequence has this block, by this function's contract, and its table an entry for each. All lanes
+        // of a warp read the same entry: one sector. All lanes of a warp read the same entry: one sector.
         let physical = unsafe { *self.table.add(block as usize) };
         physical as usize * self.block_stride as usize
     }

@@ -13,11 +13,11 @@ use crate::{
     with_element,
 };
 
-/// Tokens that `paged_attention_v1` can see, at most: their logits are all in shared memory, and 32 KiB of them beside the
-/// rest stay below the 48 KiB that a launch gets without asking for more.
+/// Tokens that `paged_attention_v1` can see, at most: their logits are all in shared memory, and 32 KiB of them beside
+/// the rest stay below the 48 KiB that a launch gets without asking for more.
 pub const V1_MAX_LENGTH: u32 = 8192;
 
-/// Above so many thread blocks v1 fills a GPU, and is not worth cutting up.
+/// The number of thread blocks above which v1 fills a GPU, so that cutting sequences into partitions does not pay.
 pub const V1_ENOUGH_BLOCKS: u32 = 512;
 
 /// The kernel that serves, with its launches.
@@ -37,10 +37,11 @@ pub enum Version {
 }
 
 impl Version {
-    /// The choice for a batch of `sequences`, of which the longest has at most `max_length` tokens: v1, if it has room for
-    /// its logits, and if there is but one partition, or if there are thread blocks enough without partitions.
+    /// The choice for a batch of `sequences`, of which the longest has at most `max_length` tokens: v1, if it has room
+    /// for its logits, and if there is only one partition or there are enough thread blocks without partitions.
     ///
-    /// Both depend on `max_length` alone, not on the lengths, which only the device need know.
+    /// Of the lengths, the choice and its launches depend on `max_length` alone: only the device needs to know the
+    /// others.
     pub const fn choose(shape: AttentionShape, sequences: u32, max_length: u32, window: u32) -> Version {
         let slots = slots(shape, max_length, window);
         let full = slots <= PARTITION || sequences * shape.heads() > V1_ENOUGH_BLOCKS;
@@ -51,13 +52,13 @@ impl Version {
         }
     }
 
-    /// v1, chosen or not, for [`V1_MAX_LENGTH`] tokens at most.
+    /// The launch of v1, whether it would be chosen or not, for [`V1_MAX_LENGTH`] tokens at most.
     pub const fn v1(shape: AttentionShape, sequences: u32, max_length: u32, window: u32) -> Version {
         let shared = slots(shape, max_length, window) * size_of::<f32>() as u32;
         Version::V1(LaunchShape::new([shape.heads(), sequences, 1], THREADS).with_shared(shared))
     }
 
-    /// v2, chosen or not.
+    /// The launches of v2 and its reduction, whether they would be chosen or not.
     pub const fn v2(shape: AttentionShape, sequences: u32, max_length: u32, window: u32) -> Version {
         let number = size_of::<f32>() as u32;
         // A grid has at least one block, even where all sequences are padding.
@@ -89,7 +90,8 @@ pub fn v2_call(shape: AttentionShape, element: ElementType, args: super::paged_a
     }))
 }
 
-/// Slots that the longest sequence needs, at most: whole blocks, of which a window cuts the first one anywhere.
+/// Slots that the longest sequence needs, at most: those of whole blocks. A window may begin anywhere in the first of
+/// them.
 const fn slots(shape: AttentionShape, max_length: u32, window: u32) -> u32 {
     let block_size = shape.pages().block_size;
     let reach = window.saturating_add(block_size - 1);

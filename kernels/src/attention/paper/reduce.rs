@@ -1,16 +1,16 @@
-//! `paged_attention_v2_reduce`: one softmax of the softmaxes of a sequence's partitions.
+//! `paged_attention_v2_reduce`: merges the softmaxes of a sequence's partitions into one.
 //!
-//! - computes, with `m[p]`, `s[p]` and `o[p]` what v2 has written of partition `p`, and `M` the greatest `m[p]`:
+//! - computes, with `m[p]`, `s[p]` and `o[p]` as v2 has written them for partition `p`, and `M` the greatest `m[p]`:
 //!
 //!   ```text
 //!   output = sum over p of w[p] o[p]  /  sum over p of w[p] s[p],    w[p] = 2^(m[p] - M)
 //!   ```
 //! - grid: (heads, sequences, 1) by 128 threads; dynamic shared memory: 4 bytes a partition
-//! - floor: `4 * head_size + 8` bytes a partition read, under one part in a hundred of what v2 has read for it; the launch
-//!   itself, a few microseconds, counts for more
+//! - floor: `4 * head_size + 8` bytes a partition read, under one part in a hundred of what v2 has read for it; the
+//!   launch itself, a few microseconds, counts for more
 //!
-//! The weights are found by all threads together, a partition each; then thread `i` has elements `2 i` and `2 i + 1`, and
-//! goes through the partitions, eight bytes beside its neighbours' at each.
+//! All threads together compute the weights, one partition each. Then thread `i` sums up elements `2 i` and `2 i + 1`
+//! over the partitions: it reads eight bytes of each, next to those that its neighbours read.
 
 use cuda_std::block;
 use cuda_std::prelude::*;
@@ -28,8 +28,8 @@ use crate::element::{Bf16, Element, F16};
 /// - `partials`, `maxima`, `sums`: as v2 wrote them, with `partitions` of each sequence and head
 ///
 /// # Safety
-/// The arrays have these shapes and are aligned to 8 bytes; `lengths`, `block_size` and `window` are v2's; the launch is
-/// [`Version::V2`](super::launch::Version)'s.
+/// The arrays have these shapes and are aligned to 8 bytes; `lengths`, `block_size` and `window` are v2's; the launch
+/// is [`Version::V2`](super::launch::Version)'s.
 #[kernel(max_threads = 128, instances(T = [F16, Bf16]))]
 pub unsafe fn paged_attention_v2_reduce<T: Element>(
     output: *mut u16,
@@ -50,7 +50,8 @@ pub unsafe fn paged_attention_v2_reduce<T: Element>(
     let row = sequence as usize * heads as usize + head as usize;
     let first = row * partitions as usize;
     let thread = thread::thread_idx_x();
-    // SAFETY: partitions are below `count`, which is at most `partitions`; the whole thread block comes by.
+    // SAFETY: partitions are below `count`, which is at most `partitions`, so that all indices are within the arrays;
+    // `count` is the same for all threads of the block, so that they reach the reductions together.
     unsafe {
         core::hint::assert_unchecked(block_size != 0);
         let count = Span::visible(*lengths.add(sequence as usize), window).partitions(block_size);
@@ -71,7 +72,8 @@ pub unsafe fn paged_attention_v2_reduce<T: Element>(
             sum += weight * *sums.add(first + partition as usize);
             partition += THREADS;
         }
-        let sum = block::reduce::<WARPS>(sum, room_for_sums, 0.0, |a, b| a + b); // Its barrier: all weights are there.
+        // All weights are there behind the barrier of this reduction.
+        let sum = block::reduce::<WARPS>(sum, room_for_sums, 0.0, |a, b| a + b);
 
         let mut values = [0.0f32; 2];
         if thread < head_size / 2 {

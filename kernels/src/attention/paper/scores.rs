@@ -2,10 +2,10 @@
 //!
 //! # A warp a block, a thread group a token
 //!
-//! The block's keys for one head are `[head_size / 8][block_size][8]`: a *chunk* is eight neighbouring elements of one token,
-//! 16 bytes; the same chunk of the next token follows. Each token belongs to a **thread group** of `32 / block_size`
-//! threads, and the group reads a chunk together, each thread its *share*. With blocks of 16 (groups of 2, shares of 4
-//! elements, 8 bytes), for every chunk:
+//! The block's keys for one head are `[head_size / 8][block_size][8]`: a *chunk* is eight neighbouring elements of one
+//! token, 16 bytes; the same chunk of the next token follows. Each token belongs to a **thread group** of `32 /
+//! block_size` threads, and the group reads a chunk together, each thread its *share*. With blocks of 16 (groups of 2,
+//! shares of 4 elements, 8 bytes), for every chunk:
 //!
 //! ```text
 //! token in block      0         1         2                15
@@ -13,12 +13,12 @@
 //! lane               0    1    2    3    4    5            30   31       lane l reads at byte 8 * l
 //! ```
 //!
-//! Whatever the block size, the lanes of a warp read `16 * block_size` contiguous bytes with one instruction, and all of
-//! them are used: that is why the paper's layout cuts the keys into chunks of 16 bytes, and puts the tokens inside. With keys
-//! stored row by row a warp would touch `block_size` rows at once, a sector of each.
+//! Whatever the block size, the lanes of a warp read `16 * block_size` contiguous bytes with one instruction, and all
+//! of them are used: that is why the paper's layout cuts the keys into chunks of 16 bytes, and puts the tokens inside.
+//! With keys stored row by row a warp would touch `block_size` rows at once, a sector of each.
 //!
-//! A thread thus meets `head_size * block_size / 32` elements of its token, those of its share of each chunk; the group's
-//! sums are added by shuffles (none for blocks of 32, where a thread has a token for itself).
+//! A thread thus meets `head_size * block_size / 32` elements of its token, those of its share of each chunk; the
+//! group's sums are added by shuffles (none for blocks of 32, where a thread has a token for itself).
 
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
@@ -32,11 +32,11 @@ use crate::layout::VECTOR;
 use cuda_std::unroll::unroll;
 
 /// Writes the logits of all slots of `head`'s blocks; those of tokens that are not seen are minus infinity, whose power
-/// of two is 0. Returns the greatest logit that this thread has come across.
+/// of two is 0. Returns the greatest logit that this thread has seen.
 ///
 /// # Safety
-/// `query` and `logits` are in shared memory: `D` numbers, already there for all threads and aligned to 16 bytes; and room
-/// for `head.span.slots(B)`. All threads of the block come by.
+/// `query` and `logits` are in shared memory: `query` is `D` numbers, visible to all threads and aligned to 16 bytes;
+/// `logits` has room for `head.span.slots(B)`. All threads of the block call this together.
 #[inline(always)]
 pub unsafe fn scores<T: Element, const D: u32, const B: u32>(
     head: &Head<D, B>,
@@ -51,7 +51,8 @@ pub unsafe fn scores<T: Element, const D: u32, const B: u32>(
         unsafe {
             let dot = group_dot::<T, D, B>(head.keys(block), query, member);
             let position = block * B + token;
-            // The cache behind the last token holds anything, NaN too: it is chosen away here, not multiplied by zero.
+            // The cache behind the last token may hold anything, NaN too: such a logit is replaced here, not multiplied
+            // by zero.
             let logit = if head.span.sees(position) { dot } else { f32::NEG_INFINITY };
             if member == 0 {
                 *logits.add(head.span.slot(position, B) as usize) = logit;
@@ -66,7 +67,7 @@ pub unsafe fn scores<T: Element, const D: u32, const B: u32>(
 /// The dot product of the query with the key of the thread group's token, in all threads of the group. Collective.
 ///
 /// # Safety
-/// `keys` are a block's, `query` is as for [`scores`]; the whole warp comes by.
+/// `keys` are the head's keys in one block, `query` is as for [`scores`]; all lanes of the warp call this together.
 #[inline(always)]
 unsafe fn group_dot<T: Element, const D: u32, const B: u32>(
     keys: *const Vector,
@@ -100,7 +101,7 @@ unsafe fn group_dot<T: Element, const D: u32, const B: u32>(
     }
     let mut distance = group_size(B) / 2;
     while distance > 0 {
-        // SAFETY: the caller's.
+        // SAFETY: all lanes of the warp are here together, by this function's contract.
         dot += unsafe { warp_shuffle_xor(FULL_MASK, dot, distance, WARP_SIZE) };
         distance /= 2;
     }
@@ -112,10 +113,10 @@ const fn share(block_size: u32) -> u32 {
     VECTOR / group_size(block_size)
 }
 
-/// Chunks whose loads are under way together, at most.
+/// Chunks whose loads are in flight together, at most.
 const AT_ONCE: usize = 8;
 
-/// Chunks whose loads are under way together: the largest divisor that is at most [`AT_ONCE`].
+/// Chunks whose loads are in flight together: the largest divisor that is at most [`AT_ONCE`].
 const fn at_once(chunks: u32) -> u32 {
     let mut count = if chunks < AT_ONCE as u32 { chunks } else { AT_ONCE as u32 };
     while !chunks.is_multiple_of(count) {
@@ -131,7 +132,7 @@ const fn at_once(chunks: u32) -> u32 {
 #[inline(always)]
 unsafe fn load_keys<const B: u32>(chunk: *const Vector, lane: u32) -> [u32; 4] {
     let lane = lane as usize;
-    // SAFETY: 32 shares are the `B` vectors of the chunk.
+    // SAFETY: the shares of the 32 lanes make up the `B` vectors of the chunk, and each is aligned to its own size.
     unsafe {
         match share(B) {
             8 => (*chunk.add(lane)).0,
@@ -146,13 +147,14 @@ unsafe fn load_keys<const B: u32>(chunk: *const Vector, lane: u32) -> [u32; 4] {
 
 /// The same share of the query's chunk, in the first `share(B)` of the eight.
 ///
-/// Members of a group read neighbouring addresses, and the groups read the same ones: a broadcast, without bank conflicts.
+/// Members of a group read neighbouring addresses, and the groups read the same ones: a broadcast, without bank
+/// conflicts.
 ///
 /// # Safety
 /// `chunk` is eight numbers, aligned to 16 bytes.
 #[inline(always)]
 unsafe fn load_query<const B: u32>(chunk: *const f32, member: u32) -> [f32; 8] {
-    // SAFETY: a group's shares are the chunk.
+    // SAFETY: the shares of a thread group make up the chunk, and each is aligned for the loads that read it.
     unsafe {
         let from = chunk.add((member * share(B)) as usize);
         match share(B) {

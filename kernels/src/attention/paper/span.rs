@@ -29,8 +29,8 @@ impl Span {
         Span { first, end: length }
     }
 
-    /// The `index`-th partition of these tokens: [`PARTITION`] of them, counted from the start of the first block so that
-    /// no block is cut in two. Empty if there are not so many.
+    /// The `index`-th partition of these tokens: [`PARTITION`] of them, counted from the start of the first block so
+    /// that no block is cut in two. Empty if there is no such partition.
     #[inline(always)]
     pub const fn partition(self, index: u32, block_size: u32) -> Span {
         let start = self.first_block(block_size) * block_size + index * PARTITION;
@@ -45,7 +45,7 @@ impl Span {
         (self.end - self.first_block(block_size) * block_size).div_ceil(PARTITION)
     }
 
-    /// Whether there is no token.
+    /// Whether the span has no tokens.
     #[inline(always)]
     pub const fn is_empty(self) -> bool {
         self.first >= self.end

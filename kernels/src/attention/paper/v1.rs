@@ -6,8 +6,8 @@
 //!   ([`launch`](super::launch))
 //! - serves where sequences and heads are many, or contexts short
 //!
-//! With `D` the head size and `B` the block size, known to the compiler: how many accumulators a lane has follows from
-//! them, and accumulators are only registers if the compiler knows how many there are.
+//! With `D` the head size and `B` the block size, known to the compiler: they determine how many accumulators a lane
+//! has, and the compiler keeps accumulators in registers only if it knows how many there are.
 
 use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
@@ -21,10 +21,11 @@ use crate::element::{Bf16, Element, F16};
 /// `kv_heads` divides the number of heads. A token sees the last `window` tokens, itself included, or all if that is 0.
 ///
 /// # Safety
-/// The arrays have [these shapes](super#shapes-and-layouts) and are aligned to 16 bytes, `query_stride` is even; lengths are
-/// at most those that the dynamic shared memory has room for; block tables name a block of the cache for each block of the
-/// tokens seen; the launch is [`Version::V1`](super::launch::Version)'s.
-// Three blocks on a multiprocessor: without a bound `ptxas` goes for more, and then spills at head size 256.
+/// The arrays have [these shapes](super#shapes-and-layouts) and are aligned to 16 bytes, `query_stride` is even;
+/// lengths are at most those that the dynamic shared memory has room for; block tables name a block of the cache for
+/// each block of the tokens seen; the launch is [`Version::V1`](super::launch::Version)'s.
+// Three blocks on a multiprocessor: without a bound `ptxas` aims for more of them, and then spills registers at head
+// size 256.
 #[kernel(
     max_threads = 128,
     min_blocks = 3,
@@ -45,7 +46,8 @@ pub unsafe fn paged_attention_v1<T: Element, const D: u32, const B: u32>(
 ) {
     let inputs = Inputs { query, keys, values, tables, lengths, query_stride, table_stride, kv_heads, window };
     let (head, heads, sequence) = (thread::block_idx_x(), thread::grid_dim_x(), thread::block_idx_y());
-    // SAFETY: the caller's; the whole thread block comes by.
+    // SAFETY: the grid has a block for each head and sequence of the arrays, by this kernel's contract, so that the
+    // inputs and the output's row are valid; all threads of the block call `attend` together.
     unsafe {
         let attended = attend::<T, D, B>(&Head::new(&inputs, sequence, head, heads), scale);
         let row = sequence as usize * heads as usize + head as usize;

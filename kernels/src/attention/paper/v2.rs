@@ -1,8 +1,10 @@
 //! `paged_attention_v2`: a thread block attends with one query to one partition of what its sequence sees.
 //!
-//! - computes, for every sequence, head and partition, what [`attend`](super::attend) gives: the greatest logit, the sum of
-//!   the weights and the sum of the values with these weights. [`reduce`](super::reduce) makes the output of them
-//! - shapes, layouts, floor and ladder: [the family's](super); partitions are 512 tokens ([`Span::partition`](super::span::Span::partition))
+//! - computes, for every sequence, head and partition, what [`attend`](super::attend) gives: the greatest logit, the
+//!   sum of the weights and the sum of the values with these weights. [`reduce`](super::reduce) makes the output of
+//!   them
+//! - shapes, layouts, floor and ladder: [the family's](super); partitions are 512 tokens
+//!   ([`Span::partition`](super::span::Span::partition))
 //! - grid: (heads, sequences, partitions of the longest sequence) by 128 threads; dynamic shared memory: 2 KiB
 //! - serves where v1 would leave multiprocessors idle, or have no room for the logits
 //!
@@ -13,9 +15,9 @@
 //! sequence 2   |==       |         |         |         |
 //! ```
 //!
-//! Why parts of a softmax can be merged: weights are powers of two of distances from *some* maximum. Whoever has weights
-//! under the maximum `m` of a part, and learns of a greater one `M` elsewhere, multiplies all of them by `2^(m - M)`, or,
-//! since sums are linear, only their sum and the sum of values.
+//! Why parts of a softmax can be merged: weights are powers of two of distances from *some* maximum. Weights relative
+//! to the maximum `m` of one part become weights relative to a greater maximum `M` of another part when all of them are
+//! multiplied by `2^(m - M)`; or, since sums are linear, when only their sum and the sum of values are.
 
 use cuda_std::prelude::*;
 use cuda_std::vector::{HalfVector, Vector};
@@ -24,17 +26,17 @@ use super::attend::attend;
 use super::head::{Head, Inputs};
 use crate::element::{Bf16, Element, F16};
 
-/// Attention of one new token a sequence to each partition by itself.
+/// Attention of one new token a sequence, to each partition of the tokens separately.
 ///
 /// - `partials`: `[sequences][heads][partitions][D]`, sums of values, not divided by the sum of weights
 /// - `maxima`, `sums`: `[sequences][heads][partitions]`, the greatest logit in powers of two and the sum of weights
 ///
-/// Of partitions that a sequence does not have nothing is written. The rest is as for
+/// Nothing is written for partitions that a sequence does not have. The rest is as for
 /// [`paged_attention_v1()`](super::paged_attention_v1()).
 ///
 /// # Safety
 /// As for v1; `partials` is aligned to 8 bytes; the launch is [`Version::V2`](super::launch::Version)'s.
-// As for v1.
+// Three blocks on a multiprocessor, as for v1.
 #[kernel(
     max_threads = 128,
     min_blocks = 3,
@@ -58,7 +60,9 @@ pub unsafe fn paged_attention_v2<T: Element, const D: u32, const B: u32>(
     let inputs = Inputs { query, keys, values, tables, lengths, query_stride, table_stride, kv_heads, window };
     let (head_index, heads, sequence) = (thread::block_idx_x(), thread::grid_dim_x(), thread::block_idx_y());
     let (partition, partitions) = (thread::block_idx_z(), thread::grid_dim_z());
-    // SAFETY: the caller's; a thread block comes by as a whole, or ends as a whole.
+    // SAFETY: the grid has a block for each head, sequence and partition of the arrays, by this kernel's contract, so
+    // that inputs and rows are valid. The span is the same for all threads of a block: either all call `attend`
+    // together, or all return.
     unsafe {
         let mut head = Head::<D, B>::new(&inputs, sequence, head_index, heads);
         head.span = head.span.partition(partition, B);

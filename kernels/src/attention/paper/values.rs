@@ -3,9 +3,9 @@
 //! # A warp a block, a lane some tokens of some rows
 //!
 //! The block's values for one head are `[head_size][block_size]`: a *row* is one element of all tokens, so that what is
-//! summed lies side by side. A lane reads 16 bytes, eight tokens of a row, multiplies them with the eight weights and adds the
-//! products to one number: its accumulator for that row. With blocks of 16 a row is two vectors, and the warp takes 16 rows
-//! at a time:
+//! summed lies side by side. A lane reads 16 bytes, eight tokens of a row, multiplies them with the eight weights and
+//! adds the products to one number: its accumulator for that row. With blocks of 16 a row is two vectors, and the warp
+//! takes 16 rows at a time:
 //!
 //! ```text
 //! token in block      0 .. 7    8 .. 15
@@ -17,7 +17,7 @@
 //!  ...
 //! ```
 //!
-//! A lane meets the same eight tokens in all rows, so that it loads their weights once a block.
+//! A lane has the same eight tokens in all rows, so that it loads their weights once a block.
 //!
 //! # Two reductions
 //!
@@ -41,8 +41,8 @@ const MAX_ROWS: usize = (MAX_HEAD_SIZE * 32 / VECTOR / WARP_SIZE) as usize;
 /// Writes the weighted sum of the values that this warp has seen to its row of `partial`.
 ///
 /// # Safety
-/// `weights` and `partial` are in shared memory: a number for each of `head.span.slots(B)`, there for all threads and
-/// aligned to 16 bytes; and room for `[WARPS][D]`. All threads of the block come by.
+/// `weights` and `partial` are in shared memory: `weights` is a number for each of `head.span.slots(B)`, visible to all
+/// threads and aligned to 16 bytes; `partial` has room for `[WARPS][D]`. All threads of the block call this together.
 #[inline(always)]
 pub unsafe fn weigh<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, weights: *const f32, partial: *mut f32) {
     let vectors = B / VECTOR;
@@ -54,13 +54,13 @@ pub unsafe fn weigh<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, w
     let mut sums = [0.0; MAX_ROWS];
     let mut block = head.span.first_block(B) + warp_id();
     while block < head.span.end_block(B) {
-        // SAFETY: `block` is one of the sequence's, rows are below `D`.
+        // SAFETY: `block` is one of the sequence's blocks, rows are below `D`, and slots are below `slots(B)`.
         unsafe {
             let values = head.values(block).add(vector as usize);
             let slot = head.span.slot(block * B, B) + vector * VECTOR;
             let weights = Weights::load(weights.add(slot as usize));
             unroll::<MAX_ROWS>(|i| {
-                // All rows are below `D`, but for the head size 80 in blocks of 8, where 32 rows are no divisor.
+                // All rows are below `D`, except at head size 80 with blocks of 8: 32 rows at a time do not divide 80.
                 if (i as u32) < rows && row(i) < D {
                     sums[i] = weights.dot::<T>(*values.add((row(i) * vectors) as usize), sums[i]);
                 }
@@ -76,7 +76,7 @@ pub unsafe fn weigh<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, w
         let mut sum = sums[i];
         let mut distance = vectors / 2;
         while distance > 0 {
-            // SAFETY: the whole warp is here.
+            // SAFETY: `i`, `rows` and `distance` are the same for all lanes, so that the whole warp is here.
             sum += unsafe { warp_shuffle_xor(FULL_MASK, sum, distance, WARP_SIZE) };
             distance /= 2;
         }
@@ -95,11 +95,13 @@ struct Weights {
 }
 
 impl Weights {
+    /// Loads the weights of eight tokens.
+    ///
     /// # Safety
     /// `from` is eight numbers, aligned to 16 bytes.
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Weights {
-        // SAFETY: the caller's.
+        // SAFETY: `from` is eight numbers aligned to 16 bytes, by this function's contract: two vectors.
         let (low, high) = unsafe { (*from.cast::<Vector>(), *from.add(4).cast::<Vector>()) };
         let ([a, b, c, d], [e, f, g, h]) = (low.to_f32(), high.to_f32());
         let keep =
@@ -109,8 +111,8 @@ impl Weights {
 
     /// `sum` and the products of eight values with these weights.
     ///
-    /// A token of weight zero adds nothing, whatever its value: what the cache holds behind the last token may be NaN, and
-    /// zero times NaN is NaN.
+    /// A token of weight zero adds nothing, whatever its value: what the cache holds behind the last token may be NaN,
+    /// and zero times NaN is NaN.
     #[inline(always)]
     fn dot<T: Element>(&self, value: Vector, mut sum: f32) -> f32 {
         unroll::<4>(|pair| {

@@ -1,8 +1,8 @@
 //! The two products on the tensor cores: scores = queries x keys, and output += weights x values.
 //!
 //! A warp has its rows in fragments of 16. Keys and values come from shared memory four 8 x 8 matrices at a time, and
-//! each load serves all fragments. Where `mma` leaves a score is where it takes the weight: nothing moves between the
-//! lanes.
+//! each load serves all fragments. `mma` leaves each score in the lane and register from which the next `mma` takes its
+//! weight: nothing moves between the lanes.
 
 use cuda_std::half::Half2;
 use cuda_std::vector::Vector;
@@ -13,7 +13,7 @@ use crate::element::Element;
 use crate::layout::VECTOR;
 use cuda_std::ptx::ldmatrix;
 
-/// Fragments that a warp has at most. Arrays have room for the most of everything, whatever the head size: the places
+/// Fragments that a warp has at most. Arrays are sized for the largest head size, whatever the instance's: elements
 /// that are not used take no registers.
 pub const FRAGMENTS: usize = 2;
 
@@ -40,9 +40,9 @@ const ROW: u32 = size_of::<Vector>() as u32;
 
 /// A warp's queries.
 pub struct Queries<const D: u32> {
-    /// The row of the first matrices that this lane names to `ldmatrix`.
+    /// The row of the first matrices whose address this lane gives to `ldmatrix`.
     row: u32,
-    /// For each 16 elements, where the queries stay in registers.
+    /// The queries, for each 16 elements, if they stay in registers.
     held: [Factors; ELEMENTS / 16],
 }
 
@@ -55,14 +55,15 @@ impl<const D: u32> Queries<D> {
         Self { row: place + (chunk * tile_rows(D) + row) * ROW, held: [[[0; 4]; FRAGMENTS]; ELEMENTS / 16] }
     }
 
-    /// Takes the queries into registers, for [`query_in_registers`].
+    /// Loads the queries into registers, for head sizes with [`query_in_registers`].
     ///
     /// # Safety
-    /// All lanes of the warp come by together, and the queries are in shared memory.
+    /// All lanes of the warp call this together, and the queries are in shared memory.
     #[inline(always)]
     pub unsafe fn hold(&mut self) {
         for step in 0..D / 16 {
-            // SAFETY: the caller's.
+            // SAFETY: the queries are in shared memory and all lanes are here, by this function's contract; `step` is
+            // below `D / 16`.
             self.held[step as usize] = unsafe { self.load(step) };
         }
     }
@@ -76,7 +77,8 @@ impl<const D: u32> Queries<D> {
         let mut factors = [[0; 4]; FRAGMENTS];
         for fragment in 0..fragments(D) {
             let row = self.row + (2 * step * tile_rows(D) + fragment * FRAGMENT) * ROW;
-            // SAFETY: the caller's.
+            // SAFETY: the queries are in shared memory and all lanes are here, by this function's contract; the row is
+            // one of the warp's.
             factors[fragment as usize] = unsafe { ldmatrix::load_x4_at(row) };
         }
         factors
@@ -85,7 +87,7 @@ impl<const D: u32> Queries<D> {
     /// The products with the keys of a tile at `keys`, an offset in shared memory.
     ///
     /// # Safety
-    /// As for [`Self::hold`], and so are the keys.
+    /// As for [`Self::hold`]; the keys are in shared memory, too.
     #[inline(always)]
     pub unsafe fn times_keys<T: Element>(&self, keys: u32) -> Scores {
         // Eight keys of eight elements and of the next eight, then the next eight keys.
@@ -93,7 +95,8 @@ impl<const D: u32> Queries<D> {
         let keys = keys + (chunk * tile_keys(D) + key) * ROW;
         let mut scores = [[[0.0; 4]; KEYS / 8]; FRAGMENTS];
         for step in 0..D / 16 {
-            // SAFETY: the caller's.
+            // SAFETY: queries and keys are in shared memory and all lanes are here, by this function's contract; rows
+            // are within the tile.
             unsafe {
                 let factors = if query_in_registers(D) { self.held[step as usize] } else { self.load(step) };
                 for pair in 0..tile_keys(D) / 16 {
@@ -112,7 +115,7 @@ impl<const D: u32> Queries<D> {
 /// rounded to 16 bits.
 ///
 /// # Safety
-/// All lanes of the warp come by together, and the values are in shared memory.
+/// All lanes of the warp call this together, and the values are in shared memory.
 #[inline(always)]
 pub unsafe fn add_values<T: Element, const D: u32>(output: &mut Output, weights: &Scores, values: u32) {
     // Values 0 to 7 and 8 to 15 of eight elements, then of the next eight. `mma` wants the values of an element side by
@@ -127,7 +130,8 @@ pub unsafe fn add_values<T: Element, const D: u32>(output: &mut Output, weights:
                 .map(|pair| T::Pair::from_f32(pair).to_bits());
         }
         for pair in 0..D / VECTOR / 2 {
-            // SAFETY: the caller's.
+            // SAFETY: the values are in shared memory and all lanes are here, by this function's contract; rows are
+            // within the tile.
             unsafe {
                 let four = ldmatrix::load_x4_trans_at(values + (2 * pair * tile_keys(D) + 16 * step) * ROW);
                 for fragment in 0..fragments(D) as usize {
@@ -141,11 +145,11 @@ pub unsafe fn add_values<T: Element, const D: u32>(output: &mut Output, weights:
 /// Multiplies 16 x 16 by 16 x 16, and adds the product to columns `16 * pair ..` of `sums`.
 ///
 /// # Safety
-/// All lanes of the warp come by together.
+/// All lanes of the warp call this together.
 #[inline(always)]
 unsafe fn multiply<T: Element>(a: [u32; 4], [b0, b1, b2, b3]: [u32; 4], sums: &mut [[f32; 4]], pair: u32) {
     let pair = 2 * pair as usize;
-    // SAFETY: the caller's.
+    // SAFETY: all lanes of the warp are here together, by this function's contract.
     unsafe {
         sums[pair] = T::mma(a, [b0, b1], sums[pair]);
         sums[pair + 1] = T::mma(a, [b2, b3], sums[pair + 1]);

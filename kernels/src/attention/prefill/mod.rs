@@ -8,15 +8,16 @@
 //!
 //! Whole prompts, chunks of them behind what is cached already, and several sequences of any lengths go into one
 //! launch; their keys and values, those of the new tokens included, are in the cache before it. A sequence may bring no
-//! token. Blocks that none of its new tokens sees through the window may be gone.
+//! token, and the first entry of `query_starts` may be any number. Blocks of the cache that lie outside the windows of
+//! all its new tokens may have been freed.
 //!
 //! | array | shape |
 //! | --- | --- |
 //! | `output` | `[tokens][heads][head_size]` |
 //! | `query` | the same, tokens `query_stride` elements apart, so that it may be part of a fused QKV output |
 //! | `cache` | the layer's pages, see [`layout`](crate::layout) |
-//! | `tables`, `table_starts` | block tables of `ceil(context / block_size)` entries, and where each sequence's begins |
-//! | `query_starts` | `[sequences + 1]`: sequence s brings tokens `query_starts[s] .. query_starts[s + 1]`, the first any |
+//! | `tables`, `table_starts` | block tables of `ceil(context / block_size)` entries, and where each begins |
+//! | `query_starts` | `[sequences + 1]`: sequence s brings tokens `query_starts[s] .. query_starts[s + 1]` |
 //! | `contexts` | `[sequences]`: tokens of each in the cache, the new ones included |
 //!
 //! # Grid
@@ -39,10 +40,10 @@
 //! | all | 770 | 1540 of each scheduler's issue slots |
 //!
 //! If all were hidden behind the tensor cores, that would be 8.4 MFLOP in 3251 cycles: 590 TFLOP/s on an H200 at 1.75
-//! GHz. FlashAttention-2, with much the same counts, is published at 338 on an H100, which has the same cores. Not
-//! measured here yet; 300 is what is asked for. Registers let two blocks share a multiprocessor, by intention: one's
-//! softmax runs beside the other's products. They need 2 x 97 KiB of its shared memory; a GPU with less, such as the
-//! A100, runs one.
+//! GHz. FlashAttention-2, with much the same counts, is published at 338 on an H100, which has the same cores. This
+//! kernel is not measured yet; the target is 300 TFLOP/s. The kernel's registers are limited so that two blocks share a
+//! multiprocessor: the softmax of one runs beside the products of the other. They need 2 x 97 KiB of its shared memory;
+//! a GPU with less, such as the A100, runs one.
 //!
 //! # Ladder
 //!
@@ -50,12 +51,12 @@
 //! 2. A warp for 16 rows, `mma`, queries in registers, scores never in memory. A load of 4 passes serves two `mma`:
 //!    that is 8 passes of shared memory in the 6.35 cycles that four tensor cores take for one each.
 //! 3. 32 rows a warp, as FlashAttention-2 has it: half the loads. From head size 80 on the queries go to shared memory
-//!    in exchange, which costs a quarter of what was saved. Of 256 elements 32 rows are too many: there the last step
-//!    stands.
+//!    in exchange, which costs a quarter of what was saved. At head size 256, 32 rows are too many, and step 2 is what
+//!    remains.
 //! 4. Tiles in two stages, one group of copies and one barrier a tile: the next tile has a whole tile's time to arrive,
 //!    and warps can drift apart by as much.
-//! 5. Heads of a group as rows: fewer and fuller tiles, fewer half-masked ones, and short spans that work one warp, not
-//!    one warp a head. Warps whose rows do not see a tile skip it.
+//! 5. Heads of a group as rows: fewer and fuller tiles, fewer half-masked ones, and a few new tokens occupy one warp,
+//!    not one warp a head. Warps whose rows do not see a tile skip it.
 //! 6. (here) Outputs are rescaled only when a score exceeds its row's reference by 2^8, see `softmax.rs`: that saves
 //!    128 multiplications and 8 shuffles in 900 instructions, in nearly every tile.
 
@@ -82,7 +83,7 @@ use shape::{query_in_registers, tile_keys, tile_rows};
 use softmax::Softmax;
 use tile::Tile;
 
-/// What the arguments of [`paged_prefill()`] say of the sequences.
+/// The arguments of [`paged_prefill()`] that describe the sequences.
 #[derive(Clone, Copy)]
 struct Batch {
     query: *const u16,
@@ -130,8 +131,9 @@ pub unsafe fn paged_prefill<T: Element, const D: u32>(
     let cache = Cache { pages: Pages { heads: kv_heads, head_size: D, block_size }, vectors: cache };
     let window = if window == 0 { i32::MAX as u32 } else { window };
     let head = thread::block_idx_x();
-    // SAFETY: the caller's; see each function. All threads of a block take the same tile, and all of a warp the same rows, so that they reach barriers and
-    // shuffles together.
+    // SAFETY: the arrays are as this kernel's contract says, which is what the functions called here ask for; the
+    // launch has the shared memory for all rows and stages. All threads of a block take the same tile, and all lanes of
+    // a warp the same rows, so that they reach barriers and shuffles together.
     unsafe {
         let tile = Tile::of_block::<D>(&batch);
         let Some(sight) = tile.sight(tile.first, tile_rows(D), window) else { return };
@@ -158,7 +160,7 @@ pub unsafe fn paged_prefill<T: Element, const D: u32>(
         let mut softmax = Softmax::<D>::new(scale);
         let mut sums = ZERO;
         while index <= last {
-            // The tile is here, and all warps are done with the one before, whose place the next one takes.
+            // The tile has arrived, and all warps are done with the one before, whose stage the next one takes.
             cp_async::wait::<0>();
             thread::sync_threads();
             if index < last {

@@ -1,4 +1,4 @@
-//! Keys and values on their way from the pages to shared memory.
+//! Copies of keys and values from the pages to shared memory.
 //!
 //! There a tile is `[K or V][head_size / 8][tile_keys][8]`. That is the pages' own order: eight tokens of eight
 //! elements are 128 bytes in a row, which `cp.async` writes and `ldmatrix` reads without bank conflicts. A thread
@@ -33,7 +33,7 @@ pub struct Stream<const D: u32> {
     page_vectors: u32,
     block_size: u32,
     table: *const u32,
-    /// The keys that rows of this block see. Of the others in a tile nothing is read, not even the table.
+    /// The keys that rows of this block see. For the other keys of a tile nothing is read, not even the block table.
     first_key: u32,
     keys: u32,
     /// The thread's token in the next tile, and the block that it is in.
@@ -54,7 +54,8 @@ impl<const D: u32> Stream<D> {
         let Cache { pages, vectors } = *cache;
         let (chunk, place) = (thread::thread_idx_x() / tile_keys(D), thread::thread_idx_x() % tile_keys(D));
         let first_key = sight.first_key();
-        // SAFETY: the caller's.
+        // SAFETY: `sequence` is one of the batch and `head` a KV head, by this function's contract, so that offsets are
+        // within the arrays.
         unsafe {
             let mut stream = Self {
                 head: vectors.add(pages.vector(0, head, Part::Key, chunk, 0)),
@@ -96,7 +97,7 @@ impl<const D: u32> Stream<D> {
     /// does not undo the NaN that may lie there.
     ///
     /// # Safety
-    /// As for [`Self::new`], and nobody reads the stage any more.
+    /// As for [`Self::new`], and no thread still reads the stage.
     #[inline(always)]
     pub unsafe fn copy(&mut self, stage: u32) {
         const { assert!(THREADS.is_multiple_of(tile_keys(D)), "a thread has one token") };
@@ -105,7 +106,8 @@ impl<const D: u32> Stream<D> {
         let bytes = if self.in_sight() { VECTOR_BYTES } else { 0 };
         let offset = self.token & (self.block_size - 1);
         let to = self.to + stage * stage_bytes(D);
-        // SAFETY: the block is one of the cache's, or no byte is read; the stage is the caller's.
+        // SAFETY: the block is one of the cache's, or no byte is read; no thread still reads the stage, by this
+        // function's contract.
         unsafe {
             let page = self.head.add(self.block as usize * self.page_vectors as usize + offset as usize);
             for i in 0..pages.chunks() / chunks_at_once {

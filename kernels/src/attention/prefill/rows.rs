@@ -1,4 +1,5 @@
-//! The rows of a warp: queries on their way in, scores that a row does not see, outputs on their way out.
+//! The query rows of a warp: loads their queries, masks the scores of keys that a row does not see, stores their
+//! outputs.
 //!
 //! Queries and outputs pass through the same part of shared memory, `[head_size / 8][tile_rows][8]`, of which a warp
 //! touches its own rows alone. In global memory it moves whole sectors, 32 bytes of 16 rows at a time.
@@ -75,7 +76,7 @@ impl<const D: u32> Rows<D> {
         if row < self.tile.rows { Some(at) } else { None }
     }
 
-    /// Starts the copies of the queries; their group stays open. Rows behind the sequence's end become zeros.
+    /// Starts the copies of the queries; their group stays open. Rows past the sequence's end become zeros.
     ///
     /// # Safety
     /// As for [`paged_prefill()`](super::paged_prefill()).
@@ -99,7 +100,8 @@ impl<const D: u32> Rows<D> {
         }
     }
 
-    /// Makes the scores of keys that a row does not see those of no weight. `key` is the tile's first.
+    /// Masks the scores of keys that a row does not see: they become minus infinity, whose weight is 0. `key` is the
+    /// tile's first.
     #[inline(always)]
     pub fn mask(&self, scores: &mut Scores, key: u32, window: u32) {
         for fragment in 0..fragments(D) {
@@ -122,11 +124,12 @@ impl<const D: u32> Rows<D> {
     /// Writes the outputs, each row times its factor.
     ///
     /// # Safety
-    /// All lanes of the warp come by together; the rest is as for [`paged_prefill()`](super::paged_prefill()).
+    /// All lanes of the warp call this together; the rest is as for [`paged_prefill()`](super::paged_prefill()).
     #[inline(always)]
     pub unsafe fn store<T: Element>(&self, to: *mut u16, output: &Output, factors: &PerRow<f32>) {
         let (lane_row, lane_chunk) = Self::lane();
-        // SAFETY: places are the warp's own, and only rows of the sequence are stored.
+        // SAFETY: places are the warp's own, only rows of the sequence are stored, and all lanes reach the warp's
+        // barriers, by this function's contract.
         unsafe {
             if !query_in_registers(D) {
                 // The queries are here, and other lanes may have yet to read them for the last tile.

@@ -1,4 +1,4 @@
-//! How a launch is cut, and what it must cost at least.
+//! The shape of a launch of `paged_prefill`, and the least bytes and operations that it can cost.
 
 #[cfg(not(target_arch = "nvptx64"))]
 use cuda_std::launch::KernelCall;
@@ -18,7 +18,7 @@ pub const THREADS: u32 = 32 * WARPS;
 /// Query rows in a fragment: what one `mma` takes.
 pub const FRAGMENT: u32 = 16;
 
-/// Tiles of keys and values that shared memory holds: one is worked on while the next arrives.
+/// Tiles of keys and values that shared memory holds: warps compute with one while the next arrives.
 pub const STAGES: u32 = 2;
 
 /// Fragments of query rows that a warp works on. Two share every load of keys and values from shared memory; at 256

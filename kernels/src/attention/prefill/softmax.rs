@@ -31,18 +31,18 @@ pub struct Softmax<const D: u32> {
 }
 
 impl<const D: u32> Softmax<D> {
-    /// Of rows that have seen no key. `scale`, a positive number, is what products of query and key are multiplied
-    /// with.
+    /// The state of rows that have seen no key. `scale`, a positive number, is what products of query and key are
+    /// multiplied with.
     #[inline(always)]
     pub fn new(scale: f32) -> Self {
         let scale = scale * LOG2_E;
         Self { scale, reference: [[NONE; 2]; FRAGMENTS], sum: [[0.0; 2]; FRAGMENTS] }
     }
 
-    /// Turns the scores of a tile into weights, and counts them in; scales `output` where the references change.
+    /// Turns the scores of a tile into weights, and adds them to the sums; scales `output` where the references change.
     ///
     /// # Safety
-    /// All lanes of the warp come by together.
+    /// All lanes of the warp call this together.
     #[inline(always)]
     pub unsafe fn weigh(&mut self, scores: &mut Scores, output: &mut Output) {
         let most = self.largest(scores);
@@ -51,7 +51,8 @@ impl<const D: u32> Softmax<D> {
         for fragment in 0..fragments(D) as usize {
             any |= exceeds(fragment, 0) | exceeds(fragment, 1);
         }
-        // SAFETY: the caller's; the whole warp takes the branch, or none of it.
+        // SAFETY: all lanes are here, by this function's contract; the vote gives all of them the same answer, so that
+        // all take the branch or none does.
         unsafe {
             if warp::warp_vote_any(FULL_MASK, any) {
                 self.raise(most, output);
@@ -87,13 +88,13 @@ impl<const D: u32> Softmax<D> {
     /// Raises the references to the largest scores.
     ///
     /// # Safety
-    /// All lanes of the warp come by together.
+    /// All lanes of the warp call this together.
     #[inline(always)]
     unsafe fn raise(&mut self, most: PerRow<f32>, output: &mut Output) {
         for fragment in 0..fragments(D) as usize {
             for half in 0..2 {
                 let reference = self.reference[fragment][half];
-                // SAFETY: the caller's.
+                // SAFETY: all lanes are here, by this function's contract; the loops are the same for all of them.
                 let new = unsafe { over_row(most[fragment][half], f32::max) }.max(reference);
                 let factor = (reference - new).exp2_fast();
                 self.reference[fragment][half] = new;
@@ -109,13 +110,13 @@ impl<const D: u32> Softmax<D> {
     /// One over the sum of each row.
     ///
     /// # Safety
-    /// All lanes of the warp come by together.
+    /// All lanes of the warp call this together.
     #[inline(always)]
     pub unsafe fn finish(self) -> PerRow<f32> {
         let mut inverse = self.sum;
         for rows in &mut inverse[..fragments(D) as usize] {
             for row in rows {
-                // SAFETY: the caller's.
+                // SAFETY: all lanes are here, by this function's contract; the loops are the same for all of them.
                 *row = unsafe { over_row(*row, |a, b| a + b) }.rcp_fast();
             }
         }
@@ -126,10 +127,10 @@ impl<const D: u32> Softmax<D> {
 /// Combines the values of the four lanes that have part of a row, for each of them.
 ///
 /// # Safety
-/// All lanes of the warp come by together.
+/// All lanes of the warp call this together.
 #[inline(always)]
 unsafe fn over_row(value: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
-    // SAFETY: the caller's.
+    // SAFETY: all lanes of the warp are here together, by this function's contract.
     unsafe {
         let value = combine(value, warp::warp_shuffle_xor(FULL_MASK, value, 1, WARP_SIZE));
         combine(value, warp::warp_shuffle_xor(FULL_MASK, value, 2, WARP_SIZE))

@@ -38,7 +38,7 @@ impl Tile {
         // The last tiles of a prompt see the most keys: they go first, so that a launch ends with short ones.
         let index = thread::grid_dim_y() - 1 - thread::block_idx_y();
         let Batch { query_starts, contexts, sequences, group, .. } = *batch;
-        // SAFETY: indices are at most `sequences`.
+        // SAFETY: indices into `query_starts` are at most `sequences`, which is its last; `sequence` is below it.
         unsafe {
             let origin = *query_starts;
             let first_tile = |s: u32| (*query_starts.add(s as usize) - origin) * group / tile_rows(D) + s;
@@ -59,10 +59,11 @@ impl Tile {
         }
     }
 
-    /// The new token that a row is of, counted in the sequence, and its query head, counted in the group.
+    /// The new token that a row belongs to, counted in the sequence, and its query head, counted in the group.
     #[inline(always)]
     pub fn token(&self, row: u32) -> (u32, u32) {
-        // SAFETY: a group has a head. Said because the code for a division by zero would be a panic's.
+        // SAFETY: a group has at least one head, by the kernel's contract. Without this the compiler would include a
+        // panic for a division by zero.
         unsafe { core::hint::assert_unchecked(self.group != 0) };
         (row / self.group, row % self.group)
     }
@@ -84,7 +85,7 @@ impl Tile {
     }
 }
 
-/// What neighbouring rows see of the keys.
+/// The keys that neighbouring rows see.
 #[derive(Clone, Copy)]
 pub struct Sight {
     /// The first row's position.

@@ -37,20 +37,20 @@ impl Limits {
 /// A kernel of this folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
-    /// [`gemv`](gemv::gemv()) for so many tokens.
+    /// [`gemv`](gemv::gemv()) for up to this number of tokens.
     Gemv(u32),
-    /// [`gemm_decode`](decode::gemm_decode()) for so many tokens.
+    /// [`gemm_decode`](decode::gemm_decode()) for up to this number of tokens.
     Decode(u32),
-    /// [`gemm`](prefill::gemm()) with tiles of so many columns.
+    /// [`gemm`](prefill::gemm()) with tiles of this number of columns.
     Prefill(u32),
 }
 
 /// How a product is launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What for.
+    /// The product that is computed.
     pub product: Product,
-    /// What is launched.
+    /// The kernel that is launched.
     pub kernel: Kernel,
     /// Blocks that have a part of `k` each, for every tile.
     pub splits: u32,
@@ -124,7 +124,8 @@ impl Plan {
         if together == 0 || (self.splits > 1 && depth / self.splits < 4) {
             return u64::MAX;
         }
-        // Filling the ring and storing, and with splits handing in and adding up, in tiles' times.
+        // The time to fill the ring and to store, and with splits to store parts and add them up, in units of a tile's
+        // time.
         let overhead = if self.splits == 1 { 4 } else { 6 + self.splits };
         let steps = (depth.div_ceil(self.splits) + overhead) as u64;
         // Two narrow blocks take a little longer than a wide one; one alone does not fill the SM.
@@ -148,7 +149,7 @@ impl Plan {
         }
     }
 
-    /// The shape of its launch.
+    /// The shape of the kernel's launch.
     pub const fn shape(self) -> LaunchShape {
         let threads = match self.kernel {
             Kernel::Gemv(_) => gemv::THREADS,

@@ -1,4 +1,4 @@
-//! What is multiplied: shapes, operands, and what that costs at the least.
+//! The product that is asked for: its shape, its operands, and the least that it can cost.
 
 use core::fmt;
 use cuda_std::vector::Vector;
@@ -9,7 +9,7 @@ use crate::floor::Floor;
 use crate::gemm::epilogue::Epilogue;
 use crate::layout::VECTOR;
 
-/// The shape of a product `x [m][k] . weight [n][k]`, and what becomes of it.
+/// The shape of a product `x [m][k] . weight [n][k]`, and its epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
     /// Tokens.
@@ -54,7 +54,7 @@ pub struct Operands {
 }
 
 impl Operands {
-    /// Matrices that are nowhere: for what a plan says of its kernel whatever is multiplied.
+    /// Operands with null addresses: for questions about a plan's kernel that do not depend on the matrices.
     pub const NULL: Operands = Operands {
         x: DevicePtr::NULL,
         x_stride: 0,

@@ -22,8 +22,8 @@ pub trait Kernel: Args {
     const DESCRIPTOR: Descriptor;
 }
 
-/// The arguments of a generic kernel that has an instance for the parameters `P`: a tuple of types and [`Const`]s, such as
-/// `(F16, Const<128>)`.
+/// The arguments of a generic kernel that has an instance for the parameters `P`: a tuple of types and [`Const`]s, such
+/// as `(F16, Const<128>)`.
 #[diagnostic::on_unimplemented(message = "the kernel `{Self}` has no instance for `{P}`")]
 pub trait Instance<P>: Args {
     /// The entry's name, parameters and launch bounds.

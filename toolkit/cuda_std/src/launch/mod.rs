@@ -1,9 +1,9 @@
 //! What the host knows of a kernel: enough to launch it with the right arguments, or not at all.
 //!
 //! `#[kernel] pub unsafe fn scale(x: *mut f32, by: f32, n: u32)` leaves a struct of its arguments beside the function,
-//! `scale { x: DevicePtrMut<f32>, by: f32, n: u32 }`. A launch takes that struct, so arguments are given by name and type,
-//! and their order cannot matter. A [`KernelCall`] is such a struct together with the entry that it is for; the launch
-//! layer takes it with a [`LaunchShape`].
+//! `scale { x: DevicePtrMut<f32>, by: f32, n: u32 }`. A launch takes that struct, so arguments are given by name and
+//! type, and their order cannot matter. A [`KernelCall`] is such a struct together with the entry that it is for; the
+//! launch layer takes it with a [`LaunchShape`].
 //!
 //! | file | |
 //! | --- | --- |

@@ -8,7 +8,7 @@ use super::Argument;
 /// The address of elements that a kernel reads: what `*const T` among its parameters is on the host.
 ///
 /// The host can calculate with it and pass it on, and cannot read through it. It does not become the address of another
-/// type, or one to write to, unless that is asked for in so many words ([`cast`](Self::cast)):
+/// type, or one to write to, unless that is asked for explicitly ([`cast`](Self::cast)):
 ///
 /// ```compile_fail
 /// # use cuda_std::launch::DevicePtr;
@@ -26,7 +26,8 @@ pub struct DevicePtr<T> {
     element: PhantomData<fn() -> T>,
 }
 
-/// The address of elements that a kernel writes, or reads and writes: what `*mut T` among its parameters is on the host.
+/// The address of elements that a kernel writes, or reads and writes: what `*mut T` among its parameters is on the
+/// host.
 pub struct DevicePtrMut<T> {
     address: u64,
     element: PhantomData<fn(T) -> T>,
@@ -38,7 +39,7 @@ macro_rules! pointers {
             /// The address 0: no elements.
             pub const NULL: Self = Self::from_address(0);
 
-            /// The elements at this address of the device's memory. Nothing is claimed of what is there.
+            /// The elements at this address of the device's memory. Nothing is checked about what is there.
             pub const fn from_address(address: u64) -> Self {
                 Self { address, element: PhantomData }
             }

@@ -22,17 +22,17 @@ pub struct LaunchShape {
 }
 
 impl LaunchShape {
-    /// A grid of blocks that have so many threads in a row.
+    /// A grid of one-dimensional blocks of `threads` threads.
     pub const fn new(grid: [u32; 3], threads: u32) -> Self {
         Self { grid, threads: [threads, 1, 1], shared: 0 }
     }
 
-    /// So many blocks in a row, of so many threads in a row.
+    /// A one-dimensional grid of `blocks` blocks of `threads` threads.
     pub const fn linear(blocks: u32, threads: u32) -> Self {
         Self::new([blocks, 1, 1], threads)
     }
 
-    /// As many blocks of so many threads in a row as `count` elements need, with a thread for each.
+    /// As many one-dimensional blocks of `threads` threads as `count` elements need, with a thread for each.
     ///
     /// # Panics
     /// If blocks have no threads.
@@ -40,12 +40,12 @@ impl LaunchShape {
         Self::linear(count.div_ceil(threads), threads)
     }
 
-    /// The same with so many threads in a block: x, y, z.
+    /// The same launch with other blocks: their threads along x, y and z.
     pub const fn with_threads(self, threads: [u32; 3]) -> Self {
         Self { threads, ..self }
     }
 
-    /// The same with so many bytes of dynamic shared memory for each block.
+    /// The same launch with `bytes` bytes of dynamic shared memory for each block.
     pub const fn with_shared(self, bytes: u32) -> Self {
         Self { shared: bytes, ..self }
     }
@@ -55,7 +55,7 @@ impl LaunchShape {
         product(self.threads)
     }
 
-    /// All blocks of the grid. Their number saturates: a grid that large is refused when it is launched.
+    /// All blocks of the grid. Their number saturates; the launch of such a grid is refused.
     pub const fn blocks(self) -> u64 {
         product(self.grid)
     }

@@ -13,7 +13,7 @@
 #[inline(always)]
 pub unsafe fn copy_cg(to: u32, from: *const u8) {
     device!((to, from) => {
-        // SAFETY: the caller's.
+        // SAFETY: `to` and `from` are valid and aligned, by this function's contract.
         unsafe {
             core::arch::asm!(
                 "cp.async.cg.shared.global [{0}], [{1}], 16;",
@@ -34,7 +34,7 @@ pub unsafe fn copy_cg(to: u32, from: *const u8) {
 #[inline(always)]
 pub unsafe fn copy_ca(to: u32, from: *const u8) {
     device!((to, from) => {
-        // SAFETY: the caller's.
+        // SAFETY: `to` and `from` are valid and aligned, by this function's contract.
         unsafe {
             core::arch::asm!(
                 "cp.async.ca.shared.global [{0}], [{1}], 16;",
@@ -55,7 +55,7 @@ pub unsafe fn copy_ca(to: u32, from: *const u8) {
 #[inline(always)]
 pub unsafe fn copy_cg_zero_fill(to: u32, from: *const u8, bytes: u32) {
     device!((to, from, bytes) => {
-        // SAFETY: the caller's.
+        // SAFETY: `to` and the first `bytes` at `from` are valid and aligned, by this function's contract.
         unsafe {
             core::arch::asm!(
                 "cp.async.cg.shared.global [{0}], [{1}], 16, {2};",
@@ -73,17 +73,17 @@ pub unsafe fn copy_cg_zero_fill(to: u32, from: *const u8, bytes: u32) {
 /// `cp.async.commit_group`
 #[inline(always)]
 pub fn commit() {
-    // SAFETY: orders the thread's own copies.
+    // SAFETY: groups the thread's own copies; accesses no memory.
     device!(() => unsafe { core::arch::asm!("cp.async.commit_group;", options(nostack, preserves_flags)) })
 }
 
-/// Waits until at most `PENDING` of this thread's groups, the youngest, are still under way.
+/// Waits until at most `PENDING` of this thread's groups, the youngest, are still in flight.
 ///
 /// `cp.async.wait_group PENDING`
 #[inline(always)]
 pub fn wait<const PENDING: u32>() {
     device!(() => {
-        // SAFETY: waits.
+        // SAFETY: only waits for the thread's own copies.
         unsafe {
             core::arch::asm!("cp.async.wait_group {0};", const PENDING, options(nostack, preserves_flags));
         }

@@ -4,8 +4,8 @@
 //!
 //! The rows' addresses come from the lanes: those of matrix `m` from lanes `8 * m ..`. A row is 16 bytes. Collectives.
 //!
-//! Those that take an offset in shared memory in place of a pointer need half the registers for it, and the assembler puts
-//! what is constant of it into the instruction.
+//! Those that take an offset in shared memory in place of a pointer need half the registers for it, and the assembler
+//! puts what is constant of it into the instruction.
 
 /// Two registers, as LLVM returns them.
 #[cfg(target_arch = "nvptx64")]
@@ -36,10 +36,10 @@ unsafe extern "unadjusted" {
 /// One matrix; lanes 0 to 7 give its rows. `ldmatrix.sync.aligned.m8n8.x1.b16`
 ///
 /// # Safety
-/// All lanes come by together; the rows are in shared memory, valid and aligned to 16 bytes.
+/// All lanes of the warp call this together; the rows are in shared memory, valid and aligned to 16 bytes.
 #[inline(always)]
 pub unsafe fn load_x1(row: *const u8) -> u32 {
-    // SAFETY: the caller's.
+    // SAFETY: all lanes are here and the rows are valid, by this function's contract.
     device!((row) => unsafe { ldmatrix_x1(row) })
 }
 
@@ -50,7 +50,7 @@ pub unsafe fn load_x1(row: *const u8) -> u32 {
 #[inline(always)]
 pub unsafe fn load_x2(row: *const u8) -> [u32; 2] {
     device!((row) => {
-        // SAFETY: the caller's.
+        // SAFETY: all lanes are here and the rows are valid, by this function's contract.
         let Two(a, b) = unsafe { ldmatrix_x2(row) };
         [a, b]
     })
@@ -63,7 +63,7 @@ pub unsafe fn load_x2(row: *const u8) -> [u32; 2] {
 #[inline(always)]
 pub unsafe fn load_x4(row: *const u8) -> [u32; 4] {
     device!((row) => {
-        // SAFETY: the caller's.
+        // SAFETY: all lanes are here and the rows are valid, by this function's contract.
         let Four(a, b, c, d) = unsafe { ldmatrix_x4(row) };
         [a, b, c, d]
     })
@@ -75,7 +75,7 @@ pub unsafe fn load_x4(row: *const u8) -> [u32; 4] {
 /// As for [`load_x1`].
 #[inline(always)]
 pub unsafe fn load_x1_trans(row: *const u8) -> u32 {
-    // SAFETY: the caller's.
+    // SAFETY: all lanes are here and the rows are valid, by this function's contract.
     device!((row) => unsafe { ldmatrix_x1_trans(row) })
 }
 
@@ -86,7 +86,7 @@ pub unsafe fn load_x1_trans(row: *const u8) -> u32 {
 #[inline(always)]
 pub unsafe fn load_x2_trans(row: *const u8) -> [u32; 2] {
     device!((row) => {
-        // SAFETY: the caller's.
+        // SAFETY: all lanes are here and the rows are valid, by this function's contract.
         let Two(a, b) = unsafe { ldmatrix_x2_trans(row) };
         [a, b]
     })
@@ -99,7 +99,7 @@ pub unsafe fn load_x2_trans(row: *const u8) -> [u32; 2] {
 #[inline(always)]
 pub unsafe fn load_x4_trans(row: *const u8) -> [u32; 4] {
     device!((row) => {
-        // SAFETY: the caller's.
+        // SAFETY: all lanes are here and the rows are valid, by this function's contract.
         let Four(a, b, c, d) = unsafe { ldmatrix_x4_trans(row) };
         [a, b, c, d]
     })
@@ -116,7 +116,8 @@ macro_rules! at_offsets {
         pub unsafe fn $name(row: u32) -> [u32; 4] {
             device!((row) => {
                 let (a, b, c, d): (u32, u32, u32, u32);
-                // SAFETY: the caller's. LLVM's intrinsic takes a pointer of an address space that Rust cannot name.
+                // SAFETY: all lanes are here and the rows are valid, by this function's contract. LLVM's intrinsic
+                // takes a pointer of an address space that Rust cannot name.
                 unsafe {
                     core::arch::asm!(
                         concat!($instruction, " {{{0}, {1}, {2}, {3}}}, [{4}];"),

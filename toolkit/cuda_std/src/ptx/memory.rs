@@ -15,7 +15,7 @@ macro_rules! loads {
         pub unsafe fn $name(from: *const Vector) -> Vector {
             device!((from) => {
                 let (a, b, c, d): (u32, u32, u32, u32);
-                // SAFETY: the caller's.
+                // SAFETY: the pointer is valid and aligned, by this function's contract.
                 unsafe {
                     core::arch::asm!(
                         concat!($instruction, " {{{0}, {1}, {2}, {3}}}, [{4}];"),
@@ -41,7 +41,7 @@ macro_rules! stores {
         pub unsafe fn $name(to: *mut Vector, vector: Vector) {
             device!((to, vector) => {
                 let Vector([a, b, c, d]) = vector;
-                // SAFETY: the caller's.
+                // SAFETY: the pointer is valid and aligned, by this function's contract.
                 unsafe {
                     core::arch::asm!(
                         concat!($instruction, " [{4}], {{{0}, {1}, {2}, {3}}};"),

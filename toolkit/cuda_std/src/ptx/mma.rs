@@ -17,12 +17,13 @@ macro_rules! mma {
         #[doc = concat!("\n\n`", $instruction, "`")]
         ///
         /// # Safety
-        /// All lanes of the warp come by together.
+        /// All lanes of the warp call this together.
         #[inline(always)]
         pub unsafe fn $name(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
             device!((a, b, c) => {
                 let [mut d0, mut d1, mut d2, mut d3] = c;
-                // SAFETY: the caller's. Volatile, never `pure`: see the module above.
+                // SAFETY: all lanes of the warp are here together, by this function's contract. Volatile, never `pure`:
+                // see the module above.
                 unsafe {
                     core::arch::asm!(
                         concat!(

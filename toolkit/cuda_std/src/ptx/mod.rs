@@ -2,8 +2,8 @@
 //!
 //! Which form each takes is decided by what keeps it right. Collectives are LLVM's intrinsics where these are marked
 //! convergent (`ldmatrix`). `mma` has an intrinsic, but LLVM (22) takes it for plain arithmetic that it may move into a
-//! branch; it is volatile assembly. LLVM may copy that, too, into both arms of a branch beside it: such an instruction belongs
-//! only where all of a warp take the same branches. Nothing that reads memory is `pure`.
+//! branch; it is volatile assembly. LLVM may copy that, too, into both arms of a branch beside it: such an instruction
+//! belongs only where all of a warp take the same branches. Nothing that reads memory is `pure`.
 
 pub mod cp_async;
 pub mod ldmatrix;
