@@ -17,10 +17,11 @@
 //!
 //! # Answers
 //!
-//! **The barrier** (`bar.sync`). A thread of `reverse` writes element `i` and reads element `255 - i`, which a thread of another
-//! warp writes. Warps of a block take turns as it suits the hardware. Without the barrier a warp may read before the other one
-//! has written, and gets whatever was there. The fault is a `SharedRace`, and names the line that reads. (In the emulator, too,
-//! the order of warps is only one of many; that is why it does not wait for a wrong result.)
+//! **The barrier** (`bar.sync`). A thread of `differences` writes element `i` and reads element `i - 1`, which another thread
+//! writes: for the first lane of a warp, one of another warp. Warps of a block take turns as it suits the hardware. Without the
+//! barrier a warp may read before the other one has written, and gets whatever was there. The fault is a `SharedRace`, and
+//! names the line that reads. The emulator happened to run the warps in the order in which all is well, so that the result would have
+//! been right; it is a fault all the same, as nothing but chance made it so.
 //!
 //! **The wait** (`cp.async.wait_group`). The copies of `reverse_copied` are under way until their thread has waited for them. The
 //! barrier alone says that all threads have *asked* for their copies. The fault is an `AsyncRegion`: an access to memory that a
@@ -46,26 +47,27 @@ use {
 #[cfg(not(target_arch = "nvptx64"))]
 const THREADS: u32 = 256;
 
-/// Reverses the elements of each block.
+/// Subtracts from each element the one before it in the block; the first stays as it is.
 ///
 /// # Safety
 /// Blocks have 256 threads, and `x` and `y` have an element for each thread.
 #[kernel(max_threads = 256)]
-pub unsafe fn reverse(x: *const u32, y: *mut u32) {
+pub unsafe fn differences(x: *const u32, y: *mut u32) {
     let tile = shared_array![u32; 256];
     let (i, at) = (thread::thread_idx_x() as usize, thread::index_1d() as usize);
     // SAFETY: `i` is below 256. Each thread writes its own elements, and reads another's behind the barrier.
     unsafe {
-        *tile.add(i) = *x.add(at);
+        let own = *x.add(at);
+        *tile.add(i) = own;
         thread::sync_threads();
-        *y.add(at) = *tile.add(255 - i);
+        *y.add(at) = if i == 0 { own } else { own - *tile.add(i - 1) };
     }
 }
 
 /// Reverses the elements of each block, which are copied to shared memory beside the threads.
 ///
 /// # Safety
-/// As for [`reverse`]; `x` is aligned to 16 bytes.
+/// As for [`differences`]; `x` is aligned to 16 bytes.
 #[kernel(max_threads = 256)]
 pub unsafe fn reverse_copied(x: *const u32, y: *mut u32) {
     let tile = shared_array![u32; 256];
@@ -113,7 +115,7 @@ pub unsafe fn sum_by_last(x: *const u32, parts: *mut u32, count: *mut u32, sum: 
 /// What can be taken away: its name, the kernel, and the instruction.
 #[cfg(not(target_arch = "nvptx64"))]
 const EXERCISES: [(&str, &str, &str); 3] = [
-    ("barrier", "reverse", "bar.sync"),
+    ("barrier", "differences", "bar.sync"),
     ("wait", "reverse_copied", "cp.async.wait_group"),
     ("fence", "sum_by_last", "membar.gl"),
 ];
@@ -146,7 +148,8 @@ pub fn run(lesson: &mut Lesson) -> Result<()> {
             None => exercise(lesson, kernel)?,
             Some(chosen) if chosen == name => {
                 let (ptx, count) = without(kernel, instruction)?;
-                lesson.say(format!("`{kernel}` without its {name}: `{instruction}` is taken out, {count} times."));
+                lesson
+                    .say(format!("`{kernel}` without its {name}: `{instruction}` is taken out, in {count} place(s)."));
                 lesson.gpu = lesson.device_with(&ptx)?;
                 match exercise(lesson, kernel) {
                     Err(fault) => lesson.say(format!("The emulator says: {fault}")),
@@ -169,7 +172,7 @@ fn exercise(lesson: &mut Lesson, kernel: &str) -> Result<()> {
     let result = lesson.gpu.alloc::<u32>("result", size)?;
     let y = result.mut_ptr();
     let call: KernelCall = match kernel {
-        "reverse" => reverse { x, y }.into(),
+        "differences" => differences { x, y }.into(),
         "reverse_copied" => reverse_copied { x, y }.into(),
         _ => {
             let parts = lesson.gpu.alloc::<u32>("parts", numbers.len() / 32)?.mut_ptr();
@@ -181,10 +184,11 @@ fn exercise(lesson: &mut Lesson, kernel: &str) -> Result<()> {
     // SAFETY: there is an element for each thread, a part for each block, and the blocks have the size that the kernel asks
     // for. Where an instruction was taken out, the kernel reads what is not ordered, but nothing outside of the buffers.
     unsafe { lesson.launch(kernel, LaunchShape::covering(2 * THREADS, threads), call) }?;
-    let truth: Vec<u32> = if sums {
-        vec![numbers.iter().sum()]
-    } else {
-        numbers.chunks(THREADS as usize).flat_map(|block| block.iter().rev().copied()).collect()
+    let blocks = numbers.chunks(THREADS as usize);
+    let truth: Vec<u32> = match kernel {
+        "differences" => numbers.iter().map(|&x| if x.is_multiple_of(THREADS) { x } else { 1 }).collect(),
+        "reverse_copied" => blocks.flat_map(|block| block.iter().rev().copied()).collect(),
+        _ => vec![numbers.iter().sum()],
     };
     if lesson.gpu.download(result)? != truth {
         return Err("the kernel computed something else than the host".into());

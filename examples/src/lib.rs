@@ -21,6 +21,8 @@ pub mod exercises;
 #[cfg(target_arch = "nvptx64")]
 pub mod matmul;
 #[cfg(target_arch = "nvptx64")]
+pub mod minimal_engine;
+#[cfg(target_arch = "nvptx64")]
 pub mod reduction;
 #[cfg(target_arch = "nvptx64")]
 pub mod saxpy;

@@ -22,8 +22,8 @@ pub fn listing(ptx: &str, name: &str) -> Option<String> {
     let mut sources = HashMap::new();
     let (mut text, mut place, mut shown) = (String::new(), None, None);
     for line in entry(ptx, name)?.lines() {
-        if let Some(at) = location(line) {
-            place = Some(at);
+        if line.trim_start().starts_with(".loc") {
+            place = location(line, &files).or(place);
             continue;
         }
         let instruction = line.replace('\t', "    ");
@@ -53,8 +53,17 @@ fn file(line: &str) -> Option<(u32, &str)> {
     Some((number.parse().ok()?, path.split('"').nth(1)?))
 }
 
-/// Reads `.loc file line column`.
-fn location(line: &str) -> Option<(u32, usize)> {
-    let mut words = line.trim_start().strip_prefix(".loc")?.split_whitespace();
-    Some((words.next()?.parse().ok()?, words.next()?.trim_end_matches(',').parse().ok()?))
+/// Reads `.loc file line column, function_name label, inlined_at file line column`. A line of Rust's own library is passed
+/// over for the one that called it; line 0 is none.
+fn location(line: &str, files: &HashMap<u32, &str>) -> Option<(u32, usize)> {
+    let place = |words: &str| -> Option<(u32, usize)> {
+        let mut words = words.split_whitespace();
+        Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+    };
+    let own = place(line.trim_start().strip_prefix(".loc")?)?;
+    let library = files.get(&own.0).is_some_and(|path| path.starts_with("/rustc"));
+    let caller = line.split_once("inlined_at ").and_then(|(_, words)| place(words));
+    let shown = if library { caller? } else { own };
+    let known = files.get(&shown.0).is_some_and(|path| !path.starts_with("/rustc"));
+    (known && shown.1 > 0).then_some(shown)
 }
