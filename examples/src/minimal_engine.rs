@@ -206,7 +206,7 @@ pub unsafe fn attend_blocks(
 /// A request: its tokens so far, how many of them are in the cache, where the prompt ends, how many tokens it wants in all, and
 /// its blocks.
 #[cfg(not(target_arch = "nvptx64"))]
-struct Story {
+struct Tale {
     tokens: Vec<u32>,
     cached: u32,
     want: usize,
@@ -232,9 +232,9 @@ pub fn run(lesson: &mut Lesson) -> Result<Vec<Vec<u32>>> {
     let mut waiting = std::collections::VecDeque::new();
     for (number, (prompt, more)) in PROMPTS.into_iter().enumerate() {
         let tokens = tokenizer.encode(prompt)?;
-        waiting.push_back((number, Story { want: tokens.len() + more, tokens, cached: 0, table: Vec::new() }));
+        waiting.push_back((number, Tale { want: tokens.len() + more, tokens, cached: 0, table: Vec::new() }));
     }
-    let mut running: Vec<(usize, Story)> = Vec::new();
+    let mut running: Vec<(usize, Tale)> = Vec::new();
     let mut done = vec![Vec::new(); PROMPTS.len()];
     let mut step_number = 0;
     while !(running.is_empty() && waiting.is_empty()) {
@@ -268,11 +268,11 @@ pub fn run(lesson: &mut Lesson) -> Result<Vec<Vec<u32>>> {
 
 /// One step of the batch: a row of logits for each sequence.
 #[cfg(not(target_arch = "nvptx64"))]
-fn step(lesson: &mut Lesson, model: &StoryModel, running: &[(usize, Story)], title: &str) -> Result<Vec<f32>> {
+fn step(lesson: &mut Lesson, model: &StoryModel, running: &[(usize, Tale)], title: &str) -> Result<Vec<f32>> {
     let stride = running.iter().map(|(_, story)| story.table.len()).max().unwrap_or(0);
     let tokens: Vec<u32> = running.iter().map(|(_, story)| story.tokens[story.cached as usize]).collect();
     let positions: Vec<u32> = running.iter().map(|(_, story)| story.cached).collect();
-    let padded = |(_, story): &(usize, Story)| {
+    let padded = |(_, story): &(usize, Tale)| {
         story.table.iter().copied().chain(std::iter::repeat(u32::MAX)).take(stride).collect::<Vec<_>>()
     };
     let tables: Vec<u32> = running.iter().flat_map(padded).collect();
