@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use cuda_builder::{Arch, CudaBuilder, Error, Source, Toolchain};
 
 /// The crates of kernels, and the feature that their PTX is made with.
-const CRATES: [(&str, Option<&str>); 2] = [("kernels", None), ("toolkit/vocabulary", None)];
+const CRATES: [(&str, Option<&str>); 3] = [("kernels", None), ("toolkit/vocabulary", None), ("examples", None)];
 
 fn main() -> ExitCode {
     let check = match std::env::args().nth(1).as_deref() {

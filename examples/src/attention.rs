@@ -1,0 +1,267 @@
+//! Lesson 5: attention in decode, as a ladder, from keys that lie one after the other to this engine's own kernel.
+//!
+//! In decode each sequence has one new token. Its *query* is compared with the *keys* of all tokens before it, a dot product each;
+//! softmax makes weights of these, and the result is the weighted sum of the tokens' *values*. Models have several heads, which
+//! do this side by side; here four query heads share a head of keys and values, as in most models today.
+//!
+//! 1. *Contiguous.* The keys of a sequence lie one after the other. A warp has a sequence and a head, and goes over its tokens by
+//!    the online softmax of lesson 3. Whoever stores keys this way must keep room for the longest sequence that may come.
+//! 2. *Paged.* Keys lie in blocks of 16 tokens anywhere in memory, and a *block table* says which block comes next. The same
+//!    loop with one more load and a division: this is all that paging costs a kernel, and what PagedAttention is.
+//! 3. *v1*, the first kernel of the paper's authors (vLLM). A block of four warps has a sequence and a head. Groups of threads
+//!    compute dot products of whole tokens at once, so that fewer shuffles are needed; the weights lie in shared memory.
+//! 4. *v2* cuts long sequences into parts of 512 tokens for different blocks, and a second kernel joins these. It costs a
+//!    little more, and keeps a GPU busy that has few long sequences to work on.
+//! 5. *This engine's.* A plan deals out equal shares of all tokens to as many blocks as the GPU holds, tensor cores compute all
+//!    query heads of a head of keys at once, and copies run ahead of them. Keys are read once, and not once for each query head.
+//!
+//! Kernels 3 to 5 are those of the crate `kernels`, with its PTX; the first two are below.
+//!
+//! Run it: `cargo run --example attention`
+//!
+//! Look at: sectors. The first four read keys and values once for each of the four query heads, the fifth once. Instructions:
+//! from the second to the third, and what tensor cores leave of them.
+//!
+//! Try next: one sequence of 2000 tokens. How many blocks work on it in each rung? (The grid is in `first_rungs`, and in the paper.)
+
+use cuda_std::half::{F16x2, Half2};
+use cuda_std::{float::GpuFloat, prelude::*};
+#[cfg(not(target_arch = "nvptx64"))]
+use {
+    cuda_std::{launch::LaunchShape, vector::Vector},
+    emulator::Report,
+    examples::{Lesson, Result, teach},
+    kernels::attention::decode::{DecodeLaunch, PLAN_THREADS, paged_attention, plan_paged_attention, plan_vectors},
+    kernels::layout::Part,
+    workbench::number::Type,
+    workbench::paged::{PagedShape, Problem},
+    workbench::{Buffer, Gpu, paper},
+};
+
+/// Elements of a head: two for each lane.
+#[cfg(not(target_arch = "nvptx64"))]
+const HEAD_SIZE: u32 = 64;
+/// Tokens of a block.
+const BLOCK_SIZE: u32 = 16;
+const LOG2_E: f32 = core::f32::consts::LOG2_E;
+
+/// Goes over `length` tokens, with the online softmax: what both kernels do. `row` says where a token's keys and values are, in
+/// pairs of elements.
+///
+/// # Safety
+/// The lanes of a warp come by together, with the same `length`. `query` and `output` are this warp's 32 pairs, and 32 pairs of
+/// `keys` and `values` are at each row.
+#[inline(always)]
+unsafe fn attend(
+    output: *mut u32,
+    query: *const u32,
+    (keys, values): (*const u32, *const u32),
+    (length, scale): (u32, f32),
+    row: impl Fn(u32) -> usize,
+) {
+    let lane = warp::lane_id() as usize;
+    // SAFETY: the caller's.
+    unsafe {
+        let pair = |from: *const u32| F16x2(*from.add(lane)).to_f32();
+        let query = pair(query);
+        let (mut most, mut sum, mut mean) = (f32::MIN, 0.0, [0.0; 2]);
+        for token in 0..length {
+            let row = row(token);
+            let (key, value) = (pair(keys.add(row)), pair(values.add(row)));
+            let score = warp::warp_sum(query[0] * key[0] + query[1] * key[1]) * scale * LOG2_E;
+            let greater = most.max(score);
+            let (keep, weight) = ((most - greater).exp2_fast(), (score - greater).exp2_fast());
+            sum = sum * keep + weight;
+            mean = [mean[0] * keep + weight * value[0], mean[1] * keep + weight * value[1]];
+            most = greater;
+        }
+        let by = sum.rcp_fast();
+        *output.add(lane) = F16x2::from_f32([mean[0] * by, mean[1] * by]).to_bits();
+    }
+}
+
+/// Attention over keys and values that lie one after the other.
+///
+/// # Safety
+/// A block is a warp, and the grid `[heads, sequences]`. `query` and `output` are `[sequence][head][32]` pairs of `f16`; `keys` and
+/// `values` are `[token][kv_head][32]`, and a sequence's `lengths` tokens begin at its `starts`.
+#[kernel(max_threads = 32)]
+pub unsafe fn attend_contiguous(
+    output: *mut u32,
+    query: *const u32,
+    keys: *const u32,
+    values: *const u32,
+    starts: *const u32,
+    lengths: *const u32,
+    kv_heads: u32,
+    scale: f32,
+) {
+    let (head, heads, sequence) = (thread::block_idx_x(), thread::grid_dim_x(), thread::block_idx_y());
+    let (own, kv_head) = ((sequence * heads + head) as usize * 32, head * kv_heads / heads);
+    // SAFETY: sequence and head are in the grid, and tokens below the sequence's length.
+    unsafe {
+        let (start, length) = (*starts.add(sequence as usize), *lengths.add(sequence as usize));
+        let row = |token| ((start + token) * kv_heads + kv_head) as usize * 32;
+        attend(output.add(own), query.add(own), (keys, values), (length, scale), row);
+    }
+}
+
+/// Attention over keys and values in blocks.
+///
+/// # Safety
+/// As for [`attend_contiguous`], but `keys` and `values` are `[block][16][kv_head][32]`, and a sequence's blocks stand in
+/// `tables`, from its `starts` on.
+#[kernel(max_threads = 32)]
+pub unsafe fn attend_paged(
+    output: *mut u32,
+    query: *const u32,
+    keys: *const u32,
+    values: *const u32,
+    tables: *const u32,
+    starts: *const u32,
+    lengths: *const u32,
+    kv_heads: u32,
+    scale: f32,
+) {
+    let (head, heads, sequence) = (thread::block_idx_x(), thread::grid_dim_x(), thread::block_idx_y());
+    let (own, kv_head) = ((sequence * heads + head) as usize * 32, head * kv_heads / heads);
+    // SAFETY: sequence and head are in the grid, tokens below the sequence's length, and its table has a block for each.
+    unsafe {
+        let (table, length) = (tables.add(*starts.add(sequence as usize) as usize), *lengths.add(sequence as usize));
+        let row = |token: u32| {
+            let block = *table.add((token / BLOCK_SIZE) as usize);
+            ((block * BLOCK_SIZE + token % BLOCK_SIZE) * kv_heads + kv_head) as usize * 32
+        };
+        attend(output.add(own), query.add(own), (keys, values), (length, scale), row);
+    }
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+fn main() -> Result<()> {
+    teach(|lesson| run(lesson).map(|_| ()))
+}
+
+/// The PTX of the crate `kernels`.
+#[cfg(not(target_arch = "nvptx64"))]
+const ENGINE_PTX: &str = include_str!("../../kernels/prebuilt/sm_80.ptx");
+
+/// The lesson: what each rung cost.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn run(lesson: &mut Lesson) -> Result<Vec<Report>> {
+    let shape =
+        PagedShape { ty: Type::F16, heads: 8, kv_heads: 2, head_size: HEAD_SIZE, block_size: BLOCK_SIZE, window: 0 };
+    let problem = Problem::decode(shape, &[700, 300, 90], 0, 1);
+    let mut reports = first_rungs(lesson, &problem)?;
+    lesson.gpu = lesson.device_with(ENGINE_PTX)?;
+    for (title, version) in ["3. v1", "4. v2, both kernels"].into_iter().zip(paper::versions(&problem, 700)) {
+        let attention = paper::Attention::upload(&mut lesson.gpu, &problem, version)?;
+        reports.push(lesson.measure(title, |gpu| attention.launch(gpu))?);
+        check(&lesson.gpu, attention.output, &problem)?;
+    }
+    let (output, launch) = own(&mut lesson.gpu, &problem)?;
+    reports.push(lesson.measure("5. this engine's, with its plan", launch)?);
+    check(&lesson.gpu, output, &problem)?;
+    lesson.say(
+        "attention of 8 heads over 700, 300 and 90 tokens: all five computed what the host did, to f16's precision",
+    );
+    Ok(reports)
+}
+
+/// The error of a result, as an error.
+#[cfg(not(target_arch = "nvptx64"))]
+fn check(gpu: &Gpu, output: Buffer<u16>, problem: &Problem) -> Result<()> {
+    let off = problem.error(&gpu.download(output)?);
+    if off > problem.shape.ty.tolerance() { Err(format!("a result is off by {off:e}").into()) } else { Ok(()) }
+}
+
+/// The lesson's own kernels.
+#[cfg(not(target_arch = "nvptx64"))]
+fn first_rungs(lesson: &mut Lesson, problem: &Problem) -> Result<Vec<Report>> {
+    let PagedShape { heads, kv_heads, .. } = problem.shape;
+    let (pages, cache) = (problem.shape.pages(), problem.pages());
+    // The keys or values of a token in a block, as these kernels want them: all heads, one after the other.
+    let token = |block: u32, offset: u32, part: Part| -> Vec<u16> {
+        let at = |i: u32| pages.element(block, i / HEAD_SIZE, part, i % HEAD_SIZE, offset);
+        (0..kv_heads * HEAD_SIZE).map(|i| cache[at(i)]).collect()
+    };
+    let paged = |part| -> Vec<u16> {
+        (0..problem.blocks * BLOCK_SIZE).flat_map(|slot| token(slot / BLOCK_SIZE, slot % BLOCK_SIZE, part)).collect()
+    };
+    let contiguous = |part| -> Vec<u16> {
+        let mut all = Vec::new();
+        for (table, length) in problem.tables.iter().zip(problem.contexts()) {
+            all.extend((0..length).flat_map(|t| token(table[(t / BLOCK_SIZE) as usize], t % BLOCK_SIZE, part)));
+        }
+        all
+    };
+    let shape = LaunchShape::new([heads, problem.spans.len() as u32, 1], 32);
+    let contexts = problem.contexts();
+    let first: Vec<u32> = contexts.iter().scan(0, |sum, n| Some(std::mem::replace(sum, *sum + n))).collect();
+    let (tables, table_starts) = problem.flat_tables();
+    let gpu = &mut lesson.gpu;
+    let query = gpu.upload("query", &problem.query)?.ptr();
+    let lengths = gpu.upload("lengths", &contexts)?.ptr();
+    let starts = gpu.upload("starts", &first)?.ptr();
+    let keys = gpu.upload("keys", &contiguous(Part::Key))?.ptr();
+    let values = gpu.upload("values", &contiguous(Part::Value))?.ptr();
+    let scale = problem.shape.scale();
+    let result = gpu.alloc("output", problem.query.len())?;
+    let output = result.mut_ptr();
+    let call = attend_contiguous { output, query, keys, values, starts, lengths, kv_heads, scale };
+    // SAFETY: blocks are warps, the grid is heads by sequences, and all arrays are laid out as the kernel says.
+    let mut reports = vec![unsafe { lesson.launch("1. contiguous", shape, call) }?];
+    check(&lesson.gpu, result, problem)?;
+
+    let gpu = &mut lesson.gpu;
+    let keys = gpu.upload("keys in blocks", &paged(Part::Key))?.ptr();
+    let values = gpu.upload("values in blocks", &paged(Part::Value))?.ptr();
+    let (tables, starts) = (gpu.upload("tables", &tables)?.ptr(), gpu.upload("starts", &table_starts)?.ptr());
+    let result = gpu.alloc("output", problem.query.len())?;
+    let output = result.mut_ptr();
+    let call = attend_paged { output, query, keys, values, tables, starts, lengths, kv_heads, scale };
+    // SAFETY: as above; the tables' blocks are of the cache.
+    reports.push(unsafe { lesson.launch("2. paged", shape, call) }?);
+    check(&lesson.gpu, result, problem)?;
+    Ok(reports)
+}
+
+/// What launches kernels.
+#[cfg(not(target_arch = "nvptx64"))]
+type Launches = Box<dyn FnOnce(&mut Gpu) -> launch::Result<()>>;
+
+/// This engine's kernels on the problem: where the result will be, and their launches.
+#[cfg(not(target_arch = "nvptx64"))]
+fn own(gpu: &mut Gpu, problem: &Problem) -> Result<(Buffer<u16>, Launches)> {
+    let (shape, slots, sequences) = (paper::shape(problem), 8, problem.spans.len() as u32);
+    let decode = DecodeLaunch::new(shape, slots);
+    let (tables, starts) = problem.flat_tables();
+    let output = gpu.alloc("output", problem.query.len())?;
+    let plan = gpu.alloc::<Vector>("plan", plan_vectors(slots, sequences) as usize)?;
+    let lengths = gpu.upload("lengths", &problem.contexts())?.ptr();
+    let cut =
+        plan_paged_attention { lengths, plan: plan.mut_ptr(), sequences, window: 0, streams: decode.streams(), slots };
+    let args = paged_attention {
+        output: output.mut_ptr(),
+        query: gpu.upload("query", &problem.query)?.ptr(),
+        cache: gpu.upload("cache", &problem.pages())?.ptr(),
+        tables: gpu.upload("tables", &tables)?.ptr(),
+        table_starts: gpu.upload("table starts", &starts)?.ptr(),
+        plan: plan.ptr(),
+        partials: gpu.alloc::<Vector>("partials", decode.partial_vectors() as usize)?.mut_ptr(),
+        arrivals: gpu.upload("arrivals", &vec![0u32; decode.arrivals() as usize])?.mut_ptr(),
+        query_stride: problem.shape.heads * problem.shape.head_size,
+        kv_heads: problem.shape.kv_heads,
+        group: problem.shape.heads / problem.shape.kv_heads,
+        block_size: BLOCK_SIZE,
+        scale: problem.shape.scale(),
+    };
+    let call = decode.call(problem.shape.ty.element(), args);
+    let launches = move |gpu: &mut Gpu| {
+        // SAFETY: there is a length for each sequence; plan and workspace have the sizes that the kernels ask for.
+        unsafe {
+            gpu.launch(LaunchShape::linear(1, PLAN_THREADS), cut)?;
+            gpu.launch(decode.shape(), call)
+        }
+    };
+    Ok((output, Box::new(launches)))
+}

@@ -1,0 +1,139 @@
+//! Every lesson is run on the emulator: what it computes, what its ladders cost, and the faults of the exercises.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use engine::llm::{Device, Llm, Options, Prompt};
+use engine::load::ModelFiles;
+use engine::sampling::SamplingParams;
+use examples::{Lesson, PTX, entry, listing};
+use launch::Driver;
+
+// The lessons are programs; here all but their `main` is called.
+#[allow(dead_code)]
+#[path = "../src/attention.rs"]
+mod attention;
+#[allow(dead_code)]
+#[path = "../src/exercises.rs"]
+mod exercises;
+#[allow(dead_code)]
+#[path = "../src/matmul.rs"]
+mod matmul;
+#[allow(dead_code)]
+#[path = "../src/minimal_engine.rs"]
+mod minimal_engine;
+#[allow(dead_code)]
+#[path = "../src/reduction.rs"]
+mod reduction;
+#[allow(dead_code)]
+#[path = "../src/saxpy.rs"]
+mod saxpy;
+#[allow(dead_code)]
+#[path = "../src/softmax.rs"]
+mod softmax;
+
+fn lesson() -> Lesson {
+    Lesson::new(Driver::emulator().unwrap()).unwrap()
+}
+
+/// Runs a lesson that succeeds, and returns what it says.
+fn said(run: impl FnOnce(&mut Lesson) -> examples::Result<()>) -> String {
+    let mut lesson = lesson();
+    run(&mut lesson).unwrap();
+    lesson.text().to_owned()
+}
+
+#[test]
+fn neighbours_share_sectors() {
+    let text = said(saxpy::run);
+    assert!(text.contains("in 1500 sectors (at best 1500"), "{text}");
+    assert!(text.contains("in 12000 sectors (at best 1500"), "{text}");
+    assert!(text.ends_with("the last is 7999\n"), "{text}");
+}
+
+#[test]
+fn sums_differ_in_bank_conflicts_and_barriers() {
+    let text = said(reduction::run);
+    let conflicts = "passes, 1680 of them for bank conflicts";
+    assert!(text.contains(conflicts) && text.matches("passes, 0 of them").count() == 2, "{text}");
+    assert!(text.matches("passed: 144").count() == 2 && text.contains("passed: 16\n"), "{text}");
+    assert!(text.ends_with("the sum of 4000 elements is 31970: all three kernels found it\n"), "{text}");
+}
+
+#[test]
+fn softmax_reads_as_often_as_it_says() {
+    let text = said(softmax::run);
+    for bytes in [65536, 49152, 32768] {
+        assert!(text.contains(&format!("global memory: {bytes} bytes")), "{text}");
+    }
+}
+
+#[test]
+fn each_rung_of_the_product_spares_something() {
+    let reports = matmul::run(&mut lesson()).unwrap();
+    let [naive, tiled, copied, tensor] = [0, 1, 2, 3].map(|rung: usize| reports[rung].total);
+    assert!(9 * tiled.sectors < naive.sectors && tiled.instructions < naive.instructions);
+    assert!(copied.sectors == tiled.sectors && copied.wavefronts < tiled.wavefronts);
+    assert!(10 * tensor.instructions < tiled.instructions && 10 * tensor.wavefronts < tiled.wavefronts);
+    assert_eq!(tensor.tensor_flops, 2 * 128 * 128 * 128);
+    assert!(reports.iter().all(|report| report.total.bank_conflicts() == 0));
+}
+
+#[test]
+fn each_rung_of_attention_costs_what_the_lesson_says() {
+    let reports = attention::run(&mut lesson()).unwrap();
+    let [contiguous, paged, v1, v2, own] = [0, 1, 2, 3, 4].map(|rung: usize| reports[rung].total);
+    // Paging is a fifth at most, on top.
+    assert!(contiguous.instructions < paged.instructions);
+    assert!(5 * paged.instructions < 6 * contiguous.instructions);
+    assert!(2 * v1.instructions < paged.instructions);
+    assert!(v1.instructions < v2.instructions && 5 * v2.instructions < 6 * v1.instructions);
+    // Four query heads share keys and values, which this engine's kernel reads once.
+    assert!(3 * own.sectors < v1.sectors && 3 * own.instructions < v1.instructions);
+    assert!(own.tensor_flops > 0 && v1.tensor_flops == 0);
+}
+
+#[test]
+fn the_minimal_engine_generates_what_the_engine_does() {
+    let mut lesson = lesson();
+    let stories = minimal_engine::run(&mut lesson).unwrap();
+    let options = Options { device: Device::Cpu, kv_memory: Some(1 << 24), ..Options::default() };
+    let mut llm = Llm::load(&ModelFiles::bundled(), &options).unwrap();
+    for ((prompt, more), story) in minimal_engine::PROMPTS.into_iter().zip(stories) {
+        let params = SamplingParams { max_tokens: more, temperature: 0.0, ignore_eos: true, ..Default::default() };
+        let completion = llm.generate(&[Prompt::Text(prompt.to_owned())], &params).unwrap().remove(0);
+        assert_eq!(story, [completion.prompt_tokens, completion.outputs[0].tokens.clone()].concat(), "{prompt}");
+    }
+    // Requests end one after the other, and the third begins when the first is done.
+    assert!(lesson.text().contains("request 1 is done: Once upon a time"), "{}", lesson.text());
+    assert_eq!(lesson.text().matches("is done").count(), 3);
+}
+
+#[test]
+fn exercises_end_in_the_fault_that_their_answers_name() {
+    let text = said(exercises::run);
+    assert_eq!(text.matches("computed what the host did").count(), 3, "{text}");
+    for (name, fault, words) in [
+        ("barrier", "SharedRace in kernel `differences`", "exercises.rs:"),
+        ("wait", "AsyncRegion in kernel `reverse_copied`", "a wait is missing"),
+        ("fence", "GlobalRace in kernel `sum_by_last`", "no fence and atomic between"),
+    ] {
+        let mut lesson = lesson();
+        lesson.without = Some(name.to_owned());
+        exercises::run(&mut lesson).unwrap();
+        let text = lesson.text();
+        assert!(text.contains(fault) && text.contains(words), "{text}");
+    }
+    let mut lesson = lesson();
+    lesson.without = Some("everything".to_owned());
+    assert!(exercises::run(&mut lesson).unwrap_err().to_string().contains("barrier, wait, fence"));
+}
+
+#[test]
+fn ptx_stands_beside_the_lines_that_it_comes_from() {
+    let mut lesson = lesson().with_listing();
+    saxpy::run(&mut lesson).unwrap();
+    let line = |part: &str| lesson.text().lines().find(|line| line.contains(part)).unwrap().to_owned();
+    assert!(line("setp.lt.u32").contains("if i < n {"), "{}", lesson.text());
+    assert!(line("ld.global").contains("+= a * *x.add(i as usize)"), "{}", lesson.text());
+    assert!(listing(PTX, "no_such_kernel").is_none() && entry(PTX, "sax").is_none());
+}
