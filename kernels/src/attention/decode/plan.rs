@@ -242,13 +242,13 @@ unsafe fn block_sum(own: u32) -> (u32, u32) {
 /// that begins with them.
 ///
 /// # Safety
-/// `spans` are of `sequences` sequences, the first of which begins at 0.
+/// `spans` has an entry for each of `sequences` sequences, the first of which begins at tile 0.
 #[inline(always)]
 unsafe fn sequence_of(spans: *const Vector, sequences: u32, tile: u32) -> u32 {
     let (mut from, mut to) = (0, sequences);
     while to - from > 1 {
         let middle = from + (to - from) / 2;
-        // SAFETY: below `sequences`.
+        // SAFETY: `middle` is below `sequences`, for which there are spans, by this function's contract.
         if unsafe { (*spans.add(middle as usize)).0[0] } <= tile { from = middle } else { to = middle }
     }
     from

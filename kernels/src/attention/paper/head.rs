@@ -88,15 +88,15 @@ impl<const D: u32, const B: u32> Head<D, B> {
         unsafe { self.values.add(self.physical(block)) }
     }
 
-    /// From the logical block to where the physical one begins, in vectors. This lookup is what is paged in
-    /// PagedAttention.
+    /// Where the sequence's `block`-th block begins in the cache, in vectors, by the block table. This lookup is all
+    /// that is paged in PagedAttention.
     ///
     /// # Safety
     /// `block` is less than the number of the sequence's blocks.
     #[inline(always)]
     unsafe fn physical(&self, block: u32) -> usize {
         // SAFETY: the sequence has this block, by this function's contract, and its table an entry for each. All lanes
-        // of a warp read the same entry: one sector. All lanes of a warp read the same entry: one sector.
+        // of a warp read the same entry: one sector.
         let physical = unsafe { *self.table.add(block as usize) };
         physical as usize * self.block_stride as usize
     }
