@@ -1,12 +1,12 @@
 //! The planner: which block reads which keys and values, once a step and for all layers.
 //!
 //! A *stream* is the keys and values of one KV head for one sequence, read for as many query heads as fit a tile of the
-//! tensor cores; it is cut into *tiles* of [`TILE`] tokens. All tiles of a batch are numbered in one line: by sequence,
-//! then by stream, then by token. The line is cut into ranges of equal length, to a tile, one for each block of the
-//! attention kernel's fixed grid, whatever the lengths of the sequences. A range takes the end of one stream, whole
-//! streams, and the beginning of another; so a stream has partial results from neighbouring ranges, at most two from
-//! each range, and where they lie follows from the numbers of the ranges alone: nothing but sequences and ranges needs
-//! to be listed.
+//! tensor cores; it is cut into *tiles* of [`TILE`] tokens. All tiles of a batch are numbered consecutively: by
+//! sequence, then by stream, then by token. These numbers are cut into ranges of equal length, to a tile, one for each
+//! block of the attention kernel's fixed grid, whatever the lengths of the sequences. A range takes the end of one
+//! stream, whole streams, and the beginning of another; so a stream has partial results from neighbouring ranges, at
+//! most two from each range, and where they lie follows from the numbers of the ranges alone: nothing but sequences and
+//! ranges needs to be listed.
 //!
 //! With less than [`MIN_RANGE`] tiles for each there are fewer ranges, and the remaining blocks have nothing to do.
 //!
