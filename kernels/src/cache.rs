@@ -1,7 +1,7 @@
 //! Writing, copying and swapping the pages of the KV cache.
 //!
-//! All four kernels move 16-byte vectors and look at none of them, so that they serve every 16-bit type. Pages are
-//! laid out as [`layout`](crate::layout) says; layers are `layer_stride` vectors apart.
+//! All four kernels move 16-byte vectors without interpreting their elements, so that they serve every 16-bit type.
+//! Pages are laid out as [`layout`](crate::layout) says; layers are `layer_stride` vectors apart.
 //!
 //! | kernel | computes | launch |
 //! | --- | --- | --- |

@@ -6,8 +6,8 @@
 //! | [`embed()`] | `out[t] = table[tokens[t]] + positions[at[t] + offset]` | tables `[_][H]`, `out [T][H]` |
 //! | [`add_positions()`] | `x[t] += positions[at[t] + offset]` | `x [T][H]`, table `[_][H]` |
 //!
-//! All are launched as [`shape`] says: a block takes [`THREADS`] vectors of one row. Sums are made in `f32` and
-//! rounded once. Token embedding without learned positions is [`gather_rows()`], which looks at no element and so
+//! All are launched as [`shape`] says: a block takes [`THREADS`] vectors of one row. Sums are made in `f32` and rounded
+//! once. Token embedding without learned positions is [`gather_rows()`], which does not interpret elements and so
 //! serves every 16-bit type.
 //!
 //! # Floor

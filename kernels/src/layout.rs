@@ -1,6 +1,6 @@
 //! Where keys and values lie in the paged cache: the same code on host and device.
 //!
-//! A page holds what one block of tokens has in one layer. Within a layer the cache is
+//! A page holds the keys and values of one block of tokens in one layer. Within a layer the cache is
 //!
 //! ```text
 //! [block][kv_head][K or V][head_size / 8][block_size][8]      of 16-bit elements
@@ -16,9 +16,9 @@ pub const VECTOR: u32 = 8;
 /// Keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// What queries are compared with.
+    /// Keys, with which queries are compared.
     Key = 0,
-    /// What is summed.
+    /// Values, whose weighted sum is the result.
     Value = 1,
 }
 

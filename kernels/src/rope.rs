@@ -158,13 +158,13 @@ pub unsafe fn rope_and_cache<T: Element>(
 struct Row {
     /// Vectors in half a head.
     halves: u32,
-    /// The lane's first.
+    /// The lane's first vector.
     first: u32,
     /// Whether there is such a token.
     here: bool,
 }
 
-/// A vector of the first half of a head with that of the second which it is rotated with.
+/// Pairs of vectors that are rotated together: one of a head's first half, and one of its second.
 type Pairs = [[Vector; 2]; PAIRS];
 
 impl Row {
@@ -187,7 +187,7 @@ impl Row {
     unsafe fn load(self, head: *const Vector) -> Pairs {
         let mut pairs = [[Vector::default(); 2]; PAIRS];
         self.each(|i, chunk| {
-            // SAFETY: within the head.
+            // SAFETY: `each` gives chunks within half a head, of a token that is there.
             pairs[i] = unsafe {
                 [load_streaming(head.add(chunk as usize)), load_streaming(head.add((chunk + self.halves) as usize))]
             };

@@ -34,7 +34,7 @@ pub fn sum_of_eight([a, b, c, d, e, f, g, h]: [f32; 8]) -> f32 {
     ((a + b) + (c + d)) + ((e + f) + (g + h))
 }
 
-/// Why a kernel does not take rows of some width.
+/// The reason why a kernel does not take rows of some width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WidthError {
     /// Not a multiple of the number of elements that are moved at once.

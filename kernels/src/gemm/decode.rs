@@ -59,7 +59,7 @@ pub const fn stages(tokens: u32) -> u32 {
     if tokens <= 16 { 6 } else { 4 }
 }
 
-/// Dynamic shared memory, in bytes: the ring, whose place the sums take in the end.
+/// Dynamic shared memory, in bytes: that of the ring, which the sums reuse at the end.
 pub const fn shared_bytes(tokens: u32) -> u32 {
     stages(tokens) * (rows(tokens) + tokens) * ROW_BYTES
 }

@@ -83,7 +83,7 @@ impl Staged {
     }
 }
 
-/// Where sums go, and what is done to them on the way.
+/// The output of a product, and the epilogue that is applied to sums before they are stored.
 #[derive(Clone, Copy)]
 pub struct Output {
     /// `[m][columns]`, of 16 bits or `f32`.
@@ -236,13 +236,14 @@ impl Output {
     #[inline(always)]
     unsafe fn bias4<T: Element>(&self, row: u32) -> [f32; 4] {
         let one = |row: u32| {
-            // SAFETY: just checked.
+            // SAFETY: `row` was just checked against `n`, and the bias is as declared, by this function's contract.
             if row < self.n { unsafe { self.bias::<T>(row) } } else { 0.0 }
         };
         if self.bias.is_null() {
             [0.0; 4]
         } else if row + 4 <= self.n {
-            // SAFETY: just checked.
+            // SAFETY: four rows from `row` on were just checked against `n`; `row` is a multiple of four, so that they
+            // are aligned.
             unsafe { widen4::<T>(*self.bias.add(row as usize).cast()) }
         } else {
             [one(row), one(row + 1), one(row + 2), one(row + 3)]

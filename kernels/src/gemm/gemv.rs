@@ -2,7 +2,7 @@
 //!
 //! A warp has four rows of the weight. Its lanes copy their vectors by `cp.async` into places of their own in shared
 //! memory, [`STAGES`] deep, and read them back after waiting: no two lanes share a place, so that no barrier is needed.
-//! Activations come from the first-level cache, widened once for the four rows.
+//! Activations come from L1, widened once for the four rows.
 //!
 //! | | |
 //! | --- | --- |
@@ -20,7 +20,7 @@
 //!
 //! # Ladder
 //!
-//! 1. A thread a row: a sector for every vector, and no two threads in one line.
+//! 1. A thread a row: every vector is a sector of its own, and no two threads share a cache line.
 //! 2. A warp a row: whole lines, but one load at a time, and the activations are loaded as often as the weight.
 //! 3. Four rows by four vectors, all loaded into registers before the first is used. That is what the source says, but
 //!    `ptxas` sinks loads to where they are used, and leaves six at the head of the loop. And between the loads of one

@@ -7,7 +7,8 @@
 //! | [`prefill`] | [`gemm`](prefill::gemm()) | more | tensor cores |
 //!
 //! What they have in common: [`operand`], tiles in shared memory; [`split`], sums of several blocks; [`epilogue`] and
-//! [`activation`], what becomes of the sums. [`plan`] chooses the kernel and its launch, and is all that a host needs.
+//! [`activation`], what is applied to the sums before they are stored. [`plan`] chooses the kernel and its launch, and
+//! is all that a host needs.
 //!
 //! All kernels take the same arguments:
 //!

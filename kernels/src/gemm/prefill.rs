@@ -50,7 +50,7 @@ pub const STAGES: u32 = 3;
 /// operands, which stay in L2.
 pub const GROUP: u32 = 8;
 
-/// Dynamic shared memory, in bytes: the ring, whose place the sums take in the end.
+/// Dynamic shared memory, in bytes: that of the ring, which the sums reuse at the end.
 pub const fn shared_bytes(columns: u32) -> u32 {
     STAGES * (ROWS + columns) * ROW_BYTES
 }
@@ -104,7 +104,7 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     let load_x = |place: u32, step: u32, i: u32| unsafe { load(ring.add(place as usize), x_place, step, i) };
     let load_weight = |place: u32, step: u32| {
         let tile = ring.wrapping_add(place as usize);
-        // SAFETY: as above.
+        // SAFETY: all lanes of a warp call this together, too, and only for such places.
         let one = |i: u32| unsafe { load(tile, weight_place, step, i) };
         [one(0), one(1), one(2), one(3)]
     };

@@ -107,7 +107,7 @@ unsafe fn load(row: *const Vector, vectors: u32) -> Held {
     if !row.is_null() {
         unroll::<HELD>(|i| {
             if at(i) < vectors {
-                // SAFETY: just checked.
+                // SAFETY: the index was just checked against the row's `vectors` vectors.
                 held[i] = unsafe { *row.add(at(i) as usize) };
             }
         });

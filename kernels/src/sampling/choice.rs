@@ -1,4 +1,4 @@
-//! The kernel: the steps of a choice, in order.
+//! The kernel [`sample()`]: the steps that choose a token, in order.
 
 use cuda_std::prelude::*;
 
@@ -21,8 +21,8 @@ pub const fn floor_bytes(rows: u64, vocab: u64) -> u64 {
 ///
 /// - `logits`: `[rows][vocab]`, rows `stride` elements apart (a multiple of 4). Those of adjusted tokens are
 ///   overwritten.
-/// - `requests`: `[rows]`; their adjustments are ranges of `adjustments`, their likeliest tokens ranges of the last
-///   two.
+/// - `requests`: `[rows]`; their adjustments are ranges of `adjustments`, their likeliest tokens ranges of `top_tokens`
+///   and `top_logprobs`.
 /// - `tokens`, `logprobs`: `[rows]`; a row that cannot be sampled gets [`NO_TOKEN`], and nothing else.
 /// - `top_tokens`, `top_logprobs`: the likeliest tokens of each row, best first.
 ///
@@ -53,8 +53,8 @@ pub unsafe fn sample(
         reset();
 
         let best = likeliest(&mut team, &raw);
-        // Read from the row, since ranks do not tell 0.0 from -0.0. If a logit is NaN or infinite, this is the first
-        // one, and is not used.
+        // Read from the row, since ranks do not tell 0.0 from -0.0. If a logit is NaN or positive infinity, this is the
+        // row's first one, and is not used.
         let greatest = *logits.add(token(best) as usize);
         if best == u64::MAX || greatest == f32::NEG_INFINITY {
             if leads {
@@ -182,7 +182,7 @@ unsafe fn draw(team: &mut Team, request: &Request, logits: *const f32, vocab: u3
         let mut most = noise.gumbel(best);
         let mut own = rank(most + 0.0, best);
         scores.each_quad(|first, scores, count| {
-            // Most tokens could not win with the greatest noise there is.
+            // Most tokens could not win even with the greatest noise.
             let mut may_win = [false; 4];
             unroll::<4>(|i| {
                 may_win[i] = (i as u32) < count

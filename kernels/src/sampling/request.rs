@@ -25,7 +25,7 @@ pub struct Request {
     pub top_k: u32,
     /// Sample among tokens whose scaled logit is at least this, where the greatest is 0: the logarithm of min-p.
     pub floor: f32,
-    /// What the [`Adjustment`]s of tokens are made with.
+    /// The penalties that [`Adjustment`]s apply.
     pub penalties: Penalties,
     /// The first of the row's adjustments.
     pub first_adjustment: u32,
@@ -45,7 +45,7 @@ pub struct Penalties {
     pub repetition: f32,
     /// Subtracted from the logits of tokens that were generated.
     pub presence: f32,
-    /// Subtracted once for each time.
+    /// Subtracted once for each time that a token was generated.
     pub frequency: f32,
 }
 
@@ -161,7 +161,7 @@ impl Adjustment {
     }
 }
 
-/// What the kernel cannot do.
+/// A request that the kernel cannot serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// A vocabulary of no tokens, or of more than [`MAX_VOCAB`].

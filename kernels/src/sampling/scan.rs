@@ -119,7 +119,7 @@ impl Team {
     fn next(&mut self) -> *mut u64 {
         let memory = shared_array![u64; 2 * SUMS * (THREADS / WARP_SIZE) as usize];
         self.half ^= 1;
-        // SAFETY: within the array.
+        // SAFETY: the array has room for two halves of `SUMS * WARPS` numbers.
         unsafe { memory.add((self.half * SUMS as u32 * WARPS) as usize) }
     }
 
@@ -156,7 +156,7 @@ impl Team {
     pub unsafe fn max(&mut self, own: u64) -> u64 {
         let memory = self.next();
         let (lane, warp_id) = (warp::lane_id(), warp::warp_id());
-        // SAFETY: as in `sum`.
+        // SAFETY: all lanes are here; each warp writes its own element, and reads the others' behind the barrier.
         unsafe {
             let most = warp_max_u64(own);
             if lane == 0 {
@@ -175,7 +175,7 @@ impl Team {
     pub unsafe fn sum_below(&mut self, own: u64) -> u64 {
         let memory = self.next();
         let (lane, warp_id) = (warp::lane_id(), warp::warp_id());
-        // SAFETY: as in `sum`.
+        // SAFETY: all lanes are here; each warp writes its own element, and reads the others' behind the barrier.
         unsafe {
             let mut upto = own;
             let mut delta = 1;

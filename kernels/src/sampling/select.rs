@@ -143,7 +143,7 @@ fn cursor() -> *mut u32 {
     shared_array![u32; 1]
 }
 
-/// Sets the cursor back: at the start of a kernel and behind each use, with a barrier before the next.
+/// Resets the cursor to 0: at the start of a kernel and after each use. A barrier must stand before the next use.
 ///
 /// # Safety
 /// No thread uses the cursor meanwhile.

@@ -12,7 +12,7 @@ pub struct F16x2(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Bf16x2(pub u32);
 
-/// Two 16-bit numbers, whichever their format: what lets one kernel serve both.
+/// Two 16-bit numbers of either format: with this trait one kernel serves both.
 pub trait Half2: Copy {
     /// The pair in 32 bits.
     fn from_bits(bits: u32) -> Self;

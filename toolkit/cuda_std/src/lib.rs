@@ -126,7 +126,7 @@ pub mod prelude {
     pub use crate::{float::GpuFloat, kernel, shared_array, thread, warp};
 }
 
-/// Where a device function ends up on the host.
+/// What every device function calls on the host: it panics.
 #[cfg(not(target_arch = "nvptx64"))]
 #[doc(hidden)]
 #[cold]
@@ -135,7 +135,7 @@ pub fn device_only<T>() -> T {
     panic!("device only: this runs in kernels, not on the host")
 }
 
-/// A panic in a kernel ends the launch with a trap; messages would cost every kernel a formatting machine.
+/// A panic in a kernel ends the launch with a trap; a message would add the code that formats it to every kernel.
 #[cfg(target_arch = "nvptx64")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

@@ -22,7 +22,7 @@ macro_rules! indices {
         #[doc = $doc]
         #[inline(always)]
         pub fn $name() -> u32 {
-            // SAFETY: reads a special register.
+            // SAFETY: reads a special register and accesses no memory.
             device!(() => unsafe { arch::$intrinsic() as u32 })
         }
     )*};

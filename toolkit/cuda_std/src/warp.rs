@@ -46,7 +46,7 @@ unsafe extern "unadjusted" {
 /// The thread's lane in its warp.
 #[inline(always)]
 pub fn lane_id() -> u32 {
-    // SAFETY: reads a special register.
+    // SAFETY: reads a special register and accesses no memory.
     device!(() => unsafe { lane_register() })
 }
 

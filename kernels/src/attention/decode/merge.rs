@@ -33,9 +33,9 @@ pub const fn row_vectors(head_size: u32) -> u32 {
 pub struct Exchange {
     /// For each slot the rows of the first stream of its range; then, for each slot, those of the last.
     pub partials: *mut Vector,
-    /// For each slot how many have stored their part of the stream that its range ends in.
+    /// For each slot, how many blocks have stored their part of the stream in which its range ends.
     pub arrivals: *mut u32,
-    /// How the plan was cut.
+    /// How the plan cuts tiles into ranges.
     pub ranges: Ranges,
     /// Blocks in the grid.
     pub slots: u32,

@@ -13,7 +13,7 @@
 //! | file | |
 //! | --- | --- |
 //! | `plan` | the cut of a batch into ranges of equal length |
-//! | `stream` | a warp's way through a range, copying tiles of 16 tokens ahead of their use |
+//! | `stream` | a warp's iteration over a range, copying tiles of 16 tokens ahead of their use |
 //! | `heads` | a tile's arithmetic on the tensor cores |
 //! | `merge` | partial results of warps, then of blocks, to results |
 //! | [`DecodeLaunch`] | which kernel serves which shape; grid, shared memory, workspace |
@@ -24,7 +24,7 @@
 //!
 //! # Floor
 //!
-//! [`floor`]: keys and values are read once, `4 D` bytes for a token and KV head; queries and results are nothing
+//! [`floor`]: keys and values are read once, `4 D` bytes for a token and KV head; queries and results are negligible
 //! beside them. `4 D` operations for a token and query head: one a byte with MHA, 8 with a group of 8, where an H200
 //! has 160 on the tensor cores for each byte. So the time is that of memory, at the 4.5 TB/s that a read-only stream
 //! should reach.
@@ -59,9 +59,9 @@
 //! 3. Group on the tensor cores, K and V by `cp.async` through a ring for each warp: a byte is read once for all its
 //!    heads, and no barrier stands in the loop.
 //! 4. Equal ranges over a fixed grid, merged by the last block to arrive: balanced for any lengths, and one launch.
-//! 5. (here) Tiles go on across the ends of streams, so that the ring does not run dry at each; heads as rows of Q K^T
-//!    but columns of V^T P^T, so that weights stay in the lanes that computed them; a lazy reference for the softmax,
-//!    so that no shuffle is left in the loop.
+//! 5. (here) Copies of tiles go on across the ends of streams, so that the ring does not run dry at each; heads as rows
+//!    of Q K^T but columns of V^T P^T, so that weights stay in the lanes that computed them; a lazy reference for the
+//!    softmax, so that no shuffle is left in the loop.
 //!
 //! MHA on CUDA cores, a lane for each token, was considered and rejected: with 256 conversions and 256 multiplications
 //! for a tile of 8 KiB it reads 16 bytes an instruction at best. On the tensor cores a small group is padded with rows

@@ -1,12 +1,12 @@
 //! The planner: which block reads which keys and values, once a step and for all layers.
 //!
 //! A *stream* is the keys and values of one KV head for one sequence, read for as many query heads as fit a tile of the
-//! tensor cores; it is cut into *tiles* of [`TILE`] tokens. All tiles of a batch are numbered in one line: by sequence,
-//! then by stream, then by token. The line is cut into ranges of equal length, to a tile, one for each block of the
-//! attention kernel's fixed grid, whatever the lengths of the sequences. A range takes the end of one stream, whole
-//! streams, and the beginning of another; so a stream has partial results from neighbouring ranges, at most two from
-//! each range, and where they lie follows from the numbers of the ranges alone: nothing but sequences and ranges needs
-//! to be listed.
+//! tensor cores; it is cut into *tiles* of [`TILE`] tokens. All tiles of a batch are numbered consecutively: by
+//! sequence, then by stream, then by token. These numbers are cut into ranges of equal length, to a tile, one for each
+//! block of the attention kernel's fixed grid, whatever the lengths of the sequences. A range takes the end of one
+//! stream, whole streams, and the beginning of another; so a stream has partial results from neighbouring ranges, at
+//! most two from each range, and where they lie follows from the numbers of the ranges alone: nothing but sequences and
+//! ranges needs to be listed.
 //!
 //! With less than [`MIN_RANGE`] tiles for each there are fewer ranges, and the remaining blocks have nothing to do.
 //!
@@ -242,13 +242,13 @@ unsafe fn block_sum(own: u32) -> (u32, u32) {
 /// that begins with them.
 ///
 /// # Safety
-/// `spans` are of `sequences` sequences, the first of which begins at 0.
+/// `spans` has an entry for each of `sequences` sequences, the first of which begins at tile 0.
 #[inline(always)]
 unsafe fn sequence_of(spans: *const Vector, sequences: u32, tile: u32) -> u32 {
     let (mut from, mut to) = (0, sequences);
     while to - from > 1 {
         let middle = from + (to - from) / 2;
-        // SAFETY: below `sequences`.
+        // SAFETY: `middle` is below `sequences`, for which there are spans, by this function's contract.
         if unsafe { (*spans.add(middle as usize)).0[0] } <= tile { from = middle } else { to = middle }
     }
     from

@@ -46,7 +46,7 @@ impl<const D: u32, const B: u32> Head<D, B> {
     /// Head `head` of `heads` of sequence `sequence`, with all the tokens that it sees.
     ///
     /// # Safety
-    /// The inputs have the shapes that [`Inputs`] says, and such a head and sequence.
+    /// The inputs have the shapes that [`Inputs`] describes, and such a head and sequence.
     #[inline(always)]
     pub unsafe fn new(inputs: &Inputs, sequence: u32, head: u32, heads: u32) -> Self {
         let page = D / VECTOR * B;
@@ -54,7 +54,7 @@ impl<const D: u32, const B: u32> Head<D, B> {
         // the arrays; `heads` is not 0, since it counts at least this head.
         unsafe {
             core::hint::assert_unchecked(heads != 0);
-            // With grouped queries, `heads / kv_heads` query heads in a row share a head of keys and values.
+            // With grouped queries, `heads / kv_heads` neighbouring query heads share a head of keys and values.
             let kv_head = head * inputs.kv_heads / heads;
             let query = sequence as usize * inputs.query_stride as usize + (head * D) as usize;
             Head {
@@ -88,15 +88,15 @@ impl<const D: u32, const B: u32> Head<D, B> {
         unsafe { self.values.add(self.physical(block)) }
     }
 
-    /// From the logical block to where the physical one begins, in vectors. This lookup is what is paged in
-    /// PagedAttention.
+    /// Where the sequence's `block`-th block begins in the cache, in vectors, by the block table. This lookup is all
+    /// that is paged in PagedAttention.
     ///
     /// # Safety
     /// `block` is less than the number of the sequence's blocks.
     #[inline(always)]
     unsafe fn physical(&self, block: u32) -> usize {
         // SAFETY: the sequence has this block, by this function's contract, and its table an entry for each. All lanes
-        // of a warp read the same entry: one sector. All lanes of a warp read the same entry: one sector.
+        // of a warp read the same entry: one sector.
         let physical = unsafe { *self.table.add(block as usize) };
         physical as usize * self.block_stride as usize
     }

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `v1.rs` | `paged_attention_v1`: a thread block attends to a whole sequence with one head. Start here |
 //! | `v2.rs` | `paged_attention_v2`: a thread block attends to 512 tokens of it |
-//! | `reduce.rs` | `paged_attention_v2_reduce`: merges what v2's thread blocks have found |
+//! | `reduce.rs` | `paged_attention_v2_reduce`: merges the partial results of v2's thread blocks |
 //! | `attend.rs` | what v1 and v2 share: one thread block's work from the query to the sum of values |
 //! | `scores.rs`, `softmax.rs`, `values.rs` | its three phases |
 //! | `head.rs`, [`span`] | where a thread block finds its keys and values; which tokens it sees |

@@ -6,8 +6,8 @@
 //!   output = sum over p of w[p] o[p]  /  sum over p of w[p] s[p],    w[p] = 2^(m[p] - M)
 //!   ```
 //! - grid: (heads, sequences, 1) by 128 threads; dynamic shared memory: 4 bytes a partition
-//! - floor: `4 * head_size + 8` bytes a partition read, under one part in a hundred of what v2 has read for it; the
-//!   launch itself, a few microseconds, counts for more
+//! - floor: `4 * head_size + 8` bytes a partition read, less than a hundredth of what v2 has read for it; the launch
+//!   itself, a few microseconds, counts for more
 //!
 //! All threads together compute the weights, one partition each. Then thread `i` sums up elements `2 i` and `2 i + 1`
 //! over the partitions: it reads eight bytes of each, next to those that its neighbours read.
@@ -22,7 +22,8 @@ use super::span::Span;
 use super::{THREADS, WARPS};
 use crate::element::{Bf16, Element, F16};
 
-/// Merges what [`paged_attention_v2()`](super::paged_attention_v2()) has found. A sequence of no tokens gets zeros.
+/// Merges the partial results of [`paged_attention_v2()`](super::paged_attention_v2()). A sequence of no tokens gets
+/// zeros.
 ///
 /// - `output`: `[sequences][heads][head_size]`
 /// - `partials`, `maxima`, `sums`: as v2 wrote them, with `partitions` of each sequence and head

@@ -81,7 +81,7 @@ impl Span {
         (self.end_block(block_size) - self.first_block(block_size)) * block_size
     }
 
-    /// Where what belongs to a position is kept.
+    /// The slot in which a position's logit, and later its weight, is kept.
     #[inline(always)]
     pub const fn slot(self, position: u32, block_size: u32) -> u32 {
         position - self.first_block(block_size) * block_size

@@ -1,7 +1,7 @@
 //! Copies of keys and values from the pages to shared memory.
 //!
 //! There a tile is `[K or V][head_size / 8][tile_keys][8]`. That is the pages' own order: eight tokens of eight
-//! elements are 128 bytes in a row, which `cp.async` writes and `ldmatrix` reads without bank conflicts. A thread
+//! elements are 128 contiguous bytes, which `cp.async` writes and `ldmatrix` reads without bank conflicts. A thread
 //! copies vectors of one token, and looks up one block a tile.
 
 use cuda_std::thread;

@@ -27,8 +27,8 @@ impl Limits {
     /// NVIDIA's H200.
     pub const H200: Limits = Limits { multiprocessors: 132, shared_bytes: 227 << 10 };
 
-    /// Blocks that an SM can have at once, by shared memory; what a block can have at most is an SM's less 1 KiB, and
-    /// that is also what every block costs beside its own.
+    /// Blocks that an SM can have at once, by shared memory; a block can have at most that of an SM less 1 KiB, and
+    /// every block takes 1 KiB beside its own.
     const fn blocks(self, shared_bytes: u32) -> u32 {
         (self.shared_bytes + 1024) / (shared_bytes + 1024)
     }
@@ -52,7 +52,7 @@ pub struct Plan {
     pub product: Product,
     /// The kernel that is launched.
     pub kernel: Kernel,
-    /// Blocks that have a part of `k` each, for every tile.
+    /// Blocks for each tile, every one with a part of `k`.
     pub splits: u32,
 }
 
@@ -174,7 +174,7 @@ impl Plan {
         if self.splits == 1 { 0 } else { self.tiles() }
     }
 
-    /// Bytes of the workspace for parts of sums, whatever they hold.
+    /// Bytes of the workspace for parts of sums, which need not be initialised.
     pub const fn workspace_bytes(self) -> u64 {
         let sums = match self.kernel {
             Kernel::Decode(tokens) => decode::rows(tokens) * tokens,

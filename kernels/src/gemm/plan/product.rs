@@ -67,7 +67,7 @@ impl Operands {
     };
 }
 
-/// Why there is no kernel for a product.
+/// The reason why there is no kernel for a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {
     /// A dimension is zero.

@@ -1,4 +1,4 @@
-//! What the host knows of a kernel: enough to launch it with the right arguments, or not at all.
+//! The host's view of a kernel: what is needed to launch it, such that wrong arguments do not compile.
 //!
 //! `#[kernel] pub unsafe fn scale(x: *mut f32, by: f32, n: u32)` leaves a struct of its arguments beside the function,
 //! `scale { x: DevicePtrMut<f32>, by: f32, n: u32 }`. A launch takes that struct, so arguments are given by name and

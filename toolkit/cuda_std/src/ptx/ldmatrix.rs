@@ -4,8 +4,8 @@
 //!
 //! The rows' addresses come from the lanes: those of matrix `m` from lanes `8 * m ..`. A row is 16 bytes. Collectives.
 //!
-//! Those that take an offset in shared memory in place of a pointer need half the registers for it, and the assembler
-//! puts what is constant of it into the instruction.
+//! The functions that take an offset in shared memory in place of a pointer need half the registers for it, and the
+//! assembler folds its constant part into the instruction.
 
 /// Two registers, as LLVM returns them.
 #[cfg(target_arch = "nvptx64")]
