@@ -19,10 +19,12 @@
 //!
 //! Run it: `cargo run --example attention`
 //!
-//! Look at: sectors. The first four read keys and values once for each of the four query heads, the fifth once. Instructions:
-//! from the second to the third, and what tensor cores leave of them.
+//! Look at: instructions from the first to the second, an eighth more, and the bytes of the table, which every lane asks for. From
+//! the second to the third less than half of them is left. Sectors: the first four read keys and values once for each of the
+//! four query heads, the fifth once for all; and tensor cores leave a quarter of the instructions.
 //!
-//! Try next: one sequence of 2000 tokens. How many blocks work on it in each rung? (The grid is in `first_rungs`, and in the paper.)
+//! Try next: one sequence of 2000 tokens. How many blocks work on it in each rung? (The grid of the first two is in
+//! `first_rungs`, that of the others in `kernels/src/attention`.)
 
 use cuda_std::half::{F16x2, Half2};
 use cuda_std::{float::GpuFloat, prelude::*};
@@ -30,7 +32,7 @@ use cuda_std::{float::GpuFloat, prelude::*};
 use {
     cuda_std::{launch::LaunchShape, vector::Vector},
     emulator::Report,
-    examples::{Lesson, Result, teach},
+    examples::{Lesson, LessonFailed, Result, teach},
     kernels::attention::decode::{DecodeLaunch, PLAN_THREADS, paged_attention, plan_paged_attention, plan_vectors},
     kernels::layout::Part,
     workbench::number::Type,
@@ -137,7 +139,7 @@ pub unsafe fn attend_paged(
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
-fn main() -> Result<()> {
+fn main() -> Result<(), LessonFailed> {
     teach(|lesson| run(lesson).map(|_| ()))
 }
 
@@ -152,7 +154,7 @@ pub fn run(lesson: &mut Lesson) -> Result<Vec<Report>> {
         PagedShape { ty: Type::F16, heads: 8, kv_heads: 2, head_size: HEAD_SIZE, block_size: BLOCK_SIZE, window: 0 };
     let problem = Problem::decode(shape, &[700, 300, 90], 0, 1);
     let mut reports = first_rungs(lesson, &problem)?;
-    lesson.gpu = lesson.device_with(ENGINE_PTX)?;
+    lesson.load(ENGINE_PTX)?;
     for (title, version) in ["3. v1", "4. v2, both kernels"].into_iter().zip(paper::versions(&problem, 700)) {
         let attention = paper::Attention::upload(&mut lesson.gpu, &problem, version)?;
         reports.push(lesson.measure(title, |gpu| attention.launch(gpu))?);

@@ -29,7 +29,7 @@ use cuda_std::{prelude::*, shared, unroll::unroll};
 use {
     cuda_std::launch::LaunchShape,
     emulator::Report,
-    examples::{Lesson, Result, teach},
+    examples::{Lesson, LessonFailed, Result, teach},
     half::f16,
 };
 
@@ -209,7 +209,7 @@ pub unsafe fn matmul_tensor(a: *const u16, b: *const u16, c: *mut f32, n: u32) {
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
-fn main() -> Result<()> {
+fn main() -> Result<(), LessonFailed> {
     teach(|lesson| run(lesson).map(|_| ()))
 }
 

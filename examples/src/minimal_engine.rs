@@ -27,7 +27,7 @@ use cuda_std::{float::GpuFloat, prelude::*, vector::HalfVector, warp::WARP_SIZE}
 #[cfg(not(target_arch = "nvptx64"))]
 use {
     engine::load::ModelFiles,
-    examples::{Lesson, Result, teach},
+    examples::{Lesson, LessonFailed, Result, teach},
     story_model::{BATCH, BLOCKS, StoryModel, StoryStep},
 };
 
@@ -214,7 +214,7 @@ struct Tale {
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
-fn main() -> Result<()> {
+fn main() -> Result<(), LessonFailed> {
     teach(|lesson| run(lesson).map(|_| ()))
 }
 

@@ -26,7 +26,7 @@ use cuda_std::{atomic, prelude::*};
 #[cfg(not(target_arch = "nvptx64"))]
 use {
     cuda_std::launch::{KernelCall, LaunchShape},
-    examples::{Lesson, Result, teach},
+    examples::{Lesson, LessonFailed, Result, teach},
 };
 
 /// Threads of a block.
@@ -126,7 +126,7 @@ pub unsafe fn sum_shuffles(x: *const f32, n: u32, sum: *mut f32) {
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
-fn main() -> Result<()> {
+fn main() -> Result<(), LessonFailed> {
     teach(run)
 }
 

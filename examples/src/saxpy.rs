@@ -19,7 +19,7 @@ use cuda_std::prelude::*;
 #[cfg(not(target_arch = "nvptx64"))]
 use {
     cuda_std::launch::LaunchShape,
-    examples::{Lesson, Result, teach},
+    examples::{Lesson, LessonFailed, Result, teach},
 };
 
 /// How far apart the lanes of a warp are in the second kernel.
@@ -55,7 +55,7 @@ pub unsafe fn saxpy_strided(a: f32, x: *const f32, y: *mut f32, n: u32) {
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
-fn main() -> Result<()> {
+fn main() -> Result<(), LessonFailed> {
     teach(run)
 }
 
@@ -63,7 +63,7 @@ fn main() -> Result<()> {
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn run(lesson: &mut Lesson) -> Result<()> {
     // The last block is not full: its last threads find `i` beyond `n`, and do nothing.
-    let n = 4000;
+    let n = 4032;
     let a = 2.0;
     let x: Vec<f32> = (0..n).map(|i| i as f32).collect();
     let ones = vec![1.0f32; n as usize];

@@ -17,13 +17,14 @@
 //! Look at: the bytes asked for: four, three and two times the size of the array (with the one time that it is written). The
 //! different sectors are the same for all three: what a cache would hide, if rows were short enough for it.
 //!
-//! Try next: rows of 1024 elements. From how many elements on do registers no longer suffice? (`--ptx` shows `.local` memory then.)
+//! Try next: rows of 1024 elements. A thread has 255 registers at most: how long can a row be for the third kernel, and how could
+//! a block keep longer ones?
 
 use cuda_std::{float::GpuFloat, prelude::*, unroll::unroll, warp::WARP_SIZE};
 #[cfg(not(target_arch = "nvptx64"))]
 use {
     cuda_std::launch::{KernelCall, LaunchShape},
-    examples::{Lesson, Result, teach},
+    examples::{Lesson, LessonFailed, Result, teach},
 };
 
 /// Elements of a row for the kernel that keeps a row in registers.
@@ -122,7 +123,7 @@ pub unsafe fn softmax_registers(x: *const f32, weights: *mut f32) {
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
-fn main() -> Result<()> {
+fn main() -> Result<(), LessonFailed> {
     teach(run)
 }
 

@@ -45,9 +45,9 @@ fn said(run: impl FnOnce(&mut Lesson) -> examples::Result<()>) -> String {
 #[test]
 fn neighbours_share_sectors() {
     let text = said(saxpy::run);
-    assert!(text.contains("in 1500 sectors (at best 1500"), "{text}");
-    assert!(text.contains("in 12000 sectors (at best 1500"), "{text}");
-    assert!(text.ends_with("the last is 7999\n"), "{text}");
+    assert!(text.contains("in 1512 sectors (at best 1512"), "{text}");
+    assert!(text.contains("in 12096 sectors (at best 1512"), "{text}");
+    assert!(text.ends_with("the last is 8063\n"), "{text}");
 }
 
 #[test]
