@@ -109,6 +109,19 @@ fn the_minimal_engine_generates_what_the_engine_does() {
 }
 
 #[test]
+fn lessons_compute_the_same_in_other_orders_of_warps_and_blocks() {
+    for seed in 1..4 {
+        let mut lesson = lesson();
+        lesson.gpu.seed(seed);
+        saxpy::run(&mut lesson).unwrap();
+        reduction::run(&mut lesson).unwrap();
+        softmax::run(&mut lesson).unwrap();
+        matmul::run(&mut lesson).unwrap();
+        exercises::run(&mut lesson).unwrap();
+    }
+}
+
+#[test]
 fn exercises_end_in_the_fault_that_their_answers_name() {
     let text = said(exercises::run);
     assert_eq!(text.matches("computed what the host did").count(), 3, "{text}");
