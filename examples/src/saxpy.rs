@@ -4,13 +4,15 @@
 //! come in *blocks*, here of 256, and all blocks together are the *grid*. The hardware executes 32 threads of a block
 //! together, as a *warp*: one instruction does the same for all 32, which are its *lanes*. So costs are counted per warp.
 //!
-//! Memory moves in *sectors* of 32 bytes. When the lanes of a warp load neighbouring `f32`s, 32 times 4 bytes are four sectors,
-//! all of which is used. When they load far from each other, every lane costs a sector of its own, an eighth of which
-//! is used. The second kernel does just that: it computes the same, but the lanes of a warp are `STRIDE` elements apart.
+//! Memory moves in *sectors* of 32 bytes. When the lanes of a warp load neighbouring `f32`s, 32 times 4 bytes are four
+//! sectors, all of which is used. When they load far from each other, every lane costs a sector of its own, an eighth
+//! of which is used. The second kernel does just that: it computes the same, but the lanes of a warp are `STRIDE`
+//! elements apart.
 //!
 //! Run it: `cargo run --example saxpy`, and with `-- --ptx` to see what the compiler made of the kernels.
 //!
-//! Look at: the sectors of both kernels beside the least that could hold the bytes, and at how few instructions that changes.
+//! Look at: the sectors of both kernels beside the least that could hold the bytes, and at how few instructions that
+//! changes.
 //!
 //! Try next: a `STRIDE` of 2, of 4 and of 64. From where on does it get no worse, and why? (After a change to a kernel,
 //! `cargo run -p quire-cuda-builder` makes the PTX anew.)
