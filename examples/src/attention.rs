@@ -1,28 +1,34 @@
 //! Lesson 5: attention in decode, as a ladder, from keys that lie one after the other to this engine's own kernel.
 //!
-//! In decode each sequence has one new token. Its *query* is compared with the *keys* of all tokens before it, a dot product each;
-//! softmax makes weights of these, and the result is the weighted sum of the tokens' *values*. Models have several heads, which
-//! do this side by side; here four query heads share a head of keys and values, as in most models today.
+//! In decode each sequence has one new token. Its *query* is compared with the *keys* of all tokens before it, a dot
+//! product each; softmax makes weights of these, and the result is the weighted sum of the tokens' *values*. Models
+//! have several heads, which do this side by side; here four query heads share a head of keys and values, as in most
+//! models today.
 //!
-//! 1. *Contiguous.* The keys of a sequence lie one after the other. A warp has a sequence and a head, and goes over its tokens by
-//!    the online softmax of lesson 3. Whoever stores keys this way must keep room for the longest sequence that may come.
-//! 2. *Paged.* Keys lie in blocks of 16 tokens anywhere in memory, and a *block table* says which block comes next. The same
-//!    loop with one more load and a division: this is all that paging costs a kernel, and what PagedAttention is.
-//! 3. *v1*, the first kernel of the paper's authors (vLLM). A block of four warps has a sequence and a head. Groups of threads
-//!    compute dot products of whole tokens at once, so that fewer shuffles are needed; the weights lie in shared memory.
+//! 1. *Contiguous.* The keys of a sequence lie one after the other. A warp has a sequence and a head, and goes over its
+//!    tokens by the online softmax of lesson 3. Whoever stores keys this way must keep room for the longest sequence
+//!    that may come.
+//! 2. *Paged.* Keys lie in blocks of 16 tokens anywhere in memory, and a *block table* says which block comes next. The
+//!    same loop with one more load and a division: this is all that paging costs a kernel, and what PagedAttention is.
+//! 3. *v1*, the first kernel of the paper's authors (vLLM). A block of four warps has a sequence and a head. Groups of
+//!    threads compute dot products of whole tokens at once, so that fewer shuffles are needed; the weights lie in
+//!    shared memory.
 //! 4. *v2* cuts long sequences into parts of 512 tokens for different blocks, and a second kernel joins these. It costs a
 //!    little more, and keeps a GPU busy that has few long sequences to work on.
-//! 5. *This engine's.* A plan deals out equal shares of all tokens to as many blocks as the GPU holds, tensor cores compute all
-//!    query heads of a head of keys at once, and copies run ahead of them. Keys are read once, and not once for each query head.
+//! 5. *This engine's.* A plan deals out equal shares of all tokens to as many blocks as the GPU holds, tensor cores
+//!    compute all query heads of a head of keys at once, and copies run ahead of them. Keys are read once, and not once
+//!    for each query head.
 //!
 //! Kernels 3 to 5 are those of the crate `kernels`, with its PTX; the first two are below.
 //!
 //! Run it: `cargo run --example attention`
 //!
-//! Look at: sectors. The first four read keys and values once for each of the four query heads, the fifth once. Instructions:
-//! from the second to the third, and what tensor cores leave of them.
+//! Look at: instructions from the first to the second, an eighth more, and the bytes of the table, which every lane
+//! asks for. From the second to the third less than half of them is left. Sectors: the first four read keys and values
+//! once for each of the four query heads, the fifth once for all; and tensor cores leave a quarter of the instructions.
 //!
-//! Try next: one sequence of 2000 tokens. How many blocks work on it in each rung? (The grid is in `first_rungs`, and in the paper.)
+//! Try next: one sequence of 2000 tokens. How many blocks work on it in each rung? (The grid of the first two is in
+//! `first_rungs`, that of the others in `kernels/src/attention`.)
 
 use cuda_std::half::{F16x2, Half2};
 use cuda_std::{float::GpuFloat, prelude::*};
@@ -30,7 +36,7 @@ use cuda_std::{float::GpuFloat, prelude::*};
 use {
     cuda_std::{launch::LaunchShape, vector::Vector},
     emulator::Report,
-    examples::{Lesson, Result, teach},
+    examples::{Lesson, LessonFailed, Result, teach},
     kernels::attention::decode::{DecodeLaunch, PLAN_THREADS, paged_attention, plan_paged_attention, plan_vectors},
     kernels::layout::Part,
     workbench::number::Type,
@@ -45,12 +51,12 @@ const HEAD_SIZE: u32 = 64;
 const BLOCK_SIZE: u32 = 16;
 const LOG2_E: f32 = core::f32::consts::LOG2_E;
 
-/// Goes over `length` tokens, with the online softmax: what both kernels do. `row` says where a token's keys and values are, in
-/// pairs of elements.
+/// Goes over `length` tokens, with the online softmax: what both kernels do. `row` says where a token's keys and values
+/// are, in pairs of elements.
 ///
 /// # Safety
-/// The lanes of a warp come by together, with the same `length`. `query` and `output` are this warp's 32 pairs, and 32 pairs of
-/// `keys` and `values` are at each row.
+/// The lanes of a warp come by together, with the same `length`. `query` and `output` are this warp's 32 pairs, and 32
+/// pairs of `keys` and `values` are at each row.
 #[inline(always)]
 unsafe fn attend(
     output: *mut u32,
@@ -83,8 +89,8 @@ unsafe fn attend(
 /// Attention over keys and values that lie one after the other.
 ///
 /// # Safety
-/// A block is a warp, and the grid `[heads, sequences]`. `query` and `output` are `[sequence][head][32]` pairs of `f16`; `keys` and
-/// `values` are `[token][kv_head][32]`, and a sequence's `lengths` tokens begin at its `starts`.
+/// A block is a warp, and the grid `[heads, sequences]`. `query` and `output` are `[sequence][head][32]` pairs of
+/// `f16`; `keys` and `values` are `[token][kv_head][32]`, and a sequence's `lengths` tokens begin at its `starts`.
 #[kernel(max_threads = 32)]
 pub unsafe fn attend_contiguous(
     output: *mut u32,
@@ -137,7 +143,7 @@ pub unsafe fn attend_paged(
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
-fn main() -> Result<()> {
+fn main() -> Result<(), LessonFailed> {
     teach(|lesson| run(lesson).map(|_| ()))
 }
 
@@ -152,7 +158,7 @@ pub fn run(lesson: &mut Lesson) -> Result<Vec<Report>> {
         PagedShape { ty: Type::F16, heads: 8, kv_heads: 2, head_size: HEAD_SIZE, block_size: BLOCK_SIZE, window: 0 };
     let problem = Problem::decode(shape, &[700, 300, 90], 0, 1);
     let mut reports = first_rungs(lesson, &problem)?;
-    lesson.gpu = lesson.device_with(ENGINE_PTX)?;
+    lesson.load(ENGINE_PTX)?;
     for (title, version) in ["3. v1", "4. v2, both kernels"].into_iter().zip(paper::versions(&problem, 700)) {
         let attention = paper::Attention::upload(&mut lesson.gpu, &problem, version)?;
         reports.push(lesson.measure(title, |gpu| attention.launch(gpu))?);

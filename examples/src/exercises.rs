@@ -1,8 +1,8 @@
 //! Exercises: take away a barrier, a wait or a fence, and read the fault.
 //!
 //! Threads of a block, copies beside the threads, and blocks of a launch run in no order, except for what a kernel asks
-//! for. What is left out is seldom seen on a GPU: the order that was not asked for comes about by chance, until it does not. The
-//! emulator keeps account of what is ordered by what, and reports the first access that rests on chance.
+//! for. What is left out is seldom seen on a GPU: the order that was not asked for comes about by chance, until it does
+//! not. The emulator keeps account of what is ordered by what, and reports the first access that rests on chance.
 //!
 //! Run them: `cargo run --example exercises`: three kernels, which are right. Then one after the other
 //!
@@ -12,35 +12,38 @@
 //! cargo run --example exercises -- --without fence
 //! ```
 //!
-//! Each takes the instruction out of the PTX before it is loaded, and prints the fault. Before you read the answers: what did the
-//! two accesses of the fault do, which threads made them, and what could have happened on a GPU?
+//! Each takes the instruction out of the PTX before it is loaded, and prints the fault. Before you read the answers:
+//! what did the two accesses of the fault do, which threads made them, and what could have happened on a GPU?
 //!
 //! # Answers
 //!
-//! **The barrier** (`bar.sync`). A thread of `differences` writes element `i` and reads element `i - 1`, which another thread
-//! writes: for the first lane of a warp, one of another warp. Warps of a block take turns as it suits the hardware. Without the
-//! barrier a warp may read before the other one has written, and gets whatever was there. The fault is a `SharedRace`, and
-//! names the line that reads. The emulator happened to run the warps in the order in which all is well, so that the result would have
-//! been right; it is a fault all the same, as nothing but chance made it so.
+//! **The barrier** (`bar.sync`). A thread of `differences` writes element `i` and reads element `i - 1`, which another
+//! thread writes: for the first lane of a warp, a thread of another warp. Warps of a block take turns as it suits the
+//! hardware. Without the barrier a warp may read before the other one has written, and gets whatever was there. The
+//! fault is a `SharedRace`, and names the line that reads. The emulator stops at the first such access, which is one
+//! within a warp: even the lanes of a warp promise no order unless they are asked (`sync_warp`). The value that was
+//! read is the right one, and it is a fault all the same, as nothing but chance made it so.
 //!
-//! **The wait** (`cp.async.wait_group`). The copies of `reverse_copied` are under way until their thread has waited for them. The
-//! barrier alone says that all threads have *asked* for their copies. The fault is an `AsyncRegion`: an access to memory that a
-//! copy still writes. The order matters, too: first each thread waits for its own, then the barrier tells the others.
+//! **The wait** (`cp.async.wait_group`). The copies of `reverse_copied` are under way until their thread has waited for
+//! them. The barrier alone says that all threads have *asked* for their copies. The fault is an `AsyncRegion`: an
+//! access to memory that a copy still writes. The order matters, too: first each thread waits for its own, then the
+//! barrier tells the others.
 //!
-//! **The fence** (`membar.gl`). Each block of `sum_by_last` stores its part of the sum, and counts itself. The block that counts last
-//! adds the parts. That a thread stores first and counts afterwards does not mean that others see it in this order: stores
-//! to different addresses may overtake each other on their way. The fence before the count holds the later ones back, and the
-//! one after it does the same for loads. The fault is a `GlobalRace`. A barrier would not do: blocks have none in common.
+//! **The fence** (`membar.gl`). Each block of `sum_by_last` stores its part of the sum, and counts itself. The block
+//! that counts last adds the parts. That a thread stores first and counts afterwards does not mean that others see it
+//! in this order: stores to different addresses may overtake each other on their way. The fence before the count holds
+//! the later ones back, and the one after it does the same for loads. The fault is a `GlobalRace`. A barrier would not
+//! do: blocks have none in common.
 //!
-//! Try next: find the barriers of the other lessons that could be missing without a fault. (There is one that only guards
-//! the last round of a loop.)
+//! Try next: in lesson 2, one of the barriers in the loop of `sum_halves` is not needed in the last round. Why? And
+//! would a wait *behind* the barrier do in `reverse_copied`?
 
 use cuda_std::ptx::cp_async;
 use cuda_std::{atomic, prelude::*, shared};
 #[cfg(not(target_arch = "nvptx64"))]
 use {
     cuda_std::launch::{KernelCall, LaunchShape},
-    examples::{Lesson, PTX, Result, entry, teach},
+    examples::{Lesson, LessonFailed, PTX, Result, entry, teach},
 };
 
 /// Threads of a block, and elements that it has.
@@ -92,8 +95,8 @@ pub unsafe fn reverse_copied(x: *const u32, y: *mut u32) {
 /// the launch, and `sum` is one number.
 #[kernel(max_threads = 32)]
 pub unsafe fn sum_by_last(x: *const u32, parts: *mut u32, count: *mut u32, sum: *mut u32) {
-    // SAFETY: one lane of each block stores that block's part. It is read by the lane that counts last: the fences order the
-    // stores before the counts, and the counts before the loads.
+    // SAFETY: one lane of each block stores that block's part. It is read by the lane that counts last: the fences
+    // order the stores before the counts, and the counts before the loads.
     unsafe {
         let part = warp::warp_reduce_add(warp::FULL_MASK, *x.add(thread::index_1d() as usize));
         if warp::lane_id() == 0 {
@@ -131,7 +134,7 @@ fn without(kernel: &str, instruction: &str) -> Result<(String, usize)> {
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
-fn main() -> Result<()> {
+fn main() -> Result<(), LessonFailed> {
     teach(run)
 }
 
@@ -150,7 +153,7 @@ pub fn run(lesson: &mut Lesson) -> Result<()> {
                 let (ptx, count) = without(kernel, instruction)?;
                 lesson
                     .say(format!("`{kernel}` without its {name}: `{instruction}` is taken out, in {count} place(s)."));
-                lesson.gpu = lesson.device_with(&ptx)?;
+                lesson.load(&ptx)?;
                 match exercise(lesson, kernel) {
                     Err(fault) => lesson.say(format!("The emulator says: {fault}")),
                     Ok(()) => lesson.say("Nobody noticed this time: a GPU reports no race."),

@@ -1,6 +1,7 @@
 //! What the lessons share on the host: a device, launches, and what these cost.
 
-use std::fmt::Write;
+use std::collections::BTreeSet;
+use std::fmt::{self, Write};
 
 use cuda_std::launch::{KernelCall, LaunchShape};
 use emulator::Report;
@@ -12,8 +13,17 @@ use crate::listing::listing;
 /// The kernels of all lessons. `cargo run -p quire-cuda-builder` makes it of their sources.
 pub const PTX: &str = include_str!("../prebuilt/sm_80.ptx");
 
-/// What a lesson returns: whatever went wrong is said by `main`.
-pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+/// What a lesson returns.
+pub type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
+
+/// What went wrong, as `main` returns it: Rust prints that for debugging, and this prints the error's own words.
+pub struct LessonFailed(Box<dyn std::error::Error>);
+
+impl fmt::Debug for LessonFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
 
 /// How lessons are called.
 const USAGE: &str =
@@ -30,7 +40,9 @@ pub struct Lesson {
     pub gpu: Gpu,
     /// What is to be taken away from the kernels of the exercises.
     pub without: Option<String>,
+    ptx: String,
     lists: bool,
+    listed: BTreeSet<&'static str>,
     text: String,
 }
 
@@ -41,7 +53,8 @@ impl Lesson {
     /// If there is no device.
     pub fn new(driver: &'static Driver) -> Result<Lesson> {
         let gpu = Gpu::new(driver, (8, 0), PTX)?;
-        Ok(Lesson { gpu, without: None, lists: false, text: String::new() })
+        let listed = BTreeSet::new();
+        Ok(Lesson { gpu, without: None, ptx: PTX.to_owned(), lists: false, listed, text: String::new() })
     }
 
     /// A lesson as the command line asks for it; none if it asks how lessons are called.
@@ -65,12 +78,14 @@ impl Lesson {
         Lesson { lists: true, ..self }
     }
 
-    /// The same lesson with another device of the same driver, which has this PTX.
+    /// Opens the device again, with other PTX and without the buffers.
     ///
     /// # Errors
-    /// If the device cannot be opened again.
-    pub fn device_with(&self, ptx: &str) -> Result<Gpu> {
-        Ok(Gpu::new(self.gpu.context().driver(), (8, 0), ptx)?)
+    /// If the device cannot be opened.
+    pub fn load(&mut self, ptx: &str) -> Result<()> {
+        self.gpu = Gpu::new(self.gpu.context().driver(), (8, 0), ptx)?;
+        ptx.clone_into(&mut self.ptx);
+        Ok(())
     }
 
     /// Adds a line to what is printed.
@@ -93,14 +108,8 @@ impl Lesson {
     /// If the launch does not fit the kernel or the device, and for the kernel's fault.
     pub unsafe fn launch(&mut self, title: &str, shape: LaunchShape, call: impl Into<KernelCall>) -> Result<Report> {
         let call = call.into();
-        let name = call.descriptor().name;
         // SAFETY: this function's contract is the kernel's.
-        let report = self.measure(title, |gpu| unsafe { gpu.launch(shape, call) })?;
-        if self.lists {
-            let text = listing(PTX, name).ok_or("the kernel is not in the lessons' PTX")?;
-            self.say(text);
-        }
-        Ok(report)
+        self.measure(title, |gpu| unsafe { gpu.launch(shape, call) })
     }
 
     /// Does work on the device, waits for it, and says what all its launches cost together.
@@ -110,7 +119,9 @@ impl Lesson {
     pub fn measure(&mut self, title: &str, work: impl FnOnce(&mut Gpu) -> launch::Result<()>) -> Result<Report> {
         let [begin, end] = [Event::new(self.gpu.context())?, Event::new(self.gpu.context())?];
         begin.record(self.gpu.stream())?;
-        let launches = self.gpu.reported(work)?;
+        let launches = self.gpu.reported(work);
+        self.list();
+        let launches = launches?;
         end.record(self.gpu.stream())?;
         end.synchronize()?;
         let mut sum = Report::default();
@@ -126,6 +137,16 @@ impl Lesson {
             self.say(format!("{title}: {micros:.1} microseconds, the way there and back included"));
         }
         Ok(sum)
+    }
+
+    /// Lists the kernels that were launched and not listed yet, if the command line asks for that.
+    fn list(&mut self) {
+        let names: Vec<&'static str> = self.gpu.launched().keys().copied().collect();
+        for name in names {
+            if self.lists && self.listed.insert(name) {
+                self.text.extend(listing(&self.ptx, name));
+            }
+        }
     }
 }
 
@@ -163,12 +184,13 @@ fn cost(title: &str, report: &Report) -> String {
 ///
 /// # Errors
 /// What the lesson fails with.
-pub fn teach(run: impl FnOnce(&mut Lesson) -> Result<()>) -> Result<()> {
-    let Some(mut lesson) = Lesson::from_arguments(std::env::args().skip(1))? else {
+pub fn teach(run: impl FnOnce(&mut Lesson) -> Result<()>) -> Result<(), LessonFailed> {
+    let lesson = Lesson::from_arguments(std::env::args().skip(1)).map_err(LessonFailed)?;
+    let Some(mut lesson) = lesson else {
         println!("{USAGE}");
         return Ok(());
     };
     let result = run(&mut lesson);
     print!("{}", lesson.text);
-    result
+    result.map_err(LessonFailed)
 }

@@ -10,7 +10,7 @@ mod lesson;
 #[cfg(not(target_arch = "nvptx64"))]
 mod listing;
 #[cfg(not(target_arch = "nvptx64"))]
-pub use lesson::{Lesson, PTX, Result, teach};
+pub use lesson::{Lesson, LessonFailed, PTX, Result, teach};
 #[cfg(not(target_arch = "nvptx64"))]
 pub use listing::{entry, listing};
 

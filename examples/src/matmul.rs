@@ -6,9 +6,9 @@
 //!    element is loaded again by every thread that needs it.
 //! 2. *Tiled.* A block computes a 16 x 16 tile of C. Its threads load a tile of A and one of B into shared memory, from
 //!    which each element is then read 16 times. Two barriers part loading from computing.
-//! 3. *cp.async.* The copies into shared memory run beside the threads, 16 bytes each, and pass through no register. There
-//!    are two sets of tiles: while one is computed with, the next comes. A thread waits for its own copies (`wait`), and the
-//!    barrier after it makes everybody's visible to all.
+//! 3. *cp.async.* The copies into shared memory run beside the threads, 16 bytes each, and pass through no register.
+//!    There are two sets of tiles: while one is computed with, the next comes. A thread waits for its own copies
+//!    (`wait`), and the barrier after it makes everybody's visible to all.
 //! 4. *Tensor cores.* A warp multiplies 16 x 16 by 16 x 8 matrices of `f16` in one instruction, `mma`, and sums in `f32`.
 //!    `ldmatrix` brings the operands from shared memory into the layout over the lanes that it takes. Rows of tiles have 8
 //!    unused elements at their end, so that eight rows below each other begin in different banks.
@@ -16,12 +16,12 @@
 //! Run it: `cargo run --example matmul`
 //!
 //! Look at: sectors from one to two, a tenth of them. From two to three it is only passes over shared memory that get
-//! fewer, as no thread stores there any more; what `cp.async` wins is time that threads would wait for memory, and no count shows
-//! that. From three to four instructions and passes all but vanish. The last has more sectors than need be, as each of its
-//! stores of single numbers touches eight rows.
+//! fewer, as no thread stores there any more; what `cp.async` wins is time that threads would wait for memory, and no
+//! count shows that. From three to four instructions and passes all but vanish. The last has more sectors than need be,
+//! as each of its stores writes every second number of eight rows.
 //!
-//! Try next: take the 8 unused elements away, and find the bank conflicts. Then let each thread of the tiled kernel compute two
-//! elements: what becomes of its passes over shared memory?
+//! Try next: take the 8 unused elements away, and find the bank conflicts. Then let each thread of the tiled kernel
+//! compute two elements: what becomes of its passes over shared memory?
 
 use cuda_std::ptx::{cp_async, ldmatrix, mma};
 use cuda_std::{prelude::*, shared, unroll::unroll};
@@ -29,7 +29,7 @@ use cuda_std::{prelude::*, shared, unroll::unroll};
 use {
     cuda_std::launch::LaunchShape,
     emulator::Report,
-    examples::{Lesson, Result, teach},
+    examples::{Lesson, LessonFailed, Result, teach},
     half::f16,
 };
 
@@ -65,8 +65,8 @@ pub unsafe fn matmul_naive(a: *const f32, b: *const f32, c: *mut f32, n: u32) {
 /// A tile a block, by shared memory.
 ///
 /// # Safety
-/// The matrices have `n` times `n` elements, `n` is a multiple of 16, blocks have 256 threads, and the grid is `n / 16` blocks wide
-/// and high.
+/// The matrices have `n` times `n` elements, `n` is a multiple of 16, blocks have 256 threads, and the grid is `n / 16`
+/// blocks wide and high.
 #[kernel(max_threads = 256)]
 pub unsafe fn matmul_tiled(a: *const f32, b: *const f32, c: *mut f32, n: u32) {
     let (a_tile, b_tile) = (shared_array![f32; 256], shared_array![f32; 256]);
@@ -77,8 +77,9 @@ pub unsafe fn matmul_tiled(a: *const f32, b: *const f32, c: *mut f32, n: u32) {
     let mut sum = 0.0;
     let mut k = 0;
     while k < n {
-        // SAFETY: `k + x` and `k + y` are below `n`, and tiles have 256 elements. A thread writes its own elements; the first
-        // barrier stands before anybody reads them, the second before anybody overwrites them.
+        // SAFETY: `k + x` and `k + y` are below `n`, and tiles have 256 elements. A thread writes its own
+        // elements; the first barrier stands before anybody reads them, the second before anybody overwrites
+        // them.
         unsafe {
             *a_tile.add(thread) = *a.add(row * n + k + x);
             *b_tile.add(thread) = *b.add((k + y) * n + column);
@@ -114,8 +115,9 @@ pub unsafe fn matmul_async(a: *const f32, b: *const f32, c: *mut f32, n: u32) {
         };
         if let Some(from) = from {
             let to = shared::shared_offset(tiles.wrapping_add(set * 512 + thread * 4));
-            // SAFETY: `from` is in its matrix, `to` in its set; both are multiples of four elements. Nobody reads the set before
-            // its copies were waited for, and a barrier came after those who read what it held before.
+            // SAFETY: `from` is in its matrix, `to` in its set; both are multiples of four elements. Nobody
+            // reads the set before its copies were waited for, and a barrier came after those who read what
+            // it held before.
             unsafe { cp_async::copy_cg(to, from.cast()) };
         }
         cp_async::commit();
@@ -146,8 +148,8 @@ pub unsafe fn matmul_async(a: *const f32, b: *const f32, c: *mut f32, n: u32) {
 /// A 32 x 32 tile a block, by tensor cores: four warps compute 16 x 16 elements each.
 ///
 /// # Safety
-/// The matrices have `n` times `n` elements, those of A and B being `f16`, aligned to 16 bytes; `n` is a multiple of 32, blocks have
-/// 128 threads, and the grid is `n / 32` blocks wide and high.
+/// The matrices have `n` times `n` elements, those of A and B being `f16`, aligned to 16 bytes; `n` is a multiple of
+/// 32, blocks have 128 threads, and the grid is `n / 32` blocks wide and high.
 #[kernel(max_threads = 128)]
 pub unsafe fn matmul_tensor(a: *const u16, b: *const u16, c: *mut f32, n: u32) {
     let tiles = shared_array![u16; 2 * SET];
@@ -209,7 +211,7 @@ pub unsafe fn matmul_tensor(a: *const u16, b: *const u16, c: *mut f32, n: u32) {
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
-fn main() -> Result<()> {
+fn main() -> Result<(), LessonFailed> {
     teach(|lesson| run(lesson).map(|_| ()))
 }
 

@@ -1,24 +1,25 @@
 //! Lesson 6: a minimal engine. A batch, block tables, one attention kernel, and text.
 //!
-//! This generates with the model that is built into Quire: a small OPT that tells stories. It has all that makes an engine one,
-//! in its simplest form:
+//! This generates with the model that is built into Quire: a small OPT that tells stories. It has all that makes an
+//! engine one, in its simplest form:
 //!
-//! - Keys and values of all sequences lie in one array of *blocks* of four tokens, a *paged KV cache*. A sequence has a *table* of
-//!   its blocks, and takes another one from the list of free ones when its last is full. What is done gives its blocks back.
-//! - A *batch* is put together anew for every step: of two sequences at most, each with its next token. A request that waits
-//!   takes the place of one that ends, in the middle of what the other one does.
+//! - Keys and values of all sequences lie in one array of *blocks* of four tokens, a *paged KV cache*. A sequence has a
+//!   *table* of its blocks, and takes another one from the list of free ones when its last is full. What is done gives
+//!   its blocks back.
+//! - A *batch* is put together anew for every step: of two sequences at most, each with its next token. A request that
+//!   waits takes the place of one that ends, in the middle of what the other one does.
 //! - A prompt goes through the same steps as what is generated, a token each; the model's guess counts only after the last.
 //!   (Quire takes a prompt at once, which is faster; see `kernels/src/attention/prefill`.)
 //! - Sampling is greedy: the most likely token, which the host finds.
 //!
-//! A kernel does one thing for all rows of the batch: `embed`, `normalize`, `linear` (weights times rows), `keep` (new keys and values
-//! into the cache), `attend_blocks`. All but the weights, which are `f16`, is `f32`.
+//! A kernel does one thing for all rows of the batch: `embed`, `normalize`, `linear` (weights times rows), `keep` (new
+//! keys and values into the cache), `attend_blocks`. All but the weights, which are `f16`, is `f32`.
 //!
 //! Run it: `cargo run --example minimal_engine`
 //!
-//! Look at: the tables in the printed steps, and how the third request gets the first one's blocks. Then at how many bytes a step
-//! asks for with one row and with two: weights are the same for both, and are loaded once for each row all the same. The different
-//! sectors hardly change. That is what a better `linear` wins by batches.
+//! Look at: the tables in the printed steps, and how the third request gets the first one's blocks. Then at how many
+//! bytes a step asks for with one row and with two: weights are the same for both, and are loaded once for each row all
+//! the same. The different sectors hardly change. That is what a better `linear` wins by batches.
 //!
 //! Try next: let a warp of `linear` load its weights once for all rows of the batch, and count again.
 
@@ -27,7 +28,7 @@ use cuda_std::{float::GpuFloat, prelude::*, vector::HalfVector, warp::WARP_SIZE}
 #[cfg(not(target_arch = "nvptx64"))]
 use {
     engine::load::ModelFiles,
-    examples::{Lesson, Result, teach},
+    examples::{Lesson, LessonFailed, Result, teach},
     story_model::{BATCH, BLOCKS, StoryModel, StoryStep},
 };
 
@@ -96,9 +97,9 @@ pub unsafe fn normalize(to: *mut f32, x: *const f32, scale: *const u16, bias: *c
 /// stored (0), stored if it is positive and else zero (1), or added to what is there (2).
 ///
 /// # Safety
-/// Blocks have four warps, the grid is `[outputs / 4, rows]`. `weights` is `[outputs][inputs / 2]` pairs, `bias` is null or has
-/// `outputs` elements; `x` is `[rows][inputs]`, `y` is `[rows][outputs]`. `inputs` is a multiple of 64, and `x`
-/// aligned to eight bytes.
+/// Blocks have four warps, the grid is `[outputs / 4, rows]`. `weights` is `[outputs][inputs / 2]` pairs, `bias` is
+/// null or has `outputs` elements; `x` is `[rows][inputs]`, `y` is `[rows][outputs]`. `inputs` is a multiple of 64, and
+/// `x` aligned to eight bytes.
 #[kernel(max_threads = 128)]
 pub unsafe fn linear(y: *mut f32, x: *const f32, weights: *const u32, bias: *const u16, inputs: u32, mode: u32) {
     let output = thread::index_1d() / WARP_SIZE;
@@ -182,7 +183,8 @@ pub unsafe fn attend_blocks(
     let (head, row) = (thread::block_idx_x(), thread::block_idx_y());
     let own = (head * HEAD + warp::lane_id()) as usize;
     let half = WARP_SIZE as usize;
-    // SAFETY: lanes have two elements of the head each. The table has a block for every position, and all lanes the same positions.
+    // SAFETY: lanes have two elements of the head each. The table has a block for every position, and all lanes the
+    // same positions.
     unsafe {
         let (q, y) = (q.add((row * HIDDEN) as usize + own), y.add((row * HIDDEN) as usize + own));
         let (table, last) = (tables.add((row * stride) as usize), *positions.add(row as usize));
@@ -203,8 +205,8 @@ pub unsafe fn attend_blocks(
     }
 }
 
-/// A request: its tokens so far, how many of them are in the cache, where the prompt ends, how many tokens it wants in all, and
-/// its blocks.
+/// A request: its tokens so far, how many of them are in the cache, where the prompt ends, how many tokens it wants in
+/// all, and its blocks.
 #[cfg(not(target_arch = "nvptx64"))]
 struct Tale {
     tokens: Vec<u32>,
@@ -214,7 +216,7 @@ struct Tale {
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
-fn main() -> Result<()> {
+fn main() -> Result<(), LessonFailed> {
     teach(|lesson| run(lesson).map(|_| ()))
 }
 

@@ -4,14 +4,14 @@
 //! need each other's numbers, and there are two ways to them.
 //!
 //! *Shared memory* is a small, fast memory of the block. A thread writes its number there; after a *barrier*
-//! (`sync_threads`), which no thread passes before all have come, others may read it. Half of the threads add the numbers of
-//! the other half, then half of these, and so on: eight rounds for 256 threads, with a barrier in each.
+//! (`sync_threads`), which no thread passes before all have come, others may read it. Half of the threads add the
+//! numbers of the other half, then half of these, and so on: eight rounds for 256 threads, with a barrier in each.
 //!
-//! Shared memory has 32 *banks*: neighbouring words lie in neighbouring banks, and one pass reads a word from each. Lanes that
-//! want different words of the same bank wait for another pass, which is a *bank conflict*. The first kernel adds in the
-//! order in which one would do it on paper: neighbours first, then every fourth, every eighth. Its lanes use every second
-//! bank, every fourth, and in the end all the same one. The second kernel adds the upper half to the lower, so
-//! that the lanes that are left stay neighbours.
+//! Shared memory has 32 *banks*: neighbouring words lie in neighbouring banks, and one pass reads a word from each.
+//! Lanes that want different words of the same bank wait for another pass, which is a *bank conflict*. The first kernel
+//! adds in the order in which one would do it on paper: neighbours first, then every fourth, every eighth. Its lanes
+//! use every second bank, every fourth, and in the end all the same one. The second kernel adds the upper half to the
+//! lower, so that the lanes that are left stay neighbours.
 //!
 //! *Shuffles* need no memory: the lanes of a warp read each other's registers. The third kernel sums within warps by five
 //! shuffles, and only the eight sums of the warps go through shared memory: one barrier.
@@ -26,7 +26,7 @@ use cuda_std::{atomic, prelude::*};
 #[cfg(not(target_arch = "nvptx64"))]
 use {
     cuda_std::launch::{KernelCall, LaunchShape},
-    examples::{Lesson, Result, teach},
+    examples::{Lesson, LessonFailed, Result, teach},
 };
 
 /// Threads of a block.
@@ -51,7 +51,8 @@ unsafe fn own(x: *const f32, n: u32) -> f32 {
 pub unsafe fn sum_neighbours(x: *const f32, n: u32, sum: *mut f32) {
     let shared = shared_array![f32; 256];
     let thread = thread::thread_idx_x();
-    // SAFETY: every index is below 256. In a round, threads write where no other thread reads, and barriers part the rounds.
+    // SAFETY: every index is below 256. In a round, threads write where no other thread reads, and barriers part
+    // the rounds.
     unsafe {
         *shared.add(thread as usize) = own(x, n);
         thread::sync_threads();
@@ -78,7 +79,8 @@ pub unsafe fn sum_neighbours(x: *const f32, n: u32, sum: *mut f32) {
 pub unsafe fn sum_halves(x: *const f32, n: u32, sum: *mut f32) {
     let shared = shared_array![f32; 256];
     let thread = thread::thread_idx_x();
-    // SAFETY: every index is below 256. In a round, threads write where no other thread reads, and barriers part the rounds.
+    // SAFETY: every index is below 256. In a round, threads write where no other thread reads, and barriers part
+    // the rounds.
     unsafe {
         *shared.add(thread as usize) = own(x, n);
         thread::sync_threads();
@@ -103,7 +105,8 @@ pub unsafe fn sum_halves(x: *const f32, n: u32, sum: *mut f32) {
 #[kernel(max_threads = 256)]
 pub unsafe fn sum_shuffles(x: *const f32, n: u32, sum: *mut f32) {
     let warps = shared_array![f32; 8];
-    // SAFETY: all lanes of all warps come by each shuffle. A warp writes its own number, and all are read behind the barrier.
+    // SAFETY: all lanes of all warps come by each shuffle. A warp writes its own number, and all are read behind
+    // the barrier.
     unsafe {
         let mut value = own(x, n);
         let mut distance = warp::WARP_SIZE / 2;
@@ -126,7 +129,7 @@ pub unsafe fn sum_shuffles(x: *const f32, n: u32, sum: *mut f32) {
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
-fn main() -> Result<()> {
+fn main() -> Result<(), LessonFailed> {
     teach(run)
 }
 

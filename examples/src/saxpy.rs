@@ -4,13 +4,15 @@
 //! come in *blocks*, here of 256, and all blocks together are the *grid*. The hardware executes 32 threads of a block
 //! together, as a *warp*: one instruction does the same for all 32, which are its *lanes*. So costs are counted per warp.
 //!
-//! Memory moves in *sectors* of 32 bytes. When the lanes of a warp load neighbouring `f32`s, 32 times 4 bytes are four sectors,
-//! all of which is used. When they load far from each other, every lane costs a sector of its own, an eighth of which
-//! is used. The second kernel does just that: it computes the same, but the lanes of a warp are `STRIDE` elements apart.
+//! Memory moves in *sectors* of 32 bytes. When the lanes of a warp load neighbouring `f32`s, 32 times 4 bytes are four
+//! sectors, all of which is used. When they load far from each other, every lane costs a sector of its own, an eighth
+//! of which is used. The second kernel does just that: it computes the same, but the lanes of a warp are `STRIDE`
+//! elements apart.
 //!
 //! Run it: `cargo run --example saxpy`, and with `-- --ptx` to see what the compiler made of the kernels.
 //!
-//! Look at: the sectors of both kernels beside the least that could hold the bytes, and at how few instructions that changes.
+//! Look at: the sectors of both kernels beside the least that could hold the bytes, and at how few instructions that
+//! changes.
 //!
 //! Try next: a `STRIDE` of 2, of 4 and of 64. From where on does it get no worse, and why? (After a change to a kernel,
 //! `cargo run -p quire-cuda-builder` makes the PTX anew.)
@@ -19,7 +21,7 @@ use cuda_std::prelude::*;
 #[cfg(not(target_arch = "nvptx64"))]
 use {
     cuda_std::launch::LaunchShape,
-    examples::{Lesson, Result, teach},
+    examples::{Lesson, LessonFailed, Result, teach},
 };
 
 /// How far apart the lanes of a warp are in the second kernel.
@@ -55,7 +57,7 @@ pub unsafe fn saxpy_strided(a: f32, x: *const f32, y: *mut f32, n: u32) {
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
-fn main() -> Result<()> {
+fn main() -> Result<(), LessonFailed> {
     teach(run)
 }
 
@@ -63,7 +65,7 @@ fn main() -> Result<()> {
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn run(lesson: &mut Lesson) -> Result<()> {
     // The last block is not full: its last threads find `i` beyond `n`, and do nothing.
-    let n = 4000;
+    let n = 4032;
     let a = 2.0;
     let x: Vec<f32> = (0..n).map(|i| i as f32).collect();
     let ones = vec![1.0f32; n as usize];

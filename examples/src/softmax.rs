@@ -1,29 +1,31 @@
 //! Lesson 3: softmax. The weights of attention, and what reading memory once, twice or three times costs.
 //!
-//! Softmax makes weights of a row of numbers: `e` to the power of each, divided by the sum of all. The greatest number is
-//! subtracted before, as powers of `e` leave the range of an `f32` soon. So a row is looked at three times: for the greatest,
-//! for the sum, and to write the weights. Here a warp has a row, and its lanes take every 32nd element.
+//! Softmax makes weights of a row of numbers: `e` to the power of each, divided by the sum of all. The greatest number
+//! is subtracted before, as powers of `e` leave the range of an `f32` soon. So a row is looked at three times: for the
+//! greatest, for the sum, and to write the weights. Here a warp has a row, and its lanes take every 32nd element.
 //!
-//! The first kernel does just that. The second looks twice: it sums as it goes, relative to the greatest number *so far*, and
-//! where a greater one comes, it scales what it has. Two such sums can be joined, which a warp does by shuffles. This *online
-//! softmax* is what lets attention go over keys and values once, without ever keeping a row of weights. The third loads a row once
-//! and keeps it in *registers*, the variables of a thread: fast, and few. An array stays there only if each index is a constant,
-//! which is why its loops are written out by `unroll`.
+//! The first kernel does just that. The second looks twice: it sums as it goes, relative to the greatest number *so
+//! far*, and where a greater one comes, it scales what it has. Two such sums can be joined, which a warp does by
+//! shuffles. This *online softmax* is what lets attention go over keys and values once, without ever keeping a row of
+//! weights. The third loads a row once and keeps it in *registers*, the variables of a thread: fast, and few. An array
+//! stays there only if each index is a constant, which is why its loops are written out by `unroll`.
 //!
 //! Powers are of 2, as the hardware has an instruction for these: `e` to the `x` is 2 to the `x * log2(e)`.
 //!
 //! Run it: `cargo run --example softmax`
 //!
-//! Look at: the bytes asked for: four, three and two times the size of the array (with the one time that it is written). The
-//! different sectors are the same for all three: what a cache would hide, if rows were short enough for it.
+//! Look at: the bytes asked for: four, three and two times the size of the array (with the one time that it is
+//! written). The different sectors are the same for all three: what a cache would hide, if rows were short enough for
+//! it.
 //!
-//! Try next: rows of 1024 elements. From how many elements on do registers no longer suffice? (`--ptx` shows `.local` memory then.)
+//! Try next: rows of 1024 elements. A thread has 255 registers at most: how long can a row be for the third kernel, and
+//! how could a block keep longer ones?
 
 use cuda_std::{float::GpuFloat, prelude::*, unroll::unroll, warp::WARP_SIZE};
 #[cfg(not(target_arch = "nvptx64"))]
 use {
     cuda_std::launch::{KernelCall, LaunchShape},
-    examples::{Lesson, Result, teach},
+    examples::{Lesson, LessonFailed, Result, teach},
 };
 
 /// Elements of a row for the kernel that keeps a row in registers.
@@ -39,7 +41,8 @@ const LOG2_E: f32 = core::f32::consts::LOG2_E;
 #[kernel(max_threads = 128)]
 pub unsafe fn softmax_three_passes(x: *const f32, weights: *mut f32, columns: u32) {
     let start = (thread::index_1d() / WARP_SIZE * columns) as usize;
-    // SAFETY: `i` is below `columns` in a row of this warp's own. All lanes make equally many rounds, and then reduce together.
+    // SAFETY: `i` is below `columns` in a row of this warp's own. All lanes make equally many rounds, and then
+    // reduce together.
     unsafe {
         let (x, weights) = (x.add(start), weights.add(start));
         let mut most = f32::NEG_INFINITY;
@@ -122,7 +125,7 @@ pub unsafe fn softmax_registers(x: *const f32, weights: *mut f32) {
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
-fn main() -> Result<()> {
+fn main() -> Result<(), LessonFailed> {
     teach(run)
 }
 

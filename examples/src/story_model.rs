@@ -26,7 +26,8 @@ pub struct StoryModel {
     norm: [DevicePtr<u16>; 2],
     /// Tokens that there are.
     pub vocabulary: u32,
-    /// Rows of the batch: what goes from layer to layer, normalised, queries, keys, values, attention's results, and the wide ones.
+    /// Rows of the batch: what goes from layer to layer, normalised, queries, keys, values, attention's results,
+    /// and the wide ones.
     rows: [DevicePtrMut<f32>; 7],
     /// For each row of the batch, how likely each token is.
     pub logits: Buffer<f32>,
