@@ -8,6 +8,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Everything that can go wrong in the library. Each message is one sentence a user can act on; causes are
 /// reachable through [`std::error::Error::source`].
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A file or directory could not be read.
     #[error("cannot read {}", path.display())]

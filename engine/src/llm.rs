@@ -9,8 +9,7 @@ use crate::detokenizer::Detokenizer;
 use crate::engine::{Engine, EngineConfig, Finished};
 use crate::error::Result;
 use crate::group::{OwnerId, RequestId};
-use crate::kv::KvLayout;
-use crate::kv::SharedLog;
+use crate::kv::{KvLayout, SharedLog};
 use crate::load::ModelFiles;
 pub use crate::options::{Device, Options, Preemption};
 use crate::output_text::OutputText;
@@ -21,6 +20,19 @@ use crate::stats::Stats;
 use crate::tokenizer::Tokenizer;
 
 /// A model that answers requests.
+///
+/// ```
+/// use engine::llm::{Llm, Options, Prompt};
+/// use engine::load::ModelFiles;
+/// use engine::sampling::SamplingParams;
+///
+/// // The model that is part of the program; `ModelFiles::directory` and `resolve` find others.
+/// let mut llm = Llm::load(&ModelFiles::bundled(), &Options::default())?;
+/// let params = SamplingParams { max_tokens: 5, temperature: 0.0, ..SamplingParams::default() };
+/// let answers = llm.generate(&[Prompt::Text("Once upon a time".into())], &params)?;
+/// assert!(answers[0].outputs[0].text.starts_with(", there"));
+/// # Ok::<(), engine::Error>(())
+/// ```
 pub struct Llm {
     engine: Engine,
     tokenizer: Tokenizer,

@@ -1,8 +1,7 @@
 //! How an engine is set up.
 
 use crate::error::{Error, Result};
-use crate::kv::KvLayout;
-use crate::kv::blocks_for;
+use crate::kv::{KvLayout, blocks_for};
 pub use crate::scheduler::Preemption;
 use crate::tensor::DType;
 
