@@ -28,7 +28,7 @@ pub fn explain_lost_files() {
     unsafe { sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) };
 }
 
-/// Whether whoever started this process wants it to outlive its terminal, as nohup does.
+/// Whether the parent of this process wants it to outlive its terminal, as nohup does.
 pub fn ignores_hangup() -> bool {
     action_of(libc::SIGHUP).sa_sigaction == libc::SIG_IGN
 }

@@ -28,7 +28,7 @@ pub struct EngineConfig {
     pub swap_blocks: usize,
     /// What happens to the blocks of a request that is preempted.
     pub preemption: Preemption,
-    /// Whether full blocks are kept, to be shared by whoever begins with the same tokens.
+    /// Whether full blocks are kept, to be shared by requests that begin with the same tokens.
     pub prefix_caching: bool,
     /// How many positions a token sees, its own included, if that is so in every layer of the model.
     pub window: Option<usize>,

@@ -43,7 +43,7 @@ pub struct Options {
     pub swap_space: Option<usize>,
     /// What happens to the blocks of a request that is preempted.
     pub preemption: Preemption,
-    /// Whether full blocks are kept, to be shared by whoever begins with the same tokens.
+    /// Whether full blocks are kept, to be shared by requests that begin with the same tokens.
     pub prefix_caching: bool,
     /// The part of a GPU's memory that weights, activations and KV cache may take together with what is in use already.
     pub gpu_memory_utilization: f32,

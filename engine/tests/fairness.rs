@@ -131,7 +131,7 @@ fn behind_a_giant_a_small_request_runs_in_the_next_step() {
 
 #[test]
 fn behind_a_giant_several_small_requests_run_in_the_next_step() {
-    // Eight rows are the share of the giant; the others are for whoever comes, at once.
+    // Eight rows are the share of the giant; the others are for newcomers, at once.
     for (n, small) in [(1, 8), (16, 8), (5, 3), (16, 12)] {
         let mut engine = engine(roomy());
         let giant = add_giant(&mut engine, 40, n);
@@ -211,7 +211,7 @@ fn no_more_is_taken_from_a_giant_than_is_needed() {
 fn owners_who_want_more_than_they_have_divide_the_share() {
     let mut engine = engine(roomy());
     let giants = [(); 3].map(|()| add_giant(&mut engine, 100, 1));
-    // Whoever is first gets all rows until others come.
+    // The first gets all rows until others come.
     for _ in 0..2 * LONG + LONG / 2 {
         step(&mut engine);
     }

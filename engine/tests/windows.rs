@@ -59,7 +59,7 @@ fn a_pool_that_holds_a_window_holds_a_request_of_any_length() {
 
 #[test]
 fn admission_counts_what_a_window_and_a_chunk_take() {
-    // Three windows, and the chunk of whoever computes its prompt.
+    // Three windows, and the chunk of the one that computes its prompt.
     let num_blocks = 3 * WINDOW_BLOCKS + 32 / BLOCK;
     let most_at_once = |config: EngineConfig| {
         let mut engine = engine(config);

@@ -16,7 +16,7 @@ use server::ServeOptions;
 const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 
-/// Whoever holds it keeps a model from being loaded.
+/// Its holder keeps a model from being loaded.
 static LOADING: Mutex<()> = Mutex::new(());
 
 #[tokio::test]

@@ -51,7 +51,7 @@ async fn files(server: &TestServer) -> BTreeMap<String, String> {
 
 #[tokio::test]
 async fn needs_nothing_from_elsewhere() {
-    // Whoever has no key gets the page, which asks for it.
+    // A browser without a key gets the page, which asks for it.
     let options = ServeOptions { api_key: Some("a secret".into()), ..ServeOptions::default() };
     let server = TestServer::with_options(options).await;
     let files = files(&server).await;

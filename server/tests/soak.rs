@@ -138,7 +138,7 @@ async fn round(server: &TestServer, kinds: &Arc<Vec<Kind>>, round: u64, time: Du
     }
     assert!(answered > 0);
     server.assert_unharmed().await;
-    // One connection is that of whoever asks.
+    // One connection is that of the one who asks.
     server.wait_for_metric("quire:connections", 1.0).await;
     answered
 }

@@ -22,7 +22,7 @@ pub struct Answer {
     pub prompt_tokens: usize,
     /// Tokens generated.
     pub output_tokens: usize,
-    /// Whether whoever answered said how many tokens these were. Otherwise prompts count as asked for, outputs by their
+    /// Whether the server said how many tokens these were. Otherwise prompts count as asked for, outputs by their
     /// pieces of text.
     pub counted: bool,
 }

@@ -114,7 +114,7 @@ impl ModelFiles {
     }
 
     /// The weights. Where `dtype` is a 16-bit type, tensors stored in another are rounded to it. Where it is f32 or
-    /// nothing, tensors come as stored: widening is exact, so whoever computes in f32 can do it on the fly.
+    /// nothing, tensors come as stored: widening is exact, so a device that computes in f32 can do it on the fly.
     pub fn weights(&self, dtype: Option<DType>) -> Result<Weights> {
         match &self.source {
             Source::Directory(path) => index::open(path, dtype),

@@ -169,7 +169,7 @@ impl Weights {
             progress(self.taken, *all);
         }
         Ok(Some(match self.requested {
-            // Widening gains nothing: whoever computes in f32 reads the stored type just as well.
+            // Widening gains nothing: a device that computes in f32 reads the stored type just as well.
             None | Some(DType::F32) => tensor,
             Some(dtype) => tensor.to_dtype(dtype),
         }))

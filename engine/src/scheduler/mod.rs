@@ -57,7 +57,7 @@ pub struct Limits {
     pub watermark_blocks: usize,
     /// What happens to the blocks of a group that is preempted.
     pub preemption: Preemption,
-    /// Whether full blocks are kept, to be shared by whoever begins with the same tokens.
+    /// Whether full blocks are kept, to be shared by requests that begin with the same tokens.
     pub prefix_caching: bool,
     /// Most of the sequences, and of the blocks, that one owner has while others wait. With 1 there are no owners: groups
     /// are admitted as they came.
@@ -172,7 +172,7 @@ impl Scheduler {
         &self.prefixes
     }
 
-    /// Keeps what has been computed of a sequence, for whoever begins with it.
+    /// Keeps what has been computed of a sequence, for requests that begin with it.
     pub fn pin(&mut self, seq: Sequence) {
         self.prefixes.pin(seq);
     }

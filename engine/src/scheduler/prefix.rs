@@ -40,7 +40,7 @@ impl Prefixes {
     }
 
     /// The longest table there is for the first of `tokens`, at least one token being left over. It may end within a
-    /// block of a pinned prefix, which whoever appends to the table will copy, as the prefix holds it too.
+    /// block of a pinned prefix, which is copied when the table is appended to, as the prefix holds it too.
     pub fn find(&self, tokens: &[u32]) -> BlockTable {
         let known = if self.caching { BlockTable::known(&self.pool, tokens) } else { BlockTable::new(&self.pool) };
         let most = tokens.len().saturating_sub(1);

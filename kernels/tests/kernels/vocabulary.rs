@@ -178,7 +178,7 @@ fn atomic(gpu: &mut Gpu) {
     let (min, max) = (a.iter().copied().min().unwrap(), a.iter().copied().max().unwrap());
     let (and, or) = (a.iter().fold(u32::MAX, |all, x| all & x), a.iter().fold(0, |all, x| all | x));
     assert_eq!(found[..5], [5 + total, min, max, and, or]);
-    // Whoever came last, and whoever came first.
+    // The last that came, and the first.
     assert!(a.contains(&found[5]) && a.contains(&found[6]));
     assert_eq!(found[7], 1000 + 128);
     assert_eq!(gpu.download(sum), [0.5 + total as f32]);

@@ -39,7 +39,7 @@ pub async fn history(
     Ok(([NO_STORE], Json(app.history.since(since.after))).into_response())
 }
 
-/// `DELETE /debug/requests/{id}`: cancels a request of the engine, by its id in `/debug/state`. Whoever waits for it gets
+/// `DELETE /debug/requests/{id}`: cancels a request of the engine, by its id in `/debug/state`. A client that waits for it gets
 /// what there is of it, with the reason `abort`; other prompts of the same HTTP request go on.
 pub async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
     let none = || ApiError::not_found(format!("no request {id:?} is in progress"));

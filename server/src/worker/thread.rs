@@ -121,7 +121,7 @@ impl EngineThread {
                 };
                 match command {
                     Command::Submit(work, messages) => self.submit(*work, messages),
-                    // Whoever asked may have gone.
+                    // The client that asked may have gone.
                     Command::Snapshot(reply) => drop(reply.send(Snapshot::of(&self.llm, self.loaded))),
                     Command::Cancel(id, reply) => {
                         let known = self.llm.engine().scheduler().contains(id);

@@ -43,7 +43,7 @@ impl Stream {
         let to = to.into();
         same_length(from.len(), to.len())?;
         self.copy("copy to the device", to.bytes(), || {
-            // SAFETY: both have so many bytes; the rest is the caller's promise.
+            // SAFETY: both have so many bytes, and this function's contract keeps the elements until they are copied.
             unsafe { sys::cuMemcpyHtoDAsync_v2(to.address(), from.as_ptr().cast(), to.bytes(), self.as_raw()) }
         })
     }
@@ -62,7 +62,7 @@ impl Stream {
     ) -> Result<()> {
         let (from, to) = (from.into(), to.into());
         same_length(from.len(), from.len().min(to.len()))?;
-        // SAFETY: there is room; the rest is the caller's promise.
+        // SAFETY: there is room, and this function's contract keeps both buffers until the copy is done.
         unsafe { self.copy_out(from, to.as_mut_ptr()) }
     }
 
@@ -70,7 +70,7 @@ impl Stream {
     /// `to` has room for as many elements, and nobody uses it until the stream has come to the copy.
     unsafe fn copy_out<T: Pod>(&self, from: DeviceSlice<'_, T>, to: *mut T) -> Result<()> {
         self.copy("copy to the host", from.bytes(), || {
-            // SAFETY: the caller's promise.
+            // SAFETY: this function's contract: there is room, and nobody uses it before the copy is done.
             unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from.address(), from.bytes(), self.as_raw()) }
         })
     }

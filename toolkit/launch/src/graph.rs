@@ -83,7 +83,7 @@ impl Graph {
     /// # Errors
     /// [`Error::Cuda`](crate::Error::Cuda).
     pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
-        // SAFETY: graph and stream live; the rest is the caller's promise.
+        // SAFETY: graph and stream live; that what was captured may be done again is this function's contract.
         self.context.call("launch of a graph", || check(unsafe { sys::cuGraphLaunch(self.raw, stream.as_raw()) }))
     }
 }

@@ -17,7 +17,7 @@ use crate::kv::log::{Event, Logger};
 use crate::kv::prefix::{Prefix, PrefixId, PrefixIndex};
 use crate::kv::usage::Usage;
 
-/// All blocks. Whoever holds one says so once with [`Blocks::hold`], [`Blocks::allocate`] or [`Blocks::find`], and once
+/// All blocks. A holder says so once with [`Blocks::hold`], [`Blocks::allocate`] or [`Blocks::find`], and once
 /// with [`Blocks::release`].
 #[derive(Debug)]
 pub struct Blocks {

@@ -141,7 +141,7 @@ fn activations_keep_their_precision() {
     }
 }
 
-/// The result is the same to the bit whoever comes last.
+/// The result is the same to the bit whichever block is last.
 #[test]
 fn orders_of_warps_and_blocks() {
     for (kernel, m) in [(Kernel::Decode(8), 5), (Kernel::Decode(32), 32), (Kernel::Prefill(128), 40)] {

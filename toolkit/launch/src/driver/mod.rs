@@ -104,7 +104,7 @@ impl Driver {
     pub fn lookup(&self, name: &str) -> Option<*const c_void> {
         match &self.kind {
             Kind::Machine(library) => {
-                // SAFETY: the symbol is only taken for an address; its type is the caller's to know.
+                // SAFETY: the symbol is only taken for an address; what type it has is for those to know who call it.
                 unsafe { library.get::<*const c_void>(name.as_bytes()) }.ok().map(|symbol| *symbol)
             }
             Kind::Emulator => emulator::driver::symbol(name),

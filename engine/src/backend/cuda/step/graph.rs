@@ -61,7 +61,7 @@ impl CudaBackend {
                 Ok(())
             });
             if let Some(compute) = compute {
-                return compute(); // the device has failed, which is found out by whoever waits for the result
+                return compute(); // the device has failed, which shows when its result is waited for
             }
             let (Some(graph), Some(Tensor { lease, rows, cols, stride })) = (recorded, &logits) else { return logits };
             let recording = Recording { graph, begin: lease.begin(), rows: *rows, cols: *cols, stride: *stride };
