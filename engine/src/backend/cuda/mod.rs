@@ -100,7 +100,7 @@ impl CudaBackend {
         })
     }
 
-    /// A GPU that is not there, to [rehearse](Self::rehearse) on. Decode steps are those that would be recorded as CUDA
+    /// A GPU that is not there, to [rehearse](crate::fit::rehearse()) on. Decode steps are those that would be recorded as CUDA
     /// graphs. `attention_blocks` says how many blocks of decode attention a multiprocessor holds.
     ///
     /// # Errors

@@ -22,7 +22,7 @@
 //!
 //! # Grid
 //!
-//! ([KV heads](shape::launch()), tiles) blocks of 4 warps. A block computes a tile of 128 query rows (64 of head size
+//! ([KV heads](shape::launch_shape()), tiles) blocks of 4 warps. A block computes a tile of 128 query rows (64 of head size
 //! 256) and goes through the keys that these see in tiles of 64 (32). The query heads of a KV head are rows side by
 //! side, so that a group of any size fills tiles, and a token's heads share its keys. Which rows a block has follows
 //! from `query_starts` by bisection: the host needs bounds on tokens and sequences, and no lengths.
