@@ -28,7 +28,7 @@ pub fn unroll<const N: usize>(mut body: impl FnMut(usize)) {
 }
 
 /// `unroll!(i in [0 1 2 3] { ... })` writes the block out once for each number: for nested loops, see
-/// [`unroll`](crate::unroll) for the difference.
+/// [the module](mod@crate::unroll) for the difference.
 ///
 /// ```
 /// use cuda_std::unroll;
