@@ -11,7 +11,7 @@ use engine::group::{OwnerId, RequestId};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::scheduler::Preemption;
 use engine::sequence::Output;
-use oracle::{Oracle, VOCAB, config};
+use oracle::{VOCAB, config, engine};
 use proptest::prelude::*;
 
 /// Rows of a step.
@@ -25,11 +25,6 @@ const SHORT: usize = 3;
 
 fn roomy() -> EngineConfig {
     EngineConfig { max_num_seqs: ROWS, max_request_share: 0.5, ..config(1000, 4) }
-}
-
-fn engine(config: EngineConfig) -> Engine {
-    let oracle = Oracle::new(&config);
-    Engine::new(config, oracle)
 }
 
 fn prompt(seed: usize, len: usize) -> Vec<u32> {

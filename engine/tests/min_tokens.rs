@@ -5,24 +5,14 @@
 mod oracle;
 
 use engine::Error;
-use engine::engine::{Engine, EngineConfig, Finished};
+use engine::engine::{Engine, EngineConfig};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::sequence::{FinishReason, Output};
-use oracle::{EOS, Oracle, VOCAB, config};
+use oracle::{EOS, Oracle, VOCAB, config, finish};
 
 fn engine(num_blocks: usize) -> Engine {
     let config = EngineConfig { max_len: 100, prefix_caching: false, ..config(num_blocks, 4) };
-    let oracle = Oracle::new(&config);
-    Engine::new(config, oracle)
-}
-
-fn finish(engine: &mut Engine) -> Vec<Finished> {
-    let mut done = Vec::new();
-    while engine.has_work() {
-        done.extend(engine.step().unwrap().finished);
-    }
-    done.sort_by_key(|done| done.id);
-    done
+    oracle::engine(config)
 }
 
 fn prompt(id: u32) -> Vec<u32> {

@@ -17,14 +17,9 @@ use engine::runner::Runner;
 use engine::sampling::{Beam, EarlyStopping, SampleRow, Sampled, SamplingParams};
 use engine::scheduler::Preemption;
 use engine::sequence::{FinishReason, Output};
-use oracle::{Fails, Oracle, VOCAB, config};
+use oracle::{Fails, VOCAB, config, engine};
 
 const WAYS: [Preemption; 3] = [Preemption::Auto, Preemption::Swap, Preemption::Recompute];
-
-fn engine(config: EngineConfig) -> Engine {
-    let oracle = Oracle::new(&config);
-    Engine::new(config, oracle)
-}
 
 fn prompt(len: usize) -> Vec<u32> {
     (0..len as u32).map(|i| 1 + (i * i + i / 3) % (VOCAB - 1)).collect()

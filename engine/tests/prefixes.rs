@@ -5,36 +5,20 @@
 mod oracle;
 
 use engine::Error;
-use engine::engine::{Engine, EngineConfig, Finished};
-use engine::sampling::SamplingParams;
+use engine::engine::{Engine, EngineConfig};
 use engine::sequence::Output;
-use oracle::{Oracle, VOCAB, config};
+use oracle::{VOCAB, config, finish, greedy};
 
 const BLOCK: usize = 16;
 
 fn engine(num_blocks: usize, prefix_caching: bool) -> Engine {
     let config = EngineConfig { prefix_caching, max_batch_tokens: 2048, ..config(num_blocks, BLOCK) };
-    let oracle = Oracle::new(&config);
-    Engine::new(config, oracle)
+    oracle::engine(config)
 }
 
 /// Tokens that begin differently for every `start`.
 fn tokens(start: u32, len: usize) -> Vec<u32> {
     (0..len as u32).map(|i| 1 + (start + i * i + i / 7) % (VOCAB - 1)).collect()
-}
-
-fn greedy(max_tokens: usize) -> SamplingParams {
-    SamplingParams { max_tokens, ignore_eos: true, ..Default::default() }
-}
-
-fn finish(engine: &mut Engine) -> Vec<Finished> {
-    let mut done = Vec::new();
-    while engine.has_work() {
-        done.extend(engine.step().unwrap().finished);
-        assert_eq!(engine.scheduler().check_integrity(), Ok(()));
-    }
-    done.sort_by_key(|f| f.id);
-    done
 }
 
 /// `n` prompts of 341 common tokens and 9 of their own.

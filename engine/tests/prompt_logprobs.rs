@@ -7,12 +7,7 @@ mod oracle;
 use engine::engine::{Engine, EngineConfig, Finished};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::sequence::FinishReason;
-use oracle::{Oracle, VOCAB, config, logits};
-
-fn engine(config: EngineConfig) -> Engine {
-    let oracle = Oracle::new(&config);
-    Engine::new(config, oracle)
-}
+use oracle::{VOCAB, config, engine, logits};
 
 /// Runs to the end. Returns what is finished, and the new tokens that each step computed.
 fn run(engine: &mut Engine) -> (Vec<Finished>, Vec<usize>) {

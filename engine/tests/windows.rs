@@ -5,10 +5,10 @@
 mod oracle;
 
 use engine::Error;
-use engine::engine::{Engine, EngineConfig, Finished};
+use engine::engine::{Engine, EngineConfig};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::scheduler::Preemption;
-use oracle::{Oracle, VOCAB, config};
+use oracle::{VOCAB, config, engine, finish, greedy};
 
 const BLOCK: usize = 4;
 const WINDOW: usize = 10;
@@ -19,27 +19,8 @@ fn sliding(num_blocks: usize) -> EngineConfig {
     EngineConfig { window: Some(WINDOW), max_batch_tokens: 32, ..config(num_blocks, BLOCK) }
 }
 
-fn engine(config: EngineConfig) -> Engine {
-    let oracle = Oracle::new(&config);
-    Engine::new(config, oracle)
-}
-
 fn prompt(len: usize) -> Vec<u32> {
     (0..len).map(|i| 1 + ((i * i + i) % (VOCAB as usize - 1)) as u32).collect()
-}
-
-fn greedy(max_tokens: usize) -> SamplingParams {
-    SamplingParams { max_tokens, ignore_eos: true, ..Default::default() }
-}
-
-fn finish(engine: &mut Engine) -> Vec<Finished> {
-    let mut done = Vec::new();
-    while engine.has_work() {
-        done.extend(engine.step().unwrap().finished);
-        assert_eq!(engine.scheduler().check_integrity(), Ok(()));
-    }
-    done.sort_by_key(|done| done.id);
-    done
 }
 
 #[test]

@@ -11,11 +11,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use engine::batch::Batch;
-use engine::engine::EngineConfig;
-use engine::kv::BlockTable;
-use engine::kv::{BlockCopy, BlockMoves};
+use engine::engine::{Engine, EngineConfig, Finished};
+use engine::kv::{BlockCopy, BlockMoves, BlockTable};
 use engine::runner::Runner;
-use engine::sampling::{SampleRow, Sampled, sample_row};
+use engine::sampling::{SampleRow, Sampled, SamplingParams, sample_row};
 use engine::scheduler::Preemption;
 use engine::{Error, Result};
 
@@ -203,6 +202,29 @@ pub fn config(num_blocks: usize, block_size: usize) -> EngineConfig {
         delay_factor: 0.0,
         max_request_share: 1.0,
     }
+}
+
+/// An engine whose model is the oracle.
+pub fn engine(config: EngineConfig) -> Engine {
+    let oracle = Oracle::new(&config);
+    Engine::new(config, oracle)
+}
+
+/// Steps until nothing is left to do, with the integrity checked after each. Returns what is finished, in the order of the
+/// requests.
+pub fn finish(engine: &mut Engine) -> Vec<Finished> {
+    let mut done = Vec::new();
+    while engine.has_work() {
+        done.extend(engine.step().unwrap().finished);
+        assert_eq!(engine.scheduler().check_integrity(), Ok(()));
+    }
+    done.sort_by_key(|done| done.id);
+    done
+}
+
+/// So many of the likeliest tokens, whatever they are.
+pub fn greedy(max_tokens: usize) -> SamplingParams {
+    SamplingParams { max_tokens, ignore_eos: true, ..Default::default() }
 }
 
 /// A device that fails once, when it is told to, and loses its memory.
