@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 use cuda_builder::{Arch, CudaBuilder, Error, Source, Toolchain};
 
-/// The crates of kernels, and the feature that their PTX is made with.
-const CRATES: [(&str, Option<&str>); 3] = [("kernels", None), ("toolkit/vocabulary", None), ("examples", None)];
+/// The crates of kernels.
+const CRATES: [&str; 3] = ["kernels", "toolkit/vocabulary", "examples"];
 
 fn main() -> ExitCode {
     let check = match std::env::args().nth(1).as_deref() {
@@ -27,11 +27,8 @@ fn main() -> ExitCode {
     let target = repository.join("target/device");
     let mut good = true;
     for arch in Arch::ALL {
-        for (name, feature) in CRATES {
-            let mut builder = CudaBuilder::new(repository.join(name)).arch(arch).target_dir(&target);
-            if let Some(feature) = feature {
-                builder = builder.feature(feature);
-            }
+        for name in CRATES {
+            let builder = CudaBuilder::new(repository.join(name)).arch(arch).target_dir(&target);
             let path = builder.prebuilt_path();
             let result = if check { verify(builder) } else { make(builder, &path) };
             match result {
