@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use argh::{ArgsInfo, FromArgs};
 use cuda_std::launch::LaunchShape;
 use engine::backend::cuda::ptx::{self, Image};
+use kernels::registry;
 use workbench::launch::{self, Context, Driver};
 use workbench::{Case, Cost, Counts, Gpu, LineCounts, Scale, cases, measure, resources};
 
@@ -78,6 +80,9 @@ struct Device {
     driver: &'static Driver,
     capability: (u32, u32),
     image: Image,
+    /// The code of what the engine runs, and of the paper's kernels.
+    engine: Arc<str>,
+    paper: Arc<str>,
 }
 
 impl Device {
@@ -87,12 +92,13 @@ impl Device {
         let (major, minor) = capability;
         let image = ptx::for_capability(major, minor)
             .ok_or_else(|| anyhow!("this GPU is of compute capability {major}.{minor}; kernels need 8.0 or later"))?;
-        Ok(Device { driver, capability, image })
+        Ok(Device { driver, capability, image, engine: image.engine().into(), paper: image.paper().into() })
     }
 
-    /// A GPU with nothing in its memory.
-    fn gpu(&self) -> launch::Result<Gpu> {
-        Gpu::new(self.driver, self.capability, self.image.text)
+    /// A GPU with nothing in its memory, for a case.
+    fn gpu(&self, case: &Case) -> launch::Result<Gpu> {
+        let is_papers = registry::paper().any(|kernel| kernel.name.starts_with(case.kernel));
+        Gpu::new(self.driver, self.capability, if is_papers { self.paper.clone() } else { self.engine.clone() })
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -101,7 +107,7 @@ impl Device {
 
     /// The launches of a case, without making them.
     fn launches(&self, case: &Case) -> launch::Result<BTreeMap<&'static str, LaunchShape>> {
-        let mut gpu = self.gpu()?;
+        let mut gpu = self.gpu(case)?;
         let prepared = (case.prepare)(&mut gpu)?;
         gpu.rehearse(|gpu| (prepared.launch)(gpu))?;
         Ok(gpu.launched().clone())
@@ -125,7 +131,7 @@ impl Device {
 
     fn show(&self, case: &Case, most: usize) -> Result<()> {
         let mut out = io::stdout().lock();
-        let mut gpu = self.gpu()?;
+        let mut gpu = self.gpu(case)?;
         writeln!(out, "{}: {} ({} on {})", case.kernel, case.shape, self.image.arch, gpu.context().name())?;
         let measured = measure(case, &mut gpu)?;
         if measured.error > 1.0 {
@@ -188,7 +194,7 @@ fn list(device: &Device) -> Result<()> {
     }
     let headings = ["kernel", "registers", "shared", "grid", "threads", "dynamic", "for instance"];
     let mut table = Table::new(&headings);
-    for kernel in kernels::registry::shipped() {
+    for kernel in registry::shipped() {
         let number = |n: Option<u32>| n.map_or("-".to_owned(), |n| n.to_string());
         let used = resources(device.image.arch, kernel.name);
         let (shape, problem) = launches.get(kernel.name).cloned().unzip();

@@ -10,6 +10,8 @@
 //! tokens follow each other, so that for a block and head K is one contiguous piece of 8 x 8 matrices, as `ldmatrix`
 //! and `wgmma` read them, and V another.
 
+use cuda_std::vector::Vector;
+
 /// Elements of 16 bits in a vector of 16 bytes, the unit in which kernels move keys and values.
 pub const VECTOR: u32 = 8;
 
@@ -65,6 +67,32 @@ impl Pages {
     pub const fn element(self, block: u32, head: u32, part: Part, element: u32, offset: u32) -> usize {
         let vector = self.vector(block, head, part, element / VECTOR, offset);
         vector * VECTOR as usize + (element % VECTOR) as usize
+    }
+}
+
+/// A layer's cache as kernels write it: a vector at a time, wherever its layout has the vector's elements.
+pub(crate) trait WriteVector: Copy {
+    /// Writes elements `8 * chunk ..` of `head`, of `part`, for the token at `offset` in `block`.
+    ///
+    /// # Safety
+    /// The cache has such a block, with such a head and token, and nothing else accesses these elements.
+    unsafe fn write(self, block: u32, head: u32, part: Part, chunk: u32, offset: u32, vector: Vector);
+}
+
+/// A layer's cache in the layout of [`Pages`].
+#[derive(Clone, Copy)]
+pub(crate) struct LayerCache {
+    /// The shape of its pages.
+    pub pages: Pages,
+    /// Its first vector.
+    pub vectors: *mut Vector,
+}
+
+impl WriteVector for LayerCache {
+    #[inline(always)]
+    unsafe fn write(self, block: u32, head: u32, part: Part, chunk: u32, offset: u32, vector: Vector) {
+        // SAFETY: the cache has such a vector, which is nobody else's, by this function's contract.
+        unsafe { *self.vectors.add(self.pages.vector(block, head, part, chunk, offset)) = vector };
     }
 }
 

@@ -6,8 +6,21 @@ use crate::attention::{decode, paper, prefill};
 use crate::gemm::{decode::gemm_decode, gemv::gemv, prefill::gemm};
 use crate::{cache, embedding, norm, rope, sampling};
 
-/// Every kernel in the PTX that the engine embeds.
+/// Every kernel in the crate's PTX.
 pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
+    engine().chain(paper())
+}
+
+/// The paper's kernels: an image of their own, which the engine loads where it is to attend with them.
+pub fn paper() -> impl Iterator<Item = &'static Descriptor> {
+    instances::<paper::paged_attention_v1>()
+        .chain(instances::<paper::paged_attention_v2>())
+        .chain(instances::<paper::paged_attention_v2_reduce>())
+        .chain(instances::<paper::paper_rope_and_cache>())
+}
+
+/// All others: what the engine runs.
+pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
     let single = [
         &cache::reshape_and_cache::DESCRIPTOR,
         &cache::copy_blocks::DESCRIPTOR,
@@ -20,9 +33,6 @@ pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
     single
         .into_iter()
         .chain(instances::<decode::paged_attention>())
-        .chain(instances::<paper::paged_attention_v1>())
-        .chain(instances::<paper::paged_attention_v2>())
-        .chain(instances::<paper::paged_attention_v2_reduce>())
         .chain(instances::<prefill::paged_prefill>())
         .chain(instances::<gemm>())
         .chain(instances::<gemm_decode>())

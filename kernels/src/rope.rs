@@ -35,7 +35,7 @@ use cuda_std::vector::Vector;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE};
 
 use crate::element::{Bf16, Element, F16};
-use crate::layout::{Pages, Part};
+use crate::layout::{LayerCache, Pages, Part, WriteVector};
 use crate::vector::{WidthError, narrow, sum_of_eight, widen};
 use cuda_std::ptx::memory::load_streaming;
 use cuda_std::unroll::{eight, unroll};
@@ -107,46 +107,89 @@ pub unsafe fn rope_and_cache<T: Element>(
     head_size: u32,
     block_size: u32,
 ) {
+    let rows = FusedRows {
+        qkv,
+        query,
+        angles,
+        positions,
+        slots,
+        query_norm,
+        key_norm,
+        eps,
+        tokens,
+        qkv_stride,
+        query_stride,
+        heads,
+    };
     let pages = Pages { heads: kv_heads, head_size, block_size };
+    // SAFETY: this kernel's contract is the function's.
+    unsafe { rotate_and_write::<T, _>(rows, pages, LayerCache { pages, vectors: cache }) };
+}
+
+/// The arguments of [`rope_and_cache()`] that say nothing of the cache.
+#[derive(Clone, Copy)]
+pub(crate) struct FusedRows {
+    pub qkv: *const Vector,
+    pub query: *mut Vector,
+    pub angles: *const [f32; 8],
+    pub positions: *const u32,
+    pub slots: *const i32,
+    pub query_norm: *const Vector,
+    pub key_norm: *const Vector,
+    pub eps: f32,
+    pub tokens: u32,
+    pub qkv_stride: u32,
+    pub query_stride: u32,
+    pub heads: u32,
+}
+
+/// What [`rope_and_cache()`] does, for a cache of any layout.
+///
+/// # Safety
+/// As for [`rope_and_cache()`], with slots within `cache`.
+#[inline(always)]
+pub(crate) unsafe fn rotate_and_write<T: Element, C: WriteVector>(rows: FusedRows, pages: Pages, cache: C) {
+    let FusedRows { heads, tokens, angles, .. } = rows;
+    let Pages { heads: kv_heads, head_size, block_size } = pages;
     let head = thread::block_idx_y() * (THREADS / WARP_SIZE) + warp::warp_id();
     if head >= heads + 2 * kv_heads {
         return;
     }
     let lane = warp::lane_id();
     let token = thread::block_idx_x() * TOKENS + lane % TOKENS;
-    let row = Row { halves: head_size / 16, first: lane / TOKENS, here: token < tokens };
+    let own = HeadPart { halves: head_size / 16, first: lane / TOKENS, here: token < tokens };
     // SAFETY: every access is below `tokens` and within the head; slots are within the cache and positions within the
-    // table, by this kernel's contract. All lanes of the warp have the same head, so that they take the same branches
+    // table, by this function's contract. All lanes of the warp have the same head, so that they take the same branches
     // to the shuffles.
     unsafe {
-        let from = qkv.add(token as usize * qkv_stride as usize + (head * pages.chunks()) as usize);
-        let mut pairs = row.load(from);
+        let from = rows.qkv.add(token as usize * rows.qkv_stride as usize + (head * pages.chunks()) as usize);
+        let mut pairs = own.load(from);
         let rotated = head < heads + kv_heads;
         if rotated {
-            let norm = if head < heads { query_norm } else { key_norm };
+            let norm = if head < heads { rows.query_norm } else { rows.key_norm };
             if !norm.is_null() || !angles.is_null() {
-                let position = if row.here && !angles.is_null() { *positions.add(token as usize) } else { 0 };
-                row.turn::<T>(&mut pairs, norm, eps, angles, position);
+                let position = if own.here && !angles.is_null() { *rows.positions.add(token as usize) } else { 0 };
+                own.turn::<T>(&mut pairs, norm, rows.eps, angles, position);
             }
         }
         if head < heads {
-            let to = query.add(token as usize * query_stride as usize + (head * pages.chunks()) as usize);
-            row.each(|i, chunk| {
+            let to = rows.query.add(token as usize * rows.query_stride as usize + (head * pages.chunks()) as usize);
+            own.each(|i, chunk| {
                 let [a, b] = pairs[i];
                 *to.add(chunk as usize) = a;
-                *to.add((chunk + row.halves) as usize) = b;
+                *to.add((chunk + own.halves) as usize) = b;
             });
-        } else if row.here {
-            let slot = *slots.add(token as usize);
+        } else if own.here {
+            let slot = *rows.slots.add(token as usize);
             if slot >= 0 {
                 core::hint::assert_unchecked(block_size != 0);
                 let (block, offset) = (slot as u32 / block_size, slot as u32 % block_size);
                 let (part, head) =
                     if rotated { (Part::Key, head - heads) } else { (Part::Value, head - heads - kv_heads) };
-                row.each(|i, chunk| {
+                own.each(|i, chunk| {
                     let [a, b] = pairs[i];
-                    *cache.add(pages.vector(block, head, part, chunk, offset)) = a;
-                    *cache.add(pages.vector(block, head, part, chunk + row.halves, offset)) = b;
+                    cache.write(block, head, part, chunk, offset, a);
+                    cache.write(block, head, part, chunk + own.halves, offset, b);
                 });
             }
         }
@@ -155,7 +198,7 @@ pub unsafe fn rope_and_cache<T: Element>(
 
 /// The part of one head of one token that a lane holds: of each half the vectors `first`, `first + LANES` ...
 #[derive(Clone, Copy)]
-struct Row {
+struct HeadPart {
     /// Vectors in half a head.
     halves: u32,
     /// The lane's first vector.
@@ -167,7 +210,7 @@ struct Row {
 /// Pairs of vectors that are rotated together: one of a head's first half, and one of its second.
 type Pairs = [[Vector; 2]; PAIRS];
 
-impl Row {
+impl HeadPart {
     /// Calls `run` with the number and the place of each pair that is this lane's.
     #[inline(always)]
     fn each(self, mut run: impl FnMut(usize, u32)) {

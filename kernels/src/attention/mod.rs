@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | [`decode`] | `plan_paged_attention`, `paged_attention` | one new token a sequence |
 //! | [`prefill`] | `paged_prefill` | many new tokens a sequence: prompts, and chunks of them behind a cached prefix |
-//! | [`paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce` | one new token a sequence, as in the paper: for study, and as the yardstick |
+//! | [`paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` | one new token a sequence, as in the paper: for study, and as the yardstick |
 //!
 //! All take `f16` and `bf16`, compute in `f32`, and read the pages of [`layout`](crate::layout), except for the paper's
 //! kernels, which read vLLM's layouts. The softmax is computed in powers of two, `exp(s) = exp2(s log2(e))`, because

@@ -1,4 +1,5 @@
-//! Reading entries back from PTX, for tests that compare them with what the host believes.
+//! Entries of PTX: read back, for tests that compare them with what the host believes, and selected, so that a program
+//! can embed the kernels of one crate in several images and load only those that it needs.
 
 use crate::Error;
 
@@ -22,9 +23,8 @@ pub fn entries(ptx: &str) -> Result<Vec<Entry>, Error> {
     let mut entries = Vec::new();
     let mut current: Option<Entry> = None;
     for line in ptx.lines().map(str::trim) {
-        if let Some(rest) = line.strip_prefix(".visible .entry ") {
-            let name = rest.split('(').next().unwrap_or_default().trim().to_owned();
-            current = Some(Entry { name, ..Entry::default() });
+        if let Some(name) = entry_name(line) {
+            current = Some(Entry { name: name.to_owned(), ..Entry::default() });
         }
         let Some(entry) = &mut current else { continue };
         let mut words = line.split_whitespace();
@@ -43,7 +43,70 @@ pub fn entries(ptx: &str) -> Result<Vec<Entry>, Error> {
     Ok(entries)
 }
 
+/// PTX that this crate's [`CudaBuilder`](crate::CudaBuilder) made, with those entries alone whose names `keep` accepts.
+/// All else that the module declares stays.
+pub fn with_entries(ptx: &str, keep: impl Fn(&str) -> bool) -> String {
+    let mut selected = String::with_capacity(ptx.len());
+    let mut skips = false;
+    for line in ptx.split_inclusive('\n') {
+        skips |= entry_name(line).is_some_and(|name| !keep(name));
+        // A comment of the compiler's before each entry.
+        let announced = line.trim_start().strip_prefix("// .globl");
+        if !skips && announced.is_none_or(|name| keep(name.trim())) {
+            selected.push_str(line);
+        }
+        // An entry's body ends where a brace begins a line.
+        skips &= !line.starts_with('}');
+    }
+    selected
+}
+
+/// The name of the entry that begins in this line.
+fn entry_name(line: &str) -> Option<&str> {
+    line.strip_prefix(".visible .entry ")?.split('(').next().map(str::trim)
+}
+
 fn number(word: Option<&str>) -> Result<u32, Error> {
     let word = word.unwrap_or_default();
     word.trim_end_matches(',').parse().map_err(|_| Error::Unexpected(format!("expected a number, found {word}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PTX: &str = "\
+.version 7.0
+.shared .align 4 .b8 buffer[16];
+\t// .globl\tone
+.visible .entry one(
+\t.param .u64 .ptr one_param_0
+)
+.maxntid 128
+{
+\t{
+\tret;
+\t}
+}
+\t// .globl\ttwo
+.visible .entry two()
+{
+\tret;
+}
+\t.file\t1 \"one.rs\"
+";
+
+    #[test]
+    fn what_is_selected_has_its_entries_and_all_declarations() {
+        let names = |ptx: &str| entries(ptx).unwrap().into_iter().map(|entry| entry.name).collect::<Vec<_>>();
+        assert_eq!(with_entries(PTX, |_| true), PTX);
+        let one = with_entries(PTX, |name| name == "one");
+        assert_eq!(names(&one), ["one"]);
+        assert!(
+            one.contains("buffer[16]") && one.contains(".file\t1") && one.contains("\t}\n}\n") && !one.contains("two")
+        );
+        let two = with_entries(PTX, |name| name == "two");
+        assert_eq!(names(&two), ["two"]);
+        assert!(!two.contains(" one(") && !two.contains(".maxntid") && two.contains("\tret;\n}\n"));
+    }
 }

@@ -1,6 +1,7 @@
 //! Rotation of heads, with the cache write.
 
-use cuda_std::launch::DevicePtr;
+use cuda_std::launch::{DevicePtr, DevicePtrMut};
+use kernels::attention::paper::paper_rope_and_cache;
 use kernels::layout::{Pages, Part, VECTOR};
 use kernels::rope::{floor_bytes, rope_and_cache, shape};
 use kernels::with_element;
@@ -23,8 +24,20 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     };
     let pages = Pages { heads: kv_heads, head_size: 128, block_size: 16 };
     let slots: Vec<i32> = (0..tokens).collect();
-    let of = |ty| Rope { ty, heads, pages, slots: slots.clone(), norm: false, rotate: true, in_place: false, seed: 1 };
-    Type::ALL.into_iter().map(|ty| of(ty).case()).collect()
+    let of = |ty, layout| {
+        let slots = slots.clone();
+        Rope { ty, heads, pages, layout, slots, norm: false, rotate: true, in_place: false, seed: 1 }.case()
+    };
+    [Layout::Quire, Layout::Paper].into_iter().flat_map(|layout| Type::ALL.map(|ty| of(ty, layout))).collect()
+}
+
+/// A layout of the cache, which says which kernel is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// [`Pages`]: `rope_and_cache`.
+    Quire,
+    /// vLLM's, keys and values apart: `paper_rope_and_cache`.
+    Paper,
 }
 
 /// Fused QKV rows of random numbers, and where their keys and values go.
@@ -36,6 +49,8 @@ pub struct Rope {
     pub heads: u32,
     /// The cache's pages.
     pub pages: Pages,
+    /// Of the cache.
+    pub layout: Layout,
     /// For each token; negative for padding.
     pub slots: Vec<i32>,
     /// With norms of heads.
@@ -63,7 +78,10 @@ impl Rope {
         let (heads, kv_heads, size) = (self.heads, self.pages.heads, self.pages.head_size);
         let tokens = self.slots.len();
         Case {
-            kernel: "rope_and_cache",
+            kernel: match self.layout {
+                Layout::Quire => "rope_and_cache",
+                Layout::Paper => "paper_rope_and_cache",
+            },
             shape: format!("{}, {heads}+2x{kv_heads} heads of {size}, {tokens} tokens", self.ty.label()),
             floor: Floor { bytes: floor_bytes(tokens as u64, heads.into(), kv_heads.into(), size.into()), flops: 0 },
             prepare: Box::new(move |gpu| self.prepare(gpu)),
@@ -72,6 +90,33 @@ impl Rope {
 
     fn size(&self) -> usize {
         self.pages.head_size as usize
+    }
+
+    /// Blocks of the cache: one more than there are slots for.
+    fn blocks(&self) -> u32 {
+        self.slots.iter().max().map_or(0, |&slot| slot.max(0) as u32 / self.pages.block_size) + 2
+    }
+
+    /// Keys in the cache, where the paper's values begin.
+    fn keys(&self) -> usize {
+        (self.blocks() * self.pages.page_vectors() * VECTOR / 2) as usize
+    }
+
+    /// The index of an element in the cache. In vLLM's layouts keys are `[block][head][size / 8][block_size][8]`, and
+    /// values `[block][head][size][block_size]`.
+    fn index(&self, block: u32, head: u32, part: Part, element: u32, offset: u32) -> usize {
+        let Pages { heads, head_size, block_size } = self.pages;
+        let page = (block * heads + head) as usize;
+        match (self.layout, part) {
+            (Layout::Quire, _) => self.pages.element(block, head, part, element, offset),
+            (Layout::Paper, Part::Key) => {
+                let chunk = page * (head_size / 8) as usize + (element / 8) as usize;
+                (chunk * block_size as usize + offset as usize) * 8 + (element % 8) as usize
+            }
+            (Layout::Paper, Part::Value) => {
+                self.keys() + (page * head_size as usize + element as usize) * block_size as usize + offset as usize
+            }
+        }
     }
 
     /// Elements in a row.
@@ -127,8 +172,8 @@ impl Rope {
             for (head, (key, value)) in (0..).zip(keys.chunks_exact(size).zip(values.chunks_exact(size))) {
                 let key = self.turned(key, &tables.key_norm, angles);
                 for (e, (key, &value)) in (0..).zip(key.into_iter().zip(value)) {
-                    cache[self.pages.element(block, head, Part::Key, e, offset)] = key;
-                    cache[self.pages.element(block, head, Part::Value, e, offset)] = self.ty.number(value);
+                    cache[self.index(block, head, Part::Key, e, offset)] = key;
+                    cache[self.index(block, head, Part::Value, e, offset)] = self.ty.number(value);
                 }
             }
         }
@@ -139,9 +184,8 @@ impl Rope {
         let Rope { ty, heads, pages, norm, rotate, in_place, .. } = *self;
         let mut random = Random(self.seed);
         let tokens = self.slots.len();
-        let blocks = self.slots.iter().max().map_or(0, |&slot| slot.max(0) as u32 / pages.block_size) + 2;
         let rows = random.bits(ty, tokens * self.row());
-        let old = random.bits(ty, (blocks * pages.page_vectors() * VECTOR) as usize);
+        let old = random.bits(ty, 2 * self.keys());
         let tables = self.tables(&mut random);
         let (query_truth, cache_truth) = self.reference(&rows, &old, &tables);
 
@@ -173,7 +217,13 @@ impl Rope {
             block_size: pages.block_size,
         };
         let shape = shape(tokens as u32, heads, pages.heads);
-        let call = with_element!(ty.element(), T => args.instance::<T>());
+        let call = match self.layout {
+            Layout::Quire => with_element!(ty.element(), T => args.instance::<T>()),
+            Layout::Paper => {
+                let args = papers(args, cache.mut_ptr().offset(self.keys()));
+                with_element!(ty.element(), T => args.instance::<T>())
+            }
+        };
         // Bits that are copied are the same numbers.
         let allowed = if norm || rotate { rounding(ty) } else { f64::MIN_POSITIVE };
         Ok(Prepared {
@@ -187,5 +237,30 @@ impl Rope {
                 Ok(error / allowed)
             }),
         })
+    }
+}
+
+/// The same arguments for the paper's kernel, whose values lie apart.
+fn papers(args: rope_and_cache, values: DevicePtrMut<u16>) -> paper_rope_and_cache {
+    let rope_and_cache { qkv, query, cache, angles, positions, slots, query_norm, key_norm, eps, .. } = args;
+    let rope_and_cache { tokens, qkv_stride, query_stride, heads, kv_heads, head_size, block_size, .. } = args;
+    paper_rope_and_cache {
+        qkv,
+        query,
+        keys: cache,
+        values,
+        angles,
+        positions,
+        slots,
+        query_norm,
+        key_norm,
+        eps,
+        tokens,
+        qkv_stride,
+        query_stride,
+        heads,
+        kv_heads,
+        head_size,
+        block_size,
     }
 }

@@ -32,8 +32,9 @@ impl Device {
         let (image, version) = (image(&context)?, launch::cust::CudaApiVersion::get());
         let version =
             version.map_err(|error| Error::Device(format!("the driver does not tell its version: {error}")))?;
-        check_version(image, (version.major(), version.minor()))?;
-        let module = Module::load(&context, image.text, &kernels(element, heads))?;
+        let ptx = image.engine();
+        check_version(&ptx, (version.major(), version.minor()))?;
+        let module = Module::load(&context, &ptx, &kernels(element, heads))?;
         Ok(Device { stream: context.stream()?, transfers: context.stream()?, module, context })
     }
 }
@@ -50,8 +51,8 @@ fn image(context: &Context) -> Result<Image> {
 }
 
 /// Refuses a driver that is older than the PTX; `driver` is the version of CUDA that it supports.
-fn check_version(image: Image, driver: (i32, i32)) -> Result<()> {
-    let (isa, needed) = image.version();
+fn check_version(ptx: &str, driver: (i32, i32)) -> Result<()> {
+    let (isa, needed) = ptx::version(ptx);
     if driver < needed {
         return Err(Error::Device(format!(
             "the NVIDIA driver supports CUDA {}.{}, but the kernels are PTX {isa} and need a driver for CUDA {}.{} or later",
@@ -99,10 +100,10 @@ mod tests {
 
     #[test]
     fn a_driver_that_is_too_old_is_named_with_what_it_lacks() {
-        let error = check_version(ptx::SM_90A, (11, 8)).unwrap_err().to_string();
+        let error = check_version(&ptx::SM_90A.engine(), (11, 8)).unwrap_err().to_string();
         assert!(error.contains("CUDA 11.8") && error.contains("PTX 8.0") && error.contains("CUDA 12.0"), "{error}");
-        assert!(check_version(ptx::SM_90A, (12, 0)).is_ok());
-        assert!(check_version(ptx::SM_80, (11, 0)).is_ok());
+        assert!(check_version(&ptx::SM_90A.engine(), (12, 0)).is_ok());
+        assert!(check_version(&ptx::SM_80.engine(), (11, 0)).is_ok());
     }
 
     #[test]

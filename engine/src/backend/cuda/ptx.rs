@@ -1,38 +1,69 @@
-//! The kernels' PTX, embedded by the build script for each kind of GPU. Statics, since each use of a constant would embed
-//! it again.
+//! The kernels' PTX, embedded by the build script for each kind of GPU: compressed, and as two images, since the paper's
+//! kernels are loaded only where they are asked for.
+
+use std::io::Read;
+
+use flate2::read::ZlibDecoder;
 
 /// PTX for one kind of GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Image {
     /// The GPU it is for, as compilers name it.
     pub arch: &'static str,
-    /// The PTX, as text.
-    pub text: &'static str,
+    engine: &'static [u8],
+    paper: &'static [u8],
 }
 
 impl Image {
-    /// The version of the PTX language that the text is written in, and the first version of CUDA that knows it.
-    ///
-    /// # Panics
-    /// If the text does not say: the build script's would not be PTX.
-    pub fn version(&self) -> (&'static str, (i32, i32)) {
-        let isa = self.text.lines().find_map(|line| line.strip_prefix(".version ")).unwrap_or_default().trim();
-        let number = |text: &str| text.parse::<i32>().ok();
-        let Some((major, minor)) = isa.split_once('.').and_then(|(a, b)| number(a).zip(number(b))) else {
-            panic!("the PTX for {} names no version", self.arch);
-        };
-        // PTX 6.3 came with CUDA 10.0, 7.0 with 11.0, and 8.0 with 12.0; each has gone along with CUDA's minor versions since.
-        (isa, (major + 4, minor))
+    /// The PTX of the kernels that the engine runs.
+    pub fn engine(&self) -> String {
+        text(self.engine)
+    }
+
+    /// The PTX of the paper's kernels.
+    pub fn paper(&self) -> String {
+        text(self.paper)
     }
 }
 
+/// The text that the build script compressed.
+fn text(compressed: &[u8]) -> String {
+    let mut text = String::new();
+    match ZlibDecoder::new(compressed).read_to_string(&mut text) {
+        Ok(_) => text,
+        Err(error) => unreachable!("the build script has compressed text: {error}"),
+    }
+}
+
+/// The version of the PTX language that a text is written in, and the first version of CUDA that knows it.
+///
+/// # Panics
+/// If the text does not say: the build script's would not be PTX.
+pub fn version(ptx: &str) -> (&str, (i32, i32)) {
+    let isa = ptx.lines().find_map(|line| line.strip_prefix(".version ")).unwrap_or_default().trim();
+    let number = |text: &str| text.parse::<i32>().ok();
+    let Some((major, minor)) = isa.split_once('.').and_then(|(a, b)| number(a).zip(number(b))) else {
+        panic!("the PTX names no version");
+    };
+    // PTX 6.3 came with CUDA 10.0, 7.0 with 11.0, and 8.0 with 12.0; each has gone along with CUDA's minor versions since.
+    (isa, (major + 4, minor))
+}
+
 /// For Ampere and everything after it.
-pub static SM_80: Image = Image { arch: "sm_80", text: include_str!(concat!(env!("OUT_DIR"), "/sm_80.ptx")) };
+pub static SM_80: Image = Image {
+    arch: "sm_80",
+    engine: include_bytes!(concat!(env!("OUT_DIR"), "/engine.sm_80.ptx.zlib")),
+    paper: include_bytes!(concat!(env!("OUT_DIR"), "/paper.sm_80.ptx.zlib")),
+};
 
 /// For Hopper alone: what an `a` target has is in no later GPU.
-pub static SM_90A: Image = Image { arch: "sm_90a", text: include_str!(concat!(env!("OUT_DIR"), "/sm_90a.ptx")) };
+pub static SM_90A: Image = Image {
+    arch: "sm_90a",
+    engine: include_bytes!(concat!(env!("OUT_DIR"), "/engine.sm_90a.ptx.zlib")),
+    paper: include_bytes!(concat!(env!("OUT_DIR"), "/paper.sm_90a.ptx.zlib")),
+};
 
-/// The image for a GPU of this compute capability, or none if it is too old to run the kernels.
+/// The images for a GPU of this compute capability, or none if it is too old to run the kernels.
 pub fn for_capability(major: u32, minor: u32) -> Option<Image> {
     match (major, minor) {
         (9, 0) => Some(SM_90A),
@@ -43,6 +74,10 @@ pub fn for_capability(major: u32, minor: u32) -> Option<Image> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use kernels::registry;
+
     use super::*;
 
     #[test]
@@ -56,17 +91,24 @@ mod tests {
 
     #[test]
     fn images_say_what_cuda_they_need() {
-        assert_eq!((SM_80.version(), SM_90A.version()), (("7.0", (11, 0)), ("8.0", (12, 0))));
+        let versions = [SM_80.engine(), SM_80.paper(), SM_90A.engine(), SM_90A.paper()].map(|ptx| version(&ptx).1);
+        assert_eq!(versions, [(11, 0), (11, 0), (12, 0), (12, 0)]);
+        assert_eq!(version(&SM_80.engine()).0, "7.0");
     }
 
     #[test]
-    fn the_images_have_every_kernel() {
+    fn each_image_has_its_kernels_and_no_others() {
         for image in [SM_80, SM_90A] {
-            assert!(image.text.contains(&format!("\n.target {}\n", image.arch)));
-            for kernel in kernels::registry::shipped() {
-                let entry = format!("\n.visible .entry {}(", kernel.name);
-                assert!(image.text.contains(&entry), "{} for {}", kernel.name, image.arch);
+            let (engine, paper) = (image.engine(), image.paper());
+            for (ptx, kernels) in [(&engine, names(registry::engine())), (&paper, names(registry::paper()))] {
+                assert!(ptx.contains(&format!("\n.target {}\n", image.arch)));
+                let entries = ptx.lines().filter_map(|line| line.strip_prefix(".visible .entry ")?.split('(').next());
+                assert_eq!(entries.collect::<BTreeSet<_>>(), kernels);
             }
         }
+    }
+
+    fn names(kernels: impl Iterator<Item = &'static cuda_std::launch::Descriptor>) -> BTreeSet<&'static str> {
+        kernels.map(|kernel| kernel.name).collect()
     }
 }

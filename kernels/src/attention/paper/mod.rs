@@ -7,6 +7,7 @@
 //! | `reduce.rs` | `paged_attention_v2_reduce`: merges the partial results of v2's thread blocks |
 //! | `attend.rs` | what v1 and v2 share: one thread block's work from the query to the sum of values |
 //! | `scores.rs`, `softmax.rs`, `values.rs` | its three phases |
+//! | `write.rs` | `paper_rope_and_cache`: puts new tokens' keys and values where v1 and v2 look for them |
 //! | `head.rs`, [`span`] | where a thread block finds its keys and values; which tokens it sees |
 //! | [`launch`], [`floor`] | for the host: which kernel serves, its grid and shared memory; attention's least cost |
 //!
@@ -132,10 +133,12 @@ pub mod span;
 mod v1;
 mod v2;
 mod values;
+mod write;
 
 pub use reduce::*;
 pub use v1::*;
 pub use v2::*;
+pub use write::*;
 
 use cuda_std::warp::WARP_SIZE;
 

@@ -1,0 +1,93 @@
+//! `paper_rope_and_cache`: puts new tokens' keys and values where v1 and v2 look for them.
+//!
+//! - computes: what [`rope_and_cache()`](crate::rope::rope_and_cache()) does, into [vLLM's layouts](super#shapes-and-layouts);
+//!   with neither norms nor angles it only splits and caches, as vLLM's `reshape_and_cache` does
+//! - grid and floor: those of [`rope`](crate::rope)
+//!
+//! A vector of eight elements of a token is contiguous among the keys, one store, and scattered among the values, eight
+//! stores of 2 bytes, `block_size` elements apart: the price of values that are summed over tokens side by side.
+
+use cuda_std::prelude::*;
+use cuda_std::vector::Vector;
+
+use crate::element::{Bf16, Element, F16};
+use crate::layout::{Pages, Part, VECTOR, WriteVector};
+use crate::rope::{FusedRows, rotate_and_write};
+use cuda_std::unroll::unroll;
+
+/// Norms, rotates, splits and caches the fused QKV rows of a step's tokens.
+///
+/// - `keys`, `values`: the layer's, in [these shapes](super#shapes-and-layouts).
+/// - The rest is as for [`rope_and_cache()`](crate::rope::rope_and_cache()).
+///
+/// # Safety
+/// As for [`rope_and_cache()`](crate::rope::rope_and_cache()), with both arrays in place of the cache.
+#[kernel(max_threads = 128, instances(T = [F16, Bf16]))]
+pub unsafe fn paper_rope_and_cache<T: Element>(
+    qkv: *const Vector,
+    query: *mut Vector,
+    keys: *mut Vector,
+    values: *mut u16,
+    angles: *const [f32; 8],
+    positions: *const u32,
+    slots: *const i32,
+    query_norm: *const Vector,
+    key_norm: *const Vector,
+    eps: f32,
+    tokens: u32,
+    qkv_stride: u32,
+    query_stride: u32,
+    heads: u32,
+    kv_heads: u32,
+    head_size: u32,
+    block_size: u32,
+) {
+    let rows = FusedRows {
+        qkv,
+        query,
+        angles,
+        positions,
+        slots,
+        query_norm,
+        key_norm,
+        eps,
+        tokens,
+        qkv_stride,
+        query_stride,
+        heads,
+    };
+    let pages = Pages { heads: kv_heads, head_size, block_size };
+    // SAFETY: this kernel's contract is the function's.
+    unsafe { rotate_and_write::<T, _>(rows, pages, PaperCache { pages, keys, values }) };
+}
+
+/// A layer's keys and values in vLLM's layouts.
+#[derive(Clone, Copy)]
+struct PaperCache {
+    pages: Pages,
+    /// `[blocks][kv_heads][head_size / 8][block_size]`
+    keys: *mut Vector,
+    /// `[blocks][kv_heads][head_size][block_size]`
+    values: *mut u16,
+}
+
+impl WriteVector for PaperCache {
+    #[inline(always)]
+    unsafe fn write(self, block: u32, head: u32, part: Part, chunk: u32, offset: u32, vector: Vector) {
+        let Pages { heads, block_size, .. } = self.pages;
+        let row = (block as usize * heads as usize + head as usize) * self.pages.chunks() as usize + chunk as usize;
+        // SAFETY: the cache has such a block, head and token, by this function's contract, so that both indices are
+        // within the arrays.
+        unsafe {
+            if part == Part::Key {
+                *self.keys.add(row * block_size as usize + offset as usize) = vector;
+                return;
+            }
+            let first = self.values.add(row * (VECTOR * block_size) as usize + offset as usize);
+            unroll::<{ VECTOR as usize }>(|i| {
+                let element = (vector.0[i / 2] >> (16 * (i % 2))) as u16;
+                *first.add(i * block_size as usize) = element;
+            });
+        }
+    }
+}
