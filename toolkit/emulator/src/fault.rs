@@ -48,6 +48,9 @@ pub struct Fault {
     pub kernel: String,
     /// File and line of the Rust source, where the PTX has `.loc`.
     pub source: Option<(String, u32)>,
+    /// Where that is in a library: file and line of the workspace's own source from which it was reached. It is the line of
+    /// the call; of a function that the compiler inlined it is the last line before the instruction in the PTX.
+    pub reached_from: Option<(String, u32)>,
     /// Line of the PTX text; 0 when no instruction is at fault.
     pub ptx_line: u32,
     /// The instruction's opcode.
@@ -70,6 +73,7 @@ impl Fault {
             message,
             kernel: call.to_string(),
             source: None,
+            reached_from: None,
             ptx_line: 0,
             opcode: String::new(),
             block: [0; 3],
@@ -85,6 +89,9 @@ impl fmt::Display for Fault {
         write!(f, "{:?} in kernel `{}`: {}", self.kind, self.kernel, self.message)?;
         if let Some((file, line)) = &self.source {
             write!(f, "; at {file}:{line}")?;
+        }
+        if let Some((file, line)) = &self.reached_from {
+            write!(f, ", reached from {file}:{line}")?;
         }
         if self.ptx_line != 0 {
             write!(f, "; PTX line {} `{}`; block {:?}", self.ptx_line, self.opcode, self.block)?;

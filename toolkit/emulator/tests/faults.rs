@@ -185,6 +185,31 @@ fn missing_wait_of_an_asynchronous_copy() {
 }
 
 #[test]
+fn a_fault_in_a_library_names_the_line_that_led_there() {
+    let kernel = |body: &str| {
+        let text = format!(
+            ".version 8.0\n.target sm_80\n.address_size 64\n.file 1 \"./src/own.rs\"\n.file 2 \"/rustc/core.rs\"\n\
+             .func fail()\n{{\n.loc 2 7 1\ntrap;\nret;\n}}\n\
+             .visible .entry planted(.param .u64 data)\n{{\n.reg .b32 %r<2>;\n.loc 1 10 1\nmov.u32 %r1, %tid.x;\n\
+             {body}.loc 1 12 1\nret;\n}}\n"
+        );
+        let mut device = Device::new();
+        let data = device.alloc_from("data", &[0; 4]);
+        let module = Module::parse(&text).unwrap();
+        device.launch(&module, "planted", [1; 3], [1; 3], 0, &[Arg::Ptr(data)]).unwrap_err()
+    };
+    let (library, own) = (Some(("/rustc/core.rs".to_string(), 7)), |line| Some(("./src/own.rs".to_string(), line)));
+    let called = kernel(".loc 1 11 1\ncall.uni fail, ();\n");
+    assert_eq!((&called.source, &called.reached_from), (&library, &own(11)));
+    let inlined = kernel(".loc 2 7 1\ntrap;\n");
+    assert_eq!((&inlined.source, &inlined.reached_from), (&library, &own(10)));
+    let text = "at /rustc/core.rs:7, reached from ./src/own.rs:10";
+    assert!(inlined.to_string().contains(text), "{inlined}");
+    let direct = kernel(".loc 1 11 1\ntrap;\n");
+    assert_eq!((&direct.source, &direct.reached_from), (&own(11), &None));
+}
+
+#[test]
 fn trap_and_endless_loop() {
     let fault = caught(32, "setp.eq.u32 %p1, %r1, 7;\n@%p1 trap;\n", FaultKind::Trap, "a Rust panic");
     assert_eq!(fault.thread, Some([7, 0, 0]));

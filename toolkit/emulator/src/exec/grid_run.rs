@@ -61,9 +61,12 @@ pub(crate) fn launch(
     match run.run() {
         Ok(()) => Ok(report(module, program, &run.meter, run.memory.distinct_sectors())),
         Err(violation) => {
-            let block = run.blocks.get(run.slot).map_or([0; 3], |block| block.state.index);
-            let threads = config.block;
-            Err(fault(module, entry, &program.code[run.meter.pc], (block, threads, run.warp), *violation))
+            let resident = run.blocks.get(run.slot);
+            let block = resident.map_or([0; 3], |block| block.state.index);
+            let frames = resident.and_then(|block| block.warps.get(run.warp)).map_or(&[][..], |warp| &warp.frames);
+            let calls = frames.iter().rev().map(|frame| frame.call as usize);
+            let (pc, threads) = (run.meter.pc, config.block);
+            Err(fault(module, (entry, program), (pc, calls), (block, threads, run.warp), *violation))
         }
     }
 }

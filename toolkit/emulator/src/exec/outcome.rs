@@ -4,7 +4,7 @@ use super::state::meter::Meter;
 use crate::entry::Entry;
 use crate::fault::{Fault, Violation};
 use crate::module::Module;
-use crate::program::{Instruction, Program};
+use crate::program::Program;
 use crate::report::{Counts, LineCounts, Report};
 use std::collections::BTreeMap;
 
@@ -28,20 +28,32 @@ pub(super) fn report(module: &Module, program: &Program, meter: &Meter, distinct
     report
 }
 
-/// The fault that a violation is, with the place where it happened: an instruction, the block's index, the size of a block and
-/// the warp.
+/// The fault that a violation is, with the place where it happened: an instruction's index, and those of the calls that led to
+/// it, innermost first; the block's index, the size of a block and the warp.
 pub(super) fn fault(
     module: &Module,
-    entry: &Entry,
-    instruction: &Instruction,
+    (entry, program): (&Entry, &Program),
+    (pc, calls): (usize, impl Iterator<Item = usize>),
     (block, [bx, by, _], warp): ([u32; 3], [u32; 3], usize),
     violation: Violation,
 ) -> Box<Fault> {
+    let instruction = &program.code[pc];
+    let place_of = |pc: usize| program.code[pc].place.map(|place| (module.file(place.file), place.line));
+    let source = place_of(pc);
+    let reached_from = match &source {
+        Some((file, _)) if is_library(file) => {
+            let calls: Vec<usize> = calls.collect();
+            let in_kernel = calls.last().copied().unwrap_or(pc);
+            calls.into_iter().chain((0..in_kernel).rev()).filter_map(place_of).find(|(file, _)| !is_library(file))
+        }
+        _ => None,
+    };
     Box::new(Fault {
         kind: violation.kind,
         message: violation.message,
         kernel: entry.name().to_string(),
-        source: instruction.place.map(|place| (module.file(place.file), place.line)),
+        source,
+        reached_from,
         ptx_line: instruction.line,
         opcode: entry.opcodes()[instruction.opcode as usize].clone(),
         block,
@@ -52,4 +64,9 @@ pub(super) fn fault(
         address: violation.address,
         buffer: violation.buffer,
     })
+}
+
+/// Whether a file is a library's: the builder names the sources of the workspace from its root (`./`), those of others from `/`.
+fn is_library(file: &str) -> bool {
+    file.starts_with('/')
 }

@@ -206,7 +206,8 @@ fn step(
             return Ok(Flow::Jump);
         }
         Op::Trap => {
-            let message = "a trap: a Rust panic, or an explicit abort";
+            let message =
+                "a trap: a Rust panic (an index out of bounds, an `unwrap`, an `assert!`), or an explicit abort";
             return Err(Violation::new(FaultKind::Trap, message).lane(mask.trailing_zeros() as usize));
         }
         &Op::Barrier { id, count, waits } => {

@@ -62,7 +62,9 @@ impl SharedMemory {
     pub fn read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
         if self.check_initialised && !self.written.contains_small(at, bytes) {
             self.shadow.check_landed(at, bytes)?;
-            let message = format!("{bytes} bytes at offset {at:#x} of shared memory that nothing wrote");
+            let message = format!(
+                "{bytes} bytes at offset {at:#x} of shared memory that nothing wrote yet: is a barrier missing before this, or a first value?"
+            );
             return fault(FaultKind::Uninitialised, at as u64, message);
         }
         if self.check_races { self.shadow.read(at, bytes, who) } else { Ok(()) }
