@@ -10,6 +10,10 @@ pub fn command(cargo: &Path, dir: &Path) -> Command {
     let mut command = Command::new(cargo);
     command.current_dir(dir).stdin(Stdio::null());
     clean_environment(&mut command);
+    // What a build script prints is shown only where it fails, and what the compiler says should not drown in it.
+    if env::var_os("OUT_DIR").is_some() {
+        command.env("CARGO_TERM_QUIET", "true");
+    }
     command
 }
 

@@ -30,7 +30,12 @@ impl Bounds {
                 "max_threads" => &mut bounds.max_threads,
                 "min_blocks" => &mut bounds.min_blocks,
                 "max_regs" => &mut bounds.max_regs,
-                other => return Err(Error::new(at, format!("a kernel has no bound `{other}`"))),
+                other => {
+                    let message = format!(
+                        "a kernel has no bound `{other}`: there are `max_threads`, `min_blocks` and `max_regs`"
+                    );
+                    return Err(Error::new(at, message));
+                }
             };
             if field.replace(number).is_some() {
                 return Err(Error::new(at, "given twice"));

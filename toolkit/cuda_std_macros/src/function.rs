@@ -70,7 +70,12 @@ impl Function {
             Some(TokenTree::Group(g)) if g.delimiter() == Delimiter::Brace => {
                 Ok(Function { head, visibility, name, generics, params, body: g.into() })
             }
-            other => Err(Error::new(span(other), "a kernel returns nothing, and has no `where`")),
+            Some(token) if is_punct(&token, '-') => {
+                let message =
+                    "a kernel returns nothing: it writes its results through a parameter, such as `out: *mut f32`";
+                Err(Error::new(token.span(), message))
+            }
+            other => Err(Error::new(span(other), "a kernel has no `where`: write bounds within `<...>`")),
         }
     }
 

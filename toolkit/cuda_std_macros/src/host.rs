@@ -135,6 +135,11 @@ fn key(generics: &[Generic], values: &[&str]) -> String {
 /// The type that the host has for a parameter: an address on the device for a pointer, and else the same.
 fn on_host(ty: &[TokenTree]) -> Result<TokenStream, Error> {
     let pointer = match ty {
+        [reference, ..] if is_punct(reference, '&') => {
+            let message =
+                "a kernel takes no references: pass a pointer, such as `*const f32`, and how many elements it has";
+            return Err(Error::new(reference.span(), message));
+        }
         // A type that a `macro_rules` macro has passed on.
         [TokenTree::Group(whole)] if whole.delimiter() == Delimiter::None => {
             return on_host(&whole.stream().into_iter().collect::<Vec<_>>());

@@ -16,7 +16,8 @@ pub fn expand(attributes: TokenStream, item: TokenStream) -> Result<TokenStream,
     let host = Host::new(&function, parse_params(&function.params)?, &bounds);
     if instances.is_empty() {
         if !function.generics.is_empty() {
-            let message = "a generic kernel says which `instances(...)` there are of it";
+            let message =
+                "a generic kernel lists its instances: `#[kernel(instances(T = [F16, Bf16], D = [64, 128]))]`";
             return Err(Error::new(function.name.span(), message));
         }
         let mut out = tokens("#[cfg(target_arch = \"nvptx64\")] #[unsafe(no_mangle)]")?;

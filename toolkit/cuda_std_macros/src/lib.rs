@@ -36,7 +36,8 @@ pub fn kernel(attributes: TokenStream, item: TokenStream) -> TokenStream {
 
 /// `shared_array![f32; 256]`: a static array in the block's shared memory, as `*mut f32` to its first element.
 ///
-/// Length and type are constants, and cannot name generic parameters. Every place in the source that says
+/// Length and type are constants: they can name neither the kernel's parameters nor generic ones. A length that only the
+/// launch knows is that of `cuda_std::shared::dynamic_shared_mem`. Every place in the source that says
 /// `shared_array!` is one array, whichever threads execute it; its contents are undefined at first. An alignment may
 /// follow: `shared_array![f32; 256; 128]`, at least 16 bytes without one.
 #[proc_macro]

@@ -59,7 +59,7 @@ pub enum Error {
         found: Vec<usize>,
     },
     /// The kernel was not among those that the module was loaded for.
-    #[error("`{0}` is not among the kernels that the module was loaded for")]
+    #[error("`{0}` is not among the kernels that the module was loaded for: give `Module::load` its `DESCRIPTOR`, too")]
     NotLoaded(&'static str),
     /// A grid is empty or too large.
     #[error("`{entry}` cannot have a grid of {grid:?} blocks: from 1 to {limit:?}")]

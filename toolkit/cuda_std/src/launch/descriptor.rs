@@ -47,6 +47,11 @@ pub struct Bounds {
 ///
 /// # Safety
 /// Its size, alignment and bits are the same on host and device, and it has no padding.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a parameter of a kernel",
+    label = "not a number of up to 64 bits or a pointer",
+    note = "parameters are numbers, such as `u32` and `f32`, and pointers, such as `*const f32` and `*mut f32`"
+)]
 pub unsafe trait Argument: Copy + 'static {
     /// Its bits, with zeros above them.
     fn bits(self) -> u64;

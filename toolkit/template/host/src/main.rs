@@ -1,5 +1,7 @@
 //! Runs a kernel on the GPU if there is one, else in the emulator.
 
+use std::process::ExitCode;
+
 use cuda_std::launch::{Kernel, LaunchShape};
 use kernels::saxpy;
 use launch::{Context, DeviceBuffer, Driver, Module};
@@ -10,7 +12,18 @@ const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.ptx"));
 /// The threads of a block: as many as the kernel allows.
 const THREADS: u32 = 256;
 
-fn main() -> Result<(), launch::Error> {
+fn main() -> ExitCode {
+    match example() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Launches the kernel on a few numbers, and prints what it computed.
+fn example() -> Result<(), launch::Error> {
     let driver = Driver::machine().or_else(|_| Driver::emulator())?;
     let context = Context::new(driver, 0)?;
     let x = [1.0, 2.0, 3.0, 4.0];
@@ -24,8 +37,9 @@ fn run(context: &Context, a: f32, x: &[f32], y: &[f32]) -> Result<Vec<f32>, laun
     assert_eq!(x.len(), y.len(), "x and y must be of one length");
     let module = Module::load(context, PTX, &[&saxpy::DESCRIPTOR])?;
     let stream = context.stream()?;
-    let x = DeviceBuffer::from_slice(&stream, x)?;
-    let y = DeviceBuffer::from_slice(&stream, y)?;
+    // The names are for the emulator's messages.
+    let x = DeviceBuffer::from_slice(&stream, x)?.named("x");
+    let y = DeviceBuffer::from_slice(&stream, y)?.named("y");
     let n = y.len() as u32;
     let arguments = saxpy { a, x: x.as_ptr(), y: y.as_mut_ptr(), n };
     // SAFETY: both buffers have `n` elements, and outlive the launch: `to_vec` waits for it.
