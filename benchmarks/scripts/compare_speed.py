@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Generation speed of quire and of Hugging Face transformers on the same CPU, the same random weights, one after the other.
 
-    python compare_speed.py QUIRE [--dtype float32|bfloat16|float16] [--batches 1,8,32] [--threads 2] [--repeats 3]
+    python benchmarks/scripts/compare_speed.py QUIRE [--dtype float32|bfloat16|float16] [--batches 1,8,32] [--threads 2] [--repeats 3]
 
 The model has the shape of OPT-125m. Prompts of 64 random tokens, 64 new tokens, greedy, end-of-sequence ignored. Prints
 a JSON line for each batch: the best of the repeats in generated tokens per second (prompt processing included), and the
@@ -25,7 +25,7 @@ def make(path, dtype):
                        word_embed_proj_dim=768, max_position_embeddings=2048, bos_token_id=2, eos_token_id=2, pad_token_id=1)
     torch.manual_seed(1)
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).to(dtype).save_pretrained(path)
-    with open(os.path.join(HERE, "../fixtures/golden/opt-pre/tokenizer.json")) as source:
+    with open(os.path.join(HERE, "../../tests/fixtures/golden/opt-pre/tokenizer.json")) as source:
         with open(os.path.join(path, "tokenizer.json"), "w") as copy:
             copy.write(source.read())
 

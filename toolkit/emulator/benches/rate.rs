@@ -1,75 +1,102 @@
-//! Measures how many warp instructions a second one core executes, with all checks and with none: the best of five runs.
+//! How many warp instructions a second one core executes, with all checks and with fewer. An item is a warp instruction.
+//!
+//!     cargo bench -p quire-emulator --bench rate
 
-use emulator::{Arg, Device, Fault, LaunchOptions, Module, Report};
-use std::time::Instant;
+use divan::Bencher;
+use divan::counter::ItemsCount;
+use emulator::{Arg, Device, LaunchOptions, Module, Report};
 
-type Outcome = Result<(Report, f64), Box<Fault>>;
-
-/// Seconds this thread has had a core so far, where the system tells (Linux); else seconds of the clock.
-fn core_seconds(start: Instant) -> f64 {
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let nanoseconds = told.and_then(|text| text.split(' ').next()?.parse::<f64>().ok());
-    nanoseconds.map_or_else(|| start.elapsed().as_secs_f64(), |nanoseconds| nanoseconds / 1e9)
+/// What is checked while a kernel runs.
+#[derive(Clone, Copy, Debug)]
+enum Checks {
+    All,
+    NoGlobalRaces,
+    None,
 }
 
-/// Takes the time of a launch.
-fn timed(launch: impl FnOnce() -> Result<Report, Box<Fault>>) -> Outcome {
-    let start = Instant::now();
-    let before = core_seconds(start);
-    let report = launch()?;
-    Ok((report, core_seconds(start) - before))
-}
+const CHECKS: [Checks; 3] = [Checks::All, Checks::NoGlobalRaces, Checks::None];
 
-fn softmax(module: &Module, options: &LaunchOptions) -> Outcome {
-    let (rows, cols) = (256u32, 4096u32);
-    let mut device = Device::new();
-    let x: Vec<u8> = (0..rows * cols).flat_map(|i| ((i % 97) as f32).to_le_bytes()).collect();
-    let (x, out) = (device.alloc_from("x", &x), device.alloc_named("out", (rows * cols * 4) as usize));
-    let args = [Arg::Ptr(x), Arg::Ptr(out), Arg::U32(rows), Arg::U32(cols)];
-    timed(|| device.launch_with(options, module, "softmax", [rows / 4, 1, 1], [128, 1, 1], 0, &args))
-}
-
-fn saxpy(module: &Module, options: &LaunchOptions) -> Outcome {
-    let n = 1u32 << 22;
-    let mut device = Device::new();
-    let x: Vec<u8> = (0..n).flat_map(|i| (i as f32).to_le_bytes()).collect();
-    let (x, y) = (device.alloc_from("x", &x), device.alloc_from("y", &x));
-    let args = [Arg::F32(1.5), Arg::Ptr(x), Arg::Ptr(y), Arg::U32(n / 4)];
-    timed(|| device.launch_with(options, module, "saxpy4", [n / 1024, 1, 1], [256, 1, 1], 0, &args))
-}
-
-fn gemm(module: &Module, options: &LaunchOptions) -> Outcome {
-    let (m, n, k) = (256u32, 256u32, 512u32);
-    let mut device = Device::new();
-    let a = vec![0x3c; (m * k * 2) as usize];
-    let (a, b, c) =
-        (device.alloc_from("a", &a), device.alloc_from("b", &a), device.alloc_named("c", (m * n * 4) as usize));
-    let args = [Arg::Ptr(a), Arg::Ptr(b), Arg::Ptr(c), Arg::U32(m), Arg::U32(n), Arg::U32(k)];
-    timed(|| device.launch_with(options, module, "gemm_f16", [m / 64 * n / 64, 1, 1], [128, 1, 1], 20_480, &args))
-}
-
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let module = Module::parse(include_str!("../tests/ptx/kernels.ptx"))?;
-    let none = LaunchOptions {
-        check_initialised: false,
-        check_races: false,
-        check_global_races: false,
-        ..LaunchOptions::default()
-    };
-    type Run = fn(&Module, &LaunchOptions) -> Outcome;
-    let no_global = LaunchOptions { check_global_races: false, ..LaunchOptions::default() };
-    let runs: [(&str, Run); 3] = [("softmax", softmax), ("saxpy4", saxpy), ("gemm_f16", gemm)];
-    for (checks, options) in
-        [("all checks", LaunchOptions::default()), ("no global races", no_global), ("no checks", none)]
-    {
-        for (name, run) in runs {
-            let (report, mut seconds) = run(&module, &options)?;
-            for _ in 1..5 {
-                seconds = seconds.min(run(&module, &options)?.1);
+impl Checks {
+    fn options(self) -> LaunchOptions {
+        let all = LaunchOptions::default();
+        match self {
+            Checks::All => all,
+            Checks::NoGlobalRaces => LaunchOptions { check_global_races: false, ..all },
+            Checks::None => {
+                LaunchOptions { check_initialised: false, check_races: false, check_global_races: false, ..all }
             }
-            let rate = report.total.instructions as f64 / seconds / 1e6;
-            println!("{name:9} {checks:15} {:9} warp instructions {rate:6.1} M/s", report.total.instructions);
         }
     }
-    Ok(())
+}
+
+/// A kernel with its arguments in a device's memory, ready to be launched.
+struct Launch {
+    device: Device,
+    kernel: &'static str,
+    grid: u32,
+    threads: u32,
+    shared_bytes: usize,
+    arguments: Vec<Arg>,
+}
+
+impl Launch {
+    fn run(&mut self, module: &Module, options: &LaunchOptions) -> Report {
+        let (grid, block) = ([self.grid, 1, 1], [self.threads, 1, 1]);
+        let launch =
+            self.device.launch_with(options, module, self.kernel, grid, block, self.shared_bytes, &self.arguments);
+        launch.unwrap_or_else(|fault| panic!("{fault}"))
+    }
+}
+
+fn main() {
+    divan::main();
+}
+
+/// Softmax of 256 rows of 4,096, by warp shuffles.
+#[divan::bench(args = CHECKS, sample_count = 5, sample_size = 1)]
+fn softmax(bencher: Bencher<'_, '_>, checks: Checks) {
+    let (rows, columns) = (256u32, 4096u32);
+    let numbers: Vec<u8> = (0..rows * columns).flat_map(|i| ((i % 97) as f32).to_le_bytes()).collect();
+    measure(bencher, checks, || {
+        let mut device = Device::new();
+        let (x, out) = (device.alloc_from("x", &numbers), device.alloc_named("out", numbers.len()));
+        let arguments = vec![Arg::Ptr(x), Arg::Ptr(out), Arg::U32(rows), Arg::U32(columns)];
+        Launch { device, kernel: "softmax", grid: rows / 4, threads: 128, shared_bytes: 0, arguments }
+    });
+}
+
+/// `y += a * x`, four elements a thread.
+#[divan::bench(args = CHECKS, sample_count = 5, sample_size = 1)]
+fn saxpy(bencher: Bencher<'_, '_>, checks: Checks) {
+    let n = 1u32 << 22;
+    let numbers: Vec<u8> = (0..n).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    measure(bencher, checks, || {
+        let mut device = Device::new();
+        let (x, y) = (device.alloc_from("x", &numbers), device.alloc_from("y", &numbers));
+        let arguments = vec![Arg::F32(1.5), Arg::Ptr(x), Arg::Ptr(y), Arg::U32(n / 4)];
+        Launch { device, kernel: "saxpy4", grid: n / 1024, threads: 256, shared_bytes: 0, arguments }
+    });
+}
+
+/// A product of f16 matrices, by `mma.sync` and `cp.async`.
+#[divan::bench(args = CHECKS, sample_count = 5, sample_size = 1)]
+fn gemm(bencher: Bencher<'_, '_>, checks: Checks) {
+    let (m, n, k) = (256u32, 256u32, 512u32);
+    let numbers = vec![0x3c; (m * k * 2) as usize];
+    measure(bencher, checks, || {
+        let mut device = Device::new();
+        let (a, b) = (device.alloc_from("a", &numbers), device.alloc_from("b", &numbers));
+        let c = device.alloc_named("c", (m * n * 4) as usize);
+        let arguments = vec![Arg::Ptr(a), Arg::Ptr(b), Arg::Ptr(c), Arg::U32(m), Arg::U32(n), Arg::U32(k)];
+        Launch { device, kernel: "gemm_f16", grid: m / 64 * n / 64, threads: 128, shared_bytes: 20_480, arguments }
+    });
+}
+
+/// Measures launches, each on a new device.
+fn measure(bencher: Bencher<'_, '_>, checks: Checks, prepare: impl Fn() -> Launch) {
+    let module = Module::parse(include_str!("../tests/ptx/kernels.ptx")).unwrap_or_else(|error| panic!("{error}"));
+    let options = checks.options();
+    let instructions = prepare().run(&module, &options).total.instructions;
+    let bencher = bencher.counter(ItemsCount::new(instructions)).with_inputs(prepare);
+    bencher.bench_local_refs(|launch| launch.run(&module, &options));
 }
