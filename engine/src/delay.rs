@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Holds new prompts back for a multiple of the time that the last step with prompts took. A larger factor gives larger
-/// batches of prompts and fewer interruptions of those who decode, and a longer time to the first token.
+/// batches of prompts, fewer interruptions of sequences that decode, and a longer time to the first token.
 #[derive(Clone, Copy, Debug)]
 pub struct Delay {
     factor: f64,
@@ -11,7 +11,7 @@ pub struct Delay {
 }
 
 impl Delay {
-    /// A delay of `factor` times the last step with prompts; 0 never holds anybody back.
+    /// A delay of `factor` times the last step with prompts; with 0 no prompt waits.
     pub fn new(factor: f64) -> Self {
         Delay { factor, last_prompt_step: Duration::ZERO }
     }
@@ -21,7 +21,7 @@ impl Delay {
         self.last_prompt_step = prompt_step;
     }
 
-    /// Whether new prompts are to wait on, the oldest of which has waited for `waited`.
+    /// Whether new prompts are to wait longer, the oldest of which has waited for `waited`.
     pub fn holds(&self, waited: Duration) -> bool {
         waited.as_secs_f64() < self.factor * self.last_prompt_step.as_secs_f64()
     }

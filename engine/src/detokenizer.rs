@@ -80,8 +80,8 @@ impl Detokenizer {
         Ok(piece)
     }
 
-    /// Settles a part of a window that has been ending in invalid UTF-8 for long. Models produce that only when they
-    /// have gone astray, but it must not make the window grow for ever.
+    /// Settles a part of a window that has been ending in invalid UTF-8 for long. No sensible text has that, but a
+    /// model may produce it, and the window must not grow for ever.
     fn settle_partly(&mut self, tokenizer: &Tokenizer, text: &str) -> Result<String> {
         let newest = self.tokens.len() - DECIDED;
         for end in (newest - DECIDED..=newest).rev() {

@@ -44,7 +44,7 @@ pub struct EngineConfig {
     pub max_batch_tokens: usize,
     /// New prompts wait for this many times the duration of the last step with prompts.
     pub delay_factor: f64,
-    /// Most of the sequences, and of the KV blocks, that one owner has while others wait; 1 is no bound.
+    /// The largest part of the sequences, and of the KV blocks, that one owner has while others wait; 1 is no bound.
     pub max_request_share: f64,
 }
 
@@ -61,15 +61,16 @@ pub struct Finished {
     pub id: RequestId,
     /// Its outputs, best first where it asked for a choice.
     pub outputs: Vec<Output>,
-    /// Of the prompt's tokens, if the request asked for them. Those of a request that was cancelled may end early.
+    /// Logprobs of the prompt's tokens, if the request asked for them. Those of a request that was cancelled may end
+    /// early.
     pub prompt_logprobs: Option<PromptLogprobs>,
-    /// When it came.
+    /// When the request arrived.
     pub arrival: Instant,
-    /// When its first token was there.
+    /// When it had its first token.
     pub first_token: Option<Instant>,
 }
 
-/// What a step brought.
+/// What a step produced.
 #[derive(Debug, Default)]
 pub struct StepOutput {
     /// The new tokens of outputs that can be streamed.
@@ -88,7 +89,7 @@ pub struct Engine {
     runner: Box<dyn Runner>,
     next_id: RequestId,
     next_owner: OwnerId,
-    /// Those that took part in a step for the first time in the last one.
+    /// The requests whose first step was the last one.
     admitted: Vec<RequestId>,
     delay: Delay,
     stats: Stats,
@@ -137,7 +138,7 @@ impl Engine {
         self.next_owner
     }
 
-    /// As [`Engine::add`], for an owner who has other requests too.
+    /// As [`Engine::add`], for an owner that has other requests too.
     ///
     /// # Errors
     /// See [`Engine::add`].
@@ -238,7 +239,7 @@ impl Engine {
         !self.scheduler.is_idle()
     }
 
-    /// Ends one output before its time, as a stop string does. It is reported by the next step if it was the last.
+    /// Ends one output early, as a stop string does. It is reported by the next step if it was the last.
     pub fn stop_output(&mut self, id: RequestId, index: usize) {
         self.scheduler.end(id, |group| group.stop(index, FinishReason::Stop));
     }
@@ -253,7 +254,7 @@ impl Engine {
         self.scheduler.set_log(log);
     }
 
-    /// What was done so far.
+    /// Counters of what was done so far.
     pub fn stats(&self) -> Stats {
         self.stats
     }
@@ -263,7 +264,7 @@ impl Engine {
         &self.config
     }
 
-    /// The queues, for looking at.
+    /// The scheduler, for a look at its queues.
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
     }

@@ -14,7 +14,7 @@ use crate::sequence::{FinishReason, Output, PromptLogprobs, Sequence, TokenLogpr
 /// Names a request within an engine.
 pub type RequestId = u64;
 
-/// Names who a request belongs to within an engine: what one owner holds is bounded while others wait.
+/// Names the owner of requests within an engine: what one owner holds is bounded while others wait.
 pub type OwnerId = u64;
 
 /// A token that was generated in a step.
@@ -37,17 +37,18 @@ pub struct NewToken {
 pub struct SequenceGroup {
     /// Names the request.
     pub id: RequestId,
-    /// Who it belongs to.
+    /// Its owner.
     pub owner: OwnerId,
-    /// What it asks for.
+    /// Its parameters.
     pub params: SamplingParams,
     /// Sequences that still grow. One until the prompt is computed, then one for each output or beam.
     pub running: Vec<Sequence>,
     /// Outputs that are complete.
     pub finished: Vec<Output>,
-    /// Of the prompt's tokens, as far as they are there, if asked for. The first part of a request has them.
+    /// Logprobs of the prompt's tokens, as far as they are computed, if the request asked for them. The first part of a
+    /// request has them.
     pub prompt_logprobs: Option<PromptLogprobs>,
-    /// The outputs that come of the prompt: all of the request's, unless it is in parts.
+    /// The outputs that are forked from the prompt: all of the request's, unless it is in parts.
     outputs: Range<usize>,
     /// Most tokens an output may have.
     max_output: usize,
@@ -57,9 +58,9 @@ pub struct SequenceGroup {
     barred: Vec<u32>,
     /// The request's seed; each output's is derived from it.
     seed: u64,
-    /// When the request came.
+    /// When the request arrived.
     pub arrival: Instant,
-    /// When its first token was there.
+    /// When it had its first token.
     pub first_token: Option<Instant>,
     /// The number of its first admission, which later ones have higher.
     pub(crate) ticket: Option<u64>,
@@ -157,7 +158,7 @@ impl SequenceGroup {
         })
     }
 
-    /// Takes in what the next of [`Self::unscored`] came to.
+    /// Takes in the logprobs at the next of [`Self::unscored`], one for each of `rows`.
     pub fn score(&mut self, rows: &[Sampled]) {
         let (Some(seq), Some(there)) = (self.running.first(), &mut self.prompt_logprobs) else { return };
         for row in rows {
@@ -241,7 +242,7 @@ impl SequenceGroup {
         }
     }
 
-    /// Ends all that still runs. Before the first token there are as many outputs as were asked for, all empty.
+    /// Ends all outputs that still run. Before the first token there are as many outputs as were asked for, all empty.
     pub fn stop_all(&mut self, reason: FinishReason) {
         if self.at_prompt() && !self.running.is_empty() {
             self.fork_outputs();

@@ -20,7 +20,7 @@ pub fn file_at(address: usize) -> Option<&'static Path> {
     entries().find(|entry| entry.contains(address)).map(|entry| entry.path)
 }
 
-/// Bytes in pages of memory that nobody writes to.
+/// Bytes in pages of memory that are never written.
 #[derive(Debug)]
 pub struct Mapping {
     map: Mmap,
@@ -53,7 +53,7 @@ impl Mapping {
         Ok(Mapping { map: map.make_read_only()?, entry: None })
     }
 
-    /// `len` zeros, which take no memory while they are only looked at.
+    /// `len` zeros, which take no memory while they are only read.
     ///
     /// # Errors
     /// If there is not enough address space for them.
@@ -120,7 +120,7 @@ fn enter(path: &Path, map: &[u8]) -> &'static Entry {
     let path = known.unwrap_or_else(|| Box::leak(path.into()));
     let (start, end) = (AtomicUsize::new(start), AtomicUsize::new(end));
     let new = &*Box::leak(Box::new(Entry { path, start, end, next: OnceLock::new() }));
-    // With the lock held nobody else has set it meanwhile.
+    // No other thread has set it meanwhile, since this one holds the lock.
     let _ = last.map_or(&FIRST, |last| &last.next).set(new);
     new
 }

@@ -13,8 +13,8 @@ pub trait Runner: Send {
     /// `batch.logit_rows` one to one. A batch may have moves only, and no tokens.
     fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>>;
 
-    /// Prepares decode steps of up to `num_seqs` sequences before any request comes. Writes to blocks, of which there are
-    /// `num_blocks`, so that nobody may hold one yet.
+    /// Prepares decode steps of up to `num_seqs` sequences before any request comes. Writes to blocks, of which there
+    /// are `num_blocks`, so that no sequence may hold one yet.
     ///
     /// # Errors
     /// When the device failed.

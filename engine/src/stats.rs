@@ -35,7 +35,7 @@ pub struct Stats {
     used_slots: usize,
     /// Sum of filled slots over all steps.
     filled_slots: usize,
-    /// Sums of used blocks, and of blocks as if nobody shared any, over all steps.
+    /// Sums of used blocks, and of blocks as if none were shared, over all steps.
     used_blocks: usize,
     unshared_blocks: usize,
 }

@@ -101,7 +101,7 @@ impl HostTensor {
         }
     }
 
-    /// A tensor of zeros that takes no memory while they are only looked at: pages of its own, none of which is there.
+    /// A tensor of zeros that takes no memory while they are only read: its pages are not there until then.
     ///
     /// # Errors
     /// If there is not enough address space for it.

@@ -146,9 +146,9 @@ impl Tokenizer {
         self.encode_up_to(text, false, usize::MAX)
     }
 
-    /// The ids of `text`, if `special` with the special tokens the model expects around it. If there are more than `most`,
-    /// the last ones may be missing, though not so many that there are not more than `most`: what nobody wants whole need
-    /// not be encoded to its end.
+    /// The ids of `text`, if `special` with the special tokens the model expects around it. If there are more than
+    /// `most`, the last ones may be missing, though not so many that there are not more than `most`: a text that is
+    /// refused for its length need not be encoded to its end.
     pub fn encode_up_to(&self, text: &str, special: bool, most: usize) -> Result<Vec<u32>> {
         match &self.pieces {
             Some(pieces) if pieces.parts(text) => pieces.encode(text, special, most, |piece| self.whole(piece, false)),
@@ -173,7 +173,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text of `ids`. Ids that stand for nothing are left out.
+    /// The text of `ids`. Ids that are no token's are left out.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         guarded("decoding tokens", || self.inner.decode(ids, skip_special))
     }

@@ -10,9 +10,9 @@ pub fn rows(params: &SamplingParams, sequences: usize) -> Vec<SampleRow<'_>> {
     vec![SampleRow { params, seed: 0, prompt: &[], output: &[], barred: &[], top: 0, given: None }; sequences]
 }
 
-/// Decode steps of so many sequences each, no more than there are blocks: the largest first, whose block tables are as long
-/// as the cache has blocks, so that what is kept for inputs has its size from then on. They write to the first slots of
-/// blocks that nobody holds yet.
+/// Decode steps of so many sequences each, no more than there are blocks: the largest first, whose block tables are as
+/// long as the cache has blocks, so that what is kept for inputs has its size from then on. They write to the first
+/// slots of blocks, none of which is held yet.
 pub fn steps(sizes: impl IntoIterator<Item = usize>, num_blocks: usize, block_size: usize) -> Vec<Batch> {
     let sizes: BTreeSet<usize> = sizes.into_iter().map(|size| size.min(num_blocks)).filter(|&size| size > 0).collect();
     let mut steps: Vec<Batch> = sizes.into_iter().rev().map(|size| step(size, block_size)).collect();

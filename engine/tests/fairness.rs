@@ -1,4 +1,4 @@
-//! Who waits for whom: what an owner has while others wait, and how long these wait at most.
+//! Fairness between owners: what an owner has while others wait, and how long these wait at most.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 

@@ -16,7 +16,7 @@ use engine::load::{HubSettings, ModelFiles};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// A hub with one model, `someone/tiny`, whose files are those of a directory and some that nobody should ask for.
+/// A hub with one model, `someone/tiny`, whose files are those of a directory and some that must not be fetched.
 struct Hub {
     endpoint: String,
     asked: Arc<Mutex<Vec<String>>>,

@@ -1,4 +1,4 @@
-//! Requests that cannot run together are run in parts, and come to what they come to alone.
+//! Outputs that cannot run together are run in parts, and are the same as when they run together.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 

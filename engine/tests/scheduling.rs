@@ -185,14 +185,14 @@ fn check_memory(engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseE
     Ok(())
 }
 
-/// What a request came to.
+/// The result of a request.
 type Answer = (Vec<Output>, Option<PromptLogprobs>);
 
 fn answer(done: Finished) -> Answer {
     (done.outputs, done.prompt_logprobs)
 }
 
-/// What a request gives with nobody else there.
+/// The result of a request that runs alone.
 fn alone(r: &Request) -> Answer {
     let config = config(100, 16);
     let oracle = Oracle::new(&config);

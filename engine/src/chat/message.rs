@@ -18,11 +18,11 @@ pub struct Message {
     /// Calls of functions, in OpenAI's form: their arguments may be JSON in a string.
     pub(super) tool_calls: Vec<Value>,
     pub(super) others: Vec<(String, Value)>,
-    /// What makes the message one that cannot be answered.
+    /// Why the message cannot be answered, if it cannot.
     pub(super) problem: Option<MessageProblem>,
 }
 
-/// What makes a message one that cannot be answered.
+/// Why a message cannot be answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageProblem {
     /// Where in the message it is, such as `content[2]`.
@@ -50,7 +50,7 @@ impl Message {
         &self.role
     }
 
-    /// What makes the message one that cannot be answered: something that is no text, or nothing at all.
+    /// Why the message cannot be answered, if it cannot: it has something that is no text, or nothing at all.
     pub fn problem(&self) -> Option<MessageProblem> {
         let must_speak = ["system", "developer", "user", "tool", "function"].contains(&self.role.as_str());
         let silence = || {
@@ -60,7 +60,7 @@ impl Message {
         self.problem.clone().or_else(silence)
     }
 
-    /// What is said last, as a template that takes these forms reads it.
+    /// The last text of the content, in the form in which a template that takes these forms reads it.
     pub(super) fn last_text(&mut self, forms: &Forms) -> Option<&mut String> {
         if let Some(Content::Parts(parts)) = &self.content
             && !forms.roles_in_parts.contains(&self.role)

@@ -77,7 +77,7 @@ fn conversation(role: &str, content: Content) -> Vec<Message> {
     }
 }
 
-/// A call of a function, without a word.
+/// A message that calls a function and has no content.
 fn call() -> Message {
     let arguments = Value::from_iter([("x", 1)]);
     let function = Value::from_iter([("name", Value::from(FUNCTION)), ("arguments", arguments)]);
@@ -85,7 +85,7 @@ fn call() -> Message {
     Message { content: None, tool_calls: vec![Value::from_iter(call)], ..Message::new("assistant", "") }
 }
 
-/// What the function came to.
+/// The message with the function's result.
 fn as_result(mut message: Message) -> Message {
     message.others.extend([("tool_call_id".into(), CALL_ID.into()), ("name".into(), FUNCTION.into())]);
     message

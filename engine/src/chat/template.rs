@@ -78,10 +78,10 @@ impl ChatTemplate {
         self.variables.contains(variable)
     }
 
-    /// Makes a prompt of the simplest conversation.
+    /// Tries the template on the simplest conversation.
     ///
     /// # Errors
-    /// Why that cannot be done. Hardly any chat will go well then.
+    /// Why the template refuses it. It will then refuse nearly every chat.
     pub fn check(&self) -> Result<(), RenderError> {
         self.render(&[Message::new("user", "Hello!")], &RenderOptions::default()).map(drop)
     }
@@ -105,10 +105,10 @@ impl ChatTemplate {
         !rest.trim().is_empty()
     }
 
-    /// The prompt that `messages` come to.
+    /// The prompt for `messages`.
     ///
     /// # Errors
-    /// What the template does not like about them.
+    /// Why the template refuses them, in its own words where it has any.
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String, RenderError> {
         if !options.continue_final_message {
             return self.render_as(messages, options, &self.forms);

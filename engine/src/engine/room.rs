@@ -61,7 +61,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Blocks with which a sequence of so many tokens gets on that has the cache for itself. Beams keep all of theirs.
+    /// Blocks that a sequence of so many tokens needs when it has the cache to itself. Beams keep all of theirs.
     fn blocks_alone(&self, tokens: usize, params: &SamplingParams) -> usize {
         match params.beam {
             Some(_) => blocks_for(tokens, self.config.block_size),

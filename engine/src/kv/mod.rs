@@ -1,6 +1,6 @@
 //! The paged KV cache's bookkeeping (4.1 to 4.3 of the paper): which physical block holds which tokens of which
-//! sequence, and who shares it. There are no tensors here: what must be moved in memory is handed to the backend as a
-//! list of [`BlockCopy`].
+//! sequence, and which sequences share it. There are no tensors here: what must be moved in memory is handed to the
+//! backend as a list of [`BlockCopy`].
 //!
 //! ```text
 //!  sequence A  table [7, 2, 9]      block 7: 3 references, full        A, B and C share their prompt

@@ -1,4 +1,4 @@
-//! The pool of physical blocks, as those who hold blocks of it share it.
+//! The pool of physical blocks: a handle that the scheduler and all block tables share.
 
 mod blocks;
 mod integrity;
@@ -73,22 +73,22 @@ impl BlockPool {
         self.shared.num_blocks
     }
 
-    /// Blocks nobody holds, cached ones included.
+    /// Blocks without references, cached ones included.
     pub fn num_free(&self) -> usize {
         self.blocks().num_free()
     }
 
-    /// Blocks that nobody holds, whose contents can still be found; ascending.
+    /// Cached blocks: without references, but with contents that can still be found; ascending.
     pub fn cached(&self) -> Vec<u32> {
         self.blocks().cached()
     }
 
-    /// How many hold each block.
+    /// The reference count of each block.
     pub fn references(&self) -> Vec<u32> {
         self.blocks().uses.iter().map(|of| of.refs).collect()
     }
 
-    /// Present use.
+    /// How much of the pool is in use.
     pub fn usage(&self) -> Usage {
         self.blocks().usage()
     }
@@ -103,7 +103,7 @@ impl BlockPool {
         self.blocks().forget();
     }
 
-    /// The blocks themselves, for as long as nobody else needs them.
+    /// Locks the blocks.
     pub(super) fn blocks(&self) -> MutexGuard<'_, Blocks> {
         // No operation leaves the blocks half done, so that a panic elsewhere does no harm.
         self.shared.blocks.lock().unwrap_or_else(PoisonError::into_inner)

@@ -7,8 +7,8 @@ use super::pool::BlockPool;
 use super::table::{BlockTable, OutOfBlocks};
 use crate::kv::BlockCopy;
 
-/// Moves tables to `to`. A block that several of them hold moves once, and they share it afterwards. A known block that
-/// `to` holds already, for whomever, is shared and does not move. The contents follow when the backend makes the `moves`.
+/// Moves tables to `to`. A block that several of them hold moves once, and they share it afterwards. A known block
+/// whose contents `to` has already is shared and does not move. The contents follow when the backend makes the `moves`.
 /// All tables lie in one other pool.
 ///
 /// # Errors
@@ -37,7 +37,7 @@ pub fn relocate<'a>(
             place.insert(dst);
         }
     }
-    // Only now that all are sure to move may what is not there yet be known there.
+    // Not before all are sure to move: a block must not be found by contents that never come.
     for &BlockCopy { src, dst } in &moved {
         there.take_over(dst, &from, src);
     }
@@ -46,7 +46,7 @@ pub fn relocate<'a>(
     for table in tables {
         table.replace_blocks(to, |src| new[&src]);
     }
-    // The tables hold them now.
+    // The tables have references of their own now.
     let mut there = to.blocks();
     held.into_iter().for_each(|dst| there.release(dst));
     Ok(())

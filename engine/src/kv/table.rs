@@ -12,8 +12,8 @@ use crate::kv::BlockCopy;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfBlocks;
 
-/// In place of a block that was given back, since the window has left it behind. Nobody reads what is there: if it were
-/// taken for a block, none has so high a number.
+/// Stands for a block that was given back, since the window has left it behind. It is never read as a block: no block
+/// has so high a number.
 const GONE: u32 = u32::MAX;
 
 /// A sequence's logical blocks in order, filled from left to right. Only the last may have free slots. The table holds a
@@ -26,7 +26,7 @@ pub struct BlockTable {
     /// Blocks that were given back, the first of all.
     gone: usize,
     len: usize,
-    /// What the first blocks are known by.
+    /// The prefixes by which the first blocks are known.
     names: Vec<PrefixId>,
 }
 
@@ -57,7 +57,7 @@ impl BlockTable {
             return;
         }
         if self.names.len() < self.gone {
-            // A block that could not be known is gone, so that nothing after it can be either.
+            // A block that could not be made known has no name, and so what follows it cannot be known either.
             return;
         }
         let mut blocks = self.pool.blocks();
@@ -80,7 +80,8 @@ impl BlockTable {
         self.len == 0
     }
 
-    /// The physical blocks, in logical order. In the places of the first may be no blocks, see [`Self::slide`].
+    /// The physical blocks, in logical order. The first entries may stand for blocks that were given back, see
+    /// [`Self::slide`].
     pub fn blocks(&self) -> &[u32] {
         &self.blocks
     }
@@ -102,7 +103,7 @@ impl BlockTable {
         }
     }
 
-    /// Whether all is there that the token after the first `tokens` tokens sees.
+    /// Whether the table still has every block that the token after the first `tokens` tokens sees.
     pub fn has_window_of(&self, tokens: usize) -> bool {
         self.gone <= self.unseen(tokens)
     }
@@ -195,7 +196,7 @@ impl BlockTable {
             return;
         }
         let mut blocks = self.pool.blocks();
-        // From the end: what more sequences begin with is to be the last to be forgotten.
+        // From the end, since more sequences share the first blocks: these are to be forgotten last.
         for block in self.blocks.drain(self.gone..).rev() {
             blocks.release(block);
         }
@@ -222,7 +223,7 @@ pub fn blocks_needed<'a>(pool: &BlockPool, plan: impl IntoIterator<Item = (&'a B
 
 fn needed<'a>(blocks: &Blocks, plan: impl IntoIterator<Item = (&'a BlockTable, usize)>) -> usize {
     let mut needed = 0;
-    // Shared blocks, and how many hold them who have not written yet.
+    // Shared blocks, each with the number of its holders that have not written yet.
     let mut holders: Vec<(u32, usize)> = Vec::new();
     for (table, tokens) in plan {
         needed += blocks_for(table.len + tokens, table.pool.block_size()) - table.blocks.len();

@@ -1,6 +1,6 @@
 //! Models from the Hugging Face hub, kept in its usual cache.
 //!
-//! A model that the cache has whole is used without a word to the network.
+//! A model that is complete in the cache is used without any request to the network.
 
 use std::fs;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -214,7 +214,7 @@ impl<'a> Download<'a> {
                 Error::Hub(format!("{} cannot be fetched: {} does not answer like a hub", self.id, self.endpoint))
             })?
             .map_err(|error| self.failure(error))?;
-        // The client's reference by commit, which says nothing.
+        // The client leaves a reference that is named after the commit, which nothing needs.
         let references = self.cache.path().join(Repo::model(self.id.to_owned()).folder_name()).join("refs");
         let _ = fs::remove_file(references.join(&self.commit));
         Ok(path)
@@ -227,7 +227,7 @@ impl<'a> Download<'a> {
                 ureq::Error::StatusCode(401 | 403) if self.has_token => {
                     format!("{id} cannot be fetched: the token has no access to it (its page may ask for consent)")
                 }
-                // The hub does not tell strangers whether a model exists.
+                // Without a token the hub gives the same answer for a model that does not exist and for one that is private.
                 ureq::Error::StatusCode(401 | 403) => {
                     format!("{id} cannot be fetched: it does not exist, or needs an access token in HF_TOKEN")
                 }
@@ -253,7 +253,7 @@ impl<'a> Download<'a> {
 
 /// Connects to the hub once: the client has no limit of its own on how long that may take.
 fn probe(endpoint: &str) -> std::result::Result<(), String> {
-    // Behind a proxy only the client can tell.
+    // Behind a proxy only the client can find out whether the hub can be reached.
     let proxied = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
     if proxied.iter().any(|name| std::env::var_os(name).is_some()) {
         return Ok(());

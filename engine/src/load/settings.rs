@@ -10,7 +10,7 @@ pub struct HubSettings {
     pub cache_dir: PathBuf,
     /// The hub's address.
     pub endpoint: String,
-    /// Proof of identity, for models that need it.
+    /// The access token, for models that need one.
     pub token: Option<String>,
     /// Never to use the network.
     pub offline: bool,

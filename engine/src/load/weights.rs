@@ -9,7 +9,7 @@ use super::{pickle, safetensors};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, HostTensor};
 
-/// Hears of bytes that were taken, and of all there are: the number.
+/// Called with the number of bytes that were taken so far, and of all bytes.
 struct Progress(Box<dyn FnMut(usize, usize)>, usize);
 
 impl fmt::Debug for Progress {
@@ -27,7 +27,7 @@ pub struct Weights {
     prevailing: DType,
     /// Whether tensors stay in their files, as far as they can.
     mapped: bool,
-    /// Whether tensors that nobody stored are zeros.
+    /// Whether tensors that are in no file are taken to be zeros.
     invents: bool,
     /// Bytes that were taken, as they are stored.
     taken: usize,
@@ -60,8 +60,8 @@ impl Weights {
         })
     }
 
-    /// Weights that nobody stored: whatever tensor is taken, it is there, of this type and of zeros, and takes no memory.
-    /// What a model would launch can be found out with them.
+    /// Weights that are in no file: every tensor that is taken is there, of this type and of zeros, and takes no
+    /// memory. They serve to find out what a model would launch.
     pub fn of_zeros(dtype: DType) -> Self {
         Weights {
             path: PathBuf::new(),

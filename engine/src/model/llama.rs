@@ -1,5 +1,6 @@
-//! LLaMA (Touvron et al., 2023) and its kin: rotary positions, grouped-query attention, RMS norms, gated feed-forward.
-//! Mistral adds a sliding window, Qwen2 biases on query, key and value, Qwen3 norms on each query and key head.
+//! LLaMA (Touvron et al., 2023) and the models built like it: rotary positions, grouped-query attention, RMS norms,
+//! gated feed-forward. Mistral adds a sliding window, Qwen2 biases on query, key and value, Qwen3 norms on each query
+//! and key head.
 
 use super::Model;
 use super::layers::{Linear, Loader};

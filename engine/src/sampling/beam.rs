@@ -25,7 +25,7 @@ pub struct Hypothesis {
     pub score: f64,
 }
 
-/// What one step of the search came to.
+/// The result of one step of the search.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Advance {
     /// The beams that run on, best first. Empty when the search is over.

@@ -1,4 +1,4 @@
-//! How a request wants its tokens chosen.
+//! How the tokens of a request are to be chosen.
 
 use crate::error::{Error, Result};
 

@@ -1,4 +1,4 @@
-//! What a row of logits is asked for, in the form that CPU and GPU both compute with.
+//! How a row of logits is to be sampled, in the form that CPU and GPU both compute with.
 
 use kernels::sampling::{Adjustment, Penalties, Request};
 

@@ -4,8 +4,8 @@
 //! the softmax. The noise of a token depends only on the seed, the position and the token's id, so that a choice
 //! depends on nothing else in the batch, on no order of summation, and is the same after a preemption.
 //!
-//! Arithmetic and noise are the GPU's own code, which gives the same bits everywhere: both come to the same tokens and
-//! logprobs.
+//! Arithmetic and noise are the GPU's own code, which gives the same bits everywhere, so that both give the same tokens
+//! and logprobs.
 
 use kernels::arithmetic::{logprob, part, weight};
 use kernels::sampling::noise::{MAX_GUMBEL, Noise};
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 /// What the sampler must know about the sequence that a row of logits belongs to.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleRow<'a> {
-    /// The request's wishes.
+    /// The request's parameters.
     pub params: &'a SamplingParams,
     /// The seed of this sequence.
     pub seed: u64,
@@ -34,7 +34,7 @@ pub struct SampleRow<'a> {
     pub given: Option<u32>,
 }
 
-/// What a row of logits came to. Logprobs are the log-softmax of the raw logits, natural logarithm.
+/// The result of sampling a row of logits. Logprobs are the log-softmax of the raw logits, natural logarithm.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampled {
     /// The chosen token.
@@ -50,7 +50,7 @@ pub struct Sampled {
 /// # Errors
 /// [`Error::NotANumber`] if a logit is none, or infinitely great.
 pub fn sample_row(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> Result<Sampled> {
-    // Not `is_finite`: a logit of negative infinity is a token that cannot be.
+    // Not `is_finite`: a logit of negative infinity is that of a token that cannot be chosen.
     if !logits.iter().all(|&v| v < f32::INFINITY) {
         return Err(Error::NotANumber);
     }
@@ -130,7 +130,7 @@ fn nucleus(scaled: &[f32], k: usize, top_p: u64) -> Vec<u32> {
     }
 }
 
-/// What `tokens` weigh together.
+/// The sum of the weights of `tokens`.
 fn weights(scaled: &[f32], tokens: &[u32]) -> u64 {
     tokens.iter().map(|&t| weight(scaled[t as usize])).sum()
 }

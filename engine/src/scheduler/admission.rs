@@ -1,4 +1,4 @@
-//! Who comes in from the queue: first come, first served, but for owners who have their share.
+//! Admission from the queue: first come, first served, except for owners that have their share.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ impl Scheduler {
         self.queue.front().filter(|group| group.is_new()).map(|group| group.arrival)
     }
 
-    /// Moves waiting groups to the running ones. Nobody overtakes an owner of whom nothing runs; others are passed over if
+    /// Moves waiting groups to the running ones. An owner of which nothing runs is never passed over; others are, if
     /// their first group does not fit.
     pub(super) fn admit(&mut self, hold_new: bool, budget: &mut Budget, step: &mut Step) {
         if self.queue.is_empty() || budget.rows == 0 {
@@ -62,8 +62,9 @@ impl Scheduler {
         }
     }
 
-    /// Whose turn it is: newcomers in order, and after each of them one of the `others` who wait, who have not their share
-    /// yet. Of these who has least comes first, and comes even with its share if there are no newcomers.
+    /// The owner whose turn it is: newcomers in order, and after each of them one of the `others` that wait and have
+    /// less than their share. Of these, the one that has least comes first; if there are no newcomers, it comes even if
+    /// it has its share.
     fn turn(&self, shares: &Shares, others: &[OwnerId]) -> Option<OwnerId> {
         let newcomer = self.newcomers(shares).next();
         let key = |owner: OwnerId| {
@@ -82,7 +83,7 @@ impl Scheduler {
         self.queue.owners().filter(|owner| self.is_newcomer(*owner, shares))
     }
 
-    /// Whether nothing of an owner who waits runs, and nothing ever did, or it was preempted.
+    /// Whether nothing of an owner that waits runs: nothing ever did, or it was preempted.
     fn is_newcomer(&self, owner: OwnerId, shares: &Shares) -> bool {
         let is_new = self.queue.head(owner).is_some_and(SequenceGroup::is_new);
         !(shares.holds(owner) || is_new && self.queue.was_served(owner))
@@ -112,7 +113,7 @@ impl Scheduler {
             self.split_head(owner, head.running.len().div_ceil(2));
         }
         let Some(head) = self.queue.head(owner) else { return false };
-        // Blocks do not move out and in in one step.
+        // No step swaps blocks both out and in.
         let moves = step.swapped_out == 0 || !self.is_swapped(head);
         moves && head.width() <= budget.rows && self.fits(head, budget.tokens)
     }
@@ -145,7 +146,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether a waiting group can get another token with nobody beside it.
+    /// Whether a waiting group can get another token when it runs alone.
     fn fits_alone(&self, group: &SequenceGroup) -> bool {
         let needed = if self.is_swapped(group) {
             distinct_blocks(group.tables()) + blocks_needed(&self.swap, group.tables().map(|table| (table, 1)))
@@ -163,7 +164,7 @@ impl Scheduler {
         if self.is_swapped(group) {
             match relocate(group.tables_mut(), &self.pool, &mut step.moves.swap_in) {
                 Ok(()) => step.swapped_in += 1,
-                // Alone, and not even what it had fits any more: growing will tell.
+                // The group runs alone, and not even its swapped blocks fit. It is recomputed, and ends where blocks run out.
                 Err(OutOfBlocks) => group.release(&self.pool),
             }
         }

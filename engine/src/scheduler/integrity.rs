@@ -1,4 +1,4 @@
-//! Whether queues and pools agree.
+//! A check that queues and pools agree.
 
 use std::collections::HashMap;
 
@@ -7,9 +7,9 @@ use crate::group::SequenceGroup;
 use crate::kv::BlockTable;
 
 impl Scheduler {
-    /// Proves that queues and pools agree: every block is free, held or pinned, running groups hold blocks of the cache and
-    /// waiting ones at most blocks of the swap space; that an owner's running groups came before its preempted ones, and
-    /// these before its new ones; and that no part of a request is lost.
+    /// Checks that queues and pools agree: every block is free, held or pinned, running groups hold blocks of the cache
+    /// and waiting ones at most blocks of the swap space; that an owner's running groups came before its preempted
+    /// ones, and these before its new ones; and that no part of a request is lost.
     ///
     /// # Errors
     /// What is wrong, in words.

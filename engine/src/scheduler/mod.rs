@@ -1,4 +1,4 @@
-//! Decides, once per iteration, which sequences run, and who is preempted (4.5 of the paper). A pure data structure:
+//! Decides, once per iteration, which sequences run, and which are preempted (4.5 of the paper). A pure data structure:
 //! no tensors, no text, no clock.
 //!
 //! First come, first served. Running groups are visited in the order in which they were first admitted; each decoding
@@ -7,20 +7,22 @@
 //! or dropped, to be recomputed. A group that lacks blocks even alone is divided, and half of it waits.
 //!
 //! Waiting groups are admitted while blocks, budget and sequence limit allow, unless blocks just ran out: those that were
-//! preempted first, then the new ones as they came. While others wait, an owner has at most a share of rows and blocks.
-//! Those of whom nothing runs come in order; those who want more than they have take turns with them until they have their
-//! share. What an owner has beyond it, since nobody waited or since sequences grow, is given up when somebody comes who has
-//! nothing and finds no room, and before anything else when blocks run out.
+//! preempted first, then the new ones in order of arrival. While others wait, an owner has at most a share of rows and
+//! blocks. Owners of which nothing runs are admitted in order; owners that want more than they have take turns with them
+//! until they have their share. An owner may come to hold more than its share, because nothing waited or because its
+//! sequences grew. It gives the excess up when an owner that holds nothing finds no room, and before anything else is
+//! preempted when blocks run out.
 //!
-//! Nobody starves:
-//! - Of one owner, what runs was admitted before what was preempted, and that before what is new: the last goes first, and
-//!   the first comes back first.
-//! - The group that was admitted first of all, or its first sequence, is the first of its owner, so never beyond a share;
-//!   it is visited first and given up last. It can take every other's blocks, so that it always gets on.
-//! - If that group waits, nothing of its owner runs, and it is the first of all that wait. Nobody overtakes the first owner
-//!   of whom nothing runs, but for a turn of somebody else; and alone everything fits.
-//! - So whatever was admitted ends; and what is new waits for that at most, for those who have nothing and came before it,
-//!   and for a turn between each two.
+//! No request starves:
+//! - Within one owner, running groups were admitted before preempted ones, and these before new ones: the group that was
+//!   admitted last is preempted first, and the one that was admitted first comes back first.
+//! - The group that was admitted first of all, or its first sequence, is the first of its owner, and so never beyond a
+//!   share; it is visited first and given up last. It can take the blocks of every other group, so that it always
+//!   progresses.
+//! - If that group waits, nothing of its owner runs, and it is the first of all that wait. The first owner of which nothing
+//!   runs is never passed over, except for one turn of another owner; and every group fits when it runs alone.
+//! - So every admitted group ends. A new one waits for those at most, for owners that hold nothing and came before it, and
+//!   for one turn of another owner between each two of them.
 
 mod admission;
 mod growth;
@@ -59,8 +61,8 @@ pub struct Limits {
     pub preemption: Preemption,
     /// Whether full blocks are kept, to be shared by requests that begin with the same tokens.
     pub prefix_caching: bool,
-    /// Most of the sequences, and of the blocks, that one owner has while others wait. With 1 there are no owners: groups
-    /// are admitted as they came.
+    /// Most of the sequences, and of the blocks, that one owner has while others wait. With 1 owners make no
+    /// difference: groups are admitted in order of arrival.
     pub max_share: f64,
 }
 
@@ -167,7 +169,7 @@ impl Scheduler {
         self.swap.record_step();
     }
 
-    /// Where sequences find what they have in common with others.
+    /// The prefixes that sequences can share with others.
     pub fn prefixes(&self) -> &Prefixes {
         &self.prefixes
     }
@@ -177,7 +179,7 @@ impl Scheduler {
         self.prefixes.pin(seq);
     }
 
-    /// Blocks that are not pinned: what the groups have for themselves.
+    /// Blocks that are not pinned: those that groups can have.
     pub fn capacity(&self) -> usize {
         self.pool.num_blocks() - distinct_blocks(self.prefixes.pinned_tables())
     }
@@ -192,12 +194,12 @@ impl Scheduler {
         self.pool.usage()
     }
 
-    /// Blocks of the cache that are kept for a prefix and held by nobody, ascending.
+    /// Cached blocks: without references, but kept for a later prefix hit; ascending.
     pub fn cached_blocks(&self) -> Vec<u32> {
         self.pool.cached()
     }
 
-    /// How many hold each block of the cache.
+    /// The reference count of each block of the cache.
     pub fn references(&self) -> Vec<u32> {
         self.pool.references()
     }

@@ -1,4 +1,4 @@
-//! Requests that are in parts: how many parts there are, and what those came to that have ended.
+//! Requests that are in parts: how many parts there are, and the results of those that have ended.
 
 use std::collections::{HashMap, HashSet};
 
@@ -74,7 +74,7 @@ impl Parts {
         self.requests.values().map(|request| request.left - 1).sum()
     }
 
-    /// Proves that the parts are counted, given all `groups` in progress.
+    /// Checks that the parts are counted, given all `groups` in progress.
     ///
     /// # Errors
     /// What is wrong, in words.

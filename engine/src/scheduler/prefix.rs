@@ -4,7 +4,7 @@ use crate::group::SequenceGroup;
 use crate::kv::{BlockPool, BlockTable, blocks_for};
 use crate::sequence::Sequence;
 
-/// Where sequences find what they have in common with others.
+/// The prefixes that sequences can share with others.
 #[derive(Debug)]
 pub struct Prefixes {
     pool: BlockPool,
@@ -72,7 +72,7 @@ impl Prefixes {
         let block_size = self.pool.block_size();
         let seqs = &group.running;
         let free = self.pool.num_free();
-        // Held here, so that what nobody else holds counts as taken. A block that is begun will be copied.
+        // The table holds its blocks here, so that cached ones count as taken. A block that is begun will be copied.
         let known = (!seqs.is_empty()).then(|| self.find_for(group, 0));
         let own = |i: usize| {
             let all = blocks_for(seqs[i].tokens.len(), block_size);

@@ -22,7 +22,7 @@ pub struct Queue {
     len: usize,
 }
 
-/// What waits of one owner.
+/// The waiting groups of one owner.
 #[derive(Debug, Default)]
 struct Line {
     /// In order of [`SequenceGroup::rank`]; never none.
@@ -52,12 +52,12 @@ impl Queue {
         self.lines.contains_key(&owner)
     }
 
-    /// Who waits, in order.
+    /// The owners that wait, in order.
     pub fn owners(&self) -> impl Iterator<Item = OwnerId> {
         self.order.values().copied()
     }
 
-    /// What waits, line by line.
+    /// The waiting groups, line by line.
     pub fn iter(&self) -> impl Iterator<Item = &SequenceGroup> {
         self.order.values().flat_map(|owner| &self.lines[owner].groups)
     }
@@ -67,7 +67,7 @@ impl Queue {
         self.iter().next()
     }
 
-    /// The first group of an owner who waits.
+    /// The first group of an owner that waits.
     pub fn head(&self, owner: OwnerId) -> Option<&SequenceGroup> {
         self.lines.get(&owner)?.groups.front()
     }
@@ -115,7 +115,7 @@ impl Queue {
         Some(id)
     }
 
-    /// Takes out the groups that `is_out` says, to whom it may do something.
+    /// Takes out the groups for which `is_out` returns true; it may change them.
     pub fn extract(&mut self, mut is_out: impl FnMut(&mut SequenceGroup) -> bool) -> Vec<SequenceGroup> {
         let mut out = Vec::new();
         for owner in self.owners().collect::<Vec<_>>() {
@@ -139,7 +139,7 @@ impl Queue {
         out
     }
 
-    /// Proves that lines, their order and the count agree.
+    /// Checks that lines, their order and the count agree.
     ///
     /// # Errors
     /// What is wrong, in words.

@@ -1,9 +1,9 @@
 //! What owners hold, and what of it is beyond their share.
 //!
-//! A share is a part of the rows and a part of the blocks. Those who hold something and want more divide it, so that
-//! however many they are, the rest is left to those who hold nothing. It binds only while somebody waits or blocks run
-//! out: then what an owner was admitted last is beyond its share, down to a single sequence, which every owner may keep.
-//! A group of which only some outputs are beyond it is divided there.
+//! A share is a part of the rows and a part of the blocks. All owners that hold something and want more have one share
+//! between them, so that however many they are, the rest is left to owners that hold nothing. Shares matter only while
+//! requests wait or blocks run out: then the groups of an owner that were admitted last are beyond its share, down to a
+//! single sequence, which every owner may keep. A group of which only some outputs are beyond it is divided there.
 
 use std::collections::HashMap;
 
@@ -71,8 +71,7 @@ impl Shares {
         self.held.values().any(|held| held.rows > self.share.rows || held.blocks > self.share.blocks)
     }
 
-    /// How many of a waiting group's outputs its owner may have. Whatever it is, it is not too much for an owner who holds
-    /// nothing.
+    /// How many of a waiting group's outputs its owner may have. An owner that holds nothing may have any of them.
     pub fn outputs_left(&self, group: &SequenceGroup) -> usize {
         let mut left = self.share;
         if let Some(held) = self.held.get(&group.owner) {
@@ -83,7 +82,7 @@ impl Shares {
         group.outputs_within(left.rows, left.blocks).max(least)
     }
 
-    /// Notes that a group runs.
+    /// Counts a group that runs.
     pub fn add(&mut self, group: &SequenceGroup) {
         self.held.entry(group.owner).or_default().add(Held::by(group));
     }
@@ -101,8 +100,9 @@ impl Scheduler {
         Shares::of(&self.running, &self.queue, all, self.limits.max_share)
     }
 
-    /// Puts the running groups in order for a step: first come, first served, but for what is beyond its owner's share,
-    /// if anybody may need that. What is last is given up first. Gives it up at once if those who hold nothing find no room.
+    /// Puts the running groups in order for a step: first come, first served, except that groups beyond their owner's
+    /// share come last if others may need what they hold. The last group is given up first. Gives groups up at once if
+    /// owners that hold nothing find no room.
     pub(super) fn arrange(&mut self, hold_new: bool, step: &mut Step) {
         if self.is_disturbed {
             self.running.sort_by_key(SequenceGroup::rank);
@@ -127,12 +127,12 @@ impl Scheduler {
         }
     }
 
-    /// What those should have who hold nothing and can begin in this step: all that the first groups of each want, unless
-    /// that is more than a share.
+    /// What owners that hold nothing and can begin in this step should have: all that the first group of each wants,
+    /// unless that is more than a share.
     fn wanted_by_newcomers(&self, hold_new: bool, shares: &Shares) -> Held {
         let (mut wanted, mut tokens) = (Held::default(), 0);
         for head in self.newcomers(shares).filter_map(|owner| self.queue.head(owner)) {
-            // Nobody overtakes one of them, and no more begin than the budget has tokens for.
+            // None of them is passed over, and no more begin than the budget has tokens for.
             if (hold_new && head.is_new()) || tokens >= self.limits.max_batch_tokens {
                 break;
             }
@@ -225,7 +225,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives up what is beyond shares until there is room for what is `wanted` by those whose turn it is then.
+    /// Gives up what is beyond shares until there is room for what is `wanted` by the owners whose turn it is then.
     fn make_room(&mut self, wanted: Held, step: &mut Step) {
         while let Some(last) = self.running.last().filter(|group| group.beyond_share) {
             let (width, rows, is_room) = (last.width(), self.rows_lacking(wanted), self.has_blocks(wanted));

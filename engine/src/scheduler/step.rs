@@ -50,7 +50,7 @@ impl Step {
     }
 
     /// The groups that are computed, in order of arrival: the index among the running ones, the new tokens, and whether
-    /// it gets new tokens from the rows of its last ones. Rows of logits, and what they come to, are in this order: for
+    /// it gets new tokens from the rows of its last ones. Rows of logits, and their results, are in this order: for
     /// each group those of its scored tokens, then those that are sampled.
     pub fn groups(&self) -> impl Iterator<Item = (usize, &[Chunk], bool)> {
         let chunks = self.chunks.chunk_by(|a, b| a.group == b.group);

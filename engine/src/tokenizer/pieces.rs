@@ -1,7 +1,7 @@
 //! Long texts in pieces: where a text may be cut so that the tokens of the parts are those of the whole.
 //!
 //! The `tokenizers` crate takes a hundred times a text's size in memory and more, all of it until the text is done. In
-//! pieces it is a hundred times a piece's, and the work can stop once there are more tokens than anybody wants.
+//! pieces it is a hundred times a piece's, and the work can stop once there are more tokens than a prompt may have.
 //!
 //! A text may be cut before a space, but only where nothing looks across:
 //!

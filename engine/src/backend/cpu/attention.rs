@@ -24,7 +24,7 @@ use crate::kv::KvLayout;
 
 /// Positions in a chunk, where blocks are not longer or don't divide it.
 const CHUNK: usize = 64;
-/// Rows that a task aims at.
+/// About how many rows a task has.
 const ROWS: usize = 48;
 
 /// Bytes of a cache line.
@@ -141,7 +141,7 @@ impl<E: Element> WithSimd for Run<'_, '_, E> {
         scratch.max_and_norm.clear();
         scratch.max_and_norm.resize(rows, (f32::NEG_INFINITY, 0.0));
 
-        // What the first query token sees first, and the last one last.
+        // From the first position that the first query token sees to the end of what the last one sees.
         let (begin, end) = (job.visible(place, 0).0, job.visible(place, out.len() - 1).1);
         for start in (begin / chunk * chunk..end).step_by(chunk) {
             let seen = begin.max(start)..end.min(start + chunk);
@@ -218,10 +218,10 @@ impl<E: Element> Job<'_, E> {
         &self.blocks[(block * heads + place.head) * len..][..len]
     }
 
-    /// Asks for a block's keys (its elements `from` 0) or values to be brought nearer, if the sequence has position `at`.
+    /// Prefetches a block's keys (its elements `from` 0) or values, if the sequence has position `at`.
     ///
-    /// The next block is anywhere in memory, and the processor only foresees what follows within a page. A chunk ahead
-    /// is early enough for a block to arrive from memory.
+    /// The next block is anywhere in memory, and the processor itself prefetches only what follows within a page. One
+    /// chunk ahead is early enough for a block to arrive from memory.
     #[inline(always)]
     fn ask_for(&self, place: Place, at: usize, from: usize) {
         let KvLayout { head_dim, block_size, .. } = *self.layout;
@@ -300,12 +300,13 @@ fn fold(scores: &mut [f32], from: usize, to: usize, sums: &mut [f32], (greatest,
     *norm += added;
 }
 
-/// Asks for the cache line at `at` to be brought into the second-level cache: the first is full of the chunk at hand,
-/// and asking for more there made decoding slower.
+/// Prefetches the cache line at `at` into the second-level cache. The first level is full of the present chunk, and
+/// prefetching more into it made decoding slower.
 #[inline(always)]
 fn prefetch<E>(at: *const E) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which accesses nothing and faults on no address; SSE is part of every x86-64.
+    // SAFETY: a prefetch is a hint that accesses nothing and faults on no address, and its SSE instruction is part of
+    // every x86-64.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(at.cast());
     }

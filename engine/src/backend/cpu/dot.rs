@@ -11,13 +11,13 @@ use super::matmul::View;
 pub(super) const ROWS: usize = 4;
 /// Most tokens in a tile: the sums, `ROWS` of the weight and a token take 29 of 32 vector registers.
 const TOKENS: usize = 6;
-/// With 16 vector registers.
+/// Most tokens in a tile on a processor with 16 vector registers.
 const TOKENS_FEW_REGISTERS: usize = 3;
 
 /// `out[t][r] += w[r] . x[t]` for `R` rows of the weight and `T` tokens, all of the same length.
 ///
 /// A dot product is summed in an order that depends on its length alone, and not on its place in the tile. What lies
-/// `ahead` elements behind each row of `w` is asked for while there is work to hide its way from memory.
+/// `ahead` elements behind each row of `w` is prefetched meanwhile.
 #[inline(always)]
 fn tile<S: Simd, const R: usize, const T: usize>(
     simd: S,
@@ -36,12 +36,12 @@ fn tile<S: Simd, const R: usize, const T: usize>(
         // SAFETY: `k` is less than `steps`, the length of each of these slices of `len` elements. With checked indices
         // the compiler keeps copies of all sums for the panics, and the loop takes twice the time.
         let w: [S::f32s; R] = std::array::from_fn(|r| unsafe { *wide_w[r].get_unchecked(k) });
-        // A single row is read in order of memory, which the processor foresees by itself.
+        // A single row is read in order of memory, which the processor prefetches by itself.
         for row in wide_w.iter().filter(|_| R > 1) {
             prefetch(row.as_ptr().wrapping_add(k).cast::<f32>().wrapping_add(ahead));
         }
         for t in 0..T {
-            // SAFETY: as above.
+            // SAFETY: `k` is less than `steps`, the length of this slice as well.
             let x = unsafe { *wide_x[t].get_unchecked(k) };
             for r in 0..R {
                 sums[t][r] = simd.mul_add_e_f32s(w[r], x, sums[t][r]);
@@ -73,7 +73,7 @@ pub(super) fn rows_by_tokens<S: Simd, const R: usize>(
     out: &mut [&mut [f32]],
     column: usize,
 ) -> usize {
-    // The rows that come next.
+    // The next tile's rows begin this many elements further on, and are prefetched.
     let ahead = R * w.stride;
     let w: [&[f32]; R] = std::array::from_fn(|r| &w.row(r)[..len]);
     let most = if S::REGISTER_COUNT >= 32 { TOKENS } else { TOKENS_FEW_REGISTERS };
@@ -113,11 +113,12 @@ fn tokens<S: Simd, const R: usize, const T: usize>(
     }
 }
 
-/// Asks for the cache line at `at` to be brought in. The address need not be valid.
+/// Prefetches the cache line at `at`. The address need not be valid.
 #[inline(always)]
 fn prefetch(at: *const f32) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which accesses nothing and faults on no address; SSE is part of every x86-64.
+    // SAFETY: a prefetch is a hint that accesses nothing and faults on no address, and its SSE instruction is part of
+    // every x86-64.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
     }

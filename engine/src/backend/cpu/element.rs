@@ -39,7 +39,8 @@ impl Element for f16 {
     fn widen(from: &[Self], to: &mut [f32]) {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has the instructions that the function is compiled for.
+            // SAFETY: the condition above has found that the processor has the instructions that the function is
+            // compiled for.
             return unsafe { widen_halves_avx512(from, to) };
         }
         widen_halves(from, to);
@@ -68,7 +69,8 @@ fn widen_halves(from: &[f16], to: &mut [f32]) {
     }
 }
 
-/// Sixteen halves an instruction. The compiler does not find it by itself, and `half` converts eight at a time.
+/// Widens sixteen halves by one instruction. The compiler does not find it by itself, and `half` converts eight at a
+/// time.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 fn widen_halves_avx512(from: &[f16], to: &mut [f32]) {

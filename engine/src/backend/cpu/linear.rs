@@ -80,7 +80,7 @@ struct Tile<'a> {
 struct Job<'a, 'b, E> {
     linear: &'a Linear<'a, E>,
     tile: Tile<'b>,
-    /// Scratch of the thread, for the rows of the weight at hand.
+    /// The thread's buffer for the rows of the weight that it computes with.
     widened: &'a mut Vec<f32>,
 }
 
@@ -105,7 +105,7 @@ impl<E: Element> WithSimd for Job<'_, '_, E> {
         let slab = if size_of_val(x) <= CACHED { inner.max(1) } else { BLOCK };
         // With very few tokens time goes into reading the weight, which is fastest in order of memory.
         let group = if out.len() == 1 || (out.len() <= 4 && inner <= BLOCK) { 1 } else { ROWS };
-        // A line more than needed, to begin at a multiple of a vector.
+        // One cache line more than needed, so that the rows can begin at a multiple of a vector.
         widened.resize(ROWS * BLOCK + 16, 0.0);
         let skip = widened.as_ptr().align_offset(64).min(16);
         let widened = &mut widened[skip..];

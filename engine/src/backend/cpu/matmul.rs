@@ -55,7 +55,7 @@ pub(super) fn accumulate<S: Simd>(
     }
 }
 
-/// `R` rows, as many columns at a time as registers allow.
+/// Computes `R` rows of `c`, as many columns at a time as registers allow.
 #[inline(always)]
 fn band<S: Simd, const R: usize>(
     simd: S,

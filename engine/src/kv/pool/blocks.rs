@@ -17,14 +17,14 @@ use crate::kv::log::{Event, Logger};
 use crate::kv::prefix::{Prefix, PrefixId, PrefixIndex};
 use crate::kv::usage::Usage;
 
-/// All blocks. A holder says so once with [`Blocks::hold`], [`Blocks::allocate`] or [`Blocks::find`], and once
-/// with [`Blocks::release`].
+/// All blocks of a pool. A reference is taken by [`Blocks::hold`], [`Blocks::allocate`] or [`Blocks::find`], and given
+/// back by [`Blocks::release`].
 #[derive(Debug)]
 pub struct Blocks {
     pub(super) block_size: usize,
-    /// Blocks that nobody holds. Those that are known stay for as long as there are others to take.
+    /// Blocks without references. Those that are known stay for as long as there are others to take.
     pub(super) free: FreeList,
-    /// What full blocks are known by.
+    /// The prefixes by which full blocks are found.
     pub(super) known: PrefixIndex,
     pub(super) uses: Vec<Use>,
     /// Sum of [`Use::filled`].
@@ -39,7 +39,7 @@ pub struct Blocks {
 /// What a block is used for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Use {
-    /// How many hold it.
+    /// Its references.
     pub refs: u32,
     /// Its slots that hold a token.
     pub filled: u32,
@@ -67,22 +67,22 @@ impl Blocks {
         }
     }
 
-    /// Blocks nobody holds, cached ones included.
+    /// Blocks without references, cached ones included.
     pub fn num_free(&self) -> usize {
         self.free.len()
     }
 
-    /// How many hold a block.
+    /// The references of a block.
     pub fn num_refs(&self, block: u32) -> usize {
         self.uses[block as usize].refs as usize
     }
 
-    /// What a block is known by.
+    /// The prefix by which a block is found.
     pub fn prefix(&self, block: u32) -> Option<&Arc<Prefix>> {
         self.known.prefix(block)
     }
 
-    /// Present use.
+    /// How much of the pool is in use.
     pub fn usage(&self) -> Usage {
         let used_blocks = self.uses.len() - self.free.len();
         Usage {
@@ -173,8 +173,9 @@ impl Blocks {
         name
     }
 
-    /// Holds a block for what a block of another pool, known by `prefix` if at all, has; and says whether it must be moved
-    /// here first, as it is not here yet. None if there is no free block.
+    /// Takes a block for the contents of a block of another pool, which is known by `prefix` if at all. Also returns
+    /// whether the contents must be moved here, since no block of this pool has them yet. None if there is no free
+    /// block.
     pub fn counterpart(&mut self, prefix: Option<&Prefix>) -> Option<(u32, bool)> {
         match prefix.and_then(|prefix| self.known.find_prefix(prefix)) {
             Some(block) => {
@@ -185,7 +186,8 @@ impl Blocks {
         }
     }
 
-    /// Notes that what `src`, a block of the pool `from`, has is moved to `dst`; it is known by the same tokens.
+    /// Notes that the contents of `src`, a block of the pool `from`, are moved to `dst`, which is known by the same
+    /// tokens from then on.
     pub fn take_over(&mut self, dst: u32, from: &Blocks, src: u32) {
         self.fill(dst, from.uses[src as usize].filled as usize);
         self.record(Event::Swap { src, dst });

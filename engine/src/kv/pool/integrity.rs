@@ -1,9 +1,9 @@
-//! Whether a pool's books agree with each other and with those who hold blocks.
+//! A check of a pool: its counts must agree with each other and with the block tables.
 
 use super::BlockPool;
 
 impl BlockPool {
-    /// Proves that every block is either free, or held exactly as often as the `held` blocks say.
+    /// Checks that every block is either free, or has exactly as many references as it occurs among the `held` blocks.
     ///
     /// # Errors
     /// What is wrong, in words.
