@@ -60,7 +60,7 @@ impl Chat {
     /// A prompt that asks for an answer to a message. Tokens are no message, and stay as they are.
     ///
     /// # Errors
-    /// What the template does not like about the message.
+    /// Why the template refuses the message.
     pub fn prompt(&self, prompt: Prompt, tokenizer: &Tokenizer) -> Result<Prompt> {
         let Prompt::Text(message) = prompt else { return Ok(prompt) };
         let system = self.system.iter().map(|text| Message::new("system", text));

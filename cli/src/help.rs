@@ -48,7 +48,7 @@ pub fn bench_page(all: &[&Command]) -> String {
     page
 }
 
-/// What a person sees who calls `quire` on a terminal without a word.
+/// The page for a call of `quire` on a terminal without arguments.
 pub fn hello() -> String {
     let first =
         format!("Quire {} runs and serves large language models. Three things to try:", env!("CARGO_PKG_VERSION"));

@@ -9,10 +9,10 @@ use std::thread;
 use anyhow::Result;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How a process ends that Ctrl-C has ended: 128 and the signal's number.
+/// The exit status of a process that Ctrl-C has ended: 128 and the signal's number.
 pub const STATUS: u8 = 130;
 
-/// What a command returns that Ctrl-C has ended.
+/// The error of a command that Ctrl-C has ended.
 #[derive(Debug)]
 pub struct Interrupted;
 

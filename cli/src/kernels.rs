@@ -1,4 +1,4 @@
-//! `quire kernels`: what runs on the GPU, and what it costs.
+//! `quire kernels`: lists the kernels that run on the GPU, and profiles them.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -87,7 +87,7 @@ struct Device {
 
 impl Device {
     fn new(driver: &'static Driver, capability: (u32, u32)) -> Result<Self> {
-        // The emulator becomes what it is told to be; a GPU is what it is.
+        // The emulator takes the compute capability that the option names; a GPU has its own.
         let capability = if driver.is_emulator() { capability } else { Context::new(driver, 0)?.limits().capability };
         let (major, minor) = capability;
         let image = ptx::for_capability(major, minor)

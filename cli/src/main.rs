@@ -35,7 +35,7 @@ use crate::commands::{COMMANDS, Call};
 use crate::interrupt::Interrupted;
 use crate::words::Usage;
 
-/// How the process ends when its words or their values make no sense.
+/// The exit status for a command line that makes no sense.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -77,7 +77,7 @@ fn is_usage(error: &anyhow::Error) -> bool {
     error.is::<Usage>() || matches!(error.downcast_ref(), Some(engine::Error::Option(_)))
 }
 
-/// Whether the reader of our output went away, as `head` does when it has seen enough.
+/// Whether the reader of our output has closed it, as `head` does when it has read enough.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe)
 }

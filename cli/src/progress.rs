@@ -2,10 +2,10 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Bytes of weights that take long enough to load for somebody to wonder.
+/// From this many bytes of weights on, loading takes long enough to show its progress.
 const LARGE: usize = 32 << 20;
 
-/// Shows how loading goes, if somebody is watching and there is much to load.
+/// Shows the progress of loading, if standard error is a terminal and there is much to load.
 pub fn loading() -> impl FnMut(usize, usize) + 'static {
     let mut bar = None::<ProgressBar>;
     move |done, all| {

@@ -41,7 +41,7 @@ pub fn loaded(files: &ModelFiles, llm: &Llm, time: Duration) -> String {
     )
 }
 
-/// Says on standard error what somebody who waits for a model should know of where it runs.
+/// Writes to standard error what a user who waits for a model should know about the device.
 pub fn say_where(llm: &Llm) {
     let notes = llm.device().notes.iter().map(|note| format!("note: {note}"));
     for line in memory(llm).into_iter().chain(notes) {

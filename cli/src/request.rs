@@ -10,7 +10,7 @@ use engine::sampling::{Beam, EarlyStopping, SamplingOptions, SamplingParams};
 use crate::args::Args;
 use crate::words::Usage;
 
-/// Tokens an output gets when nobody says.
+/// Tokens of an output if no option says how many.
 const MAX_TOKENS: usize = 256;
 /// The most that is read from standard input, in bytes.
 const MAX_INPUT: u64 = 256 << 20;
@@ -70,7 +70,7 @@ fn standard_input(what: &str) -> Result<String> {
     Ok(text)
 }
 
-/// How to choose tokens; what is left open comes from the model's `defaults`.
+/// The sampling parameters; what the options leave open comes from the model's `defaults`.
 pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingParams> {
     let n = args.n.unwrap_or(1);
     let beam = args.beam_width.map(|width| Beam {

@@ -1,4 +1,5 @@
-//! What the process settles with the system about signals: SIGBUS is explained, and whether SIGHUP is ignored is asked.
+//! Signals that the standard library does not handle: a SIGBUS is explained before it ends the process, and a function
+//! tells whether SIGHUP is ignored.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -15,8 +16,8 @@ const LOST_FILE: c_int = 1;
 /// What SIGBUS did before [`explain_lost_files`].
 static BEFORE: OnceLock<sigaction> = OnceLock::new();
 
-/// From now on, if a file that is mapped becomes shorter or its disk fails, the process says which one that is, and ends,
-/// in place of ending without a word.
+/// From now on, if a file that is mapped becomes shorter or its disk fails, the process says which one that is before
+/// it ends.
 pub fn explain_lost_files() {
     let before = action_of(libc::SIGBUS);
     let _ = BEFORE.set(before);
@@ -67,7 +68,8 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, _: *mut c_void) 
             }
         }
         None if address.is_none() => {
-            // SAFETY: both may be called in a handler. The signal comes once more when this has returned, and ends us.
+            // SAFETY: POSIX allows both functions in a handler. The signal comes once more when this has returned, and
+            // then ends the process.
             unsafe {
                 libc::signal(signal, libc::SIG_DFL);
                 libc::raise(signal);

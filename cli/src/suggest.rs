@@ -1,8 +1,8 @@
-//! What somebody meant who mistyped a name.
+//! Suggestions for a mistyped name.
 
 use strsim::osa_distance;
 
-/// No name is longer, in characters.
+/// The longest name that is compared, in characters.
 const LONGEST: usize = 40;
 
 /// The one of `names` that `word` is nearest to, if it is near enough: a third of the characters at most are other ones,

@@ -40,13 +40,13 @@ pub struct App {
     pub tokenizer: Arc<Tokenizer>,
     /// The model's chat template, if it has one.
     pub template: Option<Arc<ChatTemplate>>,
-    /// What requests must send.
+    /// The API key that requests must send, if there is one.
     pub api_key: Option<String>,
     /// Bounds.
     pub limits: Limits,
     /// Counters.
     pub metrics: Metrics,
-    /// What they were.
+    /// The samples of the last ten minutes.
     pub history: History,
     /// Texts to tokens and back.
     pub texts: Texts,
@@ -105,10 +105,10 @@ impl App {
         })
     }
 
-    /// Lets a request for text in.
+    /// Admits a request for text.
     ///
     /// # Errors
-    /// 503 if the server stops or has no engine at present, 429 if it has enough to do.
+    /// 503 if the server stops or has no engine at present, 429 if too many requests are in progress.
     pub fn admit(self: &Arc<Self>) -> Result<Admission, ApiError> {
         self.ready()?;
         let permit = self.in_progress.clone().try_acquire_owned().map_err(|_| {

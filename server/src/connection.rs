@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A connection that is closed while its client still sends would be reset, and the client would often lose the answer,
-//! as to a body that is too large. Therefore the server first says that it has no more to send, and for a while throws
-//! away what comes, until the client closes the connection too.
+//! as to a body that is too large. Therefore the server first says that it has no more to send, and for a while
+//! discards what arrives, until the client closes the connection too.
 
 use std::convert::Infallible;
 use std::io;
@@ -34,7 +34,7 @@ use crate::options::Limits;
 
 /// The most that is buffered of a request's head, or of a part of its body.
 const BUFFER: usize = 64 << 10;
-/// Bytes that are thrown away at a time.
+/// Bytes that are discarded at a time.
 const DISCARDED: usize = 16 << 10;
 
 /// Where a connection is between two requests or within one.
@@ -46,7 +46,7 @@ enum Phase {
     Head,
     /// A request is being answered.
     Answering,
-    /// All is sent, and what still comes is thrown away.
+    /// All is sent, and what still arrives is discarded.
     Closing,
 }
 
@@ -98,7 +98,7 @@ pub async fn serve(stream: TcpStream, router: Router, open: Watcher, limits: Lim
 }
 
 impl Progress {
-    /// Something came: after a wait, it is a head.
+    /// Bytes arrived: after an idle time, they begin a head.
     fn received(&self) {
         self.0.send_if_modified(|phase| {
             let begins = *phase == Phase::Idle;
@@ -109,7 +109,7 @@ impl Progress {
         });
     }
 
-    /// Something was sent: the wait for a next request begins when the answer to the last one is on its way.
+    /// Bytes were sent: the connection is idle from the moment at which the end of the last answer is on its way.
     fn sent(&self) {
         self.0.send_if_modified(|phase| *phase == Phase::Idle);
     }
@@ -138,7 +138,8 @@ struct Stream {
 
 impl Stream {
     fn new(stream: TcpStream, write_timeout: Duration, progress: Progress) -> Self {
-        // Tokens are sent as they come. If the system refuses this they are only late.
+        // Tokens are to be sent as they come. If the system refuses this option, they are late, and nothing else is
+        // wrong.
         let _ = stream.set_nodelay(true);
         let mut inner = TimeoutStream::new(stream);
         inner.set_write_timeout(Some(write_timeout));

@@ -60,8 +60,8 @@ impl ApiError {
         ApiError { code: Some("context_length_exceeded"), ..Self::field(param, message) }
     }
 
-    /// 400: there is room for `most`, tokens in words, which a prompt of so many does not leave to those that were `asked`
-    /// for, or not to one if nobody asked.
+    /// 400: there is room for `most`, tokens in words, which a prompt of so many does not leave for the tokens that
+    /// were `asked` for, or not for a single one where the request does not say how many.
     pub fn no_room(param: &str, prompt: usize, asked: Option<usize>, most: &str) -> Self {
         let has = match asked {
             None => format!("the prompt alone has {prompt}"),

@@ -67,7 +67,7 @@ impl Exposition {
     }
 }
 
-/// How gladly a client takes a format.
+/// The quality that a client gives a format, as in its `Accept` headers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Preference {
     quality: f32,

@@ -1,4 +1,4 @@
-//! The requests that ended lately: what became of each, and how long it took.
+//! The requests that ended lately: how each ended, and how long it took.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -55,13 +55,13 @@ pub struct Ends {
     /// With an end-of-text token or a stop string.
     #[serde(skip_serializing_if = "is_zero")]
     pub stop: usize,
-    /// For want of room: that which was asked for, of the model's positions, or of KV blocks.
+    /// At a limit: the tokens that were asked for, the model's positions, or the KV blocks.
     #[serde(skip_serializing_if = "is_zero")]
     pub length: usize,
-    /// Since the request was cancelled.
+    /// Because the request was cancelled.
     #[serde(skip_serializing_if = "is_zero")]
     pub abort: usize,
-    /// Since a step failed; of such a request there is no more than this.
+    /// Because a step failed. Nothing else is known of such a request.
     #[serde(skip_serializing_if = "is_zero")]
     pub error: usize,
 }
@@ -180,7 +180,7 @@ impl Log {
 }
 
 fn seconds_since_1970() -> f64 {
-    // A clock that is set before that has nothing better to say.
+    // A clock that is set to a time before 1970 counts as 1970.
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }
 

@@ -1,4 +1,5 @@
-//! Against pages that a browser on this machine has open: whatever they are told to ask for, it asks for.
+//! Protection against pages that are open in a browser on this machine: the browser sends whatever requests a page asks
+//! for.
 //!
 //! A page's name may be made to lead to this machine (DNS rebinding). To the browser the server is then a part of the
 //! page's own site, which may read and do everything. Therefore a server that listens to this machine alone must be asked
@@ -27,7 +28,7 @@ const ANY: &str = "*";
 /// How long browsers may remember what they may do.
 const MAX_AGE: Duration = Duration::from_secs(3600);
 
-/// By which names, and from which origins, the server may be used.
+/// The names by which, and the origins from which, the server may be used.
 #[derive(Clone, Debug)]
 pub struct Guard {
     /// Names beside this machine's own; nothing if any will do.
@@ -130,7 +131,7 @@ pub async fn check_host(
     request: Request,
     next: Next,
 ) -> std::result::Result<Response, ApiError> {
-    // Who leaves the host out is no browser.
+    // A request without a host is not a browser's.
     let headers = request.headers().get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or_default());
     let foreign = headers.chain(request.uri().authority().map(Authority::as_str)).find(|host| !guard.knows_host(host));
     if let Some(host) = foreign {

@@ -134,7 +134,7 @@ fn sample(start: Instant, before: &Counters, after: &Counters, metrics: &Metrics
     .map(|value| value.map(short))
 }
 
-/// To a hundredth of a thousandth: so much is seen in no plot, and digits take time on the way.
+/// Rounded to five decimal places: no plot shows more, and digits take time to send.
 fn short(value: f64) -> f64 {
     (value * 1e5).round() / 1e5
 }
@@ -177,7 +177,7 @@ mod tests {
             time: Duration::ZERO,
         };
         metrics.finished.push(&answered);
-        // What is lost is not answered.
+        // A request that was lost is not counted as answered.
         metrics.finished.lost(1, Duration::ZERO);
         let after = Counters::of(&metrics, start + Duration::from_secs(9));
         let sample = sample(start, &before, &after, &metrics);

@@ -1,4 +1,4 @@
-//! Where the server listens, and what comes of that.
+//! The sockets on which the server listens, and the connections that arrive there.
 
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 const RETRY: Duration = Duration::from_millis(50);
 /// The time between two reports that connections cannot be accepted.
 const REPORT: Duration = Duration::from_secs(1);
-/// How often a free port is looked for that all of a name's addresses have.
+/// Attempts to find a port that is free at all of a name's addresses.
 const FREE_PORTS: usize = 16;
 
 /// The addresses of one name, all on the same port.

@@ -232,7 +232,7 @@ impl Metrics {
         }
     }
 
-    /// Notes the size of the engine's memory.
+    /// Sets the size of the engine's memory.
     pub fn describe(&self, llm: &Llm) {
         self.num_blocks.set(llm.engine().config().num_blocks as i64);
     }

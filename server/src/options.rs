@@ -11,8 +11,8 @@ pub struct ServeOptions {
     pub host: String,
     /// Port to listen at; 0 takes a free one.
     pub port: u16,
-    /// Names, beside this machine's own, that a request's `Host` may have; `*` stands for all. Where there are none, only a
-    /// server that listens to this machine alone is particular about it.
+    /// Names, beside this machine's own, that a request's `Host` may have; `*` stands for all. Where there are none,
+    /// only a server that listens to this machine alone checks the name.
     pub allowed_hosts: Vec<String>,
     /// Origins, such as `https://example.org`, whose pages may use the server; `*` stands for all.
     pub cors: Vec<String>,
@@ -24,13 +24,13 @@ pub struct ServeOptions {
     pub chat_template: Option<String>,
     /// Texts that are computed when the model has been loaded, and kept for all prompts that begin with them.
     pub shared_prefixes: Vec<Prompt>,
-    /// What is told, each time a model is loaded, how many of its bytes are there, and of how many.
+    /// Called each time that a model is loaded, with how many of its bytes are loaded, and of how many.
     pub progress: fn() -> Progress,
     /// Bounds.
     pub limits: Limits,
 }
 
-/// Takes in how many bytes of a model are loaded, of how many.
+/// Called with how many bytes of a model are loaded, and of how many.
 pub type Progress = Box<dyn FnMut(usize, usize)>;
 
 /// Bounds on what clients can ask of the server.

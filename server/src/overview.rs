@@ -71,8 +71,8 @@ struct Counts {
     aborted: u64,
 }
 
-/// The state of server and engine as JSON. The engine is asked a few times a second at most, so that looking on slows
-/// nobody down.
+/// The state of server and engine as JSON. The engine is asked a few times a second at most, so that pages that are
+/// open do not slow requests down.
 ///
 /// # Errors
 /// 503 if there is no engine.

@@ -45,7 +45,7 @@ const FILES: [(&str, &str, &str); 28] = [
     ("state.js", JAVASCRIPT, include_str!("../page/state.js")),
     ("tabs.js", JAVASCRIPT, include_str!("../page/tabs.js")),
 ];
-/// The page may run and show what this server has, and nothing else; nobody may show the page inside another.
+/// The page may run and show what this server has, and nothing else; and it may not be shown inside another page.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -70,7 +70,7 @@ fn answer(kind: &'static str, text: &'static str) -> Response {
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (REFERRER_POLICY, "no-referrer"),
-        // Another version of the server has another page.
+        // Browsers must ask again each time, since another version of the server has another page.
         (CACHE_CONTROL, "no-cache"),
     ];
     (headers, text).into_response()

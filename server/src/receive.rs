@@ -33,7 +33,7 @@ pub async fn receive(request: Request, app: &App) -> Result<Bytes, ApiError> {
         while let Some(chunk) = stream.next().await {
             let chunk = chunk.map_err(|e| ApiError::invalid(format!("the body could not be read: {e}")))?;
             received += chunk.len();
-            // What is compressed may come to nothing, and go on for ever.
+            // A compressed body may inflate to nothing, and go on for ever.
             if received > most {
                 return Err(too_large(most));
             }
@@ -62,7 +62,7 @@ fn refusal(error: &io::Error, most: usize) -> ApiError {
     }
 }
 
-/// What has come of a body.
+/// The part of a body that has arrived.
 enum Body {
     Plain(Bounded),
     Gzip(Box<MultiGzDecoder<Bounded>>),

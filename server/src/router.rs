@@ -1,4 +1,4 @@
-//! Which address leads where, and what happens to every request on its way.
+//! The routes, and the layers that every request passes on its way to one.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,7 +28,7 @@ const MAX_REQUEST_ID: usize = 128;
 const MAX_HEADERS: usize = 64;
 /// Bytes of all headers of a request together, at most.
 const MAX_HEADER_BYTES: usize = 16 << 10;
-/// What the page, Prometheus and load balancers ask for again and again.
+/// The addresses that the page, Prometheus and load balancers poll.
 const POLLED: [&str; 5] = ["/debug/state", "/debug/history", "/metrics", "/health", "/ready"];
 
 /// The whole of the server, to be put behind connections.
@@ -73,7 +73,7 @@ pub fn router(app: Arc<App>, guard: Guard) -> Router {
     Router::new().fallback_service(MapRequest::new(all, with_plain_path))
 }
 
-/// Takes slashes out of a request's path that say nothing: at its end, and several in a row.
+/// Takes meaningless slashes out of a request's path: at its end, and all but one of several in a row.
 fn with_plain_path(mut request: Request) -> Request {
     let uri = request.uri();
     let path = uri.path();
@@ -89,7 +89,8 @@ fn with_plain_path(mut request: Request) -> Request {
     request
 }
 
-/// Refuses requests without the right API key, in a time that says nothing about the key but its length.
+/// Refuses requests without the right API key. The time that this takes depends on the key's length, and not on how
+/// much of it is right.
 async fn authorize(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
     if let Some(key) = &app.api_key {
         let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
@@ -128,7 +129,7 @@ async fn check_head(mut request: Request, next: Next) -> Result<Response, ApiErr
     Ok(next.run(request).await)
 }
 
-/// Logs every request when its response begins; quietly what machines ask all the time, as long as they get it.
+/// Logs every request when its response begins. Requests that are polled are logged at a lower level, unless they fail.
 async fn log(request: Request, next: Next) -> Response {
     let start = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());

@@ -147,7 +147,7 @@ impl Connections {
         let connection = connection::serve(stream, self.router.clone(), self.open.watcher(), self.app.limits);
         metrics.connections.inc();
         tokio::spawn(async move {
-            // Clients go as they like.
+            // Clients may disconnect at any time, which is no error of the server's.
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection broke");
             }

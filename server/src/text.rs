@@ -27,7 +27,7 @@ pub struct Texts {
 }
 
 impl Texts {
-    /// By `tokenizer`, for a model whose token ids are below `vocab_size`. It is nobody's turn.
+    /// Conversions by `tokenizer`, for a model whose token ids are below `vocab_size`. No request has a turn yet.
     pub fn new(tokenizer: Arc<Tokenizer>, vocab_size: usize) -> Self {
         Texts { tokenizer, vocab_size, room: Arc::new(Semaphore::new(ROOM)) }
     }

@@ -15,7 +15,7 @@ struct Setup {
     options: Options,
     /// All requests at once, or each by itself.
     batched: bool,
-    /// The pool is cut to this many tokens, rounded up to blocks, and somebody must be preempted.
+    /// The pool is cut to this many tokens, rounded up to blocks, and requests must be preempted.
     pool_tokens: Option<usize>,
 }
 
@@ -32,7 +32,7 @@ fn setups() -> Vec<Setup> {
         setup("small pool", f32(), true, Some(100 + 4 * 20 + 5 * 16)),
         setup(
             "small pool, blocks of 8, chunks of 7",
-            // Requests that share what they have in common fit without anybody being preempted.
+            // Requests that share what they have in common would fit without preemption.
             Options { block_size: 8, max_batch_tokens: 7, prefix_caching: false, ..f32() },
             true,
             Some(228),

@@ -110,7 +110,7 @@ const LINES: usize = 400;
 fn a_public_type_has_a_name_of_its_own() {
     let mut declared = BTreeMap::<String, Vec<String>>::new();
     for file in files() {
-        // Tests and examples share no names with anybody.
+        // Names in tests and examples are seen by no other crate.
         if !file.components().any(|part| part.as_os_str() == "src") {
             continue;
         }

@@ -23,7 +23,7 @@ pub fn times(process: Process, rate: f64, seed: u64) -> impl Iterator<Item = Dur
             Process::Poisson => random.exponential(),
             Process::Fixed => 1.0,
         } / rate;
-        // Too far away for a `Duration` is never.
+        // A gap that is too long for a `Duration` never ends.
         Duration::try_from_secs_f64(arrival).unwrap_or(Duration::MAX)
     })
 }

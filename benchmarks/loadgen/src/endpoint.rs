@@ -126,7 +126,8 @@ impl Endpoint {
         models.data.into_iter().next().with_context(|| format!("{} has no models", self.url))
     }
 
-    /// Has a prompt continued by so many tokens. Never fails: failures are recorded. `arrival` counts from `start`.
+    /// Asks for so many tokens after a prompt, and waits for them. Never fails: failures are recorded. `arrival` counts
+    /// from `start`.
     pub async fn ask(&self, prompt: &Prompt, lengths: Lengths, arrival: Duration, start: Instant) -> Record {
         let outcome = tokio::time::timeout(self.timeout, self.stream(prompt, lengths, start)).await;
         let late = || Err(format!("no answer within {} s", self.timeout.as_secs_f64()));

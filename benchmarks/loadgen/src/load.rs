@@ -14,16 +14,16 @@ use crate::workload::Lengths;
 /// What makes requests come.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Load {
-    /// Time does: so many requests a second, whether earlier ones are answered or not.
+    /// The clock: so many requests a second, whether earlier ones are answered or not.
     Open {
         /// How they are spread.
         process: Process,
         /// Requests a second.
         rate: f64,
-        /// Of the arrival times.
+        /// The seed of the arrival times.
         seed: u64,
     },
-    /// Answers do: so many clients, at least one, each of which asks again when it has been answered.
+    /// Answers: so many clients, at least one, each of which sends its next request when it has been answered.
     Closed {
         /// Clients.
         concurrency: usize,

@@ -118,7 +118,7 @@ fn last(ticks: &[f64]) -> f64 {
     ticks.last().copied().unwrap_or(1.0)
 }
 
-/// Without digits that only rounding made.
+/// Written without the digits that come from rounding alone.
 fn number(n: f64) -> String {
     let rounded = format!("{n:.6}");
     if n >= 1e-3 || n == 0.0 {
@@ -135,7 +135,7 @@ fn line(svg: &mut String, colour: &str, points: &[(f64, f64)]) {
 
 fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, text: &str) {
     let escaped = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    // XML has no control characters, however they are written.
+    // XML allows no control characters, not even escaped.
     let visible: String = escaped.chars().filter(|c| !c.is_control()).collect();
     let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{visible}</text>");
 }

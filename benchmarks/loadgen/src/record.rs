@@ -1,4 +1,4 @@
-//! What is seen of a request.
+//! The record of a request, as its client sees it.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use std::time::Duration;
 pub struct Record {
     /// When it was due. Whatever delays it from then on, its user waits.
     pub arrival: Duration,
-    /// When all of it was there, or it failed.
+    /// When its answer was complete, or it failed.
     pub end: Duration,
-    /// What came of it; a failure in a sentence.
+    /// Its answer, or its failure in a sentence.
     pub outcome: Result<Answer, String>,
 }
 

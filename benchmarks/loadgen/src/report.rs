@@ -39,7 +39,7 @@ pub struct Report {
     pub load: String,
     /// What varies.
     pub axis: Axis,
-    /// In the order they were measured.
+    /// The points, in the order in which they were measured.
     pub points: Vec<Point>,
 }
 

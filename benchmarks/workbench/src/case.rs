@@ -10,7 +10,7 @@ use crate::gpu::Gpu;
 pub enum Scale {
     /// For the emulator: as small as shows all that a kernel does.
     Small,
-    /// For a GPU: as large as what engines do.
+    /// For a GPU: as large as in an engine.
     Full,
 }
 

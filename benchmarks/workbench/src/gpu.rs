@@ -62,7 +62,8 @@ impl<T> Buffer<T> {
 }
 
 impl Gpu {
-    /// The first device of `driver`, to run kernels of this PTX. The emulator takes on the given compute capability.
+    /// The first device of `driver`, to run kernels of this PTX. The emulator pretends to have the given compute
+    /// capability.
     ///
     /// # Errors
     /// [`launch::Error`] if there is no device.
@@ -98,7 +99,8 @@ impl Gpu {
         &self.stream
     }
 
-    /// In the emulator, warps and blocks run in an order of `seed`'s making from here on; 0 is the natural one.
+    /// In the emulator, warps and blocks run in an order that is drawn from `seed` from here on; 0 is the natural
+    /// order.
     pub fn seed(&mut self, seed: u64) {
         self.options.seed = seed;
     }
@@ -149,7 +151,7 @@ impl Gpu {
         &self.launched
     }
 
-    /// Asks for a launch; [`finish`](Self::finish) waits for it.
+    /// Queues a launch; [`finish`](Self::finish) waits for it.
     ///
     /// # Safety
     /// The kernel's contract holds. The emulator reports where it does not; a GPU may write anywhere in its own memory and in
@@ -172,7 +174,7 @@ impl Gpu {
             // The context is current.
             let _ = driver::set_launch_options(self.options.clone());
         }
-        // SAFETY: this function's contract is the kernel's.
+        // SAFETY: the kernel's contract holds, as this function's `# Safety` demands.
         unsafe { self.modules[descriptor.name].launch(&self.stream, shape, call) }
     }
 

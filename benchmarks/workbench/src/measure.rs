@@ -18,7 +18,7 @@ const ROTATED_BYTES: u64 = 512 << 20;
 /// Most problems that take turns. What is smaller by this factor comes from a cache in a model, too.
 const MOST_TURNS: u64 = 16;
 
-/// What a case came to.
+/// The result of running a case.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
     /// The kernel.

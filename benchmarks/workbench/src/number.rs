@@ -45,12 +45,12 @@ impl Type {
         }
     }
 
-    /// A NaN, to put where nobody may look.
+    /// A NaN, for places that a kernel must not read.
     pub fn nan(self) -> u16 {
         self.bits(f64::NAN)
     }
 
-    /// What a result may be off, relative to the largest of the true ones.
+    /// The error that a result may have, relative to the largest of the true ones.
     pub fn tolerance(self) -> f64 {
         match self {
             Type::F16 => 2e-3,

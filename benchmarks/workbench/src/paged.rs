@@ -1,4 +1,5 @@
-//! Attention problems: sequences whose keys and values lie anywhere in a paged cache, and what attention over them is.
+//! Attention problems: sequences whose keys and values lie anywhere in a paged cache, with a reference for attention
+//! over them.
 
 use kernels::layout::{Pages, Part};
 
@@ -178,12 +179,12 @@ impl Problem {
         self.spans.iter().map(|s| s.new).sum()
     }
 
-    /// What attention is, in `f64`: `[tokens][heads][head_size]`.
+    /// The reference, in `f64`: `[tokens][heads][head_size]`.
     pub fn reference(&self) -> Vec<f64> {
         self.reference_of(0..self.tokens())
     }
 
-    /// What attention is for some of the new tokens, in ascending order: `[heads][head_size]` for each.
+    /// The reference for some of the new tokens, in ascending order: `[heads][head_size]` for each.
     pub fn reference_of(&self, tokens: impl IntoIterator<Item = u32>) -> Vec<f64> {
         let (mut out, mut tokens) = (Vec::new(), tokens.into_iter().peekable());
         let mut start = 0;
@@ -197,7 +198,7 @@ impl Problem {
         out
     }
 
-    /// What attention is for a head of one of the new tokens, which has this position in the sequence of this table.
+    /// The reference for a head of one of the new tokens, which has this position in the sequence of this table.
     fn attend(&self, token: u32, head: u32, table: &[u32], position: u32) -> Vec<f64> {
         let PagedShape { ty, heads, kv_heads, head_size, block_size, window } = self.shape;
         let size = head_size as usize;

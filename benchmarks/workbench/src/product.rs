@@ -9,7 +9,7 @@ use launch::Result;
 use crate::gpu::{Buffer, Gpu};
 use crate::number::{Random, Type, relative_error};
 
-/// What there is to choose of a problem beside its plan.
+/// What a problem consists of, apart from its plan.
 #[derive(Clone, Copy, Debug)]
 pub struct Data {
     /// Of activations, weight and bias, and of results if they are not `f32`.
@@ -20,7 +20,7 @@ pub struct Data {
     pub gaps: (u32, u32),
     /// Of how many tokens one is compared with the truth, which takes long to compute.
     pub every: u32,
-    /// What the numbers are made from.
+    /// The seed of the numbers.
     pub seed: u64,
 }
 
@@ -60,7 +60,7 @@ impl Problem {
             rows
         };
         let x = rows(m, k, data.gaps.0, 1.0);
-        // So that sums are a few units, where activations bend.
+        // Sums are then a few units, where activation functions are not straight lines.
         let weight = rows(n, k, 0, 6.0 / f64::from(k).sqrt());
         let bias = data.bias.then(|| rows(1, n, 0, 2.0));
         let added = if epilogue == Epilogue::Add { columns } else { 0 };
@@ -68,7 +68,7 @@ impl Problem {
         Problem { plan, data, x, weight, bias, before }
     }
 
-    /// Makes the bias all there is: the activations are zero from here on.
+    /// Leaves only the bias: the activations are zero from here on.
     pub fn set_bias(&mut self, bias: impl Iterator<Item = f64>) {
         self.x.fill(0);
         self.bias = Some(bias.map(|x| self.data.ty.bits(x)).collect());
@@ -201,7 +201,7 @@ enum Out {
 }
 
 impl Placed {
-    /// Asks for the launch.
+    /// Queues the launch.
     ///
     /// # Errors
     /// [`launch::Error`], if kernel and device do not fit each other.

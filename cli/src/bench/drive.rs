@@ -1,4 +1,4 @@
-//! An engine without a server, driven as hard as it goes.
+//! An engine without a server, which runs at its full speed.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -41,7 +41,7 @@ impl Loaded {
         self.llm.engine().context_len(&[], &SamplingParams::default())
     }
 
-    /// Has random prompts continued that all come now. Times in the records count from `start`.
+    /// Answers requests with random prompts, which all arrive now. Times in the records count from `start`.
     ///
     /// # Errors
     /// If a request is refused or a step fails.

@@ -1,4 +1,4 @@
-//! GPUs, as their makers describe them: for floors, where none is at hand to be measured.
+//! GPUs, by the figures that their makers publish: for floors on a machine that has none to be measured.
 
 use cuda_std::launch::LaunchShape;
 use engine::backend::cuda::element_type;

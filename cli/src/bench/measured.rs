@@ -1,4 +1,4 @@
-//! What was measured, in print and as JSON.
+//! Figures that were measured, as tables and as JSON.
 
 use std::fs;
 use std::io::{self, Write};

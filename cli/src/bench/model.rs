@@ -1,4 +1,4 @@
-//! A model without its weights: a configuration says what there is to launch.
+//! A model without its weights: its configuration determines the launches.
 
 use std::path::Path;
 

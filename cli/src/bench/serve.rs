@@ -1,4 +1,4 @@
-//! `quire bench serve`: requests to a server with OpenAI's API, and how it does.
+//! `quire bench serve`: sends requests to a server with OpenAI's API, and measures its answers.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-/// Requests, if nobody says how many or how long.
+/// Requests, if no option says how many or for how long.
 const REQUESTS: usize = 100;
 /// Tokens of the longest request, if neither the server nor an option says so: OPT's positions.
 const MAX_LEN: usize = 2048;

@@ -1,4 +1,4 @@
-//! A step: its launches, alike ones together, and what they cost at the least.
+//! A step: its launches, equal ones together, and what they cost at the least.
 
 use std::fmt;
 
@@ -63,7 +63,7 @@ impl Step {
         Step { kind, gpu, groups }
     }
 
-    /// What all launches take.
+    /// The cost of all launches together.
     fn cost(&self) -> Cost {
         self.groups.iter().fold(Cost::default(), |sum, (NotedLaunch { cost, .. }, times)| Cost {
             floor: Floor {
@@ -86,7 +86,7 @@ impl Step {
         self.gpu.seconds(Floor { bytes: weights + kv_cache, flops: 0 })
     }
 
-    /// Tokens a second: no more can be had.
+    /// The most tokens a second that are possible.
     fn rate(&self) -> f64 {
         self.kind.tokens() as f64 / self.seconds()
     }

@@ -106,7 +106,7 @@ fn conversations_that_cannot_be_had_are_refused_in_one_sentence() {
     refused(&["-m", model(&picky), "-p", "no", "--chat", "--temperature=0"], "refuses the message: say yes");
     misused(&["-m", model(&marked), "-p", "a", "--chat", "--raw"], "--raw excludes --chat");
     misused(&["-m", model(&marked), "--prompt-ids=5", "--chat"], "--chat needs texts, and --prompt-ids are tokens");
-    // What nobody asked for is no reason to end.
+    // A template that cannot be used ends nothing if no option asks for a conversation.
     let (prompt, note) = prompts(&broken, &["-p", "Hi"]);
     assert_eq!(prompt, ["Hi"]);
     assert!(

@@ -111,7 +111,7 @@ fn loading_a_large_model_is_shown_and_a_small_one_not() {
         assert_eq!(status, Some(0), "{screen}");
         assert!(screen.contains("loading ") && screen.contains(" MiB"), "{screen:?}");
     }
-    // Where nobody watches there is nothing to see.
+    // Without a terminal nothing is shown.
     let output = quire(&words).stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
@@ -203,7 +203,7 @@ fn an_interrupted_run_prints_what_there_is() {
 
 #[test]
 fn a_second_interrupt_ends_at_once() {
-    // Nobody reads what is printed, so that it never comes to an end by itself.
+    // The output is not read, so that the process never ends by itself.
     let (mut child, _out, _) = started(&["--json"]);
     let status = loop {
         interrupt(&child);

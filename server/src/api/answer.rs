@@ -45,7 +45,7 @@ impl Usage {
 }
 
 impl Heading {
-    /// For an answer to be named `prefix-` and the request's own id.
+    /// The outer fields of an answer with the name `prefix-` and the request's own id.
     pub fn new(app: &App, prefix: &str, request: &RequestId) -> Self {
         let id = request.header_value().to_str().unwrap_or_default();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -59,7 +59,7 @@ impl Heading {
     }
 }
 
-/// Let in before the body is read, so that bodies take no more memory than requests in progress may.
+/// Admitted before the body is read, so that bodies take no more memory than requests in progress may.
 impl FromRequestParts<Arc<App>> for Admission {
     type Rejection = ApiError;
 
@@ -69,7 +69,7 @@ impl FromRequestParts<Arc<App>> for Admission {
 }
 
 impl Admission {
-    /// What `work` comes to, unless the request's time is over first.
+    /// The result of `work`, unless the request's time is over first.
     pub async fn within<T>(&self, work: impl Future<Output = T>) -> Result<T, ApiError> {
         tokio::time::timeout_at(self.deadline, work).await.map_err(|_| ApiError::timeout())
     }
@@ -89,8 +89,8 @@ pub async fn collect(app: &App, work: Work, admission: &Admission) -> Result<Vec
     Ok(answers.into_iter().flatten().collect())
 }
 
-/// How many tokens an output may have: as many as were asked for, else `default`. Names of fields come with what they
-/// ask for: how long the output may be, how long the prompt is.
+/// How many tokens an output may have: as many as were asked for, else `default`. Each number comes with the name of
+/// the field that it is from: how long the output may be, how long the prompt is.
 ///
 /// # Errors
 /// 400 if that is more than the model has positions for, or less than `least`.

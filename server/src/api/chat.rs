@@ -41,7 +41,7 @@ pub struct Fields {
     max_completion_tokens: Option<usize>,
     /// Report the logprob of each token.
     logprobs: Option<bool>,
-    /// And of this many of the likeliest tokens in its place.
+    /// Report the logprobs of this many of the likeliest tokens in its place, too.
     top_logprobs: Option<usize>,
 }
 

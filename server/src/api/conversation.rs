@@ -1,4 +1,4 @@
-//! The fields by which chats, and those who count their tokens, say what becomes of messages on their way to a prompt.
+//! The fields of chats, and of requests that count a chat's tokens, that say how messages become a prompt.
 
 use engine::chat::{Arguments, ChatTemplate, Message, MessageProblem, RenderOptions, Value};
 
@@ -15,7 +15,7 @@ const FEW_MESSAGES: usize = 16;
 const RESERVED: [&str; 7] =
     ["messages", "tools", "documents", "chat_template", "tokenize", "add_generation_prompt", "continue_final_message"];
 
-/// What becomes of messages.
+/// How messages become a prompt.
 #[derive(Debug, Default)]
 pub struct Conversation {
     /// The messages.
@@ -32,7 +32,7 @@ pub struct Conversation {
     pub chat_template: Option<String>,
     /// Whether the prompt gets the special tokens that the model expects around a text. Most templates write them.
     pub add_special_tokens: Option<bool>,
-    /// Told to templates that ask for it.
+    /// A variable for templates that read it.
     pub reasoning_effort: Option<String>,
     /// Likewise.
     pub verbosity: Option<String>,
@@ -42,7 +42,7 @@ impl Conversation {
     /// The prompt, as text and as tokens, of which there may be `most`.
     ///
     /// # Errors
-    /// 400 if there is no template, or it does not like the messages, or a field cannot be honoured.
+    /// 400 if there is no template, or it refuses the messages, or a field cannot be honoured.
     pub async fn prompt(self, app: &App, most: Option<usize>) -> Result<Encoded, ApiError> {
         let template = app.template.as_ref().ok_or_else(|| {
             ApiError::field("messages", "this model has no chat template; give the server one with --chat-template")

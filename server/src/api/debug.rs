@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::overview::overview;
 
-/// What is true at this moment only.
+/// Marks an answer that is true at this moment only, so that it is not cached.
 const NO_STORE: (header::HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
 
 /// Which samples are asked for.

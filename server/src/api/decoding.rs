@@ -128,7 +128,7 @@ impl Decoding {
             presence_penalty: self.presence_penalty.unwrap_or(0.0),
             frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
             logit_bias: self.logit_bias.map_or(Ok(Vec::new()), |biases| logit_bias(&biases, app.vocab_size))?,
-            // A seed is 64 bits; which number they stand for is of no consequence.
+            // A seed is any 64 bits: a negative one is taken as the unsigned number of the same bits.
             seed: self.seed.map(|seed| seed as u64),
             stop: self.stop.map_or(Ok(Vec::new()), Stop::strings)?,
             stop_token_ids: self.stop_token_ids.map_or(Ok(Vec::new()), stop_tokens)?,

@@ -38,7 +38,7 @@ enum Rule {
 }
 
 const FIELDS: &[(&str, Rule)] = &[
-    // OpenAI's. There are no tools, no sounds and images, no accounts.
+    // OpenAI's. They are about tools, sounds, images and accounts, which this server does not have.
     ("audio", Rule::Null),
     ("function_call", Rule::Word(&["none", "auto"])),
     ("functions", Rule::EmptyArray),
@@ -57,13 +57,13 @@ const FIELDS: &[(&str, Rule)] = &[
     ("tools", Rule::EmptyArray),
     ("user", Rule::Text),
     ("web_search_options", Rule::Null),
-    // Chat templates that know these are given them; others have no use for them.
+    // These are passed to chat templates that read them, and change nothing for others.
     ("reasoning_effort", Rule::Text),
     ("verbosity", Rule::Text),
     // vLLM's.
     ("allowed_token_ids", Rule::Null),
     ("bad_words", Rule::EmptyArray),
-    // A client that sends a salt relies on its prompts being shared with nobody else.
+    // A client that sends a salt relies on its prompts' blocks not being shared with other clients.
     ("cache_salt", Rule::Null),
     ("chat_template_content_format", Rule::Word(&["auto"])),
     ("detokenize", Rule::True),
@@ -92,7 +92,7 @@ const FIELDS: &[(&str, Rule)] = &[
     ("vllm_xargs", Rule::EmptyObject),
 ];
 
-/// Fields that one endpoint has and another has not, where they may be sent as long as they say nothing.
+/// Fields that one endpoint has and another has not. There they are accepted with values that would change nothing.
 const ELSEWHERE: [&str; 8] = [
     "add_generation_prompt",
     "chat_template",
@@ -104,7 +104,7 @@ const ELSEWHERE: [&str; 8] = [
     "top_logprobs",
 ];
 
-/// Whether a field that an endpoint does not have says nothing in this body.
+/// Whether a field that an endpoint does not have would change nothing in this body.
 pub fn says_nothing(name: &str, body: &[u8]) -> bool {
     ELSEWHERE.contains(&name)
         && serde_json::from_slice::<Value>(body).is_ok_and(|body| match &body[name] {

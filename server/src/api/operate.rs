@@ -16,7 +16,7 @@ use crate::worker::Status;
 /// The server's description of its own API, OpenAPI 3.1.
 pub const OPENAPI: &str = include_str!("../openapi.json");
 
-/// `GET /health`: 200 unless the engine is beyond help.
+/// `GET /health`: 200 unless the engine has failed for good.
 pub async fn health(State(app): State<Arc<App>>) -> Result<(), ApiError> {
     match &*app.worker.status().borrow() {
         Status::Broken(why) => Err(ApiError::unavailable(format!("the model cannot be loaded: {why}"))),
@@ -58,12 +58,12 @@ pub async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
 }
 
-/// Where there is nothing.
+/// The answer at an address that leads nowhere: 404.
 pub async fn nowhere() -> ApiError {
     ApiError::not_found("there is nothing at this address")
 }
 
-/// Where the method is another.
+/// The answer to a method that the address does not take: 405.
 pub async fn no_method() -> ApiError {
     ApiError::malformed(axum::http::StatusCode::METHOD_NOT_ALLOWED, "this address does not take this method")
 }

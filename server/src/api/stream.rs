@@ -59,7 +59,7 @@ impl Frames {
     }
 }
 
-/// A stream in progress. Dropping it, as happens when the client goes, cancels the job.
+/// A stream in progress. It is dropped when the client disconnects, which cancels the job.
 struct Streaming<F> {
     admission: Admission,
     job: Job,
@@ -83,7 +83,7 @@ struct Sent {
 
 type Events = Vec<(usize, Event)>;
 
-/// Runs `work` and streams what comes of it.
+/// Runs `work` and streams its outputs.
 ///
 /// # Errors
 /// What goes wrong before the first token. Later errors are events, after which the stream ends without `[DONE]`.

@@ -14,7 +14,7 @@ use serde::forward_to_deserialize_any;
 
 pub use problem::Problem;
 
-/// A value, and the paths of the fields that it has no use for.
+/// A value, and the paths of the fields in the JSON that its type does not have.
 ///
 /// # Errors
 /// The first thing that is wrong.
@@ -158,7 +158,7 @@ impl<'a, 'de, D: Deserializer<'de>> Deserializer<'de> for Json<'a, D> {
         self.read(Kind::Object(fields), visitor)
     }
 
-    /// A word; what is more than that has no place in a body.
+    /// A variant without contents, by its name: no field of a body has others.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _: &'static str,

@@ -27,7 +27,8 @@ impl Problem {
         Problem { member: Some(member.into()), ..Self::new(what.into()) }
     }
 
-    /// That the bytes are not JSON, or that there is something in `field` which JSON allows and nobody can read.
+    /// The problem that the bytes are not JSON, or that `field` has something which JSON allows and which cannot be
+    /// represented.
     pub fn unreadable(bytes: &[u8], field: String) -> Self {
         let what = match serde_json::from_slice::<IgnoredAny>(bytes) {
             Err(error) if error.is_eof() => " is not JSON: it ends too early".into(),

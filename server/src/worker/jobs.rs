@@ -1,4 +1,4 @@
-//! Who waits for which of the engine's requests.
+//! The jobs that wait for the engine's requests.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -26,12 +26,12 @@ struct Entry {
     requests: Vec<RequestId>,
 }
 
-/// Where a request of the engine belongs.
+/// The job that a request of the engine belongs to, and its times.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     job: u64,
     prompt: usize,
-    /// When it came.
+    /// When it arrived.
     arrival: Instant,
     /// How long it then waited for its first step, if it had one.
     queued: Option<Duration>,
@@ -51,7 +51,7 @@ impl Jobs {
         self.jobs.insert(job, Entry { messages, stream, requests });
     }
 
-    /// Removes the jobs that nobody waits for any more, and returns their requests.
+    /// Removes the jobs that were dropped, and returns their requests.
     pub fn take_abandoned(&mut self) -> Vec<RequestId> {
         let gone: Vec<u64> = self.jobs.iter().filter(|(_, job)| job.messages.is_closed()).map(|(id, _)| *id).collect();
         gone.into_iter().flat_map(|job| self.remove(job)).collect()
@@ -66,7 +66,7 @@ impl Jobs {
         }
     }
 
-    /// How long a request waited for its first step; nothing if it had none, or nobody waits for it any more.
+    /// How long a request waited for its first step; nothing if it had none, or its job was removed.
     pub fn queue_time(&self, id: RequestId) -> Option<Duration> {
         self.requests.get(&id)?.queued
     }
@@ -126,7 +126,7 @@ impl Jobs {
         self.requests.keys().copied().collect()
     }
 
-    /// Time since a request came; zero if nobody waits for it any more.
+    /// Time since a request arrived; zero if its job was removed.
     pub fn age(&self, id: RequestId) -> Duration {
         self.requests.get(&id).map_or(Duration::ZERO, |place| place.arrival.elapsed())
     }

@@ -46,7 +46,7 @@ pub struct Work {
     pub stream: bool,
 }
 
-/// What a job hears: what a step brought, each with the index of its prompt; or that nothing more will come.
+/// A message to a job: the events of a step, each with the index of its prompt; or the reason why no more will come.
 pub type Message = Result<Vec<(usize, Event)>, Failure>;
 
 /// Why a job got no answer.
@@ -131,7 +131,7 @@ impl Worker {
         Ok(Worker { commands, status: watcher, context, thread: Some(thread) })
     }
 
-    /// Queues `work`. Whether it was accepted is the first thing that the job hears.
+    /// Queues `work`. The job's first message says whether it was accepted.
     pub fn submit(&self, work: Work) -> Job {
         let (sender, messages) = mpsc::channel(UNREAD_STEPS);
         // If the thread is gone the sender is dropped here, and the job ends at once.

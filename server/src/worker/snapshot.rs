@@ -50,8 +50,7 @@ pub struct Snapshot {
     pub engine: EngineFacts,
     /// Reference counts of all blocks in order: a count, and how many blocks in a row have it.
     pub refs: Vec<(u32, usize)>,
-    /// Blocks kept for a prefix: the first of a row, and how many follow one another. Nobody holds
-    /// them.
+    /// Blocks without references that are kept for a prefix: the first of a row, and how many follow one another.
     pub cached: Vec<(usize, usize)>,
     /// Blocks of the swap space that are in use.
     pub swap_used: usize,
@@ -68,7 +67,7 @@ pub struct Snapshot {
 pub struct EngineFacts {
     /// The device's name.
     pub device: String,
-    /// What is not as one might expect; a sentence each.
+    /// What a user may not expect, one sentence each.
     pub notes: Vec<String>,
     /// The type of the weights.
     pub dtype: String,
@@ -80,7 +79,8 @@ pub struct EngineFacts {
     pub max_num_seqs: usize,
     /// Most tokens in a step.
     pub max_batch_tokens: usize,
-    /// Most of these, and of the blocks, that one HTTP request has while others wait; 1 is no bound.
+    /// The largest part of the sequences, and of the blocks, that one HTTP request has while others wait; 1 is no
+    /// bound.
     pub max_request_share: f64,
     /// Blocks of the swap space.
     pub swap_blocks: usize,
@@ -97,7 +97,7 @@ pub struct RequestState {
     pub prompt_tokens: usize,
     /// Most tokens an output may have.
     pub max_tokens: usize,
-    /// Seconds since it came.
+    /// Seconds since it arrived.
     pub age: f64,
     /// Whether it runs, or something was generated for it before it had to wait.
     pub begun: bool,
@@ -224,7 +224,8 @@ fn sequences(group: &SequenceGroup, holds: bool) -> impl Iterator<Item = Sequenc
     })
 }
 
-/// Each value, and how often it follows upon itself: what 40,000 blocks share would be megabytes written out.
+/// Each value, and how many in a row are equal to it. The counts of many blocks would be long if they were written one
+/// by one.
 fn runs(values: &[u32]) -> Vec<(u32, usize)> {
     values.chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect()
 }

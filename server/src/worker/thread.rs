@@ -1,4 +1,4 @@
-//! The thread's loop: commands, then a step, then what it brought.
+//! The thread's loop: commands, then a step, then the step's events.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -121,7 +121,7 @@ impl EngineThread {
                 };
                 match command {
                     Command::Submit(work, messages) => self.submit(*work, messages),
-                    // The client that asked may have gone.
+                    // The client that asked may have disconnected.
                     Command::Snapshot(reply) => drop(reply.send(Snapshot::of(&self.llm, self.loaded))),
                     Command::Cancel(id, reply) => {
                         let known = self.llm.engine().scheduler().contains(id);
@@ -165,7 +165,7 @@ impl EngineThread {
                 if why == Failure::QueueFull {
                     self.metrics.refused.inc();
                 }
-                // A job that is gone needs no reason.
+                // A job that was dropped needs no reason.
                 let _ = messages.try_send(Err(why));
             }
         }
@@ -203,7 +203,7 @@ impl EngineThread {
             let added = self.fit(prompt, work).and_then(|params| {
                 let is_n = params.beam.is_some_and(|beam| beam.width == params.n);
                 self.llm.add_for(owner, prompt, params).map_err(|error| match error {
-                    // Searches are as wide as `best_of` says, or `n` where nothing else does.
+                    // A beam search is as wide as `best_of`, or as `n` where the request has no `best_of`.
                     engine::Error::Request(Refusal { field: Some("beam_width"), why }) if is_n => {
                         Failure::Refused(Refusal { field: Some("n"), why })
                     }
@@ -222,7 +222,8 @@ impl EngineThread {
         Ok(ids)
     }
 
-    /// How a prompt is to be continued: with as many tokens as were asked for, or as there is room for if nobody did.
+    /// How a prompt is to be continued: with as many tokens as the request asks for, or as there is room for where it
+    /// does not say.
     fn fit(&self, prompt: &Prompt, work: &Work) -> Result<SamplingParams, Failure> {
         let mut params = work.params.clone();
         let Prompt::Encoded { tokens, .. } = prompt else { return Ok(params) };
@@ -242,7 +243,7 @@ impl EngineThread {
         Ok(params)
     }
 
-    /// Cancels requests. What the engine still says about them reaches nobody, unless their jobs are still there.
+    /// Cancels requests. Their last events are passed on only if their jobs are still there.
     fn abort(&mut self, requests: Vec<RequestId>) {
         for id in requests {
             self.llm.abort(id);

@@ -1,4 +1,4 @@
-//! A server that answers as it is told.
+//! A server whose answers a test determines.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -91,7 +91,7 @@ async fn answer(stream: TcpStream, seen: Arc<Mutex<Seen>>, barrier: Arc<Barrier>
     barrier.wait().await;
     seen.lock().unwrap().in_progress -= 1;
     for piece in script(number) {
-        // A client that has read enough may be gone.
+        // A client that has read enough may have disconnected.
         if stream.write_all(piece).await.is_err() || stream.flush().await.is_err() {
             return;
         }

@@ -23,7 +23,7 @@ pub fn cases(scale: Scale) -> Vec<Case> {
     match scale {
         Scale::Small => {
             let mut cases = vec![plan(64, 12)];
-            // With some thousands of tokens for each block, as a GPU has them.
+            // Problems with some thousands of tokens for each block, as on a GPU.
             cases.push(attend(shape(Type::F16, 2, 2, 128), vec![4096, 3000], 4));
             cases.push(attend(shape(Type::F16, 8, 2, 128), vec![4096, 3000], 4));
             for ty in Type::ALL {

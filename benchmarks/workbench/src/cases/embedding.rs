@@ -61,7 +61,7 @@ pub struct Rows {
     pub width: usize,
     /// Positions are zero: what is summed in place stays as it is, so that it can be done again.
     pub neutral: bool,
-    /// Of the numbers.
+    /// The seed of the numbers.
     pub seed: u64,
 }
 

@@ -56,7 +56,7 @@ fn case(plan: Plan, ty: Type) -> Case {
         shape: format!("{m} x {n} x {k}, {}, {} splits", what(epilogue), plan.splits),
         floor,
         prepare: Box::new(move |gpu| {
-            // The truth of a few tokens is enough where there are many.
+            // Where there are many tokens, the reference is computed for a few.
             let data = Data { every: m.div_ceil(8), ..Data::new(ty, 1) };
             let problem = Rc::new(Problem::new(plan, data));
             let placed = problem.place(gpu)?;

@@ -51,7 +51,7 @@ pub struct Norm {
     pub bias: bool,
     /// The residual sum adds zero, so that it can be done again.
     pub neutral: bool,
-    /// Of the numbers.
+    /// The seed of the numbers.
     pub seed: u64,
 }
 

@@ -59,7 +59,7 @@ pub struct Rope {
     pub rotate: bool,
     /// Queries stay where they came from.
     pub in_place: bool,
-    /// Of the numbers.
+    /// The seed of the numbers.
     pub seed: u64,
 }
 

@@ -48,7 +48,7 @@ pub struct Row {
     pub adjustments: Vec<Adjustment>,
 }
 
-/// What a row comes to, logprobs by their bits; nothing if a logit is no number.
+/// The result for a row, logprobs by their bits; nothing if a logit is not a number.
 pub type Choice = Option<(u32, u32, Vec<(u32, u32)>)>;
 
 /// `sample` of all rows in one launch, as a case. Tokens and logprobs must be right to the last bit.
@@ -64,7 +64,7 @@ pub fn case(name: &str, rows: Vec<Row>) -> Case {
 
 fn prepare(gpu: &mut Gpu, rows: &[Row]) -> Result<Prepared> {
     let vocab = rows[0].logits.len();
-    // Rows begin at whole vectors; what is between them is nobody's.
+    // Rows begin at whole vectors; elements between them belong to no row.
     let stride = vocab.next_multiple_of(4) + 4;
     let (mut logits, mut requests, mut adjustments, mut tops) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for row in rows {
@@ -129,7 +129,7 @@ impl Row {
         sorted(&self.logits).into_iter().take(count).map(|token| token as u32).collect()
     }
 
-    /// The choice by sorting the row, plainly.
+    /// The reference: the choice by sorting the whole row.
     pub fn reference(&self) -> Choice {
         let (x, request) = (&self.logits, &self.request);
         if x.iter().any(|v| v.is_nan() || *v == f32::INFINITY) || x.iter().all(|v| *v == f32::NEG_INFINITY) {
@@ -196,7 +196,8 @@ pub fn every_kind(vocab: usize, seed: u64) -> Vec<Row> {
     ];
     let row = |(request, adjusted): (Request, usize)| {
         let mut row = Row { logits: bell(&mut random, vocab), request, adjustments: Vec::new() };
-        // Of the likeliest tokens, so that it matters: unseen, in the prompt, and generated.
+        // Adjustments are of likely tokens, so that they change the result: unseen ones, some of the prompt, and
+        // generated ones.
         row.adjustments = (0..).zip(row.likeliest(adjusted)).map(|(i, token)| adjustment(i, token)).collect();
         row
     };

@@ -1,4 +1,4 @@
-//! Reading memory as fast as it goes: what other kernels are measured by.
+//! Reading memory as fast as possible: the rate that other kernels are compared with.
 
 use cuda_std::launch::LaunchShape;
 use vocabulary::v_read_stream;
