@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use argh::{ArgsInfo, FromArgs};
-use engine::llm::{Device, Options, Preemption, Prompt};
+use engine::llm::{AttentionKernels, Device, Options, Preemption, Prompt};
 use engine::tensor::DType;
 
 use crate::values::{count, memory, number, switch};
@@ -46,6 +46,9 @@ pub struct EngineArgs {
     /// part of a GPU's memory that may be used (0.9)
     #[argh(option, arg_name = "part", from_str_fn(number), default = "0.9")]
     pub gpu_memory_utilization: f32,
+    /// attention on a GPU: quire, or the paper's kernels, v1 or v2 (quire)
+    #[argh(option, arg_name = "kernels", from_str_fn(attention), default = "AttentionKernels::Quire")]
+    pub attention: AttentionKernels,
     /// decode steps on a GPU as CUDA graphs: on or off (on)
     #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
     pub cuda_graphs: bool,
@@ -86,6 +89,7 @@ impl EngineArgs {
             preemption: self.preemption,
             prefix_caching: self.prefix_caching,
             gpu_memory_utilization: self.gpu_memory_utilization,
+            attention: self.attention,
             cuda_graphs: self.cuda_graphs,
             warmup: self.warmup,
             max_num_seqs: self.max_num_seqs,
@@ -131,6 +135,15 @@ fn element_type(s: &str) -> Result<Option<DType>, String> {
         "f16" | "float16" | "half" => Ok(Some(DType::F16)),
         "bf16" | "bfloat16" => Ok(Some(DType::Bf16)),
         _ => Err(format!("{s:?} is not a type; auto, f32, f16 and bf16 are")),
+    }
+}
+
+fn attention(s: &str) -> Result<AttentionKernels, String> {
+    match s {
+        "quire" => Ok(AttentionKernels::Quire),
+        "v1" => Ok(AttentionKernels::V1),
+        "v2" => Ok(AttentionKernels::V2),
+        _ => Err(format!("{s:?} names no attention kernels; quire, v1 and v2 do")),
     }
 }
 

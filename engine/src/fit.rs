@@ -4,7 +4,7 @@
 //! kind of smaller one, and nothing is launched. So it is exact, takes milliseconds, and finds what cannot be run at all.
 
 use crate::backend::Backend;
-use crate::backend::cuda::{BUCKETS, CudaBackend, KvCache, NotedLaunch, bucket};
+use crate::backend::cuda::{BUCKETS, CudaBackend, NotedLaunch, bucket};
 use crate::batch::{Batch, Span};
 use crate::error::Result;
 use crate::kv::KvLayout;
@@ -79,7 +79,7 @@ pub fn rehearse(
     let row = SampleRow { params: &params, seed: 0, prompt: &[], output: &[], barred: &[], top: 0, given: None };
     let rows = vec![row; step.logits];
     backend.rehearse(|| {
-        let mut cache = KvCache::rehearsed(layout);
+        let mut cache = backend.rehearsed_cache(layout);
         let inputs = backend.upload(step.batch(layout.block_size), &rows);
         let hidden = model.forward(backend, &mut cache, &inputs);
         if step.logits > 0 {

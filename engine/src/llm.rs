@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::group::{OwnerId, RequestId};
 use crate::kv::{KvLayout, SharedLog};
 use crate::load::ModelFiles;
-pub use crate::options::{Device, Options, Preemption};
+pub use crate::options::{AttentionKernels, Device, Options, Preemption};
 use crate::output_text::OutputText;
 use crate::place::{DeviceInfo, Placed, place};
 use crate::sampling::SamplingParams;

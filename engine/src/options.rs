@@ -19,6 +19,18 @@ pub enum Device {
     Emulator,
 }
 
+/// Which kernels attend on a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AttentionKernels {
+    /// Quire's own.
+    #[default]
+    Quire,
+    /// The paper's first, a thread block a sequence and head, over vLLM's cache layout: for study.
+    V1,
+    /// The paper's second, which splits long sequences.
+    V2,
+}
+
 /// How an engine is set up.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
@@ -47,6 +59,8 @@ pub struct Options {
     pub prefix_caching: bool,
     /// The part of a GPU's memory that weights, activations and KV cache may take together with what is in use already.
     pub gpu_memory_utilization: f32,
+    /// Which kernels attend on a GPU. With the paper's, no CUDA graphs are recorded.
+    pub attention: AttentionKernels,
     /// Whether a GPU's decode steps are recorded as CUDA graphs.
     pub cuda_graphs: bool,
     /// Whether decode steps are computed before any request: a GPU records them as CUDA graphs then, and not while it
@@ -78,6 +92,7 @@ impl Default for Options {
             preemption: Preemption::Auto,
             prefix_caching: true,
             gpu_memory_utilization: 0.9,
+            attention: AttentionKernels::Quire,
             cuda_graphs: true,
             warmup: false,
             max_num_seqs: 256,

@@ -11,7 +11,7 @@ use crate::fit::{self, MemoryPlan, StepLimits};
 use crate::kv::KvLayout;
 use crate::load::Weights;
 use crate::model;
-use crate::options::{CPU_KV_MEMORY, Device, Options};
+use crate::options::{AttentionKernels, CPU_KV_MEMORY, Device, Options};
 use crate::runner::{ModelRunner, Runner};
 use crate::tensor::DType;
 
@@ -52,7 +52,7 @@ pub fn place(config: &ModelConfig, mut weights: Weights, options: &Options) -> R
     let open = |driver: launch::Result<&'static Driver>, ordinal| -> Result<(CudaBackend, DType)> {
         let driver = driver.map_err(|error| Error::Device(error.to_string()))?;
         let dtype = gpu_dtype(options, &weights)?;
-        let backend = CudaBackend::new(driver, ordinal, config, options.block_size, dtype, options.cuda_graphs)?;
+        let backend = CudaBackend::new(driver, ordinal, config, options, dtype)?;
         Ok((backend, dtype))
     };
     let (driver, ordinal) = match options.device {
@@ -101,6 +101,9 @@ fn kv_layout(config: &ModelConfig, options: &Options, dtype: DType) -> KvLayout 
 }
 
 fn on_cpu(config: &ModelConfig, mut weights: Weights, options: &Options, mut notes: Vec<String>) -> Result<Placed> {
+    if options.attention != AttentionKernels::Quire {
+        return Err(Error::Option("attention: v1 and v2 are kernels of a GPU, or of the emulator".into()));
+    }
     let layout = kv_layout(config, options, options.kv_dtype.unwrap_or(DType::F32));
     let num_blocks = options.num_blocks(&layout, config.max_positions, CPU_KV_MEMORY)?;
     let swap_blocks = options.swap_blocks(&layout, num_blocks);

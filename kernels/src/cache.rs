@@ -55,9 +55,9 @@ pub const fn write_shape(pages: Pages, tokens: u32) -> LaunchShape {
 }
 
 /// The launch of [`copy_blocks()`], [`swap_blocks_out()`] and [`swap_blocks_in()`]: `count` is the number of pairs or
-/// blocks.
-pub const fn copy_shape(pages: Pages, count: u32, layers: u32) -> LaunchShape {
-    LaunchShape::new([count, pages.page_vectors().div_ceil(COPY_VECTORS), layers], THREADS)
+/// blocks. What is copied are pages of so many vectors, whatever their layout.
+pub const fn copy_shape(page_vectors: u32, count: u32, layers: u32) -> LaunchShape {
+    LaunchShape::new([count, page_vectors.div_ceil(COPY_VECTORS), layers], THREADS)
 }
 
 /// Writes the keys and values of a step's new tokens to their slots in one layer's cache.
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(write_shape(PAGES, 4096).grid, [512, 4, 1]);
         assert_eq!(write_shape(PAGES, 1).grid, [1, 4, 1]);
         assert_eq!(write_shape(Pages { heads: 1, head_size: 80, block_size: 16 }, 9).grid, [2, 1, 1]);
-        assert_eq!(copy_shape(PAGES, 3, 32).grid, [3, 4, 32]);
-        assert_eq!(copy_shape(Pages { heads: 1, head_size: 80, block_size: 16 }, 3, 2).grid, [3, 1, 2]);
+        assert_eq!(copy_shape(PAGES.page_vectors(), 3, 32).grid, [3, 4, 32]);
+        assert_eq!(copy_shape(320, 3, 2).grid, [3, 1, 2]);
     }
 }

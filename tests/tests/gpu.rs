@@ -10,7 +10,7 @@
 
 use std::sync::Once;
 
-use engine::llm::{Continuation, Device, Llm, Options, Prompt};
+use engine::llm::{AttentionKernels, Continuation, Device, Llm, Options, Prompt};
 use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
 use engine::tensor::DType;
@@ -190,6 +190,24 @@ macro_rules! gpu_tests {
                 let options =
                     Options { cuda_graphs: false, block_size: 8, max_batch_tokens: 13, ..options(DType::F16) };
                 let name = "f16, small pool, blocks of 8, chunks of 13";
+                assert_setup($model, &Setup { name, dtype: DType::F16, options, pool_tokens: Some(228) });
+            }
+
+            #[test]
+            fn with_the_papers_first_kernel() {
+                let options = Options { attention: AttentionKernels::V1, ..options(DType::F16) };
+                assert_setup($model, &Setup { name: "v1", dtype: DType::F16, options, pool_tokens: None });
+            }
+
+            #[test]
+            fn with_the_papers_second_kernel_chunked_and_preempted() {
+                let options = Options {
+                    attention: AttentionKernels::V2,
+                    block_size: 8,
+                    max_batch_tokens: 13,
+                    ..options(DType::F16)
+                };
+                let name = "v2, small pool, blocks of 8, chunks of 13";
                 assert_setup($model, &Setup { name, dtype: DType::F16, options, pool_tokens: Some(228) });
             }
 

@@ -120,7 +120,7 @@ fn caches() -> [Cache; 3] {
 
 /// Copies blocks within a cache, then swaps some out and in again; compares everything.
 fn copy_and_swap(gpu: &mut Gpu, c: &Cache) -> [Report; 3] {
-    let shape = copy_shape(c.pages, 3, c.layers);
+    let shape = copy_shape(c.pages.page_vectors(), 3, c.layers);
     let (page_vectors, layer_stride) = (c.pages.page_vectors(), c.layer_vectors());
     let mut host = elements(5, c.size());
     let cache = gpu.upload("cache", &host);

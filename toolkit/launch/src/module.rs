@@ -69,6 +69,11 @@ impl Module {
         Ok(Self { kernels, _raw: raw, context: context.clone() })
     }
 
+    /// Whether a kernel is among those that were loaded.
+    pub fn has(&self, kernel: &Descriptor) -> bool {
+        self.kernels.contains_key(kernel.name)
+    }
+
     /// Asks a stream to run a kernel: `call` is the struct of its arguments, or an instance of a generic kernel.
     ///
     /// Arguments are copied; what addresses among them point to is used when the stream comes to it.

@@ -57,7 +57,7 @@ fn shipped_kernels_write_and_copy_a_cache() {
         layer_stride: 0,
     };
     // SAFETY: blocks 1 and 2 are of the cache.
-    unsafe { module.launch(&stream, copy_shape(PAGES, 1, 1), copy) }.unwrap();
+    unsafe { module.launch(&stream, copy_shape(PAGES.page_vectors(), 1, 1), copy) }.unwrap();
 
     let mut want = vec![0; blocks * page];
     for (token, &slot) in slots.iter().enumerate().filter(|(_, slot)| **slot >= 0) {

@@ -118,7 +118,9 @@ fn copy(pages: Pages, count: u32, layers: u32) -> Case {
             };
             Ok(Prepared {
                 // SAFETY: blocks are of the cache, and each is in one pair.
-                launch: Box::new(move |gpu| unsafe { gpu.launch(copy_shape(pages, count, layers), call) }),
+                launch: Box::new(move |gpu| unsafe {
+                    gpu.launch(copy_shape(pages.page_vectors(), count, layers), call)
+                }),
                 error: Box::new(move |gpu| Ok(exact(&gpu.download(cache)?, &words(&truth)))),
             })
         }),
@@ -154,7 +156,8 @@ fn swap(pages: Pages, count: u32, layers: u32, swap: Swap) -> Case {
                 if swap == Swap::Out { inner.copy_from_slice(outer) } else { outer.copy_from_slice(inner) }
             }
             let blocks = gpu.upload("blocks", &blocks)?.ptr();
-            let (shape, page_vectors, layer_stride) = (copy_shape(pages, count, layers), pages.page_vectors(), layer);
+            let (shape, page_vectors, layer_stride) =
+                (copy_shape(pages.page_vectors(), count, layers), pages.page_vectors(), layer);
             let call: KernelCall = match swap {
                 Swap::Out => {
                     let (cache, staging) = (cache.ptr(), staging.mut_ptr());

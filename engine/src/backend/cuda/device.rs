@@ -1,8 +1,8 @@
 //! The GPU: found, checked, and loaded with the kernels that one model needs.
 
-use cuda_std::launch::{Descriptor, Family, Kernel};
+use cuda_std::launch::{Descriptor, Family, Kernel, KernelCall, LaunchShape};
 use kernels::attention::decode::{paged_attention, plan_paged_attention};
-use kernels::attention::{AttentionShape, prefill::paged_prefill};
+use kernels::attention::{AttentionShape, paper, prefill::paged_prefill};
 use kernels::element::ElementType;
 use kernels::gemm::{decode::gemm_decode, gemv::gemv, prefill::gemm};
 use kernels::{cache, embedding, norm, rope, sampling};
@@ -19,15 +19,25 @@ pub struct Device {
     pub(super) stream: Stream,
     /// Where blocks are moved to and from the host's memory, beside the computation.
     pub(super) transfers: Stream,
+    /// What the engine runs.
     pub(super) module: Module,
+    /// The paper's kernels, where they attend.
+    paper: Option<Module>,
 }
 
 impl Device {
-    /// The GPU with this number, loaded with the kernels for a model with such heads and elements of such a type.
+    /// The GPU with this number, loaded with the kernels for a model with such heads and elements of such a type; with the
+    /// paper's too, if they are wanted.
     ///
     /// # Errors
     /// [`Error::Device`] if there is no driver, no such GPU, or either is too old.
-    pub fn open(driver: &'static Driver, ordinal: u32, element: ElementType, heads: AttentionShape) -> Result<Self> {
+    pub fn open(
+        driver: &'static Driver,
+        ordinal: u32,
+        element: ElementType,
+        heads: AttentionShape,
+        wants_papers: bool,
+    ) -> Result<Self> {
         let context = Context::new(driver, ordinal).map_err(|error| Error::Device(error.to_string()))?;
         let (image, version) = (image(&context)?, launch::cust::CudaApiVersion::get());
         let version =
@@ -35,7 +45,25 @@ impl Device {
         let ptx = image.engine();
         check_version(&ptx, (version.major(), version.minor()))?;
         let module = Module::load(&context, &ptx, &kernels(element, heads))?;
-        Ok(Device { stream: context.stream()?, transfers: context.stream()?, module, context })
+        let paper = if wants_papers {
+            Some(Module::load(&context, &image.paper(), &papers_kernels(element, heads))?)
+        } else {
+            None
+        };
+        Ok(Device { stream: context.stream()?, transfers: context.stream()?, module, paper, context })
+    }
+
+    /// Asks the stream to run a kernel.
+    ///
+    /// # Safety
+    /// The kernel's contract holds, until it has run.
+    ///
+    /// # Errors
+    /// As [`Module::launch`].
+    pub(super) unsafe fn launch(&self, shape: LaunchShape, call: KernelCall) -> launch::Result<()> {
+        let paper = self.paper.as_ref().filter(|paper| paper.has(call.descriptor()));
+        // SAFETY: the kernel's contract is this function's.
+        unsafe { paper.unwrap_or(&self.module).launch(&self.stream, shape, call) }
     }
 }
 
@@ -62,11 +90,24 @@ fn check_version(ptx: &str, driver: (i32, i32)) -> Result<()> {
     Ok(())
 }
 
+/// The instances of a kernel whose types and constants begin so.
+fn of<F: Family>(labels: &[&str]) -> impl Iterator<Item = &'static Descriptor> {
+    F::INSTANCES.iter().copied().filter(|entry| entry.labels.starts_with(labels))
+}
+
+/// The paper's kernels for a model with such heads.
+fn papers_kernels(element: ElementType, heads: AttentionShape) -> Vec<&'static Descriptor> {
+    let (size, block) = (heads.head_size().to_string(), heads.pages().block_size.to_string());
+    let (typed, sized) = ([element.label()], [element.label(), size.as_str(), block.as_str()]);
+    of::<paper::paged_attention_v1>(&sized)
+        .chain(of::<paper::paged_attention_v2>(&sized))
+        .chain(of::<paper::paged_attention_v2_reduce>(&typed))
+        .chain(of::<paper::paper_rope_and_cache>(&typed))
+        .collect()
+}
+
 /// The kernels that a model with such heads may launch.
 fn kernels(element: ElementType, heads: AttentionShape) -> Vec<&'static Descriptor> {
-    fn of<F: Family>(labels: &[&str]) -> impl Iterator<Item = &'static Descriptor> {
-        F::INSTANCES.iter().copied().filter(|entry| entry.labels.starts_with(labels))
-    }
     let size = heads.head_size().to_string();
     let (typed, headed) = ([element.label()], [element.label(), size.as_str()]);
     [

@@ -28,6 +28,7 @@ use kernels::element::ElementType;
 use kernels::gemm::plan::Limits;
 use launch::{DeviceBuffer, Driver};
 
+use memory::cache::Arrays;
 pub use memory::cache::KvCache;
 pub use memory::tensor::{Projection, Tensor, Weight};
 pub use step::inputs::Inputs;
@@ -37,12 +38,15 @@ pub use step::queue::{Cost, NotedLaunch};
 use self::device::Device;
 use self::memory::arena::{Arena, Lease};
 use self::memory::upload::Upload;
+use self::ops::paper::PaperAttention;
 use self::ops::sampling::Results;
 use self::step::graph::Recordings;
 use self::step::queue::Queue;
 use self::step::staging::Staging;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
+use crate::kv::KvLayout;
+use crate::options::Options;
 use crate::tensor::DType;
 
 /// Counters that kernels of one launch use, which each leaves at zero.
@@ -57,6 +61,8 @@ pub struct CudaBackend {
     element: ElementType,
     heads: AttentionShape,
     decode: DecodeLaunch,
+    /// With `Some` the paper's kernels attend.
+    paper: Option<PaperAttention>,
     vocab: usize,
     counters: Option<DeviceBuffer<u32>>,
     staging: Staging,
@@ -70,8 +76,8 @@ pub struct CudaBackend {
 }
 
 impl CudaBackend {
-    /// A GPU of `driver`, or the emulator, for a model whose weights and activations are of a 16-bit type. `records` says
-    /// whether decode steps are recorded as CUDA graphs.
+    /// A GPU of `driver`, or the emulator, for a model whose weights and activations are of a 16-bit type. Of the options
+    /// it reads the block size, which kernels attend, and whether decode steps are recorded as CUDA graphs.
     ///
     /// # Errors
     /// [`Error::Device`] if there is no such GPU or it cannot be used; [`Error::Unsupported`] if there are no kernels for
@@ -80,12 +86,12 @@ impl CudaBackend {
         driver: &'static Driver,
         ordinal: u32,
         config: &ModelConfig,
-        block_size: usize,
+        options: &Options,
         dtype: DType,
-        records: bool,
     ) -> Result<Self> {
-        let (heads, element) = (shape(config, block_size)?, element_type(dtype)?);
-        let device = Device::open(driver, ordinal, element, heads)?;
+        let (heads, element) = (shape(config, options.block_size)?, element_type(dtype)?);
+        let paper = PaperAttention::new(options.attention, config.max_positions)?;
+        let device = Device::open(driver, ordinal, element, heads, paper.is_some())?;
         let one = DecodeLaunch::new(heads, 1);
         let shape = one.shape();
         let together = device.module.occupancy(one.descriptor(element), shape.threads[0], shape.shared as usize)?;
@@ -95,7 +101,9 @@ impl CudaBackend {
         Ok(CudaBackend {
             counters: Some(counters),
             upload: RefCell::new(Some(upload)),
-            records,
+            paper,
+            // Launches of the paper's kernels depend on the longest sequence of a step.
+            records: options.cuda_graphs && paper.is_none(),
             ..Self::with_queue(Queue::new(device), config, heads, (dtype, element), slots)
         })
     }
@@ -132,6 +140,7 @@ impl CudaBackend {
             element,
             heads,
             decode: DecodeLaunch::new(heads, slots),
+            paper: None,
             vocab: config.vocab_size,
             counters: None,
             staging: Staging::default(),
@@ -164,6 +173,11 @@ impl CudaBackend {
     /// What would have gone wrong before anything was launched.
     pub(crate) fn rehearse(&self, work: impl FnOnce()) -> Result<Vec<NotedLaunch>> {
         self.queue.rehearse(work)
+    }
+
+    /// A cache without memory, for rehearsals.
+    pub(crate) fn rehearsed_cache(&self, layout: KvLayout) -> KvCache {
+        KvCache::rehearsed(layout, if self.paper.is_some() { Arrays::Two } else { Arrays::One })
     }
 
     /// Notes that something went wrong in a step.

@@ -12,6 +12,7 @@ use kernels::with_element;
 use super::memory::weights;
 use super::ops::linear::activation;
 use super::step::graph;
+use super::step::inputs::Packing;
 use super::{CudaBackend, Inputs, KvCache, Projection, Tensor, Weight};
 use crate::backend::{Activation, Attention, Backend, Heads, HostLinear};
 use crate::batch::Batch;
@@ -79,15 +80,16 @@ impl Backend for CudaBackend {
             Some(device) => {
                 let memory =
                     self.allocate(num_blocks * layout.block_bytes(), "the blocks of the KV cache")?.named("KV cache");
-                KvCache::new(device, layout, (memory, num_blocks), swap_blocks)
+                KvCache::new(device, self.rehearsed_cache(layout), (memory, num_blocks), swap_blocks)
             }
-            None => Ok(KvCache::rehearsed(layout)),
+            None => Ok(self.rehearsed_cache(layout)),
         }
     }
 
     fn upload(&self, batch: Batch, rows: &[SampleRow<'_>]) -> Inputs {
-        self.staging
-            .upload(&self.queue, &self.recordings, |bytes| Inputs::pack(batch, rows, self.vocab, self.records, bytes))
+        let row_tables = self.paper.map(|_| self.heads.pages().block_size as usize);
+        let packing = Packing { vocab: self.vocab, pads: self.records, row_tables };
+        self.staging.upload(&self.queue, &self.recordings, |bytes| Inputs::pack(batch, rows, packing, bytes))
     }
 
     fn move_blocks(&self, cache: &mut KvCache, inputs: &Inputs) {

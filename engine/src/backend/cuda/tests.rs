@@ -7,6 +7,7 @@ use std::path::Path;
 use emulator::driver::{collect_reports, take_reports};
 use launch::Driver;
 
+use super::step::inputs::Packing;
 use super::*;
 use crate::backend::Backend;
 use crate::batch::{Batch, Span};
@@ -14,9 +15,11 @@ use crate::fit::{Rehearsal, StepLimits, fit, rehearse};
 use crate::kv::{BlockCopy, BlockMoves, KvLayout};
 use crate::load::ModelFiles;
 use crate::model::{self, Model};
+use crate::options::{AttentionKernels, Options};
 use crate::runner::{ModelRunner, Runner};
 use crate::sampling::{SampleRow, Sampled, SamplingParams};
 
+const PADDED: Packing = Packing { vocab: 100, pads: true, row_tables: None };
 const LIMITS: StepLimits = StepLimits { tokens: 64, seqs: 8 };
 
 /// A golden model on the emulator, ready for steps.
@@ -28,13 +31,17 @@ struct Loaded {
 }
 
 fn load(name: &str, records: bool, swap_blocks: usize) -> Loaded {
+    load_with(name, &Options { cuda_graphs: records, ..Options::default() }, swap_blocks)
+}
+
+fn load_with(name: &str, options: &Options, swap_blocks: usize) -> Loaded {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/golden").join(name);
     let files = ModelFiles::directory(path).unwrap();
     let config = files.config().unwrap();
     let mut weights = files.weights(Some(DType::F16)).unwrap();
     weights.strip_prefix(config.family.weight_prefixes());
     let driver = Driver::emulator().unwrap();
-    let backend = CudaBackend::new(driver, 0, &config, 16, DType::F16, records).unwrap();
+    let backend = CudaBackend::new(driver, 0, &config, options, DType::F16).unwrap();
     let model = model::load(&backend, &config, &mut weights, config.max_positions).unwrap();
     let layout = KvLayout {
         layers: config.layers,
@@ -91,8 +98,14 @@ impl Loaded {
 
 #[test]
 fn a_rehearsal_asks_for_what_a_step_asks_for() {
-    for name in ["opt-350m-like", "qwen3"] {
-        let mut loaded = load(name, false, 0);
+    for (name, attention) in [
+        ("opt-350m-like", AttentionKernels::Quire),
+        ("qwen3", AttentionKernels::Quire),
+        ("llama3", AttentionKernels::V1),
+        ("llama3", AttentionKernels::V2),
+    ] {
+        let options = Options { cuda_graphs: false, attention, ..Options::default() };
+        let mut loaded = load_with(name, &options, 0);
         loaded.step(batch(&[(3, 3), (9, 9)]));
         let step = Rehearsal { decodes: 2, context: 10, prompt: 5, logits: 3 };
         let rehearsed = rehearse(&loaded.backend, &*loaded.model, loaded.layout, step).unwrap();
@@ -118,6 +131,29 @@ fn steps_allocate_nothing() {
         loaded.step(batch(sequences));
         assert_eq!(loaded.free(), free, "{sequences:?}");
     }
+}
+
+#[test]
+fn the_papers_kernels_compute_the_same() {
+    let [mut own, mut v1, mut v2] = [AttentionKernels::Quire, AttentionKernels::V1, AttentionKernels::V2]
+        .map(|attention| load_with("mistral", &Options { attention, ..Options::default() }, 0));
+    for sequences in [&[(20, 20), (3, 3)][..], &[(1, 21), (7, 10)], &[(1, 22), (1, 11)]] {
+        let [own, v1, v2] = [&mut own, &mut v1, &mut v2].map(|loaded| loaded.step(batch(sequences)));
+        for (own, paper) in own.iter().zip(&v1).chain(own.iter().zip(&v2)) {
+            for (own, paper) in own.top.iter().zip(&paper.top) {
+                assert!((own.1 - paper.1).abs() < 2e-2, "{sequences:?}: {own:?}, {paper:?}");
+            }
+        }
+    }
+    assert_eq!(v1.backend.num_recordings() + v2.backend.num_recordings(), 0);
+}
+
+#[test]
+fn v1_takes_no_sequence_that_its_shared_memory_has_no_room_for() {
+    assert!(PaperAttention::new(AttentionKernels::V1, 8192).unwrap().is_some());
+    assert!(PaperAttention::new(AttentionKernels::V2, 131_072).unwrap().is_some());
+    let error = PaperAttention::new(AttentionKernels::V1, 8193).unwrap_err().to_string();
+    assert!(error.contains("8192 tokens") && error.contains("8193") && error.contains("v2"), "{error}");
 }
 
 #[test]
@@ -177,14 +213,25 @@ fn larger_inputs_end_the_recordings_that_read_the_old_ones() {
 
 #[test]
 fn blocks_are_swapped_and_copied_in_every_layer() {
-    let mut loaded = load("llama3", false, 6);
+    assert_moves(AttentionKernels::Quire, 1);
+}
+
+#[test]
+fn blocks_move_in_the_papers_layouts_too() {
+    assert_moves(AttentionKernels::V1, 2);
+}
+
+/// Moves reach every page of a block, of which a layer has so many.
+fn assert_moves(attention: AttentionKernels, pages: usize) {
+    let options = Options { attention, cuda_graphs: false, ..Options::default() };
+    let mut loaded = load_with("llama3", &options, 6);
     let device = loaded.backend.queue.device().unwrap();
-    let page = loaded.layout.block_bytes() / loaded.layout.layers;
+    let layers = pages * loaded.layout.layers;
+    let page = loaded.layout.block_bytes() / layers;
     let memory = loaded.cache.memory().unwrap();
     // Byte `i` of block `b` in layer `l`.
     let fill = |l: usize, b: usize, i: usize| (l * 89 + b * 31 + i * 7) as u8;
     let block = |l: usize, b: usize| (0..page).map(move |i| fill(l, b, i));
-    let layers = loaded.layout.layers;
     let before: Vec<u8> = (0..layers).flat_map(|l| (0..16).flat_map(move |b| block(l, b))).collect();
     device.stream.upload(&before, memory).unwrap();
     let moves = |out: &[(u32, u32)], back: &[(u32, u32)], copies: &[(u32, u32)]| {
@@ -217,7 +264,7 @@ fn sequences_with_one_token_come_first() {
     let rows =
         vec![SampleRow { params: &params, seed: 0, prompt: &[], output: &[], barred: &[], top: 0, given: None }; 4];
     let mut bytes = Vec::new();
-    let inputs = Inputs::pack(three.clone(), &rows, 100, true, &mut bytes);
+    let inputs = Inputs::pack(three.clone(), &rows, PADDED, &mut bytes);
     let words = |at: DevicePtrMut<u32>, count: usize| -> Vec<u32> {
         let at = at.address() as usize;
         bytemuck::pod_collect_to_vec(&bytes[at..at + 4 * count])
@@ -239,7 +286,7 @@ fn padding_reads_and_writes_nothing() {
     let rows =
         vec![SampleRow { params: &params, seed: 0, prompt: &[], output: &[], barred: &[], top: 0, given: None }; 3];
     let mut bytes = Vec::new();
-    let inputs = Inputs::pack(batch(&[(1, 3), (1, 4), (1, 5)]), &rows, 100, true, &mut bytes);
+    let inputs = Inputs::pack(batch(&[(1, 3), (1, 4), (1, 5)]), &rows, PADDED, &mut bytes);
     assert_eq!((inputs.rows, inputs.decodes, inputs.logits, inputs.bucket), (4, 4, 4, Some(4)));
     let last = |at: u64| bytemuck::pod_read_unaligned::<i32>(&bytes[at as usize + 12..][..4]);
     assert_eq!((last(inputs.slots().address()), last(inputs.contexts().address())), (-1, 0));

@@ -16,9 +16,19 @@ use crate::kv::{BlockCopy, KvLayout};
 /// Bytes of each staging buffer for swaps, or one block if that is more.
 const STAGING: usize = 32 << 20;
 
-/// Keys and values of all blocks: `[layer][block][page]`, pages as in [`kernels::layout`].
+/// How keys and values lie in a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrays {
+    /// Together in pages, as in [`kernels::layout`].
+    One,
+    /// Apart, as in [`kernels::attention::paper`]: pages of keys, then pages of values.
+    Two,
+}
+
+/// Keys and values of all blocks: `[layer][block][page]`, or `[layer][keys, values][block][page]` where they lie apart.
 pub struct KvCache {
     pages: Pages,
+    arrays: Arrays,
     layers: u32,
     num_blocks: usize,
     /// None in rehearsals.
@@ -53,26 +63,26 @@ impl Staging {
 
 impl KvCache {
     /// A cache without memory, for rehearsals.
-    pub fn rehearsed(layout: KvLayout) -> Self {
+    pub fn rehearsed(layout: KvLayout, arrays: Arrays) -> Self {
         let pages = Pages {
             heads: layout.heads as u32,
             head_size: layout.head_dim as u32,
             block_size: layout.block_size as u32,
         };
-        KvCache { pages, layers: layout.layers as u32, num_blocks: 0, memory: None, swap: None }
+        KvCache { pages, arrays, layers: layout.layers as u32, num_blocks: 0, memory: None, swap: None }
     }
 
-    /// A pool of `num_blocks` blocks in `memory`, and room for `swap_blocks` blocks on the host.
+    /// The same with a pool of `num_blocks` blocks in `memory`, and room for `swap_blocks` blocks on the host.
     ///
     /// # Errors
     /// [`crate::Error::Gpu`] if there is no memory for these.
     pub fn new(
         device: &Device,
-        layout: KvLayout,
+        rehearsed: KvCache,
         (memory, num_blocks): (DeviceBuffer<u8>, usize),
         swap_blocks: usize,
     ) -> Result<Self> {
-        let block = layout.block_bytes();
+        let block = rehearsed.block_bytes();
         // Cleared, since blocks are moved as a whole, also those that are partly filled.
         device.stream.clear(&memory)?;
         let swap = if swap_blocks == 0 {
@@ -87,7 +97,7 @@ impl KvCache {
                 back: Staging::new(device, room * block)?,
             })
         };
-        Ok(KvCache { num_blocks, memory: Some(memory), swap, ..Self::rehearsed(layout) })
+        Ok(KvCache { num_blocks, memory: Some(memory), swap, ..rehearsed })
     }
 
     /// The shape of a layer's pages.
@@ -95,9 +105,31 @@ impl KvCache {
         self.pages
     }
 
-    /// Vectors from one layer to the next.
-    fn layer_stride(&self) -> u64 {
-        self.num_blocks as u64 * u64::from(self.pages.page_vectors())
+    /// Pages of a block: one a layer, or one of keys and one of values.
+    fn pages_of_a_block(&self) -> u32 {
+        match self.arrays {
+            Arrays::One => self.layers,
+            Arrays::Two => 2 * self.layers,
+        }
+    }
+
+    /// Vectors of a page.
+    fn page_vectors(&self) -> u32 {
+        match self.arrays {
+            Arrays::One => self.pages.page_vectors(),
+            Arrays::Two => self.pages.page_vectors() / 2,
+        }
+    }
+
+    /// Vectors from one of a block's pages to the next.
+    fn page_stride(&self) -> u64 {
+        self.num_blocks as u64 * u64::from(self.page_vectors())
+    }
+
+    /// The address of all blocks' pages with this number.
+    fn array(&self, page: u64) -> DevicePtrMut<Vector> {
+        let base = self.memory.as_ref().map_or(0, DeviceBuffer::address);
+        DevicePtrMut::from_address(base + page * self.page_stride() * 16)
     }
 
     /// Bytes of a block in all layers.
@@ -107,8 +139,20 @@ impl KvCache {
 
     /// The address of a layer's pages.
     pub fn layer(&self, layer: usize) -> DevicePtrMut<Vector> {
-        let base = self.memory.as_ref().map_or(0, DeviceBuffer::address);
-        DevicePtrMut::from_address(base + layer as u64 * self.layer_stride() * 16)
+        debug_assert_eq!(self.arrays, Arrays::One);
+        self.array(layer as u64)
+    }
+
+    /// The address of a layer's keys, where they lie apart.
+    pub fn keys(&self, layer: usize) -> DevicePtrMut<Vector> {
+        debug_assert_eq!(self.arrays, Arrays::Two);
+        self.array(2 * layer as u64)
+    }
+
+    /// The address of a layer's values, where they lie apart.
+    pub fn values(&self, layer: usize) -> DevicePtrMut<Vector> {
+        debug_assert_eq!(self.arrays, Arrays::Two);
+        self.array(2 * layer as u64 + 1)
     }
 
     /// All of it.
@@ -132,10 +176,10 @@ impl KvCache {
         }
         if !moves.copies.is_empty() {
             let call = copy_blocks {
-                cache: self.layer(0),
+                cache: self.array(0),
                 pairs: inputs.copied().cast_const(),
-                page_vectors: self.pages.page_vectors(),
-                layer_stride: self.layer_stride(),
+                page_vectors: self.page_vectors(),
+                layer_stride: self.page_stride(),
             };
             // SAFETY: the manager's blocks are within the cache, and none that is written is in another pair.
             unsafe { queue.launch(self.shape(&moves.copies), call, || self.floor(&moves.copies)) };
@@ -143,7 +187,7 @@ impl KvCache {
     }
 
     fn shape(&self, moved: &[BlockCopy]) -> LaunchShape {
-        copy_shape(self.pages, moved.len() as u32, self.layers)
+        copy_shape(self.page_vectors(), moved.len() as u32, self.pages_of_a_block())
     }
 
     fn floor(&self, moved: &[BlockCopy]) -> Floor {
@@ -155,11 +199,11 @@ impl KvCache {
         let staging = &swap.out;
         queue.run(|device| device.stream.wait(&staging.free));
         let call = swap_blocks_out {
-            cache: self.layer(0).cast_const(),
+            cache: self.array(0).cast_const(),
             staging: staging.memory.as_mut_ptr().cast(),
             blocks,
-            page_vectors: self.pages.page_vectors(),
-            layer_stride: self.layer_stride(),
+            page_vectors: self.page_vectors(),
+            layer_stride: self.page_stride(),
         };
         // SAFETY: the manager's blocks are within the cache, and the buffer has room for these.
         unsafe { queue.launch(self.shape(moves), call, || self.floor(moves)) };
@@ -192,11 +236,11 @@ impl KvCache {
             device.stream.wait(&staging.full)
         });
         let call = swap_blocks_in {
-            cache: self.layer(0),
+            cache: self.array(0),
             staging: staging.memory.as_ptr().cast(),
             blocks,
-            page_vectors: self.pages.page_vectors(),
-            layer_stride: self.layer_stride(),
+            page_vectors: self.page_vectors(),
+            layer_stride: self.page_stride(),
         };
         // SAFETY: the manager's blocks are within the cache, and the buffer holds these.
         unsafe { queue.launch(self.shape(moves), call, || self.floor(moves)) };

@@ -28,6 +28,9 @@ impl CudaBackend {
         layer: usize,
         inputs: &Inputs,
     ) {
+        if self.paper.is_some() {
+            return self.write_papers_kv(qkv, heads, cache, layer, inputs);
+        }
         let (pages, shape) = (cache.pages(), self.heads);
         let stride = qkv.stride / VECTOR;
         let query_vectors = (shape.heads() * shape.head_size() / VECTOR) as usize;
@@ -87,6 +90,9 @@ impl CudaBackend {
         params: Attention,
         inputs: &Inputs,
     ) -> Tensor {
+        if let Some(paper) = self.paper {
+            return self.attend_as_in_the_paper(paper, qkv, cache, params, inputs);
+        }
         let shape = self.heads;
         let out = self.tensor(qkv.rows, shape.heads() * shape.head_size());
         let window = params.window.map_or(0, |window| u32::try_from(window).unwrap_or(0));

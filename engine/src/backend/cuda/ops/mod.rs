@@ -1,5 +1,6 @@
-//! The larger operations: attention, projections, sampling.
+//! The larger operations: attention, by Quire's kernels or the paper's, projections, sampling.
 
 mod attention;
 pub(super) mod linear;
+pub(super) mod paper;
 pub(super) mod sampling;

@@ -26,6 +26,17 @@ pub fn bucket(sequences: usize) -> Option<u32> {
 /// The slot of padding: no key and value are written for it.
 const NO_SLOT: u32 = u32::MAX;
 
+/// How a backend wants its inputs.
+#[derive(Clone, Copy, Debug)]
+pub struct Packing {
+    /// The length of a row of logits.
+    pub vocab: usize,
+    /// Whether decode steps are padded to a bucket.
+    pub pads: bool,
+    /// The block size, if each row is to have a block table of its own.
+    pub row_tables: Option<usize>,
+}
+
 /// A step's inputs on the device.
 pub struct Inputs {
     /// Rows of activations, padding included.
@@ -44,6 +55,8 @@ pub struct Inputs {
     pub top: u32,
     /// New tokens and context of each sequence, in the order of the rows, without padding.
     pub spans: Vec<(u32, u32)>,
+    /// Entries of each row's block table, where rows have their own.
+    pub row_table_stride: u32,
     /// Plans of decode attention, by their window. They are made when they are first needed.
     pub plans: RefCell<Vec<(u32, Lease)>>,
     /// The address of the upload.
@@ -68,6 +81,8 @@ struct Offsets {
     copied: usize,
     requests: usize,
     adjustments: usize,
+    row_lengths: usize,
+    row_tables: usize,
 }
 
 macro_rules! arrays {
@@ -108,6 +123,10 @@ arrays! {
     requests: Request = requests;
     /// Of all requests.
     adjustments: kernels::sampling::Adjustment = adjustments;
+    /// `[rows]`: the tokens that each row sees; for the paper's kernels.
+    row_lengths: u32 = row_lengths;
+    /// `[rows][row_table_stride]`: a block table for each row; for the paper's kernels.
+    row_tables: u32 = row_tables;
 }
 
 impl Inputs {
@@ -121,9 +140,9 @@ impl Inputs {
         &self.spans[..self.spans.len() - self.prefills as usize]
     }
 
-    /// Packs a batch into `bytes`, which is overwritten. `vocab` is the length of a row of logits; `pads` says whether
-    /// decode steps are padded to a bucket.
-    pub fn pack(batch: Batch, rows: &[SampleRow<'_>], vocab: usize, pads: bool, bytes: &mut Vec<u8>) -> Inputs {
+    /// Packs a batch into `bytes`, which is overwritten.
+    pub fn pack(batch: Batch, rows: &[SampleRow<'_>], packing: Packing, bytes: &mut Vec<u8>) -> Inputs {
+        let Packing { vocab, pads, row_tables } = packing;
         // Stable: sequences of a kind keep their order.
         let mut order: Vec<usize> = (0..batch.spans.len()).collect();
         order.sort_by_key(|&s| batch.spans[s].len != 1);
@@ -171,6 +190,23 @@ impl Inputs {
             at.logit_rows = pack.words(batch.logit_rows.iter().map(|&row| new_row(row)));
         }
         at.tables = pack.words(batch.blocks.iter().copied());
+        let mut row_table_stride = 0;
+        if let Some(block_size) = row_tables {
+            let blocks = |span: &Span| &batch.blocks[span.table..span.table + span.context.div_ceil(block_size)];
+            let stride = spans().map(|span| blocks(span).len()).max().unwrap_or(0);
+            at.row_lengths =
+                pack.words(spans().flat_map(|span| span.context - span.len + 1..=span.context).map(|n| n as u32));
+            let mut tables = Vec::with_capacity(batch.tokens.len() * stride);
+            for span in spans() {
+                for _ in 0..span.len {
+                    let end = tables.len() + stride;
+                    tables.extend_from_slice(blocks(span));
+                    tables.resize(end, 0);
+                }
+            }
+            at.row_tables = pack.words(tables);
+            row_table_stride = stride as u32;
+        }
         let moves = &batch.moves;
         at.swapped_out = pack.words(moves.swap_out.iter().map(|m| m.src));
         at.swapped_in = pack.words(moves.swap_in.iter().map(|m| m.dst));
@@ -200,6 +236,7 @@ impl Inputs {
             moves: batch.moves,
             top,
             spans: spans().map(|span| (span.len as u32, span.context as u32)).collect(),
+            row_table_stride,
             plans: RefCell::default(),
             base: 0,
             at,

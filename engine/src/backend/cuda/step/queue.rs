@@ -94,7 +94,7 @@ impl Queue {
         }
         self.run(|device| {
             // SAFETY: this function's contract is the kernel's.
-            unsafe { device.module.launch(&device.stream, shape, call) }
+            unsafe { device.launch(shape, call) }
         });
     }
 

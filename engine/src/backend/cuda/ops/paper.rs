@@ -1,0 +1,214 @@
+//! Attention with the paper's kernels, and the write of their cache: `--attention v1` and `v2`.
+//!
+//! Both kernels serve one query row a sequence, so each new token of a prompt is a row with a block table of its own.
+
+use cuda_std::launch::{DevicePtr, DevicePtrMut};
+use kernels::attention::AttentionShape;
+use kernels::attention::paper::launch::{V1_MAX_LENGTH, Version, v1_call, v2_call};
+use kernels::attention::paper::{
+    floor, paged_attention_v1, paged_attention_v2, paged_attention_v2_reduce, paper_rope_and_cache,
+};
+use kernels::floor::Floor;
+use kernels::layout::VECTOR;
+use kernels::{rope, with_element};
+
+use crate::backend::cuda::CudaBackend;
+use crate::backend::cuda::memory::cache::KvCache;
+use crate::backend::cuda::memory::tensor::{Tensor, Weight};
+use crate::backend::cuda::step::inputs::Inputs;
+use crate::backend::cuda::step::queue::Cost;
+use crate::backend::{Attention, Heads};
+use crate::error::{Error, Result};
+use crate::options::AttentionKernels;
+
+/// Bytes of partial results that a launch of v2 may leave, or those of one row if they are more.
+const PARTIAL_BYTES: u64 = 64 << 20;
+
+/// Rows of a launch, at most: within what a grid may have in its second dimension.
+const MAX_ROWS: u64 = 1 << 15;
+
+/// Which of the paper's kernels attends, and over how many tokens at most.
+#[derive(Clone, Copy, Debug)]
+pub struct PaperAttention {
+    is_v1: bool,
+    /// Tokens of the longest sequence.
+    max_len: u32,
+}
+
+impl PaperAttention {
+    /// The paper's kernels, if it is they who attend.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if v1 cannot hold the logits of the longest sequence.
+    pub fn new(kernels: AttentionKernels, max_len: usize) -> Result<Option<Self>> {
+        let is_v1 = match kernels {
+            AttentionKernels::Quire => return Ok(None),
+            AttentionKernels::V1 => true,
+            AttentionKernels::V2 => false,
+        };
+        if is_v1 && max_len > V1_MAX_LENGTH as usize {
+            return Err(Error::Unsupported(format!(
+                "attention v1 keeps a sequence's logits in shared memory, which has room for {V1_MAX_LENGTH} tokens, but \
+                 the model's sequences have up to {max_len}; v2 takes them"
+            )));
+        }
+        Ok(Some(PaperAttention { is_v1, max_len: max_len as u32 }))
+    }
+
+    /// The launches for so many rows, of which the longest sees so many tokens.
+    fn version(self, shape: AttentionShape, rows: u32, longest: u32, window: u32) -> Version {
+        if self.is_v1 { Version::v1(shape, rows, longest, window) } else { Version::v2(shape, rows, longest, window) }
+    }
+
+    /// Partial results of the rows of a launch, for the longest sequence there may be.
+    fn partials(self, shape: AttentionShape, rows: u32) -> usize {
+        match self.version(shape, rows, self.max_len, 0) {
+            Version::V1(_) => 0,
+            Version::V2 { partitions, .. } => (rows * shape.heads() * partitions) as usize,
+        }
+    }
+
+    /// Rows of a launch, at most.
+    fn most_rows(self, shape: AttentionShape) -> u32 {
+        let row = self.partials(shape, 1) as u64 * partial_bytes(shape);
+        PARTIAL_BYTES.checked_div(row).unwrap_or(MAX_ROWS).clamp(1, MAX_ROWS) as u32
+    }
+}
+
+/// Bytes of a partial result: a head of values, the greatest logit and the sum of the weights, in `f32`.
+fn partial_bytes(shape: AttentionShape) -> u64 {
+    4 * (u64::from(shape.head_size()) + 2)
+}
+
+impl CudaBackend {
+    /// As [`CudaBackend::write_kv`], into the layouts that the paper's kernels read.
+    pub(in crate::backend::cuda) fn write_papers_kv(
+        &self,
+        qkv: &Tensor,
+        heads: Heads<'_, Weight>,
+        cache: &KvCache,
+        layer: usize,
+        inputs: &Inputs,
+    ) {
+        let (pages, shape) = (cache.pages(), self.heads);
+        let stride = qkv.stride / VECTOR;
+        let norm = |weight: Option<&Weight>| weight.map_or(DevicePtr::NULL, Weight::ptr);
+        let args = paper_rope_and_cache {
+            qkv: qkv.ptr().cast_const(),
+            query: qkv.ptr(),
+            keys: cache.keys(layer),
+            values: cache.values(layer).cast(),
+            angles: heads.rope.map_or(DevicePtr::NULL, Weight::ptr),
+            positions: inputs.positions().cast_const(),
+            slots: inputs.slots().cast_const(),
+            query_norm: norm(heads.norms.map(|norms| norms.0)),
+            key_norm: norm(heads.norms.map(|norms| norms.1)),
+            eps: heads.norms.map_or(0.0, |norms| norms.2),
+            tokens: qkv.rows,
+            qkv_stride: stride,
+            query_stride: stride,
+            heads: shape.heads(),
+            kv_heads: pages.heads,
+            head_size: pages.head_size,
+            block_size: pages.block_size,
+        };
+        let floor = || {
+            let [heads, kv_heads, size] = [shape.heads(), pages.heads, pages.head_size].map(u64::from);
+            Floor { bytes: rope::floor_bytes(qkv.rows.into(), heads, kv_heads, size), flops: 0 }
+        };
+        let call = with_element!(self.element, T => args.instance::<T>());
+        // SAFETY: rows are of whole vectors, slots are within the cache, the table of angles has a row for each position,
+        // and head sizes were checked.
+        unsafe { self.queue.launch(rope::shape(qkv.rows, shape.heads(), pages.heads), call, floor) };
+    }
+
+    /// Attention of all rows' queries, each over the tokens up to its own.
+    pub(in crate::backend::cuda) fn attend_as_in_the_paper(
+        &self,
+        paper: PaperAttention,
+        qkv: &Tensor,
+        cache: &KvCache,
+        params: Attention,
+        inputs: &Inputs,
+    ) -> Tensor {
+        let shape = self.heads;
+        let out = self.tensor(qkv.rows, shape.heads() * shape.head_size());
+        let longest = inputs.spans.iter().map(|&(_, context)| context).max().unwrap_or(0);
+        let lengths: Vec<u32> = inputs.spans.iter().flat_map(|&(new, context)| context - new + 1..=context).collect();
+        let step = paper.most_rows(shape);
+        for first in (0..qkv.rows).step_by(step as usize) {
+            let at = first as usize;
+            let args = paged_attention_v1 {
+                output: out.ptr().offset(at * out.stride as usize),
+                query: qkv.ptr().offset(at * qkv.stride as usize).cast_const(),
+                keys: cache.keys(params.layer).cast_const(),
+                values: cache.values(params.layer).cast_const(),
+                tables: inputs.row_tables().offset(at * inputs.row_table_stride as usize).cast_const(),
+                lengths: inputs.row_lengths().offset(at).cast_const(),
+                query_stride: qkv.stride,
+                table_stride: inputs.row_table_stride,
+                kv_heads: cache.pages().heads,
+                window: params.window.map_or(0, |window| u32::try_from(window).unwrap_or(0)),
+                scale: params.scale,
+            };
+            let rows = step.min(qkv.rows - first);
+            self.attend_rows(paper, args, longest, &lengths[at..at + rows as usize]);
+        }
+        out
+    }
+
+    /// Attention of rows that see so many tokens, none of them more than `longest`.
+    fn attend_rows(&self, paper: PaperAttention, args: paged_attention_v1, longest: u32, lengths: &[u32]) {
+        let (shape, rows) = (self.heads, lengths.len() as u32);
+        let cost = || {
+            let floor = floor::floor(shape, lengths, args.window);
+            Cost { floor, weights: 0, kv_cache: floor.bytes }
+        };
+        let (attend, reduce, partitions) = match paper.version(shape, rows, longest, args.window) {
+            Version::V1(attend) => {
+                // SAFETY: rows have a table, a length and a query each, and shared memory has room for the longest.
+                unsafe { self.queue.launch(attend, v1_call(shape, self.element, args), cost) };
+                return;
+            }
+            Version::V2 { attend, reduce, partitions } => (attend, reduce, partitions),
+        };
+        let count = paper.partials(shape, rows);
+        let leases = [shape.head_size() as usize, 1, 1].map(|numbers| self.lease(4 * count * numbers));
+        let [partials, maxima, sums] = [0, 1, 2].map(|i| DevicePtrMut::<f32>::from_address(leases[i].address()));
+        let paged_attention_v1 { output, query, keys, values, tables, lengths, .. } = args;
+        let paged_attention_v1 { query_stride, table_stride, kv_heads, window, scale, .. } = args;
+        let v2 = paged_attention_v2 {
+            partials,
+            maxima,
+            sums,
+            query,
+            keys,
+            values,
+            tables,
+            lengths,
+            query_stride,
+            table_stride,
+            kv_heads,
+            window,
+            scale,
+        };
+        let merge = paged_attention_v2_reduce {
+            output,
+            partials: partials.cast_const(),
+            maxima: maxima.cast_const(),
+            sums: sums.cast_const(),
+            lengths,
+            partitions,
+            head_size: shape.head_size(),
+            block_size: shape.pages().block_size,
+            window,
+        };
+        let merge = with_element!(self.element, T => merge.instance::<T>());
+        let merge_cost = || Floor { bytes: count as u64 * partial_bytes(shape), flops: 0 };
+        // SAFETY: rows have a table, a length and a query each, and there is room for the partial results of the longest.
+        unsafe {
+            self.queue.launch(attend, v2_call(shape, self.element, v2), cost);
+            self.queue.launch(reduce, merge, merge_cost);
+        }
+    }
+}
