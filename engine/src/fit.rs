@@ -1,7 +1,8 @@
 //! What fits the GPU's memory: the profiling run that decides the number of blocks, as in vLLM.
 //!
 //! The run is a rehearsal: the model's own code asks for its launches and activations, of the largest step and of every
-//! kind of smaller one, and nothing is launched. So it is exact, takes milliseconds, and finds what cannot be run at all.
+//! kind of smaller one, and nothing is launched. So it is exact, takes milliseconds, and finds out early if the model
+//! cannot be run at all.
 
 use crate::backend::Backend;
 use crate::backend::cuda::{BUCKETS, CudaBackend, NotedLaunch, bucket};
@@ -23,13 +24,13 @@ pub struct StepLimits {
 /// How the memory of a GPU is shared out, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// All there is.
+    /// All memory of the GPU.
     pub total: usize,
     /// Weights.
     pub weights: usize,
     /// Activations of the largest step.
     pub activations: usize,
-    /// What is in use in all, by others, too, before the KV cache is allocated.
+    /// Memory that is in use before the KV cache is allocated, that of other processes included.
     pub used: usize,
     /// What the KV cache may take.
     pub kv_cache: usize,

@@ -63,7 +63,8 @@ impl Llm {
         Self::load_with(files, options, |_, _| {})
     }
 
-    /// As [`Llm::load`]; `progress` hears of the bytes of weights that were read, and of all there are.
+    /// As [`Llm::load`]; `progress` is called with the bytes of weights that were read so far, and with the bytes of
+    /// all.
     pub fn load_with(
         files: &ModelFiles,
         options: &Options,
@@ -116,7 +117,7 @@ impl Llm {
         self.engine.new_owner()
     }
 
-    /// As [`Llm::add`], for an owner who has other requests too.
+    /// As [`Llm::add`], for an owner that has other requests too.
     ///
     /// # Errors
     /// See [`Llm::add`].
@@ -223,7 +224,7 @@ impl Llm {
         self.engine.set_log(log);
     }
 
-    /// What was done so far.
+    /// Counters of what was done so far.
     pub fn stats(&self) -> Stats {
         self.engine.stats()
     }
@@ -243,7 +244,7 @@ impl Llm {
         &self.tokenizer
     }
 
-    /// The engine, for looking at.
+    /// The engine, for a look at its state.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }

@@ -8,7 +8,7 @@ use crate::tensor::DType;
 /// Where a model runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Device {
-    /// The best there is.
+    /// A GPU if there is one that can run the model, else the CPU.
     #[default]
     Auto,
     /// The CPU.
@@ -72,8 +72,8 @@ pub struct Options {
     pub max_batch_tokens: usize,
     /// New prompts wait for this many times the duration of the last step with prompts, to be computed together.
     pub delay_factor: f64,
-    /// Most of the sequences that run, and of the KV blocks, that one owner's requests have while others wait; 1 is no
-    /// bound.
+    /// The largest part of the sequences that run, and of the KV blocks, that one owner's requests have while others
+    /// wait; 1 is no bound.
     pub max_request_share: f64,
     /// CPU threads; `None` is one a core.
     pub threads: Option<usize>,

@@ -40,7 +40,7 @@ pub struct DeviceInfo {
     pub dtype: DType,
     /// How a GPU's memory is shared out.
     pub memory: Option<MemoryPlan>,
-    /// What is not as one might expect, such as that the GPU that the machine has is not used; a sentence each.
+    /// What a user may not expect, such as that the machine's GPU is not used; one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ pub fn place(config: &ModelConfig, mut weights: Weights, options: &Options) -> R
         Device::Cuda(ordinal) => (Driver::machine(), ordinal),
         Device::Emulator => (Driver::emulator(), 0),
         Device::Auto => match Driver::machine() {
-            // No driver, or a process that uses the emulator: nothing to be surprised at.
+            // There is no driver, or the process uses the emulator: a user expects no GPU then, and needs no note.
             Err(_) => return on_cpu(config, weights, options, Vec::new()),
             driver => (driver, 0),
         },

@@ -21,7 +21,7 @@ struct Setup {
     name: &'static str,
     dtype: DType,
     options: Options,
-    /// The pool is cut to this many tokens, and somebody must be preempted.
+    /// The pool is cut to this many tokens, and requests must be preempted.
     pool_tokens: Option<usize>,
 }
 

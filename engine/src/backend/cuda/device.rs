@@ -15,9 +15,9 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub struct Device {
     pub(super) context: Context,
-    /// Where everything is computed.
+    /// The stream in which everything is computed.
     pub(super) stream: Stream,
-    /// Where blocks are moved to and from the host's memory, beside the computation.
+    /// The stream that moves blocks to and from the host's memory while the other one computes.
     pub(super) transfers: Stream,
     /// What the engine runs.
     pub(super) module: Module,

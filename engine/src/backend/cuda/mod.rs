@@ -49,7 +49,8 @@ use crate::kv::KvLayout;
 use crate::options::Options;
 use crate::tensor::DType;
 
-/// Counters that kernels of one launch use, which each leaves at zero.
+/// Counters that there are for a launch. With them the blocks of a kernel find out which of them is the last to arrive,
+/// and that one sets them to zero again.
 const COUNTERS: usize = 64 << 10;
 
 /// A GPU as a device for one model.
@@ -57,7 +58,7 @@ pub struct CudaBackend {
     queue: Queue,
     arena: Arc<Arena>,
     dtype: DType,
-    /// The same for the kernels.
+    /// The same type as kernels know it.
     element: ElementType,
     heads: AttentionShape,
     decode: DecodeLaunch,
@@ -70,7 +71,7 @@ pub struct CudaBackend {
     recordings: Recordings,
     /// Whether decode steps are recorded.
     records: bool,
-    /// None once all weights are there.
+    /// None once all weights are on the device.
     upload: RefCell<Option<Upload>>,
     weight_bytes: Cell<usize>,
 }
@@ -167,7 +168,7 @@ impl CudaBackend {
         self.recordings.len()
     }
 
-    /// Does `work` without the device, and returns the launches it would have made.
+    /// Runs `work` as a rehearsal, without the device, and returns the launches it would have made.
     ///
     /// # Errors
     /// What would have gone wrong before anything was launched.
@@ -196,7 +197,7 @@ impl CudaBackend {
             return Err(Error::Device("there is no GPU whose memory could be shared out".into()));
         };
         let memory: DeviceBuffer<u8> = self.allocate(activations, "the activations")?;
-        // Cleared, since rows of padding are computed with whatever is there.
+        // Cleared, since rows of padding are computed, too, with what is in this memory at first.
         device.stream.clear(&memory)?;
         self.arena.provide(memory.named("activations"));
         self.finish_loading()?;
@@ -221,7 +222,7 @@ impl CudaBackend {
         }
         self.queue
             .fail(Error::Memory(format!("a step needs more than the {} bytes of all activations", self.arena.peak())));
-        // One that leads nowhere: after a failure nothing is launched.
+        // A place without memory, which is never used: after a failure nothing is launched.
         Arc::new(Arena::default()).lease(bytes).unwrap_or_else(|| unreachable!("an arena without memory has no bounds"))
     }
 

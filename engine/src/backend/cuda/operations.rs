@@ -44,7 +44,7 @@ impl CudaBackend {
         let (out, vectors) = (self.tensor(count, cols), self.vectors(cols));
         let floor = || Floor { bytes: embedding::floor_bytes(count.into(), vectors.into(), 1), flops: 0 };
         let call = gather_rows { x, rows, out: out.ptr(), vectors };
-        // SAFETY: rows are tokens of the vocabulary, or rows of the step.
+        // SAFETY: the row numbers are tokens, which the engine has found to be in the vocabulary, or rows of the step.
         unsafe { self.queue.launch(embedding::shape(count, vectors), call, floor) };
         out
     }
@@ -120,7 +120,8 @@ impl Backend for CudaBackend {
         };
         let floor = || Floor { bytes: embedding::floor_bytes(inputs.rows.into(), vectors.into(), 2), flops: 0 };
         let call = with_element!(self.element, T => args.instance::<T>());
-        // SAFETY: tokens are of the vocabulary, and positions of the model's.
+        // SAFETY: the engine has found the tokens to be in the vocabulary, and no sequence is longer than the model has
+        // positions.
         unsafe { self.queue.launch(embedding::shape(inputs.rows, vectors), call, floor) };
         out
     }
@@ -136,7 +137,7 @@ impl Backend for CudaBackend {
         };
         let floor = || Floor { bytes: embedding::floor_bytes(x.rows.into(), vectors.into(), 2), flops: 0 };
         let call = with_element!(self.element, T => args.instance::<T>());
-        // SAFETY: positions are of the model's.
+        // SAFETY: no sequence is longer than the model has positions.
         unsafe { self.queue.launch(embedding::shape(x.rows, vectors), call, floor) };
     }
 

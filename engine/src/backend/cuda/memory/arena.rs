@@ -1,8 +1,8 @@
 //! Memory for activations: one allocation, made once, that a step's tensors share.
 //!
 //! The same requests in the same order get the same places, so that a recorded step finds its tensors where they were.
-//! The device does everything in order: a place may be given away again as soon as the last operation on it was asked
-//! for.
+//! The device does everything in order, so a place may be given away again as soon as the last operation on it is
+//! queued.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -48,9 +48,9 @@ struct SwapSpace {
 
 struct Staging {
     memory: DeviceBuffer<u8>,
-    /// When the kernel has filled it, or the transfer has.
+    /// Happens when the kernel or the transfer has filled the buffer.
     full: Event,
-    /// When its contents are no longer needed.
+    /// Happens when its contents are no longer needed.
     free: Event,
 }
 
@@ -155,13 +155,13 @@ impl KvCache {
         self.array(2 * layer as u64 + 1)
     }
 
-    /// All of it.
+    /// The pages of all layers.
     #[cfg(test)]
     pub(in crate::backend::cuda) fn memory(&self) -> Option<&DeviceBuffer<u8>> {
         self.memory.as_ref()
     }
 
-    /// Asks for a step's moves: out, in, copies.
+    /// Queues a step's moves: blocks that are swapped out, then those that are swapped in, then copies.
     pub fn move_blocks(&mut self, queue: &Queue, inputs: &Inputs) {
         let moves = &inputs.moves;
         if let Some(swap) = &self.swap {
@@ -181,7 +181,8 @@ impl KvCache {
                 page_vectors: self.page_vectors(),
                 layer_stride: self.page_stride(),
             };
-            // SAFETY: the manager's blocks are within the cache, and none that is written is in another pair.
+            // SAFETY: the block pool has no block beyond the end of the cache, and none that is written is in another
+            // pair.
             unsafe { queue.launch(self.shape(&moves.copies), call, || self.floor(&moves.copies)) };
         }
     }
@@ -194,7 +195,8 @@ impl KvCache {
         Floor { bytes: 2 * (moved.len() * self.block_bytes()) as u64, flops: 0 }
     }
 
-    /// The transfer goes on while the stream computes; only the next use of the staging buffer waits for it.
+    /// Moves blocks to the swap space. The transfer goes on while the stream computes; only the next use of the staging
+    /// buffer waits for it.
     fn swap_out(&self, queue: &Queue, swap: &SwapSpace, moves: &[BlockCopy], blocks: DevicePtr<u32>) {
         let staging = &swap.out;
         queue.run(|device| device.stream.wait(&staging.free));
@@ -205,7 +207,8 @@ impl KvCache {
             page_vectors: self.page_vectors(),
             layer_stride: self.page_stride(),
         };
-        // SAFETY: the manager's blocks are within the cache, and the buffer has room for these.
+        // SAFETY: the block pool has no block beyond the end of the cache, and a chunk is no longer than the buffer's
+        // `room`.
         unsafe { queue.launch(self.shape(moves), call, || self.floor(moves)) };
         let bytes = self.block_bytes();
         queue.run(|device| {
@@ -213,7 +216,8 @@ impl KvCache {
             device.transfers.wait(&staging.full)?;
             for (from, block, count) in runs(moves.iter().map(|m| m.dst)) {
                 let from = staging.memory.slice(from * bytes..(from + count) * bytes);
-                // SAFETY: both live as long as the cache, and only transfers of this stream use the swap space.
+                // SAFETY: the buffer and the swap space live as long as the cache, and the swap space is used by
+                // nothing but the transfers of this stream, one after the other.
                 unsafe {
                     device.transfers.download_async(from, swap.memory.part(block * bytes..(block + count) * bytes))
                 }?;
@@ -229,7 +233,8 @@ impl KvCache {
             device.transfers.wait(&staging.free)?;
             for (to, block, count) in runs(moves.iter().map(|m| m.src)) {
                 let to = staging.memory.slice(to * bytes..(to + count) * bytes);
-                // SAFETY: as for the way out: what comes later is not done before this.
+                // SAFETY: the buffer and the swap space live as long as the cache, and a later transfer that writes to
+                // this part of the swap space is in the same stream, so that it begins after this one.
                 unsafe { device.transfers.upload_async(&swap.memory[block * bytes..(block + count) * bytes], to) }?;
             }
             staging.full.record(&device.transfers)?;
@@ -242,7 +247,8 @@ impl KvCache {
             page_vectors: self.page_vectors(),
             layer_stride: self.page_stride(),
         };
-        // SAFETY: the manager's blocks are within the cache, and the buffer holds these.
+        // SAFETY: the block pool has no block beyond the end of the cache, and the upload that this stream has waited
+        // for filled the buffer with these blocks.
         unsafe { queue.launch(self.shape(moves), call, || self.floor(moves)) };
         queue.run(|device| staging.free.record(&device.stream));
     }

@@ -62,7 +62,7 @@ impl CudaBackend {
         }
     }
 
-    /// Waits until all weights are on the device; there are no more.
+    /// Waits until all weights are on the device, and frees the staging buffers: no weight may follow.
     pub(in crate::backend::cuda) fn finish_loading(&self) -> Result<()> {
         if let Some(device) = self.queue.device() {
             device.stream.synchronize()?;

@@ -50,7 +50,7 @@ impl CudaBackend {
                 block_size: pages.block_size,
             };
             let floor = || Floor { bytes: 4 * 16 * u64::from(qkv.rows) * u64::from(pages.token_vectors()), flops: 0 };
-            // SAFETY: rows are of whole vectors, and the manager's slots are within the cache.
+            // SAFETY: rows consist of whole vectors, and the block pool has no slot beyond the end of the cache.
             unsafe { self.queue.launch(write_shape(pages, qkv.rows), call, floor) };
             return;
         }
@@ -78,7 +78,8 @@ impl CudaBackend {
             Floor { bytes: rope::floor_bytes(qkv.rows.into(), heads, kv_heads, size), flops: 0 }
         };
         let call = with_element!(self.element, T => args.instance::<T>());
-        // SAFETY: as above; the table of angles has a row for each position, and head sizes were checked.
+        // SAFETY: rows consist of whole vectors, and the block pool has no slot beyond the end of the cache. The table
+        // of angles has a row for each position, and the backend was made for a head size that there are kernels for.
         unsafe { self.queue.launch(rope::shape(qkv.rows, shape.heads(), pages.heads), call, floor) };
     }
 
@@ -138,8 +139,9 @@ impl CudaBackend {
             let floor = |sequences| decode::floor(shape, spans.iter().map(seen).sum(), sequences);
             Cost { floor: floor(spans.len() as u64), weights: 0, kv_cache: floor(0).bytes }
         };
-        // SAFETY: the plan was made for this batch, tables and contexts are the manager's, and the counters are used by
-        // one launch at a time.
+        // SAFETY: the plan was made for this batch; the block tables have an entry for each block of a sequence's
+        // context; and the counters are used by one launch at a time, since launches of a stream run one after the
+        // other.
         unsafe { self.queue.launch(decode.shape(), decode.call(self.element, args), cost) };
     }
 

@@ -40,8 +40,8 @@ impl CudaBackend {
         };
         let weights = 2 * u64::from(weight.rows) * u64::from(weight.cols);
         let cost = || Cost { floor: product.floor(), weights, kv_cache: 0 };
-        // SAFETY: shapes are the plan's, rows and weights are aligned to 16 bytes, and workspace and counters are used by
-        // one launch at a time.
+        // SAFETY: the plan was made for these shapes, rows and weights are aligned to 16 bytes, and workspace and
+        // counters are used by one launch at a time, since launches of a stream run one after the other.
         unsafe { self.queue.launch(plan.shape(), plan.call(self.element, operands), cost) };
     }
 }

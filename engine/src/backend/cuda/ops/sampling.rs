@@ -40,7 +40,8 @@ impl Results {
     fn fetch(&self, device: &Device, words: usize) -> launch::Result<Vec<u32>> {
         let buffers = self.0.borrow();
         let Some((results, copy)) = buffers.as_ref() else { return Ok(Vec::new()) };
-        // SAFETY: both live as long as the backend, and the copy is read when it is complete.
+        // SAFETY: both buffers live as long as the backend, and the copy is read only after the stream has come to its
+        // end.
         unsafe { device.stream.download_async(results.slice(0..words), copy) }?;
         device.stream.synchronize()?;
         Ok(copy[..words].to_vec())

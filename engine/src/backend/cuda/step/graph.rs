@@ -18,7 +18,7 @@ pub struct Recordings(RefCell<BTreeMap<u32, Recording>>);
 /// A step, from the embedding to the logits.
 struct Recording {
     graph: Graph,
-    /// Where in the arena the logits come to lie, and their shape.
+    /// Where in the arena the logits are, and their shape.
     begin: usize,
     rows: u32,
     cols: u32,
@@ -26,7 +26,7 @@ struct Recording {
 }
 
 impl Recordings {
-    /// Forgets all: an address that they use is no longer valid.
+    /// Drops all recordings, since an address that they use is no longer valid.
     pub fn clear(&self) {
         self.0.borrow_mut().clear();
     }
@@ -70,8 +70,9 @@ impl CudaBackend {
         }
         let recordings = self.recordings.0.borrow();
         let Recording { graph, begin, rows, cols, stride } = &recordings[&bucket];
-        // SAFETY: what the recorded launches use lives as long as the backend, but for the inputs, whose end ends all
-        // recordings; and what a bucket's inputs hold is as a step's should be.
+        // SAFETY: all memory that the recorded launches use lives as long as the backend, except for the inputs: when
+        // these move, all recordings are dropped. And the inputs are those of a step of this bucket, in the places
+        // where the recording reads them.
         self.queue.run(|device| unsafe { graph.launch(&device.stream) });
         let Some(lease) = self.arena.lease_at(*begin, 4 * *rows as usize * *stride as usize) else {
             self.queue.fail(Error::Memory("activations are in use where a recorded step puts its logits".into()));

@@ -38,8 +38,8 @@ impl From<Floor> for Cost {
     }
 }
 
-/// Takes the work of a step. Asking cannot fail: the first error is kept, what comes after it is not done, and
-/// [`Queue::check`] returns it.
+/// The queue of a step's work for the device. Queueing cannot fail: the first error is kept, no work is done after it,
+/// and [`Queue::check`] returns it.
 pub struct Queue {
     /// None where there is no GPU, and only the launches matter.
     device: Option<Device>,
@@ -77,7 +77,7 @@ impl Queue {
         self.device.is_some() && self.notes.borrow().is_none()
     }
 
-    /// Asks for a launch; `cost` is what it costs at the least.
+    /// Queues a launch; `cost` is what it costs at the least.
     ///
     /// # Safety
     /// The kernel's contract holds, until it has run.
@@ -93,12 +93,12 @@ impl Queue {
             return;
         }
         self.run(|device| {
-            // SAFETY: this function's contract is the kernel's.
+            // SAFETY: the kernel's contract holds until it has run, as this function's `# Safety` demands.
             unsafe { device.launch(shape, call) }
         });
     }
 
-    /// Asks the device for something else than a launch, unless this is a rehearsal or something has failed.
+    /// Queues something else than a launch, unless this is a rehearsal or something has failed.
     pub fn run(&self, work: impl FnOnce(&Device) -> launch::Result<()>) {
         let Some(device) = self.device.as_ref().filter(|_| self.is_live() && self.failed.borrow().is_none()) else {
             return;
@@ -113,7 +113,7 @@ impl Queue {
         self.failed.borrow_mut().get_or_insert(error);
     }
 
-    /// The first thing that went wrong.
+    /// Takes out the first error, if there was one.
     ///
     /// # Errors
     /// That, once.

@@ -25,7 +25,7 @@ struct State {
 struct Buffers {
     pinned: PinnedBuffer<u8>,
     memory: DeviceBuffer<u8>,
-    /// When the upload has been made.
+    /// Happens when the upload is complete.
     taken: Event,
 }
 
@@ -52,7 +52,7 @@ impl Staging {
             if let Some(Buffers { pinned, memory, taken }) = buffers {
                 taken.synchronize()?;
                 pinned[..bytes].copy_from_slice(packed);
-                // SAFETY: the pinned buffer is not touched again before the event.
+                // SAFETY: the pinned buffer is not written again before the event, for which every later upload waits.
                 unsafe { device.stream.upload_async(&pinned[..bytes], memory.slice(0..bytes)) }?;
                 taken.record(&device.stream)?;
                 inputs.base = memory.address();
