@@ -1,0 +1,113 @@
+//! The CPU backend's two costly operations: projections, beside what memory can deliver, and attention of a decode step.
+//! An item is a floating-point operation; bytes are those of the weight, or of the keys and values.
+//!
+//!     cargo bench -p engine --bench cpu
+
+use std::fmt;
+
+use divan::Bencher;
+use divan::counter::{BytesCount, ItemsCount};
+use engine::backend::cpu::{CpuBackend, Weight};
+use engine::backend::{Attention, Backend, Heads, HostLinear};
+use engine::batch::{Batch, Span};
+use engine::kv::{KvLayout, blocks_for};
+use engine::tensor::{DType, HostTensor};
+
+/// Weights of this many bytes take turns, so that no cache holds them, as in a model.
+const FOOTPRINT: usize = 400 << 20;
+/// `(N, K)` of OPT-125m's projections: the two of the feed-forward block, and the vocabulary's.
+const SHAPES: [(usize, usize); 3] = [(3072, 768), (768, 3072), (50272, 768)];
+const TOKENS: [usize; 4] = [1, 8, 32, 512];
+const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
+
+/// Sequences of the decode step, and the tokens that each of them sees.
+const SEQUENCES: usize = 32;
+const CONTEXT: usize = 1000;
+/// Heads of OPT-125m, and their elements.
+const HEADS: usize = 12;
+const HEAD_DIM: usize = 64;
+const BLOCK_SIZE: usize = 16;
+
+fn main() {
+    divan::main();
+}
+
+/// A projection of `m` tokens by a weight of `n` rows and `k` columns.
+#[derive(Clone, Copy)]
+struct Projection {
+    dtype: DType,
+    n: usize,
+    k: usize,
+    m: usize,
+}
+
+impl fmt::Display for Projection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} x {}, {} tokens", self.dtype, self.n, self.k, self.m)
+    }
+}
+
+fn projections() -> Vec<Projection> {
+    let shapes = DTYPES.into_iter().flat_map(|dtype| SHAPES.map(|(n, k)| (dtype, n, k)));
+    shapes.flat_map(|(dtype, n, k)| TOKENS.map(|m| Projection { dtype, n, k, m })).collect()
+}
+
+/// `x W^T`, on a thread for each core.
+#[divan::bench(args = projections(), max_time = 1)]
+fn projection(bencher: Bencher<'_, '_>, Projection { dtype, n, k, m }: Projection) {
+    let backend = made(CpuBackend::new(None));
+    let bytes = n * k * dtype.size();
+    let matrix = || weight(&backend, n, k, dtype);
+    let weights: Vec<Weight> = (0..(FOOTPRINT / bytes).max(1)).map(|_| matrix()).collect();
+    let table = weight(&backend, 1, k, DType::F32);
+    let x = backend.embed_tokens(&table, None, &Batch { tokens: vec![0; m], ..Batch::default() });
+    let mut turns = weights.iter().cycle();
+    let bencher = bencher.counter(BytesCount::new(bytes)).counter(ItemsCount::new(2 * m * n * k));
+    bencher.with_inputs(|| turns.next()).bench_local_values(|weight| weight.map(|w| backend.linear(&x, w, None, None)));
+}
+
+/// One layer's attention of a step in which every sequence decodes, on one thread.
+#[divan::bench(args = DTYPES, max_time = 2)]
+fn decode_attention(bencher: Bencher<'_, '_>, dtype: DType) {
+    let backend = made(CpuBackend::new(Some(1)));
+    let width = HEADS * HEAD_DIM;
+    let layout = KvLayout { layers: 1, heads: HEADS, head_dim: HEAD_DIM, block_size: BLOCK_SIZE, dtype };
+    let blocks = blocks_for(CONTEXT, BLOCK_SIZE);
+    let mut cache = made(backend.kv_cache(layout, SEQUENCES * blocks, 0));
+    let host = || HostLinear { weight: HostTensor::from_f32(vec![width, width], noise(width * width)), bias: None };
+    let qkv = made(backend.qkv_weight([host(), host(), host()]));
+    let table = weight(&backend, 1, width, DType::F32);
+    let project = |rows: usize| {
+        let x = backend.embed_tokens(&table, None, &Batch { tokens: vec![0; rows], ..Batch::default() });
+        backend.qkv(&x, &qkv)
+    };
+    // The blocks of a sequence lie apart: its neighbours in memory are those of the others.
+    let block = |sequence: usize, i: usize| (i * SEQUENCES + sequence) as u32;
+    for sequence in 0..SEQUENCES {
+        let slots = (0..CONTEXT).map(|p| block(sequence, p / BLOCK_SIZE) * BLOCK_SIZE as u32 + (p % BLOCK_SIZE) as u32);
+        let batch = Batch { slots: slots.collect(), ..Batch::default() };
+        backend.write_kv(&mut project(CONTEXT), Heads { norms: None, rope: None }, &mut cache, 0, &batch);
+    }
+    let spans = (0..SEQUENCES).map(|s| Span { start: s, len: 1, context: CONTEXT, table: s * blocks });
+    let tables = (0..SEQUENCES).flat_map(|s| (0..blocks).map(move |i| block(s, i)));
+    let step = Batch { spans: spans.collect(), blocks: tables.collect(), ..Batch::default() };
+    let queries = project(SEQUENCES);
+    let params = Attention { layer: 0, scale: 0.125, window: None };
+    let elements = 2 * SEQUENCES * CONTEXT * width;
+    let bencher = bencher.counter(BytesCount::new(elements * dtype.size())).counter(ItemsCount::new(2 * elements));
+    bencher.bench_local(|| backend.attention(&queries, &cache, params, &step));
+}
+
+/// A matrix of reproducible numbers around zero.
+fn weight(backend: &CpuBackend, rows: usize, columns: usize, dtype: DType) -> Weight {
+    made(backend.weight(HostTensor::from_f32(vec![rows, columns], noise(rows * columns)).to_dtype(dtype)))
+}
+
+fn noise(n: usize) -> Vec<f32> {
+    (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 24) as f32 - 0.5).collect()
+}
+
+/// What was made, since a benchmark can do nothing without it.
+fn made<T>(result: engine::Result<T>) -> T {
+    result.unwrap_or_else(|error| panic!("{error}"))
+}
