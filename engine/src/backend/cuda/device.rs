@@ -62,7 +62,7 @@ impl Device {
     /// As [`Module::launch`].
     pub(super) unsafe fn launch(&self, shape: LaunchShape, call: KernelCall) -> launch::Result<()> {
         let paper = self.paper.as_ref().filter(|paper| paper.has(call.descriptor()));
-        // SAFETY: the kernel's contract is this function's.
+        // SAFETY: the kernel's contract holds until it has run, as this function's `# Safety` demands.
         unsafe { paper.unwrap_or(&self.module).launch(&self.stream, shape, call) }
     }
 }
