@@ -35,10 +35,10 @@ use cuda_std::{float::GpuFloat, prelude::*};
 #[cfg(not(target_arch = "nvptx64"))]
 use {
     cuda_std::{launch::LaunchShape, vector::Vector},
-    emulator::Report,
+    emulator::CostReport,
     examples::{Lesson, LessonFailed, Result, teach},
     kernels::attention::decode::{DecodeLaunch, PLAN_THREADS, paged_attention, plan_paged_attention, plan_vectors},
-    kernels::layout::Part,
+    kernels::layout::KeyOrValue,
     workbench::number::Type,
     workbench::paged::{PagedShape, Problem},
     workbench::{Buffer, Gpu, paper},
@@ -153,14 +153,14 @@ const ENGINE_PTX: &str = include_str!("../../kernels/prebuilt/sm_80.ptx");
 
 /// The lesson: what each rung cost.
 #[cfg(not(target_arch = "nvptx64"))]
-pub fn run(lesson: &mut Lesson) -> Result<Vec<Report>> {
+pub fn run(lesson: &mut Lesson) -> Result<Vec<CostReport>> {
     let shape =
         PagedShape { ty: Type::F16, heads: 8, kv_heads: 2, head_size: HEAD_SIZE, block_size: BLOCK_SIZE, window: 0 };
     let problem = Problem::decode(shape, &[700, 300, 90], 0, 1);
     let mut reports = first_rungs(lesson, &problem)?;
     lesson.load(ENGINE_PTX)?;
     for (title, version) in ["3. v1", "4. v2, both kernels"].into_iter().zip(paper::versions(&problem, 700)) {
-        let attention = paper::Attention::upload(&mut lesson.gpu, &problem, version)?;
+        let attention = paper::PaperAttention::upload(&mut lesson.gpu, &problem, version)?;
         reports.push(lesson.measure(title, |gpu| attention.launch(gpu))?);
         check(&lesson.gpu, attention.output, &problem)?;
     }
@@ -182,11 +182,11 @@ fn check(gpu: &Gpu, output: Buffer<u16>, problem: &Problem) -> Result<()> {
 
 /// The lesson's own kernels.
 #[cfg(not(target_arch = "nvptx64"))]
-fn first_rungs(lesson: &mut Lesson, problem: &Problem) -> Result<Vec<Report>> {
+fn first_rungs(lesson: &mut Lesson, problem: &Problem) -> Result<Vec<CostReport>> {
     let PagedShape { heads, kv_heads, .. } = problem.shape;
     let (pages, cache) = (problem.shape.pages(), problem.pages());
     // The keys or values of a token in a block, as these kernels want them: all heads, one after the other.
-    let token = |block: u32, offset: u32, part: Part| -> Vec<u16> {
+    let token = |block: u32, offset: u32, part: KeyOrValue| -> Vec<u16> {
         let at = |i: u32| pages.element(block, i / HEAD_SIZE, part, i % HEAD_SIZE, offset);
         (0..kv_heads * HEAD_SIZE).map(|i| cache[at(i)]).collect()
     };
@@ -208,8 +208,8 @@ fn first_rungs(lesson: &mut Lesson, problem: &Problem) -> Result<Vec<Report>> {
     let query = gpu.upload("query", &problem.query)?.ptr();
     let lengths = gpu.upload("lengths", &contexts)?.ptr();
     let starts = gpu.upload("starts", &first)?.ptr();
-    let keys = gpu.upload("keys", &contiguous(Part::Key))?.ptr();
-    let values = gpu.upload("values", &contiguous(Part::Value))?.ptr();
+    let keys = gpu.upload("keys", &contiguous(KeyOrValue::Key))?.ptr();
+    let values = gpu.upload("values", &contiguous(KeyOrValue::Value))?.ptr();
     let scale = problem.shape.scale();
     let result = gpu.alloc("output", problem.query.len())?;
     let output = result.mut_ptr();
@@ -219,8 +219,8 @@ fn first_rungs(lesson: &mut Lesson, problem: &Problem) -> Result<Vec<Report>> {
     check(&lesson.gpu, result, problem)?;
 
     let gpu = &mut lesson.gpu;
-    let keys = gpu.upload("keys in blocks", &paged(Part::Key))?.ptr();
-    let values = gpu.upload("values in blocks", &paged(Part::Value))?.ptr();
+    let keys = gpu.upload("keys in blocks", &paged(KeyOrValue::Key))?.ptr();
+    let values = gpu.upload("values in blocks", &paged(KeyOrValue::Value))?.ptr();
     let (tables, starts) = (gpu.upload("tables", &tables)?.ptr(), gpu.upload("starts", &table_starts)?.ptr());
     let result = gpu.alloc("output", problem.query.len())?;
     let output = result.mut_ptr();

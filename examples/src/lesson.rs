@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
 use cuda_std::launch::{KernelCall, LaunchShape};
-use emulator::Report;
+use emulator::CostReport;
 use launch::{Driver, Event};
 use workbench::Gpu;
 
@@ -106,7 +106,12 @@ impl Lesson {
     ///
     /// # Errors
     /// If the launch does not fit the kernel or the device, and for the kernel's fault.
-    pub unsafe fn launch(&mut self, title: &str, shape: LaunchShape, call: impl Into<KernelCall>) -> Result<Report> {
+    pub unsafe fn launch(
+        &mut self,
+        title: &str,
+        shape: LaunchShape,
+        call: impl Into<KernelCall>,
+    ) -> Result<CostReport> {
         let call = call.into();
         // SAFETY: this function's contract is the kernel's.
         self.measure(title, |gpu| unsafe { gpu.launch(shape, call) })
@@ -116,7 +121,7 @@ impl Lesson {
     ///
     /// # Errors
     /// What the work fails with.
-    pub fn measure(&mut self, title: &str, work: impl FnOnce(&mut Gpu) -> launch::Result<()>) -> Result<Report> {
+    pub fn measure(&mut self, title: &str, work: impl FnOnce(&mut Gpu) -> launch::Result<()>) -> Result<CostReport> {
         let [begin, end] = [Event::new(self.gpu.context())?, Event::new(self.gpu.context())?];
         begin.record(self.gpu.stream())?;
         let launches = self.gpu.reported(work);
@@ -124,7 +129,7 @@ impl Lesson {
         let launches = launches?;
         end.record(self.gpu.stream())?;
         end.synchronize()?;
-        let mut sum = Report::default();
+        let mut sum = CostReport::default();
         for launch in &launches {
             sum.total.add(&launch.report.total);
             sum.barriers += launch.report.barriers;
@@ -151,7 +156,7 @@ impl Lesson {
 }
 
 /// What launches cost, in a line for each kind of thing that they used.
-fn cost(title: &str, report: &Report) -> String {
+fn cost(title: &str, report: &CostReport) -> String {
     let total = &report.total;
     let mut text = format!("{title}: {} instructions of warps", total.instructions);
     // Writing to a String cannot fail.

@@ -28,7 +28,7 @@ use cuda_std::{prelude::*, shared, unroll::unroll};
 #[cfg(not(target_arch = "nvptx64"))]
 use {
     cuda_std::launch::LaunchShape,
-    emulator::Report,
+    emulator::CostReport,
     examples::{Lesson, LessonFailed, Result, teach},
     half::f16,
 };
@@ -217,7 +217,7 @@ fn main() -> Result<(), LessonFailed> {
 
 /// The lesson: what each rung cost.
 #[cfg(not(target_arch = "nvptx64"))]
-pub fn run(lesson: &mut Lesson) -> Result<Vec<Report>> {
+pub fn run(lesson: &mut Lesson) -> Result<Vec<CostReport>> {
     let n = 128u32;
     // Small whole numbers, whose products and sums are exact in both types.
     let numbers = |by: u32| -> Vec<f32> { (0..n * n).map(|i| (i * by % 11) as f32 - 5.0).collect() };

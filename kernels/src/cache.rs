@@ -30,7 +30,7 @@ use cuda_std::launch::LaunchShape;
 use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
 
-use crate::layout::{Pages, Part};
+use crate::layout::{KeyOrValue, Pages};
 use cuda_std::ptx::memory::{load_streaming, store_streaming};
 
 /// Threads per block of all kernels here.
@@ -102,8 +102,8 @@ pub unsafe fn reshape_and_cache(
         let v = load_streaming(value.add(token as usize * value_stride as usize + vector as usize));
         let (block, offset) = divide(slot as u32, block_size);
         let (head, chunk) = divide(vector, pages.chunks());
-        *cache.add(pages.vector(block, head, Part::Key, chunk, offset)) = k;
-        *cache.add(pages.vector(block, head, Part::Value, chunk, offset)) = v;
+        *cache.add(pages.vector(block, head, KeyOrValue::Key, chunk, offset)) = k;
+        *cache.add(pages.vector(block, head, KeyOrValue::Value, chunk, offset)) = v;
     }
 }
 

@@ -17,7 +17,7 @@ pub const VECTOR: u32 = 8;
 
 /// Keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum KeyOrValue {
     /// Keys, with which queries are compared.
     Key = 0,
     /// Values, whose weighted sum is the result.
@@ -57,14 +57,14 @@ impl Pages {
     /// The index of a vector in a layer's cache: of `part`, for the token at `offset` in `block`, elements
     /// `8 * chunk ..` of `head`.
     #[inline(always)]
-    pub const fn vector(self, block: u32, head: u32, part: Part, chunk: u32, offset: u32) -> usize {
+    pub const fn vector(self, block: u32, head: u32, part: KeyOrValue, chunk: u32, offset: u32) -> usize {
         let row = (head * 2 + part as u32) * self.chunks() + chunk;
         block as usize * self.page_vectors() as usize + (row * self.block_size + offset) as usize
     }
 
     /// The index of an element in a layer's cache.
     #[inline(always)]
-    pub const fn element(self, block: u32, head: u32, part: Part, element: u32, offset: u32) -> usize {
+    pub const fn element(self, block: u32, head: u32, part: KeyOrValue, element: u32, offset: u32) -> usize {
         let vector = self.vector(block, head, part, element / VECTOR, offset);
         vector * VECTOR as usize + (element % VECTOR) as usize
     }
@@ -76,7 +76,7 @@ pub(crate) trait WriteVector: Copy {
     ///
     /// # Safety
     /// The cache has such a block, with such a head and token, and nothing else accesses these elements.
-    unsafe fn write(self, block: u32, head: u32, part: Part, chunk: u32, offset: u32, vector: Vector);
+    unsafe fn write(self, block: u32, head: u32, part: KeyOrValue, chunk: u32, offset: u32, vector: Vector);
 }
 
 /// A layer's cache in the layout of [`Pages`].
@@ -90,7 +90,7 @@ pub(crate) struct LayerCache {
 
 impl WriteVector for LayerCache {
     #[inline(always)]
-    unsafe fn write(self, block: u32, head: u32, part: Part, chunk: u32, offset: u32, vector: Vector) {
+    unsafe fn write(self, block: u32, head: u32, part: KeyOrValue, chunk: u32, offset: u32, vector: Vector) {
         // SAFETY: the cache has such a vector, which is nobody else's, by this function's contract.
         unsafe { *self.vectors.add(self.pages.vector(block, head, part, chunk, offset)) = vector };
     }
@@ -110,7 +110,7 @@ mod tests {
         let mut seen = vec![false; (blocks * PAGES.page_vectors() * VECTOR) as usize];
         for block in 0..blocks {
             for head in 0..PAGES.heads {
-                for part in [Part::Key, Part::Value] {
+                for part in [KeyOrValue::Key, KeyOrValue::Value] {
                     for element in 0..PAGES.head_size {
                         for offset in 0..PAGES.block_size {
                             let index = PAGES.element(block, head, part, element, offset);
@@ -126,17 +126,25 @@ mod tests {
     #[test]
     fn neighbours_are_as_the_layout_says() {
         let at = |head, part, element, offset| PAGES.element(1, head, part, element, offset);
-        assert_eq!(at(0, Part::Key, 0, 0), (PAGES.page_vectors() * VECTOR) as usize);
-        assert_eq!(at(0, Part::Key, 7, 0) + 1, at(0, Part::Key, 0, 1), "eight elements, then the next token");
-        assert_eq!(at(0, Part::Key, 7, 15) + 1, at(0, Part::Key, 8, 0), "all tokens, then the next eight elements");
-        assert_eq!(at(0, Part::Key, 79, 15) + 1, at(0, Part::Value, 0, 0), "keys, then values");
-        assert_eq!(at(0, Part::Value, 79, 15) + 1, at(1, Part::Key, 0, 0), "then the next head");
+        assert_eq!(at(0, KeyOrValue::Key, 0, 0), (PAGES.page_vectors() * VECTOR) as usize);
+        assert_eq!(
+            at(0, KeyOrValue::Key, 7, 0) + 1,
+            at(0, KeyOrValue::Key, 0, 1),
+            "eight elements, then the next token"
+        );
+        assert_eq!(
+            at(0, KeyOrValue::Key, 7, 15) + 1,
+            at(0, KeyOrValue::Key, 8, 0),
+            "all tokens, then the next eight elements"
+        );
+        assert_eq!(at(0, KeyOrValue::Key, 79, 15) + 1, at(0, KeyOrValue::Value, 0, 0), "keys, then values");
+        assert_eq!(at(0, KeyOrValue::Value, 79, 15) + 1, at(1, KeyOrValue::Key, 0, 0), "then the next head");
     }
 
     #[test]
     fn large_caches_do_not_overflow() {
         let pages = Pages { heads: 128, head_size: 256, block_size: 64 };
-        let last = pages.element(200_000, 127, Part::Value, 255, 63);
+        let last = pages.element(200_000, 127, KeyOrValue::Value, 255, 63);
         assert_eq!(last as u64 + 1, 200_001 * u64::from(pages.page_vectors()) * u64::from(VECTOR));
     }
 }

@@ -35,7 +35,7 @@ use cuda_std::vector::Vector;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE};
 
 use crate::element::{Bf16, Element, F16};
-use crate::layout::{LayerCache, Pages, Part, WriteVector};
+use crate::layout::{KeyOrValue, LayerCache, Pages, WriteVector};
 use crate::vector::{WidthError, narrow, sum_of_eight, widen};
 use cuda_std::ptx::memory::load_streaming;
 use cuda_std::unroll::{eight, unroll};
@@ -184,8 +184,11 @@ pub(crate) unsafe fn rotate_and_write<T: Element, C: WriteVector>(rows: FusedRow
             if slot >= 0 {
                 core::hint::assert_unchecked(block_size != 0);
                 let (block, offset) = (slot as u32 / block_size, slot as u32 % block_size);
-                let (part, head) =
-                    if rotated { (Part::Key, head - heads) } else { (Part::Value, head - heads - kv_heads) };
+                let (part, head) = if rotated {
+                    (KeyOrValue::Key, head - heads)
+                } else {
+                    (KeyOrValue::Value, head - heads - kv_heads)
+                };
                 own.each(|i, chunk| {
                     let [a, b] = pairs[i];
                     cache.write(block, head, part, chunk, offset, a);

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use cuda_builder::ptx::{Entry, entries};
+use cuda_builder::ptx::{PtxEntry, entries};
 use cuda_builder::{Arch, CudaBuilder, Origin, Source};
 use cuda_std::launch::Descriptor;
 use kernels::registry::shipped;
@@ -24,12 +24,12 @@ fn get(builder: CudaBuilder) -> String {
 }
 
 /// The entry that a descriptor promises.
-fn promised(kernel: &Descriptor) -> Entry {
+fn promised(kernel: &Descriptor) -> PtxEntry {
     let ty = |ty: &str, size: usize| match ty {
         "f32" | "f64" => format!("f{}", size * 8),
         _ => format!("u{}", size * 8),
     };
-    Entry {
+    PtxEntry {
         name: kernel.name.into(),
         params: kernel.params.iter().map(|p| ty(p.ty, p.size)).collect(),
         max_threads: kernel.bounds.max_threads,
@@ -39,7 +39,7 @@ fn promised(kernel: &Descriptor) -> Entry {
 }
 
 /// What LLVM calls a type of bits varies with its version: `.b32`, `.u32` and `.f32` are passed alike.
-fn by_size(mut entry: Entry) -> Entry {
+fn by_size(mut entry: PtxEntry) -> PtxEntry {
     entry.params.iter_mut().for_each(|ty| *ty = ty.trim_start_matches(|c: char| c.is_alphabetic()).to_owned());
     entry
 }

@@ -11,20 +11,6 @@ const OWN: [&str; 3] = ["Args", "Error", "Result"];
 
 /// Names that have several meanings today, and how many: to be renamed, and taken from this list.
 const DOUBLES: &[(&str, usize)] = &[
-    // engine/config, kernels/gemm/activation
-    ("Activation", 2),
-    // benchmarks/workbench/paper, engine/backend
-    ("Attention", 2),
-    // cuda_std/launch/descriptor, cuda_std_macros/bounds
-    ("Bounds", 2),
-    // benchmarks/workbench/measure, engine/backend/cuda/queue
-    ("Cost", 2),
-    // emulator/device, engine/backend/cuda/device, engine/options
-    ("Device", 3),
-    // cuda_std/launch/pointer, emulator/memory
-    ("DevicePtr", 2),
-    // cuda_builder/ptx, emulator/entry
-    ("Entry", 2),
     // engine/completion, engine/kv/log, launch/event
     ("Event", 3),
     // cuda_std/launch/call, engine/config
@@ -33,74 +19,32 @@ const DOUBLES: &[(&str, usize)] = &[
     ("Fields", 2),
     // benchmarks/workbench/gpu, cli/bench/gpu
     ("Gpu", 2),
-    // engine/backend, kernels/attention/decode/heads
-    ("Heads", 2),
-    // cuda_builder/inputs, engine/backend/cuda/inputs, kernels/attention/paper/head
-    ("Inputs", 3),
-    // cuda_std/launch/call, cuda_std_macros/instances
-    ("Instance", 2),
-    // cuda_builder/compile, server/worker
-    ("Job", 2),
-    // cuda_std/launch/call, kernels/gemm/plan
-    ("Kernel", 2),
-    // engine/backend/cpu/cache, engine/backend/cuda/cache
-    ("KvCache", 2),
     // engine/scheduler, kernels/gemm/plan, launch/context, server/options
-    ("Limits", 4),
+    ("Limits", 2),
     // engine/chat/message, server/worker
     ("Message", 2),
     // cli/bench/model, engine/model
     ("Model", 2),
-    // emulator/module, launch/module
-    ("Module", 2),
     // cli/command, kernels/gemm/plan/product
     ("Operands", 2),
-    // engine/sequence, kernels/attention/prefill/fragment, kernels/gemm/epilogue
-    ("Output", 3),
-    // cuda_std/launch/descriptor, cuda_std_macros/kernel
-    ("Param", 2),
-    // engine/backend/cuda/weights, kernels/layout
-    ("Part", 2),
     // benchmarks/workbench/product, engine/place
     ("Placed", 2),
-    // kernels/attention/decode/plan, kernels/gemm/plan
-    ("Plan", 2),
     // benchmarks/workbench/paged, benchmarks/workbench/product, server/json/problem
     ("Problem", 3),
-    // engine/backend/cpu, engine/backend/cuda/tensor
-    ("Projection", 2),
     // benchmarks/loadgen/endpoint, engine/completion, tests/lib
     ("Prompt", 3),
-    // engine/backend/cuda/queue, engine/scheduler/queue
-    ("Queue", 2),
     // benchmarks/loadgen/random, benchmarks/workbench/number
     ("Random", 2),
-    // benchmarks/loadgen/report, emulator/report
-    ("Report", 2),
     // benchmarks/workbench/cases/rope, engine/config/rope
     ("Rope", 2),
-    // benchmarks/workbench/cases/embedding, kernels/attention/prefill/rows
-    ("Rows", 2),
-    // kernels/attention/prefill/fragment, kernels/sampling/scan
-    ("Scores", 2),
-    // cuda_builder/lib, kernels/gemm/operand
-    ("Source", 2),
     // benchmarks/workbench/paged, engine/backend, kernels/attention/decode/plan, kernels/attention/paper/span
-    ("Span", 4),
+    ("Span", 2),
     // cli/bench/step, engine/scheduler/step
     ("Step", 2),
-    // kernels/attention/decode/stream, kernels/attention/prefill/pages, launch/stream
-    ("Stream", 3),
-    // engine/backend/cpu/tensor, engine/backend/cuda/tensor
-    ("Tensor", 2),
     // benchmarks/loadgen/trace, cli/trace
     ("Trace", 2),
-    // kernels/attention, kernels/gemm/plan/product
-    ("Unsupported", 2),
     // cli/words, engine/kv/usage, server/api/answer
     ("Usage", 3),
-    // engine/backend/cpu, engine/backend/cuda/tensor
-    ("Weight", 2),
 ];
 
 /// The lines that no file has more of.

@@ -1,7 +1,7 @@
 //! Attention problems: sequences whose keys and values lie anywhere in a paged cache, with a reference for attention
 //! over them.
 
-use kernels::layout::{Pages, Part};
+use kernels::layout::{KeyOrValue, Pages};
 
 use crate::number::{Random, Type, relative_error};
 
@@ -114,8 +114,8 @@ impl Problem {
         let pages = self.shape.pages();
         let mut cache = vec![0; (self.blocks * pages.page_vectors() * 8) as usize];
         self.place(|block, offset, head, element, key, value| {
-            cache[pages.element(block, head, Part::Key, element, offset)] = key;
-            cache[pages.element(block, head, Part::Value, element, offset)] = value;
+            cache[pages.element(block, head, KeyOrValue::Key, element, offset)] = key;
+            cache[pages.element(block, head, KeyOrValue::Value, element, offset)] = value;
         });
         cache
     }

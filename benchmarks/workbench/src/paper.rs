@@ -14,7 +14,7 @@ use crate::paged::Problem;
 const GAP: usize = 64;
 
 /// A problem on a device, with the kernels of a version.
-pub struct Attention {
+pub struct PaperAttention {
     version: Version,
     shape: AttentionShape,
     ty: Type,
@@ -45,12 +45,12 @@ pub fn shape(problem: &Problem) -> AttentionShape {
         .unwrap_or_else(|unsupported| panic!("{unsupported}"))
 }
 
-impl Attention {
+impl PaperAttention {
     /// Puts a decode problem on a device.
     ///
     /// # Errors
     /// [`launch::Error`], if there is not enough memory.
-    pub fn upload(gpu: &mut Gpu, problem: &Problem, version: Version) -> Result<Attention> {
+    pub fn upload(gpu: &mut Gpu, problem: &Problem, version: Version) -> Result<PaperAttention> {
         let s = problem.shape;
         let row = (s.heads * s.head_size) as usize;
         let gap = vec![s.ty.nan(); GAP];
@@ -78,7 +78,7 @@ impl Attention {
             gpu.upload("maxima", &vec![f32::NAN; rows])?,
             gpu.upload("sums of weights", &vec![f32::NAN; rows])?,
         ];
-        Ok(Attention { version, shape: shape(problem), ty: s.ty, args, output, partials })
+        Ok(PaperAttention { version, shape: shape(problem), ty: s.ty, args, output, partials })
     }
 
     /// Launches the version's kernels.

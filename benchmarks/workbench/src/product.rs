@@ -3,7 +3,7 @@
 use cuda_std::launch::{DevicePtr, KernelCall};
 use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::{Epilogue, GATED_ROWS};
-use kernels::gemm::plan::{Kernel, Operands, Plan, Product};
+use kernels::gemm::plan::{GemmKernel, GemmPlan, Operands, Product};
 use launch::Result;
 
 use crate::gpu::{Buffer, Gpu};
@@ -35,7 +35,7 @@ impl Data {
 #[derive(Clone, Debug)]
 pub struct Problem {
     /// How it is launched.
-    pub plan: Plan,
+    pub plan: GemmPlan,
     data: Data,
     /// With NaN between the rows.
     x: Vec<u16>,
@@ -47,7 +47,7 @@ pub struct Problem {
 
 impl Problem {
     /// A problem for a plan, be it the best one or not.
-    pub fn new(plan: Plan, data: Data) -> Problem {
+    pub fn new(plan: GemmPlan, data: Data) -> Problem {
         let Product { m, n, k, epilogue } = plan.product;
         let mut random = Random(data.seed);
         let columns = epilogue.columns(n);
@@ -188,7 +188,7 @@ impl Problem {
 /// A projection on a device.
 #[derive(Clone, Copy)]
 pub struct Placed {
-    plan: Plan,
+    plan: GemmPlan,
     call: KernelCall,
     out: Out,
     counters: Buffer<u32>,
@@ -212,16 +212,16 @@ impl Placed {
 }
 
 /// The kernels there are: a plan for each, and the tokens that it is for at most.
-pub const KERNELS: [(Kernel, u32); 9] = [
-    (Kernel::Gemv(1), 1),
-    (Kernel::Gemv(2), 2),
-    (Kernel::Gemv(4), 4),
-    (Kernel::Decode(8), 8),
-    (Kernel::Decode(16), 16),
-    (Kernel::Decode(32), 32),
-    (Kernel::Decode(64), 64),
-    (Kernel::Prefill(128), u32::MAX),
-    (Kernel::Prefill(256), u32::MAX),
+pub const KERNELS: [(GemmKernel, u32); 9] = [
+    (GemmKernel::Gemv(1), 1),
+    (GemmKernel::Gemv(2), 2),
+    (GemmKernel::Gemv(4), 4),
+    (GemmKernel::Decode(8), 8),
+    (GemmKernel::Decode(16), 16),
+    (GemmKernel::Decode(32), 32),
+    (GemmKernel::Decode(64), 64),
+    (GemmKernel::Prefill(128), u32::MAX),
+    (GemmKernel::Prefill(256), u32::MAX),
 ];
 
 /// An activation, in `f64`.

@@ -1,6 +1,6 @@
 //! What kernels take of a multiprocessor, as NVIDIA's assembler found it: on record, for machines without it.
 
-use kernels::gemm::plan::Limits;
+use kernels::gemm::plan::GpuLimits;
 
 /// The record: a line for each target and kernel.
 const RECORD: &str = include_str!("../../../kernels/prebuilt/resources.tsv");
@@ -19,7 +19,7 @@ impl Resources {
     ///
     /// Each of its quarters has 16,384 registers, of which a warp takes a multiple of 256. Of its shared memory a block
     /// takes 1 KiB beside its own, and can have all but 1 KiB.
-    pub const fn blocks(self, threads: u32, dynamic: u32, gpu: Limits) -> u32 {
+    pub const fn blocks(self, threads: u32, dynamic: u32, gpu: GpuLimits) -> u32 {
         let of_warp = (32 * self.registers).next_multiple_of(256);
         let by_registers = 4 * (16_384 / of_warp) / threads.div_ceil(32);
         let by_shared = (gpu.shared_bytes + 1024) / (self.shared + dynamic + 1024);
@@ -45,12 +45,12 @@ mod tests {
 
     #[test]
     fn registers_and_shared_memory_bound_the_blocks_of_a_multiprocessor() {
-        let blocks = |registers, threads| Resources { registers, shared: 0 }.blocks(threads, 0, Limits::H200);
+        let blocks = |registers, threads| Resources { registers, shared: 0 }.blocks(threads, 0, GpuLimits::H200);
         assert_eq!([blocks(128, 128), blocks(167, 128), blocks(168, 128)], [4, 3, 3]);
         assert_eq!([blocks(129, 128), blocks(255, 64), blocks(32, 1024)], [3, 4, 2]);
         // A quarter has room for three warps of these, however many blocks they belong to.
         assert_eq!(blocks(168, 32), 12);
-        let sharing = |dynamic| Resources { registers: 32, shared: 128 }.blocks(32, dynamic, Limits::H200);
+        let sharing = |dynamic| Resources { registers: 32, shared: 128 }.blocks(32, dynamic, GpuLimits::H200);
         assert_eq!([sharing((227 << 10) - 128), sharing((113 << 10) - 128), sharing(113 << 10)], [1, 2, 1]);
     }
 

@@ -4,7 +4,7 @@ use cuda_std::launch::LaunchShape;
 use engine::backend::cuda::element_type;
 use engine::tensor::DType;
 use kernels::attention::decode::DecodeLaunch;
-use kernels::gemm::plan::Limits;
+use kernels::gemm::plan::GpuLimits;
 use serde_json::{Value, json};
 use workbench::{Floor, resources};
 
@@ -17,7 +17,7 @@ pub struct Gpu {
     /// Its name on the command line.
     pub name: &'static str,
     /// What launches are planned for.
-    pub limits: Limits,
+    pub limits: GpuLimits,
     /// The PTX that it runs.
     target: &'static str,
     /// Nominal bandwidth of its memory, in bytes a second.
@@ -29,7 +29,7 @@ pub struct Gpu {
 }
 
 const fn gpu(name: &'static str, (multiprocessors, shared_kib): (u32, u32), bandwidth: f64, rate: f64) -> Gpu {
-    let limits = Limits { multiprocessors, shared_bytes: shared_kib << 10 };
+    let limits = GpuLimits { multiprocessors, shared_bytes: shared_kib << 10 };
     Gpu { name, limits, target: "sm_80", bandwidth, rate, rate_source: "nominal" }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use engine::backend::cuda::{Cost, NotedLaunch};
+use engine::backend::cuda::{LaunchCost, NotedLaunch};
 use serde_json::{Value, json};
 use workbench::Floor;
 
@@ -64,8 +64,8 @@ impl Step {
     }
 
     /// The cost of all launches together.
-    fn cost(&self) -> Cost {
-        self.groups.iter().fold(Cost::default(), |sum, (NotedLaunch { cost, .. }, times)| Cost {
+    fn cost(&self) -> LaunchCost {
+        self.groups.iter().fold(LaunchCost::default(), |sum, (NotedLaunch { cost, .. }, times)| LaunchCost {
             floor: Floor {
                 bytes: sum.floor.bytes + times * cost.floor.bytes,
                 flops: sum.floor.flops + times * cost.floor.flops,
@@ -82,7 +82,7 @@ impl Step {
 
     /// Seconds that weights, keys and values take to be read: what no cache can help with.
     fn stream_seconds(&self) -> f64 {
-        let Cost { weights, kv_cache, .. } = self.cost();
+        let LaunchCost { weights, kv_cache, .. } = self.cost();
         self.gpu.seconds(Floor { bytes: weights + kv_cache, flops: 0 })
     }
 
@@ -142,7 +142,7 @@ impl fmt::Display for Step {
         }
         let launches: u64 = self.groups.iter().map(|(_, times)| times).sum();
         writeln!(f, "{}: {launches} launches\n\n{table}", self.kind)?;
-        let Cost { floor: Floor { bytes, flops }, weights, kv_cache } = self.cost();
+        let LaunchCost { floor: Floor { bytes, flops }, weights, kv_cache } = self.cost();
         let rest = bytes - weights - kv_cache;
         for (name, bytes) in [("weights", weights), ("KV cache", kv_cache), ("activations", rest), ("in all", bytes)] {
             writeln!(f, "{name:<16}{:>9.3} GB", bytes as f64 / 1e9)?;

@@ -34,7 +34,7 @@ pub struct HostLinear {
 }
 
 /// What happens to the heads of queries and keys before attention.
-pub struct Heads<'a, W> {
+pub struct QkNormRope<'a, W> {
     /// Root-mean-square norms of each query head and each key head, `[D]` each, and their epsilon.
     pub norms: Option<(&'a W, &'a W, f32)>,
     /// The angles by which heads are rotated, `[positions, D]`: row `p` holds the `D/2` cosines of position `p`, then the
@@ -133,7 +133,7 @@ pub trait Backend: Send + 'static {
     fn write_kv(
         &self,
         qkv: &mut Self::Qkv,
-        heads: Heads<'_, Self::Weight>,
+        heads: QkNormRope<'_, Self::Weight>,
         cache: &mut Self::KvCache,
         layer: usize,
         inputs: &Self::Inputs,

@@ -1,7 +1,7 @@
 //! GPT-2's part of the configuration.
 
 use super::fields::{Fields, in_range};
-use super::{Activation, Family, MAX_WIDTH, ModelConfig, head_dim};
+use super::{Activation, Family, MAX_WIDTH, ModelConfig, activation, head_dim};
 use crate::error::{Error, Result};
 
 /// What GPT-2 leaves open.
@@ -32,10 +32,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
     let gpt2 = Gpt2Config {
         n_inner: fields.usize_or("n_inner", 4 * hidden)?,
         layer_norm_epsilon: fields.positive_or("layer_norm_epsilon", 1e-5)? as f32,
-        activation: Activation::parse(
-            "activation_function",
-            fields.string("activation_function")?.unwrap_or("gelu_new"),
-        )?,
+        activation: activation("activation_function", fields.string("activation_function")?.unwrap_or("gelu_new"))?,
     };
     in_range("n_inner", gpt2.n_inner, 4 * MAX_WIDTH)?;
     Ok(ModelConfig {

@@ -1,7 +1,7 @@
 //! The part of the configuration shared by LLaMA, Mistral, Qwen2 and Qwen3.
 
 use super::fields::{Fields, in_range};
-use super::{Activation, Family, MAX_POSITIONS, MAX_WIDTH, ModelConfig, Rope, head_dim, rope};
+use super::{Activation, Family, MAX_POSITIONS, MAX_WIDTH, ModelConfig, Rope, activation, head_dim, rope};
 use crate::error::{Error, Result};
 
 /// What the LLaMA-like architectures leave open.
@@ -116,7 +116,7 @@ pub(super) fn read(fields: &Fields<'_>, kind: Kind) -> Result<ModelConfig> {
         o_bias: attention_bias,
         mlp_bias: kind == Kind::Llama && fields.bool_or("mlp_bias", false)?,
         qk_norm: kind == Kind::Qwen3,
-        activation: Activation::parse("hidden_act", fields.string("hidden_act")?.unwrap_or("silu"))?,
+        activation: activation("hidden_act", fields.string("hidden_act")?.unwrap_or("silu"))?,
         windows: windows(fields, kind, layers)?,
     };
     in_range("intermediate_size", llama.intermediate_size, 4 * MAX_WIDTH)?;

@@ -9,6 +9,7 @@ mod rope;
 
 pub use generation::GenerationConfig;
 pub use gpt2::Gpt2Config;
+pub use kernels::gemm::activation::Activation;
 pub use llama::LlamaConfig;
 pub use opt::OptConfig;
 pub use rope::{Rope, RopeScaling};
@@ -83,30 +84,16 @@ impl Family {
     }
 }
 
-/// The element-wise function of a feed-forward block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// max(x, 0).
-    Relu,
-    /// GELU through the error function.
-    Gelu,
-    /// GELU through its tanh approximation.
-    GeluTanh,
-    /// x * sigmoid(x).
-    Silu,
-}
-
-impl Activation {
-    fn parse(field: &str, name: &str) -> Result<Self> {
-        match name {
-            "relu" => Ok(Activation::Relu),
-            "gelu" => Ok(Activation::Gelu),
-            "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" => Ok(Activation::GeluTanh),
-            "silu" | "swish" => Ok(Activation::Silu),
-            other => Err(Error::Unsupported(format!(
-                "{field} is {other:?}; relu, gelu, gelu_new, gelu_pytorch_tanh and silu are supported"
-            ))),
-        }
+/// The activation function of this name; `field` is where the name stands.
+fn activation(field: &str, name: &str) -> Result<Activation> {
+    match name {
+        "relu" => Ok(Activation::Relu),
+        "gelu" => Ok(Activation::Gelu),
+        "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" => Ok(Activation::GeluTanh),
+        "silu" | "swish" => Ok(Activation::Silu),
+        other => Err(Error::Unsupported(format!(
+            "{field} is {other:?}; relu, gelu, gelu_new, gelu_pytorch_tanh and silu are supported"
+        ))),
     }
 }
 

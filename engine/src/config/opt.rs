@@ -1,7 +1,7 @@
 //! OPT's part of the configuration.
 
 use super::fields::{Fields, in_range};
-use super::{Activation, Family, MAX_WIDTH, ModelConfig, head_dim};
+use super::{Activation, Family, MAX_WIDTH, ModelConfig, activation, head_dim};
 use crate::error::Result;
 
 /// What OPT leaves open. Learned positions start at row 2 of their table.
@@ -41,7 +41,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
         final_norm: do_layer_norm_before && !fields.bool_or("_remove_final_layer_norm", false)?,
         enable_bias: fields.bool_or("enable_bias", true)?,
         layer_norm_elementwise_affine: fields.bool_or("layer_norm_elementwise_affine", true)?,
-        activation: Activation::parse("activation_function", fields.string("activation_function")?.unwrap_or("relu"))?,
+        activation: activation("activation_function", fields.string("activation_function")?.unwrap_or("relu"))?,
     };
     in_range("ffn_dim", opt.ffn_dim, MAX_WIDTH)?;
     in_range("word_embed_proj_dim", opt.word_embed_proj_dim, MAX_WIDTH)?;

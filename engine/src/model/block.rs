@@ -2,7 +2,7 @@
 //! between them, each behind a layer norm and added to the residual stream.
 
 use super::layers::{LayerNorm, Linear};
-use crate::backend::{Activation, Attention, Backend, Heads};
+use crate::backend::{Activation, Attention, Backend, QkNormRope};
 
 /// One block's weights.
 pub struct Block<B: Backend> {
@@ -37,7 +37,7 @@ impl<B: Backend> Block<B> {
 
     fn attend(&self, b: &B, cache: &mut B::KvCache, layer: usize, x: &B::Tensor, inputs: &B::Inputs) -> B::Tensor {
         let mut qkv = b.qkv(x, &self.qkv);
-        b.write_kv(&mut qkv, Heads { norms: None, rope: None }, cache, layer, inputs);
+        b.write_kv(&mut qkv, QkNormRope { norms: None, rope: None }, cache, layer, inputs);
         b.attention(&qkv, cache, Attention { layer, scale: self.scale, window: None }, inputs)
     }
 }

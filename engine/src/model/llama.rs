@@ -4,7 +4,7 @@
 
 use super::Model;
 use super::layers::{Linear, Loader};
-use crate::backend::{Activation, Attention, Backend, Heads};
+use crate::backend::{Activation, Attention, Backend, QkNormRope};
 use crate::config::{LlamaConfig, ModelConfig};
 use crate::error::Result;
 use crate::load::Weights;
@@ -93,7 +93,7 @@ impl<B: Backend> Model<B> for Llama<B> {
             let h = b.rms_norm(&x, &layer.attention_norm, self.eps);
             let mut qkv = b.qkv(&h, &layer.qkv);
             let norms = layer.head_norms.as_ref().map(|(query, key)| (query, key, self.eps));
-            b.write_kv(&mut qkv, Heads { norms, rope: Some(&self.rope) }, cache, i, inputs);
+            b.write_kv(&mut qkv, QkNormRope { norms, rope: Some(&self.rope) }, cache, i, inputs);
             let params = Attention { layer: i, scale: self.scale, window: layer.window };
             let attended = b.attention(&qkv, cache, params, inputs);
             layer.out.add_to(b, &mut x, &attended);

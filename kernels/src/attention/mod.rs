@@ -73,15 +73,15 @@ pub struct AttentionShape {
 
 impl AttentionShape {
     /// Checks a shape, whose numbers may be anything.
-    pub fn new(heads: u32, kv_heads: u32, head_size: u32, block_size: u32) -> Result<AttentionShape, Unsupported> {
+    pub fn new(heads: u32, kv_heads: u32, head_size: u32, block_size: u32) -> Result<AttentionShape, UnsupportedShape> {
         if kv_heads == 0 || heads == 0 || !heads.is_multiple_of(kv_heads) {
-            return Err(Unsupported::Heads { heads, kv_heads });
+            return Err(UnsupportedShape::Heads { heads, kv_heads });
         }
         if !HEAD_SIZES.contains(&head_size) {
-            return Err(Unsupported::HeadSize(head_size));
+            return Err(UnsupportedShape::HeadSize(head_size));
         }
         if !BLOCK_SIZES.contains(&block_size) {
-            return Err(Unsupported::BlockSize(block_size));
+            return Err(UnsupportedShape::BlockSize(block_size));
         }
         Ok(AttentionShape { heads, kv_heads, head_size, block_size })
     }
@@ -109,7 +109,7 @@ impl AttentionShape {
 
 /// A shape that there is no kernel for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unsupported {
+pub enum UnsupportedShape {
     /// Not one of [`HEAD_SIZES`].
     HeadSize(u32),
     /// Not one of [`BLOCK_SIZES`].
@@ -123,23 +123,23 @@ pub enum Unsupported {
     },
 }
 
-impl fmt::Display for Unsupported {
+impl fmt::Display for UnsupportedShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unsupported::HeadSize(size) => {
+            UnsupportedShape::HeadSize(size) => {
                 write!(f, "attention has no kernels for head size {size}; there are some for {HEAD_SIZES:?}")
             }
-            Unsupported::BlockSize(size) => {
+            UnsupportedShape::BlockSize(size) => {
                 write!(f, "attention cannot read blocks of {size} tokens; they must have one of {BLOCK_SIZES:?}")
             }
-            Unsupported::Heads { heads, kv_heads } => {
+            UnsupportedShape::Heads { heads, kv_heads } => {
                 write!(f, "{heads} query heads cannot share {kv_heads} key/value heads evenly")
             }
         }
     }
 }
 
-impl core::error::Error for Unsupported {}
+impl core::error::Error for UnsupportedShape {}
 
 #[cfg(test)]
 mod tests {
@@ -163,7 +163,7 @@ mod tests {
         );
         assert_eq!(message(8, 3, 64, 16), "8 query heads cannot share 3 key/value heads evenly");
         for (heads, kv_heads) in [(0, 0), (8, 0), (0, 8)] {
-            assert!(matches!(AttentionShape::new(heads, kv_heads, 64, 16), Err(Unsupported::Heads { .. })));
+            assert!(matches!(AttentionShape::new(heads, kv_heads, 64, 16), Err(UnsupportedShape::Heads { .. })));
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Element-wise functions of feed-forward blocks, as the CPU backend has them.
+//! Element-wise functions of feed-forward blocks.
 
 use cuda_std::prelude::*;
 
-/// An activation function. Kernels take its number; 0 stands for none.
+/// The element-wise function of a feed-forward block. Kernels take its number; 0 stands for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Activation {

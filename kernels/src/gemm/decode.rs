@@ -34,8 +34,8 @@ use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::unroll;
 use cuda_std::vector::Vector;
 
-use super::epilogue::{Output, Staged};
-use super::operand::{DEPTH, ROW_BYTES, Source, load, place_a, place_steps};
+use super::epilogue::{ProductOutput, Staged};
+use super::operand::{DEPTH, ROW_BYTES, TileCopy, load, place_a, place_steps};
 use super::split::{Meeting, share};
 use crate::element::{Bf16, Element, F16};
 use cuda_std::ptx::cp_async;
@@ -90,15 +90,15 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
     let ring: *mut u8 = dynamic_shared_mem();
     let ring_offset = shared_offset(ring);
     let stage_bytes = (rows + TOKENS) * ROW_BYTES;
-    let weight_source = Source::<THREADS>::new(weight, k, n, k, row);
-    let x_source = Source::<THREADS>::new(x, x_stride, m, k, 0);
-    let copies = Source::<THREADS>::copies(TOKENS);
+    let weight_source = TileCopy::<THREADS>::new(weight, k, n, k, row);
+    let x_source = TileCopy::<THREADS>::new(x, x_stride, m, k, 0);
+    let copies = TileCopy::<THREADS>::copies(TOKENS);
     let copy = |place: u32, tile: u32| {
         let place = ring_offset + place;
         // SAFETY: the place in the ring has been read by all, or was never written; the operands have their shapes by
         // this kernel's contract.
         unsafe {
-            weight_source.copy(place, tile * DEPTH, 0..Source::<THREADS>::copies(rows));
+            weight_source.copy(place, tile * DEPTH, 0..TileCopy::<THREADS>::copies(rows));
             if copies > 0 {
                 x_source.copy(place + rows * ROW_BYTES, tile * DEPTH, 0..copies);
             } else if thread::thread_idx_x() < TOKENS * 8 {
@@ -197,6 +197,6 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
             });
         });
         thread::sync_threads();
-        Output { out, stride: out_stride, bias, m, n, epilogue }.store::<T, THREADS>(staged, 0, row);
+        ProductOutput { out, stride: out_stride, bias, m, n, epilogue }.store::<T, THREADS>(staged, 0, row);
     }
 }

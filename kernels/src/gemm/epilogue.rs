@@ -85,7 +85,7 @@ impl Staged {
 
 /// The output of a product, and the epilogue that is applied to sums before they are stored.
 #[derive(Clone, Copy)]
-pub struct Output {
+pub struct ProductOutput {
     /// `[m][columns]`, of 16 bits or `f32`.
     pub out: *mut u8,
     /// Elements between its rows.
@@ -100,7 +100,7 @@ pub struct Output {
     pub epilogue: u32,
 }
 
-impl Output {
+impl ProductOutput {
     /// Whether the product is gated: the weight's rows are, by turns, eight of gate and eight of up, and each activated
     /// output of gate is multiplied by that of up.
     #[inline(always)]

@@ -34,7 +34,7 @@ use cuda_std::unroll;
 use cuda_std::vector::Vector;
 use cuda_std::warp::FULL_MASK;
 
-use super::epilogue::{GATED_ROWS, Output};
+use super::epilogue::{GATED_ROWS, ProductOutput};
 use crate::element::{Bf16, Element, F16};
 use cuda_std::ptx::{cp_async, memory::load_constant};
 
@@ -141,7 +141,7 @@ pub unsafe fn gemv<T: Element, const TOKENS: u32>(
             }
         });
         let up = warp::warp_shuffle_xor(FULL_MASK, mine, 2, warp::WARP_SIZE);
-        let output = Output { out, stride: out_stride, bias, m, n, epilogue };
+        let output = ProductOutput { out, stride: out_stride, bias, m, n, epilogue };
         let (token, i) = (lane / ROWS, lane % ROWS);
         let is_up = output.is_gated() && i >= 2;
         if lane < TOKENS * ROWS && token < m && row(i) < n && !is_up {

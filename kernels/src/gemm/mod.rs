@@ -18,7 +18,7 @@
 //! | `weight` | `[n][k]`, rows one after the other, 16-byte aligned |
 //! | `bias` | `[n]`, 8-byte aligned; null if there is none |
 //! | `out` | `[m][n]`, or `[m][n / 2]` if gated, rows `out_stride` elements apart; 16-byte aligned as a whole |
-//! | `workspace`, `counters` | for parts of sums, see [`plan::Plan`]; not touched without splits |
+//! | `workspace`, `counters` | for parts of sums, see [`plan::GemmPlan`]; not touched without splits |
 //! | `x_stride`, `out_stride`, `m`, `n`, `k` | see above; `k` is a multiple of 8 |
 //! | `epilogue` | [`epilogue::Epilogue::bits`] |
 

@@ -26,7 +26,7 @@ const VECTORS: u32 = DEPTH / 8;
 
 /// One thread's part in copying a matrix's tiles: the same vector of every `THREADS / 8`th row.
 #[derive(Clone, Copy)]
-pub struct Source<const THREADS: u32> {
+pub struct TileCopy<const THREADS: u32> {
     /// The thread's vector in its first row, at the beginning of the summed index.
     from: *const u8,
     /// Bytes between rows that the thread copies.
@@ -41,7 +41,7 @@ pub struct Source<const THREADS: u32> {
     to: u32,
 }
 
-impl<const THREADS: u32> Source<THREADS> {
+impl<const THREADS: u32> TileCopy<THREADS> {
     /// Rows between those that a thread copies.
     const STRIDE: u32 = THREADS / VECTORS;
 
@@ -56,7 +56,7 @@ impl<const THREADS: u32> Source<THREADS> {
         let thread = thread::thread_idx_x();
         let (row, vector) = (thread / VECTORS, thread % VECTORS);
         let offset = (first + row) as usize * stride as usize + (vector * 8) as usize;
-        Source {
+        TileCopy {
             from: matrix.wrapping_add(offset).cast(),
             step: Self::STRIDE * stride * 2,
             rows: rows.saturating_sub(first + row),
@@ -70,7 +70,7 @@ impl<const THREADS: u32> Source<THREADS> {
     /// `start`. What is outside of the matrix becomes zero.
     ///
     /// # Safety
-    /// The tile is in shared memory and no thread still reads it; the matrix is as [`Source::new`] was told.
+    /// The tile is in shared memory and no thread still reads it; the matrix is as [`TileCopy::new`] was told.
     #[inline(always)]
     pub unsafe fn copy(&self, tile: u32, start: u32, range: core::ops::Range<u32>) {
         for i in range {

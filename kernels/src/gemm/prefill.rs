@@ -34,8 +34,8 @@ use cuda_std::unroll;
 use cuda_std::vector::{HalfVector, Vector};
 use cuda_std::warp::FULL_MASK;
 
-use super::epilogue::{Output, Staged};
-use super::operand::{DEPTH, ROW_BYTES, STEPS, Source, load, place_a, place_b};
+use super::epilogue::{ProductOutput, Staged};
+use super::operand::{DEPTH, ROW_BYTES, STEPS, TileCopy, load, place_a, place_b};
 use super::split::{Meeting, share};
 use crate::element::{Bf16, Element, F16};
 use cuda_std::ptx::cp_async;
@@ -59,7 +59,7 @@ pub const fn shared_bytes(columns: u32) -> u32 {
 ///
 /// # Safety
 /// The arrays have the shapes that the arguments say, 16-byte aligned rows of `x` and `weight`, and the launch is the
-/// [`Plan`](super::plan::Plan)'s.
+/// [`GemmPlan`](super::plan::GemmPlan)'s.
 #[kernel(max_threads = 256, instances(T = [F16, Bf16], COLUMNS = [128, 256]))]
 pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     x: *const u16,
@@ -82,13 +82,13 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     let ring: *mut u8 = dynamic_shared_mem();
     let ring_offset = shared_offset(ring);
     let stage_bytes = (ROWS + COLUMNS) * ROW_BYTES;
-    let x_source = Source::<COLUMNS>::new(x, x_stride, m, k, row);
-    let weight_source = Source::<COLUMNS>::new(weight, k, n, k, column);
+    let x_source = TileCopy::<COLUMNS>::new(x, x_stride, m, k, row);
+    let weight_source = TileCopy::<COLUMNS>::new(weight, k, n, k, column);
     // The part of tile `tile` that is copied during a step; places in the ring are in bytes.
     let copy = |place: u32, tile: u32, step: u32| {
         let place = ring_offset + place;
-        let (start, x_copies) = (tile * DEPTH, Source::<COLUMNS>::copies(ROWS) / STEPS);
-        let weight_copies = Source::<COLUMNS>::copies(COLUMNS) / STEPS;
+        let (start, x_copies) = (tile * DEPTH, TileCopy::<COLUMNS>::copies(ROWS) / STEPS);
+        let weight_copies = TileCopy::<COLUMNS>::copies(COLUMNS) / STEPS;
         // SAFETY: the place in the ring has been read by all, or was never written; the operands have their shapes by
         // this kernel's contract.
         unsafe {
@@ -182,7 +182,7 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
         });
         thread::sync_threads();
         // A thread stores four columns of each of its rows, and neighbouring threads fill whole sectors.
-        Output { out, stride: out_stride, bias, m, n, epilogue }.store::<T, COLUMNS>(staged, row, column);
+        ProductOutput { out, stride: out_stride, bias, m, n, epilogue }.store::<T, COLUMNS>(staged, row, column);
     }
 }
 

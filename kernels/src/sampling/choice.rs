@@ -4,7 +4,7 @@ use cuda_std::prelude::*;
 
 use super::noise::{MAX_GUMBEL, Noise, gumbel};
 use super::request::{Adjustment, Request};
-use super::scan::{Scores, THREADS, Team};
+use super::scan::{LogitRow, THREADS, Team};
 use super::select::{collect, reset, threshold};
 use crate::arithmetic::{logprob, rank, score, token, weight};
 use cuda_std::unroll::unroll;
@@ -48,7 +48,7 @@ pub unsafe fn sample(
     unsafe {
         let request = *requests.add(row);
         let logits = logits.add(row * stride as usize);
-        let raw = Scores::raw(logits, vocab);
+        let raw = LogitRow::raw(logits, vocab);
         let mut team = Team::new();
         reset();
 
@@ -62,7 +62,7 @@ pub unsafe fn sample(
             }
             return;
         }
-        let sum = sum_of_weights(&mut team, &Scores { greatest, ..raw });
+        let sum = sum_of_weights(&mut team, &LogitRow { greatest, ..raw });
 
         if request.top > 0 {
             let last = threshold::<false>(&mut team, &raw, greatest, 0, request.top.into());
@@ -132,7 +132,7 @@ fn each(count: u32, mut run: impl FnMut(usize)) {
 /// # Safety
 /// All threads of the block call this together, and the row is valid.
 #[inline(always)]
-unsafe fn likeliest(team: &mut Team, scores: &Scores) -> u64 {
+unsafe fn likeliest(team: &mut Team, scores: &LogitRow) -> u64 {
     let mut best = 0;
     // SAFETY: the row is valid and all threads of the block are here, by this function's contract.
     unsafe {
@@ -150,7 +150,7 @@ unsafe fn likeliest(team: &mut Team, scores: &Scores) -> u64 {
 /// # Safety
 /// As for [`likeliest`].
 #[inline(always)]
-unsafe fn sum_of_weights(team: &mut Team, scores: &Scores) -> u64 {
+unsafe fn sum_of_weights(team: &mut Team, scores: &LogitRow) -> u64 {
     let mut own = 0;
     // SAFETY: the row is valid and all threads of the block are here, by this function's contract.
     unsafe {
@@ -171,7 +171,7 @@ unsafe fn draw(team: &mut Team, request: &Request, logits: *const f32, vocab: u3
     // SAFETY: the row is valid and all threads of the block are here, by this function's contract.
     unsafe {
         let greatest = *logits.add(best as usize);
-        let scores = Scores { logits, vocab, greatest, inverse_temperature: request.inverse_temperature };
+        let scores = LogitRow { logits, vocab, greatest, inverse_temperature: request.inverse_temperature };
         let mut lowest = 0;
         if request.top_k > 0 && request.top_k < vocab {
             lowest = threshold::<false>(team, &scores, 0.0, lowest, request.top_k.into());

@@ -17,7 +17,7 @@ const SUMS: usize = 4;
 
 /// A row of logits, or of logits relative to the greatest and divided by the temperature.
 #[derive(Clone, Copy)]
-pub struct Scores {
+pub struct LogitRow {
     /// The row, aligned to 16 bytes.
     pub logits: *const f32,
     /// Its length.
@@ -28,11 +28,11 @@ pub struct Scores {
     pub inverse_temperature: f32,
 }
 
-impl Scores {
+impl LogitRow {
     /// The logits as they are.
     #[inline(always)]
-    pub fn raw(logits: *const f32, vocab: u32) -> Scores {
-        Scores { logits, vocab, greatest: 0.0, inverse_temperature: 1.0 }
+    pub fn raw(logits: *const f32, vocab: u32) -> LogitRow {
+        LogitRow { logits, vocab, greatest: 0.0, inverse_temperature: 1.0 }
     }
 
     #[inline(always)]

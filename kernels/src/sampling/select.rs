@@ -9,7 +9,7 @@
 use cuda_std::atomic::add_u32;
 use cuda_std::prelude::*;
 
-use super::scan::{Scores, THREADS, Team};
+use super::scan::{LogitRow, THREADS, Team};
 use crate::arithmetic::{order, part, rank, score, weight};
 use cuda_std::unroll::unroll;
 
@@ -28,7 +28,7 @@ const DISTANCES: [f32; 3] = [4.0, 8.0, 16.0];
 #[inline(always)]
 pub unsafe fn threshold<const BY_WEIGHT: bool>(
     team: &mut Team,
-    scores: &Scores,
+    scores: &LogitRow,
     greatest: f32,
     lowest: u64,
     mut target: u64,
@@ -113,7 +113,7 @@ pub unsafe fn threshold<const BY_WEIGHT: bool>(
 /// All threads of the block call this together, the row is valid and no thread writes to it; `count` is the number of
 /// these ranks, and at most [`CANDIDATES`].
 #[inline(always)]
-pub unsafe fn collect(scores: &Scores, low: u64, high: u64, count: u32) -> *const u64 {
+pub unsafe fn collect(scores: &LogitRow, low: u64, high: u64, count: u32) -> *const u64 {
     let ranks = shared_array![u64; 4096];
     let size = count.next_power_of_two();
     // SAFETY: there are `count` such ranks, by this function's contract, and each takes its own place; the places

@@ -1,12 +1,12 @@
 //! Where cases run: for now on the emulator. Everything else here knows texts, names and bytes only.
 
-use emulator::{Arg, Device, Module};
+use emulator::{Arg, EmulatedDevice, PtxModule};
 
 use crate::case::{BLOCK, Case, GRID, HEADER, NUMBERS, THREADS};
 
 /// The cases' kernels, loaded.
 pub struct Machine {
-    module: Module,
+    module: PtxModule,
 }
 
 /// The text of a module with the kernels of all cases, `case_0` and so on.
@@ -25,10 +25,10 @@ impl Machine {
 
     pub fn load(cases: &[Case]) -> Machine {
         // Each by itself first, so that what cannot be loaded is named.
-        let module = Module::parse(&module(cases)).unwrap_or_else(|_| {
+        let module = PtxModule::parse(&module(cases)).unwrap_or_else(|_| {
             for case in cases {
                 let text = HEADER.to_owned() + &case.kernel("case");
-                Module::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", case.line));
+                PtxModule::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", case.line));
             }
             unreachable!("each case loads by itself")
         });
@@ -43,7 +43,7 @@ impl Machine {
         };
         let input: Vec<u8> = operands.iter().flat_map(rows).flat_map(u64::to_le_bytes).collect();
         let stride = 8 * case.outputs().next_multiple_of(2);
-        let mut device = Device::new();
+        let mut device = EmulatedDevice::new();
         let input = device.alloc_from("operands", &input);
         let output = device.alloc_from("outputs", &vec![0xee; THREADS * stride]);
         let args = [Arg::Ptr(input), Arg::Ptr(output), Arg::U32(NUMBERS.0), Arg::U64(NUMBERS.1)];

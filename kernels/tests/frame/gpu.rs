@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use bytemuck::{AnyBitPattern, NoUninit};
 use cuda_std::launch::{KernelCall, LaunchShape};
-use emulator::Report;
+use emulator::CostReport;
 use launch::{Driver, Error};
 pub use workbench::Buffer;
 use workbench::Case;
@@ -45,7 +45,7 @@ impl Gpu {
     }
 
     /// Runs a case, which must come out right. The emulator's report; on a GPU an empty one.
-    pub fn run(&mut self, case: &Case) -> Report {
+    pub fn run(&mut self, case: &Case) -> CostReport {
         let (error, report) = self.try_run(case).unwrap_or_else(|error| panic!("{error}"));
         assert!(error <= 1.0, "{}, {}: {error} times what is allowed", case.kernel, case.shape);
         report
@@ -60,7 +60,7 @@ impl Gpu {
         })
     }
 
-    fn try_run(&mut self, case: &Case) -> Result<(f64, Report), Error> {
+    fn try_run(&mut self, case: &Case) -> Result<(f64, CostReport), Error> {
         let prepared = (case.prepare)(&mut self.0)?;
         let reports = self.0.reported(|gpu| (prepared.launch)(gpu))?;
         let report = reports.into_iter().next().map(|launch| launch.report).unwrap_or_default();
@@ -101,7 +101,7 @@ impl Gpu {
     ///
     /// # Safety
     /// On a GPU, the kernel's contract holds. The emulator reports where it does not.
-    pub unsafe fn launch(&mut self, shape: LaunchShape, call: impl Into<KernelCall>) -> Report {
+    pub unsafe fn launch(&mut self, shape: LaunchShape, call: impl Into<KernelCall>) -> CostReport {
         // SAFETY: this function's contract is the same.
         unsafe { self.try_launch(shape, call) }.unwrap_or_else(|error| panic!("{error}"))
     }
@@ -110,7 +110,7 @@ impl Gpu {
     ///
     /// # Safety
     /// As for [`launch`](Self::launch).
-    pub unsafe fn try_launch(&mut self, shape: LaunchShape, call: impl Into<KernelCall>) -> Result<Report, Error> {
+    pub unsafe fn try_launch(&mut self, shape: LaunchShape, call: impl Into<KernelCall>) -> Result<CostReport, Error> {
         let call = call.into();
         // SAFETY: this function's contract is the kernel's.
         let reports = self.0.reported(|gpu| unsafe { gpu.launch(shape, call) })?;

@@ -1,8 +1,8 @@
 //! The kernels of the paged cache.
 
-use emulator::Report;
+use emulator::CostReport;
 use kernels::cache::{copy_blocks, copy_shape, reshape_and_cache, swap_blocks_in, swap_blocks_out, write_shape};
-use kernels::layout::{Pages, Part};
+use kernels::layout::{KeyOrValue, Pages};
 
 use crate::frame::gpu::{Gpu, TARGETS};
 
@@ -17,7 +17,7 @@ pub fn every_kernel(gpu: &mut Gpu) {
 }
 
 /// Writes tokens to `slots` of a cache of four blocks and compares all of it.
-fn write_tokens(gpu: &mut Gpu, pages: Pages, slots: &[i32], padding: u32) -> Report {
+fn write_tokens(gpu: &mut Gpu, pages: Pages, slots: &[i32], padding: u32) -> CostReport {
     let row = pages.heads * pages.head_size;
     // Rows of a fused QKV output: keys and values are parts of longer rows.
     let stride = row + padding;
@@ -29,8 +29,8 @@ fn write_tokens(gpu: &mut Gpu, pages: Pages, slots: &[i32], padding: u32) -> Rep
         for head in 0..pages.heads {
             for e in 0..pages.head_size {
                 let from = t * stride as usize + (head * pages.head_size + e) as usize;
-                want[pages.element(block, head, Part::Key, e, offset)] = key[from];
-                want[pages.element(block, head, Part::Value, e, offset)] = value[from];
+                want[pages.element(block, head, KeyOrValue::Key, e, offset)] = key[from];
+                want[pages.element(block, head, KeyOrValue::Value, e, offset)] = value[from];
             }
         }
     }
@@ -119,7 +119,7 @@ fn caches() -> [Cache; 3] {
 }
 
 /// Copies blocks within a cache, then swaps some out and in again; compares everything.
-fn copy_and_swap(gpu: &mut Gpu, c: &Cache) -> [Report; 3] {
+fn copy_and_swap(gpu: &mut Gpu, c: &Cache) -> [CostReport; 3] {
     let shape = copy_shape(c.pages.page_vectors(), 3, c.layers);
     let (page_vectors, layer_stride) = (c.pages.page_vectors(), c.layer_vectors());
     let mut host = elements(5, c.size());

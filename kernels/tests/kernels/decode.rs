@@ -12,7 +12,7 @@
 
 use cuda_std::launch::LaunchShape;
 use cuda_std::vector::Vector;
-use emulator::Report;
+use emulator::CostReport;
 use kernels::attention;
 use kernels::attention::decode::{
     self, DecodeLaunch, MIN_RANGE, PLAN_THREADS, Ranges, TILE, paged_attention, plan_paged_attention,
@@ -92,7 +92,7 @@ impl<'a> Step<'a> {
         Step { problem, launch, slots, real, lengths, plan, arrivals, output, args, sequences: sequences as u32 }
     }
 
-    fn plan(&self, gpu: &mut Gpu) -> Report {
+    fn plan(&self, gpu: &mut Gpu) -> CostReport {
         let call = plan_paged_attention {
             lengths: self.lengths.ptr(),
             plan: self.plan.mut_ptr(),
@@ -105,13 +105,13 @@ impl<'a> Step<'a> {
         unsafe { gpu.launch(LaunchShape::linear(1, PLAN_THREADS), call) }
     }
 
-    fn try_attend(&self, gpu: &mut Gpu) -> Result<Report, Error> {
+    fn try_attend(&self, gpu: &mut Gpu) -> Result<CostReport, Error> {
         let call = self.launch.call(self.problem.shape.ty.element(), self.args);
         // SAFETY: the plan was made for this batch, and the workspace has its size.
         unsafe { gpu.try_launch(self.launch.shape(), call) }
     }
 
-    fn attend(&self, gpu: &mut Gpu) -> Report {
+    fn attend(&self, gpu: &mut Gpu) -> CostReport {
         self.try_attend(gpu).unwrap_or_else(|error| panic!("{:?}: {error}", self.problem.shape))
     }
 

@@ -18,14 +18,14 @@
 //! | partial results are rescaled (`reduce.rs`) | `logits_beyond_the_exponents_of_f32`, `windows_begin_and_end_anywhere_in_a_block` |
 //! | the sum is at least 1 (`attend.rs`) | `a_sequence_of_no_tokens_gets_zeros` |
 
-use emulator::Report;
+use emulator::CostReport;
 use kernels::attention::paper::floor::floor;
 use kernels::attention::paper::launch::Version;
 use kernels::attention::{BLOCK_SIZES, HEAD_SIZES};
 use launch::Result;
 use workbench::number::{Random, Type};
 use workbench::paged::{PagedShape, Problem};
-use workbench::paper::{Attention, versions};
+use workbench::paper::{PaperAttention, versions};
 
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::without_each;
@@ -35,16 +35,16 @@ fn shape(ty: Type, heads: u32, kv_heads: u32, head_size: u32, block_size: u32) -
 }
 
 /// Runs a version. Gives the output, and a report of each launch.
-fn try_run(gpu: &mut Gpu, problem: &Problem, version: Version) -> Result<(Vec<u16>, Vec<Report>)> {
+fn try_run(gpu: &mut Gpu, problem: &Problem, version: Version) -> Result<(Vec<u16>, Vec<CostReport>)> {
     let gpu = gpu.bench();
-    let attention = Attention::upload(gpu, problem, version)?;
+    let attention = PaperAttention::upload(gpu, problem, version)?;
     let reports = gpu.reported(|gpu| attention.launch(gpu))?;
     Ok((gpu.download(attention.output)?, reports.into_iter().map(|launch| launch.report).collect()))
 }
 
 /// Runs a version, which must raise no fault.
 #[track_caller]
-fn run(gpu: &mut Gpu, problem: &Problem, version: Version) -> (Vec<u16>, Vec<Report>) {
+fn run(gpu: &mut Gpu, problem: &Problem, version: Version) -> (Vec<u16>, Vec<CostReport>) {
     try_run(gpu, problem, version).unwrap_or_else(|error| panic!("{:?}: {error}", problem.shape))
 }
 
@@ -174,7 +174,7 @@ fn no_more_is_read_than_the_floor_and_without_bank_conflicts() {
         let bytes = floor(workbench::paper::shape(&problem), &problem.contexts(), 0).bytes;
         for version in versions(&problem, 2048) {
             let (_, reports) = run(&mut Gpu::new("sm_90a"), &problem, version);
-            let sum = |count: fn(&Report) -> u64| reports.iter().map(count).sum::<u64>();
+            let sum = |count: fn(&CostReport) -> u64| reports.iter().map(count).sum::<u64>();
             for report in &reports {
                 assert!(report.total.sector_ratio() <= 1.02, "{version:?}: {}", report.total.sector_ratio());
                 assert_eq!(report.total.bank_conflicts(), 0, "{version:?}");
@@ -224,7 +224,7 @@ fn each_barrier_is_needed() {
 
 /// What v2 leaves for the reduction.
 fn attend(gpu: &mut workbench::Gpu, problem: &Problem, version: Version) -> Result<[Vec<f32>; 3]> {
-    let attention = Attention::upload(gpu, problem, version)?;
+    let attention = PaperAttention::upload(gpu, problem, version)?;
     attention.attend(gpu)?;
     let [values, maxima, sums] = attention.partials;
     Ok([gpu.download(values)?, gpu.download(maxima)?, gpu.download(sums)?])
@@ -232,7 +232,7 @@ fn attend(gpu: &mut workbench::Gpu, problem: &Problem, version: Version) -> Resu
 
 /// What the reduction makes of it.
 fn reduce(gpu: &mut workbench::Gpu, problem: &Problem, version: Version, partials: &[Vec<f32>; 3]) -> Result<Vec<u16>> {
-    let attention = Attention::upload(gpu, problem, version)?;
+    let attention = PaperAttention::upload(gpu, problem, version)?;
     for (buffer, partial) in attention.partials.into_iter().zip(partials) {
         gpu.write(buffer, partial)?;
     }

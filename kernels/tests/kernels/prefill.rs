@@ -17,7 +17,7 @@
 //!
 //! "All that were run" leaves out `without_an_instruction` and, but for the first, `each_byte_is_moved_once`.
 
-use emulator::Report;
+use emulator::CostReport;
 use kernels::attention;
 use kernels::attention::prefill::{paged_prefill, shape};
 use launch::Error;
@@ -34,7 +34,7 @@ fn checked(shape: PagedShape) -> attention::AttentionShape {
 
 /// Runs the kernel in a launch that has room for `spare` more tokens. Queries are parts of longer rows, whose rest is
 /// NaN; two tokens that are not of this launch come before.
-fn attend(gpu: &mut Gpu, problem: &Problem, spare: u32) -> Result<(Vec<u16>, Report), Error> {
+fn attend(gpu: &mut Gpu, problem: &Problem, spare: u32) -> Result<(Vec<u16>, CostReport), Error> {
     let PagedShape { ty, heads, head_size, kv_heads, block_size, window } = problem.shape;
     let row = (heads * head_size) as usize;
     let stride = row + 16;
@@ -78,10 +78,10 @@ fn attend(gpu: &mut Gpu, problem: &Problem, spare: u32) -> Result<(Vec<u16>, Rep
 }
 
 /// Runs the kernel on both targets, in the natural order of warps and blocks and in others, and holds it to the truth.
-fn check(problem: &Problem, spare: u32) -> Report {
+fn check(problem: &Problem, spare: u32) -> CostReport {
     let ty = problem.shape.ty;
     let truth = problem.reference();
-    let mut first: Option<(Vec<u16>, Report)> = None;
+    let mut first: Option<(Vec<u16>, CostReport)> = None;
     for (seed, (target, _)) in TARGETS.into_iter().enumerate() {
         let mut gpu = Gpu::new(target);
         gpu.seed(seed as u64 * u64::from(problem.blocks));

@@ -9,7 +9,7 @@ use crate::packages::Packages;
 use crate::{Arch, Error, Toolchain, cargo};
 
 /// One run of cargo.
-pub struct Job<'a> {
+pub struct CargoRun<'a> {
     pub toolchain: &'a Toolchain,
     pub crate_dir: &'a Path,
     pub packages: &'a Packages,
@@ -30,7 +30,7 @@ const PROFILE: [&str; 8] = [
     "strip=\"none\"",
 ];
 
-impl Job<'_> {
+impl CargoRun<'_> {
     /// Compiles the crate, and returns what the compiler wrote. Cargo's messages go where this program's errors go.
     pub fn run(&self) -> Result<String, Error> {
         fs::create_dir_all(self.target_dir).map_err(Error::io(self.target_dir))?;

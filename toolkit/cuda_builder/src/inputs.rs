@@ -16,15 +16,15 @@ use crate::{Arch, Error};
 const RECIPE: [&str; 2] = [include_str!("compile.rs"), include_str!("finish.rs")];
 
 /// The inputs of one build.
-pub struct Inputs {
+pub struct BuildInputs {
     packages: Packages,
     watched: Vec<PathBuf>,
     hash: String,
 }
 
-impl Inputs {
+impl BuildInputs {
     /// Collects the inputs of the crate in `dir`.
-    pub fn of(dir: &Path, arch: Arch, features: &[String]) -> Result<Inputs, Error> {
+    pub fn of(dir: &Path, arch: Arch, features: &[String]) -> Result<BuildInputs, Error> {
         let packages = Packages::of(dir, features)?;
         let mut hash = Hash::new();
         for text in RECIPE.into_iter().chain([arch.name()]).chain(features.iter().map(String::as_str)) {
@@ -42,7 +42,7 @@ impl Inputs {
             }
         }
         watched.retain(|path| path.exists());
-        Ok(Inputs { packages, watched, hash: hash.finish() })
+        Ok(BuildInputs { packages, watched, hash: hash.finish() })
     }
 
     /// The packages.

@@ -107,7 +107,7 @@ pub struct Built {
 
 /// The hash of everything that goes into the PTX of the crate in `crate_dir`: what prebuilt PTX carries in its header.
 pub fn input_hash(crate_dir: &Path, arch: Arch, features: &[String]) -> Result<String, Error> {
-    inputs::Inputs::of(crate_dir, arch, features).map(|inputs| inputs.hash().to_owned())
+    inputs::BuildInputs::of(crate_dir, arch, features).map(|inputs| inputs.hash().to_owned())
 }
 
 /// Builds the PTX of a crate of kernels.
@@ -176,7 +176,7 @@ impl CudaBuilder {
     /// Builds the PTX, or finds it. In a build script it also tells cargo when to come back.
     pub fn build(self) -> Result<Built, Error> {
         let source = self.source.map_or_else(Source::from_env, Ok)?;
-        let inputs = inputs::Inputs::of(&self.crate_dir, self.arch, &self.features)?;
+        let inputs = inputs::BuildInputs::of(&self.crate_dir, self.arch, &self.features)?;
         let prebuilt = self.prebuilt_path();
         if env::var_os("OUT_DIR").is_some() {
             println!("cargo:rerun-if-env-changed={SOURCE_VARIABLE}");
@@ -209,7 +209,7 @@ impl CudaBuilder {
     }
 
     /// The prebuilt PTX, if it is there and was made from these inputs.
-    fn matching(&self, inputs: &inputs::Inputs, path: &Path) -> Result<Option<Built>, Error> {
+    fn matching(&self, inputs: &inputs::BuildInputs, path: &Path) -> Result<Option<Built>, Error> {
         let ptx = match fs::read_to_string(path) {
             Ok(ptx) => ptx,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -219,7 +219,7 @@ impl CudaBuilder {
         Ok(matches.then(|| Built { ptx, origin: Origin::Prebuilt(path.to_owned()) }))
     }
 
-    fn compile(&self, inputs: &inputs::Inputs, prebuilt: &Path) -> Result<Built, Error> {
+    fn compile(&self, inputs: &inputs::BuildInputs, prebuilt: &Path) -> Result<Built, Error> {
         let found = self.toolchain.clone().map_or_else(Toolchain::find, Ok)?;
         let toolchain = found.ok_or_else(|| Error::NoToolchain { prebuilt: prebuilt.to_owned() })?;
         let target_dir = match (&self.target_dir, env::var_os("OUT_DIR")) {
@@ -227,7 +227,7 @@ impl CudaBuilder {
             (None, Some(out)) => Path::new(&out).join("device"),
             (None, None) => return Err(Error::NoTargetDir),
         };
-        let job = compile::Job {
+        let job = compile::CargoRun {
             toolchain: &toolchain,
             crate_dir: &self.crate_dir,
             packages: inputs.packages(),

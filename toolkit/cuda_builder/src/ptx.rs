@@ -5,7 +5,7 @@ use crate::Error;
 
 /// An entry: a kernel, as the driver sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Entry {
+pub struct PtxEntry {
     /// Its name.
     pub name: String,
     /// The types of its parameters, such as `u64` for an address.
@@ -19,12 +19,12 @@ pub struct Entry {
 }
 
 /// The entries of PTX that this crate's [`CudaBuilder`](crate::CudaBuilder) made, in order.
-pub fn entries(ptx: &str) -> Result<Vec<Entry>, Error> {
+pub fn entries(ptx: &str) -> Result<Vec<PtxEntry>, Error> {
     let mut entries = Vec::new();
-    let mut current: Option<Entry> = None;
+    let mut current: Option<PtxEntry> = None;
     for line in ptx.lines().map(str::trim) {
         if let Some(name) = entry_name(line) {
-            current = Some(Entry { name: name.to_owned(), ..Entry::default() });
+            current = Some(PtxEntry { name: name.to_owned(), ..PtxEntry::default() });
         }
         let Some(entry) = &mut current else { continue };
         let mut words = line.split_whitespace();

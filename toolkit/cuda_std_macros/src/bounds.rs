@@ -6,16 +6,16 @@ use crate::{Error, is_punct};
 
 /// Launch bounds as written; what is not given is not limited.
 #[derive(Default)]
-pub struct Bounds {
+pub struct BoundsAttribute {
     max_threads: Option<u32>,
     min_blocks: Option<u32>,
     max_regs: Option<u32>,
 }
 
-impl Bounds {
+impl BoundsAttribute {
     /// Reads the parts of the attribute that are bounds.
-    pub fn parse(parts: Vec<Vec<TokenTree>>) -> Result<Bounds, Error> {
-        let mut bounds = Bounds::default();
+    pub fn parse(parts: Vec<Vec<TokenTree>>) -> Result<BoundsAttribute, Error> {
+        let mut bounds = BoundsAttribute::default();
         let mut at = Span::call_site();
         for part in parts {
             let [TokenTree::Ident(key), equals, value] = part.as_slice() else {
@@ -42,8 +42,10 @@ impl Bounds {
             }
         }
         match bounds {
-            Bounds { max_threads: Some(1025..), .. } => Err(Error::new(at, "a block has at most 1024 threads")),
-            Bounds { max_threads: None, min_blocks: Some(_), .. } => {
+            BoundsAttribute { max_threads: Some(1025..), .. } => {
+                Err(Error::new(at, "a block has at most 1024 threads"))
+            }
+            BoundsAttribute { max_threads: None, min_blocks: Some(_), .. } => {
                 Err(Error::new(at, "`min_blocks` means something only beside `max_threads`"))
             }
             _ => Ok(bounds),

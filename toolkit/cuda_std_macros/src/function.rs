@@ -5,7 +5,7 @@ use proc_macro::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use crate::{Error, is_punct, split, tokens};
 
 /// One parameter of a kernel.
-pub struct Param {
+pub struct FunctionParam {
     /// Its name.
     pub name: String,
     /// Its type, with the places in the source where it stands.
@@ -96,7 +96,7 @@ fn span(token: Option<TokenTree>) -> Span {
 }
 
 /// The parameters of a function.
-pub fn parse_params(group: &Group) -> Result<Vec<Param>, Error> {
+pub fn parse_params(group: &Group) -> Result<Vec<FunctionParam>, Error> {
     let mut params = Vec::new();
     for part in split(group.stream(), ',') {
         let bad = || Error::new(part.first().map_or(group.span(), TokenTree::span), "expected `name: type`");
@@ -107,7 +107,7 @@ pub fn parse_params(group: &Group) -> Result<Vec<Param>, Error> {
             _ => return Err(bad()),
         };
         let ty = &part[colon + 1..];
-        params.push(Param { name, ty: ty.to_vec(), text: text(ty) });
+        params.push(FunctionParam { name, ty: ty.to_vec(), text: text(ty) });
     }
     Ok(params)
 }

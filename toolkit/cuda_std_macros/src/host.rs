@@ -2,9 +2,9 @@
 
 use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
 
-use crate::bounds::Bounds;
-use crate::function::{Function, Param};
-use crate::instances::{Generic, Instance, generic_parameters};
+use crate::bounds::BoundsAttribute;
+use crate::function::{Function, FunctionParam};
+use crate::instances::{Generic, KernelInstance, generic_parameters};
 use crate::{Error, is_punct, tokens};
 
 /// Everything here is for the host alone.
@@ -13,13 +13,13 @@ const HOST: &str = "#[cfg(not(target_arch = \"nvptx64\"))]";
 /// A kernel, for the host.
 pub struct Host<'a> {
     function: &'a Function,
-    bounds: &'a Bounds,
+    bounds: &'a BoundsAttribute,
     /// The parameters in order.
-    pub params: Vec<Param>,
+    pub params: Vec<FunctionParam>,
 }
 
 impl<'a> Host<'a> {
-    pub fn new(function: &'a Function, params: Vec<Param>, bounds: &'a Bounds) -> Self {
+    pub fn new(function: &'a Function, params: Vec<FunctionParam>, bounds: &'a BoundsAttribute) -> Self {
         Self { function, bounds, params }
     }
 
@@ -33,7 +33,7 @@ impl<'a> Host<'a> {
     }
 
     /// The arguments of a generic kernel, with all its instances.
-    pub fn family(&self, instances: &[Instance]) -> Result<TokenStream, Error> {
+    pub fn family(&self, instances: &[KernelInstance]) -> Result<TokenStream, Error> {
         let name = self.function.name.to_string();
         let generics = generic_parameters(&self.function.generics)?;
         let mut out = self.args(&format!("The arguments of every instance of the kernel `{name}`."))?;
@@ -77,7 +77,7 @@ impl<'a> Host<'a> {
         let (name, visibility) = (&self.function.name, &self.function.visibility);
         let mut fields = TokenStream::new();
         let (mut params, mut bits) = (TokenStream::new(), String::new());
-        for (i, Param { name, ty, text }) in self.params.iter().enumerate() {
+        for (i, FunctionParam { name, ty, text }) in self.params.iter().enumerate() {
             let ty = on_host(ty)?;
             fields.extend(tokens(&format!("#[doc = \"The kernel's `{name}`: `{text}`.\"]"))?);
             fields.extend(visibility.clone());

@@ -22,7 +22,7 @@ pub struct Generic {
 }
 
 /// One kernel of a family.
-pub struct Instance {
+pub struct KernelInstance {
     /// Its entry: the family's name and the labels, such as `attention_f16_64`.
     pub name: String,
     /// What stands for the generic parameters, in order.
@@ -47,9 +47,9 @@ impl Instances {
     }
 
     /// Every combination of the values of each list, for a function of this name and these generic parameters.
-    pub fn of(&self, function: &Ident, generics: &[TokenTree]) -> Result<Vec<Instance>, Error> {
+    pub fn of(&self, function: &Ident, generics: &[TokenTree]) -> Result<Vec<KernelInstance>, Error> {
         let declared: Vec<_> = generic_parameters(generics)?.into_iter().map(|generic| generic.name).collect();
-        let mut all: Vec<Instance> = Vec::new();
+        let mut all: Vec<KernelInstance> = Vec::new();
         for list in &self.0 {
             for instance in list.of(function, &declared)? {
                 if all.iter().any(|other| other.name == instance.name) {
@@ -85,7 +85,7 @@ impl List {
         Ok(List { span: list.span(), parameters })
     }
 
-    fn of(&self, function: &Ident, declared: &[String]) -> Result<Vec<Instance>, Error> {
+    fn of(&self, function: &Ident, declared: &[String]) -> Result<Vec<KernelInstance>, Error> {
         let listed: Vec<_> = self.parameters.iter().map(|(name, _)| name.to_string()).collect();
         if declared != listed {
             let (declared, listed) = (declared.join(", "), listed.join(", "));
@@ -101,7 +101,7 @@ impl List {
         }
         let instance = |values: Vec<String>| {
             let labels: Vec<_> = values.iter().map(|v| v.to_lowercase()).collect();
-            Instance { name: format!("{function}_{}", labels.join("_")), values, labels }
+            KernelInstance { name: format!("{function}_{}", labels.join("_")), values, labels }
         };
         Ok(combinations.into_iter().map(instance).collect())
     }

@@ -2,16 +2,16 @@
 
 use proc_macro::{TokenStream, TokenTree};
 
-use crate::bounds::Bounds;
+use crate::bounds::BoundsAttribute;
 use crate::function::{Function, parse_params};
 use crate::host::Host;
-use crate::instances::{Instance, Instances};
+use crate::instances::{Instances, KernelInstance};
 use crate::{Error, split, tokens};
 
 /// What `#[kernel(attributes)]` makes of a function.
 pub fn expand(attributes: TokenStream, item: TokenStream) -> Result<TokenStream, Error> {
     let (lists, bounds): (Vec<_>, Vec<_>) = split(attributes, ',').into_iter().partition(|part| is_list(part));
-    let (bounds, instances) = (Bounds::parse(bounds)?, Instances::parse(&lists)?);
+    let (bounds, instances) = (BoundsAttribute::parse(bounds)?, Instances::parse(&lists)?);
     let function = Function::parse(item)?;
     let host = Host::new(&function, parse_params(&function.params)?, &bounds);
     if instances.is_empty() {
@@ -45,7 +45,7 @@ fn is_list(part: &[TokenTree]) -> bool {
 }
 
 /// The entry of an instance, which calls the generic function.
-fn entry(function: &Function, host: &Host<'_>, instance: &Instance) -> Result<TokenStream, Error> {
+fn entry(function: &Function, host: &Host<'_>, instance: &KernelInstance) -> Result<TokenStream, Error> {
     let (name, generics) = (&function.name, instance.values.join(", "));
     let mut out = tokens(&format!(
         "#[doc = \"`{name}` of these parameters.\"] #[cfg(target_arch = \"nvptx64\")] #[unsafe(no_mangle)]"
@@ -66,7 +66,7 @@ fn entry(function: &Function, host: &Host<'_>, instance: &Instance) -> Result<To
 }
 
 /// The comment in the PTX that describes an entry: the builder reads it back, and adds the bounds to the entry.
-fn marker(name: &str, bounds: &Bounds) -> Result<TokenStream, Error> {
+fn marker(name: &str, bounds: &BoundsAttribute) -> Result<TokenStream, Error> {
     let marker = format!("//@kernel {name}{}", bounds.marker());
     tokens(&format!("#[cfg(target_arch = \"nvptx64\")] ::core::arch::global_asm!({marker:?});"))
 }

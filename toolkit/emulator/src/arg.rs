@@ -1,6 +1,6 @@
 //! Arguments of kernels.
 
-use crate::memory::DevicePtr;
+use crate::memory::DeviceAddress;
 
 /// An argument of a kernel.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,7 +12,7 @@ pub enum Arg {
     /// An `f32`.
     F32(f32),
     /// A pointer.
-    Ptr(DevicePtr),
+    Ptr(DeviceAddress),
     /// Anything else, as its bytes.
     Bytes(Vec<u8>),
 }

@@ -4,10 +4,10 @@ use crate::arg::Arg;
 use crate::exec;
 use crate::fault::{Fault, FaultKind};
 use crate::launch_options::LaunchOptions;
-use crate::memory::{DevicePtr, Memory};
-use crate::module::Module;
+use crate::memory::{DeviceAddress, Memory};
+use crate::module::PtxModule;
 use crate::ptx::ast::Initial;
-use crate::report::Report;
+use crate::report::CostReport;
 use std::collections::HashMap;
 
 /// A wrong use of the device's memory by the host.
@@ -17,31 +17,31 @@ pub struct MemoryError(String);
 
 /// A device: memory, and kernels launched on it one after the other.
 #[derive(Debug, Default)]
-pub struct Device {
+pub struct EmulatedDevice {
     memory: Memory,
     /// The variables of modules that were used, by module and variable.
-    variables: HashMap<(u64, usize), DevicePtr>,
+    variables: HashMap<(u64, usize), DeviceAddress>,
 }
 
-impl Device {
+impl EmulatedDevice {
     /// A device with empty memory.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Allocates a buffer without a name of its own.
-    pub fn alloc(&mut self, bytes: usize) -> DevicePtr {
+    pub fn alloc(&mut self, bytes: usize) -> DeviceAddress {
         let name = format!("buffer {}", self.memory.buffers.len());
         self.memory.allocate(&name, bytes)
     }
 
     /// Allocates a buffer; faults call it by its name.
-    pub fn alloc_named(&mut self, name: &str, bytes: usize) -> DevicePtr {
+    pub fn alloc_named(&mut self, name: &str, bytes: usize) -> DeviceAddress {
         self.memory.allocate(name, bytes)
     }
 
     /// Allocates a named buffer and fills it.
-    pub fn alloc_from(&mut self, name: &str, bytes: &[u8]) -> DevicePtr {
+    pub fn alloc_from(&mut self, name: &str, bytes: &[u8]) -> DeviceAddress {
         let pointer = self.memory.allocate(name, bytes.len());
         if let Some(buffer) = self.memory.buffers.last_mut() {
             buffer.data.copy_from_slice(bytes);
@@ -50,12 +50,12 @@ impl Device {
         pointer
     }
 
-    fn locate(&self, at: DevicePtr, bytes: usize) -> Result<(usize, usize), MemoryError> {
+    fn locate(&self, at: DeviceAddress, bytes: usize) -> Result<(usize, usize), MemoryError> {
         self.memory.locate(at, bytes).map_err(|violation| MemoryError(violation.message))
     }
 
     /// Frees a buffer; its addresses are never used again.
-    pub fn free(&mut self, at: DevicePtr) -> Result<(), MemoryError> {
+    pub fn free(&mut self, at: DeviceAddress) -> Result<(), MemoryError> {
         let (index, offset) = self.locate(at, 0)?;
         if offset != 0 {
             return Err(MemoryError(format!("{at:#x} is not the start of a buffer")));
@@ -70,7 +70,7 @@ impl Device {
     }
 
     /// Copies bytes to the device.
-    pub fn write(&mut self, at: DevicePtr, bytes: &[u8]) -> Result<(), MemoryError> {
+    pub fn write(&mut self, at: DeviceAddress, bytes: &[u8]) -> Result<(), MemoryError> {
         let (index, offset) = self.locate(at, bytes.len())?;
         let buffer = &mut self.memory.buffers[index];
         buffer.data[offset..offset + bytes.len()].copy_from_slice(bytes);
@@ -79,7 +79,7 @@ impl Device {
     }
 
     /// Copies bytes from the device. Bytes that nothing wrote are an error: they hold nothing.
-    pub fn read(&self, at: DevicePtr, bytes: usize) -> Result<Vec<u8>, MemoryError> {
+    pub fn read(&self, at: DeviceAddress, bytes: usize) -> Result<Vec<u8>, MemoryError> {
         let (index, offset) = self.locate(at, bytes)?;
         let buffer = &self.memory.buffers[index];
         if !buffer.written.contains_range(offset, bytes) {
@@ -90,18 +90,18 @@ impl Device {
     }
 
     /// Copies bytes whether or not something wrote them.
-    pub(crate) fn read_any(&self, at: DevicePtr, bytes: usize) -> Result<Vec<u8>, MemoryError> {
+    pub(crate) fn read_any(&self, at: DeviceAddress, bytes: usize) -> Result<Vec<u8>, MemoryError> {
         let (index, offset) = self.locate(at, bytes)?;
         Ok(self.memory.buffers[index].data[offset..offset + bytes].to_vec())
     }
 
     /// Checks that bytes are within one buffer.
-    pub(crate) fn check(&self, at: DevicePtr, bytes: usize) -> Result<(), MemoryError> {
+    pub(crate) fn check(&self, at: DeviceAddress, bytes: usize) -> Result<(), MemoryError> {
         self.locate(at, bytes).map(|_| ())
     }
 
     /// Copies bytes within the device. Bytes that nothing wrote are copied as such.
-    pub(crate) fn copy(&mut self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<(), MemoryError> {
+    pub(crate) fn copy(&mut self, to: DeviceAddress, from: DeviceAddress, bytes: usize) -> Result<(), MemoryError> {
         let data = self.read_any(from, bytes)?;
         let (source, start) = self.locate(from, bytes)?;
         let (target, offset) = self.locate(to, bytes)?;
@@ -119,20 +119,20 @@ impl Device {
     }
 
     /// Gives the buffer that starts at an address another name.
-    pub(crate) fn rename(&mut self, at: DevicePtr, name: &str) {
+    pub(crate) fn rename(&mut self, at: DeviceAddress, name: &str) {
         if let Ok((index, 0)) = self.locate(at, 0) {
             self.memory.buffers[index].name = name.to_string();
         }
     }
 
     /// The address of a module's variable.
-    pub fn variable(&mut self, module: &Module, name: &str) -> Option<DevicePtr> {
+    pub fn variable(&mut self, module: &PtxModule, name: &str) -> Option<DeviceAddress> {
         let index = module.variables.iter().position(|variable| variable.name == name)?;
         self.place_variables(module);
         self.variables.get(&(module.id, index)).copied()
     }
 
-    fn place_variables(&mut self, module: &Module) {
+    fn place_variables(&mut self, module: &PtxModule) {
         if module.variables.is_empty() || self.variables.contains_key(&(module.id, 0)) {
             return;
         }
@@ -164,13 +164,13 @@ impl Device {
     /// Runs a kernel to its end.
     pub fn launch(
         &mut self,
-        module: &Module,
+        module: &PtxModule,
         entry: &str,
         grid: [u32; 3],
         block: [u32; 3],
         dynamic_shared: usize,
         args: &[Arg],
-    ) -> Result<Report, Box<Fault>> {
+    ) -> Result<CostReport, Box<Fault>> {
         self.launch_with(&LaunchOptions::default(), module, entry, grid, block, dynamic_shared, args)
     }
 
@@ -179,13 +179,13 @@ impl Device {
     pub fn launch_with(
         &mut self,
         options: &LaunchOptions,
-        module: &Module,
+        module: &PtxModule,
         entry: &str,
         grid: [u32; 3],
         block: [u32; 3],
         dynamic_shared: usize,
         args: &[Arg],
-    ) -> Result<Report, Box<Fault>> {
+    ) -> Result<CostReport, Box<Fault>> {
         let wrong = |message: String| Fault::of_call(FaultKind::Launch, entry, message);
         let Some(entry) = module.entry(entry) else {
             return Err(wrong("there is no such kernel in the module".into()));

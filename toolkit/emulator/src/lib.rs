@@ -1,13 +1,13 @@
 //! Executes PTX on the CPU, checks it as it runs and counts what it would cost.
 //!
-//! A [`Module`] is a PTX text; a [`Device`] holds memory and launches a module's kernels. A launch ends with a [`Report`] of
-//! what it cost, or with a [`Fault`] that says what is wrong with the kernel and where: kernel, Rust line (when the PTX has
-//! `.loc`), PTX line, block, thread, address and buffer.
+//! A [`PtxModule`] is a PTX text; an [`EmulatedDevice`] holds memory and launches a module's kernels. A launch ends with a
+//! [`CostReport`] of what it cost, or with a [`Fault`] that says what is wrong with the kernel and where: kernel, Rust line
+//! (when the PTX has `.loc`), PTX line, block, thread, address and buffer.
 //!
 //! ```
-//! use emulator::{Arg, Device, Module};
+//! use emulator::{Arg, EmulatedDevice, PtxModule};
 //!
-//! let module = Module::parse(
+//! let module = PtxModule::parse(
 //!     ".version 8.0
 //!      .target sm_80
 //!      .address_size 64
@@ -24,7 +24,7 @@
 //!          ret;
 //!      }",
 //! )?;
-//! let mut device = Device::new();
+//! let mut device = EmulatedDevice::new();
 //! let data = device.alloc_from("data", &[1, 0, 0, 0, 2, 0, 0, 0]);
 //! let report = device.launch(&module, "twice", [1; 3], [2, 1, 1], 0, &[Arg::Ptr(data)])?;
 //! assert_eq!(device.read(data, 8)?, [2, 0, 0, 0, 4, 0, 0, 0]);
@@ -49,10 +49,10 @@
 //!
 //! [`driver`] is libcuda over it: the functions of the CUDA driver API, with streams, events and graphs.
 //!
-//! What the emulator does not execute is refused when a kernel is launched or checked ([`Module::check`]), by opcode and line: textures, thread
-//! block clusters, `im2col` and interleaved tensor maps, reductions by bulk copies, calls through pointers, recursion, and the
-//! forms of known opcodes that no kernel has needed. Lanes of a warp that have parted do not run in turns: none may wait for
-//! another.
+//! What the emulator does not execute is refused when a kernel is launched or checked ([`PtxModule::check`]), by opcode and
+//! line: textures, thread block clusters, `im2col` and interleaved tensor maps, reductions by bulk copies, calls through
+//! pointers, recursion, and the forms of known opcodes that no kernel has needed. Lanes of a warp that have parted do not run
+//! in turns: none may wait for another.
 
 #![allow(clippy::needless_range_loop, reason = "a lane is an index into several arrays at once")]
 
@@ -79,14 +79,14 @@ mod tensor_map;
 mod window;
 
 pub use arg::Arg;
-pub use device::{Device, MemoryError};
+pub use device::{EmulatedDevice, MemoryError};
 pub use entry::Entry;
 pub use fault::{Fault, FaultKind};
 pub use launch_options::LaunchOptions;
-pub use memory::DevicePtr;
-pub use module::Module;
+pub use memory::DeviceAddress;
+pub use module::PtxModule;
 pub use parameter::Parameter;
 pub use ptx::ParseError;
 pub use ptx::ast::LaunchBounds;
-pub use report::{Class, Counts, LineCounts, Report};
+pub use report::{Class, CostReport, Counts, LineCounts};
 pub use tensor_map::{Swizzle, TensorMap, TensorMapError};

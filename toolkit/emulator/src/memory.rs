@@ -4,7 +4,7 @@ use crate::fault::{Checked, FaultKind, Violation};
 use crate::history::History;
 
 /// An address on the device.
-pub type DevicePtr = u64;
+pub type DeviceAddress = u64;
 
 /// The lowest device address, which looks like that of a real device.
 const BASE: u64 = 0x7f40_0000_0000;
@@ -100,7 +100,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub fn allocate(&mut self, name: &str, bytes: usize) -> DevicePtr {
+    pub fn allocate(&mut self, name: &str, bytes: usize) -> DeviceAddress {
         let first = self.pages.len() as u64;
         let pages = (FRONT_GAP + bytes as u64).div_ceil(1 << PAGE_BITS) + 1; // the last page is a gap at least in part
         let base = BASE + (first << PAGE_BITS) + FRONT_GAP;

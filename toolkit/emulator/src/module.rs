@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A PTX text.
-pub struct Module {
+pub struct PtxModule {
     /// Tells modules apart on a device.
     pub(crate) id: u64,
     entries: Vec<Entry>,
@@ -15,7 +15,7 @@ pub struct Module {
     source: Arc<Source>,
 }
 
-impl Module {
+impl PtxModule {
     /// Parses a PTX text. A kernel is decoded when it is first needed, so that one with an instruction that the emulator does
     /// not know does not stand in the way of the others.
     pub fn parse(ptx: &str) -> Result<Self, ParseError> {
@@ -56,8 +56,8 @@ impl Module {
     }
 }
 
-impl std::fmt::Debug for Module {
+impl std::fmt::Debug for PtxModule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Module").field("id", &self.id).field("target", &self.target()).finish_non_exhaustive()
+        f.debug_struct("PtxModule").field("id", &self.id).field("target", &self.target()).finish_non_exhaustive()
     }
 }

@@ -101,7 +101,7 @@ pub struct LineCounts {
 
 /// What a launch cost. The counts depend on nothing but the kernel and its input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct CostReport {
     /// Counts of the whole launch.
     pub total: Counts,
     /// Warp instructions by class.

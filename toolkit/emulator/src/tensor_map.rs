@@ -1,6 +1,6 @@
 //! Tensor maps: what `cp.async.bulk.tensor` needs to know of a tensor.
 
-use crate::memory::DevicePtr;
+use crate::memory::DeviceAddress;
 
 /// How 16-byte pieces of a tile are permuted in shared memory, so that its rows and its columns are without bank conflicts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Swizzle {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorMap {
     /// Address of the first element.
-    pub base: DevicePtr,
+    pub base: DeviceAddress,
     /// Bytes of an element: 1, 2, 4 or 8.
     pub element_bytes: usize,
     /// Elements of each of the one to five dimensions.
@@ -130,7 +130,7 @@ impl TensorMap {
     }
 
     /// The parts of a tile that lie within the tensor: a part's address, its place in the tile, and its bytes.
-    pub(crate) fn parts(&self, first: &[i32]) -> Vec<(DevicePtr, usize, usize)> {
+    pub(crate) fn parts(&self, first: &[i32]) -> Vec<(DeviceAddress, usize, usize)> {
         let row = self.tile[0] as usize * self.element_bytes;
         // Of each row, the elements from `low` to `high`.
         let start = i64::from(first[0]);

@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use emulator::{Arg, Device, Fault, FaultKind, LaunchOptions, Module};
+use emulator::{Arg, EmulatedDevice, Fault, FaultKind, LaunchOptions, PtxModule};
 use std::collections::HashSet;
 
 const BLOCKS: u32 = 12;
 
-fn module(body: &str) -> Module {
-    Module::parse(&format!(
+fn module(body: &str) -> PtxModule {
+    PtxModule::parse(&format!(
         ".version 8.0\n.target sm_80\n.address_size 64\n\
          .visible .entry blocks(.param .u64 data, .param .u64 counter, .param .u64 out)\n{{\n\
          .reg .b32 %r<20>;\n.reg .b64 %rd<10>;\n.reg .pred %p<4>;\n.shared .align 4 .b32 flag;\n\
@@ -23,7 +23,7 @@ fn module(body: &str) -> Module {
 /// Runs twelve blocks of 64 threads; gives `out`.
 fn run(seed: u64, body: &str) -> Result<Vec<u32>, Box<Fault>> {
     let module = module(body);
-    let mut device = Device::new();
+    let mut device = EmulatedDevice::new();
     let data = device.alloc_named("data", BLOCKS as usize * 256);
     let counter = device.alloc_from("counter", &[0; 64]);
     let out = device.alloc_from("out", &[0; 260]);

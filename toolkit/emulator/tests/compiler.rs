@@ -2,14 +2,14 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use emulator::{Arg, Device, Fault, FaultKind, LaunchOptions, Module};
+use emulator::{Arg, EmulatedDevice, Fault, FaultKind, LaunchOptions, PtxModule};
 
 const PTX: &str = include_str!("broken/broken.ptx");
 
 /// Runs a kernel of an input and an output on numbers from 0; gives the output.
 fn run(kernel: &str, seed: u64, (blocks, threads): (u32, u32), n: u32, more: &[Arg]) -> Result<Vec<f32>, Box<Fault>> {
-    let module = Module::parse(PTX).unwrap();
-    let mut device = Device::new();
+    let module = PtxModule::parse(PTX).unwrap();
+    let mut device = EmulatedDevice::new();
     let numbers: Vec<u8> = (0..n).flat_map(|i| (i as f32).to_le_bytes()).collect();
     let input = device.alloc_from("input", &numbers);
     let output = device.alloc_from("output", &numbers);

@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use emulator::{Arg, Device, Fault, FaultKind, Module, Report};
+use emulator::{Arg, CostReport, EmulatedDevice, Fault, FaultKind, PtxModule};
 
 /// A kernel of one pointer, with 32 bytes a thread behind it; `%r1` is the thread, `%rd2` its place, `%rd1` the start.
-fn module(body: &str) -> Module {
-    Module::parse(&format!(
+fn module(body: &str) -> PtxModule {
+    PtxModule::parse(&format!(
         ".version 8.0\n.target sm_80\n.address_size 64\n.file 1 \"src/planted.rs\"\n\
          .visible .entry planted(.param .u64 data)\n{{\n.reg .b32 %r<20>;\n.reg .b64 %rd<10>;\n.reg .pred %p<4>;\n\
          .shared .align 16 .b8 tile[1024];\n\
@@ -17,9 +17,9 @@ fn module(body: &str) -> Module {
     .unwrap()
 }
 
-fn run(threads: u32, body: &str) -> Result<Report, Box<Fault>> {
+fn run(threads: u32, body: &str) -> Result<CostReport, Box<Fault>> {
     let module = module(body);
-    let mut device = Device::new();
+    let mut device = EmulatedDevice::new();
     let data = device.alloc_from("data", &[0; 1024]);
     device.launch(&module, "planted", [1; 3], [threads, 1, 1], 0, &[Arg::Ptr(data)])
 }
@@ -34,7 +34,7 @@ fn caught(threads: u32, body: &str, kind: FaultKind, message: &str) -> Box<Fault
 }
 
 #[track_caller]
-fn right(threads: u32, body: &str) -> Report {
+fn right(threads: u32, body: &str) -> CostReport {
     run(threads, body).unwrap_or_else(|fault| panic!("{fault}"))
 }
 
@@ -119,7 +119,7 @@ fn uninitialised_reads() {
         "4 bytes at offset 0x0 of shared memory that nothing wrote",
     );
     let module = module("ld.global.u32 %r5, [%rd2];\n");
-    let mut device = Device::new();
+    let mut device = EmulatedDevice::new();
     let data = device.alloc_named("fresh", 1024);
     device.write(data, &[0; 12]).unwrap();
     let fault = device.launch(&module, "planted", [1; 3], [32, 1, 1], 0, &[Arg::Ptr(data)]).unwrap_err();
@@ -131,7 +131,7 @@ fn uninitialised_reads() {
 #[test]
 fn freed_memory() {
     let module = module("ld.global.u32 %r5, [%rd2];\n");
-    let mut device = Device::new();
+    let mut device = EmulatedDevice::new();
     let data = device.alloc_from("gone", &[0; 1024]);
     device.free(data).unwrap();
     let fault = device.launch(&module, "planted", [1; 3], [1; 3], 0, &[Arg::Ptr(data)]).unwrap_err();
@@ -214,7 +214,7 @@ fn trap_and_endless_loop() {
     let fault = caught(32, "setp.eq.u32 %p1, %r1, 7;\n@%p1 trap;\n", FaultKind::Trap, "a Rust panic");
     assert_eq!(fault.thread, Some([7, 0, 0]));
     let module = module("$again:\nbra $again;\n");
-    let mut device = Device::new();
+    let mut device = EmulatedDevice::new();
     let options = emulator::LaunchOptions { instruction_limit: 1 << 20, ..Default::default() };
     let data = device.alloc(4);
     let fault = device.launch_with(&options, &module, "planted", [1; 3], [1; 3], 0, &[Arg::Ptr(data)]).unwrap_err();
@@ -234,7 +234,7 @@ fn spinning_on_another_warp() {
 fn what_is_unknown_is_refused() {
     let parse = |line: &str| {
         let text = format!(".version 8.0\n.visible .entry k()\n{{\n.reg .b32 %r<4>;\n{line}\nret;\n}}\n");
-        Module::parse(&text).unwrap().check().unwrap_err().to_string()
+        PtxModule::parse(&text).unwrap().check().unwrap_err().to_string()
     };
     assert_eq!(parse("tex.2d.v4.f32.s32 %r1, %r2;"), "PTX line 5: `tex.2d.v4.f32.s32` in `k`: `.2d` is not supported");
     assert!(parse("frobnicate.b32 %r1, %r2;").contains("PTX line 5: `frobnicate.b32`"));
@@ -249,9 +249,9 @@ fn what_is_unknown_is_refused() {
 #[test]
 fn an_unknown_instruction_stands_only_in_its_own_kernels_way() {
     let text = ".version 8.0\n.target sm_80\n.visible .entry bad()\n{\nfrobnicate.b32 5;\nret;\n}\n.visible .entry good()\n{\nret;\n}\n";
-    let module = Module::parse(text).unwrap();
+    let module = PtxModule::parse(text).unwrap();
     assert_eq!(module.entries().iter().map(|entry| entry.name()).collect::<Vec<_>>(), ["bad", "good"]);
-    let mut device = Device::new();
+    let mut device = EmulatedDevice::new();
     device.launch(&module, "good", [1; 3], [1; 3], 0, &[]).unwrap();
     let fault = device.launch(&module, "bad", [1; 3], [1; 3], 0, &[]).unwrap_err();
     assert_eq!((fault.kind, fault.ptx_line), (FaultKind::Unsupported, 5));
@@ -266,7 +266,7 @@ fn all_shipped_kernels_are_known() {
         include_str!("../../vocabulary/prebuilt/sm_80.ptx"),
         include_str!("../../vocabulary/prebuilt/sm_90a.ptx"),
     ] {
-        let module = Module::parse(text).unwrap();
+        let module = PtxModule::parse(text).unwrap();
         assert!(!module.entries().is_empty());
         module.check().unwrap();
     }
@@ -275,7 +275,7 @@ fn all_shipped_kernels_are_known() {
 #[test]
 fn wrong_launches() {
     let module = module("");
-    let mut device = Device::new();
+    let mut device = EmulatedDevice::new();
     let data = device.alloc(4);
     let mut launch = |entry: &str, block, shared, args: &[Arg]| {
         device.launch(&module, entry, [1; 3], block, shared, args).unwrap_err().message

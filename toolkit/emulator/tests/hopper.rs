@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use emulator::{Arg, Device, Fault, FaultKind, LaunchOptions, Module, Swizzle, TensorMap};
+use emulator::{Arg, EmulatedDevice, Fault, FaultKind, LaunchOptions, PtxModule, Swizzle, TensorMap};
 use half::{bf16, f16};
 
 /// A kernel of two pointers with 32 KiB of shared memory; `%r1` is the thread, `%p1` says that it is not the first.
-fn module(body: &str) -> Module {
-    Module::parse(&format!(
+fn module(body: &str) -> PtxModule {
+    PtxModule::parse(&format!(
         ".version 8.0\n.target sm_90a\n.address_size 64\n\
          .visible .entry hopper(.param .u64 in, .param .u64 out)\n{{\n\
          .reg .b32 %r<20>;\n.reg .b64 %rd<20>;\n.reg .pred %p<8>;\n.reg .f32 %f<128>;\n\
@@ -27,7 +27,7 @@ struct Run {
 
 impl Run {
     fn launch(&self, body: &str) -> Result<Vec<u8>, Box<Fault>> {
-        let mut device = Device::new();
+        let mut device = EmulatedDevice::new();
         let input = device.alloc_from("in", &self.input);
         let output = device.alloc_from("out", &vec![0; self.output]);
         let options = LaunchOptions { seed: self.seed, ..LaunchOptions::default() };
@@ -182,7 +182,7 @@ fn copy_tile(maps: [TensorMap; 2], corners: [&[i32]; 2], input: Vec<u8>, output:
         list(corners[0]),
         list(corners[1])
     );
-    let mut device = Device::new();
+    let mut device = EmulatedDevice::new();
     let (from, to) = (device.alloc_from("from", &input), device.alloc_from("to", &vec![0xee; output]));
     let encoded: Vec<u8> =
         maps.into_iter().zip([from, to]).flat_map(|(map, base)| TensorMap { base, ..map }.encode().unwrap()).collect();

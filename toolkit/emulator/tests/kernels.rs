@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use emulator::{Arg, Device, FaultKind, LaunchOptions, Module};
+use emulator::{Arg, EmulatedDevice, FaultKind, LaunchOptions, PtxModule};
 use half::{bf16, f16};
 
 /// A small generator of test data.
@@ -25,21 +25,21 @@ impl Random {
     }
 }
 
-fn module() -> &'static Module {
-    static MODULE: std::sync::OnceLock<Module> = std::sync::OnceLock::new();
-    MODULE.get_or_init(|| Module::parse(include_str!("ptx/kernels.ptx")).unwrap())
+fn module() -> &'static PtxModule {
+    static MODULE: std::sync::OnceLock<PtxModule> = std::sync::OnceLock::new();
+    MODULE.get_or_init(|| PtxModule::parse(include_str!("ptx/kernels.ptx")).unwrap())
 }
 
 fn bytes<T: Copy, const N: usize>(values: &[T], to: impl Fn(T) -> [u8; N]) -> Vec<u8> {
     values.iter().flat_map(|&value| to(value)).collect()
 }
 
-fn f32s(device: &Device, at: u64, count: usize) -> Vec<f32> {
+fn f32s(device: &EmulatedDevice, at: u64, count: usize) -> Vec<f32> {
     let bytes = device.read(at, count * 4).unwrap();
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
-fn u16s(device: &Device, at: u64, count: usize) -> Vec<u16> {
+fn u16s(device: &EmulatedDevice, at: u64, count: usize) -> Vec<u16> {
     device.read(at, count * 2).unwrap().chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect()
 }
 
@@ -52,7 +52,7 @@ fn orders() -> [LaunchOptions; 3] {
 fn saxpy_is_exact_and_coalesced() {
     let (mut random, n) = (Random(7), 4096);
     let (x, y) = (random.floats(n), random.floats(n));
-    let mut device = Device::new();
+    let mut device = EmulatedDevice::new();
     let px = device.alloc_from("x", &bytes(&x, f32::to_le_bytes));
     let py = device.alloc_from("y", &bytes(&y, f32::to_le_bytes));
     let args = [Arg::F32(1.5), Arg::Ptr(px), Arg::Ptr(py), Arg::U32(n as u32 / 4)];
@@ -67,7 +67,7 @@ fn saxpy_is_exact_and_coalesced() {
 
 #[test]
 fn an_access_beyond_a_buffer_names_it() {
-    let mut device = Device::new();
+    let mut device = EmulatedDevice::new();
     let zeros = vec![0; 4000];
     let (px, py) = (device.alloc_from("x", &zeros), device.alloc_from("y", &zeros));
     let args = [Arg::F32(1.5), Arg::Ptr(px), Arg::Ptr(py), Arg::U32(256)];
@@ -83,7 +83,7 @@ fn softmax_rows() {
     let (rows, cols) = (16, 1000);
     let x: Vec<f32> = Random(3).floats(rows * cols).iter().map(|v| v * 8.0).collect();
     for options in orders() {
-        let mut device = Device::new();
+        let mut device = EmulatedDevice::new();
         let (px, po) =
             (device.alloc_from("x", &bytes(&x, f32::to_le_bytes)), device.alloc_named("out", rows * cols * 4));
         let args = [Arg::Ptr(px), Arg::Ptr(po), Arg::U32(rows as u32), Arg::U32(cols as u32)];
@@ -106,7 +106,7 @@ fn rmsnorm_rows() {
     let x: Vec<bf16> = random.floats(rows * n).into_iter().map(bf16::from_f32).collect();
     let w: Vec<bf16> = random.floats(n).into_iter().map(bf16::from_f32).collect();
     for options in orders() {
-        let mut device = Device::new();
+        let mut device = EmulatedDevice::new();
         let px = device.alloc_from("x", &bytes(&x, bf16::to_le_bytes));
         let pw = device.alloc_from("w", &bytes(&w, bf16::to_le_bytes));
         let po = device.alloc_named("out", rows * n * 2);
@@ -132,7 +132,7 @@ fn histogram_by_atomics() {
     let n = 1 << 13;
     let mut random = Random(11);
     let x: Vec<u8> = (0..n).map(|_| (random.next() >> 24 & random.next()) as u8).collect();
-    let mut device = Device::new();
+    let mut device = EmulatedDevice::new();
     let (px, po) = (device.alloc_from("x", &x), device.alloc_from("bins", &[0; 1024]));
     device.launch(module(), "hist", [8, 1, 1], [256, 1, 1], 1024, &[Arg::Ptr(px), Arg::Ptr(po), Arg::U32(n)]).unwrap();
     let mut expected = [0u32; 256];
@@ -145,7 +145,7 @@ fn transposes_and_their_bank_conflicts() {
     let n = 64usize;
     let x: Vec<f32> = (0..n * n).map(|i| i as f32).collect();
     let run = |kernel: &str, shared: usize, grid: usize| {
-        let mut device = Device::new();
+        let mut device = EmulatedDevice::new();
         let (px, po) = (device.alloc_from("x", &bytes(&x, f32::to_le_bytes)), device.alloc_named("y", n * n * 4));
         let args = [Arg::Ptr(px), Arg::Ptr(po), Arg::U32(n as u32)];
         let report = device.launch(module(), kernel, [grid as u32, 1, 1], [256, 1, 1], shared, &args)?;
@@ -169,7 +169,7 @@ fn tensor_core_product() {
     let a: Vec<f16> = random.floats(m * k).into_iter().map(f16::from_f32).collect();
     let b: Vec<f16> = random.floats(n * k).into_iter().map(f16::from_f32).collect();
     let run = |kernel: &str, options: &LaunchOptions| {
-        let mut device = Device::new();
+        let mut device = EmulatedDevice::new();
         let pa = device.alloc_from("a", &bytes(&a, f16::to_le_bytes));
         let pb = device.alloc_from("b", &bytes(&b, f16::to_le_bytes));
         let pc = device.alloc_named("c", m * n * 4);
@@ -200,7 +200,7 @@ fn every_arm_of_a_branch_table() {
     let op: Vec<u32> = (0..n as u32).map(|i| i % 20).collect();
     let x: Vec<f32> = random.floats(n).iter().map(|v| v * 100.0).collect();
     let z: Vec<u64> = (0..n).map(|_| u64::from(random.next()) << 32 | u64::from(random.next())).collect();
-    let mut device = Device::new();
+    let mut device = EmulatedDevice::new();
     let po = device.alloc_from("op", &bytes(&op, u32::to_le_bytes));
     let px = device.alloc_from("x", &bytes(&x, f32::to_le_bytes));
     let py = device.alloc_named("y", n * 4);
@@ -245,7 +245,7 @@ fn calls_with_local_memory_and_constants() {
     let n = 64usize;
     let mut random = Random(19);
     let (x, y) = (random.floats(n), random.floats(n));
-    let mut device = Device::new();
+    let mut device = EmulatedDevice::new();
     let px = device.alloc_from("x", &bytes(&x, f32::to_le_bytes));
     let py = device.alloc_from("y", &bytes(&y, f32::to_le_bytes));
     device.launch(module(), "calls", [1; 3], [64, 1, 1], 0, &[Arg::Ptr(px), Arg::Ptr(py), Arg::U32(n as u32)]).unwrap();
@@ -263,7 +263,7 @@ fn a_panic_names_its_thread() {
     let indices: Vec<u32> = (0..16).map(|i| i * 5).collect();
     let x = Random(23).floats(n as usize);
     let run = |threads: u32| {
-        let mut device = Device::new();
+        let mut device = EmulatedDevice::new();
         let px = device.alloc_from("x", &bytes(&x, f32::to_le_bytes));
         let py = device.alloc_named("y", n as usize * 4);
         let pi = device.alloc_from("indices", &bytes(&indices, u32::to_le_bytes));
@@ -292,7 +292,7 @@ fn dequantised_blocks() {
         data.extend(f16::from_f32(random.float()).to_le_bytes());
         data.extend((0..16).map(|_| random.next() as u8));
     }
-    let mut device = Device::new();
+    let mut device = EmulatedDevice::new();
     let (px, po) = (device.alloc_from("x", &data), device.alloc_named("out", blocks * 64));
     let args = [Arg::Ptr(px), Arg::Ptr(po), Arg::U32(blocks as u32)];
     device.launch(module(), "dequant_q4", [blocks as u32 / 8, 1, 1], [128, 1, 1], 0, &args).unwrap();
@@ -312,7 +312,7 @@ fn reductions_right_and_broken_by_the_compiler() {
     let mut random = Random(31);
     let x: Vec<f16> = random.floats(n).into_iter().map(f16::from_f32).collect();
     let run = |kernel: &str| {
-        let mut device = Device::new();
+        let mut device = EmulatedDevice::new();
         let px = device.alloc_from("x", &bytes(&x, f16::to_le_bytes));
         let po = device.alloc_named("out", 4);
         let args = [Arg::Ptr(px), Arg::Ptr(px), Arg::Ptr(po), Arg::U32(n as u32)];
@@ -327,7 +327,7 @@ fn reductions_right_and_broken_by_the_compiler() {
 
 #[test]
 fn collectives_copied_into_arms() {
-    let mut device = Device::new();
+    let mut device = EmulatedDevice::new();
     let x = Random(37).floats(1000);
     let (px, po) = (device.alloc_from("x", &bytes(&x, f32::to_le_bytes)), device.alloc_named("out", 40_000));
     let args = [Arg::Ptr(px), Arg::Ptr(po), Arg::U32(16)];
@@ -343,7 +343,7 @@ fn collectives_copied_into_arms() {
 fn a_write_after_a_read_without_a_barrier() {
     let x = [1f32; 64];
     for options in orders() {
-        let mut device = Device::new();
+        let mut device = EmulatedDevice::new();
         let (px, po) = (device.alloc_from("x", &bytes(&x, f32::to_le_bytes)), device.alloc_named("out", 256));
         let args = [Arg::Ptr(px), Arg::Ptr(po)];
         let fault = device.launch_with(&options, module(), "race_war", [1; 3], [64, 1, 1], 256, &args).unwrap_err();

@@ -21,7 +21,7 @@ struct Inner {
     driver: &'static Driver,
     device: Device,
     name: String,
-    limits: Limits,
+    limits: DeviceLimits,
 }
 
 // SAFETY: a context of the driver belongs to no thread, and its functions may be called from any.
@@ -36,13 +36,13 @@ impl Inner {
         // Current contexts are replaced, never stacked.
         ContextStack::pop()?;
         CurrentContext::set_current(&own)?;
-        Ok(Self { own, driver, device, name: device.name()?, limits: Limits::of(device)? })
+        Ok(Self { own, driver, device, name: device.name()?, limits: DeviceLimits::of(device)? })
     }
 }
 
 /// What a device can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct DeviceLimits {
     /// Compute capability, major and minor.
     pub capability: (u32, u32),
     /// Multiprocessors.
@@ -57,7 +57,7 @@ pub struct Limits {
     pub shared_opt_in: usize,
 }
 
-impl Limits {
+impl DeviceLimits {
     fn of(device: Device) -> std::result::Result<Self, Code> {
         let mut opt_in = 0;
         let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
@@ -114,13 +114,13 @@ impl Context {
         self.0.driver
     }
 
-    /// The device, to ask for what [`Limits`] does not have.
+    /// The device, to ask for what [`DeviceLimits`] does not have.
     pub fn device(&self) -> Device {
         self.0.device
     }
 
     /// What the device can do.
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &DeviceLimits {
         &self.0.limits
     }
 

@@ -66,7 +66,7 @@ mod stream;
 
 pub use buffer::DeviceBuffer;
 pub use code::Code;
-pub use context::{Context, Limits};
+pub use context::{Context, DeviceLimits};
 pub use cust;
 pub use driver::Driver;
 pub use error::{Error, Result};

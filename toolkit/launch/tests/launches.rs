@@ -8,7 +8,7 @@ use common::device::{add, through_shared};
 use common::{PTX, context, module};
 use cuda_std::launch::{Descriptor, Kernel, LaunchShape, Param};
 use kernels::cache::{copy_blocks, copy_shape, reshape_and_cache, write_shape};
-use kernels::layout::{Pages, Part};
+use kernels::layout::{KeyOrValue, Pages};
 use launch::{DeviceBuffer, Error, Module};
 
 const SHIPPED: &str = include_str!("../../../kernels/prebuilt/sm_80.ptx");
@@ -64,8 +64,8 @@ fn shipped_kernels_write_and_copy_a_cache() {
         let (block, offset) = (slot as u32 / PAGES.block_size, slot as u32 % PAGES.block_size);
         for element in 0..row {
             let (head, e) = (element as u32 / PAGES.head_size, element as u32 % PAGES.head_size);
-            want[PAGES.element(block, head, Part::Key, e, offset)] = key[token * row + element];
-            want[PAGES.element(block, head, Part::Value, e, offset)] = value[token * row + element];
+            want[PAGES.element(block, head, KeyOrValue::Key, e, offset)] = key[token * row + element];
+            want[PAGES.element(block, head, KeyOrValue::Value, e, offset)] = value[token * row + element];
         }
     }
     want.copy_within(page..2 * page, 2 * page);

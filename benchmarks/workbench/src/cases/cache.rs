@@ -3,7 +3,7 @@
 use cuda_std::launch::KernelCall;
 use cuda_std::vector::Vector;
 use kernels::cache::{copy_blocks, copy_shape, reshape_and_cache, swap_blocks_in, swap_blocks_out, write_shape};
-use kernels::layout::{Pages, Part};
+use kernels::layout::{KeyOrValue, Pages};
 
 use super::exact;
 use crate::Floor;
@@ -78,8 +78,8 @@ fn write(pages: Pages, tokens: u32, decode: bool) -> Case {
                 let (block, offset) = (slot as u32 / pages.block_size, slot as u32 % pages.block_size);
                 for vector in 0..row {
                     let (head, chunk, from) = (vector / pages.chunks(), vector % pages.chunks(), t * row as usize);
-                    truth[pages.vector(block, head, Part::Key, chunk, offset)] = keys[from + vector as usize];
-                    truth[pages.vector(block, head, Part::Value, chunk, offset)] = values[from + vector as usize];
+                    truth[pages.vector(block, head, KeyOrValue::Key, chunk, offset)] = keys[from + vector as usize];
+                    truth[pages.vector(block, head, KeyOrValue::Value, chunk, offset)] = values[from + vector as usize];
                 }
             }
             Ok(Prepared {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::Epilogue;
-use kernels::gemm::plan::{Kernel, Limits, Operands, Plan, Product};
+use kernels::gemm::plan::{GemmKernel, GemmPlan, GpuLimits, Operands, Product};
 
 use crate::case::{Case, Prepared, Scale};
 use crate::number::Type;
@@ -29,8 +29,8 @@ pub fn cases(scale: Scale) -> Vec<Case> {
         Type::ALL.into_iter().flat_map(move |ty| {
             KERNELS.into_iter().map(move |(kernel, tokens)| {
                 let product = Product { m: m.min(tokens), n, k, epilogue: Epilogue::Half(None) };
-                let splits = if matches!(kernel, Kernel::Gemv(_)) { 1 } else { splits };
-                case(Plan { product, kernel, splits }, ty)
+                let splits = if matches!(kernel, GemmKernel::Gemv(_)) { 1 } else { splits };
+                case(GemmPlan { product, kernel, splits }, ty)
             })
         })
     };
@@ -40,7 +40,7 @@ pub fn cases(scale: Scale) -> Vec<Case> {
             let planned = WEIGHTS
                 .into_iter()
                 .flat_map(|(n, k, epilogue)| [1, 4, 16, 64, 256, 1024, 4096].map(|m| Product { m, n, k, epilogue }));
-            let planned = planned.filter_map(|product| Plan::new(product, Limits::H200).ok());
+            let planned = planned.filter_map(|product| GemmPlan::new(product, GpuLimits::H200).ok());
             // A shape that no planned one has, so that these can be told apart.
             every_kernel(1024, 8192, 8192, 1).chain(planned.map(|plan| case(plan, Type::F16))).collect()
         }
@@ -48,7 +48,7 @@ pub fn cases(scale: Scale) -> Vec<Case> {
 }
 
 /// A plan on random data.
-fn case(plan: Plan, ty: Type) -> Case {
+fn case(plan: GemmPlan, ty: Type) -> Case {
     let Product { m, n, k, epilogue } = plan.product;
     let floor = plan.product.floor();
     Case {

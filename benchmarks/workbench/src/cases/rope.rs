@@ -2,7 +2,7 @@
 
 use cuda_std::launch::{DevicePtr, DevicePtrMut};
 use kernels::attention::paper::paper_rope_and_cache;
-use kernels::layout::{Pages, Part, VECTOR};
+use kernels::layout::{KeyOrValue, Pages, VECTOR};
 use kernels::rope::{floor_bytes, rope_and_cache, shape};
 use kernels::with_element;
 use launch::Result;
@@ -104,16 +104,16 @@ impl Rope {
 
     /// The index of an element in the cache. In vLLM's layouts keys are `[block][head][size / 8][block_size][8]`, and
     /// values `[block][head][size][block_size]`.
-    fn index(&self, block: u32, head: u32, part: Part, element: u32, offset: u32) -> usize {
+    fn index(&self, block: u32, head: u32, part: KeyOrValue, element: u32, offset: u32) -> usize {
         let Pages { heads, head_size, block_size } = self.pages;
         let page = (block * heads + head) as usize;
         match (self.layout, part) {
             (Layout::Quire, _) => self.pages.element(block, head, part, element, offset),
-            (Layout::Paper, Part::Key) => {
+            (Layout::Paper, KeyOrValue::Key) => {
                 let chunk = page * (head_size / 8) as usize + (element / 8) as usize;
                 (chunk * block_size as usize + offset as usize) * 8 + (element % 8) as usize
             }
-            (Layout::Paper, Part::Value) => {
+            (Layout::Paper, KeyOrValue::Value) => {
                 self.keys() + (page * head_size as usize + element as usize) * block_size as usize + offset as usize
             }
         }
@@ -172,8 +172,8 @@ impl Rope {
             for (head, (key, value)) in (0..).zip(keys.chunks_exact(size).zip(values.chunks_exact(size))) {
                 let key = self.turned(key, &tables.key_norm, angles);
                 for (e, (key, &value)) in (0..).zip(key.into_iter().zip(value)) {
-                    cache[self.index(block, head, Part::Key, e, offset)] = key;
-                    cache[self.index(block, head, Part::Value, e, offset)] = self.ty.number(value);
+                    cache[self.index(block, head, KeyOrValue::Key, e, offset)] = key;
+                    cache[self.index(block, head, KeyOrValue::Value, e, offset)] = self.ty.number(value);
                 }
             }
         }

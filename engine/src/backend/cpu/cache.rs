@@ -13,7 +13,7 @@ use crate::kv::{BlockCopy, BlockMoves, KvLayout};
 use crate::tensor::{DType, Elements};
 
 /// Keys and values of all blocks. Memory is committed by the system as blocks are first written.
-pub struct KvCache {
+pub struct CpuKvCache {
     pub(super) layout: KvLayout,
     pub(super) num_blocks: usize,
     /// Anonymous memory: zeroed, page-aligned, and refused rather than fatal when there is too little.
@@ -22,13 +22,13 @@ pub struct KvCache {
     swap: MmapMut,
 }
 
-impl KvCache {
+impl CpuKvCache {
     pub(super) fn new(layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<Self> {
         if layout.block_size == 0 || layout.head_dim == 0 {
             return Err(Error::Option("a KV block needs at least one token and one element per head".into()));
         }
         let (data, swap) = (reserve(layout, num_blocks)?, reserve(layout, swap_blocks)?);
-        Ok(KvCache { layout, num_blocks, data, swap })
+        Ok(CpuKvCache { layout, num_blocks, data, swap })
     }
 
     /// Elements of one block in one layer.

@@ -4,7 +4,7 @@ use bytemuck::Pod;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::tensor::{Pool, Tensor};
+use super::tensor::{CpuTensor, Pool};
 use crate::tensor::{Elements, HostTensor};
 use std::sync::Arc;
 
@@ -123,7 +123,7 @@ pub(super) fn widen_range(elements: Elements<'_>, start: usize, to: &mut [f32]) 
 /// A whole weight in f32, for those that are small: in place, or widened into memory of the pool.
 pub(super) enum Floats<'a> {
     InPlace(&'a [f32]),
-    Widened(Tensor),
+    Widened(CpuTensor),
 }
 
 impl<'a> Floats<'a> {

@@ -22,13 +22,13 @@ use std::sync::Arc;
 
 use pulp::Arch;
 
-pub use cache::KvCache;
-pub use tensor::Tensor;
+pub use cache::CpuKvCache;
+pub use tensor::CpuTensor;
 
 use self::element::{Floats, widen_range, with_elements};
 use self::tensor::Pool;
 use self::threads::Threads;
-use super::{Activation, Attention, Backend, Batch, Heads, HostLinear, KvLayout};
+use super::{Activation, Attention, Backend, Batch, HostLinear, KvLayout, QkNormRope};
 use crate::error::{Error, Result};
 use crate::sampling::{SampleRow, Sampled, sample_row};
 use crate::tensor::HostTensor;
@@ -42,9 +42,9 @@ pub struct CpuBackend {
 
 /// A weight: the bytes as they were loaded, usually a mapped file.
 #[derive(Clone)]
-pub struct Weight(Arc<HostTensor>);
+pub struct CpuWeight(Arc<HostTensor>);
 
-impl Weight {
+impl CpuWeight {
     /// `[N, K]` of a matrix; a vector is one row.
     fn extents(&self) -> (usize, usize) {
         match *self.0.shape() {
@@ -55,16 +55,16 @@ impl Weight {
 }
 
 /// A projection: its weight and, if it has one, its bias.
-pub struct Projection {
-    weight: Weight,
-    bias: Option<Weight>,
+pub struct CpuProjection {
+    weight: CpuWeight,
+    bias: Option<CpuWeight>,
 }
 
 /// Queries, keys and values.
 pub struct Qkv {
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    query: CpuTensor,
+    key: CpuTensor,
+    value: CpuTensor,
 }
 
 impl CpuBackend {
@@ -101,10 +101,10 @@ impl CpuBackend {
 
     fn project(
         &self,
-        out: &mut Tensor,
-        x: &Tensor,
-        weight: &Weight,
-        bias: Option<&Weight>,
+        out: &mut CpuTensor,
+        x: &CpuTensor,
+        weight: &CpuWeight,
+        bias: Option<&CpuWeight>,
         (act, add): (Option<Activation>, bool),
     ) {
         let (cols, inner) = weight.extents();
@@ -118,23 +118,23 @@ impl CpuBackend {
         });
     }
 
-    fn projection(&self, host: HostLinear) -> Result<Projection> {
-        Ok(Projection { weight: self.weight(host.weight)?, bias: host.bias.map(|b| self.weight(b)).transpose()? })
+    fn projection(&self, host: HostLinear) -> Result<CpuProjection> {
+        Ok(CpuProjection { weight: self.weight(host.weight)?, bias: host.bias.map(|b| self.weight(b)).transpose()? })
     }
 
-    fn apply(&self, projection: &Projection, x: &Tensor) -> Tensor {
+    fn apply(&self, projection: &CpuProjection, x: &CpuTensor) -> CpuTensor {
         self.linear(x, &projection.weight, projection.bias.as_ref(), None)
     }
 
     /// Root-mean-square normalisation, in place, of each group of `D` elements (`weight [D]`): a row holds whole heads.
-    fn head_norm(&self, x: &mut Tensor, weight: &Weight, eps: f32) {
+    fn head_norm(&self, x: &mut CpuTensor, weight: &CpuWeight, eps: f32) {
         let weight = Floats::new(&weight.0, &self.pool);
         let (cols, weight) = (x.cols(), weight.as_slice());
         self.each_row(x.as_mut_slice(), cols, |_, row| rows::head_norm(row, weight, eps));
     }
 
-    /// Rotates each head of `x` in place by its position's angles, see [`Heads::rope`].
-    fn rope(&self, x: &mut Tensor, table: &Weight, inputs: &Batch) {
+    /// Rotates each head of `x` in place by its position's angles, see [`QkNormRope::rope`].
+    fn rope(&self, x: &mut CpuTensor, table: &CpuWeight, inputs: &Batch) {
         let (cols, head_dim) = (x.cols(), table.extents().1);
         let table = table.0.elements();
         self.each_row(x.as_mut_slice(), cols, |t, row| {
@@ -144,42 +144,42 @@ impl CpuBackend {
 }
 
 impl Backend for CpuBackend {
-    type Tensor = Tensor;
-    type Weight = Weight;
-    type QkvWeight = [Projection; 3];
-    type GatedWeight = [Projection; 2];
+    type Tensor = CpuTensor;
+    type Weight = CpuWeight;
+    type QkvWeight = [CpuProjection; 3];
+    type GatedWeight = [CpuProjection; 2];
     type Qkv = Qkv;
-    type KvCache = KvCache;
+    type KvCache = CpuKvCache;
     type Inputs = Batch;
 
-    fn weight(&self, tensor: HostTensor) -> Result<Weight> {
+    fn weight(&self, tensor: HostTensor) -> Result<CpuWeight> {
         match tensor.shape().len() {
-            1 | 2 => Ok(Weight(Arc::new(tensor))),
+            1 | 2 => Ok(CpuWeight(Arc::new(tensor))),
             n => Err(Error::Unsupported(format!("a weight of {n} dimensions"))),
         }
     }
 
-    fn qkv_weight(&self, [query, key, value]: [HostLinear; 3]) -> Result<[Projection; 3]> {
+    fn qkv_weight(&self, [query, key, value]: [HostLinear; 3]) -> Result<[CpuProjection; 3]> {
         Ok([self.projection(query)?, self.projection(key)?, self.projection(value)?])
     }
 
-    fn gated_weight(&self, [gate, up]: [HostLinear; 2]) -> Result<[Projection; 2]> {
+    fn gated_weight(&self, [gate, up]: [HostLinear; 2]) -> Result<[CpuProjection; 2]> {
         Ok([self.projection(gate)?, self.projection(up)?])
     }
 
-    fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<KvCache> {
-        KvCache::new(layout, num_blocks, swap_blocks)
+    fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<CpuKvCache> {
+        CpuKvCache::new(layout, num_blocks, swap_blocks)
     }
 
     fn upload(&self, batch: Batch, _rows: &[SampleRow<'_>]) -> Batch {
         batch
     }
 
-    fn move_blocks(&self, cache: &mut KvCache, inputs: &Batch) {
+    fn move_blocks(&self, cache: &mut CpuKvCache, inputs: &Batch) {
         cache.move_blocks(&inputs.moves);
     }
 
-    fn embed_tokens(&self, table: &Weight, positions: Option<(&Weight, usize)>, inputs: &Batch) -> Tensor {
+    fn embed_tokens(&self, table: &CpuWeight, positions: Option<(&CpuWeight, usize)>, inputs: &Batch) -> CpuTensor {
         let cols = table.extents().1;
         let mut out = self.pool.tensor(inputs.tokens.len(), cols);
         let table = table.0.elements();
@@ -190,7 +190,7 @@ impl Backend for CpuBackend {
         out
     }
 
-    fn add_positions(&self, x: &mut Tensor, table: &Weight, offset: usize, inputs: &Batch) {
+    fn add_positions(&self, x: &mut CpuTensor, table: &CpuWeight, offset: usize, inputs: &Batch) {
         let cols = x.cols();
         let table = table.0.elements();
         self.each_row(x.as_mut_slice(), cols, |t, row| {
@@ -200,17 +200,23 @@ impl Backend for CpuBackend {
         });
     }
 
-    fn linear(&self, x: &Tensor, weight: &Weight, bias: Option<&Weight>, act: Option<Activation>) -> Tensor {
+    fn linear(
+        &self,
+        x: &CpuTensor,
+        weight: &CpuWeight,
+        bias: Option<&CpuWeight>,
+        act: Option<Activation>,
+    ) -> CpuTensor {
         let mut out = self.pool.tensor(x.rows(), weight.extents().0);
         self.project(&mut out, x, weight, bias, (act, false));
         out
     }
 
-    fn linear_add(&self, residual: &mut Tensor, x: &Tensor, weight: &Weight, bias: Option<&Weight>) {
+    fn linear_add(&self, residual: &mut CpuTensor, x: &CpuTensor, weight: &CpuWeight, bias: Option<&CpuWeight>) {
         self.project(residual, x, weight, bias, (None, true));
     }
 
-    fn gated(&self, x: &Tensor, [gate, up]: &[Projection; 2], act: Activation) -> Tensor {
+    fn gated(&self, x: &CpuTensor, [gate, up]: &[CpuProjection; 2], act: Activation) -> CpuTensor {
         let (mut gate, up) = (self.apply(gate, x), self.apply(up, x));
         let (cols, up) = (gate.cols(), up.as_slice());
         self.each_row(gate.as_mut_slice(), cols, |t, row| {
@@ -220,11 +226,11 @@ impl Backend for CpuBackend {
         gate
     }
 
-    fn qkv(&self, x: &Tensor, [query, key, value]: &[Projection; 3]) -> Qkv {
+    fn qkv(&self, x: &CpuTensor, [query, key, value]: &[CpuProjection; 3]) -> Qkv {
         Qkv { query: self.apply(query, x), key: self.apply(key, x), value: self.apply(value, x) }
     }
 
-    fn layer_norm(&self, x: &Tensor, weight: Option<&Weight>, bias: Option<&Weight>, eps: f32) -> Tensor {
+    fn layer_norm(&self, x: &CpuTensor, weight: Option<&CpuWeight>, bias: Option<&CpuWeight>, eps: f32) -> CpuTensor {
         let mut out = self.pool.tensor(x.rows(), x.cols());
         let [weight, bias] = [weight, bias].map(|w| w.map(|w| Floats::new(&w.0, &self.pool)));
         let [weight, bias] = [&weight, &bias].map(|w| w.as_ref().map(Floats::as_slice));
@@ -235,7 +241,7 @@ impl Backend for CpuBackend {
         out
     }
 
-    fn rms_norm(&self, x: &Tensor, weight: &Weight, eps: f32) -> Tensor {
+    fn rms_norm(&self, x: &CpuTensor, weight: &CpuWeight, eps: f32) -> CpuTensor {
         let mut out = self.pool.tensor(x.rows(), x.cols());
         let weight = Floats::new(&weight.0, &self.pool);
         let (cols, x, weight) = (x.cols(), x.as_slice(), weight.as_slice());
@@ -243,7 +249,14 @@ impl Backend for CpuBackend {
         out
     }
 
-    fn write_kv(&self, qkv: &mut Qkv, heads: Heads<'_, Weight>, cache: &mut KvCache, layer: usize, inputs: &Batch) {
+    fn write_kv(
+        &self,
+        qkv: &mut Qkv,
+        heads: QkNormRope<'_, CpuWeight>,
+        cache: &mut CpuKvCache,
+        layer: usize,
+        inputs: &Batch,
+    ) {
         if let Some((query, key, eps)) = heads.norms {
             self.head_norm(&mut qkv.query, query, eps);
             self.head_norm(&mut qkv.key, key, eps);
@@ -255,7 +268,7 @@ impl Backend for CpuBackend {
         cache.write(layer, qkv.key.as_slice(), qkv.value.as_slice(), &inputs.slots);
     }
 
-    fn attention(&self, Qkv { query, .. }: &Qkv, cache: &KvCache, params: Attention, inputs: &Batch) -> Tensor {
+    fn attention(&self, Qkv { query, .. }: &Qkv, cache: &CpuKvCache, params: Attention, inputs: &Batch) -> CpuTensor {
         let mut out = self.pool.tensor(query.rows(), query.cols());
         let layout = &cache.layout;
         let group = query.cols() / (layout.heads * layout.head_dim);
@@ -267,7 +280,7 @@ impl Backend for CpuBackend {
         out
     }
 
-    fn logit_rows(&self, x: &Tensor, inputs: &Batch) -> Tensor {
+    fn logit_rows(&self, x: &CpuTensor, inputs: &Batch) -> CpuTensor {
         let mut out = self.pool.tensor(inputs.logit_rows.len(), x.cols());
         for (to, &row) in out.as_mut_slice().chunks_mut(x.cols().max(1)).zip(&inputs.logit_rows) {
             to.copy_from_slice(&x.as_slice()[row as usize * x.cols()..][..x.cols()]);
@@ -275,11 +288,11 @@ impl Backend for CpuBackend {
         out
     }
 
-    fn logits(&self, x: &Tensor, weight: &Weight) -> Tensor {
+    fn logits(&self, x: &CpuTensor, weight: &CpuWeight) -> CpuTensor {
         self.linear(x, weight, None, None)
     }
 
-    fn sample(&self, logits: &Tensor, _inputs: &Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+    fn sample(&self, logits: &CpuTensor, _inputs: &Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
         thread_local! {
             static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
         }

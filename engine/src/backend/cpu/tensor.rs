@@ -10,7 +10,7 @@ use super::threads::lock;
 const LINE: usize = 16;
 
 /// A row-major `[rows, cols]` matrix of f32. Dropping it returns its memory to the backend that made it.
-pub struct Tensor {
+pub struct CpuTensor {
     rows: usize,
     cols: usize,
     /// Elements of `buffer` before the first aligned one.
@@ -19,7 +19,7 @@ pub struct Tensor {
     pool: Arc<Pool>,
 }
 
-impl Tensor {
+impl CpuTensor {
     /// The number of rows.
     pub fn rows(&self) -> usize {
         self.rows
@@ -40,7 +40,7 @@ impl Tensor {
     }
 }
 
-impl Drop for Tensor {
+impl Drop for CpuTensor {
     fn drop(&mut self) {
         self.pool.put(std::mem::take(&mut self.buffer));
     }
@@ -58,14 +58,14 @@ impl Pool {
     }
 
     /// A matrix whose elements are whatever was there before: the caller writes all of them.
-    pub fn tensor(self: &Arc<Self>, rows: usize, cols: usize) -> Tensor {
+    pub fn tensor(self: &Arc<Self>, rows: usize, cols: usize) -> CpuTensor {
         let capacity = (rows * cols + LINE).next_power_of_two();
         let buffer = lock(&self.free)[capacity.ilog2() as usize].pop().unwrap_or_else(|| {
             self.allocations.fetch_add(1, Ordering::Relaxed);
             vec![0.0; capacity]
         });
         let skip = buffer.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
-        Tensor { rows, cols, skip, buffer, pool: Arc::clone(self) }
+        CpuTensor { rows, cols, skip, buffer, pool: Arc::clone(self) }
     }
 
     fn put(&self, buffer: Vec<f32>) {

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 
 /// A GPU, or the emulator in its place.
 #[derive(Debug)]
-pub struct Device {
+pub struct CudaDevice {
     pub(super) context: Context,
     /// The stream in which everything is computed.
     pub(super) stream: Stream,
@@ -25,7 +25,7 @@ pub struct Device {
     paper: Option<Module>,
 }
 
-impl Device {
+impl CudaDevice {
     /// The GPU with this number, loaded with the kernels for a model with such heads and elements of such a type; with the
     /// paper's too, if they are wanted.
     ///
@@ -50,7 +50,7 @@ impl Device {
         } else {
             None
         };
-        Ok(Device { stream: context.stream()?, transfers: context.stream()?, module, paper, context })
+        Ok(CudaDevice { stream: context.stream()?, transfers: context.stream()?, module, paper, context })
     }
 
     /// Asks the stream to run a kernel.

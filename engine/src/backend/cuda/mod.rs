@@ -25,23 +25,23 @@ use std::sync::Arc;
 use cuda_std::launch::DevicePtrMut;
 use kernels::attention::{AttentionShape, decode::DecodeLaunch};
 use kernels::element::ElementType;
-use kernels::gemm::plan::Limits;
+use kernels::gemm::plan::GpuLimits;
 use launch::{DeviceBuffer, Driver};
 
 use memory::cache::Arrays;
-pub use memory::cache::KvCache;
-pub use memory::tensor::{Projection, Tensor, Weight};
-pub use step::inputs::Inputs;
+pub use memory::cache::CudaKvCache;
+pub use memory::tensor::{CudaProjection, CudaTensor, CudaWeight};
+pub use step::inputs::StepInputs;
 pub(crate) use step::inputs::{BUCKETS, bucket};
-pub use step::queue::{Cost, NotedLaunch};
+pub use step::queue::{LaunchCost, NotedLaunch};
 
-use self::device::Device;
+use self::device::CudaDevice;
 use self::memory::arena::{Arena, Lease};
 use self::memory::upload::Upload;
 use self::ops::paper::PaperAttention;
 use self::ops::sampling::Results;
 use self::step::graph::Recordings;
-use self::step::queue::Queue;
+use self::step::queue::LaunchQueue;
 use self::step::staging::Staging;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
@@ -55,7 +55,7 @@ const COUNTERS: usize = 64 << 10;
 
 /// A GPU as a device for one model.
 pub struct CudaBackend {
-    queue: Queue,
+    queue: LaunchQueue,
     arena: Arc<Arena>,
     dtype: DType,
     /// The same type as kernels know it.
@@ -92,7 +92,7 @@ impl CudaBackend {
     ) -> Result<Self> {
         let (heads, element) = (shape(config, options.block_size)?, element_type(dtype)?);
         let paper = PaperAttention::new(options.attention, config.max_positions)?;
-        let device = Device::open(driver, ordinal, element, heads, paper.is_some())?;
+        let device = CudaDevice::open(driver, ordinal, element, heads, paper.is_some())?;
         let one = DecodeLaunch::new(heads, 1);
         let shape = one.shape();
         let together = device.module.occupancy(one.descriptor(element), shape.threads[0], shape.shared as usize)?;
@@ -105,7 +105,7 @@ impl CudaBackend {
             paper,
             // Launches of the paper's kernels depend on the longest sequence of a step.
             records: options.cuda_graphs && paper.is_none(),
-            ..Self::with_queue(Queue::new(device), config, heads, (dtype, element), slots)
+            ..Self::with_queue(LaunchQueue::new(device), config, heads, (dtype, element), slots)
         })
     }
 
@@ -115,7 +115,7 @@ impl CudaBackend {
     /// # Errors
     /// [`Error::Unsupported`] if there are no kernels for the model.
     pub fn without_device(
-        gpu: Limits,
+        gpu: GpuLimits,
         attention_blocks: impl FnOnce(DecodeLaunch) -> u32,
         config: &ModelConfig,
         block_size: usize,
@@ -123,12 +123,12 @@ impl CudaBackend {
     ) -> Result<Self> {
         let (heads, element) = (shape(config, block_size)?, element_type(dtype)?);
         let slots = gpu.multiprocessors * attention_blocks(DecodeLaunch::new(heads, 1));
-        let queue = Queue::without_device(gpu);
+        let queue = LaunchQueue::without_device(gpu);
         Ok(CudaBackend { records: true, ..Self::with_queue(queue, config, heads, (dtype, element), slots) })
     }
 
     fn with_queue(
-        queue: Queue,
+        queue: LaunchQueue,
         config: &ModelConfig,
         heads: AttentionShape,
         (dtype, element): (DType, ElementType),
@@ -227,16 +227,16 @@ impl CudaBackend {
     }
 
     /// A matrix of activations.
-    fn tensor(&self, rows: u32, cols: u32) -> Tensor {
+    fn tensor(&self, rows: u32, cols: u32) -> CudaTensor {
         let lease = Arc::new(self.lease(2 * rows as usize * cols as usize));
-        Tensor { lease, rows, cols, stride: cols }
+        CudaTensor { lease, rows, cols, stride: cols }
     }
 
     /// A matrix in f32, its rows aligned to 16 bytes.
-    fn floats(&self, rows: u32, cols: u32) -> Tensor {
+    fn floats(&self, rows: u32, cols: u32) -> CudaTensor {
         let stride = cols.next_multiple_of(4);
         let lease = Arc::new(self.lease(4 * rows as usize * stride as usize));
-        Tensor { lease, rows, cols, stride }
+        CudaTensor { lease, rows, cols, stride }
     }
 
     /// The address of `count` counters that are zero.

@@ -10,11 +10,10 @@ use kernels::vector::row_vectors;
 use kernels::with_element;
 
 use super::memory::weights;
-use super::ops::linear::activation;
 use super::step::graph;
 use super::step::inputs::Packing;
-use super::{CudaBackend, Inputs, KvCache, Projection, Tensor, Weight};
-use crate::backend::{Activation, Attention, Backend, Heads, HostLinear};
+use super::{CudaBackend, CudaKvCache, CudaProjection, CudaTensor, CudaWeight, StepInputs};
+use crate::backend::{Activation, Attention, Backend, HostLinear, QkNormRope};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::kv::KvLayout;
@@ -40,7 +39,7 @@ impl CudaBackend {
         }
     }
 
-    fn gather(&self, x: DevicePtr<Vector>, rows: DevicePtr<u32>, count: u32, cols: u32) -> Tensor {
+    fn gather(&self, x: DevicePtr<Vector>, rows: DevicePtr<u32>, count: u32, cols: u32) -> CudaTensor {
         let (out, vectors) = (self.tensor(count, cols), self.vectors(cols));
         let floor = || Floor { bytes: embedding::floor_bytes(count.into(), vectors.into(), 1), flops: 0 };
         let call = gather_rows { x, rows, out: out.ptr(), vectors };
@@ -51,15 +50,15 @@ impl CudaBackend {
 }
 
 impl Backend for CudaBackend {
-    type Tensor = Tensor;
-    type Weight = Weight;
-    type KvCache = KvCache;
-    type QkvWeight = Projection;
-    type GatedWeight = Projection;
-    type Qkv = Tensor;
-    type Inputs = Inputs;
+    type Tensor = CudaTensor;
+    type Weight = CudaWeight;
+    type KvCache = CudaKvCache;
+    type QkvWeight = CudaProjection;
+    type GatedWeight = CudaProjection;
+    type Qkv = CudaTensor;
+    type Inputs = StepInputs;
 
-    fn weight(&self, tensor: HostTensor) -> Result<Weight> {
+    fn weight(&self, tensor: HostTensor) -> Result<CudaWeight> {
         match *tensor.shape() {
             [rows, cols] => self.load(&[tensor.bytes()], rows, cols),
             [cols] => self.load(&[tensor.bytes()], 1, cols),
@@ -67,36 +66,38 @@ impl Backend for CudaBackend {
         }
     }
 
-    fn qkv_weight(&self, parts: [HostLinear; 3]) -> Result<Projection> {
+    fn qkv_weight(&self, parts: [HostLinear; 3]) -> Result<CudaProjection> {
         self.fuse(&parts, weights::one_after_the_other)
     }
 
-    fn gated_weight(&self, parts: [HostLinear; 2]) -> Result<Projection> {
+    fn gated_weight(&self, parts: [HostLinear; 2]) -> Result<CudaProjection> {
         self.fuse(&parts, weights::interleaved)
     }
 
-    fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<KvCache> {
+    fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<CudaKvCache> {
         match self.queue.device() {
             Some(device) => {
                 let memory =
                     self.allocate(num_blocks * layout.block_bytes(), "the blocks of the KV cache")?.named("KV cache");
-                KvCache::new(device, self.rehearsed_cache(layout), (memory, num_blocks), swap_blocks)
+                CudaKvCache::new(device, self.rehearsed_cache(layout), (memory, num_blocks), swap_blocks)
             }
             None => Ok(self.rehearsed_cache(layout)),
         }
     }
 
-    fn upload(&self, batch: Batch, rows: &[SampleRow<'_>]) -> Inputs {
+    fn upload(&self, batch: Batch, rows: &[SampleRow<'_>]) -> StepInputs {
         let row_tables = self.paper.map(|_| self.heads.pages().block_size as usize);
         let packing = Packing { vocab: self.vocab, pads: self.records, row_tables };
-        self.staging.upload(&self.queue, &self.recordings, |bytes| Inputs::pack(batch, rows, packing, bytes))
+        self.staging.upload(&self.queue, &self.recordings, |bytes| {
+            StepInputs::pack(batch, rows, packing, bytes)
+        })
     }
 
-    fn move_blocks(&self, cache: &mut KvCache, inputs: &Inputs) {
+    fn move_blocks(&self, cache: &mut CudaKvCache, inputs: &StepInputs) {
         cache.move_blocks(&self.queue, inputs);
     }
 
-    fn compute(&self, inputs: &Inputs, compute: impl FnOnce() -> Option<Tensor>) -> Option<Tensor> {
+    fn compute(&self, inputs: &StepInputs, compute: impl FnOnce() -> Option<CudaTensor>) -> Option<CudaTensor> {
         CudaBackend::compute(self, inputs, compute)
     }
 
@@ -104,7 +105,12 @@ impl Backend for CudaBackend {
         if self.records { graph::sizes(most) } else { vec![most.min(1)] }
     }
 
-    fn embed_tokens(&self, table: &Weight, positions: Option<(&Weight, usize)>, inputs: &Inputs) -> Tensor {
+    fn embed_tokens(
+        &self,
+        table: &CudaWeight,
+        positions: Option<(&CudaWeight, usize)>,
+        inputs: &StepInputs,
+    ) -> CudaTensor {
         let Some((learned, offset)) = positions else {
             return self.gather(table.ptr(), inputs.tokens().cast_const(), inputs.rows, table.cols);
         };
@@ -126,7 +132,7 @@ impl Backend for CudaBackend {
         out
     }
 
-    fn add_positions(&self, x: &mut Tensor, table: &Weight, offset: usize, inputs: &Inputs) {
+    fn add_positions(&self, x: &mut CudaTensor, table: &CudaWeight, offset: usize, inputs: &StepInputs) {
         let vectors = self.vectors(x.cols);
         let args = add_positions {
             x: x.ptr(),
@@ -141,30 +147,42 @@ impl Backend for CudaBackend {
         unsafe { self.queue.launch(embedding::shape(x.rows, vectors), call, floor) };
     }
 
-    fn linear(&self, x: &Tensor, weight: &Weight, bias: Option<&Weight>, act: Option<Activation>) -> Tensor {
+    fn linear(
+        &self,
+        x: &CudaTensor,
+        weight: &CudaWeight,
+        bias: Option<&CudaWeight>,
+        act: Option<Activation>,
+    ) -> CudaTensor {
         let out = self.tensor(x.rows, weight.rows);
-        self.project(x, weight, bias, Epilogue::Half(act.map(activation)), &out);
+        self.project(x, weight, bias, Epilogue::Half(act), &out);
         out
     }
 
-    fn linear_add(&self, residual: &mut Tensor, x: &Tensor, weight: &Weight, bias: Option<&Weight>) {
+    fn linear_add(&self, residual: &mut CudaTensor, x: &CudaTensor, weight: &CudaWeight, bias: Option<&CudaWeight>) {
         self.project(x, weight, bias, Epilogue::Add, residual);
     }
 
-    fn gated(&self, x: &Tensor, projection: &Projection, act: Activation) -> Tensor {
+    fn gated(&self, x: &CudaTensor, projection: &CudaProjection, act: Activation) -> CudaTensor {
         let out = self.tensor(x.rows, projection.weight.rows / 2);
-        self.project(x, &projection.weight, projection.bias.as_ref(), Epilogue::Gated(activation(act)), &out);
+        self.project(x, &projection.weight, projection.bias.as_ref(), Epilogue::Gated(act), &out);
         out
     }
 
-    fn qkv(&self, x: &Tensor, projection: &Projection) -> Tensor {
+    fn qkv(&self, x: &CudaTensor, projection: &CudaProjection) -> CudaTensor {
         self.linear(x, &projection.weight, projection.bias.as_ref(), None)
     }
 
-    fn layer_norm(&self, x: &Tensor, weight: Option<&Weight>, bias: Option<&Weight>, eps: f32) -> Tensor {
+    fn layer_norm(
+        &self,
+        x: &CudaTensor,
+        weight: Option<&CudaWeight>,
+        bias: Option<&CudaWeight>,
+        eps: f32,
+    ) -> CudaTensor {
         let out = self.tensor(x.rows, x.cols);
         let Some(shape) = self.norm_shape(x.cols) else { return out };
-        let pointer = |weight: Option<&Weight>| weight.map_or(DevicePtr::NULL, Weight::ptr);
+        let pointer = |weight: Option<&CudaWeight>| weight.map_or(DevicePtr::NULL, CudaWeight::ptr);
         let args = layer_norm {
             x: x.ptr(),
             y: DevicePtr::NULL,
@@ -181,7 +199,7 @@ impl Backend for CudaBackend {
         out
     }
 
-    fn rms_norm(&self, x: &Tensor, weight: &Weight, eps: f32) -> Tensor {
+    fn rms_norm(&self, x: &CudaTensor, weight: &CudaWeight, eps: f32) -> CudaTensor {
         let out = self.tensor(x.rows, x.cols);
         let Some(shape) = self.norm_shape(x.cols) else { return out };
         let (x_ptr, out_ptr, vectors) = (x.ptr(), out.ptr(), shape.vectors);
@@ -193,28 +211,35 @@ impl Backend for CudaBackend {
         out
     }
 
-    fn write_kv(&self, qkv: &mut Tensor, heads: Heads<'_, Weight>, cache: &mut KvCache, layer: usize, inputs: &Inputs) {
+    fn write_kv(
+        &self,
+        qkv: &mut CudaTensor,
+        heads: QkNormRope<'_, CudaWeight>,
+        cache: &mut CudaKvCache,
+        layer: usize,
+        inputs: &StepInputs,
+    ) {
         CudaBackend::write_kv(self, qkv, heads, cache, layer, inputs);
     }
 
-    fn attention(&self, qkv: &Tensor, cache: &KvCache, params: Attention, inputs: &Inputs) -> Tensor {
+    fn attention(&self, qkv: &CudaTensor, cache: &CudaKvCache, params: Attention, inputs: &StepInputs) -> CudaTensor {
         CudaBackend::attention(self, qkv, cache, params, inputs)
     }
 
-    fn logit_rows(&self, x: &Tensor, inputs: &Inputs) -> Tensor {
+    fn logit_rows(&self, x: &CudaTensor, inputs: &StepInputs) -> CudaTensor {
         if inputs.bucket.is_some() {
             return x.clone();
         }
         self.gather(x.ptr().cast_const(), inputs.logit_rows().cast_const(), inputs.logits, x.cols)
     }
 
-    fn logits(&self, x: &Tensor, weight: &Weight) -> Tensor {
+    fn logits(&self, x: &CudaTensor, weight: &CudaWeight) -> CudaTensor {
         let out = self.floats(x.rows, weight.rows);
         self.project(x, weight, None, Epilogue::Float, &out);
         out
     }
 
-    fn sample(&self, logits: &Tensor, inputs: &Inputs, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+    fn sample(&self, logits: &CudaTensor, inputs: &StepInputs, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
         CudaBackend::sample(self, logits, inputs, rows)
     }
 }

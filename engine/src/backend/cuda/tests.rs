@@ -27,7 +27,7 @@ struct Loaded {
     backend: CudaBackend,
     model: Box<dyn Model<CudaBackend>>,
     layout: KvLayout,
-    cache: KvCache,
+    cache: CudaKvCache,
 }
 
 fn load(name: &str, records: bool, swap_blocks: usize) -> Loaded {
@@ -264,7 +264,7 @@ fn sequences_with_one_token_come_first() {
     let rows =
         vec![SampleRow { params: &params, seed: 0, prompt: &[], output: &[], barred: &[], top: 0, given: None }; 4];
     let mut bytes = Vec::new();
-    let inputs = Inputs::pack(three.clone(), &rows, PADDED, &mut bytes);
+    let inputs = StepInputs::pack(three.clone(), &rows, PADDED, &mut bytes);
     let words = |at: DevicePtrMut<u32>, count: usize| -> Vec<u32> {
         let at = at.address() as usize;
         bytemuck::pod_collect_to_vec(&bytes[at..at + 4 * count])
@@ -286,7 +286,7 @@ fn padding_reads_and_writes_nothing() {
     let rows =
         vec![SampleRow { params: &params, seed: 0, prompt: &[], output: &[], barred: &[], top: 0, given: None }; 3];
     let mut bytes = Vec::new();
-    let inputs = Inputs::pack(batch(&[(1, 3), (1, 4), (1, 5)]), &rows, PADDED, &mut bytes);
+    let inputs = StepInputs::pack(batch(&[(1, 3), (1, 4), (1, 5)]), &rows, PADDED, &mut bytes);
     assert_eq!((inputs.rows, inputs.decodes, inputs.logits, inputs.bucket), (4, 4, 4, Some(4)));
     let last = |at: u64| bytemuck::pod_read_unaligned::<i32>(&bytes[at as usize + 12..][..4]);
     assert_eq!((last(inputs.slots().address()), last(inputs.contexts().address())), (-1, 0));

@@ -24,7 +24,7 @@ use cuda_std::half::Half2;
 use cuda_std::prelude::*;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE};
 
-use super::plan::{Span, TILE};
+use super::plan::{PlanEntry, TILE};
 use super::stream::tile_bytes;
 use crate::element::Element;
 use cuda_std::ptx::ldmatrix;
@@ -37,7 +37,7 @@ const STEPS: usize = 16;
 
 /// `H` query heads (8 or 16) of size `D`, and their partial results so far. Arrays are as long as the largest instance
 /// needs; the other instances do not use the rest, and the compiler drops it.
-pub struct Heads<T, const D: u32, const H: u32> {
+pub struct QueryHeads<T, const D: u32, const H: u32> {
     /// Queries, fragments of A: heads by elements.
     query: [[u32; 4]; STEPS],
     /// The reference of heads `r` and `8 + r`: in powers of two, and the same in the four lanes that have the head.
@@ -49,7 +49,7 @@ pub struct Heads<T, const D: u32, const H: u32> {
     element: PhantomData<T>,
 }
 
-impl<T: Element, const D: u32, const H: u32> Heads<T, D, H> {
+impl<T: Element, const D: u32, const H: u32> QueryHeads<T, D, H> {
     const STEPS: usize = D as usize / 16;
     const TILES: usize = H as usize / 8;
 
@@ -60,7 +60,7 @@ impl<T: Element, const D: u32, const H: u32> Heads<T, D, H> {
     #[inline(always)]
     pub unsafe fn load(query: *const u16, count: u32) -> Self {
         let (row, column) = (warp::lane_id() / 4, 2 * (warp::lane_id() % 4));
-        let mut heads = Heads {
+        let mut heads = QueryHeads {
             query: [[0; 4]; STEPS],
             max: [f32::MIN; 2],
             sum: [0.0; 2],
@@ -90,7 +90,7 @@ impl<T: Element, const D: u32, const H: u32> Heads<T, D, H> {
     /// `tile` is the tile's offset in shared memory, and the tile is visible to the warp; all lanes of the warp call
     /// this together.
     #[inline(always)]
-    pub unsafe fn take(&mut self, tile: u32, position: u32, span: Span, scale: f32) {
+    pub unsafe fn take(&mut self, tile: u32, position: u32, span: PlanEntry, scale: f32) {
         let lane = warp::lane_id();
         let mut scores = [[0.0; 4]; 2];
         // SAFETY: the addresses are in the tile's K; all lanes take part.
@@ -211,7 +211,7 @@ impl<T: Element, const D: u32, const H: u32> Heads<T, D, H> {
 
 /// Masks the scores of tokens that the query does not see: they become minus infinity, whose weight is 0.
 #[inline(always)]
-fn hide(scores: &mut [[f32; 4]; 2], position: u32, span: Span) {
+fn hide(scores: &mut [[f32; 4]; 2], position: u32, span: PlanEntry) {
     let column = position + 2 * (warp::lane_id() % 4);
     for half in 0..2 {
         for i in 0..4 {

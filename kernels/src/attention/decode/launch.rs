@@ -134,7 +134,7 @@ mod tests {
     use std::format;
 
     use super::*;
-    use crate::attention::{HEAD_SIZES, Unsupported};
+    use crate::attention::{HEAD_SIZES, UnsupportedShape};
 
     /// Arguments with null addresses.
     const ARGS: paged_attention = paged_attention {
@@ -153,12 +153,12 @@ mod tests {
         scale: 0.0,
     };
 
-    fn launch(heads: u32, kv_heads: u32, head_size: u32) -> Result<DecodeLaunch, Unsupported> {
+    fn launch(heads: u32, kv_heads: u32, head_size: u32) -> Result<DecodeLaunch, UnsupportedShape> {
         AttentionShape::new(heads, kv_heads, head_size, 16).map(|shape| DecodeLaunch::new(shape, 396))
     }
 
     #[test]
-    fn every_shape_has_a_kernel_and_fits_a_block() -> Result<(), Unsupported> {
+    fn every_shape_has_a_kernel_and_fits_a_block() -> Result<(), UnsupportedShape> {
         for head_size in HEAD_SIZES {
             for group in 1..40 {
                 let launch = launch(group, 1, head_size)?;
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn which_kernel_serves() -> Result<(), Unsupported> {
+    fn which_kernel_serves() -> Result<(), UnsupportedShape> {
         let name = |launch: DecodeLaunch| launch.call(ElementType::F16, ARGS).descriptor().name;
         assert_eq!(name(launch(32, 32, 128)?), "paged_attention_f16_128_8");
         assert_eq!(name(launch(32, 4, 64)?), "paged_attention_f16_64_8");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn three_blocks_of_the_usual_shapes_share_a_multiprocessor() -> Result<(), Unsupported> {
+    fn three_blocks_of_the_usual_shapes_share_a_multiprocessor() -> Result<(), UnsupportedShape> {
         // 228 KiB, of which each block takes one for itself.
         for launch in [launch(32, 32, 128)?, launch(32, 8, 128)?] {
             assert!(3 * (launch.shared_bytes() + 1024) <= 228 << 10);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_is_keys_values_queries_and_results() -> Result<(), Unsupported> {
+    fn the_floor_is_keys_values_queries_and_results() -> Result<(), UnsupportedShape> {
         let shape = AttentionShape::new(32, 8, 128, 16)?;
         assert_eq!(floor(shape, 1000, 2), Floor { bytes: 1000 * 8 * 512 + 2 * 2 * 32 * 256, flops: 1000 * 32 * 512 });
         Ok(())

@@ -16,7 +16,7 @@ use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
 
 use super::plan::Ranges;
-use super::stream::Stream;
+use super::stream::KvStream;
 use crate::element::Element;
 use cuda_std::ptx::memory::{load_l2, store_l2};
 
@@ -63,7 +63,7 @@ pub unsafe fn finish<T: Element, const D: u32>(
     shared: *const Vector,
     warps: u32,
     count: u32,
-    stream: Stream,
+    stream: KvStream,
     exchange: Exchange,
     output: *mut u16,
 ) {

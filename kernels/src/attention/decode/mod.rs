@@ -82,11 +82,11 @@ use super::LOG2_E;
 use crate::element::{Bf16, Element, F16};
 use crate::layout::Pages;
 use cuda_std::ptx::cp_async;
-use heads::Heads;
+use heads::QueryHeads;
 use launch::{ring_bytes, stages, warps};
 use merge::{Exchange, finish, row_vectors};
-use plan::{Plan, divide};
-use stream::{Cache, Reader, Stream, tile_bytes};
+use plan::{DecodePlan, divide};
+use stream::{Cache, KvStream, Reader, tile_bytes};
 
 pub use launch::{DecodeLaunch, floor};
 pub use plan::{MIN_RANGE, PLAN_THREADS, Ranges, TILE, plan_paged_attention, plan_vectors};
@@ -127,7 +127,7 @@ pub unsafe fn paged_attention<T: Element, const D: u32, const H: u32>(
     let pages = Pages { heads: kv_heads, head_size: D, block_size };
     let cache = Cache { vectors: cache, pages, tables, table_starts, head_tiles: group.div_ceil(H) };
     let (slots, rows, warp) = (thread::grid_dim_x(), group.min(H), warp::warp_id());
-    let plan = Plan::new(plan, slots);
+    let plan = DecodePlan::new(plan, slots);
     // SAFETY: the arrays are as this kernel's contract says, which is what the functions called here ask for. All lanes
     // of a warp go through the same tiles, and all threads of a block through the same streams, so that they reach
     // shuffles and barriers together.
@@ -140,7 +140,7 @@ pub unsafe fn paged_attention<T: Element, const D: u32, const H: u32>(
         let ring = shared_offset(dynamic_shared_mem::<u8>()) + warp * stages(D) * tile_bytes(D);
         let merged = dynamic_shared_mem::<u8>().add(ring_bytes(D) as usize).cast::<Vector>();
 
-        let mut stream = Stream::holding(plan, begin, sequence);
+        let mut stream = KvStream::holding(plan, begin, sequence);
         let (mut tile, mut stage) = (begin + warp, 0);
         let mut reader = Reader::<D>::new(plan, cache, stream, tile, end, warps(D), ring);
         for stage in 0..stages(D) {
@@ -152,7 +152,7 @@ pub unsafe fn paged_attention<T: Element, const D: u32, const H: u32>(
             let head = kv_head * group + head_tile * H;
             let count = (group - head_tile * H).min(H);
             let row = query.add(stream.sequence as usize * query_stride as usize);
-            let mut heads = Heads::<T, D, H>::load(row.add((head * D) as usize), count);
+            let mut heads = QueryHeads::<T, D, H>::load(row.add((head * D) as usize), count);
             let stop = stream.end().min(end);
             while tile < stop {
                 match stages(D) {

@@ -86,7 +86,7 @@ pub const fn divide(number: u32, by: u32) -> u32 {
 
 /// A sequence's entry in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct PlanEntry {
     /// The number of its first tile.
     pub start: u32,
     /// Tiles in each of its streams.
@@ -99,16 +99,16 @@ pub struct Span {
 
 /// A plan in global memory.
 #[derive(Clone, Copy)]
-pub struct Plan {
+pub struct DecodePlan {
     vectors: *const Vector,
     slots: u32,
 }
 
-impl Plan {
+impl DecodePlan {
     /// A plan for a grid of `slots`.
     #[inline(always)]
-    pub const fn new(vectors: *const Vector, slots: u32) -> Plan {
-        Plan { vectors, slots }
+    pub const fn new(vectors: *const Vector, slots: u32) -> DecodePlan {
+        DecodePlan { vectors, slots }
     }
 
     /// How the tiles were cut into ranges.
@@ -125,7 +125,7 @@ impl Plan {
     /// The first tile of a range, its end, and the first tile's sequence. Empty for a slot that has no range.
     ///
     /// # Safety
-    /// As for [`Plan::ranges`], and `slot` is one of the grid.
+    /// As for [`DecodePlan::ranges`], and `slot` is one of the grid.
     #[inline(always)]
     pub unsafe fn range(self, slot: u32) -> (u32, u32, u32) {
         // SAFETY: the plan has a vector for each slot of the grid, and `slot` is one, by this function's contract.
@@ -136,14 +136,14 @@ impl Plan {
     /// The entry of a sequence.
     ///
     /// # Safety
-    /// As for [`Plan::ranges`], and `sequence` is one of the batch.
+    /// As for [`DecodePlan::ranges`], and `sequence` is one of the batch.
     #[inline(always)]
-    pub unsafe fn span(self, sequence: u32) -> Span {
+    pub unsafe fn span(self, sequence: u32) -> PlanEntry {
         // SAFETY: the plan has a vector for each sequence of the batch, and `sequence` is one, by this function's
         // contract.
         let Vector([start, tiles, first, length]) =
             unsafe { *self.vectors.add(1 + self.slots as usize + sequence as usize) };
-        Span { start, tiles, first, length }
+        PlanEntry { start, tiles, first, length }
     }
 }
 

@@ -3,13 +3,13 @@
 use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
 
-use super::plan::{Plan, Span, TILE, divide};
-use crate::layout::{Pages, Part};
+use super::plan::{DecodePlan, PlanEntry, TILE, divide};
+use crate::layout::{KeyOrValue, Pages};
 use cuda_std::ptx::cp_async;
 
 /// A stream: the keys and values of one KV head for one sequence, read for one tile of query heads.
 #[derive(Clone, Copy)]
-pub struct Stream {
+pub struct KvStream {
     /// The sequence.
     pub sequence: u32,
     /// Which of the sequence's streams it is.
@@ -17,20 +17,20 @@ pub struct Stream {
     /// The number of its first tile.
     pub begin: u32,
     /// The sequence's entry in the plan.
-    pub span: Span,
+    pub span: PlanEntry,
 }
 
-impl Stream {
+impl KvStream {
     /// The stream that holds tile `tile`, which is of `sequence`.
     ///
     /// # Safety
-    /// The plan was made, and `tile` and `sequence` are as [`Plan::range`] gives them.
+    /// The plan was made, and `tile` and `sequence` are as [`DecodePlan::range`] gives them.
     #[inline(always)]
-    pub unsafe fn holding(plan: Plan, tile: u32, sequence: u32) -> Stream {
+    pub unsafe fn holding(plan: DecodePlan, tile: u32, sequence: u32) -> KvStream {
         // SAFETY: the plan was made and `sequence` is one of the batch, by this function's contract.
         let span = unsafe { plan.span(sequence) };
         let index = divide(tile - span.start, span.tiles);
-        Stream { sequence, index, begin: span.start + index * span.tiles, span }
+        KvStream { sequence, index, begin: span.start + index * span.tiles, span }
     }
 
     /// The number of the tile after its last.
@@ -44,7 +44,7 @@ impl Stream {
     /// # Safety
     /// There is such a stream, and the plan was made.
     #[inline(always)]
-    pub unsafe fn advance(&mut self, plan: Plan, streams: u32) {
+    pub unsafe fn advance(&mut self, plan: DecodePlan, streams: u32) {
         self.begin = self.end();
         self.index += 1;
         if self.index == streams {
@@ -97,13 +97,13 @@ impl Cache {
 /// those with an even or those with an odd index. What the query does not see becomes zeros, and is not read: it may be
 /// anything, and zero weights would not hide a NaN.
 pub struct Reader<const D: u32> {
-    plan: Plan,
+    plan: DecodePlan,
     cache: Cache,
     /// Tiles from one of the warp's to the next.
     step: u32,
     /// The tile that is fetched next, its stream, and the end of the range.
     tile: u32,
-    stream: Stream,
+    stream: KvStream,
     end: u32,
     /// The stream's block table.
     table: *const u32,
@@ -120,7 +120,15 @@ impl<const D: u32> Reader<D> {
     /// Plan, cache and stream are those of the launch; all lanes of the warp call this together, and [`Reader::fetch`],
     /// too.
     #[inline(always)]
-    pub unsafe fn new(plan: Plan, cache: Cache, stream: Stream, tile: u32, end: u32, step: u32, ring: u32) -> Self {
+    pub unsafe fn new(
+        plan: DecodePlan,
+        cache: Cache,
+        stream: KvStream,
+        tile: u32,
+        end: u32,
+        step: u32,
+        ring: u32,
+    ) -> Self {
         let target = ring + warp::lane_id() * 16;
         // SAFETY: cache and stream are those of the launch, by this function's contract, so that the sequence has a
         // block table.
@@ -139,13 +147,14 @@ impl<const D: u32> Reader<D> {
     #[inline(always)]
     pub unsafe fn fetch(&mut self, stage: u32) {
         if self.tile < self.end {
-            let Span { first, length, .. } = self.stream.span;
+            let PlanEntry { first, length, .. } = self.stream.span;
             let Pages { block_size, .. } = self.cache.pages;
             let lane = warp::lane_id();
             let token = self.stream.position(self.tile) + lane % TILE;
             let bytes = if first <= token && token < length { 16 } else { 0 };
             let head = divide(self.stream.index, self.cache.head_tiles);
-            let vector = self.cache.pages.vector(self.block, head, Part::Key, lane / TILE, token & (block_size - 1));
+            let vector =
+                self.cache.pages.vector(self.block, head, KeyOrValue::Key, lane / TILE, token & (block_size - 1));
             // A step of this loop copies two vectors of each token.
             let (from_step, to_step) = (2 * 16 * block_size as usize, 2 * 16 * TILE);
             // SAFETY: the block is the token's, and where the lane's token is not seen nothing is read.

@@ -1,6 +1,6 @@
 //! The least bytes and operations that attention can cost (its roofline). For the host.
 
-use super::span::Span;
+use super::span::TokenRange;
 use crate::attention::AttentionShape;
 use crate::floor::Floor;
 
@@ -14,7 +14,7 @@ pub fn floor(shape: AttentionShape, lengths: &[u32], window: u32) -> Floor {
     let (head_size, heads, kv_heads) = (u64::from(shape.head_size()), u64::from(shape.heads()), u64::from(pages.heads));
     let mut floor = Floor { bytes: 0, flops: 0 };
     for &length in lengths {
-        let span = Span::visible(length, window);
+        let span = TokenRange::visible(length, window);
         let (tokens, blocks) =
             (u64::from(span.end - span.first), u64::from(span.slots(pages.block_size) / pages.block_size));
         let (cache, rows) = (2 * tokens * kv_heads * head_size, 2 * heads * head_size);

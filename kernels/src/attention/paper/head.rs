@@ -1,12 +1,12 @@
 //! From a thread block's place in the grid to its query, tokens, keys and values.
 
-use super::span::Span;
+use super::span::TokenRange;
 use crate::layout::VECTOR;
 use cuda_std::vector::Vector;
 
 /// The arguments that v1 and v2 have in common: see [the shapes](super#shapes-and-layouts).
 #[derive(Clone, Copy)]
-pub struct Inputs {
+pub struct AttentionArgs {
     /// `[sequences][heads][D]`
     pub query: *const u16,
     /// `[blocks][kv_heads][D / 8][B]` vectors.
@@ -32,7 +32,7 @@ pub struct Head<const D: u32, const B: u32> {
     /// The query: `D` elements.
     pub query: *const u16,
     /// The tokens to attend to.
-    pub span: Span,
+    pub span: TokenRange,
     /// The sequence's block table.
     table: *const u32,
     /// The head's keys and values in block 0.
@@ -46,9 +46,9 @@ impl<const D: u32, const B: u32> Head<D, B> {
     /// Head `head` of `heads` of sequence `sequence`, with all the tokens that it sees.
     ///
     /// # Safety
-    /// The inputs have the shapes that [`Inputs`] describes, and such a head and sequence.
+    /// The inputs have the shapes that [`AttentionArgs`] describes, and such a head and sequence.
     #[inline(always)]
-    pub unsafe fn new(inputs: &Inputs, sequence: u32, head: u32, heads: u32) -> Self {
+    pub unsafe fn new(inputs: &AttentionArgs, sequence: u32, head: u32, heads: u32) -> Self {
         let page = D / VECTOR * B;
         // SAFETY: the inputs have such a sequence and head, by this function's contract, so that all offsets are within
         // the arrays; `heads` is not 0, since it counts at least this head.
@@ -59,7 +59,7 @@ impl<const D: u32, const B: u32> Head<D, B> {
             let query = sequence as usize * inputs.query_stride as usize + (head * D) as usize;
             Head {
                 query: inputs.query.add(query),
-                span: Span::visible(*inputs.lengths.add(sequence as usize), inputs.window),
+                span: TokenRange::visible(*inputs.lengths.add(sequence as usize), inputs.window),
                 table: inputs.tables.add(sequence as usize * inputs.table_stride as usize),
                 keys: inputs.keys.add((kv_head * page) as usize),
                 values: inputs.values.add((kv_head * page) as usize),

@@ -101,7 +101,7 @@ const fn slots(shape: AttentionShape, max_length: u32, window: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::span::Span;
+    use super::super::span::TokenRange;
     use super::*;
 
     fn is_v1(heads: u32, sequences: u32, max_length: u32, window: u32) -> bool {
@@ -133,7 +133,7 @@ mod tests {
             for window in [0, 1, 100, 512, 520] {
                 let (mut most_slots, mut most_partitions) = (0, 1);
                 for length in 0..1200 {
-                    let span = Span::visible(length, window);
+                    let span = TokenRange::visible(length, window);
                     most_slots = most_slots.max(span.slots(block_size));
                     most_partitions = most_partitions.max(span.partitions(block_size));
                     let v1 = Version::V1(LaunchShape::new([8, 3, 1], THREADS).with_shared(4 * most_slots));

@@ -18,7 +18,7 @@ use cuda_std::shared::dynamic_shared_mem;
 use cuda_std::vector::HalfVector;
 
 use super::attend::write_row;
-use super::span::Span;
+use super::span::TokenRange;
 use super::{THREADS, WARPS};
 use crate::element::{Bf16, Element, F16};
 
@@ -55,7 +55,7 @@ pub unsafe fn paged_attention_v2_reduce<T: Element>(
     // `count` is the same for all threads of the block, so that they reach the reductions together.
     unsafe {
         core::hint::assert_unchecked(block_size != 0);
-        let count = Span::visible(*lengths.add(sequence as usize), window).partitions(block_size);
+        let count = TokenRange::visible(*lengths.add(sequence as usize), window).partitions(block_size);
 
         let mut greatest = f32::NEG_INFINITY;
         let mut partition = thread;

@@ -12,31 +12,32 @@ use super::PARTITION;
 /// ```
 ///
 /// A block is read as a whole, so a span's first and last block may hold tokens that the query must not see: they are
-/// masked. What is kept per token (its logit, then its weight) stands at [`Span::slot`], counted from the first block.
+/// masked. What is kept per token (its logit, then its weight) stands at [`TokenRange::slot`], counted from the first
+/// block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct TokenRange {
     /// The first position seen.
     pub first: u32,
     /// The position after the last one.
     pub end: u32,
 }
 
-impl Span {
+impl TokenRange {
     /// What the newest of `length` tokens sees: the last `window` of them, itself included, or all if `window` is 0.
     #[inline(always)]
-    pub const fn visible(length: u32, window: u32) -> Span {
+    pub const fn visible(length: u32, window: u32) -> TokenRange {
         let first = if window == 0 { 0 } else { length.saturating_sub(window) };
-        Span { first, end: length }
+        TokenRange { first, end: length }
     }
 
     /// The `index`-th partition of these tokens: [`PARTITION`] of them, counted from the start of the first block so
     /// that no block is cut in two. Empty if there is no such partition.
     #[inline(always)]
-    pub const fn partition(self, index: u32, block_size: u32) -> Span {
+    pub const fn partition(self, index: u32, block_size: u32) -> TokenRange {
         let start = self.first_block(block_size) * block_size + index * PARTITION;
         let first = if start > self.first { start } else { self.first };
         let end = if start + PARTITION < self.end { start + PARTITION } else { self.end };
-        Span { first, end }
+        TokenRange { first, end }
     }
 
     /// The number of partitions that are not empty.
@@ -94,20 +95,20 @@ mod tests {
 
     #[test]
     fn a_window_ends_at_the_newest_token() {
-        assert_eq!(Span::visible(19, 0), Span { first: 0, end: 19 });
-        assert_eq!(Span::visible(19, 6), Span { first: 13, end: 19 });
-        assert_eq!(Span::visible(19, 19), Span { first: 0, end: 19 });
-        assert_eq!(Span::visible(3, 6), Span { first: 0, end: 3 });
-        assert!(Span::visible(0, 0).is_empty() && Span::visible(0, 6).is_empty());
+        assert_eq!(TokenRange::visible(19, 0), TokenRange { first: 0, end: 19 });
+        assert_eq!(TokenRange::visible(19, 6), TokenRange { first: 13, end: 19 });
+        assert_eq!(TokenRange::visible(19, 19), TokenRange { first: 0, end: 19 });
+        assert_eq!(TokenRange::visible(3, 6), TokenRange { first: 0, end: 3 });
+        assert!(TokenRange::visible(0, 0).is_empty() && TokenRange::visible(0, 6).is_empty());
     }
 
     #[test]
     fn blocks_and_slots_are_those_of_the_figure() {
-        let span = Span::visible(19, 6);
+        let span = TokenRange::visible(19, 6);
         assert_eq!((span.first_block(8), span.end_block(8), span.slots(8)), (1, 3, 16));
         assert_eq!((span.slot(13, 8), span.slot(18, 8)), (5, 10));
         assert!(!span.sees(12) && span.sees(13) && span.sees(18) && !span.sees(19));
-        assert!(!span.sees_all_of(1, 8) && !span.sees_all_of(2, 8) && Span::visible(19, 11).sees_all_of(1, 8));
+        assert!(!span.sees_all_of(1, 8) && !span.sees_all_of(2, 8) && TokenRange::visible(19, 11).sees_all_of(1, 8));
     }
 
     #[test]
@@ -115,7 +116,7 @@ mod tests {
         for block_size in [8, 16, 32] {
             for (length, window) in [(0, 0), (1, 0), (512, 0), (513, 0), (2000, 0), (2000, 700), (1030, 512), (520, 16)]
             {
-                let span = Span::visible(length, window);
+                let span = TokenRange::visible(length, window);
                 let count = span.partitions(block_size);
                 let mut next = span.first;
                 for index in 0..count {

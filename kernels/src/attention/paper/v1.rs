@@ -13,7 +13,7 @@ use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
 
 use super::attend::{attend, write_row};
-use super::head::{Head, Inputs};
+use super::head::{AttentionArgs, Head};
 use crate::element::{Bf16, Element, F16};
 
 /// Attention of one new token a sequence. A sequence of no tokens, which fills a batch up, gets zeros.
@@ -44,7 +44,7 @@ pub unsafe fn paged_attention_v1<T: Element, const D: u32, const B: u32>(
     window: u32,
     scale: f32,
 ) {
-    let inputs = Inputs { query, keys, values, tables, lengths, query_stride, table_stride, kv_heads, window };
+    let inputs = AttentionArgs { query, keys, values, tables, lengths, query_stride, table_stride, kv_heads, window };
     let (head, heads, sequence) = (thread::block_idx_x(), thread::grid_dim_x(), thread::block_idx_y());
     // SAFETY: the grid has a block for each head and sequence of the arrays, by this kernel's contract, so that the
     // inputs and the output's row are valid; all threads of the block call `attend` together.

@@ -4,7 +4,7 @@
 //!   sum of the weights and the sum of the values with these weights. [`reduce`](super::reduce) makes the output of
 //!   them
 //! - shapes, layouts, floor and ladder: [the family's](super); partitions are 512 tokens
-//!   ([`Span::partition`](super::span::Span::partition))
+//!   ([`TokenRange::partition`](super::span::TokenRange::partition))
 //! - grid: (heads, sequences, partitions of the longest sequence) by 128 threads; dynamic shared memory: 2 KiB
 //! - serves where v1 would leave multiprocessors idle, or have no room for the logits
 //!
@@ -23,7 +23,7 @@ use cuda_std::prelude::*;
 use cuda_std::vector::{HalfVector, Vector};
 
 use super::attend::attend;
-use super::head::{Head, Inputs};
+use super::head::{AttentionArgs, Head};
 use crate::element::{Bf16, Element, F16};
 
 /// Attention of one new token a sequence, to each partition of the tokens separately.
@@ -57,7 +57,7 @@ pub unsafe fn paged_attention_v2<T: Element, const D: u32, const B: u32>(
     window: u32,
     scale: f32,
 ) {
-    let inputs = Inputs { query, keys, values, tables, lengths, query_stride, table_stride, kv_heads, window };
+    let inputs = AttentionArgs { query, keys, values, tables, lengths, query_stride, table_stride, kv_heads, window };
     let (head_index, heads, sequence) = (thread::block_idx_x(), thread::grid_dim_x(), thread::block_idx_y());
     let (partition, partitions) = (thread::block_idx_z(), thread::grid_dim_z());
     // SAFETY: the grid has a block for each head, sequence and partition of the arrays, by this kernel's contract, so

@@ -11,7 +11,7 @@ use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
 
 use crate::element::{Bf16, Element, F16};
-use crate::layout::{Pages, Part, VECTOR, WriteVector};
+use crate::layout::{KeyOrValue, Pages, VECTOR, WriteVector};
 use crate::rope::{FusedRows, rotate_and_write};
 use cuda_std::unroll::unroll;
 
@@ -73,13 +73,13 @@ struct PaperCache {
 
 impl WriteVector for PaperCache {
     #[inline(always)]
-    unsafe fn write(self, block: u32, head: u32, part: Part, chunk: u32, offset: u32, vector: Vector) {
+    unsafe fn write(self, block: u32, head: u32, part: KeyOrValue, chunk: u32, offset: u32, vector: Vector) {
         let Pages { heads, block_size, .. } = self.pages;
         let row = (block as usize * heads as usize + head as usize) * self.pages.chunks() as usize + chunk as usize;
         // SAFETY: the cache has such a block, head and token, by this function's contract, so that both indices are
         // within the arrays.
         unsafe {
-            if part == Part::Key {
+            if part == KeyOrValue::Key {
                 *self.keys.add(row * block_size as usize + offset as usize) = vector;
                 return;
             }

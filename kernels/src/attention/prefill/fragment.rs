@@ -24,13 +24,13 @@ const ELEMENTS: usize = 256;
 const KEYS: usize = 64;
 
 /// Scores, and then weights: for each fragment and eight keys what `mma` calls D.
-pub type Scores = [[[f32; 4]; KEYS / 8]; FRAGMENTS];
+pub type ScoreFragments = [[[f32; 4]; KEYS / 8]; FRAGMENTS];
 
 /// Weighted sums of values: for each fragment and eight elements what `mma` calls D.
-pub type Output = [[[f32; 4]; ELEMENTS / 8]; FRAGMENTS];
+pub type OutputFragments = [[[f32; 4]; ELEMENTS / 8]; FRAGMENTS];
 
 /// An output to which nothing was added.
-pub const ZERO: Output = [[[0.0; 4]; ELEMENTS / 8]; FRAGMENTS];
+pub const ZERO: OutputFragments = [[[0.0; 4]; ELEMENTS / 8]; FRAGMENTS];
 
 /// What `mma` calls A, for each fragment.
 type Factors = [[u32; 4]; FRAGMENTS];
@@ -89,7 +89,7 @@ impl<const D: u32> Queries<D> {
     /// # Safety
     /// As for [`Self::hold`]; the keys are in shared memory, too.
     #[inline(always)]
-    pub unsafe fn times_keys<T: Element>(&self, keys: u32) -> Scores {
+    pub unsafe fn times_keys<T: Element>(&self, keys: u32) -> ScoreFragments {
         // Eight keys of eight elements and of the next eight, then the next eight keys.
         let (key, chunk) = (lane_id() / 16 * 8 + lane_id() % 8, lane_id() / 8 % 2);
         let keys = keys + (chunk * tile_keys(D) + key) * ROW;
@@ -117,7 +117,11 @@ impl<const D: u32> Queries<D> {
 /// # Safety
 /// All lanes of the warp call this together, and the values are in shared memory.
 #[inline(always)]
-pub unsafe fn add_values<T: Element, const D: u32>(output: &mut Output, weights: &Scores, values: u32) {
+pub unsafe fn add_values<T: Element, const D: u32>(
+    output: &mut OutputFragments,
+    weights: &ScoreFragments,
+    values: u32,
+) {
     // Values 0 to 7 and 8 to 15 of eight elements, then of the next eight. `mma` wants the values of an element side by
     // side: they are transposed on the way.
     let (value, chunk) = (lane_id() % 16, lane_id() / 16);

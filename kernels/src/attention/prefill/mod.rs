@@ -77,8 +77,8 @@ mod softmax;
 mod tile;
 
 use fragment::{Queries, ZERO, add_values};
-use pages::{Stream, part_bytes, stage_bytes};
-use rows::Rows;
+use pages::{KvTiles, part_bytes, stage_bytes};
+use rows::QueryRows;
 use shape::{query_in_registers, tile_keys, tile_rows};
 use softmax::Softmax;
 use tile::Tile;
@@ -139,7 +139,7 @@ pub unsafe fn paged_prefill<T: Element, const D: u32>(
         let Some(sight) = tile.sight(tile.first, tile_rows(D), window) else { return };
         let image: *mut Vector = dynamic_shared_mem();
         let stages = shared_offset(image) + rows::bytes(D);
-        let rows = Rows::<D>::new(tile, head, kv_heads, image);
+        let rows = QueryRows::<D>::new(tile, head, kv_heads, image);
         let own_sight = rows.sight(window);
 
         rows.copy_queries(&batch);
@@ -147,7 +147,7 @@ pub unsafe fn paged_prefill<T: Element, const D: u32>(
             // In a group of their own, so that they are not waited for together with the first tile.
             cp_async::commit();
         }
-        let mut stream = Stream::<D>::new(&batch, &cache, tile.sequence, head, sight, stages);
+        let mut stream = KvTiles::<D>::new(&batch, &cache, tile.sequence, head, sight, stages);
         let (mut index, last) = (sight.first_key() / tile_keys(D), sight.last / tile_keys(D));
         stream.copy(index % 2);
 

@@ -10,7 +10,7 @@ use cuda_std::vector::Vector;
 use super::shape::{STAGES, THREADS, tile_keys};
 use super::tile::Sight;
 use super::{Batch, Cache};
-use crate::layout::{Pages, Part};
+use crate::layout::{KeyOrValue, Pages};
 use cuda_std::ptx::cp_async;
 
 /// Bytes of a vector.
@@ -27,7 +27,7 @@ pub const fn stage_bytes(head_size: u32) -> u32 {
 }
 
 /// The tiles of keys and values that a block reads, in order of position.
-pub struct Stream<const D: u32> {
+pub struct KvTiles<const D: u32> {
     /// The KV head's keys in the first page, from the thread's first chunk on.
     head: *const Vector,
     page_vectors: u32,
@@ -43,7 +43,7 @@ pub struct Stream<const D: u32> {
     to: u32,
 }
 
-impl<const D: u32> Stream<D> {
+impl<const D: u32> KvTiles<D> {
     /// The tiles that hold the keys in `sight`, to stages from `to` on, an offset in shared memory.
     ///
     /// # Safety
@@ -58,7 +58,7 @@ impl<const D: u32> Stream<D> {
         // within the arrays.
         unsafe {
             let mut stream = Self {
-                head: vectors.add(pages.vector(0, head, Part::Key, chunk, 0)),
+                head: vectors.add(pages.vector(0, head, KeyOrValue::Key, chunk, 0)),
                 page_vectors: pages.page_vectors(),
                 block_size: pages.block_size,
                 table: batch.tables.add(*batch.table_starts.add(sequence as usize) as usize),
@@ -112,8 +112,8 @@ impl<const D: u32> Stream<D> {
             let page = self.head.add(self.block as usize * self.page_vectors as usize + offset as usize);
             for i in 0..pages.chunks() / chunks_at_once {
                 let to = to + i * THREADS * VECTOR_BYTES;
-                let [key, value] =
-                    [Part::Key, Part::Value].map(|part| page.add(pages.vector(0, 0, part, i * chunks_at_once, 0)));
+                let [key, value] = [KeyOrValue::Key, KeyOrValue::Value]
+                    .map(|part| page.add(pages.vector(0, 0, part, i * chunks_at_once, 0)));
                 cp_async::copy_cg_zero_fill(to, key.cast(), bytes);
                 cp_async::copy_cg_zero_fill(to + part_bytes(D), value.cast(), bytes);
             }

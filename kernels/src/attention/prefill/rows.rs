@@ -10,7 +10,7 @@ use cuda_std::vector::Vector;
 use cuda_std::warp::{self, FULL_MASK, lane_id};
 
 use super::Batch;
-use super::fragment::{Output, Scores};
+use super::fragment::{OutputFragments, ScoreFragments};
 use super::shape::{FRAGMENT, fragments, query_in_registers, tile_keys, tile_rows};
 use super::softmax::PerRow;
 use super::tile::{Sight, Tile};
@@ -26,7 +26,7 @@ pub const fn bytes(head_size: u32) -> u32 {
 
 /// The rows of a warp.
 #[derive(Clone, Copy)]
-pub struct Rows<const D: u32> {
+pub struct QueryRows<const D: u32> {
     tile: Tile,
     /// The KV head, and how many there are.
     head: u32,
@@ -37,7 +37,7 @@ pub struct Rows<const D: u32> {
     image: *mut Vector,
 }
 
-impl<const D: u32> Rows<D> {
+impl<const D: u32> QueryRows<D> {
     /// How many rows a warp has.
     const COUNT: u32 = FRAGMENT * fragments(D);
 
@@ -103,7 +103,7 @@ impl<const D: u32> Rows<D> {
     /// Masks the scores of keys that a row does not see: they become minus infinity, whose weight is 0. `key` is the
     /// tile's first.
     #[inline(always)]
-    pub fn mask(&self, scores: &mut Scores, key: u32, window: u32) {
+    pub fn mask(&self, scores: &mut ScoreFragments, key: u32, window: u32) {
         for fragment in 0..fragments(D) {
             for half in 0..2 {
                 let row = self.tile.first + self.first + fragment * FRAGMENT + half * 8 + lane_id() / 4;
@@ -126,7 +126,7 @@ impl<const D: u32> Rows<D> {
     /// # Safety
     /// All lanes of the warp call this together; the rest is as for [`paged_prefill()`](super::paged_prefill()).
     #[inline(always)]
-    pub unsafe fn store<T: Element>(&self, to: *mut u16, output: &Output, factors: &PerRow<f32>) {
+    pub unsafe fn store<T: Element>(&self, to: *mut u16, output: &OutputFragments, factors: &PerRow<f32>) {
         let (lane_row, lane_chunk) = Self::lane();
         // SAFETY: places are the warp's own, only rows of the sequence are stored, and all lanes reach the warp's
         // barriers, by this function's contract.

@@ -8,7 +8,7 @@
 use cuda_std::float::GpuFloat;
 use cuda_std::warp::{self, FULL_MASK, WARP_SIZE};
 
-use super::fragment::{FRAGMENTS, Output, Scores};
+use super::fragment::{FRAGMENTS, OutputFragments, ScoreFragments};
 use super::shape::{fragments, tile_keys};
 use crate::attention::LOG2_E;
 
@@ -44,7 +44,7 @@ impl<const D: u32> Softmax<D> {
     /// # Safety
     /// All lanes of the warp call this together.
     #[inline(always)]
-    pub unsafe fn weigh(&mut self, scores: &mut Scores, output: &mut Output) {
+    pub unsafe fn weigh(&mut self, scores: &mut ScoreFragments, output: &mut OutputFragments) {
         let most = self.largest(scores);
         let exceeds = |fragment: usize, half: usize| most[fragment][half] > self.reference[fragment][half] + SLACK;
         let mut any = false;
@@ -70,7 +70,7 @@ impl<const D: u32> Softmax<D> {
 
     /// The largest of the lane's own scores in each row, as a power of two.
     #[inline(always)]
-    fn largest(&self, scores: &Scores) -> PerRow<f32> {
+    fn largest(&self, scores: &ScoreFragments) -> PerRow<f32> {
         let mut most = [[f32::NEG_INFINITY; 2]; FRAGMENTS];
         for fragment in 0..fragments(D) as usize {
             for four in &scores[fragment][..tile_keys(D) as usize / 8] {
@@ -90,7 +90,7 @@ impl<const D: u32> Softmax<D> {
     /// # Safety
     /// All lanes of the warp call this together.
     #[inline(always)]
-    unsafe fn raise(&mut self, most: PerRow<f32>, output: &mut Output) {
+    unsafe fn raise(&mut self, most: PerRow<f32>, output: &mut OutputFragments) {
         for fragment in 0..fragments(D) as usize {
             for half in 0..2 {
                 let reference = self.reference[fragment][half];

@@ -12,20 +12,20 @@ use crate::element::ElementType;
 use crate::layout::VECTOR;
 use crate::with_element;
 
-pub use product::{Operands, Product, Unsupported};
+pub use product::{Operands, Product, UnsupportedProduct};
 
 /// What a plan needs to know of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct GpuLimits {
     /// Its multiprocessors (SMs).
     pub multiprocessors: u32,
     /// Shared memory that a block can have at most, in bytes.
     pub shared_bytes: u32,
 }
 
-impl Limits {
+impl GpuLimits {
     /// NVIDIA's H200.
-    pub const H200: Limits = Limits { multiprocessors: 132, shared_bytes: 227 << 10 };
+    pub const H200: GpuLimits = GpuLimits { multiprocessors: 132, shared_bytes: 227 << 10 };
 
     /// Blocks that an SM can have at once, by shared memory; a block can have at most that of an SM less 1 KiB, and
     /// every block takes 1 KiB beside its own.
@@ -36,7 +36,7 @@ impl Limits {
 
 /// A kernel of this folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kernel {
+pub enum GemmKernel {
     /// [`gemv`](gemv::gemv()) for up to this number of tokens.
     Gemv(u32),
     /// [`gemm_decode`](decode::gemm_decode()) for up to this number of tokens.
@@ -47,63 +47,63 @@ pub enum Kernel {
 
 /// How a product is launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct GemmPlan {
     /// The product that is computed.
     pub product: Product,
     /// The kernel that is launched.
-    pub kernel: Kernel,
+    pub kernel: GemmKernel,
     /// Blocks for each tile, every one with a part of `k`.
     pub splits: u32,
 }
 
-impl Plan {
+impl GemmPlan {
     /// The plan for a product.
-    pub const fn new(product: Product, gpu: Limits) -> Result<Plan, Unsupported> {
+    pub const fn new(product: Product, gpu: GpuLimits) -> Result<GemmPlan, UnsupportedProduct> {
         let Product { m, n, k, epilogue } = product;
         if m == 0 || n == 0 || k == 0 {
-            return Err(Unsupported::Empty);
+            return Err(UnsupportedProduct::Empty);
         }
         if !k.is_multiple_of(VECTOR) {
-            return Err(Unsupported::Ragged(k));
+            return Err(UnsupportedProduct::Ragged(k));
         }
         if matches!(epilogue, Epilogue::Gated(_)) && !n.is_multiple_of(16) {
-            return Err(Unsupported::Gated(n));
+            return Err(UnsupportedProduct::Gated(n));
         }
         let plan = match m {
-            1..=2 => Plan { product, kernel: Kernel::Gemv(m), splits: 1 },
-            3..=4 => Plan { product, kernel: Kernel::Gemv(4), splits: 1 },
-            5..=8 => Plan::decode(product, 8, gpu),
-            9..=16 => Plan::decode(product, 16, gpu),
-            17..=32 => Plan::decode(product, 32, gpu),
-            33..=64 => Plan::decode(product, 64, gpu),
-            _ => Plan::prefill(product, gpu),
+            1..=2 => GemmPlan { product, kernel: GemmKernel::Gemv(m), splits: 1 },
+            3..=4 => GemmPlan { product, kernel: GemmKernel::Gemv(4), splits: 1 },
+            5..=8 => GemmPlan::decode(product, 8, gpu),
+            9..=16 => GemmPlan::decode(product, 16, gpu),
+            17..=32 => GemmPlan::decode(product, 32, gpu),
+            33..=64 => GemmPlan::decode(product, 64, gpu),
+            _ => GemmPlan::prefill(product, gpu),
         };
         if plan.shared_bytes() > gpu.shared_bytes {
-            return Err(Unsupported::Shared(plan.shared_bytes()));
+            return Err(UnsupportedProduct::Shared(plan.shared_bytes()));
         }
         Ok(plan)
     }
 
     /// Splits until there are two blocks an SM, unless parts of sums would be more than an eighth of the weight's
     /// bytes, or a block have fewer than four tiles.
-    const fn decode(product: Product, tokens: u32, gpu: Limits) -> Plan {
+    const fn decode(product: Product, tokens: u32, gpu: GpuLimits) -> GemmPlan {
         let tiles = product.n.div_ceil(decode::rows(tokens));
         let depth = product.k.div_ceil(operand::DEPTH);
         let splits = least(2 * gpu.multiprocessors / tiles, least(product.k / (16 * tokens), depth / 4));
-        Plan { product, kernel: Kernel::Decode(tokens), splits: if splits > 1 { splits } else { 1 } }
+        GemmPlan { product, kernel: GemmKernel::Decode(tokens), splits: if splits > 1 { splits } else { 1 } }
     }
 
     /// The tiles and splits that cost least, in hundredths of the time in which an SM multiplies a tile of 128 x 256 x
     /// 64.
-    const fn prefill(product: Product, gpu: Limits) -> Plan {
-        let mut best = Plan { product, kernel: Kernel::Prefill(128), splits: 1 };
+    const fn prefill(product: Product, gpu: GpuLimits) -> GemmPlan {
+        let mut best = GemmPlan { product, kernel: GemmKernel::Prefill(128), splits: 1 };
         let mut least_cost = u64::MAX;
         let widths = [128, 256];
         let mut i = 0;
         while i < widths.len() {
             let mut splits = 1;
             while splits <= 8 {
-                let plan = Plan { product, kernel: Kernel::Prefill(widths[i]), splits };
+                let plan = GemmPlan { product, kernel: GemmKernel::Prefill(widths[i]), splits };
                 let cost = plan.prefill_cost(gpu);
                 if cost < least_cost {
                     (best, least_cost) = (plan, cost);
@@ -115,9 +115,9 @@ impl Plan {
         best
     }
 
-    /// The cost of a plan for [`Kernel::Prefill`].
-    const fn prefill_cost(self, gpu: Limits) -> u64 {
-        let Kernel::Prefill(width) = self.kernel else { return u64::MAX };
+    /// The cost of a plan for [`GemmKernel::Prefill`].
+    const fn prefill_cost(self, gpu: GpuLimits) -> u64 {
+        let GemmKernel::Prefill(width) = self.kernel else { return u64::MAX };
         let depth = self.product.k.div_ceil(operand::DEPTH);
         let by_registers = 256 / width;
         let together = least(by_registers, gpu.blocks(self.shared_bytes()));
@@ -143,18 +143,18 @@ impl Plan {
     const fn tiles(self) -> u32 {
         let Product { m, n, .. } = self.product;
         match self.kernel {
-            Kernel::Gemv(_) => gemv::blocks(n),
-            Kernel::Decode(tokens) => n.div_ceil(decode::rows(tokens)),
-            Kernel::Prefill(columns) => m.div_ceil(prefill::ROWS) * n.div_ceil(columns),
+            GemmKernel::Gemv(_) => gemv::blocks(n),
+            GemmKernel::Decode(tokens) => n.div_ceil(decode::rows(tokens)),
+            GemmKernel::Prefill(columns) => m.div_ceil(prefill::ROWS) * n.div_ceil(columns),
         }
     }
 
     /// The shape of the kernel's launch.
     pub const fn shape(self) -> LaunchShape {
         let threads = match self.kernel {
-            Kernel::Gemv(_) => gemv::THREADS,
-            Kernel::Decode(_) => decode::THREADS,
-            Kernel::Prefill(columns) => columns,
+            GemmKernel::Gemv(_) => gemv::THREADS,
+            GemmKernel::Decode(_) => decode::THREADS,
+            GemmKernel::Prefill(columns) => columns,
         };
         LaunchShape::new([self.tiles(), self.splits, 1], threads).with_shared(self.shared_bytes())
     }
@@ -162,9 +162,9 @@ impl Plan {
     /// Dynamic shared memory of a block, in bytes.
     pub const fn shared_bytes(self) -> u32 {
         match self.kernel {
-            Kernel::Gemv(_) => gemv::SHARED_BYTES,
-            Kernel::Decode(tokens) => decode::shared_bytes(tokens),
-            Kernel::Prefill(columns) => prefill::shared_bytes(columns),
+            GemmKernel::Gemv(_) => gemv::SHARED_BYTES,
+            GemmKernel::Decode(tokens) => decode::shared_bytes(tokens),
+            GemmKernel::Prefill(columns) => prefill::shared_bytes(columns),
         }
     }
 
@@ -177,9 +177,9 @@ impl Plan {
     /// Bytes of the workspace for parts of sums, which need not be initialised.
     pub const fn workspace_bytes(self) -> u64 {
         let sums = match self.kernel {
-            Kernel::Decode(tokens) => decode::rows(tokens) * tokens,
-            Kernel::Prefill(columns) => prefill::ROWS * columns,
-            Kernel::Gemv(_) => 0,
+            GemmKernel::Decode(tokens) => decode::rows(tokens) * tokens,
+            GemmKernel::Prefill(columns) => prefill::ROWS * columns,
+            GemmKernel::Gemv(_) => 0,
         };
         self.counters() as u64 * self.splits as u64 * sums as u64 * 4
     }
@@ -198,15 +198,15 @@ impl Plan {
             }};
         }
         with_element!(element, T => match self.kernel {
-            Kernel::Gemv(1) => call!(gemv::gemv, T, 1),
-            Kernel::Gemv(2) => call!(gemv::gemv, T, 2),
-            Kernel::Gemv(_) => call!(gemv::gemv, T, 4),
-            Kernel::Decode(8) => call!(decode::gemm_decode, T, 8),
-            Kernel::Decode(16) => call!(decode::gemm_decode, T, 16),
-            Kernel::Decode(32) => call!(decode::gemm_decode, T, 32),
-            Kernel::Decode(_) => call!(decode::gemm_decode, T, 64),
-            Kernel::Prefill(128) => call!(prefill::gemm, T, 128),
-            Kernel::Prefill(_) => call!(prefill::gemm, T, 256),
+            GemmKernel::Gemv(1) => call!(gemv::gemv, T, 1),
+            GemmKernel::Gemv(2) => call!(gemv::gemv, T, 2),
+            GemmKernel::Gemv(_) => call!(gemv::gemv, T, 4),
+            GemmKernel::Decode(8) => call!(decode::gemm_decode, T, 8),
+            GemmKernel::Decode(16) => call!(decode::gemm_decode, T, 16),
+            GemmKernel::Decode(32) => call!(decode::gemm_decode, T, 32),
+            GemmKernel::Decode(_) => call!(decode::gemm_decode, T, 64),
+            GemmKernel::Prefill(128) => call!(prefill::gemm, T, 128),
+            GemmKernel::Prefill(_) => call!(prefill::gemm, T, 256),
         })
     }
 }

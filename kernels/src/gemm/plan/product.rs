@@ -47,9 +47,9 @@ pub struct Operands {
     pub out: DevicePtrMut<u8>,
     /// Elements between rows of `out`; a multiple of 4 is stored faster.
     pub out_stride: u32,
-    /// [`Plan::workspace_bytes`](super::Plan::workspace_bytes), 16-byte aligned.
+    /// [`GemmPlan::workspace_bytes`](super::GemmPlan::workspace_bytes), 16-byte aligned.
     pub workspace: DevicePtrMut<Vector>,
-    /// [`Plan::counters`](super::Plan::counters).
+    /// [`GemmPlan::counters`](super::GemmPlan::counters).
     pub counters: DevicePtrMut<u32>,
 }
 
@@ -69,7 +69,7 @@ impl Operands {
 
 /// The reason why there is no kernel for a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unsupported {
+pub enum UnsupportedProduct {
     /// A dimension is zero.
     Empty,
     /// Rows are not whole vectors of 16 bytes: their length in elements.
@@ -80,7 +80,7 @@ pub enum Unsupported {
     Shared(u32),
 }
 
-impl fmt::Display for Unsupported {
+impl fmt::Display for UnsupportedProduct {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => write!(f, "a matrix without elements"),
@@ -91,4 +91,4 @@ impl fmt::Display for Unsupported {
     }
 }
 
-impl core::error::Error for Unsupported {}
+impl core::error::Error for UnsupportedProduct {}

@@ -22,8 +22,8 @@ const WEIGHTS: [(u32, u32); 10] = [
     (128_256, 4096),
 ];
 
-const A100: Limits = Limits { multiprocessors: 108, shared_bytes: 163 << 10 };
-const A10: Limits = Limits { multiprocessors: 72, shared_bytes: 99 << 10 };
+const A100: GpuLimits = GpuLimits { multiprocessors: 108, shared_bytes: 163 << 10 };
+const A10: GpuLimits = GpuLimits { multiprocessors: 72, shared_bytes: 99 << 10 };
 
 fn product(m: u32, n: u32, k: u32) -> Product {
     Product { m, n, k, epilogue: Epilogue::Half(None) }
@@ -31,18 +31,18 @@ fn product(m: u32, n: u32, k: u32) -> Product {
 
 #[test]
 fn kernels_go_by_the_number_of_tokens() {
-    let kernel = |m| Plan::new(product(m, 4096, 4096), Limits::H200).unwrap().kernel;
-    assert_eq!([1, 2, 3, 4].map(kernel), [1, 2, 4, 4].map(Kernel::Gemv));
-    assert_eq!([5, 8, 9, 16, 17, 33, 64].map(kernel), [8, 8, 16, 16, 32, 64, 64].map(Kernel::Decode));
-    assert!(matches!(kernel(65), Kernel::Prefill(_)));
-    assert_eq!(kernel(4096), Kernel::Prefill(256));
+    let kernel = |m| GemmPlan::new(product(m, 4096, 4096), GpuLimits::H200).unwrap().kernel;
+    assert_eq!([1, 2, 3, 4].map(kernel), [1, 2, 4, 4].map(GemmKernel::Gemv));
+    assert_eq!([5, 8, 9, 16, 17, 33, 64].map(kernel), [8, 8, 16, 16, 32, 64, 64].map(GemmKernel::Decode));
+    assert!(matches!(kernel(65), GemmKernel::Prefill(_)));
+    assert_eq!(kernel(4096), GemmKernel::Prefill(256));
 }
 
 #[test]
 fn decode_has_blocks_for_every_sm_and_few_parts_of_sums() {
     for (n, k) in WEIGHTS {
         for m in [8, 16, 32, 64] {
-            let plan = Plan::new(product(m, n, k), Limits::H200).unwrap();
+            let plan = GemmPlan::new(product(m, n, k), GpuLimits::H200).unwrap();
             let [x, y, _] = plan.shape().grid;
             assert_eq!((y, plan.counters()), (plan.splits, if plan.splits == 1 { 0 } else { x }));
             assert!(plan.splits == 1 || x * y <= 2 * 132, "{plan:?}: all run at once");
@@ -55,7 +55,7 @@ fn decode_has_blocks_for_every_sm_and_few_parts_of_sums() {
 
 #[test]
 fn prefill_splits_where_tiles_are_few() {
-    let plan = |m, n, k| Plan::new(product(m, n, k), Limits::H200).unwrap();
+    let plan = |m, n, k| GemmPlan::new(product(m, n, k), GpuLimits::H200).unwrap();
     assert!(plan(128, 4096, 4096).splits > 1);
     assert_eq!(plan(4096, 4096, 4096).splits, 1);
     for (n, k) in WEIGHTS {
@@ -73,7 +73,7 @@ fn other_gpus_have_plans() {
     for gpu in [A100, A10] {
         for (n, k) in WEIGHTS {
             for m in [1, 4, 16, 64, 256, 4096] {
-                let plan = Plan::new(product(m, n, k), gpu).unwrap();
+                let plan = GemmPlan::new(product(m, n, k), gpu).unwrap();
                 assert!(plan.shared_bytes() <= gpu.shared_bytes, "{plan:?}");
             }
         }
@@ -83,7 +83,7 @@ fn other_gpus_have_plans() {
 #[test]
 fn every_plan_has_an_entry() {
     for m in 1..200 {
-        let plan = Plan::new(product(m, 512, 512), Limits::H200).unwrap();
+        let plan = GemmPlan::new(product(m, 512, 512), GpuLimits::H200).unwrap();
         for element in ElementType::ALL {
             let call = plan.call(element, Operands::NULL);
             assert!(call.descriptor().bounds.max_threads >= Some(plan.shape().threads[0]));
@@ -94,13 +94,13 @@ fn every_plan_has_an_entry() {
 
 #[test]
 fn what_no_kernel_takes_is_refused() {
-    let refused = |product| Plan::new(product, Limits::H200).unwrap_err();
-    assert_eq!(refused(product(0, 8, 8)), Unsupported::Empty);
-    assert_eq!(refused(product(1, 8, 12)), Unsupported::Ragged(12));
+    let refused = |product| GemmPlan::new(product, GpuLimits::H200).unwrap_err();
+    assert_eq!(refused(product(0, 8, 8)), UnsupportedProduct::Empty);
+    assert_eq!(refused(product(1, 8, 12)), UnsupportedProduct::Ragged(12));
     let gated = Product { epilogue: Epilogue::Gated(Activation::Silu), ..product(1, 24, 8) };
-    assert_eq!(refused(gated), Unsupported::Gated(24));
-    let small = Limits { shared_bytes: 48 << 10, ..Limits::H200 };
-    let error = Plan::new(product(128, 128, 128), small).unwrap_err();
+    assert_eq!(refused(gated), UnsupportedProduct::Gated(24));
+    let small = GpuLimits { shared_bytes: 48 << 10, ..GpuLimits::H200 };
+    let error = GemmPlan::new(product(128, 128, 128), small).unwrap_err();
     assert_eq!(error.to_string(), "a block needs 98304 bytes of shared memory, more than the GPU has");
 }
 

@@ -4,14 +4,14 @@
 //!
 //! | what was taken out | tests that failed |
 //! | --- | --- |
-//! | `Source::copy`: rows behind the matrix's end | `ragged_shapes`, `every_epilogue`, `every_length_of_the_ring`, `plans_...` |
-//! | `Source::copy`: vectors behind a row's end | `ragged_shapes`, `every_epilogue` |
+//! | `TileCopy::copy`: rows behind the matrix's end | `ragged_shapes`, `every_epilogue`, `every_length_of_the_ring`, `plans_...` |
+//! | `TileCopy::copy`: vectors behind a row's end | `ragged_shapes`, `every_epilogue` |
 //! | `gemm_decode`: threads that copy 8 tokens | `ragged_shapes`, `every_length_of_the_ring`, `plans_...` |
-//! | `Output::store`: rows behind the end | `ragged_shapes`, `every_epilogue`, `every_length_of_the_ring`, `plans_...` |
-//! | `Output::store`: columns of a broken four; fours that are not whole | `ragged_shapes` |
-//! | `Output::store`: rows that do not begin at a four | `ragged_shapes`, `every_epilogue` |
-//! | `Output::store`: fours wholly behind the end | none: nothing of them is stored anyway, it saves the work |
-//! | `Output::bias4`: rows behind the end | `ragged_shapes` |
+//! | `ProductOutput::store`: rows behind the end | `ragged_shapes`, `every_epilogue`, `every_length_of_the_ring`, `plans_...` |
+//! | `ProductOutput::store`: columns of a broken four; fours that are not whole | `ragged_shapes` |
+//! | `ProductOutput::store`: rows that do not begin at a four | `ragged_shapes`, `every_epilogue` |
+//! | `ProductOutput::store`: fours wholly behind the end | none: nothing of them is stored anyway, it saves the work |
+//! | `ProductOutput::bias4`: rows behind the end | `ragged_shapes` |
 //! | `gemv`: rows behind the end, copied; stored | `ragged_shapes` |
 //! | `gemv`: vectors behind a row's end | `ragged_shapes`, `every_epilogue`, `plans_...` |
 //! | `gemv`: tokens that there are not, read; stored | `ragged_shapes`, `plans_...` |
@@ -21,10 +21,10 @@
 
 mod mutants;
 
-use emulator::Report;
+use emulator::CostReport;
 use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::Epilogue;
-use kernels::gemm::plan::{Kernel, Limits, Plan, Product};
+use kernels::gemm::plan::{GemmKernel, GemmPlan, GpuLimits, Product};
 use launch::Error;
 use workbench::number::{Random, Type};
 use workbench::product::{Data, KERNELS, Problem};
@@ -43,13 +43,13 @@ const EPILOGUES: [Epilogue; 8] = [
 ];
 
 /// A problem for a kernel that may not be the planned one; one that has no splits has none.
-fn problem(product: Product, kernel: Kernel, splits: u32, data: Data) -> Problem {
-    let splits = if matches!(kernel, Kernel::Gemv(_)) { 1 } else { splits };
-    Problem::new(Plan { product, kernel, splits }, data)
+fn problem(product: Product, kernel: GemmKernel, splits: u32, data: Data) -> Problem {
+    let splits = if matches!(kernel, GemmKernel::Gemv(_)) { 1 } else { splits };
+    Problem::new(GemmPlan { product, kernel, splits }, data)
 }
 
 /// Launches a problem: how far off the result is, as a part of what is allowed, the result, and what it cost.
-fn run(problem: &Problem, gpu: &mut Gpu) -> Result<(f64, Vec<f64>, Report), Error> {
+fn run(problem: &Problem, gpu: &mut Gpu) -> Result<(f64, Vec<f64>, CostReport), Error> {
     let gpu = gpu.bench();
     let placed = problem.place(gpu)?;
     let reports = gpu.reported(|gpu| placed.launch(gpu))?;
@@ -59,7 +59,7 @@ fn run(problem: &Problem, gpu: &mut Gpu) -> Result<(f64, Vec<f64>, Report), Erro
 }
 
 /// Launches a problem, whose result must be right.
-fn check(problem: &Problem, gpu: &mut Gpu) -> Report {
+fn check(problem: &Problem, gpu: &mut Gpu) -> CostReport {
     let (error, _, report) = run(problem, gpu).unwrap_or_else(|error| panic!("{:?}: {error}", problem.plan));
     assert!(error <= 1.0, "{:?}: off by {error} times what is allowed", problem.plan);
     report
@@ -99,7 +99,7 @@ fn ragged_shapes() {
 /// A ring that is longer than the work, as long, and gone through several times; and shares that are not equal.
 #[test]
 fn every_length_of_the_ring() {
-    for kernel in [Kernel::Decode(8), Kernel::Decode(64), Kernel::Prefill(128)] {
+    for kernel in [GemmKernel::Decode(8), GemmKernel::Decode(64), GemmKernel::Prefill(128)] {
         let mut gpu = Gpu::new("sm_90a");
         for (tiles, parts) in [(1, 1), (2, 1), (4, 1), (6, 1), (7, 1), (13, 1), (7, 3), (9, 8)] {
             let product = Product { m: 8, n: 24, k: tiles * 64, epilogue: Epilogue::Float };
@@ -110,7 +110,7 @@ fn every_length_of_the_ring() {
 
 #[test]
 fn every_epilogue() {
-    let kernels = [(Kernel::Gemv(4), 4), (Kernel::Decode(16), 16), (Kernel::Prefill(256), 130)];
+    let kernels = [(GemmKernel::Gemv(4), 4), (GemmKernel::Decode(16), 16), (GemmKernel::Prefill(256), 130)];
     for (i, (kernel, m)) in kernels.into_iter().enumerate() {
         let mut gpu = Gpu::new(TARGETS[i % 2].0);
         for (seed, epilogue) in (1..).zip(EPILOGUES) {
@@ -131,7 +131,7 @@ fn activations_keep_their_precision() {
     let mut gpu = Gpu::new("sm_80");
     for act in Activation::ALL {
         let product = Product { m: 1, n: 256, k: 8, epilogue: Epilogue::Half(Some(act)) };
-        let mut problem = problem(product, Kernel::Gemv(1), 1, Data::new(Type::Bf16, 1));
+        let mut problem = problem(product, GemmKernel::Gemv(1), 1, Data::new(Type::Bf16, 1));
         // The sums are the bias: from -8 to 8.
         problem.set_bias((0..256).map(|i| f64::from(i - 128) / 16.0));
         let (_, results, _) = run(&problem, &mut gpu).unwrap();
@@ -144,7 +144,7 @@ fn activations_keep_their_precision() {
 /// The result is the same to the bit whichever block is last.
 #[test]
 fn orders_of_warps_and_blocks() {
-    for (kernel, m) in [(Kernel::Decode(8), 5), (Kernel::Decode(32), 32), (Kernel::Prefill(128), 40)] {
+    for (kernel, m) in [(GemmKernel::Decode(8), 5), (GemmKernel::Decode(32), 32), (GemmKernel::Prefill(128), 40)] {
         let product = Product { m, n: 200, k: 640, epilogue: Epilogue::Add };
         let problem = problem(product, kernel, 3, Data::new(Type::F16, 4));
         let runs = (0..4).map(|seed| {
@@ -162,7 +162,7 @@ fn orders_of_warps_and_blocks() {
 fn plans_are_launched_as_they_are() {
     for m in [1, 3, 7, 20, 50, 300] {
         let product = Product { m, n: 96, k: 1024, epilogue: Epilogue::Gated(Activation::GeluTanh) };
-        let plan = Plan::new(product, Limits::H200).unwrap();
+        let plan = GemmPlan::new(product, GpuLimits::H200).unwrap();
         check(&Problem::new(plan, Data::new(Type::Bf16, m.into())), &mut Gpu::new("sm_80"));
     }
 }
@@ -178,7 +178,7 @@ fn traffic_is_what_it_must_be() {
             let report = check(&problem, &mut Gpu::new("sm_90a"));
             assert_eq!(report.total.bank_conflicts(), 0, "{:?}", problem.plan);
             // A warp of `gemv` stores four results a token, of 2 bytes.
-            let most = if matches!(kernel, Kernel::Gemv(_)) { 1.05 } else { 1.02 };
+            let most = if matches!(kernel, GemmKernel::Gemv(_)) { 1.05 } else { 1.02 };
             assert!(report.total.sector_ratio() <= most, "{:?}: {}", problem.plan, report.total.sector_ratio());
             let sums = if problem.plan.splits == 1 { 0 } else { problem.plan.workspace_bytes() + 64 };
             let bytes = product.floor().bytes + u64::from(product.n) * 2 + sums;
@@ -193,7 +193,7 @@ fn the_weight_is_streamed_once() {
     for tokens in [8, 64] {
         let product = Product { m: tokens, n: 512, k: 512, epilogue: Epilogue::Half(None) };
         let data = Data { bias: false, ..Data::new(Type::F16, 3) };
-        let problem = problem(product, Kernel::Decode(tokens), 2, data);
+        let problem = problem(product, GemmKernel::Decode(tokens), 2, data);
         let report = check(&problem, &mut Gpu::new("sm_80"));
         let [tiles, ..] = problem.plan.shape().grid;
         let operands = 2 * 512 * u64::from(512 + tokens * tiles);

@@ -2,7 +2,7 @@
 
 use kernels::element::ElementType;
 use kernels::gemm::epilogue::Epilogue;
-use kernels::gemm::plan::{Kernel, Operands, Product};
+use kernels::gemm::plan::{GemmKernel, Operands, Product};
 use workbench::number::Type;
 use workbench::product::{Data, Problem};
 
@@ -25,7 +25,7 @@ fn is_noticed(ptx: &str, problems: &[Problem]) -> bool {
 
 #[test]
 fn mutants_are_noticed() {
-    for (kernel, m) in [(Kernel::Decode(16), 16), (Kernel::Prefill(128), 128)] {
+    for (kernel, m) in [(GemmKernel::Decode(16), 16), (GemmKernel::Prefill(128), 128)] {
         let problem = |tiles: u32, parts| {
             let product = Product { m, n: 128, k: tiles * 64, epilogue: Epilogue::Half(None) };
             problem(product, kernel, parts, Data::new(Type::F16, 1))

@@ -9,11 +9,11 @@ use super::options::DeviceOptions;
 use super::queue::{StreamId, StreamOrder, WorkQueue};
 use super::result_code::{Result, ResultCode};
 use super::work::Work;
-use crate::device::Device;
+use crate::device::EmulatedDevice;
 use crate::fault::{Fault, FaultKind};
 use crate::launch_options::LaunchOptions;
-use crate::memory::DevicePtr;
-use crate::module::Module;
+use crate::memory::DeviceAddress;
+use crate::module::PtxModule;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -32,13 +32,13 @@ pub(super) struct StreamSettings {
 pub(super) struct DriverContext {
     pub device_options: DeviceOptions,
     pub launch_options: LaunchOptions,
-    pub device: Device,
+    pub device: EmulatedDevice,
     pub pinned: PinnedMemory,
     /// Sizes of the buffers.
-    pub buffers: HashMap<DevicePtr, usize>,
+    pub buffers: HashMap<DeviceAddress, usize>,
     pub streams: HashMap<StreamId, StreamSettings>,
     pub events: HashMap<u32, EventState>,
-    pub modules: HashMap<u32, Arc<Module>>,
+    pub modules: HashMap<u32, Arc<PtxModule>>,
     pub functions: HashMap<u32, LoadedKernel>,
     /// Graphs, and graphs made ready to run, which are the same here.
     pub graphs: HashMap<u32, Arc<[Work]>>,
@@ -58,7 +58,7 @@ impl DriverContext {
         Self {
             device_options,
             launch_options: LaunchOptions::default(),
-            device: Device::new(),
+            device: EmulatedDevice::new(),
             pinned: PinnedMemory::default(),
             buffers: HashMap::new(),
             streams: HashMap::new(),

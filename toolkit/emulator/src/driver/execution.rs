@@ -9,7 +9,7 @@ use super::result_code::{Result, ResultCode};
 use super::work::{LaunchRequest, UploadSource, Work};
 use crate::device::MemoryError;
 use crate::fault::{Fault, FaultKind};
-use crate::memory::DevicePtr;
+use crate::memory::DeviceAddress;
 use std::time::Instant;
 
 impl DriverContext {
@@ -76,7 +76,7 @@ impl DriverContext {
         Ok(())
     }
 
-    fn download(&self, from: DevicePtr, bytes: usize) -> std::result::Result<Vec<u8>, Box<Fault>> {
+    fn download(&self, from: DeviceAddress, bytes: usize) -> std::result::Result<Vec<u8>, Box<Fault>> {
         let fault = |kind, error: MemoryError| Fault::of_call(kind, "copy to the host", error.to_string());
         self.device.check(from, bytes).map_err(|error| fault(FaultKind::OutOfBounds, error))?;
         if self.launch_options.check_initialised {

@@ -2,13 +2,13 @@
 
 use super::result_code::{Result, ResultCode};
 use crate::entry::Entry;
-use crate::module::Module;
+use crate::module::PtxModule;
 use std::sync::Arc;
 
 /// A kernel of a loaded module.
 pub(super) struct LoadedKernel {
     /// The module.
-    pub module: Arc<Module>,
+    pub module: Arc<PtxModule>,
     /// The module's number, by which it is unloaded.
     pub module_id: u32,
     /// The name of the kernel.

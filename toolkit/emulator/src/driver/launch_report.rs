@@ -1,6 +1,6 @@
 //! A launch, and what it cost.
 
-use crate::report::Report;
+use crate::report::CostReport;
 
 /// A launch, and what it cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,5 +14,5 @@ pub struct LaunchReport {
     /// Bytes of dynamic shared memory of a block.
     pub dynamic_shared: usize,
     /// What it cost.
-    pub report: Report,
+    pub report: CostReport,
 }

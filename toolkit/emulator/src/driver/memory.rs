@@ -5,7 +5,7 @@ use super::host::HostBytes;
 use super::queue::{StreamId, Until};
 use super::result_code::{Result, ResultCode};
 use super::work::{UploadSource, Work};
-use crate::memory::DevicePtr;
+use crate::memory::DeviceAddress;
 
 impl DriverContext {
     /// Bytes of all buffers.
@@ -13,7 +13,7 @@ impl DriverContext {
         self.buffers.values().sum()
     }
 
-    pub fn allocate(&mut self, bytes: usize) -> Result<DevicePtr> {
+    pub fn allocate(&mut self, bytes: usize) -> Result<DeviceAddress> {
         self.check_waiting()?;
         if bytes == 0 {
             return Err(ResultCode::InvalidValue);
@@ -27,20 +27,20 @@ impl DriverContext {
     }
 
     /// Frees a buffer after all work that may use it.
-    pub fn free(&mut self, pointer: DevicePtr) -> Result<()> {
+    pub fn free(&mut self, pointer: DeviceAddress) -> Result<()> {
         self.finish()?;
         self.buffers.remove(&pointer).ok_or(ResultCode::InvalidValue)?;
         self.device.free(pointer).map_err(|_| ResultCode::InvalidValue)?;
         self.healthy()
     }
 
-    fn check_memory(&mut self, call: &str, at: DevicePtr, bytes: usize) -> Result<()> {
+    fn check_memory(&mut self, call: &str, at: DeviceAddress, bytes: usize) -> Result<()> {
         self.healthy()?;
         self.device.check(at, bytes).map_err(|error| self.refuse(call, error))
     }
 
     /// Copies to the device: from page-locked memory as it is when the stream comes to it, else as it is now.
-    pub fn upload(&mut self, stream: StreamId, to: DevicePtr, from: HostBytes) -> Result<()> {
+    pub fn upload(&mut self, stream: StreamId, to: DeviceAddress, from: HostBytes) -> Result<()> {
         self.check_memory("copy to the device", to, from.len())?;
         let from = if self.pinned.contains(from) {
             UploadSource::Pinned(from)
@@ -53,7 +53,7 @@ impl DriverContext {
     }
 
     /// Copies to the host: to page-locked memory when the stream comes to it, else before this returns.
-    pub fn download_to(&mut self, stream: StreamId, to: HostBytes, from: DevicePtr) -> Result<()> {
+    pub fn download_to(&mut self, stream: StreamId, to: HostBytes, from: DeviceAddress) -> Result<()> {
         self.check_memory("copy to the host", from, to.len())?;
         let pinned = self.pinned.contains(to);
         if !pinned && self.capture_of(stream).is_some() {
@@ -70,13 +70,13 @@ impl DriverContext {
         ResultCode::CaptureUnsupported
     }
 
-    pub fn copy(&mut self, stream: StreamId, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()> {
+    pub fn copy(&mut self, stream: StreamId, to: DeviceAddress, from: DeviceAddress, bytes: usize) -> Result<()> {
         self.check_memory("copy on the device", to, bytes)?;
         self.check_memory("copy on the device", from, bytes)?;
         self.submit(stream, Work::Copy { to, from, bytes })
     }
 
-    pub fn fill(&mut self, stream: StreamId, at: DevicePtr, pattern: &[u8], count: usize) -> Result<()> {
+    pub fn fill(&mut self, stream: StreamId, at: DeviceAddress, pattern: &[u8], count: usize) -> Result<()> {
         self.check_memory("fill", at, pattern.len().checked_mul(count).ok_or(ResultCode::InvalidValue)?)?;
         if !at.is_multiple_of(pattern.len() as u64) {
             return Err(self.refuse("fill", format!("{at:#x} is no multiple of {} bytes", pattern.len())));

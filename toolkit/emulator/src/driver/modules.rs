@@ -4,14 +4,14 @@ use super::context::DriverContext;
 use super::function::LoadedKernel;
 use super::options::SHARED_PER_BLOCK;
 use super::result_code::{Result, ResultCode};
-use crate::module::Module;
+use crate::module::PtxModule;
 use std::sync::Arc;
 
 impl DriverContext {
     pub fn load_module(&mut self, ptx: &str) -> std::result::Result<u32, (ResultCode, String)> {
         self.check_waiting().map_err(|code| (code, String::new()))?;
         // A driver compiles all of a module as it loads it.
-        let module = Module::parse(ptx).and_then(|module| module.check().map(|()| module));
+        let module = PtxModule::parse(ptx).and_then(|module| module.check().map(|()| module));
         let module = module.map_err(|error| (ResultCode::InvalidPtx, error.to_string()))?;
         if !self.device_options.runs(module.target()) {
             let (major, minor) = self.device_options.capability;
@@ -33,7 +33,7 @@ impl DriverContext {
         self.healthy()
     }
 
-    pub fn module(&self, module: u32) -> Result<&Arc<Module>> {
+    pub fn module(&self, module: u32) -> Result<&Arc<PtxModule>> {
         self.modules.get(&module).ok_or(ResultCode::InvalidHandle)
     }
 

@@ -3,8 +3,8 @@
 use super::host::HostBytes;
 use super::host_call::HostFunction;
 use crate::arg::Arg;
-use crate::memory::DevicePtr;
-use crate::module::Module;
+use crate::memory::DeviceAddress;
+use crate::module::PtxModule;
 use std::sync::Arc;
 
 /// Bytes on their way to the device.
@@ -19,7 +19,7 @@ pub(super) enum UploadSource {
 /// A launch that was asked for.
 #[derive(Clone, Debug)]
 pub(super) struct LaunchRequest {
-    pub module: Arc<Module>,
+    pub module: Arc<PtxModule>,
     pub kernel: String,
     pub grid: [u32; 3],
     pub block: [u32; 3],
@@ -31,10 +31,10 @@ pub(super) struct LaunchRequest {
 #[derive(Clone, Debug)]
 pub(super) enum Work {
     Launch(LaunchRequest),
-    Upload { to: DevicePtr, from: UploadSource },
-    Download { from: DevicePtr, to: HostBytes },
-    Copy { to: DevicePtr, from: DevicePtr, bytes: usize },
-    Fill { at: DevicePtr, pattern: Vec<u8>, count: usize },
+    Upload { to: DeviceAddress, from: UploadSource },
+    Download { from: DeviceAddress, to: HostBytes },
+    Copy { to: DeviceAddress, from: DeviceAddress, bytes: usize },
+    Fill { at: DeviceAddress, pattern: Vec<u8>, count: usize },
     Record { event: u32 },
     Wait,
     Call { function: HostFunction, data: usize },

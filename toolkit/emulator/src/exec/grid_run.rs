@@ -15,9 +15,9 @@ use crate::entry::Entry;
 use crate::fault::{Checked, Fault, FaultKind, Violation};
 use crate::launch_options::LaunchOptions;
 use crate::memory::Memory;
-use crate::module::Module;
+use crate::module::PtxModule;
 use crate::program::Program;
-use crate::report::Report;
+use crate::report::CostReport;
 
 /// The most blocks that a random order keeps resident at once.
 const MAX_RESIDENT: u64 = 8;
@@ -40,13 +40,13 @@ struct GridRun<'a> {
 /// Runs a kernel to its end.
 pub(crate) fn launch(
     memory: &mut Memory,
-    module: &Module,
+    module: &PtxModule,
     (entry, program): (&Entry, &Program),
     config: LaunchConfig,
     options: &LaunchOptions,
     parameters: Vec<u8>,
     variables: Vec<u64>,
-) -> Result<Report, Box<Fault>> {
+) -> Result<CostReport, Box<Fault>> {
     memory.start_launch();
     let constants = LaunchConstants { program, options, config, parameters, variables };
     let mut run = GridRun {

@@ -3,14 +3,14 @@
 use super::state::meter::Meter;
 use crate::entry::Entry;
 use crate::fault::{Fault, Violation};
-use crate::module::Module;
+use crate::module::PtxModule;
 use crate::program::Program;
-use crate::report::{Counts, LineCounts, Report};
+use crate::report::{CostReport, Counts, LineCounts};
 use std::collections::BTreeMap;
 
 /// The report of a launch that has ended.
-pub(super) fn report(module: &Module, program: &Program, meter: &Meter, distinct_sectors: u64) -> Report {
-    let mut report = Report { barriers: meter.barriers, distinct_sectors, ..Report::default() };
+pub(super) fn report(module: &PtxModule, program: &Program, meter: &Meter, distinct_sectors: u64) -> CostReport {
+    let mut report = CostReport { barriers: meter.barriers, distinct_sectors, ..CostReport::default() };
     let mut lines: BTreeMap<(String, u32), Counts> = BTreeMap::new();
     for (instruction, counts) in program.code.iter().zip(&meter.counts) {
         if counts.instructions == 0 {
@@ -31,7 +31,7 @@ pub(super) fn report(module: &Module, program: &Program, meter: &Meter, distinct
 /// The fault that a violation is, with the place where it happened: an instruction's index, and those of the calls that led to
 /// it, innermost first; the block's index, the size of a block and the warp.
 pub(super) fn fault(
-    module: &Module,
+    module: &PtxModule,
     (entry, program): (&Entry, &Program),
     (pc, calls): (usize, impl Iterator<Item = usize>),
     (block, [bx, by, _], warp): ([u32; 3], [u32; 3], usize),

@@ -5,7 +5,7 @@ use crate::batch::Span;
 use crate::kv::{BlockCopy, BlockMoves};
 
 /// Heads that go into attention as they are.
-const PLAIN: Heads<'_, Weight> = Heads { norms: None, rope: None };
+const PLAIN: QkNormRope<'_, CpuWeight> = QkNormRope { norms: None, rope: None };
 
 /// A model's attention, its sequences with all their keys, values and queries, and a scattered cache.
 struct Case {
@@ -59,20 +59,20 @@ impl Case {
         batch
     }
 
-    fn rows(&self, backend: &CpuBackend, kind: u64, parts: &[(usize, usize, usize)]) -> Tensor {
+    fn rows(&self, backend: &CpuBackend, kind: u64, parts: &[(usize, usize, usize)]) -> CpuTensor {
         let rows: Vec<Vec<f32>> =
             parts.iter().flat_map(|&(s, from, to)| (from..to).map(move |p| self.row(kind, s, p))).collect();
         tensor(backend, rows.len(), &rows.concat())
     }
 
     /// A cache of NaN, so that whatever is read but was not written shows.
-    fn cache(&self, backend: &CpuBackend) -> KvCache {
+    fn cache(&self, backend: &CpuBackend) -> CpuKvCache {
         let mut cache = backend.kv_cache(self.layout, self.num_blocks, 0).unwrap();
         cache.poison();
         cache
     }
 
-    fn step(&self, backend: &CpuBackend, cache: &mut KvCache, parts: &[(usize, usize, usize)]) -> Tensor {
+    fn step(&self, backend: &CpuBackend, cache: &mut CpuKvCache, parts: &[(usize, usize, usize)]) -> CpuTensor {
         let batch = self.batch(parts);
         let [query, key, value] = [0, 1, 2].map(|kind| self.rows(backend, kind, parts));
         let mut qkv = Qkv { query, key, value };
@@ -191,7 +191,7 @@ fn copied_blocks_serve_in_place_of_the_originals() {
 
 #[test]
 fn copies_reach_every_layer_and_no_other_block() {
-    let mut cache = KvCache::new(layout(1, 2, 2, DType::F16), 4, 2).unwrap();
+    let mut cache = CpuKvCache::new(layout(1, 2, 2, DType::F16), 4, 2).unwrap();
     let batch = Batch { slots: (0..8).collect(), ..Batch::default() };
     let backend = backend(1);
     let [query, key, value] = [0, 1, 2].map(|seed| tensor(&backend, 8, &noise(seed, 16)));
@@ -238,14 +238,14 @@ fn a_second_step_allocates_nothing() {
 
 #[test]
 fn impossible_caches_are_refused() {
-    let refused = |layout, blocks| KvCache::new(layout, blocks, 0).err().unwrap();
+    let refused = |layout, blocks| CpuKvCache::new(layout, blocks, 0).err().unwrap();
     assert!(matches!(refused(layout(8, 64, 16, DType::F16), usize::MAX / 2), Error::Memory(_)));
     assert!(matches!(refused(layout(8, 64, 16, DType::F16), 1 << 36), Error::Memory(_)));
     assert!(matches!(refused(layout(8, 64, 0, DType::F16), 1), Error::Option(_)));
-    assert!(KvCache::new(layout(8, 64, 16, DType::F16), 0, 0).is_ok());
+    assert!(CpuKvCache::new(layout(8, 64, 16, DType::F16), 0, 0).is_ok());
 }
 
-impl KvCache {
+impl CpuKvCache {
     fn poison(&mut self) {
         (0..self.num_blocks as u32).for_each(|b| self.poison_block(b));
     }

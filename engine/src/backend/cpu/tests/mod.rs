@@ -23,14 +23,14 @@ fn noise(seed: u64, n: usize) -> Vec<f32> {
     std::iter::repeat_with(next).take(n).collect()
 }
 
-fn tensor(backend: &CpuBackend, rows: usize, data: &[f32]) -> Tensor {
+fn tensor(backend: &CpuBackend, rows: usize, data: &[f32]) -> CpuTensor {
     let mut t = backend.pool.tensor(rows, data.len() / rows);
     t.as_mut_slice().copy_from_slice(data);
     t
 }
 
 /// A weight of the given type, and its elements after rounding to that type.
-fn weight(backend: &CpuBackend, shape: &[usize], data: Vec<f32>, dtype: DType) -> (Weight, Vec<f32>) {
+fn weight(backend: &CpuBackend, shape: &[usize], data: Vec<f32>, dtype: DType) -> (CpuWeight, Vec<f32>) {
     let host = HostTensor::from_f32(shape.to_vec(), data).to_dtype(dtype);
     let rounded = host.elements().to_f32();
     (backend.weight(host).unwrap(), rounded)
@@ -46,6 +46,6 @@ fn assert_close(got: &[f32], want: &[f64], tolerance: f64, what: &str) {
     }
 }
 
-fn bits(t: &Tensor) -> Vec<u32> {
+fn bits(t: &CpuTensor) -> Vec<u32> {
     t.as_slice().iter().map(|x| x.to_bits()).collect()
 }

@@ -7,9 +7,9 @@ use kernels::floor::Floor;
 use kernels::layout::Pages;
 use launch::{DeviceBuffer, Event, PinnedBuffer};
 
-use crate::backend::cuda::device::Device;
-use crate::backend::cuda::step::inputs::Inputs;
-use crate::backend::cuda::step::queue::Queue;
+use crate::backend::cuda::device::CudaDevice;
+use crate::backend::cuda::step::inputs::StepInputs;
+use crate::backend::cuda::step::queue::LaunchQueue;
 use crate::error::Result;
 use crate::kv::{BlockCopy, KvLayout};
 
@@ -26,7 +26,7 @@ pub enum Arrays {
 }
 
 /// Keys and values of all blocks: `[layer][block][page]`, or `[layer][keys, values][block][page]` where they lie apart.
-pub struct KvCache {
+pub struct CudaKvCache {
     pages: Pages,
     arrays: Arrays,
     layers: u32,
@@ -55,13 +55,13 @@ struct Staging {
 }
 
 impl Staging {
-    fn new(device: &Device, bytes: usize) -> launch::Result<Self> {
+    fn new(device: &CudaDevice, bytes: usize) -> launch::Result<Self> {
         let memory = DeviceBuffer::uninit(&device.context, bytes)?.named("swap staging");
         Ok(Staging { memory, full: Event::new(&device.context)?, free: Event::new(&device.context)? })
     }
 }
 
-impl KvCache {
+impl CudaKvCache {
     /// A cache without memory, for rehearsals.
     pub fn rehearsed(layout: KvLayout, arrays: Arrays) -> Self {
         let pages = Pages {
@@ -69,7 +69,7 @@ impl KvCache {
             head_size: layout.head_dim as u32,
             block_size: layout.block_size as u32,
         };
-        KvCache { pages, arrays, layers: layout.layers as u32, num_blocks: 0, memory: None, swap: None }
+        CudaKvCache { pages, arrays, layers: layout.layers as u32, num_blocks: 0, memory: None, swap: None }
     }
 
     /// The same with a pool of `num_blocks` blocks in `memory`, and room for `swap_blocks` blocks on the host.
@@ -77,7 +77,7 @@ impl KvCache {
     /// # Errors
     /// [`crate::Error::Gpu`] if there is no memory for these.
     pub fn new(
-        device: &Device,
+        device: &CudaDevice,
         rehearsed: KvCache,
         (memory, num_blocks): (DeviceBuffer<u8>, usize),
         swap_blocks: usize,
@@ -97,7 +97,7 @@ impl KvCache {
                 back: Staging::new(device, room * block)?,
             })
         };
-        Ok(KvCache { num_blocks, memory: Some(memory), swap, ..rehearsed })
+        Ok(CudaKvCache { num_blocks, memory: Some(memory), swap, ..rehearsed })
     }
 
     /// The shape of a layer's pages.
@@ -162,7 +162,7 @@ impl KvCache {
     }
 
     /// Queues a step's moves: blocks that are swapped out, then those that are swapped in, then copies.
-    pub fn move_blocks(&mut self, queue: &Queue, inputs: &Inputs) {
+    pub fn move_blocks(&mut self, queue: &LaunchQueue, inputs: &StepInputs) {
         let moves = &inputs.moves;
         if let Some(swap) = &self.swap {
             for (i, chunk) in moves.swap_out.chunks(swap.room).enumerate() {
@@ -197,7 +197,7 @@ impl KvCache {
 
     /// Moves blocks to the swap space. The transfer goes on while the stream computes; only the next use of the staging
     /// buffer waits for it.
-    fn swap_out(&self, queue: &Queue, swap: &SwapSpace, moves: &[BlockCopy], blocks: DevicePtr<u32>) {
+    fn swap_out(&self, queue: &LaunchQueue, swap: &SwapSpace, moves: &[BlockCopy], blocks: DevicePtr<u32>) {
         let staging = &swap.out;
         queue.run(|device| device.stream.wait(&staging.free));
         let call = swap_blocks_out {
@@ -226,7 +226,7 @@ impl KvCache {
         });
     }
 
-    fn swap_in(&self, queue: &Queue, swap: &SwapSpace, moves: &[BlockCopy], blocks: DevicePtr<u32>) {
+    fn swap_in(&self, queue: &LaunchQueue, swap: &SwapSpace, moves: &[BlockCopy], blocks: DevicePtr<u32>) {
         let staging = &swap.back;
         let bytes = self.block_bytes();
         queue.run(|device| {

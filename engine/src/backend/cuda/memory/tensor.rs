@@ -9,7 +9,7 @@ use crate::backend::cuda::memory::arena::Lease;
 
 /// An activation: a row-major matrix in the arena. Cloning shares it.
 #[derive(Clone, Debug)]
-pub struct Tensor {
+pub struct CudaTensor {
     pub(in crate::backend::cuda) lease: Arc<Lease>,
     pub(in crate::backend::cuda) rows: u32,
     pub(in crate::backend::cuda) cols: u32,
@@ -17,7 +17,7 @@ pub struct Tensor {
     pub(in crate::backend::cuda) stride: u32,
 }
 
-impl Tensor {
+impl CudaTensor {
     /// The address of its first element.
     pub(in crate::backend::cuda) fn ptr<T>(&self) -> DevicePtrMut<T> {
         DevicePtrMut::from_address(self.lease.address())
@@ -26,7 +26,7 @@ impl Tensor {
 
 /// A weight in memory of its own. Cloning shares it.
 #[derive(Clone, Debug)]
-pub struct Weight {
+pub struct CudaWeight {
     /// None where there is no device: then only shapes count.
     pub(in crate::backend::cuda) memory: Option<Arc<DeviceBuffer<u8>>>,
     /// Of a vector, 1.
@@ -34,7 +34,7 @@ pub struct Weight {
     pub(in crate::backend::cuda) cols: u32,
 }
 
-impl Weight {
+impl CudaWeight {
     /// The address of its first element.
     pub(in crate::backend::cuda) fn ptr<T>(&self) -> DevicePtr<T> {
         DevicePtr::from_address(self.memory.as_ref().map_or(0, |memory| memory.address()))
@@ -43,7 +43,7 @@ impl Weight {
 
 /// A projection: its weight `[N, K]` and, if it has one, its bias `[N]`.
 #[derive(Clone, Debug)]
-pub struct Projection {
-    pub(in crate::backend::cuda) weight: Weight,
-    pub(in crate::backend::cuda) bias: Option<Weight>,
+pub struct CudaProjection {
+    pub(in crate::backend::cuda) weight: CudaWeight,
+    pub(in crate::backend::cuda) bias: Option<CudaWeight>,
 }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use kernels::gemm::epilogue::GATED_ROWS;
 
 use crate::backend::HostLinear;
-use crate::backend::cuda::{CudaBackend, Projection, Weight};
+use crate::backend::cuda::{CudaBackend, CudaProjection, CudaWeight};
 use crate::error::{Error, Result};
 use crate::tensor::HostTensor;
 
 impl CudaBackend {
     /// Takes rows to the device: `parts` one after the other.
-    pub(in crate::backend::cuda) fn load(&self, parts: &[&[u8]], rows: usize, cols: usize) -> Result<Weight> {
+    pub(in crate::backend::cuda) fn load(&self, parts: &[&[u8]], rows: usize, cols: usize) -> Result<CudaWeight> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         let memory = match (self.queue.device(), &mut *self.upload.borrow_mut()) {
             (Some(device), Some(upload)) => {
@@ -27,7 +27,7 @@ impl CudaBackend {
             (None, _) => None,
         };
         self.weight_bytes.set(self.weight_bytes.get() + bytes);
-        Ok(Weight { memory, rows: rows as u32, cols: cols as u32 })
+        Ok(CudaWeight { memory, rows: rows as u32, cols: cols as u32 })
     }
 
     /// Takes several projections of the same input to the device as one, whose rows are `parts` of the projections' rows,
@@ -35,22 +35,22 @@ impl CudaBackend {
     pub(in crate::backend::cuda) fn fuse(
         &self,
         projections: &[HostLinear],
-        parts: impl Fn(&[&HostTensor]) -> Vec<Part>,
-    ) -> Result<Projection> {
+        parts: impl Fn(&[&HostTensor]) -> Vec<ProjectionRows>,
+    ) -> Result<CudaProjection> {
         let weights: Vec<&HostTensor> = projections.iter().map(|p| &p.weight).collect();
         let biases: Vec<&HostTensor> = projections.iter().filter_map(|p| p.bias.as_ref()).collect();
         if !biases.is_empty() && biases.len() < weights.len() {
             return Err(Error::Unsupported("a bias for some of several projections that are computed as one".into()));
         }
         let parts = parts(&weights);
-        let join = |tensors: &[&HostTensor], cols: usize| -> Result<Weight> {
+        let join = |tensors: &[&HostTensor], cols: usize| -> Result<CudaWeight> {
             let bytes: Vec<&[u8]> = parts.iter().map(|part| part.of(tensors)).collect();
             self.expect_dtype(tensors)?;
             self.load(&bytes, parts.iter().map(|part| part.rows.len()).sum(), cols)
         };
         let weight = join(&weights, weights[0].shape()[1])?;
         let bias = if biases.is_empty() { None } else { Some(join(&biases, 1)?) };
-        Ok(Projection { weight, bias })
+        Ok(CudaProjection { weight, bias })
     }
 
     fn expect_dtype(&self, tensors: &[&HostTensor]) -> Result<()> {
@@ -73,12 +73,12 @@ impl CudaBackend {
 }
 
 /// Rows of one of several projections.
-pub struct Part {
+pub struct ProjectionRows {
     projection: usize,
     rows: Range<usize>,
 }
 
-impl Part {
+impl ProjectionRows {
     /// The bytes of these rows; of a vector, each element is a row.
     fn of<'a>(&self, tensors: &[&'a HostTensor]) -> &'a [u8] {
         let tensor = tensors[self.projection];
@@ -88,13 +88,18 @@ impl Part {
 }
 
 /// The rows of each of several projections, as the rows of one.
-pub fn one_after_the_other(weights: &[&HostTensor]) -> Vec<Part> {
-    weights.iter().enumerate().map(|(projection, weight)| Part { projection, rows: 0..weight.shape()[0] }).collect()
+pub fn one_after_the_other(weights: &[&HostTensor]) -> Vec<ProjectionRows> {
+    weights
+        .iter()
+        .enumerate()
+        .map(|(projection, weight)| ProjectionRows { projection, rows: 0..weight.shape()[0] })
+        .collect()
 }
 
 /// Rows of gate and up as [`gated_row`](kernels::gemm::epilogue::gated_row) has them.
-pub fn interleaved(weights: &[&HostTensor]) -> Vec<Part> {
+pub fn interleaved(weights: &[&HostTensor]) -> Vec<ProjectionRows> {
     let (rows, step) = (weights[0].shape()[0], GATED_ROWS as usize);
-    let both = |first: usize| [0, 1].map(|projection| Part { projection, rows: first..(first + step).min(rows) });
+    let both =
+        |first: usize| [0, 1].map(|projection| ProjectionRows { projection, rows: first..(first + step).min(rows) });
     (0..rows).step_by(step).flat_map(both).collect()
 }

@@ -11,22 +11,22 @@ use kernels::rope::{self, rope_and_cache};
 use kernels::with_element;
 
 use crate::backend::cuda::CudaBackend;
-use crate::backend::cuda::memory::cache::KvCache;
-use crate::backend::cuda::memory::tensor::{Tensor, Weight};
-use crate::backend::cuda::step::inputs::Inputs;
-use crate::backend::cuda::step::queue::Cost;
-use crate::backend::{Attention, Heads};
+use crate::backend::cuda::memory::cache::CudaKvCache;
+use crate::backend::cuda::memory::tensor::{CudaTensor, CudaWeight};
+use crate::backend::cuda::step::inputs::StepInputs;
+use crate::backend::cuda::step::queue::LaunchCost;
+use crate::backend::{Attention, QkNormRope};
 
 impl CudaBackend {
     /// Splits rows `[query | key | value]`: heads are normalised and rotated where they are, keys and values go to the
     /// cache.
     pub(in crate::backend::cuda) fn write_kv(
         &self,
-        qkv: &Tensor,
-        heads: Heads<'_, Weight>,
-        cache: &KvCache,
+        qkv: &CudaTensor,
+        heads: QkNormRope<'_, CudaWeight>,
+        cache: &CudaKvCache,
         layer: usize,
-        inputs: &Inputs,
+        inputs: &StepInputs,
     ) {
         if self.paper.is_some() {
             return self.write_papers_kv(qkv, heads, cache, layer, inputs);
@@ -54,12 +54,12 @@ impl CudaBackend {
             unsafe { self.queue.launch(write_shape(pages, qkv.rows), call, floor) };
             return;
         }
-        let norm = |weight: Option<&Weight>| weight.map_or(DevicePtr::NULL, Weight::ptr);
+        let norm = |weight: Option<&CudaWeight>| weight.map_or(DevicePtr::NULL, CudaWeight::ptr);
         let args = rope_and_cache {
             qkv: row.cast_const(),
             query: row,
             cache: cache.layer(layer),
-            angles: heads.rope.map_or(DevicePtr::NULL, Weight::ptr),
+            angles: heads.rope.map_or(DevicePtr::NULL, CudaWeight::ptr),
             positions: inputs.positions().cast_const(),
             slots: inputs.slots().cast_const(),
             query_norm: norm(heads.norms.map(|norms| norms.0)),
@@ -86,11 +86,11 @@ impl CudaBackend {
     /// Attention of the rows' queries: decode's kernel for the first rows, prefill's for the rest.
     pub(in crate::backend::cuda) fn attention(
         &self,
-        qkv: &Tensor,
-        cache: &KvCache,
+        qkv: &CudaTensor,
+        cache: &CudaKvCache,
         params: Attention,
-        inputs: &Inputs,
-    ) -> Tensor {
+        inputs: &StepInputs,
+    ) -> CudaTensor {
         if let Some(paper) = self.paper {
             return self.attend_as_in_the_paper(paper, qkv, cache, params, inputs);
         }
@@ -108,12 +108,12 @@ impl CudaBackend {
 
     fn attend_decodes(
         &self,
-        qkv: &Tensor,
-        cache: &KvCache,
+        qkv: &CudaTensor,
+        cache: &CudaKvCache,
         params: Attention,
         window: u32,
-        inputs: &Inputs,
-        out: &Tensor,
+        inputs: &StepInputs,
+        out: &CudaTensor,
     ) {
         let (shape, decode) = (self.heads, self.decode);
         let plan = self.plan(window, inputs);
@@ -137,7 +137,7 @@ impl CudaBackend {
             let seen = |&(_, context): &(u32, u32)| u64::from(if window > 0 { context.min(window) } else { context });
             let spans = inputs.decode_spans();
             let floor = |sequences| decode::floor(shape, spans.iter().map(seen).sum(), sequences);
-            Cost { floor: floor(spans.len() as u64), weights: 0, kv_cache: floor(0).bytes }
+            LaunchCost { floor: floor(spans.len() as u64), weights: 0, kv_cache: floor(0).bytes }
         };
         // SAFETY: the plan was made for this batch; the block tables have an entry for each block of a sequence's
         // context; and the counters are used by one launch at a time, since launches of a stream run one after the
@@ -146,7 +146,7 @@ impl CudaBackend {
     }
 
     /// The plan for a window, made unless the step already has it.
-    fn plan(&self, window: u32, inputs: &Inputs) -> DevicePtr<Vector> {
+    fn plan(&self, window: u32, inputs: &StepInputs) -> DevicePtr<Vector> {
         if let Some((_, plan)) = inputs.plans.borrow().iter().find(|plan| plan.0 == window) {
             return DevicePtr::from_address(plan.address());
         }
@@ -171,12 +171,12 @@ impl CudaBackend {
 
     fn attend_prefills(
         &self,
-        qkv: &Tensor,
-        cache: &KvCache,
+        qkv: &CudaTensor,
+        cache: &CudaKvCache,
         params: Attention,
         window: u32,
-        inputs: &Inputs,
-        out: &Tensor,
+        inputs: &StepInputs,
+        out: &CudaTensor,
     ) {
         let head_shape = self.heads;
         let first = inputs.decodes as usize;
@@ -203,7 +203,7 @@ impl CudaBackend {
             // Queries and results.
             let rows = 2 * 2 * u64::from(inputs.rows - inputs.decodes);
             let kv_cache = floor.bytes - rows * u64::from(head_shape.heads() * head_shape.head_size());
-            Cost { floor, weights: 0, kv_cache }
+            LaunchCost { floor, weights: 0, kv_cache }
         };
         let launch = shape::launch_shape(head_shape, inputs.rows - inputs.decodes, inputs.prefills);
         let call = shape::call(head_shape, self.element, args);

@@ -8,9 +8,9 @@ use kernels::sampling::{NO_TOKEN, THREADS, floor_bytes, sample};
 use launch::{DeviceBuffer, PinnedBuffer};
 
 use crate::backend::cuda::CudaBackend;
-use crate::backend::cuda::device::Device;
-use crate::backend::cuda::memory::tensor::Tensor;
-use crate::backend::cuda::step::inputs::Inputs;
+use crate::backend::cuda::device::CudaDevice;
+use crate::backend::cuda::memory::tensor::CudaTensor;
+use crate::backend::cuda::step::inputs::StepInputs;
 use crate::error::{Error, Result};
 use crate::sampling::{SampleRow, Sampled};
 
@@ -23,7 +23,7 @@ pub struct Results(RefCell<Option<(DeviceBuffer<u32>, PinnedBuffer<u32>)>>);
 
 impl Results {
     /// The address of at least `words` words.
-    fn reserve(&self, device: &Device, words: usize) -> launch::Result<u64> {
+    fn reserve(&self, device: &CudaDevice, words: usize) -> launch::Result<u64> {
         let mut buffers = self.0.borrow_mut();
         if let Some((results, _)) = buffers.as_ref().filter(|(results, _)| results.len() >= words) {
             return Ok(results.address());
@@ -37,7 +37,7 @@ impl Results {
     }
 
     /// Waits for the stream, and returns the first words.
-    fn fetch(&self, device: &Device, words: usize) -> launch::Result<Vec<u32>> {
+    fn fetch(&self, device: &CudaDevice, words: usize) -> launch::Result<Vec<u32>> {
         let buffers = self.0.borrow();
         let Some((results, copy)) = buffers.as_ref() else { return Ok(Vec::new()) };
         // SAFETY: both buffers live as long as the backend, and the copy is read only after the stream has come to its
@@ -52,8 +52,8 @@ impl CudaBackend {
     /// Chooses a token for each row of `logits`, and waits for it and all that was asked for before.
     pub(in crate::backend::cuda) fn sample(
         &self,
-        logits: &Tensor,
-        inputs: &Inputs,
+        logits: &CudaTensor,
+        inputs: &StepInputs,
         rows: &[SampleRow<'_>],
     ) -> Result<Vec<Sampled>> {
         let (count, top) = (rows.len(), inputs.top as usize);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use launch::Graph;
 
 use crate::backend::cuda::CudaBackend;
-use crate::backend::cuda::memory::tensor::Tensor;
-use crate::backend::cuda::step::inputs::{BUCKETS, Inputs, bucket};
+use crate::backend::cuda::memory::tensor::CudaTensor;
+use crate::backend::cuda::step::inputs::{BUCKETS, StepInputs, bucket};
 use crate::error::Error;
 
 /// Recorded steps by their bucket.
@@ -47,9 +47,9 @@ impl CudaBackend {
     /// Computes a step that may be recorded.
     pub(in crate::backend::cuda) fn compute(
         &self,
-        inputs: &Inputs,
-        compute: impl FnOnce() -> Option<Tensor>,
-    ) -> Option<Tensor> {
+        inputs: &StepInputs,
+        compute: impl FnOnce() -> Option<CudaTensor>,
+    ) -> Option<CudaTensor> {
         let Some(bucket) = inputs.bucket.filter(|_| self.queue.is_live()) else { return compute() };
         if !self.recordings.0.borrow().contains_key(&bucket) {
             let (mut compute, mut logits, mut recorded) = (Some(compute), None, None);
@@ -63,7 +63,9 @@ impl CudaBackend {
             if let Some(compute) = compute {
                 return compute(); // the device has failed, which shows when its result is waited for
             }
-            let (Some(graph), Some(Tensor { lease, rows, cols, stride })) = (recorded, &logits) else { return logits };
+            let (Some(graph), Some(CudaTensor { lease, rows, cols, stride })) = (recorded, &logits) else {
+                return logits;
+            };
             let recording = Recording { graph, begin: lease.begin(), rows: *rows, cols: *cols, stride: *stride };
             self.recordings.0.borrow_mut().insert(bucket, recording);
             // Its place is taken again below.
@@ -78,6 +80,6 @@ impl CudaBackend {
             self.queue.fail(Error::Memory("activations are in use where a recorded step puts its logits".into()));
             return Some(self.floats(*rows, *cols));
         };
-        Some(Tensor { lease: Arc::new(lease), rows: *rows, cols: *cols, stride: *stride })
+        Some(CudaTensor { lease: Arc::new(lease), rows: *rows, cols: *cols, stride: *stride })
     }
 }

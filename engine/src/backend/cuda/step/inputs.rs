@@ -38,7 +38,7 @@ pub struct Packing {
 }
 
 /// A step's inputs on the device.
-pub struct Inputs {
+pub struct StepInputs {
     /// Rows of activations, padding included.
     pub rows: u32,
     /// Sequences with one new token, padding included: they are the first rows.
@@ -87,7 +87,7 @@ struct Offsets {
 
 macro_rules! arrays {
     ($($(#[$doc:meta])* $name:ident: $ty:ty = $at:ident;)*) => {
-        impl Inputs {$(
+        impl StepInputs {$(
             $(#[$doc])*
             pub fn $name(&self) -> DevicePtrMut<$ty> {
                 DevicePtrMut::from_address(self.base + self.at.$at as u64)
@@ -141,7 +141,7 @@ impl Inputs {
     }
 
     /// Packs a batch into `bytes`, which is overwritten.
-    pub fn pack(batch: Batch, rows: &[SampleRow<'_>], packing: Packing, bytes: &mut Vec<u8>) -> Inputs {
+    pub fn pack(batch: Batch, rows: &[SampleRow<'_>], packing: Packing, bytes: &mut Vec<u8>) -> StepInputs {
         let Packing { vocab, pads, row_tables } = packing;
         // Stable: sequences of a kind keep their order.
         let mut order: Vec<usize> = (0..batch.spans.len()).collect();
@@ -227,7 +227,7 @@ impl Inputs {
         at.requests = pack.words(requests.iter().flat_map(Request::words));
         at.adjustments = pack.words(adjustments.iter().flat_map(|a| a.words()));
 
-        Inputs {
+        StepInputs {
             rows: batch.tokens.len() as u32 + padding as u32,
             decodes,
             prefills: prefills as u32,

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 
 use cuda_std::launch::{KernelCall, LaunchShape};
 use kernels::floor::Floor;
-use kernels::gemm::plan::Limits;
+use kernels::gemm::plan::GpuLimits;
 
-use crate::backend::cuda::device::Device;
+use crate::backend::cuda::device::CudaDevice;
 use crate::error::{Error, Result};
 
 /// A launch that was noted instead of made.
@@ -17,12 +17,12 @@ pub struct NotedLaunch {
     /// The shape of the launch.
     pub shape: LaunchShape,
     /// The least that it costs.
-    pub cost: Cost,
+    pub cost: LaunchCost,
 }
 
 /// What a launch costs at the least, and what the bytes are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
+pub struct LaunchCost {
     /// All bytes and operations.
     pub floor: Floor,
     /// Bytes of weights of projections.
@@ -32,43 +32,43 @@ pub struct Cost {
 }
 
 /// A launch that reads neither weights of projections nor the cache.
-impl From<Floor> for Cost {
+impl From<Floor> for LaunchCost {
     fn from(floor: Floor) -> Self {
-        Cost { floor, weights: 0, kv_cache: 0 }
+        LaunchCost { floor, weights: 0, kv_cache: 0 }
     }
 }
 
 /// The queue of a step's work for the device. Queueing cannot fail: the first error is kept, no work is done after it,
-/// and [`Queue::check`] returns it.
-pub struct Queue {
+/// and [`LaunchQueue::check`] returns it.
+pub struct LaunchQueue {
     /// None where there is no GPU, and only the launches matter.
-    device: Option<Device>,
-    limits: Limits,
+    device: Option<CudaDevice>,
+    limits: GpuLimits,
     /// With `Some`, launches are noted instead of made.
     notes: RefCell<Option<Vec<NotedLaunch>>>,
     failed: RefCell<Option<Error>>,
 }
 
-impl Queue {
+impl LaunchQueue {
     /// Work for a GPU.
-    pub fn new(device: Device) -> Self {
+    pub fn new(device: CudaDevice) -> Self {
         let of = device.context.limits();
-        let limits = Limits { multiprocessors: of.multiprocessors, shared_bytes: of.shared_opt_in as u32 };
-        Queue { device: Some(device), limits, notes: RefCell::default(), failed: RefCell::default() }
+        let limits = GpuLimits { multiprocessors: of.multiprocessors, shared_bytes: of.shared_opt_in as u32 };
+        LaunchQueue { device: Some(device), limits, notes: RefCell::default(), failed: RefCell::default() }
     }
 
     /// Work for a GPU that is not there: everything is a rehearsal.
-    pub fn without_device(limits: Limits) -> Self {
-        Queue { device: None, limits, notes: RefCell::default(), failed: RefCell::default() }
+    pub fn without_device(limits: GpuLimits) -> Self {
+        LaunchQueue { device: None, limits, notes: RefCell::default(), failed: RefCell::default() }
     }
 
     /// What kernels are planned for.
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> GpuLimits {
         self.limits
     }
 
     /// The GPU, if there is one.
-    pub fn device(&self) -> Option<&Device> {
+    pub fn device(&self) -> Option<&CudaDevice> {
         self.device.as_ref()
     }
 
@@ -81,7 +81,7 @@ impl Queue {
     ///
     /// # Safety
     /// The kernel's contract holds, until it has run.
-    pub unsafe fn launch<C: Into<Cost>>(
+    pub unsafe fn launch<C: Into<LaunchCost>>(
         &self,
         shape: LaunchShape,
         call: impl Into<KernelCall>,
@@ -99,7 +99,7 @@ impl Queue {
     }
 
     /// Queues something else than a launch, unless this is a rehearsal or something has failed.
-    pub fn run(&self, work: impl FnOnce(&Device) -> launch::Result<()>) {
+    pub fn run(&self, work: impl FnOnce(&CudaDevice) -> launch::Result<()>) {
         let Some(device) = self.device.as_ref().filter(|_| self.is_live() && self.failed.borrow().is_none()) else {
             return;
         };

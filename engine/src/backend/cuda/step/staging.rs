@@ -4,10 +4,10 @@ use std::cell::RefCell;
 
 use launch::{DeviceBuffer, Event, PinnedBuffer};
 
-use crate::backend::cuda::device::Device;
+use crate::backend::cuda::device::CudaDevice;
 use crate::backend::cuda::step::graph::Recordings;
-use crate::backend::cuda::step::inputs::Inputs;
-use crate::backend::cuda::step::queue::Queue;
+use crate::backend::cuda::step::inputs::StepInputs;
+use crate::backend::cuda::step::queue::LaunchQueue;
 
 /// Bytes that there is room for from the beginning.
 const ROOM: usize = 1 << 20;
@@ -30,7 +30,7 @@ struct Buffers {
 }
 
 impl Buffers {
-    fn new(device: &Device, bytes: usize) -> launch::Result<Self> {
+    fn new(device: &CudaDevice, bytes: usize) -> launch::Result<Self> {
         let memory = DeviceBuffer::uninit(&device.context, bytes)?.named("inputs");
         let pinned = PinnedBuffer::zeroed(&device.context, bytes)?;
         Ok(Buffers { pinned, memory, taken: Event::new(&device.context)? })
@@ -39,7 +39,12 @@ impl Buffers {
 
 impl Staging {
     /// Uploads what `pack` packs. Recordings end when that needs a larger buffer, since they read the one before.
-    pub fn upload(&self, queue: &Queue, recordings: &Recordings, pack: impl FnOnce(&mut Vec<u8>) -> Inputs) -> Inputs {
+    pub fn upload(
+        &self,
+        queue: &LaunchQueue,
+        recordings: &Recordings,
+        pack: impl FnOnce(&mut Vec<u8>) -> StepInputs,
+    ) -> StepInputs {
         let State { packed, buffers } = &mut *self.0.borrow_mut();
         let mut inputs = pack(packed);
         queue.run(|device| {

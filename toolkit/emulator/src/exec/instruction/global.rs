@@ -7,7 +7,7 @@ use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::Warp;
 use crate::fault::{Checked, FaultKind, Violation};
-use crate::memory::{DevicePtr, Memory};
+use crate::memory::{DeviceAddress, Memory};
 use crate::program::Access;
 
 /// Whether all 32 lanes access one stretch of memory, in order.
@@ -47,7 +47,7 @@ fn common_buffer(memory: &Memory, mask: u32, at: &[u64; 32], bytes: usize) -> Op
 /// Checks one lane's access, and gives its buffer and its offset there.
 pub(crate) fn locate_global(
     env: &BlockEnv<'_>,
-    address: DevicePtr,
+    address: DeviceAddress,
     bytes: usize,
     lane: usize,
     read: bool,

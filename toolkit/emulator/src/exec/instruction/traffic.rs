@@ -2,7 +2,7 @@
 
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::meter::Meter;
-use crate::memory::{DevicePtr, Memory};
+use crate::memory::{DeviceAddress, Memory};
 
 /// Counts the sectors of a request of some lanes to global memory, and notes them as touched.
 #[inline(always)]
@@ -20,7 +20,7 @@ pub(crate) fn count_global(meter: &mut Meter, memory: &mut Memory, mask: u32, at
 }
 
 /// The same for a bulk copy of bytes that lie side by side.
-pub(crate) fn count_bulk(meter: &mut Meter, memory: &mut Memory, address: DevicePtr, bytes: usize) {
+pub(crate) fn count_bulk(meter: &mut Meter, memory: &mut Memory, address: DeviceAddress, bytes: usize) {
     let (first, last) = (address / 32, (address + bytes as u64).div_ceil(32));
     let counts = meter.current();
     counts.global_bytes += bytes as u64;

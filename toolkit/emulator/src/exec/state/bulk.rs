@@ -1,7 +1,7 @@
 //! Bulk and tensor copies that have not ended.
 
 use crate::fault::Checked;
-use crate::memory::{DevicePtr, Memory};
+use crate::memory::{DeviceAddress, Memory};
 use crate::tensor_map::Swizzle;
 
 /// Bytes of shared memory that are copied as one piece.
@@ -11,7 +11,7 @@ pub(crate) const PIECE: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BulkPart {
     /// Their address in global memory.
-    pub address: DevicePtr,
+    pub address: DeviceAddress,
     /// Their place in the copy's data.
     pub place: usize,
     /// How many they are.
