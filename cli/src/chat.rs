@@ -7,7 +7,7 @@ use engine::load::ModelFiles;
 use engine::tokenizer::Tokenizer;
 
 use crate::args::Args;
-use crate::words::Usage;
+use crate::words::UsageError;
 
 /// How prompts become conversations.
 pub struct Chat {
@@ -24,17 +24,17 @@ impl Chat {
     pub fn wanted(args: &Args, files: &ModelFiles) -> Result<Option<Self>> {
         let asked = args.chat || args.chat_template.is_some() || args.system.is_some();
         if asked && args.raw {
-            return Err(Usage::new("--raw excludes --chat, --chat-template and --system".into()).into());
+            return Err(UsageError::new("--raw excludes --chat, --chat-template and --system".into()).into());
         }
         if asked && !args.prompt_ids.is_empty() {
-            return Err(Usage::new("--chat needs texts, and --prompt-ids are tokens".into()).into());
+            return Err(UsageError::new("--chat needs texts, and --prompt-ids are tokens".into()).into());
         }
         if !asked {
             return Ok(if args.raw { None } else { Self::by_default(args, files) });
         }
         let other = args.chat_template.as_deref().map(template_file).transpose()?;
         let template = ChatTemplate::of_model(files, other.as_deref())?.ok_or_else(|| {
-            Usage::new(format!("{} has no chat template; --chat-template gives it one", files.name()))
+            UsageError::new(format!("{} has no chat template; --chat-template gives it one", files.name()))
         })?;
         Ok(Some(Chat { template, system: args.system.clone() }))
     }

@@ -15,7 +15,7 @@ pub struct Command {
     /// The words that call it.
     pub name: &'static str,
     /// What it takes beside options.
-    pub operands: Operands,
+    pub positionals: Positionals,
     /// Its own options.
     pub info: fn() -> CommandInfoWithArgs,
     /// Headings, and the options below each; what is not listed follows.
@@ -30,7 +30,7 @@ pub struct Command {
 
 /// Words of a command that belong to no option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operands {
+pub enum Positionals {
     /// There are none.
     None,
     /// The model, as with `--model`.
@@ -50,7 +50,7 @@ pub struct Words {
     /// The engine's.
     pub engine: Vec<String>,
     /// Words that belong to no option, where the command reads them itself.
-    pub operands: Vec<String>,
+    pub positionals: Vec<String>,
     /// Whether the page of help is asked for.
     pub help: bool,
     /// How often a model was named.

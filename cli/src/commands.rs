@@ -2,7 +2,7 @@
 
 use crate::command::Command;
 use crate::suggest::shown;
-use crate::words::{Usage, is_command, names, no_command};
+use crate::words::{UsageError, is_command, names, no_command};
 use crate::{bench, generate, help, kernels, serve};
 
 /// All of them. The first is also what is meant when no command is named.
@@ -30,7 +30,7 @@ pub enum Call<'a> {
 ///
 /// # Errors
 /// A sentence, if there is no such command.
-pub fn find(words: &[String]) -> Result<Call<'_>, Usage> {
+pub fn find(words: &[String]) -> Result<Call<'_>, UsageError> {
     let first = words.first().map(String::as_str);
     match first {
         Some("help") => return page(&words[1..]).map(Call::Page),
@@ -49,7 +49,9 @@ pub fn find(words: &[String]) -> Result<Call<'_>, Usage> {
         return Ok(Call::Run(COMMANDS[0], words));
     }
     match words.get(1).map(String::as_str) {
-        None => Err(Usage::new(format!("bench needs a command: {} (quire bench --help)", names(&COMMANDS, "bench ")))),
+        None => {
+            Err(UsageError::new(format!("bench needs a command: {} (quire bench --help)", names(&COMMANDS, "bench "))))
+        }
         Some("help") if words.len() > 2 => page(&[&words[..1], &words[2..]].concat()).map(Call::Page),
         Some("-h" | "--help" | "help") => Ok(Call::Page(help::bench_page(&COMMANDS))),
         Some(word) => Err(no_command_called(&format!("bench {word}"))),
@@ -57,7 +59,7 @@ pub fn find(words: &[String]) -> Result<Call<'_>, Usage> {
 }
 
 /// The page of the command of this name.
-fn page(name: &[String]) -> Result<String, Usage> {
+fn page(name: &[String]) -> Result<String, UsageError> {
     if name.is_empty() {
         return Ok(help::page(&COMMANDS, COMMANDS[0]));
     }
@@ -72,7 +74,7 @@ fn page(name: &[String]) -> Result<String, Usage> {
     }
 }
 
-fn no_command_called(name: &str) -> Usage {
+fn no_command_called(name: &str) -> UsageError {
     no_command(&COMMANDS, &format!("there is no command {}", shown(name)), name)
 }
 

@@ -5,21 +5,21 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use argh::ArgsInfo;
-use engine::llm::{Event, Llm, Prompt};
+use engine::llm::{Llm, Prompt, RequestEvent};
 use engine::load::ModelFiles;
 
 use crate::args::Args;
 use crate::chat::Chat;
-use crate::command::{Command, Operands, Words};
+use crate::command::{Command, Positionals, Words};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::print::Printer;
-use crate::trace::Trace;
+use crate::trace::KvTrace;
 use crate::{progress, report, request};
 
 /// The command that continues text.
 pub const COMMAND: Command = Command {
     name: "generate",
-    operands: Operands::Model,
+    positionals: Positionals::Model,
     info: Args::get_args_info,
     groups: &[
         ("What to continue", &["--model", "--prompt", "--prompts", "--prompt-ids", "--shared-prefix"]),
@@ -70,7 +70,7 @@ fn run(words: &Words) -> Result<()> {
     if args.verbose {
         eprintln!("{}", report::loaded(&files, &llm, start.elapsed()));
     }
-    let trace = args.trace_kv.as_ref().map(|path| Trace::begin(path, &mut llm)).transpose()?;
+    let trace = args.trace_kv.as_ref().map(|path| KvTrace::begin(path, &mut llm)).transpose()?;
     for (prefix, file) in prefixes.iter().zip(&engine.shared_prefix) {
         llm.pin_prefix(prefix).with_context(|| format!("shared prefix {file}"))?;
     }
@@ -97,9 +97,9 @@ fn run(words: &Words) -> Result<()> {
         }
         for event in llm.step()? {
             match event {
-                Event::Prompt { .. } => {} // is not asked for
-                Event::Token { token, text, .. } => printer.token(token, &text, llm.tokenizer())?,
-                Event::Done(completion) => {
+                RequestEvent::Prompt { .. } => {} // is not asked for
+                RequestEvent::Token { token, text, .. } => printer.token(token, &text, llm.tokenizer())?,
+                RequestEvent::Done(completion) => {
                     printer.done(&completion, llm.tokenizer())?;
                     completions.push(completion);
                 }

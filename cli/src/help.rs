@@ -2,7 +2,7 @@
 
 use argh::{FlagInfo, FlagInfoKind};
 
-use crate::command::{Command, Operands};
+use crate::command::{Command, Positionals};
 
 /// Characters of a line.
 pub const WIDTH: usize = 100;
@@ -62,12 +62,12 @@ pub fn hello() -> String {
 }
 
 fn usage(command: &Command) -> String {
-    let operands = match command.operands {
-        Operands::None => "",
-        Operands::Model => "[model] ",
-        Operands::Own(operands) => operands,
+    let positionals = match command.positionals {
+        Positionals::None => "",
+        Positionals::Model => "[model] ",
+        Positionals::Own(positionals) => positionals,
     };
-    format!("{} {operands}[options]\n", command.call())
+    format!("{} {positionals}[options]\n", command.call())
 }
 
 fn group<'a>(heading: &str, flags: impl Iterator<Item = &'a FlagInfo<'a>>) -> String {

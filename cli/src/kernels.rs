@@ -12,7 +12,7 @@ use kernels::registry;
 use workbench::launch::{self, Context, Driver};
 use workbench::{Case, Cost, Counts, Gpu, LineCounts, Scale, cases, measure, resources};
 
-use crate::command::{Command, Operands, Words};
+use crate::command::{Command, Positionals, Words};
 use crate::suggest::shown;
 use crate::table::Table;
 use crate::values::count;
@@ -20,7 +20,7 @@ use crate::values::count;
 /// The command.
 pub const COMMAND: Command = Command {
     name: "kernels",
-    operands: Operands::Own("[profile <kernel>] "),
+    positionals: Positionals::Own("[profile <kernel>] "),
     info: Args::get_args_info,
     groups: &[],
     runs_engine: false,
@@ -57,8 +57,8 @@ fn capability(s: &str) -> Result<(u32, u32), String> {
 
 fn run(words: &Words) -> Result<()> {
     let args = words.own::<Args>()?;
-    let operands: Vec<&str> = words.operands.iter().map(String::as_str).collect();
-    let name = match operands[..] {
+    let positionals: Vec<&str> = words.positionals.iter().map(String::as_str).collect();
+    let name = match positionals[..] {
         [] if args.lines.is_none() => None,
         ["profile", name] => Some(name),
         [] | ["profile"] => return Err(words.wrong("profile needs the name of a kernel, or its beginning").into()),

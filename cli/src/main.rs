@@ -33,7 +33,7 @@ use anyhow::Result;
 use crate::command::Words;
 use crate::commands::{COMMANDS, Call};
 use crate::interrupt::Interrupted;
-use crate::words::Usage;
+use crate::words::UsageError;
 
 /// The exit status for a command line that makes no sense.
 const USAGE: u8 = 2;
@@ -54,7 +54,7 @@ fn run() -> Result<()> {
     sigaction::explain_lost_files();
     let words: Vec<String> = match std::env::args_os().skip(1).map(OsString::into_string).collect() {
         Ok(words) => words,
-        Err(word) => return Err(Usage::new(format!("{word:?} is not valid UTF-8")).into()),
+        Err(word) => return Err(UsageError::new(format!("{word:?} is not valid UTF-8")).into()),
     };
     if words.is_empty() && io::stdin().is_terminal() {
         return put(&help::hello());
@@ -74,7 +74,7 @@ fn put(text: &str) -> Result<()> {
 
 /// Whether the command line is at fault, and not what it names.
 fn is_usage(error: &anyhow::Error) -> bool {
-    error.is::<Usage>() || matches!(error.downcast_ref(), Some(engine::Error::Option(_)))
+    error.is::<UsageError>() || matches!(error.downcast_ref(), Some(engine::Error::Option(_)))
 }
 
 /// Whether the reader of our output has closed it, as `head` does when it has read enough.

@@ -8,7 +8,7 @@ use engine::llm::Prompt;
 use engine::sampling::{Beam, EarlyStopping, SamplingOptions, SamplingParams};
 
 use crate::args::Args;
-use crate::words::Usage;
+use crate::words::UsageError;
 
 /// Tokens of an output if no option says how many.
 const MAX_TOKENS: usize = 256;
@@ -20,12 +20,12 @@ const MAX_INPUT: u64 = 256 << 20;
 pub fn prompts(args: &Args) -> Result<Vec<Prompt>> {
     let readers = args.prompt.iter().chain(&args.prompts).filter(|name| *name == "-").count();
     if readers > 1 {
-        return Err(Usage::new("standard input can be read once, by one --prompt - or --prompts -".into()).into());
+        return Err(UsageError::new("standard input can be read once, by one --prompt - or --prompts -".into()).into());
     }
     let text = |prompt: &String| match prompt.as_str() {
         "-" => match piped("the prompt")? {
             Some(text) => Ok(Prompt::Text(text)),
-            None => Err(Usage::new("nothing to continue: standard input is empty".into()).into()),
+            None => Err(UsageError::new("nothing to continue: standard input is empty".into()).into()),
         },
         _ => Ok(Prompt::Text(prompt.clone())),
     };
@@ -47,7 +47,7 @@ pub fn prompts(args: &Args) -> Result<Vec<Prompt>> {
     }
     if prompts.is_empty() {
         let ways = "give --prompt (-p), --prompts or --prompt-ids, or pipe a text to standard input";
-        return Err(Usage::new(format!("nothing to continue: {ways} (quire --help shows all options)")).into());
+        return Err(UsageError::new(format!("nothing to continue: {ways} (quire --help shows all options)")).into());
     }
     Ok(prompts)
 }
@@ -79,7 +79,7 @@ pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingPara
         early_stopping: args.early_stopping.unwrap_or(EarlyStopping::No),
     });
     if beam.is_none() && (args.length_penalty.is_some() || args.early_stopping.is_some()) {
-        return Err(Usage::new("length-penalty and early-stopping need beam-width".into()).into());
+        return Err(UsageError::new("length-penalty and early-stopping need beam-width".into()).into());
     }
     let mut params = SamplingParams {
         n,
@@ -107,14 +107,14 @@ pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingPara
     if filters && params.temperature == 0.0 && args.temperature.is_none() {
         // These options ask for sampling; the greedy text would be another answer than was asked for.
         let why = "top-k, top-p and min-p need temperature, since this model's default is greedy";
-        return Err(Usage::new(why.into()).into());
+        return Err(UsageError::new(why.into()).into());
     }
     Ok(params)
 }
 
 /// The engine's refusal of a request, with the names of options in place of its fields'.
-fn in_options(error: engine::Error) -> Usage {
-    Usage::new(match error {
+fn in_options(error: engine::Error) -> UsageError {
+    UsageError::new(match error {
         engine::Error::Request(refusal) => format!("invalid request: {}", refusal.why.replace('_', "-")),
         other => other.to_string(),
     })

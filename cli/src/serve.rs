@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use argh::{ArgsInfo, FromArgs};
 use engine::load::ModelFiles;
-use server::{Limits, ServeOptions, Server};
+use server::{RequestLimits, ServeOptions, Server};
 use tracing_subscriber::EnvFilter;
 
 use crate::chat::template_file;
-use crate::command::{Command, Operands, Words};
+use crate::command::{Command, Positionals, Words};
 use crate::progress;
 use crate::signals::stop_signal;
 use crate::values::{count, memory, seconds};
@@ -18,7 +18,7 @@ use crate::values::{count, memory, seconds};
 /// The command that serves.
 pub const COMMAND: Command = Command {
     name: "serve",
-    operands: Operands::Model,
+    positionals: Positionals::Model,
     info: ServeArgs::get_args_info,
     groups: SERVE_GROUPS,
     runs_engine: true,
@@ -141,12 +141,12 @@ fn run(words: &Words) -> Result<()> {
 }
 
 fn options(args: ServeArgs) -> Result<ServeOptions> {
-    let d = Limits::default();
+    let d = RequestLimits::default();
     let api_key = args.api_key.or_else(|| std::env::var("QUIRE_API_KEY").ok());
     if api_key.as_ref().is_some_and(String::is_empty) {
         bail!("the API key is empty");
     }
-    let limits = Limits {
+    let limits = RequestLimits {
         max_queue: args.max_queue.unwrap_or(d.max_queue),
         max_queue_seqs: args.max_queue_seqs.unwrap_or(d.max_queue_seqs),
         max_request_seqs: args.max_request_seqs.unwrap_or(d.max_request_seqs),

@@ -1,7 +1,7 @@
 //! `--trace-kv`: what happens to KV blocks, a JSON object a line.
 //!
 //! The first line gives the sizes: `{"event":"pools","block_size":16,"cache":100,"swap":100}`. Every other line belongs to
-//! one of the two pools (`space`) and has the fields of its [`Event`]. Lines between two `step` lines of a pool happened in
+//! one of the two pools (`space`) and has the fields of its [`BlockEvent`]. Lines between two `step` lines of a pool happened in
 //! the course of a step; the `step` line has the pool's gauges as that step runs.
 
 use std::fs::File;
@@ -9,12 +9,12 @@ use std::io::{self, BufWriter, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use engine::kv::{Event, EventLog, SharedLog, Space};
+use engine::kv::{BlockEvent, EventLog, SharedLog, Space};
 use engine::llm::Llm;
 use serde_json::{Value, json};
 
 /// A trace that is being written.
-pub struct Trace {
+pub struct KvTrace {
     path: String,
     file: Arc<Mutex<TraceFile>>,
 }
@@ -26,7 +26,7 @@ struct TraceFile {
     failed: Option<io::Error>,
 }
 
-impl Trace {
+impl KvTrace {
     /// Creates the file, and has everything written to it that happens in `llm` from now on.
     pub fn begin(path: &str, llm: &mut Llm) -> Result<Self> {
         let out = BufWriter::new(File::create(path).with_context(|| format!("cannot create {path}"))?);
@@ -41,7 +41,7 @@ impl Trace {
         file.lock().unwrap_or_else(PoisonError::into_inner).line(&pools);
         let log: SharedLog = file.clone();
         llm.set_kv_log(log);
-        Ok(Trace { path: path.into(), file })
+        Ok(KvTrace { path: path.into(), file })
     }
 
     /// Writes what is still buffered.
@@ -61,17 +61,17 @@ impl TraceFile {
 }
 
 impl EventLog for TraceFile {
-    fn record(&mut self, space: Space, event: Event) {
+    fn record(&mut self, space: Space, event: BlockEvent) {
         let mut line = match event {
-            Event::Allocate(block) => json!({"event": "allocate", "block": block}),
-            Event::Share(block) => json!({"event": "share", "block": block}),
-            Event::Fill { block, slots } => json!({"event": "fill", "block": block, "slots": slots}),
-            Event::Register(block) => json!({"event": "register", "block": block}),
-            Event::Free(block) => json!({"event": "free", "block": block}),
-            Event::Evict(block) => json!({"event": "evict", "block": block}),
-            Event::Copy { src, dst } => json!({"event": "copy", "src": src, "dst": dst}),
-            Event::Swap { src, dst } => json!({"event": "swap", "src": src, "dst": dst}),
-            Event::Step(usage) => {
+            BlockEvent::Allocate(block) => json!({"event": "allocate", "block": block}),
+            BlockEvent::Share(block) => json!({"event": "share", "block": block}),
+            BlockEvent::Fill { block, slots } => json!({"event": "fill", "block": block, "slots": slots}),
+            BlockEvent::Register(block) => json!({"event": "register", "block": block}),
+            BlockEvent::Free(block) => json!({"event": "free", "block": block}),
+            BlockEvent::Evict(block) => json!({"event": "evict", "block": block}),
+            BlockEvent::Copy { src, dst } => json!({"event": "copy", "src": src, "dst": dst}),
+            BlockEvent::Swap { src, dst } => json!({"event": "swap", "src": src, "dst": dst}),
+            BlockEvent::Step(usage) => {
                 self.steps += usize::from(space == Space::Cache);
                 json!({
                     "event": "step",

@@ -8,7 +8,7 @@ use std::path::Path;
 use argh::{FlagInfo, FlagInfoKind, FromArgs, Optionality};
 use engine::load::{ModelFiles, SHORT_NAMES};
 
-use crate::command::{Command, Operands, Words};
+use crate::command::{Command, Positionals, Words};
 use crate::engine_args::EngineArgs;
 use crate::suggest::{nearest, shown};
 
@@ -17,20 +17,24 @@ const BARE: [(&str, &str); 1] = [("--early-stopping", "true")];
 
 /// A mistake in the words of a command line, in a sentence.
 #[derive(Debug)]
-pub struct Usage(String);
+pub struct UsageError(String);
 
 impl Words {
     /// Sorts the words that follow the name of `command`, which is one of `all`.
     ///
     /// # Errors
     /// A sentence, if there is an option or another word that the command does not have, or a value lacks.
-    pub fn sort(all: &'static [&'static Command], command: &'static Command, words: &[String]) -> Result<Self, Usage> {
+    pub fn sort(
+        all: &'static [&'static Command],
+        command: &'static Command,
+        words: &[String],
+    ) -> Result<Self, UsageError> {
         let mut sorted = Words {
             command,
             all,
             own: Vec::new(),
             engine: Vec::new(),
-            operands: Vec::new(),
+            positionals: Vec::new(),
             help: false,
             models: 0,
             given: HashSet::new(),
@@ -74,7 +78,7 @@ impl Words {
     ///
     /// # Errors
     /// A sentence, if a value makes no sense, or an option lacks that must be there.
-    pub fn own<T: FromArgs>(&self) -> Result<T, Usage> {
+    pub fn own<T: FromArgs>(&self) -> Result<T, UsageError> {
         self.parse(&self.own)
     }
 
@@ -82,16 +86,16 @@ impl Words {
     ///
     /// # Errors
     /// As [`Words::own`].
-    pub fn engine(&self) -> Result<EngineArgs, Usage> {
+    pub fn engine(&self) -> Result<EngineArgs, UsageError> {
         self.parse(&self.engine)
     }
 
     /// A mistake, with the page to look at.
-    pub fn wrong(&self, sentence: impl fmt::Display) -> Usage {
-        Usage(format!("{sentence} ({} --help shows all options)", self.command.call()))
+    pub fn wrong(&self, sentence: impl fmt::Display) -> UsageError {
+        UsageError(format!("{sentence} ({} --help shows all options)", self.command.call()))
     }
 
-    fn parse<T: FromArgs>(&self, words: &[String]) -> Result<T, Usage> {
+    fn parse<T: FromArgs>(&self, words: &[String]) -> Result<T, UsageError> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         T::from_args(&[&self.command.call()], &words).map_err(|exit| {
             // argh says first which option has which value, and then what is wrong.
@@ -106,7 +110,7 @@ impl Words {
     }
 
     /// The option that a word names, and the value that is part of the word.
-    fn read<'a>(&self, word: &'a str) -> Result<(&'static FlagInfo<'static>, Option<&'a str>), Usage> {
+    fn read<'a>(&self, word: &'a str) -> Result<(&'static FlagInfo<'static>, Option<&'a str>), UsageError> {
         let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
         if let Some(flag) = self.command.flags().find(|flag| flag.long == name) {
             return Ok((flag, value));
@@ -125,7 +129,7 @@ impl Words {
     }
 
     /// Says that there is no such option, and which one may be meant.
-    fn unknown(&self, name: &str) -> Usage {
+    fn unknown(&self, name: &str) -> UsageError {
         let others = || self.all.iter().filter(|other| other.name != self.command.name);
         let longs = |command: &Command| command.flags().map(|flag| flag.long).collect::<Vec<_>>();
         if name == "-V" {
@@ -154,17 +158,17 @@ impl Words {
     }
 
     /// Takes a word that belongs to no option: a model becomes the value of `--model`.
-    fn operand(&mut self, word: &str) -> Result<(), Usage> {
-        match self.command.operands {
-            Operands::Own(_) => self.operands.push(word.to_owned()),
-            Operands::Model if is_model(self.all, word) => self.push("--model", Some(word)),
+    fn operand(&mut self, word: &str) -> Result<(), UsageError> {
+        match self.command.positionals {
+            Positionals::Own(_) => self.positionals.push(word.to_owned()),
+            Positionals::Model if is_model(self.all, word) => self.push("--model", Some(word)),
             _ => return Err(self.stray(word)),
         }
         Ok(())
     }
 
     /// Says what is wrong with a word that is neither an option nor a model.
-    fn stray(&self, word: &str) -> Usage {
+    fn stray(&self, word: &str) -> UsageError {
         let name = shown(word);
         if word == "-" {
             return self.wrong("- is no option; --prompt - reads a prompt from standard input");
@@ -178,7 +182,7 @@ impl Words {
             return self.wrong(format!("{name} belongs to no option{hint}"));
         }
         match nearest(word, SHORT_NAMES.iter().map(|(short, _)| *short)) {
-            Some(model) if self.command.operands == Operands::Model => {
+            Some(model) if self.command.positionals == Positionals::Model => {
                 self.wrong(format!("there is no command or model {name}; did you mean {model}?"))
             }
             _ if is_default && !self.own.is_empty() => self
@@ -186,7 +190,7 @@ impl Words {
             _ if is_default => {
                 no_command(self.all, &format!("there is no command {name}, and no model of that name"), word)
             }
-            _ if self.command.operands == Operands::Model => {
+            _ if self.command.positionals == Positionals::Model => {
                 self.wrong(format!("there is no model {name}, and no option that it belongs to"))
             }
             _ => self.wrong(format!("{name} belongs to no option")),
@@ -200,14 +204,14 @@ pub fn is_command(commands: &[&Command], word: &str) -> bool {
 }
 
 /// Says which commands there are, after what is wrong with `name`.
-pub fn no_command(commands: &[&Command], wrong: &str, name: &str) -> Usage {
+pub fn no_command(commands: &[&Command], wrong: &str, name: &str) -> UsageError {
     let top = ["bench", "help"].into_iter().chain(commands.iter().map(|command| command.name));
     // A command of its own that was looked for among the benchmarks.
     let own = name.strip_prefix("bench ").filter(|own| commands.iter().any(|command| command.name == *own));
     let meant = own.or_else(|| nearest(name, top)).map_or(String::new(), |name| format!("; did you mean {name}?"));
     let all =
         if name.starts_with("bench ") { names(commands, "bench ") } else { "serve, bench, kernels and help".into() };
-    Usage::new(format!("{wrong}; commands are {all}{meant}"))
+    UsageError::new(format!("{wrong}; commands are {all}{meant}"))
 }
 
 /// The names of the commands that begin so, without the beginning.
@@ -226,17 +230,17 @@ fn is_model(commands: &[&Command], word: &str) -> bool {
     word.contains('/') || is_short() || word == ModelFiles::bundled().name() || Path::new(word).exists()
 }
 
-impl Usage {
+impl UsageError {
     /// A mistake, in a sentence.
     pub fn new(sentence: String) -> Self {
-        Usage(sentence)
+        UsageError(sentence)
     }
 }
 
-impl fmt::Display for Usage {
+impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Usage {}
+impl std::error::Error for UsageError {}

@@ -74,7 +74,7 @@ pub struct Completion {
 
 /// What happens to requests in a step.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum RequestEvent {
     /// The prompt of a request that asked for its echo, before the first token of an output that can be streamed.
     Prompt {
         /// The request.
@@ -104,11 +104,13 @@ pub enum Event {
     Done(Completion),
 }
 
-impl Event {
+impl RequestEvent {
     /// The request that it is about.
     pub fn request(&self) -> RequestId {
         match self {
-            Event::Prompt { id, .. } | Event::Token { id, .. } | Event::Done(Completion { id, .. }) => *id,
+            RequestEvent::Prompt { id, .. }
+            | RequestEvent::Token { id, .. }
+            | RequestEvent::Done(Completion { id, .. }) => *id,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-pub use crate::completion::{Completion, Continuation, Event, Prompt, StopReason};
+pub use crate::completion::{Completion, Continuation, Prompt, RequestEvent, StopReason};
 use crate::config::{GenerationConfig, ModelConfig};
 use crate::detokenizer::Detokenizer;
 use crate::engine::{Engine, EngineConfig, Finished};
@@ -13,7 +13,7 @@ use crate::kv::{KvLayout, SharedLog};
 use crate::load::ModelFiles;
 pub use crate::options::{AttentionKernels, Device, Options, Preemption};
 use crate::output_text::OutputText;
-use crate::place::{DeviceInfo, Placed, place};
+use crate::place::{DeviceInfo, PlacedModel, place};
 use crate::sampling::SamplingParams;
 use crate::sequence::{FinishReason, PromptLogprobs};
 use crate::stats::Stats;
@@ -80,7 +80,7 @@ impl Llm {
         if !options.mmap {
             weights.copy_to_memory();
         }
-        let Placed { mut runner, layout, num_blocks, swap_blocks, device } = place(&config, weights, options)?;
+        let PlacedModel { mut runner, layout, num_blocks, swap_blocks, device } = place(&config, weights, options)?;
         if options.warmup {
             runner.warm_up(options.max_num_seqs, num_blocks, options.block_size)?;
         }
@@ -156,7 +156,7 @@ impl Llm {
     ///
     /// # Errors
     /// When the device failed: requests in progress are lost, see [`Engine::step`].
-    pub fn step(&mut self) -> Result<Vec<Event>> {
+    pub fn step(&mut self) -> Result<Vec<RequestEvent>> {
         let step = self.engine.step().inspect_err(|_| {
             self.requests.retain(|id, _| self.engine.scheduler().contains(*id));
         })?;
@@ -165,7 +165,7 @@ impl Llm {
         for new in step.tokens {
             let Some(request) = self.requests.get_mut(&new.request) else { continue };
             if request.texts.is_empty() && request.streams && request.echo {
-                events.push(Event::Prompt {
+                events.push(RequestEvent::Prompt {
                     id: new.request,
                     text: request.prompt.clone(),
                     tokens: request.prompt_tokens.clone(),
@@ -179,12 +179,12 @@ impl Llm {
             }
             if request.streams {
                 let (id, index) = (new.request, new.index);
-                events.push(Event::Token { id, index, token: new.token, text, logprob: new.logprob });
+                events.push(RequestEvent::Token { id, index, token: new.token, text, logprob: new.logprob });
             }
         }
         for finished in step.finished {
             if let Some(request) = self.requests.remove(&finished.id) {
-                events.push(Event::Done(self.complete(finished, request)?));
+                events.push(RequestEvent::Done(self.complete(finished, request)?));
             }
         }
         Ok(events)
@@ -196,7 +196,7 @@ impl Llm {
         let mut done = BTreeMap::new();
         while self.has_work() {
             for event in self.step()? {
-                if let Event::Done(completion) = event {
+                if let RequestEvent::Done(completion) = event {
                     done.insert(completion.id, completion);
                 }
             }

@@ -18,7 +18,7 @@ use crate::tensor::DType;
 const GIB: f64 = (1 << 30) as f64;
 
 /// A model on its device.
-pub struct Placed {
+pub struct PlacedModel {
     /// Executes its steps.
     pub runner: Box<dyn Runner>,
     /// The shape of its KV cache.
@@ -48,7 +48,7 @@ pub struct DeviceInfo {
 ///
 /// # Errors
 /// [`Error::Device`], [`Error::Unsupported`], [`Error::Option`] and [`Error::Memory`] if it cannot run there.
-pub fn place(config: &ModelConfig, mut weights: Weights, options: &Options) -> Result<Placed> {
+pub fn place(config: &ModelConfig, mut weights: Weights, options: &Options) -> Result<PlacedModel> {
     let open = |driver: launch::Result<&'static Driver>, ordinal| -> Result<(CudaBackend, DType)> {
         let driver = driver.map_err(|error| Error::Device(error.to_string()))?;
         let dtype = gpu_dtype(options, &weights)?;
@@ -100,7 +100,12 @@ fn kv_layout(config: &ModelConfig, options: &Options, dtype: DType) -> KvLayout 
     }
 }
 
-fn on_cpu(config: &ModelConfig, mut weights: Weights, options: &Options, mut notes: Vec<String>) -> Result<Placed> {
+fn on_cpu(
+    config: &ModelConfig,
+    mut weights: Weights,
+    options: &Options,
+    mut notes: Vec<String>,
+) -> Result<PlacedModel> {
     if options.attention != AttentionKernels::Quire {
         return Err(Error::Option("attention: v1 and v2 are kernels of a GPU, or of the emulator".into()));
     }
@@ -119,7 +124,7 @@ fn on_cpu(config: &ModelConfig, mut weights: Weights, options: &Options, mut not
     let device = DeviceInfo { name: "CPU".into(), dtype, memory: None, notes };
     let model = model::load(&backend, config, &mut weights, longest)?;
     let runner = Box::new(ModelRunner::new(backend, model, cache));
-    Ok(Placed { runner, layout, num_blocks, swap_blocks, device })
+    Ok(PlacedModel { runner, layout, num_blocks, swap_blocks, device })
 }
 
 /// A cache, the blocks that it and its swap space have, and a note if they are fewer than wanted.
@@ -157,7 +162,7 @@ fn on_gpu(
     config: &ModelConfig,
     weights: &mut Weights,
     options: &Options,
-) -> Result<Placed> {
+) -> Result<PlacedModel> {
     weights.round_to(dtype);
     let bytes = weights.bytes(Some(dtype.size()));
     let layout = kv_layout(config, options, dtype);
@@ -187,5 +192,5 @@ fn on_gpu(
     let cache = backend.kv_cache(layout, num_blocks, swap_blocks)?;
     let device = DeviceInfo { name: backend.name().into(), dtype, memory: Some(memory), notes: Vec::new() };
     let runner = Box::new(ModelRunner::new(backend, model, cache));
-    Ok(Placed { runner, layout, num_blocks, swap_blocks, device })
+    Ok(PlacedModel { runner, layout, num_blocks, swap_blocks, device })
 }

@@ -1,6 +1,6 @@
 //! What an engine has done so far.
 
-use crate::kv::Usage;
+use crate::kv::PoolUsage;
 
 /// Counters over all steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -30,7 +30,7 @@ pub struct Stats {
     /// Those of them that were not computed, since a known prefix had them.
     pub hit_tokens: usize,
     /// Use of the pool at the step that used most blocks.
-    pub peak: Usage,
+    pub peak: PoolUsage,
     /// Sum of used slots over all steps.
     used_slots: usize,
     /// Sum of filled slots over all steps.
@@ -42,7 +42,7 @@ pub struct Stats {
 
 impl Stats {
     /// Takes in the state of the pool in a step. `unshared_blocks` is the length of all block tables together.
-    pub(crate) fn observe(&mut self, usage: Usage, unshared_blocks: usize) {
+    pub(crate) fn observe(&mut self, usage: PoolUsage, unshared_blocks: usize) {
         if usage.used_blocks >= self.peak.used_blocks {
             self.peak = usage;
         }

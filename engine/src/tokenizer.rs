@@ -17,7 +17,7 @@ use tokenizers::{AddedToken, PostProcessorWrapper};
 
 use self::anatomy::Anatomy;
 use self::pieces::{Cuts, Pieces};
-use crate::config::{Family, ModelConfig};
+use crate::config::{ModelConfig, ModelFamily};
 use crate::error::{Error, Result};
 
 /// The files a tokenizer is made of, as far as a model has them.
@@ -111,7 +111,7 @@ impl Tokenizer {
         let wanted = match settings.get("add_bos_token").and_then(Value::as_bool) {
             Some(wanted) => wanted,
             // OPT was trained with it, whether its files say so or not.
-            None => from_parts && matches!(config.family, Family::Opt(_)),
+            None => from_parts && matches!(config.family, ModelFamily::Opt(_)),
         };
         if !wanted || !self.encode("")?.is_empty() {
             return Ok(());
@@ -244,7 +244,7 @@ fn from_parts(
     settings: &serde_json::Map<String, Value>,
     config: &ModelConfig,
 ) -> Result<tokenizers::Tokenizer> {
-    if matches!(config.family, Family::Llama(_)) {
+    if matches!(config.family, ModelFamily::Llama(_)) {
         // These files leave out how the text is split, which differs between the models of this family.
         return Err(Error::Tokenizer(format!("{} has no tokenizer.json", files.place)));
     }
@@ -297,7 +297,7 @@ fn add_special(
     }
     if unnumbered.is_empty() && tokens.is_empty() {
         let usual: &[&str] =
-            if matches!(config.family, Family::Opt(_)) { &["</s>", "<pad>"] } else { &["<|endoftext|>"] };
+            if matches!(config.family, ModelFamily::Opt(_)) { &["</s>", "<pad>"] } else { &["<|endoftext|>"] };
         let known = usual.iter().filter(|token| inner.token_to_id(token).is_some());
         unnumbered.extend(known.map(|token| AddedToken::from(*token, true)));
     }

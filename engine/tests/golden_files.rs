@@ -5,7 +5,7 @@
 mod common;
 
 use common::{MODELS, ids, json, model};
-use engine::config::{Family, RopeScaling};
+use engine::config::{ModelFamily, RopeScaling};
 use engine::detokenizer::Detokenizer;
 use engine::load::ModelFiles;
 use engine::tensor::{DType, Elements};
@@ -31,9 +31,9 @@ fn configurations_say_what_the_fixtures_are() {
         });
         assert_eq!(dtype, golden["saved_dtype"].as_str().unwrap(), "{name}");
         match &config.family {
-            Family::Opt(opt) => assert_eq!(opt.final_norm, name != "opt-350m-like"),
-            Family::Gpt2(gpt2) => assert_eq!(gpt2.n_inner, 384),
-            Family::Llama(llama) => {
+            ModelFamily::Opt(opt) => assert_eq!(opt.final_norm, name != "opt-350m-like"),
+            ModelFamily::Gpt2(gpt2) => assert_eq!(gpt2.n_inner, 384),
+            ModelFamily::Llama(llama) => {
                 assert_eq!(llama.window(1), (name == "mistral").then_some(24), "{name}");
                 assert_eq!((llama.qk_norm, llama.qkv_bias), (name == "qwen3", name == "qwen2"), "{name}");
                 let scaled = matches!(llama.rope.scaling, RopeScaling::Llama3 { .. });
@@ -57,18 +57,18 @@ fn weights_have_canonical_names_and_the_stored_type() {
         };
         assert_eq!(weights.dtype(), stored, "{name}");
         let (embedding, width) = match &config.family {
-            Family::Opt(opt) => ("embed_tokens.weight", opt.word_embed_proj_dim),
-            Family::Gpt2(_) => ("wte.weight", config.hidden),
-            Family::Llama(_) => ("embed_tokens.weight", config.hidden),
+            ModelFamily::Opt(opt) => ("embed_tokens.weight", opt.word_embed_proj_dim),
+            ModelFamily::Gpt2(_) => ("wte.weight", config.hidden),
+            ModelFamily::Llama(_) => ("embed_tokens.weight", config.hidden),
         };
         assert!(weights.contains(embedding), "{name}: {:?}", weights.names().collect::<Vec<_>>());
         let tensor = weights.take(embedding, &[config.vocab_size, width]).unwrap();
         assert_eq!((tensor.dtype(), tensor.shape()), (stored, &[config.vocab_size, width][..]), "{name}");
         assert!(!weights.contains(embedding));
         let layer = match &config.family {
-            Family::Gpt2(_) => "h.1.ln_1.weight",
-            Family::Opt(_) => "layers.1.self_attn_layer_norm.weight",
-            Family::Llama(_) => "layers.1.input_layernorm.weight",
+            ModelFamily::Gpt2(_) => "h.1.ln_1.weight",
+            ModelFamily::Opt(_) => "layers.1.self_attn_layer_norm.weight",
+            ModelFamily::Llama(_) => "layers.1.input_layernorm.weight",
         };
         assert!(weights.take_optional("no.such.tensor", &[1]).unwrap().is_none());
         let wrong = weights.take(layer, &[config.hidden + 1]).err().unwrap().to_string();

@@ -40,7 +40,7 @@ use {
     kernels::attention::decode::{DecodeLaunch, PLAN_THREADS, paged_attention, plan_paged_attention, plan_vectors},
     kernels::layout::KeyOrValue,
     workbench::number::Type,
-    workbench::paged::{PagedShape, Problem},
+    workbench::paged::{PagedProblem, PagedShape},
     workbench::{Buffer, Gpu, paper},
 };
 
@@ -156,7 +156,7 @@ const ENGINE_PTX: &str = include_str!("../../kernels/prebuilt/sm_80.ptx");
 pub fn run(lesson: &mut Lesson) -> Result<Vec<CostReport>> {
     let shape =
         PagedShape { ty: Type::F16, heads: 8, kv_heads: 2, head_size: HEAD_SIZE, block_size: BLOCK_SIZE, window: 0 };
-    let problem = Problem::decode(shape, &[700, 300, 90], 0, 1);
+    let problem = PagedProblem::decode(shape, &[700, 300, 90], 0, 1);
     let mut reports = first_rungs(lesson, &problem)?;
     lesson.load(ENGINE_PTX)?;
     for (title, version) in ["3. v1", "4. v2, both kernels"].into_iter().zip(paper::versions(&problem, 700)) {
@@ -175,14 +175,14 @@ pub fn run(lesson: &mut Lesson) -> Result<Vec<CostReport>> {
 
 /// The error of a result, as an error.
 #[cfg(not(target_arch = "nvptx64"))]
-fn check(gpu: &Gpu, output: Buffer<u16>, problem: &Problem) -> Result<()> {
+fn check(gpu: &Gpu, output: Buffer<u16>, problem: &PagedProblem) -> Result<()> {
     let off = problem.error(&gpu.download(output)?);
     if off > problem.shape.ty.tolerance() { Err(format!("a result is off by {off:e}").into()) } else { Ok(()) }
 }
 
 /// The lesson's own kernels.
 #[cfg(not(target_arch = "nvptx64"))]
-fn first_rungs(lesson: &mut Lesson, problem: &Problem) -> Result<Vec<CostReport>> {
+fn first_rungs(lesson: &mut Lesson, problem: &PagedProblem) -> Result<Vec<CostReport>> {
     let PagedShape { heads, kv_heads, .. } = problem.shape;
     let (pages, cache) = (problem.shape.pages(), problem.pages());
     // The keys or values of a token in a block, as these kernels want them: all heads, one after the other.
@@ -237,7 +237,7 @@ type Launches = Box<dyn FnOnce(&mut Gpu) -> launch::Result<()>>;
 
 /// This engine's kernels on the problem: where the result will be, and their launches.
 #[cfg(not(target_arch = "nvptx64"))]
-fn own(gpu: &mut Gpu, problem: &Problem) -> Result<(Buffer<u16>, Launches)> {
+fn own(gpu: &mut Gpu, problem: &PagedProblem) -> Result<(Buffer<u16>, Launches)> {
     let (shape, slots, sequences) = (paper::shape(problem), 8, problem.spans.len() as u32);
     let decode = DecodeLaunch::new(shape, slots);
     let (tables, starts) = problem.flat_tables();

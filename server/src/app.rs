@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::error::ApiError;
 use crate::history::History;
 use crate::metrics::Metrics;
-use crate::options::{Limits, ServeOptions};
+use crate::options::{RequestLimits, ServeOptions};
 use crate::text::Texts;
 use crate::worker::{Status, Worker};
 
@@ -43,7 +43,7 @@ pub struct App {
     /// The API key that requests must send, if there is one.
     pub api_key: Option<String>,
     /// Bounds.
-    pub limits: Limits,
+    pub limits: RequestLimits,
     /// Counters.
     pub metrics: Metrics,
     /// The samples of the last ten minutes.

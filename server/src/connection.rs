@@ -30,7 +30,7 @@ use tokio::sync::watch;
 use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
-use crate::options::Limits;
+use crate::options::RequestLimits;
 
 /// The most that is buffered of a request's head, or of a part of its body.
 const BUFFER: usize = 64 << 10;
@@ -61,7 +61,7 @@ struct Answering(Progress);
 ///
 /// # Errors
 /// What it broke with.
-pub async fn serve(stream: TcpStream, router: Router, open: Watcher, limits: Limits) -> anyhow::Result<()> {
+pub async fn serve(stream: TcpStream, router: Router, open: Watcher, limits: RequestLimits) -> anyhow::Result<()> {
     let (sender, mut phase) = watch::channel(Phase::Head);
     let progress = Progress(sender);
     let stream = TokioIo::new(Stream::new(stream, limits.write_timeout, progress.clone()));

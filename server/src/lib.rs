@@ -31,5 +31,5 @@ pub mod server;
 mod text;
 mod worker;
 
-pub use options::{Limits, Progress, ServeOptions};
+pub use options::{Progress, RequestLimits, ServeOptions};
 pub use server::Server;

@@ -27,7 +27,7 @@ pub struct ServeOptions {
     /// Called each time that a model is loaded, with how many of its bytes are loaded, and of how many.
     pub progress: fn() -> Progress,
     /// Bounds.
-    pub limits: Limits,
+    pub limits: RequestLimits,
 }
 
 /// Called with how many bytes of a model are loaded, and of how many.
@@ -35,7 +35,7 @@ pub type Progress = Box<dyn FnMut(usize, usize)>;
 
 /// Bounds on what clients can ask of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct RequestLimits {
     /// Requests that wait in the engine; more are refused with 503.
     pub max_queue: usize,
     /// Sequences that wait in the engine; requests that would make them more are refused with 503.
@@ -72,14 +72,14 @@ impl Default for ServeOptions {
             chat_template: None,
             shared_prefixes: Vec::new(),
             progress: || Box::new(|_, _| ()),
-            limits: Limits::default(),
+            limits: RequestLimits::default(),
         }
     }
 }
 
-impl Default for Limits {
+impl Default for RequestLimits {
     fn default() -> Self {
-        Limits {
+        RequestLimits {
             max_queue: 4096,
             max_queue_seqs: 8192,
             max_request_seqs: 1024,

@@ -6,7 +6,7 @@
 //!     "version": "0.1.0", "model": "opt-story-3m",
 //!     "uptime": 3600.5,                 // seconds since the server was started
 //!     "chat": true,                     // whether the model has a chat template
-//!     "limits": {"max_queue": 1024, ..} // see `Limits`; times in seconds
+//!     "limits": {"max_queue": 1024, ..} // see `RequestLimits`; times in seconds
 //!   },
 //!   "counts": {"finished": 900, "failed": 0, "refused": 2, "invalid": 1, "aborted": 3}, // since the server was started
 //!   "latency": {"requests": 42, "first_token_p95": 0.1, "per_token_p95": 0.006, "whole_p95": 1.2}, // of the last minute
@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::finished::{FinishedRequest, Latency};
-use crate::options::Limits;
+use crate::options::RequestLimits;
 use crate::worker::{Snapshot, Status};
 
 /// A client that asks within this time of another gets the same.
@@ -120,7 +120,7 @@ impl<'a> Overview<'a> {
     }
 }
 
-fn limits(limits: &Limits) -> Value {
+fn limits(limits: &RequestLimits) -> Value {
     json!({
         "max_queue": limits.max_queue,
         "max_queue_seqs": limits.max_queue_seqs,

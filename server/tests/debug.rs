@@ -10,7 +10,7 @@ use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use server::{Limits, ServeOptions};
+use server::{RequestLimits, ServeOptions};
 
 const COMPLETIONS: &str = "/v1/completions";
 
@@ -148,7 +148,7 @@ async fn only_requests_in_progress_are_cancelled_and_only_with_the_key() {
 
 #[tokio::test]
 async fn the_state_says_what_runs_here_and_what_was_done() {
-    let limits = Limits { max_queue: 77, ..Limits::default() };
+    let limits = RequestLimits { max_queue: 77, ..RequestLimits::default() };
     let server = TestServer::with_options(ServeOptions { limits, ..ServeOptions::default() }).await;
     let before = state(&server).await;
     assert_eq!(before["server"]["version"], env!("CARGO_PKG_VERSION"));

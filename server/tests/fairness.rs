@@ -10,7 +10,7 @@ use common::{MODEL, PROMPT, TestServer};
 use engine::llm::{Llm, Options};
 use engine::load::ModelFiles;
 use serde_json::{Value, json};
-use server::{Limits, ServeOptions};
+use server::{RequestLimits, ServeOptions};
 
 const COMPLETIONS: &str = "/v1/completions";
 
@@ -123,7 +123,7 @@ async fn sequences_are_bounded_by_request_and_in_the_queue() {
     assert_eq!(answer["choices"].as_array().unwrap().len(), 1024);
     server.assert_unharmed().await;
 
-    let limits = Limits { max_queue_seqs: 20, max_request_seqs: 16, ..Limits::default() };
+    let limits = RequestLimits { max_queue_seqs: 20, max_request_seqs: 16, ..RequestLimits::default() };
     let engine = Options { max_num_seqs: 4, ..Options::default() };
     let options = ServeOptions { limits, ..ServeOptions::default() };
     let server = TestServer::with(&ModelFiles::bundled(), &engine, options).await;

@@ -10,7 +10,7 @@ use common::{PROMPT, TestServer, error_of, read_all, write_all};
 use engine::llm::Options;
 use engine::load::ModelFiles;
 use serde_json::{Value, json};
-use server::{Limits, ServeOptions};
+use server::{RequestLimits, ServeOptions};
 use tokio::net::TcpStream;
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -22,7 +22,7 @@ async fn send_bytes(server: &TestServer, body: impl Into<reqwest::Body>) -> reqw
     request.body(body).send().await.unwrap()
 }
 
-fn limits(limits: Limits) -> ServeOptions {
+fn limits(limits: RequestLimits) -> ServeOptions {
     ServeOptions { limits, ..ServeOptions::default() }
 }
 
@@ -109,7 +109,8 @@ async fn unknown_model() {
 
 #[tokio::test]
 async fn huge_body() {
-    let server = TestServer::with_options(limits(Limits { max_body_bytes: 100_000, ..Limits::default() })).await;
+    let server =
+        TestServer::with_options(limits(RequestLimits { max_body_bytes: 100_000, ..RequestLimits::default() })).await;
     // Announced, and not: in chunks.
     let announced = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
         content-length: 1000000000000\r\n\r\n";
@@ -203,7 +204,7 @@ async fn floods_of_headers() {
 #[tokio::test]
 async fn slow_loris() {
     let read_timeout = Duration::from_millis(100);
-    let server = TestServer::with_options(limits(Limits { read_timeout, ..Limits::default() })).await;
+    let server = TestServer::with_options(limits(RequestLimits { read_timeout, ..RequestLimits::default() })).await;
     let in_head = TcpStream::connect(server.address).await.unwrap();
     write_all(&in_head, b"POST /v1/completions HTTP/1.1\r\nx-slow").await;
     let in_body = TcpStream::connect(server.address).await.unwrap();
@@ -224,7 +225,7 @@ async fn slow_loris() {
 #[tokio::test]
 async fn a_client_that_never_reads() {
     let write_timeout = Duration::from_millis(200);
-    let server = TestServer::with_options(limits(Limits { write_timeout, ..Limits::default() })).await;
+    let server = TestServer::with_options(limits(RequestLimits { write_timeout, ..RequestLimits::default() })).await;
     let body = json!({"prompt": vec![PROMPT; 16], "max_tokens": 500, "ignore_eos": true, "n": 4, "stream": true, "logprobs": 20});
     let body = body.to_string();
     let head = format!(
@@ -281,7 +282,7 @@ async fn wrong_api_key() {
 #[tokio::test]
 async fn more_requests_than_there_is_room_for() {
     let engine = Options { max_num_seqs: 8, max_request_share: 1.0, ..Options::default() };
-    let options = limits(Limits { max_queue: 1, max_requests: 3, ..Limits::default() });
+    let options = limits(RequestLimits { max_queue: 1, max_requests: 3, ..RequestLimits::default() });
     let server = TestServer::with(&ModelFiles::bundled(), &engine, options).await;
     let mut running = server.send(COMPLETIONS, &long(true)).await;
     running.chunk().await.unwrap();
@@ -303,7 +304,7 @@ async fn more_requests_than_there_is_room_for() {
 
 #[tokio::test]
 async fn more_requests_than_may_be_in_progress() {
-    let server = TestServer::with_options(limits(Limits { max_requests: 1, ..Limits::default() })).await;
+    let server = TestServer::with_options(limits(RequestLimits { max_requests: 1, ..RequestLimits::default() })).await;
     let mut running = server.send(COMPLETIONS, &long(true)).await;
     running.chunk().await.unwrap();
     let error = server.refused(COMPLETIONS, &json!({"prompt": PROMPT}), 429).await;
@@ -315,7 +316,7 @@ async fn more_requests_than_may_be_in_progress() {
 #[tokio::test]
 async fn requests_that_take_too_long() {
     let request_timeout = Duration::from_millis(700);
-    let server = TestServer::with_options(limits(Limits { request_timeout, ..Limits::default() })).await;
+    let server = TestServer::with_options(limits(RequestLimits { request_timeout, ..RequestLimits::default() })).await;
     let endless = |stream| {
         let mut body = long(stream);
         body["prompt"] = vec![PROMPT; 64].into();

@@ -14,7 +14,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use reqwest::Response;
 use serde_json::json;
-use server::{Limits, ServeOptions, Server};
+use server::{RequestLimits, ServeOptions, Server};
 use tokio::net::TcpStream;
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -31,7 +31,7 @@ async fn send_encoded(server: &TestServer, encoding: &str, body: Vec<u8>) -> Res
     request.header("content-encoding", encoding).body(body).send().await.unwrap()
 }
 
-fn limits(limits: Limits) -> ServeOptions {
+fn limits(limits: RequestLimits) -> ServeOptions {
     ServeOptions { limits, ..ServeOptions::default() }
 }
 
@@ -66,7 +66,8 @@ async fn read_response(stream: &TcpStream) -> String {
 
 #[tokio::test]
 async fn bodies_may_be_compressed() {
-    let server = TestServer::with_options(limits(Limits { max_body_bytes: 100_000, ..Limits::default() })).await;
+    let server =
+        TestServer::with_options(limits(RequestLimits { max_body_bytes: 100_000, ..RequestLimits::default() })).await;
     let body = json!({"prompt": PROMPT, "max_tokens": 5, "temperature": 0}).to_string();
     // Several members are one text, as RFC 1952 has it.
     let (begin, end) = body.as_bytes().split_at(10);
@@ -99,7 +100,8 @@ async fn bodies_may_be_compressed() {
 /// Two kilobytes that become two megabytes, and nothing that becomes nothing for ever.
 #[tokio::test]
 async fn limits_are_for_what_was_compressed() {
-    let server = TestServer::with_options(limits(Limits { max_body_bytes: 100_000, ..Limits::default() })).await;
+    let server =
+        TestServer::with_options(limits(RequestLimits { max_body_bytes: 100_000, ..RequestLimits::default() })).await;
     let bomb = gzip(&[b' '; 2_000_000]);
     assert!(bomb.len() < 10_000);
     error_of(send_encoded(&server, "gzip", bomb).await, 413).await;
@@ -119,7 +121,8 @@ async fn limits_are_for_what_was_compressed() {
 /// meanwhile, they would be told of a broken pipe and of nothing else.
 #[tokio::test]
 async fn a_body_that_is_too_large_can_be_sent_to_its_end() {
-    let server = TestServer::with_options(limits(Limits { max_body_bytes: 10_000, ..Limits::default() })).await;
+    let server =
+        TestServer::with_options(limits(RequestLimits { max_body_bytes: 10_000, ..RequestLimits::default() })).await;
     let address = server.address;
     const MIB: usize = 1 << 20;
     let chunks = format!("{MIB:x}\r\n{}\r\n", " ".repeat(MIB)).repeat(16);
@@ -153,8 +156,12 @@ async fn a_body_that_is_too_large_can_be_sent_to_its_end() {
 #[tokio::test]
 async fn nobody_is_listened_to_for_ever() {
     let read_timeout = Duration::from_millis(200);
-    let server =
-        TestServer::with_options(limits(Limits { max_body_bytes: 1000, read_timeout, ..Limits::default() })).await;
+    let server = TestServer::with_options(limits(RequestLimits {
+        max_body_bytes: 1000,
+        read_timeout,
+        ..RequestLimits::default()
+    }))
+    .await;
     let stream = TcpStream::connect(server.address).await.unwrap();
     let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
         content-length: 1000000000000\r\n\r\n";
@@ -207,7 +214,9 @@ async fn slashes_that_say_nothing_change_nothing() {
 #[tokio::test]
 async fn a_connection_that_is_kept_has_a_time_of_its_own() {
     let keep_alive = Duration::from_millis(100);
-    let server = TestServer::with_options(limits(Limits { keep_alive, read_timeout: HOUR, ..Limits::default() })).await;
+    let server =
+        TestServer::with_options(limits(RequestLimits { keep_alive, read_timeout: HOUR, ..RequestLimits::default() }))
+            .await;
     let kept = TcpStream::connect(server.address).await.unwrap();
     // A head that takes longer is no matter of it.
     let slow = TcpStream::connect(server.address).await.unwrap();
@@ -224,7 +233,9 @@ async fn a_connection_that_is_kept_has_a_time_of_its_own() {
 #[tokio::test]
 async fn a_connection_is_kept_for_longer_than_a_head_may_take() {
     let read_timeout = Duration::from_millis(100);
-    let server = TestServer::with_options(limits(Limits { keep_alive: HOUR, read_timeout, ..Limits::default() })).await;
+    let server =
+        TestServer::with_options(limits(RequestLimits { keep_alive: HOUR, read_timeout, ..RequestLimits::default() }))
+            .await;
     let kept = TcpStream::connect(server.address).await.unwrap();
     for _ in 0..2 {
         write_all(&kept, request().as_bytes()).await;

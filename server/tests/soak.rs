@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::TestServer;
 use engine::llm::Options;
 use engine::load::ModelFiles;
-use loadgen::random::Random;
+use loadgen::random::WorkloadRng;
 use peak_alloc::PeakAlloc;
 use reqwest::Client;
 use serde_json::{Value, json};
@@ -88,7 +88,7 @@ fn streamed(body: &Value) -> Value {
 
 /// A client that asks until `end`. Returns how many answers it waited for.
 async fn client(client: Client, server: String, kinds: Arc<Vec<Kind>>, seed: u64, end: Instant) -> usize {
-    let mut random = Random::new(seed);
+    let mut random = WorkloadRng::new(seed);
     let mut answered = 0;
     while Instant::now() < end {
         let kind = &kinds[random.below(kinds.len())];

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{PROMPT, TestServer, error_of};
 use serde_json::json;
-use server::{Limits, ServeOptions};
+use server::{RequestLimits, ServeOptions};
 
 const COMPLETIONS: &str = "/v1/completions";
 
@@ -38,7 +38,7 @@ async fn what_runs_is_finished_and_what_comes_is_refused() {
 
 #[tokio::test]
 async fn what_takes_too_long_is_ended() {
-    let limits = Limits { stop_timeout: Duration::ZERO, ..Limits::default() };
+    let limits = RequestLimits { stop_timeout: Duration::ZERO, ..RequestLimits::default() };
     let server = TestServer::with_options(ServeOptions { limits, ..ServeOptions::default() }).await;
     let body = json!({"prompt": PROMPT, "max_tokens": 500, "ignore_eos": true, "stream": true, "n": 8});
     let mut running = server.send(COMPLETIONS, &body).await;

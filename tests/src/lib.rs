@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::llm::{Completion, Event, Llm};
+use engine::llm::{Completion, Llm, RequestEvent};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use serde::Deserialize;
 
@@ -44,8 +44,8 @@ pub fn complete(
     while llm.has_work() {
         let events = llm.step().unwrap_or_else(|error| panic!("{error:?}"));
         done.extend(events.into_iter().filter_map(|event| match event {
-            Event::Done(completion) => Some(completion),
-            Event::Prompt { .. } | Event::Token { .. } => None,
+            RequestEvent::Done(completion) => Some(completion),
+            RequestEvent::Prompt { .. } | RequestEvent::Token { .. } => None,
         }));
         assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
     }
@@ -64,7 +64,7 @@ pub struct Golden {
     /// The type the weights are stored in.
     pub saved_dtype: String,
     /// The prompts with their continuations.
-    pub prompts: Vec<Prompt>,
+    pub prompts: Vec<GoldenPrompt>,
     /// Given texts with the logprobs of their tokens.
     pub teacher_forced: Vec<TeacherForced>,
     /// What 16-bit types make of it.
@@ -73,7 +73,7 @@ pub struct Golden {
 
 /// A prompt.
 #[derive(Debug, Deserialize)]
-pub struct Prompt {
+pub struct GoldenPrompt {
     /// A name for messages.
     pub name: String,
     /// The prompt as text.

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::llm::{Completion, Device, Event, Llm, Options, Prompt};
+use engine::llm::{Completion, Device, Llm, Options, Prompt, RequestEvent};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::tensor::DType;
@@ -113,11 +113,11 @@ fn a_stream_has_the_prompt_first() {
     while llm.has_work() {
         events.extend(llm.step().unwrap());
     }
-    let Some(Event::Done(done)) = events.pop() else { panic!("{events:?}") };
+    let Some(RequestEvent::Done(done)) = events.pop() else { panic!("{events:?}") };
     let (text, tokens, logprobs) = (done.prompt, done.prompt_tokens, done.prompt_logprobs);
-    assert_eq!(events[0], Event::Prompt { id, text, tokens, logprobs });
+    assert_eq!(events[0], RequestEvent::Prompt { id, text, tokens, logprobs });
     assert_eq!(events.len(), 1 + 2 * 2);
-    assert!(events[1..].iter().all(|event| matches!(event, Event::Token { .. })));
+    assert!(events[1..].iter().all(|event| matches!(event, RequestEvent::Token { .. })));
 }
 
 macro_rules! echo_tests {

@@ -132,7 +132,7 @@ fn assert_setup(model: &str, setup: &Setup) {
 
 /// The tokens are golden as far as is recorded, and the logprobs drift no more. bf16 has three digits: there two tokens that
 /// are closer to each other than logprobs drift may come to be in either order.
-fn assert_greedy(at: &str, p: &tests::Prompt, output: &Continuation, enough: usize, dtype: DType, drift: f32) {
+fn assert_greedy(at: &str, p: &tests::GoldenPrompt, output: &Continuation, enough: usize, dtype: DType, drift: f32) {
     let same = output.tokens.iter().zip(&p.greedy.ids).take_while(|(a, b)| a == b).count();
     for (step, got) in output.logprobs.as_ref().unwrap().iter().take(same).enumerate() {
         let off = (got.logprob - p.greedy.top5[step].logprobs[0]).abs();
@@ -245,7 +245,7 @@ fn a_pool_that_just_holds_the_window_is_enough() {
 }
 
 /// The tokens are golden as far as is recorded of f16.
-fn assert_greedy_prefix(golden: &Golden, prompt: &tests::Prompt, tokens: &[u32]) {
+fn assert_greedy_prefix(golden: &Golden, prompt: &tests::GoldenPrompt, tokens: &[u32]) {
     let at = golden.prompts.iter().position(|p| p.name == prompt.name).unwrap();
     let enough = record(golden, DType::F16).0.prompts[at].greedy_prefix_equal;
     assert_eq!(tokens[..enough], prompt.greedy.ids[..enough]);

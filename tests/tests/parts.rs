@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::llm::{Completion, Event, Llm, Options, Preemption, Prompt};
+use engine::llm::{Completion, Llm, Options, Preemption, Prompt, RequestEvent};
 use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
 use engine::sequence::FinishReason;
@@ -31,13 +31,13 @@ fn run(llm: &mut Llm, params: &SamplingParams) -> (Completion, BTreeMap<usize, (
     loop {
         for event in llm.step().unwrap() {
             match event {
-                Event::Prompt { .. } => assert!(streamed.is_empty(), "a prompt comes before its outputs"),
-                Event::Token { index, token, text, .. } => {
+                RequestEvent::Prompt { .. } => assert!(streamed.is_empty(), "a prompt comes before its outputs"),
+                RequestEvent::Token { index, token, text, .. } => {
                     let output = streamed.entry(index).or_default();
                     output.0.push(token);
                     output.1.push_str(&text);
                 }
-                Event::Done(done) => return (done, streamed),
+                RequestEvent::Done(done) => return (done, streamed),
             }
         }
         assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));

@@ -8,7 +8,7 @@ use kernels::sampling::Request;
 use launch::Driver;
 use workbench::Gpu;
 use workbench::cases::sampling::{Row, bell, case};
-use workbench::number::Random;
+use workbench::number::ProblemRng;
 
 const PTX: &str = include_str!("../../kernels/prebuilt/sm_90a.ptx");
 
@@ -36,7 +36,7 @@ fn params() -> Vec<SamplingParams> {
 
 #[test]
 fn the_kernel_chooses_as_the_sampler_does() {
-    let mut random = Random(3);
+    let mut random = ProblemRng(3);
     let params = params();
     for vocab in [513, 5000] {
         let prompt: Vec<u32> = (0..60).map(|_| random.below(vocab as u64) as u32).collect();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::random::Random;
+use crate::random::WorkloadRng;
 
 /// How requests are spread over time, at a rate that does not depend on how fast they are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum Process {
 
 /// Arrival times without end, from the beginning of the run, at a mean of `rate` requests a second.
 pub fn times(process: Process, rate: f64, seed: u64) -> impl Iterator<Item = Duration> {
-    let mut random = Random::new(seed);
+    let mut random = WorkloadRng::new(seed);
     let mut next = 0.0;
     std::iter::repeat_with(move || {
         let arrival = next;

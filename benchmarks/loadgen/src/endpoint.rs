@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::random::Random;
+use crate::random::WorkloadRng;
 use crate::received::Received;
 use crate::record::{Answer, Record};
 use crate::sse::Events;
@@ -28,22 +28,22 @@ const ERROR_CHARS: usize = 200;
 /// What a request continues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub enum Prompt {
+pub enum RequestPrompt {
     /// Tokens; exactly as long as they should be.
     Ids(Vec<usize>),
     /// Text, for servers that take nothing else; about as long.
     Text(String),
 }
 
-impl Prompt {
+impl RequestPrompt {
     /// Token ids at random.
-    pub fn ids(tokens: usize, random: &mut Random) -> Self {
-        Prompt::Ids((0..tokens).map(|_| IDS.start + random.below(IDS.len())).collect())
+    pub fn ids(tokens: usize, random: &mut WorkloadRng) -> Self {
+        RequestPrompt::Ids((0..tokens).map(|_| IDS.start + random.below(IDS.len())).collect())
     }
 
     /// Words at random.
-    pub fn words(tokens: usize, random: &mut Random) -> Self {
-        Prompt::Text((0..tokens).map(|_| WORDS[random.below(WORDS.len())]).collect::<Vec<_>>().join(" "))
+    pub fn words(tokens: usize, random: &mut WorkloadRng) -> Self {
+        RequestPrompt::Text((0..tokens).map(|_| WORDS[random.below(WORDS.len())]).collect::<Vec<_>>().join(" "))
     }
 }
 
@@ -128,13 +128,13 @@ impl Endpoint {
 
     /// Asks for so many tokens after a prompt, and waits for them. Never fails: failures are recorded. `arrival` counts
     /// from `start`.
-    pub async fn ask(&self, prompt: &Prompt, lengths: Lengths, arrival: Duration, start: Instant) -> Record {
+    pub async fn ask(&self, prompt: &RequestPrompt, lengths: Lengths, arrival: Duration, start: Instant) -> Record {
         let outcome = tokio::time::timeout(self.timeout, self.stream(prompt, lengths, start)).await;
         let late = || Err(format!("no answer within {} s", self.timeout.as_secs_f64()));
         Record { arrival, end: start.elapsed(), outcome: outcome.unwrap_or_else(|_| late()) }
     }
 
-    async fn stream(&self, prompt: &Prompt, lengths: Lengths, start: Instant) -> Result<Answer, String> {
+    async fn stream(&self, prompt: &RequestPrompt, lengths: Lengths, start: Instant) -> Result<Answer, String> {
         let mut body = json!({
             "model": self.model,
             "prompt": prompt,

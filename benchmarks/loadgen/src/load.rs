@@ -7,7 +7,7 @@ use futures_util::stream::{self, StreamExt};
 use tokio::time::{Instant, sleep};
 
 use crate::arrivals::{Process, times};
-use crate::endpoint::{Endpoint, Prompt};
+use crate::endpoint::{Endpoint, RequestPrompt};
 use crate::record::Record;
 use crate::workload::Lengths;
 
@@ -37,7 +37,7 @@ pub async fn serve(
     endpoint: &Endpoint,
     load: Load,
     duration: Duration,
-    requests: impl Iterator<Item = (Prompt, Lengths)>,
+    requests: impl Iterator<Item = (RequestPrompt, Lengths)>,
 ) -> Vec<Record> {
     let start = Instant::now();
     match load {

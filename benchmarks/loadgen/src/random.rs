@@ -2,12 +2,12 @@
 
 /// SplitMix64: reproducible, and good enough to make up lengths, arrivals and prompts.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct WorkloadRng(u64);
 
-impl Random {
+impl WorkloadRng {
     /// A stream of its own for every seed.
     pub fn new(seed: u64) -> Self {
-        Random(seed)
+        WorkloadRng(seed)
     }
 
     /// Any 64 bits.

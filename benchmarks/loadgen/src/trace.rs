@@ -1,10 +1,10 @@
 //! Lengths of requests like those of the paper's traces (6.1, figure 11).
 
-use crate::random::Random;
+use crate::random::WorkloadRng;
 
 /// Lengths of prompts and outputs: log-normal, with the means of a data set.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Trace {
+pub struct LengthDistribution {
     /// The data set.
     pub name: &'static str,
     mean_prompt: f64,
@@ -12,18 +12,19 @@ pub struct Trace {
 }
 
 /// Conversations: long, and very different in length.
-pub const SHAREGPT: Trace = Trace { name: "ShareGPT", mean_prompt: 161.31, mean_output: 337.99 };
+pub const SHAREGPT: LengthDistribution =
+    LengthDistribution { name: "ShareGPT", mean_prompt: 161.31, mean_output: 337.99 };
 /// Instructions: short.
-pub const ALPACA: Trace = Trace { name: "Alpaca", mean_prompt: 19.31, mean_output: 58.45 };
+pub const ALPACA: LengthDistribution = LengthDistribution { name: "Alpaca", mean_prompt: 19.31, mean_output: 58.45 };
 
 /// Standard deviation of the logarithm: a few requests are several times as long as the mean.
 const SPREAD: f64 = 0.8;
 /// Most tokens of a prompt or an output; together they are OPT's 2048 positions.
 const MOST: f64 = 1023.0;
 
-impl Trace {
+impl LengthDistribution {
     /// Prompt and output length of a request.
-    pub fn draw(&self, random: &mut Random) -> (usize, usize) {
+    pub fn draw(&self, random: &mut WorkloadRng) -> (usize, usize) {
         let mut length = |mean: f64| {
             let logarithm = mean.ln() - SPREAD * SPREAD / 2.0 + SPREAD * random.normal();
             logarithm.exp().round().clamp(2.0, MOST) as usize
@@ -32,7 +33,7 @@ impl Trace {
     }
 
     /// Prompt and output length of `n` requests.
-    pub fn lengths(&self, n: usize, random: &mut Random) -> Vec<(usize, usize)> {
+    pub fn lengths(&self, n: usize, random: &mut WorkloadRng) -> Vec<(usize, usize)> {
         (0..n).map(|_| self.draw(random)).collect()
     }
 }
@@ -44,7 +45,7 @@ mod tests {
     #[test]
     fn lengths_have_the_means_of_the_data_set() {
         for trace in [SHAREGPT, ALPACA] {
-            let lengths = trace.lengths(20_000, &mut Random::new(1));
+            let lengths = trace.lengths(20_000, &mut WorkloadRng::new(1));
             let mean = |of: fn(&(usize, usize)) -> usize| lengths.iter().map(of).sum::<usize>() as f64 / 20_000.0;
             assert!((mean(|l| l.0) / trace.mean_prompt - 1.0).abs() < 0.05, "{}: {}", trace.name, mean(|l| l.0));
             assert!((mean(|l| l.1) / trace.mean_output - 1.0).abs() < 0.05, "{}: {}", trace.name, mean(|l| l.1));

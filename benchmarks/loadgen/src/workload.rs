@@ -7,8 +7,8 @@ use std::str::FromStr;
 use anyhow::{Context, Error, Result, ensure};
 use serde::Deserialize;
 
-use crate::random::Random;
-use crate::trace::{ALPACA, SHAREGPT, Trace};
+use crate::random::WorkloadRng;
+use crate::trace::{ALPACA, LengthDistribution, SHAREGPT};
 
 /// Most tokens of a prompt or an output.
 const MOST: usize = 1 << 20;
@@ -28,7 +28,7 @@ pub struct Lengths {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Workload {
     /// Made up, like those of a data set.
-    Like(Trace),
+    Like(LengthDistribution),
     /// The same for all.
     Fixed(Lengths),
     /// Those of a file, over and over.
@@ -88,7 +88,7 @@ impl Workload {
 
     /// Requests without end, the same for the same seed, each of at most `max_len` tokens in all (at least 2).
     pub fn requests(&self, seed: u64, max_len: usize) -> impl Iterator<Item = Lengths> + '_ {
-        let mut random = Random::new(seed);
+        let mut random = WorkloadRng::new(seed);
         (0..).map(move |i: usize| {
             let lengths = match self {
                 Workload::Like(trace) => {

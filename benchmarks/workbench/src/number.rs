@@ -73,9 +73,9 @@ pub fn relative_error(results: impl IntoIterator<Item = f64>, truth: &[f64]) -> 
 }
 
 /// Reproducible numbers (splitmix64).
-pub struct Random(pub u64);
+pub struct ProblemRng(pub u64);
 
-impl Random {
+impl ProblemRng {
     /// 64 random bits.
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);

@@ -3,7 +3,7 @@
 
 use kernels::layout::{KeyOrValue, Pages};
 
-use crate::number::{Random, Type, relative_error};
+use crate::number::{ProblemRng, Type, relative_error};
 
 /// The shape of an attention problem.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +36,7 @@ impl PagedShape {
 
 /// One sequence: its last `new` tokens are queries, at the end of `context` tokens.
 #[derive(Clone, Copy, Debug)]
-pub struct Span {
+pub struct PagedSequence {
     /// Tokens that are queries.
     pub new: u32,
     /// Tokens in the cache, the new ones included.
@@ -45,11 +45,11 @@ pub struct Span {
 
 /// Sequences with random queries, keys and values. Blocks are dealt out in random order, with unused ones between them;
 /// what no sequence has written is NaN.
-pub struct Problem {
+pub struct PagedProblem {
     /// Heads, sizes and type.
     pub shape: PagedShape,
     /// The sequences.
-    pub spans: Vec<Span>,
+    pub spans: Vec<PagedSequence>,
     /// Blocks in the cache.
     pub blocks: u32,
     /// Each sequence's block table.
@@ -61,12 +61,12 @@ pub struct Problem {
     values: Vec<u16>,
 }
 
-impl Problem {
+impl PagedProblem {
     /// Sequences of these spans. Their first `shared` blocks, where all their tokens lie before every sequence's new
     /// ones, are the same blocks.
-    pub fn new(shape: PagedShape, spans: &[Span], shared: u32, seed: u64) -> Problem {
-        let mut random = Random(seed);
-        let full = |s: &Span| (s.context - s.new) / shape.block_size;
+    pub fn new(shape: PagedShape, spans: &[PagedSequence], shared: u32, seed: u64) -> PagedProblem {
+        let mut random = ProblemRng(seed);
+        let full = |s: &PagedSequence| (s.context - s.new) / shape.block_size;
         let shared = shared.min(spans.iter().map(full).min().unwrap_or(0));
         let needed: u32 = spans.iter().map(|s| s.context.div_ceil(shape.block_size) - shared).sum::<u32>() + shared;
         let blocks = needed + needed / 4 + 1;
@@ -95,13 +95,13 @@ impl Problem {
         let tokens: u32 = spans.iter().map(|s| s.new).sum();
         // Queries large enough that the softmax is not flat.
         let query = (0..tokens * shape.heads * shape.head_size).map(|_| shape.ty.bits(4.0 * random.unit())).collect();
-        Problem { shape, spans: spans.to_vec(), blocks, tables, query, keys, values }
+        PagedProblem { shape, spans: spans.to_vec(), blocks, tables, query, keys, values }
     }
 
     /// Sequences in decode: one query at the end of each.
-    pub fn decode(shape: PagedShape, contexts: &[u32], shared: u32, seed: u64) -> Problem {
-        let spans: Vec<_> = contexts.iter().map(|&context| Span { new: 1, context }).collect();
-        Problem::new(shape, &spans, shared, seed)
+    pub fn decode(shape: PagedShape, contexts: &[u32], shared: u32, seed: u64) -> PagedProblem {
+        let spans: Vec<_> = contexts.iter().map(|&context| PagedSequence { new: 1, context }).collect();
+        PagedProblem::new(shape, &spans, shared, seed)
     }
 
     /// Elements in a row of one token's keys.
@@ -228,12 +228,12 @@ impl Problem {
         row
     }
 
-    /// How far results, in the problem's type, are from [`Problem::reference`]: relative to the largest true value.
+    /// How far results, in the problem's type, are from [`PagedProblem::reference`]: relative to the largest true value.
     pub fn error(&self, results: &[u16]) -> f64 {
         relative_error(results.iter().map(|&bits| self.shape.ty.number(bits)), &self.reference())
     }
 
-    /// [`Problem::error`] of the first and last new tokens and some 30 between them: for problems whose reference would
+    /// [`PagedProblem::error`] of the first and last new tokens and some 30 between them: for problems whose reference would
     /// take too long.
     pub fn sampled_error(&self, results: &[u16]) -> f64 {
         let last = self.tokens() - 1;

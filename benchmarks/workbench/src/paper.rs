@@ -8,7 +8,7 @@ use launch::Result;
 
 use crate::gpu::{Buffer, Gpu};
 use crate::number::Type;
-use crate::paged::Problem;
+use crate::paged::PagedProblem;
 
 /// Elements between the queries of two sequences, where a fused projection has keys and values.
 const GAP: usize = 64;
@@ -30,7 +30,7 @@ pub struct PaperAttention {
 ///
 /// # Panics
 /// If there are no kernels for the problem's shape.
-pub fn versions(problem: &Problem, max_length: u32) -> [Version; 2] {
+pub fn versions(problem: &PagedProblem, max_length: u32) -> [Version; 2] {
     let (shape, sequences, window) = (shape(problem), problem.spans.len() as u32, problem.shape.window);
     [Version::v1(shape, sequences, max_length, window), Version::v2(shape, sequences, max_length, window)]
 }
@@ -39,7 +39,7 @@ pub fn versions(problem: &Problem, max_length: u32) -> [Version; 2] {
 ///
 /// # Panics
 /// If there are no kernels for them.
-pub fn shape(problem: &Problem) -> AttentionShape {
+pub fn shape(problem: &PagedProblem) -> AttentionShape {
     let shape = problem.shape;
     AttentionShape::new(shape.heads, shape.kv_heads, shape.head_size, shape.block_size)
         .unwrap_or_else(|unsupported| panic!("{unsupported}"))
@@ -50,7 +50,7 @@ impl PaperAttention {
     ///
     /// # Errors
     /// [`launch::Error`], if there is not enough memory.
-    pub fn upload(gpu: &mut Gpu, problem: &Problem, version: Version) -> Result<PaperAttention> {
+    pub fn upload(gpu: &mut Gpu, problem: &PagedProblem, version: Version) -> Result<PaperAttention> {
         let s = problem.shape;
         let row = (s.heads * s.head_size) as usize;
         let gap = vec![s.ty.nan(); GAP];

@@ -7,7 +7,7 @@ use kernels::gemm::plan::{GemmKernel, GemmPlan, Operands, Product};
 use launch::Result;
 
 use crate::gpu::{Buffer, Gpu};
-use crate::number::{Random, Type, relative_error};
+use crate::number::{ProblemRng, Type, relative_error};
 
 /// What a problem consists of, apart from its plan.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ impl Data {
 
 /// A projection with data.
 #[derive(Clone, Debug)]
-pub struct Problem {
+pub struct ProductProblem {
     /// How it is launched.
     pub plan: GemmPlan,
     data: Data,
@@ -45,11 +45,11 @@ pub struct Problem {
     before: Vec<u16>,
 }
 
-impl Problem {
+impl ProductProblem {
     /// A problem for a plan, be it the best one or not.
-    pub fn new(plan: GemmPlan, data: Data) -> Problem {
+    pub fn new(plan: GemmPlan, data: Data) -> ProductProblem {
         let Product { m, n, k, epilogue } = plan.product;
-        let mut random = Random(data.seed);
+        let mut random = ProblemRng(data.seed);
         let columns = epilogue.columns(n);
         let mut rows = |count: u32, len: u32, gap: u32, scale: f64| {
             let mut rows = Vec::with_capacity(count as usize * (len + gap) as usize);
@@ -65,7 +65,7 @@ impl Problem {
         let bias = data.bias.then(|| rows(1, n, 0, 2.0));
         let added = if epilogue == Epilogue::Add { columns } else { 0 };
         let before = rows(m, added, columns + data.gaps.1 - added, 2.0);
-        Problem { plan, data, x, weight, bias, before }
+        ProductProblem { plan, data, x, weight, bias, before }
     }
 
     /// Leaves only the bias: the activations are zero from here on.
@@ -78,7 +78,7 @@ impl Problem {
     ///
     /// # Errors
     /// [`launch::Error`], if there is not enough memory.
-    pub fn place(&self, gpu: &mut Gpu) -> Result<Placed> {
+    pub fn place(&self, gpu: &mut Gpu) -> Result<PlacedProduct> {
         let plan = self.plan;
         let x = gpu.upload("x", &self.x)?;
         let weight = gpu.upload("weight", &self.weight)?;
@@ -106,7 +106,7 @@ impl Problem {
             workspace: workspace.mut_ptr(),
             counters: counters.mut_ptr(),
         };
-        Ok(Placed { plan, call: plan.call(self.data.ty.element(), operands), out, counters })
+        Ok(PlacedProduct { plan, call: plan.call(self.data.ty.element(), operands), out, counters })
     }
 
     fn out_stride(&self) -> u32 {
@@ -118,7 +118,7 @@ impl Problem {
     ///
     /// # Errors
     /// [`launch::Error`], also for a kernel's fault.
-    pub fn results(&self, placed: &Placed, gpu: &Gpu) -> Result<Vec<f64>> {
+    pub fn results(&self, placed: &PlacedProduct, gpu: &Gpu) -> Result<Vec<f64>> {
         let stored: Vec<u32> = match placed.out {
             Out::Float(out) => gpu.download(out)?,
             Out::Half(out) => gpu.download(out)?.into_iter().map(u32::from).collect(),
@@ -187,7 +187,7 @@ impl Problem {
 
 /// A projection on a device.
 #[derive(Clone, Copy)]
-pub struct Placed {
+pub struct PlacedProduct {
     plan: GemmPlan,
     call: KernelCall,
     out: Out,
@@ -200,7 +200,7 @@ enum Out {
     Float(Buffer<u32>),
 }
 
-impl Placed {
+impl PlacedProduct {
     /// Queues the launch.
     ///
     /// # Errors

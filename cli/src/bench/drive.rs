@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use engine::llm::{Event, Llm, Prompt};
+use engine::llm::{Llm, Prompt, RequestEvent};
 use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
-use loadgen::random::Random;
+use loadgen::random::WorkloadRng;
 use loadgen::record::{Answer, Record};
 use loadgen::workload::Lengths;
 
@@ -48,7 +48,7 @@ impl Loaded {
     pub fn answer(
         &mut self,
         requests: impl Iterator<Item = Lengths>,
-        random: &mut Random,
+        random: &mut WorkloadRng,
         start: Instant,
     ) -> Result<Vec<Record>> {
         let vocab_size = self.llm.config().vocab_size;
@@ -63,7 +63,7 @@ impl Loaded {
         let mut records = Vec::new();
         while self.llm.has_work() {
             for event in self.llm.step()? {
-                let Event::Done(done) = event else { continue };
+                let RequestEvent::Done(done) = event else { continue };
                 let Some(arrival) = arrivals.remove(&done.id) else { continue };
                 let answer = Answer {
                     first: Some(arrival + done.time_to_first_token),

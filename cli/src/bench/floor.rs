@@ -12,16 +12,16 @@ use engine::load::Weights;
 use engine::tensor::DType;
 use serde_json::json;
 
-use super::gpu::{self, Gpu};
-use super::model::Model;
-use super::step::{Kind, Step};
-use crate::command::{Command, Operands, Words};
+use super::gpu::{self, GpuSpec};
+use super::model::ModelShape;
+use super::step::{Kind, StepRoofline};
+use crate::command::{Command, Positionals, Words};
 use crate::values::count;
 
 /// The command.
 pub const COMMAND: Command = Command {
     name: "bench floor",
-    operands: Operands::Model,
+    positionals: Positionals::Model,
     info: Args::get_args_info,
     groups: &[],
     runs_engine: false,
@@ -43,7 +43,7 @@ pub struct Args {
     model: String,
     /// which GPU: h200, h100, a100, a100-40gb, l40s or rtx-4090 (h200)
     #[argh(option, arg_name = "gpu", from_str_fn(gpu::named), default = "&gpu::GPUS[0]")]
-    gpu: &'static Gpu,
+    gpu: &'static GpuSpec,
     /// element type: f16 or bf16 (that of the weights; f16 if they are f32)
     #[argh(option, arg_name = "type", from_str_fn(dtype))]
     dtype: Option<DType>,
@@ -81,7 +81,7 @@ fn dtype(s: &str) -> Result<DType, String> {
 /// Runs the command.
 fn run(words: &Words) -> Result<()> {
     let args = words.own::<Args>()?;
-    let (gpu, Model { name, config }) = (args.gpu, Model::find(&args.model)?);
+    let (gpu, ModelShape { name, config }) = (args.gpu, ModelShape::find(&args.model)?);
     let most = config.max_positions;
     for (option, tokens) in [("context", Some(args.context)), ("prompt", args.prompt)] {
         ensure!(
@@ -115,9 +115,9 @@ fn run(words: &Words) -> Result<()> {
             Kind::Decode { batch, context } => Rehearsal { decodes: batch, context, prompt: 0, logits: batch },
             Kind::Prefill(prompt) => Rehearsal { decodes: 0, context: 0, prompt, logits: 1 },
         };
-        Ok(Step::new(kind, gpu, &rehearse(&backend, &*model, layout, rehearsal)?))
+        Ok(StepRoofline::new(kind, gpu, &rehearse(&backend, &*model, layout, rehearsal)?))
     });
-    let steps: Vec<Step> = steps.collect::<Result<_>>()?;
+    let steps: Vec<StepRoofline> = steps.collect::<Result<_>>()?;
 
     let mut out = io::stdout().lock();
     writeln!(out, "{name} in {dtype} on {}: floors, computed from shapes. None of this was measured.\n", gpu.name)?;
@@ -144,7 +144,7 @@ fn run(words: &Words) -> Result<()> {
         "gpu": gpu.json(),
         "weight_bytes": backend.weight_bytes(),
         "attention_blocks_per_multiprocessor": blocks,
-        "steps": steps.iter().map(Step::json).collect::<Vec<_>>(),
+        "steps": steps.iter().map(StepRoofline::json).collect::<Vec<_>>(),
     });
     fs::write(file, format!("{all:#}\n")).with_context(|| format!("cannot write {file}"))
 }

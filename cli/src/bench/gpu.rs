@@ -13,7 +13,7 @@ const STREAM: f64 = 4.5 / 4.8;
 
 /// A GPU.
 #[derive(Debug)]
-pub struct Gpu {
+pub struct GpuSpec {
     /// Its name on the command line.
     pub name: &'static str,
     /// What launches are planned for.
@@ -28,19 +28,19 @@ pub struct Gpu {
     pub rate_source: &'static str,
 }
 
-const fn gpu(name: &'static str, (multiprocessors, shared_kib): (u32, u32), bandwidth: f64, rate: f64) -> Gpu {
+const fn gpu(name: &'static str, (multiprocessors, shared_kib): (u32, u32), bandwidth: f64, rate: f64) -> GpuSpec {
     let limits = GpuLimits { multiprocessors, shared_bytes: shared_kib << 10 };
-    Gpu { name, limits, target: "sm_80", bandwidth, rate, rate_source: "nominal" }
+    GpuSpec { name, limits, target: "sm_80", bandwidth, rate, rate_source: "nominal" }
 }
 
 /// A GPU of the Hopper generation, of whose nominal 989 TFLOP/s others found cuBLAS to reach 790 on random data.
-const fn hopper(name: &'static str, bandwidth: f64) -> Gpu {
+const fn hopper(name: &'static str, bandwidth: f64) -> GpuSpec {
     let gpu = gpu(name, (132, 227), bandwidth, 790e12);
-    Gpu { target: "sm_90a", rate_source: "published by others for cuBLAS", ..gpu }
+    GpuSpec { target: "sm_90a", rate_source: "published by others for cuBLAS", ..gpu }
 }
 
 /// Those that are known: an H100 with SXM, A100s with 80 and with 40 GB.
-pub const GPUS: [Gpu; 6] = [
+pub const GPUS: [GpuSpec; 6] = [
     hopper("h200", 4.8e12),
     hopper("h100", 3.35e12),
     gpu("a100", (108, 163), 2.039e12, 312e12),
@@ -53,15 +53,15 @@ pub const GPUS: [Gpu; 6] = [
 ///
 /// # Errors
 /// A sentence with the names there are.
-pub fn named(name: &str) -> Result<&'static Gpu, String> {
-    const KNOWN: &[Gpu] = &GPUS;
+pub fn named(name: &str) -> Result<&'static GpuSpec, String> {
+    const KNOWN: &[GpuSpec] = &GPUS;
     KNOWN.iter().find(|gpu| gpu.name.eq_ignore_ascii_case(name)).ok_or_else(|| {
         let names: Vec<_> = GPUS.iter().map(|gpu| gpu.name).collect();
         format!("{name:?} is not a GPU that is known; {} are", names.join(", "))
     })
 }
 
-impl Gpu {
+impl GpuSpec {
     /// Bytes a second that a read-only stream should reach.
     pub fn stream(&self) -> f64 {
         STREAM * self.bandwidth

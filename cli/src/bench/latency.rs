@@ -4,20 +4,20 @@ use std::time::Instant;
 
 use anyhow::Result;
 use argh::{ArgsInfo, FromArgs};
-use loadgen::random::Random;
+use loadgen::random::WorkloadRng;
 use loadgen::report::{Axis, Point, Report};
 use loadgen::summary::Summary;
 use loadgen::workload::{Lengths, Workload};
 
 use super::options::{self, Sweep};
 use super::{drive, measured};
-use crate::command::{Command, Operands, Words};
+use crate::command::{Command, Positionals, Words};
 use crate::values::seed;
 
 /// The command.
 pub const COMMAND: Command = Command {
     name: "bench latency",
-    operands: Operands::Model,
+    positionals: Positionals::Model,
     info: Args::get_args_info,
     groups: &[],
     runs_engine: true,
@@ -54,7 +54,7 @@ pub struct Args {
 fn run(words: &Words) -> Result<()> {
     let args = words.own::<Args>()?;
     let mut loaded = drive::load(&words.engine()?)?;
-    let (max_len, mut random) = (loaded.max_len(), Random::new(args.seed));
+    let (max_len, mut random) = (loaded.max_len(), WorkloadRng::new(args.seed));
     if let Some(longest) = args.lengths.longest().filter(|longest| *longest > max_len) {
         let room = format!("the model and the KV cache have room for {max_len}");
         return Err(words.wrong(format!("--lengths asks for {longest} tokens in a request, but {room}")).into());

@@ -13,14 +13,14 @@ const BUILT_IN: [(&str, &[u8]); 2] = [
 ];
 
 /// A model's name and shape.
-pub struct Model {
+pub struct ModelShape {
     /// A name to show.
     pub name: String,
     /// Its shape.
     pub config: ModelConfig,
 }
 
-impl Model {
+impl ModelShape {
     /// The model that `name` stands for: a directory, a built-in configuration, or a hub model, of which `config.json` is
     /// fetched if the cache does not have it.
     ///
@@ -29,9 +29,9 @@ impl Model {
     pub fn find(name: &str) -> Result<Self> {
         let built_in = BUILT_IN.iter().find(|built_in| built_in.0.eq_ignore_ascii_case(name));
         if let Some((name, text)) = built_in.filter(|_| !Path::new(name).exists()) {
-            return Ok(Model { name: (*name).to_owned(), config: ModelConfig::from_json(text)? });
+            return Ok(ModelShape { name: (*name).to_owned(), config: ModelConfig::from_json(text)? });
         }
         let files = ModelFiles::resolve_config(Some(name))?;
-        Ok(Model { name: files.name().to_owned(), config: files.config()? })
+        Ok(ModelShape { name: files.name().to_owned(), config: files.config()? })
     }
 }

@@ -8,9 +8,9 @@ use argh::{ArgsInfo, FromArgs};
 use engine::llm::{Llm, Options, Prompt};
 use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
-use loadgen::random::Random;
+use loadgen::random::WorkloadRng;
 
-use crate::command::{Command, Operands, Words};
+use crate::command::{Command, Positionals, Words};
 use crate::engine_args::EngineArgs;
 use crate::progress;
 use crate::table::Table;
@@ -19,7 +19,7 @@ use crate::values::count;
 /// The command.
 pub const COMMAND: Command = Command {
     name: "bench prefix",
-    operands: Operands::Model,
+    positionals: Positionals::Model,
     info: Args::get_args_info,
     groups: &[],
     runs_engine: true,
@@ -74,7 +74,7 @@ impl Args {
         let options = Options { prefix_caching, ..engine.options()? };
         let files = ModelFiles::resolve(engine.model.as_deref(), true)?;
         let mut llm = Llm::load_with(&files, &options, progress::loading())?;
-        let mut random = Random::new(1);
+        let mut random = WorkloadRng::new(1);
         let vocab_size = llm.config().vocab_size;
         let mut text = |len: usize| random.tokens(len, vocab_size);
         let prefix = text(self.tokens);

@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use argh::{ArgsInfo, FromArgs};
 use loadgen::arrivals::Process;
-use loadgen::endpoint::{Endpoint, EndpointOptions, Prompt};
+use loadgen::endpoint::{Endpoint, EndpointOptions, RequestPrompt};
 use loadgen::load::{Load, serve};
 use loadgen::plot;
-use loadgen::random::Random;
+use loadgen::random::WorkloadRng;
 use loadgen::report::{Axis, Point, Report};
 use loadgen::summary::Summary;
 use loadgen::trace::SHAREGPT;
@@ -16,14 +16,14 @@ use loadgen::workload::Workload;
 
 use super::measured;
 use super::options::{self, Rates, Sweep};
-use crate::command::{Command, Operands, Words};
+use crate::command::{Command, Positionals, Words};
 use crate::values::{count, seed};
-use crate::words::Usage;
+use crate::words::UsageError;
 
 /// The command.
 pub const COMMAND: Command = Command {
     name: "bench serve",
-    operands: Operands::None,
+    positionals: Positionals::None,
     info: Args::get_args_info,
     groups: &[],
     runs_engine: false,
@@ -119,7 +119,7 @@ fn run(words: &Words) -> Result<()> {
         axis,
         points: sweep
             .into_iter()
-            .scan(Random::new(args.seed), |random, (at, load)| {
+            .scan(WorkloadRng::new(args.seed), |random, (at, load)| {
                 let summary = runtime.block_on(args.measure(&endpoint, load, random));
                 let answered = summary.requests - summary.failed;
                 eprintln!("{axis} {at}: {answered} of {} answered in {:.1} s", summary.requests, summary.seconds);
@@ -149,7 +149,7 @@ impl Args {
                 let closed = |&concurrency| (concurrency as f64, Load::Closed { concurrency });
                 Ok((Axis::Concurrency, numbers.iter().map(closed).collect()))
             }
-            _ => Err(Usage::new("give either --rate or --concurrency".into()).into()),
+            _ => Err(UsageError::new("give either --rate or --concurrency".into()).into()),
         }
     }
 
@@ -168,10 +168,10 @@ impl Args {
     }
 
     /// Lengths and arrivals are the same at each point of a sweep. Prompts are not: a server may remember them.
-    async fn measure(&self, endpoint: &Endpoint, load: Load, random: &mut Random) -> Summary {
+    async fn measure(&self, endpoint: &Endpoint, load: Load, random: &mut WorkloadRng) -> Summary {
         let default = if self.duration.is_some() { options::MAX_REQUESTS } else { REQUESTS };
         let lengths = self.lengths.requests(self.seed, self.max_len(endpoint)).take(self.requests.unwrap_or(default));
-        let prompt = if self.words { Prompt::words } else { Prompt::ids };
+        let prompt = if self.words { RequestPrompt::words } else { RequestPrompt::ids };
         let requests = lengths.map(|lengths| (prompt(lengths.prompt, random), lengths));
         Summary::of(&serve(endpoint, load, self.duration.unwrap_or(Duration::MAX), requests).await)
     }

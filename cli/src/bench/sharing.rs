@@ -7,18 +7,18 @@ use argh::{ArgsInfo, FromArgs};
 use engine::engine::{Engine, EngineConfig};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::scheduler::Preemption;
-use loadgen::random::Random;
-use loadgen::trace::{ALPACA, SHAREGPT, Trace};
+use loadgen::random::WorkloadRng;
+use loadgen::trace::{ALPACA, LengthDistribution, SHAREGPT};
 
 use super::stand_in::{StandIn, VOCAB};
-use crate::command::{Command, Operands, Words};
+use crate::command::{Command, Positionals, Words};
 use crate::table::Table;
 use crate::values::{count, seed};
 
 /// The command.
 pub const COMMAND: Command = Command {
     name: "bench sharing",
-    operands: Operands::None,
+    positionals: Positionals::None,
     info: Args::get_args_info,
     groups: &[],
     runs_engine: false,
@@ -73,7 +73,7 @@ impl Args {
     }
 
     /// Serves the requests of a trace, all of which come at once.
-    fn serve(&self, trace: &Trace, width: usize, search: bool) -> Result<engine::stats::Stats> {
+    fn serve(&self, trace: &LengthDistribution, width: usize, search: bool) -> Result<engine::stats::Stats> {
         let num_blocks = SLOTS / BLOCK_SIZE;
         let config = EngineConfig {
             num_blocks,
@@ -92,7 +92,7 @@ impl Args {
             max_request_share: 1.0,
         };
         let mut engine = Engine::new(config, Box::new(StandIn));
-        let mut random = Random::new(self.seed);
+        let mut random = WorkloadRng::new(self.seed);
         for (prompt, output) in trace.lengths(self.requests, &mut random) {
             let beam = search.then_some(Beam { width, length_penalty: 1.0, early_stopping: EarlyStopping::Never });
             let params = SamplingParams {
@@ -121,7 +121,8 @@ mod tests {
     #[test]
     fn longer_prompts_and_beams_share_more() {
         let bench = Args { requests: 20, seed: 1 };
-        let saved = |trace: &Trace, width, search| bench.serve(trace, width, search).map(|s| s.sharing_saved());
+        let saved =
+            |trace: &LengthDistribution, width, search| bench.serve(trace, width, search).map(|s| s.sharing_saved());
         let [short, long] = [ALPACA, SHAREGPT].map(|trace| saved(&trace, 4, false).unwrap_or_default());
         assert!(short > 0.0 && long > short, "{short} {long}");
         assert!(saved(&ALPACA, 4, true).unwrap_or_default() > short);

@@ -4,7 +4,7 @@
 use engine::batch::Batch;
 use engine::runner::Runner;
 use engine::sampling::{SampleRow, Sampled};
-use loadgen::random::Random;
+use loadgen::random::WorkloadRng;
 
 /// Tokens of the stand-in's language.
 pub const VOCAB: usize = 50_000;
@@ -26,14 +26,14 @@ impl Runner for StandIn {
 fn sample(row: &SampleRow<'_>) -> Sampled {
     // The last tokens stand for the whole context.
     let context = row.prompt.iter().chain(row.output).rev().take(4);
-    let seed = context.fold(row.output.len() as u64, |seed, &token| Random::new(seed ^ u64::from(token)).bits());
-    let mut random = Random::new(seed);
+    let seed = context.fold(row.output.len() as u64, |seed, &token| WorkloadRng::new(seed ^ u64::from(token)).bits());
+    let mut random = WorkloadRng::new(seed);
     let mut likely: Vec<(u32, f64)> =
         (0..LIKELY.max(row.top)).map(|_| (random.below(VOCAB) as u32, SPREAD * random.normal())).collect();
     likely.sort_by(|a, b| b.1.total_cmp(&a.1));
     let sum: f64 = likely.iter().map(|(_, logit)| logit.exp()).sum();
     let top: Vec<(u32, f32)> = likely.iter().map(|&(token, logit)| (token, (logit - sum.ln()) as f32)).collect();
-    let mut left = Random::new(seed ^ row.seed).uniform();
+    let mut left = WorkloadRng::new(seed ^ row.seed).uniform();
     let chosen = top.iter().find(|(_, logprob)| {
         left -= f64::from(*logprob).exp();
         left <= 0.0

@@ -6,7 +6,7 @@ use engine::backend::cuda::{LaunchCost, NotedLaunch};
 use serde_json::{Value, json};
 use workbench::Floor;
 
-use super::gpu::Gpu;
+use super::gpu::GpuSpec;
 use crate::table::Table;
 
 /// What a step computes.
@@ -43,16 +43,16 @@ impl fmt::Display for Kind {
 }
 
 /// A step.
-pub struct Step {
+pub struct StepRoofline {
     kind: Kind,
-    gpu: &'static Gpu,
+    gpu: &'static GpuSpec,
     /// Launches of one kernel, grid and cost, in the order of the first of each, and how many there are.
     groups: Vec<(NotedLaunch, u64)>,
 }
 
-impl Step {
+impl StepRoofline {
     /// The step that makes these launches.
-    pub fn new(kind: Kind, gpu: &'static Gpu, launches: &[NotedLaunch]) -> Step {
+    pub fn new(kind: Kind, gpu: &'static GpuSpec, launches: &[NotedLaunch]) -> StepRoofline {
         let mut groups: Vec<(NotedLaunch, u64)> = Vec::new();
         for launch in launches {
             match groups.iter_mut().find(|(first, _)| first == launch) {
@@ -60,7 +60,7 @@ impl Step {
                 None => groups.push((*launch, 1)),
             }
         }
-        Step { kind, gpu, groups }
+        StepRoofline { kind, gpu, groups }
     }
 
     /// The cost of all launches together.
@@ -125,7 +125,7 @@ impl Step {
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for StepRoofline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new(&["kernel", "times", "grid", "bytes each", "flops each", "us each", "bound by"]);
         for (launch, times) in &self.groups {

@@ -5,21 +5,21 @@ use std::time::Instant;
 
 use anyhow::Result;
 use argh::{ArgsInfo, FromArgs};
-use loadgen::random::Random;
+use loadgen::random::WorkloadRng;
 use loadgen::report::{Axis, Point, Report};
 use loadgen::summary::Summary;
 use loadgen::trace::SHAREGPT;
 use loadgen::workload::Workload;
 
 use super::{drive, measured, options};
-use crate::command::{Command, Operands, Words};
+use crate::command::{Command, Positionals, Words};
 use crate::report;
 use crate::values::seed;
 
 /// The command.
 pub const COMMAND: Command = Command {
     name: "bench throughput",
-    operands: Operands::Model,
+    positionals: Positionals::Model,
     info: Args::get_args_info,
     groups: &[],
     runs_engine: true,
@@ -48,7 +48,7 @@ pub struct Args {
 fn run(words: &Words) -> Result<()> {
     let args = words.own::<Args>()?;
     let mut loaded = drive::load(&words.engine()?)?;
-    let (max_len, mut random) = (loaded.max_len(), Random::new(args.seed));
+    let (max_len, mut random) = (loaded.max_len(), WorkloadRng::new(args.seed));
     let requests = args.lengths.requests(args.seed, max_len).take(args.requests);
     options::say_if_cut(&args.lengths, max_len);
     let records = loaded.answer(requests, &mut random, Instant::now())?;

@@ -1,7 +1,7 @@
 //! GPT-2's part of the configuration.
 
 use super::fields::{Fields, in_range};
-use super::{Activation, Family, MAX_WIDTH, ModelConfig, activation, head_dim};
+use super::{Activation, MAX_WIDTH, ModelConfig, ModelFamily, activation, head_dim};
 use crate::error::{Error, Result};
 
 /// What GPT-2 leaves open.
@@ -37,7 +37,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
     in_range("n_inner", gpt2.n_inner, 4 * MAX_WIDTH)?;
     Ok(ModelConfig {
         architecture: String::new(),
-        family: Family::Gpt2(gpt2),
+        family: ModelFamily::Gpt2(gpt2),
         layers: fields.either_usize("n_layer", "num_hidden_layers", 12)?,
         heads,
         kv_heads: heads,

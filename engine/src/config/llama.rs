@@ -1,7 +1,7 @@
 //! The part of the configuration shared by LLaMA, Mistral, Qwen2 and Qwen3.
 
 use super::fields::{Fields, in_range};
-use super::{Activation, Family, MAX_POSITIONS, MAX_WIDTH, ModelConfig, Rope, activation, head_dim, rope};
+use super::{Activation, MAX_POSITIONS, MAX_WIDTH, ModelConfig, ModelFamily, Rope, activation, head_dim, rope};
 use crate::error::{Error, Result};
 
 /// What the LLaMA-like architectures leave open.
@@ -122,7 +122,7 @@ pub(super) fn read(fields: &Fields<'_>, kind: Kind) -> Result<ModelConfig> {
     in_range("intermediate_size", llama.intermediate_size, 4 * MAX_WIDTH)?;
     Ok(ModelConfig {
         architecture: String::new(),
-        family: Family::Llama(llama),
+        family: ModelFamily::Llama(llama),
         layers,
         heads,
         kv_heads,

@@ -37,7 +37,7 @@ pub struct ModelConfig {
     /// The class name, such as `OPTForCausalLM`.
     pub architecture: String,
     /// What is particular to the architecture.
-    pub family: Family,
+    pub family: ModelFamily,
     /// Decoder layers.
     pub layers: usize,
     /// Query heads.
@@ -62,9 +62,9 @@ pub struct ModelConfig {
     pub tie_word_embeddings: bool,
 }
 
-/// The architectures, by what their forward passes have in common.
+/// Architectures whose forward passes have the same form.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Family {
+pub enum ModelFamily {
     /// OPT.
     Opt(OptConfig),
     /// GPT-2.
@@ -73,13 +73,13 @@ pub enum Family {
     Llama(LlamaConfig),
 }
 
-impl Family {
+impl ModelFamily {
     /// Prefixes of tensor names that differ between checkpoints of one architecture, longest first.
     pub fn weight_prefixes(&self) -> &'static [&'static str] {
         match self {
-            Family::Opt(_) => &["model.decoder.", "decoder.", "model."],
-            Family::Gpt2(_) => &["transformer."],
-            Family::Llama(_) => &["model."],
+            ModelFamily::Opt(_) => &["model.decoder.", "decoder.", "model."],
+            ModelFamily::Gpt2(_) => &["transformer."],
+            ModelFamily::Llama(_) => &["model."],
         }
     }
 }
@@ -168,8 +168,8 @@ impl ModelConfig {
     /// How many positions a token sees, its own included, if that is so in every layer; `None` if any layer sees all.
     pub fn window(&self) -> Option<usize> {
         match &self.family {
-            Family::Opt(_) | Family::Gpt2(_) => None,
-            Family::Llama(llama) => {
+            ModelFamily::Opt(_) | ModelFamily::Gpt2(_) => None,
+            ModelFamily::Llama(llama) => {
                 (0..self.layers).map(|layer| llama.window(layer)).reduce(|a, b| Some(a?.max(b?))).flatten()
             }
         }

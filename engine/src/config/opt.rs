@@ -1,7 +1,7 @@
 //! OPT's part of the configuration.
 
 use super::fields::{Fields, in_range};
-use super::{Activation, Family, MAX_WIDTH, ModelConfig, activation, head_dim};
+use super::{Activation, MAX_WIDTH, ModelConfig, ModelFamily, activation, head_dim};
 use crate::error::Result;
 
 /// What OPT leaves open. Learned positions start at row 2 of their table.
@@ -47,7 +47,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
     in_range("word_embed_proj_dim", opt.word_embed_proj_dim, MAX_WIDTH)?;
     Ok(ModelConfig {
         architecture: String::new(),
-        family: Family::Opt(opt),
+        family: ModelFamily::Opt(opt),
         layers: fields.usize_or("num_hidden_layers", 12)?,
         heads,
         kv_heads: heads,

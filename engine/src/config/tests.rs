@@ -8,7 +8,7 @@ fn read(json: &str) -> Result<ModelConfig> {
 
 fn llama(config: &ModelConfig) -> &LlamaConfig {
     match &config.family {
-        Family::Llama(llama) => llama,
+        ModelFamily::Llama(llama) => llama,
         other => panic!("not a LLaMA: {other:?}"),
     }
 }
@@ -22,7 +22,7 @@ fn the_defaults_are_those_of_the_classes() {
     assert_eq!((none.eos_token_ids.len(), none.bos_token_id), (0, None));
     let gpt2 = read(r#"{"architectures": ["GPT2LMHeadModel"], "n_inner": null}"#).unwrap();
     assert_eq!((gpt2.head_dim, gpt2.eos_token_ids.as_slice()), (64, &[50256][..]));
-    assert!(matches!(&gpt2.family, Family::Gpt2(g) if g.n_inner == 3072 && g.activation == Activation::GeluTanh));
+    assert!(matches!(&gpt2.family, ModelFamily::Gpt2(g) if g.n_inner == 3072 && g.activation == Activation::GeluTanh));
     let plain = read(r#"{"model_type": "llama", "architectures": []}"#).unwrap();
     assert_eq!((plain.kv_heads, plain.head_dim, plain.max_positions), (32, 128, 2048));
     assert_eq!((llama(&plain).rms_norm_eps, llama(&plain).rope.theta), (1e-6, 10000.0));

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Usage;
+use super::PoolUsage;
 
 /// Which pool a block belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,7 +15,7 @@ pub enum Space {
 
 /// Something that happened to a block of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum BlockEvent {
     /// A free block was taken; it has one reference and no filled slots.
     Allocate(u32),
     /// A reference was added. A cached block is held again by it, and full.
@@ -48,13 +48,13 @@ pub enum Event {
         dst: u32,
     },
     /// A step was scheduled; this is the state of the pool as it runs.
-    Step(Usage),
+    Step(PoolUsage),
 }
 
 /// Takes events in, in order, those of both pools.
 pub trait EventLog: Send {
     /// Takes an event in. Called while the pool is locked: must not call it, and should be quick.
-    fn record(&mut self, space: Space, event: Event);
+    fn record(&mut self, space: Space, event: BlockEvent);
 }
 
 /// A log that several can write to.
@@ -71,7 +71,7 @@ pub struct Logger {
 
 impl Logger {
     /// Passes an event on.
-    pub fn record(&self, event: Event) {
+    pub fn record(&self, event: BlockEvent) {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).record(self.space, event);
     }
 }

@@ -25,10 +25,10 @@ mod table;
 mod usage;
 
 pub use layout::{KvLayout, blocks_for};
-pub use log::{Event, EventLog, SharedLog, Space};
+pub use log::{BlockEvent, EventLog, SharedLog, Space};
 pub use moves::{BlockCopy, BlockMoves};
 pub use pool::BlockPool;
 pub use prefix::PrefixId;
 pub use relocation::relocate;
 pub use table::{BlockTable, OutOfBlocks, blocks_needed, distinct_blocks};
-pub use usage::Usage;
+pub use usage::PoolUsage;

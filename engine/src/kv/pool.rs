@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(super) use self::blocks::Blocks;
 use super::layout::blocks_for;
-use super::log::{Event, Logger, SharedLog, Space};
-use super::usage::Usage;
+use super::log::{BlockEvent, Logger, SharedLog, Space};
+use super::usage::PoolUsage;
 
 /// All physical blocks of a KV cache. Cloning gives another handle on the same pool.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ impl BlockPool {
     /// Notes in the log that a step was scheduled.
     pub fn record_step(&self) {
         let blocks = self.blocks();
-        blocks.record(Event::Step(blocks.usage()));
+        blocks.record(BlockEvent::Step(blocks.usage()));
     }
 
     /// Tokens a block holds.
@@ -89,7 +89,7 @@ impl BlockPool {
     }
 
     /// How much of the pool is in use.
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> PoolUsage {
         self.blocks().usage()
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::layout::blocks_for;
-use super::log::Event;
+use super::log::BlockEvent;
 use super::pool::{BlockPool, Blocks};
 use super::prefix::PrefixId;
 use crate::kv::BlockCopy;
@@ -168,7 +168,7 @@ impl BlockTable {
         if let Some(src) = self.writable_block(tokens).filter(|&block| blocks.num_refs(block) > 1) {
             let dst = blocks.allocate().ok_or(OutOfBlocks)?;
             copies.push(BlockCopy { src, dst });
-            blocks.record(Event::Copy { src, dst });
+            blocks.record(BlockEvent::Copy { src, dst });
             blocks.release(src);
             self.blocks.pop();
             self.blocks.push(dst);

@@ -2,7 +2,7 @@
 
 /// How much of a pool is in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct PoolUsage {
     /// Blocks in the pool.
     pub num_blocks: usize,
     /// Blocks with references.

@@ -8,7 +8,7 @@ mod opt;
 mod rope;
 
 use crate::backend::Backend;
-use crate::config::{Family, ModelConfig};
+use crate::config::{ModelConfig, ModelFamily};
 use crate::error::Result;
 use crate::load::Weights;
 
@@ -29,8 +29,8 @@ pub fn load<B: Backend>(
     max_len: usize,
 ) -> Result<Box<dyn Model<B>>> {
     Ok(match &config.family {
-        Family::Opt(c) => Box::new(opt::Opt::load(backend, config, c, weights)?),
-        Family::Gpt2(c) => Box::new(gpt2::Gpt2::load(backend, config, c, weights)?),
-        Family::Llama(c) => Box::new(llama::Llama::load(backend, config, c, weights, max_len)?),
+        ModelFamily::Opt(c) => Box::new(opt::Opt::load(backend, config, c, weights)?),
+        ModelFamily::Gpt2(c) => Box::new(gpt2::Gpt2::load(backend, config, c, weights)?),
+        ModelFamily::Llama(c) => Box::new(llama::Llama::load(backend, config, c, weights, max_len)?),
     })
 }

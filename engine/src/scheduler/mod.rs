@@ -42,9 +42,9 @@ pub use step::{Chunk, Step};
 use self::growth::{Budget, Growth, plan_within};
 use self::parts::Parts;
 pub use self::prefix::Prefixes;
-use self::queue::Queue;
+use self::queue::WaitingQueue;
 use crate::group::{RequestId, SequenceGroup};
-use crate::kv::{BlockPool, SharedLog, Space, Usage, blocks_needed, distinct_blocks};
+use crate::kv::{BlockPool, PoolUsage, SharedLog, Space, blocks_needed, distinct_blocks};
 use crate::sequence::Sequence;
 
 /// Bounds on what a step may hold.
@@ -75,7 +75,7 @@ pub struct Scheduler {
     prefixes: Prefixes,
     limits: Limits,
     /// Groups that are swapped out or are to be recomputed, and new ones.
-    queue: Queue,
+    queue: WaitingQueue,
     /// As they were visited in the last step, then those that it admitted.
     running: Vec<SequenceGroup>,
     /// Whether these may stand in another order than [`SequenceGroup::rank`]'s.
@@ -101,7 +101,7 @@ impl Scheduler {
             swap,
             prefixes,
             limits,
-            queue: Queue::default(),
+            queue: WaitingQueue::default(),
             running: Vec::new(),
             is_disturbed: false,
             all_sampled: true,
@@ -190,7 +190,7 @@ impl Scheduler {
     }
 
     /// Use of the cache.
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> PoolUsage {
         self.pool.usage()
     }
 
@@ -205,7 +205,7 @@ impl Scheduler {
     }
 
     /// Use of the swap space.
-    pub fn swap_usage(&self) -> Usage {
+    pub fn swap_usage(&self) -> PoolUsage {
         self.swap.usage()
     }
 

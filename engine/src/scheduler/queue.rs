@@ -15,7 +15,7 @@ use crate::kv::BlockPool;
 
 /// The waiting groups.
 #[derive(Debug, Default)]
-pub struct Queue {
+pub struct WaitingQueue {
     lines: HashMap<OwnerId, Line>,
     /// The lines by the rank of their first groups.
     order: BTreeMap<Rank, OwnerId>,
@@ -31,7 +31,7 @@ struct Line {
     was_served: bool,
 }
 
-impl Queue {
+impl WaitingQueue {
     /// How many groups wait.
     pub fn len(&self) -> usize {
         self.len

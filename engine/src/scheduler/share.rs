@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::queue::Queue;
+use super::queue::WaitingQueue;
 use super::{Scheduler, Step};
 use crate::group::{OwnerId, SequenceGroup};
 use crate::kv::blocks_for;
@@ -46,7 +46,7 @@ pub struct Shares {
 
 impl Shares {
     /// Of what runs now. An owner's share is `part` of `all`, or less if several want more than they have.
-    pub fn of(running: &[SequenceGroup], queue: &Queue, all: Held, part: f64) -> Self {
+    pub fn of(running: &[SequenceGroup], queue: &WaitingQueue, all: Held, part: f64) -> Self {
         let mut held: HashMap<OwnerId, Held> = HashMap::new();
         for group in running {
             held.entry(group.owner).or_default().add(Held::by(group));

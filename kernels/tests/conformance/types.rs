@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::exact::{Exact, Rounding};
-use workbench::number::Random;
+use workbench::number::ProblemRng;
 
 /// What an operand holds. A register has 64 bits of room in memory, of which the type takes the lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +172,7 @@ impl Type {
     }
 
     /// A random value. Of floats most are of a moderate size, so that operands meet.
-    fn random(self, random: &mut Random) -> u64 {
+    fn random(self, random: &mut ProblemRng) -> u64 {
         let moderate = random.below(4) > 0;
         let rare = random.below(100);
         match self {
@@ -201,7 +201,7 @@ impl Type {
         }
     }
 
-    fn pair(self, random: &mut Random, one: impl Fn(Type, &mut Random) -> u64) -> u64 {
+    fn pair(self, random: &mut ProblemRng, one: impl Fn(Type, &mut ProblemRng) -> u64) -> u64 {
         let half = self.halves();
         one(half, random) | one(half, random) << 16
     }
@@ -221,20 +221,20 @@ fn pairs(halves: &[u64]) -> Vec<u64> {
 }
 
 /// A float of either sign between 2 to the power of `-range` and of `range`.
-fn float(random: &mut Random, range: u64) -> f32 {
+fn float(random: &mut ProblemRng, range: u64) -> f32 {
     let exponent = 127 - range + random.below(2 * range);
     f32::from_bits((exponent << 23 | random.word() & 0x807f_ffff) as u32)
 }
 
 /// A half of either sign whose bits are one of `count` from `least` on.
-fn half(random: &mut Random, least: u64, count: u64) -> u64 {
+fn half(random: &mut ProblemRng, least: u64, count: u64) -> u64 {
     (least + random.below(count)) | random.word() & 0x8000
 }
 
 /// Operands for `threads` threads: every pair of corners of the first two types, then random ones. The third and further
 /// operands are corners and random values by turns.
 pub fn operands(types: &[Type], threads: usize) -> Vec<Vec<u64>> {
-    let mut random = Random(0x517c_c1b7);
+    let mut random = ProblemRng(0x517c_c1b7);
     let corners: Vec<Vec<u64>> = types.iter().map(|ty| ty.corners()).collect();
     let len = |operand: usize| corners.get(operand).map_or(1, |corners| corners.len().max(1));
     (0..threads)

@@ -19,8 +19,8 @@ use kernels::attention::decode::{
 };
 use launch::Error;
 use workbench::Buffer;
-use workbench::number::{Random, Type};
-use workbench::paged::{PagedShape, Problem};
+use workbench::number::{ProblemRng, Type};
+use workbench::paged::{PagedProblem, PagedShape};
 
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate;
@@ -30,7 +30,7 @@ const UNTOUCHED: u16 = 0x1234;
 
 /// A decode step in the device's memory: a problem's sequences, with padding among them.
 struct Step<'a> {
-    problem: &'a Problem,
+    problem: &'a PagedProblem,
     launch: DecodeLaunch,
     slots: u32,
     /// Which of the batch's sequences are the problem's; the others have length 0.
@@ -44,7 +44,7 @@ struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    fn new(gpu: &mut Gpu, problem: &'a Problem, slots: u32) -> Step<'a> {
+    fn new(gpu: &mut Gpu, problem: &'a PagedProblem, slots: u32) -> Step<'a> {
         let shape = problem.shape;
         let kernels =
             attention::AttentionShape::new(shape.heads, shape.kv_heads, shape.head_size, shape.block_size).unwrap();
@@ -126,7 +126,7 @@ impl<'a> Step<'a> {
     }
 
     /// Whether the output is what `problem` asks for, and the workspace ready for the next launch.
-    fn is_right(&self, gpu: &Gpu, problem: &Problem) -> bool {
+    fn is_right(&self, gpu: &Gpu, problem: &PagedProblem) -> bool {
         let error = problem.error(&self.output(gpu));
         error <= problem.shape.ty.tolerance() && gpu.download(self.arrivals).iter().all(|&count| count == 0)
     }
@@ -136,7 +136,7 @@ pub fn every_kernel(gpu: &mut Gpu) {
     for ty in Type::ALL {
         for head_size in attention::HEAD_SIZES {
             for heads in if head_size == 256 { 4..=4 } else { 4..=12 }.step_by(8) {
-                let problem = Problem::decode(shape(ty, heads, 1, head_size, 16, 0), &[70, 300], 0, 1);
+                let problem = PagedProblem::decode(shape(ty, heads, 1, head_size, 16, 0), &[70, 300], 0, 1);
                 let step = Step::new(gpu, &problem, 2);
                 step.plan(gpu);
                 step.attend(gpu);
@@ -157,7 +157,7 @@ fn targets() -> [Gpu; 2] {
 
 /// Plans and attends on all devices, under several orders of warps and blocks. Results must not depend on the order.
 fn check(gpus: &mut [Gpu], shape: PagedShape, contexts: &[u32], shared: u32, slots: u32) {
-    let problem = Problem::decode(shape, contexts, shared, 7);
+    let problem = PagedProblem::decode(shape, contexts, shared, 7);
     for gpu in gpus {
         let step = Step::new(gpu, &problem, slots);
         let mut first = None;
@@ -216,7 +216,7 @@ fn window_edges() {
 
 #[test]
 fn batches_of_one_to_64_and_lengths_to_8192() {
-    let (mut gpus, mut random) = (targets(), Random(3));
+    let (mut gpus, mut random) = (targets(), ProblemRng(3));
     let short: Vec<u32> = (0..64).map(|_| 1 + random.below(90) as u32).collect();
     check(&mut gpus, shape(Type::F16, 2, 1, 32, 16, 0), &short, 0, 24);
     check(&mut gpus, shape(Type::Bf16, 1, 1, 64, 16, 0), &[8192], 0, 20);
@@ -227,10 +227,10 @@ fn batches_of_one_to_64_and_lengths_to_8192() {
 
 #[test]
 fn the_same_launches_serve_other_lengths() {
-    let longest = Problem::decode(shape(Type::F16, 4, 2, 64, 16, 0), &[900, 40, 333, 2000], 0, 7);
+    let longest = PagedProblem::decode(shape(Type::F16, 4, 2, 64, 16, 0), &[900, 40, 333, 2000], 0, 7);
     let mut gpu = Gpu::new("sm_90a");
     let step = Step::new(&mut gpu, &longest, 7);
-    let mut problem = Problem::decode(longest.shape, &longest.contexts(), 0, 7);
+    let mut problem = PagedProblem::decode(longest.shape, &longest.contexts(), 0, 7);
     for contexts in [[900, 40, 333, 2000], [899, 1, 17, 1999], [5, 6, 7, 8], [16, 40, 333, 1024]] {
         let mut lengths = vec![0; step.sequences as usize];
         for ((&at, span), context) in step.real.iter().zip(&mut problem.spans).zip(contexts) {
@@ -246,7 +246,7 @@ fn the_same_launches_serve_other_lengths() {
 
 /// Lengths from 1 to 8,192.
 fn ragged(count: usize, seed: u64) -> Vec<u32> {
-    let mut random = Random(seed);
+    let mut random = ProblemRng(seed);
     let mut lengths: Vec<u32> = (2..count).map(|_| 1 + random.below(8192) as u32).collect();
     lengths.extend([1, 8192]);
     random.shuffle(&mut lengths);
@@ -297,7 +297,7 @@ fn the_plan_covers_every_tile_once_and_evenly() {
 #[test]
 fn blocks_have_the_same_work_within_a_tenth() {
     // What a block costs is what a launch costs in which no other has a range.
-    let problem = Problem::decode(shape(Type::F16, 4, 1, 32, 16, 0), &ragged(12, 11), 0, 5);
+    let problem = PagedProblem::decode(shape(Type::F16, 4, 1, 32, 16, 0), &ragged(12, 11), 0, 5);
     let (mut gpu, slots) = (Gpu::new("sm_90a"), 16);
     let step = Step::new(&mut gpu, &problem, slots);
     step.plan(&mut gpu);
@@ -332,7 +332,7 @@ fn memory_is_read_once_and_without_conflicts() {
         (shape(F16, 3, 1, 256, 16, 0), [4000, 6000], 2),
         (shape(F16, 2, 1, 32, 16, 0), [8192, 5000], 2),
     ] {
-        let problem = Problem::decode(shape, &contexts, 0, 5);
+        let problem = PagedProblem::decode(shape, &contexts, 0, 5);
         let mut gpu = Gpu::new("sm_90a");
         let step = Step::new(&mut gpu, &problem, slots);
         step.plan(&mut gpu);
@@ -357,7 +357,7 @@ fn memory_is_read_once_and_without_conflicts() {
 /// Takes away each barrier, wait, commit and fence in turn: a fault, or a wrong result, under some order.
 #[test]
 fn nothing_that_orders_memory_can_be_missing() {
-    let problem = Problem::decode(shape(Type::F16, 2, 1, 32, 16, 0), &[5, 700, 40, 300, 1000], 0, 5);
+    let problem = PagedProblem::decode(shape(Type::F16, 2, 1, 32, 16, 0), &[5, 700, 40, 300, 1000], 0, 5);
     let (target, ptx) = TARGETS[1];
     let mut gpu = Gpu::new(target);
     let whole = Step::new(&mut gpu, &problem, 4);

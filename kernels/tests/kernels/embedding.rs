@@ -3,13 +3,13 @@
 //! Tried by hand on the source: without the bound of `gather_rows`,
 //! `rows_of_any_width_are_looked_up_with_no_more_sectors_than_needed` fails, out of bounds.
 
-use workbench::cases::embedding::{Lookup, Rows};
+use workbench::cases::embedding::{Lookup, LookupProblem};
 use workbench::number::Type;
 
 use crate::frame::gpu::{Gpu, TARGETS};
 
-fn rows(ty: Type, lookup: Lookup, rows: usize, width: usize) -> Rows {
-    Rows { ty, lookup, rows, width, neutral: false, seed: width as u64 }
+fn rows(ty: Type, lookup: Lookup, rows: usize, width: usize) -> LookupProblem {
+    LookupProblem { ty, lookup, rows, width, neutral: false, seed: width as u64 }
 }
 
 const LOOKUPS: [Lookup; 3] = [Lookup::Gather, Lookup::Embed, Lookup::Add];

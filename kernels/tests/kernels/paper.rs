@@ -23,8 +23,8 @@ use kernels::attention::paper::floor::floor;
 use kernels::attention::paper::launch::Version;
 use kernels::attention::{BLOCK_SIZES, HEAD_SIZES};
 use launch::Result;
-use workbench::number::{Random, Type};
-use workbench::paged::{PagedShape, Problem};
+use workbench::number::{ProblemRng, Type};
+use workbench::paged::{PagedProblem, PagedShape};
 use workbench::paper::{PaperAttention, versions};
 
 use crate::frame::gpu::{Gpu, TARGETS};
@@ -35,7 +35,7 @@ fn shape(ty: Type, heads: u32, kv_heads: u32, head_size: u32, block_size: u32) -
 }
 
 /// Runs a version. Gives the output, and a report of each launch.
-fn try_run(gpu: &mut Gpu, problem: &Problem, version: Version) -> Result<(Vec<u16>, Vec<CostReport>)> {
+fn try_run(gpu: &mut Gpu, problem: &PagedProblem, version: Version) -> Result<(Vec<u16>, Vec<CostReport>)> {
     let gpu = gpu.bench();
     let attention = PaperAttention::upload(gpu, problem, version)?;
     let reports = gpu.reported(|gpu| attention.launch(gpu))?;
@@ -44,12 +44,12 @@ fn try_run(gpu: &mut Gpu, problem: &Problem, version: Version) -> Result<(Vec<u1
 
 /// Runs a version, which must raise no fault.
 #[track_caller]
-fn run(gpu: &mut Gpu, problem: &Problem, version: Version) -> (Vec<u16>, Vec<CostReport>) {
+fn run(gpu: &mut Gpu, problem: &PagedProblem, version: Version) -> (Vec<u16>, Vec<CostReport>) {
     try_run(gpu, problem, version).unwrap_or_else(|error| panic!("{:?}: {error}", problem.shape))
 }
 
 #[track_caller]
-fn assert_close(problem: &Problem, output: &[u16], version: Version) {
+fn assert_close(problem: &PagedProblem, output: &[u16], version: Version) {
     let error = problem.error(output);
     let contexts = problem.contexts();
     assert!(error <= problem.shape.ty.tolerance(), "{error:.1e}: {:?}, {contexts:?}, {version:?}", problem.shape);
@@ -57,7 +57,7 @@ fn assert_close(problem: &Problem, output: &[u16], version: Version) {
 
 /// Checks both versions on a target in one order of warps and blocks.
 #[track_caller]
-fn check(target: &str, seed: u64, problem: &Problem) {
+fn check(target: &str, seed: u64, problem: &PagedProblem) {
     let longest = problem.contexts().into_iter().max().unwrap();
     for version in versions(problem, longest) {
         let mut gpu = Gpu::new(target);
@@ -70,7 +70,7 @@ fn check(target: &str, seed: u64, problem: &Problem) {
 pub fn every_kernel(gpu: &mut Gpu) {
     for ty in Type::ALL {
         for (head_size, block_size) in HEAD_SIZES.iter().flat_map(|&d| BLOCK_SIZES.map(|b| (d, b))) {
-            let problem = Problem::decode(shape(ty, 2, 1, head_size, block_size), &[1, 77, 530], 1, 7);
+            let problem = PagedProblem::decode(shape(ty, 2, 1, head_size, block_size), &[1, 77, 530], 1, 7);
             for version in versions(&problem, 530) {
                 let (output, _) = run(gpu, &problem, version);
                 assert_close(&problem, &output, version);
@@ -83,10 +83,10 @@ pub fn every_kernel(gpu: &mut Gpu) {
 fn ragged_lengths_with_shared_blocks_under_any_order() {
     let lengths = [8192, 1, 16, 17, 15, 511, 512, 513, 2049];
     for (ty, (target, _)) in Type::ALL.into_iter().zip(TARGETS) {
-        let problem = Problem::decode(shape(ty, 2, 2, 64, 16), &lengths, 0, 3);
+        let problem = PagedProblem::decode(shape(ty, 2, 2, 64, 16), &lengths, 0, 3);
         check(target, 0, &problem);
         check(target, 5, &problem);
-        let shared = Problem::decode(shape(ty, 2, 1, 64, 8), &[1031, 700, 1024, 800], 80, 4);
+        let shared = PagedProblem::decode(shape(ty, 2, 1, 64, 8), &[1031, 700, 1024, 800], 80, 4);
         assert!(shared.tables.iter().all(|table| table[..80] == shared.tables[0][..80]));
         check(target, 6, &shared);
     }
@@ -94,10 +94,10 @@ fn ragged_lengths_with_shared_blocks_under_any_order() {
 
 #[test]
 fn batches_of_1_to_64() {
-    let mut random = Random(9);
+    let mut random = ProblemRng(9);
     for (sequences, (target, _)) in [1, 2, 9, 64].into_iter().zip(TARGETS.into_iter().cycle()) {
         let lengths: Vec<u32> = (0..sequences).map(|_| 1 + random.below(700) as u32).collect();
-        check(target, sequences, &Problem::decode(shape(Type::F16, 2, 1, 32, 16), &lengths, 0, sequences));
+        check(target, sequences, &PagedProblem::decode(shape(Type::F16, 2, 1, 32, 16), &lengths, 0, sequences));
     }
 }
 
@@ -105,7 +105,7 @@ fn batches_of_1_to_64() {
 fn every_size_of_a_group() {
     for (i, group) in [1, 2, 3, 4, 5, 7, 8, 16].into_iter().enumerate() {
         let (ty, (target, _)) = (Type::ALL[i % 2], TARGETS[i / 2 % 2]);
-        check(target, i as u64, &Problem::decode(shape(ty, 2 * group, 2, 32, 32), &[45, 550], 0, 1));
+        check(target, i as u64, &PagedProblem::decode(shape(ty, 2 * group, 2, 32, 32), &[45, 550], 0, 1));
     }
 }
 
@@ -114,7 +114,7 @@ fn windows_begin_and_end_anywhere_in_a_block() {
     for (i, window) in [1, 2, 7, 8, 9, 16, 100, 505, 512, 513, 1024, 5000].into_iter().enumerate() {
         let block_size = BLOCK_SIZES[i % 3];
         let shape = PagedShape { window, ..shape(Type::F16, 1, 1, 32, block_size) };
-        let problem = Problem::decode(shape, &[1, window, window + 1, 1040, 1500], 0, 2);
+        let problem = PagedProblem::decode(shape, &[1, window, window + 1, 1040, 1500], 0, 2);
         check(TARGETS[i % 2].0, i as u64, &problem);
     }
 }
@@ -122,7 +122,7 @@ fn windows_begin_and_end_anywhere_in_a_block() {
 #[test]
 fn logits_beyond_the_exponents_of_f32() {
     for ty in Type::ALL {
-        let mut problem = Problem::decode(shape(ty, 2, 2, 64, 16), &[3, 700], 0, 8);
+        let mut problem = PagedProblem::decode(shape(ty, 2, 2, 64, 16), &[3, 700], 0, 8);
         problem.query.iter_mut().for_each(|q| *q = ty.bits(150.0 * ty.number(*q)));
         check("sm_90a", 1, &problem);
     }
@@ -131,9 +131,9 @@ fn logits_beyond_the_exponents_of_f32() {
 /// Sequences of length 0 fill batches up, to sizes that CUDA graphs were captured for.
 #[test]
 fn a_sequence_of_no_tokens_gets_zeros() {
-    let problem = Problem::decode(shape(Type::F16, 2, 1, 64, 16), &[20, 600], 0, 8);
+    let problem = PagedProblem::decode(shape(Type::F16, 2, 1, 64, 16), &[20, 600], 0, 8);
     for version in versions(&problem, 600) {
-        let mut padded = Problem::decode(problem.shape, &[20, 600], 0, 8);
+        let mut padded = PagedProblem::decode(problem.shape, &[20, 600], 0, 8);
         padded.spans[0].context = 0;
         padded.tables[0].clear();
         let (output, _) = run(&mut Gpu::new("sm_90a"), &padded, version);
@@ -145,7 +145,7 @@ fn a_sequence_of_no_tokens_gets_zeros() {
 #[test]
 fn no_order_of_warps_and_blocks_changes_a_bit() {
     // With the cache's last block in use: reading on behind its rows is a fault.
-    let problems = (0..).map(|seed| Problem::decode(shape(Type::Bf16, 2, 1, 80, 8), &[77, 900], 0, seed));
+    let problems = (0..).map(|seed| PagedProblem::decode(shape(Type::Bf16, 2, 1, 80, 8), &[77, 900], 0, seed));
     let problem = problems.into_iter().find(|p| p.tables.concat().contains(&(p.blocks - 1))).unwrap();
     for version in versions(&problem, 900) {
         let (expected, _) = run(&mut Gpu::new("sm_80"), &problem, version);
@@ -160,7 +160,7 @@ fn no_order_of_warps_and_blocks_changes_a_bit() {
 /// A graph's launches are those for the longest sequences that may come.
 #[test]
 fn a_bound_beyond_the_longest_length_changes_nothing() {
-    let problem = Problem::decode(shape(Type::F16, 2, 1, 64, 16), &[1, 600], 0, 5);
+    let problem = PagedProblem::decode(shape(Type::F16, 2, 1, 64, 16), &[1, 600], 0, 5);
     for (exact, bound) in versions(&problem, 600).into_iter().zip(versions(&problem, 4000)) {
         let (expected, _) = run(&mut Gpu::new("sm_90a"), &problem, exact);
         assert!(run(&mut Gpu::new("sm_90a"), &problem, bound).0 == expected, "{bound:?}");
@@ -170,7 +170,7 @@ fn a_bound_beyond_the_longest_length_changes_nothing() {
 #[test]
 fn no_more_is_read_than_the_floor_and_without_bank_conflicts() {
     for (block_size, group) in [(8, 1), (16, 1), (32, 1), (16, 4)] {
-        let problem = Problem::decode(shape(Type::F16, 4, 4 / group, 128, block_size), &[1024, 2048], 0, 1);
+        let problem = PagedProblem::decode(shape(Type::F16, 4, 4 / group, 128, block_size), &[1024, 2048], 0, 1);
         let bytes = floor(workbench::paper::shape(&problem), &problem.contexts(), 0).bytes;
         for version in versions(&problem, 2048) {
             let (_, reports) = run(&mut Gpu::new("sm_90a"), &problem, version);
@@ -194,7 +194,7 @@ fn no_more_is_read_than_the_floor_and_without_bank_conflicts() {
 
 #[test]
 fn each_barrier_is_needed() {
-    let problem = Problem::decode(shape(Type::F16, 1, 1, 32, 8), &[600], 0, 1);
+    let problem = PagedProblem::decode(shape(Type::F16, 1, 1, 32, 8), &[600], 0, 1);
     let [v1, v2] = versions(&problem, 600);
     let partials = {
         let mut gpu = Gpu::new("sm_90a");
@@ -223,7 +223,7 @@ fn each_barrier_is_needed() {
 }
 
 /// What v2 leaves for the reduction.
-fn attend(gpu: &mut workbench::Gpu, problem: &Problem, version: Version) -> Result<[Vec<f32>; 3]> {
+fn attend(gpu: &mut workbench::Gpu, problem: &PagedProblem, version: Version) -> Result<[Vec<f32>; 3]> {
     let attention = PaperAttention::upload(gpu, problem, version)?;
     attention.attend(gpu)?;
     let [values, maxima, sums] = attention.partials;
@@ -231,7 +231,12 @@ fn attend(gpu: &mut workbench::Gpu, problem: &Problem, version: Version) -> Resu
 }
 
 /// What the reduction makes of it.
-fn reduce(gpu: &mut workbench::Gpu, problem: &Problem, version: Version, partials: &[Vec<f32>; 3]) -> Result<Vec<u16>> {
+fn reduce(
+    gpu: &mut workbench::Gpu,
+    problem: &PagedProblem,
+    version: Version,
+    partials: &[Vec<f32>; 3],
+) -> Result<Vec<u16>> {
     let attention = PaperAttention::upload(gpu, problem, version)?;
     for (buffer, partial) in attention.partials.into_iter().zip(partials) {
         gpu.write(buffer, partial)?;

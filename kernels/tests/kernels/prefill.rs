@@ -21,8 +21,8 @@ use emulator::CostReport;
 use kernels::attention;
 use kernels::attention::prefill::{paged_prefill, shape};
 use launch::Error;
-use workbench::number::{Random, Type, relative_error};
-use workbench::paged::{PagedShape, Problem, Span};
+use workbench::number::{ProblemRng, Type, relative_error};
+use workbench::paged::{PagedProblem, PagedSequence, PagedShape};
 
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::without_each;
@@ -34,7 +34,7 @@ fn checked(shape: PagedShape) -> attention::AttentionShape {
 
 /// Runs the kernel in a launch that has room for `spare` more tokens. Queries are parts of longer rows, whose rest is
 /// NaN; two tokens that are not of this launch come before.
-fn attend(gpu: &mut Gpu, problem: &Problem, spare: u32) -> Result<(Vec<u16>, CostReport), Error> {
+fn attend(gpu: &mut Gpu, problem: &PagedProblem, spare: u32) -> Result<(Vec<u16>, CostReport), Error> {
     let PagedShape { ty, heads, head_size, kv_heads, block_size, window } = problem.shape;
     let row = (heads * head_size) as usize;
     let stride = row + 16;
@@ -78,7 +78,7 @@ fn attend(gpu: &mut Gpu, problem: &Problem, spare: u32) -> Result<(Vec<u16>, Cos
 }
 
 /// Runs the kernel on both targets, in the natural order of warps and blocks and in others, and holds it to the truth.
-fn check(problem: &Problem, spare: u32) -> CostReport {
+fn check(problem: &PagedProblem, spare: u32) -> CostReport {
     let ty = problem.shape.ty;
     let truth = problem.reference();
     let mut first: Option<(Vec<u16>, CostReport)> = None;
@@ -98,14 +98,14 @@ fn check(problem: &Problem, spare: u32) -> CostReport {
 
 pub fn every_kernel(gpu: &mut Gpu) {
     for (ty, head_size) in Type::ALL.into_iter().flat_map(|ty| attention::HEAD_SIZES.map(|size| (ty, size))) {
-        let problem = Problem::new(PagedShape { ty, ..shape(1, 2, head_size, 16, 0) }, &[span(5, 20)], 0, 0);
+        let problem = PagedProblem::new(PagedShape { ty, ..shape(1, 2, head_size, 16, 0) }, &[span(5, 20)], 0, 0);
         let (output, _) = attend(gpu, &problem, 0).unwrap_or_else(|error| panic!("{error}"));
         assert!(problem.error(&output) <= ty.tolerance(), "{:?}", problem.shape);
     }
 }
 
-fn span(new: u32, context: u32) -> Span {
-    Span { new, context }
+fn span(new: u32, context: u32) -> PagedSequence {
+    PagedSequence { new, context }
 }
 
 /// A shape of `f16`.
@@ -130,7 +130,7 @@ fn every_head_size_block_size_and_group() {
     ];
     for (seed, (shape, spans)) in cases.into_iter().enumerate() {
         for ty in Type::ALL {
-            check(&Problem::new(PagedShape { ty, ..shape }, &spans, 2, seed as u64), 0);
+            check(&PagedProblem::new(PagedShape { ty, ..shape }, &spans, 2, seed as u64), 0);
         }
     }
 }
@@ -138,13 +138,13 @@ fn every_head_size_block_size_and_group() {
 #[test]
 fn rows_end_anywhere_in_a_tile() {
     let spans = [63, 64, 65, 127, 128, 129].map(|new| span(new, new));
-    check(&Problem::new(shape(1, 1, 32, 16, 0), &spans, 0, 1), 0);
+    check(&PagedProblem::new(shape(1, 1, 32, 16, 0), &spans, 0, 1), 0);
 }
 
 #[test]
 fn windows_begin_anywhere_in_a_tile() {
     for window in [1, 2, 63, 64, 65, 100, 149, 150, 151] {
-        let mut problem = Problem::new(shape(1, 1, 32, 8, window), &[span(70, 150)], 0, window.into());
+        let mut problem = PagedProblem::new(shape(1, 1, 32, 8, window), &[span(70, 150)], 0, window.into());
         // Blocks that no new token sees may be gone.
         let unseen = 81u32.saturating_sub(window) / 8;
         problem.tables[0][..unseen as usize].fill(u32::MAX);
@@ -154,13 +154,16 @@ fn windows_begin_anywhere_in_a_tile() {
 
 #[test]
 fn long_contexts() {
-    check(&Problem::new(shape(1, 2, 64, 16, 0), &[span(3, 8192), span(1, 1), span(2, 5001), span(17, 700)], 30, 1), 0);
-    check(&Problem::new(shape(1, 1, 32, 32, 100), &[span(2, 8192)], 0, 2), 0);
+    check(
+        &PagedProblem::new(shape(1, 2, 64, 16, 0), &[span(3, 8192), span(1, 1), span(2, 5001), span(17, 700)], 30, 1),
+        0,
+    );
+    check(&PagedProblem::new(shape(1, 1, 32, 32, 100), &[span(2, 8192)], 0, 2), 0);
 }
 
 #[test]
 fn many_sequences_some_without_new_tokens() {
-    let mut random = Random(3);
+    let mut random = ProblemRng(3);
     let mut spans: Vec<_> = (0..60)
         .map(|_| {
             let new = random.below(12) as u32;
@@ -168,7 +171,7 @@ fn many_sequences_some_without_new_tokens() {
         })
         .collect();
     spans.extend([span(0, 30), span(140, 160), span(0, 0), span(0, 0)]);
-    let problem = Problem::new(shape(1, 2, 32, 8, 0), &spans, 0, 4);
+    let problem = PagedProblem::new(shape(1, 2, 32, 8, 0), &spans, 0, 4);
     check(&problem, 0);
     // A launch that was made for larger batches.
     check(&problem, 300);
@@ -177,8 +180,8 @@ fn many_sequences_some_without_new_tokens() {
 #[test]
 fn scores_that_grow_from_tile_to_tile() {
     for ty in Type::ALL {
-        let mut problem = Problem::new(PagedShape { ty, ..shape(1, 1, 64, 16, 0) }, &[span(40, 400)], 0, 5);
-        let mut random = Random(6);
+        let mut problem = PagedProblem::new(PagedShape { ty, ..shape(1, 1, 64, 16, 0) }, &[span(40, 400)], 0, 5);
+        let mut random = ProblemRng(6);
         problem.query.iter_mut().for_each(|query| *query = ty.bits(100.0 * random.unit()));
         check(&problem, 0);
     }
@@ -190,7 +193,7 @@ fn each_byte_is_moved_once() {
         // One tile of rows: the floor is what must be read.
         let tokens = shape::tile_rows(head_size) / 4;
         let shape = shape(1, 4, head_size, 16, 0);
-        let report = check(&Problem::new(shape, &[span(tokens, 1000)], 0, 7), 0);
+        let report = check(&PagedProblem::new(shape, &[span(tokens, 1000)], 0, 7), 0);
         let floor = shape::floor(checked(shape), tokens, 1000, 0);
         let moved = 32 * report.total.sectors;
         assert!(moved as f64 <= 1.02 * floor.bytes as f64, "{moved} of {floor:?}, head size {head_size}");
@@ -202,13 +205,13 @@ fn each_byte_is_moved_once() {
 #[test]
 fn tiles_that_rows_do_not_see_cost_nothing() {
     // Eight warps of 32 rows and four tiles of 64 keys, of which the warps see 1, 1, 2, 2, 3, 3, 4 and 4.
-    let report = check(&Problem::new(shape(1, 1, 32, 16, 0), &[span(256, 256)], 0, 8), 0);
+    let report = check(&PagedProblem::new(shape(1, 1, 32, 16, 0), &[span(256, 256)], 0, 8), 0);
     assert_eq!(report.total.tensor_flops, 4 * 32 * (32 * 64) * 20);
     // Through a window of 65, two tiles at most where a warp's first row is at the start of one, else three.
-    let report = check(&Problem::new(shape(1, 1, 32, 16, 65), &[span(256, 256)], 0, 9), 0);
+    let report = check(&PagedProblem::new(shape(1, 1, 32, 16, 65), &[span(256, 256)], 0, 9), 0);
     assert_eq!(report.total.tensor_flops, 4 * 32 * (32 * 64) * (1 + 1 + 2 + 2 + 2 + 2 + 2 + 2));
     // Of four warps the first alone has rows.
-    let report = check(&Problem::new(shape(1, 4, 32, 16, 0), &[span(8, 256)], 0, 10), 0);
+    let report = check(&PagedProblem::new(shape(1, 4, 32, 16, 0), &[span(8, 256)], 0, 10), 0);
     assert_eq!(report.total.tensor_flops, 4 * 32 * (32 * 64) * 4);
 }
 
@@ -218,7 +221,7 @@ fn without_an_instruction() {
     let opcodes = ["bar.sync", "bar.warp.sync", "cp.async"];
     for (head_size, instructions) in [(32, 20), (128, 54)] {
         let shape = shape(1, 1, head_size, 16, 0);
-        let problem = Problem::new(shape, &[span(70, 200)], 0, 11);
+        let problem = PagedProblem::new(shape, &[span(70, 200)], 0, 11);
         let mutants = without_each(TARGETS[0].1, &format!("paged_prefill_f16_{head_size}"), &opcodes);
         assert_eq!(mutants.len(), instructions, "instructions to remove at head size {head_size}");
         for mutant in mutants {

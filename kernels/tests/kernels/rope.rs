@@ -3,7 +3,7 @@
 //! Tried by hand on the source: if padding (slot -1) is written too, `any_shape_goes_to_any_slot` fails, out of bounds.
 
 use kernels::layout::Pages;
-use workbench::cases::rope::{Layout, Rope};
+use workbench::cases::rope::{Layout, RopeProblem};
 use workbench::number::Type;
 
 use crate::frame::gpu::{Gpu, TARGETS};
@@ -21,7 +21,10 @@ pub fn every_kernel(gpu: &mut Gpu) {
     for (ty, layout) in Type::ALL.into_iter().flat_map(|ty| LAYOUTS.map(|layout| (ty, layout))) {
         let pages = Pages { heads: 1, head_size: 64, block_size: 16 };
         let slots = scattered(5, 16);
-        gpu.run(&Rope { ty, heads: 2, pages, layout, slots, norm: true, rotate: true, in_place: true, seed: 1 }.case());
+        gpu.run(
+            &RopeProblem { ty, heads: 2, pages, layout, slots, norm: true, rotate: true, in_place: true, seed: 1 }
+                .case(),
+        );
     }
 }
 
@@ -37,7 +40,7 @@ fn any_shape_goes_to_any_slot() {
     ];
     for (i, (head_size, block_size, heads, kv_heads, tokens)) in shapes.into_iter().enumerate() {
         for (j, layout) in (0..4).flat_map(|j| LAYOUTS.map(|layout| (j, layout))) {
-            let rope = Rope {
+            let rope = RopeProblem {
                 ty: Type::ALL[(i + j) % 2],
                 heads,
                 pages: Pages { heads: kv_heads, head_size, block_size },
@@ -64,8 +67,17 @@ fn a_prompt_is_moved_with_no_more_sectors_than_needed() {
             let pages = Pages { heads: 2, head_size, block_size: 16 };
             let slots: Vec<i32> = (0..TOKENS as i32).collect();
             let layout = Layout::Quire;
-            let rope =
-                Rope { ty: Type::Bf16, heads: 4, pages, layout, slots, norm: false, rotate, in_place: false, seed: 1 };
+            let rope = RopeProblem {
+                ty: Type::Bf16,
+                heads: 4,
+                pages,
+                layout,
+                slots,
+                norm: false,
+                rotate,
+                in_place: false,
+                seed: 1,
+            };
             let case = rope.case();
             let mut gpu = Gpu::new(target);
             let report = gpu.run(&case);

@@ -6,7 +6,7 @@
 
 use kernels::sampling::{Request, THREADS};
 use workbench::cases::sampling::{Row, bell, case, every_kind};
-use workbench::number::Random;
+use workbench::number::ProblemRng;
 
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::without_each;
@@ -75,7 +75,7 @@ fn a_row_is_read_no_more_often_than_documented() {
     let sampled = Request { seed: 1, ..Request::GREEDY.with_temperature(1.0) };
     let filtered = Request { top_k: 40, ..sampled.with_top_p(0.9) };
     for (request, passes) in [(Request::GREEDY, 2), (sampled, 3), (filtered, 7)] {
-        let case = case("one row", vec![row(bell(&mut Random(4), vocab), request)]);
+        let case = case("one row", vec![row(bell(&mut ProblemRng(4), vocab), request)]);
         let mut gpu = Gpu::new("sm_90a");
         let report = gpu.run(&case);
         if !gpu.is_emulator() {

@@ -6,7 +6,7 @@ use cuda_std::vector::Vector;
 
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::names;
-use workbench::number::{Random, Type};
+use workbench::number::{ProblemRng, Type};
 
 #[test]
 fn every_function_of_the_vocabulary_is_executed() {
@@ -41,12 +41,12 @@ fn every_function_of_the_vocabulary_is_executed() {
 }
 
 fn words(seed: u64, n: usize) -> Vec<u32> {
-    let mut random = Random(seed);
+    let mut random = ProblemRng(seed);
     (0..n).map(|_| random.word() as u32).collect()
 }
 
 fn float(gpu: &mut Gpu) {
-    let mut random = Random(1);
+    let mut random = ProblemRng(1);
     let mut numbers = |n| (0..n).map(|_| (8.0 * random.unit()) as f32).collect::<Vec<_>>();
     let (a, b) = (numbers(256), numbers(256));
     let out = gpu.alloc::<f32>("out", 7 * 256);
@@ -79,7 +79,7 @@ fn bf16(gpu: &mut Gpu) {
 }
 
 fn pairs(gpu: &mut Gpu, ty: Type, kernel: fn(DevicePtr<u32>, DevicePtr<u32>, DevicePtrMut<u32>) -> KernelCall) {
-    let mut random = Random(2);
+    let mut random = ProblemRng(2);
     let mut numbers = || random.bits(ty, 128);
     let (a, b) = (numbers(), numbers());
     let out = gpu.alloc::<u16>("out", 256);
@@ -256,7 +256,7 @@ fn matrix_loads(gpu: &mut Gpu, kernel: fn(DevicePtr<Vector>, DevicePtrMut<u32>) 
 
 fn mma(gpu: &mut Gpu) {
     for ty in Type::ALL {
-        let mut random = Random(14);
+        let mut random = ProblemRng(14);
         // Small integers: whichever way sums are rounded, they are exact.
         let mut integers = |n: usize| (0..n).map(|_| random.below(33) as f64 - 16.0).collect::<Vec<_>>();
         let (a, b, c) = (integers(16 * 16), integers(16 * 8), integers(16 * 8));

@@ -27,7 +27,7 @@ const MAX_TOP_LOGPROBS: usize = 20;
 
 /// The fields that only chats have.
 #[derive(Debug, Deserialize)]
-pub struct Fields {
+pub struct ChatFields {
     messages: Vec<Message>,
     add_generation_prompt: Option<bool>,
     continue_final_message: Option<bool>,
@@ -94,7 +94,7 @@ pub async fn create(
     State(app): State<Arc<App>>,
     Extension(request): Extension<RequestId>,
     admission: Admission,
-    Body2(fields, decoding): Body2<Fields, Decoding>,
+    Body2(fields, decoding): Body2<ChatFields, Decoding>,
 ) -> Result<Response, ApiError> {
     app.check_model(decoding.model.as_deref())?;
     let logprobs = fields.logprobs()?;
@@ -142,7 +142,7 @@ fn choice<'a>(app: &App, index: usize, output: &'a Continuation) -> Choice<'a> {
     }
 }
 
-impl Fields {
+impl ChatFields {
     fn conversation(self, add_special_tokens: Option<bool>) -> Conversation {
         Conversation {
             add_special_tokens,

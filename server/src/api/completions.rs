@@ -28,7 +28,7 @@ const MAX_TOKENS: usize = 16;
 
 /// The fields that only completions have.
 #[derive(Debug, Deserialize)]
-pub struct Fields {
+pub struct CompletionFields {
     prompt: PromptField,
     max_tokens: Option<usize>,
     /// Report this many of the likeliest tokens with each token's logprob.
@@ -62,7 +62,7 @@ pub async fn create(
     State(app): State<Arc<App>>,
     Extension(request): Extension<RequestId>,
     admission: Admission,
-    Body2(fields, decoding): Body2<Fields, Decoding>,
+    Body2(fields, decoding): Body2<CompletionFields, Decoding>,
 ) -> Result<Response, ApiError> {
     app.check_model(decoding.model.as_deref())?;
     check(fields.logprobs.is_none_or(|k| k <= MAX_LOGPROBS), "logprobs", || {

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use engine::llm::{Completion, Event, StopReason};
+use engine::llm::{Completion, RequestEvent, StopReason};
 use engine::sequence::{PromptLogprobs, TokenLogprob};
 use futures_util::stream;
 use serde::Serialize;
@@ -81,7 +81,7 @@ struct Sent {
     logprobs: usize,
 }
 
-type Events = Vec<(usize, Event)>;
+type Events = Vec<(usize, RequestEvent)>;
 
 /// Runs `work` and streams its outputs.
 ///
@@ -139,10 +139,10 @@ impl<F: Format> Streaming<F> {
     fn take(&mut self, events: Events, frames: &mut Frames) {
         for (prompt, event) in events {
             match event {
-                Event::Prompt { text, tokens, logprobs, .. } => {
+                RequestEvent::Prompt { text, tokens, logprobs, .. } => {
                     self.format.prompt(prompt, &text, &tokens, logprobs.as_ref());
                 }
-                Event::Token { index, text, logprob, .. } => {
+                RequestEvent::Token { index, text, logprob, .. } => {
                     let logprobs = logprob.as_slice();
                     if !text.is_empty() || !logprobs.is_empty() {
                         let choice = prompt * self.n + index;
@@ -152,7 +152,7 @@ impl<F: Format> Streaming<F> {
                         );
                     }
                 }
-                Event::Done(completion) => self.finish(prompt, &completion, frames),
+                RequestEvent::Done(completion) => self.finish(prompt, &completion, frames),
             }
         }
         if self.left == 0 {

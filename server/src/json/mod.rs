@@ -12,20 +12,20 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
-pub use problem::Problem;
+pub use problem::BodyError;
 
 /// A value, and the paths of the fields in the JSON that its type does not have.
 ///
 /// # Errors
 /// The first thing that is wrong.
-pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, BTreeSet<String>), Problem> {
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, BTreeSet<String>), BodyError> {
     let reading = Reading::default();
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = T::deserialize(Json { inner: &mut json, at: Place { path: &Path::Root, reading: &reading } });
     match value {
         Ok(value) if json.end().is_ok() => Ok((value, reading.unknown.take())),
         Err(problem) if reading.unreadable.borrow().is_none() => Err(problem),
-        _ => Err(Problem::unreadable(bytes, reading.unreadable.take().unwrap_or_default())),
+        _ => Err(BodyError::unreadable(bytes, reading.unreadable.take().unwrap_or_default())),
     }
 }
 
@@ -33,7 +33,7 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, BTreeSet<String>),
 #[derive(Default)]
 struct Reading {
     /// What is wrong, on its way through a deserializer that has errors of its own.
-    problem: RefCell<Option<Problem>>,
+    problem: RefCell<Option<BodyError>>,
     unknown: RefCell<BTreeSet<String>>,
     /// Where the deserializer found something wrong, if it did: this is not JSON, or no text or number that can be.
     unreadable: RefCell<Option<String>>,
@@ -80,21 +80,21 @@ struct Place<'a> {
 
 impl Place<'_> {
     /// What the deserializer's error is about.
-    fn problem<E>(self, _: E) -> Problem {
+    fn problem<E>(self, _: E) -> BodyError {
         self.reading.problem.take().unwrap_or_else(|| {
             // What is around the place says so too, later.
             self.reading.unreadable.borrow_mut().get_or_insert_with(|| self.path.field().to_string());
-            Problem::custom("this is not JSON")
+            BodyError::custom("this is not JSON")
         })
     }
 
     /// Names the place in a problem that was found at it.
-    fn found(self, problem: Problem) -> Problem {
+    fn found(self, problem: BodyError) -> BodyError {
         problem.at(|| (self.path.to_string(), self.path.field().to_string()))
     }
 
     /// Passes a result on through the deserializer.
-    fn pass<T, E: Error>(self, result: Result<T, Problem>) -> Result<T, E> {
+    fn pass<T, E: Error>(self, result: Result<T, BodyError>) -> Result<T, E> {
         result.map_err(|problem| {
             self.reading.problem.replace(Some(self.found(problem)));
             E::custom("")
@@ -118,7 +118,7 @@ struct Json<'a, D> {
 }
 
 impl<'a, 'de, D: Deserializer<'de>> Json<'a, D> {
-    fn read<V: Visitor<'de>>(self, kind: Kind, visitor: V) -> Result<V::Value, Problem> {
+    fn read<V: Visitor<'de>>(self, kind: Kind, visitor: V) -> Result<V::Value, BodyError> {
         let at = self.at;
         self.inner.deserialize_any(Reader { visitor, kind, at }).map_err(|e| at.problem(e))
     }
@@ -126,16 +126,16 @@ impl<'a, 'de, D: Deserializer<'de>> Json<'a, D> {
 
 macro_rules! integers {
     ($($method:ident)*) => {
-        $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
+        $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, BodyError> {
             self.read(Kind::Integer, visitor)
         })*
     };
 }
 
 impl<'a, 'de, D: Deserializer<'de>> Deserializer<'de> for Json<'a, D> {
-    type Error = Problem;
+    type Error = BodyError;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, BodyError> {
         self.read(Kind::Other, visitor)
     }
 
@@ -144,7 +144,7 @@ impl<'a, 'de, D: Deserializer<'de>> Deserializer<'de> for Json<'a, D> {
         deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, BodyError> {
         let at = self.at;
         self.inner.deserialize_option(Reader { visitor, kind: Kind::Other, at }).map_err(|e| at.problem(e))
     }
@@ -154,7 +154,7 @@ impl<'a, 'de, D: Deserializer<'de>> Deserializer<'de> for Json<'a, D> {
         _: &'static str,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Problem> {
+    ) -> Result<V::Value, BodyError> {
         self.read(Kind::Object(fields), visitor)
     }
 
@@ -164,17 +164,17 @@ impl<'a, 'de, D: Deserializer<'de>> Deserializer<'de> for Json<'a, D> {
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Problem> {
+    ) -> Result<V::Value, BodyError> {
         let at = self.at;
         let word: String = serde::Deserialize::deserialize(self)?;
         visitor.visit_enum(word.into_deserializer()).map_err(|problem| at.found(problem))
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Problem> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, BodyError> {
         visitor.visit_newtype_struct(self)
     }
 
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, BodyError> {
         self.inner.deserialize_ignored_any(visitor).map_err(|e| self.at.problem(e))
     }
 
@@ -237,7 +237,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Reader<'_, V> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
         self.at.pass(match self.kind {
-            Kind::Object(_) => Err(Problem::invalid_type(serde::de::Unexpected::Seq, &"an object")),
+            Kind::Object(_) => Err(BodyError::invalid_type(serde::de::Unexpected::Seq, &"an object")),
             _ => self.visitor.visit_seq(Items { inner, next: 0, at: self.at }),
         })
     }
@@ -266,9 +266,9 @@ struct Items<'a, A> {
 }
 
 impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Items<'_, A> {
-    type Error = Problem;
+    type Error = BodyError;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Problem> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, BodyError> {
         let path = Path::Item(self.at.path, self.next);
         self.next += 1;
         let at = Place { path: &path, ..self.at };
@@ -287,9 +287,9 @@ struct Members<'a, A> {
 }
 
 impl<'de, A: MapAccess<'de>> MapAccess<'de> for Members<'_, A> {
-    type Error = Problem;
+    type Error = BodyError;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Problem> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, BodyError> {
         let Some(key) = self.inner.next_key().map_err(|e| self.at.problem(e))? else { return Ok(None) };
         self.key = key;
         if self.fields.is_some_and(|fields| !fields.contains(&self.key.as_str())) {
@@ -299,7 +299,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Members<'_, A> {
         seed.deserialize(self.key.as_str().into_deserializer()).map(Some)
     }
 
-    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Problem> {
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, BodyError> {
         let path = match self.fields {
             Some(_) => Path::Field(self.at.path, &self.key),
             None => Path::Entry(self.at.path, &self.key),

@@ -7,7 +7,7 @@ use serde::de::{Error, Expected, IgnoredAny, Unexpected};
 
 /// Why a body is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct BodyError {
     /// The way to what is wrong, with indexes and keys; nothing while that is not known.
     path: Option<String>,
     /// The field in it.
@@ -18,13 +18,13 @@ pub struct Problem {
     what: String,
 }
 
-impl Problem {
+impl BodyError {
     fn new(what: String) -> Self {
-        Problem { path: None, field: String::new(), member: None, what }
+        BodyError { path: None, field: String::new(), member: None, what }
     }
 
     fn of_member(member: &str, what: &str) -> Self {
-        Problem { member: Some(member.into()), ..Self::new(what.into()) }
+        BodyError { member: Some(member.into()), ..Self::new(what.into()) }
     }
 
     /// The problem that the bytes are not JSON, or that `field` has something which JSON allows and which cannot be
@@ -60,16 +60,16 @@ impl Problem {
     }
 }
 
-impl Display for Problem {
+impl Display for BodyError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let path = self.path.as_deref().filter(|path| !path.is_empty());
         write!(f, "{}{}", path.unwrap_or("the body"), self.what)
     }
 }
 
-impl std::error::Error for Problem {}
+impl std::error::Error for BodyError {}
 
-impl Error for Problem {
+impl Error for BodyError {
     fn custom<T: Display>(what: T) -> Self {
         Self::new(format!(": {what}"))
     }

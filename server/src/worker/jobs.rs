@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use engine::group::RequestId;
-use engine::llm::Event;
+use engine::llm::RequestEvent;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::{Failure, Message};
+use super::{Failure, JobUpdate};
 
 /// All jobs in progress.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub struct Jobs {
 
 #[derive(Debug)]
 struct Entry {
-    messages: mpsc::Sender<Message>,
+    messages: mpsc::Sender<JobUpdate>,
     stream: bool,
     /// Those that are not complete.
     requests: Vec<RequestId>,
@@ -41,7 +41,7 @@ struct Place {
 
 impl Jobs {
     /// Takes in a job whose prompts are these requests of the engine.
-    pub fn insert(&mut self, messages: mpsc::Sender<Message>, stream: bool, requests: Vec<RequestId>) {
+    pub fn insert(&mut self, messages: mpsc::Sender<JobUpdate>, stream: bool, requests: Vec<RequestId>) {
         let job = self.next;
         self.next += 1;
         let arrival = Instant::now();
@@ -72,13 +72,13 @@ impl Jobs {
     }
 
     /// Hands a step's events out. Returns the requests of jobs that do not read theirs; they are removed.
-    pub fn deliver(&mut self, events: Vec<Event>) -> Vec<RequestId> {
-        let mut messages: BTreeMap<u64, Vec<(usize, Event)>> = BTreeMap::new();
+    pub fn deliver(&mut self, events: Vec<RequestEvent>) -> Vec<RequestId> {
+        let mut messages: BTreeMap<u64, Vec<(usize, RequestEvent)>> = BTreeMap::new();
         for event in events {
             let id = event.request();
             let Some(place) = self.requests.get(&id).copied() else { continue };
             let Some(job) = self.jobs.get_mut(&place.job) else { continue };
-            if matches!(event, Event::Done(_)) {
+            if matches!(event, RequestEvent::Done(_)) {
                 job.requests.retain(|r| *r != id);
                 self.requests.remove(&id);
             } else if !job.stream {

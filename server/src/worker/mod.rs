@@ -19,14 +19,14 @@ use std::thread::JoinHandle;
 
 use engine::error::Refusal;
 use engine::group::RequestId;
-use engine::llm::{Event, Llm, Prompt};
+use engine::llm::{Llm, Prompt, RequestEvent};
 use engine::sampling::SamplingParams;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use snapshot::Snapshot;
 
 use crate::metrics::Metrics;
-use crate::options::Limits;
+use crate::options::RequestLimits;
 
 /// Steps whose outputs may lie unread in a job's channel.
 const UNREAD_STEPS: usize = 1024;
@@ -42,12 +42,12 @@ pub struct Work {
     pub field: &'static str,
     /// The field that says how many tokens outputs may have. If none does they may be as long as there is room for.
     pub asked: Option<&'static str>,
-    /// Whether tokens are wanted as they come; otherwise only [`Event::Done`] is reported.
+    /// Whether tokens are wanted as they come; otherwise only [`RequestEvent::Done`] is reported.
     pub stream: bool,
 }
 
 /// A message to a job: the events of a step, each with the index of its prompt; or the reason why no more will come.
-pub type Message = Result<Vec<(usize, Event)>, Failure>;
+pub type JobUpdate = Result<Vec<(usize, RequestEvent)>, Failure>;
 
 /// Why a job got no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub enum Status {
 }
 
 enum Command {
-    Submit(Box<Work>, mpsc::Sender<Message>),
+    Submit(Box<Work>, mpsc::Sender<JobUpdate>),
     Snapshot(oneshot::Sender<Snapshot>),
     Cancel(RequestId, oneshot::Sender<bool>),
     Stop,
@@ -108,7 +108,7 @@ pub struct Worker {
 /// A submitted [`Work`]. Dropping it cancels what is left of it.
 #[derive(Debug)]
 pub struct Job {
-    messages: mpsc::Receiver<Message>,
+    messages: mpsc::Receiver<JobUpdate>,
 }
 
 impl Worker {
@@ -119,7 +119,7 @@ impl Worker {
     /// If the system gives no thread.
     pub fn start(
         load: impl Fn() -> engine::Result<Llm> + Send + 'static,
-        limits: Limits,
+        limits: RequestLimits,
         metrics: Metrics,
     ) -> std::io::Result<Self> {
         let (commands, receiver) = mpsc::unbounded_channel();
@@ -184,7 +184,7 @@ impl Drop for Worker {
 
 impl Job {
     /// The next message.
-    pub async fn next(&mut self) -> Message {
+    pub async fn next(&mut self) -> JobUpdate {
         self.messages.recv().await.unwrap_or(Err(Failure::Dropped))
     }
 }
@@ -201,7 +201,8 @@ mod tests {
     async fn worker(options: Options) -> (Worker, Metrics) {
         let metrics = Metrics::new("test");
         let load = move || Llm::load(&ModelFiles::bundled(), &options);
-        let limits = Limits { max_queue: 1000, max_queue_seqs: 1500, max_request_seqs: 1200, ..Limits::default() };
+        let limits =
+            RequestLimits { max_queue: 1000, max_queue_seqs: 1500, max_request_seqs: 1200, ..RequestLimits::default() };
         let worker = Worker::start(load, limits, metrics.clone()).unwrap();
         worker.status().wait_for(|status| *status == Status::Ready).await.unwrap();
         (worker, metrics)

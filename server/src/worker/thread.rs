@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use engine::error::Refusal;
 use engine::group::{OwnerId, RequestId, SequenceGroup};
-use engine::llm::{Event, Llm, Prompt};
+use engine::llm::{Llm, Prompt, RequestEvent};
 use engine::sampling::SamplingParams;
 use engine::stats::Stats;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -16,16 +16,16 @@ use tokio::sync::{mpsc, watch};
 
 use super::jobs::Jobs;
 use super::snapshot::Snapshot;
-use super::{Command, Failure, Message, Status, Work};
+use super::{Command, Failure, JobUpdate, Status, Work};
 use crate::metrics::Metrics;
-use crate::options::Limits;
+use crate::options::RequestLimits;
 
 /// Runs until it is told to stop, or all handles are gone.
 pub fn run(
     load: &dyn Fn() -> engine::Result<Llm>,
     mut commands: UnboundedReceiver<Command>,
     status: &watch::Sender<Status>,
-    limits: Limits,
+    limits: RequestLimits,
     metrics: Metrics,
     context: &AtomicUsize,
 ) {
@@ -92,7 +92,7 @@ struct Waiting {
 struct EngineThread {
     llm: Llm,
     jobs: Jobs,
-    limits: Limits,
+    limits: RequestLimits,
     metrics: Metrics,
     /// When it was loaded.
     loaded: Instant,
@@ -101,7 +101,7 @@ struct EngineThread {
 }
 
 impl EngineThread {
-    fn new(llm: Llm, jobs: Jobs, limits: Limits, metrics: Metrics) -> Self {
+    fn new(llm: Llm, jobs: Jobs, limits: RequestLimits, metrics: Metrics) -> Self {
         let (loaded, observed) = (Instant::now(), Stats::default());
         EngineThread { llm, jobs, limits, metrics, loaded, observed }
     }
@@ -154,7 +154,7 @@ impl EngineThread {
         }
     }
 
-    fn submit(&mut self, work: Work, messages: mpsc::Sender<Message>) {
+    fn submit(&mut self, work: Work, messages: mpsc::Sender<JobUpdate>) {
         let queued = self.check(&work).and_then(|()| self.queue(&work));
         match queued {
             Ok(ids) => {
@@ -173,7 +173,7 @@ impl EngineThread {
 
     /// Whether there is room for a job.
     fn check(&self, work: &Work) -> Result<(), Failure> {
-        let Limits { max_queue, max_queue_seqs, max_request_seqs, .. } = self.limits;
+        let RequestLimits { max_queue, max_queue_seqs, max_request_seqs, .. } = self.limits;
         let (prompts, width) = (work.prompts.len(), work.params.width());
         let (seqs, most) = (prompts.saturating_mul(width), max_request_seqs.min(max_queue_seqs));
         if seqs > most {
@@ -252,19 +252,19 @@ impl EngineThread {
     }
 
     /// Hands out what the step brought that was begun at `begun`, and counts it.
-    fn deliver(&mut self, events: Vec<Event>, begun: Instant) {
+    fn deliver(&mut self, events: Vec<RequestEvent>, begun: Instant) {
         let now = Instant::now();
         self.jobs.scheduled(begun, self.llm.engine().admitted());
         let mut last = None;
         for event in &events {
             match event {
                 // A request's tokens of one step come one after the other, and count once.
-                Event::Token { id, .. } if last != Some(*id) => {
+                RequestEvent::Token { id, .. } if last != Some(*id) => {
                     last = Some(*id);
                     self.metrics.token(self.jobs.touch(*id, now).map(|before| now - before));
                 }
-                Event::Prompt { .. } | Event::Token { .. } => {}
-                Event::Done(completion) => {
+                RequestEvent::Prompt { .. } | RequestEvent::Token { .. } => {}
+                RequestEvent::Done(completion) => {
                     self.metrics.done(completion, self.jobs.queue_time(completion.id));
                 }
             }

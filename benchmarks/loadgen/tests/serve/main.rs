@@ -7,9 +7,9 @@ mod mock;
 use std::time::Duration;
 
 use loadgen::arrivals::Process;
-use loadgen::endpoint::{Endpoint, EndpointOptions, Prompt};
+use loadgen::endpoint::{Endpoint, EndpointOptions, RequestPrompt};
 use loadgen::load::{Load, serve};
-use loadgen::random::Random;
+use loadgen::random::WorkloadRng;
 use loadgen::record::Record;
 use loadgen::summary::Summary;
 use loadgen::workload::Lengths;
@@ -23,9 +23,9 @@ const DONE: &[u8] = b"data: [DONE]\n\n";
 
 const LENGTHS: Lengths = Lengths { prompt: 6, output: 5 };
 
-fn requests(n: usize) -> impl Iterator<Item = (Prompt, Lengths)> {
-    let mut random = Random::new(1);
-    (0..n).map(move |_| (Prompt::ids(LENGTHS.prompt, &mut random), LENGTHS))
+fn requests(n: usize) -> impl Iterator<Item = (RequestPrompt, Lengths)> {
+    let mut random = WorkloadRng::new(1);
+    (0..n).map(move |_| (RequestPrompt::ids(LENGTHS.prompt, &mut random), LENGTHS))
 }
 
 async fn closed(endpoint: &Endpoint, concurrency: usize, n: usize) -> Vec<Record> {
@@ -125,7 +125,7 @@ async fn requests_say_what_they_should() {
     let plain = EndpointOptions { model: Some("mine".into()), ignore_eos: false, ..options };
     let endpoint = Endpoint::connect(plain).await.unwrap();
     assert_eq!(endpoint.max_len(), None);
-    let words = std::iter::once((Prompt::words(6, &mut Random::new(1)), LENGTHS));
+    let words = std::iter::once((RequestPrompt::words(6, &mut WorkloadRng::new(1)), LENGTHS));
     serve(&endpoint, Load::Closed { concurrency: 1 }, Duration::MAX, words).await;
 
     let seen = server.seen.lock().unwrap();

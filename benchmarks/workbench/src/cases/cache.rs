@@ -8,7 +8,7 @@ use kernels::layout::{KeyOrValue, Pages};
 use super::exact;
 use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
-use crate::number::Random;
+use crate::number::ProblemRng;
 
 const BLOCK_SIZE: u32 = 16;
 
@@ -35,7 +35,7 @@ pub fn cases(scale: Scale) -> Vec<Case> {
 
 /// Random elements, four to a vector's word each.
 fn vectors(seed: u64, n: u64) -> Vec<Vector> {
-    let mut random = Random(seed);
+    let mut random = ProblemRng(seed);
     let mut word = || random.word() as u32;
     (0..n).map(|_| Vector([word(), word(), word(), word()])).collect()
 }

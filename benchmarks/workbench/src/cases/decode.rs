@@ -12,7 +12,7 @@ use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
 use crate::gpu::Buffer;
 use crate::number::Type;
-use crate::paged::{PagedShape, Problem};
+use crate::paged::{PagedProblem, PagedShape};
 
 /// Streams of a sequence in the planner's own case.
 const STREAMS: u32 = 8;
@@ -107,7 +107,7 @@ fn attend(shape: PagedShape, contexts: Vec<u32>, slots: u32) -> Case {
         shape: format!("{}, {heads}/{kv_heads} heads of {head_size}, {}", ty.label(), lengths(&contexts)),
         floor: least,
         prepare: Box::new(move |gpu| {
-            let problem = Problem::decode(shape, &contexts, 0, 1);
+            let problem = PagedProblem::decode(shape, &contexts, 0, 1);
             let sequences = contexts.len() as u32;
             let output = gpu.alloc::<u16>("output", problem.query.len())?;
             let query = gpu.upload("query", &problem.query)?;

@@ -10,7 +10,7 @@ use super::exact;
 use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
 use crate::gpu::Gpu;
-use crate::number::{Random, Type};
+use crate::number::{ProblemRng, Type};
 
 /// Rows in the token table.
 const VOCAB: usize = 97;
@@ -25,7 +25,7 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
         Scale::Full => (4096, 5120),
     };
     let of = |ty| {
-        [Lookup::Gather, Lookup::Embed, Lookup::Add].map(|lookup| Rows {
+        [Lookup::Gather, Lookup::Embed, Lookup::Add].map(|lookup| LookupProblem {
             ty,
             lookup,
             rows,
@@ -34,7 +34,7 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
             seed: 1,
         })
     };
-    Type::ALL.into_iter().flat_map(of).map(Rows::case).collect()
+    Type::ALL.into_iter().flat_map(of).map(LookupProblem::case).collect()
 }
 
 /// What is done with rows.
@@ -50,7 +50,7 @@ pub enum Lookup {
 
 /// Rows looked up in tables of random numbers.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows {
+pub struct LookupProblem {
     /// Type of the elements.
     pub ty: Type,
     /// The kernel.
@@ -65,10 +65,10 @@ pub struct Rows {
     pub seed: u64,
 }
 
-impl Rows {
+impl LookupProblem {
     /// The problem as a case. Results must be right to the last bit.
     pub fn case(self) -> Case {
-        let Rows { ty, lookup, rows, width, .. } = self;
+        let LookupProblem { ty, lookup, rows, width, .. } = self;
         let tables = if lookup == Lookup::Gather { 1 } else { 2 };
         Case {
             kernel: match lookup {
@@ -83,8 +83,8 @@ impl Rows {
     }
 
     fn prepare(self, gpu: &mut Gpu) -> Result<Prepared> {
-        let Rows { ty, lookup, rows, width, neutral, seed } = self;
-        let mut random = Random(seed);
+        let LookupProblem { ty, lookup, rows, width, neutral, seed } = self;
+        let mut random = ProblemRng(seed);
         let mut indices = |below: usize| (0..rows).map(|_| random.below(below as u64) as u32).collect::<Vec<_>>();
         let (tokens, positions) = (indices(VOCAB), indices(POSITIONS));
         let table = random.bits(ty, VOCAB * width);

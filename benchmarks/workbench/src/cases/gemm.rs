@@ -8,7 +8,7 @@ use kernels::gemm::plan::{GemmKernel, GemmPlan, GpuLimits, Operands, Product};
 
 use crate::case::{Case, Prepared, Scale};
 use crate::number::Type;
-use crate::product::{Data, KERNELS, Problem};
+use crate::product::{Data, KERNELS, ProductProblem};
 
 /// Weights of OPT-13B and LLaMA-3-8B: rows, their length, and what becomes of the products.
 const WEIGHTS: [(u32, u32, Epilogue); 10] = [
@@ -58,7 +58,7 @@ fn case(plan: GemmPlan, ty: Type) -> Case {
         prepare: Box::new(move |gpu| {
             // Where there are many tokens, the reference is computed for a few.
             let data = Data { every: m.div_ceil(8), ..Data::new(ty, 1) };
-            let problem = Rc::new(Problem::new(plan, data));
+            let problem = Rc::new(ProductProblem::new(plan, data));
             let placed = problem.place(gpu)?;
             Ok(Prepared {
                 launch: Box::new(move |gpu| placed.launch(gpu)),

@@ -8,7 +8,7 @@ use launch::Result;
 use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
 use crate::gpu::Gpu;
-use crate::number::{Random, Type, relative_error};
+use crate::number::{ProblemRng, Type, relative_error};
 
 const EPS: f32 = 1e-5;
 
@@ -84,7 +84,7 @@ impl Norm {
 
     fn prepare(self, gpu: &mut Gpu) -> Result<Prepared> {
         let Norm { ty, layer, rows, width, residual, neutral, seed, .. } = self;
-        let mut random = Random(seed);
+        let mut random = ProblemRng(seed);
         let size = rows * width;
         let stream: Vec<u16> = (0..size).map(|_| ty.bits(20.0 + random.unit())).collect();
         let added = if neutral { vec![0; size] } else { random.bits(ty, size) };

@@ -6,7 +6,7 @@ use kernels::attention::{BLOCK_SIZES, HEAD_SIZES};
 use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
 use crate::number::Type;
-use crate::paged::{PagedShape, Problem};
+use crate::paged::{PagedProblem, PagedShape};
 use crate::paper::{PaperAttention, shape, versions};
 
 /// The kernels of the two versions, as cases name them.
@@ -40,7 +40,7 @@ fn every_instance(version: usize) -> Case {
             })
         })
     };
-    let problems = move || shapes().map(|shape| Problem::decode(shape, &[3, 130], 0, 1));
+    let problems = move || shapes().map(|shape| PagedProblem::decode(shape, &[3, 130], 0, 1));
     let total = problems().map(|problem| floor(shape(&problem), &problem.contexts(), 0));
     let floor = total
         .fold(Floor::default(), |sum, floor| Floor { bytes: sum.bytes + floor.bytes, flops: sum.flops + floor.flops });
@@ -62,21 +62,21 @@ fn every_instance(version: usize) -> Case {
 fn batch(version: usize, heads: u32, kv_heads: u32, lengths: Vec<u32>) -> Case {
     let shaped = PagedShape { ty: Type::F16, heads, kv_heads, head_size: 128, block_size: 16, window: 0 };
     let longest = lengths.iter().copied().max().unwrap_or(0);
-    let tiny = Problem::decode(shaped, &[1], 0, 1);
+    let tiny = PagedProblem::decode(shaped, &[1], 0, 1);
     let floor = floor(shape(&tiny), &lengths, 0);
     Case {
         kernel: KERNELS[version],
         shape: format!("f16, {heads}/{kv_heads} heads of 128, {} up to {longest} tokens", lengths.len()),
         floor,
         prepare: Box::new(move |gpu| {
-            let problem = Problem::decode(shaped, &lengths, 0, 1);
+            let problem = PagedProblem::decode(shaped, &lengths, 0, 1);
             let attention = PaperAttention::upload(gpu, &problem, versions(&problem, longest)[version])?;
             prepared(vec![(problem, attention)])
         }),
     }
 }
 
-fn prepared(all: Vec<(Problem, PaperAttention)>) -> launch::Result<Prepared> {
+fn prepared(all: Vec<(PagedProblem, PaperAttention)>) -> launch::Result<Prepared> {
     let (problems, attentions): (Vec<_>, Vec<_>) = all.into_iter().unzip();
     let outputs: Vec<_> = attentions.iter().map(|attention| attention.output).collect();
     Ok(Prepared {

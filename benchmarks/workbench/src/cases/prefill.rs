@@ -6,28 +6,31 @@ use kernels::attention::{self, HEAD_SIZES};
 use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
 use crate::number::Type;
-use crate::paged::{PagedShape, Problem, Span};
+use crate::paged::{PagedProblem, PagedSequence, PagedShape};
 
 pub fn cases(scale: Scale) -> Vec<Case> {
     let every = Type::ALL.into_iter().flat_map(|ty| HEAD_SIZES.map(|head_size| (ty, head_size)));
     match scale {
         Scale::Small => {
-            let spans = [Span { new: 40, context: 40 }, Span { new: 9, context: 70 }];
+            let spans = [PagedSequence { new: 40, context: 40 }, PagedSequence { new: 9, context: 70 }];
             let shape =
                 |(ty, head_size)| PagedShape { ty, heads: 4, kv_heads: 2, head_size, block_size: 16, window: 0 };
             every.map(shape).filter_map(|shape| case(shape, &spans)).collect()
         }
         // A prompt of 8k tokens, for as many heads as make 4,096 elements; and what else engines do at head size 128.
         Scale::Full => {
-            let long = vec![Span { new: 8192, context: 8192 }];
+            let long = vec![PagedSequence { new: 8192, context: 8192 }];
             let shape =
                 |ty, heads, head_size| PagedShape { ty, heads, kv_heads: heads, head_size, block_size: 16, window: 0 };
             let all = every.map(|(ty, head_size)| (shape(ty, 4096 / head_size, head_size), long.clone()));
             let grouped = PagedShape { kv_heads: 8, ..shape(Type::Bf16, 32, 128) };
             let others = [
                 (grouped, long.clone()),
-                (grouped, vec![Span { new: 512, context: 8192 }]),
-                (grouped, [256, 512, 1024, 2048, 100, 17, 3000].map(|new| Span { new, context: new }).to_vec()),
+                (grouped, vec![PagedSequence { new: 512, context: 8192 }]),
+                (
+                    grouped,
+                    [256, 512, 1024, 2048, 100, 17, 3000].map(|new| PagedSequence { new, context: new }).to_vec(),
+                ),
                 (PagedShape { window: 1024, ..grouped }, long.clone()),
             ];
             all.chain(others).filter_map(|(shape, spans)| case(shape, &spans)).collect()
@@ -36,7 +39,7 @@ pub fn cases(scale: Scale) -> Vec<Case> {
 }
 
 /// One launch for all sequences.
-fn case(shape: PagedShape, spans: &[Span]) -> Option<Case> {
+fn case(shape: PagedShape, spans: &[PagedSequence]) -> Option<Case> {
     let PagedShape { ty, heads, kv_heads, head_size, block_size, window } = shape;
     let checked = attention::AttentionShape::new(heads, kv_heads, head_size, block_size).ok()?;
     let mut floor = Floor::default();
@@ -53,7 +56,7 @@ fn case(shape: PagedShape, spans: &[Span]) -> Option<Case> {
         shape: format!("{}, {heads}/{kv_heads} heads of {head_size}, {}{seen}", ty.label(), lengths.join(", ")),
         floor,
         prepare: Box::new(move |gpu| {
-            let problem = Problem::new(shape, &spans, 0, 1);
+            let problem = PagedProblem::new(shape, &spans, 0, 1);
             let (tables, table_starts) = problem.flat_tables();
             let starts: Vec<u32> = std::iter::once(0)
                 .chain(spans.iter().scan(0, |at, span| {

@@ -11,7 +11,7 @@ use super::norm::rounding;
 use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
 use crate::gpu::Gpu;
-use crate::number::{Random, Type, relative_error};
+use crate::number::{ProblemRng, Type, relative_error};
 
 const EPS: f32 = 1e-6;
 /// Rows in the table of angles.
@@ -26,7 +26,7 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     let slots: Vec<i32> = (0..tokens).collect();
     let of = |ty, layout| {
         let slots = slots.clone();
-        Rope { ty, heads, pages, layout, slots, norm: false, rotate: true, in_place: false, seed: 1 }.case()
+        RopeProblem { ty, heads, pages, layout, slots, norm: false, rotate: true, in_place: false, seed: 1 }.case()
     };
     [Layout::Quire, Layout::Paper].into_iter().flat_map(|layout| Type::ALL.map(|ty| of(ty, layout))).collect()
 }
@@ -42,7 +42,7 @@ pub enum Layout {
 
 /// Fused QKV rows of random numbers, and where their keys and values go.
 #[derive(Clone, Debug)]
-pub struct Rope {
+pub struct RopeProblem {
     /// Type of the elements.
     pub ty: Type,
     /// Query heads.
@@ -71,7 +71,7 @@ struct Tables {
     key_norm: Vec<u16>,
 }
 
-impl Rope {
+impl RopeProblem {
     /// The problem as a case. What is neither normed nor rotated must be right to the last bit; the rest within half a
     /// unit in the last place of the largest result, and a little for arithmetic in `f32`.
     pub fn case(self) -> Case {
@@ -124,7 +124,7 @@ impl Rope {
         (self.heads + 2 * self.pages.heads) as usize * self.size()
     }
 
-    fn tables(&self, random: &mut Random) -> Tables {
+    fn tables(&self, random: &mut ProblemRng) -> Tables {
         let (size, half) = (self.size(), self.size() / 2);
         let angle = |i: usize| (i / size) as f32 * 1e4f32.powf(-((i % half) as f32) / half as f32);
         let cos_or_sin = |i: usize| if i % size < half { angle(i).cos() } else { angle(i).sin() };
@@ -181,8 +181,8 @@ impl Rope {
     }
 
     fn prepare(&self, gpu: &mut Gpu) -> Result<Prepared> {
-        let Rope { ty, heads, pages, norm, rotate, in_place, .. } = *self;
-        let mut random = Random(self.seed);
+        let RopeProblem { ty, heads, pages, norm, rotate, in_place, .. } = *self;
+        let mut random = ProblemRng(self.seed);
         let tokens = self.slots.len();
         let rows = random.bits(ty, tokens * self.row());
         let old = random.bits(ty, 2 * self.keys());

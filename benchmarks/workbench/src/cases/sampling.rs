@@ -10,7 +10,7 @@ use super::exact;
 use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
 use crate::gpu::Gpu;
-use crate::number::Random;
+use crate::number::ProblemRng;
 
 pub(super) fn cases(scale: Scale) -> Vec<Case> {
     let (rows, vocab) = match scale {
@@ -25,14 +25,14 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
         ("20 logprobs", Request { top: 20, ..Request::GREEDY }),
     ];
     let batch = |request| {
-        let mut random = Random(1);
+        let mut random = ProblemRng(1);
         (0..rows).map(|_| Row { logits: bell(&mut random, vocab), request, adjustments: Vec::new() }).collect()
     };
     requests.into_iter().map(|(name, request)| case(name, batch(request))).collect()
 }
 
 /// Logits as a model's are: bell-shaped, and rounded to 16 bits, so that many are equal.
-pub fn bell(random: &mut Random, vocab: usize) -> Vec<f32> {
+pub fn bell(random: &mut ProblemRng, vocab: usize) -> Vec<f32> {
     let mut number = || 3.0 * (0..6).map(|_| random.unit()).sum::<f64>();
     (0..vocab).map(|_| half::bf16::from_f64(number()).to_f32()).collect()
 }
@@ -175,7 +175,7 @@ fn draw(request: &Request, logits: &[f32], best: usize) -> usize {
 
 /// A row for every kind of request, each with logits of its own.
 pub fn every_kind(vocab: usize, seed: u64) -> Vec<Row> {
-    let mut random = Random(seed);
+    let mut random = ProblemRng(seed);
     let n = vocab as u32;
     let warm = |t| Request { seed: seed << 33 | 5, position: 3, ..Request::GREEDY.with_temperature(t) };
     let penalties = Penalties { repetition: 1.3, presence: 0.7, frequency: 0.4 };

@@ -13,9 +13,9 @@
 use std::sync::Arc;
 
 use crate::kv::free_list::FreeList;
-use crate::kv::log::{Event, Logger};
+use crate::kv::log::{BlockEvent, Logger};
 use crate::kv::prefix::{Prefix, PrefixId, PrefixIndex};
-use crate::kv::usage::Usage;
+use crate::kv::usage::PoolUsage;
 
 /// All blocks of a pool. A reference is taken by [`Blocks::hold`], [`Blocks::allocate`] or [`Blocks::find`], and given
 /// back by [`Blocks::release`].
@@ -61,7 +61,7 @@ impl Blocks {
     }
 
     /// Passes an event on to the log, if there is one.
-    pub fn record(&self, event: Event) {
+    pub fn record(&self, event: BlockEvent) {
         if let Some(log) = &self.log {
             log.record(event);
         }
@@ -83,9 +83,9 @@ impl Blocks {
     }
 
     /// How much of the pool is in use.
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> PoolUsage {
         let used_blocks = self.uses.len() - self.free.len();
-        Usage {
+        PoolUsage {
             num_blocks: self.uses.len(),
             used_blocks,
             shared_blocks: self.shared,
@@ -100,10 +100,10 @@ impl Blocks {
         let block = self.free.take_first()?;
         if self.known.remove(block) {
             self.cached -= 1;
-            self.record(Event::Evict(block));
+            self.record(BlockEvent::Evict(block));
         }
         self.uses[block as usize].refs = 1;
-        self.record(Event::Allocate(block));
+        self.record(BlockEvent::Allocate(block));
         Some(block)
     }
 
@@ -120,7 +120,7 @@ impl Blocks {
         } else if of.refs == 2 {
             self.shared += 1;
         }
-        self.record(Event::Share(block));
+        self.record(BlockEvent::Share(block));
     }
 
     /// Drops a reference. Without any the block is free.
@@ -138,7 +138,7 @@ impl Blocks {
                 self.free.push_first(block);
             }
         }
-        self.record(Event::Free(block));
+        self.record(BlockEvent::Free(block));
     }
 
     /// Notes that at least the first `slots` slots of a block hold tokens.
@@ -148,7 +148,7 @@ impl Blocks {
         if more > 0 {
             of.filled = slots as u32;
             self.total_filled += more;
-            self.record(Event::Fill { block, slots });
+            self.record(BlockEvent::Fill { block, slots });
         }
     }
 
@@ -168,7 +168,7 @@ impl Blocks {
         }
         let name = self.known.insert(block, parent, tokens);
         if self.known.prefix(block).is_some() {
-            self.record(Event::Register(block));
+            self.record(BlockEvent::Register(block));
         }
         name
     }
@@ -190,9 +190,9 @@ impl Blocks {
     /// tokens from then on.
     pub fn take_over(&mut self, dst: u32, from: &Blocks, src: u32) {
         self.fill(dst, from.uses[src as usize].filled as usize);
-        self.record(Event::Swap { src, dst });
+        self.record(BlockEvent::Swap { src, dst });
         if from.prefix(src).is_some_and(|prefix| self.known.insert_prefix(dst, prefix.clone())) {
-            self.record(Event::Register(dst));
+            self.record(BlockEvent::Register(dst));
         }
     }
 
@@ -200,7 +200,7 @@ impl Blocks {
     pub fn forget(&mut self) {
         for block in 0..self.uses.len() as u32 {
             if self.known.remove(block) {
-                self.record(Event::Evict(block));
+                self.record(BlockEvent::Evict(block));
             }
         }
         self.cached = 0;

@@ -26,8 +26,8 @@ use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::plan::{GemmKernel, GemmPlan, GpuLimits, Product};
 use launch::Error;
-use workbench::number::{Random, Type};
-use workbench::product::{Data, KERNELS, Problem};
+use workbench::number::{ProblemRng, Type};
+use workbench::product::{Data, KERNELS, ProductProblem};
 
 use crate::frame::gpu::{Gpu, TARGETS};
 
@@ -43,13 +43,13 @@ const EPILOGUES: [Epilogue; 8] = [
 ];
 
 /// A problem for a kernel that may not be the planned one; one that has no splits has none.
-fn problem(product: Product, kernel: GemmKernel, splits: u32, data: Data) -> Problem {
+fn problem(product: Product, kernel: GemmKernel, splits: u32, data: Data) -> ProductProblem {
     let splits = if matches!(kernel, GemmKernel::Gemv(_)) { 1 } else { splits };
-    Problem::new(GemmPlan { product, kernel, splits }, data)
+    ProductProblem::new(GemmPlan { product, kernel, splits }, data)
 }
 
 /// Launches a problem: how far off the result is, as a part of what is allowed, the result, and what it cost.
-fn run(problem: &Problem, gpu: &mut Gpu) -> Result<(f64, Vec<f64>, CostReport), Error> {
+fn run(problem: &ProductProblem, gpu: &mut Gpu) -> Result<(f64, Vec<f64>, CostReport), Error> {
     let gpu = gpu.bench();
     let placed = problem.place(gpu)?;
     let reports = gpu.reported(|gpu| placed.launch(gpu))?;
@@ -59,7 +59,7 @@ fn run(problem: &Problem, gpu: &mut Gpu) -> Result<(f64, Vec<f64>, CostReport), 
 }
 
 /// Launches a problem, whose result must be right.
-fn check(problem: &Problem, gpu: &mut Gpu) -> CostReport {
+fn check(problem: &ProductProblem, gpu: &mut Gpu) -> CostReport {
     let (error, _, report) = run(problem, gpu).unwrap_or_else(|error| panic!("{:?}: {error}", problem.plan));
     assert!(error <= 1.0, "{:?}: off by {error} times what is allowed", problem.plan);
     report
@@ -77,7 +77,7 @@ pub fn every_kernel(gpu: &mut Gpu) {
 /// Every end of every matrix: rows that are missing in a tile, a `k` that ends within one, and rows with gaps between.
 #[test]
 fn ragged_shapes() {
-    let mut random = Random(1);
+    let mut random = ProblemRng(1);
     for (i, (kernel, tokens)) in KERNELS.into_iter().enumerate() {
         let mut gpu = Gpu::new(TARGETS[i % 2].0);
         let most = tokens.min(150);
@@ -163,7 +163,7 @@ fn plans_are_launched_as_they_are() {
     for m in [1, 3, 7, 20, 50, 300] {
         let product = Product { m, n: 96, k: 1024, epilogue: Epilogue::Gated(Activation::GeluTanh) };
         let plan = GemmPlan::new(product, GpuLimits::H200).unwrap();
-        check(&Problem::new(plan, Data::new(Type::Bf16, m.into())), &mut Gpu::new("sm_80"));
+        check(&ProductProblem::new(plan, Data::new(Type::Bf16, m.into())), &mut Gpu::new("sm_80"));
     }
 }
 

@@ -4,7 +4,7 @@ use kernels::element::ElementType;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::plan::{GemmKernel, Operands, Product};
 use workbench::number::Type;
-use workbench::product::{Data, Problem};
+use workbench::product::{Data, ProductProblem};
 
 use super::{problem, run};
 use crate::frame::gpu::{Gpu, TARGETS};
@@ -13,7 +13,7 @@ use crate::frame::mutate::{Mutant, only, without_each};
 const OPCODES: [&str; 3] = ["bar", "cp.async.wait_group", "cp.async.commit_group"];
 
 /// Whether one of the problems shows that the PTX is not right, under some order of warps and blocks.
-fn is_noticed(ptx: &str, problems: &[Problem]) -> bool {
+fn is_noticed(ptx: &str, problems: &[ProductProblem]) -> bool {
     problems.iter().any(|problem| {
         (0..3).any(|seed| {
             let mut gpu = Gpu::with_ptx(ptx);
