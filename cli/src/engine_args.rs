@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use argh::{ArgsInfo, FromArgs};
-use engine::llm::{AttentionKernels, Device, Options, Preemption, Prompt};
+use engine::llm::{AttentionKernels, Device, Options, Preemption, Prompt, SchedulerOptions};
 use engine::tensor::DType;
 
 use crate::values::{count, memory, number, switch};
@@ -86,16 +86,18 @@ impl EngineArgs {
             block_size: self.block_size,
             kv_memory: self.kv_memory,
             swap_space: self.swap_space,
-            preemption: self.preemption,
-            prefix_caching: self.prefix_caching,
             gpu_memory_utilization: self.gpu_memory_utilization,
             attention: self.attention,
             cuda_graphs: self.cuda_graphs,
             warmup: self.warmup,
-            max_num_seqs: self.max_num_seqs,
-            max_batch_tokens: self.max_batch_tokens,
-            delay_factor: f64::from(self.delay_factor),
-            max_request_share: f64::from(self.max_request_share),
+            scheduler: SchedulerOptions {
+                max_num_seqs: self.max_num_seqs,
+                max_batch_tokens: self.max_batch_tokens,
+                max_request_share: f64::from(self.max_request_share),
+                delay_factor: f64::from(self.delay_factor),
+                preemption: self.preemption,
+                prefix_caching: self.prefix_caching,
+            },
             threads: self.threads,
         };
         options.validate()?;

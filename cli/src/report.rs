@@ -35,8 +35,8 @@ pub fn loaded(files: &ModelFiles, llm: &Llm, time: Duration) -> String {
         (e.num_blocks * kv.block_bytes()) as f64 / MIB,
         kv.block_bytes() / kv.block_size,
         e.swap_blocks,
-        e.max_num_seqs,
-        e.max_batch_tokens,
+        e.scheduler.max_num_seqs,
+        e.scheduler.max_batch_tokens,
         time.as_secs_f64(),
     )
 }

@@ -8,7 +8,7 @@ use divan::counter::ItemsCount;
 use engine::group::SequenceGroup;
 use engine::kv::BlockPool;
 use engine::sampling::{Sampled, SamplingParams};
-use engine::scheduler::{Limits, Preemption, Scheduler};
+use engine::scheduler::{Scheduler, SchedulerOptions};
 
 const BLOCK_SIZE: usize = 16;
 const PROMPT: usize = 512;
@@ -60,15 +60,13 @@ fn step(bencher: Bencher<'_, '_>, n: usize, prefix_caching: bool) {
 /// A scheduler with `n` new requests that fit its cache until they have seen all steps.
 fn scheduler(n: usize, prefix_caching: bool) -> Scheduler {
     let pool = BlockPool::new(n * ((PROMPT + STEPS) / BLOCK_SIZE + 2), BLOCK_SIZE);
-    let limits = Limits {
+    let options = SchedulerOptions {
         max_num_seqs: n,
         max_batch_tokens: n * PROMPT,
-        max_share: 0.5,
-        watermark_blocks: 0,
-        preemption: Preemption::Auto,
         prefix_caching,
+        ..SchedulerOptions::default()
     };
-    let mut scheduler = Scheduler::new(pool.clone(), BlockPool::new(0, BLOCK_SIZE), limits);
+    let mut scheduler = Scheduler::new(pool.clone(), BlockPool::new(0, BLOCK_SIZE), 0, options);
     for id in 0..n as u64 {
         let params = SamplingParams { max_tokens: 2 * STEPS, ..SamplingParams::default() };
         // All prompts differ from their first token on.

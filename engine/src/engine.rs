@@ -13,11 +13,11 @@ use crate::group::{NewToken, OwnerId, RequestId, SequenceGroup};
 use crate::kv::{BlockMoves, BlockPool, SharedLog};
 use crate::runner::Runner;
 use crate::sampling::{Sampled, SamplingParams};
-use crate::scheduler::{Limits, Preemption, Scheduler, Step};
+use crate::scheduler::{Scheduler, SchedulerOptions, Step};
 use crate::sequence::{FinishReason, Output, PromptLogprobs, Sequence};
 use crate::stats::Stats;
 
-/// What an engine must know of its model and memory.
+/// What an engine must know of its model and memory, and how it is to schedule.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// Blocks in the KV pool.
@@ -26,10 +26,6 @@ pub struct EngineConfig {
     pub block_size: usize,
     /// Blocks in the swap space.
     pub swap_blocks: usize,
-    /// What happens to the blocks of a request that is preempted.
-    pub preemption: Preemption,
-    /// Whether full blocks are kept, to be shared by requests that begin with the same tokens.
-    pub prefix_caching: bool,
     /// How many positions a token sees, its own included, if that is so in every layer of the model.
     pub window: Option<usize>,
     /// Most positions a sequence may have.
@@ -38,14 +34,8 @@ pub struct EngineConfig {
     pub vocab_size: usize,
     /// Tokens that end a sequence.
     pub eos: Vec<u32>,
-    /// Most sequences running at a time.
-    pub max_num_seqs: usize,
-    /// Most tokens in a step.
-    pub max_batch_tokens: usize,
-    /// New prompts wait for this many times the duration of the last step with prompts.
-    pub delay_factor: f64,
-    /// The largest part of the sequences, and of the KV blocks, that one owner has while others wait; 1 is no bound.
-    pub max_request_share: f64,
+    /// How requests are scheduled.
+    pub scheduler: SchedulerOptions,
 }
 
 /// Likeliest tokens that a row of logits can be asked for: what the GPU can sort.
@@ -99,17 +89,10 @@ impl Engine {
     /// An engine whose steps are executed by `runner`.
     pub fn new(config: EngineConfig, runner: Box<dyn Runner>) -> Self {
         let pool = BlockPool::with_window(config.num_blocks, config.block_size, config.window);
-        let limits = Limits {
-            max_num_seqs: config.max_num_seqs,
-            max_batch_tokens: config.max_batch_tokens,
-            watermark_blocks: (config.num_blocks as f64 * WATERMARK) as usize,
-            preemption: config.preemption,
-            prefix_caching: config.prefix_caching,
-            max_share: config.max_request_share,
-        };
         let swap = BlockPool::with_window(config.swap_blocks, config.block_size, config.window);
-        let scheduler = Scheduler::new(pool.clone(), swap, limits);
-        let delay = Delay::new(config.delay_factor);
+        let watermark_blocks = (config.num_blocks as f64 * WATERMARK) as usize;
+        let scheduler = Scheduler::new(pool.clone(), swap, watermark_blocks, config.scheduler);
+        let delay = Delay::new(config.scheduler.delay_factor);
         Engine {
             config,
             pool,
@@ -154,8 +137,8 @@ impl Engine {
             let why = format!("stop_token_ids: {id} is outside the vocabulary of {vocab_size} tokens");
             return Err(Error::request("stop_token_ids", why));
         }
-        if params.width() > self.config.max_num_seqs {
-            let (width, most) = (params.width(), self.config.max_num_seqs);
+        if params.width() > self.config.scheduler.max_num_seqs {
+            let (width, most) = (params.width(), self.config.scheduler.max_num_seqs);
             let why = format!("{width} sequences for one request, but at most {most} run at a time");
             return Err(Error::request(if params.beam.is_some() { "beam_width" } else { "best_of" }, why));
         }
@@ -216,7 +199,7 @@ impl Engine {
         let mut copies = Vec::new();
         while seq.pending() > 0 {
             let start = seq.table.len();
-            let len = seq.pending().min(self.config.max_batch_tokens);
+            let len = seq.pending().min(self.config.scheduler.max_batch_tokens);
             if seq.table.reserve(len, &mut copies).is_err() {
                 let (len, free) = (seq.tokens.len(), self.pool.num_free());
                 return Err(Error::Memory(format!("a shared prefix of {len} tokens, but {free} KV blocks are free")));

@@ -11,15 +11,7 @@ use crate::error::Result;
 use crate::kv::KvLayout;
 use crate::model::Model;
 use crate::sampling::{SampleRow, SamplingParams};
-
-/// Bounds on what a step may hold.
-#[derive(Clone, Copy, Debug)]
-pub struct StepLimits {
-    /// New tokens.
-    pub tokens: usize,
-    /// Sequences.
-    pub seqs: usize,
-}
+use crate::scheduler::SchedulerOptions;
 
 /// How the memory of a GPU is shared out, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +84,7 @@ pub fn rehearse(
     })
 }
 
-/// Allocates memory for the activations of every step within `limits`, and says what is left for the KV cache if
+/// Allocates memory for the activations of every step that `options` allow, and says what is left for the KV cache if
 /// `utilization` of the GPU's memory may be used.
 ///
 /// # Errors
@@ -101,12 +93,12 @@ pub fn fit(
     backend: &CudaBackend,
     model: &dyn Model<CudaBackend>,
     layout: KvLayout,
-    limits: StepLimits,
+    options: SchedulerOptions,
     utilization: f32,
 ) -> Result<MemoryPlan> {
     // Padded, as a decode step of that many sequences is.
-    let seqs = bucket(limits.seqs).map_or(limits.seqs, |size| size as usize);
-    let most = limits.tokens.max(seqs);
+    let seqs = bucket(options.max_num_seqs).map_or(options.max_num_seqs, |size| size as usize);
+    let most = options.max_batch_tokens.max(seqs);
     // Plans of GEMMs, and so their workspaces, change with tiles of 128 rows, and below these with the buckets.
     let tokens = BUCKETS.into_iter().map(|size| size as usize).chain((1..=most / 128).map(|tiles| tiles * 128));
     for tokens in tokens.filter(|&tokens| tokens < most).chain([most]) {

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::group::{OwnerId, RequestId};
 use crate::kv::{KvLayout, SharedLog};
 use crate::load::ModelFiles;
-pub use crate::options::{AttentionKernels, Device, Options, Preemption};
+pub use crate::options::{AttentionKernels, Device, Options, Preemption, SchedulerOptions};
 use crate::output_text::OutputText;
 use crate::place::{DeviceInfo, PlacedModel, place};
 use crate::sampling::SamplingParams;
@@ -82,22 +82,17 @@ impl Llm {
         }
         let PlacedModel { mut runner, layout, num_blocks, swap_blocks, device } = place(&config, weights, options)?;
         if options.warmup {
-            runner.warm_up(options.max_num_seqs, num_blocks, options.block_size)?;
+            runner.warm_up(options.scheduler.max_num_seqs, num_blocks, options.block_size)?;
         }
         let engine_config = EngineConfig {
             num_blocks,
-            block_size: options.block_size,
+            block_size: layout.block_size,
             swap_blocks,
-            preemption: options.preemption,
-            prefix_caching: options.prefix_caching,
             window: config.window(),
             max_len: config.max_positions,
             vocab_size: config.vocab_size,
             eos: defaults.eos_token_ids_or(&config),
-            max_num_seqs: options.max_num_seqs,
-            max_batch_tokens: options.max_batch_tokens,
-            delay_factor: options.delay_factor,
-            max_request_share: options.max_request_share,
+            scheduler: options.scheduler,
         };
         let engine = Engine::new(engine_config, runner);
         Ok(Llm { engine, tokenizer, config, defaults, layout, device, requests: BTreeMap::new() })
@@ -112,7 +107,7 @@ impl Llm {
         self.add_for(owner, prompt, params)
     }
 
-    /// An owner for requests, whose sequences and blocks are counted together, see [`Options::max_request_share`].
+    /// An owner for requests, whose sequences and blocks are counted together, see [`SchedulerOptions::max_request_share`].
     pub fn new_owner(&mut self) -> OwnerId {
         self.engine.new_owner()
     }

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::kv::{KvLayout, blocks_for};
-pub use crate::scheduler::Preemption;
+pub use crate::scheduler::{Preemption, SchedulerOptions};
 use crate::tensor::DType;
 
 /// Where a model runs.
@@ -53,10 +53,6 @@ pub struct Options {
     /// Bytes of host memory for the swap space; `None` is 4 GiB, or less where the system refuses it. It never has more
     /// blocks than the KV cache.
     pub swap_space: Option<usize>,
-    /// What happens to the blocks of a request that is preempted.
-    pub preemption: Preemption,
-    /// Whether full blocks are kept, to be shared by requests that begin with the same tokens.
-    pub prefix_caching: bool,
     /// The part of a GPU's memory that weights, activations and KV cache may take together with what is in use already.
     pub gpu_memory_utilization: f32,
     /// Which kernels attend on a GPU. With the paper's, no CUDA graphs are recorded.
@@ -66,15 +62,8 @@ pub struct Options {
     /// Whether decode steps are computed before any request: a GPU records them as CUDA graphs then, and not while it
     /// serves; on the CPU it is one step, for which all weights are read.
     pub warmup: bool,
-    /// Most sequences running at a time.
-    pub max_num_seqs: usize,
-    /// Most tokens in a step.
-    pub max_batch_tokens: usize,
-    /// New prompts wait for this many times the duration of the last step with prompts, to be computed together.
-    pub delay_factor: f64,
-    /// The largest part of the sequences that run, and of the KV blocks, that one owner's requests have while others
-    /// wait; 1 is no bound.
-    pub max_request_share: f64,
+    /// How requests are scheduled.
+    pub scheduler: SchedulerOptions,
     /// CPU threads; `None` is one a core.
     pub threads: Option<usize>,
 }
@@ -89,16 +78,11 @@ impl Default for Options {
             block_size: 16,
             kv_memory: None,
             swap_space: None,
-            preemption: Preemption::Auto,
-            prefix_caching: true,
             gpu_memory_utilization: 0.9,
             attention: AttentionKernels::Quire,
             cuda_graphs: true,
             warmup: false,
-            max_num_seqs: 256,
-            max_batch_tokens: 2048,
-            delay_factor: 0.0,
-            max_request_share: 0.5,
+            scheduler: SchedulerOptions::default(),
             threads: None,
         }
     }
@@ -119,11 +103,12 @@ impl Options {
     pub fn validate(&self) -> Result<()> {
         let check = |ok: bool, why: &str| if ok { Ok(()) } else { Err(Error::Option(why.into())) };
         check((1..=MAX_BLOCK_SIZE).contains(&self.block_size), "block-size must be between 1 and 1024")?;
-        check(self.max_num_seqs >= 1, "max-num-seqs must be at least 1")?;
-        check(self.max_batch_tokens >= 1, "max-batch-tokens must be at least 1")?;
+        check(self.scheduler.max_num_seqs >= 1, "max-num-seqs must be at least 1")?;
+        check(self.scheduler.max_batch_tokens >= 1, "max-batch-tokens must be at least 1")?;
         check(self.threads.is_none_or(|n| n <= MAX_THREADS), "threads must be at most 1024")?;
-        check(self.delay_factor >= 0.0 && self.delay_factor.is_finite(), "delay-factor must be a number not below 0")?;
-        let share = self.max_request_share;
+        let delay = self.scheduler.delay_factor;
+        check(delay >= 0.0 && delay.is_finite(), "delay-factor must be a number not below 0")?;
+        let share = self.scheduler.max_request_share;
         check(share > 0.0 && share <= 1.0, "max-request-share must be above 0 and at most 1")?;
         let share = self.gpu_memory_utilization;
         check(share > 0.0 && share <= 1.0, "gpu-memory-utilization must be above 0 and at most 1")
@@ -133,7 +118,7 @@ impl Options {
     /// the longest sequence that the model can have.
     pub(crate) fn num_blocks(&self, layout: &KvLayout, max_len: usize, room: usize) -> Result<usize> {
         let block = layout.block_bytes();
-        let usable = blocks_for(max_len, self.block_size).saturating_mul(self.max_num_seqs);
+        let usable = blocks_for(max_len, self.block_size).saturating_mul(self.scheduler.max_num_seqs);
         let num_blocks = match self.kv_memory {
             Some(bytes) => bytes / block,
             None => (room / block).min(usable),
@@ -151,7 +136,7 @@ impl Options {
 
     /// Blocks of the swap space beside a cache of `num_blocks`.
     pub(crate) fn swap_blocks(&self, layout: &KvLayout, num_blocks: usize) -> usize {
-        match self.preemption {
+        match self.scheduler.preemption {
             Preemption::Recompute => 0,
             Preemption::Auto | Preemption::Swap => {
                 (self.swap_space.unwrap_or(SWAP_SPACE) / layout.block_bytes()).min(num_blocks)

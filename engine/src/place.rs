@@ -7,7 +7,7 @@ use crate::backend::cpu::CpuBackend;
 use crate::backend::cuda::CudaBackend;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
-use crate::fit::{self, MemoryPlan, StepLimits};
+use crate::fit::{self, MemoryPlan};
 use crate::kv::KvLayout;
 use crate::load::Weights;
 use crate::model;
@@ -172,8 +172,7 @@ fn on_gpu(
         }
         error => error,
     })?;
-    let limits = StepLimits { tokens: options.max_batch_tokens, seqs: options.max_num_seqs };
-    let memory = fit::fit(&backend, &*model, layout, limits, options.gpu_memory_utilization)?;
+    let memory = fit::fit(&backend, &*model, layout, options.scheduler, options.gpu_memory_utilization)?;
     let num_blocks =
         options.num_blocks(&layout, config.max_positions, memory.kv_cache).map_err(|error| match error {
             Error::Memory(why) => Error::Memory(format!(

@@ -5,20 +5,13 @@
 use engine::group::SequenceGroup;
 use engine::kv::BlockPool;
 use engine::sampling::SamplingParams;
-use engine::scheduler::{Limits, Preemption, Scheduler};
+use engine::scheduler::{Scheduler, SchedulerOptions};
 
 #[test]
 fn new_requests_that_are_held_wait_unless_nothing_runs() {
     let pool = BlockPool::new(100, 4);
-    let limits = Limits {
-        max_num_seqs: 10,
-        max_batch_tokens: 100,
-        max_share: 0.5,
-        watermark_blocks: 1,
-        preemption: Preemption::Auto,
-        prefix_caching: true,
-    };
-    let mut scheduler = Scheduler::new(pool.clone(), BlockPool::new(0, 4), limits);
+    let options = SchedulerOptions { max_num_seqs: 10, max_batch_tokens: 100, ..SchedulerOptions::default() };
+    let mut scheduler = Scheduler::new(pool.clone(), BlockPool::new(0, 4), 1, options);
     let group = |id| SequenceGroup::new(id, vec![1, 2, 3], SamplingParams::default(), 0, 10, &[], &pool);
     assert_eq!(scheduler.next_arrival(), None);
     scheduler.add(group(0));

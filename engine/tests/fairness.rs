@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use engine::engine::{Engine, EngineConfig, Finished};
 use engine::group::{OwnerId, RequestId};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::scheduler::Preemption;
+use engine::scheduler::{Preemption, SchedulerOptions};
 use engine::sequence::Output;
-use oracle::{VOCAB, config, engine};
+use oracle::{VOCAB, config, engine, scheduler_options};
 use proptest::prelude::*;
 
 /// Rows of a step.
@@ -24,7 +24,10 @@ const OWNERS: usize = 5;
 const SHORT: usize = 3;
 
 fn roomy() -> EngineConfig {
-    EngineConfig { max_num_seqs: ROWS, max_request_share: 0.5, ..config(1000, 4) }
+    EngineConfig {
+        scheduler: SchedulerOptions { max_num_seqs: ROWS, max_request_share: 0.5, ..scheduler_options() },
+        ..config(1000, 4)
+    }
 }
 
 fn prompt(seed: usize, len: usize) -> Vec<u32> {
@@ -95,7 +98,10 @@ fn behind_a_giant_a_small_request_runs_in_the_next_step() {
         (16, Preemption::Recompute, false),
         (5, Preemption::Swap, true),
     ] {
-        let mut engine = engine(EngineConfig { preemption, prefix_caching, ..roomy() });
+        let mut engine = engine(EngineConfig {
+            scheduler: SchedulerOptions { preemption, prefix_caching, ..roomy().scheduler },
+            ..roomy()
+        });
         let giant = add_giant(&mut engine, 40, n);
         let mut answered = BTreeMap::new();
         for at in 0.. {
@@ -142,7 +148,8 @@ fn behind_a_giant_several_small_requests_run_in_the_next_step() {
 
 #[test]
 fn without_a_share_it_is_first_come_first_served() {
-    let mut engine = engine(EngineConfig { max_request_share: 1.0, ..roomy() });
+    let mut engine =
+        engine(EngineConfig { scheduler: SchedulerOptions { max_request_share: 1.0, ..roomy().scheduler }, ..roomy() });
     let owner = engine.new_owner();
     let giant: Vec<RequestId> =
         (0..40).map(|i| engine.add_for(owner, prompt(i, 9), sampled(8, LONG)).unwrap()).collect();
@@ -244,7 +251,8 @@ fn a_giant_gets_on_however_many_small_requests_come() {
     // Two small requests come before every step, for as long as it takes: with three tokens each they can fill six rows of
     // eight, and with ten tokens all of them and more.
     for max_tokens in [SHORT, 10] {
-        let mut engine = engine(EngineConfig { max_num_seqs: 8, ..roomy() });
+        let mut engine =
+            engine(EngineConfig { scheduler: SchedulerOptions { max_num_seqs: 8, ..roomy().scheduler }, ..roomy() });
         let giant = add_giant(&mut engine, 20, 2);
         let mut steps = 0;
         while is_in_progress(&engine, giant) {
@@ -263,8 +271,12 @@ fn a_giant_gets_on_however_many_small_requests_come() {
 fn what_blocks_an_owner_has_beyond_its_share_is_given_up_first() {
     for (preemption, prefix_caching) in [(Preemption::Swap, false), (Preemption::Recompute, true)] {
         // The giant's outputs need 3 + 16 * 10 blocks at the end, three times what there is.
-        let mut engine =
-            engine(EngineConfig { preemption, prefix_caching, swap_blocks: 60, num_blocks: 60, ..roomy() });
+        let mut engine = engine(EngineConfig {
+            swap_blocks: 60,
+            num_blocks: 60,
+            scheduler: SchedulerOptions { preemption, prefix_caching, ..roomy().scheduler },
+            ..roomy()
+        });
         let giant = add_giant(&mut engine, 2, 15);
         for _ in 0..8 {
             step(&mut engine);
@@ -309,7 +321,7 @@ proptest! {
         // All beams of the widest search fit, and not much more.
         let num_blocks = 2 + 8 * 11 + spare;
         let mut engine =
-            engine(EngineConfig { num_blocks, swap_blocks: 20, preemption, max_request_share: share, ..roomy() });
+            engine(EngineConfig { num_blocks, swap_blocks: 20, scheduler: SchedulerOptions { preemption, max_request_share: share, ..roomy().scheduler }, ..roomy() });
         let owners: Vec<OwnerId> = (0..OWNERS).map(|_| engine.new_owner()).collect();
         let (mut waiting, mut in_progress, mut answered) = (BTreeMap::new(), BTreeSet::new(), 0);
         for at in 0.. {

@@ -7,14 +7,18 @@ mod oracle;
 use engine::Error;
 use engine::engine::{Engine, EngineConfig, Finished};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::scheduler::SchedulerOptions;
 use engine::sequence::FinishReason;
-use oracle::{Oracle, VOCAB, config};
+use oracle::{Oracle, VOCAB, config, scheduler_options};
 
 const BLOCK: usize = 16;
 
 fn engine(num_blocks: usize) -> Engine {
     // The requests of these tests begin alike, and are not to share because of it.
-    let config = EngineConfig { prefix_caching: false, ..config(num_blocks, BLOCK) };
+    let config = EngineConfig {
+        scheduler: SchedulerOptions { prefix_caching: false, ..scheduler_options() },
+        ..config(num_blocks, BLOCK)
+    };
     let oracle = Oracle::new(&config);
     Engine::new(config, oracle)
 }

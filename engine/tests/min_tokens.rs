@@ -7,11 +7,16 @@ mod oracle;
 use engine::Error;
 use engine::engine::{Engine, EngineConfig};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::scheduler::SchedulerOptions;
 use engine::sequence::{FinishReason, Output};
-use oracle::{EOS, Oracle, VOCAB, config, finish};
+use oracle::{EOS, Oracle, VOCAB, config, finish, scheduler_options};
 
 fn engine(num_blocks: usize) -> Engine {
-    let config = EngineConfig { max_len: 100, prefix_caching: false, ..config(num_blocks, 4) };
+    let config = EngineConfig {
+        max_len: 100,
+        scheduler: SchedulerOptions { prefix_caching: false, ..scheduler_options() },
+        ..config(num_blocks, 4)
+    };
     oracle::engine(config)
 }
 
@@ -119,8 +124,8 @@ fn preemption_changes_no_end() {
     for swap in [false, true] {
         let config = EngineConfig {
             max_len: 60,
-            prefix_caching: false,
             swap_blocks: if swap { 40 } else { 0 },
+            scheduler: SchedulerOptions { prefix_caching: false, ..scheduler_options() },
             ..config(24, 4)
         };
         let oracle = Oracle::new(&config);

@@ -15,9 +15,9 @@ use engine::engine::{Engine, EngineConfig, Finished};
 use engine::group::RequestId;
 use engine::runner::Runner;
 use engine::sampling::{Beam, EarlyStopping, SampleRow, Sampled, SamplingParams};
-use engine::scheduler::Preemption;
+use engine::scheduler::{Preemption, SchedulerOptions};
 use engine::sequence::{FinishReason, Output};
-use oracle::{Fails, VOCAB, config, engine};
+use oracle::{Fails, VOCAB, config, engine, scheduler_options};
 
 const WAYS: [Preemption; 3] = [Preemption::Auto, Preemption::Swap, Preemption::Recompute];
 
@@ -78,7 +78,11 @@ fn outputs_that_do_not_fit_together_are_all_as_long_as_they_should_be() {
     for preemption in WAYS {
         for prefix_caching in [false, true] {
             // Each output needs 14 blocks at its end. All together get 15 tokens from so few, and then there are none.
-            let config = EngineConfig { preemption, prefix_caching, swap_blocks: 100, ..quick(300) };
+            let config = EngineConfig {
+                swap_blocks: 100,
+                scheduler: SchedulerOptions { preemption, prefix_caching, ..quick(300).scheduler },
+                ..quick(300)
+            };
             let mut tight = Engine::new(config, Box::new(Quick));
             tight.add(prompt(20), params()).unwrap();
             let (mut done, reported) = run(&mut tight);
@@ -100,7 +104,11 @@ fn parts_read_what_they_would_alone_and_the_best_of_all_come_back() {
         assert_eq!(want.len(), params.n);
         for preemption in WAYS {
             for (prefix_caching, swap_blocks) in [(false, 100), (true, 100), (true, 7)] {
-                let config = EngineConfig { preemption, prefix_caching, swap_blocks, ..config(31, 4) };
+                let config = EngineConfig {
+                    swap_blocks,
+                    scheduler: SchedulerOptions { preemption, prefix_caching, ..scheduler_options() },
+                    ..config(31, 4)
+                };
                 let mut tight = engine(config);
                 tight.add(prompt(10), params.clone()).unwrap();
                 assert_eq!(run(&mut tight).0[&0].outputs, want, "{preemption:?}, caching {prefix_caching}");
@@ -128,7 +136,8 @@ fn only_a_single_sequence_that_outgrows_the_pool_ends_early() {
 fn outputs_are_stopped_and_requests_cancelled_in_whatever_part_they_are() {
     let want = alone(prompt(10), sampled(24, 24, 30));
     for preemption in WAYS {
-        let mut tight = engine(EngineConfig { preemption, ..config(31, 4) });
+        let mut tight =
+            engine(EngineConfig { scheduler: SchedulerOptions { preemption, ..scheduler_options() }, ..config(31, 4) });
         let id = tight.add(prompt(10), sampled(24, 24, 30)).unwrap();
         let other = tight.add(prompt(12), sampled(2, 2, 30)).unwrap();
         // Until it is in parts, of which some wait.
@@ -174,7 +183,10 @@ fn a_prompt_in_parts_is_scored_once_and_before_its_outputs() {
     roomy.add(prompt(30), params.clone()).unwrap();
     let want = run(&mut roomy).0.remove(&0).unwrap();
     for preemption in WAYS {
-        let mut tight = engine(EngineConfig { max_num_seqs: 12, max_request_share: 0.3, preemption, ..config(30, 4) });
+        let mut tight = engine(EngineConfig {
+            scheduler: SchedulerOptions { max_num_seqs: 12, max_request_share: 0.3, preemption, ..scheduler_options() },
+            ..config(30, 4)
+        });
         let id = tight.add(prompt(30), params.clone()).unwrap();
         for _ in 0..3 {
             tight.add(prompt(8), sampled(1, 1, 20)).unwrap();
@@ -219,7 +231,10 @@ fn beams_that_might_not_fit_are_refused_with_numbers() {
 #[test]
 fn a_failed_step_costs_all_parts_of_what_runs_and_nothing_else() {
     for preemption in WAYS {
-        let config = EngineConfig { max_request_share: 0.5, preemption, ..config(31, 4) };
+        let config = EngineConfig {
+            scheduler: SchedulerOptions { max_request_share: 0.5, preemption, ..scheduler_options() },
+            ..config(31, 4)
+        };
         let now = Arc::new(AtomicBool::new(false));
         let mut engine = Engine::new(config.clone(), Fails::when(now.clone(), &config));
         let divided = engine.add(prompt(10), sampled(24, 24, 30)).unwrap();

@@ -6,13 +6,17 @@ mod oracle;
 
 use engine::Error;
 use engine::engine::{Engine, EngineConfig};
+use engine::scheduler::SchedulerOptions;
 use engine::sequence::Output;
-use oracle::{VOCAB, config, finish, greedy};
+use oracle::{VOCAB, config, finish, greedy, scheduler_options};
 
 const BLOCK: usize = 16;
 
 fn engine(num_blocks: usize, prefix_caching: bool) -> Engine {
-    let config = EngineConfig { prefix_caching, max_batch_tokens: 2048, ..config(num_blocks, BLOCK) };
+    let config = EngineConfig {
+        scheduler: SchedulerOptions { prefix_caching, max_batch_tokens: 2048, ..scheduler_options() },
+        ..config(num_blocks, BLOCK)
+    };
     oracle::engine(config)
 }
 

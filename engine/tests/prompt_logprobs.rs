@@ -6,8 +6,9 @@ mod oracle;
 
 use engine::engine::{Engine, EngineConfig, Finished};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::scheduler::SchedulerOptions;
 use engine::sequence::FinishReason;
-use oracle::{VOCAB, config, engine, logits};
+use oracle::{VOCAB, config, engine, logits, scheduler_options};
 
 /// Runs to the end. Returns what is finished, and the new tokens that each step computed.
 fn run(engine: &mut Engine) -> (Vec<Finished>, Vec<usize>) {
@@ -46,7 +47,10 @@ fn assert_scored(prompt: &[u32], done: &Finished) {
 
 #[test]
 fn chunks_fit_the_rows_that_no_sequence_has() {
-    let mut engine = engine(EngineConfig { max_num_seqs: 8, ..config(100, 4) });
+    let mut engine = engine(EngineConfig {
+        scheduler: SchedulerOptions { max_num_seqs: 8, ..scheduler_options() },
+        ..config(100, 4)
+    });
     engine.add(prompt(3), SamplingParams { ignore_eos: true, n: 2, best_of: 2, ..scored(10) }).unwrap();
     assert!(engine.step().unwrap().finished.is_empty());
     let long = prompt(20);
@@ -69,7 +73,10 @@ fn chunks_fit_the_rows_that_no_sequence_has() {
 
 #[test]
 fn prompts_share_the_rows_in_order_of_arrival() {
-    let mut engine = engine(EngineConfig { max_num_seqs: 4, ..config(100, 4) });
+    let mut engine = engine(EngineConfig {
+        scheduler: SchedulerOptions { max_num_seqs: 4, ..scheduler_options() },
+        ..config(100, 4)
+    });
     let prompts = [prompt(9), prompt(6)];
     for prompt in &prompts {
         engine.add(prompt.clone(), scored(0)).unwrap();
@@ -100,7 +107,11 @@ fn what_is_scored_is_computed_though_it_is_known() {
 
 #[test]
 fn what_was_scored_before_a_preemption_is_not_scored_again() {
-    let config = EngineConfig { max_num_seqs: 2, prefix_caching: false, swap_blocks: 0, ..config(6, 4) };
+    let config = EngineConfig {
+        swap_blocks: 0,
+        scheduler: SchedulerOptions { max_num_seqs: 2, prefix_caching: false, ..scheduler_options() },
+        ..config(6, 4)
+    };
     let mut engine = engine(config);
     engine.add(prompt(4), SamplingParams { max_tokens: 20, ignore_eos: true, ..Default::default() }).unwrap();
     let scored = engine.add(prompt(12), scored(1)).unwrap();

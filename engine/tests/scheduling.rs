@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex};
 use engine::engine::{Engine, EngineConfig, Finished};
 use engine::group::{OwnerId, RequestId};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::scheduler::Preemption;
+use engine::scheduler::{Preemption, SchedulerOptions};
 use engine::sequence::{Output, PromptLogprobs};
-use oracle::{Memory, Oracle, VOCAB, config, contiguous};
+use oracle::{Memory, Oracle, VOCAB, config, contiguous, scheduler_options};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -151,12 +151,15 @@ fn engine(requests: &[Request], s: &Setup) -> (Engine, Arc<Mutex<Memory>>) {
     let pinned: usize = s.pinned.iter().map(|p| p.len.div_ceil(s.block_size)).sum();
     let config = EngineConfig {
         swap_blocks: s.swap_blocks,
-        preemption: s.preemption,
-        prefix_caching: s.prefix_caching,
-        max_num_seqs: s.max_num_seqs,
-        max_batch_tokens: s.max_batch_tokens,
-        max_request_share: s.max_share,
         window: s.window,
+        scheduler: SchedulerOptions {
+            preemption: s.preemption,
+            prefix_caching: s.prefix_caching,
+            max_num_seqs: s.max_num_seqs,
+            max_batch_tokens: s.max_batch_tokens,
+            max_request_share: s.max_share,
+            ..scheduler_options()
+        },
         ..config(s.spare_blocks + most + pinned, s.block_size)
     };
     let oracle = Oracle::new(&config);

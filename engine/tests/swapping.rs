@@ -13,15 +13,19 @@ use engine::Error;
 use engine::engine::{Engine, EngineConfig};
 use engine::group::RequestId;
 use engine::sampling::SamplingParams;
-use engine::scheduler::Preemption;
+use engine::scheduler::{Preemption, SchedulerOptions};
 use engine::sequence::Output;
 use engine::stats::Stats;
-use oracle::{Fails, Oracle, config};
+use oracle::{Fails, Oracle, config, scheduler_options};
 
 const PROMPT: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
 
 fn engine(num_blocks: usize, swap_blocks: usize, preemption: Preemption) -> Engine {
-    let config = EngineConfig { swap_blocks, preemption, prefix_caching: false, ..config(num_blocks, 4) };
+    let config = EngineConfig {
+        swap_blocks,
+        scheduler: SchedulerOptions { preemption, prefix_caching: false, ..scheduler_options() },
+        ..config(num_blocks, 4)
+    };
     let oracle = Oracle::new(&config);
     Engine::new(config, oracle)
 }
@@ -104,7 +108,10 @@ fn nothing_new_is_admitted_while_something_is_swapped_out() {
 #[test]
 fn a_failed_step_costs_those_that_run_and_the_others_are_recomputed() {
     for prefix_caching in [false, true] {
-        let config = EngineConfig { preemption: Preemption::Swap, prefix_caching, ..config(24, 4) };
+        let config = EngineConfig {
+            scheduler: SchedulerOptions { preemption: Preemption::Swap, prefix_caching, ..scheduler_options() },
+            ..config(24, 4)
+        };
         let now = Arc::new(AtomicBool::new(false));
         let mut engine = Engine::new(config.clone(), Fails::when(now.clone(), &config));
         for _ in 0..4 {

@@ -7,8 +7,8 @@ mod oracle;
 use engine::Error;
 use engine::engine::{Engine, EngineConfig};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::scheduler::Preemption;
-use oracle::{VOCAB, config, engine, finish, greedy};
+use engine::scheduler::{Preemption, SchedulerOptions};
+use oracle::{VOCAB, config, engine, finish, greedy, scheduler_options};
 
 const BLOCK: usize = 4;
 const WINDOW: usize = 10;
@@ -16,7 +16,11 @@ const WINDOW: usize = 10;
 const WINDOW_BLOCKS: usize = 4;
 
 fn sliding(num_blocks: usize) -> EngineConfig {
-    EngineConfig { window: Some(WINDOW), max_batch_tokens: 32, ..config(num_blocks, BLOCK) }
+    EngineConfig {
+        window: Some(WINDOW),
+        scheduler: SchedulerOptions { max_batch_tokens: 32, ..scheduler_options() },
+        ..config(num_blocks, BLOCK)
+    }
 }
 
 fn prompt(len: usize) -> Vec<u32> {
@@ -26,7 +30,10 @@ fn prompt(len: usize) -> Vec<u32> {
 #[test]
 fn a_pool_that_holds_a_window_holds_a_request_of_any_length() {
     for prefix_caching in [false, true] {
-        let mut tight = engine(EngineConfig { prefix_caching, ..sliding(WINDOW_BLOCKS) });
+        let mut tight = engine(EngineConfig {
+            scheduler: SchedulerOptions { prefix_caching, ..sliding(WINDOW_BLOCKS).scheduler },
+            ..sliding(WINDOW_BLOCKS)
+        });
         let mut roomy = engine(config(1000, BLOCK));
         for engine in [&mut tight, &mut roomy] {
             engine.add(prompt(333), greedy(400)).unwrap();
@@ -51,7 +58,10 @@ fn admission_counts_what_a_window_and_a_chunk_take() {
         assert_eq!(engine.stats().preemptions, 0);
         engine.stats().peak_seqs
     };
-    let apart = |config| EngineConfig { prefix_caching: false, ..config };
+    let apart = |config: EngineConfig| EngineConfig {
+        scheduler: SchedulerOptions { prefix_caching: false, ..config.scheduler },
+        ..config
+    };
     assert_eq!(most_at_once(apart(sliding(num_blocks))), 3);
     assert_eq!(most_at_once(apart(EngineConfig { num_blocks: 23, ..config(23, BLOCK) })), 1, "without a window");
 }
@@ -80,7 +90,10 @@ fn several_outputs_share_the_window_and_part() {
         for prefix_caching in [false, true] {
             let params = |seed| SamplingParams { n: 3, best_of: 3, temperature: 1.0, seed: Some(seed), ..greedy(60) };
             // Two requests of three outputs come into each other's way.
-            let mut tight = engine(EngineConfig { preemption, prefix_caching, ..sliding(5 * WINDOW_BLOCKS) });
+            let mut tight = engine(EngineConfig {
+                scheduler: SchedulerOptions { preemption, prefix_caching, ..sliding(5 * WINDOW_BLOCKS).scheduler },
+                ..sliding(5 * WINDOW_BLOCKS)
+            });
             let mut roomy = engine(config(1000, BLOCK));
             for engine in [&mut tight, &mut roomy] {
                 engine.add(prompt(41), params(1)).unwrap();

@@ -160,7 +160,7 @@ pub fn run(lesson: &mut Lesson) -> Result<Vec<CostReport>> {
     let mut reports = first_rungs(lesson, &problem)?;
     lesson.load(ENGINE_PTX)?;
     for (title, version) in ["3. v1", "4. v2, both kernels"].into_iter().zip(paper::versions(&problem, 700)) {
-        let attention = paper::PaperAttention::upload(&mut lesson.gpu, &problem, version)?;
+        let attention = paper::PlacedAttention::upload(&mut lesson.gpu, &problem, version)?;
         reports.push(lesson.measure(title, |gpu| attention.launch(gpu))?);
         check(&lesson.gpu, attention.output, &problem)?;
     }

@@ -6,7 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
 use engine::chat::ChatTemplate;
-use engine::config::GenerationConfig;
+use engine::config::{GenerationConfig, ModelConfig};
+use engine::llm::Options;
 use engine::load::ModelFiles;
 use engine::tokenizer::Tokenizer;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
@@ -15,7 +16,7 @@ use tokio::time::Instant;
 use crate::error::ApiError;
 use crate::history::History;
 use crate::metrics::Metrics;
-use crate::options::{RequestLimits, ServeOptions};
+use crate::options::ServeOptions;
 use crate::text::Texts;
 use crate::worker::{Status, Worker};
 
@@ -28,22 +29,18 @@ pub struct App {
     pub model: String,
     /// When the server was started, in seconds since 1970.
     pub created: u64,
-    /// Most positions a sequence may have.
-    pub max_len: usize,
-    /// Token ids are below this.
-    pub vocab_size: usize,
-    /// Most sequences that run at a time.
-    pub max_num_seqs: usize,
+    /// What the model is.
+    pub config: ModelConfig,
+    /// How its engine is set up.
+    pub engine_options: Options,
+    /// How the server is.
+    pub options: ServeOptions,
     /// The model's own sampling defaults.
     pub defaults: GenerationConfig,
     /// The model's tokenizer.
     pub tokenizer: Arc<Tokenizer>,
     /// The model's chat template, if it has one.
     pub template: Option<Arc<ChatTemplate>>,
-    /// The API key that requests must send, if there is one.
-    pub api_key: Option<String>,
-    /// Bounds.
-    pub limits: RequestLimits,
     /// Counters.
     pub metrics: Metrics,
     /// The samples of the last ten minutes.
@@ -72,7 +69,7 @@ impl App {
     /// If one of the model's files is missing or damaged.
     pub fn new(
         files: &ModelFiles,
-        engine: &engine::llm::Options,
+        engine: &Options,
         options: &ServeOptions,
         worker: Worker,
         metrics: Metrics,
@@ -88,14 +85,12 @@ impl App {
             worker,
             model: served_name(files, options),
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs()),
-            max_len: config.max_positions,
-            vocab_size: config.vocab_size,
-            max_num_seqs: engine.max_num_seqs,
+            config,
+            engine_options: engine.clone(),
+            options: options.clone(),
             defaults: files.generation_config()?,
             tokenizer,
             template,
-            api_key: options.api_key.clone(),
-            limits: options.limits,
             metrics,
             history: History::new(),
             texts,
@@ -116,14 +111,14 @@ impl App {
             ApiError::too_many_requests()
         })?;
         self.metrics.requests.inc();
-        let deadline = Instant::now() + self.limits.request_timeout;
+        let deadline = Instant::now() + self.options.limits.request_timeout;
         Ok(Admission { app: self.clone(), _permit: permit, deadline })
     }
 
     /// Most tokens of a prompt and its output: the model has no more positions, or the KV cache no more room for one
     /// sequence, which is known once the model is loaded.
     pub fn context_len(&self) -> usize {
-        self.max_len.min(self.worker.context_len())
+        self.config.max_positions.min(self.worker.context_len())
     }
 
     /// Waits until the model is loaded for the first time.
@@ -165,7 +160,7 @@ impl App {
 
     /// Waits until no request for text is in progress.
     pub async fn idle(&self) {
-        let all = u32::try_from(self.limits.max_requests).unwrap_or(u32::MAX);
+        let all = u32::try_from(self.options.limits.max_requests).unwrap_or(u32::MAX);
         // The semaphore is never closed.
         let _ = self.in_progress.acquire_many(all).await;
     }

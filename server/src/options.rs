@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use engine::llm::Prompt;
+use serde::{Serialize, Serializer};
 
 /// How a server is set up.
 #[derive(Clone, Debug)]
@@ -33,31 +34,41 @@ pub struct ServeOptions {
 /// Called with how many bytes of a model are loaded, and of how many.
 pub type Progress = Box<dyn FnMut(usize, usize)>;
 
-/// Bounds on what clients can ask of the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Bounds on what clients can ask of the server. Serialised, it is what [`overview`](crate::overview) shows of them, with
+/// times in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RequestLimits {
+    /// Bytes in a request's body; more are refused with 413.
+    pub max_body_bytes: usize,
+    /// Open connections; more are closed at once.
+    pub max_connections: usize,
     /// Requests that wait in the engine; more are refused with 503.
     pub max_queue: usize,
     /// Sequences that wait in the engine; requests that would make them more are refused with 503.
     pub max_queue_seqs: usize,
     /// Sequences of one request, prompts times outputs; more are refused with 400.
     pub max_request_seqs: usize,
-    /// Bytes in a request's body; more are refused with 413.
-    pub max_body_bytes: usize,
     /// Requests for text in progress; more are refused with 429.
     pub max_requests: usize,
-    /// Open connections; more are closed at once.
-    pub max_connections: usize,
     /// Time from a request's arrival to the end of its answer; then 504, or an error at the end of the stream.
+    #[serde(serialize_with = "seconds")]
     pub request_timeout: Duration,
+    /// Time that requests in progress get once the server is told to stop.
+    #[serde(serialize_with = "seconds")]
+    pub stop_timeout: Duration,
     /// Time for a request's head to arrive, and for its body.
+    #[serde(skip)]
     pub read_timeout: Duration,
     /// Time for which a connection is kept for a next request.
+    #[serde(skip)]
     pub keep_alive: Duration,
     /// Time for which a client may leave its answer unread; then its connection is closed.
+    #[serde(skip)]
     pub write_timeout: Duration,
-    /// Time that requests in progress get once the server is told to stop.
-    pub stop_timeout: Duration,
+}
+
+fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_secs_f64())
 }
 
 impl Default for ServeOptions {

@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -53,7 +52,7 @@ struct Server<'a> {
     model: &'a str,
     uptime: f64,
     chat: bool,
-    limits: Value,
+    limits: &'a RequestLimits,
 }
 
 /// Requests since the server was started.
@@ -104,7 +103,7 @@ impl<'a> Overview<'a> {
                 model: &app.model,
                 uptime: app.history.uptime().as_secs_f64(),
                 chat: app.template.is_some(),
-                limits: limits(&app.limits),
+                limits: &app.options.limits,
             },
             counts: Counts {
                 finished: metrics.finished.total(),
@@ -118,17 +117,4 @@ impl<'a> Overview<'a> {
             snapshot,
         }
     }
-}
-
-fn limits(limits: &RequestLimits) -> Value {
-    json!({
-        "max_queue": limits.max_queue,
-        "max_queue_seqs": limits.max_queue_seqs,
-        "max_request_seqs": limits.max_request_seqs,
-        "max_requests": limits.max_requests,
-        "max_connections": limits.max_connections,
-        "max_body_bytes": limits.max_body_bytes,
-        "request_timeout": limits.request_timeout.as_secs_f64(),
-        "stop_timeout": limits.stop_timeout.as_secs_f64(),
-    })
 }

@@ -20,7 +20,7 @@ pub async fn receive(request: Request, app: &App) -> Result<Bytes, ApiError> {
         let why = "the body must be JSON: send `Content-Type: application/json`";
         return Err(ApiError::malformed(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
     }
-    let most = app.limits.max_body_bytes;
+    let most = app.options.limits.max_body_bytes;
     let length = request.headers().get(header::CONTENT_LENGTH).and_then(|n| n.to_str().ok()?.parse::<usize>().ok());
     if length.is_some_and(|length| length > most) {
         return Err(too_large(most));
@@ -42,7 +42,7 @@ pub async fn receive(request: Request, app: &App) -> Result<Bytes, ApiError> {
         body.finish().map(Bytes::from).map_err(|error| refusal(&error, most))
     };
     let late = || ApiError::malformed(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive");
-    tokio::time::timeout(app.limits.read_timeout, read).await.map_err(|_| late())?
+    tokio::time::timeout(app.options.limits.read_timeout, read).await.map_err(|_| late())?
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

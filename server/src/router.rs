@@ -92,7 +92,7 @@ fn with_plain_path(mut request: Request) -> Request {
 /// Refuses requests without the right API key. The time that this takes depends on the key's length, and not on how
 /// much of it is right.
 async fn authorize(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
-    if let Some(key) = &app.api_key {
+    if let Some(key) = &app.options.api_key {
         let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
         if !bool::from(sent.unwrap_or_default().ct_eq(key.as_bytes())) {
             return Err(ApiError::unauthorized());

@@ -107,7 +107,7 @@ impl Server {
         app.stop();
         let end = async {
             // Those that do not end in time are failed by the worker.
-            let _ = tokio::time::timeout(app.limits.stop_timeout, app.idle()).await;
+            let _ = tokio::time::timeout(app.options.limits.stop_timeout, app.idle()).await;
             app.worker.stop();
         };
         let mut end = pin!(end);
@@ -133,7 +133,7 @@ struct Connections {
 
 impl Connections {
     fn new(router: Router, app: &Arc<App>) -> Self {
-        let room = Arc::new(Semaphore::new(app.limits.max_connections));
+        let room = Arc::new(Semaphore::new(app.options.limits.max_connections));
         Connections { router, app: app.clone(), room, open: GracefulShutdown::new() }
     }
 
@@ -144,7 +144,7 @@ impl Connections {
             return;
         };
         let metrics = self.app.metrics.clone();
-        let connection = connection::serve(stream, self.router.clone(), self.open.watcher(), self.app.limits);
+        let connection = connection::serve(stream, self.router.clone(), self.open.watcher(), self.app.options.limits);
         metrics.connections.inc();
         tokio::spawn(async move {
             // Clients may disconnect at any time, which is no error of the server's.

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{PROMPT, TestServer, alone, error_of};
-use engine::llm::Options;
+use engine::llm::{Options, SchedulerOptions};
 use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
 use reqwest::{Method, StatusCode};
@@ -16,7 +16,10 @@ const COMPLETIONS: &str = "/v1/completions";
 
 /// A server that runs so many sequences at a time, all of one request if it comes to that.
 async fn narrow(max_num_seqs: usize) -> TestServer {
-    let engine = Options { max_num_seqs, max_request_share: 1.0, ..Options::default() };
+    let engine = Options {
+        scheduler: SchedulerOptions { max_num_seqs, max_request_share: 1.0, ..SchedulerOptions::default() },
+        ..Options::default()
+    };
     TestServer::with(&ModelFiles::bundled(), &engine, ServeOptions::default()).await
 }
 

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use common::{TestServer, error_of};
-use engine::llm::Options;
+use engine::llm::{Options, SchedulerOptions};
 use engine::load::ModelFiles;
 use serde_json::{Value, json};
 use server::ServeOptions;
@@ -53,7 +53,10 @@ async fn fails_its_requests_and_no_others() {
     let model = poisoned();
     let files = ModelFiles::directory(model.path()).unwrap();
     // One request at a time, so that one waits while another runs.
-    let engine = Options { max_num_seqs: 1, ..Options::default() };
+    let engine = Options {
+        scheduler: SchedulerOptions { max_num_seqs: 1, ..SchedulerOptions::default() },
+        ..Options::default()
+    };
     let server = TestServer::with(&files, &engine, ServeOptions::default()).await;
     let good = json!({"prompt": [5, 6, 7], "max_tokens": 5, "temperature": 0, "ignore_eos": true});
     let bad = json!({"prompt": [5, POISON], "max_tokens": 5, "temperature": 0});

@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{MODEL, PROMPT, TestServer};
-use engine::llm::{Llm, Options};
+use engine::llm::{Llm, Options, SchedulerOptions};
 use engine::load::ModelFiles;
 use serde_json::{Value, json};
 use server::{RequestLimits, ServeOptions};
@@ -24,7 +24,10 @@ async fn with_blocks(num_blocks: usize, options: ServeOptions) -> TestServer {
 
 #[tokio::test]
 async fn a_small_request_is_answered_while_giants_are_in_progress() {
-    let engine = Options { max_num_seqs: 16, ..Options::default() };
+    let engine = Options {
+        scheduler: SchedulerOptions { max_num_seqs: 16, ..SchedulerOptions::default() },
+        ..Options::default()
+    };
     let server = TestServer::with(&ModelFiles::bundled(), &engine, ServeOptions::default()).await;
     let giant = |n: usize| json!({"prompt": vec![PROMPT; 200], "n": n, "max_tokens": 400, "ignore_eos": true});
     let giants = [2, 5].map(|n| {
@@ -124,7 +127,10 @@ async fn sequences_are_bounded_by_request_and_in_the_queue() {
     server.assert_unharmed().await;
 
     let limits = RequestLimits { max_queue_seqs: 20, max_request_seqs: 16, ..RequestLimits::default() };
-    let engine = Options { max_num_seqs: 4, ..Options::default() };
+    let engine = Options {
+        scheduler: SchedulerOptions { max_num_seqs: 4, ..SchedulerOptions::default() },
+        ..Options::default()
+    };
     let options = ServeOptions { limits, ..ServeOptions::default() };
     let server = TestServer::with(&ModelFiles::bundled(), &engine, options).await;
     assert_eq!(server.refused(COMPLETIONS, &list(17, 1), 400).await["param"], "prompt");

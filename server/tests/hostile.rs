@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{PROMPT, TestServer, error_of, read_all, write_all};
-use engine::llm::Options;
+use engine::llm::{Options, SchedulerOptions};
 use engine::load::ModelFiles;
 use serde_json::{Value, json};
 use server::{RequestLimits, ServeOptions};
@@ -281,7 +281,10 @@ async fn wrong_api_key() {
 
 #[tokio::test]
 async fn more_requests_than_there_is_room_for() {
-    let engine = Options { max_num_seqs: 8, max_request_share: 1.0, ..Options::default() };
+    let engine = Options {
+        scheduler: SchedulerOptions { max_num_seqs: 8, max_request_share: 1.0, ..SchedulerOptions::default() },
+        ..Options::default()
+    };
     let options = limits(RequestLimits { max_queue: 1, max_requests: 3, ..RequestLimits::default() });
     let server = TestServer::with(&ModelFiles::bundled(), &engine, options).await;
     let mut running = server.send(COMPLETIONS, &long(true)).await;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::TestServer;
-use engine::llm::Options;
+use engine::llm::{Options, SchedulerOptions};
 use engine::load::ModelFiles;
 use loadgen::random::WorkloadRng;
 use peak_alloc::PeakAlloc;
@@ -162,7 +162,11 @@ fn held() -> Held {
 /// Runs `rounds` rounds. After each, what is allocated is what was after the first. Returns what was held after each.
 async fn soak(rounds: u64, time: Duration) -> Vec<Held> {
     // Too little memory for all clients at once, so that some are preempted.
-    let engine = Options { kv_memory: Some(24 << 20), max_num_seqs: 120, max_batch_tokens: 1000, ..Options::default() };
+    let engine = Options {
+        kv_memory: Some(24 << 20),
+        scheduler: SchedulerOptions { max_num_seqs: 120, max_batch_tokens: 1000, ..SchedulerOptions::default() },
+        ..Options::default()
+    };
     let server = TestServer::with(&ModelFiles::bundled(), &engine, ServeOptions::default()).await;
     // The engine keeps memory for the activations of the largest step so far: here is as large a one as there can be.
     let prompts: Vec<Vec<u32>> = (3..13).map(|token| vec![token; 150]).collect();

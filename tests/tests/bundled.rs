@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::llm::{Device, Llm, Options, Prompt};
+use engine::llm::{Device, Llm, Options, Prompt, SchedulerOptions};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::tensor::DType;
@@ -51,7 +51,13 @@ fn greedy_text_equals_hugging_face() {
     let cases = cases();
     let prompts: Vec<Prompt> = cases.iter().map(|c| Prompt::Text(c.prompt.clone())).collect();
     let params = SamplingParams { max_tokens: 100, logprobs: Some(5), ..SamplingParams::default() };
-    for options in [Options::default(), Options { max_batch_tokens: 7, ..Options::default() }] {
+    for options in [
+        Options::default(),
+        Options {
+            scheduler: SchedulerOptions { max_batch_tokens: 7, ..SchedulerOptions::default() },
+            ..Options::default()
+        },
+    ] {
         for (c, done) in cases.iter().zip(llm(options).generate(&prompts, &params).unwrap()) {
             assert_eq!(done.prompt_tokens, c.prompt_ids);
             assert_eq!(done.outputs[0].tokens, c.greedy_ids, "{}", c.prompt);

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::llm::{Completion, Device, Llm, Options, Prompt, RequestEvent};
+use engine::llm::{Completion, Device, Llm, Options, Prompt, RequestEvent, SchedulerOptions};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::tensor::DType;
@@ -31,7 +31,11 @@ fn echo(max_tokens: usize) -> SamplingParams {
 fn assert_scored(model: &str) {
     let golden = golden(model);
     let f32 = Options { dtype: Some(DType::F32), ..Options::default() };
-    let small = Options { block_size: 8, max_batch_tokens: 13, max_num_seqs: 7, ..f32.clone() };
+    let small = Options {
+        block_size: 8,
+        scheduler: SchedulerOptions { max_batch_tokens: 13, max_num_seqs: 7, ..f32.scheduler },
+        ..f32.clone()
+    };
     for options in [f32, small] {
         let mut llm = load(model, options);
         let texts = golden.teacher_forced.iter().chain(&golden.teacher_forced);
@@ -53,7 +57,13 @@ fn assert_scored(model: &str) {
 /// What was said of a token when it was generated is said of it in a prompt, to the bit.
 fn assert_same_as_generated(model: &str) {
     let golden = golden(model);
-    let mut llm = load(model, Options { max_num_seqs: 16, ..Options::default() });
+    let mut llm = load(
+        model,
+        Options {
+            scheduler: SchedulerOptions { max_num_seqs: 16, ..SchedulerOptions::default() },
+            ..Options::default()
+        },
+    );
     for p in &golden.prompts {
         let output = llm.generate(&[Prompt::Tokens(p.ids.clone())], &echo(40)).unwrap().remove(0).outputs.remove(0);
         let all = [p.ids.as_slice(), &output.tokens].concat();
@@ -106,7 +116,13 @@ fn a_space_between_prompt_and_output_is_kept() {
 
 #[test]
 fn a_stream_has_the_prompt_first() {
-    let mut llm = load("gpt2", Options { max_num_seqs: 4, ..Options::default() });
+    let mut llm = load(
+        "gpt2",
+        Options {
+            scheduler: SchedulerOptions { max_num_seqs: 4, ..SchedulerOptions::default() },
+            ..Options::default()
+        },
+    );
     let text = &golden("gpt2").prompts[0].text;
     let id = llm.add(&Prompt::Text(text.clone()), SamplingParams { n: 2, best_of: 2, ..echo(2) }).unwrap();
     let mut events = Vec::new();

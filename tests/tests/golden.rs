@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::llm::{Completion, Device, Llm, Options, Prompt};
+use engine::llm::{Completion, Device, Llm, Options, Prompt, SchedulerOptions};
 use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
 use engine::sequence::FinishReason;
@@ -27,13 +27,22 @@ fn setups() -> Vec<Setup> {
         setup("batched", f32(), true, None),
         setup("blocks of 8", Options { block_size: 8, ..f32() }, true, None),
         setup("blocks of 32", Options { block_size: 32, ..f32() }, true, None),
-        setup("chunks of 7", Options { max_batch_tokens: 7, ..f32() }, true, None),
+        setup(
+            "chunks of 7",
+            Options { scheduler: SchedulerOptions { max_batch_tokens: 7, ..f32().scheduler }, ..f32() },
+            true,
+            None,
+        ),
         // The longest prompt with four beams: 100 + 4 * 20 tokens, and a block of slack for each beam.
         setup("small pool", f32(), true, Some(100 + 4 * 20 + 5 * 16)),
         setup(
             "small pool, blocks of 8, chunks of 7",
             // Requests that share what they have in common would fit without preemption.
-            Options { block_size: 8, max_batch_tokens: 7, prefix_caching: false, ..f32() },
+            Options {
+                block_size: 8,
+                scheduler: SchedulerOptions { max_batch_tokens: 7, prefix_caching: false, ..f32().scheduler },
+                ..f32()
+            },
             true,
             Some(228),
         ),

@@ -10,7 +10,7 @@
 
 use std::sync::Once;
 
-use engine::llm::{AttentionKernels, Continuation, Device, Llm, Options, Prompt};
+use engine::llm::{AttentionKernels, Continuation, Device, Llm, Options, Prompt, SchedulerOptions};
 use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
 use engine::tensor::DType;
@@ -163,7 +163,11 @@ fn assert_recordings_change_nothing(model: &str) {
 fn assert_scored(model: &str) {
     let golden = golden(model);
     let (_, drift) = record(&golden, DType::F16);
-    let options = Options { block_size: 8, max_num_seqs: 24, ..options(DType::F16) };
+    let options = Options {
+        block_size: 8,
+        scheduler: SchedulerOptions { max_num_seqs: 24, ..options(DType::F16).scheduler },
+        ..options(DType::F16)
+    };
     let mut llm = load(model, &options, None);
     for p in golden.prompts.iter().chain(&golden.prompts) {
         let text = [p.ids.as_slice(), &p.greedy.ids].concat();
@@ -188,7 +192,12 @@ macro_rules! gpu_tests {
             #[test]
             fn chunked_preempted_and_not_recorded() {
                 let options =
-                    Options { cuda_graphs: false, block_size: 8, max_batch_tokens: 13, ..options(DType::F16) };
+                    Options {
+                        cuda_graphs: false,
+                        block_size: 8,
+                        scheduler: SchedulerOptions { max_batch_tokens: 13, ..options(DType::F16).scheduler },
+                        ..options(DType::F16)
+                    };
                 let name = "f16, small pool, blocks of 8, chunks of 13";
                 assert_setup($model, &Setup { name, dtype: DType::F16, options, pool_tokens: Some(228) });
             }
@@ -204,7 +213,7 @@ macro_rules! gpu_tests {
                 let options = Options {
                     attention: AttentionKernels::V2,
                     block_size: 8,
-                    max_batch_tokens: 13,
+                    scheduler: SchedulerOptions { max_batch_tokens: 13, ..options(DType::F16).scheduler },
                     ..options(DType::F16)
                 };
                 let name = "v2, small pool, blocks of 8, chunks of 13";
@@ -213,7 +222,11 @@ macro_rules! gpu_tests {
 
             #[test]
             fn in_bf16() {
-                let options = Options { block_size: 32, max_batch_tokens: 48, ..options(DType::Bf16) };
+                let options = Options {
+                    block_size: 32,
+                    scheduler: SchedulerOptions { max_batch_tokens: 48, ..options(DType::Bf16).scheduler },
+                    ..options(DType::Bf16)
+                };
                 assert_setup($model, &Setup { name: "bf16", dtype: DType::Bf16, options, pool_tokens: None });
             }
         })*
@@ -236,7 +249,10 @@ fn a_pool_that_just_holds_the_window_is_enough() {
     let request = || [(Prompt::Tokens(longest.ids.clone()), SamplingParams { max_tokens: 60, ..greedy() })];
     let mut tight = load("mistral", &options(DType::F16), Some(3 * 16));
     // Computed in the same steps, but with nothing given back to be written over.
-    let one_by_one = Options { max_batch_tokens: 16, ..options(DType::F16) };
+    let one_by_one = Options {
+        scheduler: SchedulerOptions { max_batch_tokens: 16, ..options(DType::F16).scheduler },
+        ..options(DType::F16)
+    };
     let mut roomy = load("mistral", &one_by_one, None);
     let (tight_done, roomy_done) = (complete(&mut tight, request()), complete(&mut roomy, request()));
     assert_greedy_prefix(&golden, longest, &tight_done[0].outputs[0].tokens);

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use emulator::LaunchOptions;
 use emulator::driver::{DeviceOptions, configure, set_launch_options};
 use engine::Error;
-use engine::llm::{Device, Llm, Options, Prompt};
+use engine::llm::{Device, Llm, Options, Prompt, SchedulerOptions};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::tensor::DType;
@@ -64,7 +64,12 @@ fn too_little_memory_is_said_with_what_would_help() {
 fn the_utilization_decides_the_number_of_blocks() {
     let _alone = emulator(DeviceOptions { memory: 64 << 20, ..DeviceOptions::default() });
     let blocks = |share: f32, tokens: usize| {
-        let given = Options { gpu_memory_utilization: share, max_batch_tokens: tokens, kv_memory: None, ..options() };
+        let given = Options {
+            gpu_memory_utilization: share,
+            kv_memory: None,
+            scheduler: SchedulerOptions { max_batch_tokens: tokens, ..options().scheduler },
+            ..options()
+        };
         let llm = load(&given).unwrap();
         let memory = llm.device().memory.unwrap();
         let block = llm.kv_layout().block_bytes();

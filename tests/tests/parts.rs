@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::llm::{Completion, Llm, Options, Preemption, Prompt, RequestEvent};
+use engine::llm::{Completion, Llm, Options, Preemption, Prompt, RequestEvent, SchedulerOptions};
 use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
 use engine::sequence::FinishReason;
@@ -56,7 +56,13 @@ fn outputs_in_parts_are_what_they_are_together() {
         for (preemption, prefix_caching) in
             [(Preemption::Auto, true), (Preemption::Swap, false), (Preemption::Recompute, false)]
         {
-            let mut tight = llm(20, &Options { preemption, prefix_caching, ..Options::default() });
+            let mut tight = llm(
+                20,
+                &Options {
+                    scheduler: SchedulerOptions { preemption, prefix_caching, ..SchedulerOptions::default() },
+                    ..Options::default()
+                },
+            );
             let (got, streamed) = run(&mut tight, &params);
             assert_eq!(got.outputs, want.outputs, "{preemption:?}");
             assert_eq!(got.prompt_logprobs, want.prompt_logprobs);

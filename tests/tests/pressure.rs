@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::llm::{Completion, Llm, Options, Preemption, Prompt};
+use engine::llm::{Completion, Llm, Options, Preemption, Prompt, SchedulerOptions};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::tensor::DType;
@@ -57,7 +57,7 @@ fn assert_nothing_is_lost(model: &str) {
         dtype: Some(DType::F32),
         threads: Some(2),
         block_size: BLOCK_SIZE,
-        prefix_caching: false,
+        scheduler: SchedulerOptions { prefix_caching: false, ..SchedulerOptions::default() },
         ..Options::default()
     };
     let requests = requests(model);
@@ -72,7 +72,11 @@ fn assert_nothing_is_lost(model: &str) {
         for num_blocks in [fits_one, fits_one * 3 / 2, fits_one * 3] {
             for (max_batch_tokens, prefix_caching) in [(2048, true), (2048, false), (40, true), (40, false)] {
                 let kv_memory = Some(num_blocks * block);
-                let setup = Options { kv_memory, preemption, max_batch_tokens, prefix_caching, ..options.clone() };
+                let setup = Options {
+                    kv_memory,
+                    scheduler: SchedulerOptions { preemption, max_batch_tokens, prefix_caching, ..options.scheduler },
+                    ..options.clone()
+                };
                 let at = format!(
                     "{model}, {num_blocks} blocks, {preemption:?}, {max_batch_tokens} tokens a step, caching {prefix_caching}"
                 );

@@ -14,7 +14,7 @@ use crate::paged::PagedProblem;
 const GAP: usize = 64;
 
 /// A problem on a device, with the kernels of a version.
-pub struct PaperAttention {
+pub struct PlacedAttention {
     version: Version,
     shape: AttentionShape,
     ty: Type,
@@ -45,12 +45,12 @@ pub fn shape(problem: &PagedProblem) -> AttentionShape {
         .unwrap_or_else(|unsupported| panic!("{unsupported}"))
 }
 
-impl PaperAttention {
+impl PlacedAttention {
     /// Puts a decode problem on a device.
     ///
     /// # Errors
     /// [`launch::Error`], if there is not enough memory.
-    pub fn upload(gpu: &mut Gpu, problem: &PagedProblem, version: Version) -> Result<PaperAttention> {
+    pub fn upload(gpu: &mut Gpu, problem: &PagedProblem, version: Version) -> Result<PlacedAttention> {
         let s = problem.shape;
         let row = (s.heads * s.head_size) as usize;
         let gap = vec![s.ty.nan(); GAP];
@@ -78,7 +78,7 @@ impl PaperAttention {
             gpu.upload("maxima", &vec![f32::NAN; rows])?,
             gpu.upload("sums of weights", &vec![f32::NAN; rows])?,
         ];
-        Ok(PaperAttention { version, shape: shape(problem), ty: s.ty, args, output, partials })
+        Ok(PlacedAttention { version, shape: shape(problem), ty: s.ty, args, output, partials })
     }
 
     /// Launches the version's kernels.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use argh::{ArgsInfo, FromArgs};
-use engine::llm::{Llm, Options, Prompt};
+use engine::llm::{Llm, Prompt};
 use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
 use loadgen::random::WorkloadRng;
@@ -71,7 +71,8 @@ impl Args {
 
     /// Tokens computed, and the time it took without that for pinning.
     fn serve(&self, engine: &EngineArgs, prefix_caching: bool, pinned: bool) -> Result<(usize, f64)> {
-        let options = Options { prefix_caching, ..engine.options()? };
+        let mut options = engine.options()?;
+        options.scheduler.prefix_caching = prefix_caching;
         let files = ModelFiles::resolve(engine.model.as_deref(), true)?;
         let mut llm = Llm::load_with(&files, &options, progress::loading())?;
         let mut random = WorkloadRng::new(1);

@@ -6,7 +6,7 @@ use anyhow::Result;
 use argh::{ArgsInfo, FromArgs};
 use engine::engine::{Engine, EngineConfig};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
-use engine::scheduler::Preemption;
+use engine::scheduler::SchedulerOptions;
 use loadgen::random::WorkloadRng;
 use loadgen::trace::{ALPACA, LengthDistribution, SHAREGPT};
 
@@ -79,17 +79,16 @@ impl Args {
             num_blocks,
             block_size: BLOCK_SIZE,
             swap_blocks: num_blocks,
-            preemption: Preemption::Auto,
-            // Only what sequences of one request share counts here.
-            prefix_caching: false,
             window: None,
             max_len: 2048,
             vocab_size: VOCAB,
             eos: Vec::new(),
-            max_num_seqs: 256,
-            max_batch_tokens: 2048,
-            delay_factor: 0.0,
-            max_request_share: 1.0,
+            // Only what sequences of one request share counts here.
+            scheduler: SchedulerOptions {
+                prefix_caching: false,
+                max_request_share: 1.0,
+                ..SchedulerOptions::default()
+            },
         };
         let mut engine = Engine::new(config, Box::new(StandIn));
         let mut random = WorkloadRng::new(self.seed);

@@ -133,7 +133,7 @@ impl Scheduler {
         if group.is_decoding() && group.running.len() > budget {
             return false;
         }
-        self.blocks_to_admit(group) + self.limits.watermark_blocks <= self.pool.num_free()
+        self.blocks_to_admit(group) + self.watermark_blocks <= self.pool.num_free()
     }
 
     /// Free blocks that a waiting group is to find.

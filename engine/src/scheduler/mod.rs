@@ -27,6 +27,7 @@
 mod admission;
 mod growth;
 mod integrity;
+mod options;
 mod parts;
 mod preemption;
 mod prefix;
@@ -36,6 +37,7 @@ mod step;
 
 use std::collections::HashSet;
 
+pub use options::SchedulerOptions;
 pub use preemption::Preemption;
 pub use step::{Chunk, Step};
 
@@ -47,25 +49,6 @@ use crate::group::{RequestId, SequenceGroup};
 use crate::kv::{BlockPool, PoolUsage, SharedLog, Space, blocks_needed, distinct_blocks};
 use crate::sequence::Sequence;
 
-/// Bounds on what a step may hold.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limits {
-    /// Most sequences running at a time.
-    pub max_num_seqs: usize,
-    /// Most tokens in a step. Decoding sequences always get their token; the limit binds prompts, which are computed
-    /// in chunks.
-    pub max_batch_tokens: usize,
-    /// Blocks kept free when a group is admitted, so that it does not push others out at once.
-    pub watermark_blocks: usize,
-    /// What happens to the blocks of a group that is preempted.
-    pub preemption: Preemption,
-    /// Whether full blocks are kept, to be shared by requests that begin with the same tokens.
-    pub prefix_caching: bool,
-    /// Most of the sequences, and of the blocks, that one owner has while others wait. With 1 owners make no
-    /// difference: groups are admitted in order of arrival.
-    pub max_share: f64,
-}
-
 /// The queues.
 #[derive(Debug)]
 pub struct Scheduler {
@@ -73,7 +56,9 @@ pub struct Scheduler {
     /// Blocks in the host's memory.
     swap: BlockPool,
     prefixes: Prefixes,
-    limits: Limits,
+    options: SchedulerOptions,
+    /// Blocks kept free when a group is admitted.
+    watermark_blocks: usize,
     /// Groups that are swapped out or are to be recomputed, and new ones.
     queue: WaitingQueue,
     /// As they were visited in the last step, then those that it admitted.
@@ -93,14 +78,16 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler that hands out the blocks of `pool`, and swaps to those of `swap`.
-    pub fn new(pool: BlockPool, swap: BlockPool, limits: Limits) -> Self {
-        let prefixes = Prefixes::new(&pool, limits.prefix_caching, limits.max_batch_tokens);
+    /// A scheduler that hands out the blocks of `pool`, and swaps to those of `swap`. When a group is admitted,
+    /// `watermark_blocks` of the pool stay free, so that it does not push others out at once.
+    pub fn new(pool: BlockPool, swap: BlockPool, watermark_blocks: usize, options: SchedulerOptions) -> Self {
+        let prefixes = Prefixes::new(&pool, options.prefix_caching, options.max_batch_tokens);
         Scheduler {
             pool,
             swap,
             prefixes,
-            limits,
+            options,
+            watermark_blocks,
             queue: WaitingQueue::default(),
             running: Vec::new(),
             is_disturbed: false,
@@ -114,7 +101,7 @@ impl Scheduler {
 
     /// Queues a group.
     pub fn add(&mut self, mut group: SequenceGroup) {
-        if self.limits.max_share >= 1.0 {
+        if self.options.max_request_share >= 1.0 {
             group.owner = 0;
         }
         self.queue.insert(group);
@@ -269,8 +256,8 @@ impl Scheduler {
         self.arrange(hold_new, &mut step);
         self.all_sampled = false;
         let seqs = self.running.iter().map(SequenceGroup::width).sum();
-        let rows = self.limits.max_num_seqs.saturating_sub(seqs);
-        let mut budget = Budget { tokens: self.limits.max_batch_tokens, rows };
+        let rows = self.options.max_num_seqs.saturating_sub(seqs);
+        let mut budget = Budget { tokens: self.options.max_batch_tokens, rows };
         let mut is_short = false;
         let mut at = 0;
         while at < self.running.len() {

@@ -34,7 +34,7 @@ impl Scheduler {
     pub(super) fn preempt_last(&mut self, step: &mut Step) {
         let Some(mut group) = self.running.pop() else { return };
         step.preempted += 1;
-        let swaps = self.limits.preemption.swaps(&group);
+        let swaps = self.options.preemption.swaps(&group);
         if swaps && relocate(group.tables_mut(), &self.swap, &mut step.moves.swap_out).is_ok() {
             step.swapped_out += 1;
         } else {

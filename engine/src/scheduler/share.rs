@@ -91,13 +91,13 @@ impl Shares {
 impl Scheduler {
     /// Sequences that can decode side by side and leave something to others: each takes a row and a token of every step.
     fn rows(&self) -> usize {
-        self.limits.max_num_seqs.min(self.limits.max_batch_tokens)
+        self.options.max_num_seqs.min(self.options.max_batch_tokens)
     }
 
     /// What owners hold now.
     pub(super) fn shares(&self) -> Shares {
         let all = Held { rows: self.rows(), blocks: self.capacity() };
-        Shares::of(&self.running, &self.queue, all, self.limits.max_share)
+        Shares::of(&self.running, &self.queue, all, self.options.max_request_share)
     }
 
     /// Puts the running groups in order for a step: first come, first served, except that groups beyond their owner's
@@ -133,7 +133,7 @@ impl Scheduler {
         let (mut wanted, mut tokens) = (Held::default(), 0);
         for head in self.newcomers(shares).filter_map(|owner| self.queue.head(owner)) {
             // None of them is passed over, and no more begin than the budget has tokens for.
-            if (hold_new && head.is_new()) || tokens >= self.limits.max_batch_tokens {
+            if (hold_new && head.is_new()) || tokens >= self.options.max_batch_tokens {
                 break;
             }
             wanted.add(Held { rows: shares.outputs_left(head), blocks: self.blocks_to_admit(head) });
@@ -156,7 +156,7 @@ impl Scheduler {
     /// Whether it can be told without a look at the groups that blocks suffice for this step: it gives each sequence a
     /// token, which takes a block at most, and there are no more sequences than rows.
     pub(super) fn is_plenty(&self) -> bool {
-        self.all_sampled && self.limits.max_num_seqs <= self.pool.num_free()
+        self.all_sampled && self.options.max_num_seqs <= self.pool.num_free()
     }
 
     /// Blocks that all tokens take at most that are not computed yet.
@@ -249,6 +249,6 @@ impl Scheduler {
     /// Whether the blocks that are wanted are free, and those that the running groups may take in this step.
     fn has_blocks(&self, wanted: Held) -> bool {
         let growth: usize = self.running.iter().map(|group| group.running.len()).sum();
-        wanted.blocks == 0 || wanted.blocks + self.limits.watermark_blocks + growth <= self.pool.num_free()
+        wanted.blocks == 0 || wanted.blocks + self.watermark_blocks + growth <= self.pool.num_free()
     }
 }

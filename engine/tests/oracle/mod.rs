@@ -15,7 +15,7 @@ use engine::engine::{Engine, EngineConfig, Finished};
 use engine::kv::{BlockCopy, BlockMoves, BlockTable};
 use engine::runner::Runner;
 use engine::sampling::{SampleRow, Sampled, SamplingParams, sample_row};
-use engine::scheduler::Preemption;
+use engine::scheduler::SchedulerOptions;
 use engine::{Error, Result};
 
 /// Tokens of the oracle's language.
@@ -46,7 +46,7 @@ impl Oracle {
     pub fn new(config: &EngineConfig) -> Box<Self> {
         let slots = |blocks: usize| vec![None; blocks * config.block_size];
         let memory = Memory { cache: slots(config.num_blocks), swap: slots(config.swap_blocks) };
-        let EngineConfig { block_size, max_num_seqs, window, .. } = *config;
+        let EngineConfig { block_size, window, scheduler: SchedulerOptions { max_num_seqs, .. }, .. } = *config;
         Box::new(Oracle { block_size, max_num_seqs, window, memory: Arc::new(Mutex::new(memory)) })
     }
 
@@ -185,22 +185,22 @@ pub fn logits(context: &[u32]) -> Vec<f32> {
     (0..VOCAB).map(hash).collect()
 }
 
+/// How requests are scheduled unless a test says otherwise: without owners.
+pub fn scheduler_options() -> SchedulerOptions {
+    SchedulerOptions { max_batch_tokens: 512, max_request_share: 1.0, ..SchedulerOptions::default() }
+}
+
 /// An engine over the oracle that keeps to the oracle's language.
 pub fn config(num_blocks: usize, block_size: usize) -> EngineConfig {
     EngineConfig {
         num_blocks,
         block_size,
         swap_blocks: num_blocks,
-        preemption: Preemption::Auto,
-        prefix_caching: true,
         window: None,
         max_len: 1000,
         vocab_size: VOCAB as usize,
         eos: vec![EOS],
-        max_num_seqs: 256,
-        max_batch_tokens: 512,
-        delay_factor: 0.0,
-        max_request_share: 1.0,
+        scheduler: scheduler_options(),
     }
 }
 

@@ -25,7 +25,7 @@ use kernels::attention::{BLOCK_SIZES, HEAD_SIZES};
 use launch::Result;
 use workbench::number::{ProblemRng, Type};
 use workbench::paged::{PagedProblem, PagedShape};
-use workbench::paper::{PaperAttention, versions};
+use workbench::paper::{PlacedAttention, versions};
 
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::without_each;
@@ -37,7 +37,7 @@ fn shape(ty: Type, heads: u32, kv_heads: u32, head_size: u32, block_size: u32) -
 /// Runs a version. Gives the output, and a report of each launch.
 fn try_run(gpu: &mut Gpu, problem: &PagedProblem, version: Version) -> Result<(Vec<u16>, Vec<CostReport>)> {
     let gpu = gpu.bench();
-    let attention = PaperAttention::upload(gpu, problem, version)?;
+    let attention = PlacedAttention::upload(gpu, problem, version)?;
     let reports = gpu.reported(|gpu| attention.launch(gpu))?;
     Ok((gpu.download(attention.output)?, reports.into_iter().map(|launch| launch.report).collect()))
 }
@@ -224,7 +224,7 @@ fn each_barrier_is_needed() {
 
 /// What v2 leaves for the reduction.
 fn attend(gpu: &mut workbench::Gpu, problem: &PagedProblem, version: Version) -> Result<[Vec<f32>; 3]> {
-    let attention = PaperAttention::upload(gpu, problem, version)?;
+    let attention = PlacedAttention::upload(gpu, problem, version)?;
     attention.attend(gpu)?;
     let [values, maxima, sums] = attention.partials;
     Ok([gpu.download(values)?, gpu.download(maxima)?, gpu.download(sums)?])
@@ -237,7 +237,7 @@ fn reduce(
     version: Version,
     partials: &[Vec<f32>; 3],
 ) -> Result<Vec<u16>> {
-    let attention = PaperAttention::upload(gpu, problem, version)?;
+    let attention = PlacedAttention::upload(gpu, problem, version)?;
     for (buffer, partial) in attention.partials.into_iter().zip(partials) {
         gpu.write(buffer, partial)?;
     }

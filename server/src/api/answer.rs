@@ -101,7 +101,7 @@ pub fn max_tokens(
     least: usize,
     default: usize,
 ) -> Result<usize, ApiError> {
-    let most = app.max_len;
+    let most = app.config.max_positions;
     // One position must be left, unless nothing is to be generated.
     if prompt + asked.unwrap_or(1).min(1) > most {
         return Err(ApiError::no_room(prompt_param, prompt, None, &format!("{most} tokens")));

@@ -103,8 +103,8 @@ pub async fn create(
         (None, most) => ("max_tokens", most),
     };
     let conversation = fields.conversation(decoding.add_special_tokens);
-    let (text, tokens) = conversation.prompt(&app, Some(app.max_len)).await?;
-    let max_tokens = max_tokens(&app, asked, ("messages", tokens.len()), 1, app.max_len)?;
+    let (text, tokens) = conversation.prompt(&app, Some(app.config.max_positions)).await?;
+    let max_tokens = max_tokens(&app, asked, ("messages", tokens.len()), 1, app.config.max_positions)?;
     let stream = decoding.stream.unwrap_or(false);
     let include_usage = decoding.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
     let params = decoding.params(&app, max_tokens, logprobs, false)?;

@@ -94,7 +94,7 @@ impl Decoding {
         let n = self.n.unwrap_or(1);
         let beams = self.use_beam_search.unwrap_or(false);
         let width = self.best_of.unwrap_or(n);
-        let most = MAX_OUTPUTS.min(app.max_num_seqs);
+        let most = MAX_OUTPUTS.min(app.engine_options.scheduler.max_num_seqs);
         check(n >= 1 && n <= most, "n", || format!("n must be between 1 and {most}"))?;
         check(width >= n && width <= most, "best_of", || format!("best_of must be between n and {most}"))?;
         let streams = self.stream.unwrap_or(false);
@@ -127,7 +127,7 @@ impl Decoding {
             max_tokens,
             presence_penalty: self.presence_penalty.unwrap_or(0.0),
             frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
-            logit_bias: self.logit_bias.map_or(Ok(Vec::new()), |biases| logit_bias(&biases, app.vocab_size))?,
+            logit_bias: self.logit_bias.map_or(Ok(Vec::new()), |biases| logit_bias(&biases, app.config.vocab_size))?,
             // A seed is any 64 bits: a negative one is taken as the unsigned number of the same bits.
             seed: self.seed.map(|seed| seed as u64),
             stop: self.stop.map_or(Ok(Vec::new()), Stop::strings)?,

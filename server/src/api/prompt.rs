@@ -42,9 +42,9 @@ impl PromptField {
             PromptField::Tokens(tokens) => (Vec::new(), vec![tokens]),
             PromptField::TokenLists(lists) => (Vec::new(), lists),
         };
-        let (count, most) = (texts.len() + lists.len(), app.limits.max_queue);
+        let (count, most) = (texts.len() + lists.len(), app.options.limits.max_queue);
         check((1..=most).contains(&count), "prompt", || format!("there must be between 1 and {most} prompts"))?;
-        let context = Some(app.max_len);
+        let context = Some(app.config.max_positions);
         let mut prompts = app.texts.encode("prompt", texts, special, context).await?;
         prompts.extend(app.texts.decode("prompt", lists, true, context).await?);
         check(prompts.iter().all(|p| !p.1.is_empty()), "prompt", || "a prompt must have at least one token".into())?;

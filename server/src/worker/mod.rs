@@ -193,7 +193,7 @@ impl Job {
 mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-    use engine::llm::Options;
+    use engine::llm::{Options, SchedulerOptions};
     use engine::load::ModelFiles;
 
     use super::*;
@@ -216,7 +216,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_job_that_is_not_read_is_given_up() {
-        let (worker, metrics) = worker(Options { max_num_seqs: 1, ..Options::default() }).await;
+        let (worker, metrics) = worker(Options {
+            scheduler: SchedulerOptions { max_num_seqs: 1, ..SchedulerOptions::default() },
+            ..Options::default()
+        })
+        .await;
         let mut job = worker.submit(work(4, 400));
         loop {
             let state = worker.snapshot().await.unwrap();

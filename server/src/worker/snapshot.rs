@@ -33,9 +33,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use engine::group::{RequestId, SequenceGroup};
-use engine::llm::Llm;
+use engine::llm::{Llm, SchedulerOptions};
 use engine::sampling::SamplingParams;
 use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
 
 /// The KV memory and the queues at one moment; see the module.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -75,13 +76,9 @@ pub struct EngineFacts {
     pub kv_dtype: String,
     /// Most positions a sequence may have.
     pub max_len: usize,
-    /// Most sequences in a step.
-    pub max_num_seqs: usize,
-    /// Most tokens in a step.
-    pub max_batch_tokens: usize,
-    /// The largest part of the sequences, and of the blocks, that one HTTP request has while others wait; 1 is no
-    /// bound.
-    pub max_request_share: f64,
+    /// How requests are scheduled; the bounds are shown.
+    #[serde(flatten, serialize_with = "bounds")]
+    pub scheduler: SchedulerOptions,
     /// Blocks of the swap space.
     pub swap_blocks: usize,
     /// Bytes of a block.
@@ -162,6 +159,15 @@ impl Snapshot {
     }
 }
 
+/// What a step may hold, and what one HTTP request may have of it.
+fn bounds<S: Serializer>(options: &SchedulerOptions, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(3))?;
+    map.serialize_entry("max_num_seqs", &options.max_num_seqs)?;
+    map.serialize_entry("max_batch_tokens", &options.max_batch_tokens)?;
+    map.serialize_entry("max_request_share", &options.max_request_share)?;
+    map.end()
+}
+
 fn facts(llm: &Llm) -> EngineFacts {
     let (device, layout, config) = (llm.device(), llm.kv_layout(), llm.engine().config());
     EngineFacts {
@@ -170,9 +176,7 @@ fn facts(llm: &Llm) -> EngineFacts {
         dtype: device.dtype.to_string(),
         kv_dtype: layout.dtype.to_string(),
         max_len: llm.engine().context_len(&[], &SamplingParams::default()),
-        max_num_seqs: config.max_num_seqs,
-        max_batch_tokens: config.max_batch_tokens,
-        max_request_share: config.max_request_share,
+        scheduler: config.scheduler,
         swap_blocks: config.swap_blocks,
         block_bytes: layout.block_bytes(),
     }

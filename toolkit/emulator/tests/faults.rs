@@ -193,9 +193,9 @@ fn a_fault_in_a_library_names_the_line_that_led_there() {
              .visible .entry planted(.param .u64 data)\n{{\n.reg .b32 %r<2>;\n.loc 1 10 1\nmov.u32 %r1, %tid.x;\n\
              {body}.loc 1 12 1\nret;\n}}\n"
         );
-        let mut device = Device::new();
+        let mut device = EmulatedDevice::new();
         let data = device.alloc_from("data", &[0; 4]);
-        let module = Module::parse(&text).unwrap();
+        let module = PtxModule::parse(&text).unwrap();
         device.launch(&module, "planted", [1; 3], [1; 3], 0, &[Arg::Ptr(data)]).unwrap_err()
     };
     let (library, own) = (Some(("/rustc/core.rs".to_string(), 7)), |line| Some(("./src/own.rs".to_string(), line)));

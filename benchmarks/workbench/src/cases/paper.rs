@@ -7,7 +7,7 @@ use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
 use crate::number::Type;
 use crate::paged::{PagedProblem, PagedShape};
-use crate::paper::{PaperAttention, shape, versions};
+use crate::paper::{PlacedAttention, shape, versions};
 
 /// The kernels of the two versions, as cases name them.
 const KERNELS: [&str; 2] = ["paged_attention_v1", "paged_attention_v2"];
@@ -50,7 +50,7 @@ fn every_instance(version: usize) -> Case {
         floor,
         prepare: Box::new(move |gpu| {
             let all = problems().map(|problem| {
-                let attention = PaperAttention::upload(gpu, &problem, versions(&problem, 130)[version])?;
+                let attention = PlacedAttention::upload(gpu, &problem, versions(&problem, 130)[version])?;
                 Ok((problem, attention))
             });
             prepared(all.collect::<launch::Result<_>>()?)
@@ -70,13 +70,13 @@ fn batch(version: usize, heads: u32, kv_heads: u32, lengths: Vec<u32>) -> Case {
         floor,
         prepare: Box::new(move |gpu| {
             let problem = PagedProblem::decode(shaped, &lengths, 0, 1);
-            let attention = PaperAttention::upload(gpu, &problem, versions(&problem, longest)[version])?;
+            let attention = PlacedAttention::upload(gpu, &problem, versions(&problem, longest)[version])?;
             prepared(vec![(problem, attention)])
         }),
     }
 }
 
-fn prepared(all: Vec<(PagedProblem, PaperAttention)>) -> launch::Result<Prepared> {
+fn prepared(all: Vec<(PagedProblem, PlacedAttention)>) -> launch::Result<Prepared> {
     let (problems, attentions): (Vec<_>, Vec<_>) = all.into_iter().unzip();
     let outputs: Vec<_> = attentions.iter().map(|attention| attention.output).collect();
     Ok(Prepared {

@@ -177,8 +177,8 @@ impl CudaBackend {
     }
 
     /// A cache without memory, for rehearsals.
-    pub(crate) fn rehearsed_cache(&self, layout: KvLayout) -> KvCache {
-        KvCache::rehearsed(layout, if self.paper.is_some() { Arrays::Two } else { Arrays::One })
+    pub(crate) fn rehearsed_cache(&self, layout: KvLayout) -> CudaKvCache {
+        CudaKvCache::rehearsed(layout, if self.paper.is_some() { Arrays::Two } else { Arrays::One })
     }
 
     /// Notes that something went wrong in a step.

@@ -88,9 +88,7 @@ impl Backend for CudaBackend {
     fn upload(&self, batch: Batch, rows: &[SampleRow<'_>]) -> StepInputs {
         let row_tables = self.paper.map(|_| self.heads.pages().block_size as usize);
         let packing = Packing { vocab: self.vocab, pads: self.records, row_tables };
-        self.staging.upload(&self.queue, &self.recordings, |bytes| {
-            StepInputs::pack(batch, rows, packing, bytes)
-        })
+        self.staging.upload(&self.queue, &self.recordings, |bytes| StepInputs::pack(batch, rows, packing, bytes))
     }
 
     fn move_blocks(&self, cache: &mut CudaKvCache, inputs: &StepInputs) {

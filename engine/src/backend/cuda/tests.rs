@@ -11,16 +11,16 @@ use super::step::inputs::Packing;
 use super::*;
 use crate::backend::Backend;
 use crate::batch::{Batch, Span};
-use crate::fit::{Rehearsal, StepLimits, fit, rehearse};
+use crate::fit::{Rehearsal, fit, rehearse};
 use crate::kv::{BlockCopy, BlockMoves, KvLayout};
 use crate::load::ModelFiles;
 use crate::model::{self, Model};
 use crate::options::{AttentionKernels, Options};
 use crate::runner::{ModelRunner, Runner};
 use crate::sampling::{SampleRow, Sampled, SamplingParams};
+use crate::scheduler::SchedulerOptions;
 
 const PADDED: Packing = Packing { vocab: 100, pads: true, row_tables: None };
-const LIMITS: StepLimits = StepLimits { tokens: 64, seqs: 8 };
 
 /// A golden model on the emulator, ready for steps.
 struct Loaded {
@@ -50,7 +50,8 @@ fn load_with(name: &str, options: &Options, swap_blocks: usize) -> Loaded {
         block_size: 16,
         dtype: DType::F16,
     };
-    fit(&backend, &*model, layout, LIMITS, 0.9).unwrap();
+    let options = SchedulerOptions { max_batch_tokens: 64, max_num_seqs: 8, ..SchedulerOptions::default() };
+    fit(&backend, &*model, layout, options, 0.9).unwrap();
     let cache = backend.kv_cache(layout, 16, swap_blocks).unwrap();
     Loaded { backend, model, layout, cache }
 }

@@ -78,7 +78,7 @@ impl CudaKvCache {
     /// [`crate::Error::Gpu`] if there is no memory for these.
     pub fn new(
         device: &CudaDevice,
-        rehearsed: KvCache,
+        rehearsed: CudaKvCache,
         (memory, num_blocks): (DeviceBuffer<u8>, usize),
         swap_blocks: usize,
     ) -> Result<Self> {

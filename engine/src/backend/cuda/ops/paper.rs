@@ -13,11 +13,11 @@ use kernels::layout::VECTOR;
 use kernels::{rope, with_element};
 
 use crate::backend::cuda::CudaBackend;
-use crate::backend::cuda::memory::cache::KvCache;
-use crate::backend::cuda::memory::tensor::{Tensor, Weight};
-use crate::backend::cuda::step::inputs::Inputs;
-use crate::backend::cuda::step::queue::Cost;
-use crate::backend::{Attention, Heads};
+use crate::backend::cuda::memory::cache::CudaKvCache;
+use crate::backend::cuda::memory::tensor::{CudaTensor, CudaWeight};
+use crate::backend::cuda::step::inputs::StepInputs;
+use crate::backend::cuda::step::queue::LaunchCost;
+use crate::backend::{Attention, QkNormRope};
 use crate::error::{Error, Result};
 use crate::options::AttentionKernels;
 
@@ -84,21 +84,21 @@ impl CudaBackend {
     /// As [`CudaBackend::write_kv`], into the layouts that the paper's kernels read.
     pub(in crate::backend::cuda) fn write_papers_kv(
         &self,
-        qkv: &Tensor,
-        heads: Heads<'_, Weight>,
-        cache: &KvCache,
+        qkv: &CudaTensor,
+        heads: QkNormRope<'_, CudaWeight>,
+        cache: &CudaKvCache,
         layer: usize,
-        inputs: &Inputs,
+        inputs: &StepInputs,
     ) {
         let (pages, shape) = (cache.pages(), self.heads);
         let stride = qkv.stride / VECTOR;
-        let norm = |weight: Option<&Weight>| weight.map_or(DevicePtr::NULL, Weight::ptr);
+        let norm = |weight: Option<&CudaWeight>| weight.map_or(DevicePtr::NULL, CudaWeight::ptr);
         let args = paper_rope_and_cache {
             qkv: qkv.ptr().cast_const(),
             query: qkv.ptr(),
             keys: cache.keys(layer),
             values: cache.values(layer).cast(),
-            angles: heads.rope.map_or(DevicePtr::NULL, Weight::ptr),
+            angles: heads.rope.map_or(DevicePtr::NULL, CudaWeight::ptr),
             positions: inputs.positions().cast_const(),
             slots: inputs.slots().cast_const(),
             query_norm: norm(heads.norms.map(|norms| norms.0)),
@@ -126,11 +126,11 @@ impl CudaBackend {
     pub(in crate::backend::cuda) fn attend_as_in_the_paper(
         &self,
         paper: PaperAttention,
-        qkv: &Tensor,
-        cache: &KvCache,
+        qkv: &CudaTensor,
+        cache: &CudaKvCache,
         params: Attention,
-        inputs: &Inputs,
-    ) -> Tensor {
+        inputs: &StepInputs,
+    ) -> CudaTensor {
         let shape = self.heads;
         let out = self.tensor(qkv.rows, shape.heads() * shape.head_size());
         let longest = inputs.spans.iter().map(|&(_, context)| context).max().unwrap_or(0);
@@ -162,7 +162,7 @@ impl CudaBackend {
         let (shape, rows) = (self.heads, lengths.len() as u32);
         let cost = || {
             let floor = floor::floor(shape, lengths, args.window);
-            Cost { floor, weights: 0, kv_cache: floor.bytes }
+            LaunchCost { floor, weights: 0, kv_cache: floor.bytes }
         };
         let (attend, reduce, partitions) = match paper.version(shape, rows, longest, args.window) {
             Version::V1(attend) => {

@@ -129,7 +129,7 @@ arrays! {
     row_tables: u32 = row_tables;
 }
 
-impl Inputs {
+impl StepInputs {
     /// Contexts of the sequences with several new tokens.
     pub fn prefill_spans(&self) -> &[(u32, u32)] {
         &self.spans[self.spans.len() - self.prefills as usize..]
