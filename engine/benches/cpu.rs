@@ -7,8 +7,8 @@ use std::fmt;
 
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
-use engine::backend::cpu::{CpuBackend, Weight};
-use engine::backend::{Attention, Backend, Heads, HostLinear};
+use engine::backend::cpu::{CpuBackend, CpuWeight};
+use engine::backend::{Attention, Backend, HostLinear, QkNormRope};
 use engine::batch::{Batch, Span};
 use engine::kv::{KvLayout, blocks_for};
 use engine::tensor::{DType, HostTensor};
@@ -23,7 +23,7 @@ const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 /// Sequences of the decode step, and the tokens that each of them sees.
 const SEQUENCES: usize = 32;
 const CONTEXT: usize = 1000;
-/// Heads of OPT-125m, and their elements.
+/// QkNormRope of OPT-125m, and their elements.
 const HEADS: usize = 12;
 const HEAD_DIM: usize = 64;
 const BLOCK_SIZE: usize = 16;
@@ -58,7 +58,7 @@ fn projection(bencher: Bencher<'_, '_>, Projection { dtype, n, k, m }: Projectio
     let backend = made(CpuBackend::new(None));
     let bytes = n * k * dtype.size();
     let matrix = || weight(&backend, n, k, dtype);
-    let weights: Vec<Weight> = (0..(FOOTPRINT / bytes).max(1)).map(|_| matrix()).collect();
+    let weights: Vec<CpuWeight> = (0..(FOOTPRINT / bytes).max(1)).map(|_| matrix()).collect();
     let table = weight(&backend, 1, k, DType::F32);
     let x = backend.embed_tokens(&table, None, &Batch { tokens: vec![0; m], ..Batch::default() });
     let mut turns = weights.iter().cycle();
@@ -86,7 +86,7 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: DType) {
     for sequence in 0..SEQUENCES {
         let slots = (0..CONTEXT).map(|p| block(sequence, p / BLOCK_SIZE) * BLOCK_SIZE as u32 + (p % BLOCK_SIZE) as u32);
         let batch = Batch { slots: slots.collect(), ..Batch::default() };
-        backend.write_kv(&mut project(CONTEXT), Heads { norms: None, rope: None }, &mut cache, 0, &batch);
+        backend.write_kv(&mut project(CONTEXT), QkNormRope { norms: None, rope: None }, &mut cache, 0, &batch);
     }
     let spans = (0..SEQUENCES).map(|s| Span { start: s, len: 1, context: CONTEXT, table: s * blocks });
     let tables = (0..SEQUENCES).flat_map(|s| (0..blocks).map(move |i| block(s, i)));
@@ -99,7 +99,7 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: DType) {
 }
 
 /// A matrix of reproducible numbers around zero.
-fn weight(backend: &CpuBackend, rows: usize, columns: usize, dtype: DType) -> Weight {
+fn weight(backend: &CpuBackend, rows: usize, columns: usize, dtype: DType) -> CpuWeight {
     made(backend.weight(HostTensor::from_f32(vec![rows, columns], noise(rows * columns)).to_dtype(dtype)))
 }
 
