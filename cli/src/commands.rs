@@ -1,20 +1,24 @@
 //! The commands of `quire`: what they are called, which options they have, and which one a command line means.
 
 use crate::command::Command;
+#[cfg(feature = "cuda")]
+use crate::kernels;
 use crate::suggest::shown;
 use crate::words::{UsageError, is_command, names, no_command};
-use crate::{bench, generate, help, kernels, serve};
+use crate::{bench, generate, help, serve};
 
 /// All of them. The first is also what is meant when no command is named.
-pub static COMMANDS: [&Command; 9] = [
+pub static COMMANDS: &[&Command] = &[
     &generate::COMMAND,
     &serve::COMMAND,
     &bench::throughput::COMMAND,
     &bench::latency::COMMAND,
     &bench::serve::COMMAND,
+    #[cfg(feature = "cuda")]
     &bench::floor::COMMAND,
     &bench::sharing::COMMAND,
     &bench::prefix::COMMAND,
+    #[cfg(feature = "cuda")]
     &kernels::COMMAND,
 ];
 
@@ -34,13 +38,13 @@ pub fn find(words: &[String]) -> Result<Call<'_>, UsageError> {
     let first = words.first().map(String::as_str);
     match first {
         Some("help") => return page(&words[1..]).map(Call::Page),
-        Some("-h" | "--help") if words.len() > 1 && is_command(&COMMANDS, &words[1]) => {
+        Some("-h" | "--help") if words.len() > 1 && is_command(COMMANDS, &words[1]) => {
             return page(&words[1..]).map(Call::Page);
         }
         Some("-V" | "--version") => return Ok(Call::Run(COMMANDS[0], &words[..1])),
         _ => {}
     }
-    for command in COMMANDS {
+    for &command in COMMANDS {
         if let Some(len) = command.named_by(words) {
             return Ok(Call::Run(command, &words[len..]));
         }
@@ -50,10 +54,10 @@ pub fn find(words: &[String]) -> Result<Call<'_>, UsageError> {
     }
     match words.get(1).map(String::as_str) {
         None => {
-            Err(UsageError::new(format!("bench needs a command: {} (quire bench --help)", names(&COMMANDS, "bench "))))
+            Err(UsageError::new(format!("bench needs a command: {} (quire bench --help)", names(COMMANDS, "bench "))))
         }
         Some("help") if words.len() > 2 => page(&[&words[..1], &words[2..]].concat()).map(Call::Page),
-        Some("-h" | "--help" | "help") => Ok(Call::Page(help::bench_page(&COMMANDS))),
+        Some("-h" | "--help" | "help") => Ok(Call::Page(help::bench_page(COMMANDS))),
         Some(word) => Err(no_command_called(&format!("bench {word}"))),
     }
 }
@@ -61,21 +65,21 @@ pub fn find(words: &[String]) -> Result<Call<'_>, UsageError> {
 /// The page of the command of this name.
 fn page(name: &[String]) -> Result<String, UsageError> {
     if name.is_empty() {
-        return Ok(help::page(&COMMANDS, COMMANDS[0]));
+        return Ok(help::page(COMMANDS, COMMANDS[0]));
     }
     let name = name.join(" ");
     match name.as_str() {
-        "help" | "-h" | "--help" => Ok(help::page(&COMMANDS, COMMANDS[0])),
-        "bench" => Ok(help::bench_page(&COMMANDS)),
+        "help" | "-h" | "--help" => Ok(help::page(COMMANDS, COMMANDS[0])),
+        "bench" => Ok(help::bench_page(COMMANDS)),
         _ => match COMMANDS.iter().find(|command| command.name == name) {
-            Some(command) => Ok(help::page(&COMMANDS, command)),
+            Some(command) => Ok(help::page(COMMANDS, command)),
             None => Err(no_command_called(&name)),
         },
     }
 }
 
 fn no_command_called(name: &str) -> UsageError {
-    no_command(&COMMANDS, &format!("there is no command {}", shown(name)), name)
+    no_command(COMMANDS, &format!("there is no command {}", shown(name)), name)
 }
 
 #[cfg(test)]
@@ -104,7 +108,7 @@ mod tests {
 
     #[test]
     fn headings_name_options_that_there_are_each_once() {
-        for command in COMMANDS {
+        for &command in COMMANDS {
             let mut listed: Vec<&str> = command.groups.iter().flat_map(|group| group.1).copied().collect();
             for name in &listed {
                 assert!(command.flags().any(|flag| flag.long == *name), "{}: {name}", command.name);
@@ -116,7 +120,7 @@ mod tests {
 
     #[test]
     fn no_two_options_of_a_command_have_the_same_name() {
-        for command in COMMANDS {
+        for &command in COMMANDS {
             let mut names: Vec<String> = command.flags().map(|flag| flag.long.to_owned()).collect();
             names.extend(command.flags().filter_map(|flag| flag.short).map(String::from));
             let all = names.len();
@@ -136,11 +140,11 @@ mod tests {
             words.sort_unstable();
             words.dedup();
         }
-        for command in COMMANDS {
+        for &command in COMMANDS {
             for word in &words {
                 // By itself, and where a value may follow.
                 for line in [&[word.clone()][..], &[word.clone(), "1".into()]] {
-                    let Err(wrong) = Words::sort(&COMMANDS, command, line) else { continue };
+                    let Err(wrong) = Words::sort(COMMANDS, command, line) else { continue };
                     let message = wrong.to_string();
                     assert!(!message.is_empty() && !message.contains(char::is_control), "{word:?}: {message:?}");
                 }
@@ -150,8 +154,8 @@ mod tests {
 
     #[test]
     fn every_option_is_on_its_commands_page_once() {
-        for command in COMMANDS {
-            let page = help::page(&COMMANDS, command);
+        for &command in COMMANDS {
+            let page = help::page(COMMANDS, command);
             for flag in command.flags() {
                 let options = page.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
                 let names = options.filter_map(|line| line.split_whitespace().find(|word| word.starts_with("--")));

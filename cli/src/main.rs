@@ -10,6 +10,7 @@ mod generate;
 mod help;
 mod interrupt;
 mod json;
+#[cfg(feature = "cuda")]
 mod kernels;
 mod print;
 mod progress;
@@ -62,8 +63,8 @@ fn run() -> Result<()> {
     match commands::find(&words)? {
         Call::Page(page) => put(&page),
         Call::Run(command, words) => {
-            let words = Words::sort(&COMMANDS, command, words)?;
-            if words.help { put(&help::page(&COMMANDS, command)) } else { (command.run)(&words) }
+            let words = Words::sort(COMMANDS, command, words)?;
+            if words.help { put(&help::page(COMMANDS, command)) } else { (command.run)(&words) }
         }
     }
 }

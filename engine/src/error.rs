@@ -45,6 +45,7 @@ pub enum Error {
     #[error("no GPU can be used: {0}")]
     Device(String),
     /// The GPU, or its driver, failed. Whatever was being computed is lost.
+    #[cfg(feature = "cuda")]
     #[error("the GPU failed")]
     Gpu(#[from] launch::Error),
     /// There is not enough memory for what was asked.

@@ -10,23 +10,9 @@ use crate::batch::{Batch, Span};
 use crate::error::Result;
 use crate::kv::KvLayout;
 use crate::model::Model;
+use crate::place::MemoryPlan;
 use crate::sampling::{SampleRow, SamplingParams};
 use crate::scheduler::SchedulerOptions;
-
-/// How the memory of a GPU is shared out, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryPlan {
-    /// All memory of the GPU.
-    pub total: usize,
-    /// Weights.
-    pub weights: usize,
-    /// Activations of the largest step.
-    pub activations: usize,
-    /// Memory that is in use before the KV cache is allocated, that of other processes included.
-    pub used: usize,
-    /// What the KV cache may take.
-    pub kv_cache: usize,
-}
 
 /// A step of decodes, each with so much context, and of at most one prompt.
 #[derive(Clone, Copy, Debug, Default)]

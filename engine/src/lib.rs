@@ -1,29 +1,42 @@
 //! Quire's engine: a paged KV cache, an iteration-level scheduler, models written over a backend trait.
 //!
-//! Start with [`engine`], whose step is schedule, run, postprocess; then [`scheduler`], [`kv`] and [`backend`].
-//! [`llm::Llm`] is the way in: text in, text out.
+//! [`llm::Llm`] is the way in: text in, text out. [`load`] finds the model's files, [`sampling`] says what is asked of it,
+//! [`llm`] and [`sequence`] have what it answers, [`chat`] turns conversations into prompts.
+//!
+//! Modules that are not shown here are public for the tools and tests of this repository, and change without notice. To read
+//! the code, start with `engine`, whose step is schedule, run, postprocess; then `scheduler`, `kv` and `backend`.
 
+#[doc(hidden)]
 pub mod backend;
+#[doc(hidden)]
 pub mod batch;
 pub mod chat;
 mod completion;
 pub mod config;
 mod delay;
+#[doc(hidden)]
 pub mod detokenizer;
+#[doc(hidden)]
 pub mod engine;
 pub mod error;
+#[cfg(feature = "cuda")]
+#[doc(hidden)]
 pub mod fit;
 pub mod group;
 pub mod kv;
 pub mod llm;
 pub mod load;
+#[doc(hidden)]
 pub mod mapping;
+#[doc(hidden)]
 pub mod model;
-pub mod options;
+mod options;
 mod output_text;
-pub mod place;
+mod place;
+#[doc(hidden)]
 pub mod runner;
 pub mod sampling;
+#[doc(hidden)]
 pub mod scheduler;
 pub mod sequence;
 pub mod stats;

@@ -31,6 +31,18 @@ pub enum AttentionKernels {
     V2,
 }
 
+impl Device {
+    /// Refuses a GPU and the emulator, unless the program was built with them.
+    fn check_built(self, with_cuda: bool) -> Result<()> {
+        match self {
+            Device::Cuda(_) | Device::Emulator if !with_cuda => {
+                Err(Error::Device("this program was built without the feature `cuda`".into()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// How an engine is set up.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
@@ -99,8 +111,9 @@ impl Options {
     /// Refuses options that are out of range.
     ///
     /// # Errors
-    /// [`Error::Option`] with the first that is.
+    /// [`Error::Option`] with the first that is, [`Error::Device`] for a device that the program was built without.
     pub fn validate(&self) -> Result<()> {
+        self.device.check_built(cfg!(feature = "cuda"))?;
         let check = |ok: bool, why: &str| if ok { Ok(()) } else { Err(Error::Option(why.into())) };
         check((1..=MAX_BLOCK_SIZE).contains(&self.block_size), "block-size must be between 1 and 1024")?;
         check(self.scheduler.max_num_seqs >= 1, "max-num-seqs must be at least 1")?;
@@ -142,5 +155,20 @@ impl Options {
                 (self.swap_space.unwrap_or(SWAP_SPACE) / layout.block_bytes()).min(num_blocks)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_was_left_out_is_refused_in_a_sentence() {
+        for device in [Device::Cuda(0), Device::Emulator] {
+            assert!(device.check_built(true).is_ok());
+            let refused = device.check_built(false).unwrap_err().to_string();
+            assert_eq!(refused, "no GPU can be used: this program was built without the feature `cuda`");
+        }
+        assert!(Device::Auto.check_built(false).is_ok() && Device::Cpu.check_built(false).is_ok());
     }
 }

@@ -1,21 +1,20 @@
 //! Where a model runs: the device is chosen, the weights are taken there, and what memory is left becomes the KV cache.
 
-use launch::Driver;
+#[cfg(feature = "cuda")]
+mod gpu;
 
 use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
-use crate::backend::cuda::CudaBackend;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
-use crate::fit::{self, MemoryPlan};
 use crate::kv::KvLayout;
 use crate::load::Weights;
 use crate::model;
-use crate::options::{AttentionKernels, CPU_KV_MEMORY, Device, Options};
+#[cfg(feature = "cuda")]
+use crate::options::Device;
+use crate::options::{AttentionKernels, CPU_KV_MEMORY, Options};
 use crate::runner::{ModelRunner, Runner};
 use crate::tensor::DType;
-
-const GIB: f64 = (1 << 30) as f64;
 
 /// A model on its device.
 pub struct PlacedModel {
@@ -44,50 +43,36 @@ pub struct DeviceInfo {
     pub notes: Vec<String>,
 }
 
+/// How the memory of a GPU is shared out, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// All memory of the GPU.
+    pub total: usize,
+    /// Weights.
+    pub weights: usize,
+    /// Activations of the largest step.
+    pub activations: usize,
+    /// Memory that is in use before the KV cache is allocated, that of other processes included.
+    pub used: usize,
+    /// What the KV cache may take.
+    pub kv_cache: usize,
+}
+
 /// Takes a model to the device that the options say.
 ///
 /// # Errors
 /// [`Error::Device`], [`Error::Unsupported`], [`Error::Option`] and [`Error::Memory`] if it cannot run there.
-pub fn place(config: &ModelConfig, mut weights: Weights, options: &Options) -> Result<PlacedModel> {
-    let open = |driver: launch::Result<&'static Driver>, ordinal| -> Result<(CudaBackend, DType)> {
-        let driver = driver.map_err(|error| Error::Device(error.to_string()))?;
-        let dtype = gpu_dtype(options, &weights)?;
-        let backend = CudaBackend::new(driver, ordinal, config, options, dtype)?;
-        Ok((backend, dtype))
+pub fn place(config: &ModelConfig, weights: Weights, options: &Options) -> Result<PlacedModel> {
+    #[cfg(feature = "cuda")]
+    let note = match gpu::open(config, &weights, options) {
+        Ok(Some(gpu)) => return gpu.place(config, weights, options),
+        Ok(None) => None,
+        Err(error) if options.device == Device::Auto => Some(format!("runs on the CPU, since {error}")),
+        Err(error) => return Err(error),
     };
-    let (driver, ordinal) = match options.device {
-        Device::Cpu => return on_cpu(config, weights, options, Vec::new()),
-        Device::Cuda(ordinal) => (Driver::machine(), ordinal),
-        Device::Emulator => (Driver::emulator(), 0),
-        Device::Auto => match Driver::machine() {
-            // There is no driver, or the process uses the emulator: a user expects no GPU then, and needs no note.
-            Err(_) => return on_cpu(config, weights, options, Vec::new()),
-            driver => (driver, 0),
-        },
-    };
-    match open(driver, ordinal) {
-        Ok((backend, dtype)) => on_gpu(backend, dtype, config, &mut weights, options),
-        Err(error) if options.device == Device::Auto => {
-            on_cpu(config, weights, options, vec![format!("runs on the CPU, since {error}")])
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// The type in which a GPU computes.
-fn gpu_dtype(options: &Options, weights: &Weights) -> Result<DType> {
-    let dtype = match options.dtype {
-        Some(DType::F32) => return Err(Error::Option("dtype: the GPU computes in f16 and bf16, not in f32".into())),
-        Some(dtype) => dtype,
-        None if weights.dtype() == DType::F32 => DType::F16,
-        None => weights.dtype(),
-    };
-    match options.kv_dtype {
-        Some(other) if other != dtype => {
-            Err(Error::Option(format!("kv-dtype: on the GPU it is that of the weights, {dtype}, not {other}")))
-        }
-        _ => Ok(dtype),
-    }
+    #[cfg(not(feature = "cuda"))]
+    let note = None;
+    on_cpu(config, weights, options, note)
 }
 
 fn kv_layout(config: &ModelConfig, options: &Options, dtype: DType) -> KvLayout {
@@ -100,12 +85,7 @@ fn kv_layout(config: &ModelConfig, options: &Options, dtype: DType) -> KvLayout 
     }
 }
 
-fn on_cpu(
-    config: &ModelConfig,
-    mut weights: Weights,
-    options: &Options,
-    mut notes: Vec<String>,
-) -> Result<PlacedModel> {
+fn on_cpu(config: &ModelConfig, mut weights: Weights, options: &Options, note: Option<String>) -> Result<PlacedModel> {
     if options.attention != AttentionKernels::Quire {
         return Err(Error::Option("attention: v1 and v2 are kernels of a GPU, or of the emulator".into()));
     }
@@ -113,8 +93,8 @@ fn on_cpu(
     let num_blocks = options.num_blocks(&layout, config.max_positions, CPU_KV_MEMORY)?;
     let swap_blocks = options.swap_blocks(&layout, num_blocks);
     let backend = CpuBackend::new(options.threads)?;
-    let (cache, (num_blocks, swap_blocks), note) = reserve(&backend, layout, (num_blocks, swap_blocks), options)?;
-    notes.extend(note);
+    let (cache, (num_blocks, swap_blocks), fewer) = reserve(&backend, layout, (num_blocks, swap_blocks), options)?;
+    let notes = note.into_iter().chain(fewer).collect();
     let longest = match config.window() {
         // Blocks are given back as the window slides on.
         Some(_) => config.max_positions,
@@ -154,42 +134,4 @@ fn reserve(backend: &CpuBackend, layout: KvLayout, wanted: (usize, usize), optio
         }
         blocks = (num_blocks, swap_blocks.min(num_blocks));
     }
-}
-
-fn on_gpu(
-    backend: CudaBackend,
-    dtype: DType,
-    config: &ModelConfig,
-    weights: &mut Weights,
-    options: &Options,
-) -> Result<PlacedModel> {
-    weights.round_to(dtype);
-    let bytes = weights.bytes(Some(dtype.size()));
-    let layout = kv_layout(config, options, dtype);
-    let model = model::load(&backend, config, weights, config.max_positions).map_err(|error| match error {
-        Error::Memory(why) => {
-            Error::Memory(format!("the model's weights take {:.1} GiB in {dtype}: {why}", bytes as f64 / GIB))
-        }
-        error => error,
-    })?;
-    let memory = fit::fit(&backend, &*model, layout, options.scheduler, options.gpu_memory_utilization)?;
-    let num_blocks =
-        options.num_blocks(&layout, config.max_positions, memory.kv_cache).map_err(|error| match error {
-            Error::Memory(why) => Error::Memory(format!(
-                "{why}: {:.1} of the {:.1} GiB of {} are in use, {:.1} by weights and {:.1} by activations; raise \
-             gpu-memory-utilization ({}), or lower max-batch-tokens or max-num-seqs",
-                memory.used as f64 / GIB,
-                memory.total as f64 / GIB,
-                backend.name(),
-                memory.weights as f64 / GIB,
-                memory.activations as f64 / GIB,
-                options.gpu_memory_utilization
-            )),
-            error => error,
-        })?;
-    let swap_blocks = options.swap_blocks(&layout, num_blocks);
-    let cache = backend.kv_cache(layout, num_blocks, swap_blocks)?;
-    let device = DeviceInfo { name: backend.name().into(), dtype, memory: Some(memory), notes: Vec::new() };
-    let runner = Box::new(ModelRunner::new(backend, model, cache));
-    Ok(PlacedModel { runner, layout, num_blocks, swap_blocks, device })
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use reqwest::{Client, RequestBuilder, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::client::{Answered, Client, chunk};
 use crate::random::WorkloadRng;
 use crate::received::Received;
 use crate::record::{Answer, Record};
@@ -51,7 +51,6 @@ impl RequestPrompt {
 pub struct Endpoint {
     client: Client,
     url: String,
-    api_key: Option<String>,
     model: String,
     max_len: Option<usize>,
     timeout: Duration,
@@ -92,10 +91,9 @@ impl Endpoint {
     pub async fn connect(options: EndpointOptions) -> Result<Self> {
         let EndpointOptions { url, model, api_key, timeout, ignore_eos } = options;
         let url = url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
-        // A proxy in between would be measured too.
-        let client = Client::builder().no_proxy().build()?;
+        let client = Client::new(api_key.as_deref())?;
         let (model, max_len) = (model.unwrap_or_default(), None);
-        let mut endpoint = Endpoint { client, url, api_key, model, max_len, timeout, ignore_eos };
+        let mut endpoint = Endpoint { client, url, model, max_len, timeout, ignore_eos };
         if endpoint.model.is_empty() {
             let Model { id, max_model_len } = endpoint.first_model().await?;
             (endpoint.model, endpoint.max_len) = (id, max_model_len);
@@ -115,11 +113,14 @@ impl Endpoint {
 
     async fn first_model(&self) -> Result<Model> {
         let ask = async {
-            let response = self.with_key(self.client.get(format!("{}/v1/models", self.url))).send().await;
-            let response = response.map_err(reqwest::Error::without_url)?;
+            let mut response = self.client.get(&format!("{}/v1/models", self.url)).await?;
             let status = response.status();
             ensure!(status.is_success(), "status {}: {}", status.as_u16(), message(response).await);
-            Ok(response.json::<Models>().await.map_err(reqwest::Error::without_url)?)
+            let mut body = Vec::new();
+            while let Some(bytes) = chunk(&mut response).await? {
+                body.extend_from_slice(&bytes);
+            }
+            Ok(serde_json::from_slice::<Models>(&body)?)
         };
         let models = tokio::time::timeout(self.timeout, ask).await.map_err(anyhow::Error::from).flatten();
         let models = models.with_context(|| format!("cannot ask {} for its models", self.url))?;
@@ -146,15 +147,15 @@ impl Endpoint {
         if self.ignore_eos {
             body["ignore_eos"] = true.into();
         }
-        let post = self.with_key(self.client.post(format!("{}/v1/completions", self.url))).json(&body);
-        let mut response = post.send().await.map_err(sentence)?;
+        let url = format!("{}/v1/completions", self.url);
+        let mut response = self.client.post(&url, &body).await.map_err(sentence)?;
         let status = response.status();
         if !status.is_success() {
             return Err(format!("status {}: {}", status.as_u16(), message(response).await));
         }
         let (mut events, mut received) = (Events::default(), Received::default());
         // To its very end, after which the connection can be used again.
-        while let Some(bytes) = response.chunk().await.map_err(sentence)? {
+        while let Some(bytes) = chunk(&mut response).await.map_err(sentence)? {
             let now = start.elapsed();
             for data in events.push(&bytes)? {
                 received.take(&data, now).map_err(|why| short(&why))?;
@@ -162,19 +163,12 @@ impl Endpoint {
         }
         received.answer(lengths)
     }
-
-    fn with_key(&self, request: RequestBuilder) -> RequestBuilder {
-        match &self.api_key {
-            Some(key) => request.bearer_auth(key),
-            None => request,
-        }
-    }
 }
 
 /// What a server says in place of an answer.
-async fn message(mut response: Response) -> String {
+async fn message(mut response: Answered) -> String {
     let mut body = Vec::new();
-    while let Ok(Some(bytes)) = response.chunk().await
+    while let Ok(Some(bytes)) = chunk(&mut response).await
         && body.len() < ERROR_BYTES
     {
         body.extend_from_slice(&bytes);
@@ -184,8 +178,8 @@ async fn message(mut response: Response) -> String {
 }
 
 /// An error with its causes.
-fn sentence(error: reqwest::Error) -> String {
-    short(&format!("{:#}", anyhow::Error::from(error.without_url())))
+fn sentence(error: anyhow::Error) -> String {
+    short(&format!("{error:#}"))
 }
 
 /// One line, and not a long one.

@@ -6,6 +6,7 @@
 //! [`Report`](report::Report) holds one for each point of a sweep, and [`plot`] draws it.
 
 pub mod arrivals;
+mod client;
 pub mod endpoint;
 pub mod load;
 pub mod plot;

@@ -5,6 +5,7 @@
 //! number of new tokens of each, and attention reads keys and values through the block tables.
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
 pub mod cuda;
 
 use crate::batch::Batch;

@@ -104,6 +104,7 @@ fn open_shards(directory: &Path, index: &Path, text: &[u8], format: Format) -> R
 }
 
 /// The shards that the text of an index names.
+#[cfg(feature = "hub")]
 pub(super) fn shard_names(index: &Path, text: &[u8]) -> Result<Vec<String>> {
     let map = parse(index, text)?;
     Ok(shards(index, &map)?.into_iter().map(str::to_owned).collect())

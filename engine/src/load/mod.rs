@@ -1,9 +1,12 @@
 //! Where a model's files come from: a directory, the hub (by way of its cache), or the program itself.
 
 mod bundled;
+#[cfg(feature = "hub")]
 mod hub;
 mod index;
 mod names;
+#[cfg(any(test, not(feature = "hub")))]
+mod no_hub;
 mod pickle;
 pub mod safetensors;
 mod settings;
@@ -21,6 +24,8 @@ pub use settings::HubSettings;
 pub use stored::StoredType;
 pub use weights::Weights;
 
+#[cfg(not(feature = "hub"))]
+use self::no_hub as hub;
 use self::text::read_small;
 use crate::config::{GenerationConfig, ModelConfig};
 use crate::error::{Error, Result};

@@ -1,0 +1,89 @@
+//! An HTTP client that keeps its connections: one for all requests of a load.
+
+use anyhow::{Context, Result, ensure};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, Uri};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde::Serialize;
+
+/// What a server answers: its status, and a body that is read as it comes.
+pub(crate) type Answered = Response<Incoming>;
+
+/// An HTTP client that keeps its connections. It takes no notice of proxies, which would be measured too.
+pub(crate) struct Client {
+    client: legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    /// What every request has in its head, if there is a key.
+    authorization: Option<HeaderValue>,
+}
+
+impl Client {
+    /// A client that sends this key, if there is one.
+    ///
+    /// # Errors
+    /// If the key has characters that a head cannot have.
+    pub(crate) fn new(api_key: Option<&str>) -> Result<Self> {
+        let authorization = match api_key {
+            Some(key) => {
+                let mut value = HeaderValue::try_from(format!("Bearer {key}"))
+                    .context("the API key has characters that HTTP cannot carry")?;
+                value.set_sensitive(true);
+                Some(value)
+            }
+            None => None,
+        };
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        // A request is written at once, however small.
+        tcp.set_nodelay(true);
+        let connector = HttpsConnectorBuilder::new().with_webpki_roots().https_or_http().enable_http1();
+        let client = legacy::Client::builder(TokioExecutor::new()).build(connector.wrap_connector(tcp));
+        Ok(Client { client, authorization })
+    }
+
+    /// Asks for what is at `url`.
+    ///
+    /// # Errors
+    /// If the address makes no sense, or the server cannot be reached.
+    pub(crate) async fn get(&self, url: &str) -> Result<Answered> {
+        self.send(Method::GET, url, Bytes::new()).await
+    }
+
+    /// Sends `body` to `url`.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub(crate) async fn post(&self, url: &str, body: &impl Serialize) -> Result<Answered> {
+        self.send(Method::POST, url, serde_json::to_vec(body)?.into()).await
+    }
+
+    async fn send(&self, method: Method, url: &str, body: Bytes) -> Result<Answered> {
+        let uri: Uri = url.parse().context("it is no valid address")?;
+        ensure!(matches!(uri.scheme_str(), Some("http" | "https")), "it does not begin with http:// or https://");
+        let mut request = Request::builder().method(method).uri(uri).header(ACCEPT, "*/*");
+        if !body.is_empty() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        if let Some(value) = &self.authorization {
+            request = request.header(AUTHORIZATION, value);
+        }
+        Ok(self.client.request(request.body(Full::new(body))?).await?)
+    }
+}
+
+/// The next bytes of a body; `None` at its end.
+///
+/// # Errors
+/// If the connection breaks.
+pub(crate) async fn chunk(answer: &mut Answered) -> Result<Option<Bytes>> {
+    while let Some(frame) = answer.frame().await {
+        if let Ok(bytes) = frame?.into_data() {
+            return Ok(Some(bytes));
+        }
+    }
+    Ok(None)
+}

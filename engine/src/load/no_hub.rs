@@ -1,0 +1,31 @@
+//! What stands in for the hub where the program is built without it.
+
+use std::path::PathBuf;
+
+use super::settings::HubSettings;
+use crate::error::{Error, Result};
+
+/// Refuses the model `id`.
+pub(super) fn fetch(id: &str, _progress: bool, settings: &HubSettings) -> Result<PathBuf> {
+    fetch_config(id, settings)
+}
+
+/// Refuses the model `id`.
+pub(super) fn fetch_config(id: &str, _settings: &HubSettings) -> Result<PathBuf> {
+    Err(Error::Hub(format!(
+        "{id} cannot be loaded: it is no directory, and this program was built without the feature `hub`, which fetches \
+         models by their name"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_of_the_hub_is_refused_in_a_sentence() {
+        let refused = fetch("facebook/opt-125m", true, &HubSettings::from_env()).unwrap_err().to_string();
+        let start = "facebook/opt-125m cannot be loaded: it is no directory, and this program was built without the feature `hub`";
+        assert!(refused.starts_with(start) && refused.lines().count() == 1, "{refused}");
+    }
+}
