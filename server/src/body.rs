@@ -17,7 +17,7 @@ pub struct Body<T>(pub T);
 
 /// The JSON body of a request for text. Its fields belong to two structs, the endpoint's own and those that endpoints
 /// share; those that change nothing are beside them.
-pub struct Body2<A, B>(pub A, pub B);
+pub struct GenerationBody<A, B>(pub A, pub B);
 
 impl<T: DeserializeOwned> FromRequest<Arc<App>> for Body<T> {
     type Rejection = ApiError;
@@ -30,7 +30,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Body<T> {
     }
 }
 
-impl<A: DeserializeOwned, B: DeserializeOwned> FromRequest<Arc<App>> for Body2<A, B> {
+impl<A: DeserializeOwned, B: DeserializeOwned> FromRequest<Arc<App>> for GenerationBody<A, B> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
@@ -39,7 +39,7 @@ impl<A: DeserializeOwned, B: DeserializeOwned> FromRequest<Arc<App>> for Body2<A
         let (b, unknown_to_b) = value(&bytes)?;
         let (Inert, unknown_to_inert) = value(&bytes)?;
         refuse([unknown_to_a, unknown_to_b, unknown_to_inert], &bytes)?;
-        Ok(Body2(a, b))
+        Ok(GenerationBody(a, b))
     }
 }
 

@@ -34,8 +34,8 @@ pub struct ServeOptions {
 /// Called with how many bytes of a model are loaded, and of how many.
 pub type Progress = Box<dyn FnMut(usize, usize)>;
 
-/// Bounds on what clients can ask of the server. Serialised, it is what [`overview`](crate::overview) shows of them, with
-/// times in seconds.
+/// Bounds on what clients can ask of the server. Serialised, it is what `GET /debug/state` shows of them, with times in
+/// seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RequestLimits {
     /// Bytes in a request's body; more are refused with 413.

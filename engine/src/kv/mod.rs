@@ -12,7 +12,7 @@
 //! (free). A block goes back to the pool when the last table that holds it is dropped. Swapping is a fourth, [`relocate`]: tables
 //! move to blocks of a second pool, the swap space in the host's memory, and back. A fifth, [`BlockTable::slide`], is for models
 //! that see a window only: a table gives back what the window has left behind. Full blocks are known by their tokens:
-//! [`BlockTable::register`] makes them so, [`BlockTable::known`] finds them, also after their last holder is gone.
+//! [`BlockTable::register`] makes them so, [`BlockTable::prefix_hit`] finds them, also after their last holder is gone.
 
 mod free_list;
 mod layout;

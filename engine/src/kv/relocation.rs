@@ -91,7 +91,7 @@ mod tests {
         let (pool, swap) = (BlockPool::new(8, 4), BlockPool::new(8, 4));
         let tokens: Vec<u32> = (0..10).collect();
         let table = || {
-            let mut table = BlockTable::known(&pool, &tokens);
+            let mut table = BlockTable::prefix_hit(&pool, &tokens);
             table.reserve(10 - table.len(), &mut Vec::new()).unwrap();
             table.register(&tokens);
             table

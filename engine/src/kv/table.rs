@@ -38,7 +38,7 @@ impl BlockTable {
 
     /// A table over the known blocks of `pool` that hold the first of `tokens`. At least one token is left over, since
     /// only computing it gives logits.
-    pub fn known(pool: &BlockPool, tokens: &[u32]) -> Self {
+    pub fn prefix_hit(pool: &BlockPool, tokens: &[u32]) -> Self {
         let mut table = BlockTable::new(pool);
         let mut blocks = pool.blocks();
         for tokens in tokens[..tokens.len().saturating_sub(1)].chunks_exact(pool.block_size()) {
@@ -50,7 +50,7 @@ impl BlockTable {
         table
     }
 
-    /// Makes the full blocks known by the sequence's `tokens`, so that [`Self::known`] finds them.
+    /// Makes the full blocks known by the sequence's `tokens`, so that [`Self::prefix_hit`] finds them.
     pub fn register(&mut self, tokens: &[u32]) {
         let size = self.pool.block_size();
         if self.names.len() == self.len / size {

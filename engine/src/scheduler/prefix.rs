@@ -42,7 +42,7 @@ impl Prefixes {
     /// The longest table there is for the first of `tokens`, at least one token being left over. It may end within a
     /// block of a pinned prefix, which is copied when the table is appended to, as the prefix holds it too.
     pub fn find(&self, tokens: &[u32]) -> BlockTable {
-        let known = if self.caching { BlockTable::known(&self.pool, tokens) } else { BlockTable::new(&self.pool) };
+        let known = if self.caching { BlockTable::prefix_hit(&self.pool, tokens) } else { BlockTable::new(&self.pool) };
         let most = tokens.len().saturating_sub(1);
         let pinned = self.pinned.iter().map(|p| (common(&p.tokens, tokens).min(most), &p.table));
         match pinned.max_by_key(|(len, _)| *len) {

@@ -17,7 +17,7 @@ use super::decoding::Decoding;
 use super::logprobs::ChatLogprobs;
 use super::stream::{Format, Frames, Piece, respond};
 use crate::app::{Admission, App};
-use crate::body::Body2;
+use crate::body::GenerationBody;
 use crate::error::{ApiError, check};
 use crate::metrics::reason;
 use crate::worker::Work;
@@ -94,7 +94,7 @@ pub async fn create(
     State(app): State<Arc<App>>,
     Extension(request): Extension<RequestId>,
     admission: Admission,
-    Body2(fields, decoding): Body2<ChatFields, Decoding>,
+    GenerationBody(fields, decoding): GenerationBody<ChatFields, Decoding>,
 ) -> Result<Response, ApiError> {
     app.check_model(decoding.model.as_deref())?;
     let logprobs = fields.logprobs()?;

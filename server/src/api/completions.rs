@@ -18,7 +18,7 @@ use super::logprobs::{CompletionLogprobs, Place};
 use super::prompt::PromptField;
 use super::stream::{Format, Frames, Piece, respond};
 use crate::app::{Admission, App};
-use crate::body::Body2;
+use crate::body::GenerationBody;
 use crate::error::{ApiError, check};
 use crate::metrics::reason;
 use crate::worker::Work;
@@ -62,7 +62,7 @@ pub async fn create(
     State(app): State<Arc<App>>,
     Extension(request): Extension<RequestId>,
     admission: Admission,
-    Body2(fields, decoding): Body2<CompletionFields, Decoding>,
+    GenerationBody(fields, decoding): GenerationBody<CompletionFields, Decoding>,
 ) -> Result<Response, ApiError> {
     app.check_model(decoding.model.as_deref())?;
     check(fields.logprobs.is_none_or(|k| k <= MAX_LOGPROBS), "logprobs", || {

@@ -74,7 +74,7 @@ fn a_window_leaves_blocks_behind_that_keep_their_places() {
     assert_eq!((copies.len(), fork.blocks().len(), fork.held().len()), (1, 6, 2));
     assert_eq!(pool.check_integrity(table.held().iter().chain(fork.held())), Ok(()));
     // What was left behind is known until its memory is needed.
-    assert_eq!(BlockTable::known(&pool, &tokens[..9]).len(), 8);
+    assert_eq!(BlockTable::prefix_hit(&pool, &tokens[..9]).len(), 8);
     drop((table, fork));
     assert_eq!((pool.num_free(), pool.check_integrity([])), (7, Ok(())));
 }
@@ -151,10 +151,10 @@ proptest! {
                     past.push(tokens.clone());
                     // As this one begins, and as one that may be gone.
                     let begin = tokens[..n % (tokens.len() + 1)].to_vec();
-                    let known = BlockTable::known(&pool, &begin);
+                    let known = BlockTable::prefix_hit(&pool, &begin);
                     prop_assert_eq!(known.len(), begin.len().saturating_sub(1) / block_size * block_size);
                     let old = &past[n % past.len()];
-                    let maybe = BlockTable::known(&pool, old);
+                    let maybe = BlockTable::prefix_hit(&pool, old);
                     let tokens = [begin[..known.len()].to_vec(), old[..maybe.len()].to_vec()];
                     tables.extend([known, maybe].into_iter().zip(tokens));
                 },
