@@ -26,6 +26,7 @@ use cuda_std::launch::DevicePtrMut;
 use kernels::attention::{AttentionShape, decode::DecodeLaunch};
 use kernels::element::ElementType;
 use kernels::gemm::plan::GpuLimits;
+use kernels::norm::NormShape;
 use launch::{DeviceBuffer, Driver};
 
 use memory::cache::Arrays;
@@ -248,8 +249,10 @@ impl CudaBackend {
     }
 }
 
-/// The model's heads, if there are kernels for them.
+/// The model's heads, if there are kernels for them, and for its hidden size.
 fn shape(config: &ModelConfig, block_size: usize) -> Result<AttentionShape> {
+    NormShape::of(u32::try_from(config.hidden).unwrap_or(u32::MAX))
+        .map_err(|error| Error::Unsupported(format!("a hidden size on the GPU: {error}")))?;
     let [heads, kv_heads, size, block_size] =
         [config.heads, config.kv_heads, config.head_dim, block_size].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
     AttentionShape::new(heads, kv_heads, size, block_size)

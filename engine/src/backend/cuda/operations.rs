@@ -59,11 +59,7 @@ impl Backend for CudaBackend {
     type Inputs = StepInputs;
 
     fn weight(&self, tensor: HostTensor) -> Result<CudaWeight> {
-        match *tensor.shape() {
-            [rows, cols] => self.load(&[tensor.bytes()], rows, cols),
-            [cols] => self.load(&[tensor.bytes()], 1, cols),
-            ref shape => Err(Error::Unsupported(format!("a weight of {} dimensions", shape.len()))),
-        }
+        self.load(&tensor)
     }
 
     fn qkv_weight(&self, parts: [HostLinear; 3]) -> Result<CudaProjection> {
@@ -152,7 +148,7 @@ impl Backend for CudaBackend {
         bias: Option<&CudaWeight>,
         act: Option<Activation>,
     ) -> CudaTensor {
-        let out = self.tensor(x.rows, weight.rows);
+        let out = self.tensor(x.rows, weights::whole(weight.rows as usize) as u32);
         self.project(x, weight, bias, Epilogue::Half(act), &out);
         out
     }

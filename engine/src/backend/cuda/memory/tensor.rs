@@ -29,8 +29,9 @@ impl CudaTensor {
 pub struct CudaWeight {
     /// None where there is no device: then only shapes count.
     pub(in crate::backend::cuda) memory: Option<Arc<DeviceBuffer<u8>>>,
-    /// Of a vector, 1.
+    /// Of a vector, 1. Rows of zeros that fill a matrix up are not counted.
     pub(in crate::backend::cuda) rows: u32,
+    /// Of whole vectors: zeros that fill a row up are counted.
     pub(in crate::backend::cuda) cols: u32,
 }
 

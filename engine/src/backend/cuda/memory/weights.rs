@@ -1,10 +1,12 @@
 //! Weights as kernels read them: projections of the same input are one, with their rows in the order that the kernel's
-//! epilogue wants.
+//! epilogue wants; rows are filled up with zeros to whole vectors, and matrices with rows of zeros to whole vectors of
+//! results. What is computed with the zeros is zero, and adds nothing.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use kernels::gemm::epilogue::GATED_ROWS;
+use kernels::layout::VECTOR;
 
 use crate::backend::HostLinear;
 use crate::backend::cuda::{CudaBackend, CudaProjection, CudaWeight};
@@ -12,8 +14,30 @@ use crate::error::{Error, Result};
 use crate::tensor::HostTensor;
 
 impl CudaBackend {
-    /// Takes rows to the device: `parts` one after the other.
-    pub(in crate::backend::cuda) fn load(&self, parts: &[&[u8]], rows: usize, cols: usize) -> Result<CudaWeight> {
+    /// Takes a matrix to the device, or a vector.
+    pub(in crate::backend::cuda) fn load(&self, tensor: &HostTensor) -> Result<CudaWeight> {
+        let (rows, cols) = match *tensor.shape() {
+            [rows, cols] => (rows, cols),
+            [cols] => (1, cols),
+            ref shape => return Err(Error::Unsupported(format!("a weight of {} dimensions", shape.len()))),
+        };
+        let row = cols * tensor.dtype().size();
+        let padded = cols.next_multiple_of(VECTOR as usize);
+        let zeros = vec![0; VECTOR as usize * padded * tensor.dtype().size()];
+        let gap = &zeros[..(padded - cols) * tensor.dtype().size()];
+        let mut parts = if gap.is_empty() {
+            vec![tensor.bytes()]
+        } else {
+            tensor.bytes().chunks(row).flat_map(|row| [row, gap]).collect()
+        };
+        if tensor.shape().len() > 1 {
+            parts.push(&zeros[..(whole(rows) - rows) * padded * tensor.dtype().size()]);
+        }
+        self.upload(&parts, rows, padded)
+    }
+
+    /// Takes the rows of a weight to the device: `parts` one after the other.
+    fn upload(&self, parts: &[&[u8]], rows: usize, cols: usize) -> Result<CudaWeight> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         let memory = match (self.queue.device(), &mut *self.upload.borrow_mut()) {
             (Some(device), Some(upload)) => {
@@ -43,10 +67,14 @@ impl CudaBackend {
             return Err(Error::Unsupported("a bias for some of several projections that are computed as one".into()));
         }
         let parts = parts(&weights);
+        let rows = parts.iter().map(|part| part.rows.len() + part.zeros).sum();
         let join = |tensors: &[&HostTensor], cols: usize| -> Result<CudaWeight> {
-            let bytes: Vec<&[u8]> = parts.iter().map(|part| part.of(tensors)).collect();
             self.expect_dtype(tensors)?;
-            self.load(&bytes, parts.iter().map(|part| part.rows.len()).sum(), cols)
+            let row = cols * self.dtype.size();
+            let zeros = vec![0; parts.iter().map(|part| part.zeros * row).max().unwrap_or(0)];
+            let bytes: Vec<&[u8]> =
+                parts.iter().flat_map(|part| [part.of(tensors), &zeros[..part.zeros * row]]).collect();
+            self.upload(&bytes, rows, cols)
         };
         let weight = join(&weights, weights[0].shape()[1])?;
         let bias = if biases.is_empty() { None } else { Some(join(&biases, 1)?) };
@@ -72,10 +100,16 @@ impl CudaBackend {
     }
 }
 
-/// Rows of one of several projections.
+/// Rows of zeros included: as many as make whole vectors of a projection's results.
+pub fn whole(rows: usize) -> usize {
+    rows.next_multiple_of(VECTOR as usize)
+}
+
+/// Rows of one of several projections, and rows of zeros after them.
 pub struct ProjectionRows {
     projection: usize,
     rows: Range<usize>,
+    zeros: usize,
 }
 
 impl ProjectionRows {
@@ -92,14 +126,16 @@ pub fn one_after_the_other(weights: &[&HostTensor]) -> Vec<ProjectionRows> {
     weights
         .iter()
         .enumerate()
-        .map(|(projection, weight)| ProjectionRows { projection, rows: 0..weight.shape()[0] })
+        .map(|(projection, weight)| ProjectionRows { projection, rows: 0..weight.shape()[0], zeros: 0 })
         .collect()
 }
 
-/// Rows of gate and up as [`gated_row`](kernels::gemm::epilogue::gated_row) has them.
+/// Rows of gate and up as [`gated_row`](kernels::gemm::epilogue::gated_row) has them, the last of each filled up.
 pub fn interleaved(weights: &[&HostTensor]) -> Vec<ProjectionRows> {
     let (rows, step) = (weights[0].shape()[0], GATED_ROWS as usize);
-    let both =
-        |first: usize| [0, 1].map(|projection| ProjectionRows { projection, rows: first..(first + step).min(rows) });
+    let both = |first: usize| {
+        let end = (first + step).min(rows);
+        [0, 1].map(|projection| ProjectionRows { projection, rows: first..end, zeros: first + step - end })
+    };
     (0..rows).step_by(step).flat_map(both).collect()
 }

@@ -6,11 +6,13 @@ use kernels::gemm::plan::{GemmPlan, Operands, Product};
 
 use crate::backend::cuda::CudaBackend;
 use crate::backend::cuda::memory::tensor::{CudaTensor, CudaWeight};
+use crate::backend::cuda::memory::weights;
 use crate::backend::cuda::step::queue::LaunchCost;
 use crate::error::Error;
 
 impl CudaBackend {
-    /// `out = epilogue(x weight^T + bias)`.
+    /// `out = epilogue(x weight^T + bias)`, for as many of the weight's rows, those of zeros included, as `out` has room
+    /// for.
     pub(in crate::backend::cuda) fn project(
         &self,
         x: &CudaTensor,
@@ -19,8 +21,10 @@ impl CudaBackend {
         epilogue: Epilogue,
         out: &CudaTensor,
     ) {
-        debug_assert_eq!((x.cols, x.rows, out.cols), (weight.cols, out.rows, epilogue.columns(weight.rows)));
-        let product = Product { m: x.rows, n: weight.rows, k: weight.cols, epilogue };
+        let n = if matches!(epilogue, Epilogue::Gated(_)) { 2 * out.cols } else { out.cols };
+        debug_assert_eq!((x.cols, x.rows), (weight.cols, out.rows));
+        debug_assert!((weight.rows..=weights::whole(weight.rows as usize) as u32).contains(&n));
+        let product = Product { m: x.rows, n, k: weight.cols, epilogue };
         let plan = match GemmPlan::new(product, self.queue.limits()) {
             Ok(plan) => plan,
             Err(error) => return self.queue.fail(Error::Unsupported(format!("a projection on the GPU: {error}"))),
@@ -36,7 +40,7 @@ impl CudaBackend {
             workspace: DevicePtrMut::from_address(workspace.address()),
             counters: self.counters(plan.counters()),
         };
-        let weights = 2 * u64::from(weight.rows) * u64::from(weight.cols);
+        let weights = 2 * u64::from(n) * u64::from(weight.cols);
         let cost = || LaunchCost { floor: product.floor(), weights, kv_cache: 0 };
         // SAFETY: the plan was made for these shapes, rows and weights are aligned to 16 bytes, and workspace and
         // counters are used by one launch at a time, since launches of a stream run one after the other.
