@@ -25,6 +25,9 @@ pub struct EngineArgs {
     /// use weights in their file, on, or copy them to memory, off (on)
     #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
     pub mmap: bool,
+    /// workers that divide the model; on the CPU only (1)
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "1")]
+    pub tensor_parallel_size: usize,
     /// tokens in a KV block (16)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "16")]
     pub block_size: usize,
@@ -83,6 +86,7 @@ impl EngineArgs {
             dtype: self.dtype,
             kv_dtype: self.kv_dtype,
             mmap: self.mmap,
+            tensor_parallel_size: self.tensor_parallel_size,
             block_size: self.block_size,
             kv_memory: self.kv_memory,
             swap_space: self.swap_space,

@@ -97,7 +97,8 @@ impl Device {
 
     /// A GPU with nothing in its memory, for a case.
     fn gpu(&self, case: &Case) -> launch::Result<Gpu> {
-        let is_papers = registry::paper().any(|kernel| kernel.name.starts_with(case.kernel));
+        // The name of the engine's attention begins that of the paper's.
+        let is_papers = !registry::engine().any(|kernel| kernel.name.starts_with(case.kernel));
         Gpu::new(self.driver, self.capability, if is_papers { self.paper.clone() } else { self.engine.clone() })
     }
 

@@ -60,7 +60,7 @@ fn projection(bencher: Bencher<'_, '_>, Projection { dtype, n, k, m }: Projectio
     let matrix = || weight(&backend, n, k, dtype);
     let weights: Vec<CpuWeight> = (0..(FOOTPRINT / bytes).max(1)).map(|_| matrix()).collect();
     let table = weight(&backend, 1, k, DType::F32);
-    let x = backend.embed_tokens(&table, None, &Batch { tokens: vec![0; m], ..Batch::default() });
+    let x = backend.embed_tokens(&table, 0..usize::MAX, None, &Batch { tokens: vec![0; m], ..Batch::default() });
     let mut turns = weights.iter().cycle();
     let bencher = bencher.counter(BytesCount::new(bytes)).counter(ItemsCount::new(2 * m * n * k));
     bencher.with_inputs(|| turns.next()).bench_local_values(|weight| weight.map(|w| backend.linear(&x, w, None, None)));
@@ -78,7 +78,7 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: DType) {
     let qkv = made(backend.qkv_weight([host(), host(), host()]));
     let table = weight(&backend, 1, width, DType::F32);
     let project = |rows: usize| {
-        let x = backend.embed_tokens(&table, None, &Batch { tokens: vec![0; rows], ..Batch::default() });
+        let x = backend.embed_tokens(&table, 0..usize::MAX, None, &Batch { tokens: vec![0; rows], ..Batch::default() });
         backend.qkv(&x, &qkv)
     };
     // The blocks of a sequence lie apart: its neighbours in memory are those of the others.

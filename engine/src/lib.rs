@@ -32,6 +32,8 @@ pub mod mapping;
 pub mod model;
 mod options;
 mod output_text;
+#[doc(hidden)]
+pub mod parallel;
 mod place;
 #[doc(hidden)]
 pub mod runner;

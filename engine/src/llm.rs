@@ -75,13 +75,20 @@ impl Llm {
         let config = files.config()?;
         let defaults = files.generation_config()?;
         let tokenizer = files.tokenizer(&config)?;
-        let mut weights = files.weights(options.dtype)?;
-        weights.strip_prefix(config.family.weight_prefixes());
-        weights.on_progress(progress);
-        if !options.mmap {
-            weights.copy_to_memory();
-        }
-        let PlacedModel { mut runner, layout, num_blocks, swap_blocks, device } = place(&config, weights, options)?;
+        let mut progress = Some(progress);
+        let open = || {
+            let mut weights = files.weights(options.dtype)?;
+            weights.strip_prefix(config.family.weight_prefixes());
+            // Of several workers, all of which take their parts of all tensors, the first one's are counted.
+            if let Some(progress) = progress.take() {
+                weights.on_progress(progress);
+            }
+            if !options.mmap {
+                weights.copy_to_memory();
+            }
+            Ok(weights)
+        };
+        let PlacedModel { mut runner, layout, num_blocks, swap_blocks, device } = place(&config, open, options)?;
         if options.warmup {
             runner.warm_up(options.scheduler.max_num_seqs, num_blocks, options.block_size)?;
         }

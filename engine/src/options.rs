@@ -57,6 +57,8 @@ pub struct Options {
     /// Whether weights stay in their files, mapped into memory, where the CPU uses them as they are stored. Otherwise they
     /// are copied: the files may then be changed or go away.
     pub mmap: bool,
+    /// Workers among which the model is divided: each has its part of the weights and of the KV cache.
+    pub tensor_parallel_size: usize,
     /// Tokens in a KV block.
     pub block_size: usize,
     /// Bytes for the KV cache; `None` is on the CPU 4 GiB, on a GPU what is left of its memory, or less where the limits
@@ -87,6 +89,7 @@ impl Default for Options {
             dtype: None,
             kv_dtype: None,
             mmap: true,
+            tensor_parallel_size: 1,
             block_size: 16,
             kv_memory: None,
             swap_space: None,
@@ -106,6 +109,7 @@ pub(crate) const CPU_KV_MEMORY: usize = 4 << 30;
 const SWAP_SPACE: usize = 4 << 30;
 const MAX_BLOCK_SIZE: usize = 1024;
 const MAX_THREADS: usize = 1024;
+const MAX_WORKERS: usize = 64;
 
 impl Options {
     /// Refuses options that are out of range.
@@ -118,6 +122,8 @@ impl Options {
         check((1..=MAX_BLOCK_SIZE).contains(&self.block_size), "block-size must be between 1 and 1024")?;
         check(self.scheduler.max_num_seqs >= 1, "max-num-seqs must be at least 1")?;
         check(self.scheduler.max_batch_tokens >= 1, "max-batch-tokens must be at least 1")?;
+        let workers = 1..=MAX_WORKERS;
+        check(workers.contains(&self.tensor_parallel_size), "tensor-parallel-size must be between 1 and 64")?;
         check(self.threads.is_none_or(|n| n <= MAX_THREADS), "threads must be at most 1024")?;
         let delay = self.scheduler.delay_factor;
         check(delay >= 0.0 && delay.is_finite(), "delay-factor must be a number not below 0")?;

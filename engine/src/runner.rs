@@ -19,8 +19,18 @@ pub trait Runner: Send {
     /// # Errors
     /// When the device failed.
     fn warm_up(&mut self, num_seqs: usize, num_blocks: usize, block_size: usize) -> Result<()> {
-        let _ = (num_seqs, num_blocks, block_size);
+        let params = SamplingParams::default();
+        for step in warmup::steps(self.decode_sizes(num_seqs), num_blocks, block_size) {
+            let rows = warmup::rows(&params, step.spans.len());
+            self.run(step, &rows)?;
+        }
         Ok(())
+    }
+
+    /// Numbers of sequences whose decode steps are to be computed before any request, where up to `most` run at a time.
+    fn decode_sizes(&self, most: usize) -> Vec<usize> {
+        let _ = most;
+        Vec::new()
     }
 }
 
@@ -36,33 +46,40 @@ impl<B: Backend> ModelRunner<B> {
     pub fn new(backend: B, model: Box<dyn Model<B>>, cache: B::KvCache) -> Self {
         ModelRunner { backend, model, cache }
     }
-}
 
-impl<B: Backend> Runner for ModelRunner<B> {
-    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+    /// Moves the batch's blocks and computes its tokens: the inputs, and if they are wanted the logits. `rows` say how
+    /// these will be sampled, for the backend to know in time.
+    pub(crate) fn compute(
+        &mut self,
+        batch: Batch,
+        rows: &[SampleRow<'_>],
+        wants_logits: bool,
+    ) -> (B::Inputs, Option<B::Tensor>) {
         let ModelRunner { backend, model, cache } = self;
         let only_moves = batch.tokens.is_empty();
         let inputs = backend.upload(batch, rows);
         backend.move_blocks(cache, &inputs);
         if only_moves {
-            return Ok(Vec::new());
+            return (inputs, None);
         }
         let logits = backend.compute(&inputs, || {
             let hidden = model.forward(backend, cache, &inputs);
-            (!rows.is_empty()).then(|| model.logits(backend, &backend.logit_rows(&hidden, &inputs)))
+            wants_logits.then(|| backend.gather_logits(model.logits(backend, &backend.logit_rows(&hidden, &inputs))))
         });
+        (inputs, logits)
+    }
+}
+
+impl<B: Backend> Runner for ModelRunner<B> {
+    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+        let (inputs, logits) = self.compute(batch, rows, !rows.is_empty());
         match logits {
-            Some(logits) => backend.sample(&logits, &inputs, rows),
+            Some(logits) => self.backend.sample(&logits, &inputs, rows),
             None => Ok(Vec::new()),
         }
     }
 
-    fn warm_up(&mut self, num_seqs: usize, num_blocks: usize, block_size: usize) -> Result<()> {
-        let params = SamplingParams::default();
-        for step in warmup::steps(self.backend.decode_sizes(num_seqs), num_blocks, block_size) {
-            let rows = warmup::rows(&params, step.spans.len());
-            self.run(step, &rows)?;
-        }
-        Ok(())
+    fn decode_sizes(&self, most: usize) -> Vec<usize> {
+        self.backend.decode_sizes(most)
     }
 }

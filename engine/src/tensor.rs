@@ -1,5 +1,6 @@
 //! Tensors as files hold them: a type, a shape and bytes that are mapped, borrowed or owned.
 
+use std::ops::Range;
 use std::{fmt, io};
 
 use half::{bf16, f16};
@@ -46,6 +47,8 @@ enum Storage {
     F32(Vec<f32>),
     F16(Vec<f16>),
     Bf16(Vec<bf16>),
+    /// Bytes of another storage: rows of the tensor that it was.
+    Part(Box<Storage>, Range<usize>),
 }
 
 impl Storage {
@@ -56,6 +59,7 @@ impl Storage {
             Storage::F32(v) => bytemuck::cast_slice(v),
             Storage::F16(v) => bytemuck::cast_slice(v),
             Storage::Bf16(v) => bytemuck::cast_slice(v),
+            Storage::Part(whole, range) => &whole.bytes()[range.clone()],
         }
     }
 }
@@ -190,12 +194,48 @@ impl HostTensor {
     }
 
     /// Rows `range` of the outermost dimension, as an owned tensor. Splits fused projections.
-    pub fn rows(&self, range: std::ops::Range<usize>) -> Self {
+    pub fn rows(&self, range: Range<usize>) -> Self {
         let row: usize = self.shape[1..].iter().product();
         let size = row * self.dtype.size();
         let mut shape = self.shape.clone();
         shape[0] = range.len();
         Self::copied(self.dtype, shape, &self.storage.bytes()[range.start * size..range.end * size])
+    }
+}
+
+impl HostTensor {
+    /// Rows `range` of the outermost dimension. Nothing is copied, so that of a mapped file the other rows are never read.
+    pub fn into_rows(self, range: Range<usize>) -> Self {
+        if range == (0..self.shape[0]) {
+            return self;
+        }
+        let row = self.shape[1..].iter().product::<usize>() * self.dtype.size();
+        let mut shape = self.shape;
+        shape[0] = range.len();
+        HostTensor {
+            dtype: self.dtype,
+            shape,
+            storage: Storage::Part(Box::new(self.storage), range.start * row..range.end * row),
+        }
+    }
+
+    /// Columns `range` of a matrix, copied.
+    ///
+    /// # Panics
+    /// If the tensor does not have two dimensions.
+    pub fn into_cols(self, range: Range<usize>) -> Self {
+        let [rows, cols] = *self.shape.as_slice() else { panic!("only a matrix has columns") };
+        if range == (0..cols) {
+            return self;
+        }
+        let size = self.dtype.size();
+        let bytes: Vec<u8> = self
+            .bytes()
+            .chunks(cols * size)
+            .flat_map(|row| &row[range.start * size..range.end * size])
+            .copied()
+            .collect();
+        Self::copied(self.dtype, vec![rows, range.len()], &bytes)
     }
 }
 
@@ -219,6 +259,9 @@ mod tests {
         assert_eq!(f32s(&t.transposed()), [1., 4., 2., 5., 3., 6.]);
         assert_eq!(f32s(&t.rows(1..2)), [4., 5., 6.]);
         assert_eq!(t.rows(1..2).shape(), [1, 3]);
+        let (rows, cols) = (t.rows(0..2).into_rows(1..2), t.into_cols(1..3));
+        assert_eq!((f32s(&rows), rows.shape()), (vec![4., 5., 6.], &[1, 3][..]));
+        assert_eq!((f32s(&cols), cols.shape()), (vec![2., 3., 5., 6.], &[2, 2][..]));
     }
 
     #[test]

@@ -129,6 +129,50 @@ fn assert_matches_hugging_face(model: &str, setup: &Setup) {
 }
 
 /// Logprobs of given texts: each prefix is a request of its own, all in one batch.
+/// Models that cannot be divided among so many workers: their heads or their feed-forward layers do not divide evenly.
+const INDIVISIBLE: &[(&str, usize)] = &[
+    ("gpt2", 2),
+    ("gpt2", 4),
+    ("llama2", 2),
+    ("llama2", 3),
+    ("llama2", 4),
+    ("llama3", 3),
+    ("llama3-tied", 3),
+    ("mistral", 3),
+    ("opt-350m-like", 3),
+    ("opt-350m-like", 4),
+    ("opt-bin", 3),
+    ("opt-bin", 4),
+    ("opt-pre", 3),
+    ("qwen2", 3),
+    ("qwen2", 4),
+    ("qwen3", 3),
+    ("qwen3", 4),
+];
+
+fn assert_divided(model: &str) {
+    for of in [2, 3, 4] {
+        let divided = |mut setup: Setup| {
+            setup.options.tensor_parallel_size = of;
+            setup
+        };
+        if INDIVISIBLE.contains(&(model, of)) {
+            let files = ModelFiles::directory(golden_dir(model)).unwrap();
+            let options = Options { device: Device::Cpu, tensor_parallel_size: of, ..Options::default() };
+            let error = Llm::load(&files, &options).err().unwrap().to_string();
+            assert!(error.contains(&format!("cannot be divided among {of} workers")), "{error}");
+            continue;
+        }
+        // All at once, and with little memory: requests are swapped out, recomputed and computed in chunks.
+        for setup in setups()
+            .into_iter()
+            .filter(|setup| ["batched", "small pool, blocks of 8, chunks of 7"].contains(&setup.name))
+        {
+            assert_matches_hugging_face(model, &divided(setup));
+        }
+    }
+}
+
 fn assert_teacher_forced(model: &str, golden: &Golden) {
     let mut llm = load(model, &Options { dtype: Some(DType::F32), ..Options::default() }, None);
     for text in &golden.teacher_forced {
@@ -223,6 +267,11 @@ macro_rules! golden_tests {
                 for setup in super::setups() {
                     super::assert_matches_hugging_face($model, &setup);
                 }
+            }
+
+            #[test]
+            fn divided_among_workers_equals_hugging_face() {
+                super::assert_divided($model);
             }
 
             #[test]

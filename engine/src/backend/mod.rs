@@ -10,8 +10,11 @@ pub mod cuda;
 
 use crate::batch::Batch;
 pub use crate::config::Activation;
+use std::ops::Range;
+
 use crate::error::Result;
 use crate::kv::KvLayout;
+use crate::parallel::Shard;
 use crate::sampling::{SampleRow, Sampled};
 use crate::tensor::HostTensor;
 
@@ -32,6 +35,18 @@ pub struct HostLinear {
     pub weight: HostTensor,
     /// `[N]`
     pub bias: Option<HostTensor>,
+}
+
+impl HostLinear {
+    /// The part that gives some of the outputs: rows of the weight, and their biases.
+    pub fn outputs(self, range: Range<usize>) -> Self {
+        HostLinear { weight: self.weight.into_rows(range.clone()), bias: self.bias.map(|bias| bias.into_rows(range)) }
+    }
+
+    /// The part that takes some of the inputs: columns of the weight. The bias is added once: by the part that has it.
+    pub fn inputs(self, range: Range<usize>, has_bias: bool) -> Self {
+        HostLinear { weight: self.weight.into_cols(range), bias: self.bias.filter(|_| has_bias) }
+    }
 }
 
 /// What happens to the heads of queries and keys before attention.
@@ -89,11 +104,28 @@ pub trait Backend: Send + 'static {
         vec![most.min(1)]
     }
 
-    /// `[T, H]`: row `tokens[t]` of `table` (`[vocab, H]`) for every new token, and if there is a table of positions, row
-    /// `positions[t] + offset` of it added.
+    /// The part of the model that this backend computes. What it computes of a sum, [`Backend::all_reduce`] completes.
+    fn shard(&self) -> Shard {
+        Shard::WHOLE
+    }
+
+    /// Replaces `x` by the sum of what all workers have in its place; all get the same bits.
+    fn all_reduce(&self, x: &mut Self::Tensor) {
+        let _ = x;
+    }
+
+    /// The logits of all workers' parts of the vocabulary, `[R, vocab]`, for the first worker; the others' result is not
+    /// used.
+    fn gather_logits(&self, part: Self::Tensor) -> Self::Tensor {
+        part
+    }
+
+    /// `[T, H]`: the row of every new token in `table`, which has those of the tokens `vocab`; of another token zeros. If
+    /// there is a table of positions, row `positions[t] + offset` of it added.
     fn embed_tokens(
         &self,
         table: &Self::Weight,
+        vocab: Range<usize>,
         positions: Option<(&Self::Weight, usize)>,
         inputs: &Self::Inputs,
     ) -> Self::Tensor;

@@ -1,17 +1,17 @@
 //! The transformer block that OPT and GPT-2 have in common: multi-head attention, then two matrices with a function
 //! between them, each behind a layer norm and added to the residual stream.
 
-use super::layers::{LayerNorm, Linear};
+use super::layers::{LayerNorm, Linear, ResidualLinear};
 use crate::backend::{Activation, Attention, Backend, QkNormRope};
 
 /// One block's weights.
 pub struct Block<B: Backend> {
     pub attention_norm: LayerNorm<B>,
     pub qkv: B::QkvWeight,
-    pub out: Linear<B>,
+    pub out: ResidualLinear<B>,
     pub ffn_norm: LayerNorm<B>,
     pub up: Linear<B>,
-    pub down: Linear<B>,
+    pub down: ResidualLinear<B>,
     pub activation: Activation,
     pub scale: f32,
 }

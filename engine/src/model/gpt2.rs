@@ -3,7 +3,7 @@
 
 use super::Model;
 use super::block::Block;
-use super::layers::{LayerNorm, Linear, Loader};
+use super::layers::{Embedding, LayerNorm, Linear, Loader, ResidualLinear};
 use crate::backend::{Backend, HostLinear};
 use crate::config::{Gpt2Config, ModelConfig};
 use crate::error::Result;
@@ -12,7 +12,7 @@ use crate::tensor::HostTensor;
 
 /// GPT-2's weights on a backend.
 pub struct Gpt2<B: Backend> {
-    tokens: B::Weight,
+    tokens: Embedding<B>,
     positions: B::Weight,
     blocks: Vec<Block<B>>,
     final_norm: LayerNorm<B>,
@@ -23,18 +23,21 @@ impl<B: Backend> Gpt2<B> {
     pub fn load(backend: &B, config: &ModelConfig, gpt2: &Gpt2Config, weights: &mut Weights) -> Result<Self> {
         let mut l = Loader { backend, weights };
         let (hidden, inner, eps) = (config.hidden, gpt2.n_inner, gpt2.layer_norm_epsilon);
-        let tokens = l.weight("wte.weight", &[config.vocab_size, hidden])?;
+        let tokens = l.embedding("wte.weight", config.vocab_size, hidden)?;
+        let shard = backend.shard();
+        // Heads are whole: the model's number of them is a multiple of the workers'.
+        let heads = shard.even(hidden);
         let mut blocks = Vec::with_capacity(config.layers);
         for i in 0..config.layers {
             let name = |part: &str| format!("h.{i}.{part}");
             let qkv = l.conv1d(&name("attn.c_attn"), 3 * hidden, hidden)?;
             blocks.push(Block {
                 attention_norm: l.layer_norm(&name("ln_1"), hidden, true, eps)?,
-                qkv: backend.qkv_weight(thirds(&qkv))?,
-                out: Linear::new(backend, l.conv1d(&name("attn.c_proj"), hidden, hidden)?)?,
+                qkv: backend.qkv_weight(thirds(&qkv).map(|part| part.outputs(heads.clone())))?,
+                out: ResidualLinear::new(backend, l.conv1d(&name("attn.c_proj"), hidden, hidden)?)?,
                 ffn_norm: l.layer_norm(&name("ln_2"), hidden, true, eps)?,
-                up: Linear::new(backend, l.conv1d(&name("mlp.c_fc"), inner, hidden)?)?,
-                down: Linear::new(backend, l.conv1d(&name("mlp.c_proj"), hidden, inner)?)?,
+                up: Linear::new(backend, l.conv1d(&name("mlp.c_fc"), inner, hidden)?.outputs(shard.even(inner)))?,
+                down: ResidualLinear::new(backend, l.conv1d(&name("mlp.c_proj"), hidden, inner)?)?,
                 activation: gpt2.activation,
                 scale: (config.head_dim as f32).powf(-0.5),
             });
@@ -58,7 +61,7 @@ fn thirds(qkv: &HostLinear) -> [HostLinear; 3] {
 
 impl<B: Backend> Model<B> for Gpt2<B> {
     fn forward(&self, b: &B, cache: &mut B::KvCache, inputs: &B::Inputs) -> B::Tensor {
-        let mut x = b.embed_tokens(&self.tokens, Some((&self.positions, 0)), inputs);
+        let mut x = self.tokens.apply(b, Some((&self.positions, 0)), inputs);
         for (i, block) in self.blocks.iter().enumerate() {
             block.norm_first(b, cache, i, &mut x, inputs);
         }

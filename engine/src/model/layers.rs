@@ -1,5 +1,7 @@
 //! What the architectures are built from, and how its weights are taken.
 
+use std::ops::Range;
+
 use crate::backend::{Activation, Backend, HostLinear};
 use crate::error::Result;
 use crate::load::Weights;
@@ -20,6 +22,33 @@ impl<B: Backend> Loader<'_, B> {
     pub fn linear(&mut self, name: &str, outputs: usize, inputs: usize, bias: bool) -> Result<Linear<B>> {
         let host = self.host_linear(name, outputs, inputs, bias)?;
         Linear::new(self.backend, host)
+    }
+
+    /// The worker's even part of a projection's outputs.
+    pub fn share(&mut self, name: &str, outputs: usize, inputs: usize, bias: bool) -> Result<HostLinear> {
+        let own = self.backend.shard().even(outputs);
+        Ok(self.host_linear(name, outputs, inputs, bias)?.outputs(own))
+    }
+
+    /// The worker's even part of a projection's inputs, whose results are added to the residual stream. Inputs are those of
+    /// heads, or of a feed-forward layer.
+    pub fn residual(&mut self, name: &str, outputs: usize, inputs: usize, bias: bool) -> Result<ResidualLinear<B>> {
+        let host = self.host_linear(name, outputs, inputs, bias)?;
+        ResidualLinear::new(self.backend, host)
+    }
+
+    /// A worker's heads among `heads` heads: the part of a projection to them that gives these.
+    pub fn heads(&mut self, name: &str, heads: usize, dim: usize, inputs: usize, bias: bool) -> Result<HostLinear> {
+        let own = self.backend.shard().heads(heads);
+        let linear = self.host_linear(name, heads * dim, inputs, bias)?;
+        Ok(linear.outputs(own.start * dim..own.end * dim))
+    }
+
+    /// The rows of the embedding of the worker's part of the vocabulary.
+    pub fn embedding(&mut self, name: &str, vocab: usize, width: usize) -> Result<Embedding<B>> {
+        let tokens = self.backend.shard().rows(vocab);
+        let table = self.weights.take(name, &[vocab, width])?.into_rows(tokens.clone());
+        Ok(Embedding { table: self.backend.weight(table)?, tokens })
     }
 
     /// As [`Loader::linear`], still on the host.
@@ -46,9 +75,12 @@ impl<B: Backend> Loader<'_, B> {
         Ok(LayerNorm { weight, bias, eps })
     }
 
-    /// The output matrix: `embedding` itself if the two are tied.
-    pub fn output(&mut self, tied: bool, embedding: &B::Weight, vocab: usize, width: usize) -> Result<B::Weight> {
-        if tied { Ok(embedding.clone()) } else { self.weight("lm_head.weight", &[vocab, width]) }
+    /// The output matrix, of the worker's part of the vocabulary: `embedding` itself if the two are tied.
+    pub fn output(&mut self, tied: bool, embedding: &Embedding<B>, vocab: usize, width: usize) -> Result<B::Weight> {
+        if tied {
+            return Ok(embedding.table.clone());
+        }
+        Ok(self.embedding("lm_head.weight", vocab, width)?.table)
     }
 }
 
@@ -71,10 +103,43 @@ impl<B: Backend> Linear<B> {
     pub fn apply_act(&self, b: &B, x: &B::Tensor, act: Activation) -> B::Tensor {
         b.linear(x, &self.weight, self.bias.as_ref(), Some(act))
     }
+}
+
+/// A projection whose inputs are divided among workers, added to the residual stream. Each computes a part of the sum; the
+/// first one's includes the residual and the bias.
+pub struct ResidualLinear<B: Backend>(Linear<B>);
+
+impl<B: Backend> ResidualLinear<B> {
+    /// The worker's even part of the inputs.
+    pub fn new(backend: &B, host: HostLinear) -> Result<Self> {
+        let (shard, inputs) = (backend.shard(), host.weight.shape()[1]);
+        Ok(ResidualLinear(Linear::new(backend, host.inputs(shard.even(inputs), shard.is_first()))?))
+    }
 
     /// `residual += self(x)`
     pub fn add_to(&self, b: &B, residual: &mut B::Tensor, x: &B::Tensor) {
-        b.linear_add(residual, x, &self.weight, self.bias.as_ref());
+        if b.shard().is_first() {
+            b.linear_add(residual, x, &self.0.weight, self.0.bias.as_ref());
+        } else {
+            *residual = self.0.apply(b, x);
+        }
+        b.all_reduce(residual);
+    }
+}
+
+/// The rows of an embedding for a worker's part of the vocabulary.
+pub struct Embedding<B: Backend> {
+    pub table: B::Weight,
+    tokens: Range<usize>,
+}
+
+impl<B: Backend> Embedding<B> {
+    /// `[T, H]` of the new tokens; with a table of positions, whose rows are added, and what is added to a position there.
+    pub fn apply(&self, b: &B, positions: Option<(&B::Weight, usize)>, inputs: &B::Inputs) -> B::Tensor {
+        let positions = positions.filter(|_| b.shard().is_first());
+        let mut x = b.embed_tokens(&self.table, self.tokens.clone(), positions, inputs);
+        b.all_reduce(&mut x);
+        x
     }
 }
 

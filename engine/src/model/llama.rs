@@ -3,7 +3,7 @@
 //! and key head.
 
 use super::Model;
-use super::layers::{Linear, Loader};
+use super::layers::{Embedding, Loader, ResidualLinear};
 use crate::backend::{Activation, Attention, Backend, QkNormRope};
 use crate::config::{LlamaConfig, ModelConfig};
 use crate::error::Result;
@@ -11,7 +11,7 @@ use crate::load::Weights;
 
 /// The weights on a backend.
 pub struct Llama<B: Backend> {
-    tokens: B::Weight,
+    tokens: Embedding<B>,
     /// `[positions, head_dim]`: cosines, then sines.
     rope: B::Weight,
     layers: Vec<Layer<B>>,
@@ -27,10 +27,10 @@ struct Layer<B: Backend> {
     qkv: B::QkvWeight,
     /// Norms of each query head and each key head.
     head_norms: Option<(B::Weight, B::Weight)>,
-    out: Linear<B>,
+    out: ResidualLinear<B>,
     ffn_norm: B::Weight,
     gate_up: B::GatedWeight,
-    down: Linear<B>,
+    down: ResidualLinear<B>,
     window: Option<usize>,
 }
 
@@ -44,8 +44,7 @@ impl<B: Backend> Llama<B> {
     ) -> Result<Self> {
         let mut l = Loader { backend, weights };
         let (hidden, inner, dim) = (config.hidden, llama.intermediate_size, config.head_dim);
-        let (q, kv) = (config.q_width(), config.kv_width());
-        let tokens = l.weight("embed_tokens.weight", &[config.vocab_size, hidden])?;
+        let tokens = l.embedding("embed_tokens.weight", config.vocab_size, hidden)?;
         let mut layers = Vec::with_capacity(config.layers);
         for i in 0..config.layers {
             let name = |part: &str| format!("layers.{i}.{part}");
@@ -58,18 +57,18 @@ impl<B: Backend> Llama<B> {
             layers.push(Layer {
                 attention_norm: l.weight(&name("input_layernorm.weight"), &[hidden])?,
                 qkv: backend.qkv_weight([
-                    l.host_linear(&name("self_attn.q_proj"), q, hidden, llama.qkv_bias)?,
-                    l.host_linear(&name("self_attn.k_proj"), kv, hidden, llama.qkv_bias)?,
-                    l.host_linear(&name("self_attn.v_proj"), kv, hidden, llama.qkv_bias)?,
+                    l.heads(&name("self_attn.q_proj"), config.heads, dim, hidden, llama.qkv_bias)?,
+                    l.heads(&name("self_attn.k_proj"), config.kv_heads, dim, hidden, llama.qkv_bias)?,
+                    l.heads(&name("self_attn.v_proj"), config.kv_heads, dim, hidden, llama.qkv_bias)?,
                 ])?,
                 head_norms,
-                out: l.linear(&name("self_attn.o_proj"), hidden, q, llama.o_bias)?,
+                out: l.residual(&name("self_attn.o_proj"), hidden, config.q_width(), llama.o_bias)?,
                 ffn_norm: l.weight(&name("post_attention_layernorm.weight"), &[hidden])?,
                 gate_up: backend.gated_weight([
-                    l.host_linear(&name("mlp.gate_proj"), inner, hidden, llama.mlp_bias)?,
-                    l.host_linear(&name("mlp.up_proj"), inner, hidden, llama.mlp_bias)?,
+                    l.share(&name("mlp.gate_proj"), inner, hidden, llama.mlp_bias)?,
+                    l.share(&name("mlp.up_proj"), inner, hidden, llama.mlp_bias)?,
                 ])?,
-                down: l.linear(&name("mlp.down_proj"), hidden, inner, llama.mlp_bias)?,
+                down: l.residual(&name("mlp.down_proj"), hidden, inner, llama.mlp_bias)?,
                 window: llama.window(i),
             });
         }
@@ -88,7 +87,7 @@ impl<B: Backend> Llama<B> {
 
 impl<B: Backend> Model<B> for Llama<B> {
     fn forward(&self, b: &B, cache: &mut B::KvCache, inputs: &B::Inputs) -> B::Tensor {
-        let mut x = b.embed_tokens(&self.tokens, None, inputs);
+        let mut x = self.tokens.apply(b, None, inputs);
         for (i, layer) in self.layers.iter().enumerate() {
             let h = b.rms_norm(&x, &layer.attention_norm, self.eps);
             let mut qkv = b.qkv(&h, &layer.qkv);

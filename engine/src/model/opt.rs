@@ -3,7 +3,7 @@
 
 use super::Model;
 use super::block::Block;
-use super::layers::{LayerNorm, Linear, Loader};
+use super::layers::{Embedding, LayerNorm, Linear, Loader};
 use crate::backend::Backend;
 use crate::config::{ModelConfig, OptConfig};
 use crate::error::Result;
@@ -11,7 +11,7 @@ use crate::load::Weights;
 
 /// OPT's weights on a backend.
 pub struct Opt<B: Backend> {
-    tokens: B::Weight,
+    tokens: Embedding<B>,
     positions: B::Weight,
     project_in: Option<Linear<B>>,
     blocks: Vec<Block<B>>,
@@ -26,7 +26,7 @@ impl<B: Backend> Opt<B> {
         let mut l = Loader { backend, weights };
         let (hidden, embed, eps) = (config.hidden, opt.word_embed_proj_dim, OptConfig::LAYER_NORM_EPS);
         let (bias, affine) = (opt.enable_bias, opt.layer_norm_elementwise_affine);
-        let tokens = l.weight("embed_tokens.weight", &[config.vocab_size, embed])?;
+        let tokens = l.embedding("embed_tokens.weight", config.vocab_size, embed)?;
         let positions = [config.max_positions + OptConfig::POSITION_OFFSET, hidden];
         let mut blocks = Vec::with_capacity(config.layers);
         for i in 0..config.layers {
@@ -34,14 +34,14 @@ impl<B: Backend> Opt<B> {
             blocks.push(Block {
                 attention_norm: l.layer_norm(&name("self_attn_layer_norm"), hidden, affine, eps)?,
                 qkv: backend.qkv_weight([
-                    l.host_linear(&name("self_attn.q_proj"), hidden, hidden, bias)?,
-                    l.host_linear(&name("self_attn.k_proj"), hidden, hidden, bias)?,
-                    l.host_linear(&name("self_attn.v_proj"), hidden, hidden, bias)?,
+                    l.heads(&name("self_attn.q_proj"), config.heads, config.head_dim, hidden, bias)?,
+                    l.heads(&name("self_attn.k_proj"), config.heads, config.head_dim, hidden, bias)?,
+                    l.heads(&name("self_attn.v_proj"), config.heads, config.head_dim, hidden, bias)?,
                 ])?,
-                out: l.linear(&name("self_attn.out_proj"), hidden, hidden, bias)?,
+                out: l.residual(&name("self_attn.out_proj"), hidden, hidden, bias)?,
                 ffn_norm: l.layer_norm(&name("final_layer_norm"), hidden, affine, eps)?,
-                up: l.linear(&name("fc1"), opt.ffn_dim, hidden, bias)?,
-                down: l.linear(&name("fc2"), hidden, opt.ffn_dim, bias)?,
+                up: Linear::new(backend, l.share(&name("fc1"), opt.ffn_dim, hidden, bias)?)?,
+                down: l.residual(&name("fc2"), hidden, opt.ffn_dim, bias)?,
                 activation: opt.activation,
                 scale: (config.head_dim as f32).powf(-0.5),
             });
@@ -66,9 +66,9 @@ impl<B: Backend> Opt<B> {
 impl<B: Backend> Model<B> for Opt<B> {
     fn forward(&self, b: &B, cache: &mut B::KvCache, inputs: &B::Inputs) -> B::Tensor {
         let mut x = match &self.project_in {
-            None => b.embed_tokens(&self.tokens, Some((&self.positions, OptConfig::POSITION_OFFSET)), inputs),
+            None => self.tokens.apply(b, Some((&self.positions, OptConfig::POSITION_OFFSET)), inputs),
             Some(project) => {
-                let mut x = project.apply(b, &b.embed_tokens(&self.tokens, None, inputs));
+                let mut x = project.apply(b, &self.tokens.apply(b, None, inputs));
                 b.add_positions(&mut x, &self.positions, OptConfig::POSITION_OFFSET, inputs);
                 x
             }

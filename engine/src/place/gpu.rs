@@ -38,6 +38,9 @@ pub(super) fn open(config: &ModelConfig, weights: &Weights, options: &Options) -
             driver => (driver, 0),
         },
     };
+    if options.tensor_parallel_size > 1 {
+        return Err(Error::Option("tensor-parallel-size: several workers run on the CPU only".into()));
+    }
     let driver = driver.map_err(|error| Error::Device(error.to_string()))?;
     let dtype = gpu_dtype(options, weights)?;
     let backend = CudaBackend::new(driver, ordinal, config, options, dtype)?;

@@ -18,6 +18,7 @@ mod tests;
 mod threads;
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::Arc;
 
 use pulp::Arch;
@@ -30,6 +31,7 @@ use self::tensor::Pool;
 use self::threads::Threads;
 use super::{Activation, Attention, Backend, Batch, HostLinear, KvLayout, QkNormRope};
 use crate::error::{Error, Result};
+use crate::parallel::{Rank, Shard};
 use crate::sampling::{SampleRow, Sampled, sample_row};
 use crate::tensor::HostTensor;
 
@@ -38,6 +40,8 @@ pub struct CpuBackend {
     arch: Arch,
     threads: Threads,
     pool: Arc<Pool>,
+    /// With `Some` this is one of several workers.
+    rank: Option<Rank>,
 }
 
 /// A weight: the bytes as they were loaded, usually a mapped file.
@@ -70,7 +74,12 @@ pub struct Qkv {
 impl CpuBackend {
     /// A backend that computes on `threads` threads, the caller's included; by default one for each available core.
     pub fn new(threads: Option<usize>) -> Result<Self> {
-        Ok(CpuBackend { arch: Arch::new(), threads: Threads::new(threads)?, pool: Pool::new() })
+        Ok(CpuBackend { arch: Arch::new(), threads: Threads::new(threads)?, pool: Pool::new(), rank: None })
+    }
+
+    /// The same as one of several workers, which compute a model's parts.
+    pub fn with_rank(self, rank: Rank) -> Self {
+        CpuBackend { rank: Some(rank), ..self }
     }
 
     /// Buffers allocated for activations so far. It stops growing once steps of every shape have run.
@@ -179,11 +188,36 @@ impl Backend for CpuBackend {
         cache.move_blocks(&inputs.moves);
     }
 
-    fn embed_tokens(&self, table: &CpuWeight, positions: Option<(&CpuWeight, usize)>, inputs: &Batch) -> CpuTensor {
+    fn shard(&self) -> Shard {
+        self.rank.as_ref().map_or(Shard::WHOLE, Rank::shard)
+    }
+
+    fn all_reduce(&self, x: &mut CpuTensor) {
+        if let Some(rank) = &self.rank {
+            rank.sum(x.as_mut_slice());
+        }
+    }
+
+    fn gather_logits(&self, part: CpuTensor) -> CpuTensor {
+        let Some(rank) = &self.rank else { return part };
+        let rows = part.rows();
+        rank.gather(rows, part.as_slice(), |cols| self.pool.tensor(rows, cols)).unwrap_or(part)
+    }
+
+    fn embed_tokens(
+        &self,
+        table: &CpuWeight,
+        vocab: Range<usize>,
+        positions: Option<(&CpuWeight, usize)>,
+        inputs: &Batch,
+    ) -> CpuTensor {
         let cols = table.extents().1;
         let mut out = self.pool.tensor(inputs.tokens.len(), cols);
         let table = table.0.elements();
-        self.each_row(out.as_mut_slice(), cols, |t, row| widen_range(table, inputs.tokens[t] as usize * cols, row));
+        self.each_row(out.as_mut_slice(), cols, |t, row| match inputs.tokens[t] as usize {
+            token if vocab.contains(&token) => widen_range(table, (token - vocab.start) * cols, row),
+            _ => row.fill(0.0),
+        });
         if let Some((table, offset)) = positions {
             self.add_positions(&mut out, table, offset, inputs);
         }

@@ -40,6 +40,12 @@ impl CpuTensor {
     }
 }
 
+impl AsMut<[f32]> for CpuTensor {
+    fn as_mut(&mut self) -> &mut [f32] {
+        self.as_mut_slice()
+    }
+}
+
 impl Drop for CpuTensor {
     fn drop(&mut self) {
         self.pool.put(std::mem::take(&mut self.buffer));

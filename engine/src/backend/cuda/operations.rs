@@ -1,5 +1,7 @@
 //! The backend's operations: each asks for a launch.
 
+use std::ops::Range;
+
 use cuda_std::launch::{DevicePtr, LaunchShape};
 use cuda_std::vector::Vector;
 use kernels::embedding::{self, add_positions, embed, gather_rows};
@@ -102,9 +104,11 @@ impl Backend for CudaBackend {
     fn embed_tokens(
         &self,
         table: &CudaWeight,
+        vocab: Range<usize>,
         positions: Option<(&CudaWeight, usize)>,
         inputs: &StepInputs,
     ) -> CudaTensor {
+        debug_assert_eq!((vocab.start, vocab.end), (0, table.rows as usize), "a GPU has the whole vocabulary");
         let Some((learned, offset)) = positions else {
             return self.gather(table.ptr(), inputs.tokens().cast_const(), inputs.rows, table.cols);
         };

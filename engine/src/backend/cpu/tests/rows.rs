@@ -77,10 +77,10 @@ fn tables_are_looked_up() {
             logit_rows: vec![1, 3],
             ..Batch::default()
         };
-        let mut x = backend.embed_tokens(&table, None, &inputs);
+        let mut x = backend.embed_tokens(&table, 0..usize::MAX, None, &inputs);
         let tokens = rows(&[49, 0, 7, 7]);
         assert_eq!(x.as_slice(), tokens);
-        let both = backend.embed_tokens(&table, Some((&table, 2)), &inputs);
+        let both = backend.embed_tokens(&table, 0..usize::MAX, Some((&table, 2)), &inputs);
         backend.add_positions(&mut x, &table, 2, &inputs);
         let want: Vec<f32> = tokens.iter().zip(rows(&[5, 6, 2, 49])).map(|(a, b)| a + b).collect();
         assert_eq!((x.as_slice(), both.as_slice()), (want.as_slice(), want.as_slice()));

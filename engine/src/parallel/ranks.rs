@@ -1,0 +1,251 @@
+//! Workers of one process that sum up and gather through shared memory.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+
+use super::Shard;
+
+/// Looks at the round before a worker goes to sleep: others are mostly about to come.
+const SPINS: usize = 2000;
+
+/// What the workers of a model share.
+#[derive(Debug)]
+pub struct RankGroup {
+    /// What each worker has brought to the present sum or gathering.
+    parts: Vec<RwLock<Vec<f32>>>,
+    meeting: Mutex<Meeting>,
+    changed: Condvar,
+    /// Meetings that are over, to be looked at without the lock.
+    over: AtomicUsize,
+    /// Sums so far.
+    sums: AtomicUsize,
+}
+
+/// A point that all workers must have reached before one goes on.
+#[derive(Debug, Default)]
+struct Meeting {
+    arrived: usize,
+    /// Meetings that are over.
+    over: usize,
+    /// A worker will never arrive.
+    failed: bool,
+}
+
+impl RankGroup {
+    /// A group of `of` workers.
+    pub fn new(of: usize) -> Arc<Self> {
+        Arc::new(RankGroup {
+            parts: (0..of).map(|_| RwLock::default()).collect(),
+            meeting: Mutex::default(),
+            changed: Condvar::new(),
+            over: AtomicUsize::new(0),
+            sums: AtomicUsize::new(0),
+        })
+    }
+
+    /// The worker with this number.
+    pub fn rank(self: &Arc<Self>, rank: usize) -> Rank {
+        Rank { group: Arc::clone(self), shard: Shard { rank, of: self.parts.len() } }
+    }
+
+    /// Releases all who wait, for good: a worker has failed. What they compute from then on is worth nothing.
+    pub fn fail(&self) {
+        let mut meeting = self.meeting.lock().unwrap_or_else(PoisonError::into_inner);
+        meeting.failed = true;
+        self.over.fetch_add(1, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    /// Whether a worker has failed.
+    pub fn has_failed(&self) -> bool {
+        self.meeting.lock().unwrap_or_else(PoisonError::into_inner).failed
+    }
+
+    /// Sums so far: each of them is one, however many workers take part.
+    pub fn sums(&self) -> usize {
+        self.sums.load(Ordering::Relaxed)
+    }
+
+    /// Waits until all workers are here; false if one of them has failed.
+    fn meet(&self) -> bool {
+        let lock = || self.meeting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut meeting = lock();
+        if meeting.failed {
+            return false;
+        }
+        let round = meeting.over;
+        meeting.arrived += 1;
+        if meeting.arrived == self.parts.len() {
+            meeting.arrived = 0;
+            meeting.over += 1;
+            self.over.fetch_add(1, Ordering::Release);
+            self.changed.notify_all();
+            return true;
+        }
+        let seen = self.over.load(Ordering::Acquire);
+        drop(meeting);
+        for _ in 0..SPINS {
+            if self.over.load(Ordering::Acquire) != seen {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        let mut meeting = lock();
+        while meeting.over == round && !meeting.failed {
+            meeting = self.changed.wait(meeting).unwrap_or_else(PoisonError::into_inner);
+        }
+        !meeting.failed
+    }
+}
+
+/// A worker's place in its group.
+#[derive(Clone, Debug)]
+pub struct Rank {
+    group: Arc<RankGroup>,
+    shard: Shard,
+}
+
+impl Rank {
+    /// The worker's part of the model.
+    pub fn shard(&self) -> Shard {
+        self.shard
+    }
+
+    /// Replaces `x` by the sum of what all workers bring, which must be as long for all. The sum is in `f32` and in the
+    /// order of the workers, so that all get the same bits.
+    pub fn sum(&self, x: &mut [f32]) {
+        self.bring(x);
+        if !self.group.meet() {
+            return;
+        }
+        if self.shard.is_first() {
+            self.group.sums.fetch_add(1, Ordering::Relaxed);
+        }
+        for (rank, part) in self.group.parts.iter().enumerate() {
+            let part = part.read().unwrap_or_else(PoisonError::into_inner);
+            if rank == 0 {
+                x.copy_from_slice(&part);
+            } else {
+                x.iter_mut().zip(&*part).for_each(|(x, y)| *x += y);
+            }
+        }
+        // What the others have not read yet must stay.
+        self.group.meet();
+    }
+
+    /// Puts the columns of all workers' matrices of `rows` rows side by side, and gives the result to the first worker.
+    /// `make` provides room for so many columns.
+    pub fn gather<T>(&self, rows: usize, part: &[f32], make: impl FnOnce(usize) -> T) -> Option<T>
+    where
+        T: AsMut<[f32]>,
+    {
+        self.bring(part);
+        if !self.group.meet() {
+            return None;
+        }
+        let gathered = self.shard.is_first().then(|| {
+            let parts: Vec<_> =
+                self.group.parts.iter().map(|part| part.read().unwrap_or_else(PoisonError::into_inner)).collect();
+            let cols = parts.iter().map(|part| part.len()).sum::<usize>() / rows.max(1);
+            let mut whole = make(cols);
+            for (row, to) in whole.as_mut().chunks_mut(cols.max(1)).take(rows).enumerate() {
+                let mut at = 0;
+                for part in &parts {
+                    let width = part.len() / rows;
+                    to[at..at + width].copy_from_slice(&part[row * width..(row + 1) * width]);
+                    at += width;
+                }
+            }
+            whole
+        });
+        self.group.meet();
+        gathered
+    }
+
+    /// Leaves a copy for the others.
+    fn bring(&self, part: &[f32]) {
+        let mut own = self.group.parts[self.shard.rank].write().unwrap_or_else(PoisonError::into_inner);
+        own.clear();
+        own.extend_from_slice(part);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+    use std::thread;
+
+    use super::*;
+
+    /// What each worker's `work` gives.
+    fn on_all<T: Send>(of: usize, work: impl Fn(Rank) -> T + Sync) -> Vec<T> {
+        let group = RankGroup::new(of);
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..of)
+                .map(|rank| {
+                    scope.spawn({
+                        let (rank, work) = (group.rank(rank), &work);
+                        move || work(rank)
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn all_get_the_same_sum_again_and_again() {
+        for of in [1, 2, 3, 4, 8] {
+            let sums = on_all(of, |rank| {
+                let own = rank.shard().rank as f32;
+                (0..200)
+                    .map(|round| {
+                        let mut x: Vec<f32> =
+                            (0..round % 7 + 1).map(|i| 0.1 + own * 1e-3 + (i * round) as f32).collect();
+                        rank.sum(&mut x);
+                        x
+                    })
+                    .collect::<Vec<_>>()
+            });
+            for (round, x) in sums[0].iter().enumerate() {
+                let want = |i: usize| {
+                    (0..of).map(|rank| 0.1 + rank as f32 * 1e-3 + (i * round) as f32).reduce(|a, b| a + b).unwrap()
+                };
+                assert!(x.iter().enumerate().all(|(i, &x)| x == want(i)), "{of} workers, round {round}");
+            }
+            assert!(sums.iter().all(|of_one| *of_one == sums[0]), "{of} workers");
+        }
+    }
+
+    #[test]
+    fn columns_come_to_the_first_worker_in_order() {
+        let gathered = on_all(3, |rank| {
+            let widths = [2, 2, 1];
+            let (own, width) = (rank.shard().rank, widths[rank.shard().rank]);
+            let part: Vec<f32> = (0..2 * width).map(|i| (own * 10 + i) as f32).collect();
+            rank.gather(2, &part, |cols| vec![0.0; 2 * cols])
+        });
+        assert_eq!(gathered[0].as_deref(), Some(&[0., 1., 10., 11., 20., 2., 3., 12., 13., 21.][..]));
+        assert_eq!(gathered[1..], [None, None]);
+    }
+
+    #[test]
+    fn a_worker_that_fails_releases_the_others() {
+        let done = on_all(4, |rank| {
+            for round in 0.. {
+                if rank.shard().rank == 2 && round == 5 {
+                    rank.group.fail();
+                    return round;
+                }
+                rank.sum(&mut [1.0]);
+                if rank.group.has_failed() {
+                    return round;
+                }
+            }
+            unreachable!("rounds do not end")
+        });
+        assert_eq!(done[2], 5);
+        assert!(done.iter().all(|&round| (4..=6).contains(&round)), "{done:?}");
+    }
+}

@@ -1,0 +1,102 @@
+//! A worker's part of a model.
+
+use std::ops::Range;
+
+use crate::config::{ModelConfig, ModelFamily};
+use crate::error::{Error, Result};
+
+/// Which part of a model a worker has: that of `rank`, of so many workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// The worker's number, from 0.
+    pub rank: usize,
+    /// How many workers there are.
+    pub of: usize,
+}
+
+impl Shard {
+    /// All of the model.
+    pub const WHOLE: Shard = Shard { rank: 0, of: 1 };
+
+    /// Whether it is all of the model.
+    pub fn is_whole(self) -> bool {
+        self.of == 1
+    }
+
+    /// Whether it is the first worker's, which adds what must be added once.
+    pub fn is_first(self) -> bool {
+        self.rank == 0
+    }
+
+    /// The worker's part of `count` things, of which all workers have the same number.
+    pub fn even(self, count: usize) -> Range<usize> {
+        let each = count / self.of;
+        self.rank * each..(self.rank + 1) * each
+    }
+
+    /// The worker's heads, of `count` heads. Where there are fewer heads than workers several workers have the same one.
+    pub fn heads(self, count: usize) -> Range<usize> {
+        if count < self.of {
+            let head = self.rank * count / self.of;
+            return head..head + 1;
+        }
+        self.even(count)
+    }
+
+    /// The worker's part of `count` rows of the vocabulary, of which the last worker may have fewer than the others.
+    pub fn rows(self, count: usize) -> Range<usize> {
+        let each = count.div_ceil(self.of);
+        (self.rank * each).min(count)..((self.rank + 1) * each).min(count)
+    }
+
+    /// The model as one of `of` workers sees it: with its number of heads.
+    ///
+    /// # Errors
+    /// [`Error::Option`] if the model cannot be divided among so many workers.
+    pub fn config(self, config: &ModelConfig) -> Result<ModelConfig> {
+        let of = self.of;
+        let refuse = |what: String| Err(Error::Option(format!("tensor-parallel-size: {what}")));
+        let (heads, kv_heads) = (config.heads, config.kv_heads);
+        if !heads.is_multiple_of(of) {
+            return refuse(format!("the model's {heads} attention heads cannot be divided among {of} workers"));
+        }
+        if !kv_heads.is_multiple_of(of) && !of.is_multiple_of(kv_heads) {
+            return refuse(format!("the model's {kv_heads} key-value heads cannot be divided among {of} workers"));
+        }
+        let inner = match &config.family {
+            ModelFamily::Opt(opt) => opt.ffn_dim,
+            ModelFamily::Gpt2(gpt2) => gpt2.n_inner,
+            ModelFamily::Llama(llama) => llama.intermediate_size,
+        };
+        if !inner.is_multiple_of(of) {
+            return refuse(format!("feed-forward layers of {inner} elements cannot be divided among {of} workers"));
+        }
+        if config.vocab_size < of * of {
+            return refuse(format!("{} tokens are too few to be divided among {of} workers", config.vocab_size));
+        }
+        Ok(ModelConfig { heads: heads / of, kv_heads: self.heads(kv_heads).len(), ..config.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all<T>(of: usize, part: impl Fn(Shard) -> T) -> Vec<T> {
+        (0..of).map(|rank| part(Shard { rank, of })).collect()
+    }
+
+    #[test]
+    fn parts_cover_everything_once() {
+        assert_eq!(all(4, |shard| shard.even(12)), [0..3, 3..6, 6..9, 9..12]);
+        assert_eq!(all(4, |shard| shard.rows(10)), [0..3, 3..6, 6..9, 9..10]);
+        assert_eq!(all(4, |shard| shard.rows(13)), [0..4, 4..8, 8..12, 12..13]);
+    }
+
+    #[test]
+    fn heads_are_repeated_where_there_are_fewer_than_workers() {
+        assert_eq!(all(4, |shard| shard.heads(8)), [0..2, 2..4, 4..6, 6..8]);
+        assert_eq!(all(4, |shard| shard.heads(2)), [0..1, 0..1, 1..2, 1..2]);
+        assert_eq!(all(2, |shard| shard.heads(1)), [0..1, 0..1]);
+    }
+}

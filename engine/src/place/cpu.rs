@@ -1,0 +1,113 @@
+//! A model on the CPU, whole or divided among workers.
+
+use super::{DeviceInfo, PlacedModel, kv_layout};
+use crate::backend::Backend;
+use crate::backend::cpu::{CpuBackend, CpuKvCache};
+use crate::config::ModelConfig;
+use crate::error::{Error, Result};
+use crate::kv::KvLayout;
+use crate::load::Weights;
+use crate::model;
+use crate::options::{AttentionKernels, CPU_KV_MEMORY, Options};
+use crate::parallel::{ParallelRunner, RankGroup, Shard};
+use crate::runner::{ModelRunner, Runner};
+use crate::tensor::DType;
+
+/// Takes a model to the CPU, whose weights are `weights`, and for each further worker those that `open` opens. `note` says
+/// what a user may not expect.
+///
+/// # Errors
+/// [`Error::Unsupported`], [`Error::Option`] and [`Error::Memory`] if it cannot run there.
+pub(super) fn place(
+    config: &ModelConfig,
+    weights: Weights,
+    mut open: impl FnMut() -> Result<Weights>,
+    options: &Options,
+    note: Option<String>,
+) -> Result<PlacedModel> {
+    if options.attention != AttentionKernels::Quire {
+        return Err(Error::Option("attention: v1 and v2 are kernels of a GPU, or of the emulator".into()));
+    }
+    let of = options.tensor_parallel_size;
+    let own = Shard { rank: 0, of }.config(config)?;
+    let part = kv_layout(&own, options, options.kv_dtype.unwrap_or(DType::F32));
+    // The workers share the machine's memory.
+    let layout = KvLayout { heads: of * part.heads, ..part };
+    let num_blocks = options.num_blocks(&layout, config.max_positions, CPU_KV_MEMORY)?;
+    let swap_blocks = options.swap_blocks(&layout, num_blocks);
+    let threads = if of == 1 { options.threads } else { Some(threads_of_a_worker(options)) };
+    let backend = CpuBackend::new(threads)?;
+    let Reserved { mut caches, num_blocks, swap_blocks, note: fewer } =
+        reserve(&backend, part, of, (num_blocks, swap_blocks), options)?;
+    let longest = match config.window() {
+        // Blocks are given back as the window slides on.
+        Some(_) => config.max_positions,
+        None => config.max_positions.min(num_blocks * options.block_size),
+    };
+    let dtype = options.dtype.filter(|&dtype| dtype != DType::F32).unwrap_or(weights.dtype());
+    let notes = note.into_iter().chain(fewer).collect();
+    let device = DeviceInfo { name: "CPU".into(), dtype, memory: None, notes };
+
+    let group = RankGroup::new(of);
+    let mut load = |backend: CpuBackend, mut weights: Weights| -> Result<ModelRunner<CpuBackend>> {
+        let model = model::load(&backend, config, &mut weights, longest)?;
+        let cache = caches.pop().unwrap_or_else(|| unreachable!("there is a cache for each worker"));
+        Ok(ModelRunner::new(backend, model, cache))
+    };
+    let runner: Box<dyn Runner> = if of == 1 {
+        Box::new(load(backend, weights)?)
+    } else {
+        let first = load(backend.with_rank(group.rank(0)), weights)?;
+        let others = (1..of).map(|rank| load(CpuBackend::new(threads)?.with_rank(group.rank(rank)), open()?));
+        let others = others.collect::<Result<Vec<_>>>()?;
+        Box::new(ParallelRunner::new(first, others, group)?)
+    };
+    Ok(PlacedModel { runner, layout, num_blocks, swap_blocks, device })
+}
+
+/// Threads of each of several workers, so that all together have as many as the options say.
+fn threads_of_a_worker(options: &Options) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    (options.threads.unwrap_or_else(cores) / options.tensor_parallel_size).max(1)
+}
+
+/// The workers' caches, the blocks that each and its swap space have, and a note if they are fewer than wanted.
+struct Reserved {
+    caches: Vec<CpuKvCache>,
+    num_blocks: usize,
+    swap_blocks: usize,
+    note: Option<String>,
+}
+
+/// Caches for `of` workers with so many blocks and so many in the swap space; with fewer where the system refuses them and
+/// the options do not insist. Then there is a note, too.
+fn reserve(
+    backend: &CpuBackend,
+    layout: KvLayout,
+    of: usize,
+    wanted: (usize, usize),
+    options: &Options,
+) -> Result<Reserved> {
+    let (mut blocks, mut refusal) = (wanted, None);
+    loop {
+        let caches = (0..of).map(|_| backend.kv_cache(layout, blocks.0, blocks.1)).collect::<Result<Vec<_>>>();
+        let error = match caches {
+            Ok(caches) => {
+                let mib = |blocks: usize| (of * blocks * layout.block_bytes()) >> 20;
+                let note = refusal.map(|why: String| {
+                    let (kv, swap) = (mib(blocks.0), mib(blocks.1));
+                    format!("the KV cache has {kv} MiB and the swap space {swap}, since the system refuses more: {why}")
+                });
+                return Ok(Reserved { caches, num_blocks: blocks.0, swap_blocks: blocks.1, note });
+            }
+            Err(error) => error,
+        };
+        let num_blocks = if options.kv_memory.is_none() { blocks.0.div_ceil(2) } else { blocks.0 };
+        let swap_blocks = if options.swap_space.is_none() { blocks.1 / 2 } else { blocks.1 };
+        match error {
+            Error::Memory(why) if (num_blocks, swap_blocks) != blocks => refusal = refusal.or(Some(why)),
+            error => return Err(error),
+        }
+        blocks = (num_blocks, swap_blocks.min(num_blocks));
+    }
+}
