@@ -62,6 +62,8 @@ pub struct Completion {
     pub prompt: String,
     /// The prompt as tokens.
     pub prompt_tokens: Vec<u32>,
+    /// How many of them, from the first on, were a prefix hit when the request began to be computed.
+    pub cached_tokens: usize,
     /// Their logprobs, if the request asked for them. Those of a request that was cancelled may end early.
     pub prompt_logprobs: Option<PromptLogprobs>,
     /// The continuations, best first where the request asked for a choice.

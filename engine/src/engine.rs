@@ -54,6 +54,8 @@ pub struct Finished {
     /// Logprobs of the prompt's tokens, if the request asked for them. Those of a request that was cancelled may end
     /// early.
     pub prompt_logprobs: Option<PromptLogprobs>,
+    /// Tokens of its prompt that were a prefix hit when it began to be computed.
+    pub cached_tokens: usize,
     /// When the request arrived.
     pub arrival: Instant,
     /// When it had its first token.
@@ -290,6 +292,7 @@ impl Engine {
             arrival: g.arrival,
             first_token: g.first_token,
             prompt_logprobs: g.prompt_logprobs.take(),
+            cached_tokens: g.cached_tokens.unwrap_or(0),
             outputs: g.into_outputs(),
         }));
         output

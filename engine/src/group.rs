@@ -48,6 +48,8 @@ pub struct SequenceGroup {
     /// Logprobs of the prompt's tokens, as far as they are computed, if the request asked for them. The first part of a
     /// request has them.
     pub prompt_logprobs: Option<PromptLogprobs>,
+    /// Tokens of the prompt that were a prefix hit when it began to be computed for the first time; none before.
+    pub cached_tokens: Option<usize>,
     /// The outputs that are forked from the prompt: all of the request's, unless it is in parts.
     outputs: Range<usize>,
     /// Most tokens an output may have.
@@ -86,6 +88,7 @@ impl SequenceGroup {
             running: vec![Sequence::new(prompt, pool, params.logprobs.is_some())],
             finished: Vec::new(),
             prompt_logprobs: params.prompt_logprobs.map(|_| vec![None]),
+            cached_tokens: None,
             outputs: 0..params.best_of,
             max_output: max_output.min(params.max_tokens),
             ends: [if params.ignore_eos { &[] } else { eos }, &params.stop_token_ids].concat(),

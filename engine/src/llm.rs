@@ -309,6 +309,7 @@ impl Llm {
             id: finished.id,
             prompt: request.prompt,
             prompt_tokens: request.prompt_tokens,
+            cached_tokens: finished.cached_tokens,
             prompt_logprobs: finished.prompt_logprobs,
             outputs,
             time_to_first_token: finished.first_token.unwrap_or(now) - finished.arrival,

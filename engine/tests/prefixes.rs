@@ -6,6 +6,7 @@ mod oracle;
 
 use engine::Error;
 use engine::engine::{Engine, EngineConfig};
+use engine::sampling::SamplingParams;
 use engine::scheduler::SchedulerOptions;
 use engine::sequence::Output;
 use oracle::{VOCAB, config, finish, greedy, scheduler_options};
@@ -164,4 +165,46 @@ fn a_preempted_request_finds_its_own_blocks() {
     assert_eq!(with, without);
     assert!(cached.preemptions > 0 && plain.preemptions > 0);
     assert!(cached.hit_tokens > 0 && cached.computed_tokens < plain.computed_tokens);
+}
+
+/// What is found again after a preemption was computed for the request itself, and is no hit of its prompt.
+#[test]
+fn cached_tokens_are_those_of_the_first_admission() {
+    let cached = |engine: &mut Engine| finish(engine).into_iter().map(|f| f.cached_tokens).collect::<Vec<_>>();
+    let mut roomy = engine(4000, true);
+    for prompt in prompts(3) {
+        roomy.add(prompt, greedy(5)).unwrap();
+    }
+    let common = 341 / BLOCK * BLOCK;
+    assert_eq!(cached(&mut roomy), [0, common, common]);
+    roomy.add(prompts(1).remove(0), greedy(5)).unwrap();
+    assert_eq!(cached(&mut roomy), [349 / BLOCK * BLOCK], "one token is left to be computed");
+
+    let mut off = engine(4000, false);
+    off.add(prompts(1).remove(0), greedy(5)).unwrap();
+    off.add(prompts(1).remove(0), greedy(5)).unwrap();
+    assert_eq!(cached(&mut off), [0, 0]);
+
+    // Two prompts that have nothing in common, and room for all tokens of one of them.
+    let mut narrow = engine(24, true);
+    narrow.add(tokens(0, 150), greedy(100)).unwrap();
+    narrow.add(tokens(5, 150), greedy(100)).unwrap();
+    assert_eq!(cached(&mut narrow), [0, 0]);
+    assert!(narrow.stats().preemptions > 0 && narrow.stats().hit_tokens > 0, "{:?}", narrow.stats());
+}
+
+#[test]
+fn parts_of_a_request_count_the_hits_of_its_first() {
+    let config = EngineConfig {
+        scheduler: SchedulerOptions { max_num_seqs: 12, max_request_share: 0.5, ..scheduler_options() },
+        ..config(4000, BLOCK)
+    };
+    let mut engine = oracle::engine(config);
+    let params = SamplingParams { n: 12, best_of: 12, temperature: 1.0, seed: Some(3), ..greedy(5) };
+    for _ in 0..2 {
+        engine.add(tokens(0, 100), params.clone()).unwrap();
+    }
+    let done = finish(&mut engine);
+    assert!(engine.stats().looked_up_tokens > 2 * 100, "more groups than requests began with the prompt");
+    assert_eq!(done.iter().map(|f| f.cached_tokens).collect::<Vec<_>>(), [0, 96], "its own parts do not count");
 }

@@ -148,13 +148,15 @@ fn an_abort_frees_the_swap_space() {
     let first = engine.add(PROMPT.to_vec(), sampled(3)).unwrap();
     let second = engine.add(PROMPT.to_vec(), sampled(3)).unwrap();
     while engine.scheduler().swapped().next().is_none() {
+        assert_eq!(engine.scheduler().num_swapped(), 0);
         engine.step().unwrap();
     }
+    assert_eq!(engine.scheduler().num_swapped(), 1);
     assert!(engine.scheduler().swapped().eq([second]) && engine.scheduler().swap_usage().used_blocks > 0);
     engine.abort(second);
     let done = engine.step().unwrap().finished;
     assert!(done.len() == 1 && done[0].id == second && done[0].outputs.len() == 3);
-    assert_eq!(engine.scheduler().swap_usage().used_blocks, 0);
+    assert_eq!((engine.scheduler().swap_usage().used_blocks, engine.scheduler().num_swapped()), (0, 0));
     engine.abort(first);
     engine.step().unwrap();
     assert_eq!(engine.scheduler().check_integrity(), Ok(()));

@@ -171,6 +171,7 @@ mod tests {
             id: 0,
             prompt: String::new(),
             prompt_tokens: Vec::new(),
+            cached_tokens: 0,
             prompt_logprobs: None,
             outputs: Vec::new(),
             time_to_first_token: Duration::ZERO,

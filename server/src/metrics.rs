@@ -43,6 +43,13 @@ struct Reason {
     finished_reason: &'static str,
 }
 
+/// The shape of the KV cache.
+#[derive(Clone, Debug, EncodeLabelSet, PartialEq, Eq, Hash)]
+struct CacheConfig {
+    block_size: usize,
+    num_gpu_blocks: usize,
+}
+
 type FloatGauge = Gauge<f64, AtomicU64>;
 
 /// All metrics. Clones are of the same.
@@ -53,6 +60,7 @@ pub struct Metrics {
     pub running: Gauge,
     /// Requests that wait to be run.
     pub waiting: Gauge,
+    swapped: Gauge,
     /// Share of KV blocks in use, 1 is all.
     pub kv_usage: FloatGauge,
     preemptions: Counter,
@@ -73,6 +81,7 @@ pub struct Metrics {
     request_generation_tokens: Histogram,
     request_n: Histogram,
     request_max_tokens: Histogram,
+    cache_config: Family<CacheConfig, Gauge>,
     num_blocks: Gauge,
     used_blocks: Gauge,
     shared_blocks: Gauge,
@@ -119,6 +128,12 @@ impl Metrics {
         Metrics {
             running: add(&mut r, "vllm:num_requests_running", "Requests in the running batch", Gauge::default()),
             waiting: add(&mut r, "vllm:num_requests_waiting", "Requests that wait to be run", Gauge::default()),
+            swapped: add(
+                &mut r,
+                "vllm:num_requests_swapped",
+                "Requests of which sequences are swapped out; they wait, but for those of which others run",
+                Gauge::default(),
+            ),
             kv_usage: add(
                 &mut r,
                 "vllm:kv_cache_usage_perc",
@@ -197,6 +212,12 @@ impl Metrics {
             ),
             request_n: histogram(&mut r, "vllm:request_params_n", "Outputs asked for", &OUTPUTS),
             request_max_tokens: histogram(&mut r, "vllm:request_params_max_tokens", "Most tokens asked for", &TOKENS),
+            cache_config: add(
+                &mut r,
+                "vllm:cache_config_info",
+                "The shape of the KV cache in the labels; the value is 1",
+                Family::default(),
+            ),
             num_blocks: add(&mut r, "quire:kv_blocks", "KV blocks in the pool", Gauge::default()),
             used_blocks: add(&mut r, "quire:kv_blocks_used", "KV blocks that a sequence holds", Gauge::default()),
             filled_slots: add(
@@ -234,7 +255,12 @@ impl Metrics {
 
     /// Sets the size of the engine's memory.
     pub fn describe(&self, llm: &Llm) {
-        self.num_blocks.set(llm.engine().config().num_blocks as i64);
+        let config = llm.engine().config();
+        self.num_blocks.set(config.num_blocks as i64);
+        // A model that is loaded again may find less memory.
+        self.cache_config.clear();
+        let shape = CacheConfig { block_size: config.block_size, num_gpu_blocks: config.num_blocks };
+        self.cache_config.get_or_create(&shape).set(1);
     }
 
     /// Takes in the engine's state after a step. `before` is what its counters were the last time.
@@ -243,6 +269,7 @@ impl Metrics {
         let usage = engine.scheduler().usage();
         self.running.set(engine.scheduler().num_running() as i64);
         self.waiting.set(engine.scheduler().num_waiting() as i64);
+        self.swapped.set(engine.scheduler().num_swapped() as i64);
         self.kv_usage.set(usage.used_blocks as f64 / usage.num_blocks as f64);
         self.used_blocks.set(usage.used_blocks as i64);
         self.shared_blocks.set(usage.shared_blocks as i64);

@@ -45,7 +45,16 @@ async fn a_completion_is_the_engines() {
     assert_eq!((&answer["object"], &answer["model"]), (&json!("text_completion"), &json!(MODEL)));
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
     let prompt = want.prompt_tokens.len();
-    assert_eq!(answer["usage"], json!({"prompt_tokens": prompt, "completion_tokens": 16, "total_tokens": prompt + 16}));
+    let details = json!({"cached_tokens": 0});
+    assert_eq!(
+        answer["usage"],
+        json!({
+            "prompt_tokens": prompt,
+            "completion_tokens": 16,
+            "total_tokens": prompt + 16,
+            "prompt_tokens_details": details,
+        })
+    );
     let whole = server.post(COMPLETIONS, &json!({"prompt": PROMPT, "temperature": 0, "max_tokens": 400})).await;
     assert_eq!(whole["choices"][0]["finish_reason"], "stop");
     server.stop().await.unwrap();

@@ -133,3 +133,23 @@ async fn successes_are_requests() {
     server.post("/v1/completions", &stops).await;
     assert_eq!(successes().await, [1.0, 5.0, 0.0]);
 }
+
+/// The labels and values that routers read beside the queues' lengths.
+#[tokio::test]
+async fn routers_find_the_shape_of_the_cache() {
+    let server = TestServer::start().await;
+    let (_, text) = metrics(&server, "text/plain").await;
+    let read = read(&text, |kind| if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] });
+    let info = &read["vllm:cache_config_info"];
+    assert_eq!((info.kind.as_str(), info.samples.len()), ("gauge", 1));
+    let (_, labels, value) = &info.samples[0];
+    let blocks = server.metric("quire:kv_blocks").await;
+    for label in ["block_size=\"16\"".to_owned(), format!("num_gpu_blocks=\"{blocks}\"")] {
+        assert!(labels.contains(&label), "{label} is not in {labels}");
+    }
+    assert_eq!(*value, 1.0);
+    assert_eq!(
+        (read["vllm:num_requests_swapped"].kind.as_str(), read["vllm:num_requests_swapped"].samples[0].2),
+        ("gauge", 0.0)
+    );
+}

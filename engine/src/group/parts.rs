@@ -71,6 +71,7 @@ impl SequenceGroup {
             running,
             finished: Vec::new(),
             prompt_logprobs: None,
+            cached_tokens: None,
             outputs,
             max_output: self.max_output,
             ends: self.ends.clone(),
@@ -85,6 +86,10 @@ impl SequenceGroup {
 
     /// Takes in another part of the same request.
     pub fn join(&mut self, other: SequenceGroup) {
+        // Later parts find what the first has computed.
+        if other.is_first_part() {
+            self.cached_tokens = other.cached_tokens;
+        }
         self.running.extend(other.running);
         self.finished.extend(other.finished);
         self.outputs = self.outputs.start.min(other.outputs.start)..self.outputs.end.max(other.outputs.end);

@@ -176,6 +176,11 @@ impl Scheduler {
         self.queue.iter().filter(|g| self.is_swapped(g)).map(|g| g.id)
     }
 
+    /// How many requests [`Self::swapped`] names.
+    pub fn num_swapped(&self) -> usize {
+        if self.swap.usage().used_blocks == 0 { 0 } else { self.swapped().collect::<HashSet<_>>().len() }
+    }
+
     /// Use of the cache.
     pub fn usage(&self) -> PoolUsage {
         self.pool.usage()
@@ -293,6 +298,9 @@ impl Scheduler {
         let left = Budget { tokens: budget.tokens.saturating_sub(claimed), ..*budget };
         let Some(plan) = plan_within(group, left, &self.prefixes, &self.pool) else { return false };
         let unscored = group.unscored();
+        if let Some(start) = plan.first().and_then(|growth| growth.start.as_ref()) {
+            self.running[at].cached_tokens.get_or_insert(start.hits);
+        }
         for Growth { seq: at_seq, start, tokens } in plan {
             let seq = &mut self.running[at].running[at_seq];
             if let Some(start) = start {

@@ -22,6 +22,15 @@ pub struct Usage {
     pub completion_tokens: usize,
     /// Together.
     pub total_tokens: usize,
+    /// More about those of the prompts.
+    pub prompt_tokens_details: PromptTokensDetails,
+}
+
+/// What became of prompts' tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PromptTokensDetails {
+    /// Those that were prefix hits, and so not computed.
+    pub cached_tokens: usize,
 }
 
 /// The outer fields of an answer, and of every chunk of a stream.
@@ -41,6 +50,7 @@ impl Usage {
         self.prompt_tokens += completion.prompt_tokens.len();
         self.completion_tokens += completion.outputs.iter().map(|o| o.tokens.len()).sum::<usize>();
         self.total_tokens = self.prompt_tokens + self.completion_tokens;
+        self.prompt_tokens_details.cached_tokens += completion.cached_tokens;
     }
 }
 
