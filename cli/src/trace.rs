@@ -66,7 +66,7 @@ impl EventLog for TraceFile {
             BlockEvent::Allocate(block) => json!({"event": "allocate", "block": block}),
             BlockEvent::Share(block) => json!({"event": "share", "block": block}),
             BlockEvent::Fill { block, slots } => json!({"event": "fill", "block": block, "slots": slots}),
-            BlockEvent::Register(block) => json!({"event": "register", "block": block}),
+            BlockEvent::Register { block, .. } => json!({"event": "register", "block": block}),
             BlockEvent::Free(block) => json!({"event": "free", "block": block}),
             BlockEvent::Evict(block) => json!({"event": "evict", "block": block}),
             BlockEvent::Copy { src, dst } => json!({"event": "copy", "src": src, "dst": dst}),

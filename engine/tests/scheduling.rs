@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
+mod follower;
 mod oracle;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,9 +10,11 @@ use std::sync::{Arc, Mutex};
 
 use engine::engine::{Engine, EngineConfig, Finished};
 use engine::group::{OwnerId, RequestId};
+use engine::kv::CacheChanges;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::scheduler::{Preemption, SchedulerOptions};
 use engine::sequence::{Output, PromptLogprobs};
+use follower::Follower;
 use oracle::{Memory, Oracle, VOCAB, config, contiguous, scheduler_options};
 use proptest::prelude::*;
 
@@ -145,8 +148,9 @@ fn least_blocks(r: &Request, block_size: usize, window: Option<usize>) -> usize 
     shared + width * ((r.prompt.len() + r.params.max_tokens).div_ceil(block_size) - shared)
 }
 
-/// An engine whose pool is what the greatest request cannot do without, the spare blocks, and the pinned prefixes.
-fn engine(requests: &[Request], s: &Setup) -> (Engine, Arc<Mutex<Memory>>) {
+/// An engine whose pool is what the greatest request cannot do without, the spare blocks, and the pinned prefixes. With its
+/// memory, and what changes in its cache from the first of these on.
+fn engine(requests: &[Request], s: &Setup) -> (Engine, Arc<Mutex<Memory>>, Arc<Mutex<CacheChanges>>) {
     let most = requests.iter().map(|r| least_blocks(r, s.block_size, s.window)).max().unwrap();
     let pinned: usize = s.pinned.iter().map(|p| p.len.div_ceil(s.block_size)).sum();
     let config = EngineConfig {
@@ -165,10 +169,12 @@ fn engine(requests: &[Request], s: &Setup) -> (Engine, Arc<Mutex<Memory>>) {
     let oracle = Oracle::new(&config);
     let memory = oracle.memory();
     let mut engine = Engine::new(config, oracle);
+    let changes = Arc::new(Mutex::new(CacheChanges::default()));
+    engine.set_log(changes.clone());
     for prefix in &s.pinned {
         engine.pin_prefix(prefix.tokens()).unwrap();
     }
-    (engine, memory)
+    (engine, memory, changes)
 }
 
 /// What attention would read through every block table is what each sequence would have in memory of its own.
@@ -217,7 +223,8 @@ proptest! {
         setup in setup(),
     ) {
         let widest = requests.iter().map(|r| r.params.width()).max().unwrap();
-        let (mut engine, memory) = engine(&requests, &setup);
+        let (mut engine, memory, changes) = engine(&requests, &setup);
+        let mut follower = Follower::default();
         let pinned = engine.scheduler().usage().used_blocks;
         let owners: Vec<OwnerId> = (0..OWNERS).map(|_| engine.new_owner()).collect();
         let mut ids: BTreeMap<RequestId, usize> = BTreeMap::new();
@@ -250,6 +257,8 @@ proptest! {
             prop_assert!(seqs(&engine) <= setup.max_num_seqs);
             prop_assert_eq!(engine.scheduler().check_integrity(), Ok(()));
             check_memory(&engine, &memory)?;
+            follower.follow(changes.lock().unwrap().take());
+            prop_assert_eq!(follower.check(&engine), Ok(()));
             if step > 60 && !engine.has_work() {
                 break;
             }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::PoolUsage;
+use super::prefix::Prefix;
 
 /// Which pool a block belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,7 +15,7 @@ pub enum Space {
 }
 
 /// Something that happened to a block of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BlockEvent {
     /// A free block was taken; it has one reference and no filled slots.
     Allocate(u32),
@@ -27,8 +28,14 @@ pub enum BlockEvent {
         /// Slots from its beginning.
         slots: usize,
     },
-    /// A full block became known: without references it will be cached, and not merely free.
-    Register(u32),
+    /// A full block became known: without references it will be cached, and not merely free. Its contents are there when
+    /// the step is over.
+    Register {
+        /// The block.
+        block: u32,
+        /// Its tokens, and those before it.
+        prefix: Arc<Prefix>,
+    },
     /// A reference was dropped. With the last of them the block is free, or cached if it is known.
     Free(u32),
     /// A cached block is no longer known; it is about to be allocated.

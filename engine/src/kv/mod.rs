@@ -14,6 +14,7 @@
 //! that see a window only: a table gives back what the window has left behind. Full blocks are known by their tokens:
 //! [`BlockTable::register`] makes them so, [`BlockTable::prefix_hit`] finds them, also after their last holder is gone.
 
+mod changes;
 mod free_list;
 mod layout;
 mod log;
@@ -24,11 +25,12 @@ mod relocation;
 mod table;
 mod usage;
 
+pub use changes::{CacheChange, CacheChanges};
 pub use layout::{KvLayout, blocks_for};
 pub use log::{BlockEvent, EventLog, SharedLog, Space};
 pub use moves::{BlockCopy, BlockMoves};
 pub use pool::BlockPool;
-pub use prefix::PrefixId;
+pub use prefix::{Prefix, PrefixId};
 pub use relocation::relocate;
 pub use table::{BlockTable, OutOfBlocks, blocks_needed, distinct_blocks};
 pub use usage::PoolUsage;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) use self::blocks::Blocks;
 use super::layout::blocks_for;
 use super::log::{BlockEvent, Logger, SharedLog, Space};
+use super::prefix::Prefix;
 use super::usage::PoolUsage;
 
 /// All physical blocks of a KV cache. Cloning gives another handle on the same pool.
@@ -81,6 +82,11 @@ impl BlockPool {
     /// Cached blocks: without references, but with contents that can still be found; ascending.
     pub fn cached(&self) -> Vec<u32> {
         self.blocks().cached()
+    }
+
+    /// The prefixes whose last block is known, block by block.
+    pub fn known(&self) -> Vec<Arc<Prefix>> {
+        self.blocks().known.all().cloned().collect()
     }
 
     /// The reference count of each block.

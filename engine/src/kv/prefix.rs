@@ -4,18 +4,33 @@
 //! count from the first token, and model, element types and windows are the same for all. So a full block is known by
 //! its tokens and the [`PrefixId`] of the block before it, which in turn stands for that block's tokens and its
 //! predecessor. A hash over the two finds candidates; the tokens and the predecessor themselves decide.
+//!
+//! Others follow what is known by [`PrefixId::hash`], which says the same in every process and never decides anything here.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use fnv::FnvHasher;
+
 /// Names a sequence of tokens that ends with a full block. The same name always means the same tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PrefixId(u64);
+pub struct PrefixId {
+    number: u64,
+    hash: u64,
+}
+
+impl PrefixId {
+    /// The 64-bit FNV-1a hash of all the tokens, four bytes each, the lowest first. It follows from the hash of the block
+    /// before and a block's own tokens, and is the same in every process.
+    pub fn hash(self) -> u64 {
+        self.hash
+    }
+}
 
 /// The tokens from the start of a sequence to the end of a full block.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Prefix {
     id: PrefixId,
     /// All but the last block of it.
@@ -29,6 +44,16 @@ impl Prefix {
     /// Its name.
     pub fn id(&self) -> PrefixId {
         self.id
+    }
+
+    /// The name of all but its last block; none if it has only one.
+    pub fn parent(&self) -> Option<PrefixId> {
+        self.parent
+    }
+
+    /// The tokens of its last block.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
     }
 }
 
@@ -73,7 +98,7 @@ impl PrefixIndex {
         if let Some(known) = self.find_hashed(hash, parent, tokens) {
             return self.prefix(known).map(|p| p.id);
         }
-        let id = PrefixId(self.next_id);
+        let id = PrefixId { number: self.next_id, hash: stable_hash(parent, tokens) };
         self.next_id += 1;
         self.insert_prefix(block, Arc::new(Prefix { id, parent, tokens: tokens.into(), hash })).then_some(id)
     }
@@ -96,6 +121,11 @@ impl PrefixIndex {
         prefix.is_some_and(|prefix| self.by_hash.remove(&prefix.hash).is_some())
     }
 
+    /// What is known, block by block.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Prefix>> {
+        self.of_block.iter().flatten()
+    }
+
     /// Blocks that are known.
     pub fn len(&self) -> usize {
         self.by_hash.len()
@@ -113,9 +143,32 @@ fn chained_hash(parent: Option<PrefixId>, tokens: &[u32]) -> u64 {
     hasher.finish()
 }
 
+/// See [`PrefixId::hash`].
+fn stable_hash(parent: Option<PrefixId>, tokens: &[u32]) -> u64 {
+    // The hash of the tokens before is the state in which it goes on.
+    let mut hasher = parent.map_or_else(FnvHasher::default, |parent| FnvHasher::with_key(parent.hash));
+    tokens.iter().for_each(|token| hasher.write(&token.to_le_bytes()));
+    hasher.finish()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_hash_of_a_prefix_is_the_same_for_ever() {
+        let mut index = PrefixIndex::new(4);
+        let first = index.insert(0, None, &[1, 2]).unwrap();
+        let second = index.insert(1, Some(first), &[3, 70_000]).unwrap();
+        assert_eq!((first.hash(), second.hash()), (0xC9C2_8939_C996_68C6, 0x6FC6_47C3_95FD_5A83));
+        let whole = PrefixIndex::new(1).insert(0, None, &[1, 2, 3, 70_000]).unwrap();
+        assert_eq!(whole.hash(), second.hash(), "it goes by the tokens, and not by how they lie in blocks");
+        // What is forgotten and becomes known again has another name and the same hash.
+        assert!(index.remove(0));
+        let again = index.insert(2, None, &[1, 2]).unwrap();
+        assert_eq!(again.hash(), first.hash());
+        assert_ne!(again, first);
+    }
 
     #[test]
     fn a_block_is_found_by_all_tokens_up_to_its_end() {

@@ -36,6 +36,7 @@ mod share;
 mod step;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 pub use options::SchedulerOptions;
 pub use preemption::Preemption;
@@ -46,7 +47,7 @@ use self::parts::Parts;
 pub use self::prefix::Prefixes;
 use self::queue::WaitingQueue;
 use crate::group::{RequestId, SequenceGroup};
-use crate::kv::{BlockPool, PoolUsage, SharedLog, Space, blocks_needed, distinct_blocks};
+use crate::kv::{BlockPool, PoolUsage, Prefix, SharedLog, Space, blocks_needed, distinct_blocks};
 use crate::sequence::Sequence;
 
 /// The queues.
@@ -189,6 +190,11 @@ impl Scheduler {
     /// Cached blocks: without references, but kept for a later prefix hit; ascending.
     pub fn cached_blocks(&self) -> Vec<u32> {
         self.pool.cached()
+    }
+
+    /// The prefixes whose last block is known in the cache, block by block.
+    pub fn known_prefixes(&self) -> Vec<Arc<Prefix>> {
+        self.pool.known()
     }
 
     /// The reference count of each block of the cache.

@@ -167,8 +167,8 @@ impl Blocks {
             return Some(prefix.id());
         }
         let name = self.known.insert(block, parent, tokens);
-        if self.known.prefix(block).is_some() {
-            self.record(BlockEvent::Register(block));
+        if let Some(prefix) = self.known.prefix(block) {
+            self.record(BlockEvent::Register { block, prefix: prefix.clone() });
         }
         name
     }
@@ -191,8 +191,10 @@ impl Blocks {
     pub fn take_over(&mut self, dst: u32, from: &Blocks, src: u32) {
         self.fill(dst, from.uses[src as usize].filled as usize);
         self.record(BlockEvent::Swap { src, dst });
-        if from.prefix(src).is_some_and(|prefix| self.known.insert_prefix(dst, prefix.clone())) {
-            self.record(BlockEvent::Register(dst));
+        if let Some(prefix) = from.prefix(src)
+            && self.known.insert_prefix(dst, prefix.clone())
+        {
+            self.record(BlockEvent::Register { block: dst, prefix: prefix.clone() });
         }
     }
 
