@@ -149,11 +149,53 @@ fn opt_13b_is_a_stream_of_its_weights() {
     assert!(printed.contains("None of this was measured") && printed.contains("derived"), "{printed}");
 }
 
+#[test]
+fn a_worker_reads_its_part_and_takes_the_others_sums() {
+    let args = ["--model", "opt-66b", "--gpu", "a100-40gb", "--batch", "32", "--context", "1024"];
+    let [one, four] = ["1", "4"].map(|of| figures(&[&args[..], &["--tensor-parallel-size", of]].concat()).1);
+    let number = |value: &Value| value.as_f64().unwrap();
+    // Positions, norms and the first worker's biases are not divided.
+    assert!((4.0 * number(&four["weight_bytes"]) / number(&one["weight_bytes"]) - 1.0).abs() < 0.003);
+    let [one, four] = [one, four].map(|all| all["steps"][0].clone());
+    assert_eq!(number(&one["kv_cache_bytes"]), 4.0 * number(&four["kv_cache_bytes"]));
+    // Two sums of [32, 9216] a layer and one for the embedding, and three quarters of the logits.
+    let sums = 2.0 * 0.75 * (2 * 32 * 9216) as f64 * (2 * 64 + 1) as f64;
+    assert_eq!(
+        (number(&one["peer_bytes"]), number(&four["peer_bytes"])),
+        (0.0, sums + (4 * 32 * 50272 * 3 / 4) as f64)
+    );
+    let exchanges = number(&four["peer_bytes"]) / 300e9;
+    assert!((number(&four["exchange_seconds"]) / exchanges - 1.0).abs() < 1e-9, "{four}");
+    assert!(number(&four["floor_seconds"]) < number(&one["floor_seconds"]) / 3.9 + exchanges);
+    let counts = launches(&four);
+    let times = |name: &str| counts.iter().find(|(kernel, _)| kernel == name).map(|(_, times)| *times);
+    assert_eq!([times("all-reduce"), times("gather of logits")], [Some(129), Some(1)]);
+}
+
+#[test]
+fn every_built_in_model_has_its_floor_without_a_network() {
+    for (model, billions) in [
+        ("opt-6.7b", 6.7),
+        ("opt-30b", 30.0),
+        ("opt-175b", 175.0),
+        ("llama-7b", 6.7),
+        ("llama-13b", 13.0),
+        ("llama-30b", 32.5),
+        ("llama-65b", 65.2),
+        ("llama-3-70b", 70.6),
+        ("qwen3-32b", 32.8),
+    ] {
+        let (_, all) = figures(&["--model", model, "--batch", "1"]);
+        let parameters = all["weight_bytes"].as_f64().unwrap() / 2e9;
+        assert!((parameters / billions - 1.0).abs() < 0.03, "{model}: {parameters}");
+    }
+}
+
 #[cfg(target_os = "linux")] // where a shell can limit memory
 #[test]
 fn weights_take_no_memory() {
-    // OPT-13B's weights are 26 GB, LLaMA-3-8B's 16.
-    for model in ["opt-13b", "llama-3-8b"] {
+    // OPT-13B's weights are 26 GB, LLaMA-3-8B's 16, and an eighth of OPT-175B's 44.
+    for model in ["opt-13b", "llama-3-8b", "opt-175b --tensor-parallel-size 8"] {
         let command = format!("ulimit -v 3000000; exec \"$0\" bench floor --model {model} --batch 1");
         let output = Command::new("sh").args(["-c", &command, env!("CARGO_BIN_EXE_quire")]).output().unwrap();
         assert!(output.status.success(), "{model}: {}", String::from_utf8_lossy(&output.stderr));

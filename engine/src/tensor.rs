@@ -47,6 +47,8 @@ enum Storage {
     F32(Vec<f32>),
     F16(Vec<f16>),
     Bf16(Vec<bf16>),
+    /// Pages of zeros.
+    Zeros(Mapping),
     /// Bytes of another storage: rows of the tensor that it was.
     Part(Box<Storage>, Range<usize>),
 }
@@ -54,7 +56,7 @@ enum Storage {
 impl Storage {
     fn bytes(&self) -> &[u8] {
         match self {
-            Storage::Mapped(map) => map,
+            Storage::Mapped(map) | Storage::Zeros(map) => map,
             Storage::Static(bytes) => bytes,
             Storage::F32(v) => bytemuck::cast_slice(v),
             Storage::F16(v) => bytemuck::cast_slice(v),
@@ -112,7 +114,7 @@ impl HostTensor {
     pub fn zeros(dtype: DType, shape: Vec<usize>) -> io::Result<Self> {
         let len = shape.iter().try_fold(dtype.size(), |size, &extent| size.checked_mul(extent));
         let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self::mapped(dtype, shape, Mapping::zeros(len)?))
+        Ok(HostTensor { dtype, shape, storage: Storage::Zeros(Mapping::zeros(len)?) })
     }
 
     /// A tensor over bytes compiled into the program; copied if they are not aligned.
@@ -229,6 +231,11 @@ impl HostTensor {
             return self;
         }
         let size = self.dtype.size();
+        if matches!(self.storage, Storage::Zeros(_)) {
+            // As many zeros, none of which is read.
+            let storage = Storage::Part(Box::new(self.storage), 0..rows * range.len() * size);
+            return HostTensor { dtype: self.dtype, shape: vec![rows, range.len()], storage };
+        }
         let bytes: Vec<u8> = self
             .bytes()
             .chunks(cols * size)

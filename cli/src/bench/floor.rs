@@ -9,6 +9,7 @@ use engine::backend::cuda::CudaBackend;
 use engine::fit::{Rehearsal, rehearse};
 use engine::kv::KvLayout;
 use engine::load::Weights;
+use engine::parallel::Shard;
 use engine::tensor::DType;
 use serde_json::json;
 
@@ -25,7 +26,10 @@ pub const COMMAND: Command = Command {
     info: Args::get_args_info,
     groups: &[],
     runs_engine: false,
-    examples: &["quire bench floor opt-13b --gpu h200 --prompt 2048"],
+    examples: &[
+        "quire bench floor opt-13b --gpu h200 --prompt 2048",
+        "quire bench floor opt-66b --gpu a100-40gb --tensor-parallel-size 4",
+    ],
     run,
 };
 
@@ -35,7 +39,8 @@ const BLOCK_SIZE: usize = 16;
 const MAX_BATCH: usize = 4096;
 
 /// List the launches of a model's steps, with the bytes and operations that each takes at the least, and the times that
-/// these take. Nothing is launched: no GPU, no weights and, for opt-13b and llama-3-8b, no network are needed.
+/// these take. Nothing is launched: no GPU, no weights and, for opt-6.7b to opt-175b, llama-7b to
+/// llama-65b, llama-3-8b, llama-3-70b and qwen3-32b, no network are needed.
 #[derive(ArgsInfo, FromArgs)]
 pub struct Args {
     /// directory, hub id or short name
@@ -44,6 +49,9 @@ pub struct Args {
     /// which GPU: h200, h100, a100, a100-40gb, l40s or rtx-4090 (h200)
     #[argh(option, arg_name = "gpu", from_str_fn(gpu::named), default = "&gpu::GPUS[0]")]
     gpu: &'static GpuSpec,
+    /// GPUs that divide the model: the figures are those of one (1)
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "1")]
+    tensor_parallel_size: usize,
     /// element type: f16 or bf16 (that of the weights; f16 if they are f32)
     #[argh(option, arg_name = "type", from_str_fn(dtype))]
     dtype: Option<DType>,
@@ -99,12 +107,14 @@ fn run(words: &Words) -> Result<()> {
         blocks = gpu.attention_blocks(launch, dtype);
         blocks
     };
-    let backend = CudaBackend::without_device(gpu.limits, attention_blocks, &config, BLOCK_SIZE, dtype)?;
+    let shard = Shard { rank: 0, of: args.tensor_parallel_size };
+    let own = shard.config(&config)?;
+    let backend = CudaBackend::without_device(gpu.limits, attention_blocks, &own, shard, BLOCK_SIZE, dtype)?;
     let longest = args.context.max(args.prompt.unwrap_or(0));
     let model = engine::model::load(&backend, &config, &mut Weights::of_zeros(dtype), longest)?;
     let layout = KvLayout {
         layers: config.layers,
-        heads: config.kv_heads,
+        heads: own.kv_heads,
         head_dim: config.head_dim,
         block_size: BLOCK_SIZE,
         dtype,
@@ -120,7 +130,8 @@ fn run(words: &Words) -> Result<()> {
     let steps: Vec<StepRoofline> = steps.collect::<Result<_>>()?;
 
     let mut out = io::stdout().lock();
-    writeln!(out, "{name} in {dtype} on {}: floors, computed from shapes. None of this was measured.\n", gpu.name)?;
+    let gpus = if shard.is_whole() { gpu.name.to_owned() } else { format!("one of {} {}", shard.of, gpu.name) };
+    writeln!(out, "{name} in {dtype} on {gpus}: floors, computed from shapes. None of this was measured.\n")?;
     writeln!(out, "weights           {:.2} GB", backend.weight_bytes() as f64 / 1e9)?;
     writeln!(
         out,
@@ -129,6 +140,9 @@ fn run(words: &Words) -> Result<()> {
         gpu.bandwidth / 1e12
     )?;
     writeln!(out, "tensor cores      {:.0} TFLOP/s of dense 16-bit products, {}", gpu.rate / 1e12, gpu.rate_source)?;
+    if !shard.is_whole() {
+        writeln!(out, "links             {:.0} GB/s each way, {}, nominal", gpu.link / 1e9, gpu.link_name)?;
+    }
     writeln!(
         out,
         "multiprocessors   {}, each with {blocks} blocks of decode attention, by registers and shared memory",
@@ -140,6 +154,7 @@ fn run(words: &Words) -> Result<()> {
     let Some(file) = &args.json else { return Ok(()) };
     let all = json!({
         "model": name,
+        "tensor_parallel_size": shard.of,
         "dtype": dtype.to_string(),
         "gpu": gpu.json(),
         "weight_bytes": backend.weight_bytes(),

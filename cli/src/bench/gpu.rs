@@ -1,7 +1,7 @@
 //! GPUs, by the figures that their makers publish: for floors on a machine that has none to be measured.
 
 use cuda_std::launch::LaunchShape;
-use engine::backend::cuda::element_type;
+use engine::backend::cuda::{LaunchCost, element_type};
 use engine::tensor::DType;
 use kernels::attention::decode::DecodeLaunch;
 use kernels::gemm::plan::GpuLimits;
@@ -26,25 +26,37 @@ pub struct GpuSpec {
     pub rate: f64,
     /// Where the rate comes from.
     pub rate_source: &'static str,
+    /// Nominal bandwidth to other GPUs, in bytes a second and each direction.
+    pub link: f64,
+    /// What the link is.
+    pub link_name: &'static str,
 }
 
 const fn gpu(name: &'static str, (multiprocessors, shared_kib): (u32, u32), bandwidth: f64, rate: f64) -> GpuSpec {
     let limits = GpuLimits { multiprocessors, shared_bytes: shared_kib << 10 };
-    GpuSpec { name, limits, target: "sm_80", bandwidth, rate, rate_source: "nominal" }
+    let (link, link_name) = (32e9, "PCIe 4.0 x16");
+    GpuSpec { name, limits, target: "sm_80", bandwidth, rate, rate_source: "nominal", link, link_name }
 }
 
 /// A GPU of the Hopper generation, of whose nominal 989 TFLOP/s others found cuBLAS to reach 790 on random data.
 const fn hopper(name: &'static str, bandwidth: f64) -> GpuSpec {
     let gpu = gpu(name, (132, 227), bandwidth, 790e12);
-    GpuSpec { target: "sm_90a", rate_source: "published by others for cuBLAS", ..gpu }
+    let (link, link_name) = (450e9, "NVLink 4");
+    GpuSpec { target: "sm_90a", rate_source: "published by others for cuBLAS", link, link_name, ..gpu }
+}
+
+/// An A100 with SXM.
+const fn a100(name: &'static str, bandwidth: f64) -> GpuSpec {
+    let (link, link_name) = (300e9, "NVLink 3");
+    GpuSpec { link, link_name, ..gpu(name, (108, 163), bandwidth, 312e12) }
 }
 
 /// Those that are known: an H100 with SXM, A100s with 80 and with 40 GB.
 pub const GPUS: [GpuSpec; 6] = [
     hopper("h200", 4.8e12),
     hopper("h100", 3.35e12),
-    gpu("a100", (108, 163), 2.039e12, 312e12),
-    gpu("a100-40gb", (108, 163), 1.555e12, 312e12),
+    a100("a100", 2.039e12),
+    a100("a100-40gb", 1.555e12),
     gpu("l40s", (142, 99), 0.864e12, 362e12),
     gpu("rtx-4090", (128, 99), 1.008e12, 165e12),
 ];
@@ -71,6 +83,11 @@ impl GpuSpec {
     /// tensor cores, those of which there are more.
     pub fn seconds(&self, floor: Floor) -> f64 {
         self.memory_seconds(floor).max(floor.flops as f64 / self.rate)
+    }
+
+    /// Seconds that a launch or an exchange takes at the least, the time on the links included.
+    pub fn seconds_of(&self, cost: &LaunchCost) -> f64 {
+        self.seconds(cost.floor).max(cost.peers as f64 / self.link)
     }
 
     /// Whether bytes take longer than operations.
@@ -101,6 +118,7 @@ impl GpuSpec {
             "derived_stream_bytes_per_second": self.stream(),
             "flops_per_second": self.rate,
             "flops_source": self.rate_source,
+            "nominal_link_bytes_per_second": self.link,
         })
     }
 }

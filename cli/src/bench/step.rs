@@ -72,12 +72,19 @@ impl StepRoofline {
             },
             weights: sum.weights + times * cost.weights,
             kv_cache: sum.kv_cache + times * cost.kv_cache,
+            peers: sum.peers + times * cost.peers,
         })
     }
 
     /// Seconds that the step takes at the least: one launch after the other, each with activations from memory.
     fn seconds(&self) -> f64 {
-        self.groups.iter().map(|(launch, times)| *times as f64 * self.gpu.seconds(launch.cost.floor)).sum()
+        self.groups.iter().map(|(launch, times)| *times as f64 * self.gpu.seconds_of(&launch.cost)).sum()
+    }
+
+    /// Seconds of these that workers exchange in.
+    fn exchange_seconds(&self) -> f64 {
+        let exchanges = self.groups.iter().filter(|(launch, _)| launch.cost.peers > 0);
+        exchanges.map(|(launch, times)| *times as f64 * self.gpu.seconds_of(&launch.cost)).sum()
     }
 
     /// Seconds that weights, keys and values take to be read: what no cache can help with.
@@ -101,7 +108,8 @@ impl StepRoofline {
                 "threads": launch.shape.threads[0],
                 "bytes": launch.cost.floor.bytes,
                 "flops": launch.cost.floor.flops,
-                "floor_seconds": self.gpu.seconds(launch.cost.floor),
+                "peer_bytes": launch.cost.peers,
+                "floor_seconds": self.gpu.seconds_of(&launch.cost),
             })
         });
         let (kind, context) = match self.kind {
@@ -118,6 +126,8 @@ impl StepRoofline {
             "weight_bytes": total.weights,
             "kv_cache_bytes": total.kv_cache,
             "flops": total.floor.flops,
+            "peer_bytes": total.peers,
+            "exchange_seconds": self.exchange_seconds(),
             "stream_seconds": self.stream_seconds(),
             "floor_seconds": self.seconds(),
             "ceiling_tokens_per_second": self.rate(),
@@ -129,26 +139,36 @@ impl fmt::Display for StepRoofline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new(&["kernel", "times", "grid", "bytes each", "flops each", "us each", "bound by"]);
         for (launch, times) in &self.groups {
+            let exchanges = launch.cost.peers > 0;
             let [x, y, z] = launch.shape.grid;
             table.row([
                 launch.kernel.to_owned(),
                 times.to_string(),
-                format!("{x} x {y} x {z}"),
+                if exchanges { "-".to_owned() } else { format!("{x} x {y} x {z}") },
                 launch.cost.floor.bytes.to_string(),
                 launch.cost.floor.flops.to_string(),
-                format!("{:.2}", 1e6 * self.gpu.seconds(launch.cost.floor)),
-                if self.gpu.is_bound_by_memory(launch.cost.floor) { "memory" } else { "tensor cores" }.to_owned(),
+                format!("{:.2}", 1e6 * self.gpu.seconds_of(&launch.cost)),
+                match launch.cost.floor {
+                    _ if exchanges => "links",
+                    floor if self.gpu.is_bound_by_memory(floor) => "memory",
+                    _ => "tensor cores",
+                }
+                .to_owned(),
             ]);
         }
         let launches: u64 = self.groups.iter().map(|(_, times)| times).sum();
         writeln!(f, "{}: {launches} launches\n\n{table}", self.kind)?;
-        let LaunchCost { floor: Floor { bytes, flops }, weights, kv_cache } = self.cost();
+        let LaunchCost { floor: Floor { bytes, flops }, weights, kv_cache, peers } = self.cost();
         let rest = bytes - weights - kv_cache;
         for (name, bytes) in [("weights", weights), ("KV cache", kv_cache), ("activations", rest), ("in all", bytes)] {
             writeln!(f, "{name:<16}{:>9.3} GB", bytes as f64 / 1e9)?;
         }
         writeln!(f, "products        {:>9.3} TFLOP", flops as f64 / 1e12)?;
         writeln!(f, "weights, KV read{:>9.3} ms", 1e3 * self.stream_seconds())?;
+        if peers > 0 {
+            writeln!(f, "from others     {:>9.3} GB", peers as f64 / 1e9)?;
+            writeln!(f, "exchanges       {:>9.3} ms", 1e3 * self.exchange_seconds())?;
+        }
         writeln!(f, "floor           {:>9.3} ms, at most {:.0} tokens/s", 1e3 * self.seconds(), self.rate())
     }
 }

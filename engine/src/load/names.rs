@@ -12,6 +12,8 @@ pub const SHORT_NAMES: &[(&str, &str)] = &[
     ("opt-13b", "facebook/opt-13b"),
     ("opt-30b", "facebook/opt-30b"),
     ("opt-66b", "facebook/opt-66b"),
+    // Its weights were never published; its configuration is known to `quire bench floor`.
+    ("opt-175b", "facebook/opt-175b"),
     ("gpt2", "openai-community/gpt2"),
     ("gpt2-medium", "openai-community/gpt2-medium"),
     ("gpt2-large", "openai-community/gpt2-large"),

@@ -48,6 +48,7 @@ use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::kv::KvLayout;
 use crate::options::Options;
+use crate::parallel::Shard;
 use crate::tensor::DType;
 
 /// Counters that there are for a launch. With them the blocks of a kernel find out which of them is the last to arrive,
@@ -72,6 +73,8 @@ pub struct CudaBackend {
     recordings: Recordings,
     /// Whether decode steps are recorded.
     records: bool,
+    /// The part of the model; all of it wherever there is a device.
+    shard: Shard,
     /// None once all weights are on the device.
     upload: RefCell<Option<Upload>>,
     weight_bytes: Cell<usize>,
@@ -111,7 +114,7 @@ impl CudaBackend {
     }
 
     /// A GPU that is not there, to [rehearse](crate::fit::rehearse()) on. Decode steps are those that would be recorded as CUDA
-    /// graphs. `attention_blocks` says how many blocks of decode attention a multiprocessor holds.
+    /// graphs. `config` is the model's [as this worker sees it](Shard::config). `attention_blocks` says how many blocks of decode attention a multiprocessor holds.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if there are no kernels for the model.
@@ -119,13 +122,14 @@ impl CudaBackend {
         gpu: GpuLimits,
         attention_blocks: impl FnOnce(DecodeLaunch) -> u32,
         config: &ModelConfig,
+        shard: Shard,
         block_size: usize,
         dtype: DType,
     ) -> Result<Self> {
         let (heads, element) = (shape(config, block_size)?, element_type(dtype)?);
         let slots = gpu.multiprocessors * attention_blocks(DecodeLaunch::new(heads, 1));
         let queue = LaunchQueue::without_device(gpu);
-        Ok(CudaBackend { records: true, ..Self::with_queue(queue, config, heads, (dtype, element), slots) })
+        Ok(CudaBackend { records: true, shard, ..Self::with_queue(queue, config, heads, (dtype, element), slots) })
     }
 
     fn with_queue(
@@ -149,6 +153,7 @@ impl CudaBackend {
             results: Results::default(),
             recordings: Recordings::default(),
             records: false,
+            shard: Shard::WHOLE,
             upload: RefCell::new(None),
             weight_bytes: Cell::new(0),
         }

@@ -14,11 +14,13 @@ use kernels::with_element;
 use super::memory::weights;
 use super::step::graph;
 use super::step::inputs::Packing;
+use super::step::queue::LaunchCost;
 use super::{CudaBackend, CudaKvCache, CudaProjection, CudaTensor, CudaWeight, StepInputs};
 use crate::backend::{Activation, Attention, Backend, HostLinear, QkNormRope};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::kv::KvLayout;
+use crate::parallel::Shard;
 use crate::sampling::{SampleRow, Sampled};
 use crate::tensor::HostTensor;
 
@@ -101,6 +103,32 @@ impl Backend for CudaBackend {
         if self.records { graph::sizes(most) } else { vec![most.min(1)] }
     }
 
+    fn shard(&self) -> Shard {
+        self.shard
+    }
+
+    fn all_reduce(&self, x: &mut CudaTensor) {
+        if !self.shard.is_whole() {
+            // Each worker sums up a part of the rows, and takes the sums of the others.
+            let (bytes, of) = (2 * u64::from(x.rows) * u64::from(x.cols), self.shard.of as u64);
+            let floor = Floor { bytes: 2 * bytes, flops: 0 };
+            let peers = 2 * bytes * (of - 1) / of;
+            self.queue.note_exchange("all-reduce", LaunchCost { floor, peers, ..LaunchCost::default() });
+        }
+    }
+
+    fn gather_logits(&self, part: CudaTensor) -> CudaTensor {
+        if self.shard.is_whole() {
+            return part;
+        }
+        let all = self.floats(part.rows, self.vocab as u32);
+        let [own, whole] = [&part, &all].map(|tensor| 4 * u64::from(tensor.rows) * u64::from(tensor.cols));
+        let floor = Floor { bytes: whole, flops: 0 };
+        let cost = LaunchCost { floor, peers: whole.saturating_sub(own), ..LaunchCost::default() };
+        self.queue.note_exchange("gather of logits", cost);
+        all
+    }
+
     fn embed_tokens(
         &self,
         table: &CudaWeight,
@@ -108,7 +136,7 @@ impl Backend for CudaBackend {
         positions: Option<(&CudaWeight, usize)>,
         inputs: &StepInputs,
     ) -> CudaTensor {
-        debug_assert_eq!((vocab.start, vocab.end), (0, table.rows as usize), "a GPU has the whole vocabulary");
+        debug_assert!(!self.shard.is_whole() || vocab == (0..table.rows as usize), "a device has the whole vocabulary");
         let Some((learned, offset)) = positions else {
             return self.gather(table.ptr(), inputs.tokens().cast_const(), inputs.rows, table.cols);
         };

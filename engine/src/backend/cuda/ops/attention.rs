@@ -137,7 +137,7 @@ impl CudaBackend {
             let seen = |&(_, context): &(u32, u32)| u64::from(if window > 0 { context.min(window) } else { context });
             let spans = inputs.decode_spans();
             let floor = |sequences| decode::floor(shape, spans.iter().map(seen).sum(), sequences);
-            LaunchCost { floor: floor(spans.len() as u64), weights: 0, kv_cache: floor(0).bytes }
+            LaunchCost { floor: floor(spans.len() as u64), kv_cache: floor(0).bytes, ..LaunchCost::default() }
         };
         // SAFETY: the plan was made for this batch; the block tables have an entry for each block of a sequence's
         // context; and the counters are used by one launch at a time, since launches of a stream run one after the
@@ -203,7 +203,7 @@ impl CudaBackend {
             // Queries and results.
             let rows = 2 * 2 * u64::from(inputs.rows - inputs.decodes);
             let kv_cache = floor.bytes - rows * u64::from(head_shape.heads() * head_shape.head_size());
-            LaunchCost { floor, weights: 0, kv_cache }
+            LaunchCost { floor, kv_cache, ..LaunchCost::default() }
         };
         let launch = shape::launch_shape(head_shape, inputs.rows - inputs.decodes, inputs.prefills);
         let call = shape::call(head_shape, self.element, args);

@@ -41,7 +41,7 @@ impl CudaBackend {
             counters: self.counters(plan.counters()),
         };
         let weights = 2 * u64::from(n) * u64::from(weight.cols);
-        let cost = || LaunchCost { floor: product.floor(), weights, kv_cache: 0 };
+        let cost = || LaunchCost { floor: product.floor(), weights, ..LaunchCost::default() };
         // SAFETY: the plan was made for these shapes, rows and weights are aligned to 16 bytes, and workspace and
         // counters are used by one launch at a time, since launches of a stream run one after the other.
         unsafe { self.queue.launch(plan.shape(), plan.call(self.element, operands), cost) };

@@ -162,7 +162,7 @@ impl CudaBackend {
         let (shape, rows) = (self.heads, lengths.len() as u32);
         let cost = || {
             let floor = floor::floor(shape, lengths, args.window);
-            LaunchCost { floor, weights: 0, kv_cache: floor.bytes }
+            LaunchCost { floor, kv_cache: floor.bytes, ..LaunchCost::default() }
         };
         let (attend, reduce, partitions) = match paper.version(shape, rows, longest, args.window) {
             Version::V1(attend) => {

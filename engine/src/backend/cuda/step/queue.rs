@@ -29,12 +29,14 @@ pub struct LaunchCost {
     pub weights: u64,
     /// Bytes of keys and values that attention reads.
     pub kv_cache: u64,
+    /// Bytes that a worker takes from other workers.
+    pub peers: u64,
 }
 
 /// A launch that reads neither weights of projections nor the cache.
 impl From<Floor> for LaunchCost {
     fn from(floor: Floor) -> Self {
-        LaunchCost { floor, weights: 0, kv_cache: 0 }
+        LaunchCost { floor, ..LaunchCost::default() }
     }
 }
 
@@ -96,6 +98,13 @@ impl LaunchQueue {
             // SAFETY: the kernel's contract holds until it has run, as this function's `# Safety` demands.
             unsafe { device.launch(shape, call) }
         });
+    }
+
+    /// Notes what workers exchange in a rehearsal. A device has no communicator yet, and runs models whole.
+    pub fn note_exchange(&self, name: &'static str, cost: LaunchCost) {
+        if let Some(notes) = &mut *self.notes.borrow_mut() {
+            notes.push(NotedLaunch { kernel: name, shape: LaunchShape::linear(0, 0), cost });
+        }
     }
 
     /// Queues something else than a launch, unless this is a rehearsal or something has failed.
