@@ -7,10 +7,10 @@
 use crate::backend::Backend;
 use crate::backend::cuda::{BUCKETS, CudaBackend, NotedLaunch, bucket};
 use crate::batch::{Batch, Span};
+use crate::device_info::MemoryPlan;
 use crate::error::Result;
 use crate::kv::KvLayout;
 use crate::model::Model;
-use crate::place::MemoryPlan;
 use crate::sampling::{SampleRow, SamplingParams};
 use crate::scheduler::SchedulerOptions;
 

@@ -16,6 +16,7 @@ pub mod config;
 mod delay;
 #[doc(hidden)]
 pub mod detokenizer;
+mod device_info;
 #[doc(hidden)]
 pub mod engine;
 pub mod error;

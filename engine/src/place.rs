@@ -5,6 +5,7 @@ mod cpu;
 mod gpu;
 
 use crate::config::ModelConfig;
+use crate::device_info::DeviceInfo;
 use crate::error::Result;
 use crate::kv::KvLayout;
 use crate::load::Weights;
@@ -26,34 +27,6 @@ pub struct PlacedModel {
     pub swap_blocks: usize,
     /// What the device is.
     pub device: DeviceInfo,
-}
-
-/// The device that a model runs on.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DeviceInfo {
-    /// Its name.
-    pub name: String,
-    /// The type of the model's weights on it.
-    pub dtype: DType,
-    /// How a GPU's memory is shared out.
-    pub memory: Option<MemoryPlan>,
-    /// What a user may not expect, such as that the machine's GPU is not used; one sentence each.
-    pub notes: Vec<String>,
-}
-
-/// How the memory of a GPU is shared out, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryPlan {
-    /// All memory of the GPU.
-    pub total: usize,
-    /// Weights.
-    pub weights: usize,
-    /// Activations of the largest step.
-    pub activations: usize,
-    /// Memory that is in use before the KV cache is allocated, that of other processes included.
-    pub used: usize,
-    /// What the KV cache may take.
-    pub kv_cache: usize,
 }
 
 /// Takes a model to the device that the options say. `open` opens its weights, once for each worker.

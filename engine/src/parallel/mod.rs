@@ -16,6 +16,6 @@ mod shard;
 mod tests;
 mod workers;
 
-pub use ranks::{Rank, RankGroup};
+pub use ranks::{RankGroup, WorkerRank};
 pub use shard::Shard;
 pub use workers::ParallelRunner;

@@ -44,8 +44,8 @@ impl RankGroup {
     }
 
     /// The worker with this number.
-    pub fn rank(self: &Arc<Self>, rank: usize) -> Rank {
-        Rank { group: Arc::clone(self), shard: Shard { rank, of: self.parts.len() } }
+    pub fn rank(self: &Arc<Self>, rank: usize) -> WorkerRank {
+        WorkerRank { group: Arc::clone(self), shard: Shard { rank, of: self.parts.len() } }
     }
 
     /// Releases all who wait, for good: a worker has failed. What they compute from then on is worth nothing.
@@ -100,12 +100,12 @@ impl RankGroup {
 
 /// A worker's place in its group.
 #[derive(Clone, Debug)]
-pub struct Rank {
+pub struct WorkerRank {
     group: Arc<RankGroup>,
     shard: Shard,
 }
 
-impl Rank {
+impl WorkerRank {
     /// The worker's part of the model.
     pub fn shard(&self) -> Shard {
         self.shard
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     /// What each worker's `work` gives.
-    fn on_all<T: Send>(of: usize, work: impl Fn(Rank) -> T + Sync) -> Vec<T> {
+    fn on_all<T: Send>(of: usize, work: impl Fn(WorkerRank) -> T + Sync) -> Vec<T> {
         let group = RankGroup::new(of);
         thread::scope(|scope| {
             let threads: Vec<_> = (0..of)

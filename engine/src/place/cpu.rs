@@ -1,9 +1,10 @@
 //! A model on the CPU, whole or divided among workers.
 
-use super::{DeviceInfo, PlacedModel, kv_layout};
+use super::{PlacedModel, kv_layout};
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, CpuKvCache};
 use crate::config::ModelConfig;
+use crate::device_info::DeviceInfo;
 use crate::error::{Error, Result};
 use crate::kv::KvLayout;
 use crate::load::Weights;

@@ -2,10 +2,11 @@
 
 use launch::Driver;
 
-use super::{DeviceInfo, PlacedModel, kv_layout};
+use super::{PlacedModel, kv_layout};
 use crate::backend::Backend;
 use crate::backend::cuda::CudaBackend;
 use crate::config::ModelConfig;
+use crate::device_info::DeviceInfo;
 use crate::error::{Error, Result};
 use crate::fit;
 use crate::load::Weights;

@@ -31,7 +31,7 @@ use self::tensor::Pool;
 use self::threads::Threads;
 use super::{Activation, Attention, Backend, Batch, HostLinear, KvLayout, QkNormRope};
 use crate::error::{Error, Result};
-use crate::parallel::{Rank, Shard};
+use crate::parallel::{Shard, WorkerRank};
 use crate::sampling::{SampleRow, Sampled, sample_row};
 use crate::tensor::HostTensor;
 
@@ -41,7 +41,7 @@ pub struct CpuBackend {
     threads: Threads,
     pool: Arc<Pool>,
     /// With `Some` this is one of several workers.
-    rank: Option<Rank>,
+    rank: Option<WorkerRank>,
 }
 
 /// A weight: the bytes as they were loaded, usually a mapped file.
@@ -78,7 +78,7 @@ impl CpuBackend {
     }
 
     /// The same as one of several workers, which compute a model's parts.
-    pub fn with_rank(self, rank: Rank) -> Self {
+    pub fn with_rank(self, rank: WorkerRank) -> Self {
         CpuBackend { rank: Some(rank), ..self }
     }
 
@@ -189,7 +189,7 @@ impl Backend for CpuBackend {
     }
 
     fn shard(&self) -> Shard {
-        self.rank.as_ref().map_or(Shard::WHOLE, Rank::shard)
+        self.rank.as_ref().map_or(Shard::WHOLE, WorkerRank::shard)
     }
 
     fn all_reduce(&self, x: &mut CpuTensor) {
