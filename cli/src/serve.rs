@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use argh::{ArgsInfo, FromArgs};
 use engine::load::ModelFiles;
-use server::{RequestLimits, ServeOptions, Server};
+use server::{EventFormat, KvEventsOptions, RequestLimits, ServeOptions, Server};
 use tracing_subscriber::EnvFilter;
 
 use crate::chat::template_file;
@@ -40,6 +40,10 @@ const SERVE_GROUPS: &[(&str, &[&str])] = &[
             "--chat-template",
             "--log-json",
         ],
+    ),
+    (
+        "KV events",
+        &["--kv-events", "--kv-events-topic", "--kv-events-replay", "--kv-events-buffer", "--kv-events-format"],
     ),
     (
         "Limits",
@@ -83,6 +87,22 @@ pub struct ServeArgs {
     /// file with a chat template in place of the model's
     #[argh(option, arg_name = "file")]
     pub chat_template: Option<String>,
+
+    /// publish what is cached, and its tokens, at tcp://*:5557, say
+    #[argh(option, arg_name = "endpoint")]
+    pub kv_events: Option<String>,
+    /// topic of these events (empty)
+    #[argh(option, arg_name = "topic")]
+    pub kv_events_topic: Option<String>,
+    /// where events that were missed can be asked for (nowhere)
+    #[argh(option, arg_name = "endpoint")]
+    pub kv_events_replay: Option<String>,
+    /// batches of events kept for that (10000)
+    #[argh(option, arg_name = "n", from_str_fn(count))]
+    pub kv_events_buffer: Option<usize>,
+    /// how events are written: map or array (map)
+    #[argh(option, arg_name = "form", from_str_fn(event_format))]
+    pub kv_events_format: Option<EventFormat>,
 
     /// most prompts waiting in the engine (4096)
     #[argh(option, arg_name = "n", from_str_fn(count))]
@@ -136,12 +156,17 @@ fn run(words: &Words) -> Result<()> {
         for address in server.addresses()? {
             writeln!(io::stdout(), "listening on http://{address}")?;
         }
+        if let (Some(events), replay) = server.kv_events() {
+            writeln!(io::stdout(), "KV events at {events}")?;
+            replay.map_or(Ok(()), |replay| writeln!(io::stdout(), "KV events that were missed at {replay}"))?;
+        }
         server.run(stop).await
     })
 }
 
 fn options(args: ServeArgs) -> Result<ServeOptions> {
     let d = RequestLimits::default();
+    let kv_events = kv_events(&args)?;
     let api_key = args.api_key.or_else(|| std::env::var("QUIRE_API_KEY").ok());
     if api_key.as_ref().is_some_and(String::is_empty) {
         bail!("the API key is empty");
@@ -168,10 +193,30 @@ fn options(args: ServeArgs) -> Result<ServeOptions> {
         api_key,
         served_name: args.served_model_name,
         chat_template: args.chat_template.as_deref().map(template_file).transpose()?,
+        kv_events,
         progress: || Box::new(progress::loading()),
         limits,
         ..d
     })
+}
+
+/// Where KV events go, if anywhere.
+fn kv_events(args: &ServeArgs) -> Result<Option<KvEventsOptions>> {
+    let Some(endpoint) = &args.kv_events else {
+        let is_set = args.kv_events_topic.is_some()
+            || args.kv_events_replay.is_some()
+            || args.kv_events_buffer.is_some()
+            || args.kv_events_format.is_some();
+        return if is_set { bail!("the options of KV events need --kv-events") } else { Ok(None) };
+    };
+    let d = KvEventsOptions::at(endpoint);
+    Ok(Some(KvEventsOptions {
+        topic: args.kv_events_topic.clone().unwrap_or(d.topic),
+        replay: args.kv_events_replay.clone(),
+        buffer: args.kv_events_buffer.unwrap_or(d.buffer),
+        format: args.kv_events_format.unwrap_or(d.format),
+        endpoint: d.endpoint,
+    }))
 }
 
 /// Logs go to standard error; `RUST_LOG` says how much.
@@ -184,6 +229,14 @@ fn start_logs(json: bool) {
 
 fn port(s: &str) -> Result<u16, String> {
     s.parse().map_err(|_| format!("{s:?} is not a port, a number from 0 to 65535"))
+}
+
+fn event_format(s: &str) -> Result<EventFormat, String> {
+    match s {
+        "map" => Ok(EventFormat::Map),
+        "array" => Ok(EventFormat::Array),
+        _ => Err(format!("{s:?} is neither map nor array")),
+    }
 }
 
 #[cfg(test)]
@@ -199,5 +252,18 @@ mod tests {
         let (own, engine) = (words.own::<ServeArgs>().unwrap(), words.engine().unwrap());
         assert_eq!((engine.model.as_deref(), engine.block_size), (Some("gpt2"), 8));
         assert_eq!((own.port, own.log_json, own.api_key.as_deref()), (Some(0), true, Some("--model")));
+    }
+    #[test]
+    fn options_of_kv_events_need_their_endpoint() {
+        let events = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|&word| word.into()).collect();
+            kv_events(&Words::sort(&[&COMMAND], &COMMAND, &words).unwrap().own::<ServeArgs>().unwrap())
+        };
+        assert!(events(&[]).unwrap().is_none());
+        assert!(events(&["--kv-events-topic", "kv@1@m"]).is_err() && events(&["--kv-events-buffer", "5"]).is_err());
+        let all = ["--kv-events", "tcp://*:5557", "--kv-events-format", "array", "--kv-events-topic", "kv@1@m"];
+        let got = events(&all).unwrap().unwrap();
+        assert_eq!((got.endpoint.as_str(), got.topic.as_str()), ("tcp://*:5557", "kv@1@m"));
+        assert_eq!((got.format, got.buffer, got.replay), (EventFormat::Array, 10_000, None));
     }
 }

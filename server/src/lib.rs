@@ -15,6 +15,7 @@ mod app;
 mod body;
 mod connection;
 mod error;
+mod events;
 mod exposition;
 mod finished;
 mod guard;
@@ -31,5 +32,6 @@ pub mod server;
 mod text;
 mod worker;
 
-pub use options::{Progress, RequestLimits, ServeOptions};
+pub use events::EventFormat;
+pub use options::{KvEventsOptions, Progress, RequestLimits, ServeOptions};
 pub use server::Server;

@@ -5,6 +5,8 @@ use std::time::Duration;
 use engine::llm::Prompt;
 use serde::{Serialize, Serializer};
 
+use crate::events::EventFormat;
+
 /// How a server is set up.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
@@ -25,10 +27,40 @@ pub struct ServeOptions {
     pub chat_template: Option<String>,
     /// Texts that are computed when the model has been loaded, and kept for all prompts that begin with them.
     pub shared_prefixes: Vec<Prompt>,
+    /// Where KV events are published; nowhere if `None`.
+    pub kv_events: Option<KvEventsOptions>,
     /// Called each time that a model is loaded, with how many of its bytes are loaded, and of how many.
     pub progress: fn() -> Progress,
     /// Bounds.
     pub limits: RequestLimits,
+}
+
+/// Where KV events are published, and how. They carry the tokens of prompts and outputs.
+#[derive(Clone, Debug)]
+pub struct KvEventsOptions {
+    /// The publisher's ZeroMQ endpoint, such as `tcp://*:5557`; port 0 takes a free one.
+    pub endpoint: String,
+    /// The first frame of every message.
+    pub topic: String,
+    /// The endpoint at which batches that were missed can be asked for, if at all.
+    pub replay: Option<String>,
+    /// Batches that are kept for that.
+    pub buffer: usize,
+    /// How events are written.
+    pub format: EventFormat,
+}
+
+impl KvEventsOptions {
+    /// As vLLM publishes them, at `endpoint`.
+    pub fn at(endpoint: impl Into<String>) -> Self {
+        KvEventsOptions {
+            endpoint: endpoint.into(),
+            topic: String::new(),
+            replay: None,
+            buffer: 10_000,
+            format: EventFormat::Map,
+        }
+    }
 }
 
 /// Called with how many bytes of a model are loaded, and of how many.
@@ -82,6 +114,7 @@ impl Default for ServeOptions {
             served_name: None,
             chat_template: None,
             shared_prefixes: Vec::new(),
+            kv_events: None,
             progress: || Box::new(|_, _| ()),
             limits: RequestLimits::default(),
         }

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 
 use crate::app::{App, served_name};
 use crate::connection;
+use crate::events::Publisher;
 use crate::guard::Guard;
 use crate::listeners::Listeners;
 use crate::metrics::Metrics;
@@ -34,6 +35,7 @@ pub struct Server {
     listeners: Listeners,
     guard: Guard,
     app: Arc<App>,
+    publisher: Option<Publisher>,
 }
 
 impl Server {
@@ -46,19 +48,26 @@ impl Server {
         let listeners = Listeners::bind(&options.host, options.port).await?;
         let guard = Guard::new(options, &listeners.addresses()?)?;
         let metrics = Metrics::new(&served_name(files, options));
+        let (publisher, events) = match &options.kv_events {
+            Some(options) => {
+                Publisher::bind(options).await.map(|(publisher, source)| (Some(publisher), Some(source)))?
+            }
+            None => (None, None),
+        };
         let load = {
             let (files, engine, prefixes) = (files.clone(), engine.clone(), options.shared_prefixes.clone());
-            let progress = options.progress;
+            let (progress, events) = (options.progress, events.clone());
             move || {
                 let mut llm = Llm::load_with(&files, &engine, progress())?;
+                events.iter().for_each(|events| events.follow(&mut llm));
                 llm.device().notes.iter().for_each(|note| tracing::warn!("{note}"));
                 prefixes.iter().try_for_each(|prefix| llm.pin_prefix(prefix))?;
                 Ok(llm)
             }
         };
-        let worker = Worker::start(load, options.limits, metrics.clone()).context("no thread to be had")?;
+        let worker = Worker::start(load, options.limits, metrics.clone(), events).context("no thread to be had")?;
         let app = App::new(files, engine, options, worker, metrics)?;
-        Ok(Server { listeners, guard, app: Arc::new(app) })
+        Ok(Server { listeners, guard, app: Arc::new(app), publisher })
     }
 
     /// Where it listens; at least one address.
@@ -67,6 +76,12 @@ impl Server {
     /// If the system does not say.
     pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         self.listeners.addresses()
+    }
+
+    /// Where KV events are published, and where those that were missed can be asked for, if anywhere.
+    pub fn kv_events(&self) -> (Option<&str>, Option<&str>) {
+        let publisher = self.publisher.as_ref();
+        (publisher.map(|p| p.address.as_str()), publisher.and_then(|p| p.replay.as_deref()))
     }
 
     /// Waits until the model is loaded.
@@ -83,7 +98,8 @@ impl Server {
     /// # Errors
     /// If the model cannot be loaded at first.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<()> {
-        let Server { mut listeners, guard, app } = self;
+        // Events are published for as long as the server runs.
+        let Server { mut listeners, guard, app, publisher: _publisher } = self;
         let connections = Connections::new(router(app.clone(), guard), &app);
         let mut background = JoinSet::new();
         background.spawn({

@@ -5,8 +5,8 @@
 mod common;
 
 use std::fs;
-use std::path::Path;
 
+use common::poisoned::{POISON, poisoned};
 use common::{TestServer, error_of};
 use engine::llm::{Options, SchedulerOptions};
 use engine::load::ModelFiles;
@@ -14,30 +14,6 @@ use serde_json::{Value, json};
 use server::ServeOptions;
 
 const COMPLETIONS: &str = "/v1/completions";
-/// A token whose embedding is made to be no number.
-const POISON: usize = 100;
-
-/// A golden model whose input embeddings have a row that is not a number. Its output embeddings are others.
-fn poisoned() -> tempfile::TempDir {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/golden/llama3");
-    let copy = tempfile::tempdir().unwrap();
-    for entry in fs::read_dir(source).unwrap() {
-        let entry = entry.unwrap();
-        fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
-    }
-    let path = copy.path().join("model.safetensors");
-    let mut file = fs::read(&path).unwrap();
-    let header = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
-    let tensors: Value = serde_json::from_slice(&file[8..header]).unwrap();
-    let embedding = &tensors["model.embed_tokens.weight"];
-    let at = |i: usize| embedding["data_offsets"][i].as_u64().unwrap() as usize;
-    let row = (at(1) - at(0)) / embedding["shape"][0].as_u64().unwrap() as usize;
-    let start = header + at(0) + POISON * row;
-    // All bits set is no number, in every type of float.
-    file[start..start + row].fill(0xff);
-    fs::write(&path, file).unwrap();
-    copy
-}
 
 /// Waits until a request with a prompt of this length waits.
 async fn wait_until_queued(server: &TestServer, prompt_tokens: usize) {

@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub use snapshot::Snapshot;
 
+use crate::events::EventSource;
 use crate::metrics::Metrics;
 use crate::options::RequestLimits;
 
@@ -113,7 +114,8 @@ pub struct Job {
 
 impl Worker {
     /// Starts the thread, which loads the model with `load` at once, and again after a step has failed. Requests beyond
-    /// what `limits` says of the queue are refused.
+    /// what `limits` says of the queue are refused. What the KV cache comes to hold goes to `events`, if there is such a
+    /// source, which follows every engine that `load` returns.
     ///
     /// # Errors
     /// If the system gives no thread.
@@ -121,12 +123,13 @@ impl Worker {
         load: impl Fn() -> engine::Result<Llm> + Send + 'static,
         limits: RequestLimits,
         metrics: Metrics,
+        events: Option<EventSource>,
     ) -> std::io::Result<Self> {
         let (commands, receiver) = mpsc::unbounded_channel();
         let (status, watcher) = watch::channel(Status::Loading);
         let context = Arc::new(AtomicUsize::new(usize::MAX));
         let longest = context.clone();
-        let work = move || thread::run(&load, receiver, &status, limits, metrics, &longest);
+        let work = move || thread::run(&load, receiver, &status, limits, metrics, &longest, events);
         let thread = std::thread::Builder::new().name("engine".into()).spawn(work)?;
         Ok(Worker { commands, status: watcher, context, thread: Some(thread) })
     }
@@ -203,7 +206,7 @@ mod tests {
         let load = move || Llm::load(&ModelFiles::bundled(), &options);
         let limits =
             RequestLimits { max_queue: 1000, max_queue_seqs: 1500, max_request_seqs: 1200, ..RequestLimits::default() };
-        let worker = Worker::start(load, limits, metrics.clone()).unwrap();
+        let worker = Worker::start(load, limits, metrics.clone(), None).unwrap();
         worker.status().wait_for(|status| *status == Status::Ready).await.unwrap();
         (worker, metrics)
     }

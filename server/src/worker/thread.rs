@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 use super::jobs::Jobs;
 use super::snapshot::Snapshot;
 use super::{Command, Failure, JobUpdate, Status, Work};
+use crate::events::EventSource;
 use crate::metrics::Metrics;
 use crate::options::RequestLimits;
 
@@ -28,6 +29,7 @@ pub fn run(
     limits: RequestLimits,
     metrics: Metrics,
     context: &AtomicUsize,
+    events: Option<EventSource>,
 ) {
     let mut jobs = Jobs::default();
     let mut waiting = Vec::new();
@@ -38,7 +40,8 @@ pub fn run(
                 tracing::info!(seconds = start.elapsed().as_secs_f64(), "model loaded");
                 metrics.describe(&llm);
                 context.store(llm.engine().context_len(&[], &SamplingParams::default()), Ordering::Relaxed);
-                let mut engine = EngineThread::new(llm, jobs, limits, metrics.clone());
+                let mut engine = EngineThread::new(llm, jobs, limits, metrics.clone(), events.clone());
+                engine.report_changes();
                 engine.resume(waiting);
                 status.send_replace(Status::Ready);
                 match engine.serve(&mut commands) {
@@ -50,6 +53,7 @@ pub fn run(
                         status.send_replace(Status::Loading);
                         metrics.engine_failures.inc();
                         (jobs, waiting) = engine.salvage();
+                        events.iter().for_each(EventSource::cleared);
                     }
                 }
             }
@@ -94,6 +98,7 @@ struct EngineThread {
     jobs: Jobs,
     limits: RequestLimits,
     metrics: Metrics,
+    events: Option<EventSource>,
     /// When it was loaded.
     loaded: Instant,
     /// The engine's counters when the metrics took them in.
@@ -101,9 +106,14 @@ struct EngineThread {
 }
 
 impl EngineThread {
-    fn new(llm: Llm, jobs: Jobs, limits: RequestLimits, metrics: Metrics) -> Self {
+    fn new(llm: Llm, jobs: Jobs, limits: RequestLimits, metrics: Metrics, events: Option<EventSource>) -> Self {
         let (loaded, observed) = (Instant::now(), Stats::default());
-        EngineThread { llm, jobs, limits, metrics, loaded, observed }
+        EngineThread { llm, jobs, limits, metrics, events, loaded, observed }
+    }
+
+    /// Publishes what the cache came to hold, which has been computed.
+    fn report_changes(&self) {
+        self.events.iter().for_each(EventSource::step);
     }
 
     fn serve(&mut self, commands: &mut UnboundedReceiver<Command>) -> End {
@@ -253,6 +263,7 @@ impl EngineThread {
 
     /// Hands out what the step brought that was begun at `begun`, and counts it.
     fn deliver(&mut self, events: Vec<RequestEvent>, begun: Instant) {
+        self.report_changes();
         let now = Instant::now();
         self.jobs.scheduled(begun, self.llm.engine().admitted());
         let mut last = None;

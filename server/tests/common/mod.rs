@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // not every test needs all of it
 
+pub mod poisoned;
+
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
@@ -45,6 +47,16 @@ impl TestServer {
         let server = Server::bind(files, engine, &options).await.unwrap();
         server.loaded().await.unwrap();
         Self::run(server)
+    }
+
+    /// As [`TestServer::with`]; also where it publishes KV events, and where those that were missed can be asked for.
+    pub async fn publishing(files: &ModelFiles, engine: &Options, options: ServeOptions) -> (Self, String, String) {
+        let options = ServeOptions { port: 0, ..options };
+        let server = Server::bind(files, engine, &options).await.unwrap();
+        server.loaded().await.unwrap();
+        let (events, replay) = server.kv_events();
+        let (events, replay) = (events.unwrap().to_owned(), replay.unwrap().to_owned());
+        (Self::run(server), events, replay)
     }
 
     /// As [`TestServer::with`], but does not wait for the model.

@@ -1,0 +1,122 @@
+//! KV events: which prefixes the KV cache holds, published for routers in vLLM's form.
+//!
+//! ```text
+//!  engine's thread --EventSource--> bounded queue --> task: numbers, msgpack --> PUB: topic, number, batch
+//!     after a step                                      |
+//!                                                       +--> the last batches <-- task: ROUTER, what was missed
+//! ```
+//!
+//! The engine never waits: a batch for which the queue has no room is dropped, as are batches for a subscriber that is too
+//! slow, and the numbers show the gap.
+
+mod format;
+mod publisher;
+mod replay;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use engine::kv::{CacheChange, CacheChanges};
+use engine::llm::Llm;
+use tokio::sync::mpsc;
+
+pub use format::EventFormat;
+pub use publisher::Publisher;
+
+/// Batches that wait to be published, at most.
+const QUEUE: usize = 4096;
+
+/// What happened in a step.
+#[derive(Debug)]
+enum News {
+    Changes(Vec<CacheChange>),
+    /// Nothing is cached any more.
+    Cleared,
+}
+
+/// The news of a step.
+#[derive(Debug)]
+struct Batch {
+    /// Counted from 0; those that were dropped are counted too.
+    number: u64,
+    /// Seconds since 1970.
+    time: f64,
+    news: News,
+}
+
+/// The engine's end: where it reports what its cache holds. Clones are of the same.
+#[derive(Clone, Debug)]
+pub struct EventSource {
+    changes: Arc<Mutex<CacheChanges>>,
+    batches: mpsc::Sender<Batch>,
+    next: Arc<AtomicU64>,
+}
+
+impl EventSource {
+    /// A source, and the queue of what it reports.
+    fn new() -> (Self, mpsc::Receiver<Batch>) {
+        let (batches, queue) = mpsc::channel(QUEUE);
+        (EventSource { changes: Arc::default(), batches, next: Arc::default() }, queue)
+    }
+
+    /// Follows from now on what the cache of `llm` holds, which is empty. Before that it followed no engine, or one that
+    /// was reported as [`Self::cleared`].
+    pub fn follow(&self, llm: &mut Llm) {
+        llm.set_kv_log(self.changes.clone());
+    }
+
+    /// Reports what has changed, after a step that succeeded.
+    pub fn step(&self) {
+        let changes = self.changes().take();
+        if !changes.is_empty() {
+            self.report(News::Changes(changes));
+        }
+    }
+
+    /// Reports that the engine is gone, and what its last step was to store with it.
+    pub fn cleared(&self) {
+        *self.changes() = CacheChanges::default();
+        self.report(News::Cleared);
+    }
+
+    fn report(&self, news: News) {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
+        if self.batches.try_send(Batch { number, time, news }).is_err() {
+            tracing::debug!(number, "a batch of KV events was dropped");
+        }
+    }
+
+    fn changes(&self) -> MutexGuard<'_, CacheChanges> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+    use super::*;
+
+    #[test]
+    fn a_full_queue_drops_batches_and_their_numbers_show_it() {
+        let (source, mut queue) = EventSource::new();
+        for _ in 0..QUEUE + 5 {
+            source.cleared();
+        }
+        assert_eq!(queue.try_recv().unwrap().number, 0);
+        source.cleared();
+        let numbers: Vec<u64> = std::iter::from_fn(|| Some(queue.try_recv().ok()?.number)).collect();
+        let (last, others) = numbers.split_last().unwrap();
+        assert_eq!(others, (1..QUEUE as u64).collect::<Vec<_>>());
+        assert_eq!(*last, QUEUE as u64 + 5, "five are missing");
+    }
+
+    #[test]
+    fn steps_that_change_nothing_are_not_reported() {
+        let (source, mut queue) = EventSource::new();
+        source.step();
+        assert!(queue.try_recv().is_err());
+    }
+}

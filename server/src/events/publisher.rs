@@ -1,0 +1,91 @@
+//! The sockets at which events are published.
+
+use anyhow::{Context, Result};
+use axum::body::Bytes;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use zeromq::{Endpoint, PubSocket, RouterSocket, Socket, SocketSend, ZmqMessage};
+
+use super::format::{KvEvent, encode, events};
+use super::replay::{self, ReplayBuffer};
+use super::{Batch, EventFormat, EventSource, News};
+use crate::options::KvEventsOptions;
+
+/// The sockets; they are closed when it is dropped.
+#[derive(Debug)]
+pub struct Publisher {
+    /// Where events are published.
+    pub address: String,
+    /// Where those that were missed can be asked for.
+    pub replay: Option<String>,
+    /// Ended when they are dropped.
+    _tasks: JoinSet<()>,
+}
+
+impl Publisher {
+    /// Opens the sockets, and publishes what the source reports.
+    ///
+    /// # Errors
+    /// If an address makes no sense or cannot be had.
+    pub async fn bind(options: &KvEventsOptions) -> Result<(Self, EventSource)> {
+        let (source, batches) = EventSource::new();
+        let mut tasks = JoinSet::new();
+        let buffer = ReplayBuffer::new(if options.replay.is_some() { options.buffer } else { 0 });
+        let replay = match &options.replay {
+            Some(endpoint) => {
+                let mut socket = RouterSocket::new();
+                let address = listen(&mut socket, endpoint).await?;
+                tasks.spawn(replay::serve(socket, buffer.clone()));
+                Some(address)
+            }
+            None => None,
+        };
+        let mut socket = PubSocket::new();
+        let address = listen(&mut socket, &options.endpoint).await?;
+        tasks.spawn(publish(socket, batches, options.topic.clone().into(), options.format, buffer));
+        Ok((Publisher { address, replay, _tasks: tasks }, source))
+    }
+}
+
+/// Listens at an endpoint such as `tcp://*:5557`; returns it with the port that it got.
+async fn listen(socket: &mut impl Socket, endpoint: &str) -> Result<String> {
+    let why = || format!("cannot publish KV events at {endpoint}");
+    // All addresses of the machine, in ZeroMQ's way.
+    let address = endpoint.replacen("://*:", "://0.0.0.0:", 1);
+    match address.parse::<Endpoint>().with_context(why)? {
+        Endpoint::Tcp(..) => Ok(socket.bind(&address).await.with_context(why)?.to_string()),
+        _ => anyhow::bail!("{}: an endpoint must begin with tcp://", why()),
+    }
+}
+
+/// Publishes batches until there will be no more.
+async fn publish(
+    mut socket: PubSocket,
+    mut batches: mpsc::Receiver<Batch>,
+    topic: Bytes,
+    format: EventFormat,
+    buffer: ReplayBuffer,
+) {
+    while let Some(Batch { number, time, news }) = batches.recv().await {
+        let events = match news {
+            News::Changes(changes) => events(changes),
+            News::Cleared => vec![KvEvent::Cleared],
+        };
+        let payload = match encode(time, &events, format) {
+            Ok(payload) => Bytes::from(payload),
+            Err(error) => {
+                tracing::error!(%error, "KV events cannot be written");
+                continue;
+            }
+        };
+        // What a subscriber knows of can be asked for.
+        buffer.push(number, payload.clone());
+        let mut message = ZmqMessage::from(payload);
+        message.push_front(Bytes::copy_from_slice(&number.to_be_bytes()));
+        message.push_front(topic.clone());
+        // Does not wait: what a subscriber has no room for is dropped for it.
+        if let Err(error) = socket.send(message).await {
+            tracing::debug!(%error, number, "a batch of KV events was not published");
+        }
+    }
+}

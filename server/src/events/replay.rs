@@ -1,0 +1,124 @@
+//! Batches that a subscriber has missed, for as long as they are kept.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use zeromq::{RouterSendHalf, RouterSocket, SocketRecv, SocketSend, ZmqMessage, ZmqResult};
+
+/// The number that ends an answer.
+const END: i64 = -1;
+/// The time in which a client must take its answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The last batches that were published. Clones are of the same.
+#[derive(Clone, Debug)]
+pub struct ReplayBuffer {
+    batches: Arc<Mutex<VecDeque<(u64, Bytes)>>>,
+    most: usize,
+}
+
+impl ReplayBuffer {
+    /// Keeps so many.
+    pub fn new(most: usize) -> Self {
+        ReplayBuffer { batches: Arc::default(), most }
+    }
+
+    /// Takes a batch in, with its number; the oldest goes if there are too many.
+    pub fn push(&self, number: u64, payload: Bytes) {
+        let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        batches.push_back((number, payload));
+        if batches.len() > self.most {
+            batches.pop_front();
+        }
+    }
+
+    /// The batches from number `start` on.
+    fn since(&self, start: u64) -> Vec<(u64, Bytes)> {
+        let batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        batches.iter().filter(|batch| batch.0 >= start).cloned().collect()
+    }
+}
+
+/// Answers requests for batches, one after the other, until the socket fails.
+pub async fn serve(socket: RouterSocket, buffer: ReplayBuffer) {
+    let (sender, mut receiver) = socket.split();
+    loop {
+        match receiver.recv().await {
+            Ok(request) => {
+                let Some((envelope, start)) = read(request) else {
+                    tracing::debug!("a request for KV events makes no sense");
+                    continue;
+                };
+                // A client that does not read must not keep others from their answers for long.
+                match tokio::time::timeout(PATIENCE, answer(sender.clone(), envelope, buffer.since(start))).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => tracing::debug!(%error, "a client for KV events has gone"),
+                    Err(_) => tracing::debug!("a client for KV events does not read"),
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "KV events cannot be replayed any more");
+                return;
+            }
+        }
+    }
+}
+
+/// The frames that lead back to the client, and the first number that it asks for. The first frame is its identity; from a
+/// REQ socket an empty one follows, from a DEALER perhaps none.
+fn read(request: ZmqMessage) -> Option<(Vec<Bytes>, u64)> {
+    let mut frames = request.into_vec();
+    let start: [u8; 8] = frames.pop()?.as_ref().try_into().ok()?;
+    let is_envelope = match &frames[..] {
+        [_] => true,
+        [_, delimiter] => delimiter.is_empty(),
+        _ => false,
+    };
+    is_envelope.then_some((frames, u64::from_be_bytes(start)))
+}
+
+async fn answer(mut sender: RouterSendHalf, envelope: Vec<Bytes>, batches: Vec<(u64, Bytes)>) -> ZmqResult<()> {
+    let batches = batches.into_iter().map(|(number, payload)| (number.to_be_bytes(), payload));
+    for (number, payload) in batches.chain([(END.to_be_bytes(), Bytes::new())]) {
+        let mut message = ZmqMessage::from(payload);
+        message.push_front(Bytes::copy_from_slice(&number));
+        envelope.iter().rev().for_each(|frame| message.push_front(frame.clone()));
+        sender.send(message).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+    use super::*;
+
+    #[test]
+    fn the_oldest_batches_are_given_up() {
+        let buffer = ReplayBuffer::new(3);
+        for number in [0, 1, 2, 4, 5] {
+            buffer.push(number, Bytes::from(vec![number as u8]));
+        }
+        let numbers = |start| buffer.since(start).into_iter().map(|(number, _)| number).collect::<Vec<_>>();
+        assert_eq!((numbers(0), numbers(3), numbers(6)), (vec![2, 4, 5], vec![4, 5], vec![]));
+        let none = ReplayBuffer::new(0);
+        none.push(0, Bytes::new());
+        assert!(none.since(0).is_empty());
+    }
+
+    #[test]
+    fn requests_come_with_and_without_a_delimiter() {
+        let request = |frames: &[&'static [u8]]| {
+            let frames: Vec<Bytes> = frames.iter().map(|frame| Bytes::from_static(frame)).collect();
+            read(ZmqMessage::try_from(frames).unwrap()).map(|(envelope, start)| (envelope.len(), start))
+        };
+        assert_eq!(request(&[b"id", b"", b"\0\0\0\0\0\0\x01\x02"]), Some((2, 258)));
+        assert_eq!(request(&[b"id", b"\0\0\0\0\0\0\0\x07"]), Some((1, 7)));
+        for wrong in [&[&b"id"[..], b"", b"7"][..], &[b"id"], &[b"id", b"x", b"\0\0\0\0\0\0\0\0"]] {
+            assert_eq!(request(wrong), None);
+        }
+    }
+}
