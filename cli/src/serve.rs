@@ -89,13 +89,13 @@ pub struct ServeArgs {
     pub chat_template: Option<String>,
 
     /// publish what is cached, and its tokens, at tcp://*:5557, say
-    #[argh(option, arg_name = "endpoint")]
+    #[argh(option, arg_name = "url")]
     pub kv_events: Option<String>,
     /// topic of these events (empty)
     #[argh(option, arg_name = "topic")]
     pub kv_events_topic: Option<String>,
     /// where events that were missed can be asked for (nowhere)
-    #[argh(option, arg_name = "endpoint")]
+    #[argh(option, arg_name = "url")]
     pub kv_events_replay: Option<String>,
     /// batches of events kept for that (10000)
     #[argh(option, arg_name = "n", from_str_fn(count))]
