@@ -1,8 +1,8 @@
 //! The paper's attention kernels on a decode problem: vLLM's layouts on a device, and one version's launches.
 
 use kernels::attention::AttentionShape;
-use kernels::attention::paper::launch::{Version, v1_call, v2_call};
-use kernels::attention::paper::{paged_attention_v1, paged_attention_v2, paged_attention_v2_reduce};
+use kernels::attention::paper::launch::{Version, partitioned, v1_call, v2_call};
+use kernels::attention::paper::{paged_attention_v1, paged_attention_v2_reduce};
 use kernels::with_element;
 use launch::Result;
 
@@ -95,38 +95,11 @@ impl PlacedAttention {
     /// # Errors
     /// [`launch::Error`]
     pub fn attend(&self, gpu: &mut Gpu) -> Result<()> {
-        let paged_attention_v1 {
-            query,
-            keys,
-            values,
-            tables,
-            lengths,
-            query_stride,
-            table_stride,
-            kv_heads,
-            window,
-            scale,
-            ..
-        } = self.args;
         let (shape, call) = match self.version {
             Version::V1(shape) => (shape, v1_call(self.shape, self.ty.element(), self.args)),
             Version::V2 { attend, .. } => {
                 let [partials, maxima, sums] = self.partials.map(Buffer::mut_ptr);
-                let args = paged_attention_v2 {
-                    partials,
-                    maxima,
-                    sums,
-                    query,
-                    keys,
-                    values,
-                    tables,
-                    lengths,
-                    query_stride,
-                    table_stride,
-                    kv_heads,
-                    window,
-                    scale,
-                };
+                let args = partitioned(self.args, partials, maxima, sums);
                 (attend, v2_call(self.shape, self.ty.element(), args))
             }
         };

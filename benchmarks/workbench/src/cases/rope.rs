@@ -1,7 +1,7 @@
 //! Rotation of heads, with the cache write.
 
-use cuda_std::launch::{DevicePtr, DevicePtrMut};
-use kernels::attention::paper::paper_rope_and_cache;
+use cuda_std::launch::DevicePtr;
+use kernels::attention::paper::launch::apart;
 use kernels::layout::{KeyOrValue, Pages, VECTOR};
 use kernels::rope::{floor_bytes, rope_and_cache, shape};
 use kernels::with_element;
@@ -220,7 +220,7 @@ impl RopeProblem {
         let call = match self.layout {
             Layout::Quire => with_element!(ty.element(), T => args.instance::<T>()),
             Layout::Paper => {
-                let args = papers(args, cache.mut_ptr().offset(self.keys()));
+                let args = apart(args, cache.mut_ptr().offset(self.keys()));
                 with_element!(ty.element(), T => args.instance::<T>())
             }
         };
@@ -237,30 +237,5 @@ impl RopeProblem {
                 Ok(error / allowed)
             }),
         })
-    }
-}
-
-/// The same arguments for the paper's kernel, whose values lie apart.
-fn papers(args: rope_and_cache, values: DevicePtrMut<u16>) -> paper_rope_and_cache {
-    let rope_and_cache { qkv, query, cache, angles, positions, slots, query_norm, key_norm, eps, .. } = args;
-    let rope_and_cache { tokens, qkv_stride, query_stride, heads, kv_heads, head_size, block_size, .. } = args;
-    paper_rope_and_cache {
-        qkv,
-        query,
-        keys: cache,
-        values,
-        angles,
-        positions,
-        slots,
-        query_norm,
-        key_norm,
-        eps,
-        tokens,
-        qkv_stride,
-        query_stride,
-        heads,
-        kv_heads,
-        head_size,
-        block_size,
     }
 }

@@ -1,8 +1,8 @@
 //! Which of the two kernels serves, and how it is launched. For the host.
 
-#[cfg(not(target_arch = "nvptx64"))]
-use cuda_std::launch::KernelCall;
 use cuda_std::launch::LaunchShape;
+#[cfg(not(target_arch = "nvptx64"))]
+use cuda_std::launch::{DevicePtrMut, KernelCall};
 
 use super::{PARTITION, THREADS};
 use crate::attention::AttentionShape;
@@ -10,6 +10,7 @@ use crate::attention::AttentionShape;
 use crate::{
     attention::{with_block_size, with_head_size},
     element::ElementType,
+    rope::rope_and_cache,
     with_element,
 };
 
@@ -88,6 +89,59 @@ pub fn v2_call(shape: AttentionShape, element: ElementType, args: super::paged_a
     with_element!(element, T => with_head_size!(shape.head_size(), D => {
         with_block_size!(shape.pages().block_size, B => args.instance::<T, D, B>())
     }))
+}
+
+/// v2's arguments for what v1's say; what v1 would write, the reduction writes.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn partitioned(
+    args: super::paged_attention_v1,
+    partials: DevicePtrMut<f32>,
+    maxima: DevicePtrMut<f32>,
+    sums: DevicePtrMut<f32>,
+) -> super::paged_attention_v2 {
+    let super::paged_attention_v1 { output: _, query, keys, values, tables, lengths, .. } = args;
+    let super::paged_attention_v1 { query_stride, table_stride, kv_heads, window, scale, .. } = args;
+    super::paged_attention_v2 {
+        partials,
+        maxima,
+        sums,
+        query,
+        keys,
+        values,
+        tables,
+        lengths,
+        query_stride,
+        table_stride,
+        kv_heads,
+        window,
+        scale,
+    }
+}
+
+/// The cache write's arguments for what those of Quire's own say, whose cache are the keys; the values lie apart.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn apart(args: rope_and_cache, values: DevicePtrMut<u16>) -> super::paper_rope_and_cache {
+    let rope_and_cache { qkv, query, cache, angles, positions, slots, query_norm, key_norm, eps, .. } = args;
+    let rope_and_cache { tokens, qkv_stride, query_stride, heads, kv_heads, head_size, block_size, .. } = args;
+    super::paper_rope_and_cache {
+        qkv,
+        query,
+        keys: cache,
+        values,
+        angles,
+        positions,
+        slots,
+        query_norm,
+        key_norm,
+        eps,
+        tokens,
+        qkv_stride,
+        query_stride,
+        heads,
+        kv_heads,
+        head_size,
+        block_size,
+    }
 }
 
 /// Slots that the longest sequence needs, at most: those of whole blocks. A window may begin anywhere in the first of

@@ -3,6 +3,7 @@
 use cuda_std::launch::{DevicePtr, DevicePtrMut, LaunchShape};
 use cuda_std::vector::Vector;
 use kernels::attention::decode::{self, PLAN_THREADS, paged_attention, plan_paged_attention, plan_vectors};
+use kernels::attention::paper::launch::apart;
 use kernels::attention::prefill::{paged_prefill, shape};
 use kernels::cache::{reshape_and_cache, write_shape};
 use kernels::floor::Floor;
@@ -19,7 +20,7 @@ use crate::backend::{Attention, QkNormRope};
 
 impl CudaBackend {
     /// Splits rows `[query | key | value]`: heads are normalised and rotated where they are, keys and values go to the
-    /// cache.
+    /// cache, in the layout that attention reads.
     pub(in crate::backend::cuda) fn write_kv(
         &self,
         qkv: &CudaTensor,
@@ -28,14 +29,11 @@ impl CudaBackend {
         layer: usize,
         inputs: &StepInputs,
     ) {
-        if self.paper.is_some() {
-            return self.write_papers_kv(qkv, heads, cache, layer, inputs);
-        }
         let (pages, shape) = (cache.pages(), self.heads);
         let stride = qkv.stride / VECTOR;
         let query_vectors = (shape.heads() * shape.head_size() / VECTOR) as usize;
         let row: DevicePtrMut<Vector> = qkv.ptr();
-        if heads.norms.is_none() && heads.rope.is_none() {
+        if self.paper.is_none() && heads.norms.is_none() && heads.rope.is_none() {
             let key = row.offset(query_vectors).cast_const();
             let call = reshape_and_cache {
                 key,
@@ -58,7 +56,7 @@ impl CudaBackend {
         let args = rope_and_cache {
             qkv: row.cast_const(),
             query: row,
-            cache: cache.layer(layer),
+            cache: if self.paper.is_some() { cache.keys(layer) } else { cache.layer(layer) },
             angles: heads.rope.map_or(DevicePtr::NULL, CudaWeight::ptr),
             positions: inputs.positions().cast_const(),
             slots: inputs.slots().cast_const(),
@@ -77,7 +75,12 @@ impl CudaBackend {
             let [heads, kv_heads, size] = [shape.heads(), pages.heads, pages.head_size].map(u64::from);
             Floor { bytes: rope::floor_bytes(qkv.rows.into(), heads, kv_heads, size), flops: 0 }
         };
-        let call = with_element!(self.element, T => args.instance::<T>());
+        let call = if self.paper.is_some() {
+            let args = apart(args, cache.values(layer).cast());
+            with_element!(self.element, T => args.instance::<T>())
+        } else {
+            with_element!(self.element, T => args.instance::<T>())
+        };
         // SAFETY: rows consist of whole vectors, and the block pool has no slot beyond the end of the cache. The table
         // of angles has a row for each position, and the backend was made for a head size that there are kernels for.
         unsafe { self.queue.launch(rope::shape(qkv.rows, shape.heads(), pages.heads), call, floor) };

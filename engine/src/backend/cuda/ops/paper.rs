@@ -1,23 +1,20 @@
-//! Attention with the paper's kernels, and the write of their cache: `--attention v1` and `v2`.
+//! Attention with the paper's kernels: `--attention v1` and `v2`.
 //!
 //! Both kernels serve one query row a sequence, so each new token of a prompt is a row with a block table of its own.
 
-use cuda_std::launch::{DevicePtr, DevicePtrMut};
+use cuda_std::launch::DevicePtrMut;
 use kernels::attention::AttentionShape;
-use kernels::attention::paper::launch::{V1_MAX_LENGTH, Version, v1_call, v2_call};
-use kernels::attention::paper::{
-    floor, paged_attention_v1, paged_attention_v2, paged_attention_v2_reduce, paper_rope_and_cache,
-};
+use kernels::attention::paper::launch::{V1_MAX_LENGTH, Version, partitioned, v1_call, v2_call};
+use kernels::attention::paper::{floor, paged_attention_v1, paged_attention_v2_reduce};
 use kernels::floor::Floor;
-use kernels::layout::VECTOR;
-use kernels::{rope, with_element};
+use kernels::with_element;
 
+use crate::backend::Attention;
 use crate::backend::cuda::CudaBackend;
 use crate::backend::cuda::memory::cache::CudaKvCache;
-use crate::backend::cuda::memory::tensor::{CudaTensor, CudaWeight};
+use crate::backend::cuda::memory::tensor::CudaTensor;
 use crate::backend::cuda::step::inputs::StepInputs;
 use crate::backend::cuda::step::queue::LaunchCost;
-use crate::backend::{Attention, QkNormRope};
 use crate::error::{Error, Result};
 use crate::options::AttentionKernels;
 
@@ -81,47 +78,6 @@ fn partial_bytes(shape: AttentionShape) -> u64 {
 }
 
 impl CudaBackend {
-    /// As [`CudaBackend::write_kv`], into the layouts that the paper's kernels read.
-    pub(in crate::backend::cuda) fn write_papers_kv(
-        &self,
-        qkv: &CudaTensor,
-        heads: QkNormRope<'_, CudaWeight>,
-        cache: &CudaKvCache,
-        layer: usize,
-        inputs: &StepInputs,
-    ) {
-        let (pages, shape) = (cache.pages(), self.heads);
-        let stride = qkv.stride / VECTOR;
-        let norm = |weight: Option<&CudaWeight>| weight.map_or(DevicePtr::NULL, CudaWeight::ptr);
-        let args = paper_rope_and_cache {
-            qkv: qkv.ptr().cast_const(),
-            query: qkv.ptr(),
-            keys: cache.keys(layer),
-            values: cache.values(layer).cast(),
-            angles: heads.rope.map_or(DevicePtr::NULL, CudaWeight::ptr),
-            positions: inputs.positions().cast_const(),
-            slots: inputs.slots().cast_const(),
-            query_norm: norm(heads.norms.map(|norms| norms.0)),
-            key_norm: norm(heads.norms.map(|norms| norms.1)),
-            eps: heads.norms.map_or(0.0, |norms| norms.2),
-            tokens: qkv.rows,
-            qkv_stride: stride,
-            query_stride: stride,
-            heads: shape.heads(),
-            kv_heads: pages.heads,
-            head_size: pages.head_size,
-            block_size: pages.block_size,
-        };
-        let floor = || {
-            let [heads, kv_heads, size] = [shape.heads(), pages.heads, pages.head_size].map(u64::from);
-            Floor { bytes: rope::floor_bytes(qkv.rows.into(), heads, kv_heads, size), flops: 0 }
-        };
-        let call = with_element!(self.element, T => args.instance::<T>());
-        // SAFETY: rows are of whole vectors, slots are within the cache, the table of angles has a row for each position,
-        // and head sizes were checked.
-        unsafe { self.queue.launch(rope::shape(qkv.rows, shape.heads(), pages.heads), call, floor) };
-    }
-
     /// Attention of all rows' queries, each over the tokens up to its own.
     pub(in crate::backend::cuda) fn attend_as_in_the_paper(
         &self,
@@ -175,23 +131,8 @@ impl CudaBackend {
         let count = paper.partials(shape, rows);
         let leases = [shape.head_size() as usize, 1, 1].map(|numbers| self.lease(4 * count * numbers));
         let [partials, maxima, sums] = [0, 1, 2].map(|i| DevicePtrMut::<f32>::from_address(leases[i].address()));
-        let paged_attention_v1 { output, query, keys, values, tables, lengths, .. } = args;
-        let paged_attention_v1 { query_stride, table_stride, kv_heads, window, scale, .. } = args;
-        let v2 = paged_attention_v2 {
-            partials,
-            maxima,
-            sums,
-            query,
-            keys,
-            values,
-            tables,
-            lengths,
-            query_stride,
-            table_stride,
-            kv_heads,
-            window,
-            scale,
-        };
+        let paged_attention_v1 { output, lengths, window, .. } = args;
+        let v2 = partitioned(args, partials, maxima, sums);
         let merge = paged_attention_v2_reduce {
             output,
             partials: partials.cast_const(),
