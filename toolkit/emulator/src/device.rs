@@ -1,7 +1,9 @@
 //! The device: memory and launches.
 
 use crate::arg::Arg;
-use crate::exec;
+use crate::exec::{
+    self, GlobalReleases, LaunchArguments, LaunchConfig, LaunchKernel, LaunchPlace, RunningLaunch, Shared,
+};
 use crate::fault::{Fault, FaultKind};
 use crate::launch_options::LaunchOptions;
 use crate::memory::{DeviceAddress, Memory};
@@ -16,9 +18,11 @@ use std::collections::HashMap;
 pub struct MemoryError(String);
 
 /// A device: memory, and kernels launched on it one after the other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct EmulatedDevice {
-    memory: Memory,
+    pub(crate) memory: Memory,
+    /// What strong writes to global memory released, in launches that are not over.
+    pub(crate) releases: GlobalReleases,
     /// The variables of modules that were used, by module and variable.
     variables: HashMap<(u64, usize), DeviceAddress>,
 }
@@ -26,7 +30,19 @@ pub struct EmulatedDevice {
 impl EmulatedDevice {
     /// A device with empty memory.
     pub fn new() -> Self {
-        Self::default()
+        Self::at(0)
+    }
+
+    /// A device whose addresses are those of an area: devices in different areas share none.
+    pub(crate) fn at(area: u64) -> Self {
+        Self { memory: Memory::new(area), releases: GlobalReleases::default(), variables: HashMap::new() }
+    }
+
+    /// Takes over another device, whose memory can be reached from now on where it is allowed. Its number, and those of the
+    /// devices that it took over, follow those here.
+    pub(crate) fn absorb(&mut self, other: EmulatedDevice) {
+        self.memory.absorb(other.memory);
+        self.variables.extend(other.variables);
     }
 
     /// Allocates a buffer without a name of its own.
@@ -60,12 +76,7 @@ impl EmulatedDevice {
         if offset != 0 {
             return Err(MemoryError(format!("{at:#x} is not the start of a buffer")));
         }
-        let buffer = &mut self.memory.buffers[index];
-        buffer.live = false;
-        buffer.data = Vec::new();
-        buffer.written = Default::default();
-        buffer.touched = Default::default();
-        buffer.history = Default::default();
+        self.memory.buffers[index].free();
         Ok(())
     }
 
@@ -186,18 +197,53 @@ impl EmulatedDevice {
         dynamic_shared: usize,
         args: &[Arg],
     ) -> Result<CostReport, Box<Fault>> {
-        let wrong = |message: String| Fault::of_call(FaultKind::Launch, entry, message);
-        let Some(entry) = module.entry(entry) else {
-            return Err(wrong("there is no such kernel in the module".into()));
-        };
-        let program = entry.program().map_err(|error| {
-            let fault = Fault::of_call(FaultKind::Unsupported, entry.name(), error.message.clone());
-            Box::new(Fault { ptx_line: error.line, ..*fault })
-        })?;
-        let parameters = exec::check_launch(entry, grid, block, dynamic_shared, args).map_err(wrong)?;
-        self.place_variables(module);
-        let variables = (0..module.variables.len()).map(|index| self.variables[&(module.id, index)]).collect();
-        let config = exec::LaunchConfig { grid, block, dynamic_shared };
-        exec::launch(&mut self.memory, module, (entry, program), config, options, parameters, variables)
+        let kernel = kernel(module, entry)?;
+        let config = LaunchConfig { grid, block, dynamic_shared };
+        let mut launch = self.begin(kernel, config, options, args, LaunchPlace::default())?;
+        let mut shared = Shared { memory: &mut self.memory, releases: &mut self.releases };
+        launch.advance(kernel, &mut shared, usize::MAX)?;
+        Ok(launch.report(kernel, &self.memory))
     }
+
+    /// Begins a launch. Where it runs alone, nothing is left of the launches before it.
+    pub(crate) fn begin(
+        &mut self,
+        kernel: LaunchKernel<'_>,
+        config: LaunchConfig,
+        options: &LaunchOptions,
+        args: &[Arg],
+        place: LaunchPlace,
+    ) -> Result<RunningLaunch, Box<Fault>> {
+        let LaunchConfig { grid, block, dynamic_shared } = config;
+        let parameters = exec::check_launch(kernel.entry, grid, block, dynamic_shared, args)
+            .map_err(|message| Fault::of_call(FaultKind::Launch, kernel.entry.name(), message))?;
+        self.memory.enter(place.device);
+        self.place_variables(kernel.module);
+        if place.first_block == 0 {
+            self.memory.forget_launches();
+            self.releases.clear();
+        }
+        let variables =
+            (0..kernel.module.variables.len()).map(|index| self.variables[&(kernel.module.id, index)]).collect();
+        let arguments = LaunchArguments { config, options: options.clone(), parameters, variables };
+        Ok(RunningLaunch::new(kernel, arguments, place))
+    }
+}
+
+impl Default for EmulatedDevice {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A module's kernel, by its name.
+pub(crate) fn kernel<'a>(module: &'a PtxModule, name: &str) -> Result<LaunchKernel<'a>, Box<Fault>> {
+    let Some(entry) = module.entry(name) else {
+        return Err(Fault::of_call(FaultKind::Launch, name, "there is no such kernel in the module".into()));
+    };
+    let program = entry.program().map_err(|error| {
+        let fault = Fault::of_call(FaultKind::Unsupported, name, error.message.clone());
+        Box::new(Fault { ptx_line: error.line, ..*fault })
+    })?;
+    Ok(LaunchKernel { module, entry, program })
 }

@@ -59,6 +59,8 @@ pub struct Fault {
     pub block: [u32; 3],
     /// Index of the thread in its block.
     pub thread: Option<[u32; 3]>,
+    /// The number of the device, where the fault was found beside other devices.
+    pub device: Option<i32>,
     /// The address at fault, in the address space accessed.
     pub address: Option<u64>,
     /// The buffer that was accessed, or whose pages the address lies in.
@@ -78,6 +80,7 @@ impl Fault {
             opcode: String::new(),
             block: [0; 3],
             thread: None,
+            device: None,
             address: None,
             buffer: None,
         })
@@ -98,6 +101,9 @@ impl fmt::Display for Fault {
         }
         if let Some(thread) = self.thread {
             write!(f, "; thread {thread:?}")?;
+        }
+        if let Some(device) = self.device {
+            write!(f, "; device {device}")?;
         }
         if let Some(address) = self.address {
             write!(f, "; address {address:#x}")?;

@@ -1,13 +1,21 @@
 //! Global memory: named buffers with gaps between them, each with a shadow that knows which bytes were written.
+//!
+//! Devices that reach each other's memory share one [`Memory`], in which each has an area of addresses of its own.
 
+use crate::driver::HostBytes;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::history::History;
 
 /// An address on the device.
 pub type DeviceAddress = u64;
 
-/// The lowest device address, which looks like that of a real device.
-const BASE: u64 = 0x7f40_0000_0000;
+/// The lowest device address. Areas end below what programs use on common systems, whose page-locked memory kernels may
+/// reach by its own address.
+const BASE: u64 = 0x1000_0000_0000;
+/// Addresses of an area.
+const AREA_BITS: u32 = 38;
+/// Areas with addresses of their own. One more has those of the first again.
+const AREAS: u64 = 256;
 /// A buffer owns whole pages of this size, so that any address names at most one buffer.
 const PAGE_BITS: u32 = 21;
 /// Distance of a buffer's first byte from its first page.
@@ -89,22 +97,91 @@ pub(crate) struct Buffer {
     /// Writes of the current launch.
     pub history: History,
     pub live: bool,
+    /// The number of the device that has it.
+    pub device: usize,
+    /// The host's memory that it stands for, of which `data` is a copy: page-locked memory that kernels reach.
+    pub host: Option<HostBytes>,
 }
 
-/// All of the device's buffers.
-#[derive(Debug, Default)]
+impl Buffer {
+    /// Gives the bytes back; its addresses are never used again.
+    pub fn free(&mut self) {
+        self.live = false;
+        self.data = Vec::new();
+        self.written = Bits::default();
+        self.touched = Bits::default();
+        self.history = History::default();
+    }
+}
+
+/// The addresses of a device.
+#[derive(Debug)]
+struct Area {
+    base: u64,
+    /// Buffer of each page, counted from one; 0 is none.
+    pages: Vec<u32>,
+    /// The devices whose memory it may reach, its own included: a bit each.
+    reach: u64,
+}
+
+/// All buffers of one device, or of several that share their addresses.
+#[derive(Debug)]
 pub(crate) struct Memory {
     pub buffers: Vec<Buffer>,
-    /// Buffer of each page, counted from one.
-    pages: Vec<u32>,
+    /// The area of each device.
+    areas: Vec<Area>,
+    /// The device for which memory is allocated, and which accesses it.
+    device: usize,
+    /// The same device's [`Area::reach`].
+    reach: u64,
 }
 
 impl Memory {
-    pub fn allocate(&mut self, name: &str, bytes: usize) -> DeviceAddress {
-        let first = self.pages.len() as u64;
-        let pages = (FRONT_GAP + bytes as u64).div_ceil(1 << PAGE_BITS) + 1; // the last page is a gap at least in part
-        let base = BASE + (first << PAGE_BITS) + FRONT_GAP;
-        self.pages.resize((first + pages) as usize, self.buffers.len() as u32 + 1);
+    /// The memory of one device. With different numbers of areas two devices have different addresses.
+    pub fn new(area: u64) -> Self {
+        let base = BASE + ((area % AREAS) << AREA_BITS);
+        Self { buffers: Vec::new(), areas: vec![Area { base, pages: Vec::new(), reach: 1 }], device: 0, reach: 1 }
+    }
+
+    /// Says which device's memory is allocated and which one accesses memory from now on.
+    pub fn enter(&mut self, device: usize) {
+        (self.device, self.reach) = (device, self.areas[device].reach);
+    }
+
+    /// Lets a device reach another's memory, or no longer.
+    pub fn set_reach(&mut self, device: usize, other: usize, reach: bool) {
+        let bits = &mut self.areas[device].reach;
+        *bits = if reach { *bits | 1 << other } else { *bits & !(1 << other) };
+    }
+
+    /// Whether a device reaches another's memory.
+    pub fn reaches(&self, device: usize, other: usize) -> bool {
+        self.areas[device].reach >> other & 1 == 1
+    }
+
+    /// Takes over all buffers of another memory, whose devices follow those here.
+    pub fn absorb(&mut self, other: Memory) {
+        let (buffers, devices) = (self.buffers.len() as u32, self.areas.len());
+        self.areas.extend(other.areas.into_iter().map(|area| Area {
+            pages: area.pages.into_iter().map(|index| if index == 0 { 0 } else { index + buffers }).collect(),
+            reach: area.reach << devices,
+            ..area
+        }));
+        self.buffers
+            .extend(other.buffers.into_iter().map(|buffer| Buffer { device: buffer.device + devices, ..buffer }));
+    }
+
+    /// Whether any address may mean memory of both.
+    pub fn overlaps(&self, other: &Memory) -> bool {
+        self.areas.iter().any(|area| other.areas.iter().any(|other| area.base == other.base))
+    }
+
+    /// Forgets the buffers of a device.
+    pub fn clear(&mut self, device: usize) {
+        self.buffers.iter_mut().filter(|buffer| buffer.device == device).for_each(Buffer::free);
+    }
+
+    fn add(&mut self, name: &str, base: u64, bytes: usize, host: Option<HostBytes>) {
         self.buffers.push(Buffer {
             name: name.to_string(),
             base,
@@ -115,16 +192,83 @@ impl Memory {
             used: false,
             history: History::default(),
             live: true,
+            device: self.device,
+            host,
         });
+    }
+
+    pub fn allocate(&mut self, name: &str, bytes: usize) -> DeviceAddress {
+        let area = &mut self.areas[self.device];
+        let first = area.pages.len() as u64;
+        let pages = (FRONT_GAP + bytes as u64).div_ceil(1 << PAGE_BITS) + 1; // the last page is a gap at least in part
+        let base = area.base + (first << PAGE_BITS) + FRONT_GAP;
+        area.pages.resize((first + pages) as usize, self.buffers.len() as u32 + 1);
+        self.add(name, base, bytes, None);
         base
+    }
+
+    /// The number of devices.
+    pub fn devices(&self) -> usize {
+        self.areas.len()
+    }
+
+    /// Lets kernels of all devices reach just this page-locked memory of the host, each at its own address.
+    pub fn map_host(&mut self, mapped: &[HostBytes]) {
+        let gone = |buffer: &&mut Buffer| buffer.live && buffer.host.is_some_and(|host| !mapped.contains(&host));
+        self.buffers.iter_mut().filter(gone).for_each(Buffer::free);
+        for &host in mapped {
+            if !self.buffers.iter().any(|buffer| buffer.live && buffer.host == Some(host)) {
+                self.add("page-locked memory", host.address() as u64, host.len(), Some(host));
+                if let Some(buffer) = self.buffers.last_mut() {
+                    buffer.written.insert_range(0, host.len());
+                }
+            }
+        }
     }
 
     /// The index of the buffer whose pages an address lies in.
     #[inline(always)]
     pub fn find(&self, address: u64) -> Option<usize> {
-        let page = address.wrapping_sub(BASE) >> PAGE_BITS;
-        let index = *self.pages.get(usize::try_from(page).ok()?)?;
-        Some(index as usize - 1)
+        for area in &self.areas {
+            let page = address.wrapping_sub(area.base) >> PAGE_BITS;
+            if let Some(&index) = area.pages.get(page as usize) {
+                return (index as usize).checked_sub(1);
+            }
+        }
+        self.find_host(address)
+    }
+
+    /// The index of the buffer that stands for the host's memory at an address.
+    #[cold]
+    fn find_host(&self, address: u64) -> Option<usize> {
+        let holds = |buffer: &Buffer| {
+            buffer.live
+                && buffer.host.is_some()
+                && (buffer.base..buffer.base + buffer.data.len() as u64).contains(&address)
+        };
+        self.buffers.iter().position(holds)
+    }
+
+    /// Whether the device that runs reaches a buffer, and this buffer is all that an access needs to know.
+    #[inline(always)]
+    pub fn is_plain(&self, buffer: &Buffer) -> bool {
+        self.reach >> buffer.device & 1 == 1 && buffer.host.is_none()
+    }
+
+    /// Fetches bytes of the host's memory that a buffer stands for.
+    pub fn fetch(&mut self, index: usize, offset: usize, bytes: usize) {
+        let buffer = &mut self.buffers[index];
+        if let Some(host) = buffer.host {
+            buffer.data[offset..offset + bytes].copy_from_slice(&host.part(offset, bytes).read());
+        }
+    }
+
+    /// Brings bytes to the host's memory that a buffer stands for.
+    pub fn bring(&mut self, index: usize, offset: usize, bytes: usize) {
+        let buffer = &self.buffers[index];
+        if let Some(host) = buffer.host {
+            host.part(offset, bytes).write(&buffer.data[offset..offset + bytes]);
+        }
     }
 
     /// Checks one access, and gives the index of its buffer and its offset there.
@@ -142,6 +286,12 @@ impl Memory {
         let size = buffer.data.len() as u64;
         if address < buffer.base {
             return fault(format!("{bytes} bytes {} before the start of `{}`", buffer.base - address, buffer.name));
+        }
+        if buffer.host.is_none() && self.reach >> buffer.device & 1 == 0 {
+            let (own, other, name) = (self.device, buffer.device, &buffer.name);
+            return fault(format!(
+                "{bytes} bytes in `{name}` of device {other}, which device {own} has no access to as a peer"
+            ));
         }
         let offset = address - buffer.base;
         if offset.saturating_add(bytes as u64) > size {
@@ -165,7 +315,8 @@ impl Memory {
         Some(found)
     }
 
-    pub fn start_launch(&mut self) {
+    /// Forgets what launches did that are over.
+    pub fn forget_launches(&mut self) {
         for buffer in self.buffers.iter_mut().filter(|buffer| buffer.live && buffer.used) {
             buffer.touched.clear();
             buffer.used = false;
@@ -194,7 +345,7 @@ mod tests {
 
     #[test]
     fn addresses_name_one_buffer_or_none() {
-        let mut memory = Memory::default();
+        let mut memory = Memory::new(0);
         let (a, b) = (memory.allocate("a", 100), memory.allocate("b", 3 << 21));
         assert_eq!(memory.locate(a + 96, 4).unwrap(), (0, 96));
         assert_eq!(memory.locate(b + (3 << 21) - 8, 8).unwrap(), (1, (3 << 21) - 8));

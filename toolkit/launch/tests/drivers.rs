@@ -13,7 +13,7 @@ fn has_libcuda() -> bool {
 }
 
 fn assert_the_emulator_is_what_it_is_told_to_be(driver: &'static Driver) {
-    let ampere = DeviceOptions { capability: (8, 0), multiprocessors: 3, memory: 1 << 20 };
+    let ampere = DeviceOptions { capability: (8, 0), multiprocessors: 3, memory: 1 << 20, ..Default::default() };
     emulator::driver::configure(ampere);
     let context = Context::new(driver, 0).unwrap();
     let limits = context.limits();

@@ -3,9 +3,14 @@
 use super::decoder::{Decoded, Decoder};
 use crate::lanes::Slots;
 use crate::ops::{self, Modifiers, Type};
-use crate::program::{Combine, Instruction, NONE, Op};
+use crate::program::{Combine, Instruction, NONE, Op, Scope};
 use crate::ptx::ast::{Operand, Statement};
 use crate::report::Class;
+
+/// A fence with these modifiers.
+fn fence(modifiers: &[&str]) -> Op {
+    Op::Fence { scope: Scope::of(modifiers).unwrap_or(Scope::System) }
+}
 
 impl Decoder<'_> {
     pub(super) fn statement(&mut self, statement: &Statement) -> Decoded<Instruction> {
@@ -59,11 +64,11 @@ impl Decoder<'_> {
             "bar" | "barrier" => (self.barrier(statement, rest)?, Class::Barrier),
             "ldmatrix" => (self.load_matrix(statement, parts)?, Class::Tensor),
             "mma" => (self.mma(statement, parts)?, Class::Tensor),
-            "membar" if matches!(rest, ["cta" | "gl" | "sys"]) => (Op::Fence { wide: rest != ["cta"] }, Class::Other),
+            "membar" if matches!(rest, ["cta" | "gl" | "sys"]) => (fence(rest), Class::Other),
             "fence"
                 if matches!(rest, ["acq_rel" | "sc" | "acquire" | "release", "cta" | "cluster" | "gpu" | "sys"]) =>
             {
-                (Op::Fence { wide: rest[1] != "cta" }, Class::Other)
+                (fence(rest), Class::Other)
             }
             "fence" if matches!(rest, ["proxy", "async"] | ["proxy", "async", "shared::cta" | "global"]) => {
                 (Op::ProxyFence, Class::Other)

@@ -2,7 +2,7 @@
 
 use super::decoder::{Decoded, Decoder};
 use crate::ops::Type;
-use crate::program::{Access, Address, AsyncCopy, Atomic, AtomicOp, MemoryOrder, Op};
+use crate::program::{Access, Address, AsyncCopy, Atomic, AtomicOp, MemoryOrder, Op, Scope};
 use crate::ptx::ast::{Operand, Space, Statement};
 
 fn space(modifier: &str) -> Option<Space> {
@@ -28,7 +28,9 @@ fn is_hint(modifier: &str) -> bool {
 fn order(modifiers: &[&str]) -> Option<MemoryOrder> {
     let has = |modifier| modifiers.contains(&modifier);
     let strong = has("volatile") || has("relaxed") || has("acquire") || has("release");
-    strong.then(|| MemoryOrder { acquire: has("acquire"), release: has("release"), wide: !has("cta") })
+    // A volatile access names no scope: it is for the system.
+    let scope = Scope::of(modifiers).unwrap_or(Scope::System);
+    strong.then(|| MemoryOrder { acquire: has("acquire"), release: has("release"), scope })
 }
 
 impl Decoder<'_> {
@@ -167,7 +169,7 @@ impl Decoder<'_> {
         let order = MemoryOrder {
             acquire: has(["acquire", "acq_rel"]),
             release: has(["release", "acq_rel"]),
-            wide: !modifiers.contains(&"cta"),
+            scope: Scope::of(modifiers).unwrap_or(Scope::Device),
         };
         Ok(Op::Atomic(Box::new(Atomic { op, order, space: at, address, size: ty.bytes(), result, value, second })))
     }

@@ -6,15 +6,15 @@ use super::function::LoadedKernel;
 use super::host::PinnedMemory;
 use super::launch_report::LaunchReport;
 use super::options::DeviceOptions;
-use super::queue::{StreamId, StreamOrder, WorkQueue};
+use super::queue::{QueuedWork, StreamId, StreamOrder, WorkQueue};
 use super::result_code::{Result, ResultCode};
 use super::work::Work;
-use crate::device::EmulatedDevice;
+use crate::exec::Others;
 use crate::fault::{Fault, FaultKind};
 use crate::launch_options::LaunchOptions;
 use crate::memory::DeviceAddress;
 use crate::module::PtxModule;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// The default stream of every context.
@@ -32,7 +32,12 @@ pub(super) struct StreamSettings {
 pub(super) struct DriverContext {
     pub device_options: DeviceOptions,
     pub launch_options: LaunchOptions,
-    pub device: EmulatedDevice,
+    /// The number of the device.
+    pub ordinal: i32,
+    /// Its number among the devices of its group.
+    pub member: usize,
+    /// What comes before every launch to come, of launches that are over.
+    pub before: Option<Arc<Others>>,
     pub pinned: PinnedMemory,
     /// Sizes of the buffers.
     pub buffers: HashMap<DeviceAddress, usize>,
@@ -44,6 +49,8 @@ pub(super) struct DriverContext {
     pub graphs: HashMap<u32, Arc<[Work]>>,
     pub captures: Vec<Capture>,
     pub queue: WorkQueue<Work>,
+    /// Work that must be done now, in order.
+    pub due: VecDeque<QueuedWork<Work>>,
     /// The error that ended the context.
     pub failed: Option<ResultCode>,
     /// What went wrong last, in full.
@@ -54,11 +61,13 @@ pub(super) struct DriverContext {
 }
 
 impl DriverContext {
-    pub fn new(device_options: DeviceOptions) -> Self {
+    pub fn new(device_options: DeviceOptions, ordinal: i32) -> Self {
         Self {
             device_options,
             launch_options: LaunchOptions::default(),
-            device: EmulatedDevice::new(),
+            ordinal,
+            member: 0,
+            before: None,
             pinned: PinnedMemory::default(),
             buffers: HashMap::new(),
             streams: HashMap::new(),
@@ -68,6 +77,7 @@ impl DriverContext {
             graphs: HashMap::new(),
             captures: Vec::new(),
             queue: WorkQueue::default(),
+            due: VecDeque::new(),
             failed: None,
             fault: None,
             reports: None,

@@ -4,6 +4,7 @@ use super::context::DriverContext;
 use super::event::{EventState, Recorded};
 use super::queue::{StreamId, StreamOrder, Until};
 use super::result_code::{Result, ResultCode};
+use super::session::Session;
 use super::work::Work;
 
 impl DriverContext {
@@ -66,25 +67,6 @@ impl DriverContext {
         }
     }
 
-    pub fn synchronize_event(&mut self, event: u32) -> Result<()> {
-        self.healthy()?;
-        match self.events.get(&event).ok_or(ResultCode::InvalidHandle)?.recorded {
-            Recorded::Never => Ok(()),
-            Recorded::Queued(seq) => self.run(Until::Work(seq)),
-            Recorded::Captured(..) => Err(ResultCode::CapturedEvent),
-        }
-    }
-
-    /// Whether an event has been reached. If it has not, its stream's work is done up to it before this returns.
-    pub fn query_event(&mut self, event: u32) -> Result<()> {
-        let pending = match self.events.get(&event).ok_or(ResultCode::InvalidHandle)?.recorded {
-            Recorded::Queued(seq) => self.queue.is_pending(Until::Work(seq)),
-            _ => false,
-        };
-        self.synchronize_event(event)?;
-        if pending { Err(ResultCode::NotReady) } else { Ok(()) }
-    }
-
     /// Milliseconds from one event to another.
     pub fn elapsed(&self, start: u32, end: u32) -> Result<f32> {
         self.healthy()?;
@@ -98,5 +80,26 @@ impl DriverContext {
         let (start, end) = (at(&start)?, at(&end)?);
         let millis = |span: std::time::Duration| span.as_secs_f32() * 1e3;
         Ok(if end >= start { millis(end - start) } else { -millis(start - end) })
+    }
+}
+
+impl Session<'_> {
+    pub fn synchronize_event(&mut self, event: u32) -> Result<()> {
+        self.healthy()?;
+        match self.events.get(&event).ok_or(ResultCode::InvalidHandle)?.recorded {
+            Recorded::Never => Ok(()),
+            Recorded::Queued(seq) => self.run(Until::Work(seq)),
+            Recorded::Captured(..) => Err(ResultCode::CapturedEvent),
+        }
+    }
+
+    /// Whether an event has been reached. If it has not, its stream's work is done up to it before this returns.
+    pub fn query_event(&mut self, event: u32) -> Result<()> {
+        let pending = match self.events.get(&event).ok_or(ResultCode::InvalidHandle)?.recorded {
+            Recorded::Queued(seq) => self.is_pending(Until::Work(seq)),
+            _ => false,
+        };
+        self.synchronize_event(event)?;
+        if pending { Err(ResultCode::NotReady) } else { Ok(()) }
     }
 }

@@ -1,62 +1,265 @@
-//! How a context does the work of its streams.
+//! How work of streams is done while a thread of the host waits for it.
 
-use super::context::DriverContext;
+use super::current;
 use super::event::Recorded;
+use super::group::RunningWork;
+use super::host::mapped;
 use super::host_call;
 use super::launch_report::LaunchReport;
 use super::queue::{QueuedWork, Until};
-use super::result_code::{Result, ResultCode};
+use super::result_code::Result;
+use super::session::Session;
 use super::work::{LaunchRequest, UploadSource, Work};
-use crate::device::MemoryError;
+use crate::device::{MemoryError, kernel};
+use crate::exec::{LaunchConfig, LaunchPlace, Orders, Progress, Shared};
 use crate::fault::{Fault, FaultKind};
 use crate::memory::DeviceAddress;
-use std::time::Instant;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
 
-impl DriverContext {
+/// Rounds that a launch runs at a time when its context is alone.
+const ROUNDS_ALONE: usize = 4096;
+/// The most rounds that a launch runs at a time when others may run as well.
+const ROUNDS_IN_COMPANY: u64 = 4;
+/// How long a thread waits for others to queue something, before launches that wait for it look again.
+const NAP: Duration = Duration::from_millis(1);
+/// Warp instructions that a launch spends on waiting before it is taken to wait for ever, when nobody can queue anything
+/// more, and accesses as threads make that wait.
+const HOPELESS: (u64, u64) = (1 << 23, 1 << 10);
+
+type Executed<T> = std::result::Result<T, Box<Fault>>;
+
+impl Session<'_> {
     /// Does the work that must be done now.
     pub fn run(&mut self, until: Until) -> Result<()> {
         self.healthy()?;
-        for item in self.queue.take(until) {
-            if let Err(fault) = self.execute(item) {
-                let code = ResultCode::of_fault(fault.kind);
-                self.queue.clear();
-                self.failed = Some(code);
-                self.fault = Some(fault);
-                return Err(code);
-            }
+        let context: &mut super::context::DriverContext = self;
+        let taken = context.queue.take(until);
+        context.due.extend(taken);
+        let (id, due) = (self.id, self.due.iter());
+        let named = due.filter(|item| until.names(item)).map(QueuedWork::seq);
+        let running = self.state().running_of(id).filter(|running| until.names(&running.item));
+        let Some(last) = named.chain(running.map(|running| running.item.seq())).max() else { return Ok(()) };
+        self.state_mut().waiting += 1;
+        let mut result = Ok(());
+        let mut stuck_since = None;
+        while result.is_ok() && self.is_unfinished(last) {
+            result = self.step(&mut stuck_since).and_then(|()| self.healthy());
+        }
+        self.state_mut().waiting -= 1;
+        result
+    }
+
+    /// Whether a piece of work, or any work of a stream, is not over.
+    pub fn is_pending(&self, until: Until) -> bool {
+        self.queue.is_pending(until)
+            || self.due.iter().any(|item| until.names(item))
+            || self.state().running_of(self.id).any(|running| until.names(&running.item))
+    }
+
+    /// Whether any work up to a number is not over.
+    fn is_unfinished(&self, last: u64) -> bool {
+        let due = self.due.front().is_some_and(|item| item.seq() <= last);
+        due || self.state().running_of(self.id).any(|running| running.item.seq() <= last)
+    }
+
+    /// Does some of the work of the group, or waits if nothing can be done. `stuck_since` is when that began.
+    fn step(&mut self, stuck_since: &mut Option<Instant>) -> Result<()> {
+        let id = self.id;
+        if let Some(item) = (!self.due.is_empty()).then(|| self.state_mut().next_ready(id)).flatten() {
+            *stuck_since = None;
+            self.begin(id, item);
+            return Ok(());
+        }
+        let spins = self.advance();
+        if self.state().is_company() && (spins || self.is_eager()) && self.begin_another() {
+            *stuck_since = None;
+        } else if spins && self.is_hopeless(stuck_since) {
+            self.give_up();
+        } else if spins && self.state().is_company() && self.all_spin() {
+            let changed = &self.group.changed;
+            return self.release(|state| changed.wait_timeout(state, NAP).unwrap_or_else(PoisonError::into_inner).0);
+        }
+        if self.state().is_company() && self.group.is_wanted() {
+            let group = self.group;
+            return self.release(|state| {
+                drop(state);
+                while group.is_wanted() {
+                    std::thread::yield_now();
+                }
+                group.lock()
+            });
         }
         Ok(())
     }
 
-    fn execute(&mut self, item: QueuedWork<Work>) -> std::result::Result<(), Box<Fault>> {
+    /// Lets a running launch go on for some rounds. Returns whether it seemed to do nothing but wait.
+    fn advance(&mut self) -> bool {
+        let state = self.state_mut();
+        let company = state.is_company();
+        let count = state.running.len();
+        if count == 0 {
+            return true;
+        }
+        let choice = state.orders.next();
+        let (index, rounds) = if company {
+            ((choice >> 8) as usize % count, 1 + (choice % ROUNDS_IN_COMPANY) as usize)
+        } else {
+            (count - 1, ROUNDS_ALONE)
+        };
+        let running = &mut state.running[index];
+        let advanced = kernel(&running.request.module, &running.request.kernel).and_then(|kernel| {
+            let mut shared = Shared { memory: &mut state.device.memory, releases: &mut state.device.releases };
+            running.launch.advance(kernel, &mut shared, rounds)
+        });
+        match advanced {
+            Ok(Progress::Ended) => {
+                self.end(index);
+                false
+            }
+            Ok(progress) => progress == Progress::Spins,
+            Err(fault) => {
+                let context = running.context;
+                state.fail(context, fault);
+                false
+            }
+        }
+    }
+
+    /// Ends a launch, and keeps its report if reports are asked for.
+    fn end(&mut self, index: usize) {
+        let state = self.state_mut();
+        let RunningWork { context, request, launch, .. } = state.end(index);
+        let Ok(kernel) = kernel(&request.module, &request.kernel) else { return };
+        if let Some(reports) = state.contexts.get_mut(&context).and_then(|context| context.reports.as_mut()) {
+            let LaunchRequest { kernel: name, grid, block, dynamic_shared, .. } = request;
+            let report = launch.report(kernel, &state.device.memory);
+            reports.push(LaunchReport { kernel: name, grid, block, dynamic_shared, report });
+        }
+    }
+
+    /// Begins work of any context of the group that can begin, other work of this one's included. Returns whether there was
+    /// any.
+    fn begin_another(&mut self) -> bool {
+        let state = self.state_mut();
+        let mut ids: Vec<u32> = state.contexts.keys().copied().collect();
+        state.orders.shuffle(&mut ids);
+        for id in ids {
+            if let Some(item) = self.state_mut().next_ready(id) {
+                self.begin(id, item);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether work of others begins although nothing waits for it yet: in random orders now and then.
+    fn is_eager(&mut self) -> bool {
+        self.launch_options.seed != 0 && self.state_mut().orders.next().is_multiple_of(8)
+    }
+
+    /// Whether all launches do nothing but wait.
+    fn all_spin(&self) -> bool {
+        self.state().running.iter().all(|running| running.launch.spins())
+    }
+
+    /// Whether launches have waited so long that nothing will end it: no thread of the host can queue what they wait for,
+    /// or none did in the time that the options give.
+    fn is_hopeless(&self, stuck_since: &mut Option<Instant>) -> bool {
+        let state = self.state();
+        let since = *stuck_since.get_or_insert_with(Instant::now);
+        if !state.is_company() || !self.all_spin() || state.running.is_empty() {
+            return false;
+        }
+        let waits_long = |running: &RunningWork| {
+            let ((executed, polls), (then, polls_then)) = (running.launch.effort(), running.at_event);
+            executed - then > HOPELESS.0 && polls - polls_then > HOPELESS.1
+        };
+        let nobody_else = || state.waiting >= current::threads_of(state.contexts.keys());
+        since.elapsed() > self.device_options.patience || state.running.iter().all(waits_long) && nobody_else()
+    }
+
+    /// Fails all contexts whose launches wait.
+    fn give_up(&mut self) {
+        let state = self.state_mut();
+        while let Some(running) = state.running.first() {
+            let message =
+                "waits for what another device must write, and nothing is left that could write it".to_string();
+            let fault = match kernel(&running.request.module, &running.request.kernel) {
+                Ok(kernel) => running.launch.endless(kernel, message),
+                Err(fault) => fault,
+            };
+            let context = running.context;
+            state.fail(context, fault);
+        }
+    }
+
+    /// Begins work of a context: a launch goes on in the steps to come, anything else is done at once.
+    fn begin(&mut self, context: u32, item: QueuedWork<Work>) {
+        self.state_mut().note_event();
+        let (place, work) = item.parts();
+        let begun = match work {
+            Work::Launch(request) => self.begin_launch(context, place, request),
+            work => self.execute(context, place.seq(), work),
+        };
+        if let Err(fault) = begun {
+            self.state_mut().fail(context, fault);
+        }
+    }
+
+    fn begin_launch(&mut self, id: u32, item: QueuedWork<()>, request: LaunchRequest) -> Executed<()> {
+        let state = self.state_mut();
+        let in_company = state.is_company();
+        let Some(context) = state.contexts.get(&id) else { return Ok(()) };
+        let options = &context.launch_options;
+        if state.running.is_empty() {
+            state.orders = Orders(options.seed);
+        }
+        state.device.memory.map_host(&mapped());
+        let place = LaunchPlace {
+            device: context.member,
+            first_block: state.blocks,
+            before: context.before.clone(),
+            in_company,
+        };
+        let config = LaunchConfig { grid: request.grid, block: request.block, dynamic_shared: request.dynamic_shared };
+        let kernel = kernel(&request.module, &request.kernel)?;
+        let launch = state.device.begin(kernel, config, options, &request.args, place)?;
+        state.blocks = state.blocks.wrapping_add(config.blocks() as u32);
+        state.running.push(RunningWork { context: id, item, request, launch, at_event: (0, 0) });
+        Ok(())
+    }
+
+    fn execute(&mut self, id: u32, seq: u64, work: Work) -> Executed<()> {
         let wrong = |call: &str| {
             let call = call.to_string();
             move |error: MemoryError| Fault::of_call(FaultKind::OutOfBounds, &call, error.to_string())
         };
-        let seq = item.seq();
-        match item.work {
-            Work::Launch(launch) => self.launch(launch)?,
+        let state = self.state_mut();
+        let Some(context) = state.contexts.get_mut(&id) else { return Ok(()) };
+        let device = &mut state.device;
+        device.memory.enter(context.member);
+        match work {
             Work::Upload { to, from: UploadSource::Staged(bytes) } => {
-                self.device.write(to, &bytes).map_err(wrong("copy to the device"))?;
+                device.write(to, &bytes).map_err(wrong("copy to the device"))?;
             }
             Work::Upload { to, from: UploadSource::Pinned(bytes) } => {
-                self.device.write(to, &bytes.read()).map_err(wrong("copy to the device"))?;
+                device.write(to, &bytes.read()).map_err(wrong("copy to the device"))?;
             }
-            Work::Download { from, to } => to.write(&self.download(from, to.len())?),
-            Work::Copy { to, from, bytes } => {
-                self.device.copy(to, from, bytes).map_err(wrong("copy on the device"))?;
+            Work::Download { from, to } => {
+                let check_initialised = context.launch_options.check_initialised;
+                to.write(&self.download(from, to.len(), check_initialised)?);
             }
-            Work::Fill { at, pattern, count } => {
-                self.device.write(at, &pattern.repeat(count)).map_err(wrong("fill"))?;
-            }
+            Work::Copy { to, from, bytes } => device.copy(to, from, bytes).map_err(wrong("copy on the device"))?,
+            Work::Fill { at, pattern, count } => device.write(at, &pattern.repeat(count)).map_err(wrong("fill"))?,
             Work::Record { event } => {
-                if let Some(event) = self.events.get_mut(&event)
+                if let Some(event) = context.events.get_mut(&event)
                     && matches!(event.recorded, Recorded::Queued(at) if at == seq)
                 {
                     event.at = Some(Instant::now());
                 }
             }
-            Work::Wait => {}
+            Work::Wait | Work::Launch(_) => {}
             Work::Call { function, data } => {
                 // SAFETY: `cuLaunchHostFunc`, which alone makes this work, requires that the function can be called with this
                 // data until it has been called.
@@ -66,22 +269,13 @@ impl DriverContext {
         Ok(())
     }
 
-    fn launch(&mut self, launch: LaunchRequest) -> std::result::Result<(), Box<Fault>> {
-        let LaunchRequest { module, kernel, grid, block, dynamic_shared, args } = launch;
-        let options = &self.launch_options;
-        let report = self.device.launch_with(options, &module, &kernel, grid, block, dynamic_shared, &args)?;
-        if let Some(reports) = &mut self.reports {
-            reports.push(LaunchReport { kernel, grid, block, dynamic_shared, report });
-        }
-        Ok(())
-    }
-
-    fn download(&self, from: DeviceAddress, bytes: usize) -> std::result::Result<Vec<u8>, Box<Fault>> {
+    fn download(&self, from: DeviceAddress, bytes: usize, check_initialised: bool) -> Executed<Vec<u8>> {
+        let device = &self.state().device;
         let fault = |kind, error: MemoryError| Fault::of_call(kind, "copy to the host", error.to_string());
-        self.device.check(from, bytes).map_err(|error| fault(FaultKind::OutOfBounds, error))?;
-        if self.launch_options.check_initialised {
-            return self.device.read(from, bytes).map_err(|error| fault(FaultKind::Uninitialised, error));
+        device.check(from, bytes).map_err(|error| fault(FaultKind::OutOfBounds, error))?;
+        if check_initialised {
+            return device.read(from, bytes).map_err(|error| fault(FaultKind::Uninitialised, error));
         }
-        self.device.read_any(from, bytes).map_err(|error| fault(FaultKind::OutOfBounds, error))
+        device.read_any(from, bytes).map_err(|error| fault(FaultKind::OutOfBounds, error))
     }
 }

@@ -4,13 +4,14 @@ use super::result_code::{Result, ResultCode};
 use std::alloc::{self, Layout};
 use std::collections::BTreeMap;
 use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Pages of the host.
 const PAGE: usize = 4096;
 
 /// Bytes of the host's memory that a caller of the driver named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HostBytes {
+pub(crate) struct HostBytes {
     address: usize,
     bytes: usize,
 }
@@ -23,6 +24,16 @@ impl HostBytes {
     /// is done.
     pub unsafe fn new(address: usize, bytes: usize) -> Result<Self> {
         if address == 0 && bytes != 0 { Err(ResultCode::InvalidValue) } else { Ok(Self { address, bytes }) }
+    }
+
+    pub fn address(self) -> usize {
+        self.address
+    }
+
+    /// A part of the bytes.
+    pub fn part(self, offset: usize, bytes: usize) -> Self {
+        assert!(offset + bytes <= self.bytes);
+        Self { address: self.address + offset, bytes }
     }
 
     pub fn len(self) -> usize {
@@ -55,6 +66,24 @@ impl HostBytes {
     }
 }
 
+/// Page-locked memory that kernels of all contexts reach at its own address.
+static MAPPED: Mutex<BTreeMap<usize, HostBytes>> = Mutex::new(BTreeMap::new());
+
+fn lock_mapped() -> MutexGuard<'static, BTreeMap<usize, HostBytes>> {
+    MAPPED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The page-locked memory that kernels reach.
+pub(super) fn mapped() -> Vec<HostBytes> {
+    lock_mapped().values().copied().collect()
+}
+
+/// Whether an address is in page-locked memory that kernels reach.
+pub(super) fn is_mapped(address: usize) -> bool {
+    let before = lock_mapped().range(..=address).next_back().map(|(_, bytes)| *bytes);
+    before.is_some_and(|bytes| address < bytes.address + bytes.bytes)
+}
+
 /// The page-locked memory of a context. Copies from and to it are asynchronous.
 #[derive(Debug, Default)]
 pub(super) struct PinnedMemory {
@@ -64,8 +93,9 @@ pub(super) struct PinnedMemory {
 }
 
 impl PinnedMemory {
-    /// Allocates bytes, filled with a pattern that shows when nothing has been written.
-    pub fn allocate(&mut self, bytes: usize) -> Result<usize> {
+    /// Allocates bytes, filled with a pattern that shows when nothing has been written. Kernels reach them if they are
+    /// `mapped`.
+    pub fn allocate(&mut self, bytes: usize, mapped: bool) -> Result<usize> {
         let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| ResultCode::InvalidValue)?;
         if bytes == 0 {
             return Err(ResultCode::InvalidValue);
@@ -79,11 +109,15 @@ impl PinnedMemory {
         unsafe { address.write_bytes(0xcd, bytes) };
         let address = address.expose_provenance();
         self.allocated.insert(address, layout);
+        if mapped {
+            lock_mapped().insert(address, HostBytes { address, bytes });
+        }
         Ok(address)
     }
 
     pub fn free(&mut self, address: usize) -> Result<()> {
         let layout = self.allocated.remove(&address).ok_or(ResultCode::InvalidValue)?;
+        lock_mapped().remove(&address);
         // SAFETY: only `allocate` adds to the list, with the layout of the allocation. The entry has just been removed, so the
         // memory is freed once.
         unsafe { alloc::dealloc(ptr::with_exposed_provenance_mut(address), layout) };
@@ -133,7 +167,7 @@ mod tests {
     #[test]
     fn what_is_pinned_is_known_to_the_byte() {
         let mut pinned = PinnedMemory::default();
-        let at = pinned.allocate(100).unwrap();
+        let at = pinned.allocate(100, false).unwrap();
         assert_eq!(bytes(at, 100).read(), [0xcd; 100]);
         assert!(pinned.contains(bytes(at + 10, 90)));
         assert!(!pinned.contains(bytes(at + 10, 91)) && !pinned.contains(bytes(at - 1, 2)));

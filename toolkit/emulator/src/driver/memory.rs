@@ -4,6 +4,7 @@ use super::context::DriverContext;
 use super::host::HostBytes;
 use super::queue::{StreamId, Until};
 use super::result_code::{Result, ResultCode};
+use super::session::Session;
 use super::work::{UploadSource, Work};
 use crate::memory::DeviceAddress;
 
@@ -13,6 +14,15 @@ impl DriverContext {
         self.buffers.values().sum()
     }
 
+    fn spoil(&mut self, stream: StreamId) -> ResultCode {
+        if let Some(capture) = self.capture_of(stream) {
+            capture.invalid = true;
+        }
+        ResultCode::CaptureUnsupported
+    }
+}
+
+impl Session<'_> {
     pub fn allocate(&mut self, bytes: usize) -> Result<DeviceAddress> {
         self.check_waiting()?;
         if bytes == 0 {
@@ -21,7 +31,7 @@ impl DriverContext {
         if bytes > self.device_options.memory - self.allocated() {
             return Err(ResultCode::OutOfMemory);
         }
-        let pointer = self.device.alloc(bytes);
+        let pointer = self.device().alloc(bytes);
         self.buffers.insert(pointer, bytes);
         Ok(pointer)
     }
@@ -30,13 +40,14 @@ impl DriverContext {
     pub fn free(&mut self, pointer: DeviceAddress) -> Result<()> {
         self.finish()?;
         self.buffers.remove(&pointer).ok_or(ResultCode::InvalidValue)?;
-        self.device.free(pointer).map_err(|_| ResultCode::InvalidValue)?;
+        self.device().free(pointer).map_err(|_| ResultCode::InvalidValue)?;
         self.healthy()
     }
 
     fn check_memory(&mut self, call: &str, at: DeviceAddress, bytes: usize) -> Result<()> {
         self.healthy()?;
-        self.device.check(at, bytes).map_err(|error| self.refuse(call, error))
+        let checked = self.device().check(at, bytes);
+        checked.map_err(|error| self.refuse(call, error))
     }
 
     /// Copies to the device: from page-locked memory as it is when the stream comes to it, else as it is now.
@@ -61,13 +72,6 @@ impl DriverContext {
         }
         self.submit(stream, Work::Download { from, to })?;
         if pinned { Ok(()) } else { self.run(Until::Stream(stream)) }
-    }
-
-    fn spoil(&mut self, stream: StreamId) -> ResultCode {
-        if let Some(capture) = self.capture_of(stream) {
-            capture.invalid = true;
-        }
-        ResultCode::CaptureUnsupported
     }
 
     pub fn copy(&mut self, stream: StreamId, to: DeviceAddress, from: DeviceAddress, bytes: usize) -> Result<()> {

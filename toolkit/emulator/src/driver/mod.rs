@@ -14,11 +14,13 @@
 mod api;
 mod capture;
 mod context;
+mod current;
 mod event;
 mod events;
 mod execution;
 mod function;
 mod graphs;
+mod group;
 mod host;
 mod host_call;
 mod launch_report;
@@ -28,16 +30,18 @@ mod options;
 mod process;
 mod queue;
 mod result_code;
+mod session;
 mod streams;
 mod work;
 
+pub(crate) use host::HostBytes;
 pub use launch_report::LaunchReport;
 pub use options::DeviceOptions;
 
 use crate::fault::Fault;
 use crate::launch_options::LaunchOptions;
-use context::DriverContext;
 use result_code::Result;
+use session::Session;
 use std::ffi::c_void;
 
 /// No context is current to the calling thread.
@@ -55,8 +59,8 @@ pub fn configure(options: DeviceOptions) {
     process::configure(options);
 }
 
-fn with_current<T>(action: impl FnOnce(&mut DriverContext) -> T) -> std::result::Result<T, NoContext> {
-    let act = |context: &mut DriverContext| -> Result<T> { Ok(action(context)) };
+fn with_current<T>(action: impl FnOnce(&mut Session<'_>) -> T) -> std::result::Result<T, NoContext> {
+    let act = |context: &mut Session<'_>| -> Result<T> { Ok(action(context)) };
     process::with_current(act).map_err(|_| NoContext)
 }
 
@@ -83,5 +87,5 @@ pub fn take_fault() -> Option<Box<Fault>> {
 
 /// Gives a buffer of the current context a name, by which faults call it. `pointer` is the address of its first byte.
 pub fn name_buffer(pointer: u64, name: &str) -> std::result::Result<(), NoContext> {
-    with_current(|context| context.device.rename(pointer, name))
+    with_current(|context| context.device().rename(pointer, name))
 }

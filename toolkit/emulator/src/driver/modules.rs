@@ -4,6 +4,7 @@ use super::context::DriverContext;
 use super::function::LoadedKernel;
 use super::options::SHARED_PER_BLOCK;
 use super::result_code::{Result, ResultCode};
+use super::session::Session;
 use crate::module::PtxModule;
 use std::sync::Arc;
 
@@ -21,16 +22,6 @@ impl DriverContext {
         let id = self.id();
         self.modules.insert(id, Arc::new(module));
         Ok(id)
-    }
-
-    pub fn unload_module(&mut self, module: u32) -> Result<()> {
-        if !self.modules.contains_key(&module) {
-            return Err(ResultCode::InvalidHandle);
-        }
-        self.finish()?;
-        self.modules.remove(&module);
-        self.functions.retain(|_, function| function.module_id != module);
-        self.healthy()
     }
 
     pub fn module(&self, module: u32) -> Result<&Arc<PtxModule>> {
@@ -53,5 +44,17 @@ impl DriverContext {
 
     pub fn function(&mut self, function: u32) -> Result<&mut LoadedKernel> {
         self.functions.get_mut(&function).ok_or(ResultCode::InvalidHandle)
+    }
+}
+
+impl Session<'_> {
+    pub fn unload_module(&mut self, module: u32) -> Result<()> {
+        if !self.modules.contains_key(&module) {
+            return Err(ResultCode::InvalidHandle);
+        }
+        self.finish()?;
+        self.modules.remove(&module);
+        self.functions.retain(|_, function| function.module_id != module);
+        self.healthy()
     }
 }

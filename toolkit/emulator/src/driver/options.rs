@@ -1,5 +1,7 @@
 //! The device that the emulator pretends to be.
 
+use std::time::Duration;
+
 /// What the emulated GPU says of itself, and how much it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
@@ -9,11 +11,16 @@ pub struct DeviceOptions {
     pub multiprocessors: u32,
     /// Bytes of device memory.
     pub memory: usize,
+    /// How many such devices there are.
+    pub devices: usize,
+    /// How long launches of several devices may wait for each other, while threads of the host could still queue what they
+    /// wait for, before that is a fault.
+    pub patience: Duration,
 }
 
 impl Default for DeviceOptions {
     fn default() -> Self {
-        Self { capability: (9, 0), multiprocessors: 16, memory: 4 << 30 }
+        Self { capability: (9, 0), multiprocessors: 16, memory: 4 << 30, devices: 1, patience: Duration::from_secs(60) }
     }
 }
 
@@ -64,7 +71,8 @@ impl DeviceOptions {
             12 | 82 => REGISTERS,         // of a block, of a multiprocessor
             13 => 1_000_000,              // clock, kHz
             16 => self.multiprocessors,
-            17..=20 => 0,      // time limit, integrated, mapped host memory, compute mode
+            17 | 18 | 20 => 0, // time limit, integrated, compute mode
+            19 => 1,           // mapped host memory
             31 | 78 => 1,      // concurrent kernels, stream priorities
             32 | 35 => 0,      // ECC, TCC
             33 | 34 | 50 => 0, // bus, device and domain

@@ -1,11 +1,13 @@
 //! What the driver keeps for the whole process: contexts, and which of them is current to each thread.
 
 use super::context::{DEFAULT_STREAM, DriverContext};
+use super::current;
+use super::group::Group;
 use super::host_call;
 use super::options::DeviceOptions;
 use super::queue::StreamId;
 use super::result_code::{Result, ResultCode};
-use std::cell::RefCell;
+use super::session::Session;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -21,18 +23,14 @@ const DEFAULT_STREAMS: [usize; 2] = [0, 1];
 struct Process {
     initialised: bool,
     options: DeviceOptions,
-    contexts: HashMap<u32, Arc<Mutex<DriverContext>>>,
-    /// The primary context and how often it was retained.
-    primary: Option<(u32, usize)>,
+    /// The group of each context.
+    groups: HashMap<u32, Arc<Group>>,
+    /// The primary contexts of devices, and how often each was retained.
+    primary: HashMap<i32, (u32, usize)>,
     next: u32,
 }
 
 static PROCESS: LazyLock<Mutex<Process>> = LazyLock::new(Mutex::default);
-
-thread_local! {
-    /// The stack of contexts; the last one is current.
-    static CURRENT: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
-}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -55,10 +53,10 @@ pub(super) fn initialise() {
 /// What the device is, once the driver has been initialised.
 pub(super) fn device(ordinal: i32) -> Result<DeviceOptions> {
     let process = lock(&PROCESS);
-    match (process.initialised, ordinal) {
-        (false, _) => Err(ResultCode::NotInitialized),
-        (true, 0) => Ok(process.options.clone()),
-        (true, _) => Err(ResultCode::InvalidDevice),
+    match usize::try_from(ordinal) {
+        _ if !process.initialised => Err(ResultCode::NotInitialized),
+        Ok(ordinal) if ordinal < process.options.devices => Ok(process.options.clone()),
+        _ => Err(ResultCode::InvalidDevice),
     }
 }
 
@@ -68,33 +66,47 @@ pub(super) fn configure(options: DeviceOptions) {
 }
 
 impl Process {
-    fn create(&mut self) -> u32 {
+    fn create(&mut self, ordinal: i32) -> u32 {
         self.next += 1;
-        self.contexts.insert(self.next, Arc::new(Mutex::new(DriverContext::new(self.options.clone()))));
+        let context = DriverContext::new(self.options.clone(), ordinal);
+        self.groups.insert(self.next, Group::of(self.next, context));
         self.next
+    }
+
+    /// Puts two contexts into one group.
+    fn join(&mut self, id: u32, peer: u32) -> Result<()> {
+        let group = |id: u32| self.groups.get(&id).cloned().ok_or(ResultCode::InvalidContext);
+        let (own, other) = (group(id)?, group(peer)?);
+        if !Arc::ptr_eq(&own, &other) {
+            for moved in own.absorb(&other)? {
+                self.groups.insert(moved, Arc::clone(&own));
+            }
+        }
+        Ok(())
     }
 }
 
 /// Creates a context; it is current to no thread.
 pub(super) fn create(ordinal: i32) -> Result<u32> {
     device(ordinal)?;
-    Ok(lock(&PROCESS).create())
+    Ok(lock(&PROCESS).create(ordinal))
 }
 
 pub(super) fn destroy(id: u32) -> Result<()> {
-    CURRENT.with_borrow_mut(|stack| stack.pop_if(|current| *current == id));
-    let context = lock(&PROCESS).contexts.remove(&id);
-    context.map(|_| ()).ok_or(ResultCode::InvalidContext)
+    current::change(|stack| stack.pop_if(|current| *current == id));
+    let group = lock(&PROCESS).groups.remove(&id).ok_or(ResultCode::InvalidContext)?;
+    group.remove(id);
+    Ok(())
 }
 
 pub(super) fn retain_primary(ordinal: i32) -> Result<u32> {
     device(ordinal)?;
     let mut process = lock(&PROCESS);
-    let (id, count) = match process.primary {
-        Some(primary) => primary,
-        None => (process.create(), 0),
+    let (id, count) = match process.primary.get(&ordinal) {
+        Some(&primary) => primary,
+        None => (process.create(ordinal), 0),
     };
-    process.primary = Some((id, count + 1));
+    process.primary.insert(ordinal, (id, count + 1));
     Ok(id)
 }
 
@@ -103,12 +115,12 @@ pub(super) fn release_primary(ordinal: i32, entirely: bool) -> Result<()> {
     device(ordinal)?;
     let gone = {
         let mut process = lock(&PROCESS);
-        match &mut process.primary {
+        match process.primary.get_mut(&ordinal) {
             Some((_, count)) if *count > 1 && !entirely => {
                 *count -= 1;
                 None
             }
-            Some(_) => process.primary.take(),
+            Some(_) => process.primary.remove(&ordinal),
             None if entirely => None,
             None => return Err(ResultCode::InvalidContext),
         }
@@ -116,32 +128,66 @@ pub(super) fn release_primary(ordinal: i32, entirely: bool) -> Result<()> {
     gone.map_or(Ok(()), |(id, _)| destroy(id))
 }
 
-/// The number of the calling thread's current context.
-pub(super) fn current() -> Option<u32> {
-    CURRENT.with_borrow(|stack| stack.last().copied())
-}
-
 pub(super) fn push(id: u32) -> Result<()> {
     find(id)?;
-    CURRENT.with_borrow_mut(|stack| stack.push(id));
+    current::change(|stack| stack.push(id));
     Ok(())
 }
 
 pub(super) fn pop() -> Result<u32> {
-    CURRENT.with_borrow_mut(Vec::pop).ok_or(ResultCode::InvalidContext)
+    current::change(Vec::pop).ok_or(ResultCode::InvalidContext)
 }
 
 /// Replaces the top of the stack.
 pub(super) fn set_current(id: Option<u32>) -> Result<()> {
     id.map(find).transpose()?;
-    CURRENT.with_borrow_mut(|stack| {
+    current::change(|stack| {
         stack.pop();
         stack.extend(id);
     });
     Ok(())
 }
 
-fn find(id: u32) -> Result<Arc<Mutex<DriverContext>>> {
+/// Lets the current context reach the memory of another.
+pub(super) fn enable_peer(peer: u32) -> Result<()> {
+    let id = current::get().ok_or(ResultCode::InvalidContext)?;
+    find(id)?;
+    if id == peer {
+        return Err(ResultCode::PeerAccessUnsupported);
+    }
+    lock(&PROCESS).join(id, peer)?;
+    set_peer(peer, true)
+}
+
+/// Undoes [`enable_peer`].
+pub(super) fn disable_peer(peer: u32) -> Result<()> {
+    let id = current::get().ok_or(ResultCode::InvalidContext)?;
+    let (own, other) = (find(id)?, find(peer).map_err(|_| ResultCode::InvalidContext)?);
+    if Arc::ptr_eq(&own, &other) { set_peer(peer, false) } else { Err(ResultCode::PeerAccessNotEnabled) }
+}
+
+fn set_peer(peer: u32, reach: bool) -> Result<()> {
+    with_current(|context| {
+        context.healthy()?;
+        let own = context.member;
+        let other = context.state().contexts.get(&peer).ok_or(ResultCode::InvalidContext)?;
+        if other.ordinal == context.ordinal {
+            return Err(ResultCode::PeerAccessUnsupported);
+        }
+        let other = other.member;
+        let memory = &mut context.state_mut().device.memory;
+        match (memory.reaches(own, other), reach) {
+            (true, true) => Err(ResultCode::PeerAccessAlreadyEnabled),
+            (false, false) => Err(ResultCode::PeerAccessNotEnabled),
+            _ => {
+                memory.set_reach(own, other, reach);
+                Ok(())
+            }
+        }
+    })
+}
+
+fn find(id: u32) -> Result<Arc<Group>> {
     if host_call::is_running() {
         return Err(ResultCode::NotPermitted);
     }
@@ -149,34 +195,41 @@ fn find(id: u32) -> Result<Arc<Mutex<DriverContext>>> {
     if !process.initialised {
         return Err(ResultCode::NotInitialized);
     }
-    process.contexts.get(&id).cloned().ok_or(ResultCode::InvalidContext)
+    process.groups.get(&id).cloned().ok_or(ResultCode::InvalidContext)
+}
+
+/// Does something with a context.
+fn with_context<T>(id: u32, action: impl FnOnce(&mut Session<'_>) -> Result<T>) -> Result<T> {
+    loop {
+        let group = find(id)?;
+        // If the group does not have the context, it has joined another since.
+        if let Some(mut session) = Session::new(&group, id) {
+            return action(&mut session);
+        }
+    }
 }
 
 /// Does something with the current context.
-pub(super) fn with_current<T>(action: impl FnOnce(&mut DriverContext) -> Result<T>) -> Result<T> {
-    let context = find(current().ok_or(ResultCode::InvalidContext)?)?;
-    let mut context = lock(&context);
-    action(&mut context)
+pub(super) fn with_current<T>(action: impl FnOnce(&mut Session<'_>) -> Result<T>) -> Result<T> {
+    with_context(current::get().ok_or(ResultCode::InvalidContext)?, action)
 }
 
 /// Creates something in the current context and gives its handle.
-pub(super) fn create_in_current(action: impl FnOnce(&mut DriverContext) -> Result<u32>) -> Result<Handle> {
-    let id = current().ok_or(ResultCode::InvalidContext)?;
+pub(super) fn create_in_current(action: impl FnOnce(&mut Session<'_>) -> Result<u32>) -> Result<Handle> {
+    let id = current::get().ok_or(ResultCode::InvalidContext)?;
     Ok(handle(id, with_current(action)?))
 }
 
 /// Does something with an object in its own context.
-pub(super) fn with<T>(object: Handle, action: impl FnOnce(&mut DriverContext, u32) -> Result<T>) -> Result<T> {
+pub(super) fn with<T>(object: Handle, action: impl FnOnce(&mut Session<'_>, u32) -> Result<T>) -> Result<T> {
     let (context, id) = parts(object);
-    let context = find(context)
-        .map_err(|code| if code == ResultCode::InvalidContext { ResultCode::InvalidHandle } else { code })?;
-    let mut context = lock(&context);
-    action(&mut context, id)
+    find(context).map_err(|code| if code == ResultCode::InvalidContext { ResultCode::InvalidHandle } else { code })?;
+    with_context(context, |session| action(session, id))
 }
 
 /// The number of the context of a stream or of any other object.
 fn context_of(object: Handle) -> Option<u32> {
-    if DEFAULT_STREAMS.contains(&object.addr()) { current() } else { Some(parts(object).0) }
+    if DEFAULT_STREAMS.contains(&object.addr()) { current::get() } else { Some(parts(object).0) }
 }
 
 /// The number of an object that must be in the context of another, such as a stream.
@@ -188,7 +241,7 @@ pub(super) fn beside(other: Handle, object: Handle) -> Result<u32> {
 /// Does something with a stream in its own context.
 pub(super) fn with_stream<T>(
     stream: Handle,
-    action: impl FnOnce(&mut DriverContext, StreamId) -> Result<T>,
+    action: impl FnOnce(&mut Session<'_>, StreamId) -> Result<T>,
 ) -> Result<T> {
     if DEFAULT_STREAMS.contains(&stream.addr()) {
         return with_current(|context| action(context, DEFAULT_STREAM));
@@ -199,9 +252,9 @@ pub(super) fn with_stream<T>(
 /// Does something with a stream, whose context must be the current one.
 pub(super) fn with_current_stream<T>(
     stream: Handle,
-    action: impl FnOnce(&mut DriverContext, StreamId) -> Result<T>,
+    action: impl FnOnce(&mut Session<'_>, StreamId) -> Result<T>,
 ) -> Result<T> {
-    if current().is_some() && context_of(stream) == current() {
+    if current::get().is_some() && context_of(stream) == current::get() {
         with_stream(stream, action)
     } else {
         Err(ResultCode::InvalidContext)

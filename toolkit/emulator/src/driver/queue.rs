@@ -20,7 +20,7 @@ pub(super) enum StreamOrder {
 }
 
 /// A piece of work in a stream.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct QueuedWork<W> {
     seq: u64,
     stream: StreamId,
@@ -73,6 +73,18 @@ impl<W> WorkQueue<W> {
         self.items.clear();
     }
 
+    /// Takes out the first work that waits neither for any before it nor for what is running.
+    pub fn take_ready(&mut self, running: &[QueuedWork<()>]) -> Option<QueuedWork<W>> {
+        let mut pending = Pending::default();
+        running.iter().for_each(|item| pending.add(item));
+        let ready = self.items.iter().position(|item| {
+            let ready = !pending.holds_up(item);
+            pending.add(item);
+            ready
+        })?;
+        self.items.remove(ready)
+    }
+
     /// Takes out what must be done now, in order.
     pub fn take(&mut self, until: Until) -> Vec<QueuedWork<W>> {
         let mut streams = HashSet::new();
@@ -108,10 +120,48 @@ impl<W> QueuedWork<W> {
     pub fn seq(&self) -> u64 {
         self.seq
     }
+
+    /// Its place in the queue, and the work itself.
+    pub fn parts(self) -> (QueuedWork<()>, W) {
+        let Self { seq, stream, order, after, work } = self;
+        (QueuedWork { seq, stream, order, after, work: () }, work)
+    }
+
+    /// Whether it must wait for any of the work that is running.
+    pub fn waits_for(&self, running: &[QueuedWork<()>]) -> bool {
+        let mut pending = Pending::default();
+        running.iter().for_each(|item| pending.add(item));
+        pending.holds_up(self)
+    }
+}
+
+/// Work that is not over: what later work may have to wait for.
+#[derive(Default)]
+struct Pending {
+    streams: HashSet<StreamId>,
+    works: HashSet<u64>,
+    default: bool,
+    blocking: bool,
+}
+
+impl Pending {
+    fn add<W>(&mut self, item: &QueuedWork<W>) {
+        self.streams.insert(item.stream);
+        self.works.insert(item.seq);
+        self.default |= item.order == StreamOrder::Default;
+        self.blocking |= item.order == StreamOrder::Blocking;
+    }
+
+    fn holds_up<W>(&self, item: &QueuedWork<W>) -> bool {
+        self.streams.contains(&item.stream)
+            || item.after.is_some_and(|seq| self.works.contains(&seq))
+            || self.default && item.order == StreamOrder::Blocking
+            || self.blocking && item.order == StreamOrder::Default
+    }
 }
 
 impl Until {
-    fn names<W>(self, item: &QueuedWork<W>) -> bool {
+    pub fn names<W>(self, item: &QueuedWork<W>) -> bool {
         match self {
             Self::Everything => true,
             Self::Stream(stream) => item.stream == stream,
@@ -122,6 +172,7 @@ impl Until {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
     use super::*;
 
     fn taken(queue: &mut WorkQueue<&'static str>, until: Until) -> Vec<&'static str> {
@@ -151,6 +202,21 @@ mod tests {
         assert_eq!(taken(&mut queue, Until::Work(last)), ["first", "event", "wait", "last"]);
         assert_eq!(taken(&mut queue, Until::Work(last)), [""; 0]);
         assert_eq!(taken(&mut queue, Until::Everything), ["later", "beyond"]);
+    }
+
+    #[test]
+    fn what_waits_for_nothing_is_ready() {
+        let mut queue = WorkQueue::default();
+        queue.push(1, StreamOrder::NonBlocking, None, "running");
+        let running = [queue.take_ready(&[]).unwrap().parts().0];
+        let event = queue.push(1, StreamOrder::NonBlocking, None, "behind");
+        queue.push(2, StreamOrder::NonBlocking, Some(event), "after");
+        queue.push(2, StreamOrder::NonBlocking, None, "later");
+        queue.push(3, StreamOrder::NonBlocking, None, "free");
+        assert_eq!(queue.take_ready(&running).unwrap().work, "free");
+        assert!(queue.take_ready(&running).is_none());
+        assert_eq!(queue.take_ready(&[]).unwrap().work, "behind");
+        assert_eq!(queue.take_ready(&[]).unwrap().work, "after");
     }
 
     #[test]

@@ -7,7 +7,7 @@ macro_rules! codes {
         /// What a call failed with.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u32)]
-        pub(super) enum ResultCode {
+        pub(crate) enum ResultCode {
             $($variant = $number,)*
         }
 
@@ -26,12 +26,15 @@ codes! {
     InvalidContext = 201 c"CUDA_ERROR_INVALID_CONTEXT" c"no context is current, or not the right one",
     NoBinary = 209 c"CUDA_ERROR_NO_BINARY_FOR_GPU" c"the code is for another kind of GPU",
     InvalidPtx = 218 c"CUDA_ERROR_INVALID_PTX" c"the PTX cannot be compiled",
+    PeerAccessUnsupported = 217 c"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED" c"a device is no peer of itself",
     InvalidHandle = 400 c"CUDA_ERROR_INVALID_HANDLE" c"no such object",
     IllegalState = 401 c"CUDA_ERROR_ILLEGAL_STATE" c"the object is in a state that does not permit this",
     NotFound = 500 c"CUDA_ERROR_NOT_FOUND" c"there is nothing of that name",
     NotReady = 600 c"CUDA_ERROR_NOT_READY" c"the work is not finished",
     IllegalAddress = 700 c"CUDA_ERROR_ILLEGAL_ADDRESS" c"a kernel accessed memory that is not there",
     LaunchTimeout = 702 c"CUDA_ERROR_LAUNCH_TIMEOUT" c"a kernel did not end",
+    PeerAccessAlreadyEnabled = 704 c"CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED" c"access to the peer was enabled before",
+    PeerAccessNotEnabled = 705 c"CUDA_ERROR_PEER_ACCESS_NOT_ENABLED" c"access to the peer was not enabled",
     MisalignedAddress = 716 c"CUDA_ERROR_MISALIGNED_ADDRESS" c"a kernel used a misaligned address",
     LaunchFailed = 719 c"CUDA_ERROR_LAUNCH_FAILED" c"a kernel failed",
     NotPermitted = 800 c"CUDA_ERROR_NOT_PERMITTED" c"not permitted in a host function",
@@ -67,4 +70,4 @@ impl ResultCode {
 }
 
 /// What the functions of the driver return.
-pub(super) type Result<T> = std::result::Result<T, ResultCode>;
+pub(crate) type Result<T> = std::result::Result<T, ResultCode>;

@@ -3,6 +3,7 @@
 use super::context::{DriverContext, StreamSettings};
 use super::queue::{StreamId, StreamOrder, Until};
 use super::result_code::{Result, ResultCode};
+use super::session::Session;
 
 impl DriverContext {
     /// Creates a stream.
@@ -20,20 +21,6 @@ impl DriverContext {
         Ok(())
     }
 
-    /// Does all work of a stream.
-    pub fn synchronize_stream(&mut self, stream: StreamId) -> Result<()> {
-        self.check_stream(stream)?;
-        self.run(Until::Stream(stream))
-    }
-
-    /// Whether a stream's work is done. If it is not, it is done before this returns, so that the next answer is yes.
-    pub fn query_stream(&mut self, stream: StreamId) -> Result<()> {
-        self.check_stream(stream)?;
-        let pending = self.queue.is_pending(Until::Stream(stream));
-        self.run(Until::Stream(stream))?;
-        if pending { Err(ResultCode::NotReady) } else { Ok(()) }
-    }
-
     /// Checks that a stream can be waited for.
     fn check_stream(&mut self, stream: StreamId) -> Result<()> {
         self.healthy()?;
@@ -46,6 +33,22 @@ impl DriverContext {
             }
             None => Ok(()),
         }
+    }
+}
+
+impl Session<'_> {
+    /// Does all work of a stream.
+    pub fn synchronize_stream(&mut self, stream: StreamId) -> Result<()> {
+        self.check_stream(stream)?;
+        self.run(Until::Stream(stream))
+    }
+
+    /// Whether a stream's work is done. If it is not, it is done before this returns, so that the next answer is yes.
+    pub fn query_stream(&mut self, stream: StreamId) -> Result<()> {
+        self.check_stream(stream)?;
+        let pending = self.is_pending(Until::Stream(stream));
+        self.run(Until::Stream(stream))?;
+        if pending { Err(ResultCode::NotReady) } else { Ok(()) }
     }
 
     /// Does all work.

@@ -2,143 +2,156 @@
 
 use super::instruction::bulk_store::end_block;
 use super::instruction::mbarrier::lost_phase;
-use super::launch_config::LaunchConfig;
 use super::orders::Orders;
-use super::outcome::{fault, report};
 use super::resident::ResidentBlock;
 use super::state::block_env::BlockEnv;
+use super::state::clock::{Others, join_others};
 use super::state::constants::LaunchConstants;
-use super::state::fences::Releases;
+use super::state::fences::GlobalReleases;
 use super::state::meter::Meter;
 use super::turn::{self, TurnEnd, TurnLimit};
-use crate::entry::Entry;
-use crate::fault::{Checked, Fault, FaultKind, Violation};
-use crate::launch_options::LaunchOptions;
+use crate::fault::{Checked, FaultKind, Violation};
 use crate::memory::Memory;
-use crate::module::PtxModule;
-use crate::program::Program;
-use crate::report::CostReport;
+use std::sync::Arc;
 
 /// The most blocks that a random order keeps resident at once.
 const MAX_RESIDENT: u64 = 8;
 
-/// A grid that runs.
-struct GridRun<'a> {
-    constants: &'a LaunchConstants<'a>,
-    memory: &'a mut Memory,
+/// What all launches that run at a time share.
+pub(crate) struct Shared<'a> {
+    /// Global memory.
+    pub memory: &'a mut Memory,
     /// What strong writes to global memory released, for threads of other blocks to acquire.
-    releases: Releases,
-    meter: Meter,
-    /// The resident blocks.
-    blocks: Vec<ResidentBlock>,
-    /// The place among `blocks` of the block that ran last.
-    slot: usize,
-    /// The warp that ran last.
-    warp: usize,
+    pub releases: &'a mut GlobalReleases,
 }
 
-/// Runs a kernel to its end.
-pub(crate) fn launch(
-    memory: &mut Memory,
-    module: &PtxModule,
-    (entry, program): (&Entry, &Program),
-    config: LaunchConfig,
-    options: &LaunchOptions,
-    parameters: Vec<u8>,
-    variables: Vec<u64>,
-) -> Result<CostReport, Box<Fault>> {
-    memory.start_launch();
-    let constants = LaunchConstants { program, options, config, parameters, variables };
-    let mut run = GridRun {
-        constants: &constants,
-        memory,
-        releases: Releases::default(),
-        meter: Meter::new(program.code.len()),
-        blocks: Vec::new(),
-        slot: 0,
-        warp: 0,
-    };
-    match run.run() {
-        Ok(()) => Ok(report(module, program, &run.meter, run.memory.distinct_sectors())),
-        Err(violation) => {
-            let resident = run.blocks.get(run.slot);
-            let block = resident.map_or([0; 3], |block| block.state.index);
-            let frames = resident.and_then(|block| block.warps.get(run.warp)).map_or(&[][..], |warp| &warp.frames);
-            let calls = frames.iter().rev().map(|frame| frame.call as usize);
-            let (pc, threads) = (run.meter.pc, config.block);
-            Err(fault(module, (entry, program), (pc, calls), (block, threads, run.warp), *violation))
+/// How far a grid has come after a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// It goes on.
+    Runs,
+    /// All resident warps seem to wait for what another block or another launch must do.
+    Spins,
+    /// All blocks have ended.
+    Ended,
+}
+
+/// A grid that runs.
+pub(super) struct GridRun {
+    pub meter: Meter,
+    /// The resident blocks.
+    pub blocks: Vec<ResidentBlock>,
+    /// The place among `blocks` of the block that ran last.
+    pub slot: usize,
+    /// The warp that ran last.
+    pub warp: usize,
+    /// What its threads did and what came before that, for those that come after all of them: of the blocks that have
+    /// ended, if it is asked for.
+    pub handed_on: Option<Arc<Others>>,
+    orders: Orders,
+    /// The order of blocks, if it is not the natural one.
+    order: Vec<u64>,
+    started: u64,
+    running: u64,
+    /// How many blocks are resident.
+    resident: usize,
+    /// Rounds in a row in which all warps seemed to wait.
+    spun: u32,
+    turns: Vec<(usize, usize)>,
+}
+
+impl GridRun {
+    /// A grid of which no block has started. `hands_on` says whether [`GridRun::handed_on`] is asked for.
+    pub fn new(constants: &LaunchConstants<'_>, hands_on: bool) -> Self {
+        let mut orders = Orders(constants.options.seed);
+        let random = constants.options.seed != 0;
+        let mut order: Vec<u64> = if random { (0..constants.config.blocks()).collect() } else { Vec::new() };
+        orders.shuffle(&mut order);
+        Self {
+            meter: Meter::new(constants.program.code.len()),
+            blocks: Vec::new(),
+            slot: 0,
+            warp: 0,
+            handed_on: hands_on.then(Arc::default),
+            resident: if random { 1 + orders.next() % MAX_RESIDENT } else { 1 } as usize,
+            orders,
+            order,
+            started: 0,
+            running: 0,
+            spun: 0,
+            turns: Vec::new(),
         }
     }
-}
 
-impl GridRun<'_> {
-    /// Runs all blocks. In the natural order one is resident at a time, else several, and their warps take turns of random
-    /// length. When all resident warps seem to wait for something that another block must do, one more becomes resident.
-    fn run(&mut self) -> Checked<()> {
-        let random = self.constants.options.seed != 0;
-        let mut orders = Orders(self.constants.options.seed);
-        let count = self.constants.config.blocks();
-        let mut order: Vec<u64> = if random { (0..count).collect() } else { Vec::new() };
-        orders.shuffle(&mut order);
-        let mut started = 0;
-        let mut resident = if random { 1 + orders.next() % MAX_RESIDENT } else { 1 } as usize;
-        let patience = if random { 16 } else { 1 };
-        let (mut running, mut spun) = (0, 0);
-        let mut turns = Vec::new();
-        loop {
-            for slot in 0..resident {
-                if slot == self.blocks.len() && started < count {
-                    self.blocks.push(ResidentBlock::new(self.constants));
-                }
-                if self.blocks.get(slot).is_some_and(ResidentBlock::ended) && started < count {
-                    let index = order.get(started as usize).copied().unwrap_or(started);
-                    self.blocks[slot].start(index, self.constants);
-                    started += 1;
-                    running += 1;
-                }
+    /// Gives each warp of the resident blocks a turn. In the natural order one block is resident at a time, else several,
+    /// and their warps take turns of random length. When all resident warps seem to wait for something that another block
+    /// must do, one more becomes resident.
+    pub fn round(&mut self, launch: &LaunchConstants<'_>, shared: &mut Shared<'_>) -> Checked<Progress> {
+        let random = launch.options.seed != 0;
+        let count = launch.config.blocks();
+        for slot in 0..self.resident {
+            if slot == self.blocks.len() && self.started < count {
+                self.blocks.push(ResidentBlock::new(launch));
             }
-            if running == 0 {
-                return Ok(());
-            }
-            turns.clear();
-            for (slot, block) in self.blocks.iter().enumerate() {
-                let ready = block.warps.iter().filter(|warp| warp.live != 0 && warp.waits_at.is_none());
-                turns.extend(ready.map(|warp| (slot, warp.id)));
-            }
-            if random {
-                orders.shuffle(&mut turns);
-            }
-            // Of each block, whether its warps did nothing but test mbarriers in vain.
-            let mut idle = vec![true; self.blocks.len()];
-            let (mut spinning, mut over) = (true, false);
-            for &(slot, warp) in &turns {
-                let end = self.turn(slot, warp, if random { Some(&mut orders) } else { None })?;
-                idle[slot] &= end == TurnEnd::Spins;
-                spinning &= matches!(end, TurnEnd::Over | TurnEnd::Spins);
-                over |= end == TurnEnd::Over;
-            }
-            for (slot, idle) in idle.into_iter().enumerate() {
-                let ran = turns.iter().any(|turn| turn.0 == slot);
-                running -= u64::from(self.settle(slot, ran, idle)?);
-            }
-            spinning &= over;
-            spun = if spinning { spun + 1 } else { 0 };
-            if spun >= patience {
-                resident += 1;
-                spun = 0;
+            if self.blocks.get(slot).is_some_and(ResidentBlock::ended) && self.started < count {
+                let index = self.order.get(self.started as usize).copied().unwrap_or(self.started);
+                self.blocks[slot].start(index, launch);
+                self.started += 1;
+                self.running += 1;
             }
         }
+        if self.running == 0 {
+            return Ok(Progress::Ended);
+        }
+        let mut turns = std::mem::take(&mut self.turns);
+        turns.clear();
+        for (slot, block) in self.blocks.iter().enumerate() {
+            let ready = block.warps.iter().filter(|warp| warp.live != 0 && warp.waits_at.is_none());
+            turns.extend(ready.map(|warp| (slot, warp.id)));
+        }
+        if random {
+            self.orders.shuffle(&mut turns);
+        }
+        // Of each block, whether its warps did nothing but test mbarriers in vain.
+        let mut idle = vec![true; self.blocks.len()];
+        let (mut spinning, mut over) = (true, false);
+        for &(slot, warp) in &turns {
+            let end = self.turn(launch, shared, slot, warp)?;
+            idle[slot] &= end == TurnEnd::Spins;
+            spinning &= matches!(end, TurnEnd::Over | TurnEnd::Spins);
+            over |= end == TurnEnd::Over;
+        }
+        for (slot, idle) in idle.into_iter().enumerate() {
+            let ran = turns.iter().any(|turn| turn.0 == slot);
+            self.running -= u64::from(self.settle(launch, shared, slot, ran, idle)?);
+        }
+        self.turns = turns;
+        spinning &= over;
+        self.spun = if spinning { self.spun + 1 } else { 0 };
+        let patience = if random { 16 } else { 1 };
+        if self.spun >= patience {
+            self.resident = self.resident.saturating_add(1).min(count as usize);
+            self.spun = 0;
+        }
+        Ok(if spinning { Progress::Spins } else { Progress::Runs })
     }
 
     /// Gives a warp its turn.
-    fn turn(&mut self, slot: usize, warp: usize, orders: Option<&mut Orders>) -> Checked<TurnEnd> {
+    fn turn(
+        &mut self,
+        launch: &LaunchConstants<'_>,
+        shared: &mut Shared<'_>,
+        slot: usize,
+        warp: usize,
+    ) -> Checked<TurnEnd> {
         (self.slot, self.warp) = (slot, warp);
+        let orders = (launch.options.seed != 0).then_some(&mut self.orders);
         let limit = TurnLimit::new(self.meter.executed, orders);
         let block = &mut self.blocks[slot];
         let mut env = BlockEnv {
-            launch: self.constants,
-            memory: self.memory,
-            releases: &mut self.releases,
+            launch,
+            memory: shared.memory,
+            releases: shared.releases,
             block: &mut block.state,
             meter: &mut self.meter,
         };
@@ -147,13 +160,20 @@ impl GridRun<'_> {
 
     /// Settles a block after a round: opens barriers, ends the block, or finds that it cannot go on. `ran` says whether it had
     /// a turn in the round, `idle` whether it only tested mbarriers in vain. Returns whether it has ended.
-    fn settle(&mut self, slot: usize, ran: bool, idle: bool) -> Checked<bool> {
+    fn settle(
+        &mut self,
+        launch: &LaunchConstants<'_>,
+        shared: &mut Shared<'_>,
+        slot: usize,
+        ran: bool,
+        idle: bool,
+    ) -> Checked<bool> {
         let block = &mut self.blocks[slot];
         let released = block.release_barriers();
         self.meter.barriers += released;
         if block.ended() {
             if ran {
-                self.end_block(slot)?;
+                self.end_block(launch, shared, slot)?;
             }
             return Ok(ran);
         }
@@ -166,18 +186,25 @@ impl GridRun<'_> {
         }
     }
 
-    /// Ends what a block left in flight.
-    fn end_block(&mut self, slot: usize) -> Checked<()> {
+    /// Ends what a block left in flight, and notes what comes after it then.
+    fn end_block(&mut self, launch: &LaunchConstants<'_>, shared: &mut Shared<'_>, slot: usize) -> Checked<()> {
         self.slot = slot;
         let block = &mut self.blocks[slot];
         let mut env = BlockEnv {
-            launch: self.constants,
-            memory: self.memory,
-            releases: &mut self.releases,
+            launch,
+            memory: shared.memory,
+            releases: shared.releases,
             block: &mut block.state,
             meter: &mut self.meter,
         };
-        end_block(&mut env, &mut block.warps)
+        end_block(&mut env, &mut block.warps)?;
+        if let Some(handed_on) = &mut self.handed_on {
+            let ends = vec![u32::MAX; launch.clocks() * 32].into();
+            join_others(handed_on, &Arc::new(Others::from([(block.state.number, ends)])));
+            let views = block.warps.iter().flat_map(|warp| (0..32).map(|lane| warp.clock.view(lane)));
+            views.filter_map(|view| view.others()).for_each(|others| join_others(handed_on, others));
+        }
+        Ok(())
     }
 
     /// The fault of a warp that waits for a phase of an mbarrier which can no longer end.

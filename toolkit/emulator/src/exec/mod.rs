@@ -1,6 +1,6 @@
 //! Executes kernels.
 //!
-//! [`launch`] makes a [`GridRun`], which decides which warp of which block runs next. [`turn`] runs a warp for a while and
+//! A [`RunningLaunch`] has a [`GridRun`](grid_run), which decides which warp of which block runs next. [`turn`] runs a warp for a while and
 //! follows its flow of control. The other instructions are functions of [`instruction`]. All of them are given what they work
 //! on, the types of [`state`].
 
@@ -11,10 +11,15 @@ mod launch_config;
 mod orders;
 mod outcome;
 mod resident;
+mod running_launch;
 mod state;
 mod tensor_core;
 mod turn;
 
-pub(crate) use grid_run::launch;
+pub(crate) use grid_run::{Progress, Shared};
 pub(crate) use launch_check::check_launch;
 pub(crate) use launch_config::LaunchConfig;
+pub(crate) use orders::Orders;
+pub(crate) use running_launch::{LaunchArguments, LaunchKernel, LaunchPlace, RunningLaunch};
+pub(crate) use state::clock::{Others, join_others};
+pub(crate) use state::fences::GlobalReleases;

@@ -1,7 +1,7 @@
 //! Random orders of blocks and warps.
 
 /// A source of random orders: the generator SplitMix64, with its state.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Orders(pub u64);
 
 impl Orders {

@@ -1,7 +1,7 @@
 //! What a launch ends with: a report, or a fault.
 
+use super::running_launch::LaunchKernel;
 use super::state::meter::Meter;
-use crate::entry::Entry;
 use crate::fault::{Fault, Violation};
 use crate::module::PtxModule;
 use crate::program::Program;
@@ -31,8 +31,7 @@ pub(super) fn report(module: &PtxModule, program: &Program, meter: &Meter, disti
 /// The fault that a violation is, with the place where it happened: an instruction's index, and those of the calls that led to
 /// it, innermost first; the block's index, the size of a block and the warp.
 pub(super) fn fault(
-    module: &PtxModule,
-    (entry, program): (&Entry, &Program),
+    LaunchKernel { module, entry, program }: LaunchKernel<'_>,
     (pc, calls): (usize, impl Iterator<Item = usize>),
     (block, [bx, by, _], warp): ([u32; 3], [u32; 3], usize),
     violation: Violation,
@@ -61,6 +60,7 @@ pub(super) fn fault(
             let thread = (warp * 32 + lane) as u32;
             [thread % bx, thread / bx % by, thread / bx / by]
         }),
+        device: None,
         address: violation.address,
         buffer: violation.buffer,
     })

@@ -9,7 +9,7 @@ use super::state::warp::Warp;
 use crate::fault::{FaultKind, Violation};
 use crate::lanes::Registers;
 use crate::program::{Special, Value};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Rounds without any event after which a wait for an mbarrier is taken to be endless.
 const QUIET_ROUNDS: u32 = 10_000;
@@ -33,7 +33,7 @@ impl ResidentBlock {
             wides: vec![[0; 32]; program.wides],
             masks: vec![0; program.predicates],
         };
-        let view = Rc::new(View::new(launch.clocks()));
+        let view = Arc::new(View::new(launch.clocks()));
         let warps = (0..launch.warps()).map(|id| Warp::new(id, registers.clone(), program.private, &view));
         let shared = SharedMemory::new(launch.options.check_races, launch.options.check_initialised);
         let state = BlockState { shared, ..BlockState::default() };
@@ -45,8 +45,8 @@ impl ResidentBlock {
     /// Starts a block of the grid in the place of one that has ended.
     pub fn start(&mut self, number: u64, launch: &LaunchConstants<'_>) {
         let index = launch.config.block_at(number);
-        self.state.reset(index, number as u32, launch.config.shared(launch.program.static_shared));
-        let view = Rc::new(View::new(launch.clocks()));
+        self.state.reset(index, launch.first_block + number as u32, launch.config.shared(launch.program.static_shared));
+        let view = Arc::new(View::new(launch.clocks()).after(launch.before));
         for id in 0..self.warps.len() {
             let lanes = (launch.config.threads() - id * 32).min(32);
             self.warps[id].start(u32::MAX >> (32 - lanes));

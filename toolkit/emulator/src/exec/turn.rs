@@ -228,6 +228,7 @@ fn step(
         _ => false,
     };
     if meets_others {
+        env.meter.polls += 1;
         limit.executed = limit.executed.saturating_sub(SPIN);
         return Ok(if limit.at_atomics || env.meter.executed >= limit.executed { Flow::Yield } else { Flow::Next });
     }

@@ -1,7 +1,7 @@
 //! Decoded instructions.
 
 use super::bulk::{BulkCopy, MbarrierInstruction, Product};
-use super::memory::{Access, AsyncCopy, Atomic};
+use super::memory::{Access, AsyncCopy, Atomic, Scope};
 use super::operand::{Address, Register};
 use super::warp::{Collective, Mma};
 use crate::lanes::{LaneOp, Slots};
@@ -96,9 +96,9 @@ pub(crate) enum Op {
         count: Option<u32>,
         waits: bool,
     },
-    /// A fence, for more than the block or only for it.
+    /// A fence.
     Fence {
-        wide: bool,
+        scope: Scope,
     },
     /// Makes ordinary writes visible to asynchronous copies and products.
     ProxyFence,

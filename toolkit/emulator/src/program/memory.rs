@@ -3,6 +3,30 @@
 use super::operand::{Address, Register};
 use crate::ptx::ast::Space;
 
+/// How far a fence or a strong access reaches: the threads it orders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Scope {
+    /// The threads of the block.
+    Block,
+    /// The threads of the device.
+    #[default]
+    Device,
+    /// The threads of all devices, and the host.
+    System,
+}
+
+impl Scope {
+    /// The scope that modifiers name, if they name one.
+    pub fn of(modifiers: &[&str]) -> Option<Self> {
+        modifiers.iter().find_map(|&modifier| match modifier {
+            "cta" => Some(Self::Block),
+            "gpu" | "gl" | "cluster" => Some(Self::Device),
+            "sys" => Some(Self::System),
+            _ => None,
+        })
+    }
+}
+
 /// What a strong access orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MemoryOrder {
@@ -10,8 +34,8 @@ pub(crate) struct MemoryOrder {
     pub acquire: bool,
     /// Whether it releases.
     pub release: bool,
-    /// Whether its scope is wider than the block.
-    pub wide: bool,
+    /// The threads that it orders.
+    pub scope: Scope,
 }
 
 /// A load or a store.

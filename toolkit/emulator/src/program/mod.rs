@@ -8,7 +8,7 @@ mod warp;
 
 pub(crate) use bulk::{BulkCopy, BulkEnd, BulkSource, FirstFactor, MbarrierInstruction, MbarrierOp, Product};
 pub(crate) use instruction::{Call, Combine, Instruction, Op, Transfer};
-pub(crate) use memory::{Access, AsyncCopy, Atomic, AtomicOp, MemoryOrder};
+pub(crate) use memory::{Access, AsyncCopy, Atomic, AtomicOp, MemoryOrder, Scope};
 pub(crate) use operand::{Address, NONE, Register, Special, Value};
 pub(crate) use warp::{Collective, Factor, Mma, ReduxOp, ShuffleMode, VoteMode};
 

@@ -2,6 +2,7 @@
 
 use super::argument::{Out, write_text};
 use super::functions::functions;
+use crate::driver::current;
 use crate::driver::process::{self, Handle, handle, parts};
 use crate::driver::result_code::ResultCode;
 use std::ffi::c_char;
@@ -36,8 +37,7 @@ functions! {
     }
 
     fn cuDeviceGetCount(count: Out<i32>) {
-        process::device(0)?;
-        count.put(1)
+        count.put(process::device(0)?.devices as i32)
     }
 
     fn cuDeviceGet(device: Out<i32>, ordinal: i32) {
@@ -99,12 +99,11 @@ functions! {
     }
 
     fn cuCtxGetCurrent(context: Out<Handle>) {
-        context.put(process::current().map_or(std::ptr::null_mut(), |id| handle(id, 0)))
+        context.put(current::get().map_or(std::ptr::null_mut(), |id| handle(id, 0)))
     }
 
     fn cuCtxGetDevice(device: Out<i32>) {
-        process::with_current(|context| context.healthy())?;
-        device.put(0)
+        device.put(process::with_current(|context| context.healthy().map(|()| context.ordinal))?)
     }
 
     fn cuCtxGetApiVersion(_context: Handle, version: Out<u32>) {
@@ -114,6 +113,23 @@ functions! {
     fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) {
         greatest.put(PRIORITIES[0])?;
         least.put(PRIORITIES[1])
+    }
+
+    fn cuDeviceCanAccessPeer(can: Out<i32>, device: i32, peer: i32) {
+        process::device(device)?;
+        process::device(peer)?;
+        can.put((device != peer).into())
+    }
+
+    fn cuCtxEnablePeerAccess(peer: Handle, flags: u32) {
+        if flags != 0 {
+            return Err(ResultCode::InvalidValue);
+        }
+        process::enable_peer(parts(peer).0)
+    }
+
+    fn cuCtxDisablePeerAccess(peer: Handle) {
+        process::disable_peer(parts(peer).0)
     }
 
     fn cuCtxSynchronize() {

@@ -2,11 +2,12 @@
 
 use super::argument::Out;
 use super::functions::functions;
-use crate::driver::context::{DEFAULT_STREAM, DriverContext};
-use crate::driver::host::HostBytes;
+use crate::driver::context::DEFAULT_STREAM;
+use crate::driver::host::{HostBytes, is_mapped};
 use crate::driver::process::{Handle, with_current, with_current_stream};
 use crate::driver::queue::Until;
-use crate::driver::result_code::Result;
+use crate::driver::result_code::{Result, ResultCode};
+use crate::driver::session::Session;
 use std::ffi::c_void;
 
 /// Memory of the host that a function was given.
@@ -19,7 +20,7 @@ unsafe fn host(address: *const c_void, bytes: usize) -> Result<HostBytes> {
 }
 
 /// A copy or fill that the host waits for.
-fn now(action: impl FnOnce(&mut DriverContext) -> Result<()>) -> Result<()> {
+fn now(action: impl FnOnce(&mut Session<'_>) -> Result<()>) -> Result<()> {
     with_current(|context| {
         context.check_waiting()?;
         action(context)?;
@@ -27,10 +28,13 @@ fn now(action: impl FnOnce(&mut DriverContext) -> Result<()>) -> Result<()> {
     })
 }
 
-fn allocate_host(pointer: Out<*mut c_void>, bytes: usize) -> Result<()> {
+/// The flag of page-locked memory that kernels reach.
+const MAPPED: u32 = 2;
+
+fn allocate_host(pointer: Out<*mut c_void>, bytes: usize, flags: u32) -> Result<()> {
     let address = with_current(|context| {
         context.check_waiting()?;
-        context.pinned.allocate(bytes)
+        context.pinned.allocate(bytes, flags & MAPPED != 0)
     })?;
     pointer.put(std::ptr::with_exposed_provenance_mut(address))
 }
@@ -57,11 +61,19 @@ functions! {
     }
 
     fn cuMemAllocHost_v2(pointer: Out<*mut c_void>, bytes: usize) {
-        allocate_host(pointer, bytes)
+        allocate_host(pointer, bytes, 0)
     }
 
-    fn cuMemHostAlloc(pointer: Out<*mut c_void>, bytes: usize, _flags: u32) {
-        allocate_host(pointer, bytes)
+    fn cuMemHostAlloc(pointer: Out<*mut c_void>, bytes: usize, flags: u32) {
+        allocate_host(pointer, bytes, flags)
+    }
+
+    fn cuMemHostGetDevicePointer_v2(device: Out<u64>, pointer: *mut c_void, _flags: u32) {
+        with_current(|context| context.healthy())?;
+        if !is_mapped(pointer.addr()) {
+            return Err(ResultCode::InvalidValue);
+        }
+        device.put(pointer.addr() as u64)
     }
 
     fn cuMemFreeHost(pointer: *mut c_void) {

@@ -103,7 +103,7 @@ functions! {
         let (address, size) = with(module, |context, module| {
             let module = context.module(module)?.clone();
             let variable = module.variables.iter().find(|variable| variable.name == name).ok_or(ResultCode::NotFound)?;
-            Ok((context.device.variable(&module, name).ok_or(ResultCode::NotFound)?, variable.size))
+            Ok((context.device().variable(&module, name).ok_or(ResultCode::NotFound)?, variable.size))
         })?;
         if !bytes.is_null() {
             bytes.put(size)?;

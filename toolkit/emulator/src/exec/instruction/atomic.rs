@@ -49,6 +49,7 @@ fn atomic_lane(
     let register = |slot: u32| Register { slot, bits: atomic.size * 8 };
     let value = get_register(warp, register(atomic.value), lane);
     let second = get_register(warp, register(atomic.second), lane);
+    let mut place = None;
     let data = if space == Space::Shared {
         let offset = env.block.shared.locate(at, bytes).map_err(|fault| fault.lane(lane))?;
         let who = LaneAccess::of(warp, lane, true);
@@ -60,6 +61,8 @@ fn atomic_lane(
         let request = Request { buffer: index, mask: 1 << lane, bytes, strong: true };
         check_global_read(env, warp, request, |_| offset)?;
         check_global_write(env, warp, request, |_| offset, |_, _| false)?;
+        env.memory.fetch(index, offset, bytes);
+        place = Some((index, offset));
         &mut env.memory.buffers[index].data[offset..offset + bytes]
     };
     let old = bits(data);
@@ -68,6 +71,9 @@ fn atomic_lane(
         op => apply(op, atomic.size, old, value, second),
     };
     data.copy_from_slice(&new.to_le_bytes()[..bytes]);
+    if let Some((index, offset)) = place {
+        env.memory.bring(index, offset, bytes);
+    }
     if let Some(result) = atomic.result {
         set_register(warp, register(result), lane, old);
     }

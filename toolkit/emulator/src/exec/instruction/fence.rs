@@ -4,27 +4,27 @@ use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::fences::LastFence;
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::Warp;
-use crate::program::MemoryOrder;
+use crate::program::{MemoryOrder, Scope};
 use crate::ptx::ast::Space;
-use std::rc::Rc;
+use std::sync::Arc;
 
-/// A fence of some lanes. A `wide` one is for more than the block.
-pub(crate) fn fence(env: &BlockEnv<'_>, warp: &mut Warp, wide: bool, mask: u32) {
+/// A fence of some lanes.
+pub(crate) fn fence(env: &BlockEnv<'_>, warp: &mut Warp, scope: Scope, mask: u32) {
     if !env.launch.checks_order() {
         return;
     }
     for lane in lanes(mask) {
-        acquire(env.block.number, warp, lane, wide);
-        let last = LastFence { view: Rc::clone(warp.clock.view(lane)), epoch: warp.clock.epoch, wide };
+        acquire(env.block.number, warp, lane, scope);
+        let last = LastFence { view: Arc::clone(warp.clock.view(lane)), epoch: warp.clock.epoch, scope };
         warp.fences.get_or_insert_default().0[lane].last = Some(last);
     }
     warp.clock.epoch += 1;
 }
 
-/// Adds what a lane's strong reads saw to the lane's view. `block` is the index of its block.
-fn acquire(block: u32, warp: &mut Warp, lane: usize, wide: bool) {
+/// Adds what a lane's strong reads saw within a scope to the lane's view. `block` is the number of its block.
+fn acquire(block: u32, warp: &mut Warp, lane: usize, scope: Scope) {
     let Some(fences) = &mut warp.fences else { return };
-    for seen in fences.0[lane].take_seen(wide) {
+    for seen in fences.0[lane].take_seen(scope) {
         warp.clock.view_mut(lane).acquire(block, &seen);
     }
 }
@@ -43,20 +43,22 @@ pub(crate) fn meet_others(
     if !env.launch.checks_order() || nothing && !order.release {
         return;
     }
-    let (shared, block) = (space == Space::Shared, env.block.number);
+    let (shared, block, device) = (space == Space::Shared, env.block.number, env.launch.device);
     let thread = warp.id * 32 + lane;
     let fences = &mut warp.fences.get_or_insert_default().0[lane];
     if reads {
-        let beyond = env.releases.get(at).filter(|_| !shared && order.wide);
-        for (scope, released) in [env.block.releases.get(at), beyond].into_iter().enumerate() {
-            if let Some(released) = released {
+        if let Some(released) = env.block.releases.get(at) {
+            fences.see(Scope::Block, released);
+        }
+        for scope in [Scope::Device, Scope::System].into_iter().filter(|&scope| !shared && scope <= order.scope) {
+            if let Some(released) = env.releases.get(scope, device, at) {
                 fences.see(scope, released);
             }
         }
     }
     let last = fences.last.clone();
     if order.acquire {
-        acquire(block, warp, lane, order.wide);
+        acquire(block, warp, lane, order.scope);
     }
     if !writes {
         return;
@@ -64,9 +66,9 @@ pub(crate) fn meet_others(
     let released = if order.release {
         let epoch = warp.clock.epoch;
         warp.clock.epoch += 1;
-        Some((warp.clock.view(lane).released(block, thread, epoch), order.wide))
+        Some((warp.clock.view(lane).released(block, thread, epoch), order.scope))
     } else {
-        last.map(|last| (last.view.released(block, thread, last.epoch), last.wide && order.wide))
+        last.map(|last| (last.view.released(block, thread, last.epoch), last.scope.min(order.scope)))
     };
     if !reads {
         // A store ends what earlier writes to the place released.
@@ -75,10 +77,10 @@ pub(crate) fn meet_others(
             env.releases.remove(at);
         }
     }
-    if let Some((released, wide)) = released {
+    if let Some((released, scope)) = released {
         env.block.releases.add(at, &released);
-        if wide && !shared {
-            env.releases.add(at, &released);
+        if !shared {
+            env.releases.add(scope, device, at, &released);
         }
     }
 }

@@ -41,7 +41,7 @@ fn common_buffer(memory: &Memory, mask: u32, at: &[u64; 32], bytes: usize) -> Op
     let buffer = &memory.buffers[index];
     let end = buffer.base + buffer.data.len() as u64;
     let fits = low >= buffer.base && high <= end.wrapping_sub(bytes as u64) && bytes as u64 <= end - buffer.base;
-    (fits && any & (bytes as u64 - 1) == 0 && buffer.live).then_some(index)
+    (fits && any & (bytes as u64 - 1) == 0 && buffer.live && memory.is_plain(buffer)).then_some(index)
 }
 
 /// Checks one lane's access, and gives its buffer and its offset there.
@@ -115,6 +115,7 @@ pub(crate) fn load_global(
         let (index, offset) = locate_global(env, at[lane], bytes, lane, true)?;
         let request = Request { buffer: index, mask: 1 << lane, bytes, strong: access.order.is_some() };
         check_global_read(env, warp, request, |_| offset)?;
+        env.memory.fetch(index, offset, bytes);
         scatter(warp, access, lane, &env.memory.buffers[index].data[offset..offset + bytes]);
     }
     Ok(())
@@ -161,6 +162,7 @@ pub(crate) fn store_global(
         let buffer = &mut env.memory.buffers[index];
         buffer.written.insert_small(offset, bytes);
         buffer.data[offset..offset + bytes].copy_from_slice(&data[..bytes]);
+        env.memory.bring(index, offset, bytes);
     }
     Ok(())
 }

@@ -35,7 +35,7 @@ pub(crate) fn run(env: &mut BlockEnv<'_>, warp: &mut Warp, op: &Op, mask: u32) -
         Op::Load(access) => access::load(env, warp, access, mask)?,
         Op::Store(access) => access::store(env, warp, access, mask)?,
         Op::Parameter { offset, access } => {
-            private::load_parameter(&launch.parameters, warp, access, *offset, mask);
+            private::load_parameter(launch.parameters, warp, access, *offset, mask);
         }
         Op::Atomic(atomic) => atomic::atomic(env, warp, atomic, mask)?,
         Op::Collective { op, members } => collective::collective(launch, warp, op, *members, mask)?,
@@ -55,7 +55,7 @@ pub(crate) fn run(env: &mut BlockEnv<'_>, warp: &mut Warp, op: &Op, mask: u32) -
         }
         Op::Logic3 { slots, table } => register::logic3(registers, *slots, *table, mask),
         Op::InsertField { slots, at, count } => register::insert_field(registers, *slots, (*at, *count), mask),
-        Op::Fence { wide } => fence::fence(env, warp, *wide, mask),
+        Op::Fence { scope } => fence::fence(env, warp, *scope, mask),
         Op::ProxyFence => warp.clock.proxy_fence(warp.id, mask),
         Op::Mbarrier(mbarrier) => mbarrier::mbarrier(env, warp, mbarrier, mask)?,
         Op::BulkCopy(copy) => bulk::bulk_copy(env, warp, copy, mask)?,

@@ -7,7 +7,7 @@ use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::Warp;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::history::{LINE, Write};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// An access of some lanes to one buffer.
 #[derive(Clone, Copy)]
@@ -59,7 +59,7 @@ fn is_before(env: &BlockEnv<'_>, warp: &Warp, mask: u32, strong: bool, write: &W
     let mut last = None;
     lanes(mask).all(|lane| {
         let view = warp.clock.view(lane);
-        let seen = last.replace(view).is_some_and(|last| Rc::ptr_eq(last, view));
+        let seen = last.replace(view).is_some_and(|last| Arc::ptr_eq(last, view));
         seen || if own_block {
             view.knows_all(other, write.lanes, write.epoch)
         } else {
@@ -99,7 +99,8 @@ pub(crate) fn check_global_write(
     offset: impl Fn(usize) -> usize,
     same: impl Fn(&[u8], u32) -> bool,
 ) -> Checked<()> {
-    if !env.launch.options.check_global_races {
+    // What the host does with its own memory is not known.
+    if !env.launch.options.check_global_races || env.memory.buffers[request.buffer].host.is_some() {
         return Ok(());
     }
     let (block, epoch, id) = (env.block.number, warp.clock.epoch, warp.id as u8);
@@ -123,13 +124,17 @@ pub(crate) fn check_global_write(
 fn global_race(env: &BlockEnv<'_>, buffer: usize, part: &Part, does: &str, write: Write) -> Box<Violation> {
     let buffer = &env.memory.buffers[buffer];
     let offset = part.line * LINE + part.bytes.trailing_zeros() as usize;
+    let own = u64::from(write.block).checked_sub(env.launch.first_block.into());
     let (whose, order) = if write.block == env.block.number {
-        (String::new(), "barrier")
+        ("wrote in this launch".to_string(), "barrier")
+    } else if let Some(index) = own.filter(|&index| index < env.launch.config.blocks()) {
+        let block = env.launch.config.block_at(index);
+        (format!("of block {block:?} wrote in this launch"), "fence and atomic")
     } else {
-        (format!(" of block {:?}", env.launch.config.block_at(write.block.into())), "fence and atomic")
+        ("of another launch, which was not over, wrote".to_string(), "fence and flag for the whole system")
     };
     let message = format!(
-        "{does} bytes from offset {offset} of `{}` that warp {}{whose} wrote in this launch, with no {order} between",
+        "{does} bytes from offset {offset} of `{}` that warp {} {whose}, with no {order} between",
         buffer.name, write.warp
     );
     let fault = Violation::new(FaultKind::GlobalRace, message).lane(part.lanes.trailing_zeros() as usize);

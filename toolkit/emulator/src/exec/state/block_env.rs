@@ -2,7 +2,7 @@
 
 use super::block::BlockState;
 use super::constants::LaunchConstants;
-use super::fences::Releases;
+use super::fences::GlobalReleases;
 use super::meter::Meter;
 use crate::memory::Memory;
 
@@ -13,7 +13,7 @@ pub(crate) struct BlockEnv<'a> {
     /// Global memory.
     pub memory: &'a mut Memory,
     /// What strong writes to global memory released, for threads of other blocks to acquire.
-    pub releases: &'a mut Releases,
+    pub releases: &'a mut GlobalReleases,
     /// What the warps of the block share.
     pub block: &'a mut BlockState,
     /// The counts, and the instruction that runs.

@@ -7,10 +7,10 @@
 //! copies of some mbarriers.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// An epoch for each thread of a block.
-pub(crate) type Epochs = Rc<[u32]>;
+pub(crate) type Epochs = Arc<[u32]>;
 /// Epochs of the threads of other blocks, by the index of the block in the grid.
 pub(crate) type Others = BTreeMap<u32, Epochs>;
 
@@ -22,7 +22,7 @@ pub(crate) struct View {
     /// The least of these epochs in each warp.
     floor: Vec<u32>,
     /// The epochs of threads of other blocks.
-    others: Option<Rc<Others>>,
+    others: Option<Arc<Others>>,
     /// The epochs up to which writes are also visible to the asynchronous proxy.
     proxied: Option<Epochs>,
 }
@@ -35,23 +35,23 @@ fn join_epochs(mine: &mut [u32], theirs: &[u32]) {
 /// The same for lists that may be shared or missing.
 fn join_shared(mine: &mut Option<Epochs>, theirs: &Option<Epochs>) {
     match (mine, theirs) {
-        (Some(mine), Some(theirs)) if !Rc::ptr_eq(mine, theirs) => join_epochs(Rc::make_mut(mine), theirs),
-        (mine @ None, Some(theirs)) => *mine = Some(Rc::clone(theirs)),
+        (Some(mine), Some(theirs)) if !Arc::ptr_eq(mine, theirs) => join_epochs(Arc::make_mut(mine), theirs),
+        (mine @ None, Some(theirs)) => *mine = Some(Arc::clone(theirs)),
         _ => {}
     }
 }
 
 /// The same for the threads of other blocks.
-pub(crate) fn join_others(mine: &mut Rc<Others>, theirs: &Rc<Others>) {
-    if Rc::ptr_eq(mine, theirs) {
+pub(crate) fn join_others(mine: &mut Arc<Others>, theirs: &Arc<Others>) {
+    if Arc::ptr_eq(mine, theirs) {
         return;
     }
-    let mine = Rc::make_mut(mine);
+    let mine = Arc::make_mut(mine);
     for (&block, epochs) in theirs.iter() {
         match mine.get_mut(&block) {
-            Some(known) if Rc::ptr_eq(known, epochs) => {}
-            Some(known) => join_epochs(Rc::make_mut(known), epochs),
-            None => drop(mine.insert(block, Rc::clone(epochs))),
+            Some(known) if Arc::ptr_eq(known, epochs) => {}
+            Some(known) => join_epochs(Arc::make_mut(known), epochs),
+            None => drop(mine.insert(block, Arc::clone(epochs))),
         }
     }
 }
@@ -60,6 +60,16 @@ impl View {
     /// A view of so many warps in which nothing has happened.
     pub fn new(warps: usize) -> Self {
         Self { known: vec![0; warps * 32], floor: vec![0; warps], others: None, proxied: None }
+    }
+
+    /// The same view, with accesses of threads of other blocks that come before.
+    pub fn after(self, others: Option<&Arc<Others>>) -> Self {
+        Self { others: others.cloned(), ..self }
+    }
+
+    /// What it knows of threads of other blocks.
+    pub fn others(&self) -> Option<&Arc<Others>> {
+        self.others.as_ref()
     }
 
     /// Whether a thread's accesses up to an epoch come before.
@@ -93,7 +103,7 @@ impl View {
         join_shared(&mut self.proxied, &other.proxied);
         match (&mut self.others, &other.others) {
             (Some(mine), Some(theirs)) => join_others(mine, theirs),
-            (mine @ None, Some(theirs)) => *mine = Some(Rc::clone(theirs)),
+            (mine @ None, Some(theirs)) => *mine = Some(Arc::clone(theirs)),
             _ => {}
         }
     }
@@ -106,23 +116,23 @@ impl View {
     }
 
     /// What a thread of `block` with this view hands on when it releases: the view, and its own accesses up to `epoch`.
-    pub fn released(&self, block: u32, thread: usize, epoch: u32) -> Rc<Others> {
+    pub fn released(&self, block: u32, thread: usize, epoch: u32) -> Arc<Others> {
         let mut known = self.known.clone();
         known[thread] = known[thread].max(epoch);
         let mut others = self.others.as_deref().cloned().unwrap_or_default();
         others.insert(block, known.into());
-        Rc::new(others)
+        Arc::new(others)
     }
 
     /// Adds what others released to the view of a thread of `block`.
-    pub fn acquire(&mut self, block: u32, released: &Rc<Others>) {
+    pub fn acquire(&mut self, block: u32, released: &Arc<Others>) {
         if let Some(own) = released.get(&block) {
             join_epochs(&mut self.known, own);
             self.settle();
         }
         match &mut self.others {
             Some(others) => join_others(others, released),
-            others @ None => *others = Some(Rc::clone(released)),
+            others @ None => *others = Some(Arc::clone(released)),
         }
     }
 }
@@ -135,30 +145,30 @@ fn knows_lanes(known: &[u32], warp: usize, mask: u32, epoch: u32) -> bool {
 #[derive(Debug)]
 pub(crate) struct WarpClock {
     pub epoch: u32,
-    views: Vec<Rc<View>>,
+    views: Vec<Arc<View>>,
 }
 
 impl WarpClock {
-    pub fn new(view: &Rc<View>) -> Self {
-        Self { epoch: 1, views: vec![Rc::clone(view); 32] }
+    pub fn new(view: &Arc<View>) -> Self {
+        Self { epoch: 1, views: vec![Arc::clone(view); 32] }
     }
 
     #[inline(always)]
-    pub fn view(&self, lane: usize) -> &Rc<View> {
+    pub fn view(&self, lane: usize) -> &Arc<View> {
         &self.views[lane]
     }
 
     /// A lane's view, which from now on the lane does not share.
     pub fn view_mut(&mut self, lane: usize) -> &mut View {
-        Rc::make_mut(&mut self.views[lane])
+        Arc::make_mut(&mut self.views[lane])
     }
 
     /// Adds the views of lanes, and their own accesses up to now, to a view that others will receive.
     pub fn publish(&mut self, warp: usize, mask: u32, into: &mut View) {
-        let mut last: Option<&Rc<View>> = None;
+        let mut last: Option<&Arc<View>> = None;
         for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
             let view = &self.views[lane];
-            if !last.is_some_and(|last| Rc::ptr_eq(last, view)) {
+            if !last.is_some_and(|last| Arc::ptr_eq(last, view)) {
                 into.join(view);
             }
             last = Some(view);
@@ -169,28 +179,28 @@ impl WarpClock {
     }
 
     /// Gives lanes a view that contains their own.
-    pub fn receive(&mut self, mask: u32, view: &Rc<View>) {
+    pub fn receive(&mut self, mask: u32, view: &Arc<View>) {
         for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
-            self.views[lane] = Rc::clone(view);
+            self.views[lane] = Arc::clone(view);
         }
     }
 
     /// Adds a view to those of some lanes.
     pub fn learn(&mut self, mask: u32, view: &View) {
         // Lanes that shared a view share the new one.
-        let mut last: Option<(Rc<View>, Rc<View>)> = None;
+        let mut last: Option<(Arc<View>, Arc<View>)> = None;
         for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
             let old = &mut self.views[lane];
             let new = match &last {
-                Some((before, after)) if Rc::ptr_eq(before, old) => Rc::clone(after),
+                Some((before, after)) if Arc::ptr_eq(before, old) => Arc::clone(after),
                 _ => {
                     let mut joined = View::clone(old);
                     joined.join(view);
                     joined.settle();
-                    Rc::new(joined)
+                    Arc::new(joined)
                 }
             };
-            last = Some((std::mem::replace(old, Rc::clone(&new)), new));
+            last = Some((std::mem::replace(old, Arc::clone(&new)), new));
         }
     }
 
@@ -199,13 +209,13 @@ impl WarpClock {
         let mut view = View::new(warps);
         self.publish(warp, mask, &mut view);
         view.settle();
-        self.receive(mask, &Rc::new(view));
+        self.receive(mask, &Arc::new(view));
     }
 
     /// Makes what lanes wrote, and what comes before it, visible to the asynchronous proxy.
     pub fn proxy_fence(&mut self, warp: usize, mask: u32) {
         for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
-            let view = Rc::make_mut(&mut self.views[lane]);
+            let view = Arc::make_mut(&mut self.views[lane]);
             let mut epochs = view.known.clone();
             epochs[warp * 32 + lane] = self.epoch;
             join_shared(&mut view.proxied, &Some(epochs.into()));
@@ -231,9 +241,9 @@ impl Gathering {
     }
 
     /// The joined view of all that have arrived. The next gathering starts anew.
-    pub fn take(&mut self, warps: usize) -> Rc<View> {
+    pub fn take(&mut self, warps: usize) -> Arc<View> {
         let mut view = self.0.take().unwrap_or_else(|| View::new(warps));
         view.settle();
-        Rc::new(view)
+        Arc::new(view)
     }
 }

@@ -1,8 +1,10 @@
 //! What stays the same during a launch.
 
+use super::clock::Others;
 use crate::exec::launch_config::LaunchConfig;
 use crate::launch_options::LaunchOptions;
 use crate::program::Program;
+use std::sync::Arc;
 
 /// What stays the same during a launch.
 pub(crate) struct LaunchConstants<'a> {
@@ -13,9 +15,15 @@ pub(crate) struct LaunchConstants<'a> {
     /// The size of the grid and of its blocks.
     pub config: LaunchConfig,
     /// The bytes of the kernel's parameters.
-    pub parameters: Vec<u8>,
+    pub parameters: &'a [u8],
     /// The addresses of the module's variables.
-    pub variables: Vec<u64>,
+    pub variables: &'a [u64],
+    /// The number of the device.
+    pub device: usize,
+    /// The number of its first block among those of all launches that run at the same time.
+    pub first_block: u32,
+    /// What comes before all of its threads: accesses of launches that were over on this device when it started.
+    pub before: Option<&'a Arc<Others>>,
 }
 
 impl LaunchConstants<'_> {

@@ -1,16 +1,17 @@
 //! What fences and strong accesses hand from one thread to another.
 //!
 //! A fence before a strong write releases what the thread did, and a fence after a strong read acquires it. What was
-//! released is kept by the address of the write: for the scope of a block with the block, for wider scopes with the launch
-//! as well.
+//! released is kept by the address of the write: for the scope of a block with the block, for wider scopes with the device
+//! and with the system as well.
 
 use super::clock::{Others, View, join_others};
+use crate::program::Scope;
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// What strong writes released, by address.
 #[derive(Debug, Default)]
-pub(crate) struct Releases(HashMap<u64, Rc<Others>>);
+pub(crate) struct Releases(HashMap<u64, Arc<Others>>);
 
 impl Releases {
     /// Whether nothing was released.
@@ -24,7 +25,7 @@ impl Releases {
     }
 
     /// What was released at an address.
-    pub fn get(&self, at: u64) -> Option<&Rc<Others>> {
+    pub fn get(&self, at: u64) -> Option<&Arc<Others>> {
         self.0.get(&at)
     }
 
@@ -34,10 +35,59 @@ impl Releases {
     }
 
     /// Adds to what was released at an address.
-    pub fn add(&mut self, at: u64, released: &Rc<Others>) {
+    pub fn add(&mut self, at: u64, released: &Arc<Others>) {
         match self.0.get_mut(&at) {
             Some(known) => join_others(known, released),
-            None => drop(self.0.insert(at, Rc::clone(released))),
+            None => drop(self.0.insert(at, Arc::clone(released))),
+        }
+    }
+}
+
+/// What strong writes to global memory released, for the threads of one device and for those of all.
+#[derive(Debug, Default)]
+pub(crate) struct GlobalReleases {
+    /// By the number of the device.
+    devices: Vec<Releases>,
+    system: Releases,
+}
+
+impl GlobalReleases {
+    /// Whether nothing was released.
+    pub fn is_empty(&self) -> bool {
+        self.system.is_empty() && self.devices.iter().all(Releases::is_empty)
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.system.clear();
+        self.devices.clear();
+    }
+
+    /// What was released at an address within a scope, to threads of a device.
+    pub fn get(&self, scope: Scope, device: usize, at: u64) -> Option<&Arc<Others>> {
+        match scope {
+            Scope::Block => None,
+            Scope::Device => self.devices.get(device)?.get(at),
+            Scope::System => self.system.get(at),
+        }
+    }
+
+    /// Forgets what was released at an address.
+    pub fn remove(&mut self, at: u64) {
+        self.devices.iter_mut().for_each(|device| device.remove(at));
+        self.system.remove(at);
+    }
+
+    /// Adds to what a thread of a device released at an address.
+    pub fn add(&mut self, scope: Scope, device: usize, at: u64, released: &Arc<Others>) {
+        if scope >= Scope::Device {
+            if device >= self.devices.len() {
+                self.devices.resize_with(device + 1, Releases::default);
+            }
+            self.devices[device].add(at, released);
+        }
+        if scope == Scope::System {
+            self.system.add(at, released);
         }
     }
 }
@@ -46,11 +96,11 @@ impl Releases {
 #[derive(Clone, Debug)]
 pub(crate) struct LastFence {
     /// The lane's view at the fence.
-    pub view: Rc<View>,
+    pub view: Arc<View>,
     /// The warp's epoch at the fence.
     pub epoch: u32,
-    /// Whether the fence was for more than the block.
-    pub wide: bool,
+    /// The threads that the fence was for.
+    pub scope: Scope,
 }
 
 /// What one lane has fenced, and what it has seen and not acquired yet.
@@ -58,22 +108,22 @@ pub(crate) struct LastFence {
 pub(crate) struct LaneFences {
     /// Its last fence.
     pub last: Option<LastFence>,
-    /// What its strong reads saw released, within the block and beyond. A fence acquires it.
-    seen: [Option<Rc<Others>>; 2],
+    /// What its strong reads saw released, by scope. A fence acquires it.
+    seen: [Option<Arc<Others>>; 3],
 }
 
 impl LaneFences {
-    /// Notes what a strong read saw released, within the block (0) or beyond (1).
-    pub fn see(&mut self, scope: usize, released: &Rc<Others>) {
-        match &mut self.seen[scope] {
+    /// Notes what a strong read saw released within a scope.
+    pub fn see(&mut self, scope: Scope, released: &Arc<Others>) {
+        match &mut self.seen[scope as usize] {
             Some(seen) => join_others(seen, released),
-            seen @ None => *seen = Some(Rc::clone(released)),
+            seen @ None => *seen = Some(Arc::clone(released)),
         }
     }
 
-    /// Takes out what the lane saw released within the block, and if `wide` beyond it.
-    pub fn take_seen(&mut self, wide: bool) -> impl Iterator<Item = Rc<Others>> {
-        self.seen[..1 + usize::from(wide)].iter_mut().filter_map(Option::take)
+    /// Takes out what the lane saw released within a scope.
+    pub fn take_seen(&mut self, scope: Scope) -> impl Iterator<Item = Arc<Others>> {
+        self.seen[..=scope as usize].iter_mut().filter_map(Option::take)
     }
 }
 

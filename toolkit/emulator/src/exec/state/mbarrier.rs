@@ -1,7 +1,7 @@
 //! An mbarrier: a barrier in shared memory that counts arrivals and bytes.
 
 use super::clock::{Gathering, View};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// An mbarrier.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Mbarrier {
     /// The views of the threads that have arrived in this phase.
     pub arrived: Gathering,
     /// The joined view of all that arrived in the phase before.
-    pub opened: Option<Rc<View>>,
+    pub opened: Option<Arc<View>>,
     /// The thread that set it up, and its epoch. All other threads must come after that.
     pub creator: (usize, u32),
     /// The lane of the asynchronous proxy's clock that stands for the copies it counts.

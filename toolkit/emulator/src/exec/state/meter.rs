@@ -10,6 +10,8 @@ pub(crate) struct Meter {
     pub pc: usize,
     /// Instructions executed so far, each counted once per warp.
     pub executed: u64,
+    /// Accesses by which threads may wait for others.
+    pub polls: u64,
     /// Barriers of blocks that were passed.
     pub barriers: u64,
 }
@@ -17,7 +19,7 @@ pub(crate) struct Meter {
 impl Meter {
     /// The meter of a program of so many instructions, before the first of them.
     pub fn new(instructions: usize) -> Self {
-        Self { counts: vec![Counts::default(); instructions], pc: 0, executed: 0, barriers: 0 }
+        Self { counts: vec![Counts::default(); instructions], pc: 0, executed: 0, polls: 0, barriers: 0 }
     }
 
     /// The counts of the instruction that runs.

@@ -8,7 +8,7 @@ use super::product::PendingProduct;
 use crate::lanes::Registers;
 use crate::program::NONE;
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Lanes of a warp that run together.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +79,7 @@ pub(crate) struct Warp {
 
 impl Warp {
     /// A warp that has not started, with so many bytes of private memory for each lane.
-    pub fn new(id: usize, registers: Registers, private: usize, view: &Rc<View>) -> Self {
+    pub fn new(id: usize, registers: Registers, private: usize, view: &Arc<View>) -> Self {
         Self {
             id,
             registers,

@@ -1,0 +1,171 @@
+//! Contexts that can reach each other's memory: they share addresses and one lock.
+//!
+//! A context is alone in its group until it gets access to another's memory. Host threads call the driver one at a time;
+//! while a thread waits for work it does that work, and that of the others where a launch waits for one of theirs.
+
+use super::context::DriverContext;
+use super::queue::QueuedWork;
+use super::result_code::{Result, ResultCode};
+use super::work::{LaunchRequest, Work};
+use crate::device::EmulatedDevice;
+use crate::exec::{Orders, RunningLaunch, join_others};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Contexts under one lock.
+#[derive(Default)]
+pub(super) struct Group {
+    state: Mutex<GroupState>,
+    /// Something was queued, or is over.
+    pub changed: Condvar,
+    /// Host threads that want the lock.
+    wanted: AtomicUsize,
+}
+
+/// A launch that has begun.
+pub(super) struct RunningWork {
+    /// The number of its context.
+    pub context: u32,
+    pub item: QueuedWork<()>,
+    pub request: LaunchRequest,
+    pub launch: RunningLaunch,
+    /// Instructions that it had executed when last something began or ended in the group, and how often it had accessed
+    /// memory then as threads do that wait for others.
+    pub at_event: (u64, u64),
+}
+
+/// What the contexts of a group share.
+#[derive(Default)]
+pub(super) struct GroupState {
+    /// By their numbers.
+    pub contexts: BTreeMap<u32, DriverContext>,
+    /// The memory of all, in which each is a device.
+    pub device: EmulatedDevice,
+    /// Launches that have begun and are not over.
+    pub running: Vec<RunningWork>,
+    /// Blocks of the launches that have begun since none was running.
+    pub blocks: u32,
+    /// What decides which launch goes on.
+    pub orders: Orders,
+    /// Host threads that wait for work.
+    pub waiting: usize,
+}
+
+impl Group {
+    /// A group of one context.
+    pub fn of(id: u32, context: DriverContext) -> Arc<Self> {
+        let device = EmulatedDevice::at(id.into());
+        let state = GroupState { contexts: BTreeMap::from([(id, context)]), device, ..GroupState::default() };
+        Arc::new(Self { state: Mutex::new(state), ..Self::default() })
+    }
+
+    /// Waits for the lock.
+    pub fn lock(&self) -> MutexGuard<'_, GroupState> {
+        self.wanted.fetch_add(1, Ordering::Relaxed);
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.wanted.fetch_sub(1, Ordering::Relaxed);
+        state
+    }
+
+    /// Whether another thread wants the lock.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) != 0
+    }
+
+    /// Does away with a context and its memory.
+    pub fn remove(&self, id: u32) {
+        let mut state = self.lock();
+        if let Some(context) = state.contexts.remove(&id) {
+            state.running.retain(|running| running.context != id);
+            state.device.memory.clear(context.member);
+            state.note_event();
+        }
+        self.changed.notify_all();
+    }
+
+    /// Takes over all contexts of another group. Fails if a launch is running in it, or if addresses would mean two things.
+    pub fn absorb(&self, other: &Group) -> Result<Vec<u32>> {
+        let (mut own, mut theirs) = (self.lock(), other.lock());
+        if !theirs.running.is_empty() || theirs.waiting != 0 {
+            return Err(ResultCode::NotReady);
+        }
+        if own.device.memory.overlaps(&theirs.device.memory) {
+            return Err(ResultCode::NotSupported);
+        }
+        let first = own.device.memory.devices();
+        own.device.absorb(std::mem::take(&mut theirs.device));
+        let contexts = std::mem::take(&mut theirs.contexts);
+        let ids = contexts.keys().copied().collect();
+        own.contexts.extend(contexts.into_iter().map(|(id, mut context)| {
+            context.member += first;
+            (id, context)
+        }));
+        Ok(ids)
+    }
+}
+
+impl GroupState {
+    /// Whether there are several contexts.
+    pub fn is_company(&self) -> bool {
+        self.contexts.len() > 1
+    }
+
+    /// The launches of a context that are running.
+    pub fn running_of(&self, context: u32) -> impl Iterator<Item = &RunningWork> {
+        self.running.iter().filter(move |running| running.context == context)
+    }
+
+    /// Notes that something began or ended, so that what waits may go on.
+    pub fn note_event(&mut self) {
+        for running in &mut self.running {
+            running.at_event = running.launch.effort();
+        }
+    }
+
+    /// Ends a context: its work is dropped, and every later call gets the fault's code.
+    pub fn fail(&mut self, id: u32, mut fault: Box<crate::fault::Fault>) {
+        let several = self.is_company();
+        let Some(context) = self.contexts.get_mut(&id) else { return };
+        fault.device = several.then_some(context.ordinal);
+        context.queue.clear();
+        context.due.clear();
+        context.failed = Some(ResultCode::of_fault(fault.kind));
+        context.fault = Some(fault);
+        self.running.retain(|running| running.context != id);
+        if self.running.is_empty() {
+            self.forget_launches();
+        }
+        self.note_event();
+    }
+
+    /// Takes a launch out that has ended, and lets later ones of its context come after it.
+    pub fn end(&mut self, index: usize) -> RunningWork {
+        let ended = self.running.remove(index);
+        if let (Some(handed_on), Some(context)) = (ended.launch.handed_on(), self.contexts.get_mut(&ended.context)) {
+            join_others(context.before.get_or_insert_default(), handed_on);
+        }
+        if self.running.is_empty() {
+            self.forget_launches();
+        }
+        self.note_event();
+        ended
+    }
+
+    /// Forgets how launches are ordered that are over.
+    fn forget_launches(&mut self) {
+        self.blocks = 0;
+        self.contexts.values_mut().for_each(|context| context.before = None);
+    }
+
+    /// Takes out work of a context that can begin now.
+    pub fn next_ready(&mut self, id: u32) -> Option<QueuedWork<Work>> {
+        let running: Vec<QueuedWork<()>> = self.running_of(id).map(|running| running.item.clone()).collect();
+        let context = self.contexts.get_mut(&id)?;
+        match context.due.front() {
+            Some(item) if item.waits_for(&running) => None,
+            Some(_) => context.due.pop_front(),
+            None => context.queue.take_ready(&running),
+        }
+    }
+}

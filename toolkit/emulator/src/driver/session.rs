@@ -1,0 +1,73 @@
+//! A call of the driver: a context, for the time of the call, and the group to which it belongs.
+
+use super::context::DriverContext;
+use super::group::{Group, GroupState};
+use super::result_code::{Result, ResultCode};
+use crate::device::EmulatedDevice;
+use std::ops::{Deref, DerefMut};
+use std::sync::MutexGuard;
+
+/// A context whose group is locked for a call.
+pub(super) struct Session<'a> {
+    pub group: &'a Group,
+    /// `None` only while a wait hands the lock to other threads.
+    state: Option<MutexGuard<'a, GroupState>>,
+    /// The number of the context.
+    pub id: u32,
+}
+
+impl<'a> Session<'a> {
+    /// Locks the group for a call to one of its contexts; `None` if it has no such context.
+    pub fn new(group: &'a Group, id: u32) -> Option<Self> {
+        let state = group.lock();
+        state.contexts.contains_key(&id).then_some(Self { group, state: Some(state), id })
+    }
+
+    pub fn state(&self) -> &GroupState {
+        self.state.as_ref().unwrap_or_else(|| unreachable!("the lock is held but for `release`"))
+    }
+
+    pub fn state_mut(&mut self) -> &mut GroupState {
+        self.state.as_mut().unwrap_or_else(|| unreachable!("the lock is held but for `release`"))
+    }
+
+    /// Lets other threads have the lock for a while. Fails if they did away with the context.
+    pub fn release(
+        &mut self,
+        wait: impl FnOnce(MutexGuard<'a, GroupState>) -> MutexGuard<'a, GroupState>,
+    ) -> Result<()> {
+        self.state = self.state.take().map(wait);
+        if self.state().contexts.contains_key(&self.id) { Ok(()) } else { Err(ResultCode::InvalidContext) }
+    }
+
+    /// The device, which accesses memory as that of this context.
+    pub fn device(&mut self) -> &mut EmulatedDevice {
+        let member = self.member;
+        let device = &mut self.state_mut().device;
+        device.memory.enter(member);
+        device
+    }
+}
+
+impl Deref for Session<'_> {
+    type Target = DriverContext;
+
+    fn deref(&self) -> &DriverContext {
+        &self.state().contexts[&self.id]
+    }
+}
+
+impl DerefMut for Session<'_> {
+    fn deref_mut(&mut self) -> &mut DriverContext {
+        let id = self.id;
+        self.state_mut().contexts.get_mut(&id).unwrap_or_else(|| unreachable!("`new` and `release` check for it"))
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        if self.state().waiting != 0 {
+            self.group.changed.notify_all();
+        }
+    }
+}
