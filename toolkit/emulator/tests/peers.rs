@@ -232,7 +232,6 @@ fn a_word_of_the_host_ends_a_wait() {
 
 #[test]
 fn memory_of_a_device_that_is_no_peer_is_out_of_reach() {
-    driver::configure(DeviceOptions { devices: 2, ..DeviceOptions::default() });
     let ranks = ranks(SYSTEM, SYSTEM, &LaunchOptions::default());
     ranks[0].device.enter();
     ranks[0].device.forget(&ranks[1].device);

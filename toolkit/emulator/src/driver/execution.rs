@@ -25,7 +25,7 @@ const ROUNDS_IN_COMPANY: u64 = 4;
 const NAP: Duration = Duration::from_millis(1);
 /// Warp instructions that a launch spends on waiting before it is taken to wait for ever, when nobody can queue anything
 /// more, and accesses as threads make that wait.
-const HOPELESS: (u64, u64) = (1 << 23, 1 << 10);
+const HOPELESS: (u64, u64) = (1 << 20, 1 << 10);
 
 type Executed<T> = std::result::Result<T, Box<Fault>>;
 
@@ -76,7 +76,7 @@ impl Session<'_> {
             *stuck_since = None;
         } else if spins && self.is_hopeless(stuck_since) {
             self.give_up();
-        } else if spins && self.state().is_company() && self.all_spin() {
+        } else if spins && self.state().is_company() && self.all_spin() && !self.all_wait() {
             let changed = &self.group.changed;
             return self.release(|state| changed.wait_timeout(state, NAP).unwrap_or_else(PoisonError::into_inner).0);
         }
@@ -175,8 +175,13 @@ impl Session<'_> {
             let ((executed, polls), (then, polls_then)) = (running.launch.effort(), running.at_event);
             executed - then > HOPELESS.0 && polls - polls_then > HOPELESS.1
         };
-        let nobody_else = || state.waiting >= current::threads_of(state.contexts.keys());
-        since.elapsed() > self.device_options.patience || state.running.iter().all(waits_long) && nobody_else()
+        since.elapsed() > self.device_options.patience || state.running.iter().all(waits_long) && self.all_wait()
+    }
+
+    /// Whether no thread of the host is left that could queue something.
+    fn all_wait(&self) -> bool {
+        let state = self.state();
+        state.waiting >= current::threads_of(state.contexts.keys())
     }
 
     /// Fails all contexts whose launches wait.

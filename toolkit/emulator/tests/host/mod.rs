@@ -59,8 +59,7 @@ impl Device {
         let (ptx, name) = (CString::new(ptx).unwrap(), CString::new(name).unwrap());
         let (mut module, mut kernel) = (ptr::null_mut(), ptr::null_mut());
         assert_eq!(call!(cuModuleLoadData(&mut module => &mut *mut c_void, ptx.as_ptr() => *const _)), 0);
-        let code =
-            call!(cuModuleGetFunction(&mut kernel => &mut *mut c_void, module => *mut c_void, name.as_ptr() => *const _));
+        let code = call!(cuModuleGetFunction(&mut kernel => &mut *mut c_void, module => *mut c_void, name.as_ptr() => *const _));
         assert_eq!(code, 0);
         Kernel(kernel)
     }
