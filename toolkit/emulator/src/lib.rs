@@ -47,7 +47,8 @@
 //! that a launch writes. Reads of global memory are not remembered: a write that should have waited for a read is found in
 //! the orders in which it comes first.
 //!
-//! [`driver`] is libcuda over it: the functions of the CUDA driver API, with streams, events and graphs.
+//! [`driver`] is libcuda over it: the functions of the CUDA driver API, with streams, events and graphs, and with several
+//! devices that reach each other's memory and wait for each other.
 //!
 //! What the emulator does not execute is refused when a kernel is launched or checked ([`PtxModule::check`]), by opcode and
 //! line: textures, thread block clusters, `im2col` and interleaved tensor maps, reductions by bulk copies, calls through

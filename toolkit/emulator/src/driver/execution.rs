@@ -33,21 +33,19 @@ impl Session<'_> {
     /// Does the work that must be done now.
     pub fn run(&mut self, until: Until) -> Result<()> {
         self.healthy()?;
-        let context: &mut super::context::DriverContext = self;
-        let taken = context.queue.take(until);
-        context.due.extend(taken);
+        let taken = self.queue.take(until);
+        self.due.extend(taken);
         let (id, due) = (self.id, self.due.iter());
         let named = due.filter(|item| until.names(item)).map(QueuedWork::seq);
         let running = self.state().running_of(id).filter(|running| until.names(&running.item));
         let Some(last) = named.chain(running.map(|running| running.item.seq())).max() else { return Ok(()) };
         self.state_mut().waiting += 1;
-        let mut result = Ok(());
         let mut stuck_since = None;
-        while result.is_ok() && self.is_unfinished(last) {
-            result = self.step(&mut stuck_since).and_then(|()| self.healthy());
+        while self.failed.is_none() && self.is_unfinished(last) {
+            self.step(&mut stuck_since);
         }
         self.state_mut().waiting -= 1;
-        result
+        self.healthy()
     }
 
     /// Whether a piece of work, or any work of a stream, is not over.
@@ -64,33 +62,41 @@ impl Session<'_> {
     }
 
     /// Does some of the work of the group, or waits if nothing can be done. `stuck_since` is when that began.
-    fn step(&mut self, stuck_since: &mut Option<Instant>) -> Result<()> {
-        let id = self.id;
+    fn step(&mut self, stuck_since: &mut Option<Instant>) {
+        let (id, group) = (self.id, self.group);
+        let nap = |state| group.changed.wait_timeout(state, NAP).unwrap_or_else(PoisonError::into_inner).0;
+        if self.state().is_stepping {
+            // Another thread does the work.
+            return self.release(nap);
+        }
         if let Some(item) = (!self.due.is_empty()).then(|| self.state_mut().next_ready(id)).flatten() {
             *stuck_since = None;
-            self.begin(id, item);
-            return Ok(());
+            return self.begin(id, item);
         }
         let spins = self.advance();
-        if self.state().is_company() && (spins || self.is_eager()) && self.begin_another() {
-            *stuck_since = None;
-        } else if spins && self.is_hopeless(stuck_since) {
-            self.give_up();
-        } else if spins && self.state().is_company() && self.all_spin() && !self.all_wait() {
-            let changed = &self.group.changed;
-            return self.release(|state| changed.wait_timeout(state, NAP).unwrap_or_else(PoisonError::into_inner).0);
+        if !self.state().is_company() {
+            return;
         }
-        if self.state().is_company() && self.group.is_wanted() {
-            let group = self.group;
-            return self.release(|state| {
+        if (spins || self.is_eager()) && self.begin_another() || !spins {
+            *stuck_since = None;
+        } else if self.all_spin() && self.is_hopeless(stuck_since) {
+            self.give_up();
+        } else if self.all_spin() && !self.all_wait() {
+            self.state_mut().is_stepping = true;
+            self.release(nap);
+            self.state_mut().is_stepping = false;
+        }
+        if group.is_wanted() {
+            self.state_mut().is_stepping = true;
+            self.release(|state| {
                 drop(state);
                 while group.is_wanted() {
                     std::thread::yield_now();
                 }
                 group.lock()
             });
+            self.state_mut().is_stepping = false;
         }
-        Ok(())
     }
 
     /// Lets a running launch go on for some rounds. Returns whether it seemed to do nothing but wait.
@@ -117,7 +123,11 @@ impl Session<'_> {
                 self.end(index);
                 false
             }
-            Ok(progress) => progress == Progress::Spins,
+            Ok(Progress::Spins) => true,
+            Ok(Progress::Runs) => {
+                state.note_event();
+                false
+            }
             Err(fault) => {
                 let context = running.context;
                 state.fail(context, fault);
@@ -168,9 +178,6 @@ impl Session<'_> {
     fn is_hopeless(&self, stuck_since: &mut Option<Instant>) -> bool {
         let state = self.state();
         let since = *stuck_since.get_or_insert_with(Instant::now);
-        if !state.is_company() || !self.all_spin() || state.running.is_empty() {
-            return false;
-        }
         let waits_long = |running: &RunningWork| {
             let ((executed, polls), (then, polls_then)) = (running.launch.effort(), running.at_event);
             executed - then > HOPELESS.0 && polls - polls_then > HOPELESS.1

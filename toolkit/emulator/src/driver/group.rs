@@ -50,6 +50,8 @@ pub(super) struct GroupState {
     pub orders: Orders,
     /// Host threads that wait for work.
     pub waiting: usize,
+    /// Whether one of them, which has let go of the lock for now, does the work.
+    pub is_stepping: bool,
 }
 
 impl Group {
@@ -76,10 +78,17 @@ impl Group {
     /// Does away with a context and its memory.
     pub fn remove(&self, id: u32) {
         let mut state = self.lock();
-        if let Some(context) = state.contexts.remove(&id) {
-            state.running.retain(|running| running.context != id);
-            state.device.memory.clear(context.member);
-            state.note_event();
+        let Some(context) = state.contexts.get_mut(&id) else { return };
+        let member = context.member;
+        context.queue.clear();
+        context.due.clear();
+        context.failed = Some(ResultCode::InvalidContext);
+        state.running.retain(|running| running.context != id);
+        state.device.memory.clear(member);
+        state.note_event();
+        // A thread that waits may be in a call for this context. Then only its name is left of it.
+        if state.waiting == 0 {
+            state.contexts.remove(&id);
         }
         self.changed.notify_all();
     }

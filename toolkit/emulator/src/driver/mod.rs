@@ -1,13 +1,19 @@
 //! libcuda, over the emulator: the functions of the CUDA driver API, and what only an emulator can tell.
 //!
-//! [`symbol`] finds a function by the name and with the signature that it has in libcuda. There is one device. What the
-//! emulator does not have (textures, managed memory, memory pools ...) has no symbol.
+//! [`symbol`] finds a function by the name and with the signature that it has in libcuda. There are as many devices as
+//! [`configure`] says. What the emulator does not have (textures, managed memory, memory pools ...) has no symbol.
 //!
 //! Work waits in its stream until something asks for its result, so that a missing synchronisation shows: a
 //! page-locked buffer that is read too early has its old contents. Copies from pageable memory take their bytes when
 //! they are called, copies from page-locked memory when they are done. A graph's nodes are done one after the other, as
-//! they were captured. Calls may come from any thread. Each context has memory, options, faults and reports of its own;
-//! an address means something in its context only.
+//! they were captured. Calls may come from any thread. Each context has memory, options, faults and reports of its own.
+//!
+//! An address means something in its context only, until the context gets access to a peer (`cuCtxEnablePeerAccess`). From
+//! then on the two are in one group: launches on both may run at the same time, in turns that the seed of the launch options
+//! chooses. When a launch seems to wait for what another device must do, queued work of all contexts of the group begins.
+//! If there is none, other threads of the host may queue some. When every thread that has one of the contexts waits as well,
+//! or a time is over ([`DeviceOptions::patience`]), the wait is a fault. What a launch wrote is known to one on another
+//! device only by a fence and a strong access whose scope is the system.
 //!
 //! After a fault its context answers every call with the same error, as CUDA's does. [`take_fault`] has the whole text.
 

@@ -2,7 +2,6 @@
 
 use super::context::DriverContext;
 use super::group::{Group, GroupState};
-use super::result_code::{Result, ResultCode};
 use crate::device::EmulatedDevice;
 use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
@@ -31,13 +30,9 @@ impl<'a> Session<'a> {
         self.state.as_mut().unwrap_or_else(|| unreachable!("the lock is held but for `release`"))
     }
 
-    /// Lets other threads have the lock for a while. Fails if they did away with the context.
-    pub fn release(
-        &mut self,
-        wait: impl FnOnce(MutexGuard<'a, GroupState>) -> MutexGuard<'a, GroupState>,
-    ) -> Result<()> {
+    /// Lets other threads have the lock for a while. They do not take the context out of the group, since this one waits.
+    pub fn release(&mut self, wait: impl FnOnce(MutexGuard<'a, GroupState>) -> MutexGuard<'a, GroupState>) {
         self.state = self.state.take().map(wait);
-        if self.state().contexts.contains_key(&self.id) { Ok(()) } else { Err(ResultCode::InvalidContext) }
     }
 
     /// The device, which accesses memory as that of this context.
@@ -60,7 +55,10 @@ impl Deref for Session<'_> {
 impl DerefMut for Session<'_> {
     fn deref_mut(&mut self) -> &mut DriverContext {
         let id = self.id;
-        self.state_mut().contexts.get_mut(&id).unwrap_or_else(|| unreachable!("`new` and `release` check for it"))
+        self.state_mut()
+            .contexts
+            .get_mut(&id)
+            .unwrap_or_else(|| unreachable!("`new` found it, and it stays while a thread waits"))
     }
 }
 
