@@ -4,7 +4,7 @@
     python benchmarks/scripts/make_model.py opt-13b /data/opt-13b       # 26 GB
     python benchmarks/scripts/make_model.py llama-3-8b /data/llama-3-8b # 16 GB
 
-The configuration is the one in cli/configs; what the model says makes no sense, but costs what the real one does. Needs
+The configuration is the one in benchmarks/simulator/configs; what the model says makes no sense, but costs what the real one does. Needs
 torch and safetensors; weights are made on the GPU if there is one.
 """
 import argparse, json, os, shutil
@@ -66,7 +66,7 @@ def main():
     p.add_argument("model", choices=sorted(TOKENS))
     p.add_argument("directory")
     a = p.parse_args()
-    with open(os.path.join(HERE, f"../cli/configs/{a.model}.json")) as file:
+    with open(os.path.join(HERE, f"../simulator/configs/{a.model}.json")) as file:
         config = json.load(file)
     config.update(TOKENS[a.model], model_type="opt" if a.model.startswith("opt") else "llama")
     tensors = opt_tensors(config) if config["model_type"] == "opt" else llama_tensors(config)

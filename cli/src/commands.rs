@@ -3,6 +3,8 @@
 use crate::command::Command;
 #[cfg(feature = "cuda")]
 use crate::kernels;
+#[cfg(feature = "cuda")]
+use crate::paper;
 use crate::suggest::shown;
 use crate::words::{UsageError, is_command, names, no_command};
 use crate::{bench, generate, help, serve};
@@ -18,6 +20,8 @@ pub static COMMANDS: &[&Command] = &[
     &bench::floor::COMMAND,
     &bench::sharing::COMMAND,
     &bench::prefix::COMMAND,
+    #[cfg(feature = "cuda")]
+    &paper::COMMAND,
     #[cfg(feature = "cuda")]
     &kernels::COMMAND,
 ];

@@ -12,6 +12,8 @@ mod interrupt;
 mod json;
 #[cfg(feature = "cuda")]
 mod kernels;
+#[cfg(feature = "cuda")]
+mod paper;
 mod print;
 mod progress;
 mod report;

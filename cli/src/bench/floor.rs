@@ -12,9 +12,9 @@ use engine::load::Weights;
 use engine::parallel::Shard;
 use engine::tensor::DType;
 use serde_json::json;
+use simulator::gpu::{self, GpuSpec};
+use simulator::model::ModelShape;
 
-use super::gpu::{self, GpuSpec};
-use super::model::ModelShape;
 use super::step::{Kind, StepRoofline};
 use crate::command::{Command, Positionals, Words};
 use crate::values::count;
@@ -46,7 +46,7 @@ pub struct Args {
     /// directory, hub id or short name
     #[argh(option, short = 'm', arg_name = "model")]
     model: String,
-    /// which GPU: h200, h100, a100, a100-40gb, l40s or rtx-4090 (h200)
+    /// which GPU: h200, h100, a100, a100-40gb, l40s, l4 or rtx-4090 (h200)
     #[argh(option, arg_name = "gpu", from_str_fn(gpu::named), default = "&gpu::GPUS[0]")]
     gpu: &'static GpuSpec,
     /// GPUs that divide the model: the figures are those of one (1)

@@ -3,12 +3,8 @@
 mod drive;
 #[cfg(feature = "cuda")]
 pub mod floor;
-#[cfg(feature = "cuda")]
-mod gpu;
 pub mod latency;
 mod measured;
-#[cfg(feature = "cuda")]
-mod model;
 mod options;
 pub mod prefix;
 pub mod serve;

@@ -4,9 +4,9 @@ use std::fmt;
 
 use engine::backend::cuda::{LaunchCost, NotedLaunch};
 use serde_json::{Value, json};
+use simulator::gpu::GpuSpec;
 use workbench::Floor;
 
-use super::gpu::GpuSpec;
 use crate::table::Table;
 
 /// What a step computes.

@@ -30,35 +30,61 @@ pub struct GpuSpec {
     pub link: f64,
     /// What the link is.
     pub link_name: &'static str,
+    /// Bytes of memory.
+    pub memory: f64,
+    /// Nominal bandwidth to the host's memory, in bytes a second and each direction.
+    pub bus: f64,
 }
 
-const fn gpu(name: &'static str, (multiprocessors, shared_kib): (u32, u32), bandwidth: f64, rate: f64) -> GpuSpec {
+/// GB of memory, of which makers speak, are GiB.
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// A GPU behind PCIe 4.0.
+const fn gpu(
+    name: &'static str,
+    (multiprocessors, shared_kib): (u32, u32),
+    gib: f64,
+    bandwidth: f64,
+    rate: f64,
+) -> GpuSpec {
     let limits = GpuLimits { multiprocessors, shared_bytes: shared_kib << 10 };
     let (link, link_name) = (32e9, "PCIe 4.0 x16");
-    GpuSpec { name, limits, target: "sm_80", bandwidth, rate, rate_source: "nominal", link, link_name }
+    GpuSpec {
+        name,
+        limits,
+        target: "sm_80",
+        bandwidth,
+        rate,
+        rate_source: "nominal",
+        link,
+        link_name,
+        memory: gib * GIB,
+        bus: 32e9,
+    }
 }
 
 /// A GPU of the Hopper generation, of whose nominal 989 TFLOP/s others found cuBLAS to reach 790 on random data.
-const fn hopper(name: &'static str, bandwidth: f64) -> GpuSpec {
-    let gpu = gpu(name, (132, 227), bandwidth, 790e12);
+const fn hopper(name: &'static str, gib: f64, bandwidth: f64) -> GpuSpec {
+    let gpu = gpu(name, (132, 227), gib, bandwidth, 790e12);
     let (link, link_name) = (450e9, "NVLink 4");
-    GpuSpec { target: "sm_90a", rate_source: "published by others for cuBLAS", link, link_name, ..gpu }
+    GpuSpec { target: "sm_90a", rate_source: "published by others for cuBLAS", link, link_name, bus: 64e9, ..gpu }
 }
 
 /// An A100 with SXM.
-const fn a100(name: &'static str, bandwidth: f64) -> GpuSpec {
+const fn a100(name: &'static str, gib: f64, bandwidth: f64) -> GpuSpec {
     let (link, link_name) = (300e9, "NVLink 3");
-    GpuSpec { link, link_name, ..gpu(name, (108, 163), bandwidth, 312e12) }
+    GpuSpec { link, link_name, ..gpu(name, (108, 163), gib, bandwidth, 312e12) }
 }
 
 /// Those that are known: an H100 with SXM, A100s with 80 and with 40 GB.
-pub const GPUS: [GpuSpec; 6] = [
-    hopper("h200", 4.8e12),
-    hopper("h100", 3.35e12),
-    a100("a100", 2.039e12),
-    a100("a100-40gb", 1.555e12),
-    gpu("l40s", (142, 99), 0.864e12, 362e12),
-    gpu("rtx-4090", (128, 99), 1.008e12, 165e12),
+pub const GPUS: [GpuSpec; 7] = [
+    hopper("h200", 131.0, 4.8e12), // 141 GB
+    hopper("h100", 80.0, 3.35e12),
+    a100("a100", 80.0, 2.039e12),
+    a100("a100-40gb", 40.0, 1.555e12),
+    gpu("l40s", (142, 99), 48.0, 0.864e12, 362e12),
+    gpu("l4", (58, 99), 24.0, 0.3e12, 121e12),
+    gpu("rtx-4090", (128, 99), 24.0, 1.008e12, 165e12),
 ];
 
 /// The GPU of this name.

@@ -8,18 +8,18 @@ use engine::load::ModelFiles;
 
 /// Configurations that need neither files nor network, by their models' short names.
 const BUILT_IN: &[(&str, &[u8])] = &[
-    ("opt-6.7b", include_bytes!("../../configs/opt-6.7b.json")),
-    ("opt-13b", include_bytes!("../../configs/opt-13b.json")),
-    ("opt-30b", include_bytes!("../../configs/opt-30b.json")),
-    ("opt-66b", include_bytes!("../../configs/opt-66b.json")),
-    ("opt-175b", include_bytes!("../../configs/opt-175b.json")),
-    ("llama-7b", include_bytes!("../../configs/llama-7b.json")),
-    ("llama-13b", include_bytes!("../../configs/llama-13b.json")),
-    ("llama-30b", include_bytes!("../../configs/llama-30b.json")),
-    ("llama-65b", include_bytes!("../../configs/llama-65b.json")),
-    ("llama-3-8b", include_bytes!("../../configs/llama-3-8b.json")),
-    ("llama-3-70b", include_bytes!("../../configs/llama-3-70b.json")),
-    ("qwen3-32b", include_bytes!("../../configs/qwen3-32b.json")),
+    ("opt-6.7b", include_bytes!("../configs/opt-6.7b.json")),
+    ("opt-13b", include_bytes!("../configs/opt-13b.json")),
+    ("opt-30b", include_bytes!("../configs/opt-30b.json")),
+    ("opt-66b", include_bytes!("../configs/opt-66b.json")),
+    ("opt-175b", include_bytes!("../configs/opt-175b.json")),
+    ("llama-7b", include_bytes!("../configs/llama-7b.json")),
+    ("llama-13b", include_bytes!("../configs/llama-13b.json")),
+    ("llama-30b", include_bytes!("../configs/llama-30b.json")),
+    ("llama-65b", include_bytes!("../configs/llama-65b.json")),
+    ("llama-3-8b", include_bytes!("../configs/llama-3-8b.json")),
+    ("llama-3-70b", include_bytes!("../configs/llama-3-70b.json")),
+    ("qwen3-32b", include_bytes!("../configs/qwen3-32b.json")),
 ];
 
 /// A model's name and shape.

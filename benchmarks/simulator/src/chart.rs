@@ -1,0 +1,259 @@
+//! Charts as SVG: lines over an axis, and stacked or grouped bars.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+/// Width of a chart and height, in pixels, and how many stand beside each other.
+const WIDTH: f64 = 460.0;
+const HEIGHT: f64 = 300.0;
+const COLUMNS: usize = 3;
+/// The area of a chart that its data are in.
+const LEFT: f64 = 62.0;
+const RIGHT: f64 = 440.0;
+const TOP: f64 = 40.0;
+const BOTTOM: f64 = 205.0;
+/// Height of the heading above all charts.
+const HEADING: f64 = 34.0;
+/// Colours that are told apart by most eyes, in print too.
+const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#b8a800"];
+
+/// A chart.
+#[derive(Clone, Debug)]
+pub struct Chart {
+    /// What it shows.
+    pub title: String,
+    /// What is across.
+    pub x: String,
+    /// What is upward.
+    pub y: String,
+    /// The data.
+    pub data: Data,
+    /// Where the upward axis ends, if not with the data.
+    pub top: Option<f64>,
+}
+
+/// What a chart shows.
+#[derive(Clone, Debug)]
+pub enum Data {
+    /// Lines, each with its name, through points in order.
+    Lines(Vec<(String, Vec<(f64, f64)>)>),
+    /// For each name, a value for each of the categories, beside each other.
+    Bars(Vec<String>, Vec<(String, Vec<f64>)>),
+    /// The same, on top of each other.
+    Stacked(Vec<String>, Vec<(String, Vec<f64>)>),
+}
+
+impl Chart {
+    /// Lines.
+    pub fn lines(title: impl Into<String>, x: &str, y: &str, lines: Vec<(String, Vec<(f64, f64)>)>) -> Self {
+        Chart { title: title.into(), x: x.into(), y: y.into(), data: Data::Lines(lines), top: None }
+    }
+
+    /// The data as JSON.
+    pub fn json(&self) -> Value {
+        let data = match &self.data {
+            Data::Lines(lines) => json!({
+                "lines": lines.iter().map(|(name, points)| json!({ "name": name, "points": points })).collect::<Vec<_>>()
+            }),
+            Data::Bars(categories, series) | Data::Stacked(categories, series) => json!({
+                "categories": categories,
+                "series": series.iter().map(|(name, values)| json!({ "name": name, "values": values })).collect::<Vec<_>>(),
+            }),
+        };
+        json!({ "title": self.title, "x": self.x, "y": self.y, "data": data })
+    }
+
+    fn draw(&self, svg: &mut String) {
+        text(svg, (LEFT, TOP - 16.0), "start", &self.title);
+        text(svg, (RIGHT, BOTTOM + 32.0), "end", &self.x);
+        text(svg, (LEFT - 8.0, TOP - 4.0), "end", &self.y);
+        match &self.data {
+            Data::Lines(lines) => self.draw_lines(svg, lines),
+            Data::Bars(categories, series) => {
+                let most = series.iter().flat_map(|s| s.1.iter().copied()).fold(0.0, f64::max);
+                self.draw_bars(svg, categories, series, most, false);
+            }
+            Data::Stacked(categories, series) => {
+                let sum = |at: usize| series.iter().filter_map(|s| s.1.get(at)).sum::<f64>();
+                let most = (0..categories.len()).map(sum).fold(0.0, f64::max);
+                self.draw_bars(svg, categories, series, most, true);
+            }
+        }
+    }
+
+    fn scale(&self, svg: &mut String, most: f64) -> impl Fn(f64) -> f64 + use<> {
+        let ticks = ticks(self.top.unwrap_or(most));
+        let top = self.top.unwrap_or(last(&ticks));
+        let y = move |value: f64| BOTTOM - (BOTTOM - TOP) * (value / top).clamp(0.0, 1.0);
+        for &tick in ticks.iter().filter(|tick| **tick <= top * 1.0001) {
+            polyline(svg, "#dddddd", &[(LEFT, y(tick)), (RIGHT, y(tick))]);
+            text(svg, (LEFT - 6.0, y(tick) + 4.0), "end", &number(tick));
+        }
+        y
+    }
+
+    fn draw_lines(&self, svg: &mut String, lines: &[(String, Vec<(f64, f64)>)]) {
+        let points = || lines.iter().flat_map(|line| line.1.iter().copied());
+        let y = self.scale(svg, points().map(|p| p.1).fold(0.0, f64::max));
+        let x_ticks = ticks(points().map(|p| p.0).fold(0.0, f64::max));
+        let x = |at: f64| LEFT + (RIGHT - LEFT) * at / last(&x_ticks);
+        for &tick in &x_ticks {
+            polyline(svg, "#888888", &[(x(tick), BOTTOM), (x(tick), BOTTOM + 4.0)]);
+            text(svg, (x(tick), BOTTOM + 17.0), "middle", &number(tick));
+        }
+        for (i, (name, points)) in lines.iter().enumerate() {
+            let colour = COLOURS[i % COLOURS.len()];
+            // A line that leaves the chart at its top ends there.
+            let inside = points.iter().take_while(|p| self.top.is_none_or(|top| p.1 <= top)).count();
+            let places: Vec<_> = points.iter().take(inside + 1).map(|p| (x(p.0), y(p.1))).collect();
+            polyline(svg, colour, &places);
+            for (x, y) in places.iter().take(inside) {
+                let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\" fill=\"{colour}\"/>");
+            }
+            legend(svg, i, name, colour);
+        }
+    }
+
+    fn draw_bars(
+        &self,
+        svg: &mut String,
+        categories: &[String],
+        series: &[(String, Vec<f64>)],
+        most: f64,
+        stacked: bool,
+    ) {
+        let y = self.scale(svg, most);
+        let slot = (RIGHT - LEFT) / categories.len().max(1) as f64;
+        let width = 0.8 * slot / if stacked { 1.0 } else { series.len().max(1) as f64 };
+        for (at, category) in categories.iter().enumerate() {
+            let left = LEFT + slot * (at as f64 + 0.1);
+            text(svg, (left + 0.4 * slot, BOTTOM + 17.0), "middle", category);
+            let mut below = 0.0;
+            for (i, (_, values)) in series.iter().enumerate() {
+                let value = values.get(at).copied().unwrap_or(0.0);
+                let x = if stacked { left } else { left + width * i as f64 };
+                let (high, low) = (y(below + value), y(below));
+                let colour = COLOURS[i % COLOURS.len()];
+                let _ = writeln!(
+                    svg,
+                    "<rect x=\"{x:.1}\" y=\"{high:.1}\" width=\"{width:.1}\" height=\"{:.1}\" fill=\"{colour}\"/>",
+                    low - high
+                );
+                if stacked {
+                    below += value;
+                }
+            }
+        }
+        for (i, (name, _)) in series.iter().enumerate() {
+            legend(svg, i, name, COLOURS[i % COLOURS.len()]);
+        }
+    }
+}
+
+/// The image: charts beside and below each other, under a title.
+pub fn svg(title: &str, charts: &[Chart]) -> String {
+    let columns = charts.len().clamp(1, COLUMNS);
+    let (width, height) = (WIDTH * columns as f64, HEADING + HEIGHT * charts.len().div_ceil(columns) as f64);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
+         font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+    );
+    text(&mut svg, (14.0, 22.0), "start", title);
+    for (i, chart) in charts.iter().enumerate() {
+        let (x, y) = (WIDTH * (i % columns) as f64, HEADING + HEIGHT * (i / columns) as f64);
+        let _ = writeln!(svg, "<g transform=\"translate({x} {y})\">");
+        chart.draw(&mut svg);
+        svg.push_str("</g>\n");
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+/// The name of a series below the chart, three in a row.
+fn legend(svg: &mut String, at: usize, name: &str, colour: &str) {
+    let (x, y) = (LEFT - 40.0 + 145.0 * (at % 3) as f64, BOTTOM + 52.0 + 17.0 * (at / 3) as f64);
+    let _ = writeln!(svg, "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"10\" height=\"10\" fill=\"{colour}\"/>", y - 9.0);
+    text(svg, (x + 14.0, y), "start", name);
+}
+
+/// Round numbers from 0 to what no value is above: some five steps of 1, 2 or 5 times a power of ten.
+fn ticks(most: f64) -> Vec<f64> {
+    let most = if most > 0.0 && most.is_finite() { most } else { 1.0 };
+    let power = 10f64.powf((most / 5.0).log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|round| round * power).into_iter().find(|step| step * 5.0 >= most * 0.999);
+    let step = step.unwrap_or(most / 5.0);
+    (0..=(most / step - 1e-9).ceil() as usize).map(|i| i as f64 * step).collect()
+}
+
+fn last(ticks: &[f64]) -> f64 {
+    ticks.last().copied().unwrap_or(1.0)
+}
+
+/// Written without the digits that come from rounding alone.
+fn number(n: f64) -> String {
+    let rounded = format!("{n:.6}");
+    rounded.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn polyline(svg: &mut String, colour: &str, points: &[(f64, f64)]) {
+    let points: Vec<_> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    let _ = writeln!(
+        svg,
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"/>",
+        points.join(" ")
+    );
+}
+
+fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, text: &str) {
+    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>", escaped(text));
+}
+
+/// As text of XML, and so of HTML.
+pub fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+    use roxmltree::Document;
+
+    use super::*;
+
+    #[test]
+    fn every_value_is_drawn_in_its_place() {
+        let lines = vec![("a & b".to_owned(), vec![(0.0, 0.0), (5.0, 0.5), (10.0, 1.0)])];
+        let chart = Chart { top: Some(1.0), ..Chart::lines("<t>", "x", "y", lines) };
+        let svg = svg("all", &[chart]);
+        let document = Document::parse(&svg).unwrap();
+        let at = |n: roxmltree::Node<'_, '_>, name| n.attribute(name).unwrap().parse::<f64>().unwrap();
+        let circles: Vec<_> =
+            document.descendants().filter(|n| n.has_tag_name("circle")).map(|n| (at(n, "cx"), at(n, "cy"))).collect();
+        assert_eq!(circles.len(), 3);
+        assert!((circles[1].0 - (LEFT + RIGHT) / 2.0).abs() < 0.1 && (circles[1].1 - (TOP + BOTTOM) / 2.0).abs() < 0.1);
+        assert!(document.descendants().any(|n| n.text() == Some("a & b")));
+    }
+
+    #[test]
+    fn stacked_bars_stand_on_each_other() {
+        let data = Data::Stacked(vec!["s".into()], vec![("a".into(), vec![60.0]), ("b".into(), vec![40.0])]);
+        let chart = Chart { title: "t".into(), x: String::new(), y: "%".into(), data, top: Some(100.0) };
+        let svg = svg("all", &[chart]);
+        let document = Document::parse(&svg).unwrap();
+        let bars: Vec<_> =
+            document.descendants().filter(|n| n.has_tag_name("rect") && n.attribute("y").is_some()).collect();
+        let number = |at: usize, name| bars[at].attribute(name).unwrap().parse::<f64>().unwrap();
+        assert!((number(1, "y") + number(1, "height") - number(0, "y")).abs() < 0.11);
+        assert!((number(1, "y") - TOP).abs() < 0.11 && (number(0, "y") + number(0, "height") - BOTTOM).abs() < 0.11);
+    }
+
+    #[test]
+    fn ticks_are_round_and_enclose() {
+        assert_eq!(ticks(7.0), [0.0, 2.0, 4.0, 6.0, 8.0]);
+        for most in [1e-9, 0.0, 0.3, 12_345.0, f64::NAN] {
+            assert!(last(&ticks(most)) >= if most > 0.0 { most * (1.0 - 1e-8) } else { 0.0 });
+        }
+    }
+}

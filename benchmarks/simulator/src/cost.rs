@@ -1,0 +1,263 @@
+//! How long a step takes on a GPU that need not be there: the launches that the engine rehearses for it, one after the other,
+//! each as long as its bytes or its operations take.
+//!
+//! What depends on nothing but the numbers of tokens and of rows of logits is rehearsed on a grid, and read off between its
+//! points. Attention, which depends on what each sequence sees, is a sum over the sequences and is computed from it.
+
+use anyhow::Result;
+use engine::backend::cuda::{CudaBackend, NotedLaunch};
+use engine::config::ModelConfig;
+use engine::fit::{Rehearsal, rehearse};
+use engine::kv::KvLayout;
+use engine::load::Weights;
+use engine::model::Model;
+use engine::parallel::Shard;
+use engine::tensor::DType;
+use kernels::attention::{AttentionShape, decode, prefill};
+use kernels::floor::Floor;
+
+use crate::efficiency::Efficiency;
+use crate::gpu::GpuSpec;
+
+/// Tokens in a block of the rehearsals. The times do not depend on it.
+const BLOCK_SIZE: usize = 16;
+/// Elements are of 16 bits.
+const DTYPE: DType = DType::F16;
+
+/// What a step computes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepLoad {
+    /// Sequences with one new token.
+    pub decodes: usize,
+    /// Tokens that these see, in all.
+    pub decode_context: u64,
+    /// Prompts or chunks of them: new tokens, and tokens that the last of these sees.
+    pub prompts: Vec<(usize, usize)>,
+    /// Rows of logits.
+    pub logits: usize,
+}
+
+/// The launches of a model's steps, on a GPU that is not there.
+pub struct RehearsedModel {
+    backend: CudaBackend,
+    model: Box<dyn Model<CudaBackend>>,
+    layout: KvLayout,
+    /// Heads of one GPU.
+    shape: AttentionShape,
+}
+
+/// Seconds of steps of a model on one or several GPUs.
+#[derive(Clone, Debug)]
+pub struct CostModel {
+    efficiency: Efficiency,
+    shape: AttentionShape,
+    layers: f64,
+    /// How much longer than its bytes attention to a decode step's context takes.
+    attention_factor: f64,
+    /// Seconds of all but attention in steps of decodes alone, which are padded, by their number.
+    decodes: Curve,
+    /// Seconds of all but attention and logits in other steps, by the number of tokens.
+    bodies: Curve,
+    /// Seconds of logits and of sampling from them, by the number of rows.
+    heads: Curve,
+    /// Bytes of a token's keys and values, and of all weights, on one GPU.
+    token_bytes: f64,
+    weight_bytes: usize,
+}
+
+/// A function of a whole number, known at some and read off in a straight line between these.
+#[derive(Clone, Debug)]
+struct Curve(Vec<(usize, f64)>);
+
+/// Up to here every number is rehearsed, and from here on one of so many.
+const EXACT: usize = 512;
+const STRIDE: usize = 32;
+/// Most tokens of a step that are rehearsed; beyond it the last line goes on.
+const MOST: usize = 8192;
+
+impl RehearsedModel {
+    /// The model that `config` describes, divided among `gpus`.
+    ///
+    /// # Errors
+    /// If there are no kernels for it, or it cannot be divided so.
+    pub fn new(config: &ModelConfig, gpu: &GpuSpec, gpus: usize) -> Result<Self> {
+        let shard = Shard { rank: 0, of: gpus };
+        let own = shard.config(config)?;
+        let blocks = |launch| gpu.attention_blocks(launch, DTYPE);
+        let backend = CudaBackend::without_device(gpu.limits, blocks, &own, shard, BLOCK_SIZE, DTYPE)?;
+        let model = engine::model::load(&backend, config, &mut Weights::of_zeros(DTYPE), config.max_positions)?;
+        let (layers, heads, head_dim) = (config.layers, own.kv_heads, config.head_dim);
+        let layout = KvLayout { layers, heads, head_dim, block_size: BLOCK_SIZE, dtype: DTYPE };
+        let shape = AttentionShape::new(own.heads as u32, own.kv_heads as u32, head_dim as u32, BLOCK_SIZE as u32)
+            .map_err(|error| anyhow::anyhow!("{error}"))?;
+        Ok(RehearsedModel { backend, model, layout, shape })
+    }
+
+    /// The launches of a step.
+    ///
+    /// # Errors
+    /// See [`rehearse`].
+    pub fn launches(&self, step: Rehearsal) -> Result<Vec<NotedLaunch>> {
+        Ok(rehearse(&self.backend, &*self.model, self.layout, step)?)
+    }
+
+    /// Seconds of a step, launch by launch.
+    ///
+    /// # Errors
+    /// See [`rehearse`].
+    pub fn seconds(&self, step: Rehearsal, efficiency: &Efficiency) -> Result<f64> {
+        Ok(self.launches(step)?.iter().map(|launch| efficiency.seconds(&launch.cost)).sum())
+    }
+
+    fn without_attention(&self, step: Rehearsal, efficiency: &Efficiency) -> Result<f64> {
+        let launches = self.launches(step)?;
+        let rest = launches.iter().filter(|launch| launch.cost.kv_cache == 0);
+        Ok(rest.map(|launch| efficiency.seconds(&launch.cost)).sum())
+    }
+}
+
+impl Curve {
+    /// The curve through what `of` gives for the numbers up to `most`.
+    fn rehearse(most: usize, of: impl Fn(usize) -> Result<f64>) -> Result<Self> {
+        let exact = 1..=most.min(EXACT);
+        let points = exact.chain((EXACT + STRIDE..=most).step_by(STRIDE));
+        points.map(|n| Ok((n, of(n)?))).collect::<Result<_>>().map(Curve)
+    }
+
+    fn at(&self, n: usize) -> f64 {
+        if n == 0 {
+            return 0.0;
+        }
+        let above = if n <= EXACT { n - 1 } else { EXACT + (n - EXACT).div_ceil(STRIDE) - 1 };
+        let above = above.clamp(1, self.0.len() - 1);
+        let ((low, from), (high, to)) = (self.0[above - 1], self.0[above]);
+        from + (to - from) * (n as f64 - low as f64) / (high - low) as f64
+    }
+}
+
+impl CostModel {
+    /// The times of `model`'s steps, as fast as `efficiency` says.
+    ///
+    /// # Errors
+    /// See [`rehearse`].
+    pub fn new(model: &RehearsedModel, efficiency: Efficiency) -> Result<Self> {
+        let prompt = |tokens, logits| {
+            let step = Rehearsal { prompt: tokens, logits, ..Rehearsal::default() };
+            model.without_attention(step, &efficiency)
+        };
+        let layout = model.layout;
+        let none = prompt(1, 0)?;
+        Ok(CostModel {
+            shape: model.shape,
+            layers: layout.layers as f64,
+            attention_factor: 1.0,
+            decodes: Curve::rehearse(EXACT, |decodes| {
+                let step = Rehearsal { decodes, context: 1, prompt: 0, logits: decodes };
+                // The launch that plans attention is counted here.
+                model.without_attention(step, &efficiency)
+            })?,
+            bodies: Curve::rehearse(MOST, |tokens| prompt(tokens, 0))?,
+            heads: Curve::rehearse(EXACT, |rows| Ok(prompt(1, rows)? - none))?,
+            token_bytes: (2 * 2 * layout.layers * layout.heads * layout.head_dim) as f64,
+            weight_bytes: model.backend.weight_bytes(),
+            efficiency,
+        })
+    }
+
+    /// The same, where attention in decode steps takes so many times as long.
+    pub fn with_attention_factor(mut self, factor: f64) -> Self {
+        self.attention_factor = factor;
+        self
+    }
+
+    /// Bytes of the weights on one GPU.
+    pub fn weight_bytes(&self) -> usize {
+        self.weight_bytes
+    }
+
+    /// Bytes of a token's keys and values on one GPU.
+    pub fn token_bytes(&self) -> f64 {
+        self.token_bytes
+    }
+
+    /// Layers of the model.
+    pub fn layers(&self) -> usize {
+        self.layers as usize
+    }
+
+    /// Seconds of a step: 0 if it computes nothing.
+    pub fn seconds(&self, step: &StepLoad) -> f64 {
+        let tokens = step.decodes + step.prompts.iter().map(|(new, _)| new).sum::<usize>();
+        if tokens == 0 {
+            return 0.0;
+        }
+        let mut seconds = if step.prompts.is_empty() {
+            self.decodes.at(tokens)
+        } else {
+            self.bodies.at(tokens) + self.heads.at(step.logits)
+        };
+        if step.decodes > 0 {
+            let floor = decode::floor(self.shape, step.decode_context, step.decodes as u64);
+            let attention = self.attention_factor * self.efficiency.work_seconds(floor);
+            seconds += self.layers * (attention + self.efficiency.launch);
+        }
+        if !step.prompts.is_empty() {
+            let each =
+                step.prompts.iter().map(|&(new, seen)| prefill::shape::floor(self.shape, new as u32, seen as u32, 0));
+            let floor = each.fold(Floor::default(), |sum, one| Floor {
+                bytes: sum.bytes + one.bytes,
+                flops: sum.flops + one.flops,
+            });
+            seconds += self.layers * (self.efficiency.work_seconds(floor) + self.efficiency.launch);
+        }
+        seconds
+    }
+
+    /// Seconds of copying the keys and values of so many tokens within the memory: read and written.
+    pub fn copy_seconds(&self, tokens: usize) -> f64 {
+        2.0 * self.token_bytes * tokens as f64 / self.efficiency.bandwidth
+    }
+
+    /// Seconds of moving the keys and values of so many tokens to or from the host's memory in `copies` copies.
+    pub fn swap_seconds(&self, tokens: usize, copies: usize) -> f64 {
+        self.token_bytes * tokens as f64 / self.efficiency.bus + self.efficiency.copy * copies as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+    use loadgen::random::WorkloadRng;
+
+    use super::*;
+    use crate::gpu;
+    use crate::model::ModelShape;
+
+    #[test]
+    fn the_model_is_within_a_hundredth_of_the_rehearsal() {
+        for (model, gpu, gpus) in [("opt-13b", "a100-40gb", 1), ("opt-66b", "a100-40gb", 4), ("llama-3-8b", "l4", 1)] {
+            let (config, gpu) = (ModelShape::find(model).unwrap().config, gpu::named(gpu).unwrap());
+            let rehearsed = RehearsedModel::new(&config, gpu, gpus).unwrap();
+            for efficiency in [Efficiency::of(gpu), Efficiency::floor(gpu)] {
+                let cost = CostModel::new(&rehearsed, efficiency).unwrap();
+                let mut random = WorkloadRng::new(7);
+                for _ in 0..200 {
+                    let decodes = random.below(257);
+                    let context = 1 + random.below(2000);
+                    let prompt = if decodes == 0 || random.below(2) == 0 { 1 + random.below(2048) } else { 0 };
+                    let logits = decodes + usize::from(prompt > 0);
+                    let step = Rehearsal { decodes, context, prompt, logits };
+                    let load = StepLoad {
+                        decodes,
+                        decode_context: (decodes * context) as u64,
+                        prompts: if prompt > 0 { vec![(prompt, prompt)] } else { Vec::new() },
+                        logits,
+                    };
+                    let (fitted, exact) = (cost.seconds(&load), rehearsed.seconds(step, &efficiency).unwrap());
+                    assert!((fitted / exact - 1.0).abs() < 0.01, "{model}, {step:?}: {fitted} for {exact}");
+                }
+            }
+        }
+    }
+}

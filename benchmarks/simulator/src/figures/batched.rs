@@ -1,0 +1,98 @@
+//! Figure 13: how many requests are served at a time.
+
+use anyhow::Result;
+
+use crate::admission::Reservation;
+use crate::chart::{Chart, Data};
+use crate::deployment::{Deployment, OPT_13B};
+use crate::figure::{Figure, Origin, Table};
+use crate::jobs;
+use crate::lab::{Curve, Lab};
+use crate::lineage::Lineages;
+use crate::outcome::Outcome;
+use crate::system::System;
+use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE, Workload};
+
+/// The systems of figures 2 and 13.
+pub const SYSTEMS: [System; 4] =
+    [System::Orca(Reservation::Max), System::Orca(Reservation::Pow2), System::Orca(Reservation::Oracle), System::Paged];
+
+/// Requests a second that are more than any of the systems serves.
+pub const SATURATED_SHAREGPT: f64 = 6.0;
+const SATURATED_ALPACA: f64 = 120.0;
+/// Seconds of these traces at most: their queues only grow.
+const SECONDS: f64 = 600.0;
+
+/// Each of [`SYSTEMS`] on a trace at a rate, to the end.
+///
+/// # Errors
+/// If a request does not fit.
+pub fn at_rate(lab: &Lab<'_>, deployment: Deployment, workload: &Workload, rate: f64) -> Result<Vec<Outcome>> {
+    let cost = deployment.cost()?;
+    let name = |system: &System| format!("{} at {rate} req/s", system.name());
+    jobs::all(&SYSTEMS, lab.progress, name, |&system| {
+        let curve = Curve {
+            seconds: lab.seconds.min(SECONDS),
+            ..Curve::new(0, system, deployment, workload.clone(), rate, lab)
+        };
+        curve.run(lab, &system.cost(&cost), &Lineages::default(), rate, |_| {})
+    })
+}
+
+/// Draws it.
+///
+/// # Errors
+/// If a request does not fit.
+pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
+    let cases = [
+        ("ShareGPT", SHAREGPT_LIKE, 2.0, SATURATED_SHAREGPT, [7.00, 9.81, 13.62, 30.42]),
+        ("Alpaca", ALPACA_LIKE, 30.0, SATURATED_ALPACA, [7.00, 43.24, 72.75, 132.44]),
+    ];
+    let headings = ["trace", "system", "paper", "at the paper's rate", "saturated", "Quire / this, paper", "saturated"];
+    let mut table = Table::new("Requests in a step, on average while requests arrive", &headings);
+    let mut charts = Vec::new();
+    for (trace, workload, rate, saturated, paper) in cases {
+        let [same, most] = [rate, saturated].map(|rate| at_rate(lab, OPT_13B, &workload, rate));
+        let [same, most] = [same?, most?].map(|all| all.iter().map(Outcome::mean_batch).collect::<Vec<_>>());
+        for (at, system) in SYSTEMS.iter().enumerate() {
+            table.row([
+                format!("{trace}, {rate} req/s"),
+                system.name().into(),
+                format!("{:.2}", paper[at]),
+                format!("{:.2}", same[at]),
+                format!("{:.2}", most[at]),
+                format!("{:.2}x", paper[3] / paper[at]),
+                format!("{:.2}x", most[3] / most[at]),
+            ]);
+        }
+        let names = SYSTEMS.iter().map(|system| system.name().replace("Quire, paper's steps", "Quire")).collect();
+        let series = vec![
+            ("paper".to_owned(), paper.to_vec()),
+            ("at the same rate".to_owned(), same),
+            ("saturated".to_owned(), most),
+        ];
+        charts.push(Chart {
+            title: format!("{trace}: requests in a step"),
+            x: String::new(),
+            y: String::new(),
+            data: Data::Bars(names, series),
+            top: None,
+        });
+    }
+    Ok(Figure {
+        number: "13",
+        title: "requests that are batched, OPT-13B",
+        origin: Origin::Simulated,
+        paper: "At 2 requests a second of ShareGPT, vLLM batches 2.2 times as many requests as Orca (Oracle) and 4.3 times as \
+                many as Orca (Max)."
+            .into(),
+        notes: vec![format!(
+            "How many requests run at a rate depends on how fast steps are as well as on memory: these are those of kernels \
+             close to the hardware's limits, without the time that the paper's host took. At the paper's rate Quire is not \
+             limited by memory here, so that fewer requests are in flight; at {SATURATED_SHAREGPT} and {SATURATED_ALPACA} \
+             requests a second all systems are."
+        )],
+        tables: vec![table],
+        charts,
+    })
+}

@@ -1,0 +1,45 @@
+//! Figure 17: a chatbot.
+
+use anyhow::Result;
+
+use super::rates::{self, Panel};
+use crate::admission::Reservation;
+use crate::deployment::OPT_13B;
+use crate::figure::{Figure, Origin};
+use crate::lab::{Curve, Lab};
+use crate::lineage::Lineages;
+use crate::system::System;
+use crate::traces::Workload;
+
+/// The curves.
+pub fn curves(lab: &Lab<'_>) -> Vec<Curve> {
+    let orca = [Reservation::Oracle, Reservation::Pow2, Reservation::Max].map(System::Orca);
+    let systems = [System::Paged].into_iter().chain(orca).chain([System::Quire]);
+    systems.map(|system| Curve::new(0, system, OPT_13B, Workload::Chat, 1.0, lab)).collect()
+}
+
+/// Draws it.
+///
+/// # Errors
+/// If a request does not fit.
+pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
+    let curves = curves(lab);
+    let found = lab.sustained(&curves, &Lineages::default())?;
+    let panel = Panel { title: "OPT-13B, chatbot".into(), paper: "2x the three Orcas".into() };
+    let (table, charts) = rates::draw(&[panel], &curves, &found);
+    Ok(Figure {
+        number: "17",
+        title: "a chatbot, with histories of up to 1,024 tokens",
+        origin: Origin::Simulated,
+        paper: "vLLM sustains twice the rate of the three Orcas, which are alike: most prompts have 1,024 tokens, and the buddy \
+                allocator rounds what is reserved to 1,024 or 2,048 for an output whatever its length is."
+            .into(),
+        notes: vec![
+            "Conversations are made of turns of ShareGPT-like lengths, four before a request on average, which is an \
+             assumption; as in the paper nothing is kept between turns."
+                .into(),
+        ],
+        tables: vec![table],
+        charts,
+    })
+}

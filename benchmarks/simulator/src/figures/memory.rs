@@ -1,0 +1,62 @@
+//! Figure 2: where the memory for keys and values goes.
+
+use anyhow::Result;
+
+use super::batched::{SATURATED_SHAREGPT, SYSTEMS, at_rate};
+use crate::chart::{Chart, Data};
+use crate::deployment::OPT_13B;
+use crate::figure::{Figure, Origin, Table};
+use crate::lab::Lab;
+use crate::memory::MemoryUse;
+use crate::traces::SHAREGPT_LIKE;
+
+/// What the paper's figure has, in per cent: token states, reserved, internal fragmentation, and external with others.
+const PAPER: [(&str, [&str; 4]); 4] = [
+    ("Orca (Max)", ["20.4", "13.3", "57.3", "8.9"]),
+    ("Orca (Pow2)", ["26.8", "17.9", "13.6", "41.6"]),
+    ("Orca (Oracle)", ["38.2", "25.2", "-", "36.6"]),
+    ("Quire, paper's steps", ["96.3", "-", "-", "-"]),
+];
+
+/// Draws it.
+///
+/// # Errors
+/// If a request does not fit.
+pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
+    let outcomes = at_rate(lab, OPT_13B, &SHAREGPT_LIKE, SATURATED_SHAREGPT)?;
+    let mut table = Table::new(
+        "Share of the memory for keys and values, in per cent: simulated / paper",
+        &["system", "token states", "reserved", "internal fragmentation", "external fragmentation and others"],
+    );
+    let mut series: Vec<(String, Vec<f64>)> =
+        MemoryUse::NAMES.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
+    for (system, outcome) in SYSTEMS.iter().zip(&outcomes) {
+        let shares = outcome.memory.shares().parts();
+        let paper = PAPER.iter().find(|(name, _)| *name == system.name()).map_or(["-"; 4], |(_, paper)| *paper);
+        let entry = |at: usize| format!("{:.1} / {}", 100.0 * shares[at], paper[at]);
+        table.row([system.name().into(), entry(0), entry(1), entry(2), entry(3)]);
+        series.iter_mut().zip(shares).for_each(|(series, share)| series.1.push(100.0 * share));
+    }
+    let names = SYSTEMS.iter().map(|system| system.name().replace("Quire, paper's steps", "Quire")).collect();
+    let chart = Chart {
+        title: "Memory for keys and values while requests wait for it".into(),
+        x: String::new(),
+        y: "%".into(),
+        data: Data::Stacked(names, series),
+        top: Some(100.0),
+    };
+    Ok(Figure {
+        number: "2",
+        title: "where the memory for keys and values goes",
+        origin: Origin::Simulated,
+        paper: "Existing systems use 20.4 to 38.2 % of the memory for the states of tokens, vLLM 96.3 %.".into(),
+        notes: vec![format!(
+            "{} and ShareGPT-like lengths at {SATURATED_SHAREGPT} requests a second, which is more than any of the systems \
+             serves: averaged over the time in which a request waits for memory. What an allocator's rounding loses, and free \
+             slots that the next request cannot use, are external fragmentation.",
+            OPT_13B.title()
+        )],
+        tables: vec![table],
+        charts: vec![chart],
+    })
+}

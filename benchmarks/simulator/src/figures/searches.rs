@@ -1,0 +1,101 @@
+//! Beam searches of the bundled model, for which beams survive.
+
+use anyhow::{Context, Result};
+use engine::llm::{Llm, Options, Prompt};
+use engine::load::ModelFiles;
+use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+
+use crate::lab::Lab;
+use crate::lineage::Lineages;
+
+/// Searches that are recorded, the tokens that each has before it begins, and those that it generates.
+const SEARCHES: usize = 16;
+const BEFORE: usize = 24;
+const TOKENS: usize = 96;
+
+/// Records searches of `width` beams that begin after texts which the model has sampled.
+///
+/// # Errors
+/// If the model cannot be run.
+pub fn record(width: usize, lab: &Lab<'_>) -> Result<Lineages> {
+    let mut llm = Llm::load(&ModelFiles::bundled(), &Options::default())?;
+    let searches = (0..SEARCHES).map(|at| {
+        let seed = lab.seed.wrapping_add(at as u64);
+        let prompt = text(&mut llm, seed)?;
+        let children = search(&mut llm, prompt, width);
+        (lab.progress)(&format!("search {at} of {width} beams"));
+        children
+    });
+    searches.collect::<Result<_>>().map(Lineages::new)
+}
+
+/// Tokens that the model samples.
+fn text(llm: &mut Llm, seed: u64) -> Result<Vec<u32>> {
+    let params = SamplingParams {
+        max_tokens: BEFORE,
+        temperature: 1.0,
+        seed: Some(seed),
+        ignore_eos: true,
+        ..SamplingParams::default()
+    };
+    let prompt = Prompt::Text("Once upon a time".into());
+    let done = llm.generate(&[prompt], &params)?.pop().context("the model gave no text")?;
+    let output = done.outputs.first().context("the model gave no output")?;
+    Ok([&done.prompt_tokens[..], &output.tokens].concat())
+}
+
+/// How many beams go on from each beam, step by step.
+fn search(llm: &mut Llm, prompt: Vec<u32>, width: usize) -> Result<Vec<Vec<u8>>> {
+    let beam = Beam { width, length_penalty: 1.0, early_stopping: EarlyStopping::Never };
+    let params = SamplingParams {
+        n: width,
+        best_of: width,
+        max_tokens: TOKENS,
+        ignore_eos: true,
+        beam: Some(beam),
+        ..SamplingParams::default()
+    };
+    llm.add(&Prompt::Tokens(prompt), params)?;
+    // The beams in the order in which a replay has them: children in the order of their parents.
+    let mut beams: Vec<Vec<u32>> = Vec::new();
+    let mut steps = Vec::new();
+    while llm.has_work() {
+        llm.step()?;
+        let Some(group) = llm.engine().scheduler().running().first() else { continue };
+        let now: Vec<Vec<u32>> = group.running.iter().map(|seq| seq.output().to_vec()).collect();
+        if now.len() < width || now[0].is_empty() {
+            continue;
+        }
+        if !beams.is_empty() {
+            let goes_on = |beam: &Vec<u32>, parent: &Vec<u32>| beam[..beam.len() - 1] == parent[..];
+            let of = |parent| now.iter().filter(|beam| goes_on(beam, parent)).cloned().collect();
+            let children: Vec<Vec<Vec<u32>>> = beams.iter().map(of).collect();
+            steps.push(children.iter().map(|all| all.len() as u8).collect());
+            beams = children.concat();
+        } else {
+            beams = now;
+        }
+    }
+    Ok(steps)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+    use super::*;
+
+    #[test]
+    fn as_many_beams_go_on_as_the_search_has() {
+        let lineages = record(4, &Lab { seed: 1, seconds: 1.0, progress: &|_| {} }).unwrap();
+        let mut has_branched = false;
+        for search in 0..SEARCHES as u64 {
+            for step in 0..TOKENS {
+                let children = lineages.children(search, step, 4);
+                assert_eq!((children.len(), children.iter().sum::<usize>()), (4, 4), "{search} {step}");
+                has_branched |= children.contains(&2);
+            }
+        }
+        assert!(has_branched);
+    }
+}

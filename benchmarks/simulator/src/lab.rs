@@ -1,0 +1,127 @@
+//! What figures are made with: a seed, the length of traces, and somebody who hears how far it is.
+
+use anyhow::Result;
+
+use crate::cost::CostModel;
+use crate::deployment::Deployment;
+use crate::jobs::{self, Progress};
+use crate::lineage::Lineages;
+use crate::outcome::Outcome;
+use crate::request::Method;
+use crate::server::Server;
+use crate::sustained::{self, BOUND, Sustained};
+use crate::system::System;
+use crate::traces::{Trace, Workload};
+
+/// Seconds of a trace of the paper's.
+pub const HOUR: f64 = 3600.0;
+
+/// What figures are made with.
+#[derive(Clone, Copy)]
+pub struct Lab<'a> {
+    /// Of lengths and arrivals.
+    pub seed: u64,
+    /// Seconds of traces for most models. That of OPT-175B is a quarter of it, as in the paper.
+    pub seconds: f64,
+    /// Hears of each piece that is done.
+    pub progress: Progress<'a>,
+}
+
+/// A curve of a figure: a system on a workload.
+#[derive(Clone, Debug)]
+pub struct Curve {
+    /// In which panel it is drawn.
+    pub panel: usize,
+    /// The system.
+    pub system: System,
+    /// What it runs on.
+    pub deployment: Deployment,
+    /// What is asked of it.
+    pub workload: Workload,
+    /// How tokens are chosen.
+    pub method: Method,
+    /// Whether the prefix that requests have in common is kept.
+    pub keeps_prefix: bool,
+    /// Seconds of the trace.
+    pub seconds: f64,
+    /// A rate to begin the search at.
+    pub guess: f64,
+}
+
+impl Curve {
+    /// A curve of basic sampling.
+    pub fn new(
+        panel: usize,
+        system: System,
+        deployment: Deployment,
+        workload: Workload,
+        guess: f64,
+        lab: &Lab<'_>,
+    ) -> Self {
+        let is_largest = deployment.gpus >= 8;
+        Curve {
+            panel,
+            system,
+            deployment,
+            workload,
+            method: Method::Single,
+            keeps_prefix: false,
+            seconds: if is_largest { lab.seconds / 4.0 } else { lab.seconds },
+            guess,
+        }
+    }
+
+    /// What happens at a rate.
+    ///
+    /// # Errors
+    /// If a request does not fit.
+    pub fn run(
+        &self,
+        lab: &Lab<'_>,
+        cost: &CostModel,
+        lineages: &Lineages,
+        rate: f64,
+        change: impl FnOnce(&mut Server<'_>),
+    ) -> Result<Outcome> {
+        let (max_len, seed) = (self.deployment.max_len, lab.seed);
+        let trace =
+            Trace { workload: self.workload.clone(), method: self.method, seconds: self.seconds, max_len, seed };
+        self.system.run(&self.deployment, cost, lineages, &trace.requests(rate), |server| {
+            server.keeps_prefix = self.keeps_prefix;
+            change(server);
+        })
+    }
+
+    /// The highest rate that the system sustains.
+    ///
+    /// # Errors
+    /// If a request does not fit.
+    pub fn sustained(&self, lab: &Lab<'_>, cost: &CostModel, lineages: &Lineages) -> Result<Sustained> {
+        let cost = self.system.cost(cost);
+        sustained::search(self.guess, |rate| {
+            let outcome = self.run(lab, &cost, lineages, rate, |server| server.limit = 2.0 * BOUND)?;
+            Ok(outcome.normalized_latency())
+        })
+    }
+}
+
+impl Lab<'_> {
+    /// What each curve sustains, in their order.
+    ///
+    /// # Errors
+    /// The first that any curve has.
+    pub fn sustained(&self, curves: &[Curve], lineages: &Lineages) -> Result<Vec<Sustained>> {
+        let mut costs: Vec<(Deployment, CostModel)> = Vec::new();
+        for curve in curves {
+            if !costs.iter().any(|(deployment, _)| *deployment == curve.deployment) {
+                costs.push((curve.deployment, curve.deployment.cost()?));
+            }
+        }
+        let name = |curve: &Curve| format!("{} on {}", curve.system.name(), curve.deployment.model);
+        jobs::all(curves, self.progress, name, |curve| {
+            let cost = costs.iter().find(|(deployment, _)| *deployment == curve.deployment);
+            let (_, cost) = cost.ok_or_else(|| anyhow::anyhow!("{} has no price", curve.deployment.model))?;
+            curve.sustained(self, cost, lineages)
+        })
+    }
+}

@@ -1,0 +1,289 @@
+//! Iteration-level scheduling on a virtual clock: the engine's scheduler, block manager and sequence groups at work, and
+//! nothing computed. A step lasts as long as its price says, and requests that come meanwhile wait for its end.
+
+use std::collections::{HashMap, VecDeque};
+
+use anyhow::{Result, ensure};
+use engine::group::{NewToken, SequenceGroup};
+use engine::kv::{BlockPool, PoolUsage};
+use engine::sampling::{Beam, EarlyStopping, Sampled, SamplingParams};
+use engine::scheduler::{Scheduler, Step};
+use engine::sequence::Sequence;
+
+use crate::admission::Admission;
+use crate::lineage::Lineages;
+use crate::memory::MemoryUse;
+use crate::outcome::Outcome;
+use crate::price;
+use crate::request::{Method, Request};
+use crate::server::Server;
+
+/// Share of the blocks that stays free when a request is admitted: the engine's.
+const WATERMARK: f64 = 0.01;
+/// How many steps there are between two looks at whether the run can still stay within the limit.
+const LOOK: usize = 64;
+
+/// Tokens of prefixes that requests have in common, and all others: no prompt goes on as another one does by chance.
+const COMMON: u32 = 1;
+const OWN: u32 = 0;
+
+/// A server in the middle of a trace.
+pub struct Simulation<'a> {
+    server: Server<'a>,
+    lineages: &'a Lineages,
+    /// Who may begin, if not the scheduler alone decides. The memory is theirs then, and contiguous.
+    admission: Option<Box<dyn Admission>>,
+    pool: BlockPool,
+    scheduler: Scheduler,
+    /// Requests that came and that `admission` has not admitted.
+    waiting: VecDeque<u64>,
+    /// Requests that came and are not complete.
+    open: HashMap<u64, Request>,
+    clock: f64,
+    /// Over the requests in `open`: the sum of 1 / output, and of arrival / output.
+    weights: (f64, f64),
+    /// The sum of the normalized latencies of the requests that are complete.
+    latencies: f64,
+    /// Requests of the trace.
+    expected: usize,
+    /// What each row of a request that is no beam search gives, and room for what `advance` reports.
+    row: Vec<Sampled>,
+    new: Vec<NewToken>,
+    outcome: Outcome,
+}
+
+impl<'a> Simulation<'a> {
+    /// An idle server, which keeps the blocks of the trace's common prefix if it is to.
+    pub fn new(server: Server<'a>, admission: Option<Box<dyn Admission>>, lineages: &'a Lineages) -> Self {
+        // What is admitted by others than the scheduler always finds room with it: each sequence has less than a block
+        // more than its tokens.
+        let slots = if admission.is_some() { 8 * server.slots + (1 << 20) } else { server.slots };
+        let pool = BlockPool::new(slots / server.block_size, server.block_size);
+        let swap = BlockPool::new(server.swap_slots / server.block_size, server.block_size);
+        let watermark = (pool.num_blocks() as f64 * WATERMARK) as usize;
+        let scheduler = Scheduler::new(pool.clone(), swap, watermark, server.scheduler_options());
+        Simulation {
+            server,
+            lineages,
+            admission,
+            pool,
+            scheduler,
+            waiting: VecDeque::new(),
+            open: HashMap::new(),
+            clock: 0.0,
+            weights: (0.0, 0.0),
+            latencies: 0.0,
+            expected: 0,
+            row: Vec::new(),
+            new: Vec::new(),
+            outcome: Outcome::default(),
+        }
+    }
+
+    /// Serves a trace, whose requests are in order of arrival, to its end.
+    ///
+    /// # Errors
+    /// If a request does not fit even alone.
+    pub fn run(mut self, trace: &[Request]) -> Result<Outcome> {
+        self.expected = trace.len();
+        self.keep_prefix(trace)?;
+        let last_arrival = trace.last().map_or(0.0, |request| request.arrival);
+        let mut next = 0;
+        loop {
+            while let Some(request) = trace.get(next).filter(|request| request.arrival <= self.clock) {
+                self.arrive(next as u64, *request)?;
+                next += 1;
+            }
+            self.admit();
+            if self.scheduler.is_idle() {
+                ensure!(self.waiting.is_empty(), "a request does not fit the memory even alone");
+                let Some(request) = trace.get(next) else { break };
+                self.clock = request.arrival;
+                continue;
+            }
+            self.step(self.clock <= last_arrival)?;
+            if self.outcome.steps.is_multiple_of(LOOK) && self.is_above_the_limit() {
+                self.outcome.is_overloaded = true;
+                break;
+            }
+        }
+        self.outcome.end = self.clock;
+        Ok(self.outcome)
+    }
+
+    /// Pins the blocks of the beginning that all requests have in common.
+    fn keep_prefix(&mut self, trace: &[Request]) -> Result<()> {
+        let tokens = trace.first().map_or(0, |request| request.prefix);
+        if self.server.keeps_prefix && tokens > 0 {
+            let mut seq = Sequence::new(vec![COMMON; tokens], &self.pool, false);
+            ensure!(seq.table.reserve(tokens, &mut Vec::new()).is_ok(), "the shared prefix does not fit the memory");
+            self.scheduler.pin(seq);
+        }
+        Ok(())
+    }
+
+    fn arrive(&mut self, id: u64, request: Request) -> Result<()> {
+        ensure!(request.tokens() <= self.server.slots, "a request of {} tokens has no room", request.tokens());
+        let weight = 1.0 / request.output as f64;
+        self.weights.0 += weight;
+        self.weights.1 += weight * request.arrival;
+        self.open.insert(id, request);
+        if self.admission.is_some() {
+            self.waiting.push_back(id);
+        } else {
+            self.scheduler.add(group(id, &request, &self.pool));
+        }
+        Ok(())
+    }
+
+    /// Hands over to the scheduler what others than it admit.
+    fn admit(&mut self) {
+        let Some(admission) = &mut self.admission else { return };
+        while let Some(&id) = self.waiting.front()
+            && admission.admit(id, &self.open[&id])
+        {
+            self.waiting.pop_front();
+            self.scheduler.add(group(id, &self.open[&id], &self.pool));
+        }
+    }
+
+    /// One iteration. `is_loaded` says whether requests still arrive.
+    fn step(&mut self, is_loaded: bool) -> Result<()> {
+        let step = self.scheduler.schedule(false);
+        ensure!(!step.exhausted, "a sequence is longer than the whole memory");
+        let mut seconds = price::seconds(&self.server, &step);
+        if self.admission.is_none() {
+            seconds += price::move_seconds(&self.server, &step);
+        }
+        let contiguous_copies = self.advance(&step);
+        if self.admission.is_some() {
+            seconds += self.server.cost.copy_seconds(contiguous_copies);
+        }
+        self.observe(&step, seconds, is_loaded);
+        self.clock += seconds;
+        self.retire()
+    }
+
+    /// Takes the new tokens in, and says how many tokens' keys and values contiguous sequences would have to copy for it:
+    /// the prompt for each further output, and for each further child of a beam what its parent has generated.
+    fn advance(&mut self, step: &Step) -> usize {
+        let mut copied = 0;
+        for &at in &step.sampled {
+            let group = &mut self.scheduler.running_mut()[at];
+            let (prompt, output) = group.running.first().map_or((0, 0), |seq| (seq.prompt_len, seq.output().len()));
+            self.new.clear();
+            if group.params.beam.is_some() {
+                let width = group.params.width();
+                let children = match output {
+                    0 => vec![width],
+                    _ => self.lineages.children(group.id, output - 1, width),
+                };
+                let more: usize = children.iter().map(|n| n.saturating_sub(1)).sum();
+                copied += more * if output == 0 { prompt } else { output };
+                self.outcome.generated += width;
+                let sampled: Vec<Sampled> = children.into_iter().map(beams).collect();
+                group.advance(&sampled, &mut self.new);
+            } else {
+                let rows = group.num_sample_rows();
+                copied += if output == 0 { prompt * (rows - 1) } else { 0 };
+                self.outcome.generated += rows;
+                if self.row.len() < rows {
+                    self.row.resize(rows, Sampled { token: OWN, logprob: 0.0, top: Vec::new() });
+                }
+                group.advance(&self.row[..rows], &mut self.new);
+            }
+        }
+        copied
+    }
+
+    fn observe(&mut self, step: &Step, seconds: f64, is_loaded: bool) {
+        let outcome = &mut self.outcome;
+        outcome.steps += 1;
+        outcome.preempted += step.preempted;
+        outcome.swapped += step.swapped_out;
+        let running = self.scheduler.running();
+        if is_loaded {
+            outcome.busy += seconds;
+            outcome.batched += seconds * running.len() as f64;
+        }
+        let usage = self.scheduler.usage();
+        let held: usize = running.iter().flat_map(SequenceGroup::tables).map(|table| table.held().len()).sum();
+        outcome.unshared_blocks += held as f64;
+        outcome.used_blocks += usage.used_blocks as f64;
+        let is_short =
+            if self.admission.is_some() { !self.waiting.is_empty() } else { self.scheduler.num_waiting() > 0 };
+        match &self.admission {
+            None => {
+                outcome.peak_slots = outcome.peak_slots.max(usage.used_slots);
+                if is_short {
+                    outcome.memory.add(&paged(usage, self.server.block_size), seconds);
+                }
+            }
+            Some(admission) if is_short => {
+                let mut tokens = running.iter().filter_map(|g| Some((g.id, g.running.first()?.table.len())));
+                let memory = admission.memory(&mut tokens);
+                outcome.peak_slots = outcome.peak_slots.max((memory.total() - memory.external) as usize);
+                outcome.memory.add(&memory, seconds);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Takes out what is complete.
+    fn retire(&mut self) -> Result<()> {
+        for group in self.scheduler.take_finished() {
+            let id = group.id;
+            if let Some(admission) = &mut self.admission {
+                admission.release(id);
+            }
+            let Some(request) = self.open.remove(&id) else { continue };
+            for output in group.into_outputs() {
+                ensure!(output.tokens.len() == request.output, "an output has not the length that was asked for");
+            }
+            let weight = 1.0 / request.output as f64;
+            self.weights.0 -= weight;
+            self.weights.1 -= weight * request.arrival;
+            self.latencies += weight * (self.clock - request.arrival);
+            self.outcome.completed.push((request, self.clock));
+        }
+        Ok(())
+    }
+
+    /// Whether the mean normalized latency of the whole trace will be above the limit even if all requests that are open were
+    /// complete now.
+    fn is_above_the_limit(&self) -> bool {
+        let open = self.clock * self.weights.0 - self.weights.1;
+        self.latencies + open > self.server.limit * self.expected as f64
+    }
+}
+
+fn group(id: u64, request: &Request, pool: &BlockPool) -> SequenceGroup {
+    let mut prompt = vec![OWN; request.prompt];
+    prompt[..request.prefix].fill(COMMON);
+    let width = request.method.width();
+    let beam = Beam { width, length_penalty: 1.0, early_stopping: EarlyStopping::Never };
+    let params = SamplingParams {
+        n: width,
+        best_of: width,
+        max_tokens: request.output,
+        ignore_eos: true,
+        beam: matches!(request.method, Method::Beams(_)).then_some(beam),
+        ..SamplingParams::default()
+    };
+    SequenceGroup::new(id, prompt, params, 0, request.output, &[], pool)
+}
+
+/// What a beam with so many children proposes: all beams of a step are equally good, so that each proposal survives.
+fn beams(children: usize) -> Sampled {
+    Sampled { token: OWN, logprob: -1.0, top: vec![(OWN, -1.0); children] }
+}
+
+/// Where a paged memory goes: what blocks lack of being full belongs to their sequences.
+fn paged(usage: PoolUsage, block_size: usize) -> MemoryUse {
+    MemoryUse {
+        tokens: usage.filled_slots as f64,
+        reserved: 0.0,
+        internal: (usage.used_slots - usage.filled_slots) as f64,
+        external: (usage.num_blocks * block_size - usage.used_slots) as f64,
+    }
+}

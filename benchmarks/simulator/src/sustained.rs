@@ -1,0 +1,78 @@
+//! The highest rate of requests that a system sustains.
+
+use anyhow::Result;
+
+/// The mean normalized latency, in seconds a token, up to which a system is said to sustain a rate: the top of the axes in the
+/// paper's figures 12, 14, 16 and 17. It is the same for all systems.
+pub const BOUND: f64 = 1.0;
+
+/// Rates are found to this part of themselves.
+const PRECISION: f64 = 0.02;
+/// Parts of the sustained rate at which latencies are known beside those that the search has tried.
+const BELOW: [f64; 4] = [0.25, 0.5, 0.75, 0.9];
+/// Halvings after which a system is said to sustain nothing.
+const MOST_HALVINGS: u32 = 12;
+
+/// What a system sustains.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sustained {
+    /// The highest rate at which the normalized latency is below the bound, in requests a second.
+    pub rate: f64,
+    /// Rates and normalized latencies, as far as they are known, in order of the rates.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Searches for the highest rate at which `latency` is at most [`BOUND`], beginning at `guess`. `latency` is none where it is
+/// above the limit that it looks for.
+///
+/// # Errors
+/// Those of `latency`.
+pub fn search(guess: f64, mut latency: impl FnMut(f64) -> Result<Option<f64>>) -> Result<Sustained> {
+    let mut points = Vec::new();
+    let mut sustains = |rate: f64| -> Result<bool> {
+        let value = latency(rate)?;
+        points.extend(value.map(|value| (rate, value)));
+        Ok(value.is_some_and(|value| value <= BOUND))
+    };
+    let (mut low, mut high) = (guess, guess);
+    if sustains(guess)? {
+        high *= 2.0;
+        while sustains(high)? {
+            (low, high) = (high, 2.0 * high);
+        }
+    } else {
+        low /= 2.0;
+        while !sustains(low)? {
+            (low, high) = (low / 2.0, low);
+            if low < guess / f64::from(1u32 << MOST_HALVINGS) {
+                return Ok(Sustained::default());
+            }
+        }
+    }
+    while high / low > 1.0 + PRECISION {
+        let middle = (low * high).sqrt();
+        if sustains(middle)? { low = middle } else { high = middle }
+    }
+    for part in BELOW {
+        sustains(part * low)?;
+    }
+    points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    Ok(Sustained { rate: low, points })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+    use super::*;
+
+    #[test]
+    fn the_highest_rate_within_the_bound_is_found_from_any_guess() {
+        for guess in [0.01, 3.0, 500.0] {
+            let found = search(guess, |rate| Ok((rate < 20.0).then_some(rate / 7.0))).unwrap();
+            assert!((found.rate / 7.0 - 1.0).abs() <= PRECISION, "{found:?}");
+            assert!(found.points.is_sorted_by(|a, b| a.0 < b.0) && found.points[0].0 < 0.3 * found.rate);
+        }
+        assert_eq!(search(1.0, |_| Ok(None)).unwrap(), Sustained::default());
+    }
+}

@@ -1,0 +1,86 @@
+//! The systems that are compared.
+
+use anyhow::Result;
+
+use crate::admission::{Admission, Contiguous, Reservation};
+use crate::cost::CostModel;
+use crate::deployment::Deployment;
+use crate::efficiency::PAGED_ATTENTION;
+use crate::faster_transformer;
+use crate::lineage::Lineages;
+use crate::outcome::Outcome;
+use crate::request::Request;
+use crate::server::{OURS, Server, Swapping};
+use crate::simulation::Simulation;
+
+/// A system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    /// This engine's scheduler and block manager, stepping as in the paper.
+    Paged,
+    /// The same with steps as this engine makes them: decodes and chunks of prompts together, and gathered swaps; its
+    /// attention is not taken to be slower than one over contiguous memory.
+    Quire,
+    /// Orca.
+    Orca(Reservation),
+    /// FasterTransformer.
+    FasterTransformer,
+}
+
+/// The paper's systems, best first.
+pub const PAPER: [System; 5] = [
+    System::Paged,
+    System::Orca(Reservation::Oracle),
+    System::Orca(Reservation::Pow2),
+    System::Orca(Reservation::Max),
+    System::FasterTransformer,
+];
+
+impl System {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            System::Paged => "Quire, paper's steps",
+            System::Quire => "Quire",
+            System::Orca(Reservation::Oracle) => "Orca (Oracle)",
+            System::Orca(Reservation::Pow2) => "Orca (Pow2)",
+            System::Orca(Reservation::Max) => "Orca (Max)",
+            System::FasterTransformer => "FasterTransformer",
+        }
+    }
+
+    /// Whether it reads keys and values through block tables with the paper's kernel.
+    pub fn cost(self, contiguous: &CostModel) -> CostModel {
+        match self {
+            System::Paged => contiguous.clone().with_attention_factor(PAGED_ATTENTION),
+            _ => contiguous.clone(),
+        }
+    }
+
+    /// Serves a trace on `deployment`. `change` may set the server up otherwise than by default.
+    ///
+    /// # Errors
+    /// If a request does not fit the memory.
+    pub fn run(
+        self,
+        deployment: &Deployment,
+        cost: &CostModel,
+        lineages: &Lineages,
+        trace: &[Request],
+        change: impl FnOnce(&mut Server<'_>),
+    ) -> Result<Outcome> {
+        let mut server = Server::as_in_the_paper(cost, deployment.slots);
+        if self == System::Quire {
+            (server.stepping, server.swapping) = (OURS, Swapping::Gathered);
+        }
+        change(&mut server);
+        let admission: Option<Box<dyn Admission>> = match self {
+            System::FasterTransformer => return faster_transformer::run(&server, trace, deployment.max_len),
+            System::Paged | System::Quire => None,
+            System::Orca(reservation) => {
+                Some(Box::new(Contiguous::new(reservation, deployment.slots, deployment.max_len)))
+            }
+        };
+        Simulation::new(server, admission, lineages).run(trace)
+    }
+}

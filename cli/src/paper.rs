@@ -1,0 +1,87 @@
+//! `quire paper`: the evaluation of the PagedAttention paper, drawn again.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::Result;
+use argh::{ArgsInfo, FromArgs};
+use indicatif::{ProgressBar, ProgressStyle};
+use simulator::figures::{self, ALL};
+use simulator::lab::{HOUR, Lab};
+use simulator::page;
+
+use crate::command::{Command, Positionals, Words};
+use crate::values::{seconds, seed};
+
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "paper",
+    positionals: Positionals::None,
+    info: Args::get_args_info,
+    groups: &[],
+    runs_engine: false,
+    examples: &["quire paper --figure all --out paper", "quire paper --figure 12 --seconds 900"],
+    run,
+};
+
+/// Draw the figures of the PagedAttention paper again, with this engine's scheduler and block manager on a virtual clock,
+/// beside the paper's. No GPU is used: times are simulated.
+#[derive(ArgsInfo, FromArgs)]
+pub struct Args {
+    /// which figure, by its number, or all (all)
+    #[argh(option, arg_name = "n", default = "\"all\".into()")]
+    figure: String,
+    /// folder that gets a page, and for each figure an image, JSON and text (paper)
+    #[argh(option, arg_name = "folder", default = "PathBuf::from(\"paper\")")]
+    out: PathBuf,
+    /// seed of lengths and arrivals (1)
+    #[argh(option, arg_name = "n", from_str_fn(seed), default = "1")]
+    seed: u64,
+    /// seconds of a trace (3600); a quarter of it for OPT-175B, as in the paper
+    #[argh(option, arg_name = "s", from_str_fn(trace_seconds), default = "HOUR")]
+    seconds: f64,
+}
+
+fn trace_seconds(s: &str) -> Result<f64, String> {
+    let seconds = seconds(s)?.as_secs_f64();
+    if (1.0..=100.0 * HOUR).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err(format!("{s:?} is not from 1 second to 100 hours"))
+    }
+}
+
+/// Makes the figures, and prints and writes each as soon as it is there.
+fn run(words: &Words) -> Result<()> {
+    let args = words.own::<Args>()?;
+    let wanted = figures::named(&args.figure);
+    if wanted.is_empty() {
+        let numbers: Vec<_> = ALL.iter().map(|(number, _)| *number).collect();
+        let numbers = numbers.join(", ");
+        return Err(words.wrong(format!("--figure {:?} is none of {numbers} and all", args.figure)).into());
+    }
+    // Hidden by itself where standard error is no terminal.
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} figure {prefix}: {pos} done, {msg}") {
+        bar.set_style(style);
+    }
+    let progress = |done: &str| {
+        bar.inc(1);
+        bar.set_message(done.to_owned());
+    };
+    let lab = Lab { seed: args.seed, seconds: args.seconds, progress: &progress };
+    let mut figures = Vec::new();
+    for (number, make) in wanted {
+        bar.set_prefix(number);
+        bar.set_message("");
+        bar.tick();
+        let figure = make(&lab)?;
+        page::write_figure(&args.out, &figure)?;
+        bar.suspend(|| writeln!(io::stdout(), "{}", figure.text()))?;
+        figures.push(figure);
+    }
+    bar.finish_and_clear();
+    page::write_index(&args.out, &figures, args.seed)?;
+    writeln!(io::stdout(), "{}", args.out.join("index.html").display())?;
+    Ok(())
+}
