@@ -3,11 +3,11 @@
 use crate::command::Command;
 #[cfg(feature = "cuda")]
 use crate::kernels;
-#[cfg(feature = "cuda")]
-use crate::paper;
 use crate::suggest::shown;
 use crate::words::{UsageError, is_command, names, no_command};
 use crate::{bench, generate, help, serve};
+#[cfg(feature = "cuda")]
+use crate::{paper, plan};
 
 /// All of them. The first is also what is meant when no command is named.
 pub static COMMANDS: &[&Command] = &[
@@ -20,6 +20,9 @@ pub static COMMANDS: &[&Command] = &[
     &bench::floor::COMMAND,
     &bench::sharing::COMMAND,
     &bench::prefix::COMMAND,
+    &bench::trace::COMMAND,
+    #[cfg(feature = "cuda")]
+    &plan::COMMAND,
     #[cfg(feature = "cuda")]
     &paper::COMMAND,
     #[cfg(feature = "cuda")]

@@ -14,6 +14,8 @@ mod json;
 mod kernels;
 #[cfg(feature = "cuda")]
 mod paper;
+#[cfg(feature = "cuda")]
+mod plan;
 mod print;
 mod progress;
 mod report;

@@ -212,7 +212,7 @@ pub fn no_command(commands: &[&Command], wrong: &str, name: &str) -> UsageError 
     let all = if name.starts_with("bench ") {
         names(commands, "bench ")
     } else if cfg!(feature = "cuda") {
-        "serve, bench, paper, kernels and help".into()
+        "serve, bench, plan, paper, kernels and help".into()
     } else {
         "serve, bench and help".into()
     };

@@ -169,3 +169,30 @@ fn what_makes_no_sense_is_refused_in_a_sentence() {
         assert!(last.starts_with("error: ") && last.contains(naming), "{args:?}: {message}");
     }
 }
+
+#[test]
+fn a_published_data_set_becomes_a_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, trace) = (folder.path().join("alpaca.json"), folder.path().join("trace.jsonl"));
+    let text = r#"[{"instruction": "Once upon", "input": "a time", "output": "there was"}, {"instruction": "x", "output": ""}]"#;
+    std::fs::write(&data, text).unwrap();
+    let quire = |args: &[&str]| Command::new(env!("CARGO_BIN_EXE_quire")).args(args).output().unwrap();
+    let (data, trace) = (data.to_str().unwrap(), trace.to_str().unwrap());
+    let made = quire(&["bench", "trace", "--alpaca", data, "--tokenizer", "opt-story-3m", "-o", trace]);
+    let said = String::from_utf8(made.stderr).unwrap();
+    assert!(made.status.success() && said.contains("1 of 2 requests") && said.contains("19.31"), "{said}");
+    let line = std::fs::read_to_string(trace).unwrap();
+    assert!(line.lines().count() == 1 && line.contains("\"prompt_tokens\": 4"), "{line}");
+    let wrong = quire(&["bench", "trace", "--sharegpt", data, "--tokenizer", "opt-story-3m"]);
+    assert!(!wrong.status.success() && String::from_utf8(wrong.stderr).unwrap().contains("ShareGPT's form"));
+}
+
+#[test]
+fn several_outputs_are_counted_with_their_requests() {
+    let common = ["throughput", "--lengths", "8,4", "--requests", "3"];
+    let tokens =
+        |more: &[&str]| figures(&[&common[..], more].concat()).1["points"][0]["output_tokens"].as_u64().unwrap();
+    assert_eq!([tokens(&[]), tokens(&["--n", "3"]), tokens(&["--best-of", "3"])], [12, 36, 12]);
+    assert_eq!(tokens(&["--n", "2", "--beam-width", "4"]), 24);
+    assert!(!bench(&["throughput", "--n", "3", "--best-of", "2"]).status.success());
+}

@@ -7,6 +7,7 @@
 
 pub mod arrivals;
 mod client;
+pub mod dataset;
 pub mod endpoint;
 pub mod load;
 pub mod plot;

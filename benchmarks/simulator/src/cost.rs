@@ -37,6 +37,21 @@ pub struct StepLoad {
     pub logits: usize,
 }
 
+/// How long what a server does takes, in seconds.
+pub trait StepCost: Sync {
+    /// A step: 0 if it computes nothing.
+    fn seconds(&self, step: &StepLoad) -> f64;
+
+    /// Copying the keys and values of so many tokens within the memory.
+    fn copy_seconds(&self, tokens: usize) -> f64;
+
+    /// Moving the keys and values of so many tokens to or from the host's memory, in `copies` copies.
+    fn swap_seconds(&self, tokens: usize, copies: usize) -> f64;
+
+    /// Layers of the model, each of which has keys and values to copy.
+    fn layers(&self) -> usize;
+}
+
 /// The launches of a model's steps, on a GPU that is not there.
 pub struct RehearsedModel {
     backend: CudaBackend,
@@ -109,6 +124,28 @@ impl RehearsedModel {
         Ok(self.launches(step)?.iter().map(|launch| efficiency.seconds(&launch.cost)).sum())
     }
 
+    /// Bytes of the weights on one GPU.
+    pub fn weight_bytes(&self) -> usize {
+        self.backend.weight_bytes()
+    }
+
+    /// Bytes of a token's keys and values on one GPU.
+    pub fn token_bytes(&self) -> f64 {
+        let layout = self.layout;
+        (2 * 2 * layout.layers * layout.heads * layout.head_dim) as f64
+    }
+
+    /// Bytes of the activations on one GPU, of the largest step of this engine's default limits; of a larger one if that was
+    /// rehearsed before.
+    ///
+    /// # Errors
+    /// See [`rehearse`].
+    pub fn activation_bytes(&self) -> Result<usize> {
+        let (tokens, seqs) = (2048, 256);
+        self.launches(Rehearsal { decodes: 0, context: 0, prompt: tokens, logits: seqs })?;
+        Ok(self.backend.activation_bytes())
+    }
+
     fn without_attention(&self, step: Rehearsal, efficiency: &Efficiency) -> Result<f64> {
         let launches = self.launches(step)?;
         let rest = launches.iter().filter(|launch| launch.cost.kv_cache == 0);
@@ -158,8 +195,8 @@ impl CostModel {
             })?,
             bodies: Curve::rehearse(MOST, |tokens| prompt(tokens, 0))?,
             heads: Curve::rehearse(EXACT, |rows| Ok(prompt(1, rows)? - none))?,
-            token_bytes: (2 * 2 * layout.layers * layout.heads * layout.head_dim) as f64,
-            weight_bytes: model.backend.weight_bytes(),
+            token_bytes: model.token_bytes(),
+            weight_bytes: model.weight_bytes(),
             efficiency,
         })
     }
@@ -179,14 +216,10 @@ impl CostModel {
     pub fn token_bytes(&self) -> f64 {
         self.token_bytes
     }
+}
 
-    /// Layers of the model.
-    pub fn layers(&self) -> usize {
-        self.layers as usize
-    }
-
-    /// Seconds of a step: 0 if it computes nothing.
-    pub fn seconds(&self, step: &StepLoad) -> f64 {
+impl StepCost for CostModel {
+    fn seconds(&self, step: &StepLoad) -> f64 {
         let tokens = step.decodes + step.prompts.iter().map(|(new, _)| new).sum::<usize>();
         if tokens == 0 {
             return 0.0;
@@ -213,14 +246,17 @@ impl CostModel {
         seconds
     }
 
-    /// Seconds of copying the keys and values of so many tokens within the memory: read and written.
-    pub fn copy_seconds(&self, tokens: usize) -> f64 {
+    fn copy_seconds(&self, tokens: usize) -> f64 {
+        // Read and written.
         2.0 * self.token_bytes * tokens as f64 / self.efficiency.bandwidth
     }
 
-    /// Seconds of moving the keys and values of so many tokens to or from the host's memory in `copies` copies.
-    pub fn swap_seconds(&self, tokens: usize, copies: usize) -> f64 {
+    fn swap_seconds(&self, tokens: usize, copies: usize) -> f64 {
         self.token_bytes * tokens as f64 / self.efficiency.bus + self.efficiency.copy * copies as f64
+    }
+
+    fn layers(&self) -> usize {
+        self.layers as usize
     }
 }
 

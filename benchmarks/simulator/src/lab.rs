@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::cost::CostModel;
+use crate::cost::{CostModel, StepCost};
 use crate::deployment::Deployment;
 use crate::jobs::{self, Progress};
 use crate::lineage::Lineages;
@@ -78,7 +78,7 @@ impl Curve {
     pub fn run(
         &self,
         lab: &Lab<'_>,
-        cost: &CostModel,
+        cost: &dyn StepCost,
         lineages: &Lineages,
         rate: f64,
         change: impl FnOnce(&mut Server<'_>),
@@ -98,8 +98,8 @@ impl Curve {
     /// If a request does not fit.
     pub fn sustained(&self, lab: &Lab<'_>, cost: &CostModel, lineages: &Lineages) -> Result<Sustained> {
         let cost = self.system.cost(cost);
-        sustained::search(self.guess, |rate| {
-            let outcome = self.run(lab, &cost, lineages, rate, |server| server.limit = 2.0 * BOUND)?;
+        sustained::search(BOUND, self.guess, |rate| {
+            let outcome = self.run(lab, &cost, lineages, rate, |server| server.limit = 1.2 * BOUND)?;
             Ok(outcome.normalized_latency())
         })
     }

@@ -2,7 +2,7 @@
 
 use engine::scheduler::{Preemption, SchedulerOptions};
 
-use crate::cost::CostModel;
+use crate::cost::StepCost;
 
 /// How an iteration is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +29,10 @@ pub enum Swapping {
 }
 
 /// What a simulated server runs on and how.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Server<'a> {
     /// How long its steps take.
-    pub cost: &'a CostModel,
+    pub cost: &'a dyn StepCost,
     /// Tokens whose keys and values fit its memory.
     pub slots: usize,
     /// Tokens in a block.
@@ -60,7 +60,7 @@ const UNLIMITED: usize = 1 << 40;
 
 impl<'a> Server<'a> {
     /// A server as the paper describes it, with blocks of 16 tokens.
-    pub fn as_in_the_paper(cost: &'a CostModel, slots: usize) -> Self {
+    pub fn as_in_the_paper(cost: &'a dyn StepCost, slots: usize) -> Self {
         Server {
             cost,
             slots,

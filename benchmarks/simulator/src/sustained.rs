@@ -7,7 +7,7 @@ use anyhow::Result;
 pub const BOUND: f64 = 1.0;
 
 /// Rates are found to this part of themselves.
-const PRECISION: f64 = 0.02;
+const PRECISION: f64 = 0.03;
 /// Parts of the sustained rate at which latencies are known beside those that the search has tried.
 const BELOW: [f64; 4] = [0.25, 0.5, 0.75, 0.9];
 /// Halvings after which a system is said to sustain nothing.
@@ -22,17 +22,17 @@ pub struct Sustained {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Searches for the highest rate at which `latency` is at most [`BOUND`], beginning at `guess`. `latency` is none where it is
+/// Searches for the highest rate at which `latency` is at most `bound`, beginning at `guess`. `latency` is none where it is
 /// above the limit that it looks for.
 ///
 /// # Errors
 /// Those of `latency`.
-pub fn search(guess: f64, mut latency: impl FnMut(f64) -> Result<Option<f64>>) -> Result<Sustained> {
+pub fn search(bound: f64, guess: f64, mut latency: impl FnMut(f64) -> Result<Option<f64>>) -> Result<Sustained> {
     let mut points = Vec::new();
     let mut sustains = |rate: f64| -> Result<bool> {
         let value = latency(rate)?;
         points.extend(value.map(|value| (rate, value)));
-        Ok(value.is_some_and(|value| value <= BOUND))
+        Ok(value.is_some_and(|value| value <= bound))
     };
     let (mut low, mut high) = (guess, guess);
     if sustains(guess)? {
@@ -69,10 +69,10 @@ mod tests {
     #[test]
     fn the_highest_rate_within_the_bound_is_found_from_any_guess() {
         for guess in [0.01, 3.0, 500.0] {
-            let found = search(guess, |rate| Ok((rate < 20.0).then_some(rate / 7.0))).unwrap();
+            let found = search(1.0, guess, |rate| Ok((rate < 20.0).then_some(rate / 7.0))).unwrap();
             assert!((found.rate / 7.0 - 1.0).abs() <= PRECISION, "{found:?}");
             assert!(found.points.is_sorted_by(|a, b| a.0 < b.0) && found.points[0].0 < 0.3 * found.rate);
         }
-        assert_eq!(search(1.0, |_| Ok(None)).unwrap(), Sustained::default());
+        assert_eq!(search(1.0, 1.0, |_| Ok(None)).unwrap(), Sustained::default());
     }
 }

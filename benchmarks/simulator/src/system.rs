@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::admission::{Admission, Contiguous, Reservation};
-use crate::cost::CostModel;
+use crate::cost::{CostModel, StepCost};
 use crate::deployment::Deployment;
 use crate::efficiency::PAGED_ATTENTION;
 use crate::faster_transformer;
@@ -49,7 +49,7 @@ impl System {
         }
     }
 
-    /// Whether it reads keys and values through block tables with the paper's kernel.
+    /// How long its steps take, where `contiguous` is how long they take over contiguous memory.
     pub fn cost(self, contiguous: &CostModel) -> CostModel {
         match self {
             System::Paged => contiguous.clone().with_attention_factor(PAGED_ATTENTION),
@@ -64,7 +64,7 @@ impl System {
     pub fn run(
         self,
         deployment: &Deployment,
-        cost: &CostModel,
+        cost: &dyn StepCost,
         lineages: &Lineages,
         trace: &[Request],
         change: impl FnOnce(&mut Server<'_>),

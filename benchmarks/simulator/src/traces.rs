@@ -26,6 +26,8 @@ pub enum Workload {
     Chat,
     /// A sentence to translate, behind so many tokens of instruction and examples that all requests have in common.
     Translation(usize),
+    /// Log-normal lengths: median, and the standard deviation of the logarithm, of prompts and of outputs.
+    LogNormal([(f64, f64); 2]),
     /// The lengths of a file, prompt and output, over and over.
     Listed(Vec<(usize, usize)>),
 }
@@ -72,6 +74,13 @@ impl Workload {
                 let sentence = SENTENCE * spread(SENTENCE_SPREAD);
                 let output = sentence * spread(TRANSLATION_SPREAD);
                 (prefix + sentence.round().max(1.0) as usize, *prefix, output.round().max(1.0) as usize)
+            }
+            Workload::LogNormal(of) => {
+                let mut length = |(median, spread): (f64, f64)| {
+                    let length = median * (spread * random.normal()).exp();
+                    (length.round() as usize).max(1)
+                };
+                (length(of[0]), 0, length(of[1]))
             }
             Workload::Listed(lengths) => {
                 let (prompt, output) = lengths[at % lengths.len()];

@@ -41,13 +41,15 @@ impl Loaded {
         self.llm.engine().context_len(&[], &SamplingParams::default())
     }
 
-    /// Answers requests with random prompts, which all arrive now. Times in the records count from `start`.
+    /// Answers requests with random prompts, which all arrive now and whose tokens are chosen as `params` say. Times in the
+    /// records count from `start`.
     ///
     /// # Errors
     /// If a request is refused or a step fails.
     pub fn answer(
         &mut self,
         requests: impl Iterator<Item = Lengths>,
+        params: &SamplingParams,
         random: &mut WorkloadRng,
         start: Instant,
     ) -> Result<Vec<Record>> {
@@ -57,7 +59,7 @@ impl Loaded {
         let mut arrivals = BTreeMap::new();
         for (prompt, max_tokens) in prompts {
             let arrival = start.elapsed();
-            let params = SamplingParams { max_tokens, ignore_eos: true, ..SamplingParams::default() };
+            let params = SamplingParams { max_tokens, ignore_eos: true, ..params.clone() };
             arrivals.insert(self.llm.add(&Prompt::Tokens(prompt), params)?, arrival);
         }
         let mut records = Vec::new();

@@ -12,7 +12,7 @@ use loadgen::workload::{Lengths, Workload};
 use super::options::{self, Sweep};
 use super::{drive, measured};
 use crate::command::{Command, Positionals, Words};
-use crate::values::seed;
+use crate::values::{count, seed};
 
 /// The command.
 pub const COMMAND: Command = Command {
@@ -42,6 +42,15 @@ pub struct Args {
     /// batches of each size, after one that does not count (5)
     #[argh(option, arg_name = "n", from_str_fn(options::requests), default = "5")]
     repeats: usize,
+    /// outputs of each request, sampled at temperature 1 if there are several (1)
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "1")]
+    n: usize,
+    /// outputs generated of each request, of which the n best are returned (n)
+    #[argh(option, arg_name = "n", from_str_fn(count))]
+    best_of: Option<usize>,
+    /// beams of each request, of which the n best are returned
+    #[argh(option, arg_name = "n", from_str_fn(count))]
+    beam_width: Option<usize>,
     /// seed of lengths and prompts (1)
     #[argh(option, arg_name = "n", from_str_fn(seed), default = "1")]
     seed: u64,
@@ -53,6 +62,8 @@ pub struct Args {
 /// Runs the command.
 fn run(words: &Words) -> Result<()> {
     let args = words.own::<Args>()?;
+    let params = options::decoding(args.n, args.best_of, args.beam_width);
+    params.validate()?;
     let mut loaded = drive::load(&words.engine()?)?;
     let (max_len, mut random) = (loaded.max_len(), WorkloadRng::new(args.seed));
     if let Some(longest) = args.lengths.longest().filter(|longest| *longest > max_len) {
@@ -62,14 +73,14 @@ fn run(words: &Words) -> Result<()> {
     let mut points = Vec::new();
     for &batch in &args.batch.0 {
         let mut requests = args.lengths.requests(args.seed, max_len);
-        loaded.answer(requests.by_ref().take(batch), &mut random, Instant::now())?;
+        loaded.answer(requests.by_ref().take(batch), &params, &mut random, Instant::now())?;
         let (start, mut records) = (Instant::now(), Vec::new());
         for _ in 0..args.repeats {
-            records.extend(loaded.answer(requests.by_ref().take(batch), &mut random, start)?);
+            records.extend(loaded.answer(requests.by_ref().take(batch), &params, &mut random, start)?);
         }
         points.push(Point { at: batch as f64, summary: Summary::of(&records) });
     }
-    let lengths = args.lengths.cut_to(max_len);
+    let lengths = args.lengths.cut_to(max_len) + &options::described(&params);
     let load = format!("{lengths}, {} batches of each size, seed {}", args.repeats, args.seed);
     let report = Report { bench: "latency", model: loaded.name, load, axis: Axis::Batch, points };
     measured::show(&report, args.json.as_deref())

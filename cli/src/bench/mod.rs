@@ -13,3 +13,4 @@ mod stand_in;
 #[cfg(feature = "cuda")]
 mod step;
 pub mod throughput;
+pub mod trace;

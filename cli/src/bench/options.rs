@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use loadgen::workload::Workload;
 
 /// Most requests that are asked for at a time.
@@ -52,4 +53,21 @@ pub fn seconds(s: &str) -> Result<Duration, String> {
     let seconds: Option<f64> = s.parse().ok().filter(|seconds| *seconds > 0.0);
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     time.ok_or_else(|| format!("{s:?} is not a number of seconds"))
+}
+
+/// How tokens are chosen: greedily, by a beam search, or at temperature 1 if there are several outputs.
+pub fn decoding(n: usize, best_of: Option<usize>, beam_width: Option<usize>) -> SamplingParams {
+    let beam = beam_width.map(|width| Beam { width, length_penalty: 1.0, early_stopping: EarlyStopping::Never });
+    let best_of = best_of.unwrap_or(n);
+    let temperature = if beam.is_none() && best_of > 1 { 1.0 } else { 0.0 };
+    SamplingParams { n, best_of, beam, temperature, ..SamplingParams::default() }
+}
+
+/// The same in words, to follow others; nothing for a single output.
+pub fn described(params: &SamplingParams) -> String {
+    match params.beam {
+        Some(beam) => format!(", {} of {} beams", params.n, beam.width),
+        None if params.best_of > 1 => format!(", {} of {} samples", params.n, params.best_of),
+        None => String::new(),
+    }
 }

@@ -14,7 +14,7 @@ use loadgen::workload::Workload;
 use super::{drive, measured, options};
 use crate::command::{Command, Positionals, Words};
 use crate::report;
-use crate::values::seed;
+use crate::values::{count, seed};
 
 /// The command.
 pub const COMMAND: Command = Command {
@@ -36,6 +36,15 @@ pub struct Args {
     /// requests (100)
     #[argh(option, arg_name = "n", from_str_fn(options::requests), default = "100")]
     requests: usize,
+    /// outputs of each request, sampled at temperature 1 if there are several (1)
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "1")]
+    n: usize,
+    /// outputs generated of each request, of which the n best are returned (n)
+    #[argh(option, arg_name = "n", from_str_fn(count))]
+    best_of: Option<usize>,
+    /// beams of each request, of which the n best are returned
+    #[argh(option, arg_name = "n", from_str_fn(count))]
+    beam_width: Option<usize>,
     /// seed of lengths and prompts (1)
     #[argh(option, arg_name = "n", from_str_fn(seed), default = "1")]
     seed: u64,
@@ -47,15 +56,17 @@ pub struct Args {
 /// Runs the command.
 fn run(words: &Words) -> Result<()> {
     let args = words.own::<Args>()?;
+    let params = options::decoding(args.n, args.best_of, args.beam_width);
+    params.validate()?;
     let mut loaded = drive::load(&words.engine()?)?;
     let (max_len, mut random) = (loaded.max_len(), WorkloadRng::new(args.seed));
     let requests = args.lengths.requests(args.seed, max_len).take(args.requests);
     options::say_if_cut(&args.lengths, max_len);
-    let records = loaded.answer(requests, &mut random, Instant::now())?;
+    let records = loaded.answer(requests, &params, &mut random, Instant::now())?;
     let report = Report {
         bench: "throughput",
         model: loaded.name,
-        load: format!("{}, seed {}", args.lengths.cut_to(max_len), args.seed),
+        load: format!("{}{}, seed {}", args.lengths.cut_to(max_len), options::described(&params), args.seed),
         axis: Axis::Batch,
         points: vec![Point { at: args.requests as f64, summary: Summary::of(&records) }],
     };

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::chart::{Chart, Data};
-use crate::cost::StepLoad;
+use crate::cost::{StepCost, StepLoad};
 use crate::deployment::OPT_13B;
 use crate::efficiency::PAGED_ATTENTION;
 use crate::figure::{Figure, Origin, Table};

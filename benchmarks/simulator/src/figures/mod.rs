@@ -7,6 +7,7 @@ pub mod chat;
 pub mod decoding;
 pub mod layout;
 pub mod lengths;
+pub mod measured;
 pub mod memory;
 pub mod prefix;
 mod rates;
@@ -35,6 +36,7 @@ pub const ALL: &[(&str, Make)] = &[
     ("17", chat::figure),
     ("18", block_size::figure),
     ("19", recovery::figure),
+    ("measured", measured::figure),
 ];
 
 /// The figures that `number` names: one, or `all`.

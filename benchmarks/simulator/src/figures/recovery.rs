@@ -5,7 +5,7 @@ use engine::scheduler::Preemption;
 
 use super::block_size::SIZES;
 use crate::chart::Chart;
-use crate::cost::StepLoad;
+use crate::cost::{StepCost, StepLoad};
 use crate::deployment::OPT_13B;
 use crate::figure::{Figure, Origin, Table};
 use crate::jobs;

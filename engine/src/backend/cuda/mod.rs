@@ -210,6 +210,11 @@ impl CudaBackend {
         Ok((activations, device.context.memory()?))
     }
 
+    /// The most bytes of activations that a step has taken or was rehearsed to take.
+    pub fn activation_bytes(&self) -> usize {
+        self.arena.peak()
+    }
+
     /// Memory of the device.
     fn allocate(&self, bytes: usize, what: &str) -> Result<DeviceBuffer<u8>> {
         let Some(device) = self.queue.device() else {

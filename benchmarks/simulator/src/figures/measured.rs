@@ -1,0 +1,141 @@
+//! The systems of figure 12 on this machine, with a small model: measured, and held against the simulator.
+
+use anyhow::{Context, Result};
+use engine::llm::{Device, Llm, Options};
+use engine::load::ModelFiles;
+
+use crate::admission::{Contiguous, Reservation};
+use crate::chart::Chart;
+use crate::deployment::Deployment;
+use crate::figure::{Figure, Origin, Table};
+use crate::fitted::FittedCost;
+use crate::lab::Lab;
+use crate::lineage::Lineages;
+use crate::reality::{self, Gate};
+use crate::request::Method;
+use crate::server::{OURS, Server};
+use crate::sustained;
+use crate::system::System;
+use crate::traces::{Trace, Workload};
+
+/// The bundled model's positions, a quarter of OPT's; a memory in the same proportion to them as in table 1; and lengths of
+/// the shape of ShareGPT's, a quarter as long.
+const MAX_LEN: usize = 512;
+const SLOTS: usize = 15_700 / 4;
+const QUARTER: Workload = Workload::LogNormal([(29.3, 0.8), (61.4, 0.8)]);
+/// Seconds of a trace.
+const SECONDS: f64 = 20.0;
+/// Parts of the rate that the simulator predicts Quire to sustain.
+const PARTS: [f64; 5] = [0.2, 0.35, 0.5, 0.7, 0.9];
+/// Normalized latency up to which that is, in multiples of that of a single request: the model is a thousand times as small
+/// as the paper's.
+const BOUND: f64 = 10.0;
+
+const SYSTEMS: [System; 5] = [
+    System::Quire,
+    System::Orca(Reservation::Oracle),
+    System::Orca(Reservation::Pow2),
+    System::Orca(Reservation::Max),
+    System::FasterTransformer,
+];
+
+fn load(slots: usize, token_bytes: usize) -> Result<Llm> {
+    let mut options = Options { device: Device::Cpu, kv_memory: Some(slots * token_bytes), ..Options::default() };
+    options.scheduler.prefix_caching = false;
+    options.scheduler.max_request_share = 1.0;
+    Ok(Llm::load(&ModelFiles::bundled(), &options)?)
+}
+
+fn gate(system: System) -> Gate {
+    match system {
+        System::Paged | System::Quire => Gate::Open,
+        System::Orca(reservation) => Gate::Admission(Box::new(Contiguous::new(reservation, SLOTS, MAX_LEN))),
+        System::FasterTransformer => Gate::Batches(SLOTS / MAX_LEN),
+    }
+}
+
+/// What the simulator predicts, with steps as long as they were measured to be.
+fn predict(system: System, cost: &FittedCost, trace: &Trace, rate: f64, limit: f64) -> Result<Option<f64>> {
+    let deployment = Deployment { model: "", gpu: "", gpus: 1, slots: SLOTS, max_len: MAX_LEN };
+    let change = |server: &mut Server<'_>| (server.stepping, server.limit) = (OURS, limit);
+    let outcome = system.run(&deployment, cost, &Lineages::default(), &trace.requests(rate), change)?;
+    Ok(outcome.normalized_latency())
+}
+
+/// Draws it.
+///
+/// # Errors
+/// If the bundled model cannot be run.
+pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
+    let config = ModelFiles::bundled().config()?;
+    let token_bytes = 2 * 4 * config.layers * config.kv_heads * config.head_dim;
+    let cost = FittedCost::measure(&mut load(4 * SLOTS, token_bytes)?)?;
+    (lab.progress)("single steps");
+    let trace = Trace {
+        workload: QUARTER,
+        method: Method::Single,
+        seconds: SECONDS.min(lab.seconds),
+        max_len: MAX_LEN,
+        seed: lab.seed,
+    };
+    let alone = predict(System::Quire, &cost, &trace, 0.2, f64::INFINITY)?.context("nothing was simulated")?;
+    let found = sustained::search(BOUND * alone, 20.0, |rate| {
+        predict(System::Quire, &cost, &trace, rate, 2.0 * BOUND * alone)
+    })?;
+    let headings = ["system", "requests/s", "measured, ms/token", "predicted, ms/token", "error"];
+    let mut table = Table::new("Normalized latency on this machine", &headings);
+    let (mut lines, mut errors) = (Vec::new(), Vec::new());
+    for system in SYSTEMS {
+        let mut points = Vec::new();
+        for part in PARTS {
+            let rate = part * found.rate;
+            let slots = if system == System::Quire { SLOTS } else { 2 * SLOTS };
+            let outcome =
+                reality::run(&mut load(slots, token_bytes)?, &mut gate(system), &trace.requests(rate), lab.seed)?;
+            let measured = 1e3 * outcome.normalized_latency().context("nothing was answered")?;
+            // The simulated FasterTransformer pads requests to the longest of the batch, which this engine does not.
+            let predicted = match system {
+                System::FasterTransformer => None,
+                _ => predict(system, &cost, &trace, rate, f64::INFINITY)?.map(|seconds| 1e3 * seconds),
+            };
+            let error = predicted.map(|predicted| predicted / measured - 1.0);
+            errors.extend(error.map(f64::abs));
+            table.row([
+                system.name().into(),
+                format!("{rate:.1}"),
+                format!("{measured:.2}"),
+                predicted.map_or("-".into(), |ms| format!("{ms:.2}")),
+                error.map_or("-".into(), |error| format!("{:+.0} %", 100.0 * error)),
+            ]);
+            points.push((rate, measured));
+            (lab.progress)(&format!("{} at {rate:.1} req/s", system.name()));
+        }
+        lines.push((system.name().to_owned(), points));
+    }
+    let mean_error = 100.0 * errors.iter().sum::<f64>() / errors.len().max(1) as f64;
+    Ok(Figure {
+        number: "measured",
+        title: "the same policies on this machine's CPU",
+        origin: Origin::Measured,
+        paper:
+            "There is no such figure: this is figure 12's comparison with a model that this machine can run, and the \
+                simulator held against what it simulates."
+                .into(),
+        notes: vec![
+            format!(
+                "The bundled model on the CPU with {SLOTS} slots; lengths have ShareGPT's shape and are a quarter as long, since \
+                 the model has a quarter of the positions. Requests arrive in real time for {SECONDS} seconds. Storage stays \
+                 paged for all systems, and reservations are imposed by admission alone: nothing is copied as contiguous memory \
+                 would have to be, and FasterTransformer's padding is not imposed."
+            ),
+            format!(
+                "The simulator's steps are as long as a linear function fitted to single steps says, which is {:.0} % off on \
+                 average over these; its normalized latencies are {mean_error:.0} % off on average. Whatever else this machine \
+                 does is in the measurements.",
+                100.0 * cost.error
+            ),
+        ],
+        tables: vec![table],
+        charts: vec![Chart::lines("Bundled model, CPU", "requests/s", "ms/token", lines)],
+    })
+}

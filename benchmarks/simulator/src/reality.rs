@@ -1,0 +1,86 @@
+//! The systems on this machine: the engine computes, requests arrive in real time, and admission is imposed from outside.
+
+use std::collections::{HashMap, VecDeque};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use engine::llm::{Llm, Prompt, RequestEvent};
+use engine::sampling::SamplingParams;
+use loadgen::random::WorkloadRng;
+
+use crate::admission::Admission;
+use crate::outcome::Outcome;
+use crate::request::Request;
+
+/// Who decides what begins to run.
+pub enum Gate {
+    /// The engine's scheduler alone.
+    Open,
+    /// A policy, behind which the engine never lacks blocks.
+    Admission(Box<dyn Admission>),
+    /// Batches of at most so many requests, none of which is answered before all are.
+    Batches(usize),
+}
+
+/// Serves a trace, whose requests are in order of arrival, in real time.
+///
+/// # Errors
+/// If a step fails or a request is refused.
+pub fn run(llm: &mut Llm, gate: &mut Gate, trace: &[Request], seed: u64) -> Result<Outcome> {
+    let vocab_size = llm.config().vocab_size;
+    let mut random = WorkloadRng::new(seed);
+    let prompts: Vec<Vec<u32>> = trace.iter().map(|request| random.tokens(request.prompt, vocab_size)).collect();
+    let mut waiting: VecDeque<usize> = VecDeque::new();
+    let mut running: HashMap<u64, usize> = HashMap::new();
+    let mut batch: Vec<Request> = Vec::new();
+    let mut outcome = Outcome::default();
+    let (mut next, begun) = (0, Instant::now());
+    while outcome.completed.len() < trace.len() {
+        let now = begun.elapsed().as_secs_f64();
+        while trace.get(next).is_some_and(|request| request.arrival <= now) {
+            waiting.push_back(next);
+            next += 1;
+        }
+        let is_empty = running.is_empty();
+        while let Some(&at) = waiting.front()
+            && match gate {
+                Gate::Open => true,
+                Gate::Admission(admission) => admission.admit(at as u64, &trace[at]),
+                Gate::Batches(most) => is_empty && running.len() < *most,
+            }
+        {
+            waiting.pop_front();
+            let params = SamplingParams { max_tokens: trace[at].output, ignore_eos: true, ..SamplingParams::default() };
+            running.insert(llm.add(&Prompt::Tokens(prompts[at].clone()), params)?, at);
+        }
+        if !llm.has_work() {
+            let Some(request) = trace.get(next).filter(|_| waiting.is_empty()) else {
+                bail!("a request does not fit the memory even alone");
+            };
+            thread::sleep(Duration::from_secs_f64((request.arrival - now).max(0.0)));
+            continue;
+        }
+        let events = llm.step()?;
+        outcome.steps += 1;
+        let now = begun.elapsed().as_secs_f64();
+        for event in events {
+            let RequestEvent::Done(done) = event else { continue };
+            let Some(at) = running.remove(&done.id) else { continue };
+            outcome.generated += done.outputs.iter().map(|output| output.tokens.len()).sum::<usize>();
+            match gate {
+                Gate::Open => outcome.completed.push((trace[at], now)),
+                Gate::Admission(admission) => {
+                    admission.release(at as u64);
+                    outcome.completed.push((trace[at], now));
+                }
+                Gate::Batches(_) => batch.push(trace[at]),
+            }
+        }
+        if running.is_empty() {
+            outcome.completed.extend(batch.drain(..).map(|request| (request, now)));
+        }
+        outcome.end = now;
+    }
+    Ok(outcome)
+}

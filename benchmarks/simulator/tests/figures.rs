@@ -1,0 +1,125 @@
+//! What the paper's other figures show, on short traces.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+use engine::scheduler::Preemption;
+use simulator::admission::Reservation::{Max, Oracle, Pow2};
+use simulator::cost::{StepCost, StepLoad};
+use simulator::deployment::{LLAMA_13B, OPT_13B};
+use simulator::figures::searches;
+use simulator::lab::{Curve, Lab};
+use simulator::lineage::Lineages;
+use simulator::price;
+use simulator::request::Method;
+use simulator::server::{Server, Swapping};
+use simulator::system::System;
+use simulator::traces::{ALPACA_LIKE, SHAREGPT_LIKE, Workload};
+
+const LAB: Lab<'_> = Lab { seed: 1, seconds: 200.0, progress: &|_| {} };
+
+fn rates(curves: &[Curve], lineages: &Lineages) -> Vec<f64> {
+    LAB.sustained(curves, lineages).unwrap().iter().map(|found| found.rate).collect()
+}
+
+/// Figure 14: beams gain more over Orca (Oracle) than one output does. Samples do not: 256 sequences are the most that run.
+#[test]
+fn the_gain_grows_with_sharing() {
+    let gain = |method: Method, lineages: &Lineages| {
+        let of = |system| Curve { method, ..Curve::new(0, system, OPT_13B, ALPACA_LIKE, 10.0, &LAB) };
+        let rates = rates(&[of(System::Paged), of(System::Orca(Oracle))], lineages);
+        rates[0] / rates[1]
+    };
+    let none = Lineages::default();
+    let (single, samples) = (gain(Method::Single, &none), gain(Method::Samples(6), &none));
+    let beams = gain(Method::Beams(6), &searches::record(6, &LAB).unwrap());
+    assert!(single > 1.2 && samples > 1.2 && beams > single && beams > samples, "{single} {samples} {beams}");
+}
+
+/// Figure 15: beams share more than samples, and long prompts more than short ones.
+#[test]
+fn beams_and_long_prompts_share_more() {
+    let cost = OPT_13B.cost().unwrap();
+    let searches = searches::record(4, &LAB).unwrap();
+    let saved = |workload: &Workload, method| {
+        let curve = Curve { method, ..Curve::new(0, System::Paged, OPT_13B, workload.clone(), 1.0, &LAB) };
+        curve.run(&LAB, &cost, &searches, 0.5, |_| {}).unwrap().sharing_saved()
+    };
+    let [alpaca, sharegpt] = [ALPACA_LIKE, SHAREGPT_LIKE]
+        .map(|workload| [Method::Samples(4), Method::Beams(4)].map(|m| saved(&workload, m)));
+    assert!(
+        alpaca[0] > 0.02 && alpaca[1] > alpaca[0] && sharegpt[0] > alpaca[0] && sharegpt[1] > sharegpt[0],
+        "{alpaca:?} {sharegpt:?}"
+    );
+    assert_eq!(saved(&ALPACA_LIKE, Method::Single), 0.0);
+}
+
+/// Figure 16: the longer the common prefix, the greater the gain.
+#[test]
+fn a_longer_prefix_gains_more() {
+    let gain = |tokens| {
+        let of = |system, keeps_prefix| Curve {
+            keeps_prefix,
+            ..Curve::new(0, system, LLAMA_13B, Workload::Translation(tokens), 30.0, &LAB)
+        };
+        let rates = rates(&[of(System::Paged, true), of(System::Orca(Oracle), false)], &Lineages::default());
+        rates[0] / rates[1]
+    };
+    let (one_shot, five_shot) = (gain(80), gain(341));
+    assert!(one_shot > 1.2 && five_shot > 1.5 * one_shot, "{one_shot} {five_shot}");
+}
+
+/// Figure 17: in a chatbot the three Orcas are alike, and Quire is ahead of all.
+#[test]
+fn long_histories_make_orcas_alike() {
+    let orca = [Oracle, Pow2, Max].map(System::Orca);
+    let systems = [System::Paged, orca[0], orca[1], orca[2]];
+    let rates =
+        rates(&systems.map(|system| Curve::new(0, system, OPT_13B, Workload::Chat, 1.0, &LAB)), &Lineages::default());
+    assert!(rates[1] / rates[3] < 1.3, "{rates:?}");
+    assert!(rates[0] / rates[1] > 1.3, "{rates:?}");
+}
+
+/// Figure 18b: blocks that are longer than requests waste memory, and so time.
+#[test]
+fn large_blocks_are_bad_for_short_requests() {
+    let cost = System::Paged.cost(&OPT_13B.cost().unwrap());
+    let curve = Curve::new(0, System::Paged, OPT_13B, ALPACA_LIKE, 80.0, &LAB);
+    let rate = 0.95 * curve.sustained(&LAB, &OPT_13B.cost().unwrap(), &Lineages::default()).unwrap().rate;
+    let latency = |block_size: usize| {
+        let outcome = curve.run(&LAB, &cost, &Lineages::default(), rate, |server| server.block_size = block_size);
+        outcome.unwrap().normalized_latency().unwrap()
+    };
+    let [small, usual, large] = [8, 16, 256].map(latency);
+    assert!(large > 1.5 * usual && small < 1.2 * usual, "{small} {usual} {large}");
+}
+
+/// Figure 19a: recomputation does not depend on the block size, swapping block by block does, gathered swapping hardly.
+#[test]
+fn small_blocks_are_bad_for_swapping_block_by_block() {
+    let cost = OPT_13B.cost().unwrap();
+    let tokens: usize = 512;
+    let swap = |size: usize, swapping| {
+        let server = Server { block_size: size, swapping, ..Server::as_in_the_paper(&cost, OPT_13B.slots) };
+        2.0 * price::swap_seconds(&server, tokens / size)
+    };
+    let recompute = cost.seconds(&StepLoad { prompts: vec![(tokens, tokens)], logits: 1, ..StepLoad::default() });
+    assert!(swap(1, Swapping::PerBlock) > 5.0 * recompute);
+    assert!(recompute < 1.2 * swap(16, Swapping::PerBlock) && swap(16, Swapping::PerBlock) < 3.0 * recompute);
+    assert!(swap(256, Swapping::PerBlock) < swap(16, Swapping::PerBlock));
+    assert_eq!(swap(1, Swapping::Gathered), swap(256, Swapping::Gathered));
+}
+
+/// Figure 19b: end to end the ways are alike at 16.
+#[test]
+fn recomputing_and_swapping_are_alike_at_the_usual_size() {
+    let cost = System::Paged.cost(&OPT_13B.cost().unwrap());
+    let curve = Curve::new(0, System::Paged, OPT_13B, SHAREGPT_LIKE, 4.0, &LAB);
+    let of = |preemption| {
+        let change = |server: &mut Server<'_>| server.preemption = preemption;
+        let outcome = curve.run(&LAB, &cost, &Lineages::default(), 5.0, change).unwrap();
+        assert!(outcome.preempted > 0);
+        outcome.normalized_latency().unwrap()
+    };
+    let (recompute, swap) = (of(Preemption::Recompute), of(Preemption::Swap));
+    assert!((recompute / swap - 1.0).abs() < 0.3, "{recompute} {swap}");
+}

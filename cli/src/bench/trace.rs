@@ -1,0 +1,94 @@
+//! `quire bench trace`: the lengths of a published data set, as a trace.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+
+use anyhow::{Context, Result};
+use argh::{ArgsInfo, FromArgs};
+use engine::load::ModelFiles;
+use loadgen::dataset::{Dataset, Pair};
+
+use crate::command::{Command, Positionals, Words};
+use crate::values::count;
+
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "bench trace",
+    positionals: Positionals::None,
+    info: Args::get_args_info,
+    groups: &[],
+    runs_engine: false,
+    examples: &[
+        "quire bench trace --sharegpt ShareGPT_V3_unfiltered_cleaned_split.json --tokenizer opt-125m -o sharegpt.jsonl",
+    ],
+    run,
+};
+
+/// Turn a data set of the paper's, as it is published, into a trace of lengths, which bench serve, bench throughput and plan
+/// take, and hold its means against the paper's.
+#[derive(ArgsInfo, FromArgs)]
+pub struct Args {
+    /// file of ShareGPT's conversations
+    #[argh(option, arg_name = "file")]
+    sharegpt: Option<String>,
+    /// file of Alpaca's instructions
+    #[argh(option, arg_name = "file")]
+    alpaca: Option<String>,
+    /// directory, hub id or short name of the model whose tokens are counted
+    #[argh(option, arg_name = "model")]
+    tokenizer: String,
+    /// most tokens of a request in all; longer ones are left out (2048)
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "2048")]
+    max_len: usize,
+    /// file that gets the trace (standard output)
+    #[argh(option, short = 'o', arg_name = "file")]
+    out: Option<String>,
+}
+
+/// Tokens of prompts and outputs, on average, in the paper's figure 11.
+fn paper(dataset: Dataset) -> (&'static str, [f64; 2]) {
+    match dataset {
+        Dataset::ShareGpt => ("ShareGPT", [161.31, 337.99]),
+        Dataset::Alpaca => ("Alpaca", [19.31, 58.45]),
+    }
+}
+
+/// Counts tokens, writes the trace, and says on standard error how it compares.
+fn run(words: &Words) -> Result<()> {
+    let args = words.own::<Args>()?;
+    let (dataset, file) = match (&args.sharegpt, &args.alpaca) {
+        (Some(file), None) => (Dataset::ShareGpt, file),
+        (None, Some(file)) => (Dataset::Alpaca, file),
+        _ => return Err(words.wrong("one of --sharegpt and --alpaca is needed").into()),
+    };
+    let files = ModelFiles::resolve_config(Some(&args.tokenizer))?;
+    let tokenizer = files.tokenizer(&files.config()?)?;
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+    let pairs = dataset.pairs(&text).with_context(|| file.clone())?;
+    let mut out: Box<dyn Write> = match &args.out {
+        Some(out) => Box::new(BufWriter::new(File::create(out).with_context(|| format!("cannot write {out}"))?)),
+        None => Box::new(io::stdout().lock()),
+    };
+    let (mut sums, mut kept) = ([0usize; 2], 0usize);
+    for Pair { prompt, output } in &pairs {
+        let lengths = [tokenizer.encode_plain(prompt)?.len(), tokenizer.encode_plain(output)?.len()];
+        if lengths.contains(&0) || lengths.iter().sum::<usize>() > args.max_len {
+            continue;
+        }
+        writeln!(out, "{{\"prompt_tokens\": {}, \"output_tokens\": {}}}", lengths[0], lengths[1])?;
+        sums.iter_mut().zip(lengths).for_each(|(sum, length)| *sum += length);
+        kept += 1;
+    }
+    out.flush()?;
+    let (name, means) = paper(dataset);
+    let mean = |at: usize| sums[at] as f64 / kept.max(1) as f64;
+    eprintln!(
+        "{kept} of {} requests: {:.2} tokens of prompt and {:.2} of output on average; the paper has {} and {} for {name}",
+        pairs.len(),
+        mean(0),
+        mean(1),
+        means[0],
+        means[1]
+    );
+    Ok(())
+}
