@@ -24,7 +24,7 @@ pub const VOCAB: u32 = 12;
 pub const EOS: u32 = 0;
 
 /// What is kept for a token.
-type Kept = u64;
+pub type Kept = u64;
 
 /// The slots of the cache and of the swap space.
 #[derive(Debug, Default)]
@@ -44,8 +44,7 @@ pub struct Oracle {
 impl Oracle {
     /// With memory for what `config` says.
     pub fn new(config: &EngineConfig) -> Box<Self> {
-        let slots = |blocks: usize| vec![None; blocks * config.block_size];
-        let memory = Memory { cache: slots(config.num_blocks), swap: slots(config.swap_blocks) };
+        let memory = Memory::new(config);
         let EngineConfig { block_size, window, scheduler: SchedulerOptions { max_num_seqs, .. }, .. } = *config;
         Box::new(Oracle { block_size, max_num_seqs, window, memory: Arc::new(Mutex::new(memory)) })
     }
@@ -93,11 +92,22 @@ pub fn contiguous(tokens: &[u32], window: Option<usize>) -> Vec<Kept> {
 }
 
 /// The first position that position `p` sees.
-fn first_seen(p: usize, window: Option<usize>) -> usize {
+pub fn first_seen(p: usize, window: Option<usize>) -> usize {
     window.map_or(0, |window| (p + 1).saturating_sub(window))
 }
 
 impl Memory {
+    /// With the slots that `config` says, none of them written.
+    pub fn new(config: &EngineConfig) -> Self {
+        let slots = |blocks: usize| vec![None; blocks * config.block_size];
+        Memory { cache: slots(config.num_blocks), swap: slots(config.swap_blocks) }
+    }
+
+    /// What a slot of the cache holds.
+    pub fn slot(&mut self, slot: usize) -> &mut Option<Kept> {
+        &mut self.cache[slot]
+    }
+
     /// What a table's slots hold, in logical order, but for blocks that it has given back.
     pub fn read(&self, table: &BlockTable, swapped: bool) -> Vec<Option<Kept>> {
         let slots = if swapped { &self.swap } else { &self.cache };
@@ -110,7 +120,8 @@ impl Memory {
         self.cache.iter_mut().chain(&mut self.swap).for_each(|slot| *slot = None);
     }
 
-    fn move_blocks(&mut self, block_size: usize, BlockMoves { swap_out, swap_in, copies }: &BlockMoves) {
+    /// Moves blocks as a step says.
+    pub fn move_blocks(&mut self, block_size: usize, BlockMoves { swap_out, swap_in, copies }: &BlockMoves) {
         write(&mut self.swap, read(&self.cache, block_size, swap_out));
         write(&mut self.cache, read(&self.swap, block_size, swap_in));
         let sources: HashSet<u32> = copies.iter().map(|c| c.src).collect();

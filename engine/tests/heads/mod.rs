@@ -1,0 +1,270 @@
+//! A stand-in for a model whose heads are divided among workers: no arithmetic of a model, but the same exchanges.
+//!
+//! In each layer every head keeps something for a token, which depends on what all heads of the layers before have read. A
+//! worker's cache has its own heads only, so that a block that is lost, moved wrongly or read too early by one worker shows
+//! in all that follows. What heads read is added up as integers, which floats hold exactly: sums are the same however the
+//! heads are divided.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+
+use engine::backend::{Activation, Attention, Backend, HostLinear, QkNormRope};
+use engine::batch::{Batch, Span};
+use engine::engine::{Engine, EngineConfig};
+use engine::kv::KvLayout;
+use engine::model::Model;
+use engine::parallel::{ParallelRunner, RankGroup, Shard, WorkerRank};
+use engine::runner::{ModelRunner, Runner};
+use engine::sampling::{SampleRow, Sampled, sample_row};
+use engine::tensor::HostTensor;
+use engine::{Error, Result};
+
+use crate::oracle::{Memory, VOCAB, first_seen};
+
+/// Heads of the whole.
+const HEADS: usize = 4;
+const LAYERS: usize = 2;
+/// Floats that make up a number of 64 bits, 16 bits each, so that a sum over all heads is exact.
+const PIECES: usize = 4;
+
+/// Where a worker fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// It panics before anything is computed.
+    Moves,
+    /// It panics when all workers have exchanged something, and will again.
+    Layer,
+    /// The first worker reports an error where it would sample. Of another worker: as [`Point::Layer`].
+    Sample,
+}
+
+/// A worker that fails.
+#[derive(Clone, Copy, Debug)]
+pub struct Failure {
+    /// Which, counted around.
+    pub worker: usize,
+    /// Steps that it computes before.
+    pub steps: usize,
+    /// Where.
+    pub point: Point,
+}
+
+/// The device of a worker, which can do what the stand-in asks for.
+pub struct HeadBackend {
+    rank: WorkerRank,
+    config: EngineConfig,
+    failure: Option<Failure>,
+    /// Steps begun.
+    steps: Cell<usize>,
+    /// Held by every worker, for seeing that none is left.
+    _alive: Arc<()>,
+}
+
+/// An engine of so many workers, of which one fails if there is a failure. As long as one of them is there, `alive` is held.
+pub fn engine(config: EngineConfig, of: usize, failure: Option<Failure>, alive: &Arc<()>) -> Engine {
+    let group = RankGroup::new(of);
+    let worker = |rank: usize| {
+        let own = failure.filter(|failure| failure.worker % of == rank);
+        let backend = HeadBackend {
+            rank: group.rank(rank),
+            config: config.clone(),
+            failure: own,
+            steps: Cell::new(0),
+            _alive: Arc::clone(alive),
+        };
+        let heads = backend.heads().len();
+        assert_eq!(heads * of, HEADS);
+        let cache = (0..LAYERS * heads).map(|_| Memory::new(&config)).collect();
+        ModelRunner::new(backend, Box::new(Heads), cache)
+    };
+    let mut workers: Vec<_> = (0..of).map(worker).collect();
+    let first = workers.remove(0);
+    let runner: Box<dyn Runner> = match of {
+        1 => Box::new(first),
+        _ => Box::new(ParallelRunner::new(first, workers, group).unwrap()),
+    };
+    Engine::new(config, runner)
+}
+
+impl HeadBackend {
+    /// The worker's own heads.
+    fn heads(&self) -> Range<usize> {
+        self.rank.shard().heads(HEADS)
+    }
+
+    fn slot(&self, batch: &Batch, span: &Span, position: usize) -> usize {
+        let block = batch.blocks[span.table + position / self.config.block_size] as usize;
+        block * self.config.block_size + position % self.config.block_size
+    }
+
+    fn fails(&self, at: Point) -> bool {
+        self.failure.is_some_and(|failure| {
+            let is_first = self.rank.shard().is_first();
+            let point = if is_first || failure.point != Point::Sample { failure.point } else { Point::Layer };
+            point == at && self.steps.get() > failure.steps
+        })
+    }
+
+    /// Panics if it is to fail here, and says nothing on standard error.
+    fn pass(&self, at: Point) {
+        if self.fails(at) {
+            resume_unwind(Box::new("a worker that is to fail"));
+        }
+    }
+
+    /// What a head reads at position `p` of a sequence.
+    fn read(&self, memory: &mut Memory, batch: &Batch, span: &Span, p: usize) -> u64 {
+        let seen = first_seen(p, self.config.window)..=p;
+        seen.fold(0x9E37_79B9_7F4A_7C15, |read, p| {
+            mix(read, memory.slot(self.slot(batch, span, p)).expect("a slot is read that nobody wrote"))
+        })
+    }
+}
+
+/// The stand-in's model, which has no weights.
+struct Heads;
+
+impl Model<HeadBackend> for Heads {
+    fn forward(&self, backend: &HeadBackend, cache: &mut Vec<Memory>, batch: &Batch) -> Vec<f32> {
+        let mut hidden: Vec<u64> = batch.tokens.iter().map(|&token| u64::from(token)).collect();
+        let own = backend.heads();
+        for (layer, caches) in cache.chunks_mut(own.len()).enumerate() {
+            let mut sums = vec![0.0; hidden.len() * PIECES];
+            for (head, memory) in own.clone().zip(caches) {
+                let salt = (layer * HEADS + head + 1) as u64;
+                for span in &batch.spans {
+                    let rows = || (span.start..).zip(span.context - span.len..span.context);
+                    for (row, p) in rows() {
+                        let slot = backend.slot(batch, span, p);
+                        assert_eq!((batch.positions[row] as usize, batch.slots[row] as usize), (p, slot));
+                        *memory.slot(slot) = Some(mix(salt, hidden[row]));
+                    }
+                    for (row, p) in rows() {
+                        let read = pieces(backend.read(memory, batch, span, p));
+                        sums[row * PIECES..].iter_mut().zip(read).for_each(|(sum, piece)| *sum += piece);
+                    }
+                }
+            }
+            backend.all_reduce(&mut sums);
+            for (hidden, sums) in hidden.iter_mut().zip(sums.chunks(PIECES)) {
+                *hidden = sums.iter().fold(*hidden, |hidden, &sum| mix(hidden, sum as u64));
+            }
+            backend.pass(Point::Layer);
+        }
+        hidden.into_iter().flat_map(pieces).collect()
+    }
+
+    fn logits(&self, backend: &HeadBackend, hidden: &Vec<f32>) -> Vec<f32> {
+        let own = backend.rank.shard().rows(VOCAB as usize);
+        let logit = |hidden: &[f32], token: usize| {
+            let hash = hidden.iter().fold(token as u64, |hash, &piece| mix(hash, piece as u64));
+            (hash % 10_000) as f32 / 2_500.0
+        };
+        hidden.chunks(PIECES).flat_map(|hidden| own.clone().map(move |token| logit(hidden, token))).collect()
+    }
+}
+
+fn mix(a: u64, b: u64) -> u64 {
+    let mixed = (a.rotate_left(23) ^ b).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed ^ (mixed >> 29)
+}
+
+fn pieces(number: u64) -> [f32; PIECES] {
+    std::array::from_fn(|i| f32::from((number >> (16 * i)) as u16))
+}
+
+impl Backend for HeadBackend {
+    type Tensor = Vec<f32>;
+    type Weight = ();
+    /// The slots of every layer's own heads.
+    type KvCache = Vec<Memory>;
+    type QkvWeight = ();
+    type GatedWeight = ();
+    type Qkv = ();
+    type Inputs = Batch;
+
+    fn upload(&self, batch: Batch, _: &[SampleRow<'_>]) -> Batch {
+        self.steps.set(self.steps.get() + 1);
+        batch
+    }
+
+    fn move_blocks(&self, cache: &mut Vec<Memory>, batch: &Batch) {
+        self.pass(Point::Moves);
+        cache.iter_mut().for_each(|memory| memory.move_blocks(self.config.block_size, &batch.moves));
+    }
+
+    fn shard(&self) -> Shard {
+        self.rank.shard()
+    }
+
+    fn all_reduce(&self, x: &mut Vec<f32>) {
+        self.rank.sum(x);
+    }
+
+    fn logit_rows(&self, x: &Vec<f32>, batch: &Batch) -> Vec<f32> {
+        batch.logit_rows.iter().flat_map(|&row| x[row as usize * PIECES..][..PIECES].to_vec()).collect()
+    }
+
+    fn gather_logits(&self, part: Vec<f32>) -> Vec<f32> {
+        let rows = part.len() / self.rank.shard().rows(VOCAB as usize).len();
+        self.rank.gather(rows, &part, |cols| vec![0.0; rows * cols]).unwrap_or(part)
+    }
+
+    fn sample(&self, logits: &Vec<f32>, _: &Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+        if self.fails(Point::Sample) {
+            return Err(Error::Device("lost".into()));
+        }
+        let logits = logits.chunks(VOCAB as usize);
+        rows.iter().zip(logits).map(|(row, logits)| sample_row(logits, row, &mut Vec::new())).collect()
+    }
+
+    // What the stand-in's model does not ask for.
+
+    fn weight(&self, _: HostTensor) -> Result<()> {
+        unreachable!()
+    }
+    fn qkv_weight(&self, _: [HostLinear; 3]) -> Result<()> {
+        unreachable!()
+    }
+    fn gated_weight(&self, _: [HostLinear; 2]) -> Result<()> {
+        unreachable!()
+    }
+    fn kv_cache(&self, _: KvLayout, _: usize, _: usize) -> Result<Vec<Memory>> {
+        unreachable!()
+    }
+    fn embed_tokens(&self, _: &(), _: Range<usize>, _: Option<(&(), usize)>, _: &Batch) -> Vec<f32> {
+        unreachable!()
+    }
+    fn add_positions(&self, _: &mut Vec<f32>, _: &(), _: usize, _: &Batch) {
+        unreachable!()
+    }
+    fn linear(&self, _: &Vec<f32>, _: &(), _: Option<&()>, _: Option<Activation>) -> Vec<f32> {
+        unreachable!()
+    }
+    fn linear_add(&self, _: &mut Vec<f32>, _: &Vec<f32>, _: &(), _: Option<&()>) {
+        unreachable!()
+    }
+    fn gated(&self, _: &Vec<f32>, _: &(), _: Activation) -> Vec<f32> {
+        unreachable!()
+    }
+    fn qkv(&self, _: &Vec<f32>, _: &()) {
+        unreachable!()
+    }
+    fn layer_norm(&self, _: &Vec<f32>, _: Option<&()>, _: Option<&()>, _: f32) -> Vec<f32> {
+        unreachable!()
+    }
+    fn rms_norm(&self, _: &Vec<f32>, _: &(), _: f32) -> Vec<f32> {
+        unreachable!()
+    }
+    fn write_kv(&self, _: &mut (), _: QkNormRope<'_, ()>, _: &mut Vec<Memory>, _: usize, _: &Batch) {
+        unreachable!()
+    }
+    fn attention(&self, _: &(), _: &Vec<Memory>, _: Attention, _: &Batch) -> Vec<f32> {
+        unreachable!()
+    }
+    fn logits(&self, _: &Vec<f32>, _: &()) -> Vec<f32> {
+        unreachable!()
+    }
+}

@@ -1,0 +1,202 @@
+//! Random schedules: requests of all kinds that arrive, and are cut, at random steps, and engines of all sizes.
+
+#![allow(dead_code)] // not every test needs all of it
+
+use std::collections::BTreeMap;
+
+use engine::engine::{Engine, EngineConfig, Finished};
+use engine::group::{OwnerId, RequestId};
+use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::scheduler::{Preemption, SchedulerOptions};
+use engine::sequence::{Output, PromptLogprobs};
+use proptest::prelude::*;
+
+use crate::oracle::{VOCAB, config, scheduler_options};
+
+/// A request, and when it comes.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub prompt: Vec<u32>,
+    pub params: SamplingParams,
+    /// Which of the owners it belongs to.
+    pub owner: usize,
+    /// The step before which it arrives.
+    pub arrives: usize,
+    /// The step before which it is cancelled, or one of its outputs is stopped.
+    pub cut: Option<(usize, Cut)>,
+}
+
+/// How a request ends before its time.
+#[derive(Clone, Copy, Debug)]
+pub enum Cut {
+    Abort,
+    Stop { index: usize },
+}
+
+/// The beginning of a text that prompts and pinned prefixes have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Beginning {
+    pub text: u32,
+    pub len: usize,
+}
+
+impl Beginning {
+    pub fn tokens(self) -> Vec<u32> {
+        // The third begins as the second does.
+        let token = |i: u32| 1 + (i * i + i / 5 + if i < 17 { self.text / 2 } else { self.text }) % (VOCAB - 1);
+        (0..self.len as u32).map(token).collect()
+    }
+}
+
+fn beginning() -> impl Strategy<Value = Beginning> {
+    (0..3u32, 0..40usize).prop_map(|(text, len)| Beginning { text, len })
+}
+
+/// What an engine is like.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub block_size: usize,
+    /// Blocks beyond what a single sequence, or all beams of a request, may need.
+    pub spare_blocks: usize,
+    pub max_batch_tokens: usize,
+    pub max_num_seqs: usize,
+    pub swap_blocks: usize,
+    pub preemption: Preemption,
+    pub prefix_caching: bool,
+    pub pinned: Vec<Beginning>,
+    pub max_share: f64,
+    pub window: Option<usize>,
+}
+
+/// Owners of requests, at most.
+pub const OWNERS: usize = 4;
+
+fn params() -> impl Strategy<Value = SamplingParams> {
+    let max_tokens = prop_oneof![9 => 1..30usize, 1 => Just(0)];
+    let greedy = (max_tokens.clone(), any::<bool>()).prop_map(|(max_tokens, ignore_eos)| SamplingParams {
+        max_tokens,
+        ignore_eos,
+        ..Default::default()
+    });
+    let sampled = (max_tokens.clone(), 1..5usize, 0..3usize, any::<u64>()).prop_map(|(max_tokens, n, more, seed)| {
+        SamplingParams { max_tokens, n, best_of: n + more, temperature: 1.0, seed: Some(seed), ..Default::default() }
+    });
+    let stopping = prop_oneof![Just(EarlyStopping::Yes), Just(EarlyStopping::No), Just(EarlyStopping::Never)];
+    let beams = (max_tokens, 1..5usize, stopping).prop_map(|(max_tokens, width, early_stopping)| SamplingParams {
+        max_tokens,
+        n: width,
+        best_of: width,
+        beam: Some(Beam { width, length_penalty: 1.0, early_stopping }),
+        ..Default::default()
+    });
+    let logprobs = || prop::option::weighted(0.3, 0..20usize);
+    (prop_oneof![greedy, sampled, beams], logprobs(), logprobs()).prop_map(|(params, logprobs, prompt_logprobs)| {
+        // Without a token only an echo is left.
+        SamplingParams { logprobs, prompt_logprobs, echo: params.max_tokens == 0, ..params }
+    })
+}
+
+/// A request of any kind.
+pub fn request() -> impl Strategy<Value = Request> {
+    let prompt = (beginning(), prop::collection::vec(1..VOCAB, 1..20));
+    let cut = prop_oneof![Just(Cut::Abort), (0..6usize).prop_map(|index| Cut::Stop { index })];
+    let cut = prop::option::weighted(0.3, (0..60usize, cut));
+    let comes = (0..OWNERS, 0..40usize);
+    (prompt, params(), comes, cut).prop_map(|((beginning, own), params, (owner, arrives), cut)| Request {
+        prompt: [beginning.tokens(), own].concat(),
+        params,
+        owner,
+        arrives,
+        cut,
+    })
+}
+
+/// An engine of any size.
+pub fn setup() -> impl Strategy<Value = Setup> {
+    let preemption = prop_oneof![Just(Preemption::Auto), Just(Preemption::Swap), Just(Preemption::Recompute)];
+    let sizes = (1..9usize, 0..20usize, 0..60usize);
+    let max_share = prop_oneof![Just(1.0), Just(0.5), 0.01..1.0];
+    let limits = (1..40usize, 7..24usize, max_share);
+    let window = prop::option::weighted(0.4, 1..40usize);
+    let kept = (any::<bool>(), prop::collection::vec(beginning(), 0..3), window);
+    (sizes, limits, preemption, kept).prop_map(
+        |((block_size, spare_blocks, swap_blocks), (max_batch_tokens, max_num_seqs, max_share), preemption, kept)| {
+            let (caching, pinned, window) = kept;
+            Setup {
+                block_size,
+                spare_blocks,
+                max_batch_tokens,
+                max_num_seqs,
+                swap_blocks,
+                preemption,
+                prefix_caching: caching,
+                pinned: pinned.into_iter().filter(|p| p.len > 0).collect(),
+                max_share,
+                window,
+            }
+        },
+    )
+}
+
+/// Blocks that a request cannot do without: those of one sequence, or of all its beams where they share nothing but whole
+/// blocks of the prompt. A sequence that is no beam needs those only of which a window sees something.
+fn least_blocks(r: &Request, block_size: usize, window: Option<usize>) -> usize {
+    if let Some(window) = window.filter(|_| r.params.beam.is_none()) {
+        return (r.prompt.len() + r.params.max_tokens).min(window - 1 + block_size).div_ceil(block_size);
+    }
+    let (shared, width) = (r.prompt.len() / block_size, r.params.beam.map_or(1, |beam| beam.width));
+    shared + width * ((r.prompt.len() + r.params.max_tokens).div_ceil(block_size) - shared)
+}
+
+impl Setup {
+    /// An engine whose pool is what the greatest request cannot do without, the spare blocks, and the pinned prefixes.
+    pub fn config(&self, requests: &[Request]) -> EngineConfig {
+        let most = requests.iter().map(|r| least_blocks(r, self.block_size, self.window)).max().unwrap();
+        let pinned: usize = self.pinned.iter().map(|p| p.len.div_ceil(self.block_size)).sum();
+        EngineConfig {
+            swap_blocks: self.swap_blocks,
+            window: self.window,
+            scheduler: SchedulerOptions {
+                preemption: self.preemption,
+                prefix_caching: self.prefix_caching,
+                max_num_seqs: self.max_num_seqs,
+                max_batch_tokens: self.max_batch_tokens,
+                max_request_share: self.max_share,
+                ..scheduler_options()
+            },
+            ..config(self.spare_blocks + most + pinned, self.block_size)
+        }
+    }
+}
+
+/// The result of a request.
+pub type Answer = (Vec<Output>, Option<PromptLogprobs>);
+
+/// The result of a request that has ended.
+pub fn answer(done: Finished) -> Answer {
+    (done.outputs, done.prompt_logprobs)
+}
+
+/// The result of a request to an engine that has no other.
+pub fn alone(mut engine: Engine, r: &Request) -> Answer {
+    engine.add(r.prompt.clone(), r.params.clone()).unwrap();
+    loop {
+        if let Some(done) = engine.step().unwrap().finished.pop() {
+            return answer(done);
+        }
+    }
+}
+
+/// Adds the requests that arrive before this step.
+pub fn arrive(
+    engine: &mut Engine,
+    step: usize,
+    requests: &[Request],
+    owners: &[OwnerId],
+    ids: &mut BTreeMap<RequestId, usize>,
+) {
+    for (i, r) in requests.iter().enumerate().filter(|(_, r)| r.arrives == step) {
+        let id = engine.add_for(owners[r.owner], r.prompt.clone(), r.params.clone());
+        ids.insert(id.unwrap(), i);
+    }
+}

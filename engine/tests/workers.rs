@@ -1,0 +1,172 @@
+//! Random schedules on workers that have some of the heads each: outputs are those of one worker, and a worker that fails
+//! keeps nobody waiting.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+mod heads;
+mod oracle;
+mod schedules;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use engine::engine::Engine;
+use engine::group::{OwnerId, RequestId};
+use heads::{Failure, Point, engine};
+use oracle::config;
+use proptest::prelude::*;
+use schedules::{Answer, Cut, OWNERS, Request, Setup, alone, answer, arrive, request, setup};
+
+/// The time after which workers are taken to wait for each other for ever. A case takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What `case` gives, which is run in a thread of its own: if it never ends, the test does.
+fn watched<T: Send + 'static>(case: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, result) = channel();
+    let thread = thread::spawn(move || sender.send(case()));
+    match result.recv_timeout(PATIENCE) {
+        Ok(result) => result,
+        Err(RecvTimeoutError::Timeout) => panic!("workers wait for ever"),
+        Err(RecvTimeoutError::Disconnected) => resume_unwind(thread.join().unwrap_err()),
+    }
+}
+
+/// An engine with its prefixes pinned, and its owners.
+fn load(
+    requests: &[Request],
+    setup: &Setup,
+    of: usize,
+    failure: Option<Failure>,
+    alive: &Arc<()>,
+) -> Option<(Engine, Vec<OwnerId>)> {
+    let mut engine = engine(setup.config(requests), of, failure, alive);
+    let pin = || setup.pinned.iter().try_for_each(|prefix| engine.pin_prefix(prefix.tokens()));
+    // A worker may fail in one of these steps as well. Then there is no engine.
+    let is_pinned = catch_unwind(AssertUnwindSafe(pin)).is_ok_and(|pinned| pinned.is_ok());
+    is_pinned.then(|| {
+        let owners = (0..OWNERS).map(|_| engine.new_owner()).collect();
+        (engine, owners)
+    })
+}
+
+/// Waits until no worker is left.
+fn all_gone(alive: &Arc<()>) {
+    while Arc::strong_count(alive) > 1 {
+        thread::yield_now();
+    }
+}
+
+/// Answers all requests on `of` workers. In the first engines one fails each, and what it has not answered is asked again of
+/// the next. Those that are cut have no answer.
+fn serve(
+    requests: &[Request],
+    setup: &Setup,
+    of: usize,
+    failures: Vec<Failure>,
+) -> Result<BTreeMap<usize, Answer>, TestCaseError> {
+    let alive = Arc::new(());
+    let mut failures = failures.into_iter();
+    let mut next = || loop {
+        if let Some(loaded) = load(requests, setup, of, failures.next(), &alive) {
+            return loaded;
+        }
+        all_gone(&alive);
+    };
+    let (mut engine, mut owners) = next();
+    let mut pinned = engine.scheduler().usage().used_blocks;
+    let mut ids: BTreeMap<RequestId, usize> = BTreeMap::new();
+    let (mut outputs, mut cut) = (BTreeMap::new(), BTreeSet::new());
+    for step in 0.. {
+        arrive(&mut engine, step, requests, &owners, &mut ids);
+        for (&id, &i) in &ids {
+            if let Some((_, how)) = requests[i].cut.filter(|(at, _)| *at == step) {
+                match how {
+                    Cut::Abort => engine.abort(id),
+                    Cut::Stop { index } => engine.stop_output(id, index),
+                }
+                cut.insert(i);
+            }
+        }
+        let result = catch_unwind(AssertUnwindSafe(|| engine.step()));
+        if let Ok(Ok(output)) = result {
+            outputs.extend(output.finished.into_iter().filter_map(|done| Some((ids.remove(&done.id)?, answer(done)))));
+            prop_assert_eq!(engine.scheduler().check_integrity(), Ok(()));
+        } else {
+            if result.is_ok() {
+                // It panicked nowhere in the engine: the blocks of what ran are free again.
+                prop_assert_eq!(engine.scheduler().check_integrity(), Ok(()));
+                prop_assert_eq!(engine.scheduler().usage().used_blocks, pinned);
+            }
+            // Another step may fail again, but it ends.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(engine.step())));
+            drop(engine);
+            all_gone(&alive);
+            (engine, owners) = next();
+            pinned = engine.scheduler().usage().used_blocks;
+            let again = |i: usize| {
+                let r = &requests[i];
+                (engine.add_for(owners[r.owner], r.prompt.clone(), r.params.clone()).unwrap(), i)
+            };
+            ids = ids.into_values().filter(|i| !cut.contains(i)).map(again).collect();
+        }
+        if step > 60 && !engine.has_work() {
+            break;
+        }
+        prop_assert!(step < 20_000, "no progress");
+    }
+    prop_assert!(ids.values().all(|i| cut.contains(i)), "a request was lost");
+    prop_assert_eq!(engine.scheduler().usage().used_blocks, pinned, "all others are free or cached");
+    prop_assert_eq!(engine.scheduler().swap_usage().used_blocks, 0);
+    drop(engine);
+    all_gone(&alive);
+    outputs.retain(|i, _| !cut.contains(i));
+    prop_assert_eq!(outputs.len() + cut.len(), requests.len());
+    Ok(outputs)
+}
+
+/// Whether each has what it gets alone, from one worker that has all heads.
+fn check(requests: &[Request], window: Option<usize>, outputs: BTreeMap<usize, Answer>) -> Result<(), TestCaseError> {
+    for (i, got) in outputs {
+        let config = engine::engine::EngineConfig { window, ..config(100, 16) };
+        prop_assert_eq!(got, alone(engine(config, 1, None, &Arc::new(())), &requests[i]));
+    }
+    Ok(())
+}
+
+fn failure() -> impl Strategy<Value = Failure> {
+    let point = prop_oneof![Just(Point::Moves), Just(Point::Layer), Just(Point::Sample)];
+    (0..4usize, 0..40usize, point).prop_map(|(worker, steps, point)| Failure { worker, steps, point })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn workers_give_each_request_what_one_worker_gives_it_alone(
+        requests in prop::collection::vec(request(), 1..12),
+        setup in setup(),
+        of in prop_oneof![Just(1usize), Just(2), Just(4)],
+    ) {
+        watched(move || {
+            let outputs = serve(&requests, &setup, of, Vec::new())?;
+            check(&requests, setup.window, outputs)
+        })?;
+    }
+
+    #[test]
+    fn a_worker_that_fails_costs_its_step_and_nothing_else(
+        requests in prop::collection::vec(request(), 1..12),
+        setup in setup(),
+        of in prop_oneof![Just(1usize), Just(2), Just(4)],
+        failures in prop::collection::vec(failure(), 1..4),
+    ) {
+        watched(move || {
+            let outputs = serve(&requests, &setup, of, failures)?;
+            check(&requests, setup.window, outputs)
+        })?;
+    }
+}
