@@ -122,16 +122,7 @@ impl EngineArgs {
 }
 
 fn device(s: &str) -> Result<Device, String> {
-    match s {
-        "auto" => Ok(Device::Auto),
-        "cpu" => Ok(Device::Cpu),
-        "cuda" => Ok(Device::Cuda(0)),
-        "emulator" => Ok(Device::Emulator),
-        _ => match s.strip_prefix("cuda:").and_then(|number| number.parse().ok()) {
-            Some(number) => Ok(Device::Cuda(number)),
-            None => Err(format!("{s:?} is not a device; auto, cpu, cuda, cuda:1 and emulator are")),
-        },
-    }
+    s.parse()
 }
 
 fn element_type(s: &str) -> Result<Option<DType>, String> {

@@ -1,5 +1,7 @@
 //! How an engine is set up.
 
+use std::str::FromStr;
+
 use crate::error::{Error, Result};
 use crate::kv::{KvLayout, blocks_for};
 pub use crate::scheduler::{Preemption, SchedulerOptions};
@@ -29,6 +31,24 @@ pub enum AttentionKernels {
     V1,
     /// The paper's second, which splits long sequences.
     V2,
+}
+
+/// From `auto`, `cpu`, `cuda`, `cuda:1` or `emulator`; the error is a sentence.
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "auto" => Ok(Device::Auto),
+            "cpu" => Ok(Device::Cpu),
+            "cuda" => Ok(Device::Cuda(0)),
+            "emulator" => Ok(Device::Emulator),
+            _ => match s.strip_prefix("cuda:").and_then(|number| number.parse().ok()) {
+                Some(number) => Ok(Device::Cuda(number)),
+                None => Err(format!("{s:?} is not a device; auto, cpu, cuda, cuda:1 and emulator are")),
+            },
+        }
+    }
 }
 
 impl Device {

@@ -1,5 +1,7 @@
 //! Errors as OpenAI's clients expect them: a status, and a body that says what, of which kind and where.
 
+use std::fmt;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -63,11 +65,7 @@ impl ApiError {
     /// 400: there is room for `most`, tokens in words, which a prompt of so many does not leave for the tokens that
     /// were `asked` for, or not for a single one where the request does not say how many.
     pub fn no_room(param: &str, prompt: usize, asked: Option<usize>, most: &str) -> Self {
-        let has = match asked {
-            None => format!("the prompt alone has {prompt}"),
-            Some(asked) => format!("the prompt has {prompt} and {asked} more were asked for"),
-        };
-        Self::context_length(param, format!("this model's maximum context length is {most}, but {has}"))
+        Self::context_length(param, no_room(prompt, asked, most))
     }
 
     /// 401.
@@ -168,19 +166,41 @@ impl From<engine::Error> for ApiError {
     }
 }
 
-impl From<Failure> for ApiError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Refused(refusal) => refusal.into(),
-            Failure::NoRoom { param, prompt, asked, most } => {
-                Self::no_room(param, prompt, asked, &format!("{most} tokens with a KV cache of this size"))
+/// A sentence for the client.
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Refused(refusal) => refusal.fmt(f),
+            Failure::NoRoom { prompt, asked, most, .. } => {
+                f.write_str(&no_room(*prompt, *asked, &format!("{most} tokens with a KV cache of this size")))
             }
-            Failure::QueueFull => Self::unavailable("too many requests are waiting; try again later"),
-            Failure::Engine => Self::internal("the engine failed while it computed this request"),
-            Failure::Stopped => Self::unavailable("the server is stopping"),
-            Failure::Dropped => Self::unavailable("the request was given up, since its answer was not read in time"),
+            Failure::QueueFull => f.write_str("too many requests are waiting; try again later"),
+            Failure::Engine => f.write_str("the engine failed while it computed this request"),
+            Failure::Stopped => f.write_str("the server is stopping"),
+            Failure::Dropped => f.write_str("the request was given up, since its answer was not read in time"),
         }
     }
+}
+
+impl From<Failure> for ApiError {
+    fn from(failure: Failure) -> Self {
+        let sentence = failure.to_string();
+        match failure {
+            Failure::Refused(refusal) => refusal.into(),
+            Failure::NoRoom { param, .. } => Self::context_length(param, sentence),
+            Failure::Engine => Self::internal(sentence),
+            Failure::QueueFull | Failure::Stopped | Failure::Dropped => Self::unavailable(sentence),
+        }
+    }
+}
+
+/// There is room for `most`, tokens in words, but not for a prompt of so many and what was `asked` for after it.
+fn no_room(prompt: usize, asked: Option<usize>, most: &str) -> String {
+    let has = match asked {
+        None => format!("the prompt alone has {prompt}"),
+        Some(asked) => format!("the prompt has {prompt} and {asked} more were asked for"),
+    };
+    format!("this model's maximum context length is {most}, but {has}")
 }
 
 /// The beginning of a text that a client sent, as long as an answer may repeat it.

@@ -9,20 +9,24 @@
 //!
 //! Every connection is a task of the runtime; the engine is one thread (`worker`), which knows nothing of HTTP. A job
 //! that is dropped, because its client is gone or its time is over, is cancelled before the engine's next step.
+//!
+//! [`worker`], [`events`], [`metrics`] and [`exposition`] are public for servers of other protocols, such as the Dynamo
+//! worker in `scale/dynamo`.
 
 mod api;
 mod app;
 mod body;
 mod connection;
 mod error;
-mod events;
-mod exposition;
+pub mod events;
+pub mod exposition;
 mod finished;
 mod guard;
 mod history;
 mod json;
 mod listeners;
-mod metrics;
+pub mod load;
+pub mod metrics;
 pub mod options;
 mod overview;
 mod page;
@@ -30,7 +34,7 @@ mod receive;
 mod router;
 pub mod server;
 mod text;
-mod worker;
+pub mod worker;
 
 pub use events::EventFormat;
 pub use options::{KvEventsOptions, Progress, RequestLimits, ServeOptions};

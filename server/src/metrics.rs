@@ -19,8 +19,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
+use tokio::sync::watch;
 
 use crate::finished::FinishedRequests;
+use crate::load::EngineLoad;
 
 /// Seconds to a first token, and of the parts of that time: vLLM's buckets, and finer ones for small models.
 const FIRST_TOKEN: [f64; 22] = [
@@ -56,6 +58,7 @@ type FloatGauge = Gauge<f64, AtomicU64>;
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Arc<Registry>,
+    load: watch::Sender<EngineLoad>,
     /// Requests in the running batch.
     pub running: Gauge,
     /// Requests that wait to be run.
@@ -108,6 +111,8 @@ pub struct Metrics {
     pub aborted: Counter,
     /// The requests that ended lately.
     pub finished: FinishedRequests,
+    /// Batches of KV events that were not published, since as many were waiting as may.
+    pub dropped_batches: Counter,
     /// Open connections.
     pub connections: Gauge,
     /// HTTP requests for text in progress.
@@ -245,10 +250,17 @@ impl Metrics {
             failed: add(&mut r, "quire:requests_failed", "Requests answered with 500 or 504", Counter::default()),
             invalid: add(&mut r, "quire:requests_invalid", "Requests refused for what they are", Counter::default()),
             aborted: add(&mut r, "quire:requests_aborted", "Requests cancelled before their end", Counter::default()),
+            dropped_batches: add(
+                &mut r,
+                "quire:kv_event_batches_dropped",
+                "Batches of KV events that were not published",
+                Counter::default(),
+            ),
             connections: add(&mut r, "quire:connections", "Open connections", Gauge::default()),
             requests: add(&mut r, "quire:http_requests", "HTTP requests for text in progress", Gauge::default()),
             tasks: add(&mut r, "quire:tasks", "Tasks alive in the runtime", Gauge::default()),
             finished: FinishedRequests::new(),
+            load: watch::Sender::default(),
             registry: Arc::new(r),
         }
     }
@@ -285,6 +297,18 @@ impl Metrics {
         self.steps.inc_by((stats.steps - before.steps) as u64);
         self.computed_tokens.inc_by((stats.computed_tokens - before.computed_tokens) as u64);
         *before = stats;
+        let load = EngineLoad {
+            used_blocks: usage.used_blocks,
+            num_blocks: usage.num_blocks,
+            queried_tokens: self.prefix_queries.get(),
+            hit_tokens: self.prefix_hits.get(),
+        };
+        self.load.send_if_modified(|before| std::mem::replace(before, load) != load);
+    }
+
+    /// How loaded the engine is; can be waited on.
+    pub fn load(&self) -> watch::Receiver<EngineLoad> {
+        self.load.subscribe()
     }
 
     /// Notes requests that were queued.
@@ -343,8 +367,13 @@ impl Metrics {
     }
 
     /// The text of all metrics, in OpenMetrics' format.
+    ///
+    /// # Errors
+    /// None that is known of: a string takes any text.
     pub fn text(&self) -> Result<String, std::fmt::Error> {
-        self.tasks.set(tokio::runtime::Handle::current().metrics().num_alive_tasks() as i64);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            self.tasks.set(runtime.metrics().num_alive_tasks() as i64);
+        }
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)

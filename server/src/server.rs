@@ -50,7 +50,7 @@ impl Server {
         let metrics = Metrics::new(&served_name(files, options));
         let (publisher, events) = match &options.kv_events {
             Some(options) => {
-                Publisher::bind(options).await.map(|(publisher, source)| (Some(publisher), Some(source)))?
+                Publisher::bind(options, &metrics).await.map(|(publisher, source)| (Some(publisher), Some(source)))?
             }
             None => (None, None),
         };

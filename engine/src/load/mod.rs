@@ -102,6 +102,14 @@ impl ModelFiles {
         &self.name
     }
 
+    /// The directory that the files are in; none for the model that is part of the program.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.source {
+            Source::Directory(path) => Some(path),
+            Source::Bundled => None,
+        }
+    }
+
     /// The model's shape, from `config.json`.
     pub fn config(&self) -> Result<ModelConfig> {
         match self.read("config.json")? {

@@ -19,6 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::kv::{CacheChange, CacheChanges};
 use engine::llm::Llm;
+use prometheus_client::metrics::counter::Counter;
 use tokio::sync::mpsc;
 
 pub use format::EventFormat;
@@ -51,13 +52,14 @@ pub struct EventSource {
     changes: Arc<Mutex<CacheChanges>>,
     batches: mpsc::Sender<Batch>,
     next: Arc<AtomicU64>,
+    dropped: Counter,
 }
 
 impl EventSource {
-    /// A source, and the queue of what it reports.
-    fn new() -> (Self, mpsc::Receiver<Batch>) {
+    /// A source, and the queue of what it reports. What the queue has no room for is counted.
+    fn new(dropped: Counter) -> (Self, mpsc::Receiver<Batch>) {
         let (batches, queue) = mpsc::channel(QUEUE);
-        (EventSource { changes: Arc::default(), batches, next: Arc::default() }, queue)
+        (EventSource { changes: Arc::default(), batches, next: Arc::default(), dropped }, queue)
     }
 
     /// Follows from now on what the cache of `llm` holds, which is empty. Before that it followed no engine, or one that
@@ -84,6 +86,7 @@ impl EventSource {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
         if self.batches.try_send(Batch { number, time, news }).is_err() {
+            self.dropped.inc();
             tracing::debug!(number, "a batch of KV events was dropped");
         }
     }
@@ -98,10 +101,18 @@ mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
     use super::*;
+    use crate::metrics::Metrics;
 
     #[test]
-    fn a_full_queue_drops_batches_and_their_numbers_show_it() {
-        let (source, mut queue) = EventSource::new();
+    fn a_full_queue_drops_batches_and_their_numbers_and_the_metrics_show_it() {
+        let metrics = Metrics::new("m");
+        let dropped = || {
+            let text = metrics.text().unwrap();
+            let line = text.lines().find_map(|line| line.strip_prefix("quire:kv_event_batches_dropped_total{"));
+            line.and_then(|line| line.split(' ').next_back()?.parse::<u64>().ok())
+        };
+        let (source, mut queue) = EventSource::new(metrics.dropped_batches.clone());
+        assert_eq!(dropped(), Some(0));
         for _ in 0..QUEUE + 5 {
             source.cleared();
         }
@@ -111,11 +122,12 @@ mod tests {
         let (last, others) = numbers.split_last().unwrap();
         assert_eq!(others, (1..QUEUE as u64).collect::<Vec<_>>());
         assert_eq!(*last, QUEUE as u64 + 5, "five are missing");
+        assert_eq!(dropped(), Some(5));
     }
 
     #[test]
     fn steps_that_change_nothing_are_not_reported() {
-        let (source, mut queue) = EventSource::new();
+        let (source, mut queue) = EventSource::new(Counter::default());
         source.step();
         assert!(queue.try_recv().is_err());
     }

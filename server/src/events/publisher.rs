@@ -9,6 +9,7 @@ use zeromq::{Endpoint, PubSocket, RouterSocket, Socket, SocketSend, ZmqMessage};
 use super::format::{KvEvent, encode, events};
 use super::replay::{self, ReplayBuffer};
 use super::{Batch, EventFormat, EventSource, News};
+use crate::metrics::Metrics;
 use crate::options::KvEventsOptions;
 
 /// The sockets; they are closed when it is dropped.
@@ -23,12 +24,12 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Opens the sockets, and publishes what the source reports.
+    /// Opens the sockets, and publishes what the source reports. Batches that are dropped for lack of room are counted.
     ///
     /// # Errors
     /// If an address makes no sense or cannot be had.
-    pub async fn bind(options: &KvEventsOptions) -> Result<(Self, EventSource)> {
-        let (source, batches) = EventSource::new();
+    pub async fn bind(options: &KvEventsOptions, metrics: &Metrics) -> Result<(Self, EventSource)> {
+        let (source, batches) = EventSource::new(metrics.dropped_batches.clone());
         let mut tasks = JoinSet::new();
         let buffer = ReplayBuffer::new(if options.replay.is_some() { options.buffer } else { 0 });
         let replay = match &options.replay {
@@ -83,7 +84,7 @@ async fn publish(
         let mut message = ZmqMessage::from(payload);
         message.push_front(Bytes::copy_from_slice(&number.to_be_bytes()));
         message.push_front(topic.clone());
-        // Does not wait: what a subscriber has no room for is dropped for it.
+        // Does not wait: what a subscriber has no room for is dropped for it. The library has room for 100,000 messages each.
         if let Err(error) = socket.send(message).await {
             tracing::debug!(%error, number, "a batch of KV events was not published");
         }

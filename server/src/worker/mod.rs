@@ -32,7 +32,7 @@ use crate::options::RequestLimits;
 /// Steps whose outputs may lie unread in a job's channel.
 const UNREAD_STEPS: usize = 1024;
 
-/// What an HTTP request asks of the engine.
+/// What a client's request asks of the engine.
 #[derive(Debug)]
 pub struct Work {
     /// One request to the engine each. All are queued, or none.

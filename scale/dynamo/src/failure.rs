@@ -1,0 +1,51 @@
+//! Errors as Dynamo knows them. Their class says what the frontend does: answer 400, try another worker, or give up.
+
+use dynamo_backend_common::{BackendError, DynamoError, ErrorType};
+use engine::error::Refusal;
+use server::worker::{Failure, Status};
+
+/// An error of the engine.
+pub fn backend(kind: BackendError, message: impl Into<String>) -> DynamoError {
+    DynamoError::builder().error_type(ErrorType::Backend(kind)).message(message).build()
+}
+
+/// A request that makes no sense, or asks for what there is not. Clients may read the sentence.
+pub fn refused(refusal: &Refusal) -> DynamoError {
+    invalid(refusal.to_string())
+}
+
+/// Why a job got no answer, from an engine in this state.
+pub fn failed(failure: &Failure, status: &Status) -> DynamoError {
+    let message = failure.to_string();
+    match failure {
+        Failure::Refused(_) | Failure::NoRoom { .. } => invalid(message),
+        // Another worker may have room.
+        Failure::QueueFull => DynamoError::builder().error_type(ErrorType::WorkerOverloaded).message(message).build(),
+        Failure::Engine if matches!(status, Status::Broken(_)) => backend(BackendError::EngineShutdown, message),
+        Failure::Engine => backend(BackendError::Unknown, message),
+        Failure::Stopped => backend(BackendError::EngineShutdown, message),
+        Failure::Dropped => backend(BackendError::StreamIncomplete, message),
+    }
+}
+
+fn invalid(message: String) -> DynamoError {
+    let class = ErrorType::Backend(BackendError::InvalidArgument);
+    DynamoError::builder().error_type(class).message(message.clone()).public_message(message).build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_sends_the_request_elsewhere_and_a_wrong_one_nowhere() {
+        let class = |failure: Failure| failed(&failure, &Status::Ready).error_type();
+        assert_eq!(class(Failure::QueueFull), ErrorType::WorkerOverloaded);
+        let refusal = Refusal { field: Some("top_p"), why: "top_p must be above 0".into() };
+        assert_eq!(class(Failure::Refused(refusal.clone())), ErrorType::Backend(BackendError::InvalidArgument));
+        assert_eq!(refused(&refusal).public_message(), Some("top_p must be above 0"));
+        assert_eq!(class(Failure::Engine), ErrorType::Backend(BackendError::Unknown));
+        let broken = failed(&Failure::Engine, &Status::Broken("no memory".into()));
+        assert_eq!(broken.error_type(), ErrorType::Backend(BackendError::EngineShutdown));
+    }
+}

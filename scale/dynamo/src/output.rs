@@ -1,0 +1,114 @@
+//! The answer to a request, as a stream of tokens.
+
+use dynamo_backend_common::{
+    DynamoError, GenerateContext, LLMEngineOutput, LLMEngineOutputExt, PromptTokensDetails, StopReason, TopLogprob,
+    usage,
+};
+use engine::llm::{Completion, RequestEvent};
+use engine::sequence::{FinishReason, TokenLogprob};
+use futures_util::stream::BoxStream;
+use server::worker::{Failure, Job};
+
+/// Tokens as they come, and at the end why there are no more. Dropping the stream cancels the request.
+pub fn outputs(
+    mut job: Job,
+    ctx: GenerateContext,
+    prompt_tokens: usize,
+    error: impl Fn(Failure) -> DynamoError + Send + 'static,
+) -> BoxStream<'static, Result<LLMEngineOutput, DynamoError>> {
+    Box::pin(async_stream::stream! {
+        let mut sent = 0;
+        loop {
+            let update = tokio::select! {
+                biased;
+                () = ctx.stopped() => None,
+                update = job.next() => Some(update),
+            };
+            match update {
+                None => {
+                    let usage = usage(count(prompt_tokens), count(sent));
+                    yield Ok(LLMEngineOutput::cancelled().with_usage(usage));
+                    return;
+                }
+                Some(Err(failure)) => {
+                    yield Err(error(failure));
+                    return;
+                }
+                Some(Ok(events)) => {
+                    let output = output(events, &mut sent);
+                    let ends = output.finish_reason.is_some();
+                    yield Ok(output);
+                    if ends {
+                        return;
+                    }
+                }
+            }
+        }
+    })
+}
+
+/// What a step brought; before it, `sent` tokens were.
+fn output(events: Vec<(usize, RequestEvent)>, sent: &mut usize) -> LLMEngineOutput {
+    let (mut tokens, mut logprobs, mut end) = (Vec::new(), Vec::new(), None);
+    for (_, event) in events {
+        match event {
+            RequestEvent::Token { token, logprob, .. } => {
+                tokens.push(token);
+                logprobs.extend(logprob);
+            }
+            // There is none without an echo.
+            RequestEvent::Prompt { .. } => {}
+            RequestEvent::Done(completion) => end = Some(completion),
+        }
+    }
+    *sent += tokens.len();
+    let mut output = LLMEngineOutput::default();
+    if let Some(completion) = end {
+        // The tokens of beams, and of the best of several outputs, are known at the end only.
+        if let Some(first) = completion.outputs.first() {
+            tokens.extend(first.tokens.iter().skip(*sent));
+            logprobs.extend(first.logprobs.iter().flatten().skip(*sent).cloned());
+            *sent = first.tokens.len();
+        }
+        output = finished(&completion);
+    }
+    if !logprobs.is_empty() {
+        output.log_probs = Some(logprobs.iter().map(|at| f64::from(at.logprob)).collect());
+        output.top_logprobs = Some(logprobs.iter().map(likeliest).collect());
+    }
+    output.with_tokens(tokens)
+}
+
+/// The end of an answer, without its last tokens.
+fn finished(completion: &Completion) -> LLMEngineOutput {
+    let Some(first) = completion.outputs.first() else { return LLMEngineOutput::cancelled() };
+    let mut output = match first.finish_reason {
+        FinishReason::Stop => LLMEngineOutput::stop(),
+        FinishReason::Length => LLMEngineOutput::length(),
+        FinishReason::Abort => LLMEngineOutput::cancelled(),
+    };
+    output.stop_reason = first.stop_reason.clone().map(|reason| match reason {
+        engine::llm::StopReason::Text(text) => StopReason::String(text),
+        engine::llm::StopReason::Token(token) => StopReason::Int(token.into()),
+    });
+    let mut usage = usage(count(completion.prompt_tokens.len()), count(first.tokens.len()));
+    let cached_tokens = Some(count(completion.cached_tokens));
+    usage.prompt_tokens_details = Some(PromptTokensDetails { cached_tokens, ..PromptTokensDetails::default() });
+    output.with_usage(usage)
+}
+
+/// The likeliest tokens in the place of one. The frontend has the tokenizer, and adds their texts.
+fn likeliest(at: &TokenLogprob) -> Vec<TopLogprob> {
+    let rank = |(index, &(token_id, logprob)): (usize, &(u32, f32))| TopLogprob {
+        rank: count(index + 1),
+        token_id,
+        token: None,
+        logprob: f64::from(logprob),
+        bytes: None,
+    };
+    at.top.iter().enumerate().map(rank).collect()
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
