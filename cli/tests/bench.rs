@@ -182,7 +182,7 @@ fn a_published_data_set_becomes_a_trace() {
     let said = String::from_utf8(made.stderr).unwrap();
     assert!(made.status.success() && said.contains("1 of 2 requests") && said.contains("19.31"), "{said}");
     let line = std::fs::read_to_string(trace).unwrap();
-    assert!(line.lines().count() == 1 && line.contains("\"prompt_tokens\": 4"), "{line}");
+    assert!(line.lines().count() == 1 && line.contains("\"prompt_tokens\": 5"), "{line}");
     let wrong = quire(&["bench", "trace", "--sharegpt", data, "--tokenizer", "opt-story-3m"]);
     assert!(!wrong.status.success() && String::from_utf8(wrong.stderr).unwrap().contains("ShareGPT's form"));
 }

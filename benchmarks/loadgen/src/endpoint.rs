@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use crate::client::{Answered, Client, chunk};
@@ -55,6 +55,7 @@ pub struct Endpoint {
     max_len: Option<usize>,
     timeout: Duration,
     ignore_eos: bool,
+    fields: Map<String, Value>,
 }
 
 /// How to talk to a server.
@@ -70,6 +71,8 @@ pub struct EndpointOptions {
     pub timeout: Duration,
     /// Whether to send `ignore_eos`, so that outputs are as long as they should be; OpenAI's own servers refuse it.
     pub ignore_eos: bool,
+    /// Further fields of each request, which go before those that it would have otherwise.
+    pub fields: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -89,11 +92,11 @@ impl Endpoint {
     /// # Errors
     /// If the server cannot be reached or lists no models.
     pub async fn connect(options: EndpointOptions) -> Result<Self> {
-        let EndpointOptions { url, model, api_key, timeout, ignore_eos } = options;
+        let EndpointOptions { url, model, api_key, timeout, ignore_eos, fields } = options;
         let url = url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
         let client = Client::new(api_key.as_deref())?;
         let (model, max_len) = (model.unwrap_or_default(), None);
-        let mut endpoint = Endpoint { client, url, model, max_len, timeout, ignore_eos };
+        let mut endpoint = Endpoint { client, url, model, max_len, timeout, ignore_eos, fields };
         if endpoint.model.is_empty() {
             let Model { id, max_model_len } = endpoint.first_model().await?;
             (endpoint.model, endpoint.max_len) = (id, max_model_len);
@@ -147,6 +150,7 @@ impl Endpoint {
         if self.ignore_eos {
             body["ignore_eos"] = true.into();
         }
+        self.fields.iter().for_each(|(name, value)| body[name] = value.clone());
         let url = format!("{}/v1/completions", self.url);
         let mut response = self.client.post(&url, &body).await.map_err(sentence)?;
         let status = response.status();

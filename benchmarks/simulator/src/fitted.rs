@@ -39,8 +39,10 @@ impl FittedCost {
     /// If a step fails.
     pub fn measure(llm: &mut Llm) -> Result<Self> {
         let mut steps: Vec<(StepLoad, f64)> = Vec::new();
+        let most = llm.engine().config().scheduler.max_batch_tokens;
         for batch in BATCHES {
-            for prompt in PROMPTS {
+            // Prompts that are computed in one step.
+            for prompt in PROMPTS.into_iter().filter(|prompt| batch * prompt <= most) {
                 let mut fastest = measure(llm, batch, prompt)?;
                 for _ in 1..REPETITIONS {
                     let again = measure(llm, batch, prompt)?;

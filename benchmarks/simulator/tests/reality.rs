@@ -19,7 +19,8 @@ fn serve(mut gate: Gate) -> Vec<(Request, f64)> {
     assert_eq!(llm.stats().preemptions, 0);
     let mut served: Vec<(usize, usize)> = outcome.completed.iter().map(|(r, _)| (r.prompt, r.output)).collect();
     let mut all = LENGTHS.to_vec();
-    (served.sort_unstable(), all.sort_unstable());
+    served.sort_unstable();
+    all.sort_unstable();
     assert_eq!(served, all, "each request is answered once");
     outcome.completed
 }

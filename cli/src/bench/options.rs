@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use loadgen::workload::Workload;
+use serde_json::{Map, Value};
 
 /// Most requests that are asked for at a time.
 pub const MAX_REQUESTS: usize = 1_000_000;
@@ -69,5 +70,35 @@ pub fn described(params: &SamplingParams) -> String {
         Some(beam) => format!(", {} of {} beams", params.n, beam.width),
         None if params.best_of > 1 => format!(", {} of {} samples", params.n, params.best_of),
         None => String::new(),
+    }
+}
+
+/// The same as fields of a request to a server with OpenAI's API and vLLM's additions; none for a single greedy output.
+pub fn fields(params: &SamplingParams) -> Map<String, Value> {
+    let mut fields = Map::new();
+    let mut set = |name: &str, value: Value| fields.insert(name.to_owned(), value);
+    if let Some(beam) = params.beam {
+        set("use_beam_search", true.into());
+        set("best_of", beam.width.into());
+        set("n", params.n.into());
+    } else if params.n > 1 {
+        set("n", params.n.into());
+        set("temperature", params.temperature.into());
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_single_output_asks_for_nothing_more() {
+        assert!(fields(&decoding(1, None, None)).is_empty() && described(&decoding(1, None, None)).is_empty());
+        let samples = decoding(2, Some(3), None);
+        assert_eq!((samples.n, samples.best_of, samples.temperature), (2, 3, 1.0));
+        let beams = decoding(2, None, Some(4));
+        assert!(beams.validate().is_ok() && fields(&beams)["best_of"] == 4 && described(&beams) == ", 2 of 4 beams");
+        assert!(decoding(5, None, Some(4)).validate().is_err());
     }
 }

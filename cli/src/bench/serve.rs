@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use argh::{ArgsInfo, FromArgs};
+use engine::sampling::SamplingParams;
 use loadgen::arrivals::Process;
 use loadgen::endpoint::{Endpoint, EndpointOptions, RequestPrompt};
 use loadgen::load::{Load, serve};
@@ -79,6 +80,12 @@ pub struct Args {
     /// let outputs end early, for servers that do not know ignore_eos
     #[argh(switch)]
     stop_at_eos: bool,
+    /// outputs of each request, sampled at temperature 1 if there are several (1)
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "1")]
+    n: usize,
+    /// beams of each request, of which the n best are returned
+    #[argh(option, arg_name = "n", from_str_fn(count))]
+    beam_width: Option<usize>,
     /// seed of lengths, prompts and arrivals (1)
     #[argh(option, arg_name = "n", from_str_fn(seed), default = "1")]
     seed: u64,
@@ -102,12 +109,15 @@ fn process(s: &str) -> Result<Process, String> {
 fn run(words: &Words) -> Result<()> {
     let args = words.own::<Args>()?;
     let (axis, sweep) = args.sweep()?;
+    let params = options::decoding(args.n, None, args.beam_width);
+    params.validate()?;
     let options = EndpointOptions {
         url: args.url.clone(),
         model: args.model.clone(),
         api_key: args.api_key.clone().or_else(|| std::env::var("QUIRE_API_KEY").ok()),
         timeout: args.timeout,
         ignore_eos: !args.stop_at_eos,
+        fields: options::fields(&params),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let endpoint = runtime.block_on(Endpoint::connect(options))?;
@@ -115,7 +125,7 @@ fn run(words: &Words) -> Result<()> {
     let report = Report {
         bench: "serve",
         model: endpoint.model().to_owned(),
-        load: args.describe(args.max_len(&endpoint)),
+        load: args.describe(args.max_len(&endpoint), &params),
         axis,
         points: sweep
             .into_iter()
@@ -153,13 +163,13 @@ impl Args {
         }
     }
 
-    fn describe(&self, max_len: usize) -> String {
+    fn describe(&self, max_len: usize, params: &SamplingParams) -> String {
         let arrivals = match (&self.rate, self.arrivals) {
             (None, _) => "closed loop",
             (_, Process::Poisson) => "Poisson arrivals",
             (_, Process::Fixed) => "arrivals at a fixed rate",
         };
-        format!("{}, {arrivals}, seed {}", self.lengths.cut_to(max_len), self.seed)
+        format!("{}{}, {arrivals}, seed {}", self.lengths.cut_to(max_len), options::described(params), self.seed)
     }
 
     /// Tokens of the longest request.

@@ -18,9 +18,7 @@ pub const COMMAND: Command = Command {
     info: Args::get_args_info,
     groups: &[],
     runs_engine: false,
-    examples: &[
-        "quire bench trace --sharegpt ShareGPT_V3_unfiltered_cleaned_split.json --tokenizer opt-125m -o sharegpt.jsonl",
-    ],
+    examples: &["quire bench trace --sharegpt sharegpt.json --tokenizer opt-125m -o trace.jsonl"],
     run,
 };
 
@@ -61,7 +59,7 @@ fn run(words: &Words) -> Result<()> {
         (None, Some(file)) => (Dataset::Alpaca, file),
         _ => return Err(words.wrong("one of --sharegpt and --alpaca is needed").into()),
     };
-    let files = ModelFiles::resolve_config(Some(&args.tokenizer))?;
+    let files = ModelFiles::resolve(Some(&args.tokenizer), true)?;
     let tokenizer = files.tokenizer(&files.config()?)?;
     let text = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
     let pairs = dataset.pairs(&text).with_context(|| file.clone())?;

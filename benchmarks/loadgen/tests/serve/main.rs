@@ -122,7 +122,8 @@ async fn requests_say_what_they_should() {
     let endpoint = Endpoint::connect(options.clone()).await.unwrap();
     assert_eq!((endpoint.model(), endpoint.max_len()), ("first", Some(300)));
     closed(&endpoint, 1, 2).await;
-    let plain = EndpointOptions { model: Some("mine".into()), ignore_eos: false, ..options };
+    let fields = [("n".to_owned(), 3.into()), ("temperature".to_owned(), 1.into())].into_iter().collect();
+    let plain = EndpointOptions { model: Some("mine".into()), ignore_eos: false, fields, ..options };
     let endpoint = Endpoint::connect(plain).await.unwrap();
     assert_eq!(endpoint.max_len(), None);
     let words = std::iter::once((RequestPrompt::words(6, &mut WorkloadRng::new(1)), LENGTHS));
@@ -138,6 +139,8 @@ async fn requests_say_what_they_should() {
     assert!(ids.len() == 6 && ids.iter().all(|id| (100..1000).contains(&id.as_u64().unwrap())));
     assert_ne!(first["prompt"], second["prompt"]);
     assert_eq!((&third["model"], third.get("ignore_eos")), (&"mine".into(), None));
+    assert_eq!((&first["temperature"], first.get("n")), (&0.into(), None));
+    assert_eq!((&third["temperature"], &third["n"]), (&1.into(), &3.into()));
     assert_eq!(third["prompt"].as_str().unwrap().split(' ').count(), 6);
 }
 

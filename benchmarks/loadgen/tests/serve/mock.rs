@@ -54,6 +54,7 @@ impl Mock {
             api_key: None,
             timeout: Duration::from_secs(100),
             ignore_eos: true,
+            fields: serde_json::Map::new(),
         }
     }
 
