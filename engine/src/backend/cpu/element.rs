@@ -3,10 +3,14 @@
 use bytemuck::Pod;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+use pulp::Simd;
 
 use super::tensor::{CpuTensor, Pool};
 use crate::tensor::{Elements, HostTensor};
 use std::sync::Arc;
+
+/// Lanes of the longest vector.
+const MOST_LANES: usize = 16;
 
 /// What weights and the cache are made of.
 pub(super) trait Element: Pod + Send + Sync {
@@ -16,6 +20,17 @@ pub(super) trait Element: Pod + Send + Sync {
     fn narrow(from: &[f32], to: &mut [Self]);
     /// The elements themselves where they are f32 already.
     fn as_f32(from: &[Self]) -> Option<&[f32]>;
+    /// The value of one element.
+    fn wide(self) -> f32;
+
+    /// As many elements as a vector has lanes, widened in registers.
+    #[inline(always)]
+    fn load<S: Simd>(simd: S, from: &[Self]) -> S::f32s {
+        let _ = simd;
+        let mut wide = [0.0; MOST_LANES];
+        Self::widen(from, &mut wide[..S::F32_LANES]);
+        S::as_simd_f32s(&wide).0[0]
+    }
 }
 
 impl Element for f32 {
@@ -31,6 +46,11 @@ impl Element for f32 {
     #[inline(always)]
     fn as_f32(from: &[Self]) -> Option<&[f32]> {
         Some(from)
+    }
+
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        self
     }
 }
 
@@ -53,6 +73,25 @@ impl Element for f16 {
     #[inline(always)]
     fn as_f32(_: &[Self]) -> Option<&[f32]> {
         None
+    }
+
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        self.to_f32()
+    }
+
+    #[inline(always)]
+    fn load<S: Simd>(simd: S, from: &[Self]) -> S::f32s {
+        let _ = simd;
+        let mut wide = [0.0; MOST_LANES];
+        #[cfg(target_arch = "x86_64")]
+        if S::F32_LANES == MOST_LANES {
+            // SAFETY: on x86-64 only AVX-512 has vectors of sixteen lanes, and whoever has this `S` has found it.
+            unsafe { widen_halves_avx512(from, &mut wide) };
+            return S::as_simd_f32s(&wide).0[0];
+        }
+        widen_halves(from, &mut wide[..S::F32_LANES]);
+        S::as_simd_f32s(&wide).0[0]
     }
 }
 
@@ -100,6 +139,11 @@ impl Element for bf16 {
     #[inline(always)]
     fn as_f32(_: &[Self]) -> Option<&[f32]> {
         None
+    }
+
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        self.to_f32()
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! For one token the time is that of reading the weight from memory once; for many it is that of the multiply-adds.
 //! The output is cut into tiles of up to [`TOKENS`] tokens by some columns, which threads take in turn. Within a tile,
-//! four rows of the weight at a time (widened to f32 if need be) meet all tokens while they lie in the first-level
-//! cache; the tokens' activations lie in the second.
+//! four rows of the weight at a time meet all tokens while they lie in the first-level cache; the tokens' activations lie
+//! in the second. A weight of 16 bits is widened to f32 on the way: in registers for few tokens, else into that cache.
 //!
 //! Every element of the result is the sum over blocks of [`BLOCK`] products along `K`, each block summed by
 //! `dot::tile`: an order that depends on `K` alone. So a token's result is the same, to the bit, whatever batch it is
@@ -24,6 +24,9 @@ use crate::backend::Activation;
 const BLOCK: usize = 768;
 /// Most tokens in a tile.
 const TOKENS: usize = 64;
+/// Most tokens for which a weight is widened in registers, as often as there are tiles of tokens. For more it is widened
+/// once, into the first-level cache.
+const FEW_TOKENS: usize = 6;
 /// Bytes of activations that stay in the second-level cache beside the weight that streams through.
 const CACHED: usize = 256 << 10;
 
@@ -70,6 +73,26 @@ impl<E: Element> Linear<'_, E> {
     }
 }
 
+/// Adds the dot products of `rows` rows of the weight with all tokens, each of `len` products, to the columns of `out` from
+/// `column` on.
+#[inline(always)]
+fn dots<S: Simd, E: Element>(
+    simd: S,
+    w: View<'_, E>,
+    x: View<'_>,
+    (rows, len): (usize, usize),
+    out: &mut [&mut [f32]],
+    column: usize,
+) {
+    if rows == ROWS {
+        rows_by_tokens::<S, E, ROWS>(simd, w, x, len, out, column);
+        return;
+    }
+    for r in 0..rows {
+        rows_by_tokens::<S, E, 1>(simd, View { data: w.row(r), ..w }, x, len, out, column + r);
+    }
+}
+
 /// Part of the output: a range of columns of some consecutive rows.
 struct Tile<'a> {
     row: usize,
@@ -103,35 +126,26 @@ impl<E: Element> WithSimd for Job<'_, '_, E> {
         // With few tokens each row of the weight is read from end to end; with many, only as much of `K` at a time as
         // keeps their activations in cache.
         let slab = if size_of_val(x) <= CACHED { inner.max(1) } else { BLOCK };
-        // With very few tokens time goes into reading the weight, which is fastest in order of memory.
-        let group = if out.len() == 1 || (out.len() <= 4 && inner <= BLOCK) { 1 } else { ROWS };
         // One cache line more than needed, so that the rows can begin at a multiple of a vector.
         widened.resize(ROWS * BLOCK + 16, 0.0);
         let skip = widened.as_ptr().align_offset(64).min(16);
         let widened = &mut widened[skip..];
         for start in (0..inner).step_by(slab) {
-            for c in (0..cols).step_by(group) {
-                let rows = group.min(cols - c);
+            for c in (0..cols).step_by(ROWS) {
+                let rows = ROWS.min(cols - c);
                 for k in (start..inner.min(start + slab)).step_by(BLOCK) {
                     let len = BLOCK.min(inner.min(start + slab) - k);
                     let weight = &linear.weight[(column + c) * inner + k..];
-                    let w = match E::as_f32(weight) {
-                        Some(data) => View { data, stride: inner },
-                        None => {
-                            for r in 0..rows {
-                                E::widen(&weight[r * inner..][..len], &mut widened[r * BLOCK..][..len]);
-                            }
-                            View { data: widened, stride: BLOCK }
-                        }
-                    };
                     let x = View { data: &x[k..], stride: inner };
-                    let mut r = 0;
-                    while r < rows {
-                        let w = View { data: w.row(r), ..w };
-                        r += match rows - r {
-                            ROWS => rows_by_tokens::<S, ROWS>(simd, w, x, len, &mut out, c + r),
-                            _ => rows_by_tokens::<S, 1>(simd, w, x, len, &mut out, c + r),
-                        };
+                    if out.len() <= FEW_TOKENS || E::as_f32(weight).is_some() {
+                        let weight = View { data: weight, stride: inner };
+                        dots(simd, weight, x, (rows, len), &mut out, c);
+                    } else {
+                        for r in 0..rows {
+                            E::widen(&weight[r * inner..][..len], &mut widened[r * BLOCK..][..len]);
+                        }
+                        let weight = View { data: &*widened, stride: BLOCK };
+                        dots(simd, weight, x, (rows, len), &mut out, c);
                     }
                 }
             }

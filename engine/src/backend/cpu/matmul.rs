@@ -13,15 +13,15 @@ const ROWS: usize = 6;
 
 /// A row-major matrix within a slice.
 #[derive(Clone, Copy)]
-pub(super) struct View<'a> {
-    pub data: &'a [f32],
+pub(super) struct View<'a, E = f32> {
+    pub data: &'a [E],
     pub stride: usize,
 }
 
-impl<'a> View<'a> {
+impl<'a, E> View<'a, E> {
     /// Row `r` and all that follows.
     #[inline(always)]
-    pub fn row(&self, r: usize) -> &'a [f32] {
+    pub fn row(&self, r: usize) -> &'a [E] {
         &self.data[r * self.stride..]
     }
 }
