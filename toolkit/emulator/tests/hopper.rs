@@ -264,13 +264,14 @@ impl Layout {
     }
 }
 
-/// One product of 64 rows and `columns` columns, twice: `d = a b`, then `d = -a b + d` with `scale-d` as asked.
+/// One product of 64 rows and `columns` columns, again and again: `d = a b`, then something `between`, then `d = -a b + d` with
+/// `scale-d` as asked.
 fn product(
     types: &str,
     a: Option<&Layout>,
     b: &Layout,
     columns: usize,
-    parts: [&str; 3],
+    parts: [&str; 4],
 ) -> Result<Vec<u32>, Box<Fault>> {
     let bf = types.ends_with("bf16");
     let bits =
@@ -313,7 +314,7 @@ fn product(
             b.descriptor(start)
         )
     };
-    let [fence, proxy, wait] = parts;
+    let [fence, proxy, wait, between] = parts;
     let mut body = format!(
         ".reg .b32 %d<128>;\nshl.b32 %r4, %r1, 4;\nmov.u32 %r5, 0;\n$fill:\nadd.u32 %r6, %r4, %r5;\ncvt.u64.u32 %rd3, %r6;\n\
          add.u64 %rd3, %rd1, %rd3;\nld.global.v2.u64 {{%rd4, %rd5}}, [%rd3];\nadd.u32 %r6, %r6, %r2;\n\
@@ -321,8 +322,8 @@ fn product(
          add.u64 %rd3, %rd3, 2048;\nld.global.v4.u32 {{%r10, %r11, %r12, %r13}}, [%rd3];\n{proxy}\nbar.sync 0;\n\
          setp.ne.u32 %p3, 0, 0;\n{fence}\n{}{}wgmma.commit_group.sync.aligned;\n{wait}\nmul.lo.u32 %r6, %r1, {};\ncvt.u64.u32 %rd3, %r6;\n\
          add.u64 %rd3, %rd2, %rd3;\n",
-        wgmma("%p3", 1),
-        if half { String::new() } else { wgmma("1", -1) + &wgmma("!%p3", 1) },
+        wgmma(if columns == 136 { "0" } else { "%p3" }, 1),
+        if half { String::new() } else { between.to_string() + &wgmma("1", -1) + &wgmma("!%p3", 1) },
         4 * count
     );
     (0..count).for_each(|i| body += &format!("st.global.u32 [%rd3+{}], %d{i};\n", 4 * i));
@@ -344,7 +345,7 @@ fn product(
     Ok(words)
 }
 
-const PARTS: [&str; 3] = ["wgmma.fence.sync.aligned;", "fence.proxy.async;", "wgmma.wait_group.sync.aligned 0;"];
+const PARTS: [&str; 4] = ["wgmma.fence.sync.aligned;", "fence.proxy.async;", "wgmma.wait_group.sync.aligned 0;", ""];
 
 #[test]
 fn products_of_a_warp_group() {
@@ -378,4 +379,24 @@ fn products_with_parts_missing() {
     assert!(fence.message.contains("with no `wgmma.fence` before it"), "{fence}");
     assert_eq!(proxy.kind, FaultKind::MissingProxyFence, "{proxy}");
     assert!(wait.message.contains("the block ends while an asynchronous copy or product"), "{wait}");
+}
+
+#[test]
+fn whoever_touches_sums_fences_again() {
+    let layout = || Layout { swizzle: 1, transposed: false, leading: 16, stride: 1024 };
+    let with = |between: &str| {
+        let between = format!("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n{between}\n");
+        product("f32.f16.f16", Some(&layout()), &layout(), 64, [PARTS[0], PARTS[1], PARTS[2], &between])
+    };
+    with("").unwrap();
+    with("mov.b32 %d3, %d3;\nwgmma.fence.sync.aligned;").unwrap();
+    with("mov.b32 %r19, %d3;").unwrap();
+    for touch in ["mov.b32 %d3, %d3;", "add.f32 %d0, %d0, 0f00000000;"] {
+        let fault = with(touch).unwrap_err();
+        assert!(fault.message.contains("with no `wgmma.fence` before it"), "{fault}");
+    }
+    // From registers, the first factor counts as well.
+    let between = "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\nmov.b32 %r11, %r11;\n";
+    let parts = [PARTS[0], PARTS[1], PARTS[2], between];
+    assert!(product("f32.f16.f16", None, &layout(), 64, parts).is_err());
 }

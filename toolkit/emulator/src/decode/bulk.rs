@@ -5,7 +5,7 @@ use crate::ops::Type;
 use crate::program::{
     BulkCopy, BulkEnd, BulkSource, Factor, FirstFactor, MbarrierInstruction, MbarrierOp, Op, Product,
 };
-use crate::ptx::ast::{Operand, Statement};
+use crate::ptx::ast::{Operand, Statement, Width};
 
 /// `.shared`, `.shared::cta`, `.b64` and the semantics, which are those that arrivals and waits have by default.
 fn is_usual(modifier: &str) -> bool {
@@ -21,8 +21,8 @@ impl Decoder<'_> {
             ["arrive"] => MbarrierOp::Arrive { drops: false },
             ["arrive_drop"] => MbarrierOp::Arrive { drops: true },
             ["arrive", "expect_tx"] => MbarrierOp::ArriveExpecting,
-            ["expect_tx", "relaxed"] => MbarrierOp::Expect,
-            ["complete_tx", "relaxed"] => MbarrierOp::Complete,
+            ["expect_tx"] | ["expect_tx", "relaxed"] => MbarrierOp::Expect,
+            ["complete_tx"] | ["complete_tx", "relaxed"] => MbarrierOp::Complete,
             ["test_wait" | "try_wait", "parity"] => MbarrierOp::TestParity,
             ["test_wait" | "try_wait"] => MbarrierOp::TestState,
             _ => return Err("not supported".into()),
@@ -150,7 +150,8 @@ impl Decoder<'_> {
             _ => return Err("wrong number of operands".into()),
         };
         let accumulates = match scale {
-            Operand::Integer(0) => return Err("a `scale-d` that is always false is not supported".into()),
+            // A predicate that nothing writes is false.
+            Operand::Integer(0) => Some((self.new_slot(Width::Predicate), false)),
             Operand::Integer(_) => None,
             predicate => Some(self.predicate(predicate)?),
         };

@@ -5,6 +5,16 @@ use crate::ops::Type;
 use crate::program::{Collective, Factor, Mma, Op, ReduxOp, ShuffleMode, VoteMode};
 use crate::ptx::ast::{Operand, Statement};
 
+/// How many matrices of eight rows of eight halves the modifiers of a load or store name, in any order, and whether they are
+/// transposed.
+fn matrices(modifiers: &[&str]) -> Option<(usize, bool)> {
+    let has = |name| modifiers.contains(&name);
+    let count = [("x1", 1), ("x2", 2), ("x4", 4)].into_iter().find(|&(name, _)| has(name))?.1;
+    let known = ["sync", "aligned", "m8n8", "b16", "x1", "x2", "x4", "trans", "shared", "shared::cta"];
+    let complete = ["sync", "aligned", "m8n8", "b16"].into_iter().all(has);
+    (complete && modifiers.iter().all(|modifier| known.contains(modifier))).then_some((count, has("trans")))
+}
+
 impl Decoder<'_> {
     pub(super) fn list(&mut self, operand: &Operand, ty: Type, count: usize, output: bool) -> Decoded<Box<[u32]>> {
         let single = [operand.clone()];
@@ -72,6 +82,18 @@ impl Decoder<'_> {
                 let (result, value) = (self.output(result, Type::B32)?, self.input(value, ty)?);
                 (Collective::MatchAny { result, value, wide: ty == Type::B64 }, members)
             }
+            (["match", "all", "sync", ty @ ("b32" | "b64")], [result, value, members]) => {
+                let (result, all) = match result {
+                    Operand::Pair(result, all) => {
+                        let all = self.output(&Operand::Name(all.clone()), Type::Predicate)?;
+                        (self.output(&Operand::Name(result.clone()), Type::B32)?, Some(all))
+                    }
+                    result => (self.output(result, Type::B32)?, None),
+                };
+                let wide = *ty == "b64";
+                let value = self.input(value, if wide { Type::B64 } else { Type::B32 })?;
+                (Collective::MatchAll { result, all, value, wide }, members)
+            }
             (["elect", "sync"], [Operand::Pair(result, chosen), members]) => {
                 let result = self.output(&Operand::Name(result.clone()), Type::B32)?;
                 let chosen = self.output(&Operand::Name(chosen.clone()), Type::Predicate)?;
@@ -84,22 +106,17 @@ impl Decoder<'_> {
     }
 
     pub(super) fn load_matrix(&mut self, statement: &Statement, parts: &[&str]) -> Decoded<Op> {
-        let (count, transposed) = match parts[1..] {
-            ["sync", "aligned", "m8n8", count, "b16"] => (count, false),
-            ["sync", "aligned", "m8n8", count, "shared" | "shared::cta", "b16"] => (count, false),
-            ["sync", "aligned", "m8n8", count, "trans", "b16"] => (count, true),
-            ["sync", "aligned", "m8n8", count, "trans", "shared" | "shared::cta", "b16"] => (count, true),
-            _ => return Err("not supported".into()),
-        };
-        let count = match count {
-            "x1" => 1,
-            "x2" => 2,
-            "x4" => 4,
-            _ => return Err("not supported".into()),
-        };
+        let (count, transposed) = matrices(&parts[1..]).ok_or("not supported")?;
         let [registers, address] = statement.operands.as_slice() else { return Err("wrong operands".into()) };
         let registers = self.list(registers, Type::B32, count, true)?;
         Ok(Op::LoadMatrix { address: self.address(address)?.0, registers, transposed })
+    }
+
+    pub(super) fn store_matrix(&mut self, statement: &Statement, parts: &[&str]) -> Decoded<Op> {
+        let (count, transposed) = matrices(&parts[1..]).ok_or("not supported")?;
+        let [address, registers] = statement.operands.as_slice() else { return Err("wrong operands".into()) };
+        let registers = self.list(registers, Type::B32, count, false)?;
+        Ok(Op::StoreMatrix { address: self.address(address)?.0, registers, transposed })
     }
 
     pub(super) fn mma(&mut self, statement: &Statement, parts: &[&str]) -> Decoded<Op> {

@@ -2,7 +2,7 @@
 
 use super::decoder::{Decoded, Decoder};
 use crate::ops::Type;
-use crate::program::{Call, Instruction, NONE, Op, Transfer};
+use crate::program::{BarrierReduction, BarrierVote, Call, Instruction, NONE, Op, Transfer};
 use crate::ptx::ast::{Operand, Statement};
 use crate::report::Class;
 
@@ -95,9 +95,13 @@ impl Decoder<'_> {
     }
 
     pub(super) fn barrier(&mut self, statement: &Statement, modifiers: &[&str]) -> Decoded<Op> {
+        let modifiers = modifiers.strip_prefix(&["cta"]).unwrap_or(modifiers);
+        if let ["red", rest @ ..] = modifiers {
+            return self.voting_barrier(statement, rest.strip_prefix(&["aligned"]).unwrap_or(rest));
+        }
         let waits = match modifiers {
-            ["sync"] | ["cta", "sync"] | ["sync", "aligned"] | ["cta", "sync", "aligned"] => true,
-            ["arrive"] | ["cta", "arrive"] | ["arrive", "aligned"] | ["cta", "arrive", "aligned"] => false,
+            ["sync"] | ["sync", "aligned"] => true,
+            ["arrive"] | ["arrive", "aligned"] => false,
             _ => return Err("not supported".into()),
         };
         let (id, count) = match statement.operands.as_slice() {
@@ -105,6 +109,24 @@ impl Decoder<'_> {
             [id, count] => (id, Some(self.input(count, Type::U32)?)),
             _ => return Err("wrong number of operands".into()),
         };
-        Ok(Op::Barrier { id: self.input(id, Type::U32)?, count, waits })
+        Ok(Op::Barrier { id: self.input(id, Type::U32)?, count, waits, vote: None })
+    }
+
+    /// `bar.red`: a barrier that finds something out of a predicate of all threads.
+    fn voting_barrier(&mut self, statement: &Statement, modifiers: &[&str]) -> Decoded<Op> {
+        let (reduction, ty) = match modifiers {
+            ["popc", "u32"] => (BarrierReduction::Count, Type::U32),
+            ["and", "pred"] => (BarrierReduction::All, Type::Predicate),
+            ["or", "pred"] => (BarrierReduction::Any, Type::Predicate),
+            _ => return Err("not supported".into()),
+        };
+        let (result, id, count, predicate) = match statement.operands.as_slice() {
+            [result, id, predicate] => (result, id, None, predicate),
+            [result, id, count, predicate] => (result, id, Some(self.input(count, Type::U32)?), predicate),
+            _ => return Err("wrong number of operands".into()),
+        };
+        let predicate = self.predicate(predicate)?;
+        let vote = Some(Box::new(BarrierVote { reduction, predicate, result: self.output(result, ty)? }));
+        Ok(Op::Barrier { id: self.input(id, Type::U32)?, count, waits: true, vote })
     }
 }

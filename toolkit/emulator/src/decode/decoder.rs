@@ -24,6 +24,12 @@ pub(super) struct Decoder<'a> {
     /// The first instruction of each function that was decoded.
     pub starts: HashMap<usize, u32>,
     pub queue: Vec<usize>,
+    /// Registers that the statement being decoded writes.
+    pub written: Vec<(Width, u32)>,
+    /// Registers that products of the warp group use.
+    pub in_products: Vec<u32>,
+    /// Of each instruction, the registers that it writes.
+    pub writes: Vec<Vec<(Width, u32)>>,
 }
 
 impl<'a> Decoder<'a> {
@@ -49,6 +55,9 @@ impl<'a> Decoder<'a> {
             placed: HashMap::new(),
             starts: HashMap::new(),
             queue: vec![index],
+            written: Vec::new(),
+            in_products: Vec::new(),
+            writes: Vec::new(),
         }
     }
 
@@ -65,6 +74,17 @@ impl<'a> Decoder<'a> {
             self.program.opcodes.len() - 1
         });
         index as u32
+    }
+
+    /// The slot of the function's carry.
+    pub fn carry(&mut self) -> u32 {
+        let key = (self.function, "%cc".to_string());
+        if let Some(&slot) = self.registers.get(&key) {
+            return slot;
+        }
+        let slot = self.new_slot(Width::Predicate);
+        self.registers.insert(key, slot);
+        slot
     }
 
     /// A new register.

@@ -4,7 +4,7 @@ use super::decoder::{Decoded, Decoder};
 use crate::lanes::Slots;
 use crate::ops::{self, Modifiers, Type};
 use crate::program::{Combine, Instruction, NONE, Op, Scope};
-use crate::ptx::ast::{Operand, Statement};
+use crate::ptx::ast::{Operand, Statement, Width};
 use crate::report::Class;
 
 /// A fence with these modifiers.
@@ -63,6 +63,8 @@ impl Decoder<'_> {
             }
             "bar" | "barrier" => (self.barrier(statement, rest)?, Class::Barrier),
             "ldmatrix" => (self.load_matrix(statement, parts)?, Class::Tensor),
+            "stmatrix" => (self.store_matrix(statement, parts)?, Class::Tensor),
+            "set" => (self.set(statement, rest)?, Class::Compare),
             "mma" => (self.mma(statement, parts)?, Class::Tensor),
             "membar" if matches!(rest, ["cta" | "gl" | "sys"]) => (fence(rest), Class::Other),
             "fence"
@@ -88,19 +90,14 @@ impl Decoder<'_> {
                 }
                 _ => return Err("wrong operands".into()),
             },
-            "bfi" if rest == ["b32"] => match statement.operands.as_slice() {
-                [d, a, b, at, count] => {
-                    let slots = Slots {
-                        d: self.output(d, Type::B32)?,
-                        a: self.input(a, Type::B32)?,
-                        b: self.input(b, Type::B32)?,
-                        c: 0,
-                    };
-                    let (at, count) = (self.input(at, Type::B32)?, self.input(count, Type::B32)?);
-                    (Op::InsertField { slots, at, count }, Class::Integer)
-                }
-                _ => return Err("wrong operands".into()),
-            },
+            "bfi" | "bmsk" | "sad" | "dp4a" | "slct" | "testp" | "isspacep" | "createpolicy" | "discard"
+            | "pmevent" => self.rare(statement, parts)?,
+            "prmt" if rest.len() == 2 => self.rare(statement, parts)?,
+            "bfind" if rest.first() == Some(&"shiftamt") => self.rare(statement, parts)?,
+            "add" | "min" | "max" if matches!(rest, ["u16x2" | "s16x2"]) => self.rare(statement, parts)?,
+            "add" | "addc" | "sub" | "subc" | "mad" | "madc" if parts[0].ends_with('c') || rest.contains(&"cc") => {
+                (self.carrying(statement, parts)?, Class::Integer)
+            }
             "shf" => match (rest, statement.operands.as_slice()) {
                 ([side @ ("l" | "r"), mode @ ("wrap" | "clamp"), "b32"], [d, a, b, c]) => {
                     let op = ops::funnel(*side == "l", *mode == "wrap");
@@ -137,7 +134,7 @@ impl Decoder<'_> {
                 "wide" => modifiers.wide = true,
                 "hi" => modifiers.hi = true,
                 "lo" => {}
-                "rn" => rounding = Some(part),
+                "rn" | "rz" | "rm" | "rp" => rounding = Some(part),
                 "ftz" => modifiers.ftz = true,
                 "sat" => modifiers.sat = true,
                 "NaN" => modifiers.nan = true,
@@ -153,7 +150,11 @@ impl Decoder<'_> {
         if rounding.is_some() && !ty.is_float() {
             return Err("not supported".into());
         }
-        let op = ops::arithmetic(opcode, ty, modifiers).ok_or("not supported")?;
+        let op = match rounding {
+            Some(rounding) if rounding != "rn" => ops::directed(opcode, ty, rounding, modifiers),
+            _ => ops::arithmetic(opcode, ty, modifiers),
+        };
+        let op = op.ok_or("not supported")?;
         let operands = &statement.operands[..];
         let arity = match opcode {
             "fma" | "mad" | "bfe" | "prmt" => 3,
@@ -193,6 +194,28 @@ impl Decoder<'_> {
             _ => Class::Integer,
         };
         Ok((Op::Lanes(op, slots), class))
+    }
+
+    /// `set`: as `setp`, with a number for the result: 1 of a float, all bits of an integer.
+    fn set(&mut self, statement: &Statement, rest: &[&str]) -> Decoded<Op> {
+        let (name, ftz, to, from) = match rest {
+            [name, to, from] => (name, false, to, from),
+            [name, "ftz", to, from] => (name, true, to, from),
+            _ => return Err("not supported".into()),
+        };
+        let (to, from) = (Type::parse(to).ok_or("not supported")?, Type::parse(from).ok_or("not supported")?);
+        let value = match to {
+            Type::U32 | Type::S32 => u32::MAX,
+            Type::F32 => 1f32.to_bits(),
+            Type::F16 => half::f16::ONE.to_bits().into(),
+            Type::Bf16 => half::bf16::ONE.to_bits().into(),
+            _ => return Err("not supported".into()),
+        };
+        let test = ops::compare(name, from, ftz).ok_or("not supported")?;
+        let [d, a, b] = statement.operands.as_slice() else { return Err("wrong number of operands".into()) };
+        let slots =
+            Slots { d: self.new_slot(Width::Predicate), a: self.input(a, from)?, b: self.input(b, from)?, c: 0 };
+        Ok(Op::Set { test, slots, target: self.output(d, to)?, value })
     }
 
     fn comparison(&mut self, statement: &Statement, rest: &[&str]) -> Decoded<Op> {

@@ -3,7 +3,7 @@
 use super::decoder::{Decoded, Decoder};
 use crate::ops::Type;
 use crate::program::{Access, Address, AsyncCopy, Atomic, AtomicOp, MemoryOrder, Op, Scope};
-use crate::ptx::ast::{Operand, Space, Statement};
+use crate::ptx::ast::{Operand, Space, Statement, Width};
 
 fn space(modifier: &str) -> Option<Space> {
     Some(match modifier {
@@ -22,6 +22,14 @@ fn is_hint(modifier: &str) -> bool {
         "nc" | "ca" | "cg" | "cs" | "lu" | "cv" | "wb" | "wt" | "weak" | "cta" | "gpu" | "sys" | "cluster"
     ) || modifier.starts_with("L1::")
         || modifier.starts_with("L2::")
+}
+
+/// The operands of an instruction but its cache policy, which changes neither results nor counts here.
+fn without_policy<'a>(statement: &'a Statement, modifiers: &[&str]) -> &'a [Operand] {
+    match statement.operands.as_slice() {
+        [operands @ .., _] if modifiers.contains(&"L2::cache_hint") => operands,
+        operands => operands,
+    }
 }
 
 /// What a load or a store orders, when it is a strong one.
@@ -43,7 +51,6 @@ impl Decoder<'_> {
                 "v4" => count = 4,
                 "v8" => count = 8,
                 "volatile" | "relaxed" | "acquire" | "release" => {}
-                "L2::cache_hint" => return Err("a cache policy operand is not supported".into()),
                 _ if is_hint(modifier) => {}
                 _ => match (space(modifier), Type::parse(modifier)) {
                     (Some(found), _) => at = found,
@@ -53,7 +60,9 @@ impl Decoder<'_> {
             }
         }
         let Some(ty) = ty else { return Err("it has no type".into()) };
-        let [first, second] = statement.operands.as_slice() else { return Err("two operands are needed".into()) };
+        let [first, second] = without_policy(statement, modifiers) else {
+            return Err("two operands are needed".into());
+        };
         let (address, value) = if store { (first, second) } else { (second, first) };
         let single = [value.clone()];
         let values = if let Operand::Vector(values) = value { &values[..] } else { &single[..] };
@@ -62,7 +71,16 @@ impl Decoder<'_> {
         }
         let registers: Decoded<Box<[_]>> = values.iter().map(|value| self.element(value, ty.bytes())).collect();
         let registers = registers?;
-        if at == Space::Param {
+        if !store {
+            self.written.extend(registers.iter().filter(|register| register.bits == 32).map(|r| (Width::B32, r.slot)));
+        }
+        let by_register = match address {
+            Operand::Address(base, _) => matches!(&**base, Operand::Name(name) if self.register(name).is_some()),
+            _ => false,
+        };
+        if at == Space::Param && self.current().entry && by_register {
+            at = Space::Parameters;
+        } else if at == Space::Param {
             return self.parameter(address, ty, registers, store);
         }
         let (address, fixed) = self.address(address)?;

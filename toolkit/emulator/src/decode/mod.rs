@@ -8,12 +8,13 @@ mod instruction;
 mod memory;
 mod movement;
 mod operand;
+mod rare;
 
 use crate::dominators::immediate_post_dominators;
 use crate::parameter::Parameter;
-use crate::program::{NONE, Op, Program};
+use crate::program::{FirstFactor, NONE, Op, Program};
 use crate::ptx::ParseError;
-use crate::ptx::ast::{Function, Source};
+use crate::ptx::ast::{Function, Source, Width};
 use decoder::Decoder;
 use std::collections::HashMap;
 
@@ -26,6 +27,7 @@ pub(crate) fn program(source: &Source, index: usize, parameters: &[Parameter]) -
             decoder.function(next)?;
         }
     }
+    decoder.mark_touches();
     decoder.link(function)?;
     Ok(decoder.program)
 }
@@ -42,6 +44,15 @@ impl Decoder<'_> {
                 let message = format!("`{}` in `{}`: {message}", statement.opcode, function.name);
                 ParseError::new(statement.line, message)
             })?;
+            let written = std::mem::take(&mut self.written);
+            if let Op::Product(product) = &instruction.op {
+                self.in_products.extend(&product.d);
+                if let FirstFactor::Registers(a) = &product.a {
+                    self.in_products.extend(a);
+                }
+            }
+            self.writes.resize(self.program.code.len(), Vec::new());
+            self.writes.push(written);
             self.program.code.push(instruction);
         }
         // A function returns at its end.
@@ -55,6 +66,20 @@ impl Decoder<'_> {
         }
         self.meetings(start);
         Ok(())
+    }
+
+    /// Marks the instructions that write registers of products, other than products.
+    fn mark_touches(&mut self) {
+        if self.in_products.is_empty() {
+            return;
+        }
+        for (instruction, writes) in self.program.code.iter_mut().zip(&self.writes) {
+            let touches = writes.iter().any(|(width, slot)| *width == Width::B32 && self.in_products.contains(slot));
+            if touches && !matches!(instruction.op, Op::Product(_)) {
+                let op = std::mem::replace(&mut instruction.op, Op::Nothing);
+                instruction.op = Op::Touch(Box::new(op));
+            }
+        }
     }
 
     /// Fills in where lanes that part at a branch meet again, for the function that begins at `start`.

@@ -1,11 +1,11 @@
 //! Conversions and moves.
 
 use super::decoder::{Decoded, Decoder};
-use crate::lanes::Slots;
+use crate::lanes::{Slots, lanes};
 use crate::ops::{self, Modifiers, Type};
 use crate::program::{Op, Register};
 use crate::ptx::ast::{Operand, Statement, Width};
-use crate::window::{LOCAL_WINDOW, SHARED_WINDOW};
+use crate::window::{LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW, WINDOW_BITS};
 
 impl Decoder<'_> {
     pub(super) fn conversion(&mut self, statement: &Statement, rest: &[&str]) -> Decoded<Op> {
@@ -51,8 +51,13 @@ impl Decoder<'_> {
             "global" | "const" => 0,
             "shared" | "shared::cta" => SHARED_WINDOW,
             "local" => LOCAL_WINDOW,
+            "param" | "param::entry" if !to => PARAMETER_WINDOW,
             _ => return Err("not supported".into()),
         };
+        if space.starts_with("param") {
+            let op = lanes!(|a: u64, b: u64| -> u64 { b | a & ((1 << WINDOW_BITS) - 1) });
+            return Ok(Op::Lanes(op, slots(self, PARAMETER_WINDOW)?));
+        }
         let name = if to { "sub" } else { "add" };
         let op = ops::arithmetic(name, Type::U64, Modifiers::default()).ok_or("not supported")?;
         Ok(Op::Lanes(op, slots(self, window)?))

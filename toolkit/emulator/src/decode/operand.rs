@@ -4,6 +4,7 @@ use super::decoder::{Decoded, Decoder};
 use crate::ops::Type;
 use crate::program::{Address, Register, Special, Value};
 use crate::ptx::ast::{Operand, Space, Variable, Width};
+use crate::window::PARAMETER_WINDOW;
 
 fn width_of(ty: Type) -> Width {
     match ty {
@@ -117,6 +118,7 @@ impl Decoder<'_> {
             Operand::Name(name) => {
                 let Some((width, slot)) = self.register(name) else { return Err(format!("`{name}` is no register")) };
                 self.check_width(name, width, ty)?;
+                self.written.push((width, slot));
                 Ok(slot)
             }
             other => Err(format!("{other:?} is no register")),
@@ -180,7 +182,7 @@ impl Decoder<'_> {
             Some(variable) => (self.function, variable),
             None => match self.source.variables.iter().find(|variable| variable.name == name) {
                 Some(variable) => (usize::MAX, variable),
-                None => return Err(format!("`{name}` is unknown")),
+                None => return self.parameter_address(name, offset),
             },
         };
         let value = match variable.space {
@@ -189,7 +191,7 @@ impl Decoder<'_> {
                 let place = self.place(owner, variable, true);
                 Value::Bits((place as u64).wrapping_add_signed(offset))
             }
-            Space::Local | Space::Param => {
+            Space::Local | Space::Param | Space::Parameters => {
                 let place = self.place(owner, variable, false);
                 Value::Bits((place as u64).wrapping_add_signed(offset))
             }
@@ -202,6 +204,16 @@ impl Decoder<'_> {
             }
         };
         Ok((variable.space, value))
+    }
+
+    /// The generic address of a kernel's parameter.
+    fn parameter_address(&self, name: &str, offset: i64) -> Decoded<(Space, Value)> {
+        let parameter = self.parameters.iter().find(|parameter| parameter.name == name);
+        let Some(parameter) = parameter.filter(|_| self.current().entry) else {
+            return Err(format!("`{name}` is unknown"));
+        };
+        let address = PARAMETER_WINDOW + parameter.offset as u64;
+        Ok((Space::Generic, Value::Bits(address.wrapping_add_signed(offset))))
     }
 
     /// Puts a variable into shared or private memory, once.

@@ -116,9 +116,11 @@ impl ResidentBlock {
             }
             barrier.arrived = 0;
             let view = barrier.views.take(warps);
+            let (voters, votes) = (std::mem::take(&mut barrier.voters), std::mem::take(&mut barrier.votes));
             for warp in self.warps.iter_mut().filter(|warp| warp.waits_at == Some(id)) {
                 warp.waits_at = None;
                 warp.clock.receive(warp.live, &view);
+                warp.learn_votes(voters, votes);
             }
             released += 1;
         }

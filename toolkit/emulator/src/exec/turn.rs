@@ -210,10 +210,12 @@ fn step(
                 "a trap: a Rust panic (an index out of bounds, an `unwrap`, an `assert!`), or an explicit abort";
             return Err(Violation::new(FaultKind::Trap, message).lane(mask.trailing_zeros() as usize));
         }
-        &Op::Barrier { id, count, waits } => {
+        Op::Barrier { id, count, waits, vote } => {
+            let (&waits, vote) = (waits, vote.as_deref().copied());
             *pc = next;
             let clocks = env.launch.clocks();
-            barrier::arrive(&mut env.block.barriers, warp, Arrival { id, count, waits }, clocks, mask)?;
+            let arrival = Arrival { id: *id, count: *count, waits, vote };
+            barrier::arrive(&mut env.block.barriers, warp, arrival, clocks, mask)?;
             return Ok(if waits { Flow::Yield } else { Flow::Next });
         }
         op => run_instruction(env, warp, op, mask)?,

@@ -1,5 +1,6 @@
 //! `cvt`.
 
+use super::directed::{DOWN, UP, ZERO, narrow, step_f32, step_f64};
 use super::types::Type;
 use crate::lanes::{LaneOp, lanes};
 use crate::number::{
@@ -11,10 +12,12 @@ use half::{bf16, f16};
 /// The conversion of `cvt.<rounding>.<to>.<from>`; `rounding` is empty where none is written.
 pub(crate) fn convert(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool) -> Option<LaneOp> {
     match (to.is_float(), from.is_float()) {
-        (false, false) if sat || ftz || !rounding.is_empty() => None,
+        (false, false) if ftz || !rounding.is_empty() => None,
+        (false, false) if sat => between_integers_saturating(to, from),
         (false, false) => between_integers(to, from),
-        (true, false) if sat || ftz || rounding != "rn" => None,
-        (true, false) => from_integer(to, from),
+        (true, false) if sat || ftz => None,
+        (true, false) if rounding == "rn" => from_integer(to, from),
+        (true, false) => from_integer_directed(rounding, to, from),
         (false, true) => to_integer(rounding, to, from, ftz),
         (true, true) => between_floats(rounding, to, from, sat, ftz),
     }
@@ -49,6 +52,78 @@ fn between_integers(to: Type, from: Type) -> Option<LaneOp> {
     })
 }
 
+/// What does not fit becomes the nearest integer that does.
+fn between_integers_saturating(to: Type, from: Type) -> Option<LaneOp> {
+    macro_rules! to {
+        ($s:ty, $d:ty) => {
+            lanes!(|a: $s| -> $d { i128::from(a).clamp(i128::from(<$d>::MIN), i128::from(<$d>::MAX)) as $d })
+        };
+    }
+    macro_rules! from {
+        ($s:ty) => {
+            match to {
+                Type::U8 => to!($s, u8),
+                Type::S8 => to!($s, i8),
+                Type::U16 => to!($s, u16),
+                Type::S16 => to!($s, i16),
+                Type::U32 => to!($s, u32),
+                Type::S32 => to!($s, i32),
+                Type::U64 => to!($s, u64),
+                Type::S64 => to!($s, i64),
+                _ => return None,
+            }
+        };
+    }
+    Some(match from {
+        Type::U8 => from!(u8),
+        Type::S8 => from!(i8),
+        Type::U16 => from!(u16),
+        Type::S16 => from!(i16),
+        Type::U32 => from!(u32),
+        Type::S32 => from!(i32),
+        Type::U64 => from!(u64),
+        Type::S64 => from!(i64),
+        _ => return None,
+    })
+}
+
+/// Integers to f32 or f64, down, up or towards zero.
+fn from_integer_directed(rounding: &str, to: Type, from: Type) -> Option<LaneOp> {
+    macro_rules! of {
+        ($s:ty, $to:ident) => {
+            match to {
+                // The greatest integers do not fit a float's way back exactly, but i128 has room for all.
+                Type::F32 => lanes!(|a: $s| -> f32 {
+                    let nearest = a as f32;
+                    step_f32::<$to>(nearest, (i128::from(a) - nearest as i128) as f64)
+                }),
+                Type::F64 => lanes!(|a: $s| -> f64 {
+                    let nearest = a as f64;
+                    step_f64::<$to>(nearest, (i128::from(a) - nearest as i128) as f64)
+                }),
+                _ => return None,
+            }
+        };
+    }
+    macro_rules! from {
+        ($to:ident) => {
+            match from {
+                Type::U32 => of!(u32, $to),
+                Type::S32 => of!(i32, $to),
+                Type::U64 => of!(u64, $to),
+                Type::S64 => of!(i64, $to),
+                _ => return None,
+            }
+        };
+    }
+    Some(match rounding {
+        "rm" => from!(DOWN),
+        "rp" => from!(UP),
+        "rz" => from!(ZERO),
+        _ => return None,
+    })
+}
+
 fn from_integer(to: Type, from: Type) -> Option<LaneOp> {
     // Through f64 and a rounding to odd where f32 would round twice on the way to a half.
     macro_rules! from {
@@ -76,7 +151,7 @@ fn from_integer(to: Type, from: Type) -> Option<LaneOp> {
     })
 }
 
-/// Rust's `as` saturates and gives zero for a NaN, as `cvt` does for all but 64-bit ones.
+/// Rust's `as` saturates and gives zero for a NaN, as `cvt` does where neither type has 64 bits.
 fn to_integer(rounding: &str, to: Type, from: Type, ftz: bool) -> Option<LaneOp> {
     macro_rules! to {
         ($s:ty, |$x:ident| $value:expr, $round:ident) => {
@@ -134,8 +209,14 @@ fn to_integer(rounding: &str, to: Type, from: Type, ftz: bool) -> Option<LaneOp>
         Type::F32 if ftz => rounded!(f32, |x| flush(x)),
         Type::F32 => rounded!(f32, |x| x),
         _ if ftz => return None,
-        // Of f64 a NaN is the least integer also when the result is narrow: not a form that occurs, so it is left out.
         Type::F64 if to.bytes() == 8 => rounded!(f64, |x| x),
+        // Of f64 a NaN becomes the integer of which only the highest bit is set, also where the result is narrow.
+        Type::F64 => match to {
+            Type::U32 => rounded!(f64, |x| if x.is_nan() { 2f64.powi(31) } else { x }),
+            Type::U16 => rounded!(f64, |x| if x.is_nan() { 2f64.powi(15) } else { x }),
+            Type::U8 => rounded!(f64, |x| if x.is_nan() { 2f64.powi(7) } else { x }),
+            _ => rounded!(f64, |x| if x.is_nan() { f64::NEG_INFINITY } else { x }),
+        },
         Type::F16 => rounded!(f16, |x| f16_to_f32(x)),
         Type::Bf16 => rounded!(bf16, |x| bf16_to_f32(x)),
         _ => return None,
@@ -150,6 +231,15 @@ fn between_floats(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool) ->
         ("", Type::F64, Type::F32, false, true) => lanes!(|a: f32| -> f64 { flush(a).into() }),
         ("", Type::F64, Type::F16, false, false) => lanes!(|a: f16| -> f64 { f16_to_f32(a).into() }),
         ("rn", Type::F32, Type::F64, false, false) => lanes!(|a: f64| -> f32 { a as f32 }),
+        ("rm", Type::F32, Type::F64, false, false) => lanes!(|a: f64| -> f32 { narrow::<DOWN>(a, 0.0) }),
+        ("rp", Type::F32, Type::F64, false, false) => lanes!(|a: f64| -> f32 { narrow::<UP>(a, 0.0) }),
+        ("rz", Type::F32, Type::F64, false, false) => lanes!(|a: f64| -> f32 { narrow::<ZERO>(a, 0.0) }),
+        ("rni", Type::F16, Type::F16, false, false) => {
+            lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).round_ties_even()) })
+        }
+        ("rzi", Type::F16, Type::F16, false, false) => lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).trunc()) }),
+        ("rmi", Type::F16, Type::F16, false, false) => lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).floor()) }),
+        ("rpi", Type::F16, Type::F16, false, false) => lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).ceil()) }),
         ("rn", Type::F16, Type::F32, false, false) => lanes!(|a: f32| -> f16 { f32_to_f16(a) }),
         ("rn", Type::F16, Type::F32, false, true) => lanes!(|a: f32| -> f16 { f32_to_f16(flush(a)) }),
         ("rz", Type::F16, Type::F32, false, false) => lanes!(|a: f32| -> f16 { f32_to_f16_rz(a) }),

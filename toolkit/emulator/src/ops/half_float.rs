@@ -8,7 +8,7 @@ use crate::number::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, fused, max
 use half::{bf16, f16};
 
 pub(super) fn half(opcode: &str, ty: Type, m: Modifiers) -> Option<LaneOp> {
-    if m.ftz || m.sat {
+    if m.ftz || m.sat && (m.nan || m.relu || !matches!(opcode, "add" | "sub" | "mul" | "fma")) {
         return None;
     }
     macro_rules! of {
@@ -30,6 +30,12 @@ pub(super) fn half(opcode: &str, ty: Type, m: Modifiers) -> Option<LaneOp> {
     macro_rules! forms {
         ($h:ty, $pair:literal, $to:ident, $from:ident) => {
             match (opcode, m.nan, m.relu) {
+                ("add", ..) if m.sat => of!($h, $pair, $to, $from, |a, b| min_f32(max_f32(a + b, 0.0), 1.0)),
+                ("sub", ..) if m.sat => of!($h, $pair, $to, $from, |a, b| min_f32(max_f32(a - b, 0.0), 1.0)),
+                ("mul", ..) if m.sat => of!($h, $pair, $to, $from, |a, b| min_f32(max_f32(a * b, 0.0), 1.0)),
+                ("fma", ..) if m.sat => {
+                    of!($h, $pair, $to, $from, |a, b, c| min_f32(max_f32(fused(a, b, c), 0.0), 1.0))
+                }
                 ("add", false, false) => of!($h, $pair, $to, $from, |a, b| a + b),
                 ("sub", false, false) => of!($h, $pair, $to, $from, |a, b| a - b),
                 ("mul", false, false) => of!($h, $pair, $to, $from, |a, b| a * b),

@@ -5,10 +5,12 @@
 
 mod compare;
 mod convert;
+mod directed;
 mod float;
 mod half_float;
 mod integer;
 mod modifiers;
+pub(crate) mod rare;
 mod types;
 
 use crate::lanes::LaneOp;
@@ -18,6 +20,11 @@ pub(crate) use convert::{convert, convert_pair};
 pub(crate) use integer::{funnel, insert_field, logic3};
 pub(crate) use modifiers::Modifiers;
 pub(crate) use types::Type;
+
+/// The operation of an arithmetic instruction that rounds down (`rm`), up (`rp`) or towards zero (`rz`).
+pub(crate) fn directed(opcode: &str, ty: Type, rounding: &str, modifiers: Modifiers) -> Option<LaneOp> {
+    directed::directed(opcode, ty, rounding, modifiers)
+}
 
 /// The operation of an arithmetic or logic instruction.
 pub(crate) fn arithmetic(opcode: &str, ty: Type, modifiers: Modifiers) -> Option<LaneOp> {

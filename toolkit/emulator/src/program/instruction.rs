@@ -42,7 +42,20 @@ pub(crate) enum Op {
         slots: Slots,
         table: u32,
     },
+    /// A comparison whose result is a number or zero.
+    Set {
+        test: LaneOp,
+        slots: Slots,
+        target: u32,
+        value: u32,
+    },
+    /// A sum with carry.
+    Carry(Box<Carry>),
+    /// Whether a generic address lies in a space.
+    IsSpace(Box<IsSpace>),
     InsertField {
+        /// Whether it is one of 64 bits.
+        wide: bool,
         slots: Slots,
         at: u32,
         count: u32,
@@ -76,6 +89,13 @@ pub(crate) enum Op {
         registers: Box<[u32]>,
         transposed: bool,
     },
+    StoreMatrix {
+        address: Address,
+        registers: Box<[u32]>,
+        transposed: bool,
+    },
+    /// An instruction that writes registers which a product of the warp group uses: it needs a `wgmma.fence` again.
+    Touch(Box<Op>),
     Mma(Box<Mma>),
     AsyncCopy(Box<AsyncCopy>),
     AsyncCommit,
@@ -95,6 +115,8 @@ pub(crate) enum Op {
         id: u32,
         count: Option<u32>,
         waits: bool,
+        /// What it finds out of a predicate of all threads.
+        vote: Option<Box<BarrierVote>>,
     },
     /// A fence.
     Fence {
@@ -140,4 +162,71 @@ pub(crate) struct Instruction {
     pub place: Option<Place>,
     /// The index of the opcode's text.
     pub opcode: u32,
+}
+
+/// What is added or subtracted with a carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CarryOp {
+    /// `a + c`
+    Add,
+    /// `a - c`; the carry is what was borrowed.
+    Subtract,
+    /// The lower half of `a * b`, and `c`.
+    LowProduct,
+    /// The upper half of `a * b`, and `c`.
+    HighProduct,
+}
+
+/// A sum with carry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Carry {
+    pub op: CarryOp,
+    pub slots: Slots,
+    /// Whether it is one of 64 bits.
+    pub wide: bool,
+    /// Whether the product is a signed one.
+    pub signed: bool,
+    /// Whether it adds the carry of the last one.
+    pub takes: bool,
+    /// Whether it leaves its carry for the next one.
+    pub leaves: bool,
+    /// The slot of the carry, a predicate.
+    pub carry: u32,
+}
+
+/// A question whether a generic address lies in a space.
+#[derive(Clone)]
+pub(crate) struct IsSpace {
+    pub shift: LaneOp,
+    pub test: LaneOp,
+    /// The result, and the address.
+    pub slots: Slots,
+    /// The slot of the address's upper bits, and that of how far they are to be shifted.
+    pub upper: u32,
+    pub bits: u32,
+    /// The slots of the windows' upper bits.
+    pub windows: Vec<u32>,
+    /// Whether the space is one of these windows, or all else.
+    pub inside: bool,
+}
+
+/// What a barrier finds out of a predicate of all threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BarrierReduction {
+    /// How many have it.
+    Count,
+    /// Whether all have it.
+    All,
+    /// Whether any has it.
+    Any,
+}
+
+/// A barrier's question to all threads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BarrierVote {
+    pub reduction: BarrierReduction,
+    /// The slot of the predicate, and whether it is negated.
+    pub predicate: (u32, bool),
+    /// The slot of the result: a word for a count, else a predicate.
+    pub result: u32,
 }

@@ -7,7 +7,9 @@ mod operand;
 mod warp;
 
 pub(crate) use bulk::{BulkCopy, BulkEnd, BulkSource, FirstFactor, MbarrierInstruction, MbarrierOp, Product};
-pub(crate) use instruction::{Call, Combine, Instruction, Op, Transfer};
+pub(crate) use instruction::{
+    BarrierReduction, BarrierVote, Call, Carry, CarryOp, Combine, Instruction, IsSpace, Op, Transfer,
+};
 pub(crate) use memory::{Access, AsyncCopy, Atomic, AtomicOp, MemoryOrder, Scope};
 pub(crate) use operand::{Address, NONE, Register, Special, Value};
 pub(crate) use warp::{Collective, Factor, Mma, ReduxOp, ShuffleMode, VoteMode};

@@ -55,6 +55,13 @@ pub(crate) enum Collective {
         value: u32,
         wide: bool,
     },
+    /// The lanes that take part, if all have the same value, else none; and whether they have.
+    MatchAll {
+        result: u32,
+        all: Option<u32>,
+        value: u32,
+        wide: bool,
+    },
     /// The lowest lane, and a predicate that is true there.
     Elect {
         result: u32,

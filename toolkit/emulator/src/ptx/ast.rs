@@ -9,7 +9,10 @@ pub(crate) enum Space {
     Global,
     Shared,
     Local,
+    /// Parameters of a call, which are private memory of the thread.
     Param,
+    /// The parameters of the kernel, which all threads read.
+    Parameters,
 }
 
 /// How wide a register is.

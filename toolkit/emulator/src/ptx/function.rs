@@ -100,6 +100,11 @@ impl Parser<'_> {
                         }
                         self.expect(b';')?;
                         function.tables.insert(key, targets);
+                    } else if self.accept_word(".callprototype") {
+                        // What it is for, calls through pointers, is refused where they stand.
+                        while !self.accept(b';') {
+                            self.next()?;
+                        }
                     } else if function.labels.insert(key, function.body.len()).is_some() {
                         return self.error(format!("label `{name}` stands twice"));
                     }

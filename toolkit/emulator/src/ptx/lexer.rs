@@ -93,6 +93,13 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<Token<'_>>, ParseError> {
             }
             _ => return Err(ParseError::new(line, "a character outside ASCII")),
         };
+        // `.reg.b32` is two words that stand together.
+        let start = if text[start..at].starts_with(".reg.") {
+            found.push(Token { kind, text: &text[start..start + 4], line: first_line });
+            start + 4
+        } else {
+            start
+        };
         found.push(Token { kind, text: &text[start..at], line: first_line });
     }
     Ok(found)

@@ -3,7 +3,7 @@
 use super::fence::meet_others;
 use super::global::{load_global, store_global};
 use super::operand::addresses;
-use super::private::{load_private, store_private};
+use super::private::{load_parameters, load_private, store_private, write_of_parameters};
 use super::shared::{load_shared, store_shared};
 use super::space::by_space;
 use crate::exec::state::block_env::BlockEnv;
@@ -20,6 +20,7 @@ pub(crate) fn load(env: &mut BlockEnv<'_>, warp: &mut Warp, access: &program::Ac
         match space {
             Space::Shared => load_shared(env, warp, access, mask, at)?,
             Space::Local | Space::Param => load_private(env.launch.program.private, warp, access, mask, at)?,
+            Space::Parameters => load_parameters(env.launch.parameters, warp, access, mask, at)?,
             _ => load_global(env, warp, access, mask, at)?,
         }
         if let Some(order) = access.order {
@@ -36,6 +37,7 @@ pub(crate) fn store(env: &mut BlockEnv<'_>, warp: &mut Warp, access: &program::A
         match space {
             Space::Shared => store_shared(env, warp, access, mask, at)?,
             Space::Local | Space::Param => store_private(env.launch.program.private, warp, access, mask, at)?,
+            Space::Parameters => return Err(write_of_parameters()),
             _ => store_global(env, warp, access, mask, at)?,
         }
         if let Some(order) = access.order {

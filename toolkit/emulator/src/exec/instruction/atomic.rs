@@ -3,6 +3,7 @@
 use super::fence::meet_others;
 use super::global::locate_global;
 use super::operand::{addresses, bits, get_register, set_register};
+use super::private::write_of_parameters;
 use super::race::{Request, check_global_read, check_global_write};
 use super::space::by_space;
 use super::traffic::{count_global, count_shared};
@@ -23,6 +24,7 @@ pub(crate) fn atomic(env: &mut BlockEnv<'_>, warp: &mut Warp, atomic: &Atomic, m
     by_space(atomic.space, mask, &mut at, |space, mask, at| {
         match space {
             Space::Shared => count_shared(env.meter, mask, at, bytes),
+            Space::Parameters => return Err(write_of_parameters()),
             Space::Local | Space::Param => {
                 return Err(Violation::new(FaultKind::Unsupported, "an atomic on local memory"));
             }

@@ -3,6 +3,7 @@
 use crate::exec::state::barrier::Barrier;
 use crate::exec::state::warp::Warp;
 use crate::fault::{Checked, FaultKind, Violation};
+use crate::program::BarrierVote;
 
 /// What an instruction asks of a barrier.
 #[derive(Clone, Copy)]
@@ -13,6 +14,8 @@ pub(crate) struct Arrival {
     pub count: Option<u32>,
     /// Whether the warp waits for the others.
     pub waits: bool,
+    /// What it asks all threads.
+    pub vote: Option<BarrierVote>,
 }
 
 /// The fault of a part of a warp at an instruction that all living lanes must execute together.
@@ -48,6 +51,13 @@ pub(crate) fn arrive(
     }
     barrier.expected = expected;
     barrier.arrived += 32; // a warp counts as whole
+    if let Some(BarrierVote { predicate: (slot, negated), .. }) = arrival.vote {
+        let predicate = warp.registers.masks[slot as usize];
+        let votes = mask & if negated { !predicate } else { predicate };
+        barrier.votes += votes.count_ones();
+        barrier.voters += mask.count_ones();
+    }
+    warp.vote = arrival.vote;
     barrier.views.add(&mut warp.clock, warp.id, clocks, mask);
     if arrival.waits {
         warp.waits_at = Some(id);

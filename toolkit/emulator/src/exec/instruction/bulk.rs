@@ -14,6 +14,7 @@ use crate::exec::state::warp::Warp;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::program::{BulkCopy, BulkEnd, BulkSource};
 use crate::tensor_map::{Swizzle, TensorMap};
+use crate::window::{PARAMETER_WINDOW, WINDOW_BITS};
 
 fn fault<T>(kind: FaultKind, message: String) -> Checked<T> {
     Err(Violation::new(kind, message))
@@ -23,6 +24,9 @@ fn fault<T>(kind: FaultKind, message: String) -> Checked<T> {
 pub(crate) fn bulk_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &BulkCopy, mask: u32) -> Checked<()> {
     let shared = addresses(warp, copy.shared).map(shared_offset);
     for lane in lanes(mask) {
+        if is_repeated(warp, copy, &shared, mask, lane) {
+            continue;
+        }
         let bulk = plan(env, warp, &copy.source, lane, shared[lane]).map_err(|fault| fault.lane(lane))?;
         match &copy.end {
             BulkEnd::Shared { barrier } => {
@@ -34,6 +38,33 @@ pub(crate) fn bulk_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &BulkCopy
         }
     }
     Ok(())
+}
+
+/// Whether a lane stores the same tile as one before it: lanes that do so together make one copy.
+fn is_repeated(warp: &Warp, copy: &BulkCopy, shared: &[u64; 32], mask: u32, lane: usize) -> bool {
+    let (BulkEnd::Global, BulkSource::Tile { map, coordinates }) = (&copy.end, &copy.source) else { return false };
+    let maps = addresses(warp, *map);
+    let same = |slot: &u32, other: usize| {
+        let word = &warp.registers.words[*slot as usize];
+        word[lane] == word[other]
+    };
+    lanes(mask).take_while(|&other| other < lane).any(|other| {
+        shared[lane] == shared[other] && maps[lane] == maps[other] && coordinates.iter().all(|slot| same(slot, other))
+    })
+}
+
+/// The bytes of a tensor map, in global memory or among the kernel's parameters.
+fn map_bytes<'a>(env: &'a BlockEnv<'_>, address: u64) -> Checked<&'a [u8]> {
+    if address >> WINDOW_BITS == PARAMETER_WINDOW >> WINDOW_BITS {
+        let offset = (address - PARAMETER_WINDOW) as usize;
+        let found = env.launch.parameters.get(offset..offset + TensorMap::BYTES);
+        return found.ok_or_else(|| {
+            let message = format!("a tensor map at offset {offset} of the kernel's parameters, beyond their end");
+            Violation::new(FaultKind::OutOfBounds, message)
+        });
+    }
+    let (buffer, offset) = env.memory.locate(address, TensorMap::BYTES)?;
+    Ok(&env.memory.buffers[buffer].data[offset..offset + TensorMap::BYTES])
 }
 
 /// What a lane's copy moves. Its places are checked, and nothing is read yet.
@@ -49,8 +80,7 @@ fn plan(env: &mut BlockEnv<'_>, warp: &Warp, source: &BulkSource, lane: usize, s
         }
         BulkSource::Tile { map, coordinates } => {
             let address = addresses(warp, *map)[lane];
-            let (buffer, offset) = env.memory.locate(address, TensorMap::BYTES)?;
-            let bytes = &env.memory.buffers[buffer].data[offset..offset + TensorMap::BYTES];
+            let bytes = map_bytes(env, address)?;
             let Some(map) = TensorMap::decode(bytes).filter(|map| map.tile.len() == coordinates.len()) else {
                 let message = format!("no tensor map of {} dimensions is at {address:#x}", coordinates.len());
                 return fault(FaultKind::OutOfBounds, message);

@@ -124,6 +124,21 @@ fn exchange(launch: &LaunchConstants<'_>, warp: &mut Warp, op: &Collective, mask
             put(warp, result, &[leader; 32], mask);
             put_mask(warp, chosen, 1 << leader, mask);
         }
+        Collective::MatchAll { result, all, value, wide } => {
+            let at = |lane: usize| {
+                if wide {
+                    warp.registers.wides[value as usize][lane]
+                } else {
+                    warp.registers.words[value as usize][lane].into()
+                }
+            };
+            let first = mask.trailing_zeros() as usize;
+            let same = lanes(mask).all(|lane| at(lane) == at(first));
+            put(warp, result, &[if same { mask } else { 0 }; 32], mask);
+            if let Some(all) = all {
+                put_mask(warp, all, if same { mask } else { 0 }, mask);
+            }
+        }
         Collective::MatchAny { result, value, wide } => {
             let at = |lane: usize| {
                 if wide {

@@ -49,6 +49,41 @@ pub(crate) fn load_matrix(
     Ok(())
 }
 
+/// Stores one to four matrices of eight rows, of which each lane has the address of one.
+pub(crate) fn store_matrix(
+    env: &mut BlockEnv<'_>,
+    warp: &mut Warp,
+    address: Address,
+    registers: &[u32],
+    transposed: bool,
+) -> Checked<()> {
+    if warp.live != u32::MAX {
+        return Err(Violation::new(FaultKind::MissingLanes, "a matrix store needs all 32 lanes"));
+    }
+    let at = addresses(warp, address).map(shared_offset);
+    for (matrix, &register) in registers.iter().enumerate() {
+        let mut rows = [[0u16; 8]; 8];
+        for (lane, &word) in warp.registers.words[register as usize].iter().enumerate() {
+            let (row, column) = (lane / 4, lane % 4 * 2);
+            for (next, value) in [word as u16, (word >> 16) as u16].into_iter().enumerate() {
+                let (row, column) = if transposed { (column + next, row) } else { (row, column + next) };
+                rows[row][column] = value;
+            }
+        }
+        count_shared(env.meter, 0xff << (8 * matrix), &at, 16);
+        for (row, values) in rows.iter().enumerate() {
+            let lane = 8 * matrix + row;
+            let offset = env.block.shared.locate(at[lane], 16).map_err(|fault| fault.lane(lane))?;
+            let who = LaneAccess::of(warp, lane, false);
+            env.block.shared.write(offset, 16, who, false).map_err(|fault| fault.lane(lane))?;
+            for (bytes, value) in env.block.shared.data[offset..offset + 16].chunks_exact_mut(2).zip(values) {
+                bytes.copy_from_slice(&value.to_le_bytes());
+            }
+        }
+    }
+    Ok(())
+}
+
 /// `mma.sync.m16n8k16` or `m16n8k8` on a warp's fragments.
 pub(crate) fn mma(registers: &mut Registers, mma: &Mma) {
     #[cfg(target_arch = "x86_64")]

@@ -42,6 +42,18 @@ pub(crate) fn run(env: &mut BlockEnv<'_>, warp: &mut Warp, op: &Op, mask: u32) -
         Op::LoadMatrix { address, registers, transposed } => {
             matrix::load_matrix(env, warp, *address, registers, *transposed)?;
         }
+        Op::StoreMatrix { address, registers, transposed } => {
+            matrix::store_matrix(env, warp, *address, registers, *transposed)?;
+        }
+        Op::Touch(op) => {
+            warp.product_fence = false;
+            if let Op::Lanes(op, slots) = **op {
+                op.run(&mut warp.registers, slots, mask);
+            } else {
+                run(env, warp, op, mask)?;
+            }
+        }
+        Op::Set { test, slots, target, value } => register::set(registers, *test, *slots, (*target, *value), mask),
         Op::Mma(mma) => {
             matrix::mma(registers, mma);
             env.meter.current().tensor_flops += 2 * 16 * 8 * mma.depth as u64;
@@ -54,7 +66,11 @@ pub(crate) fn run(env: &mut BlockEnv<'_>, warp: &mut Warp, op: &Op, mask: u32) -
             register::compare(registers, *test, *slots, combination, mask);
         }
         Op::Logic3 { slots, table } => register::logic3(registers, *slots, *table, mask),
-        Op::InsertField { slots, at, count } => register::insert_field(registers, *slots, (*at, *count), mask),
+        Op::InsertField { slots, at, count, wide } => {
+            register::insert_field(registers, *slots, (*at, *count), *wide, mask);
+        }
+        Op::Carry(sum) => register::carry(registers, sum, mask),
+        Op::IsSpace(question) => register::is_space(registers, question, mask),
         Op::Fence { scope } => fence::fence(env, warp, *scope, mask),
         Op::ProxyFence => warp.clock.proxy_fence(warp.id, mask),
         Op::Mbarrier(mbarrier) => mbarrier::mbarrier(env, warp, mbarrier, mask)?,

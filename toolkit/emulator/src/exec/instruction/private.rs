@@ -5,6 +5,7 @@ use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::Warp;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::program::Access;
+use crate::window::WINDOW_BITS;
 
 /// The offset in the warp's private memory of a lane's access. Each lane has `size` bytes of it.
 fn private_offset(size: usize, address: u64, bytes: usize, lane: usize) -> Checked<usize> {
@@ -49,4 +50,36 @@ pub(crate) fn store_private(size: usize, warp: &mut Warp, access: &Access, mask:
 pub(crate) fn load_parameter(parameters: &[u8], warp: &mut Warp, access: &Access, offset: usize, mask: u32) {
     let bytes = &parameters[offset..offset + access.bytes()];
     lanes(mask).for_each(|lane| scatter(warp, access, lane, bytes));
+}
+
+/// A load from the kernel's parameters by addresses, of which only the offsets in their window count.
+pub(crate) fn load_parameters(
+    parameters: &[u8],
+    warp: &mut Warp,
+    access: &Access,
+    mask: u32,
+    at: &[u64; 32],
+) -> Checked<()> {
+    let bytes = access.bytes();
+    for lane in lanes(mask) {
+        let offset = at[lane] as usize & ((1 << WINDOW_BITS) - 1);
+        let Some(data) = parameters.get(offset..offset + bytes) else {
+            let message =
+                format!("{bytes} bytes at offset {offset} of the kernel's parameters, of {}", parameters.len());
+            return Err(Violation::new(FaultKind::OutOfBounds, message).lane(lane));
+        };
+        if !offset.is_multiple_of(bytes) {
+            let message =
+                format!("{bytes} bytes at offset {offset} of the kernel's parameters: no multiple of {bytes}");
+            return Err(Violation::new(FaultKind::Misaligned, message).lane(lane));
+        }
+        scatter(warp, access, lane, data);
+    }
+    Ok(())
+}
+
+/// The fault of a kernel that writes its parameters.
+#[cold]
+pub(crate) fn write_of_parameters() -> Box<Violation> {
+    Violation::new(FaultKind::OutOfBounds, "a write to the kernel's parameters, which can only be read")
 }

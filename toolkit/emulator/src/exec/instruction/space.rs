@@ -3,7 +3,7 @@
 use crate::exec::state::lane_mask::lanes;
 use crate::fault::Checked;
 use crate::ptx::ast::Space;
-use crate::window::{LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BITS};
+use crate::window::{LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW, WINDOW_BITS};
 
 /// The offset in shared memory of a generic or a shared address.
 pub(crate) fn shared_offset(address: u64) -> u64 {
@@ -16,6 +16,7 @@ fn space_of(address: u64) -> (Space, u64) {
     match address >> WINDOW_BITS {
         window if window == SHARED_WINDOW >> WINDOW_BITS => (Space::Shared, SHARED_WINDOW),
         window if window == LOCAL_WINDOW >> WINDOW_BITS => (Space::Local, LOCAL_WINDOW),
+        window if window == PARAMETER_WINDOW >> WINDOW_BITS => (Space::Parameters, PARAMETER_WINDOW),
         _ => (Space::Global, 0),
     }
 }

@@ -6,7 +6,7 @@ use super::copy::PendingCopy;
 use super::fences::Fences;
 use super::product::PendingProduct;
 use crate::lanes::Registers;
-use crate::program::NONE;
+use crate::program::{BarrierReduction, BarrierVote, NONE};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -57,6 +57,8 @@ pub(crate) struct Warp {
     pub live: u32,
     /// The number of the barrier at which it waits.
     pub waits_at: Option<usize>,
+    /// What it asked at the barrier at which it waits.
+    pub vote: Option<BarrierVote>,
     /// The test of an mbarrier that ended its last turn.
     pub spins_on: Option<Wait>,
     /// The private memory of all lanes, one after the other.
@@ -87,6 +89,7 @@ impl Warp {
             frames: Vec::new(),
             live: 0,
             waits_at: None,
+            vote: None,
             spins_on: None,
             private: vec![0xcd; 32 * private],
             clock: WarpClock::new(view),
@@ -113,6 +116,21 @@ impl Warp {
         self.copies.clear();
         self.groups.clear();
         self.stack.push(Part { pc: 0, meet: NONE, mask });
+    }
+
+    /// Takes over what a barrier has found out, if this warp has asked.
+    pub fn learn_votes(&mut self, voters: u32, votes: u32) {
+        let Some(BarrierVote { reduction, result, .. }) = self.vote.take() else { return };
+        let answer = match reduction {
+            BarrierReduction::Count => {
+                let target = &mut self.registers.words[result as usize];
+                return (0..32).filter(|lane| self.live >> lane & 1 == 1).for_each(|lane| target[lane] = votes);
+            }
+            BarrierReduction::All => votes == voters,
+            BarrierReduction::Any => votes != 0,
+        };
+        let target = &mut self.registers.masks[result as usize];
+        *target = *target & !self.live | if answer { self.live } else { 0 };
     }
 
     /// Parts the lanes at the top of the stack: `taken` go to `target` and the others to `next`. They meet again at `meet`.

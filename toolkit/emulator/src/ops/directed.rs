@@ -1,0 +1,204 @@
+//! Arithmetic of f32 and f64 that rounds down, up or towards zero.
+//!
+//! Each operation is computed to nearest first. What it lost is known exactly, or at least its sign: from that follows whether
+//! the result lies on the wrong side and its neighbour is the right one.
+
+use super::modifiers::Modifiers;
+use super::types::Type;
+use crate::lanes::{LaneOp, lanes};
+
+/// Where to: down, up, or towards zero.
+pub(super) const DOWN: u8 = 0;
+pub(super) const UP: u8 = 1;
+pub(super) const ZERO: u8 = 2;
+
+macro_rules! neighbours {
+    ($name:ident, $type:ty) => {
+        /// The result of rounding in a direction, from the nearest number and the sign of the exact value less that number.
+        #[inline(always)]
+        pub(super) fn $name<const TO: u8>(nearest: $type, lost: f64) -> $type {
+            if nearest.is_nan() || lost == 0.0 || lost.is_nan() {
+                return nearest;
+            }
+            let down = TO == DOWN || TO == ZERO && (nearest > 0.0 || nearest == 0.0 && lost > 0.0);
+            match (down, lost < 0.0) {
+                (true, true) => nearest.next_down(),
+                (false, false) => nearest.next_up(),
+                _ => nearest,
+            }
+        }
+    };
+}
+neighbours!(step_f32, f32);
+neighbours!(step_f64, f64);
+
+/// A sum to nearest, and what it lost, exactly.
+#[inline(always)]
+fn two_sum(a: f64, b: f64) -> (f64, f64) {
+    let sum = a + b;
+    let part = sum - a;
+    (sum, (a - (sum - part)) + (b - part))
+}
+
+/// An f64, and what was lost on the way to it, to f32.
+#[inline(always)]
+pub(super) fn narrow<const TO: u8>(value: f64, lost: f64) -> f32 {
+    let nearest = value as f32;
+    if value.is_infinite() {
+        return nearest;
+    }
+    // Beyond the greatest f32 the nearest number is infinite, and the value less that is negative for what is positive.
+    let first = if nearest.is_infinite() { -f64::from(nearest) } else { value - f64::from(nearest) };
+    step_f32::<TO>(nearest, if first == 0.0 { lost } else { first })
+}
+
+/// A sum that is zero without being that of two zeros is negative when it is rounded down.
+#[inline(always)]
+fn zero_sum<const TO: u8>(sum: f64, a: f64, b: f64) -> f64 {
+    if TO == DOWN && sum == 0.0 && (a != 0.0 || a.is_sign_negative() || b.is_sign_negative()) { -0.0 } else { sum }
+}
+
+#[inline(always)]
+fn add_f32<const TO: u8>(a: f32, b: f32) -> f32 {
+    let (sum, lost) = two_sum(a.into(), b.into());
+    narrow::<TO>(zero_sum::<TO>(sum, a.into(), b.into()), lost)
+}
+
+#[inline(always)]
+fn mul_f32<const TO: u8>(a: f32, b: f32) -> f32 {
+    narrow::<TO>(f64::from(a) * f64::from(b), 0.0)
+}
+
+#[inline(always)]
+fn fma_f32<const TO: u8>(a: f32, b: f32, c: f32) -> f32 {
+    let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
+    let (sum, lost) = two_sum(product, c);
+    narrow::<TO>(zero_sum::<TO>(sum, product, c), lost)
+}
+
+#[inline(always)]
+fn div_f32<const TO: u8>(a: f32, b: f32) -> f32 {
+    let quotient = a / b;
+    if quotient.is_nan() || a.is_infinite() || b.is_infinite() || b == 0.0 {
+        return quotient;
+    }
+    if quotient.is_infinite() {
+        return step_f32::<TO>(quotient, -f64::from(quotient));
+    }
+    let rest = f64::from(a) - f64::from(quotient) * f64::from(b);
+    step_f32::<TO>(quotient, if b > 0.0 { rest } else { -rest })
+}
+
+#[inline(always)]
+fn sqrt_f32<const TO: u8>(a: f32) -> f32 {
+    let root = a.sqrt();
+    step_f32::<TO>(root, if root.is_finite() { f64::from(a) - f64::from(root) * f64::from(root) } else { 0.0 })
+}
+
+#[inline(always)]
+fn add_f64<const TO: u8>(a: f64, b: f64) -> f64 {
+    let (sum, lost) = two_sum(a, b);
+    match sum.is_infinite() {
+        true if a.is_finite() && b.is_finite() => step_f64::<TO>(sum, -sum),
+        true => sum,
+        false => step_f64::<TO>(zero_sum::<TO>(sum, a, b), lost),
+    }
+}
+
+#[inline(always)]
+fn mul_f64<const TO: u8>(a: f64, b: f64) -> f64 {
+    let product = a * b;
+    match product.is_infinite() {
+        true if a.is_finite() && b.is_finite() => step_f64::<TO>(product, -product),
+        true => product,
+        false => step_f64::<TO>(product, a.mul_add(b, -product)),
+    }
+}
+
+/// An operation that rounds in a direction.
+pub(super) fn directed(opcode: &str, ty: Type, rounding: &str, m: Modifiers) -> Option<LaneOp> {
+    if m.ftz || m.sat || m.nan || m.relu || m.approx {
+        return None;
+    }
+    macro_rules! of {
+        ($to:ident) => {
+            match (opcode, ty) {
+                ("add", Type::F32) => lanes!(|a: f32, b: f32| -> f32 { add_f32::<$to>(a, b) }),
+                ("sub", Type::F32) => lanes!(|a: f32, b: f32| -> f32 { add_f32::<$to>(a, -b) }),
+                ("mul", Type::F32) => lanes!(|a: f32, b: f32| -> f32 { mul_f32::<$to>(a, b) }),
+                ("fma" | "mad", Type::F32) => lanes!(|a: f32, b: f32, c: f32| -> f32 { fma_f32::<$to>(a, b, c) }),
+                ("div", Type::F32) => lanes!(|a: f32, b: f32| -> f32 { div_f32::<$to>(a, b) }),
+                ("rcp", Type::F32) => lanes!(|a: f32| -> f32 { div_f32::<$to>(1.0, a) }),
+                ("sqrt", Type::F32) => lanes!(|a: f32| -> f32 { sqrt_f32::<$to>(a) }),
+                ("add", Type::F64) => lanes!(|a: f64, b: f64| -> f64 { add_f64::<$to>(a, b) }),
+                ("sub", Type::F64) => lanes!(|a: f64, b: f64| -> f64 { add_f64::<$to>(a, -b) }),
+                ("mul", Type::F64) => lanes!(|a: f64, b: f64| -> f64 { mul_f64::<$to>(a, b) }),
+                _ => return None,
+            }
+        };
+    }
+    Some(match rounding {
+        "rm" => of!(DOWN),
+        "rp" => of!(UP),
+        "rz" => of!(ZERO),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A few numbers of every size, and what is between two of them.
+    fn numbers() -> Vec<f32> {
+        let mut all =
+            vec![0.0, 1.0, 1.5, 3.0, 1e-45, f32::MIN_POSITIVE, f32::MAX, 0.1, 1.0 / 3.0, 16_777_217.0, 1e30, 7e-30];
+        let mut state = 1u32;
+        for _ in 0..200 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            all.extend(Some(f32::from_bits(state & 0x7fff_ffff)).filter(|x| x.is_finite()));
+        }
+        all.iter().flat_map(|&x| [x, -x]).collect()
+    }
+
+    #[test]
+    fn each_direction_is_the_neighbour_on_its_side() {
+        for &a in &numbers() {
+            for &b in &numbers() {
+                // The exact product fits an f64 unless it is tiny, and then it is at least not lost.
+                let exact = f64::from(a) * f64::from(b);
+                let (down, up, zero) = (mul_f32::<DOWN>(a, b), mul_f32::<UP>(a, b), mul_f32::<ZERO>(a, b));
+                assert!(f64::from(down) <= exact && exact <= f64::from(up), "{a} * {b}: {down} {exact} {up}");
+                assert!(down == up || down.next_up() == up, "{a} * {b}: {down} {up}");
+                assert!(zero == if exact < 0.0 { up } else { down }, "{a} * {b}: {zero}");
+
+                let (sum, lost) = two_sum(a.into(), b.into());
+                let (down, up) = (add_f32::<DOWN>(a, b), add_f32::<UP>(a, b));
+                let below = |x: f32| f64::from(x) < sum || f64::from(x) == sum && lost >= 0.0;
+                let above = |x: f32| f64::from(x) > sum || f64::from(x) == sum && lost <= 0.0;
+                assert!(below(down) && above(up), "{a} + {b}: {down} {sum} {lost} {up}");
+                assert!(down == up || down.next_up() == up, "{a} + {b}: {down} {up}");
+                assert_eq!(add_f32::<DOWN>(-a, -b), -up);
+
+                if b != 0.0 {
+                    let (down, up) = (div_f32::<DOWN>(a, b), div_f32::<UP>(a, b));
+                    assert!(down == up || down.next_up() == up, "{a} / {b}: {down} {up}");
+                    assert!(down <= a / b && a / b <= up && (down == a / b || up == a / b), "{a} / {b}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn doubles_round_in_each_direction() {
+        assert_eq!([add_f64::<DOWN>(1.0, 1e-20), add_f64::<UP>(1.0, 1e-20)], [1.0, 1f64.next_up()]);
+        assert_eq!([add_f64::<ZERO>(-1.0, -1e-20), add_f64::<DOWN>(-1.0, -1e-20)], [-1.0, (-1f64).next_down()]);
+        assert_eq!(
+            [mul_f64::<DOWN>(0.1, 3.0), mul_f64::<UP>(0.1, 3.0)],
+            [0.30000000000000004, 0.30000000000000004f64.next_up()]
+        );
+        assert_eq!(add_f64::<ZERO>(f64::MAX, f64::MAX), f64::MAX);
+        assert_eq!([sqrt_f32::<DOWN>(2.0), sqrt_f32::<UP>(2.0)].map(|x| f64::from(x).powi(2) < 2.0), [true, false]);
+        assert!(add_f64::<DOWN>(1.0, -1.0).is_sign_negative() && add_f64::<UP>(1.0, -1.0).is_sign_positive());
+    }
+}
