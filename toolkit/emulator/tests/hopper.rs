@@ -371,8 +371,7 @@ fn products_of_a_warp_group() {
 fn products_with_parts_missing() {
     let layout = || Layout { swizzle: 1, transposed: false, leading: 16, stride: 1024 };
     let without = |part: usize| {
-        let mut parts = PARTS;
-        parts[part] = "";
+        let parts = std::array::from_fn(|i| if i == part { "" } else { PARTS[i] });
         product("f32.f16.f16", Some(&layout()), &layout(), 64, parts).unwrap_err()
     };
     let (fence, proxy, wait) = (without(0), without(1), without(2));
@@ -397,6 +396,5 @@ fn whoever_touches_sums_fences_again() {
     }
     // From registers, the first factor counts as well.
     let between = "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\nmov.b32 %r11, %r11;\n";
-    let parts = [PARTS[0], PARTS[1], PARTS[2], between];
-    assert!(product("f32.f16.f16", None, &layout(), 64, parts).is_err());
+    assert!(product("f32.f16.f16", None, &layout(), 64, [PARTS[0], PARTS[1], PARTS[2], between]).is_err());
 }
