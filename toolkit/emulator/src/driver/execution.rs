@@ -77,7 +77,8 @@ impl Session<'_> {
         if !self.state().is_company() {
             return;
         }
-        if (spins || self.is_eager()) && self.begin_another() || !spins {
+        let begun = (spins || self.is_eager()) && self.begin_another();
+        if begun || !spins {
             *stuck_since = None;
         } else if self.all_spin() && self.is_hopeless(stuck_since) {
             self.give_up();
