@@ -6,9 +6,10 @@
 //!                                                       +--> the last batches <-- task: ROUTER, what was missed
 //! ```
 //!
-//! The engine never waits: a batch for which the queue has no room is dropped, as are batches for a subscriber that is too
-//! slow, and the numbers show the gap.
+//! The engine never waits: a batch for which the queue has no room is dropped, as are batches for subscribers that leave too
+//! much unread, and the numbers show the gap.
 
+mod broadcast;
 mod format;
 mod publisher;
 mod replay;

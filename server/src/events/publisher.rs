@@ -4,8 +4,9 @@ use anyhow::{Context, Result};
 use axum::body::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use zeromq::{Endpoint, PubSocket, RouterSocket, Socket, SocketSend, ZmqMessage};
+use zeromq::{Endpoint, RouterSocket, Socket};
 
+use super::broadcast::Broadcast;
 use super::format::{KvEvent, encode, events};
 use super::replay::{self, ReplayBuffer};
 use super::{Batch, EventFormat, EventSource, News};
@@ -41,15 +42,15 @@ impl Publisher {
             }
             None => None,
         };
-        let mut socket = PubSocket::new();
-        let address = listen(&mut socket, &options.endpoint).await?;
-        tasks.spawn(publish(socket, batches, options.topic.clone().into(), options.format, buffer));
+        let broadcast = Broadcast::bind(&options.endpoint).await?;
+        let address = broadcast.address.clone();
+        tasks.spawn(publish(broadcast, batches, options.topic.clone().into(), options.format, buffer));
         Ok((Publisher { address, replay, _tasks: tasks }, source))
     }
 }
 
 /// Listens at an endpoint such as `tcp://*:5557`; returns it with the port that it got.
-async fn listen(socket: &mut impl Socket, endpoint: &str) -> Result<String> {
+pub async fn listen(socket: &mut impl Socket, endpoint: &str) -> Result<String> {
     let why = || format!("cannot publish KV events at {endpoint}");
     // All addresses of the machine, in ZeroMQ's way.
     let address = endpoint.replacen("://*:", "://0.0.0.0:", 1);
@@ -61,7 +62,7 @@ async fn listen(socket: &mut impl Socket, endpoint: &str) -> Result<String> {
 
 /// Publishes batches until there will be no more.
 async fn publish(
-    mut socket: PubSocket,
+    mut broadcast: Broadcast,
     mut batches: mpsc::Receiver<Batch>,
     topic: Bytes,
     format: EventFormat,
@@ -81,12 +82,6 @@ async fn publish(
         };
         // What a subscriber knows of can be asked for.
         buffer.push(number, payload.clone());
-        let mut message = ZmqMessage::from(payload);
-        message.push_front(Bytes::copy_from_slice(&number.to_be_bytes()));
-        message.push_front(topic.clone());
-        // Does not wait: what a subscriber has no room for is dropped for it. The library has room for 100,000 messages each.
-        if let Err(error) = socket.send(message).await {
-            tracing::debug!(%error, number, "a batch of KV events was not published");
-        }
+        broadcast.send(topic.clone(), number, payload).await;
     }
 }

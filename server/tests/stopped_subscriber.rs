@@ -1,0 +1,74 @@
+//! What a subscriber of KV events that is connected and does not read costs: memory up to a bound, and no more after it.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+use futures_util::FutureExt;
+use peak_alloc::PeakAlloc;
+use server::KvEventsOptions;
+use server::events::{EventSource, Publisher};
+use server::metrics::Metrics;
+use zeromq::{Socket, SocketRecv, SubSocket};
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;
+
+/// Batches that are published: kept, each would take some 340 bytes.
+const BATCHES: usize = 250_000;
+/// Bytes that may be kept for subscribers, and what the allocator and the connections have beside.
+const BOUND: usize = 48 << 20;
+
+/// Publishes so many batches. The publisher runs in the same thread, and takes those that wait whenever it has its turn; what
+/// finds no room before that does not count.
+async fn publish(source: &EventSource, metrics: &Metrics, batches: usize) {
+    let dropped = || metrics.dropped_batches.get() as usize;
+    let (before, mut sent) = (dropped(), 0);
+    while sent < batches + dropped() - before {
+        source.cleared();
+        sent += 1;
+        if sent % 64 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_subscriber_costs_no_more_than_a_bound() {
+    let metrics = Metrics::new("m");
+    // The connection's own buffers are full soon. Of the topic, which is as long as a batch may be, there is one copy.
+    let options = KvEventsOptions { topic: "t".repeat(2000), ..KvEventsOptions::at("tcp://127.0.0.1:0") };
+    let (publisher, source) = Publisher::bind(&options, &metrics).await.unwrap();
+    let mut stopped = SubSocket::new();
+    stopped.connect(&publisher.address).await.unwrap();
+    stopped.subscribe("").await.unwrap();
+    // It is connected once something has come.
+    let mut receive = std::pin::pin!(stopped.recv());
+    loop {
+        publish(&source, &metrics, 1).await;
+        if receive.as_mut().now_or_never().is_some() {
+            break;
+        }
+    }
+
+    let before = ALLOCATOR.current_usage();
+    ALLOCATOR.reset_peak_usage();
+    publish(&source, &metrics, BATCHES).await;
+    let most = ALLOCATOR.peak_usage() - before;
+    eprintln!("a stopped subscriber took {} KiB", most >> 10);
+    assert!(most > 8 << 20, "the subscriber reads: {most} bytes");
+    assert!(most < BOUND, "a stopped subscriber takes {most} bytes");
+
+    // Who comes now is served at the same address.
+    let mut other = SubSocket::new();
+    other.connect(&publisher.address).await.unwrap();
+    other.subscribe("t").await.unwrap();
+    let mut receive = std::pin::pin!(other.recv());
+    loop {
+        publish(&source, &metrics, 1).await;
+        if receive.as_mut().now_or_never().is_some() {
+            break;
+        }
+    }
+}
