@@ -2,7 +2,8 @@
 //! each as long as its bytes or its operations take.
 //!
 //! What depends on nothing but the numbers of tokens and of rows of logits is rehearsed on a grid, and read off between its
-//! points. Attention, which depends on what each sequence sees, is a sum over the sequences and is computed from it.
+//! points. Attention, which depends on what each sequence sees, is a sum over the sequences and is computed from it. Sliding windows
+//! are not modelled: every token sees all before it.
 
 use anyhow::Result;
 use engine::backend::cuda::{CudaBackend, NotedLaunch};

@@ -310,6 +310,12 @@ impl fmt::Display for Plan {
         writeln!(f, "latency turns {:>8.2} requests a second: {TURN} times as long a token", self.rate)?;
         let sizes: Vec<_> = self.block_sizes.iter().map(|(size, s)| format!("{size}: {:.1} ms", 1e3 * s)).collect();
         writeln!(f, "block sizes   {} a token, close to that rate", sizes.join(", "))?;
+        if self.gpus > 1 {
+            writeln!(
+                f,
+                "\nThis engine divides models among workers on the CPU only so far: on GPUs the line is for the day it can."
+            )?;
+        }
         writeln!(f, "\n{}", self.command())
     }
 }
@@ -344,7 +350,8 @@ mod tests {
         assert!(wrong.contains("does not fit up to 8 x l4") && wrong.contains("8 x a100"), "{wrong}");
         let wrong = plan("opt-66b", "a100-40gb", Some(2), "code").unwrap_err().to_string();
         assert!(wrong.contains("does not fit 2 x a100-40gb") && wrong.contains("4 x a100-40gb"), "{wrong}");
-        assert_eq!(plan("opt-66b", "a100-40gb", None, "code").unwrap().gpus, 4);
+        let divided = plan("opt-66b", "a100-40gb", None, "code").unwrap();
+        assert!(divided.gpus == 4 && divided.to_string().contains("on the CPU only so far"), "{divided}");
         assert!(workload("poetry").unwrap_err().contains("chat, code and long-document"));
     }
 
