@@ -1,12 +1,11 @@
 //! How long steps take on this machine: measured one by one, and a linear function fitted to them.
 
-use std::time::Instant;
-
 use anyhow::{Context, Result, ensure};
 use engine::llm::{Llm, Prompt};
 use engine::sampling::SamplingParams;
 
 use crate::cost::{StepCost, StepLoad};
+use crate::cpu_clock;
 
 /// Numbers of requests and lengths of prompts that steps are measured with, tokens that each generates, and repetitions, of
 /// which the fastest counts: what else the machine does only ever adds time.
@@ -88,9 +87,9 @@ fn measure(llm: &mut Llm, batch: usize, prompt: usize) -> Result<Vec<(StepLoad, 
     let mut steps = Vec::new();
     while llm.has_work() {
         let before = llm.stats();
-        let begun = Instant::now();
+        let begun = cpu_clock::now();
         llm.step()?;
-        let seconds = begun.elapsed().as_secs_f64();
+        let seconds = (cpu_clock::now() - begun).as_secs_f64();
         let tokens = llm.stats().computed_tokens - before.computed_tokens;
         let generated = steps.len();
         let load = if generated == 0 {

@@ -8,6 +8,7 @@ pub mod admission;
 pub mod buddy;
 pub mod chart;
 pub mod cost;
+pub mod cpu_clock;
 pub mod deployment;
 pub mod efficiency;
 pub mod faster_transformer;

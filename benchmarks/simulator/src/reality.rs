@@ -1,8 +1,7 @@
-//! The systems on this machine: the engine computes, requests arrive in real time, and admission is imposed from outside.
+//! The systems on this machine: the engine computes, requests arrive by the processor time that it takes, and admission is
+//! imposed from outside.
 
 use std::collections::{HashMap, VecDeque};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use engine::llm::{Llm, Prompt, RequestEvent};
@@ -10,6 +9,7 @@ use engine::sampling::SamplingParams;
 use loadgen::random::WorkloadRng;
 
 use crate::admission::Admission;
+use crate::cpu_clock;
 use crate::outcome::Outcome;
 use crate::request::Request;
 
@@ -23,7 +23,8 @@ pub enum Gate {
     Batches(usize),
 }
 
-/// Serves a trace, whose requests are in order of arrival, in real time.
+/// Serves a trace, whose requests are in order of arrival. Its clock counts the processor time of this process, so that other
+/// programs do not matter, and leaps to the next arrival when there is nothing to do.
 ///
 /// # Errors
 /// If a step fails or a request is refused.
@@ -35,9 +36,9 @@ pub fn run(llm: &mut Llm, gate: &mut Gate, trace: &[Request], seed: u64) -> Resu
     let mut running: HashMap<u64, usize> = HashMap::new();
     let mut batch: Vec<Request> = Vec::new();
     let mut outcome = Outcome::default();
-    let (mut next, begun) = (0, Instant::now());
+    let (mut next, begun, mut idle) = (0, cpu_clock::now(), 0.0);
     while outcome.completed.len() < trace.len() {
-        let now = begun.elapsed().as_secs_f64();
+        let now = (cpu_clock::now() - begun).as_secs_f64() + idle;
         while trace.get(next).is_some_and(|request| request.arrival <= now) {
             waiting.push_back(next);
             next += 1;
@@ -58,12 +59,12 @@ pub fn run(llm: &mut Llm, gate: &mut Gate, trace: &[Request], seed: u64) -> Resu
             let Some(request) = trace.get(next).filter(|_| waiting.is_empty()) else {
                 bail!("a request does not fit the memory even alone");
             };
-            thread::sleep(Duration::from_secs_f64((request.arrival - now).max(0.0)));
+            idle += (request.arrival - now).max(0.0);
             continue;
         }
         let events = llm.step()?;
         outcome.steps += 1;
-        let now = begun.elapsed().as_secs_f64();
+        let now = (cpu_clock::now() - begun).as_secs_f64() + idle;
         for event in events {
             let RequestEvent::Done(done) = event else { continue };
             let Some(at) = running.remove(&done.id) else { continue };

@@ -24,9 +24,9 @@ const MAX_LEN: usize = 512;
 const SLOTS: usize = 15_700 / 4;
 const QUARTER: Workload = Workload::LogNormal([(29.3, 0.8), (61.4, 0.8)]);
 /// Seconds of a trace.
-const SECONDS: f64 = 20.0;
+const SECONDS: f64 = 10.0;
 /// Parts of the rate that the simulator predicts Quire to sustain.
-const PARTS: [f64; 5] = [0.2, 0.35, 0.5, 0.7, 0.9];
+const PARTS: [f64; 4] = [0.3, 0.5, 0.7, 0.9];
 /// Normalized latency up to which that is, in multiples of that of a single request: the model is a thousand times as small
 /// as the paper's.
 const BOUND: f64 = 10.0;
@@ -40,7 +40,9 @@ const SYSTEMS: [System; 5] = [
 ];
 
 fn load(slots: usize, token_bytes: usize) -> Result<Llm> {
-    let mut options = Options { device: Device::Cpu, kv_memory: Some(slots * token_bytes), ..Options::default() };
+    // On one thread, so that its processor time is the time that it takes.
+    let (kv_memory, threads) = (Some(slots * token_bytes), Some(1));
+    let mut options = Options { device: Device::Cpu, kv_memory, threads, ..Options::default() };
     options.scheduler.prefix_caching = false;
     options.scheduler.max_request_share = 1.0;
     Ok(Llm::load(&ModelFiles::bundled(), &options)?)
@@ -124,14 +126,14 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
         notes: vec![
             format!(
                 "The bundled model on the CPU with {SLOTS} slots; lengths have ShareGPT's shape and are a quarter as long, since \
-                 the model has a quarter of the positions. Requests arrive in real time for {SECONDS} seconds. Storage stays \
+                 the model has a quarter of the positions. Requests arrive for {SECONDS} seconds, by a clock that counts the processor time of one thread, so that it \
+                 does not matter what else the machine does. Storage stays \
                  paged for all systems, and reservations are imposed by admission alone: nothing is copied as contiguous memory \
                  would have to be, and FasterTransformer's padding is not imposed."
             ),
             format!(
                 "The simulator's steps are as long as a linear function fitted to single steps says, which is {:.0} % off on \
-                 average over these; its normalized latencies are {mean_error:.0} % off on average. Whatever else this machine \
-                 does is in the measurements.",
+                 average over these; its normalized latencies are {mean_error:.0} % off on average.",
                 100.0 * cost.error
             ),
         ],
