@@ -126,10 +126,11 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
         notes: vec![
             format!(
                 "The bundled model on the CPU with {SLOTS} slots; lengths have ShareGPT's shape and are a quarter as long, since \
-                 the model has a quarter of the positions. Requests arrive for {SECONDS} seconds, by a clock that counts the processor time of one thread, so that it \
+                 the model has a quarter of the positions. Requests arrive for {} seconds, by a clock that counts the processor time of one thread, so that it \
                  does not matter what else the machine does. Storage stays \
                  paged for all systems, and reservations are imposed by admission alone: nothing is copied as contiguous memory \
-                 would have to be, and FasterTransformer's padding is not imposed."
+                 would have to be, and FasterTransformer's padding is not imposed.",
+                trace.seconds
             ),
             format!(
                 "The simulator's steps are as long as a linear function fitted to single steps says, which is {:.0} % off on \
