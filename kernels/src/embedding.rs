@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | [`gather_rows()`] | `out[r] = x[rows[r]]` | `x [_][H]`, `rows [R]`, `out [R][H]` |
 //! | [`embed()`] | `out[t] = table[tokens[t]] + positions[at[t] + offset]` | tables `[_][H]`, `out [T][H]` |
+//! | [`embed_part()`] | the same of a part of the table; of a token that is not in it, zeros | `table [count][H]` |
 //! | [`add_positions()`] | `x[t] += positions[at[t] + offset]` | `x [T][H]`, table `[_][H]` |
 //!
 //! All are launched as [`shape`] says: a block takes [`THREADS`] vectors of one row. Sums are made in `f32` and rounded
@@ -94,6 +95,43 @@ pub unsafe fn embed<T: Element>(
         let token = *table.add(token * vectors as usize + vector as usize);
         let position = *position_table.add(position * vectors as usize + vector as usize);
         *out.add(row * vectors as usize + vector as usize) = sum::<T>(token, position);
+    }
+}
+
+/// Embeds the tokens that a part of the vocabulary has, as a worker of several does: row `tokens[t] - first` of `table`,
+/// which has `count` rows; zeros for other tokens. Plus row `positions[t] + offset` of `position_table`, unless that is null.
+///
+/// # Safety
+/// Positions (with the offset) are rows of their table, if there is one; the rest is as for [`gather_rows()`].
+#[kernel(max_threads = 128, instances(T = [F16, Bf16]))]
+pub unsafe fn embed_part<T: Element>(
+    table: *const Vector,
+    position_table: *const Vector,
+    tokens: *const u32,
+    positions: *const u32,
+    offset: u32,
+    first: u32,
+    count: u32,
+    out: *mut Vector,
+    vectors: u32,
+) {
+    let (row, vector) = place();
+    if vector >= vectors {
+        return;
+    }
+    // SAFETY: `vector` was just checked against the row, and the token against the table; the position is a row of its
+    // table, by this kernel's contract.
+    unsafe {
+        let token = (*tokens.add(row)).wrapping_sub(first);
+        let mut sum_of_both = Vector::default();
+        if token < count {
+            sum_of_both = *table.add(token as usize * vectors as usize + vector as usize);
+        }
+        if !position_table.is_null() {
+            let position = (*positions.add(row) + offset) as usize;
+            sum_of_both = sum::<T>(sum_of_both, *position_table.add(position * vectors as usize + vector as usize));
+        }
+        *out.add(row * vectors as usize + vector as usize) = sum_of_both;
     }
 }
 

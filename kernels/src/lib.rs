@@ -8,7 +8,8 @@
 //! | --- | --- |
 //! | [`attention`] | `plan_paged_attention`, `paged_attention`, `paged_prefill`, `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` |
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
-//! | [`embedding`] | `gather_rows`, `embed`, `add_positions` |
+//! | [`communicator`] | `all_reduce`, `all_reduce_two_shot`, `gather_logits` |
+//! | [`embedding`] | `gather_rows`, `embed`, `embed_part`, `add_positions` |
 //! | [`gemm`] | `gemm`, `gemm_decode`, `gemv` |
 //! | [`norm`] | `layer_norm`, `rms_norm` |
 //! | [`rope`] | `rope_and_cache` |
@@ -22,6 +23,7 @@
 
 pub mod attention;
 pub mod cache;
+pub mod communicator;
 pub mod embedding;
 pub mod gemm;
 pub mod norm;

@@ -4,7 +4,7 @@ use cuda_std::launch::{Descriptor, Family, Kernel};
 
 use crate::attention::{decode, paper, prefill};
 use crate::gemm::{decode::gemm_decode, gemv::gemv, prefill::gemm};
-use crate::{cache, embedding, norm, rope, sampling};
+use crate::{cache, communicator, embedding, norm, rope, sampling};
 
 /// Every kernel in the crate's PTX.
 pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
@@ -26,6 +26,7 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         &cache::copy_blocks::DESCRIPTOR,
         &cache::swap_blocks_out::DESCRIPTOR,
         &cache::swap_blocks_in::DESCRIPTOR,
+        &communicator::gather_logits::DESCRIPTOR,
         &decode::plan_paged_attention::DESCRIPTOR,
         &embedding::gather_rows::DESCRIPTOR,
         &sampling::sample::DESCRIPTOR,
@@ -37,7 +38,10 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<gemm>())
         .chain(instances::<gemm_decode>())
         .chain(instances::<gemv>())
+        .chain(instances::<communicator::all_reduce>())
+        .chain(instances::<communicator::all_reduce_two_shot>())
         .chain(instances::<embedding::embed>())
+        .chain(instances::<embedding::embed_part>())
         .chain(instances::<embedding::add_positions>())
         .chain(instances::<norm::layer_norm>())
         .chain(instances::<norm::rms_norm>())

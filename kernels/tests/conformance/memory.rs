@@ -57,8 +57,14 @@ pub fn cases() -> Vec<Case> {
         }
     }
     for ty in [Type::B32, Type::U32, Type::B64, Type::U64] {
-        cases.extend([".relaxed.gpu", ".acquire.gpu"].map(|order| load(&SOURCES[0], "", order, ty, 1)));
-        cases.extend([".relaxed.gpu", ".release.gpu"].map(|order| store("%out", order, "", ty, 1)));
+        cases.extend(
+            [".relaxed.gpu", ".acquire.gpu", ".relaxed.sys", ".acquire.sys"]
+                .map(|order| load(&SOURCES[0], "", order, ty, 1)),
+        );
+        cases.extend(
+            [".relaxed.gpu", ".release.gpu", ".relaxed.sys", ".release.sys"]
+                .map(|order| store("%out", order, "", ty, 1)),
+        );
     }
     cases.extend(parameters());
     cases.extend(copies());

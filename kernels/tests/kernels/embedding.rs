@@ -12,7 +12,7 @@ fn rows(ty: Type, lookup: Lookup, rows: usize, width: usize) -> LookupProblem {
     LookupProblem { ty, lookup, rows, width, neutral: false, seed: width as u64 }
 }
 
-const LOOKUPS: [Lookup; 3] = [Lookup::Gather, Lookup::Embed, Lookup::Add];
+const LOOKUPS: [Lookup; 4] = [Lookup::Gather, Lookup::Embed, Lookup::Part, Lookup::Add];
 
 pub fn every_kernel(gpu: &mut Gpu) {
     for ty in Type::ALL {

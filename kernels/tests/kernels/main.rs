@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 mod cache;
+mod communicator;
 mod decode;
 mod embedding;
 #[path = "../frame/mod.rs"]
@@ -27,6 +28,7 @@ use frame::gpu::{Gpu, TARGETS};
 /// What launches every kernel of a family, and checks it.
 const FAMILIES: &[fn(&mut Gpu)] = &[
     cache::every_kernel,
+    communicator::every_kernel,
     decode::every_kernel,
     embedding::every_kernel,
     gemm::every_kernel,

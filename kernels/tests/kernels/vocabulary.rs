@@ -11,7 +11,7 @@ use workbench::number::{ProblemRng, Type};
 #[test]
 fn every_function_of_the_vocabulary_is_executed() {
     let vocabularies = [SM_80, SM_90A];
-    let checks: [fn(&mut Gpu); 16] = [
+    let checks: [fn(&mut Gpu); 17] = [
         float,
         f16,
         bf16,
@@ -22,6 +22,7 @@ fn every_function_of_the_vocabulary_is_executed() {
         shared,
         named_barrier,
         atomic,
+        flag,
         memory,
         read_stream,
         cp_async,
@@ -188,6 +189,15 @@ fn atomic(gpu: &mut Gpu) {
 /// Vectors of 16 bytes.
 fn vectors(seed: u64, n: usize) -> Vec<[u32; 4]> {
     bytemuck::cast_slice(&words(seed, 4 * n)).to_vec()
+}
+
+fn flag(gpu: &mut Gpu) {
+    let (flags, out) = (gpu.upload("flags", &[0u32, 7]), gpu.alloc::<u32>("out", 2));
+    let (a, handed) = (gpu.upload("a", &[5u32]).ptr(), gpu.alloc::<u32>("handed", 1).mut_ptr());
+    let call = v_flag { a, flags: flags.mut_ptr(), handed, out: out.mut_ptr() };
+    // SAFETY: arrays have as many elements as the kernel asks for, and both blocks fit any device.
+    unsafe { gpu.launch(LaunchShape::linear(2, 1), call) };
+    assert_eq!((gpu.download(out), gpu.download(flags)), (vec![5, 7], vec![1, 7]));
 }
 
 fn memory(gpu: &mut Gpu) {

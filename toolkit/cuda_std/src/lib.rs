@@ -30,6 +30,7 @@ mod device;
 
 pub mod atomic;
 pub mod block;
+pub mod flag;
 pub mod float;
 pub mod half;
 pub mod launch;

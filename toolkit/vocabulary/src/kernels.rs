@@ -2,13 +2,13 @@
 //!
 //! Those over pairs of inputs take one per thread: `out[i] = f(a[i], b[i])`. Collectives are launched with one warp.
 
-use cuda_std::atomic;
 use cuda_std::half::{Bf16x2, F16x2, Half2};
 use cuda_std::prelude::*;
 use cuda_std::ptx::{cp_async, ldmatrix, memory, mma};
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::vector::Vector;
 use cuda_std::warp::FULL_MASK;
+use cuda_std::{atomic, flag};
 
 /// Declares kernels and their list together.
 macro_rules! kernels {
@@ -134,6 +134,19 @@ kernels! {
         atomic::add_f32(sum, x as f32);
         atomic::add_u64(wide, u64::from(x) << 20);
         thread::system_fence();
+    }
+
+    /// Hands `a[0]` from the first of two blocks to the second, by a flag in `flags[0]`, which leaves it in `out[0]`, and in
+    /// `out[1]` what `flags[1]` is.
+    v_flag(a: *const u32, flags: *mut u32, handed: *mut u32, out: *mut u32) {
+        if thread::block_idx_x() == 0 {
+            *handed = *a;
+            flag::store_release(flags, 1);
+        } else {
+            while flag::load_acquire(flags) == 0 {}
+            *out = *handed;
+            *out.add(1) = flag::load_relaxed(flags.add(1));
+        }
     }
 
     /// Copies by each hinted load and store, `out[4 * i ..]`.

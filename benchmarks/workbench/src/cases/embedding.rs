@@ -1,7 +1,7 @@
 //! Rows of tables.
 
 use cuda_std::launch::KernelCall;
-use kernels::embedding::{add_positions, embed, floor_bytes, gather_rows, shape};
+use kernels::embedding::{add_positions, embed, embed_part, floor_bytes, gather_rows, shape};
 use kernels::layout::VECTOR;
 use kernels::with_element;
 use launch::Result;
@@ -14,6 +14,8 @@ use crate::number::{ProblemRng, Type};
 
 /// Rows in the token table.
 const VOCAB: usize = 97;
+/// The tokens of a part of it.
+const PART: std::ops::Range<u32> = 40..73;
 /// Rows in the table of learned positions that come before the first position, as OPT has them.
 const OFFSET: usize = 2;
 /// Positions.
@@ -25,7 +27,7 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
         Scale::Full => (4096, 5120),
     };
     let of = |ty| {
-        [Lookup::Gather, Lookup::Embed, Lookup::Add].map(|lookup| LookupProblem {
+        [Lookup::Gather, Lookup::Embed, Lookup::Part, Lookup::Add].map(|lookup| LookupProblem {
             ty,
             lookup,
             rows,
@@ -44,6 +46,8 @@ pub enum Lookup {
     Gather,
     /// `embed`.
     Embed,
+    /// `embed_part`, of a third of the tokens, with positions.
+    Part,
     /// `add_positions`.
     Add,
 }
@@ -74,6 +78,7 @@ impl LookupProblem {
             kernel: match lookup {
                 Lookup::Gather => "gather_rows",
                 Lookup::Embed => "embed",
+                Lookup::Part => "embed_part",
                 Lookup::Add => "add_positions",
             },
             shape: format!("{}, {rows} rows of {width}", ty.label()),
@@ -93,7 +98,12 @@ impl LookupProblem {
         let looked_up = |table: &[u16], rows: &[u32], offset: usize| -> Vec<u16> {
             rows.iter().flat_map(|&r| &table[(r as usize + offset) * width..][..width]).copied().collect()
         };
-        let of_tokens = looked_up(&table, &tokens, 0);
+        let mut of_tokens = looked_up(&table, &tokens, 0);
+        if lookup == Lookup::Part {
+            let others =
+                tokens.iter().zip(of_tokens.chunks_exact_mut(width)).filter(|(token, _)| !PART.contains(token));
+            others.for_each(|(_, row)| row.fill(0));
+        }
         let of_positions = looked_up(&learned, &positions, OFFSET);
         // Numbers of 16 bits have an exact sum in f64; the kernel rounds it to f32 first.
         let sum = |(&a, &b): (&u16, &u16)| ty.bits(f64::from((ty.number(a) + ty.number(b)) as f32));
@@ -103,7 +113,7 @@ impl LookupProblem {
         };
         let truth = match lookup {
             Lookup::Gather => of_tokens,
-            Lookup::Embed | Lookup::Add => of_tokens.iter().zip(&of_positions).map(sum).collect(),
+            Lookup::Embed | Lookup::Part | Lookup::Add => of_tokens.iter().zip(&of_positions).map(sum).collect(),
         };
         let (table, learned) = (gpu.upload("table", &table)?, gpu.upload("learned positions", &learned)?);
         let (tokens, positions) = (gpu.upload("tokens", &tokens)?, gpu.upload("positions", &positions)?);
@@ -114,6 +124,13 @@ impl LookupProblem {
             Lookup::Gather => gather_rows { x: table, rows: tokens, out: out.mut_ptr(), vectors }.into(),
             Lookup::Embed => {
                 let args = embed { table, position_table, tokens, positions, offset, out: out.mut_ptr(), vectors };
+                with_element!(ty.element(), T => args.instance::<T>())
+            }
+            Lookup::Part => {
+                let (first, count) = (PART.start, PART.len() as u32);
+                let table = table.offset(first as usize * vectors as usize);
+                let out = out.mut_ptr();
+                let args = embed_part { table, position_table, tokens, positions, offset, first, count, out, vectors };
                 with_element!(ty.element(), T => args.instance::<T>())
             }
             Lookup::Add => {

@@ -1,6 +1,7 @@
 //! The cases, by family of kernels.
 
 mod cache;
+mod communicator;
 mod decode;
 pub mod embedding;
 mod gemm;
@@ -19,6 +20,7 @@ pub use stream::read_stream;
 pub fn all(scale: Scale) -> Vec<Case> {
     let families = [
         cache::cases,
+        communicator::cases,
         decode::cases,
         embedding::cases,
         gemm::cases,
