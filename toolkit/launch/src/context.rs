@@ -153,6 +153,11 @@ impl Context {
         CurrentContext::set_current(&self.0.own).map_err(Code::from)
     }
 
+    /// The driver's context.
+    pub(crate) fn raw(&self) -> &legacy::Context {
+        &self.0.own
+    }
+
     /// Calls the driver in this context.
     pub(crate) fn call<T, E: Into<Code>>(
         &self,

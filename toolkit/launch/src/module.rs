@@ -2,6 +2,7 @@
 
 use crate::code::{self, Code};
 use crate::context::Context;
+use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::ptx;
 use crate::stream::Stream;
@@ -9,7 +10,7 @@ use cuda_std::launch::{Descriptor, KernelCall, LaunchShape};
 use cust::module::Module as Raw;
 use cust::sys::{self, CUfunction, CUfunction_attribute, CUjit_option};
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, CString, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -62,7 +63,10 @@ impl Module {
             }
         })?;
         let kernel = |entry: &&'static Descriptor| {
-            let kernel = context.call(&format!("load of `{}`", entry.name), || Kernel::of(&raw, entry))?;
+            let kernel = context.call(&format!("load of `{}`", entry.name), || {
+                let kernel = Kernel::of(&raw, entry)?;
+                load_now(context.driver(), kernel.function).map(|()| kernel)
+            })?;
             Ok((entry.name, kernel))
         };
         let kernels = entries.iter().map(kernel).collect::<Result<_>>()?;
@@ -174,6 +178,17 @@ impl Kernel {
             opted_in: AtomicBool::new(false),
         })
     }
+}
+
+/// Has the driver load a kernel at once. Since CUDA 11.7 it may do so when the kernel is first launched, and waits for the
+/// device then: for ever, if that runs a kernel that waits for the one to be launched. Drivers older than 12.4 have no such
+/// function; those load a kernel when its attributes are asked for.
+fn load_now(driver: &Driver, function: CUfunction) -> std::result::Result<(), Code> {
+    let Some(address) = driver.lookup("cuFuncLoad") else { return Ok(()) };
+    // SAFETY: the driver's function of this name has this signature.
+    let load = unsafe { std::mem::transmute::<*const c_void, unsafe extern "C" fn(CUfunction) -> c_uint>(address) };
+    // SAFETY: the function lives.
+    code::check(code::result_of(unsafe { load(function) }))
 }
 
 /// What the driver's compiler has to say of a text that it did not take. `cust` asks for no log, and its errors do not have

@@ -1,4 +1,4 @@
-//! The functions of the driver API that `cust` links with. Each forwards to the one of its name in the chosen driver.
+//! The functions of the driver API that `cust` and this crate link with. Each forwards to the one of its name in the chosen driver.
 //!
 //! A driver may be too old for some of them: those fail when they are called, not when it is loaded.
 
@@ -67,6 +67,7 @@ forward! {
     // Devices
     fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
     fn cuDeviceGetCount(count: *mut c_int);
+    fn cuDeviceCanAccessPeer(can_access: *mut c_int, device: CUdevice, peer: CUdevice);
     fn cuDeviceGetName(name: *mut c_char, len: c_int, device: CUdevice);
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
@@ -93,6 +94,7 @@ forward! {
     fn cuCtxGetSharedMemConfig(config: *mut CUsharedconfig);
     fn cuCtxSetSharedMemConfig(config: CUsharedconfig);
     fn cuCtxGetApiVersion(context: CUcontext, version: *mut c_uint);
+    fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint);
     fn cuCtxGetStreamPriorityRange(least_priority: *mut c_int, greatest_priority: *mut c_int);
 
     // Modules, functions, launches
@@ -143,6 +145,7 @@ forward! {
     fn cuMemAllocHost_v2(pp: *mut *mut c_void, bytesize: usize);
     fn cuMemFreeHost(p: *mut c_void);
     fn cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, flags: c_uint);
+    fn cuMemHostGetDevicePointer_v2(pointer: *mut CUdeviceptr, p: *mut c_void, flags: c_uint);
     fn cuMemAllocManaged(pointer: *mut CUdeviceptr, bytesize: usize, flags: c_uint);
     fn cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, flags: c_uint);
     fn cuMemHostUnregister(p: *mut c_void);
