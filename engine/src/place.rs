@@ -42,7 +42,7 @@ pub fn place(
     let weights = open()?;
     #[cfg(feature = "cuda")]
     let note = match gpu::open(config, &weights, options) {
-        Ok(Some(gpu)) => return gpu.place(config, weights, options),
+        Ok(Some(gpus)) => return gpus.place(config, weights, open, options),
         Ok(None) => None,
         Err(error) if options.device == Device::Auto => Some(format!("runs on the CPU, since {error}")),
         Err(error) => return Err(error),

@@ -59,7 +59,7 @@ pub struct QkNormRope<'a, W> {
 }
 
 /// A device. Operations are queued in order and cannot fail by themselves; what fails on the device is reported by
-/// [`Backend::sample`], the only operation that waits.
+/// [`Backend::sample`], which waits, and by [`Backend::finish`].
 ///
 /// Shapes: `T` new tokens, `H` hidden size, `D` head size, `R` rows whose logits are wanted.
 pub trait Backend: Send + 'static {
@@ -112,6 +112,14 @@ pub trait Backend: Send + 'static {
     /// Replaces `x` by the sum of what all workers have in its place; all get the same bits.
     fn all_reduce(&self, x: &mut Self::Tensor) {
         let _ = x;
+    }
+
+    /// Waits until everything that was queued is done, as a worker that does not sample does at the end of a step.
+    ///
+    /// # Errors
+    /// What failed on the device.
+    fn finish(&self) -> Result<()> {
+        Ok(())
     }
 
     /// The logits of all workers' parts of the vocabulary, `[R, vocab]`, for the first worker; the others' result is not

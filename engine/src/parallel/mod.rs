@@ -18,4 +18,4 @@ mod workers;
 
 pub use ranks::{RankGroup, WorkerRank};
 pub use shard::Shard;
-pub use workers::ParallelRunner;
+pub use workers::{ParallelRunner, WorkerGroup};

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 
-use super::Shard;
+use super::{Shard, WorkerGroup};
 
 /// Looks at the round before a worker goes to sleep: others are mostly about to come.
 const SPINS: usize = 2000;
@@ -48,26 +48,13 @@ impl RankGroup {
         WorkerRank { group: Arc::clone(self), shard: Shard { rank, of: self.parts.len() } }
     }
 
-    /// Releases all who wait, for good: a worker has failed. What they compute from then on is worth nothing.
-    pub fn fail(&self) {
-        let mut meeting = self.meeting.lock().unwrap_or_else(PoisonError::into_inner);
-        meeting.failed = true;
-        self.over.fetch_add(1, Ordering::Release);
-        self.changed.notify_all();
-    }
-
-    /// Whether a worker has failed.
-    pub fn has_failed(&self) -> bool {
-        self.meeting.lock().unwrap_or_else(PoisonError::into_inner).failed
-    }
-
     /// Sums so far: each of them is one, however many workers take part.
     pub fn sums(&self) -> usize {
         self.sums.load(Ordering::Relaxed)
     }
 
     /// Waits until all workers are here; false if one of them has failed.
-    fn meet(&self) -> bool {
+    pub(crate) fn meet(&self) -> bool {
         let lock = || self.meeting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut meeting = lock();
         if meeting.failed {
@@ -95,6 +82,19 @@ impl RankGroup {
             meeting = self.changed.wait(meeting).unwrap_or_else(PoisonError::into_inner);
         }
         !meeting.failed
+    }
+}
+
+impl WorkerGroup for RankGroup {
+    fn fail(&self) {
+        let mut meeting = self.meeting.lock().unwrap_or_else(PoisonError::into_inner);
+        meeting.failed = true;
+        self.over.fetch_add(1, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    fn has_failed(&self) -> bool {
+        self.meeting.lock().unwrap_or_else(PoisonError::into_inner).failed
     }
 }
 

@@ -1,34 +1,40 @@
-//! A model on a GPU.
+//! A model on a GPU, or divided among several.
+
+use std::sync::Arc;
 
 use launch::Driver;
 
 use super::{PlacedModel, kv_layout};
 use crate::backend::Backend;
-use crate::backend::cuda::CudaBackend;
+use crate::backend::cuda::{CudaBackend, GpuGroup, check_workers};
 use crate::config::ModelConfig;
-use crate::device_info::DeviceInfo;
+use crate::device_info::{DeviceInfo, MemoryPlan};
 use crate::error::{Error, Result};
 use crate::fit;
+use crate::kv::KvLayout;
 use crate::load::Weights;
-use crate::model;
+use crate::model::{self, Model};
 use crate::options::{Device, Options};
-use crate::runner::ModelRunner;
+use crate::parallel::{ParallelRunner, Shard};
+use crate::runner::{ModelRunner, Runner};
 use crate::tensor::DType;
 
 const GIB: f64 = (1 << 30) as f64;
 
-/// A GPU that a model may be taken to.
-pub(super) struct OpenGpu {
-    backend: CudaBackend,
+/// The GPUs that a model may be taken to: one, or one for each worker.
+pub(super) struct OpenGpus {
+    workers: Vec<CudaBackend>,
+    /// With several workers what they share.
+    group: Option<Arc<GpuGroup>>,
     dtype: DType,
 }
 
-/// The GPU that the options say; none if the model is to run on the CPU.
+/// The GPUs that the options say; none if the model is to run on the CPU.
 ///
 /// # Errors
-/// [`Error::Device`], [`Error::Unsupported`] and [`Error::Option`] if there is one that the model cannot run on, or the
-/// options insist on one that is not there.
-pub(super) fn open(config: &ModelConfig, weights: &Weights, options: &Options) -> Result<Option<OpenGpu>> {
+/// [`Error::Device`], [`Error::Unsupported`] and [`Error::Option`] if there are some that the model cannot run on, or the
+/// options insist on some that are not there.
+pub(super) fn open(config: &ModelConfig, weights: &Weights, options: &Options) -> Result<Option<OpenGpus>> {
     let (driver, ordinal) = match options.device {
         Device::Cpu => return Ok(None),
         Device::Cuda(ordinal) => (Driver::machine(), ordinal),
@@ -39,13 +45,33 @@ pub(super) fn open(config: &ModelConfig, weights: &Weights, options: &Options) -
             driver => (driver, 0),
         },
     };
-    if options.tensor_parallel_size > 1 {
-        return Err(Error::Option("tensor-parallel-size: several workers run on the CPU only".into()));
-    }
     let driver = driver.map_err(|error| Error::Device(error.to_string()))?;
     let dtype = gpu_dtype(options, weights)?;
-    let backend = CudaBackend::new(driver, ordinal, config, options, dtype)?;
-    Ok(Some(OpenGpu { backend, dtype }))
+    let of = options.tensor_parallel_size;
+    if of > 1 {
+        provide(driver, ordinal, of)?;
+    }
+    let open = |rank: usize| {
+        let shard = Shard { rank, of };
+        CudaBackend::new(driver, ordinal + rank as u32, &shard.config(config)?, shard, options, dtype)
+    };
+    let mut workers = (0..of).map(open).collect::<Result<Vec<_>>>()?;
+    let group = if of > 1 { Some(CudaBackend::connect(&mut workers)?) } else { None };
+    Ok(Some(OpenGpus { workers, group, dtype }))
+}
+
+/// Sees to it that there are GPUs for so many workers from `ordinal` on: the emulator makes them.
+fn provide(driver: &Driver, ordinal: u32, workers: usize) -> Result<()> {
+    check_workers(workers)?;
+    let count = driver.emulate_devices(workers as u32).and_then(|()| driver.num_devices());
+    let count = count.map_err(|error| Error::Device(error.to_string()))?;
+    if (count as usize) < ordinal as usize + workers {
+        let from = if ordinal > 0 { format!(" from GPU {ordinal} on") } else { String::new() };
+        return Err(Error::Option(format!(
+            "tensor-parallel-size: {workers} workers need {workers} GPUs{from}, and the machine has {count}"
+        )));
+    }
+    Ok(())
 }
 
 /// The type in which a GPU computes.
@@ -64,16 +90,73 @@ fn gpu_dtype(options: &Options, weights: &Weights) -> Result<DType> {
     }
 }
 
-impl OpenGpu {
-    /// Takes a model to the GPU.
+impl OpenGpus {
+    /// Takes a model to the GPUs: its weights are `weights` for the first, and for each other those that `open` opens.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] and [`Error::Memory`] if it cannot run there.
-    pub(super) fn place(self, config: &ModelConfig, mut weights: Weights, options: &Options) -> Result<PlacedModel> {
-        let OpenGpu { backend, dtype } = self;
+    /// [`Error::Unsupported`] and [`Error::Memory`] if it cannot run there, and what `open` returns.
+    pub(super) fn place(
+        self,
+        config: &ModelConfig,
+        weights: Weights,
+        mut open: impl FnMut() -> Result<Weights>,
+        options: &Options,
+    ) -> Result<PlacedModel> {
+        let OpenGpus { workers, group, dtype } = self;
+        let of = workers.len();
+        // Of each worker, and of all.
+        let part = kv_layout(&Shard { rank: 0, of }.config(config)?, options, dtype);
+        let layout = KvLayout { heads: of * part.heads, ..part };
+
+        let mut first = Some(weights);
+        let mut loaded = Vec::with_capacity(of);
+        for backend in workers {
+            let weights = first.take().map_or_else(&mut open, Ok)?;
+            loaded.push(Loaded::new(backend, config, weights, part, options, dtype)?);
+        }
+        let fewest = |worker: &Loaded| {
+            options
+                .num_blocks(&part, config.max_positions, worker.memory.kv_cache)
+                .map_err(|error| worker.explain(error, options))
+        };
+        let num_blocks = loaded.iter().map(fewest).collect::<Result<Vec<_>>>()?.into_iter().min().unwrap_or(0);
+        let swap_blocks = options.swap_blocks(&layout, num_blocks);
+        let tightest = loaded.iter().min_by_key(|worker| worker.memory.kv_cache).unwrap_or(&loaded[0]);
+        let name = if of == 1 { tightest.backend.name().into() } else { format!("{of} x {}", tightest.backend.name()) };
+        let device = DeviceInfo { name, dtype, memory: Some(tightest.memory), notes: Vec::new() };
+
+        let runner = |Loaded { backend, model, .. }: Loaded| -> Result<ModelRunner<CudaBackend>> {
+            let cache = backend.kv_cache(part, num_blocks, swap_blocks)?;
+            Ok(ModelRunner::new(backend, model, cache))
+        };
+        let mut runners = loaded.into_iter().map(runner).collect::<Result<Vec<_>>>()?.into_iter();
+        let first = runners.next().unwrap_or_else(|| unreachable!("there is a first worker"));
+        let runner: Box<dyn Runner> = match group {
+            Some(group) => Box::new(ParallelRunner::new(first, runners.collect(), group)?),
+            None => Box::new(first),
+        };
+        Ok(PlacedModel { runner, layout, num_blocks, swap_blocks, device })
+    }
+}
+
+/// A worker with its weights.
+struct Loaded {
+    backend: CudaBackend,
+    model: Box<dyn Model<CudaBackend>>,
+    memory: MemoryPlan,
+}
+
+impl Loaded {
+    fn new(
+        backend: CudaBackend,
+        config: &ModelConfig,
+        mut weights: Weights,
+        layout: KvLayout,
+        options: &Options,
+        dtype: DType,
+    ) -> Result<Self> {
         weights.round_to(dtype);
-        let bytes = weights.bytes(Some(dtype.size()));
-        let layout = kv_layout(config, options, dtype);
+        let bytes = weights.bytes(Some(dtype.size())) / options.tensor_parallel_size;
         let model = model::load(&backend, config, &mut weights, config.max_positions).map_err(|error| match error {
             Error::Memory(why) => {
                 Error::Memory(format!("the model's weights take {:.1} GiB in {dtype}: {why}", bytes as f64 / GIB))
@@ -81,24 +164,24 @@ impl OpenGpu {
             error => error,
         })?;
         let memory = fit::fit(&backend, &*model, layout, options.scheduler, options.gpu_memory_utilization)?;
-        let num_blocks =
-            options.num_blocks(&layout, config.max_positions, memory.kv_cache).map_err(|error| match error {
-                Error::Memory(why) => Error::Memory(format!(
-                    "{why}: {:.1} of the {:.1} GiB of {} are in use, {:.1} by weights and {:.1} by activations; raise \
+        Ok(Loaded { backend, model, memory })
+    }
+
+    /// What is said of too little memory, with what it is used for.
+    fn explain(&self, error: Error, options: &Options) -> Error {
+        let memory = &self.memory;
+        match error {
+            Error::Memory(why) => Error::Memory(format!(
+                "{why}: {:.1} of the {:.1} GiB of {} are in use, {:.1} by weights and {:.1} by activations; raise \
                  gpu-memory-utilization ({}), or lower max-batch-tokens or max-num-seqs",
-                    memory.used as f64 / GIB,
-                    memory.total as f64 / GIB,
-                    backend.name(),
-                    memory.weights as f64 / GIB,
-                    memory.activations as f64 / GIB,
-                    options.gpu_memory_utilization
-                )),
-                error => error,
-            })?;
-        let swap_blocks = options.swap_blocks(&layout, num_blocks);
-        let cache = backend.kv_cache(layout, num_blocks, swap_blocks)?;
-        let device = DeviceInfo { name: backend.name().into(), dtype, memory: Some(memory), notes: Vec::new() };
-        let runner = Box::new(ModelRunner::new(backend, model, cache));
-        Ok(PlacedModel { runner, layout, num_blocks, swap_blocks, device })
+                memory.used as f64 / GIB,
+                memory.total as f64 / GIB,
+                self.backend.name(),
+                memory.weights as f64 / GIB,
+                memory.activations as f64 / GIB,
+                options.gpu_memory_utilization
+            )),
+            error => error,
+        }
     }
 }

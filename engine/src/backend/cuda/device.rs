@@ -5,7 +5,7 @@ use kernels::attention::decode::{paged_attention, plan_paged_attention};
 use kernels::attention::{AttentionShape, paper, prefill::paged_prefill};
 use kernels::element::ElementType;
 use kernels::gemm::{decode::gemm_decode, gemv::gemv, prefill::gemm};
-use kernels::{cache, embedding, norm, rope, sampling};
+use kernels::{cache, communicator, embedding, norm, rope, sampling};
 use launch::{Context, Driver, Module, Stream};
 
 use super::ptx::{self, Image};
@@ -115,6 +115,7 @@ fn kernels(element: ElementType, heads: AttentionShape) -> Vec<&'static Descript
         &cache::copy_blocks::DESCRIPTOR,
         &cache::swap_blocks_out::DESCRIPTOR,
         &cache::swap_blocks_in::DESCRIPTOR,
+        &communicator::gather_logits::DESCRIPTOR,
         &plan_paged_attention::DESCRIPTOR,
         &embedding::gather_rows::DESCRIPTOR,
         &sampling::sample::DESCRIPTOR,
@@ -125,7 +126,10 @@ fn kernels(element: ElementType, heads: AttentionShape) -> Vec<&'static Descript
     .chain(of::<gemm>(&typed))
     .chain(of::<gemm_decode>(&typed))
     .chain(of::<gemv>(&typed))
+    .chain(of::<communicator::all_reduce>(&typed))
+    .chain(of::<communicator::all_reduce_two_shot>(&typed))
     .chain(of::<embedding::embed>(&typed))
+    .chain(of::<embedding::embed_part>(&typed))
     .chain(of::<embedding::add_positions>(&typed))
     .chain(of::<norm::layer_norm>(&typed))
     .chain(of::<norm::rms_norm>(&typed))

@@ -3,6 +3,7 @@
 //! | file or folder | |
 //! | --- | --- |
 //! | `device`, `ptx` | the GPU, found and loaded with kernels; their code, as it lies in the binary |
+//! | `communicator` | what the GPUs of a divided model exchange |
 //! | `memory` | activations in an arena, weights as kernels read them, KV blocks and their moves |
 //! | `step` | a step's inputs, packed into one upload; its launches, made or only noted; decode steps as CUDA graphs |
 //! | `operations`, `ops` | the backend's operations, each a launch; the larger ones: attention, projections, sampling |
@@ -10,6 +11,7 @@
 //! Activations are of the weights' 16-bit type, sums in f32. A step allocates no memory on the device: its tensors are
 //! places in one `arena`.
 
+mod communicator;
 mod device;
 mod memory;
 mod operations;
@@ -29,6 +31,7 @@ use kernels::gemm::plan::GpuLimits;
 use kernels::norm::NormShape;
 use launch::{DeviceBuffer, Driver};
 
+pub use communicator::{GpuGroup, check_workers};
 use memory::cache::Arrays;
 pub use memory::cache::CudaKvCache;
 pub use memory::tensor::{CudaProjection, CudaTensor, CudaWeight};
@@ -36,6 +39,7 @@ pub use step::inputs::StepInputs;
 pub(crate) use step::inputs::{BUCKETS, bucket};
 pub use step::queue::{LaunchCost, NotedLaunch};
 
+use self::communicator::Communicator;
 use self::device::CudaDevice;
 use self::memory::arena::{Arena, Lease};
 use self::memory::upload::Upload;
@@ -73,16 +77,19 @@ pub struct CudaBackend {
     recordings: Recordings,
     /// Whether decode steps are recorded.
     records: bool,
-    /// The part of the model; all of it wherever there is a device.
+    /// The part of the model.
     shard: Shard,
+    /// None with all of the model, and where there is no device.
+    communicator: Option<Communicator>,
     /// None once all weights are on the device.
     upload: RefCell<Option<Upload>>,
     weight_bytes: Cell<usize>,
 }
 
 impl CudaBackend {
-    /// A GPU of `driver`, or the emulator, for a model whose weights and activations are of a 16-bit type. Of the options
-    /// it reads the block size, which kernels attend, and whether decode steps are recorded as CUDA graphs.
+    /// A GPU of `driver`, or the emulator, for a model whose weights and activations are of a 16-bit type. `config` is the
+    /// model's [as this worker sees it](Shard::config); several workers are [connected](Self::connect) afterwards. Of the
+    /// options it reads the block size, which kernels attend, and whether decode steps are recorded as CUDA graphs.
     ///
     /// # Errors
     /// [`Error::Device`] if there is no such GPU or it cannot be used; [`Error::Unsupported`] if there are no kernels for
@@ -91,6 +98,7 @@ impl CudaBackend {
         driver: &'static Driver,
         ordinal: u32,
         config: &ModelConfig,
+        shard: Shard,
         options: &Options,
         dtype: DType,
     ) -> Result<Self> {
@@ -107,6 +115,7 @@ impl CudaBackend {
             counters: Some(counters),
             upload: RefCell::new(Some(upload)),
             paper,
+            shard,
             // Launches of the paper's kernels depend on the longest sequence of a step.
             records: options.cuda_graphs && paper.is_none(),
             ..Self::with_queue(LaunchQueue::new(device), config, heads, (dtype, element), slots)
@@ -154,6 +163,7 @@ impl CudaBackend {
             recordings: Recordings::default(),
             records: false,
             shard: Shard::WHOLE,
+            communicator: None,
             upload: RefCell::new(None),
             weight_bytes: Cell::new(0),
         }

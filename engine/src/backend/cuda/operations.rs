@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use cuda_std::launch::{DevicePtr, LaunchShape};
 use cuda_std::vector::Vector;
-use kernels::embedding::{self, add_positions, embed, gather_rows};
+use kernels::embedding::{self, add_positions, embed, embed_part, gather_rows};
 use kernels::floor::Floor;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::norm::{self, NormShape, layer_norm, rms_norm};
@@ -41,6 +41,34 @@ impl CudaBackend {
                 None
             }
         }
+    }
+
+    /// The rows of the tokens `vocab`, of others zeros.
+    fn embed_part(
+        &self,
+        table: &CudaWeight,
+        vocab: Range<usize>,
+        positions: Option<(&CudaWeight, usize)>,
+        inputs: &StepInputs,
+    ) -> CudaTensor {
+        let (out, vectors) = (self.tensor(inputs.rows, table.cols), self.vectors(table.cols));
+        let args = embed_part {
+            table: table.ptr(),
+            position_table: positions.map_or(DevicePtr::NULL, |(learned, _)| learned.ptr()),
+            tokens: inputs.tokens().cast_const(),
+            positions: inputs.positions().cast_const(),
+            offset: positions.map_or(0, |(_, offset)| offset as u32),
+            first: vocab.start as u32,
+            count: vocab.len() as u32,
+            out: out.ptr(),
+            vectors,
+        };
+        let tables = 1 + u64::from(positions.is_some());
+        let floor = || Floor { bytes: embedding::floor_bytes(inputs.rows.into(), vectors.into(), tables), flops: 0 };
+        let call = with_element!(self.element, T => args.instance::<T>());
+        // SAFETY: the table has the rows of these tokens, and no sequence is longer than the model has positions.
+        unsafe { self.queue.launch(embedding::shape(inputs.rows, vectors), call, floor) };
+        out
     }
 
     fn gather(&self, x: DevicePtr<Vector>, rows: DevicePtr<u32>, count: u32, cols: u32) -> CudaTensor {
@@ -88,7 +116,11 @@ impl Backend for CudaBackend {
     fn upload(&self, batch: Batch, rows: &[SampleRow<'_>]) -> StepInputs {
         let row_tables = self.paper.map(|_| self.heads.pages().block_size as usize);
         let packing = Packing { vocab: self.vocab, pads: self.records, row_tables };
-        self.staging.upload(&self.queue, &self.recordings, |bytes| StepInputs::pack(batch, rows, packing, bytes))
+        let inputs =
+            self.staging.upload(&self.queue, &self.recordings, |bytes| StepInputs::pack(batch, rows, packing, bytes));
+        // Before anything of the step is queued: other workers may wait for what is.
+        self.reserve_results(rows.len(), inputs.top as usize);
+        inputs
     }
 
     fn move_blocks(&self, cache: &mut CudaKvCache, inputs: &StepInputs) {
@@ -107,13 +139,22 @@ impl Backend for CudaBackend {
         self.shard
     }
 
+    fn finish(&self) -> Result<()> {
+        self.queue.run(|device| device.stream.synchronize());
+        self.queue.check()
+    }
+
     fn all_reduce(&self, x: &mut CudaTensor) {
-        if !self.shard.is_whole() {
-            // Each worker sums up a part of the rows, and takes the sums of the others.
-            let (bytes, of) = (2 * u64::from(x.rows) * u64::from(x.cols), self.shard.of as u64);
-            let floor = Floor { bytes: 2 * bytes, flops: 0 };
-            let peers = 2 * bytes * (of - 1) / of;
-            self.queue.note_exchange("all-reduce", LaunchCost { floor, peers, ..LaunchCost::default() });
+        if self.shard.is_whole() {
+            return;
+        }
+        // Each worker sums up a part of the rows, and takes the sums of the others.
+        let (bytes, of) = (2 * u64::from(x.rows) * u64::from(x.cols), self.shard.of as u64);
+        let floor = Floor { bytes: 2 * bytes, flops: 0 };
+        let cost = LaunchCost { floor, peers: 2 * bytes * (of - 1) / of, ..LaunchCost::default() };
+        match &self.communicator {
+            Some(communicator) => communicator.all_reduce(&self.queue, self.element, x, cost),
+            None => self.queue.note_exchange("all-reduce", cost),
         }
     }
 
@@ -121,11 +162,15 @@ impl Backend for CudaBackend {
         if self.shard.is_whole() {
             return part;
         }
-        let all = self.floats(part.rows, self.vocab as u32);
-        let [own, whole] = [&part, &all].map(|tensor| 4 * u64::from(tensor.rows) * u64::from(tensor.cols));
+        let vocab = self.vocab as u32;
+        let all = if self.shard.is_first() { self.floats(part.rows, vocab) } else { part.clone() };
+        let [own, whole] = [part.cols, vocab].map(|cols| 4 * u64::from(part.rows) * u64::from(cols));
         let floor = Floor { bytes: whole, flops: 0 };
         let cost = LaunchCost { floor, peers: whole.saturating_sub(own), ..LaunchCost::default() };
-        self.queue.note_exchange("gather of logits", cost);
+        match &self.communicator {
+            Some(communicator) => communicator.gather(&self.queue, &part, &all, vocab, cost),
+            None => self.queue.note_exchange("gather of logits", cost),
+        }
         all
     }
 
@@ -136,7 +181,9 @@ impl Backend for CudaBackend {
         positions: Option<(&CudaWeight, usize)>,
         inputs: &StepInputs,
     ) -> CudaTensor {
-        debug_assert!(!self.shard.is_whole() || vocab == (0..table.rows as usize), "a device has the whole vocabulary");
+        if !self.shard.is_whole() {
+            return self.embed_part(table, vocab, positions, inputs);
+        }
         let Some((learned, offset)) = positions else {
             return self.gather(table.ptr(), inputs.tokens().cast_const(), inputs.rows, table.cols);
         };

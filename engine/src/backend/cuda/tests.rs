@@ -16,6 +16,7 @@ use crate::kv::{BlockCopy, BlockMoves, KvLayout};
 use crate::load::ModelFiles;
 use crate::model::{self, Model};
 use crate::options::{AttentionKernels, Options};
+use crate::parallel::Shard;
 use crate::runner::{ModelRunner, Runner};
 use crate::sampling::{SampleRow, Sampled, SamplingParams};
 use crate::scheduler::SchedulerOptions;
@@ -41,7 +42,7 @@ fn load_with(name: &str, options: &Options, swap_blocks: usize) -> Loaded {
     let mut weights = files.weights(Some(DType::F16)).unwrap();
     weights.strip_prefix(config.family.weight_prefixes());
     let driver = Driver::emulator().unwrap();
-    let backend = CudaBackend::new(driver, 0, &config, options, DType::F16).unwrap();
+    let backend = CudaBackend::new(driver, 0, &config, Shard::WHOLE, options, DType::F16).unwrap();
     let model = model::load(&backend, &config, &mut weights, config.max_positions).unwrap();
     let layout = KvLayout {
         layers: config.layers,

@@ -22,18 +22,22 @@ const ROOM: usize = 16 << 10;
 pub struct Results(RefCell<Option<(DeviceBuffer<u32>, PinnedBuffer<u32>)>>);
 
 impl Results {
-    /// The address of at least `words` words.
-    fn reserve(&self, device: &CudaDevice, words: usize) -> launch::Result<u64> {
+    /// Room for at least `words` words.
+    fn reserve(&self, device: &CudaDevice, words: usize) -> launch::Result<()> {
         let mut buffers = self.0.borrow_mut();
-        if let Some((results, _)) = buffers.as_ref().filter(|(results, _)| results.len() >= words) {
-            return Ok(results.address());
+        if buffers.as_ref().is_some_and(|(results, _)| results.len() >= words) {
+            return Ok(());
         }
         let room = words.next_power_of_two().max(ROOM);
         // Cleared, since rows that cannot be sampled leave their logprobs as they were.
         let results = DeviceBuffer::zeroed(&device.stream, room)?.named("sampled");
-        let address = results.address();
         *buffers = Some((results, PinnedBuffer::zeroed(&device.context, room)?));
-        Ok(address)
+        Ok(())
+    }
+
+    /// The address of what was reserved.
+    fn address(&self) -> u64 {
+        self.0.borrow().as_ref().map_or(0, |(results, _)| results.address())
     }
 
     /// Waits for the stream, and returns the first words.
@@ -48,7 +52,17 @@ impl Results {
     }
 }
 
+/// Words of the results of so many rows, with so many likeliest tokens in all.
+fn words(rows: usize, top: usize) -> usize {
+    2 * (rows + top)
+}
+
 impl CudaBackend {
+    /// Makes room for the results of a step.
+    pub(in crate::backend::cuda) fn reserve_results(&self, rows: usize, top: usize) {
+        self.queue.run(|device| self.results.reserve(device, words(rows, top)));
+    }
+
     /// Chooses a token for each row of `logits`, and waits for it and all that was asked for before.
     pub(in crate::backend::cuda) fn sample(
         &self,
@@ -57,13 +71,8 @@ impl CudaBackend {
         rows: &[SampleRow<'_>],
     ) -> Result<Vec<Sampled>> {
         let (count, top) = (rows.len(), inputs.top as usize);
-        let words = 2 * (count + top);
-        let mut base = 0;
-        self.queue.run(|device| {
-            base = self.results.reserve(device, words)?;
-            Ok(())
-        });
-        let results = DevicePtrMut::<u32>::from_address(base);
+        let words = words(count, top);
+        let results = DevicePtrMut::<u32>::from_address(self.results.address());
         let call = sample {
             logits: logits.ptr(),
             stride: logits.stride,

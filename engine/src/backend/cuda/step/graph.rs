@@ -44,13 +44,23 @@ pub fn sizes(most: usize) -> Vec<usize> {
 }
 
 impl CudaBackend {
+    /// Waits until all workers have allocated and recorded what a step needs: from then on kernels wait for each other.
+    fn meet(&self) {
+        if let Some(communicator) = self.communicator.as_ref().filter(|_| self.queue.is_live()) {
+            communicator.meet();
+        }
+    }
+
     /// Computes a step that may be recorded.
     pub(in crate::backend::cuda) fn compute(
         &self,
         inputs: &StepInputs,
         compute: impl FnOnce() -> Option<CudaTensor>,
     ) -> Option<CudaTensor> {
-        let Some(bucket) = inputs.bucket.filter(|_| self.queue.is_live()) else { return compute() };
+        let Some(bucket) = inputs.bucket.filter(|_| self.queue.is_live()) else {
+            self.meet();
+            return compute();
+        };
         if !self.recordings.0.borrow().contains_key(&bucket) {
             let (mut compute, mut logits, mut recorded) = (Some(compute), None, None);
             self.queue.run(|device| {
@@ -61,15 +71,18 @@ impl CudaBackend {
                 Ok(())
             });
             if let Some(compute) = compute {
+                self.meet();
                 return compute(); // the device has failed, which shows when its result is waited for
             }
             let (Some(graph), Some(CudaTensor { lease, rows, cols, stride })) = (recorded, &logits) else {
+                self.meet();
                 return logits;
             };
             let recording = Recording { graph, begin: lease.begin(), rows: *rows, cols: *cols, stride: *stride };
             self.recordings.0.borrow_mut().insert(bucket, recording);
             // Its place is taken again below.
         }
+        self.meet();
         let recordings = self.recordings.0.borrow();
         let Recording { graph, begin, rows, cols, stride } = &recordings[&bucket];
         // SAFETY: all memory that the recorded launches use lives as long as the backend, except for the inputs: when

@@ -100,7 +100,7 @@ impl LaunchQueue {
         });
     }
 
-    /// Notes what workers exchange in a rehearsal. A device has no communicator yet, and runs models whole.
+    /// Notes what workers exchange in a rehearsal for GPUs that are not there, and that nothing connects.
     pub fn note_exchange(&self, name: &'static str, cost: LaunchCost) {
         if let Some(notes) = &mut *self.notes.borrow_mut() {
             notes.push(NotedLaunch { kernel: name, shape: LaunchShape::linear(0, 0), cost });
