@@ -8,6 +8,8 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
+mod parallel;
+
 use std::sync::Once;
 
 use engine::llm::{AttentionKernels, Continuation, Device, Llm, Options, Prompt, SchedulerOptions};
@@ -46,7 +48,9 @@ fn load(model: &str, options: &Options, pool_tokens: Option<usize>) -> Llm {
     let mut options = options.clone();
     if let Some(tokens) = pool_tokens {
         let config = files.config().unwrap();
-        let token = 2 * config.layers * config.kv_heads * config.head_dim * 2;
+        // Of each GPU.
+        let kv_heads = config.kv_heads.div_ceil(options.tensor_parallel_size);
+        let token = 2 * config.layers * kv_heads * config.head_dim * 2;
         options.kv_memory = Some(tokens.next_multiple_of(options.block_size) * token);
     }
     Llm::load(&files, &options).unwrap()
@@ -300,7 +304,7 @@ const MARGIN: f32 = 5e-4;
 
 #[test]
 fn the_bundled_model_tells_its_golden_stories() {
-    let mut story: Story = serde_json::from_str(include_str!("../fixtures/opt-story-3m/golden.json")).unwrap();
+    let mut story: Story = serde_json::from_str(include_str!("../../fixtures/opt-story-3m/golden.json")).unwrap();
     story.cases.retain(|case| case.min_margin >= MARGIN);
     assert!(story.cases.len() == 7 && story.cases[0].prompt == "Once upon a time");
     let mut llm = Llm::load(&ModelFiles::bundled(), &options(DType::F16)).unwrap();

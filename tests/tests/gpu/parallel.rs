@@ -1,0 +1,82 @@
+//! Golden models divided among several GPUs: tokens are golden as far as with one, and everything else is scored alike.
+
+use engine::llm::Preemption;
+
+use super::*;
+
+/// Models that two GPUs, and four, cannot divide: their heads or their feed-forward layers do not divide evenly.
+const INDIVISIBLE: &[(&str, usize)] = &[
+    ("gpt2", 2),
+    ("gpt2", 4),
+    ("llama2", 2),
+    ("llama2", 4),
+    ("opt-350m-like", 4),
+    ("opt-bin", 4),
+    ("qwen2", 4),
+    ("qwen3", 4),
+];
+
+fn divided(options: Options, of: usize) -> Options {
+    Options { tensor_parallel_size: of, ..options }
+}
+
+macro_rules! parallel_tests {
+    ($($name:ident: $model:literal,)*) => {
+        $(mod $name {
+            use super::*;
+
+            #[test]
+            fn divided_among_gpus() {
+                for of in [2, 4] {
+                    let options = divided(options(DType::F16), of);
+                    if INDIVISIBLE.contains(&($model, of)) {
+                        let files = ModelFiles::directory(golden_dir($model)).unwrap();
+                        let error = Llm::load(&files, &options).err().unwrap().to_string();
+                        assert!(error.contains(&format!("cannot be divided among {of} workers")), "{error}");
+                        continue;
+                    }
+                    assert_setup($model, &Setup { name: "f16, divided", dtype: DType::F16, options, pool_tokens: None });
+                }
+            }
+        })*
+    };
+}
+
+tests::each_model!(parallel_tests);
+
+/// In chunks and blocks of 8, with a pool so small that sequences are preempted.
+fn assert_preempted(model: &str, of: usize, preemption: Preemption, cuda_graphs: bool) {
+    let scheduler = SchedulerOptions { max_batch_tokens: 13, preemption, ..options(DType::F16).scheduler };
+    let options = Options { cuda_graphs, block_size: 8, scheduler, ..divided(options(DType::F16), of) };
+    let name = "f16, divided, small pool, blocks of 8, chunks of 13";
+    assert_setup(model, &Setup { name, dtype: DType::F16, options, pool_tokens: Some(228) });
+}
+
+#[test]
+fn swapped_out_in_parts() {
+    assert_preempted("llama3", 2, Preemption::Swap, true);
+    assert_preempted("opt-pre", 4, Preemption::Swap, false);
+}
+
+#[test]
+fn recomputed_in_parts() {
+    assert_preempted("qwen3", 2, Preemption::Recompute, true);
+}
+
+#[test]
+fn in_bf16_and_with_the_papers_kernel() {
+    let options = Options { attention: AttentionKernels::V1, ..divided(options(DType::Bf16), 2) };
+    assert_setup("llama3-tied", &Setup { name: "bf16, divided", dtype: DType::Bf16, options, pool_tokens: None });
+}
+
+/// Recorded steps of divided models are the same steps, to the bit.
+#[test]
+fn recordings_of_several_gpus_change_nothing() {
+    let golden = golden("llama3");
+    let requests: Vec<_> = golden.prompts.iter().map(|p| (Prompt::Tokens(p.ids.clone()), samples())).collect();
+    let answers = [true, false].map(|cuda_graphs| {
+        let mut llm = load("llama3", &Options { cuda_graphs, ..divided(options(DType::F16), 2) }, None);
+        complete(&mut llm, requests.clone()).into_iter().map(|c| c.outputs).collect::<Vec<_>>()
+    });
+    assert_eq!(answers[0], answers[1]);
+}
