@@ -25,7 +25,7 @@ pub struct EngineArgs {
     /// use weights in their file, on, or copy them to memory, off (on)
     #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
     pub mmap: bool,
-    /// workers that divide the model; on the CPU only (1)
+    /// workers that divide the model, each on a GPU of its own (1)
     #[argh(option, arg_name = "n", from_str_fn(count), default = "1")]
     pub tensor_parallel_size: usize,
     /// tokens in a KV block (16)

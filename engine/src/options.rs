@@ -81,7 +81,7 @@ pub struct Options {
     pub tensor_parallel_size: usize,
     /// Tokens in a KV block.
     pub block_size: usize,
-    /// Bytes for the KV cache; `None` is on the CPU 4 GiB, on a GPU what is left of its memory, or less where the limits
+    /// Bytes for the KV cache, on each GPU where there are several; `None` is on the CPU 4 GiB, on a GPU what is left of its memory, or less where the limits
     /// below can never use as much, or the system refuses it.
     pub kv_memory: Option<usize>,
     /// Bytes of host memory for the swap space; `None` is 4 GiB, or less where the system refuses it. It never has more

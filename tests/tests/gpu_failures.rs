@@ -100,6 +100,45 @@ fn what_the_gpu_does_not_compute_is_refused() {
 }
 
 #[test]
+fn fewer_gpus_than_workers_are_counted() {
+    let _alone = emulator(DeviceOptions::default());
+    let divided = |tensor_parallel_size| Options { tensor_parallel_size, ..options() };
+    refused(&divided(16), &["tensor-parallel-size", "at most 8 GPUs", "not 16"]);
+    refused(&divided(4), &["tensor-parallel-size", "feed-forward layers", "among 4 workers"]);
+    // Of a machine's GPUs there are none here; the emulator makes as many as are asked for.
+    let mut llm = load(&divided(2)).unwrap();
+    assert_eq!(llm.device().name, "2 x Quire emulator");
+    llm.generate(&[Prompt::Tokens(vec![5])], &SamplingParams { max_tokens: 2, ..SamplingParams::default() }).unwrap();
+}
+
+#[test]
+fn a_gpu_that_fails_fails_the_step_of_all_and_keeps_nobody_waiting() {
+    let _alone = emulator(DeviceOptions { devices: 2, ..DeviceOptions::default() });
+    let prompt = Prompt::Tokens(vec![5, 6, 7]);
+    let two = || SamplingParams { max_tokens: 2, ..SamplingParams::default() };
+    for worker in [1, 0] {
+        let mut llm = load(&Options { tensor_parallel_size: 2, ..options() }).unwrap();
+        if worker == 0 {
+            // From the first step on this thread has the first worker's context, and before it the last one's.
+            llm.generate(std::slice::from_ref(&prompt), &two()).unwrap();
+        }
+        set_launch_options(LaunchOptions { instruction_limit: 10, ..LaunchOptions::default() }).unwrap();
+        llm.add(&prompt, two()).unwrap();
+        let error = llm.step().unwrap_err();
+        assert!(matches!(error, Error::Gpu(_)), "{error}");
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(cause.contains("in kernel `") && cause.contains(&format!("device {worker}")), "{cause}");
+        llm.add(&prompt, two()).unwrap();
+        assert!(llm.step().is_err(), "no other step is computed");
+        assert_eq!(llm.engine().scheduler().check_integrity(), Ok(()));
+        drop(llm);
+        // Loaded anew, the same GPUs serve.
+        let mut llm = load(&Options { tensor_parallel_size: 2, ..options() }).unwrap();
+        llm.generate(std::slice::from_ref(&prompt), &two()).unwrap();
+    }
+}
+
+#[test]
 fn a_step_that_fails_is_an_error_that_says_where() {
     let _alone = emulator(DeviceOptions::default());
     let mut llm = load(&options()).unwrap();

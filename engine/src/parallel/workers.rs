@@ -131,20 +131,21 @@ impl<B: Backend> Runner for ParallelRunner<B> {
         let sampled = self.first.run(batch, rows);
         let finished = self.first.backend.finish();
         guard.0 = None;
+        let others_failed = self.group.has_failed();
         let sampled = match (sampled, finished) {
             // Its logits are no numbers, but the device is as it was.
             (Err(Error::NotANumber), Ok(())) => Err(Error::NotANumber),
             (Err(error), _) | (Ok(_), Err(error)) => {
                 self.group.fail();
-                return Err(error);
+                Err(error)
             }
             (Ok(sampled), Ok(())) => Ok(sampled),
         };
-        // If one has failed, what the others have computed is worth nothing.
-        for (i, worker) in self.others.iter().enumerate() {
-            worker.done.recv().unwrap_or_else(|_| Err(failed(i + 1, of)))?;
-        }
-        sampled
+        // If one has failed, what the others have computed is worth nothing, and their errors come of it.
+        let ends = self.others.iter().enumerate();
+        let ends = ends.map(|(i, worker)| worker.done.recv().unwrap_or_else(|_| Err(failed(i + 1, of))));
+        let others: Result<()> = ends.collect::<Vec<_>>().into_iter().collect();
+        if sampled.is_ok() || others_failed { others.and(sampled) } else { sampled }
     }
 
     fn decode_sizes(&self, most: usize) -> Vec<usize> {

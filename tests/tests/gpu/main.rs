@@ -91,8 +91,12 @@ fn record(golden: &Golden, dtype: DType) -> (&HalfType, f32) {
 }
 
 fn assert_setup(model: &str, setup: &Setup) {
-    let golden = golden(model);
-    let (record, drift) = record(&golden, setup.dtype);
+    assert_prompts(model, setup, &golden(model));
+}
+
+/// All that is asserted of a setup, with these prompts.
+fn assert_prompts(model: &str, setup: &Setup, golden: &Golden) {
+    let (record, drift) = record(golden, setup.dtype);
     let mut llm = load(model, &setup.options, setup.pool_tokens);
     let mut oracle = load(model, &Options { device: Device::Cpu, ..Options::default() }, None);
     let mut requests = Vec::new();

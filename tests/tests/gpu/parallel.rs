@@ -35,7 +35,11 @@ macro_rules! parallel_tests {
                         assert!(error.contains(&format!("cannot be divided among {of} workers")), "{error}");
                         continue;
                     }
-                    assert_setup($model, &Setup { name: "f16, divided", dtype: DType::F16, options, pool_tokens: None });
+                    let setup = Setup { name: "f16, divided", dtype: DType::F16, options, pool_tokens: None };
+                    // Of a single token, and of several blocks.
+                    let mut golden = golden($model);
+                    golden.prompts.truncate(3);
+                    assert_prompts($model, &setup, &golden);
                 }
             }
         })*
