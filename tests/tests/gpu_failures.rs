@@ -104,7 +104,7 @@ fn fewer_gpus_than_workers_are_counted() {
     let _alone = emulator(DeviceOptions::default());
     let divided = |tensor_parallel_size| Options { tensor_parallel_size, ..options() };
     refused(&divided(16), &["tensor-parallel-size", "at most 8 GPUs", "not 16"]);
-    refused(&divided(4), &["tensor-parallel-size", "feed-forward layers", "among 4 workers"]);
+    refused(&divided(4), &["tensor-parallel-size", "cannot be divided among 4 workers"]);
     // Of a machine's GPUs there are none here; the emulator makes as many as are asked for.
     let mut llm = load(&divided(2)).unwrap();
     assert_eq!(llm.device().name, "2 x Quire emulator");

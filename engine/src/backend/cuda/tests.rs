@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
+mod parallel;
+
 use std::path::Path;
 
 use emulator::driver::{collect_reports, take_reports};
@@ -36,21 +38,28 @@ fn load(name: &str, records: bool, swap_blocks: usize) -> Loaded {
 }
 
 fn load_with(name: &str, options: &Options, swap_blocks: usize) -> Loaded {
+    let config = open(name).1;
+    let driver = Driver::emulator().unwrap();
+    let backend = CudaBackend::new(driver, 0, &config, Shard::WHOLE, options, DType::F16).unwrap();
+    ready(name, backend, swap_blocks)
+}
+
+fn open(name: &str) -> (ModelFiles, ModelConfig) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/golden").join(name);
     let files = ModelFiles::directory(path).unwrap();
     let config = files.config().unwrap();
+    (files, config)
+}
+
+/// A model's part on a backend, with its cache.
+fn ready(name: &str, backend: CudaBackend, swap_blocks: usize) -> Loaded {
+    let (files, config) = open(name);
     let mut weights = files.weights(Some(DType::F16)).unwrap();
     weights.strip_prefix(config.family.weight_prefixes());
-    let driver = Driver::emulator().unwrap();
-    let backend = CudaBackend::new(driver, 0, &config, Shard::WHOLE, options, DType::F16).unwrap();
     let model = model::load(&backend, &config, &mut weights, config.max_positions).unwrap();
-    let layout = KvLayout {
-        layers: config.layers,
-        heads: config.kv_heads,
-        head_dim: config.head_dim,
-        block_size: 16,
-        dtype: DType::F16,
-    };
+    let own = backend.shard().config(&config).unwrap();
+    let layout =
+        KvLayout { layers: own.layers, heads: own.kv_heads, head_dim: own.head_dim, block_size: 16, dtype: DType::F16 };
     let options = SchedulerOptions { max_batch_tokens: 64, max_num_seqs: 8, ..SchedulerOptions::default() };
     fit(&backend, &*model, layout, options, 0.9).unwrap();
     let cache = backend.kv_cache(layout, 16, swap_blocks).unwrap();
@@ -87,7 +96,7 @@ impl Loaded {
         backend.move_blocks(cache, &inputs);
         let compute = || {
             let hidden = model.forward(backend, cache, &inputs);
-            Some(model.logits(backend, &backend.logit_rows(&hidden, &inputs)))
+            Some(backend.gather_logits(model.logits(backend, &backend.logit_rows(&hidden, &inputs))))
         };
         let logits = backend.compute(&inputs, compute).unwrap();
         backend.sample(&logits, &inputs, &rows).unwrap()

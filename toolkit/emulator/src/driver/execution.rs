@@ -2,7 +2,7 @@
 
 use super::current;
 use super::event::Recorded;
-use super::group::RunningWork;
+use super::group::{RunningWork, Waiting};
 use super::host::mapped;
 use super::host_call;
 use super::launch_report::LaunchReport;
@@ -39,12 +39,16 @@ impl Session<'_> {
         let named = due.filter(|item| until.names(item)).map(QueuedWork::seq);
         let running = self.state().running_of(id).filter(|running| until.names(&running.item));
         let Some(last) = named.chain(running.map(|running| running.item.seq())).max() else { return Ok(()) };
-        self.state_mut().waiting += 1;
+        let own = Waiting { context: id, last };
+        self.state_mut().waiting.push(own);
         let mut stuck_since = None;
-        while self.failed.is_none() && self.is_unfinished(last) {
+        while self.state().must_wait(own) {
             self.step(&mut stuck_since);
         }
-        self.state_mut().waiting -= 1;
+        let waiting = &mut self.state_mut().waiting;
+        if let Some(at) = waiting.iter().position(|waiting| *waiting == own) {
+            waiting.swap_remove(at);
+        }
         self.healthy()
     }
 
@@ -53,12 +57,6 @@ impl Session<'_> {
         self.queue.is_pending(until)
             || self.due.iter().any(|item| until.names(item))
             || self.state().running_of(self.id).any(|running| until.names(&running.item))
-    }
-
-    /// Whether any work up to a number is not over.
-    fn is_unfinished(&self, last: u64) -> bool {
-        let due = self.due.front().is_some_and(|item| item.seq() <= last);
-        due || self.state().running_of(self.id).any(|running| running.item.seq() <= last)
     }
 
     /// Does some of the work of the group, or waits if nothing can be done. `stuck_since` is when that began.
@@ -189,7 +187,8 @@ impl Session<'_> {
     /// Whether no thread of the host is left that could queue something.
     fn all_wait(&self) -> bool {
         let state = self.state();
-        state.waiting >= current::threads_of(state.contexts.keys())
+        let waiting = state.waiting.iter().filter(|&&waiting| state.must_wait(waiting)).count();
+        waiting >= current::threads_of(state.contexts.keys())
     }
 
     /// Fails all contexts whose launches wait.

@@ -35,6 +35,15 @@ pub(super) struct RunningWork {
     pub at_event: (u64, u64),
 }
 
+/// A thread of the host that waits for work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Waiting {
+    /// The number of its context.
+    pub context: u32,
+    /// The number of the last piece of work that it waits for.
+    pub last: u64,
+}
+
 /// What the contexts of a group share.
 #[derive(Default)]
 pub(super) struct GroupState {
@@ -49,7 +58,7 @@ pub(super) struct GroupState {
     /// What decides which launch goes on.
     pub orders: Orders,
     /// Host threads that wait for work.
-    pub waiting: usize,
+    pub waiting: Vec<Waiting>,
     /// Whether one of them, which has let go of the lock for now, does the work.
     pub is_stepping: bool,
 }
@@ -87,7 +96,7 @@ impl Group {
         state.device.memory.clear(member);
         state.note_event();
         // A thread that waits may be in a call for this context. Then only its name is left of it.
-        if state.waiting == 0 {
+        if state.waiting.is_empty() {
             state.contexts.remove(&id);
         }
         self.changed.notify_all();
@@ -96,7 +105,7 @@ impl Group {
     /// Takes over all contexts of another group. Fails if a launch is running in it, or if addresses would mean two things.
     pub fn absorb(&self, other: &Group) -> Result<Vec<u32>> {
         let (mut own, mut theirs) = (self.lock(), other.lock());
-        if !theirs.running.is_empty() || theirs.waiting != 0 {
+        if !theirs.running.is_empty() || !theirs.waiting.is_empty() {
             return Err(ResultCode::NotReady);
         }
         if own.device.memory.overlaps(&theirs.device.memory) {
@@ -118,6 +127,14 @@ impl GroupState {
     /// Whether there are several contexts.
     pub fn is_company(&self) -> bool {
         self.contexts.len() > 1
+    }
+
+    /// Whether a thread must go on waiting: its context has not failed, and its work is not over. One that need not may not
+    /// have heard of it yet.
+    pub fn must_wait(&self, Waiting { context, last }: Waiting) -> bool {
+        let Some(of) = self.contexts.get(&context).filter(|of| of.failed.is_none()) else { return false };
+        of.due.front().is_some_and(|item| item.seq() <= last)
+            || self.running_of(context).any(|running| running.item.seq() <= last)
     }
 
     /// The launches of a context that are running.

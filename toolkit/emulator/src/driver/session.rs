@@ -64,7 +64,7 @@ impl DerefMut for Session<'_> {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        if self.state().waiting != 0 {
+        if !self.state().waiting.is_empty() {
             self.group.changed.notify_all();
         }
     }

@@ -1,0 +1,81 @@
+//! Workers on several emulated GPUs beside the whole model on one.
+
+use std::thread;
+
+use super::*;
+
+/// The workers of a golden model, connected.
+fn workers(name: &str, of: usize) -> Vec<Loaded> {
+    let driver = Driver::emulator().unwrap();
+    driver.emulate_devices(of as u32).unwrap();
+    let config = open(name).1;
+    let worker = |rank| {
+        let shard = Shard { rank, of };
+        let own = shard.config(&config).unwrap();
+        CudaBackend::new(driver, rank as u32, &own, shard, &Options::default(), DType::F16).unwrap()
+    };
+    let mut backends: Vec<_> = (0..of).map(worker).collect();
+    CudaBackend::connect(&mut backends).unwrap();
+    backends.into_iter().map(|backend| ready(name, backend, 0)).collect()
+}
+
+/// A step on all workers; what the first one samples.
+fn step(workers: &mut [Loaded], batch: &Batch) -> Vec<Sampled> {
+    let (first, others) = workers.split_first_mut().unwrap();
+    thread::scope(|scope| {
+        for Loaded { backend, model, cache, .. } in others {
+            scope.spawn(move || {
+                let inputs = backend.upload(batch.clone(), &[]);
+                let compute = || {
+                    let hidden = model.forward(backend, cache, &inputs);
+                    Some(backend.gather_logits(model.logits(backend, &backend.logit_rows(&hidden, &inputs))))
+                };
+                drop(backend.compute(&inputs, compute));
+                backend.finish().unwrap();
+            });
+        }
+        first.step(batch.clone())
+    })
+}
+
+#[test]
+fn each_worker_has_its_part_and_sums_up_twice_a_layer() {
+    let whole = load("llama3", true, 0);
+    for of in [2, 4] {
+        let layers = open("llama3").1.layers;
+        for (rank, Loaded { backend, model, layout, cache }) in workers("llama3", of).into_iter().enumerate() {
+            let step = Rehearsal { decodes: 2, context: 10, prompt: 5, logits: 3 };
+            let launches = rehearse(&backend, &*model, layout, step).unwrap();
+            let count = |name: &str| launches.iter().filter(|launch| launch.kernel.starts_with(name)).count();
+            assert_eq!((count("all_reduce_f16"), count("gather_logits")), (1 + 2 * layers, 1), "{rank} of {of}");
+            let of_whole = whole.backend.weight_bytes() as f64 / backend.weight_bytes() as f64;
+            assert!(of_whole > 0.8 * of as f64 && of_whole <= of as f64, "{rank} of {of}: 1/{of_whole}");
+            // Two key-value heads: from two workers on each has one.
+            let bytes = |cache: &CudaKvCache| cache.memory().unwrap().len();
+            assert_eq!(bytes(&cache), bytes(&whole.cache) / 2, "{rank} of {of}");
+        }
+    }
+}
+
+#[test]
+fn steps_of_several_gpus_compute_what_one_does_and_allocate_nothing() {
+    let mut whole = load("qwen3", false, 0);
+    let mut workers = workers("qwen3", 2);
+    let first = batch(&[(1, 1)]);
+    step(&mut workers, &first);
+    whole.step(first);
+    let free: Vec<_> = workers.iter().map(Loaded::free).collect();
+    // Prompts, and decode steps that are recorded, repeated, and of another size.
+    for sequences in
+        [&[(20, 20), (3, 3)][..], &[(1, 21), (7, 10)], &[(1, 22), (1, 11)], &[(1, 23), (1, 12)], &[(1, 24)]]
+    {
+        let found = step(&mut workers, &batch(sequences));
+        for (found, wanted) in found.iter().zip(whole.step(batch(sequences))) {
+            for (found, wanted) in found.top.iter().zip(&wanted.top) {
+                assert!((found.1 - wanted.1).abs() < 2e-2, "{sequences:?}: {found:?}, {wanted:?}");
+            }
+        }
+        assert!(workers.iter().map(Loaded::free).eq(free.iter().copied()), "{sequences:?}");
+    }
+    assert!(workers.iter().all(|worker| worker.backend.num_recordings() == 2));
+}
