@@ -325,7 +325,10 @@ fn what_would_go_wrong_on_a_gpu_is_noticed() {
 fn a_slot_that_is_used_again_too_early_is_noticed() {
     // One slot in place of two, for two chunks.
     for two_shot in [false, true] {
-        assert!(noticed(&[("36, 0, %p", "0, 0, %p")], two_shot, 4000).is_some(), "two shots: {two_shot}");
+        assert!(
+            noticed(&[("36, 0, %p", "0, 0, %p"), ("0, 36, %p", "0, 0, %p")], two_shot, 4000).is_some(),
+            "two shots: {two_shot}"
+        );
     }
 }
 

@@ -48,8 +48,9 @@ fn each_worker_has_its_part_and_sums_up_twice_a_layer() {
             let launches = rehearse(&backend, &*model, layout, step).unwrap();
             let count = |name: &str| launches.iter().filter(|launch| launch.kernel.starts_with(name)).count();
             assert_eq!((count("all_reduce_f16"), count("gather_logits")), (1 + 2 * layers, 1), "{rank} of {of}");
+            // Norms, and key-value heads that are fewer than workers, are in each.
             let of_whole = whole.backend.weight_bytes() as f64 / backend.weight_bytes() as f64;
-            assert!(of_whole > 0.8 * of as f64 && of_whole <= of as f64, "{rank} of {of}: 1/{of_whole}");
+            assert!(of_whole > 0.7 * of as f64 && of_whole <= of as f64, "{rank} of {of}: 1/{of_whole}");
             // Two key-value heads: from two workers on each has one.
             let bytes = |cache: &CudaKvCache| cache.memory().unwrap().len();
             assert_eq!(bytes(&cache), bytes(&whole.cache) / 2, "{rank} of {of}");
