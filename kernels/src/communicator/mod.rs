@@ -105,7 +105,7 @@ impl ExchangeShape {
 
     /// For the gathering of `rows` rows of logits of a vocabulary of `vocab` tokens, divided among `ranks` ranks.
     pub const fn of_logits(rows: u32, vocab: u32, ranks: u32, blocks: u32) -> Self {
-        Self::of(rows * (vocab.div_ceil(at_least_one(ranks)).next_multiple_of(4) / 4), blocks)
+        Self::of(rows * (vocab.div_ceil(at_least_one(ranks)).div_ceil(4)), blocks)
     }
 }
 
