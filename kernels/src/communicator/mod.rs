@@ -135,7 +135,7 @@ mod tests {
                 assert!(grid >= 1 && grid <= blocks.min(MAX_BLOCKS) && chunk <= CAPACITY, "{vectors}, {blocks}");
                 assert!((grid - 1) * chunk < vectors, "the last of {grid} blocks has a chunk of {vectors} vectors");
                 let threads = launch.threads[0];
-                assert!(threads.is_multiple_of(32) && threads >= 32 && threads <= MAX_THREADS);
+                assert!(threads.is_multiple_of(32) && (32..=MAX_THREADS).contains(&threads));
             }
         }
     }

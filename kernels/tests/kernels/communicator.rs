@@ -269,8 +269,8 @@ fn logits_of_all_parts_of_the_vocabulary_come_to_the_first_rank() {
             .enumerate()
             .map(|(i, r)| DeviceBuffer::from_slice(&r.stream, &part(i)).unwrap())
             .collect();
-        for rank in 0..ranks {
-            group.gather(rank, &parts[rank], &out, (rows as u32, vocab as u32));
+        for (rank, part) in parts.iter().enumerate() {
+            group.gather(rank, part, &out, (rows as u32, vocab as u32));
         }
         group.ranks.iter().for_each(|rank| rank.stream.synchronize().unwrap());
         let found = out.to_vec(&group.ranks[0].stream).unwrap();
