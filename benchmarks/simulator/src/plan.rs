@@ -313,7 +313,7 @@ impl fmt::Display for Plan {
         if self.gpus > 1 {
             writeln!(
                 f,
-                "\nThis engine divides models among workers on the CPU only so far: on GPUs the line is for the day it can."
+                "\nDivided among GPUs, this engine has run in the emulator alone so far."
             )?;
         }
         writeln!(f, "\n{}", self.command())
@@ -351,7 +351,7 @@ mod tests {
         let wrong = plan("opt-66b", "a100-40gb", Some(2), "code").unwrap_err().to_string();
         assert!(wrong.contains("does not fit 2 x a100-40gb") && wrong.contains("4 x a100-40gb"), "{wrong}");
         let divided = plan("opt-66b", "a100-40gb", None, "code").unwrap();
-        assert!(divided.gpus == 4 && divided.to_string().contains("on the CPU only so far"), "{divided}");
+        assert!(divided.gpus == 4 && divided.to_string().contains("in the emulator alone so far"), "{divided}");
         assert!(workload("poetry").unwrap_err().contains("chat, code and long-document"));
     }
 
