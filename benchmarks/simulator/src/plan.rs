@@ -311,10 +311,7 @@ impl fmt::Display for Plan {
         let sizes: Vec<_> = self.block_sizes.iter().map(|(size, s)| format!("{size}: {:.1} ms", 1e3 * s)).collect();
         writeln!(f, "block sizes   {} a token, close to that rate", sizes.join(", "))?;
         if self.gpus > 1 {
-            writeln!(
-                f,
-                "\nDivided among GPUs, this engine has run in the emulator alone so far."
-            )?;
+            writeln!(f, "\nDivided among GPUs, this engine has run in the emulator alone so far.")?;
         }
         writeln!(f, "\n{}", self.command())
     }

@@ -27,6 +27,8 @@ pub struct ParallelRunner<B: Backend> {
     others: Vec<Worker>,
     first: ModelRunner<B>,
     group: Arc<dyn WorkerGroup>,
+    /// The worker that has failed: there are no more steps.
+    lost: Option<usize>,
 }
 
 /// A worker other than the first.
@@ -63,7 +65,7 @@ impl<B: Backend> ParallelRunner<B> {
     pub fn new(first: ModelRunner<B>, others: Vec<ModelRunner<B>>, group: Arc<dyn WorkerGroup>) -> Result<Self> {
         let of = others.len() + 1;
         let others = others.into_iter().enumerate().map(|(i, runner)| start((i + 1, of), runner, Arc::clone(&group)));
-        Ok(ParallelRunner { first, others: others.collect::<Result<_>>()?, group })
+        Ok(ParallelRunner { first, others: others.collect::<Result<_>>()?, group, lost: None })
     }
 }
 
@@ -117,6 +119,9 @@ impl Drop for StepGuard<'_> {
 impl<B: Backend> Runner for ParallelRunner<B> {
     fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
         let of = self.others.len() + 1;
+        if let Some(rank) = self.lost {
+            return Err(failed(rank, of));
+        }
         for (i, worker) in self.others.iter().enumerate() {
             let step = WorkerStep { batch: batch.clone(), logits: !rows.is_empty() };
             if worker.steps.as_ref().is_none_or(|steps| steps.send(step).is_err()) {
@@ -144,7 +149,11 @@ impl<B: Backend> Runner for ParallelRunner<B> {
         // If one has failed, what the others have computed is worth nothing, and their errors come of it.
         let ends = self.others.iter().enumerate();
         let ends = ends.map(|(i, worker)| worker.done.recv().unwrap_or_else(|_| Err(failed(i + 1, of))));
-        let others: Result<()> = ends.collect::<Vec<_>>().into_iter().collect();
+        let ends: Vec<Result<()>> = ends.collect();
+        if self.group.has_failed() {
+            self.lost = Some(ends.iter().position(Result::is_err).map_or(0, |i| i + 1));
+        }
+        let others: Result<()> = ends.into_iter().collect();
         if sampled.is_ok() || others_failed { others.and(sampled) } else { sampled }
     }
 
