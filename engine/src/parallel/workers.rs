@@ -151,7 +151,8 @@ impl<B: Backend> Runner for ParallelRunner<B> {
         let ends = ends.map(|(i, worker)| worker.done.recv().unwrap_or_else(|_| Err(failed(i + 1, of))));
         let ends: Vec<Result<()>> = ends.collect();
         if self.group.has_failed() {
-            self.lost = Some(ends.iter().position(Result::is_err).map_or(0, |i| i + 1));
+            let other = ends.iter().position(Result::is_err).filter(|_| others_failed || sampled.is_ok());
+            self.lost = Some(other.map_or(0, |i| i + 1));
         }
         let others: Result<()> = ends.into_iter().collect();
         if sampled.is_ok() || others_failed { others.and(sampled) } else { sampled }
