@@ -8,7 +8,7 @@ use argh::{ArgsInfo, FromArgs};
 use simulator::gpu::{self, GpuSpec};
 use simulator::model::ModelShape;
 use simulator::plan::{self, Plan, Question};
-use simulator::traces::Workload;
+use simulator::traces::TraceWorkload;
 
 use crate::command::{Command, Positionals, Words};
 use crate::values::count;
@@ -62,10 +62,10 @@ fn run(words: &Words) -> Result<()> {
 }
 
 /// The lengths of a file.
-fn listed(file: &str) -> Result<Workload> {
+fn listed(file: &str) -> Result<TraceWorkload> {
     let requests = match file.parse()? {
-        loadgen::workload::Workload::Listed { requests, .. } => requests,
+        loadgen::workload::TraceWorkload::Listed { requests, .. } => requests,
         other => other.requests(1, usize::MAX).take(10_000).collect(),
     };
-    Ok(Workload::Listed(requests.iter().map(|lengths| (lengths.prompt, lengths.output)).collect()))
+    Ok(TraceWorkload::Listed(requests.iter().map(|lengths| (lengths.prompt, lengths.output)).collect()))
 }

@@ -3,15 +3,15 @@
 
 use std::collections::HashMap;
 
-use crate::buddy::{Buddies, Piece};
+use crate::buddy::{Buddies, BuddyPiece};
 use crate::memory::MemoryUse;
-use crate::request::Request;
+use crate::request::TraceRequest;
 
 /// Decides when requests may begin to run. What it has admitted runs until it is complete.
-pub trait Admission {
+pub trait AdmissionPolicy {
     /// Whether the request, which is named `id` from now on, may begin. If not, nothing has changed, and no later request is
     /// asked about before it.
-    fn admit(&mut self, id: u64, request: &Request) -> bool;
+    fn admit(&mut self, id: u64, request: &TraceRequest) -> bool;
 
     /// Takes back what a request had.
     fn release(&mut self, id: u64);
@@ -38,12 +38,12 @@ pub struct Contiguous {
     /// Most tokens of a sequence.
     max_len: usize,
     region: Buddies,
-    held: HashMap<u64, (Request, Vec<Piece>)>,
+    held: HashMap<u64, (TraceRequest, Vec<BuddyPiece>)>,
 }
 
 impl Reservation {
     /// Slots that are reserved for each sequence of a request, where a sequence has at most `max_len`.
-    pub fn slots(self, request: &Request, max_len: usize) -> usize {
+    pub fn slots(self, request: &TraceRequest, max_len: usize) -> usize {
         match self {
             Reservation::Max => max_len,
             Reservation::Pow2 => (request.prompt + request.output.next_power_of_two()).min(max_len),
@@ -60,11 +60,11 @@ impl Contiguous {
     }
 }
 
-impl Admission for Contiguous {
-    fn admit(&mut self, id: u64, request: &Request) -> bool {
+impl AdmissionPolicy for Contiguous {
+    fn admit(&mut self, id: u64, request: &TraceRequest) -> bool {
         let slots = self.reservation.slots(request, self.max_len);
         let width = request.method.width();
-        let pieces: Vec<Piece> = (0..width).map_while(|_| self.region.allocate(slots)).collect();
+        let pieces: Vec<BuddyPiece> = (0..width).map_while(|_| self.region.allocate(slots)).collect();
         if pieces.len() < width {
             pieces.into_iter().for_each(|piece| self.region.free(piece));
             return false;
@@ -100,8 +100,8 @@ mod tests {
     use super::*;
     use crate::request::Method;
 
-    fn request(prompt: usize, output: usize, method: Method) -> Request {
-        Request { arrival: 0.0, prompt, prefix: 0, output, method }
+    fn request(prompt: usize, output: usize, method: Method) -> TraceRequest {
+        TraceRequest { arrival: 0.0, prompt, prefix: 0, output, method }
     }
 
     #[test]

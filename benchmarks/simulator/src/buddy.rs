@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 /// A piece that was handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Piece {
+pub struct BuddyPiece {
     /// Its first slot.
     pub start: usize,
     /// The power of two that is its size.
@@ -20,7 +20,7 @@ pub struct Buddies {
     free: Vec<BTreeSet<usize>>,
 }
 
-impl Piece {
+impl BuddyPiece {
     /// Its slots.
     pub fn size(self) -> usize {
         1 << self.order
@@ -50,7 +50,7 @@ impl Buddies {
     }
 
     /// The smallest piece that holds `slots`, at least one; none if no free piece is large enough.
-    pub fn allocate(&mut self, slots: usize) -> Option<Piece> {
+    pub fn allocate(&mut self, slots: usize) -> Option<BuddyPiece> {
         let order = slots.max(1).checked_next_power_of_two()?.trailing_zeros();
         let mut from = (order..usize::BITS).find(|&from| !self.free[from as usize].is_empty())?;
         let start = self.free[from as usize].pop_first()?;
@@ -58,12 +58,12 @@ impl Buddies {
             from -= 1;
             self.free[from as usize].insert(start + (1 << from));
         }
-        Some(Piece { start, order })
+        Some(BuddyPiece { start, order })
     }
 
     /// Takes a piece back that [`Self::allocate`] gave, and joins it with its other half as far as that is free.
-    pub fn free(&mut self, piece: Piece) {
-        let Piece { mut start, mut order } = piece;
+    pub fn free(&mut self, piece: BuddyPiece) {
+        let BuddyPiece { mut start, mut order } = piece;
         // Pieces of the region's first division lie at multiples of their sizes too, so that a piece whose other half is not
         // in the region never finds it free.
         while self.free[order as usize].remove(&(start ^ (1 << order))) {
@@ -99,14 +99,14 @@ mod tests {
         ) {
             let mut region = Buddies::new(size);
             let whole = region.free.clone();
-            let mut held: Vec<Piece> = Vec::new();
+            let mut held: Vec<BuddyPiece> = Vec::new();
             for (slots, frees, at) in steps {
                 if frees && !held.is_empty() {
                     region.free(held.swap_remove(at.index(held.len())));
                 } else if let Some(piece) = region.allocate(slots) {
                     prop_assert!(piece.size() >= slots && piece.size() < 2 * slots.max(1));
                     prop_assert!(piece.start + piece.size() <= size && piece.start % piece.size() == 0);
-                    let apart = |other: &Piece| {
+                    let apart = |other: &BuddyPiece| {
                         piece.start + piece.size() <= other.start || other.start + other.size() <= piece.start
                     };
                     prop_assert!(held.iter().all(apart), "{piece:?} overlaps one of {held:?}");

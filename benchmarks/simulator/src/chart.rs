@@ -28,14 +28,14 @@ pub struct Chart {
     /// What is upward.
     pub y: String,
     /// The data.
-    pub data: Data,
+    pub data: ChartData,
     /// Where the upward axis ends, if not with the data.
     pub top: Option<f64>,
 }
 
 /// What a chart shows.
 #[derive(Clone, Debug)]
-pub enum Data {
+pub enum ChartData {
     /// Lines, each with its name, through points in order.
     Lines(Vec<(String, Vec<(f64, f64)>)>),
     /// For each name, a value for each of the categories, beside each other.
@@ -47,16 +47,16 @@ pub enum Data {
 impl Chart {
     /// Lines.
     pub fn lines(title: impl Into<String>, x: &str, y: &str, lines: Vec<(String, Vec<(f64, f64)>)>) -> Self {
-        Chart { title: title.into(), x: x.into(), y: y.into(), data: Data::Lines(lines), top: None }
+        Chart { title: title.into(), x: x.into(), y: y.into(), data: ChartData::Lines(lines), top: None }
     }
 
     /// The data as JSON.
     pub fn json(&self) -> Value {
         let data = match &self.data {
-            Data::Lines(lines) => json!({
+            ChartData::Lines(lines) => json!({
                 "lines": lines.iter().map(|(name, points)| json!({ "name": name, "points": points })).collect::<Vec<_>>()
             }),
-            Data::Bars(categories, series) | Data::Stacked(categories, series) => json!({
+            ChartData::Bars(categories, series) | ChartData::Stacked(categories, series) => json!({
                 "categories": categories,
                 "series": series.iter().map(|(name, values)| json!({ "name": name, "values": values })).collect::<Vec<_>>(),
             }),
@@ -69,12 +69,12 @@ impl Chart {
         text(svg, (RIGHT, BOTTOM + 32.0), "end", &self.x);
         text(svg, (LEFT - 8.0, TOP - 4.0), "end", &self.y);
         match &self.data {
-            Data::Lines(lines) => self.draw_lines(svg, lines),
-            Data::Bars(categories, series) => {
+            ChartData::Lines(lines) => self.draw_lines(svg, lines),
+            ChartData::Bars(categories, series) => {
                 let most = series.iter().flat_map(|s| s.1.iter().copied()).fold(0.0, f64::max);
                 self.draw_bars(svg, categories, series, most, false);
             }
-            Data::Stacked(categories, series) => {
+            ChartData::Stacked(categories, series) => {
                 let sum = |at: usize| series.iter().filter_map(|s| s.1.get(at)).sum::<f64>();
                 let most = (0..categories.len()).map(sum).fold(0.0, f64::max);
                 self.draw_bars(svg, categories, series, most, true);
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn stacked_bars_stand_on_each_other() {
-        let data = Data::Stacked(vec!["s".into()], vec![("a".into(), vec![60.0]), ("b".into(), vec![40.0])]);
+        let data = ChartData::Stacked(vec!["s".into()], vec![("a".into(), vec![60.0]), ("b".into(), vec![40.0])]);
         let chart = Chart { title: "t".into(), x: String::new(), y: "%".into(), data, top: Some(100.0) };
         let svg = svg("all", &[chart]);
         let document = Document::parse(&svg).unwrap();

@@ -5,15 +5,15 @@ use anyhow::{Result, ensure};
 use crate::cost::StepLoad;
 use crate::memory::MemoryUse;
 use crate::outcome::Outcome;
-use crate::request::{Method, Request};
-use crate::server::Server;
+use crate::request::{Method, TraceRequest};
+use crate::server::SimulatedServer;
 
 /// Serves a trace in batches of the first requests that came, as many as the memory has room for when each sequence may have
 /// `max_len` tokens. Prompts are padded to the longest, and all go on until the longest output is there.
 ///
 /// # Errors
 /// If not even one request has room.
-pub fn run(server: &Server<'_>, trace: &[Request], max_len: usize) -> Result<Outcome> {
+pub fn run(server: &SimulatedServer<'_>, trace: &[TraceRequest], max_len: usize) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let last_arrival = trace.last().map_or(0.0, |request| request.arrival);
     let mut left = trace;
@@ -21,7 +21,7 @@ pub fn run(server: &Server<'_>, trace: &[Request], max_len: usize) -> Result<Out
     while let Some(first) = left.first() {
         outcome.end = outcome.end.max(first.arrival);
         let mut seqs = 0;
-        let fits = |request: &&Request| {
+        let fits = |request: &&TraceRequest| {
             seqs += request.method.width();
             request.arrival <= outcome.end && seqs * max_len <= server.slots
         };
@@ -41,14 +41,14 @@ pub fn run(server: &Server<'_>, trace: &[Request], max_len: usize) -> Result<Out
 }
 
 /// Serves a batch from its prompts to its longest output.
-fn serve(server: &Server<'_>, batch: &[Request], max_len: usize, is_loaded: bool, outcome: &mut Outcome) {
-    let longest = |of: fn(&Request) -> usize| batch.iter().map(of).max().unwrap_or(0);
+fn serve(server: &SimulatedServer<'_>, batch: &[TraceRequest], max_len: usize, is_loaded: bool, outcome: &mut Outcome) {
+    let longest = |of: fn(&TraceRequest) -> usize| batch.iter().map(of).max().unwrap_or(0);
     let (prompt, output) = (longest(|r| r.prompt), longest(|r| r.output));
     let seqs: usize = batch.iter().map(|r| r.method.width()).sum();
     let load = StepLoad { prompts: vec![(prompt, prompt); batch.len()], logits: seqs, ..StepLoad::default() };
     let mut seconds = server.cost.seconds(&load);
     // Samples get a copy of the prompt each; beams find theirs by way of an index, so that nothing is copied.
-    let samples = |r: &Request| if let Method::Samples(width) = r.method { width - 1 } else { 0 };
+    let samples = |r: &TraceRequest| if let Method::Samples(width) = r.method { width - 1 } else { 0 };
     seconds += server.cost.copy_seconds(prompt * batch.iter().map(samples).sum::<usize>());
     for step in 1..output {
         let decode_context = (seqs * (prompt + step)) as u64;
@@ -68,7 +68,7 @@ fn serve(server: &Server<'_>, batch: &[Request], max_len: usize, is_loaded: bool
 }
 
 /// Where the memory goes over the steps of a batch, on average: outputs grow by a token a step until they are complete.
-fn average(slots: usize, batch: &[Request], max_len: usize, steps: usize) -> MemoryUse {
+fn average(slots: usize, batch: &[TraceRequest], max_len: usize, steps: usize) -> MemoryUse {
     let mut of = MemoryUse { external: slots as f64, ..MemoryUse::default() };
     for request in batch {
         let width = request.method.width() as f64;

@@ -6,7 +6,7 @@ use crate::chart::Chart;
 
 /// Where numbers come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum FigureOrigin {
     /// The engine's scheduler on a virtual clock.
     Simulated,
     /// Computed from shapes or distributions, without a clock.
@@ -23,20 +23,20 @@ pub struct Figure {
     /// What it shows.
     pub title: &'static str,
     /// Where our numbers come from.
-    pub origin: Origin,
+    pub origin: FigureOrigin,
     /// What the paper says, in a sentence or two.
     pub paper: String,
     /// What is to be known of ours: what was assumed, and what is not modelled.
     pub notes: Vec<String>,
     /// The numbers.
-    pub tables: Vec<Table>,
+    pub tables: Vec<FigureTable>,
     /// The same, drawn.
     pub charts: Vec<Chart>,
 }
 
 /// Numbers under headings.
 #[derive(Clone, Debug, Default)]
-pub struct Table {
+pub struct FigureTable {
     /// What they are.
     pub title: String,
     /// Of the columns.
@@ -45,22 +45,22 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
-impl Origin {
+impl FigureOrigin {
     /// In a word.
     pub fn name(self) -> &'static str {
         match self {
-            Origin::Simulated => "simulated",
-            Origin::Computed => "computed",
-            Origin::Measured => "measured",
+            FigureOrigin::Simulated => "simulated",
+            FigureOrigin::Computed => "computed",
+            FigureOrigin::Measured => "measured",
         }
     }
 }
 
-impl Table {
+impl FigureTable {
     /// A table without rows.
     pub fn new(title: impl Into<String>, headings: &[&str]) -> Self {
         let headings = headings.iter().map(|&heading| heading.to_owned()).collect();
-        Table { title: title.into(), headings, rows: Vec::new() }
+        FigureTable { title: title.into(), headings, rows: Vec::new() }
     }
 
     /// Adds a row.
@@ -103,7 +103,7 @@ impl Figure {
             "origin": self.origin.name(),
             "paper": self.paper,
             "notes": self.notes,
-            "tables": self.tables.iter().map(Table::json).collect::<Vec<_>>(),
+            "tables": self.tables.iter().map(FigureTable::json).collect::<Vec<_>>(),
             "charts": self.charts.iter().map(Chart::json).collect::<Vec<_>>(),
         })
     }

@@ -7,7 +7,7 @@ use std::thread;
 use anyhow::{Error, Result};
 
 /// Hears what has been done, as it is done.
-pub type Progress<'a> = &'a (dyn Fn(&str) + Sync);
+pub type JobProgress<'a> = &'a (dyn Fn(&str) + Sync);
 
 /// What `work` makes of each item, in their order. `name` says what an item is, and `progress` hears it when the item is done.
 ///
@@ -15,7 +15,7 @@ pub type Progress<'a> = &'a (dyn Fn(&str) + Sync);
 /// The first that any of them has.
 pub fn all<T: Sync, R: Send>(
     items: &[T],
-    progress: Progress<'_>,
+    progress: JobProgress<'_>,
     name: impl Fn(&T) -> String + Sync,
     work: impl Fn(&T) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {

@@ -4,14 +4,14 @@ use anyhow::Result;
 
 use crate::cost::{CostModel, StepCost};
 use crate::deployment::Deployment;
-use crate::jobs::{self, Progress};
+use crate::jobs::{self, JobProgress};
 use crate::lineage::Lineages;
 use crate::outcome::Outcome;
 use crate::request::Method;
-use crate::server::Server;
+use crate::server::SimulatedServer;
 use crate::sustained::{self, BOUND, Sustained};
 use crate::system::System;
-use crate::traces::{Trace, Workload};
+use crate::traces::{Trace, TraceWorkload};
 
 /// Seconds of a trace of the paper's.
 pub const HOUR: f64 = 3600.0;
@@ -24,7 +24,7 @@ pub struct Lab<'a> {
     /// Seconds of traces for most models. That of OPT-175B is a quarter of it, as in the paper.
     pub seconds: f64,
     /// Hears of each piece that is done.
-    pub progress: Progress<'a>,
+    pub progress: JobProgress<'a>,
 }
 
 /// A curve of a figure: a system on a workload.
@@ -37,7 +37,7 @@ pub struct Curve {
     /// What it runs on.
     pub deployment: Deployment,
     /// What is asked of it.
-    pub workload: Workload,
+    pub workload: TraceWorkload,
     /// How tokens are chosen.
     pub method: Method,
     /// Whether the prefix that requests have in common is kept.
@@ -54,7 +54,7 @@ impl Curve {
         panel: usize,
         system: System,
         deployment: Deployment,
-        workload: Workload,
+        workload: TraceWorkload,
         guess: f64,
         lab: &Lab<'_>,
     ) -> Self {
@@ -81,7 +81,7 @@ impl Curve {
         cost: &dyn StepCost,
         lineages: &Lineages,
         rate: f64,
-        change: impl FnOnce(&mut Server<'_>),
+        change: impl FnOnce(&mut SimulatedServer<'_>),
     ) -> Result<Outcome> {
         let (max_len, seed) = (self.deployment.max_len, lab.seed);
         let trace =

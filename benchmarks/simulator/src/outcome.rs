@@ -1,13 +1,13 @@
 //! What came of a trace.
 
 use crate::memory::MemoryUse;
-use crate::request::Request;
+use crate::request::TraceRequest;
 
 /// What came of a trace on a simulated server.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// The requests that are complete, and when.
-    pub completed: Vec<(Request, f64)>,
+    pub completed: Vec<(TraceRequest, f64)>,
     /// Whether the run was given up because its normalized latency is above the limit that was set, whatever follows.
     pub is_overloaded: bool,
     /// Where the memory went while a request waited for it: slots times seconds.
@@ -38,7 +38,7 @@ impl Outcome {
     /// The mean over all requests of the time from arrival to end, divided by the tokens of an output: seconds a token.
     /// Nothing if the run was given up.
     pub fn normalized_latency(&self) -> Option<f64> {
-        let of = |(request, end): &(Request, f64)| (end - request.arrival) / request.output as f64;
+        let of = |(request, end): &(TraceRequest, f64)| (end - request.arrival) / request.output as f64;
         let sum: f64 = self.completed.iter().map(of).sum();
         (!self.is_overloaded && !self.completed.is_empty()).then(|| sum / self.completed.len() as f64)
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::chart::escaped;
-use crate::figure::{Figure, Table};
+use crate::figure::{Figure, FigureTable};
 
 /// Writes a figure's files into a folder, which is made if it is not there.
 ///
@@ -62,7 +62,7 @@ fn index(figures: &[Figure], seed: u64) -> String {
     page
 }
 
-fn html(table: &Table) -> String {
+fn html(table: &FigureTable) -> String {
     let row = |entries: &[String], tag: &str| {
         let entries: String = entries.iter().map(|entry| format!("<{tag}>{}</{tag}>", escaped(entry))).collect();
         format!("<tr>{entries}</tr>\n")

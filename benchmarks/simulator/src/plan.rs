@@ -14,7 +14,7 @@ use crate::model::ModelShape;
 use crate::request::Method;
 use crate::sustained;
 use crate::system::System;
-use crate::traces::{Trace, Workload};
+use crate::traces::{Trace, TraceWorkload};
 
 /// Share of a GPU's memory that is used: the engine's default.
 const UTILISATION: f64 = 0.9;
@@ -43,7 +43,7 @@ pub struct Question<'a> {
     /// The workload's name.
     pub name: &'a str,
     /// Its lengths.
-    pub workload: &'a Workload,
+    pub workload: &'a TraceWorkload,
 }
 
 /// What a deployment needs and gives.
@@ -79,16 +79,16 @@ pub struct Plan {
 ///
 /// # Errors
 /// A sentence, if there is no such workload.
-pub fn workload(name: &str) -> Result<Workload, String> {
+pub fn workload(name: &str) -> Result<TraceWorkload, String> {
     // The standard deviation of the logarithm follows from the 90th percentile, which is 1.2816 of them above the median.
     let spread = |median: f64, p90: f64| (p90 / median).ln() / 1.2816;
     Ok(match name {
         // openchat_sharegpt4 in Sarathi-Serve (Agrawal et al., OSDI 2024), table 2: medians and 90th percentiles.
-        "chat" => Workload::LogNormal([(1730.0, spread(1730.0, 5696.0)), (415.0, spread(415.0, 834.0))]),
+        "chat" => TraceWorkload::LogNormal([(1730.0, spread(1730.0, 5696.0)), (415.0, spread(415.0, 834.0))]),
         // Medians of the coding service in Splitwise (Patel et al., ISCA 2024); the spread is assumed.
-        "code" => Workload::LogNormal([(1500.0, 0.8), (13.0, 0.8)]),
+        "code" => TraceWorkload::LogNormal([(1500.0, 0.8), (13.0, 0.8)]),
         // arxiv_summarization in Sarathi-Serve, table 2.
-        "long-document" => Workload::LogNormal([(7059.0, spread(7059.0, 12985.0)), (208.0, spread(208.0, 371.0))]),
+        "long-document" => TraceWorkload::LogNormal([(7059.0, spread(7059.0, 12985.0)), (208.0, spread(208.0, 371.0))]),
         _ => return Err(format!("{name:?} is no workload; chat, code and long-document are, or a file of lengths")),
     })
 }
@@ -171,7 +171,7 @@ impl Plan {
         Ok(plan)
     }
 
-    fn simulate(&mut self, cost: &CostModel, workload: &Workload) -> Result<()> {
+    fn simulate(&mut self, cost: &CostModel, workload: &TraceWorkload) -> Result<()> {
         let deployment = Deployment { model: "", gpu: "", gpus: self.gpus, slots: self.slots, max_len: self.max_len };
         let run = |rate: f64, block_size: usize, limit: f64| -> Result<Option<f64>> {
             let seconds = REQUESTS / rate;

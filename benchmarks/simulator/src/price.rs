@@ -3,10 +3,10 @@
 use engine::scheduler::Step;
 
 use crate::cost::StepLoad;
-use crate::server::{Server, Stepping, Swapping};
+use crate::server::{SimulatedServer, Stepping, Swapping};
 
 /// Seconds of a step on a server: of what it computes, and of the blocks that it moves.
-pub fn seconds(server: &Server<'_>, step: &Step) -> f64 {
+pub fn seconds(server: &SimulatedServer<'_>, step: &Step) -> f64 {
     let mut load = StepLoad::default();
     for chunk in &step.chunks {
         if chunk.range.len() == 1 {
@@ -45,7 +45,7 @@ fn batches(prompts: Vec<(usize, usize)>, most: usize) -> impl Iterator<Item = St
 }
 
 /// Seconds of the blocks that a step moves within the memory, to the host and back.
-pub fn move_seconds(server: &Server<'_>, step: &Step) -> f64 {
+pub fn move_seconds(server: &SimulatedServer<'_>, step: &Step) -> f64 {
     let moves = &step.moves;
     let swapped = moves.swap_out.len() + moves.swap_in.len();
     let mut seconds = server.cost.copy_seconds(moves.copies.len() * server.block_size);
@@ -56,7 +56,7 @@ pub fn move_seconds(server: &Server<'_>, step: &Step) -> f64 {
 }
 
 /// Seconds of moving so many blocks to the host's memory or back.
-pub fn swap_seconds(server: &Server<'_>, blocks: usize) -> f64 {
+pub fn swap_seconds(server: &SimulatedServer<'_>, blocks: usize) -> f64 {
     let tokens = blocks * server.block_size;
     match server.swapping {
         Swapping::PerBlock => server.cost.swap_seconds(tokens, 2 * server.cost.layers() * blocks),

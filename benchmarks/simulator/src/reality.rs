@@ -8,17 +8,17 @@ use engine::llm::{Llm, Prompt, RequestEvent};
 use engine::sampling::SamplingParams;
 use loadgen::random::WorkloadRng;
 
-use crate::admission::Admission;
+use crate::admission::AdmissionPolicy;
 use crate::cpu_clock;
 use crate::outcome::Outcome;
-use crate::request::Request;
+use crate::request::TraceRequest;
 
 /// Who decides what begins to run.
 pub enum Gate {
     /// The engine's scheduler alone.
     Open,
     /// A policy, behind which the engine never lacks blocks.
-    Admission(Box<dyn Admission>),
+    AdmissionPolicy(Box<dyn AdmissionPolicy>),
     /// Batches of at most so many requests, none of which is answered before all are.
     Batches(usize),
 }
@@ -28,13 +28,13 @@ pub enum Gate {
 ///
 /// # Errors
 /// If a step fails or a request is refused.
-pub fn run(llm: &mut Llm, gate: &mut Gate, trace: &[Request], seed: u64) -> Result<Outcome> {
+pub fn run(llm: &mut Llm, gate: &mut Gate, trace: &[TraceRequest], seed: u64) -> Result<Outcome> {
     let vocab_size = llm.config().vocab_size;
     let mut random = WorkloadRng::new(seed);
     let prompts: Vec<Vec<u32>> = trace.iter().map(|request| random.tokens(request.prompt, vocab_size)).collect();
     let mut waiting: VecDeque<usize> = VecDeque::new();
     let mut running: HashMap<u64, usize> = HashMap::new();
-    let mut batch: Vec<Request> = Vec::new();
+    let mut batch: Vec<TraceRequest> = Vec::new();
     let mut outcome = Outcome::default();
     let (mut next, begun, mut idle) = (0, cpu_clock::now(), 0.0);
     while outcome.completed.len() < trace.len() {
@@ -47,7 +47,7 @@ pub fn run(llm: &mut Llm, gate: &mut Gate, trace: &[Request], seed: u64) -> Resu
         while let Some(&at) = waiting.front()
             && match gate {
                 Gate::Open => true,
-                Gate::Admission(admission) => admission.admit(at as u64, &trace[at]),
+                Gate::AdmissionPolicy(admission) => admission.admit(at as u64, &trace[at]),
                 Gate::Batches(most) => is_empty && running.len() < *most,
             }
         {
@@ -71,7 +71,7 @@ pub fn run(llm: &mut Llm, gate: &mut Gate, trace: &[Request], seed: u64) -> Resu
             outcome.generated += done.outputs.iter().map(|output| output.tokens.len()).sum::<usize>();
             match gate {
                 Gate::Open => outcome.completed.push((trace[at], now)),
-                Gate::Admission(admission) => {
+                Gate::AdmissionPolicy(admission) => {
                     admission.release(at as u64);
                     outcome.completed.push((trace[at], now));
                 }

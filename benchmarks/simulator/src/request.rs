@@ -13,7 +13,7 @@ pub enum Method {
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Request {
+pub struct TraceRequest {
     /// Seconds from the beginning of the trace.
     pub arrival: f64,
     /// Tokens of its prompt.
@@ -36,7 +36,7 @@ impl Method {
     }
 }
 
-impl Request {
+impl TraceRequest {
     /// Tokens of one of its sequences when it is complete.
     pub fn tokens(&self) -> usize {
         self.prompt + self.output

@@ -30,7 +30,7 @@ pub enum Swapping {
 
 /// What a simulated server runs on and how.
 #[derive(Clone, Copy)]
-pub struct Server<'a> {
+pub struct SimulatedServer<'a> {
     /// How long its steps take.
     pub cost: &'a dyn StepCost,
     /// Tokens whose keys and values fit its memory.
@@ -58,10 +58,10 @@ const MAX_NUM_SEQS: usize = 256;
 /// More tokens than any step has.
 const UNLIMITED: usize = 1 << 40;
 
-impl<'a> Server<'a> {
+impl<'a> SimulatedServer<'a> {
     /// A server as the paper describes it, with blocks of 16 tokens.
     pub fn as_in_the_paper(cost: &'a dyn StepCost, slots: usize) -> Self {
-        Server {
+        SimulatedServer {
             cost,
             slots,
             block_size: 16,

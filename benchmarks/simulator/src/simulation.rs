@@ -10,13 +10,13 @@ use engine::sampling::{Beam, EarlyStopping, Sampled, SamplingParams};
 use engine::scheduler::{Scheduler, Step};
 use engine::sequence::Sequence;
 
-use crate::admission::Admission;
+use crate::admission::AdmissionPolicy;
 use crate::lineage::Lineages;
 use crate::memory::MemoryUse;
 use crate::outcome::Outcome;
 use crate::price;
-use crate::request::{Method, Request};
-use crate::server::Server;
+use crate::request::{Method, TraceRequest};
+use crate::server::SimulatedServer;
 
 /// Share of the blocks that stays free when a request is admitted: the engine's.
 const WATERMARK: f64 = 0.01;
@@ -29,16 +29,16 @@ const OWN: u32 = 0;
 
 /// A server in the middle of a trace.
 pub struct Simulation<'a> {
-    server: Server<'a>,
+    server: SimulatedServer<'a>,
     lineages: &'a Lineages,
     /// Who may begin, if not the scheduler alone decides. The memory is theirs then, and contiguous.
-    admission: Option<Box<dyn Admission>>,
+    admission: Option<Box<dyn AdmissionPolicy>>,
     pool: BlockPool,
     scheduler: Scheduler,
     /// Requests that came and that `admission` has not admitted.
     waiting: VecDeque<u64>,
     /// Requests that came and are not complete.
-    open: HashMap<u64, Request>,
+    open: HashMap<u64, TraceRequest>,
     clock: f64,
     /// Over the requests in `open`: the sum of 1 / output, and of arrival / output.
     weights: (f64, f64),
@@ -54,7 +54,11 @@ pub struct Simulation<'a> {
 
 impl<'a> Simulation<'a> {
     /// An idle server, which keeps the blocks of the trace's common prefix if it is to.
-    pub fn new(server: Server<'a>, admission: Option<Box<dyn Admission>>, lineages: &'a Lineages) -> Self {
+    pub fn new(
+        server: SimulatedServer<'a>,
+        admission: Option<Box<dyn AdmissionPolicy>>,
+        lineages: &'a Lineages,
+    ) -> Self {
         // What is admitted by others than the scheduler always finds room with it: each sequence has less than a block
         // more than its tokens.
         let slots = if admission.is_some() { 8 * server.slots + (1 << 20) } else { server.slots };
@@ -84,7 +88,7 @@ impl<'a> Simulation<'a> {
     ///
     /// # Errors
     /// If a request does not fit even alone.
-    pub fn run(mut self, trace: &[Request]) -> Result<Outcome> {
+    pub fn run(mut self, trace: &[TraceRequest]) -> Result<Outcome> {
         self.expected = trace.len();
         self.keep_prefix(trace)?;
         let last_arrival = trace.last().map_or(0.0, |request| request.arrival);
@@ -112,7 +116,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// Pins the blocks of the beginning that all requests have in common.
-    fn keep_prefix(&mut self, trace: &[Request]) -> Result<()> {
+    fn keep_prefix(&mut self, trace: &[TraceRequest]) -> Result<()> {
         let tokens = trace.first().map_or(0, |request| request.prefix);
         if self.server.keeps_prefix && tokens > 0 {
             let mut seq = Sequence::new(vec![COMMON; tokens], &self.pool, false);
@@ -122,7 +126,7 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    fn arrive(&mut self, id: u64, request: Request) -> Result<()> {
+    fn arrive(&mut self, id: u64, request: TraceRequest) -> Result<()> {
         ensure!(request.tokens() <= self.server.slots, "a request of {} tokens has no room", request.tokens());
         let weight = 1.0 / request.output as f64;
         self.weights.0 += weight;
@@ -257,7 +261,7 @@ impl<'a> Simulation<'a> {
     }
 }
 
-fn group(id: u64, request: &Request, pool: &BlockPool) -> SequenceGroup {
+fn group(id: u64, request: &TraceRequest, pool: &BlockPool) -> SequenceGroup {
     let mut prompt = vec![OWN; request.prompt];
     prompt[..request.prefix].fill(COMMON);
     let width = request.method.width();

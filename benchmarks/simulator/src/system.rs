@@ -2,15 +2,15 @@
 
 use anyhow::Result;
 
-use crate::admission::{Admission, Contiguous, Reservation};
+use crate::admission::{AdmissionPolicy, Contiguous, Reservation};
 use crate::cost::{CostModel, StepCost};
 use crate::deployment::Deployment;
 use crate::efficiency::PAGED_ATTENTION;
 use crate::faster_transformer;
 use crate::lineage::Lineages;
 use crate::outcome::Outcome;
-use crate::request::Request;
-use crate::server::{OURS, Server, Swapping};
+use crate::request::TraceRequest;
+use crate::server::{OURS, SimulatedServer, Swapping};
 use crate::simulation::Simulation;
 
 /// A system.
@@ -66,15 +66,15 @@ impl System {
         deployment: &Deployment,
         cost: &dyn StepCost,
         lineages: &Lineages,
-        trace: &[Request],
-        change: impl FnOnce(&mut Server<'_>),
+        trace: &[TraceRequest],
+        change: impl FnOnce(&mut SimulatedServer<'_>),
     ) -> Result<Outcome> {
-        let mut server = Server::as_in_the_paper(cost, deployment.slots);
+        let mut server = SimulatedServer::as_in_the_paper(cost, deployment.slots);
         if self == System::Quire {
             (server.stepping, server.swapping) = (OURS, Swapping::Gathered);
         }
         change(&mut server);
-        let admission: Option<Box<dyn Admission>> = match self {
+        let admission: Option<Box<dyn AdmissionPolicy>> = match self {
             System::FasterTransformer => return faster_transformer::run(&server, trace, deployment.max_len),
             System::Paged | System::Quire => None,
             System::Orca(reservation) => {

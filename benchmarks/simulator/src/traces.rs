@@ -3,7 +3,7 @@
 use loadgen::random::WorkloadRng;
 use loadgen::trace::{ALPACA, LengthDistribution, SHAREGPT};
 
-use crate::request::{Method, Request};
+use crate::request::{Method, TraceRequest};
 
 /// Tokens to which a chatbot's prompt is cut, and that it generates at most (6.5).
 const CHAT: usize = 1024;
@@ -19,7 +19,7 @@ const TRANSLATION_SPREAD: f64 = 0.2;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Workload {
+pub enum TraceWorkload {
     /// Lengths like those of a data set.
     Like(LengthDistribution),
     /// The next turn of a conversation like ShareGPT's, with what was said before.
@@ -33,15 +33,15 @@ pub enum Workload {
 }
 
 /// Conversations.
-pub const SHAREGPT_LIKE: Workload = Workload::Like(SHAREGPT);
+pub const SHAREGPT_LIKE: TraceWorkload = TraceWorkload::Like(SHAREGPT);
 /// Instructions.
-pub const ALPACA_LIKE: Workload = Workload::Like(ALPACA);
+pub const ALPACA_LIKE: TraceWorkload = TraceWorkload::Like(ALPACA);
 
 /// A workload, and when and how it is asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
     /// How long prompts and outputs are.
-    pub workload: Workload,
+    pub workload: TraceWorkload,
     /// How tokens are chosen.
     pub method: Method,
     /// How long requests arrive.
@@ -52,15 +52,15 @@ pub struct Trace {
     pub seed: u64,
 }
 
-impl Workload {
+impl TraceWorkload {
     /// Prompt, its part that is common to all, and output of a request.
     fn draw(&self, at: usize, random: &mut WorkloadRng) -> (usize, usize, usize) {
         match self {
-            Workload::Like(lengths) => {
+            TraceWorkload::Like(lengths) => {
                 let (prompt, output) = lengths.draw(random);
                 (prompt, 0, output)
             }
-            Workload::Chat => {
+            TraceWorkload::Chat => {
                 let (mut prompt, output) = SHAREGPT.draw(random);
                 // Geometric: after each turn another one follows with the same probability.
                 while prompt < CHAT && random.uniform() < TURNS / (TURNS + 1.0) {
@@ -69,20 +69,20 @@ impl Workload {
                 }
                 (prompt.min(CHAT), 0, output.min(CHAT))
             }
-            Workload::Translation(prefix) => {
+            TraceWorkload::Translation(prefix) => {
                 let mut spread = |by: f64| (by * random.normal() - by * by / 2.0).exp();
                 let sentence = SENTENCE * spread(SENTENCE_SPREAD);
                 let output = sentence * spread(TRANSLATION_SPREAD);
                 (prefix + sentence.round().max(1.0) as usize, *prefix, output.round().max(1.0) as usize)
             }
-            Workload::LogNormal(of) => {
+            TraceWorkload::LogNormal(of) => {
                 let mut length = |(median, spread): (f64, f64)| {
                     let length = median * (spread * random.normal()).exp();
                     (length.round() as usize).max(1)
                 };
                 (length(of[0]), 0, length(of[1]))
             }
-            Workload::Listed(lengths) => {
+            TraceWorkload::Listed(lengths) => {
                 let (prompt, output) = lengths[at % lengths.len()];
                 (prompt, 0, output)
             }
@@ -99,7 +99,7 @@ impl Workload {
 impl Trace {
     /// The requests at a mean of `rate` a second. At another rate the same requests come, closer to each other or further
     /// apart.
-    pub fn requests(&self, rate: f64) -> Vec<Request> {
+    pub fn requests(&self, rate: f64) -> Vec<TraceRequest> {
         let (mut lengths, mut gaps) = (WorkloadRng::new(self.seed), WorkloadRng::new(!self.seed));
         let mut arrival = 0.0;
         let mut requests = Vec::new();
@@ -107,7 +107,7 @@ impl Trace {
             let (prompt, prefix, output) = self.workload.draw(requests.len(), &mut lengths);
             let prompt = prompt.min(self.max_len - 1);
             let output = output.min(self.max_len - prompt);
-            requests.push(Request { arrival, prompt, prefix, output, method: self.method });
+            requests.push(TraceRequest { arrival, prompt, prefix, output, method: self.method });
             arrival += gaps.exponential() / rate;
         }
         requests

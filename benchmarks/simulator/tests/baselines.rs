@@ -12,11 +12,11 @@ use simulator::outcome::Outcome;
 use simulator::request::Method;
 use simulator::sustained::BOUND;
 use simulator::system::{PAPER, System};
-use simulator::traces::{ALPACA_LIKE, SHAREGPT_LIKE, Trace, Workload};
+use simulator::traces::{ALPACA_LIKE, SHAREGPT_LIKE, Trace, TraceWorkload};
 
 const LAB: Lab<'_> = Lab { seed: 1, seconds: 300.0, progress: &|_| {} };
 
-fn serve(system: System, on: &Deployment, workload: Workload, method: Method, rate: f64) -> Outcome {
+fn serve(system: System, on: &Deployment, workload: TraceWorkload, method: Method, rate: f64) -> Outcome {
     let trace = Trace { workload, method, seconds: 120.0, max_len: on.max_len, seed: 3 };
     let cost = system.cost(&on.cost().unwrap());
     system.run(on, &cost, &Lineages::default(), &trace.requests(rate), |_| {}).unwrap()
@@ -81,7 +81,7 @@ fn memory_goes_where_the_paper_says() {
     );
 }
 
-fn sustained(system: System, on: Deployment, workload: &Workload, guess: f64, cost: &CostModel) -> f64 {
+fn sustained(system: System, on: Deployment, workload: &TraceWorkload, guess: f64, cost: &CostModel) -> f64 {
     Curve::new(0, system, on, workload.clone(), guess, &LAB).sustained(&LAB, cost, &Lineages::default()).unwrap().rate
 }
 

@@ -11,9 +11,9 @@ use simulator::lab::{Curve, Lab};
 use simulator::lineage::Lineages;
 use simulator::price;
 use simulator::request::Method;
-use simulator::server::{Server, Swapping};
+use simulator::server::{SimulatedServer, Swapping};
 use simulator::system::System;
-use simulator::traces::{ALPACA_LIKE, SHAREGPT_LIKE, Workload};
+use simulator::traces::{ALPACA_LIKE, SHAREGPT_LIKE, TraceWorkload};
 
 const LAB: Lab<'_> = Lab { seed: 1, seconds: 200.0, progress: &|_| {} };
 
@@ -40,7 +40,7 @@ fn the_gain_grows_with_sharing() {
 fn beams_and_long_prompts_share_more() {
     let cost = OPT_13B.cost().unwrap();
     let searches = searches::record(4, &LAB).unwrap();
-    let saved = |workload: &Workload, method| {
+    let saved = |workload: &TraceWorkload, method| {
         let curve = Curve { method, ..Curve::new(0, System::Paged, OPT_13B, workload.clone(), 1.0, &LAB) };
         curve.run(&LAB, &cost, &searches, 0.5, |_| {}).unwrap().sharing_saved()
     };
@@ -59,7 +59,7 @@ fn a_longer_prefix_gains_more() {
     let gain = |tokens| {
         let of = |system, keeps_prefix| Curve {
             keeps_prefix,
-            ..Curve::new(0, system, LLAMA_13B, Workload::Translation(tokens), 30.0, &LAB)
+            ..Curve::new(0, system, LLAMA_13B, TraceWorkload::Translation(tokens), 30.0, &LAB)
         };
         let rates = rates(&[of(System::Paged, true), of(System::Orca(Oracle), false)], &Lineages::default());
         rates[0] / rates[1]
@@ -73,8 +73,10 @@ fn a_longer_prefix_gains_more() {
 fn long_histories_make_orcas_alike() {
     let orca = [Oracle, Pow2, Max].map(System::Orca);
     let systems = [System::Paged, orca[0], orca[1], orca[2]];
-    let rates =
-        rates(&systems.map(|system| Curve::new(0, system, OPT_13B, Workload::Chat, 1.0, &LAB)), &Lineages::default());
+    let rates = rates(
+        &systems.map(|system| Curve::new(0, system, OPT_13B, TraceWorkload::Chat, 1.0, &LAB)),
+        &Lineages::default(),
+    );
     assert!(rates[1] / rates[3] < 1.3, "{rates:?}");
     assert!(rates[0] / rates[1] > 1.3, "{rates:?}");
 }
@@ -99,7 +101,8 @@ fn small_blocks_are_bad_for_swapping_block_by_block() {
     let cost = OPT_13B.cost().unwrap();
     let tokens: usize = 512;
     let swap = |size: usize, swapping| {
-        let server = Server { block_size: size, swapping, ..Server::as_in_the_paper(&cost, OPT_13B.slots) };
+        let server =
+            SimulatedServer { block_size: size, swapping, ..SimulatedServer::as_in_the_paper(&cost, OPT_13B.slots) };
         2.0 * price::swap_seconds(&server, tokens / size)
     };
     let recompute = cost.seconds(&StepLoad { prompts: vec![(tokens, tokens)], logits: 1, ..StepLoad::default() });
@@ -115,7 +118,7 @@ fn recomputing_and_swapping_are_alike_at_the_usual_size() {
     let cost = System::Paged.cost(&OPT_13B.cost().unwrap());
     let curve = Curve::new(0, System::Paged, OPT_13B, SHAREGPT_LIKE, 4.0, &LAB);
     let of = |preemption| {
-        let change = |server: &mut Server<'_>| server.preemption = preemption;
+        let change = |server: &mut SimulatedServer<'_>| server.preemption = preemption;
         let outcome = curve.run(&LAB, &cost, &Lineages::default(), 5.0, change).unwrap();
         assert!(outcome.preempted > 0);
         outcome.normalized_latency().unwrap()

@@ -4,16 +4,16 @@
 
 use engine::llm::{Device, Llm, Options};
 use engine::load::ModelFiles;
-use simulator::admission::{Admission, Contiguous, Reservation};
+use simulator::admission::{AdmissionPolicy, Contiguous, Reservation};
 use simulator::reality::{self, Gate};
-use simulator::request::{Method, Request};
+use simulator::request::{Method, TraceRequest};
 
 const LENGTHS: [(usize, usize); 7] = [(5, 9), (20, 3), (8, 30), (40, 12), (3, 3), (17, 5), (9, 21)];
 
-fn serve(mut gate: Gate) -> Vec<(Request, f64)> {
+fn serve(mut gate: Gate) -> Vec<(TraceRequest, f64)> {
     let options = Options { device: Device::Cpu, kv_memory: Some(16 << 20), ..Options::default() };
     let mut llm = Llm::load(&ModelFiles::bundled(), &options).unwrap();
-    let request = |(prompt, output)| Request { arrival: 0.0, prompt, prefix: 0, output, method: Method::Single };
+    let request = |(prompt, output)| TraceRequest { arrival: 0.0, prompt, prefix: 0, output, method: Method::Single };
     let outcome = reality::run(&mut llm, &mut gate, &LENGTHS.map(request), 1).unwrap();
     assert_eq!(outcome.generated, LENGTHS.iter().map(|lengths| lengths.1).sum::<usize>());
     assert_eq!(llm.stats().preemptions, 0);
@@ -27,7 +27,9 @@ fn serve(mut gate: Gate) -> Vec<(Request, f64)> {
 
 #[test]
 fn every_request_is_answered_once_behind_every_gate() {
-    let orca = |reservation| Gate::Admission(Box::new(Contiguous::new(reservation, 128, 64)) as Box<dyn Admission>);
+    let orca = |reservation| {
+        Gate::AdmissionPolicy(Box::new(Contiguous::new(reservation, 128, 64)) as Box<dyn AdmissionPolicy>)
+    };
     serve(Gate::Open);
     for reservation in [Reservation::Max, Reservation::Pow2, Reservation::Oracle] {
         serve(orca(reservation));

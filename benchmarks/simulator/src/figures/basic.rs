@@ -4,14 +4,14 @@ use anyhow::Result;
 
 use super::rates::{self, Panel};
 use crate::deployment::{Deployment, OPT_13B, OPT_66B, OPT_175B};
-use crate::figure::{Figure, Origin};
+use crate::figure::{Figure, FigureOrigin};
 use crate::lab::{Curve, Lab};
 use crate::lineage::Lineages;
 use crate::system::{PAPER, System};
-use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE, Workload};
+use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE, TraceWorkload};
 
 /// Deployment, trace, its name, a rate to begin at, and the paper's factors.
-type Case = (Deployment, Workload, &'static str, f64, &'static str);
+type Case = (Deployment, TraceWorkload, &'static str, f64, &'static str);
 
 const SHAREGPT_FACTORS: &str = "1.7-2.7x Oracle, 2.7-8x Max, up to 22x FasterTransformer";
 const ALPACA_FACTORS: &str = "alike";
@@ -52,7 +52,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     Ok(Figure {
         number: "12",
         title: "normalized latency against request rate, one output a request",
-        origin: Origin::Simulated,
+        origin: FigureOrigin::Simulated,
         paper: "On ShareGPT vLLM sustains 1.7 to 2.7 times the rate of Orca (Oracle), 2.7 to 8 times that of Orca (Max), and \
                 up to 22 times that of FasterTransformer, at similar latencies. With OPT-175B on Alpaca memory is ample, and \
                 the systems are bound by compute."

@@ -3,15 +3,15 @@
 use anyhow::Result;
 
 use crate::admission::Reservation;
-use crate::chart::{Chart, Data};
+use crate::chart::{Chart, ChartData};
 use crate::deployment::{Deployment, OPT_13B};
-use crate::figure::{Figure, Origin, Table};
+use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::jobs;
 use crate::lab::{Curve, Lab};
 use crate::lineage::Lineages;
 use crate::outcome::Outcome;
 use crate::system::System;
-use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE, Workload};
+use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE, TraceWorkload};
 
 /// The systems of figures 2 and 13.
 pub const SYSTEMS: [System; 4] =
@@ -27,7 +27,7 @@ const SECONDS: f64 = 600.0;
 ///
 /// # Errors
 /// If a request does not fit.
-pub fn at_rate(lab: &Lab<'_>, deployment: Deployment, workload: &Workload, rate: f64) -> Result<Vec<Outcome>> {
+pub fn at_rate(lab: &Lab<'_>, deployment: Deployment, workload: &TraceWorkload, rate: f64) -> Result<Vec<Outcome>> {
     let cost = deployment.cost()?;
     let name = |system: &System| format!("{} at {rate} req/s", system.name());
     jobs::all(&SYSTEMS, lab.progress, name, |&system| {
@@ -49,7 +49,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
         ("Alpaca", ALPACA_LIKE, 30.0, SATURATED_ALPACA, [7.00, 43.24, 72.75, 132.44]),
     ];
     let headings = ["trace", "system", "paper", "at the paper's rate", "saturated", "Quire / this, paper", "saturated"];
-    let mut table = Table::new("Requests in a step, on average while requests arrive", &headings);
+    let mut table = FigureTable::new("Requests in a step, on average while requests arrive", &headings);
     let mut charts = Vec::new();
     for (trace, workload, rate, saturated, paper) in cases {
         let [same, most] = [rate, saturated].map(|rate| at_rate(lab, OPT_13B, &workload, rate));
@@ -75,14 +75,14 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
             title: format!("{trace}: requests in a step"),
             x: String::new(),
             y: String::new(),
-            data: Data::Bars(names, series),
+            data: ChartData::Bars(names, series),
             top: None,
         });
     }
     Ok(Figure {
         number: "13",
         title: "requests that are batched, OPT-13B",
-        origin: Origin::Simulated,
+        origin: FigureOrigin::Simulated,
         paper: "At 2 requests a second of ShareGPT, vLLM batches 2.2 times as many requests as Orca (Oracle) and 4.3 times as \
                 many as Orca (Max)."
             .into(),

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::chart::Chart;
 use crate::deployment::OPT_13B;
-use crate::figure::{Figure, Origin, Table};
+use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::jobs;
 use crate::lab::{Curve, Lab};
 use crate::lineage::Lineages;
@@ -27,7 +27,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let cost = System::Paged.cost(&OPT_13B.cost()?);
     let headings =
         ["trace", "req/s", "block size", "s/token", "of that at 16", "token states while requests wait", "preempted"];
-    let mut table = Table::new("Normalized latency by block size", &headings);
+    let mut table = FigureTable::new("Normalized latency by block size", &headings);
     let mut lines = Vec::new();
     let mut rates = Vec::new();
     for (trace, workload, guess) in [("ShareGPT", SHAREGPT_LIKE, 4.0), ("Alpaca", ALPACA_LIKE, 80.0)] {
@@ -69,7 +69,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     Ok(Figure {
         number: "18",
         title: "block sizes, end to end (part b)",
-        origin: Origin::Simulated,
+        origin: FigureOrigin::Simulated,
         paper: "On ShareGPT blocks of 16 to 128 tokens are best. On Alpaca 16 and 32 are good, and larger ones much worse, since \
                 requests are shorter than the blocks."
             .into(),

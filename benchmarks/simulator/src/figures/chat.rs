@@ -5,17 +5,17 @@ use anyhow::Result;
 use super::rates::{self, Panel};
 use crate::admission::Reservation;
 use crate::deployment::OPT_13B;
-use crate::figure::{Figure, Origin};
+use crate::figure::{Figure, FigureOrigin};
 use crate::lab::{Curve, Lab};
 use crate::lineage::Lineages;
 use crate::system::System;
-use crate::traces::Workload;
+use crate::traces::TraceWorkload;
 
 /// The curves.
 pub fn curves(lab: &Lab<'_>) -> Vec<Curve> {
     let orca = [Reservation::Oracle, Reservation::Pow2, Reservation::Max].map(System::Orca);
     let systems = [System::Paged].into_iter().chain(orca).chain([System::Quire]);
-    systems.map(|system| Curve::new(0, system, OPT_13B, Workload::Chat, 1.0, lab)).collect()
+    systems.map(|system| Curve::new(0, system, OPT_13B, TraceWorkload::Chat, 1.0, lab)).collect()
 }
 
 /// Draws it.
@@ -30,7 +30,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     Ok(Figure {
         number: "17",
         title: "a chatbot, with histories of up to 1,024 tokens",
-        origin: Origin::Simulated,
+        origin: FigureOrigin::Simulated,
         paper: "vLLM sustains twice the rate of the three Orcas, which are alike: most prompts have 1,024 tokens, and the buddy \
                 allocator rounds what is reserved to 1,024 or 2,048 for an output whatever its length is."
             .into(),

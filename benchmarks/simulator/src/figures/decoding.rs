@@ -6,7 +6,7 @@ use super::rates::{self, Panel};
 use super::searches;
 use crate::admission::Reservation;
 use crate::deployment::OPT_13B;
-use crate::figure::{Figure, Origin};
+use crate::figure::{Figure, FigureOrigin};
 use crate::lab::{Curve, Lab};
 use crate::lineage::Lineages;
 use crate::request::Method;
@@ -51,7 +51,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     Ok(Figure {
         number: "14",
         title: "parallel sampling and beam search",
-        origin: Origin::Simulated,
+        origin: FigureOrigin::Simulated,
         paper: "The more outputs and the more sharing, the greater the gain: over Orca (Oracle) 1.3 times the rate for one output \
                 and 2.3 times for beams of width 6."
             .into(),

@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 
-use crate::chart::{Chart, Data};
+use crate::chart::{Chart, ChartData};
 use crate::cost::{StepCost, StepLoad};
 use crate::deployment::OPT_13B;
 use crate::efficiency::PAGED_ATTENTION;
-use crate::figure::{Figure, Origin, Table};
+use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::gpu;
 use crate::lab::Lab;
 use crate::traces::SHAREGPT_LIKE;
@@ -25,7 +25,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let cost = OPT_13B.cost()?.with_attention_factor(PAGED_ATTENTION);
     let memory = gpu::named(OPT_13B.gpu).map_or(0.0, |gpu| gpu.memory);
     let (weights, cache) = (cost.weight_bytes() as f64, OPT_13B.slots as f64 * cost.token_bytes());
-    let mut left = Table::new("OPT-13B on an A100 of 40 GB", &["what", "GiB", "share", "paper"]);
+    let mut left = FigureTable::new("OPT-13B on an A100 of 40 GB", &["what", "GiB", "share", "paper"]);
     let parts = [
         ("weights", weights, "26 GB, 65 %"),
         ("KV cache", cache, "more than 30 %"),
@@ -44,7 +44,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let steps: f64 = lengths.iter().map(|(_, output)| *output as f64).sum();
     let tokens = |&(prompt, output): &(usize, usize)| output as f64 * (prompt as f64 + output as f64 / 2.0);
     let mean = lengths.iter().map(tokens).sum::<f64>() / steps;
-    let mut right = Table::new(
+    let mut right = FigureTable::new(
         "Requests at a time, ShareGPT-like lengths",
         &["requests", "reserved for the longest, GiB", "paged, GiB", "tokens/s"],
     );
@@ -70,7 +70,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
         title: "OPT-13B on an A100 of 40 GB".into(),
         x: String::new(),
         y: "GiB".into(),
-        data: Data::Stacked(vec!["memory".into()], stack),
+        data: ChartData::Stacked(vec!["memory".into()], stack),
         top: Some(memory / GIB),
     };
     let use_of = vec![("reserved for the longest".to_owned(), reserved), ("paged".to_owned(), paged)];
@@ -80,7 +80,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     Ok(Figure {
         number: "1",
         title: "what the memory is used for, and what that means for batches",
-        origin: Origin::Computed,
+        origin: FigureOrigin::Computed,
         paper: "Weights take 65 % of the memory and stay, keys and values more than 30 % and come and go with requests, others \
                 little. Existing systems' memory grows fast with the batch; vLLM smooths this out, and has more throughput."
             .into(),

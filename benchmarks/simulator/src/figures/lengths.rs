@@ -3,9 +3,9 @@
 use anyhow::Result;
 
 use crate::chart::Chart;
-use crate::figure::{Figure, Origin, Table};
+use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::lab::Lab;
-use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE, Workload};
+use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE, TraceWorkload};
 
 /// Requests that are drawn, and tokens of a step of the density.
 const REQUESTS: usize = 50_000;
@@ -32,9 +32,9 @@ fn mean(lengths: &[usize]) -> f64 {
 /// # Errors
 /// None.
 pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
-    let cases: [(&str, Workload, [f64; 2]); 2] =
+    let cases: [(&str, TraceWorkload, [f64; 2]); 2] =
         [("ShareGPT", SHAREGPT_LIKE, [161.31, 337.99]), ("Alpaca", ALPACA_LIKE, [19.31, 58.45])];
-    let mut table = Table::new("Mean tokens", &["trace", "of", "paper", "drawn"]);
+    let mut table = FigureTable::new("Mean tokens", &["trace", "of", "paper", "drawn"]);
     let (mut charts, mut means) = (Vec::new(), Vec::new());
     for (name, workload, paper) in cases {
         let (prompts, outputs): (Vec<_>, Vec<_>) = workload.lengths(REQUESTS, lab.seed).into_iter().unzip();
@@ -51,7 +51,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     Ok(Figure {
         number: "11",
         title: "lengths of prompts and outputs",
-        origin: Origin::Computed,
+        origin: FigureOrigin::Computed,
         paper: "ShareGPT's prompts are 8.4 times as long as Alpaca's on average, and its outputs 5.8 times; its lengths vary \
                 more."
             .into(),
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn lengths_have_the_papers_ratios() {
-        let means = |workload: Workload| {
+        let means = |workload: TraceWorkload| {
             let (prompts, outputs): (Vec<_>, Vec<_>) = workload.lengths(20_000, 3).into_iter().unzip();
             [mean(&prompts), mean(&outputs)]
         };

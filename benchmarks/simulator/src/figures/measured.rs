@@ -7,22 +7,22 @@ use engine::load::ModelFiles;
 use crate::admission::{Contiguous, Reservation};
 use crate::chart::Chart;
 use crate::deployment::Deployment;
-use crate::figure::{Figure, Origin, Table};
+use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::fitted::FittedCost;
 use crate::lab::Lab;
 use crate::lineage::Lineages;
 use crate::reality::{self, Gate};
 use crate::request::Method;
-use crate::server::{OURS, Server};
+use crate::server::{OURS, SimulatedServer};
 use crate::sustained;
 use crate::system::System;
-use crate::traces::{Trace, Workload};
+use crate::traces::{Trace, TraceWorkload};
 
 /// The bundled model's positions, a quarter of OPT's; a memory in the same proportion to them as in table 1; and lengths of
 /// the shape of ShareGPT's, a quarter as long.
 const MAX_LEN: usize = 512;
 const SLOTS: usize = 15_700 / 4;
-const QUARTER: Workload = Workload::LogNormal([(29.3, 0.8), (61.4, 0.8)]);
+const QUARTER: TraceWorkload = TraceWorkload::LogNormal([(29.3, 0.8), (61.4, 0.8)]);
 /// Seconds of a trace.
 const SECONDS: f64 = 10.0;
 /// Parts of the rate that the simulator predicts Quire to sustain.
@@ -51,7 +51,7 @@ fn load(slots: usize, token_bytes: usize) -> Result<Llm> {
 fn gate(system: System) -> Gate {
     match system {
         System::Paged | System::Quire => Gate::Open,
-        System::Orca(reservation) => Gate::Admission(Box::new(Contiguous::new(reservation, SLOTS, MAX_LEN))),
+        System::Orca(reservation) => Gate::AdmissionPolicy(Box::new(Contiguous::new(reservation, SLOTS, MAX_LEN))),
         System::FasterTransformer => Gate::Batches(SLOTS / MAX_LEN),
     }
 }
@@ -59,7 +59,7 @@ fn gate(system: System) -> Gate {
 /// What the simulator predicts, with steps as long as they were measured to be.
 fn predict(system: System, cost: &FittedCost, trace: &Trace, rate: f64, limit: f64) -> Result<Option<f64>> {
     let deployment = Deployment { model: "", gpu: "", gpus: 1, slots: SLOTS, max_len: MAX_LEN };
-    let change = |server: &mut Server<'_>| (server.stepping, server.limit) = (OURS, limit);
+    let change = |server: &mut SimulatedServer<'_>| (server.stepping, server.limit) = (OURS, limit);
     let outcome = system.run(&deployment, cost, &Lineages::default(), &trace.requests(rate), change)?;
     Ok(outcome.normalized_latency())
 }
@@ -85,7 +85,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
         predict(System::Quire, &cost, &trace, rate, 2.0 * BOUND * alone)
     })?;
     let headings = ["system", "requests/s", "measured, ms/token", "predicted, ms/token", "error"];
-    let mut table = Table::new("Normalized latency on this machine", &headings);
+    let mut table = FigureTable::new("Normalized latency on this machine", &headings);
     let (mut lines, mut errors) = (Vec::new(), Vec::new());
     for system in SYSTEMS {
         let mut points = Vec::new();
@@ -118,7 +118,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     Ok(Figure {
         number: "measured",
         title: "the same policies on this machine's CPU",
-        origin: Origin::Measured,
+        origin: FigureOrigin::Measured,
         paper:
             "There is no such figure: this is figure 12's comparison with a model that this machine can run, and the \
                 simulator held against what it simulates."

@@ -3,9 +3,9 @@
 use anyhow::Result;
 
 use super::batched::{SATURATED_SHAREGPT, SYSTEMS, at_rate};
-use crate::chart::{Chart, Data};
+use crate::chart::{Chart, ChartData};
 use crate::deployment::OPT_13B;
-use crate::figure::{Figure, Origin, Table};
+use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::lab::Lab;
 use crate::memory::MemoryUse;
 use crate::traces::SHAREGPT_LIKE;
@@ -24,7 +24,7 @@ const PAPER: [(&str, [&str; 4]); 4] = [
 /// If a request does not fit.
 pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let outcomes = at_rate(lab, OPT_13B, &SHAREGPT_LIKE, SATURATED_SHAREGPT)?;
-    let mut table = Table::new(
+    let mut table = FigureTable::new(
         "Share of the memory for keys and values, in per cent: simulated / paper",
         &["system", "token states", "reserved", "internal fragmentation", "external fragmentation and others"],
     );
@@ -42,13 +42,13 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
         title: "Memory for keys and values while requests wait for it".into(),
         x: String::new(),
         y: "%".into(),
-        data: Data::Stacked(names, series),
+        data: ChartData::Stacked(names, series),
         top: Some(100.0),
     };
     Ok(Figure {
         number: "2",
         title: "where the memory for keys and values goes",
-        origin: Origin::Simulated,
+        origin: FigureOrigin::Simulated,
         paper: "Existing systems use 20.4 to 38.2 % of the memory for the states of tokens, vLLM 96.3 %.".into(),
         notes: vec![format!(
             "{} and ShareGPT-like lengths at {SATURATED_SHAREGPT} requests a second, which is more than any of the systems \

@@ -5,11 +5,11 @@ use anyhow::Result;
 use super::rates::{self, Panel};
 use crate::admission::Reservation;
 use crate::deployment::LLAMA_13B;
-use crate::figure::{Figure, Origin};
+use crate::figure::{Figure, FigureOrigin};
 use crate::lab::{Curve, Lab};
 use crate::lineage::Lineages;
 use crate::system::System;
-use crate::traces::Workload;
+use crate::traces::TraceWorkload;
 
 /// The prefix of each panel in tokens, what it is, and the paper's factor.
 const CASES: [(usize, &str, &str); 2] =
@@ -19,7 +19,7 @@ const CASES: [(usize, &str, &str); 2] =
 pub fn curves(lab: &Lab<'_>) -> Vec<Curve> {
     let systems = [System::Paged, System::Orca(Reservation::Oracle), System::Quire];
     let of = |(panel, (tokens, _, _)): (usize, &(usize, &str, &str))| {
-        let workload = Workload::Translation(*tokens);
+        let workload = TraceWorkload::Translation(*tokens);
         systems.map(|system| Curve {
             keeps_prefix: !matches!(system, System::Orca(_)),
             ..Curve::new(panel, system, LLAMA_13B, workload.clone(), 30.0, lab)
@@ -40,7 +40,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     Ok(Figure {
         number: "16",
         title: "translation with a common prefix",
-        origin: Origin::Simulated,
+        origin: FigureOrigin::Simulated,
         paper: "With the prefix of one example vLLM has 1.67 times the throughput of Orca (Oracle), with five examples 3.58 \
                 times."
             .into(),

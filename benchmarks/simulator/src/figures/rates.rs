@@ -1,7 +1,7 @@
 //! Figures of normalized latency against request rate: what 12, 14, 16 and 17 have in common.
 
 use crate::chart::Chart;
-use crate::figure::Table;
+use crate::figure::FigureTable;
 use crate::lab::Curve;
 use crate::sustained::{BOUND, Sustained};
 use crate::system::System;
@@ -15,10 +15,12 @@ pub struct Panel {
 }
 
 /// A chart for each panel, and a table of what each system sustains.
-pub fn draw(panels: &[Panel], curves: &[Curve], found: &[Sustained]) -> (Table, Vec<Chart>) {
+pub fn draw(panels: &[Panel], curves: &[Curve], found: &[Sustained]) -> (FigureTable, Vec<Chart>) {
     let headings = ["panel", "system", "sustains, req/s", "Quire with the paper's steps sustains", "paper"];
-    let mut table =
-        Table::new(format!("Highest rate at a normalized latency of at most {BOUND} s/token (simulated)"), &headings);
+    let mut table = FigureTable::new(
+        format!("Highest rate at a normalized latency of at most {BOUND} s/token (simulated)"),
+        &headings,
+    );
     let mut charts = Vec::new();
     for (at, panel) in panels.iter().enumerate() {
         let own: Vec<_> = curves.iter().zip(found).filter(|(curve, _)| curve.panel == at).collect();

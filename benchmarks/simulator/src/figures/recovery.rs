@@ -7,12 +7,12 @@ use super::block_size::SIZES;
 use crate::chart::Chart;
 use crate::cost::{StepCost, StepLoad};
 use crate::deployment::OPT_13B;
-use crate::figure::{Figure, Origin, Table};
+use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::jobs;
 use crate::lab::{Curve, Lab};
 use crate::lineage::Lineages;
 use crate::price;
-use crate::server::{Server, Swapping};
+use crate::server::{SimulatedServer, Swapping};
 use crate::sustained::BOUND;
 use crate::system::System;
 use crate::traces::SHAREGPT_LIKE;
@@ -37,7 +37,7 @@ const WAYS: [(&str, Preemption, Swapping); 3] = [
 /// If a request does not fit.
 pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let cost = System::Paged.cost(&OPT_13B.cost()?);
-    let mut micro = Table::new(
+    let mut micro = FigureTable::new(
         format!("A request of {TOKENS} tokens, milliseconds (computed)"),
         &[
             "block size",
@@ -52,7 +52,11 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = WAYS.iter().map(|way| (way.0.to_owned(), Vec::new())).collect();
     for (at, size) in SIZES.into_iter().enumerate() {
         let once = |swapping| {
-            let server = Server { block_size: size, swapping, ..Server::as_in_the_paper(&cost, OPT_13B.slots) };
+            let server = SimulatedServer {
+                block_size: size,
+                swapping,
+                ..SimulatedServer::as_in_the_paper(&cost, OPT_13B.slots)
+            };
             price::swap_seconds(&server, TOKENS.div_ceil(size))
         };
         let (single, gathered) = (once(Swapping::PerBlock), once(Swapping::Gathered));
@@ -78,7 +82,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
             server.limit = 20.0 * BOUND;
         })
     })?;
-    let mut whole = Table::new(
+    let mut whole = FigureTable::new(
         format!("Normalized latency at {rate:.2} requests a second of ShareGPT-like lengths, s/token (simulated)"),
         &["way", "block size", "s/token", "preempted"],
     );
@@ -93,7 +97,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     Ok(Figure {
         number: "19",
         title: "recomputation against swapping",
-        origin: Origin::Simulated,
+        origin: FigureOrigin::Simulated,
         paper: "Swapping is slow with small blocks, which make many small copies. The overhead of recomputation does not depend \
                 on the block size, and is never more than 20 % above that of swapping. From 16 to 64 the two are alike end to \
                 end."

@@ -4,9 +4,9 @@ use anyhow::Result;
 
 use super::decoding::WIDTHS;
 use super::searches;
-use crate::chart::{Chart, Data};
+use crate::chart::{Chart, ChartData};
 use crate::deployment::OPT_13B;
-use crate::figure::{Figure, Origin, Table};
+use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::jobs;
 use crate::lab::{Curve, Lab};
 use crate::lineage::Lineages;
@@ -30,7 +30,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
         ("ShareGPT", SHAREGPT_LIKE, 1.0, ["16.2 to 30.5 %", "44.3 to 66.3 %"]),
     ];
     let mut table =
-        Table::new("Blocks that sharing saves", &["trace", "method", "width", "saved", "paper, widths 2 to 6"]);
+        FigureTable::new("Blocks that sharing saves", &["trace", "method", "width", "saved", "paper, widths 2 to 6"]);
     let mut charts = Vec::new();
     for (trace, workload, rate, paper) in traces {
         let cases: Vec<(bool, usize)> =
@@ -63,14 +63,14 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
             title: format!("{trace}: blocks saved"),
             x: "outputs or beams".into(),
             y: "%".into(),
-            data: Data::Bars(widths, series),
+            data: ChartData::Bars(widths, series),
             top: None,
         });
     }
     Ok(Figure {
         number: "15",
         title: "memory that sharing saves",
-        origin: Origin::Simulated,
+        origin: FigureOrigin::Simulated,
         paper: "Parallel sampling saves 6.1 to 9.8 % of the blocks on Alpaca and 16.2 to 30.5 % on ShareGPT, beam search 37.6 to \
                 55.2 % and 44.3 to 66.3 %."
             .into(),
