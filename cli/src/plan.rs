@@ -64,7 +64,7 @@ fn run(words: &Words) -> Result<()> {
 /// The lengths of a file.
 fn listed(file: &str) -> Result<TraceWorkload> {
     let requests = match file.parse()? {
-        loadgen::workload::TraceWorkload::Listed { requests, .. } => requests,
+        loadgen::workload::Workload::Listed { requests, .. } => requests,
         other => other.requests(1, usize::MAX).take(10_000).collect(),
     };
     Ok(TraceWorkload::Listed(requests.iter().map(|lengths| (lengths.prompt, lengths.output)).collect()))
