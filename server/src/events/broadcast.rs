@@ -14,7 +14,7 @@ use axum::body::Bytes;
 use tokio::runtime::{Builder, Runtime};
 use zeromq::{PubSocket, Socket, SocketSend, ZmqMessage};
 
-use super::publisher::listen;
+use super::listen::listen;
 
 /// Bytes that may be kept for subscribers, about.
 const MOST: usize = 32 << 20;

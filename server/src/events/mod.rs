@@ -11,6 +11,7 @@
 
 mod broadcast;
 mod format;
+mod listen;
 mod publisher;
 mod replay;
 

@@ -1,13 +1,14 @@
 //! The sockets at which events are published.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use axum::body::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use zeromq::{Endpoint, RouterSocket, Socket};
+use zeromq::{RouterSocket, Socket};
 
 use super::broadcast::Broadcast;
 use super::format::{KvEvent, encode, events};
+use super::listen::listen;
 use super::replay::{self, ReplayBuffer};
 use super::{Batch, EventFormat, EventSource, News};
 use crate::metrics::Metrics;
@@ -46,17 +47,6 @@ impl Publisher {
         let address = broadcast.address.clone();
         tasks.spawn(publish(broadcast, batches, options.topic.clone().into(), options.format, buffer));
         Ok((Publisher { address, replay, _tasks: tasks }, source))
-    }
-}
-
-/// Listens at an endpoint such as `tcp://*:5557`; returns it with the port that it got.
-pub async fn listen(socket: &mut impl Socket, endpoint: &str) -> Result<String> {
-    let why = || format!("cannot publish KV events at {endpoint}");
-    // All addresses of the machine, in ZeroMQ's way.
-    let address = endpoint.replacen("://*:", "://0.0.0.0:", 1);
-    match address.parse::<Endpoint>().with_context(why)? {
-        Endpoint::Tcp(..) => Ok(socket.bind(&address).await.with_context(why)?.to_string()),
-        _ => anyhow::bail!("{}: an endpoint must begin with tcp://", why()),
     }
 }
 

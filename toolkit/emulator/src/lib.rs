@@ -66,6 +66,7 @@ mod entry;
 mod exec;
 mod fault;
 mod history;
+mod host_bytes;
 mod lanes;
 mod launch_options;
 mod memory;

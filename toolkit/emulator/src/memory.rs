@@ -2,9 +2,9 @@
 //!
 //! Devices that reach each other's memory share one [`Memory`], in which each has an area of addresses of its own.
 
-use crate::driver::HostBytes;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::history::History;
+use crate::host_bytes::HostBytes;
 
 /// An address on the device.
 pub type DeviceAddress = u64;

@@ -1,6 +1,7 @@
 //! Memory of the host that copies read and write, page-locked or not.
 
 use super::result_code::{Result, ResultCode};
+use crate::host_bytes::HostBytes;
 use std::alloc::{self, Layout};
 use std::collections::BTreeMap;
 use std::ptr;
@@ -8,63 +9,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Pages of the host.
 const PAGE: usize = 4096;
-
-/// Bytes of the host's memory that a caller of the driver named.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HostBytes {
-    address: usize,
-    bytes: usize,
-}
-
-impl HostBytes {
-    /// Names bytes, which may be none.
-    ///
-    /// # Safety
-    /// The bytes must be valid for reads, and for writes if the copy is to the host, until the copy that they are named for
-    /// is done.
-    pub unsafe fn new(address: usize, bytes: usize) -> Result<Self> {
-        if address == 0 && bytes != 0 { Err(ResultCode::InvalidValue) } else { Ok(Self { address, bytes }) }
-    }
-
-    pub fn address(self) -> usize {
-        self.address
-    }
-
-    /// A part of the bytes.
-    pub fn part(self, offset: usize, bytes: usize) -> Self {
-        assert!(offset + bytes <= self.bytes);
-        Self { address: self.address + offset, bytes }
-    }
-
-    pub fn len(self) -> usize {
-        self.bytes
-    }
-
-    /// A copy of the bytes.
-    pub fn read(self) -> Vec<u8> {
-        let mut bytes = vec![0; self.bytes];
-        if self.bytes != 0 {
-            // SAFETY: `new` was promised that the bytes are valid for reads until the copy is done, which this is part of. The
-            // vector is new, so it does not overlap them, and it has the same length.
-            unsafe {
-                ptr::copy_nonoverlapping(ptr::with_exposed_provenance(self.address), bytes.as_mut_ptr(), self.bytes)
-            };
-        }
-        bytes
-    }
-
-    /// Overwrites the bytes with as many others.
-    pub fn write(self, from: &[u8]) {
-        assert_eq!(from.len(), self.bytes);
-        if self.bytes != 0 {
-            // SAFETY: `new` was promised that the bytes are valid for writes until the copy is done, which this is part of.
-            // `from` is memory of the emulator, which does not overlap them, and it has the same length.
-            unsafe {
-                ptr::copy_nonoverlapping(from.as_ptr(), ptr::with_exposed_provenance_mut(self.address), self.bytes)
-            };
-        }
-    }
-}
 
 /// Page-locked memory that kernels of all contexts reach at its own address.
 static MAPPED: Mutex<BTreeMap<usize, HostBytes>> = Mutex::new(BTreeMap::new());
@@ -81,7 +25,7 @@ pub(super) fn mapped() -> Vec<HostBytes> {
 /// Whether an address is in page-locked memory that kernels reach.
 pub(super) fn is_mapped(address: usize) -> bool {
     let before = lock_mapped().range(..=address).next_back().map(|(_, bytes)| *bytes);
-    before.is_some_and(|bytes| address < bytes.address + bytes.bytes)
+    before.is_some_and(|bytes| address < bytes.address() + bytes.len())
 }
 
 /// The page-locked memory of a context. Copies from and to it are asynchronous.
@@ -110,7 +54,10 @@ impl PinnedMemory {
         let address = address.expose_provenance();
         self.allocated.insert(address, layout);
         if mapped {
-            lock_mapped().insert(address, HostBytes { address, bytes });
+            // SAFETY: the memory has just been allocated, and leaves the list before it is freed. Work that uses it must be over
+            // then, which `cuMemFreeHost` requires.
+            let memory = unsafe { HostBytes::new(address, bytes) };
+            lock_mapped().extend(memory.map(|memory| (address, memory)));
         }
         Ok(address)
     }
@@ -125,10 +72,10 @@ impl PinnedMemory {
     }
 
     pub fn register(&mut self, memory: HostBytes) -> Result<()> {
-        if memory.bytes == 0 {
+        if memory.len() == 0 {
             return Err(ResultCode::InvalidValue);
         }
-        self.registered.insert(memory.address, memory.bytes);
+        self.registered.insert(memory.address(), memory.len());
         Ok(())
     }
 
@@ -138,9 +85,9 @@ impl PinnedMemory {
 
     /// Whether all of these bytes are page-locked.
     pub fn contains(&self, memory: HostBytes) -> bool {
-        let within = |(&start, size): (&usize, usize)| memory.address + memory.bytes <= start + size;
-        let allocated = self.allocated.range(..=memory.address).next_back();
-        let registered = self.registered.range(..=memory.address).next_back();
+        let within = |(&start, size): (&usize, usize)| memory.address() + memory.len() <= start + size;
+        let allocated = self.allocated.range(..=memory.address()).next_back();
+        let registered = self.registered.range(..=memory.address()).next_back();
         allocated.is_some_and(|(start, layout)| within((start, layout.size())))
             || registered.is_some_and(|(start, &size)| within((start, size)))
     }

@@ -1,11 +1,11 @@
 //! A context's device memory, and copies from, to and within it.
 
 use super::context::DriverContext;
-use super::host::HostBytes;
 use super::queue::{StreamId, Until};
 use super::result_code::{Result, ResultCode};
 use super::session::Session;
 use super::work::{UploadSource, Work};
+use crate::host_bytes::HostBytes;
 use crate::memory::DeviceAddress;
 
 impl DriverContext {

@@ -40,7 +40,6 @@ mod session;
 mod streams;
 mod work;
 
-pub(crate) use host::HostBytes;
 pub use launch_report::LaunchReport;
 pub use options::DeviceOptions;
 

@@ -7,7 +7,7 @@ macro_rules! codes {
         /// What a call failed with.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u32)]
-        pub(crate) enum ResultCode {
+        pub(super) enum ResultCode {
             $($variant = $number,)*
         }
 
@@ -70,4 +70,4 @@ impl ResultCode {
 }
 
 /// What the functions of the driver return.
-pub(crate) type Result<T> = std::result::Result<T, ResultCode>;
+pub(super) type Result<T> = std::result::Result<T, ResultCode>;

@@ -1,8 +1,8 @@
 //! What a stream can be asked to do.
 
-use super::host::HostBytes;
 use super::host_call::HostFunction;
 use crate::arg::Arg;
+use crate::host_bytes::HostBytes;
 use crate::memory::DeviceAddress;
 use crate::module::PtxModule;
 use std::sync::Arc;

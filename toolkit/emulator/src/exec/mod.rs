@@ -1,13 +1,14 @@
 //! Executes kernels.
 //!
-//! A [`RunningLaunch`] has a [`GridRun`](grid_run), which decides which warp of which block runs next. [`turn`] runs a warp for a while and
-//! follows its flow of control. The other instructions are functions of [`instruction`]. All of them are given what they work
-//! on, the types of [`state`].
+//! A [`RunningLaunch`] has a [`GridRun`](grid_run), which decides which warp of which block runs next. [`turn`] runs a warp
+//! for a while and follows its flow of control. The other instructions are functions of [`instruction`]. All of them are given
+//! what they work on, the types of [`state`].
 
 mod grid_run;
 mod instruction;
 mod launch_check;
 mod launch_config;
+mod launch_kernel;
 mod orders;
 mod outcome;
 mod resident;
@@ -19,7 +20,8 @@ mod turn;
 pub(crate) use grid_run::{Progress, Shared};
 pub(crate) use launch_check::check_launch;
 pub(crate) use launch_config::LaunchConfig;
+pub(crate) use launch_kernel::LaunchKernel;
 pub(crate) use orders::Orders;
-pub(crate) use running_launch::{LaunchArguments, LaunchKernel, LaunchPlace, RunningLaunch};
+pub(crate) use running_launch::{LaunchArguments, LaunchPlace, RunningLaunch};
 pub(crate) use state::clock::{Others, join_others};
 pub(crate) use state::fences::GlobalReleases;

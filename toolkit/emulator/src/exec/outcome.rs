@@ -1,6 +1,6 @@
 //! What a launch ends with: a report, or a fault.
 
-use super::running_launch::LaunchKernel;
+use super::launch_kernel::LaunchKernel;
 use super::state::meter::Meter;
 use crate::fault::{Fault, Violation};
 use crate::module::PtxModule;

@@ -2,14 +2,13 @@
 
 use super::grid_run::{GridRun, Progress, Shared};
 use super::launch_config::LaunchConfig;
+use super::launch_kernel::LaunchKernel;
 use super::outcome::{fault, report};
 use super::state::clock::Others;
 use super::state::constants::LaunchConstants;
-use crate::entry::Entry;
 use crate::fault::{Fault, FaultKind, Violation};
 use crate::launch_options::LaunchOptions;
 use crate::memory::Memory;
-use crate::module::PtxModule;
 use crate::program::Program;
 use crate::report::CostReport;
 use std::sync::Arc;
@@ -35,14 +34,6 @@ pub(crate) struct LaunchPlace {
     pub before: Option<Arc<Others>>,
     /// Whether other devices may run launches at the same time.
     pub in_company: bool,
-}
-
-/// The kernel of a launch.
-#[derive(Clone, Copy)]
-pub(crate) struct LaunchKernel<'a> {
-    pub module: &'a PtxModule,
-    pub entry: &'a Entry,
-    pub program: &'a Program,
 }
 
 /// A launch that has begun.

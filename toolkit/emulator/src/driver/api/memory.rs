@@ -3,11 +3,12 @@
 use super::argument::Out;
 use super::functions::functions;
 use crate::driver::context::DEFAULT_STREAM;
-use crate::driver::host::{HostBytes, is_mapped};
+use crate::driver::host::is_mapped;
 use crate::driver::process::{Handle, with_current, with_current_stream};
 use crate::driver::queue::Until;
 use crate::driver::result_code::{Result, ResultCode};
 use crate::driver::session::Session;
+use crate::host_bytes::HostBytes;
 use std::ffi::c_void;
 
 /// Memory of the host that a function was given.
@@ -16,7 +17,7 @@ use std::ffi::c_void;
 /// The bytes must be valid for reads, and for writes if the copy is to the host, until the copy is done.
 unsafe fn host(address: *const c_void, bytes: usize) -> Result<HostBytes> {
     // SAFETY: the bytes are valid until the copy is done.
-    unsafe { HostBytes::new(address.expose_provenance(), bytes) }
+    unsafe { HostBytes::new(address.expose_provenance(), bytes) }.ok_or(ResultCode::InvalidValue)
 }
 
 /// A copy or fill that the host waits for.

@@ -12,6 +12,13 @@ use crate::fault::{Checked, FaultKind, Violation};
 use crate::lanes::Registers;
 use crate::program::{Address, Mma};
 
+/// Row and column of the two elements of a matrix that a lane has in a register.
+#[inline(always)]
+fn places(lane: usize, transposed: bool) -> [(usize, usize); 2] {
+    let (row, column) = (lane / 4, lane % 4 * 2);
+    [column, column + 1].map(|column| if transposed { (column, row) } else { (row, column) })
+}
+
 /// Loads one to four matrices of eight rows, of which each lane has the address of one.
 pub(crate) fn load_matrix(
     env: &mut BlockEnv<'_>,
@@ -36,14 +43,9 @@ pub(crate) fn load_matrix(
                 *value = u16::from_le_bytes([bytes[0], bytes[1]]);
             }
         }
-        for lane in 0..32 {
-            let (row, column) = (lane / 4, lane % 4 * 2);
-            let pair = if transposed {
-                [rows[column][row], rows[column + 1][row]]
-            } else {
-                [rows[row][column], rows[row][column + 1]]
-            };
-            warp.registers.words[register as usize][lane] = u32::from(pair[0]) | u32::from(pair[1]) << 16;
+        for (lane, word) in warp.registers.words[register as usize].iter_mut().enumerate() {
+            let pair = places(lane, transposed).map(|(row, column)| u32::from(rows[row][column]));
+            *word = pair[0] | pair[1] << 16;
         }
     }
     Ok(())
@@ -64,9 +66,7 @@ pub(crate) fn store_matrix(
     for (matrix, &register) in registers.iter().enumerate() {
         let mut rows = [[0u16; 8]; 8];
         for (lane, &word) in warp.registers.words[register as usize].iter().enumerate() {
-            let (row, column) = (lane / 4, lane % 4 * 2);
-            for (next, value) in [word as u16, (word >> 16) as u16].into_iter().enumerate() {
-                let (row, column) = if transposed { (column + next, row) } else { (row, column + next) };
+            for ((row, column), value) in places(lane, transposed).into_iter().zip([word as u16, (word >> 16) as u16]) {
                 rows[row][column] = value;
             }
         }
