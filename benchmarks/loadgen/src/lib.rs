@@ -17,5 +17,6 @@ pub mod record;
 pub mod report;
 mod sse;
 pub mod summary;
+pub mod svg;
 pub mod trace;
 pub mod workload;

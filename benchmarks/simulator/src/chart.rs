@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use loadgen::svg::{last, line, text, ticks};
 use serde_json::{Value, json};
 
 /// Width of a chart and height, in pixels, and how many stand beside each other.
@@ -15,6 +16,8 @@ const TOP: f64 = 40.0;
 const BOTTOM: f64 = 205.0;
 /// Height of the heading above all charts.
 const HEADING: f64 = 34.0;
+/// Steps of a scale, about.
+const STEPS: f64 = 5.0;
 /// Colours that are told apart by most eyes, in print too.
 const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#b8a800"];
 
@@ -83,11 +86,11 @@ impl Chart {
     }
 
     fn scale(&self, svg: &mut String, most: f64) -> impl Fn(f64) -> f64 + use<> {
-        let ticks = ticks(self.top.unwrap_or(most));
+        let ticks = ticks(self.top.unwrap_or(most), STEPS);
         let top = self.top.unwrap_or(last(&ticks));
         let y = move |value: f64| BOTTOM - (BOTTOM - TOP) * (value / top).clamp(0.0, 1.0);
         for &tick in ticks.iter().filter(|tick| **tick <= top * 1.0001) {
-            polyline(svg, "#dddddd", &[(LEFT, y(tick)), (RIGHT, y(tick))]);
+            line(svg, "#dddddd", &[(LEFT, y(tick)), (RIGHT, y(tick))]);
             text(svg, (LEFT - 6.0, y(tick) + 4.0), "end", &number(tick));
         }
         y
@@ -96,10 +99,10 @@ impl Chart {
     fn draw_lines(&self, svg: &mut String, lines: &[(String, Vec<(f64, f64)>)]) {
         let points = || lines.iter().flat_map(|line| line.1.iter().copied());
         let y = self.scale(svg, points().map(|p| p.1).fold(0.0, f64::max));
-        let x_ticks = ticks(points().map(|p| p.0).fold(0.0, f64::max));
+        let x_ticks = ticks(points().map(|p| p.0).fold(0.0, f64::max), STEPS);
         let x = |at: f64| LEFT + (RIGHT - LEFT) * at / last(&x_ticks);
         for &tick in &x_ticks {
-            polyline(svg, "#888888", &[(x(tick), BOTTOM), (x(tick), BOTTOM + 4.0)]);
+            line(svg, "#888888", &[(x(tick), BOTTOM), (x(tick), BOTTOM + 4.0)]);
             text(svg, (x(tick), BOTTOM + 17.0), "middle", &number(tick));
         }
         for (i, (name, points)) in lines.iter().enumerate() {
@@ -107,7 +110,7 @@ impl Chart {
             // A line that leaves the chart at its top ends there.
             let inside = points.iter().take_while(|p| self.top.is_none_or(|top| p.1 <= top)).count();
             let places: Vec<_> = points.iter().take(inside + 1).map(|p| (x(p.0), y(p.1))).collect();
-            polyline(svg, colour, &places);
+            line(svg, colour, &places);
             for (x, y) in places.iter().take(inside) {
                 let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\" fill=\"{colour}\"/>");
             }
@@ -162,7 +165,7 @@ pub fn svg(title: &str, charts: &[Chart]) -> String {
     text(&mut svg, (14.0, 22.0), "start", title);
     for (i, chart) in charts.iter().enumerate() {
         let (x, y) = (WIDTH * (i % columns) as f64, HEADING + HEIGHT * (i / columns) as f64);
-        let _ = writeln!(svg, "<g transform=\"translate({x} {y})\">");
+        let _ = writeln!(svg, "<g transform=\"translate({x} {y})\" stroke-width=\"1.5\">");
         chart.draw(&mut svg);
         svg.push_str("</g>\n");
     }
@@ -177,41 +180,10 @@ fn legend(svg: &mut String, at: usize, name: &str, colour: &str) {
     text(svg, (x + 14.0, y), "start", name);
 }
 
-/// Round numbers from 0 to what no value is above: some five steps of 1, 2 or 5 times a power of ten.
-fn ticks(most: f64) -> Vec<f64> {
-    let most = if most > 0.0 && most.is_finite() { most } else { 1.0 };
-    let power = 10f64.powf((most / 5.0).log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].map(|round| round * power).into_iter().find(|step| step * 5.0 >= most * 0.999);
-    let step = step.unwrap_or(most / 5.0);
-    (0..=(most / step - 1e-9).ceil() as usize).map(|i| i as f64 * step).collect()
-}
-
-fn last(ticks: &[f64]) -> f64 {
-    ticks.last().copied().unwrap_or(1.0)
-}
-
 /// Written without the digits that come from rounding alone.
 fn number(n: f64) -> String {
     let rounded = format!("{n:.6}");
     rounded.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-fn polyline(svg: &mut String, colour: &str, points: &[(f64, f64)]) {
-    let points: Vec<_> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-    let _ = writeln!(
-        svg,
-        "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"/>",
-        points.join(" ")
-    );
-}
-
-fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, text: &str) {
-    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>", escaped(text));
-}
-
-/// As text of XML, and so of HTML.
-pub fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]
@@ -247,13 +219,5 @@ mod tests {
         let number = |at: usize, name| bars[at].attribute(name).unwrap().parse::<f64>().unwrap();
         assert!((number(1, "y") + number(1, "height") - number(0, "y")).abs() < 0.11);
         assert!((number(1, "y") - TOP).abs() < 0.11 && (number(0, "y") + number(0, "height") - BOTTOM).abs() < 0.11);
-    }
-
-    #[test]
-    fn ticks_are_round_and_enclose() {
-        assert_eq!(ticks(7.0), [0.0, 2.0, 4.0, 6.0, 8.0]);
-        for most in [1e-9, 0.0, 0.3, 12_345.0, f64::NAN] {
-            assert!(last(&ticks(most)) >= if most > 0.0 { most * (1.0 - 1e-8) } else { 0.0 });
-        }
     }
 }

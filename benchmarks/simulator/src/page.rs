@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use loadgen::svg::escaped;
 
-use crate::chart::escaped;
 use crate::figure::{Figure, FigureTable};
 
 /// Writes a figure's files into a folder, which is made if it is not there.

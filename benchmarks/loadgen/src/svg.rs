@@ -1,0 +1,54 @@
+//! What plots of every kind are drawn with: scales, lines and texts of SVG.
+
+use std::fmt::Write;
+
+/// Round numbers from 0 to what `most` is not above: some `steps` steps of 1, 2 or 5 times a power of ten.
+pub fn ticks(most: f64, steps: f64) -> Vec<f64> {
+    let most = if most > 0.0 && most.is_finite() { most } else { 1.0 };
+    let power = 10f64.powf((most / steps).log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|round| round * power).into_iter().find(|step| step * steps >= most * 0.999);
+    let step = step.unwrap_or(most / steps);
+    (0..=(most / step - 1e-9).ceil() as usize).map(|i| i as f64 * step).collect()
+}
+
+/// Where a scale with these ticks ends.
+pub fn last(ticks: &[f64]) -> f64 {
+    ticks.last().copied().unwrap_or(1.0)
+}
+
+/// Draws a line through points.
+pub fn line(svg: &mut String, colour: &str, points: &[(f64, f64)]) {
+    let points: Vec<_> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    let _ = writeln!(svg, "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\"/>", points.join(" "));
+}
+
+/// Writes a text whose start, middle or end is at a place.
+pub fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, text: &str) {
+    // XML allows no control characters, not even escaped.
+    let visible: String = escaped(text).chars().filter(|c| !c.is_control()).collect();
+    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{visible}</text>");
+}
+
+/// As text of XML, and so of HTML.
+pub fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_enclose() {
+        assert_eq!(ticks(7.0, 4.0), [0.0, 2.0, 4.0, 6.0, 8.0]);
+        assert_eq!(ticks(7.0, 5.0), [0.0, 2.0, 4.0, 6.0, 8.0]);
+        assert_eq!(ticks(0.0, 4.0), [0.0, 0.5, 1.0]);
+        for most in [1e-9, 0.3, 1.0, 12_345.0, 1e12] {
+            let ticks = ticks(most, 4.0);
+            assert!(last(&ticks) >= most * (1.0 - 1e-8) && (3..=6).contains(&ticks.len()), "{most}: {ticks:?}");
+        }
+        for most in [1e-9, 0.0, 0.3, 12_345.0, f64::NAN] {
+            assert!(last(&ticks(most, 5.0)) >= if most > 0.0 { most * (1.0 - 1e-8) } else { 0.0 });
+        }
+    }
+}
