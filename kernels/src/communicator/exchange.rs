@@ -2,6 +2,7 @@
 
 use cuda_std::flag::{load_acquire, load_relaxed, store_release};
 use cuda_std::prelude::*;
+use cuda_std::ptx::memory::store_l2;
 use cuda_std::vector::Vector;
 use cuda_std::warp::FULL_MASK;
 
@@ -25,7 +26,7 @@ pub(super) struct Exchange {
     /// How many ranks there are.
     pub(super) ranks: u32,
     /// The number of the present exchange, modulo 2^32.
-    pub(super) epoch: u32,
+    epoch: u32,
 }
 
 impl Exchange {
@@ -46,7 +47,7 @@ impl Exchange {
         Exchange { mailboxes, abort, rank, ranks, epoch }
     }
 
-    /// Leaves the number of the last exchange for the next launch. Comes after a [`meet`](Self::meet).
+    /// Leaves the number of the last exchange for the next launch. Comes after a [`give`](Self::give).
     ///
     /// # Safety
     /// As for [`resume`](Self::resume), with the same `epochs`.
@@ -111,7 +112,7 @@ impl Exchange {
     /// # Safety
     /// As for [`resume`](Self::resume). All threads of the block call this together, in whole warps.
     #[inline(always)]
-    pub(super) unsafe fn meet(&self) -> bool {
+    unsafe fn meet(&self) -> bool {
         let aborted = shared_array![u32; 1];
         // What the block's threads wrote comes before the flags, which are written by threads of the first warp.
         thread::sync_threads();
@@ -146,6 +147,22 @@ impl Exchange {
         thread::sync_threads();
         // SAFETY: written before the barrier.
         unsafe { *aborted == 0 }
+    }
+
+    /// Begins the next exchange: leaves `count` vectors for the others, and waits until all have left theirs. False if the
+    /// group was aborted: then the kernel must end.
+    ///
+    /// # Safety
+    /// As for [`meet`](Self::meet), and `count` is at most [`CAPACITY`].
+    #[inline(always)]
+    pub(super) unsafe fn give(&mut self, count: u32, vector: impl Fn(u32) -> Vector) -> bool {
+        self.epoch = self.epoch.wrapping_add(1);
+        // SAFETY: this is one of the ranks, whose slot has room for the vectors; the rest is this function's contract.
+        unsafe {
+            let own = self.slot(self.rank);
+            each(count, |i| store_l2(own.add(i as usize), vector(i)));
+            self.meet()
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The logits of all parts of the vocabulary, gathered to the first rank.
 
 use cuda_std::prelude::*;
-use cuda_std::ptx::memory::{load_l2, store_l2};
+use cuda_std::ptx::memory::load_l2;
 use cuda_std::unroll::unroll;
 use cuda_std::vector::Vector;
 
@@ -39,10 +39,7 @@ pub unsafe fn gather_logits(
         while first < rows * most.div_ceil(4) {
             // What a rank has of this chunk.
             let count = |rank: u32| chunk.min(vectors(rank) - first.min(vectors(rank)));
-            exchange.epoch = exchange.epoch.wrapping_add(1);
-            let own = exchange.slot(rank);
-            each(count(rank), |i| store_l2(own.add(i as usize), *part.add((first + i) as usize)));
-            if !exchange.meet() {
+            if !exchange.give(count(rank), |i| *part.add((first + i) as usize)) {
                 return;
             }
             if rank == 0 {

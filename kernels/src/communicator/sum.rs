@@ -1,7 +1,7 @@
 //! Sums over all ranks.
 
 use cuda_std::prelude::*;
-use cuda_std::ptx::memory::{load_l2, store_l2};
+use cuda_std::ptx::memory::load_l2;
 use cuda_std::unroll::{eight, unroll};
 use cuda_std::vector::Vector;
 
@@ -61,10 +61,7 @@ pub unsafe fn all_reduce<T: Element>(
         let mut first = thread::block_idx_x() * chunk;
         while first < vectors {
             let (x, count) = (x.add(first as usize), chunk.min(vectors - first));
-            exchange.epoch = exchange.epoch.wrapping_add(1);
-            let own = exchange.slot(rank);
-            each(count, |i| store_l2(own.add(i as usize), *x.add(i as usize)));
-            if !exchange.meet() {
+            if !exchange.give(count, |i| *x.add(i as usize)) {
                 return;
             }
             let slots = exchange.slots();
@@ -96,20 +93,14 @@ pub unsafe fn all_reduce_two_shot<T: Element>(
         let mut first = thread::block_idx_x() * chunk;
         while first < vectors {
             let (x, count) = (x.add(first as usize), chunk.min(vectors - first));
-            exchange.epoch = exchange.epoch.wrapping_add(1);
-            let own = exchange.slot(rank);
-            each(count, |i| store_l2(own.add(i as usize), *x.add(i as usize)));
-            if !exchange.meet() {
+            if !exchange.give(count, |i| *x.add(i as usize)) {
                 return;
             }
             let slots = exchange.slots();
             // The last ranks' parts may be shorter, or empty. Not zero, as the compiler cannot know.
             let part = count.div_ceil(ranks.max(1)).max(1);
             let begin = (rank * part).min(count);
-            exchange.epoch = exchange.epoch.wrapping_add(1);
-            let own = exchange.slot(rank);
-            each(part.min(count - begin), |i| store_l2(own.add(i as usize), sum::<T>(&slots, ranks, begin + i)));
-            if !exchange.meet() {
+            if !exchange.give(part.min(count - begin), |i| sum::<T>(&slots, ranks, begin + i)) {
                 return;
             }
             each(count, |i| {
