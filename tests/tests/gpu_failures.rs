@@ -1,4 +1,4 @@
-//! What a GPU cannot do is said in a sentence, and what fails on it is an error, not the end of the process.
+//! What a GPU cannot do is said in a sentence or done in another way, and what fails on it is an error, not the end of the process.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -11,7 +11,7 @@ use engine::llm::{Device, Llm, Options, Prompt, SchedulerOptions};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::tensor::DType;
-use tests::golden_dir;
+use tests::{golden, golden_dir};
 
 /// Makes the emulator another device for contexts that are made while the guard lives.
 fn emulator(options: DeviceOptions) -> MutexGuard<'static, ()> {
@@ -135,6 +135,22 @@ fn a_gpu_that_fails_fails_the_step_of_all_and_keeps_nobody_waiting() {
         // Loaded anew, the same GPUs serve.
         let mut llm = load(&Options { tensor_parallel_size: 2, ..options() }).unwrap();
         llm.generate(std::slice::from_ref(&prompt), &two()).unwrap();
+    }
+}
+
+#[test]
+fn gpus_without_access_to_each_other_divide_a_model_by_way_of_the_hosts_memory() {
+    let _alone = emulator(DeviceOptions { devices: 2, peer_access: false, ..DeviceOptions::default() });
+    let golden = golden("opt-bin");
+    let params = SamplingParams { max_tokens: 40, ignore_eos: true, ..SamplingParams::default() };
+    let prompts: Vec<_> = golden.prompts.iter().map(|p| Prompt::Tokens(p.ids.clone())).collect();
+    for cuda_graphs in [true, false] {
+        let divided = Options { tensor_parallel_size: 2, dtype: Some(DType::F16), cuda_graphs, ..options() };
+        let done = load(&divided).unwrap().generate(&prompts, &params).unwrap();
+        for ((p, record), done) in golden.prompts.iter().zip(&golden.half.float16.prompts).zip(done) {
+            let enough = record.greedy_prefix_equal;
+            assert_eq!(done.outputs[0].tokens[..enough], p.greedy.ids[..enough], "{}", p.name);
+        }
     }
 }
 

@@ -61,6 +61,17 @@ impl<T> Buffer<T> {
     }
 }
 
+/// Makes contexts on devices that are like this if they are emulated.
+pub fn with_devices<T>(driver: &Driver, options: DeviceOptions, make: impl FnOnce() -> T) -> T {
+    // What the emulator is to be holds for contexts made from then on, by whichever thread.
+    static CONFIGURED: Mutex<()> = Mutex::new(());
+    let _alone = CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner);
+    if driver.is_emulator() {
+        driver::configure(options);
+    }
+    make()
+}
+
 impl Gpu {
     /// The first device of `driver`, to run kernels of this PTX. The emulator pretends to have the given compute
     /// capability.
@@ -68,15 +79,8 @@ impl Gpu {
     /// # Errors
     /// [`launch::Error`] if there is no device.
     pub fn new(driver: &'static Driver, capability: (u32, u32), ptx: impl Into<Arc<str>>) -> Result<Gpu> {
-        // What the emulator is to be holds for contexts made from then on, by whichever thread.
-        static CONFIGURED: Mutex<()> = Mutex::new(());
-        let context = {
-            let _alone = CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner);
-            if driver.is_emulator() {
-                driver::configure(DeviceOptions { capability, ..DeviceOptions::default() });
-            }
-            Context::new(driver, 0)?
-        };
+        let options = DeviceOptions { capability, ..DeviceOptions::default() };
+        let context = with_devices(driver, options, || Context::new(driver, 0))?;
         Ok(Gpu {
             stream: Arc::new(context.stream()?),
             context,

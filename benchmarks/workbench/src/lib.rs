@@ -17,7 +17,7 @@ mod resources;
 pub use case::{Case, Prepared, Scale};
 pub use emulator::driver::LaunchReport;
 pub use emulator::{Counts, LineCounts};
-pub use gpu::{Buffer, Gpu};
+pub use gpu::{Buffer, Gpu, with_devices};
 pub use kernels::floor::Floor;
 pub use launch;
 pub use measure::{Cost, Measured, measure};

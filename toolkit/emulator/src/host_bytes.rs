@@ -36,14 +36,20 @@ impl HostBytes {
     /// A copy of the bytes.
     pub fn read(self) -> Vec<u8> {
         let mut bytes = vec![0; self.bytes];
+        self.read_into(&mut bytes);
+        bytes
+    }
+
+    /// Copies the bytes to memory of the emulator.
+    pub fn read_into(self, to: &mut [u8]) {
+        assert_eq!(to.len(), self.bytes);
         if self.bytes != 0 {
-            // SAFETY: `new` was promised that the bytes are valid for reads until the copy is done, which this is part of. The
-            // vector is new, so it does not overlap them, and it has the same length.
+            // SAFETY: `new` was promised that the bytes are valid for reads until the copy is done, which this is part of. `to`
+            // is memory of the emulator, which does not overlap them, and it has the same length.
             unsafe {
-                ptr::copy_nonoverlapping(ptr::with_exposed_provenance(self.address), bytes.as_mut_ptr(), self.bytes)
+                ptr::copy_nonoverlapping(ptr::with_exposed_provenance(self.address), to.as_mut_ptr(), self.bytes)
             };
         }
-        bytes
     }
 
     /// Overwrites the bytes with as many others.

@@ -130,6 +130,8 @@ pub(crate) struct Memory {
     pub buffers: Vec<Buffer>,
     /// The area of each device.
     areas: Vec<Area>,
+    /// Which buffers stand for memory of the host.
+    of_host: Vec<usize>,
     /// The device for which memory is allocated, and which accesses it.
     device: usize,
     /// The same device's [`Area::reach`].
@@ -140,7 +142,8 @@ impl Memory {
     /// The memory of one device. With different numbers of areas two devices have different addresses.
     pub fn new(area: u64) -> Self {
         let base = BASE + ((area % AREAS) << AREA_BITS);
-        Self { buffers: Vec::new(), areas: vec![Area { base, pages: Vec::new(), reach: 1 }], device: 0, reach: 1 }
+        let areas = vec![Area { base, pages: Vec::new(), reach: 1 }];
+        Self { buffers: Vec::new(), areas, of_host: Vec::new(), device: 0, reach: 1 }
     }
 
     /// Says which device's memory is allocated and which one accesses memory from now on.
@@ -167,6 +170,7 @@ impl Memory {
             reach: area.reach << devices,
             ..area
         }));
+        self.of_host.extend(other.of_host.into_iter().map(|index| index + buffers as usize));
         self.buffers
             .extend(other.buffers.into_iter().map(|buffer| Buffer { device: buffer.device + devices, ..buffer }));
     }
@@ -176,9 +180,10 @@ impl Memory {
         self.areas.iter().any(|area| other.areas.iter().any(|other| area.base == other.base))
     }
 
-    /// Forgets the buffers of a device.
+    /// Forgets the buffers of a device. The host's memory belongs to none.
     pub fn clear(&mut self, device: usize) {
-        self.buffers.iter_mut().filter(|buffer| buffer.device == device).for_each(Buffer::free);
+        let own = |buffer: &&mut Buffer| buffer.device == device && buffer.host.is_none();
+        self.buffers.iter_mut().filter(own).for_each(Buffer::free);
     }
 
     fn add(&mut self, name: &str, base: u64, bytes: usize, host: Option<HostBytes>) {
@@ -214,10 +219,17 @@ impl Memory {
 
     /// Lets kernels of all devices reach just this page-locked memory of the host, each at its own address.
     pub fn map_host(&mut self, mapped: &[HostBytes]) {
-        let gone = |buffer: &&mut Buffer| buffer.live && buffer.host.is_some_and(|host| !mapped.contains(&host));
-        self.buffers.iter_mut().filter(gone).for_each(Buffer::free);
+        let buffers = &mut self.buffers;
+        self.of_host.retain(|&index| {
+            let stays = buffers[index].host.is_some_and(|host| mapped.contains(&host));
+            if !stays {
+                buffers[index].free();
+            }
+            stays
+        });
         for &host in mapped {
-            if !self.buffers.iter().any(|buffer| buffer.live && buffer.host == Some(host)) {
+            if !self.of_host.iter().any(|&index| self.buffers[index].host == Some(host)) {
+                self.of_host.push(self.buffers.len());
                 self.add("page-locked memory", host.address() as u64, host.len(), Some(host));
                 if let Some(buffer) = self.buffers.last_mut() {
                     buffer.written.insert_range(0, host.len());
@@ -241,12 +253,8 @@ impl Memory {
     /// The index of the buffer that stands for the host's memory at an address.
     #[cold]
     fn find_host(&self, address: u64) -> Option<usize> {
-        let holds = |buffer: &Buffer| {
-            buffer.live
-                && buffer.host.is_some()
-                && (buffer.base..buffer.base + buffer.data.len() as u64).contains(&address)
-        };
-        self.buffers.iter().position(holds)
+        let holds = |buffer: &Buffer| (buffer.base..buffer.base + buffer.data.len() as u64).contains(&address);
+        self.of_host.iter().copied().find(|&index| holds(&self.buffers[index]))
     }
 
     /// Whether the device that runs reaches a buffer, and this buffer is all that an access needs to know.
@@ -259,7 +267,7 @@ impl Memory {
     pub fn fetch(&mut self, index: usize, offset: usize, bytes: usize) {
         let buffer = &mut self.buffers[index];
         if let Some(host) = buffer.host {
-            buffer.data[offset..offset + bytes].copy_from_slice(&host.part(offset, bytes).read());
+            host.part(offset, bytes).read_into(&mut buffer.data[offset..offset + bytes]);
         }
     }
 

@@ -5,10 +5,10 @@ use crate::context::Context;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use cust::context::ContextHandle;
-use cust::device::{Device, DeviceAttribute};
+use cust::device::Device;
 use cust::error::CudaError;
 use cust::sys::{self, CUresult};
-use emulator::driver::DeviceOptions;
+use emulator::driver::{DeviceOptions, configure, configured};
 use std::sync::{Mutex, PoisonError};
 
 impl Driver {
@@ -32,21 +32,7 @@ impl Driver {
         if !self.is_emulator() || self.num_devices()? >= count {
             return Ok(());
         }
-        let number = |n: i32| u32::try_from(n).unwrap_or(0);
-        let describe = || {
-            let first = Device::get_device(0)?;
-            let major = first.get_attribute(DeviceAttribute::ComputeCapabilityMajor)?;
-            let minor = first.get_attribute(DeviceAttribute::ComputeCapabilityMinor)?;
-            let multiprocessors = first.get_attribute(DeviceAttribute::MultiprocessorCount)?;
-            Ok(DeviceOptions {
-                capability: (number(major), number(minor)),
-                multiprocessors: number(multiprocessors),
-                memory: first.total_memory()?,
-                devices: count as usize,
-                ..DeviceOptions::default()
-            })
-        };
-        emulator::driver::configure(describe().map_err(failed)?);
+        configure(DeviceOptions { devices: count as usize, ..configured() });
         Ok(())
     }
 }

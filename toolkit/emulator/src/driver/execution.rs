@@ -3,7 +3,7 @@
 use super::current;
 use super::event::Recorded;
 use super::group::{RunningWork, Waiting};
-use super::host::mapped;
+use super::host::mapped_of;
 use super::host_call;
 use super::launch_report::LaunchReport;
 use super::queue::{QueuedWork, Until};
@@ -227,7 +227,7 @@ impl Session<'_> {
         if state.running.is_empty() {
             state.orders = Orders(options.seed);
         }
-        state.device.memory.map_host(&mapped());
+        state.device.memory.map_host(&mapped_of(|owner| state.contexts.contains_key(&owner)));
         let place = LaunchPlace {
             device: context.member,
             first_block: state.blocks,

@@ -10,22 +10,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Pages of the host.
 const PAGE: usize = 4096;
 
-/// Page-locked memory that kernels of all contexts reach at its own address.
-static MAPPED: Mutex<BTreeMap<usize, HostBytes>> = Mutex::new(BTreeMap::new());
+/// Page-locked memory that kernels of all contexts reach at its own address, and the number of the context that has it.
+static MAPPED: Mutex<BTreeMap<usize, (HostBytes, u32)>> = Mutex::new(BTreeMap::new());
 
-fn lock_mapped() -> MutexGuard<'static, BTreeMap<usize, HostBytes>> {
+fn lock_mapped() -> MutexGuard<'static, BTreeMap<usize, (HostBytes, u32)>> {
     MAPPED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The page-locked memory that kernels reach.
-pub(super) fn mapped() -> Vec<HostBytes> {
-    lock_mapped().values().copied().collect()
+/// The page-locked memory that kernels reach, of those contexts for which `has` holds.
+pub(super) fn mapped_of(has: impl Fn(u32) -> bool) -> Vec<HostBytes> {
+    lock_mapped().values().filter(|(_, owner)| has(*owner)).map(|(bytes, _)| *bytes).collect()
 }
 
-/// Whether an address is in page-locked memory that kernels reach.
-pub(super) fn is_mapped(address: usize) -> bool {
-    let before = lock_mapped().range(..=address).next_back().map(|(_, bytes)| *bytes);
-    before.is_some_and(|bytes| address < bytes.address() + bytes.len())
+/// The number of the context that has the page-locked memory at an address, if kernels reach it.
+pub(super) fn owner_of_mapped(address: usize) -> Option<u32> {
+    let before = lock_mapped().range(..=address).next_back().map(|(_, mapped)| *mapped);
+    before.filter(|(bytes, _)| address < bytes.address() + bytes.len()).map(|(_, owner)| owner)
 }
 
 /// The page-locked memory of a context. Copies from and to it are asynchronous.
@@ -38,8 +38,8 @@ pub(super) struct PinnedMemory {
 
 impl PinnedMemory {
     /// Allocates bytes, filled with a pattern that shows when nothing has been written. Kernels reach them if they are
-    /// `mapped`.
-    pub fn allocate(&mut self, bytes: usize, mapped: bool) -> Result<usize> {
+    /// `mapped` for the context of this number.
+    pub fn allocate(&mut self, bytes: usize, mapped: Option<u32>) -> Result<usize> {
         let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| ResultCode::InvalidValue)?;
         if bytes == 0 {
             return Err(ResultCode::InvalidValue);
@@ -53,11 +53,11 @@ impl PinnedMemory {
         unsafe { address.write_bytes(0xcd, bytes) };
         let address = address.expose_provenance();
         self.allocated.insert(address, layout);
-        if mapped {
+        if let Some(owner) = mapped {
             // SAFETY: the memory has just been allocated, and leaves the list before it is freed. Work that uses it must be over
             // then, which `cuMemFreeHost` requires.
             let memory = unsafe { HostBytes::new(address, bytes) };
-            lock_mapped().extend(memory.map(|memory| (address, memory)));
+            lock_mapped().extend(memory.map(|memory| (address, (memory, owner))));
         }
         Ok(address)
     }
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn what_is_pinned_is_known_to_the_byte() {
         let mut pinned = PinnedMemory::default();
-        let at = pinned.allocate(100, false).unwrap();
+        let at = pinned.allocate(100, None).unwrap();
         assert_eq!(bytes(at, 100).read(), [0xcd; 100]);
         assert!(pinned.contains(bytes(at + 10, 90)));
         assert!(!pinned.contains(bytes(at + 10, 91)) && !pinned.contains(bytes(at - 1, 2)));

@@ -8,8 +8,9 @@
 //! they are called, copies from page-locked memory when they are done. A graph's nodes are done one after the other, as
 //! they were captured. Calls may come from any thread. Each context has memory, options, faults and reports of its own.
 //!
-//! An address means something in its context only, until the context gets access to a peer (`cuCtxEnablePeerAccess`). From
-//! then on the two are in one group: launches on both may run at the same time, in turns that the seed of the launch options
+//! An address means something in its context only, until the context gets access to a peer (`cuCtxEnablePeerAccess`), or to
+//! page-locked memory that another context has allocated (`cuMemHostGetDevicePointer`). From then on the two are in one
+//! group: launches on both may run at the same time, in turns that the seed of the launch options
 //! chooses. When a launch seems to wait for what another device must do, queued work of all contexts of the group begins.
 //! If there is none, other threads of the host may queue some. When every thread that has one of the contexts waits as well,
 //! or a time is over ([`DeviceOptions::patience`]), the wait is a fault. What a launch wrote is known to one on another
@@ -62,6 +63,11 @@ pub fn symbol(name: &str) -> Option<*const c_void> {
 /// Says what the device is, for contexts that are created from now on.
 pub fn configure(options: DeviceOptions) {
     process::configure(options);
+}
+
+/// What the device is for contexts that are created from now on.
+pub fn configured() -> DeviceOptions {
+    process::configured()
 }
 
 fn with_current<T>(action: impl FnOnce(&mut Session<'_>) -> T) -> std::result::Result<T, NoContext> {

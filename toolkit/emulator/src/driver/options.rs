@@ -13,6 +13,8 @@ pub struct DeviceOptions {
     pub memory: usize,
     /// How many such devices there are.
     pub devices: usize,
+    /// Whether each can get access to the others' memory. Without that they share page-locked memory of the host alone.
+    pub peer_access: bool,
     /// How long launches of several devices may wait for each other, while threads of the host could still queue what they
     /// wait for, before that is a fault.
     pub patience: Duration,
@@ -20,7 +22,14 @@ pub struct DeviceOptions {
 
 impl Default for DeviceOptions {
     fn default() -> Self {
-        Self { capability: (9, 0), multiprocessors: 16, memory: 4 << 30, devices: 1, patience: Duration::from_secs(60) }
+        Self {
+            capability: (9, 0),
+            multiprocessors: 16,
+            memory: 4 << 30,
+            devices: 1,
+            peer_access: true,
+            patience: Duration::from_secs(60),
+        }
     }
 }
 

@@ -60,6 +60,11 @@ pub(super) fn device(ordinal: i32) -> Result<DeviceOptions> {
     }
 }
 
+/// What the device is for contexts that are created from now on.
+pub(super) fn configured() -> DeviceOptions {
+    lock(&PROCESS).options.clone()
+}
+
 /// Sets what the device is for contexts that are created from now on.
 pub(super) fn configure(options: DeviceOptions) {
     lock(&PROCESS).options = options;
@@ -151,12 +156,19 @@ pub(super) fn set_current(id: Option<u32>) -> Result<()> {
 /// Lets the current context reach the memory of another.
 pub(super) fn enable_peer(peer: u32) -> Result<()> {
     let id = current::get().ok_or(ResultCode::InvalidContext)?;
-    find(id)?;
-    if id == peer {
+    let has_access = with_current(|context| Ok(context.device_options.peer_access))?;
+    if id == peer || !has_access {
         return Err(ResultCode::PeerAccessUnsupported);
     }
     lock(&PROCESS).join(id, peer)?;
     set_peer(peer, true)
+}
+
+/// Puts the current context into one group with another, with which it has memory in common.
+pub(super) fn join_current(other: u32) -> Result<()> {
+    let id = current::get().ok_or(ResultCode::InvalidContext)?;
+    find(id)?;
+    lock(&PROCESS).join(id, other)
 }
 
 /// Undoes [`enable_peer`].

@@ -117,8 +117,8 @@ functions! {
 
     fn cuDeviceCanAccessPeer(can: Out<i32>, device: i32, peer: i32) {
         process::device(device)?;
-        process::device(peer)?;
-        can.put((device != peer).into())
+        let has_access = process::device(peer)?.peer_access;
+        can.put((has_access && device != peer).into())
     }
 
     fn cuCtxEnablePeerAccess(peer: Handle, flags: u32) {

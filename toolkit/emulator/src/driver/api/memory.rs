@@ -3,8 +3,8 @@
 use super::argument::Out;
 use super::functions::functions;
 use crate::driver::context::DEFAULT_STREAM;
-use crate::driver::host::is_mapped;
-use crate::driver::process::{Handle, with_current, with_current_stream};
+use crate::driver::host::owner_of_mapped;
+use crate::driver::process::{Handle, join_current, with_current, with_current_stream};
 use crate::driver::queue::Until;
 use crate::driver::result_code::{Result, ResultCode};
 use crate::driver::session::Session;
@@ -35,7 +35,8 @@ const MAPPED: u32 = 2;
 fn allocate_host(pointer: Out<*mut c_void>, bytes: usize, flags: u32) -> Result<()> {
     let address = with_current(|context| {
         context.check_waiting()?;
-        context.pinned.allocate(bytes, flags & MAPPED != 0)
+        let owner = context.id;
+        context.pinned.allocate(bytes, (flags & MAPPED != 0).then_some(owner))
     })?;
     pointer.put(std::ptr::with_exposed_provenance_mut(address))
 }
@@ -71,9 +72,8 @@ functions! {
 
     fn cuMemHostGetDevicePointer_v2(device: Out<u64>, pointer: *mut c_void, _flags: u32) {
         with_current(|context| context.healthy())?;
-        if !is_mapped(pointer.addr()) {
-            return Err(ResultCode::InvalidValue);
-        }
+        // Launches that wait for each other through it must be able to run at the same time.
+        join_current(owner_of_mapped(pointer.addr()).ok_or(ResultCode::InvalidValue)?)?;
         device.put(pointer.addr() as u64)
     }
 

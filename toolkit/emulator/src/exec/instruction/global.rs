@@ -158,6 +158,7 @@ pub(crate) fn store_global(
         let (index, offset) = locate_global(env, at[lane], bytes, lane, false)?;
         let data = stored(warp, access, lane);
         let request = Request { buffer: index, mask: 1 << lane, bytes, strong };
+        env.memory.fetch(index, offset, bytes);
         check_global_write(env, warp, request, |_| offset, |old, _| old[offset..offset + bytes] == data[..bytes])?;
         let buffer = &mut env.memory.buffers[index];
         buffer.written.insert_small(offset, bytes);

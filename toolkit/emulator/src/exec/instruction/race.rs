@@ -99,8 +99,7 @@ pub(crate) fn check_global_write(
     offset: impl Fn(usize) -> usize,
     same: impl Fn(&[u8], u32) -> bool,
 ) -> Checked<()> {
-    // What the host does with its own memory is not known.
-    if !env.launch.options.check_global_races || env.memory.buffers[request.buffer].host.is_some() {
+    if !env.launch.options.check_global_races {
         return Ok(());
     }
     let (block, epoch, id) = (env.block.number, warp.clock.epoch, warp.id as u8);
