@@ -99,3 +99,31 @@ fn beams_equal_hugging_face() {
         }
     }
 }
+
+/// What was drafted beyond the token that completes a stop string does not count.
+#[test]
+fn drafts_change_nothing_but_the_number_of_steps() {
+    let text = "Tom saw a red ball. Tom saw a red ball. Tom saw a red ball. Tom saw a";
+    let params = |stop: &str, n: usize| SamplingParams {
+        max_tokens: 60,
+        n,
+        best_of: n,
+        temperature: if n > 1 { 0.3 } else { 0.0 },
+        seed: Some(11),
+        logprobs: Some(1),
+        stop: if stop.is_empty() { Vec::new() } else { vec![stop.into()] },
+        ..SamplingParams::default()
+    };
+    let kinds =
+        [params("", 1), params("ball", 1), params("red", 1), params("a red ball. Tom saw", 1), params("ball", 3)];
+    let run = |draft_tokens: usize| {
+        let scheduler = SchedulerOptions { draft_tokens, ..SchedulerOptions::default() };
+        let mut llm = llm(Options { scheduler, ..Options::default() });
+        let outputs: Vec<_> = kinds.iter().map(|p| llm.generate(&[Prompt::Text(text.into())], p).unwrap()).collect();
+        let outputs: Vec<_> = outputs.into_iter().flatten().flat_map(|completion| completion.outputs).collect();
+        (outputs, llm.stats())
+    };
+    let ((plain, single), (drafted, several)) = (run(0), run(6));
+    assert_eq!(format!("{plain:?}"), format!("{drafted:?}"));
+    assert!(several.accepted_tokens > 10 && several.steps < single.steps, "{several:?}");
+}
