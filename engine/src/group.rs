@@ -124,8 +124,9 @@ impl SequenceGroup {
         self.running.iter().map(|seq| seq.drafted).sum()
     }
 
-    /// Whether tokens may be drafted for its sequences: once they have one of their own. Beams compete at each token. Where more outputs are sampled than
-    /// returned, a stop string may come in the middle of a step, after which their ranks could not be told.
+    /// Whether tokens may be drafted for its sequences: once they have one of their own. Beams compete at each token. Where
+    /// more outputs are sampled than returned, a stop string may come in the middle of a step, after which their ranks could
+    /// not be told.
     pub(crate) fn may_be_drafted(&self) -> bool {
         !self.at_prompt() && self.params.beam.is_none() && self.params.best_of == self.params.n
     }

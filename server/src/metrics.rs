@@ -3,7 +3,7 @@
 //! Names that begin with `vllm:` are those of vLLM's metrics and mean the same, so that its Grafana boards show this
 //! server. Names that begin with `quire:` are this server's own.
 
-mod buckets;
+mod register;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -20,10 +20,10 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Metric, Registry};
+use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use self::buckets::{FIRST_TOKEN, OUTPUTS, PER_TOKEN, TOKENS, WHOLE};
+use self::register::{FIRST_TOKEN, OUTPUTS, PER_TOKEN, TOKENS, WHOLE, add, histogram};
 use crate::finished::FinishedRequests;
 use crate::load::EngineLoad;
 
@@ -390,13 +390,4 @@ pub fn reason(reason: FinishReason) -> &'static str {
         FinishReason::Length => "length",
         FinishReason::Abort => "abort",
     }
-}
-
-fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
-    registry.register(name, help, metric.clone());
-    metric
-}
-
-fn histogram(registry: &mut Registry, name: &str, help: &str, buckets: &[f64]) -> Histogram {
-    add(registry, name, help, Histogram::new(buckets.iter().copied()))
 }

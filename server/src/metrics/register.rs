@@ -1,4 +1,7 @@
-//! The buckets of histograms.
+//! How metrics are registered, and the buckets of histograms.
+
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Metric, Registry};
 
 /// Seconds to a first token, and of the parts of that time: vLLM's buckets, and finer ones for small models.
 pub const FIRST_TOKEN: [f64; 22] = [
@@ -15,3 +18,14 @@ pub const WHOLE: [f64; 20] =
 pub const TOKENS: [f64; 16] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5];
 /// Numbers of outputs.
 pub const OUTPUTS: [f64; 5] = [1.0, 2.0, 5.0, 10.0, 20.0];
+
+/// Registers a metric and returns it.
+pub fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+/// Registers a histogram and returns it.
+pub fn histogram(registry: &mut Registry, name: &str, help: &str, buckets: &[f64]) -> Histogram {
+    add(registry, name, help, Histogram::new(buckets.iter().copied()))
+}
