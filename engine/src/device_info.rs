@@ -1,5 +1,6 @@
 //! What a user is told of the device that a model runs on.
 
+use crate::quantised::QuantType;
 use crate::tensor::DType;
 
 /// The device that a model runs on.
@@ -9,6 +10,8 @@ pub struct DeviceInfo {
     pub name: String,
     /// The type of the model's weights on it.
     pub dtype: DType,
+    /// The types of those that are quantised on it.
+    pub quantised: Vec<QuantType>,
     /// How a GPU's memory is shared out.
     pub memory: Option<MemoryPlan>,
     /// What a user may not expect, such as that the machine's GPU is not used; one sentence each.

@@ -18,6 +18,14 @@ pub enum Error {
         /// The operating system's reason.
         source: std::io::Error,
     },
+    /// A file could not be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// What was being written.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: std::io::Error,
+    },
     /// `config.json` or `generation_config.json` does not describe a model that can be run.
     #[error("invalid model configuration: {0}")]
     Config(String),

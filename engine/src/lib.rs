@@ -37,6 +37,8 @@ mod output_text;
 pub mod parallel;
 mod place;
 #[doc(hidden)]
+pub mod quantised;
+#[doc(hidden)]
 pub mod runner;
 pub mod sampling;
 #[doc(hidden)]

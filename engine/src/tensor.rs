@@ -1,11 +1,15 @@
 //! Tensors as files hold them: a type, a shape and bytes that are mapped, borrowed or owned.
 
+mod quantised;
+
 use std::ops::Range;
 use std::{fmt, io};
 
 use half::{bf16, f16};
 
+use crate::error::Result;
 use crate::mapping::Mapping;
+use crate::quantised::QuantType;
 
 /// The element types of weights and of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,6 +51,8 @@ enum Storage {
     F32(Vec<f32>),
     F16(Vec<f16>),
     Bf16(Vec<bf16>),
+    /// Quantised groups.
+    Groups(Vec<u8>),
     /// Pages of zeros.
     Zeros(Mapping),
     /// Bytes of another storage: rows of the tensor that it was.
@@ -61,6 +67,7 @@ impl Storage {
             Storage::F32(v) => bytemuck::cast_slice(v),
             Storage::F16(v) => bytemuck::cast_slice(v),
             Storage::Bf16(v) => bytemuck::cast_slice(v),
+            Storage::Groups(v) => v,
             Storage::Part(whole, range) => &whole.bytes()[range.clone()],
         }
     }
@@ -69,6 +76,8 @@ impl Storage {
 /// A tensor in host memory, row-major. The bytes are always aligned for the element type.
 pub struct HostTensor {
     dtype: DType,
+    /// With `Some` the bytes are quantised groups, and `dtype` is the type that their elements are computed in.
+    quantised: Option<QuantType>,
     shape: Vec<usize>,
     storage: Storage,
 }
@@ -101,7 +110,7 @@ impl HostTensor {
     pub fn mapped(dtype: DType, shape: Vec<usize>, map: Mapping) -> Self {
         debug_assert_eq!(map.len(), shape.iter().product::<usize>() * dtype.size());
         if (map.as_ptr() as usize).is_multiple_of(dtype.size()) {
-            HostTensor { dtype, shape, storage: Storage::Mapped(map) }
+            HostTensor { dtype, quantised: None, shape, storage: Storage::Mapped(map) }
         } else {
             Self::copied(dtype, shape, &map)
         }
@@ -114,13 +123,13 @@ impl HostTensor {
     pub fn zeros(dtype: DType, shape: Vec<usize>) -> io::Result<Self> {
         let len = shape.iter().try_fold(dtype.size(), |size, &extent| size.checked_mul(extent));
         let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(HostTensor { dtype, shape, storage: Storage::Zeros(Mapping::zeros(len)?) })
+        Ok(HostTensor { dtype, quantised: None, shape, storage: Storage::Zeros(Mapping::zeros(len)?) })
     }
 
     /// A tensor over bytes compiled into the program; copied if they are not aligned.
     pub fn from_static(dtype: DType, shape: Vec<usize>, bytes: &'static [u8]) -> Self {
         if (bytes.as_ptr() as usize).is_multiple_of(dtype.size()) {
-            HostTensor { dtype, shape, storage: Storage::Static(bytes) }
+            HostTensor { dtype, quantised: None, shape, storage: Storage::Static(bytes) }
         } else {
             Self::copied(dtype, shape, bytes)
         }
@@ -133,16 +142,16 @@ impl HostTensor {
             DType::F16 => Storage::F16(bytemuck::pod_collect_to_vec(bytes)),
             DType::Bf16 => Storage::Bf16(bytemuck::pod_collect_to_vec(bytes)),
         };
-        HostTensor { dtype, shape, storage }
+        HostTensor { dtype, quantised: None, shape, storage }
     }
 
     /// A single-precision tensor from its elements.
     pub fn from_f32(shape: Vec<usize>, elements: Vec<f32>) -> Self {
         debug_assert_eq!(shape.iter().product::<usize>(), elements.len());
-        HostTensor { dtype: DType::F32, shape, storage: Storage::F32(elements) }
+        HostTensor { dtype: DType::F32, quantised: None, shape, storage: Storage::F32(elements) }
     }
 
-    /// The element type.
+    /// The element type; of a quantised tensor f32, in which its elements are exact.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
@@ -158,7 +167,11 @@ impl HostTensor {
     }
 
     /// The elements in row-major order.
+    ///
+    /// # Panics
+    /// If the tensor is quantised, see [`HostTensor::quantised`].
     pub fn elements(&self) -> Elements<'_> {
+        assert!(self.quantised.is_none(), "a quantised tensor has groups, and no elements");
         let bytes = self.storage.bytes();
         match self.dtype {
             DType::F32 => Elements::F32(bytemuck::cast_slice(bytes)),
@@ -167,8 +180,12 @@ impl HostTensor {
         }
     }
 
-    /// The same tensor with elements of type `to`, rounded to nearest even where that loses precision.
+    /// The same tensor with elements of type `to`, rounded to nearest even where that loses precision. A quantised tensor
+    /// is no longer one afterwards.
     pub fn to_dtype(self, to: DType) -> Self {
+        if self.quantised.is_some() {
+            return self.dequantised(to);
+        }
         if self.dtype == to {
             return self;
         }
@@ -178,13 +195,13 @@ impl HostTensor {
             DType::F16 => Storage::F16(wide.into_iter().map(f16::from_f32).collect()),
             DType::Bf16 => Storage::Bf16(wide.into_iter().map(bf16::from_f32).collect()),
         };
-        HostTensor { dtype: to, shape: self.shape, storage }
+        HostTensor { dtype: to, quantised: None, shape: self.shape, storage }
     }
 
     /// The transpose of a matrix, as an owned tensor.
     ///
     /// # Panics
-    /// If the tensor does not have two dimensions.
+    /// If the tensor does not have two dimensions, or is quantised.
     pub fn transposed(&self) -> Self {
         let [rows, cols] = *self.shape.as_slice() else { panic!("only a matrix has a transpose") };
         let storage = match self.elements() {
@@ -192,16 +209,32 @@ impl HostTensor {
             Elements::F16(v) => Storage::F16(transpose(v, rows, cols)),
             Elements::Bf16(v) => Storage::Bf16(transpose(v, rows, cols)),
         };
-        HostTensor { dtype: self.dtype, shape: vec![cols, rows], storage }
+        HostTensor { dtype: self.dtype, quantised: None, shape: vec![cols, rows], storage }
     }
 
     /// Rows `range` of the outermost dimension, as an owned tensor. Splits fused projections.
     pub fn rows(&self, range: Range<usize>) -> Self {
-        let row: usize = self.shape[1..].iter().product();
-        let size = row * self.dtype.size();
+        let size = self.row_bytes();
         let mut shape = self.shape.clone();
         shape[0] = range.len();
-        Self::copied(self.dtype, shape, &self.storage.bytes()[range.start * size..range.end * size])
+        self.like(shape, &self.storage.bytes()[range.start * size..range.end * size])
+    }
+
+    /// Bytes of a row of the outermost dimension.
+    fn row_bytes(&self) -> usize {
+        let row: usize = self.shape[1..].iter().product();
+        match self.quantised {
+            None => row * self.dtype.size(),
+            Some(kind) => row / kind.group() * kind.group_bytes(),
+        }
+    }
+
+    /// A tensor of the same type that owns a copy of `bytes`.
+    fn like(&self, shape: Vec<usize>, bytes: &[u8]) -> Self {
+        match self.quantised {
+            None => Self::copied(self.dtype, shape, bytes),
+            Some(kind) => Self::groups(kind, shape, Storage::Groups(bytes.to_vec())),
+        }
     }
 }
 
@@ -211,38 +244,35 @@ impl HostTensor {
         if range == (0..self.shape[0]) {
             return self;
         }
-        let row = self.shape[1..].iter().product::<usize>() * self.dtype.size();
+        let row = self.row_bytes();
         let mut shape = self.shape;
         shape[0] = range.len();
-        HostTensor {
-            dtype: self.dtype,
-            shape,
-            storage: Storage::Part(Box::new(self.storage), range.start * row..range.end * row),
-        }
+        let storage = Storage::Part(Box::new(self.storage), range.start * row..range.end * row);
+        HostTensor { shape, storage, ..self }
     }
 
     /// Columns `range` of a matrix, copied.
     ///
+    /// # Errors
+    /// [`crate::Error::Option`] if the matrix is quantised and its groups would have to be cut, since only a division of the
+    /// model among workers asks for columns.
+    ///
     /// # Panics
     /// If the tensor does not have two dimensions.
-    pub fn into_cols(self, range: Range<usize>) -> Self {
+    pub fn into_cols(self, range: Range<usize>) -> Result<Self> {
         let [rows, cols] = *self.shape.as_slice() else { panic!("only a matrix has columns") };
         if range == (0..cols) {
-            return self;
+            return Ok(self);
         }
-        let size = self.dtype.size();
+        let bytes = self.col_bytes(&range)?;
         if matches!(self.storage, Storage::Zeros(_)) {
             // As many zeros, none of which is read.
-            let storage = Storage::Part(Box::new(self.storage), 0..rows * range.len() * size);
-            return HostTensor { dtype: self.dtype, shape: vec![rows, range.len()], storage };
+            let storage = Storage::Part(Box::new(self.storage), 0..rows * bytes.len());
+            return Ok(HostTensor { shape: vec![rows, range.len()], storage, ..self });
         }
-        let bytes: Vec<u8> = self
-            .bytes()
-            .chunks(cols * size)
-            .flat_map(|row| &row[range.start * size..range.end * size])
-            .copied()
-            .collect();
-        Self::copied(self.dtype, vec![rows, range.len()], &bytes)
+        let row = self.row_bytes();
+        let part: Vec<u8> = self.bytes().chunks(row).flat_map(|row| &row[bytes.clone()]).copied().collect();
+        Ok(self.like(vec![rows, range.len()], &part))
     }
 }
 
@@ -266,7 +296,7 @@ mod tests {
         assert_eq!(f32s(&t.transposed()), [1., 4., 2., 5., 3., 6.]);
         assert_eq!(f32s(&t.rows(1..2)), [4., 5., 6.]);
         assert_eq!(t.rows(1..2).shape(), [1, 3]);
-        let (rows, cols) = (t.rows(0..2).into_rows(1..2), t.into_cols(1..3));
+        let (rows, cols) = (t.rows(0..2).into_rows(1..2), t.into_cols(1..3).unwrap());
         assert_eq!((f32s(&rows), rows.shape()), (vec![4., 5., 6.], &[1, 3][..]));
         assert_eq!((f32s(&cols), cols.shape()), (vec![2., 3., 5., 6.], &[2, 2][..]));
     }

@@ -183,6 +183,14 @@ impl Tokenizer {
         self.inner.get_vocab_size(true)
     }
 
+    /// The tokenizer as a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if a part of it cannot be written down.
+    pub fn to_json(&self) -> Result<String> {
+        guarded("writing the tokenizer", || self.inner.to_string(false))
+    }
+
     /// The id of a token by its exact name.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)

@@ -214,3 +214,33 @@ fn a_model_that_cannot_be_run_is_refused_before_its_weights_are_fetched() {
     assert!(!hub.files_asked_for().contains("model.safetensors"));
     assert!(!cache.path().join("models--someone--tiny/refs/main").exists());
 }
+
+#[test]
+fn a_gguf_file_is_fetched_with_its_parts_by_its_name_or_type() {
+    let fixtures = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/gguf"));
+    let repository = tempfile::tempdir().unwrap();
+    for (from, to) in [
+        ("llama3-00001-of-00002.gguf", "tiny-BF16-00001-of-00002.gguf"),
+        ("llama3-00002-of-00002.gguf", "tiny-BF16-00002-of-00002.gguf"),
+        ("qwen2.gguf", "tiny-Q8_0.gguf"),
+    ] {
+        fs::copy(fixtures.join(from), repository.path().join(to)).unwrap();
+    }
+    let hub = Hub::new(repository.path().to_path_buf());
+    let cache = tempfile::tempdir().unwrap();
+    let online = settings(cache.path(), &hub.endpoint);
+    let resolve = |name: &str, settings: &HubSettings| ModelFiles::resolve_with(Some(name), false, settings);
+    let files = resolve("someone/tiny:bf16", &online).unwrap();
+    assert_eq!((files.name(), files.config().unwrap().vocab_size), ("someone/tiny:bf16", 640));
+    files.weights(None).unwrap();
+    assert!(!hub.files_asked_for().contains("tiny-Q8_0.gguf"));
+    let offline = HubSettings { offline: true, ..settings(cache.path(), &nowhere()) };
+    for name in ["someone/tiny:BF16", "someone/tiny/tiny-BF16-00001-of-00002.gguf"] {
+        resolve(name, &offline).unwrap().weights(None).unwrap();
+    }
+    let refused = resolve("someone/tiny:tiny-Q8_0.gguf", &offline).unwrap_err().to_string();
+    assert!(refused.contains("tiny-Q8_0.gguf") && refused.contains("HF_HUB_OFFLINE"), "{refused}");
+    assert_eq!(resolve("someone/tiny/tiny-Q8_0.gguf", &online).unwrap().config().unwrap().vocab_size, 608);
+    let unknown = resolve("someone/tiny:Q2_K", &online).unwrap_err().to_string();
+    assert!(unknown.contains("Q2_K") && unknown.contains("tiny-Q8_0.gguf"), "{unknown}");
+}

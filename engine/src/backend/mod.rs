@@ -44,8 +44,11 @@ impl HostLinear {
     }
 
     /// The part that takes some of the inputs: columns of the weight. The bias is added once: by the part that has it.
-    pub fn inputs(self, range: Range<usize>, has_bias: bool) -> Self {
-        HostLinear { weight: self.weight.into_cols(range), bias: self.bias.filter(|_| has_bias) }
+    ///
+    /// # Errors
+    /// See [`HostTensor::into_cols`].
+    pub fn inputs(self, range: Range<usize>, has_bias: bool) -> Result<Self> {
+        Ok(HostLinear { weight: self.weight.into_cols(range)?, bias: self.bias.filter(|_| has_bias) })
     }
 }
 

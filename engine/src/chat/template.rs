@@ -45,10 +45,12 @@ impl ChatTemplate {
     /// # Errors
     /// If it is not valid Jinja. What it makes of conversations is another matter: see [`ChatTemplate::check`].
     pub fn of_model(files: &ModelFiles, other: Option<&str>) -> Result<Option<Self>> {
-        let settings = fields_of(files, "tokenizer_config.json")?;
-        let file = files.read("chat_template.jinja")?.map(|text| String::from_utf8_lossy(&text).into_owned());
-        let template = other.map(str::to_owned).or(file).or_else(|| default_template(settings.get("chat_template")?));
+        let template = match other {
+            Some(other) => Some(other.to_owned()),
+            None => Self::source(files)?,
+        };
         let Some(template) = template else { return Ok(None) };
+        let settings = fields_of(files, "tokenizer_config.json")?;
         // Older models have their special tokens here.
         let older = fields_of(files, "special_tokens_map.json")?;
         let token = |name: &str| {
@@ -57,6 +59,18 @@ impl ChatTemplate {
             Some((name.to_owned(), text.to_owned()))
         };
         Self::new(&template, SPECIAL_TOKENS.into_iter().filter_map(token).collect()).map(Some)
+    }
+
+    /// The text of a model's template; nothing if there is none.
+    ///
+    /// # Errors
+    /// If the model's files cannot be read.
+    pub fn source(files: &ModelFiles) -> Result<Option<String>> {
+        if let Some(text) = files.read("chat_template.jinja")? {
+            return Ok(Some(String::from_utf8_lossy(&text).into_owned()));
+        }
+        let settings = fields_of(files, "tokenizer_config.json")?;
+        Ok(settings.get("chat_template").and_then(default_template))
     }
 
     fn new(template: &str, special_tokens: minijinja::Value) -> Result<Self> {

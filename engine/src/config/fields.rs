@@ -112,6 +112,14 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// A list of numbers above zero.
+    pub fn positives(&self, name: &str) -> Result<Option<Vec<f32>>> {
+        self.typed(name, "a list of numbers above zero", |value| {
+            let number = |item: &Value| item.as_f64().map(|x| x as f32).filter(|x| *x > 0.0 && x.is_finite());
+            value.as_array()?.iter().map(number).collect()
+        })
+    }
+
     /// One token id.
     fn token(&self, name: &str) -> Result<Option<u32>> {
         self.typed(name, "a token id", token)

@@ -1,7 +1,9 @@
 //! The part of the configuration shared by LLaMA, Mistral, Qwen2 and Qwen3.
 
 use super::fields::{Fields, in_range};
-use super::{Activation, MAX_POSITIONS, MAX_WIDTH, ModelConfig, ModelFamily, Rope, activation, head_dim, rope};
+use super::{
+    Activation, MAX_POSITIONS, MAX_WIDTH, ModelConfig, ModelFamily, Rope, RopeScaling, activation, head_dim, rope,
+};
 use crate::error::{Error, Result};
 
 /// What the LLaMA-like architectures leave open.
@@ -119,6 +121,12 @@ pub(super) fn read(fields: &Fields<'_>, kind: Kind) -> Result<ModelConfig> {
         activation: activation("hidden_act", fields.string("hidden_act")?.unwrap_or("silu"))?,
         windows: windows(fields, kind, layers)?,
     };
+    if let RopeScaling::Factors { factors } = &llama.rope.scaling
+        && factors.len() != head_dim / 2
+    {
+        let count = factors.len();
+        return Err(Error::Config(format!("{count} factors for the frequencies of heads of {head_dim} elements")));
+    }
     in_range("intermediate_size", llama.intermediate_size, 4 * MAX_WIDTH)?;
     Ok(ModelConfig {
         architecture: String::new(),

@@ -23,6 +23,11 @@ pub enum RopeScaling {
         /// The divisor.
         factor: f64,
     },
+    /// Each frequency divided by a factor of its own: how GGUF files have LLaMA 3.1's scaling.
+    Factors {
+        /// The divisors, one for each pair of a head's elements.
+        factors: Vec<f32>,
+    },
     /// LLaMA 3.1's: low frequencies divided by `factor`, high ones kept, those between blended.
     Llama3 {
         /// The divisor of low frequencies.
@@ -64,6 +69,13 @@ fn read_scaling(parameters: &Fields<'_>, fields: &Fields<'_>, max_positions: usi
         }
         None | Some("default") => Ok(RopeScaling::None),
         Some("linear") => Ok(RopeScaling::Linear { factor: factor(parameters)? }),
+        // A form of this program's own, for what it reads of GGUF files.
+        Some("factors") => {
+            let factors = parameters.positives("factors")?;
+            factors
+                .map(|factors| RopeScaling::Factors { factors })
+                .ok_or_else(|| Error::Config("the rope scaling has no factors".into()))
+        }
         Some("llama3") => {
             let low_freq_factor = parameters.positive_or("low_freq_factor", 1.0)?;
             let high_freq_factor = parameters.positive_or("high_freq_factor", 4.0)?;

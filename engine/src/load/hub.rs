@@ -2,6 +2,8 @@
 //!
 //! A model that is complete in the cache is used without any request to the network.
 
+pub(super) mod gguf;
+
 use std::fs;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind};

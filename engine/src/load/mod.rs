@@ -1,6 +1,8 @@
-//! Where a model's files come from: a directory, the hub (by way of its cache), or the program itself.
+//! Where a model's files come from: a directory, a GGUF file, the hub (by way of its cache), or the program itself.
 
 mod bundled;
+#[doc(hidden)]
+pub mod gguf;
 #[cfg(feature = "hub")]
 mod hub;
 mod index;
@@ -18,12 +20,14 @@ use std::borrow::Cow;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use names::SHORT_NAMES;
 pub use settings::HubSettings;
 pub use stored::StoredType;
 pub use weights::Weights;
 
+use self::gguf::Gguf;
 #[cfg(not(feature = "hub"))]
 use self::no_hub as hub;
 use self::text::read_small;
@@ -42,6 +46,7 @@ pub struct ModelFiles {
 #[derive(Clone, Debug)]
 enum Source {
     Directory(PathBuf),
+    Gguf(Arc<Gguf>),
     Bundled,
 }
 
@@ -58,20 +63,33 @@ impl ModelFiles {
         Ok(ModelFiles { source: Source::Directory(path.to_path_buf()), name })
     }
 
+    /// The model in the GGUF file `path`, and in the files beside it that are its other parts.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or is damaged.
+    pub fn gguf(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = name.unwrap_or_else(|| path.display().to_string());
+        Ok(ModelFiles { source: Source::Gguf(Arc::new(Gguf::open(path)?)), name })
+    }
+
     /// The small story model that is part of the program.
     pub fn bundled() -> Self {
         ModelFiles { source: Source::Bundled, name: bundled::NAME.to_owned() }
     }
 
     /// What `name` stands for: nothing for the bundled model, a directory, a hub id such as `facebook/opt-13b`, or one
-    /// of [`SHORT_NAMES`]. Hub models are fetched unless the cache has them; `progress` shows how that goes.
+    /// of [`SHORT_NAMES`]; a GGUF file, or one of the hub: `owner/name/file.gguf`, `owner/name:file.gguf`, or
+    /// `owner/name:Q4_K_M` for the file of that type. Hub models are fetched unless the cache has them; `progress` shows how that goes.
     pub fn resolve(name: Option<&str>, progress: bool) -> Result<Self> {
         Self::resolve_with(name, progress, &HubSettings::from_env())
     }
 
     /// As [`ModelFiles::resolve`], with settings that do not come from the environment.
     pub fn resolve_with(name: Option<&str>, progress: bool, settings: &HubSettings) -> Result<Self> {
-        Self::find(name, |id| hub::fetch(id, progress, settings))
+        let file = |id: &str, file: &str| hub::gguf::fetch(id, file, progress, settings);
+        Self::find(name, |id| hub::fetch(id, progress, settings), file)
     }
 
     /// As [`ModelFiles::resolve`], for the configuration alone: of a hub model, nothing else is fetched.
@@ -81,16 +99,33 @@ impl ModelFiles {
 
     /// As [`ModelFiles::resolve_config`], with settings that do not come from the environment.
     pub fn resolve_config_with(name: Option<&str>, settings: &HubSettings) -> Result<Self> {
-        Self::find(name, |id| hub::fetch_config(id, settings))
+        let file = |id: &str, file: &str| hub::gguf::fetch(id, file, false, settings);
+        Self::find(name, |id| hub::fetch_config(id, settings), file)
     }
 
-    /// What `name` stands for; `fetch` gives the directory of a hub model.
-    fn find(name: Option<&str>, fetch: impl FnOnce(&str) -> Result<PathBuf>) -> Result<Self> {
+    /// What `name` stands for; `fetch` gives the directory of a hub model, and `fetch_file` a GGUF file of one.
+    fn find(
+        name: Option<&str>,
+        fetch: impl FnOnce(&str) -> Result<PathBuf>,
+        fetch_file: impl FnOnce(&str, &str) -> Result<PathBuf>,
+    ) -> Result<Self> {
         let Some(name) = name.filter(|name| *name != bundled::NAME) else { return Ok(Self::bundled()) };
         if name.is_empty() {
             return Err(Error::Option("the model's name is empty".into()));
         }
-        if Path::new(name).exists() || names::looks_like_path(name) {
+        let path = Path::new(name);
+        // A path in a directory that there is, or in the present one, is not looked for elsewhere.
+        let near = path.components().next().is_some_and(|first| Path::new(first.as_os_str()).exists());
+        if let Some((id, file)) = names::hub_file(name).filter(|_| !near) {
+            return Ok(ModelFiles { name: name.to_owned(), ..Self::gguf(fetch_file(id, file)?)? });
+        }
+        if path.is_dir() {
+            return Self::directory(name);
+        }
+        if names::is_gguf(name) {
+            return Self::gguf(name);
+        }
+        if path.exists() || names::looks_like_path(name) {
             return Self::directory(name);
         }
         let id = names::hub_id(name)?;
@@ -102,10 +137,11 @@ impl ModelFiles {
         &self.name
     }
 
-    /// The directory that the files are in; none for the model that is part of the program.
+    /// The directory that the files are in, or the GGUF file; none for the model that is part of the program.
     pub fn path(&self) -> Option<&Path> {
         match &self.source {
             Source::Directory(path) => Some(path),
+            Source::Gguf(gguf) => Some(gguf.path()),
             Source::Bundled => None,
         }
     }
@@ -131,6 +167,7 @@ impl ModelFiles {
     pub fn weights(&self, dtype: Option<DType>) -> Result<Weights> {
         match &self.source {
             Source::Directory(path) => index::open(path, dtype),
+            Source::Gguf(gguf) => gguf.weights(dtype),
             Source::Bundled => bundled::weights(dtype),
         }
     }
@@ -161,6 +198,7 @@ impl ModelFiles {
     fn place(&self) -> String {
         match &self.source {
             Source::Directory(path) => path.display().to_string(),
+            Source::Gguf(gguf) => gguf.path().display().to_string(),
             Source::Bundled => self.name.clone(),
         }
     }
@@ -168,17 +206,21 @@ impl ModelFiles {
     fn has(&self, file: &str) -> bool {
         match &self.source {
             Source::Directory(path) => path.join(file).is_file(),
+            Source::Gguf(_) => false,
             Source::Bundled => bundled::file(file).is_some(),
         }
     }
 
-    /// The contents of one of the model's text files, by its name; nothing if there is no such file.
+    /// The contents of one of the model's text files, by its name; nothing if there is no such file. Of a GGUF file they are
+    /// made from its metadata.
     ///
     /// # Errors
-    /// [`Error::Io`] if it cannot be read, or is too large to be what it should be.
+    /// [`Error::Io`] if it cannot be read, or is too large to be what it should be; of a GGUF file, what is wrong with its
+    /// metadata.
     pub fn read(&self, file: &str) -> Result<Option<Cow<'static, [u8]>>> {
         match &self.source {
             Source::Directory(path) => Ok(read_small(&path.join(file))?.map(Cow::Owned)),
+            Source::Gguf(gguf) => Ok(gguf.text(file)?.map(Cow::Owned)),
             Source::Bundled => Ok(bundled::file(file).map(Cow::Borrowed)),
         }
     }

@@ -71,6 +71,41 @@ pub const SHORT_NAMES: &[(&str, &str)] = &[
     ("qwen3-32b", "Qwen/Qwen3-32B"),
 ];
 
+/// Whether a name is that of a GGUF file.
+pub(super) fn is_gguf(name: &str) -> bool {
+    name.len() > 5 && name.to_ascii_lowercase().ends_with(".gguf")
+}
+
+/// Whether the name of a GGUF file says that its weights are of a type such as `Q4_K_M`. Of a model in parts, only the first
+/// counts.
+#[cfg(feature = "hub")]
+pub(super) fn of_type(file: &str, kind: &str) -> bool {
+    let (file, kind) = (file.to_ascii_lowercase(), kind.to_ascii_lowercase());
+    let Some(stem) = file.strip_suffix(".gguf") else { return false };
+    let stem = match stem.rsplit_once("-of-") {
+        Some((rest, _)) => match rest.strip_suffix("-00001") {
+            Some(stem) => stem,
+            None => return false,
+        },
+        None => stem,
+    };
+    stem.strip_suffix(&kind).is_some_and(|rest| rest.ends_with(['-', '.', '_', '/']) || rest.is_empty())
+}
+
+/// The hub id and the file, or the type, that a name such as `owner/name/file.gguf`, `owner/name:file.gguf` or
+/// `owner/name:Q4_K_M` stands for.
+pub(super) fn hub_file(name: &str) -> Option<(&str, &str)> {
+    let (id, file) = match name.split_once(':') {
+        Some(parts) => parts,
+        None => {
+            let (owner, rest) = name.split_once('/')?;
+            let (model, file) = rest.split_once('/').filter(|(_, file)| is_gguf(file))?;
+            (&name[..owner.len() + 1 + model.len()], file)
+        }
+    };
+    (!file.is_empty() && hub_id(id).is_ok()).then_some((id, file))
+}
+
 /// Whether a name can only be meant as a path.
 pub(super) fn looks_like_path(name: &str) -> bool {
     name.starts_with(['/', '.', '~'])
@@ -122,6 +157,28 @@ mod tests {
             assert!(looks_like_path(path), "{path}");
         }
         assert!(!looks_like_path("facebook/opt-13b"));
+    }
+
+    #[test]
+    fn files_of_the_hub_are_told_from_paths() {
+        assert_eq!(hub_file("a/b:c.gguf"), Some(("a/b", "c.gguf")));
+        assert_eq!(hub_file("a/b:Q4_K_M"), Some(("a/b", "Q4_K_M")));
+        assert_eq!(hub_file("a/b/c.gguf"), Some(("a/b", "c.gguf")));
+        assert_eq!(hub_file("a/b/q4/c.gguf"), Some(("a/b", "q4/c.gguf")));
+        for other in ["a/b", "a/b:", "../b/c.gguf", "/a/b.gguf", "a/b.gguf", "a.gguf", "C:c.gguf", "a/b/c"] {
+            assert_eq!(hub_file(other), None, "{other}");
+        }
+    }
+
+    #[cfg(feature = "hub")]
+    #[test]
+    fn files_are_found_by_their_types() {
+        for file in ["m-Q4_K_M.gguf", "m.q4_k_m.gguf", "Q4_K_M/m-Q4_K_M-00001-of-00002.gguf"] {
+            assert!(of_type(file, "Q4_K_M"), "{file}");
+        }
+        for file in ["m-Q4_K_M.bin", "m-Q4_K_S.gguf", "m-IQ4_K_M.gguf", "m-Q4_K_M-00002-of-00002.gguf"] {
+            assert!(!of_type(file, "Q4_K_M"), "{file}");
+        }
     }
 
     #[test]

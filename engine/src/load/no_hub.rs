@@ -18,6 +18,17 @@ pub(super) fn fetch_config(id: &str, _settings: &HubSettings) -> Result<PathBuf>
     )))
 }
 
+pub(super) mod gguf {
+    //! As above, for one file of a model.
+
+    use super::{HubSettings, PathBuf, Result};
+
+    /// Refuses the model `id`.
+    pub fn fetch(id: &str, _wanted: &str, _progress: bool, settings: &HubSettings) -> Result<PathBuf> {
+        super::fetch_config(id, settings)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -27,5 +38,6 @@ mod tests {
         let refused = fetch("facebook/opt-125m", true, &HubSettings::from_env()).unwrap_err().to_string();
         let start = "facebook/opt-125m cannot be loaded: it is no directory, and this program was built without the feature `hub`";
         assert!(refused.starts_with(start) && refused.lines().count() == 1, "{refused}");
+        assert!(gguf::fetch("a/b", "c.gguf", true, &HubSettings::from_env()).is_err());
     }
 }

@@ -30,7 +30,7 @@ pub(super) fn open(path: &Path) -> Result<Vec<(String, StoredTensor)>> {
         };
         let shape = tensor.shape().to_vec();
         let bytes = Bytes::Pickled(Box::new(tensor));
-        (name, StoredTensor { dtype, shape, path: Arc::clone(&path), bytes })
+        (name, StoredTensor { dtype, shape, interleaved: None, path: Arc::clone(&path), bytes })
     };
     Ok(reader.into_tensors().into_iter().map(stored).collect())
 }

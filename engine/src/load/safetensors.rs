@@ -87,7 +87,10 @@ fn stored(
 ) -> Vec<(String, StoredTensor)> {
     let one = |tensor: Described| {
         let bytes = bytes(&tensor);
-        (tensor.name, StoredTensor { dtype: tensor.dtype, shape: tensor.shape, path: Arc::clone(path), bytes })
+        (
+            tensor.name,
+            StoredTensor { dtype: tensor.dtype, shape: tensor.shape, interleaved: None, path: Arc::clone(path), bytes },
+        )
     };
     described.into_iter().map(one).collect()
 }

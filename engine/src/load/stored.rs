@@ -1,12 +1,15 @@
 //! One tensor as a weight file holds it, before its bytes are read.
 
+use std::fmt;
 use std::fs::File;
+use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
+use crate::quantised::QuantType;
 use crate::tensor::{DType, HostTensor};
 
 /// A tensor's type, shape and place. The file that named them has been checked to hold as many bytes.
@@ -16,6 +19,9 @@ pub(super) struct StoredTensor {
     pub dtype: StoredType,
     /// The extents, outermost first.
     pub shape: Vec<usize>,
+    /// With `Some` the rows of each of so many heads are in the order of GGUF's rotation, and are brought into this
+    /// program's when they are loaded: see `gguf`.
+    pub(super) interleaved: Option<NonZero<usize>>,
     pub(super) path: Arc<Path>,
     pub(super) bytes: Bytes,
 }
@@ -25,6 +31,8 @@ pub(super) struct StoredTensor {
 pub enum StoredType {
     /// A type of weights.
     Float(DType),
+    /// Quantised weights.
+    Quantised(QuantType),
     /// Another one, by name. Checkpoints have masks and counters that nothing asks for.
     Other(String),
 }
@@ -39,6 +47,16 @@ pub(super) enum Bytes {
     Pickled(Box<pytorch_reader::Tensor>),
 }
 
+impl fmt::Display for StoredType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoredType::Float(dtype) => dtype.fmt(f),
+            StoredType::Quantised(kind) => kind.fmt(f),
+            StoredType::Other(name) => f.write_str(name),
+        }
+    }
+}
+
 impl StoredTensor {
     /// Elements, which the reader of the file has checked not to overflow.
     pub fn elements(&self) -> usize {
@@ -49,17 +67,50 @@ impl StoredTensor {
     pub fn bytes(&self, element: Option<usize>) -> usize {
         match self.dtype {
             StoredType::Float(dtype) => self.elements().saturating_mul(element.unwrap_or(dtype.size())),
+            StoredType::Quantised(kind) => match element {
+                Some(size) => self.elements().saturating_mul(size),
+                None => self.elements() / kind.group() * kind.group_bytes(),
+            },
             StoredType::Other(_) => 0,
         }
     }
 
     /// The tensor itself: if `mapped`, in the pages of its file where that is possible, else copied.
     pub fn load(self, name: &str, mapped: bool) -> Result<HostTensor> {
-        let StoredTensor { dtype, shape, path, bytes } = self;
+        let (heads, path) = (self.interleaved, Arc::clone(&self.path));
+        let tensor = self.load_rows(name, mapped)?;
+        Ok(match heads {
+            None => tensor,
+            Some(heads) => {
+                // The rows of a head are its pairs; they belong half a head apart.
+                let rows = tensor.shape().first().copied().unwrap_or(0);
+                let half = rows / heads.get() / 2;
+                if half * heads.get() * 2 != rows {
+                    return Err(Error::weights(path, format!("tensor {name} has {rows} rows for {heads} heads")));
+                }
+                tensor.reordered(|row| {
+                    let (head, at) = (row / (2 * half), row % (2 * half));
+                    head * 2 * half + at % half * 2 + at / half
+                })
+            }
+        })
+    }
+
+    fn load_rows(self, name: &str, mapped: bool) -> Result<HostTensor> {
+        let StoredTensor { dtype, shape, path, bytes, .. } = self;
+        if let StoredType::Quantised(kind) = dtype {
+            return match bytes {
+                Bytes::File { len: 0, .. } => Ok(HostTensor::owned_groups(kind, shape, Vec::new())),
+                Bytes::File { file, offset, len } => {
+                    Ok(HostTensor::mapped_groups(kind, shape, map_file(&file, &path, (offset, len), mapped)?))
+                }
+                _ => Err(Error::weights(path, format!("tensor {name} is quantised, and in no GGUF file"))),
+            };
+        }
         let dtype = match dtype {
             StoredType::Float(dtype) => dtype,
-            StoredType::Other(other) => {
-                return Err(Error::weights(path, format!("tensor {name} is of type {other}, not f32, f16 or bf16")));
+            other => {
+                return Err(Error::weights(path, format!("tensor {name} is of type {other}, which is not supported")));
             }
         };
         let size = shape.iter().try_fold(dtype.size(), |size, &extent| size.checked_mul(extent));
@@ -69,12 +120,8 @@ impl StoredTensor {
             Bytes::Static(bytes) if bytes.len() == size => Ok(HostTensor::from_static(dtype, shape, bytes)),
             Bytes::File { len, .. } if len == size && len == 0 => Ok(HostTensor::copied(dtype, shape, &[])),
             Bytes::File { file, offset, len } if len == size => {
-                let map = if mapped {
-                    Mapping::of_file(&file, &path, offset, len)
-                } else {
-                    Mapping::copy_of_file(&file, offset, len)
-                };
-                Ok(HostTensor::mapped(dtype, shape, map.map_err(|error| Error::io(&path, error))?))
+                let map = map_file(&file, &path, (offset, len), mapped)?;
+                Ok(HostTensor::mapped(dtype, shape, map))
             }
             Bytes::Pickled(tensor) => {
                 // The reader is not known to panic. If a damaged archive makes it, the request fails, not the process.
@@ -89,4 +136,10 @@ impl StoredTensor {
             Bytes::Static(_) | Bytes::File { .. } => Err(disagrees()),
         }
     }
+}
+
+/// A range of a file, in its pages or copied.
+fn map_file(file: &File, path: &Path, (offset, len): (u64, usize), mapped: bool) -> Result<Mapping> {
+    let map = if mapped { Mapping::of_file(file, path, offset, len) } else { Mapping::copy_of_file(file, offset, len) };
+    map.map_err(|error| Error::io(path, error))
 }

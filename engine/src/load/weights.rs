@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::stored::{StoredTensor, StoredType};
 use super::{pickle, safetensors};
 use crate::error::{Error, Result};
+use crate::quantised::QuantType;
 use crate::tensor::{DType, HostTensor};
 
 /// Called with the number of bytes that were taken so far, and of all bytes.
@@ -25,10 +26,14 @@ pub struct Weights {
     tensors: HashMap<String, StoredTensor>,
     requested: Option<DType>,
     prevailing: DType,
+    /// The quantised types that there are.
+    quantised: Vec<QuantType>,
     /// Whether tensors stay in their files, as far as they can.
     mapped: bool,
     /// Whether tensors that are in no file are taken to be zeros.
     invents: bool,
+    /// Whether every projection has a row for each of its outputs, GPT-2's too.
+    rows_are_outputs: bool,
     /// Bytes that were taken, as they are stored.
     taken: usize,
     progress: Option<Progress>,
@@ -37,9 +42,20 @@ pub struct Weights {
 impl Weights {
     pub(super) fn new(path: &Path, tensors: Vec<(String, StoredTensor)>, requested: Option<DType>) -> Result<Self> {
         let mut elements = [(DType::F32, 0usize), (DType::F16, 0), (DType::Bf16, 0)];
+        let mut quantised = Vec::new();
         for (_, tensor) in &tensors {
+            let alike = match tensor.dtype {
+                StoredType::Float(dtype) => dtype,
+                StoredType::Quantised(kind) => {
+                    if !quantised.contains(&kind) {
+                        quantised.push(kind);
+                    }
+                    DType::F16
+                }
+                StoredType::Other(_) => continue,
+            };
             for (dtype, count) in &mut elements {
-                if tensor.dtype == StoredType::Float(*dtype) {
+                if *dtype == alike {
                     *count = count.saturating_add(tensor.elements());
                 }
             }
@@ -53,8 +69,10 @@ impl Weights {
             tensors: tensors.into_iter().collect(),
             requested,
             prevailing,
+            quantised,
             mapped: true,
             invents: false,
+            rows_are_outputs: false,
             taken: 0,
             progress: None,
         })
@@ -68,8 +86,10 @@ impl Weights {
             tensors: HashMap::new(),
             requested: None,
             prevailing: dtype,
+            quantised: Vec::new(),
             mapped: true,
             invents: true,
+            rows_are_outputs: false,
             taken: 0,
             progress: None,
         }
@@ -87,9 +107,24 @@ impl Weights {
         Self::new(path, pickle::open(path)?, dtype)
     }
 
-    /// The stored type that most elements have.
+    /// The stored type that most elements have; those that are quantised count as f16.
     pub fn dtype(&self) -> DType {
         self.prevailing
+    }
+
+    /// The quantised types of tensors, each once; none if no tensor is quantised.
+    pub fn quantised(&self) -> &[QuantType] {
+        &self.quantised
+    }
+
+    /// Says that every projection has a row for each of its outputs.
+    pub(super) fn set_rows_are_outputs(&mut self) {
+        self.rows_are_outputs = true;
+    }
+
+    /// Whether every projection has a row for each of its outputs. In Hugging Face's files GPT-2's have one for each input.
+    pub fn rows_are_outputs(&self) -> bool {
+        self.rows_are_outputs
     }
 
     /// Rounds tensors to a 16-bit type from now on, as they are taken.
@@ -169,7 +204,7 @@ impl Weights {
             progress(self.taken, *all);
         }
         Ok(Some(match self.requested {
-            // Widening gains nothing: a device that computes in f32 reads the stored type just as well.
+            // Widening gains nothing: a device that computes in f32 reads the stored type just as well, a quantised one too.
             None | Some(DType::F32) => tensor,
             Some(dtype) => tensor.to_dtype(dtype),
         }))

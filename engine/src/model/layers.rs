@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::backend::{Activation, Backend, HostLinear};
 use crate::error::Result;
 use crate::load::Weights;
+use crate::tensor::HostTensor;
 
 /// Takes weights by name, checks their shapes and moves them to the backend.
 pub struct Loader<'a, B: Backend> {
@@ -13,9 +14,10 @@ pub struct Loader<'a, B: Backend> {
 }
 
 impl<B: Backend> Loader<'_, B> {
+    /// A tensor that is no projection's. If it is quantised, it no longer is: such tensors are small.
     pub fn weight(&mut self, name: &str, shape: &[usize]) -> Result<B::Weight> {
         let tensor = self.weights.take(name, shape)?;
-        self.backend.weight(tensor)
+        self.backend.weight(tensor.into_elements())
     }
 
     /// `name.weight [outputs, inputs]` and, if there is to be one, `name.bias [outputs]`.
@@ -54,15 +56,22 @@ impl<B: Backend> Loader<'_, B> {
     /// As [`Loader::linear`], still on the host.
     pub fn host_linear(&mut self, name: &str, outputs: usize, inputs: usize, bias: bool) -> Result<HostLinear> {
         let weight = self.weights.take(&format!("{name}.weight"), &[outputs, inputs])?;
-        let bias = if bias { Some(self.weights.take(&format!("{name}.bias"), &[outputs])?) } else { None };
+        let bias = if bias { Some(self.bias(name, outputs)?) } else { None };
         Ok(HostLinear { weight, bias })
     }
 
-    /// GPT-2 stores its projections transposed (`Conv1D`): `name.weight [inputs, outputs]`, `name.bias [outputs]`.
+    fn bias(&mut self, name: &str, outputs: usize) -> Result<HostTensor> {
+        Ok(self.weights.take(&format!("{name}.bias"), &[outputs])?.into_elements())
+    }
+
+    /// GPT-2 stores its projections transposed (`Conv1D`): `name.weight [inputs, outputs]`, `name.bias [outputs]`. In GGUF
+    /// files they are not.
     pub fn conv1d(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<HostLinear> {
+        if self.weights.rows_are_outputs() {
+            return self.host_linear(name, outputs, inputs, true);
+        }
         let weight = self.weights.take(&format!("{name}.weight"), &[inputs, outputs])?.transposed();
-        let bias = Some(self.weights.take(&format!("{name}.bias"), &[outputs])?);
-        Ok(HostLinear { weight, bias })
+        Ok(HostLinear { weight, bias: Some(self.bias(name, outputs)?) })
     }
 
     /// `name.weight [width]` and `name.bias [width]`, or neither.
@@ -113,7 +122,7 @@ impl<B: Backend> ResidualLinear<B> {
     /// The worker's even part of the inputs.
     pub fn new(backend: &B, host: HostLinear) -> Result<Self> {
         let (shard, inputs) = (backend.shard(), host.weight.shape()[1]);
-        Ok(ResidualLinear(Linear::new(backend, host.inputs(shard.even(inputs), shard.is_first()))?))
+        Ok(ResidualLinear(Linear::new(backend, host.inputs(shard.even(inputs), shard.is_first())?)?))
     }
 
     /// `residual += self(x)`

@@ -20,10 +20,11 @@ impl Rope {
     fn frequency(&self, i: usize, head_dim: usize) -> f32 {
         let exponent = (2 * i) as f32 / head_dim as f32;
         let f = (1.0 / self.theta.powf(f64::from(exponent))) as f32;
-        match self.scaling {
+        match &self.scaling {
             RopeScaling::None => f,
-            RopeScaling::Linear { factor } => f / factor as f32,
-            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
+            RopeScaling::Linear { factor } => f / *factor as f32,
+            RopeScaling::Factors { factors } => f / factors[i],
+            &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
                 let wavelength = 2.0 * std::f64::consts::PI / f64::from(f);
                 let turns = original_max_position_embeddings as f64 / wavelength;
                 // 0 where the frequency is divided by the factor, 1 where it is kept, a blend between.

@@ -45,9 +45,11 @@ pub(super) fn place(
         Some(_) => config.max_positions,
         None => config.max_positions.min(num_blocks * options.block_size),
     };
-    let dtype = options.dtype.filter(|&dtype| dtype != DType::F32).unwrap_or(weights.dtype());
+    let rounded = options.dtype.filter(|&dtype| dtype != DType::F32);
+    let dtype = rounded.unwrap_or(weights.dtype());
+    let quantised = if rounded.is_some() { Vec::new() } else { weights.quantised().to_vec() };
     let notes = note.into_iter().chain(fewer).collect();
-    let device = DeviceInfo { name: "CPU".into(), dtype, memory: None, notes };
+    let device = DeviceInfo { name: "CPU".into(), dtype, quantised, memory: None, notes };
 
     let group = RankGroup::new(of);
     let mut load = |backend: CpuBackend, mut weights: Weights| -> Result<ModelRunner<CpuBackend>> {

@@ -16,6 +16,7 @@ use crate::load::Weights;
 use crate::model::{self, Model};
 use crate::options::{Device, Options};
 use crate::parallel::{ParallelRunner, Shard};
+use crate::quantised::QuantType;
 use crate::runner::{ModelRunner, Runner};
 use crate::tensor::DType;
 
@@ -107,6 +108,7 @@ impl OpenGpus {
         // Of each worker, and of all.
         let part = kv_layout(&Shard { rank: 0, of }.config(config)?, options, dtype);
         let layout = KvLayout { heads: of * part.heads, ..part };
+        let notes = dequantised(&weights, dtype).into_iter().collect();
 
         let mut first = Some(weights);
         let mut loaded = Vec::with_capacity(of);
@@ -123,7 +125,7 @@ impl OpenGpus {
         let swap_blocks = options.swap_blocks(&layout, num_blocks);
         let tightest = loaded.iter().min_by_key(|worker| worker.memory.kv_cache).unwrap_or(&loaded[0]);
         let name = if of == 1 { tightest.backend.name().into() } else { format!("{of} x {}", tightest.backend.name()) };
-        let device = DeviceInfo { name, dtype, memory: Some(tightest.memory), notes: Vec::new() };
+        let device = DeviceInfo { name, dtype, quantised: Vec::new(), memory: Some(tightest.memory), notes };
 
         let runner = |Loaded { backend, model, .. }: Loaded| -> Result<ModelRunner<CudaBackend>> {
             let cache = backend.kv_cache(part, num_blocks, swap_blocks)?;
@@ -137,6 +139,13 @@ impl OpenGpus {
         };
         Ok(PlacedModel { runner, layout, num_blocks, swap_blocks, device })
     }
+}
+
+/// What is said of quantised weights, which kernels do not read.
+fn dequantised(weights: &Weights, dtype: DType) -> Option<String> {
+    let kinds: Vec<String> = weights.quantised().iter().map(QuantType::to_string).collect();
+    (!kinds.is_empty())
+        .then(|| format!("the weights are quantised ({}), and become {dtype} on the GPU", kinds.join(", ")))
 }
 
 /// A worker with its weights.

@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use engine::group::{RequestId, SequenceGroup};
-use engine::llm::{Llm, SchedulerOptions};
+use engine::llm::{DeviceInfo, Llm, SchedulerOptions};
 use engine::sampling::SamplingParams;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
@@ -173,12 +173,20 @@ fn facts(llm: &Llm) -> EngineFacts {
     EngineFacts {
         device: device.name.clone(),
         notes: device.notes.clone(),
-        dtype: device.dtype.to_string(),
+        dtype: weights_type(device),
         kv_dtype: layout.dtype.to_string(),
         max_len: llm.engine().context_len(&[], &SamplingParams::default()),
         scheduler: config.scheduler,
         swap_blocks: config.swap_blocks,
         block_bytes: layout.block_bytes(),
+    }
+}
+
+/// The types of the weights that a step reads most of.
+fn weights_type(device: &DeviceInfo) -> String {
+    match device.quantised.as_slice() {
+        [] => device.dtype.to_string(),
+        kinds => kinds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
     }
 }
 

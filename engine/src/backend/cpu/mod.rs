@@ -1,6 +1,7 @@
 //! The CPU: the reference, and the fallback where there is no GPU.
 //!
-//! Activations are f32; weights and the KV cache keep their own type and are widened on the way into registers. The
+//! Activations are f32; weights and the KV cache keep their own type and are widened on the way into registers; with
+//! quantised weights activations are quantised as well (see `quantised`). The
 //! instruction set (AVX-512, AVX2, NEON or none) is chosen when the backend is made. The result for a token does not
 //! depend, to the bit, on what else is in its batch or on the number of threads.
 
@@ -11,6 +12,7 @@ mod element;
 mod linear;
 mod math;
 mod matmul;
+mod quantised;
 mod rows;
 mod tensor;
 #[cfg(test)]
@@ -27,6 +29,7 @@ pub use cache::CpuKvCache;
 pub use tensor::CpuTensor;
 
 use self::element::{Floats, widen_range, with_elements};
+use self::quantised::{Finish, Isa, PackedMatrix, Projector};
 use self::tensor::Pool;
 use self::threads::Threads;
 use super::{Activation, Attention, Backend, Batch, HostLinear, KvLayout, QkNormRope};
@@ -38,22 +41,50 @@ use crate::tensor::HostTensor;
 /// The processor as a device.
 pub struct CpuBackend {
     arch: Arch,
+    isa: Isa,
     threads: Threads,
     pool: Arc<Pool>,
     /// With `Some` this is one of several workers.
     rank: Option<WorkerRank>,
 }
 
-/// A weight: the bytes as they were loaded, usually a mapped file.
+/// A weight.
 #[derive(Clone)]
-pub struct CpuWeight(Arc<HostTensor>);
+pub struct CpuWeight(WeightData);
+
+#[derive(Clone)]
+enum WeightData {
+    /// The bytes as they were loaded, usually a mapped file.
+    Elements(Arc<HostTensor>),
+    /// A quantised matrix, in an order of its own.
+    Quantised(Arc<PackedMatrix>),
+}
 
 impl CpuWeight {
     /// `[N, K]` of a matrix; a vector is one row.
     fn extents(&self) -> (usize, usize) {
-        match *self.0.shape() {
-            [rows, cols] => (rows, cols),
-            _ => (1, self.0.shape().iter().product()),
+        match &self.0 {
+            WeightData::Quantised(matrix) => (matrix.rows(), matrix.cols()),
+            WeightData::Elements(tensor) => match *tensor.shape() {
+                [rows, cols] => (rows, cols),
+                _ => (1, tensor.shape().iter().product()),
+            },
+        }
+    }
+
+    /// The elements of a weight that is no projection's and no embedding's: only those stay quantised.
+    fn tensor(&self) -> &HostTensor {
+        match &self.0 {
+            WeightData::Elements(tensor) => tensor,
+            WeightData::Quantised(_) => panic!("only projections and embeddings are quantised"),
+        }
+    }
+
+    /// Row `row` in f32.
+    fn read_row(&self, row: usize, to: &mut [f32]) {
+        match &self.0 {
+            WeightData::Elements(tensor) => widen_range(tensor.elements(), row * to.len(), to),
+            WeightData::Quantised(matrix) => matrix.decode_row(row, to),
         }
     }
 }
@@ -74,7 +105,13 @@ pub struct Qkv {
 impl CpuBackend {
     /// A backend that computes on `threads` threads, the caller's included; by default one for each available core.
     pub fn new(threads: Option<usize>) -> Result<Self> {
-        Ok(CpuBackend { arch: Arch::new(), threads: Threads::new(threads)?, pool: Pool::new(), rank: None })
+        Ok(CpuBackend {
+            arch: Arch::new(),
+            isa: Isa::new(),
+            threads: Threads::new(threads)?,
+            pool: Pool::new(),
+            rank: None,
+        })
     }
 
     /// The same as one of several workers, which compute a model's parts.
@@ -118,10 +155,17 @@ impl CpuBackend {
     ) {
         let (cols, inner) = weight.extents();
         assert_eq!((x.rows(), x.cols(), out.cols()), (out.rows(), inner, cols), "shapes of a projection");
-        let bias = bias.map(|b| Floats::new(&b.0, &self.pool));
+        let bias = bias.map(|b| Floats::new(b.tensor(), &self.pool));
         let bias = bias.as_ref().map(Floats::as_slice);
+        let weight = match &weight.0 {
+            WeightData::Elements(tensor) => tensor.elements(),
+            WeightData::Quantised(matrix) => {
+                let projector = Projector { isa: self.isa, arch: self.arch, threads: &self.threads, pool: &self.pool };
+                return projector.run(x, matrix, &Finish { bias, act, add }, out);
+            }
+        };
         let x = x.as_slice();
-        with_elements!(weight.0.elements(), weight => {
+        with_elements!(weight, weight => {
             let linear = linear::Linear { x, weight, bias, act, add, inner };
             linear.run(self.arch, &self.threads, out.as_mut_slice(), cols);
         });
@@ -137,7 +181,7 @@ impl CpuBackend {
 
     /// Root-mean-square normalisation, in place, of each group of `D` elements (`weight [D]`): a row holds whole heads.
     fn head_norm(&self, x: &mut CpuTensor, weight: &CpuWeight, eps: f32) {
-        let weight = Floats::new(&weight.0, &self.pool);
+        let weight = Floats::new(weight.tensor(), &self.pool);
         let (cols, weight) = (x.cols(), weight.as_slice());
         self.each_row(x.as_mut_slice(), cols, |_, row| rows::head_norm(row, weight, eps));
     }
@@ -145,7 +189,7 @@ impl CpuBackend {
     /// Rotates each head of `x` in place by its position's angles, see [`QkNormRope::rope`].
     fn rope(&self, x: &mut CpuTensor, table: &CpuWeight, inputs: &Batch) {
         let (cols, head_dim) = (x.cols(), table.extents().1);
-        let table = table.0.elements();
+        let table = table.tensor().elements();
         self.each_row(x.as_mut_slice(), cols, |t, row| {
             rows::with_widened(table, inputs.positions[t] as usize * head_dim, head_dim, |a| rows::rope(row, a));
         });
@@ -163,7 +207,10 @@ impl Backend for CpuBackend {
 
     fn weight(&self, tensor: HostTensor) -> Result<CpuWeight> {
         match tensor.shape().len() {
-            1 | 2 => Ok(CpuWeight(Arc::new(tensor))),
+            2 if tensor.quantised().is_some() => {
+                Ok(CpuWeight(WeightData::Quantised(Arc::new(PackedMatrix::new(&tensor, &self.threads)))))
+            }
+            1 | 2 => Ok(CpuWeight(WeightData::Elements(Arc::new(tensor.into_elements())))),
             n => Err(Error::Unsupported(format!("a weight of {n} dimensions"))),
         }
     }
@@ -213,9 +260,8 @@ impl Backend for CpuBackend {
     ) -> CpuTensor {
         let cols = table.extents().1;
         let mut out = self.pool.tensor(inputs.tokens.len(), cols);
-        let table = table.0.elements();
         self.each_row(out.as_mut_slice(), cols, |t, row| match inputs.tokens[t] as usize {
-            token if vocab.contains(&token) => widen_range(table, (token - vocab.start) * cols, row),
+            token if vocab.contains(&token) => table.read_row(token - vocab.start, row),
             _ => row.fill(0.0),
         });
         if let Some((table, offset)) = positions {
@@ -226,7 +272,7 @@ impl Backend for CpuBackend {
 
     fn add_positions(&self, x: &mut CpuTensor, table: &CpuWeight, offset: usize, inputs: &Batch) {
         let cols = x.cols();
-        let table = table.0.elements();
+        let table = table.tensor().elements();
         self.each_row(x.as_mut_slice(), cols, |t, row| {
             rows::with_widened(table, (inputs.positions[t] as usize + offset) * cols, cols, |p| {
                 row.iter_mut().zip(p).for_each(|(x, p)| *x += p);
@@ -266,7 +312,7 @@ impl Backend for CpuBackend {
 
     fn layer_norm(&self, x: &CpuTensor, weight: Option<&CpuWeight>, bias: Option<&CpuWeight>, eps: f32) -> CpuTensor {
         let mut out = self.pool.tensor(x.rows(), x.cols());
-        let [weight, bias] = [weight, bias].map(|w| w.map(|w| Floats::new(&w.0, &self.pool)));
+        let [weight, bias] = [weight, bias].map(|w| w.map(|w| Floats::new(w.tensor(), &self.pool)));
         let [weight, bias] = [&weight, &bias].map(|w| w.as_ref().map(Floats::as_slice));
         let (cols, x) = (x.cols(), x.as_slice());
         self.each_row(out.as_mut_slice(), cols, |t, row| {
@@ -277,7 +323,7 @@ impl Backend for CpuBackend {
 
     fn rms_norm(&self, x: &CpuTensor, weight: &CpuWeight, eps: f32) -> CpuTensor {
         let mut out = self.pool.tensor(x.rows(), x.cols());
-        let weight = Floats::new(&weight.0, &self.pool);
+        let weight = Floats::new(weight.tensor(), &self.pool);
         let (cols, x, weight) = (x.cols(), x.as_slice(), weight.as_slice());
         self.each_row(out.as_mut_slice(), cols, |t, row| rows::rms_norm(&x[t * cols..][..cols], weight, eps, row));
         out

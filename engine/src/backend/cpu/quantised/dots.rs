@@ -1,0 +1,236 @@
+//! Sums of products of one band of a weight with some tokens, written once over [`Lanes`].
+//!
+//! What calls functions of [`Lanes`] are loops and not closures, which might not be compiled for the instruction set.
+
+#![allow(clippy::needless_range_loop)] // see above
+
+use super::activations::{ActivationsView, Token, summed};
+use super::lanes::Lanes;
+use super::packed::{Line, PART, PackedBand, ROWS};
+use crate::quantised::QuantType;
+
+/// Chunks of four columns in a part.
+const CHUNKS: usize = PART / 4;
+
+/// One band of a weight, tokens, and where their products belong.
+pub(super) struct Band<'a, 'b> {
+    pub weight: PackedBand<'a>,
+    pub x: ActivationsView<'a>,
+    pub rows: Rows<'a, 'b>,
+}
+
+/// The band's columns of the output.
+pub(super) struct Rows<'a, 'b> {
+    /// The tokens' rows of the output, or parts of them.
+    pub out: &'a mut [&'b mut [f32]],
+    /// Where the band's columns begin in them.
+    pub at: usize,
+    /// Add to what is there instead of replacing it.
+    pub add: bool,
+}
+
+impl Band<'_, '_> {
+    /// Computes the band for all tokens.
+    #[inline(always)]
+    pub fn run<L: Lanes>(mut self, lanes: L) {
+        let mut token = 0;
+        while token < self.rows.out.len() {
+            let left = usize::min(self.rows.out.len() - token, L::TOKENS);
+            token += match left {
+                8.. => self.tokens::<L, 8>(lanes, token),
+                4.. => self.tokens::<L, 4>(lanes, token),
+                2.. => self.tokens::<L, 2>(lanes, token),
+                _ => self.tokens::<L, 1>(lanes, token),
+            };
+        }
+    }
+
+    /// Computes the band for `T` tokens, and returns how many these are.
+    #[inline(always)]
+    fn tokens<L: Lanes, const T: usize>(&mut self, lanes: L, token: usize) -> usize {
+        let x: [Token<'_>; T] = std::array::from_fn(|t| self.x.token(token + t));
+        let sums = match self.weight.kind {
+            QuantType::Q8_0 => plain::<L, Wide, T>(lanes, self.weight, x),
+            QuantType::Q4_0 => plain::<L, Nibbles, T>(lanes, self.weight, x),
+            QuantType::Q4_K => scaled::<L, Nibbles, T>(lanes, self.weight, x),
+            QuantType::Q5_K => scaled::<L, FiveBits, T>(lanes, self.weight, x),
+            QuantType::Q6_K => scaled::<L, SixBits, T>(lanes, self.weight, x),
+        };
+        for (sums, out) in sums.into_iter().zip(&mut self.rows.out[token..]) {
+            let sums = lanes.to_array(sums);
+            let out = &mut out[self.rows.at..];
+            let out = if out.len() > ROWS { &mut out[..ROWS] } else { out };
+            if self.rows.add {
+                out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
+            } else {
+                out.copy_from_slice(&sums[..out.len()]);
+            }
+        }
+        T
+    }
+}
+
+/// How the integers of a part lie in its lines.
+trait Bits {
+    /// The four columns of chunk `chunk` of all rows.
+    fn chunk<L: Lanes>(lanes: L, lines: &[Line], chunk: usize) -> L::Bytes;
+
+    /// Adds the products of four columns with those of a token.
+    #[inline(always)]
+    fn dot<L: Lanes>(lanes: L, sum: L::Ints, bytes: L::Bytes, x: i32) -> L::Ints {
+        lanes.dot(sum, bytes, x)
+    }
+
+    /// What sums begin with: what is to be taken off for the integers being counted from the least one.
+    #[inline(always)]
+    fn begin<L: Lanes>(lanes: L, zero: u8, sum: i32) -> L::Ints {
+        lanes.splat(-i32::from(zero) * sum)
+    }
+}
+
+/// Eight bits.
+struct Wide;
+/// Four bits: the upper halves of bytes are the columns from the sixteenth on.
+struct Nibbles;
+/// A fifth bit of each chunk in one line more.
+struct FiveBits;
+/// Two bits more of each chunk in two lines more.
+struct SixBits;
+
+impl Bits for Wide {
+    #[inline(always)]
+    fn chunk<L: Lanes>(lanes: L, lines: &[Line], chunk: usize) -> L::Bytes {
+        lanes.wide(&lines[chunk])
+    }
+
+    #[inline(always)]
+    fn dot<L: Lanes>(lanes: L, sum: L::Ints, bytes: L::Bytes, x: i32) -> L::Ints {
+        lanes.dot_wide(sum, bytes, x)
+    }
+
+    #[inline(always)]
+    fn begin<L: Lanes>(lanes: L, _: u8, sum: i32) -> L::Ints {
+        lanes.begin_wide(sum)
+    }
+}
+
+impl Bits for Nibbles {
+    #[inline(always)]
+    fn chunk<L: Lanes>(lanes: L, lines: &[Line], chunk: usize) -> L::Bytes {
+        let line = lanes.load(&lines[chunk % 4]);
+        lanes.bits(line, chunk / 4 * 4, 15)
+    }
+}
+
+impl Bits for FiveBits {
+    #[inline(always)]
+    fn chunk<L: Lanes>(lanes: L, lines: &[Line], chunk: usize) -> L::Bytes {
+        let high = lanes.bits(lanes.load(&lines[4]), chunk, 1);
+        lanes.join(Nibbles::chunk(lanes, lines, chunk), high)
+    }
+}
+
+impl Bits for SixBits {
+    #[inline(always)]
+    fn chunk<L: Lanes>(lanes: L, lines: &[Line], chunk: usize) -> L::Bytes {
+        let high = lanes.bits(lanes.load(&lines[4 + chunk / 4]), chunk % 4 * 2, 3);
+        lanes.join(Nibbles::chunk(lanes, lines, chunk), high)
+    }
+}
+
+/// The sums of one part over some of its chunks, for each token.
+#[inline(always)]
+fn part<L: Lanes, B: Bits, const T: usize, const N: usize>(
+    lanes: L,
+    mut sums: [L::Ints; T],
+    lines: &[Line],
+    x: [&[i32; N]; T],
+    first: usize,
+) -> [L::Ints; T] {
+    for chunk in 0..N {
+        let bytes = B::chunk(lanes, lines, first + chunk);
+        for t in 0..T {
+            sums[t] = B::dot(lanes, sums[t], bytes, x[t][chunk]);
+        }
+    }
+    sums
+}
+
+/// Groups of one part, with a scale each.
+#[inline(always)]
+fn plain<L: Lanes, B: Bits, const T: usize>(lanes: L, weight: PackedBand<'_>, x: [Token<'_>; T]) -> [L::Floats; T] {
+    let zero = weight.kind.zero();
+    let mut totals = [lanes.zeros(); T];
+    for (group, (lines, scale)) in weight.lines.chunks_exact(weight.kind.lines()).zip(weight.scales).enumerate() {
+        let words = x.map(|x| &x.words.as_chunks::<CHUNKS>().0[group]);
+        let mut sums = [lanes.splat(0); T];
+        for t in 0..T {
+            sums[t] = B::begin(lanes, zero, x[t].sums[group]);
+        }
+        let sums = part::<L, B, T, CHUNKS>(lanes, sums, lines, words, 0);
+        let scale = lanes.halves(scale);
+        for t in 0..T {
+            totals[t] = lanes.mul_add(sums[t], lanes.mul(scale, x[t].scales[group]), totals[t]);
+        }
+    }
+    totals
+}
+
+/// Groups of eight parts, with scales of the parts, and minima or none.
+#[inline(always)]
+fn scaled<L: Lanes, B: Bits, const T: usize>(lanes: L, weight: PackedBand<'_>, x: [Token<'_>; T]) -> [L::Floats; T] {
+    /// Half of a part, which has a scale of its own in Q6_K.
+    const HALF: usize = CHUNKS / 2;
+    let kind = weight.kind;
+    let parts = kind.group() / PART;
+    let sums_of_group = kind.group() / summed(kind);
+    let groups = weight.lines.chunks_exact(parts * kind.lines()).zip(weight.scales.chunks_exact(kind.scales()));
+    let mut totals = [lanes.zeros(); T];
+    for (group, ((lines, scales), small)) in groups.zip(weight.parts.chunks_exact(kind.parts())).enumerate() {
+        let words = x.map(|x| &x.words.as_chunks::<{ 8 * CHUNKS }>().0[group]);
+        let x_sums = x.map(|x| &x.sums[group * sums_of_group..][..sums_of_group]);
+        let mut whole = [lanes.splat(0); T];
+        for (p, lines) in lines.chunks_exact(kind.lines()).enumerate() {
+            if kind.scales() == 2 {
+                let words = words.map(|words| &words.as_chunks::<CHUNKS>().0[p]);
+                let sums = part::<L, B, T, CHUNKS>(lanes, [lanes.splat(0); T], lines, words, 0);
+                let scale = lanes.widen(&small[p]);
+                for t in 0..T {
+                    whole[t] = lanes.multiply(sums[t], scale, whole[t]);
+                }
+            } else {
+                for half in 0..2 {
+                    let at = 2 * p + half;
+                    let words = words.map(|words| &words.as_chunks::<HALF>().0[at]);
+                    let mut sums = [lanes.splat(0); T];
+                    for t in 0..T {
+                        sums[t] = B::begin(lanes, kind.zero(), x_sums[t][at]);
+                    }
+                    let sums = part::<L, B, T, HALF>(lanes, sums, lines, words, half * HALF);
+                    let scale = lanes.widen_signed(&small[at]);
+                    for t in 0..T {
+                        whole[t] = lanes.multiply(sums[t], scale, whole[t]);
+                    }
+                }
+            }
+        }
+        let scale = lanes.halves(&scales[0]);
+        for t in 0..T {
+            totals[t] = lanes.mul_add(whole[t], lanes.mul(scale, x[t].scales[group]), totals[t]);
+        }
+        if kind.scales() == 2 {
+            let scale = lanes.halves(&scales[1]);
+            let mut mins = [lanes.splat(0); T];
+            for (p, min) in small[parts..].iter().enumerate() {
+                let min = lanes.widen(min);
+                for t in 0..T {
+                    mins[t] = lanes.multiply(min, lanes.splat(x_sums[t][p]), mins[t]);
+                }
+            }
+            for t in 0..T {
+                totals[t] = lanes.mul_add(mins[t], lanes.mul(scale, -x[t].scales[group]), totals[t]);
+            }
+        }
+    }
+    totals
+}

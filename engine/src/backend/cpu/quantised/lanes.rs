@@ -1,0 +1,94 @@
+//! What each instruction set does with vectors of sixteen rows: AVX-512 with VNNI, AVX2, and plain Rust.
+//!
+//! A value of a type of [`Lanes`] exists only where the processor has its instructions, which is what its functions rely on.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod plain;
+
+use self::plain::Plain;
+use super::dots::Band;
+use super::packed::{Line, ROWS};
+
+/// Vectors with a lane for each of a band's rows. Bytes are not negative, and below 128 but for those of [`Lanes::wide`].
+pub(super) trait Lanes: Copy {
+    /// Four bytes a row.
+    type Bytes: Copy;
+    /// An integer a row.
+    type Ints: Copy;
+    /// A number a row.
+    type Floats: Copy;
+    /// Tokens at a time: as many as registers allow, at most 8.
+    const TOKENS: usize;
+
+    fn load(self, line: &Line) -> Self::Bytes;
+    /// `bytes >> shift & mask` of each byte. The mask is none of bits that the shift would bring in from another byte.
+    fn bits(self, bytes: Self::Bytes, shift: usize, mask: u8) -> Self::Bytes;
+    /// `low | high << 4` of each byte.
+    fn join(self, low: Self::Bytes, high: Self::Bytes) -> Self::Bytes;
+    /// `sum + bytes . x`: the four bytes of each row times those of `x`, which have signs.
+    fn dot(self, sum: Self::Ints, bytes: Self::Bytes, x: i32) -> Self::Ints;
+
+    /// Integers of 8 bits, counted from -128, as [`Lanes::dot_wide`] wants them.
+    fn wide(self, line: &Line) -> Self::Bytes;
+    /// What sums of them begin with, if those of what they are multiplied with sum up to `sum`.
+    fn begin_wide(self, sum: i32) -> Self::Ints;
+    /// As [`Lanes::dot`].
+    fn dot_wide(self, sum: Self::Ints, bytes: Self::Bytes, x: i32) -> Self::Ints;
+
+    fn splat(self, x: i32) -> Self::Ints;
+    fn widen(self, x: &[u8; ROWS]) -> Self::Ints;
+    fn widen_signed(self, x: &[u8; ROWS]) -> Self::Ints;
+    /// `a * b + c`
+    fn multiply(self, a: Self::Ints, b: Self::Ints, c: Self::Ints) -> Self::Ints;
+
+    fn zeros(self) -> Self::Floats;
+    /// Numbers of 16 bits.
+    fn halves(self, x: &[u16; ROWS]) -> Self::Floats;
+    fn mul(self, a: Self::Floats, b: f32) -> Self::Floats;
+    /// `a * b + c`, rounded once; `a` is rounded to f32 before.
+    fn mul_add(self, a: Self::Ints, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    fn to_array(self, x: Self::Floats) -> [f32; ROWS];
+}
+
+/// The instruction set that is computed with.
+#[derive(Clone, Copy)]
+pub(in crate::backend::cpu) enum Isa {
+    #[cfg(target_arch = "x86_64")]
+    Avx512(avx512::Avx512),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(avx2::Avx2),
+    Plain,
+}
+
+impl Isa {
+    /// The best one that the processor has.
+    pub fn new() -> Self {
+        Self::all().remove(0)
+    }
+
+    /// All that the processor has, the best one first.
+    pub fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            all.extend(avx512::Avx512::new().map(Isa::Avx512));
+            all.extend(avx2::Avx2::new().map(Isa::Avx2));
+        }
+        all.push(Isa::Plain);
+        all
+    }
+
+    /// Computes a band.
+    pub(super) fn run(self, band: Band<'_, '_>) {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512(lanes) => lanes.run(band),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2(lanes) => lanes.run(band),
+            Isa::Plain => band.run(Plain),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The layout of a quantised weight: sixteen rows side by side, so that a vector has a few elements of each of them.
+//!
+//! A *band* is sixteen rows. Along them lie the weight's groups, each divided into *parts* of 32 columns. A part's integers
+//! are in *lines* of 64 bytes, four of each row: line `i` of a part of 8 bits has the columns `4 i` to `4 i + 3`. Of fewer
+//! bits, the lower halves of four lines' bytes have the first sixteen columns and the upper ones the others; a fifth bit is
+//! in one more line, a fifth and a sixth in two. So one load and a multiplication of bytes serve sixteen rows, no sum goes
+//! across a vector, and as many bytes are read as the file has, or some 3 % more.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::super::threads::Threads;
+use crate::quantised::{Group, MAX_GROUP, QuantType};
+use crate::tensor::HostTensor;
+
+/// Rows of a band: the f32 lanes of the longest vector.
+pub(super) const ROWS: usize = 16;
+/// Columns of a part.
+pub(super) const PART: usize = 32;
+
+/// A cache line of integers.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub(super) struct Line(pub [u8; 64]);
+
+/// A quantised matrix, `[N, K]`. Rows of zeros fill the last band up.
+pub(in crate::backend::cpu) struct PackedMatrix {
+    kind: QuantType,
+    rows: usize,
+    cols: usize,
+    lines: Vec<Line>,
+    /// A scale of each row for each group, as halves; where there are minima, their scales follow.
+    scales: Vec<[u16; ROWS]>,
+    /// Scales of each row for the parts of each group, those of all parts and then minima. None in groups of one part.
+    parts: Vec<[u8; ROWS]>,
+}
+
+/// One band of a matrix.
+#[derive(Clone, Copy)]
+pub(super) struct PackedBand<'a> {
+    pub kind: QuantType,
+    pub lines: &'a [Line],
+    pub scales: &'a [[u16; ROWS]],
+    pub parts: &'a [[u8; ROWS]],
+}
+
+impl QuantType {
+    /// Lines of a part.
+    pub(super) const fn lines(self) -> usize {
+        match self {
+            QuantType::Q8_0 => 8,
+            QuantType::Q4_0 | QuantType::Q4_K => 4,
+            QuantType::Q5_K => 5,
+            QuantType::Q6_K => 6,
+        }
+    }
+
+    /// Scales of groups, by row and group.
+    pub(super) const fn scales(self) -> usize {
+        match self {
+            QuantType::Q8_0 | QuantType::Q4_0 | QuantType::Q6_K => 1,
+            QuantType::Q4_K | QuantType::Q5_K => 2,
+        }
+    }
+
+    /// Scales and minima of parts, by row and group.
+    pub(super) const fn parts(self) -> usize {
+        match self {
+            QuantType::Q8_0 | QuantType::Q4_0 => 0,
+            QuantType::Q4_K | QuantType::Q5_K | QuantType::Q6_K => 16,
+        }
+    }
+}
+
+impl PackedMatrix {
+    /// Packs a quantised matrix.
+    ///
+    /// # Panics
+    /// If `tensor` is not quantised, or no matrix.
+    pub fn new(tensor: &HostTensor, threads: &Threads) -> Self {
+        let (Some(kind), &[rows, cols]) = (tensor.quantised(), tensor.shape()) else {
+            panic!("only a quantised matrix can be packed");
+        };
+        let (bands, groups) = (rows.div_ceil(ROWS), cols / kind.group());
+        let per_band = [groups * kind.group() / PART * kind.lines(), groups * kind.scales(), groups * kind.parts()];
+        let mut packed = PackedMatrix {
+            kind,
+            rows,
+            cols,
+            lines: vec![Line([0; 64]); bands * per_band[0]],
+            scales: vec![[0; ROWS]; bands * per_band[1]],
+            parts: vec![[0; ROWS]; bands * per_band[2]],
+        };
+        if groups == 0 {
+            return packed;
+        }
+        let lines = packed.lines.chunks_mut(per_band[0]);
+        let scales = packed.scales.chunks_mut(per_band[1]);
+        let mut parts = packed.parts.chunks_mut(per_band[2].max(1));
+        let bands: Vec<_> = lines.zip(scales).map(|band| (band, parts.next().unwrap_or_default())).collect();
+        let row_bytes = groups * kind.group_bytes();
+        let rows = tensor.bytes().chunks(ROWS * row_bytes);
+        threads.each(bands.into_iter().zip(rows), |(((lines, scales), parts), bytes)| {
+            for (row, bytes) in bytes.chunks_exact(row_bytes).enumerate() {
+                for (i, bytes) in bytes.chunks_exact(kind.group_bytes()).enumerate() {
+                    let lines = &mut lines[i * kind.group() / PART * kind.lines()..];
+                    let group = Group::read(kind, bytes);
+                    pack(kind, &group, row, lines);
+                    scales[i * kind.scales()][row] = group.scale.to_bits();
+                    if kind.scales() == 2 {
+                        scales[i * 2 + 1][row] = group.min_scale.to_bits();
+                    }
+                    let parts = &mut parts[i * kind.parts()..][..kind.parts()];
+                    let small = group.scales.iter().map(|&scale| scale as u8).take(kind.parts() / kind.scales());
+                    let small = small.chain(group.mins.iter().copied());
+                    parts.iter_mut().zip(small).for_each(|(to, from)| to[row] = from);
+                }
+            }
+        });
+        packed
+    }
+
+    /// How it is quantised.
+    pub fn kind(&self) -> QuantType {
+        self.kind
+    }
+
+    /// `N`
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// `K`
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    pub(super) fn band(&self, band: usize) -> PackedBand<'_> {
+        let groups = self.cols / self.kind.group();
+        let [lines, scales, parts] =
+            [self.cols / PART * self.kind.lines(), groups * self.kind.scales(), groups * self.kind.parts()];
+        PackedBand {
+            kind: self.kind,
+            lines: &self.lines[band * lines..][..lines],
+            scales: &self.scales[band * scales..][..scales],
+            parts: &self.parts[band * parts..][..parts],
+        }
+    }
+
+    /// The elements of a row in f32: those that the file's groups stand for, to the bit.
+    pub fn decode_row(&self, row: usize, to: &mut [f32]) {
+        let (kind, band, row) = (self.kind, self.band(row / ROWS), row % ROWS);
+        for (i, to) in to.chunks_exact_mut(kind.group()).enumerate() {
+            let mut group = Group {
+                quants: [0; MAX_GROUP],
+                scale: half::f16::from_bits(band.scales[i * kind.scales()][row]),
+                min_scale: half::f16::ZERO,
+                scales: [1; 16],
+                mins: [0; 8],
+            };
+            if kind.scales() == 2 {
+                group.min_scale = half::f16::from_bits(band.scales[i * 2 + 1][row]);
+            }
+            let parts = &band.parts[i * kind.parts()..][..kind.parts()];
+            let (scales, mins) = parts.split_at(kind.parts() / kind.scales());
+            group.scales.iter_mut().zip(scales).for_each(|(to, from)| *to = from[row] as i8);
+            group.mins.iter_mut().zip(mins).for_each(|(to, from)| *to = from[row]);
+            let lines = &band.lines[i * kind.group() / PART * kind.lines()..];
+            let parts = lines.chunks(kind.lines()).zip(group.quants[..kind.group()].chunks_exact_mut(PART));
+            for (lines, quants) in parts {
+                for (col, quant) in quants.iter_mut().enumerate() {
+                    *quant = unpack(kind, lines, row, col);
+                }
+            }
+            group.decode(kind, to);
+        }
+    }
+}
+
+/// Writes a row's integers of one group into the lines of its parts, which are zeros there.
+fn pack(kind: QuantType, group: &Group, row: usize, lines: &mut [Line]) {
+    let parts = group.quants[..kind.group()].as_chunks::<PART>().0;
+    for (lines, quants) in lines.chunks_exact_mut(kind.lines()).zip(parts) {
+        fn at(line: &mut Line, row: usize) -> &mut [u8; 4] {
+            &mut line.0.as_chunks_mut::<4>().0[row]
+        }
+        let fours = quants.as_chunks::<4>().0;
+        if kind == QuantType::Q8_0 {
+            lines.iter_mut().zip(fours).for_each(|(line, four)| *at(line, row) = *four);
+            continue;
+        }
+        for chunk in 0..4 {
+            let (low, high) = (fours[chunk], fours[chunk + 4]);
+            *at(&mut lines[chunk], row) = std::array::from_fn(|i| low[i] & 15 | high[i] << 4);
+            for i in 0..4 {
+                if kind == QuantType::Q5_K {
+                    at(&mut lines[4], row)[i] |= (low[i] >> 4) << chunk | (high[i] >> 4) << (chunk + 4);
+                }
+                if kind == QuantType::Q6_K {
+                    at(&mut lines[4], row)[i] |= (low[i] >> 4) << (2 * chunk);
+                    at(&mut lines[5], row)[i] |= (high[i] >> 4) << (2 * chunk);
+                }
+            }
+        }
+    }
+}
+
+/// The integer of one element of a part.
+fn unpack(kind: QuantType, lines: &[Line], row: usize, col: usize) -> u8 {
+    let (chunk, at) = (col / 4, row * 4 + col % 4);
+    if kind == QuantType::Q8_0 {
+        return lines[chunk].0[at];
+    }
+    let nibble = lines[chunk % 4].0[at] >> (chunk / 4 * 4) & 15;
+    match kind {
+        QuantType::Q5_K => nibble | (lines[4].0[at] >> chunk & 1) << 4,
+        QuantType::Q6_K => nibble | (lines[4 + chunk / 4].0[at] >> (2 * (chunk % 4)) & 3) << 4,
+        _ => nibble,
+    }
+}

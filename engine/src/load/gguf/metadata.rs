@@ -1,0 +1,96 @@
+//! The metadata of a GGUF file: values by name.
+
+use std::collections::HashMap;
+
+use crate::error::{Error, Result};
+
+/// A value, as far as something asks for its kind.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Value {
+    Integer(i64),
+    Float(f64),
+    Bool(bool),
+    Text(String),
+    Texts(Vec<String>),
+    Integers(Vec<i64>),
+    Floats(Vec<f32>),
+    /// An array of another kind.
+    Other,
+}
+
+/// All values of a file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Metadata(pub HashMap<String, Value>);
+
+impl Metadata {
+    fn typed<'a, T>(&'a self, name: &str, what: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
+        match self.0.get(name) {
+            None => Ok(None),
+            Some(value) => match read(value) {
+                Some(read) => Ok(Some(read)),
+                None => Err(Error::Config(format!("the file's metadata should have {what} as {name}"))),
+            },
+        }
+    }
+
+    pub fn integer(&self, name: &str) -> Result<Option<u64>> {
+        self.typed(name, "a whole number that is not negative", |value| match value {
+            Value::Integer(number) => u64::try_from(*number).ok(),
+            _ => None,
+        })
+    }
+
+    /// The same number for all layers, which some files write once for each.
+    pub fn integer_of_layers(&self, name: &str) -> Result<Option<u64>> {
+        match self.0.get(name) {
+            Some(Value::Integers(all)) if all.windows(2).all(|pair| pair[0] == pair[1]) && !all.is_empty() => {
+                Ok(u64::try_from(all[0]).ok())
+            }
+            Some(Value::Integers(_)) => Err(Error::Unsupported(format!("{name} differs by the layer"))),
+            _ => self.integer(name),
+        }
+    }
+
+    pub fn float(&self, name: &str) -> Result<Option<f64>> {
+        self.typed(name, "a number", |value| match value {
+            Value::Float(number) => Some(*number).filter(|number| number.is_finite()),
+            Value::Integer(number) => Some(*number as f64),
+            _ => None,
+        })
+    }
+
+    pub fn bool(&self, name: &str) -> Result<Option<bool>> {
+        self.typed(name, "true or false", |value| match value {
+            Value::Bool(bool) => Some(*bool),
+            _ => None,
+        })
+    }
+
+    pub fn text(&self, name: &str) -> Result<Option<&str>> {
+        self.typed(name, "a string", |value| match value {
+            Value::Text(text) => Some(text.as_str()),
+            _ => None,
+        })
+    }
+
+    pub fn texts(&self, name: &str) -> Result<Option<&[String]>> {
+        self.typed(name, "a list of strings", |value| match value {
+            Value::Texts(texts) => Some(texts.as_slice()),
+            _ => None,
+        })
+    }
+
+    pub fn integers(&self, name: &str) -> Result<Option<&[i64]>> {
+        self.typed(name, "a list of whole numbers", |value| match value {
+            Value::Integers(numbers) => Some(numbers.as_slice()),
+            _ => None,
+        })
+    }
+
+    pub fn floats(&self, name: &str) -> Result<Option<&[f32]>> {
+        self.typed(name, "a list of numbers", |value| match value {
+            Value::Floats(numbers) => Some(numbers.as_slice()),
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,80 @@
+//! The rules by which byte-level tokenizers split texts, by the names that GGUF files have for them.
+
+use serde_json::{Value, json};
+
+use crate::error::{Error, Result};
+
+const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN_2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// How texts are prepared and split.
+#[derive(Debug, PartialEq)]
+pub(super) struct Split {
+    pub normalizer: Value,
+    pub pre_tokenizer: Value,
+    /// Whether a word that is a token is not merged from its parts.
+    pub ignore_merges: bool,
+}
+
+/// The names that are known, the one that is written first for each rule.
+const NAMES: [&[&str]; 5] = [
+    &["gpt-2", "gpt2", "phi-2", "olmo", "jina-v2-code"],
+    &["llama-bpe", "llama3", "llama-v3"],
+    &["qwen2", "deepseek-r1-qwen"],
+    &["tekken"],
+    &["smollm"],
+];
+
+/// The rule of this name.
+pub(super) fn named(name: &str) -> Result<Split> {
+    match NAMES.iter().position(|names| names.contains(&name)) {
+        Some(rule) => Ok(split(rule)),
+        None => {
+            let shown: String = name.chars().take(40).collect();
+            let known = NAMES.map(|names| names[0]).join(", ");
+            Err(Error::Tokenizer(format!(
+                "texts would be split by the rule {shown:?}, which is not implemented; {known} are"
+            )))
+        }
+    }
+}
+
+/// The name of the rule that a `tokenizer.json` has, if it is one of these.
+pub(super) fn name_of(tokenizer: &Value) -> Option<&'static str> {
+    let has =
+        |rule: &usize| without_offsets(&split(*rule).pre_tokenizer) == without_offsets(&tokenizer["pre_tokenizer"]);
+    (0..NAMES.len()).find(has).map(|rule| NAMES[rule][0])
+}
+
+/// A pre-tokenizer without what has no effect on the tokens.
+fn without_offsets(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .filter(|(name, _)| *name != "trim_offsets")
+            .map(|(k, v)| (k.clone(), without_offsets(v)))
+            .collect(),
+        Value::Array(items) => items.iter().map(without_offsets).collect(),
+        other => other.clone(),
+    }
+}
+
+fn split(rule: usize) -> Split {
+    let bytes = |use_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex});
+    let sequence = |first: Value, then: Value| json!({"type": "Sequence", "pretokenizers": [first, then]});
+    let by = |regex: &str| {
+        let split = json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false});
+        sequence(split, bytes(false))
+    };
+    let digits = || json!({"type": "Digits", "individual_digits": true});
+    let (pre_tokenizer, composed, ignore_merges) = match rule {
+        0 => (bytes(true), false, false),
+        1 => (by(LLAMA_3), false, true),
+        2 => (by(QWEN_2), true, false),
+        3 => (by(TEKKEN), false, true),
+        _ => (sequence(digits(), bytes(true)), false, false),
+    };
+    Split { normalizer: if composed { json!({"type": "NFC"}) } else { Value::Null }, pre_tokenizer, ignore_merges }
+}

@@ -1,0 +1,66 @@
+//! GGUF files from the hub: one file of a repository that has many, by its name or by its type.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use hf_hub::{Cache, Repo};
+
+use super::{Download, cached_snapshot};
+use crate::error::{Error, Result};
+use crate::load::gguf::part_names;
+use crate::load::names::{is_gguf, of_type};
+use crate::load::settings::HubSettings;
+
+/// The path of the GGUF file `wanted` of the repository `id`, or of the one of the type `wanted`; it and its other parts are
+/// fetched unless the cache has them.
+pub(in crate::load) fn fetch(id: &str, wanted: &str, progress: bool, settings: &HubSettings) -> Result<PathBuf> {
+    let place = settings.cache_dir.display();
+    let missing = match cached_snapshot(&Cache::new(settings.cache_dir.clone()), id) {
+        None => format!("it is not in the cache in {place}"),
+        Some(directory) => {
+            let has = |file: &str| directory.join(file).exists();
+            match choose(&files(&directory), wanted).filter(|file| part_names(file).iter().all(|part| has(part))) {
+                Some(file) => return Ok(directory.join(file)),
+                None => format!("the cache in {place} lacks its {wanted}"),
+            }
+        }
+    };
+    let download = Download::new(id, progress, settings, missing)?;
+    let Some(file) = choose(&download.files, wanted) else {
+        let some: Vec<&str> = download.files.iter().map(String::as_str).filter(|file| is_gguf(file)).take(8).collect();
+        return Err(Error::Hub(match some.is_empty() {
+            true => format!("{id} has no GGUF files"),
+            false => format!("{id} has no GGUF file {wanted:?}; it has {}", some.join(", ")),
+        }));
+    };
+    for part in part_names(&file) {
+        download.get(&part)?;
+    }
+    let main = download.cache.repo(Repo::model(id.to_owned()));
+    main.create_ref(&download.commit).map_err(|error| Error::io(download.cache.path(), error))?;
+    Ok(main.pointer_path(&download.commit).join(file))
+}
+
+/// The file of this name, or else the shortest name of one of this type.
+fn choose(files: &[String], wanted: &str) -> Option<String> {
+    let inside = |file: &&String| Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));
+    if is_gguf(wanted) {
+        return files.iter().filter(inside).find(|file| *file == wanted).cloned();
+    }
+    let fitting = files.iter().filter(inside).filter(|file| of_type(file, wanted));
+    fitting.min_by_key(|file| (file.len(), file.as_str())).cloned()
+}
+
+/// The GGUF files of a snapshot, also those in folders of it.
+fn files(directory: &Path) -> Vec<String> {
+    let names = |directory: &Path| -> Vec<String> {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    };
+    let inside = |name: String| {
+        let folder = names(&directory.join(&name));
+        let files = folder.into_iter().map(|file| format!("{name}/{file}")).collect::<Vec<_>>();
+        [vec![name], files].concat()
+    };
+    names(directory).into_iter().flat_map(inside).filter(|file| is_gguf(file)).collect()
+}

@@ -1,0 +1,112 @@
+//! One group of quantised elements, taken apart.
+
+use half::f16;
+
+use super::QuantType;
+
+/// Elements of the largest group.
+pub(crate) const MAX_GROUP: usize = 256;
+
+/// A group's integers. An element is `scale * scales[i] * (quant - zero) - min_scale * mins[j]`, where `i` and `j` are those
+/// of the part of the group that it is in; groups of 32 have neither scales of parts nor minima.
+pub(crate) struct Group {
+    /// The elements, counted from the least that the type has.
+    pub quants: [u8; MAX_GROUP],
+    pub scale: f16,
+    pub min_scale: f16,
+    /// Of 32 elements each; of 16 each in Q6_K.
+    pub scales: [i8; 16],
+    /// Of 32 elements each.
+    pub mins: [u8; 8],
+}
+
+impl QuantType {
+    /// What is taken off each of a group's integers.
+    pub(crate) const fn zero(self) -> u8 {
+        match self {
+            QuantType::Q8_0 => 128,
+            QuantType::Q4_0 => 8,
+            QuantType::Q4_K | QuantType::Q5_K => 0,
+            QuantType::Q6_K => 32,
+        }
+    }
+}
+
+impl Group {
+    /// Reads one group, of [`QuantType::group_bytes`] bytes.
+    pub fn read(kind: QuantType, bytes: &[u8]) -> Self {
+        let half = |at: usize| f16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let mut group =
+            Group { quants: [0; MAX_GROUP], scale: f16::ZERO, min_scale: f16::ZERO, scales: [1; 16], mins: [0; 8] };
+        match kind {
+            QuantType::Q8_0 => {
+                group.scale = half(0);
+                group.quants.iter_mut().zip(&bytes[2..34]).for_each(|(to, byte)| *to = byte ^ 0x80);
+            }
+            QuantType::Q4_0 => {
+                group.scale = half(0);
+                split_nibbles(&bytes[2..18], &mut group.quants[..32]);
+            }
+            QuantType::Q4_K | QuantType::Q5_K => {
+                (group.scale, group.min_scale) = (half(0), half(2));
+                group.unpack_scales(&bytes[4..16]);
+                let nibbles = &bytes[bytes.len() - 128..];
+                for (from, to) in nibbles.chunks_exact(32).zip(group.quants.chunks_exact_mut(64)) {
+                    split_nibbles(from, to);
+                }
+                if kind == QuantType::Q5_K {
+                    let high = &bytes[16..48];
+                    for (part, quants) in group.quants.chunks_exact_mut(32).enumerate() {
+                        quants.iter_mut().zip(high).for_each(|(quant, high)| *quant |= (high >> part & 1) << 4);
+                    }
+                }
+            }
+            QuantType::Q6_K => {
+                group.scale = half(208);
+                bytes[192..208].iter().zip(&mut group.scales).for_each(|(byte, to)| *to = *byte as i8);
+                let halves = bytes[..128].chunks_exact(64).zip(bytes[128..192].chunks_exact(32));
+                for ((low, high), quants) in halves.zip(group.quants.chunks_exact_mut(128)) {
+                    split_nibbles(low, quants);
+                    for (i, quant) in quants.iter_mut().enumerate() {
+                        *quant |= (high[i % 32] >> (i / 32 * 2) & 3) << 4;
+                    }
+                }
+            }
+        }
+        group
+    }
+
+    /// Eight scales and eight minima of 6 bits each in 12 bytes.
+    fn unpack_scales(&mut self, bytes: &[u8]) {
+        for j in 0..4 {
+            self.scales[j] = (bytes[j] & 63) as i8;
+            self.mins[j] = bytes[j + 4] & 63;
+            self.scales[j + 4] = (bytes[j + 8] & 15 | bytes[j] >> 6 << 4) as i8;
+            self.mins[j + 4] = bytes[j + 8] >> 4 | bytes[j + 4] >> 6 << 4;
+        }
+    }
+
+    /// The elements, in the reference implementation's order of multiplications.
+    pub fn decode(&self, kind: QuantType, to: &mut [f32]) {
+        let (scale, min_scale, zero) = (self.scale.to_f32(), self.min_scale.to_f32(), i32::from(kind.zero()));
+        let per_scale = if kind == QuantType::Q6_K { 16 } else { 32 };
+        for (part, (to, quants)) in to.chunks_mut(per_scale).zip(self.quants.chunks(per_scale)).enumerate() {
+            let scale = scale * f32::from(self.scales[part]);
+            let values = quants.iter().map(|&quant| scale * (i32::from(quant) - zero) as f32);
+            if matches!(kind, QuantType::Q4_K | QuantType::Q5_K) {
+                let min = min_scale * f32::from(self.mins[part]);
+                to.iter_mut().zip(values).for_each(|(to, value)| *to = value - min);
+            } else {
+                to.iter_mut().zip(values).for_each(|(to, value)| *to = value);
+            }
+        }
+    }
+}
+
+/// The lower halves of all bytes, then the upper ones.
+fn split_nibbles(from: &[u8], to: &mut [u8]) {
+    let (low, high) = to.split_at_mut(from.len());
+    for ((from, low), high) in from.iter().zip(low).zip(high) {
+        (*low, *high) = (from & 15, from >> 4);
+    }
+}

@@ -1,0 +1,134 @@
+//! Tensors of quantised groups.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use super::{DType, HostTensor, Storage};
+use crate::error::{Error, Result};
+use crate::mapping::Mapping;
+use crate::quantised::QuantType;
+
+impl HostTensor {
+    /// A tensor of the quantised groups in `map`. The caller has found them to be as many as the type and the shape ask for,
+    /// and rows to be whole numbers of them.
+    pub fn mapped_groups(kind: QuantType, shape: Vec<usize>, map: Mapping) -> Self {
+        Self::groups(kind, shape, Storage::Mapped(map))
+    }
+
+    /// As [`HostTensor::mapped_groups`], of groups that it owns.
+    pub fn owned_groups(kind: QuantType, shape: Vec<usize>, groups: Vec<u8>) -> Self {
+        Self::groups(kind, shape, Storage::Groups(groups))
+    }
+
+    pub(super) fn groups(kind: QuantType, shape: Vec<usize>, storage: Storage) -> Self {
+        let tensor = HostTensor { dtype: DType::F32, quantised: Some(kind), shape, storage };
+        debug_assert_eq!(tensor.bytes().len() * kind.group(), tensor.len() * kind.group_bytes());
+        tensor
+    }
+
+    /// How the tensor is quantised; `None` if its bytes are elements.
+    pub fn quantised(&self) -> Option<QuantType> {
+        self.quantised
+    }
+
+    /// The same tensor, in f32 if it is quantised.
+    pub fn into_elements(self) -> Self {
+        if self.quantised.is_some() { self.to_dtype(DType::F32) } else { self }
+    }
+
+    /// Elements in all.
+    fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The elements in a type of their own, whatever the tensor's. Memory for them in f32 is needed for few at a time.
+    pub(super) fn dequantised(&self, to: DType) -> Self {
+        let Some(kind) = self.quantised else { unreachable!("only quantised tensors come here") };
+        let some = kind.group() * 64;
+        let mut wide = vec![0.0; some];
+        let mut narrow = match to {
+            DType::F32 => Storage::F32(Vec::with_capacity(self.len())),
+            DType::F16 => Storage::F16(Vec::with_capacity(self.len())),
+            DType::Bf16 => Storage::Bf16(Vec::with_capacity(self.len())),
+        };
+        for bytes in self.bytes().chunks(some / kind.group() * kind.group_bytes()) {
+            let wide = &mut wide[..bytes.len() / kind.group_bytes() * kind.group()];
+            kind.decode(bytes, wide);
+            match &mut narrow {
+                Storage::F16(v) => v.extend(wide.iter().map(|&x| f16::from_f32(x))),
+                Storage::Bf16(v) => v.extend(wide.iter().map(|&x| bf16::from_f32(x))),
+                Storage::F32(v) => v.extend_from_slice(wide),
+                _ => unreachable!("the result has elements"),
+            }
+        }
+        HostTensor { dtype: to, quantised: None, shape: self.shape.clone(), storage: narrow }
+    }
+
+    /// The rows of a matrix, or the elements of a vector, in another order: the one at `i` is the one that was at
+    /// `order(i)`.
+    pub fn reordered(&self, order: impl Fn(usize) -> usize) -> Self {
+        let row = self.row_bytes();
+        let bytes: Vec<u8> = (0..self.shape[0]).flat_map(|i| &self.bytes()[order(i) * row..][..row]).copied().collect();
+        self.like(self.shape.clone(), &bytes)
+    }
+
+    /// The bytes of a row that hold some of its columns.
+    pub(super) fn col_bytes(&self, range: &Range<usize>) -> Result<Range<usize>> {
+        let Some(kind) = self.quantised else {
+            return Ok(range.start * self.dtype.size()..range.end * self.dtype.size());
+        };
+        let group = kind.group();
+        if !range.start.is_multiple_of(group) || !range.end.is_multiple_of(group) {
+            return Err(Error::Option(format!(
+                "tensor-parallel-size: a worker would have {} columns of a matrix in {kind}, which are no whole number of \
+                 groups of {group}",
+                range.len()
+            )));
+        }
+        Ok(range.start / group * kind.group_bytes()..range.end / group * kind.group_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+    use super::*;
+
+    fn tensor(kind: QuantType, rows: usize, cols: usize) -> HostTensor {
+        let bytes = kind.row_bytes(cols).unwrap() * rows;
+        // No group has a scale that is no number.
+        let groups = (0..bytes).map(|i| (i * 41 % 59) as u8).collect();
+        HostTensor::owned_groups(kind, vec![rows, cols], groups)
+    }
+
+    fn f32s(tensor: HostTensor) -> Vec<f32> {
+        tensor.to_dtype(DType::F32).elements().to_f32()
+    }
+
+    #[test]
+    fn parts_have_the_elements_of_the_whole() {
+        for kind in QuantType::ALL {
+            let (rows, cols, group) = (5, 3 * kind.group(), kind.group());
+            let whole = f32s(tensor(kind, rows, cols));
+            assert!(whole.iter().all(|x| x.is_finite()) && whole.iter().any(|&x| x != 0.0), "{kind}");
+            assert_eq!(f32s(tensor(kind, rows, cols).into_rows(1..3)), whole[cols..3 * cols], "{kind}");
+            assert_eq!(f32s(tensor(kind, rows, cols).rows(4..5)), whole[4 * cols..], "{kind}");
+            let part = f32s(tensor(kind, rows, cols).into_cols(group..3 * group).unwrap());
+            let want: Vec<f32> = whole.chunks(cols).flat_map(|row| &row[group..]).copied().collect();
+            assert_eq!(part, want, "{kind}");
+            let reversed = f32s(tensor(kind, rows, cols).reordered(|i| rows - 1 - i));
+            assert_eq!(reversed[..cols], whole[4 * cols..], "{kind}");
+            let cut = tensor(kind, rows, cols).into_cols(16..group).err().unwrap().to_string();
+            assert!(cut.contains(&kind.to_string()) && cut.contains(&group.to_string()), "{cut}");
+        }
+    }
+
+    #[test]
+    fn elements_are_rounded_to_the_type_that_is_asked_for() {
+        let exact = f32s(tensor(QuantType::Q4_K, 3, 512));
+        let rounded: Vec<f32> = exact.iter().map(|&x| f16::from_f32(x).to_f32()).collect();
+        assert_eq!(tensor(QuantType::Q4_K, 3, 512).to_dtype(DType::F16).elements().to_f32(), rounded);
+    }
+}

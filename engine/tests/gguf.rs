@@ -1,0 +1,143 @@
+//! GGUF files that Python's `gguf` package has written, against the models that they were made of and what the package
+//! itself makes of quantised groups.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{ids, json, model};
+use engine::chat::ChatTemplate;
+use engine::config::{ModelFamily, RopeScaling};
+use engine::load::{ModelFiles, StoredType, gguf};
+use engine::quantised::{QuantType, encode};
+
+/// The models that there are files of, and the first file of each.
+const FILES: [(&str, &str); 4] = [
+    ("gpt2", "gpt2.gguf"),
+    ("llama2", "llama2.gguf"),
+    ("llama3", "llama3-00001-of-00002.gguf"),
+    ("qwen2", "qwen2.gguf"),
+];
+
+fn fixture(file: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/gguf")).join(file)
+}
+
+fn files(file: &str) -> ModelFiles {
+    ModelFiles::resolve(fixture(file).to_str(), false).unwrap()
+}
+
+#[test]
+fn configurations_are_those_of_the_directories() {
+    for (name, file) in FILES {
+        let files = files(file);
+        let config = files.config().unwrap();
+        let mut want = ModelFiles::directory(model(name)).unwrap().config().unwrap();
+        want.torch_dtype = None;
+        if let (ModelFamily::Llama(llama), ModelFamily::Llama(got)) = (&mut want.family, &config.family)
+            && let RopeScaling::Factors { factors } = &got.rope.scaling
+        {
+            assert!(matches!(llama.rope.scaling, RopeScaling::Llama3 { .. }));
+            assert_eq!((factors[0], factors[factors.len() - 1]), (1.0, 8.0));
+            llama.rope.scaling = got.rope.scaling.clone();
+        }
+        assert_eq!(config, want, "{name}");
+        assert_eq!(files.generation_config().unwrap().eos_token_ids, want.eos_token_ids, "{name}");
+        assert_eq!((files.name(), files.path()), (file, Some(&*fixture(file))));
+    }
+}
+
+#[test]
+fn tokenizers_agree_with_the_golden_cases() {
+    for (name, file) in FILES {
+        let (files, golden) = (files(file), json(name, "golden.json"));
+        let tokenizer = files.tokenizer(&files.config().unwrap()).unwrap();
+        assert_eq!(tokenizer.vocab_size() as u64, golden["tokenizer_size"].as_u64().unwrap(), "{name}");
+        for case in golden["tokenizer_cases"].as_array().unwrap() {
+            let text = case["text"].as_str().unwrap();
+            assert_eq!(tokenizer.encode(text).unwrap(), ids(&case["ids"]), "{name}: {text:?}");
+            let plain = ids(&case["ids_no_special"]);
+            assert_eq!(tokenizer.encode_plain(text).unwrap(), plain, "{name}: {text:?}");
+            assert_eq!(tokenizer.decode(&plain, false).unwrap(), case["decoded"].as_str().unwrap(), "{name}");
+            let skipped = tokenizer.decode(&ids(&case["ids"]), true).unwrap();
+            assert_eq!(skipped, case["decoded_skip_special"].as_str().unwrap(), "{name}");
+        }
+        for prompt in golden["prompts"].as_array().unwrap() {
+            assert_eq!(tokenizer.encode(prompt["text"].as_str().unwrap()).unwrap(), ids(&prompt["ids"]), "{name}");
+        }
+    }
+}
+
+#[test]
+fn chat_templates_are_those_of_the_directories() {
+    for (name, file) in FILES {
+        let has = |files: &ModelFiles| ChatTemplate::of_model(files, None).unwrap().is_some();
+        assert_eq!(has(&files(file)), has(&ModelFiles::directory(model(name)).unwrap()), "{name}");
+    }
+}
+
+/// The tensors of the file of groups: bytes by name.
+fn groups() -> impl Fn(&str) -> (StoredType, Vec<u8>) {
+    let file = fs::read(fixture("groups.gguf")).unwrap();
+    let tensors = gguf::describe(&file).unwrap();
+    move |name| {
+        let tensor = tensors.iter().find(|tensor| tensor.name == name).unwrap();
+        (tensor.dtype.clone(), file[tensor.offset..tensor.offset + tensor.len].to_vec())
+    }
+}
+
+fn f32s(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
+}
+
+#[test]
+fn quantised_elements_are_exactly_those_of_the_reference() {
+    let tensor = groups();
+    for kind in QuantType::ALL {
+        let (stored, bytes) = tensor(&kind.to_string());
+        assert_eq!(stored, StoredType::Quantised(kind));
+        let want = f32s(&tensor(&format!("{kind}.elements")).1);
+        let mut elements = vec![f32::NAN; want.len()];
+        kind.decode(&bytes, &mut elements);
+        assert!(elements.iter().zip(&want).all(|(a, b)| a.to_bits() == b.to_bits()), "{kind}");
+    }
+}
+
+#[test]
+fn elements_are_rounded_exactly_as_by_the_reference() {
+    let tensor = groups();
+    let x = f32s(&tensor("x").1);
+    for kind in [QuantType::Q8_0, QuantType::Q4_0] {
+        let mut bytes = Vec::new();
+        encode(kind, &x, &mut bytes).unwrap();
+        assert!(bytes == tensor(&format!("x.{kind}")).1, "{kind}");
+    }
+}
+
+#[test]
+fn a_part_alone_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = |name: &str| match ModelFiles::gguf(directory.path().join(name)) {
+        Ok(_) => String::new(),
+        Err(error) => format!("{error:?}"),
+    };
+    let [first, second] = ["llama3-00001-of-00002.gguf", "llama3-00002-of-00002.gguf"];
+    fs::copy(fixture(first), directory.path().join(first)).unwrap();
+    assert!(open(first).contains(second), "the part that is missing is named");
+    fs::copy(fixture(second), directory.path().join(second)).unwrap();
+    assert_eq!(open(first), "");
+    assert!(open(second).contains("-00001"), "{}", open(second));
+    fs::copy(fixture("qwen2.gguf"), directory.path().join(second)).unwrap();
+    assert!(open(first).contains("not part 2 of 2"), "{}", open(first));
+    fs::copy(fixture(first), directory.path().join("renamed.gguf")).unwrap();
+    assert!(open("renamed.gguf").contains("its name does not say so"), "{}", open("renamed.gguf"));
+}
+
+#[test]
+fn architectures_that_are_not_implemented_are_refused_by_their_names() {
+    let refused = ModelFiles::gguf(fixture("groups.gguf")).unwrap().config().err().unwrap().to_string();
+    assert!(refused.contains("\"none\"") && refused.contains("llama, qwen2, qwen3, gpt2, opt"), "{refused}");
+}
