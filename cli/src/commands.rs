@@ -5,7 +5,7 @@ use crate::command::Command;
 use crate::kernels;
 use crate::suggest::shown;
 use crate::words::{UsageError, is_command, names, no_command};
-use crate::{bench, generate, help, serve};
+use crate::{bench, generate, help, quantize, serve};
 #[cfg(feature = "cuda")]
 use crate::{paper, plan};
 
@@ -13,6 +13,7 @@ use crate::{paper, plan};
 pub static COMMANDS: &[&Command] = &[
     &generate::COMMAND,
     &serve::COMMAND,
+    &quantize::COMMAND,
     &bench::throughput::COMMAND,
     &bench::latency::COMMAND,
     &bench::serve::COMMAND,

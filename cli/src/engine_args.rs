@@ -10,13 +10,13 @@ use crate::values::{count, memory, number, switch};
 /// Which model runs, and how.
 #[derive(ArgsInfo, FromArgs, Debug)]
 pub struct EngineArgs {
-    /// directory, hub id or short name (default: a story model, built in)
+    /// directory, GGUF file, hub id, hub id:file.gguf or short name (default: a story model, built in)
     #[argh(option, short = 'm', arg_name = "model")]
     pub model: Option<String>,
     /// auto (a GPU if there is one), cpu, cuda, cuda:1 or emulator
     #[argh(option, arg_name = "device", from_str_fn(device), default = "Device::Auto")]
     pub device: Device,
-    /// element type of weights: f32, f16, bf16 (as stored; GPU: 16 bits)
+    /// element type of weights: f32, f16, bf16 (as stored; GPU: 16 bits); f16 and bf16 undo quantisation
     #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
     pub dtype: Option<DType>,
     /// element type of the KV cache (auto: f32; on a GPU as weights)
@@ -43,12 +43,6 @@ pub struct EngineArgs {
     /// keep full KV blocks for prompts that begin alike: on or off (on)
     #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
     pub prefix_caching: bool,
-    /// decode several tokens in a step where a text repeats itself: ngram or off (off)
-    #[argh(option, arg_name = "how", from_str_fn(speculation), default = "false")]
-    pub speculate: bool,
-    /// most tokens that are drafted at a time with --speculate (5)
-    #[argh(option, arg_name = "n", from_str_fn(count), default = "5")]
-    pub draft_tokens: usize,
     /// file with a text that prompts begin with; repeatable
     #[argh(option, arg_name = "file")]
     pub shared_prefix: Vec<String>,
@@ -107,7 +101,6 @@ impl EngineArgs {
                 delay_factor: f64::from(self.delay_factor),
                 preemption: self.preemption,
                 prefix_caching: self.prefix_caching,
-                draft_tokens: if self.speculate { self.draft_tokens } else { 0 },
             },
             threads: self.threads,
         };
@@ -148,14 +141,6 @@ fn attention(s: &str) -> Result<AttentionKernels, String> {
         "v1" => Ok(AttentionKernels::V1),
         "v2" => Ok(AttentionKernels::V2),
         _ => Err(format!("{s:?} names no attention kernels; quire, v1 and v2 do")),
-    }
-}
-
-fn speculation(s: &str) -> Result<bool, String> {
-    match s {
-        "ngram" => Ok(true),
-        "off" => Ok(false),
-        _ => Err(format!("{s:?} is no way to speculate; ngram and off are")),
     }
 }
 

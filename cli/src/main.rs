@@ -18,6 +18,7 @@ mod paper;
 mod plan;
 mod print;
 mod progress;
+mod quantize;
 mod report;
 mod request;
 mod serve;

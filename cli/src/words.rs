@@ -212,9 +212,9 @@ pub fn no_command(commands: &[&Command], wrong: &str, name: &str) -> UsageError 
     let all = if name.starts_with("bench ") {
         names(commands, "bench ")
     } else if cfg!(feature = "cuda") {
-        "serve, bench, plan, paper, kernels and help".into()
+        "serve, quantize, bench, plan, paper, kernels and help".into()
     } else {
-        "serve, bench and help".into()
+        "serve, quantize, bench and help".into()
     };
     UsageError::new(format!("{wrong}; commands are {all}{meant}"))
 }

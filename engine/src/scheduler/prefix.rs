@@ -63,8 +63,7 @@ impl Prefixes {
     /// Makes the full blocks of a sequence known.
     pub fn register(&self, seq: &mut Sequence) {
         if self.caching {
-            let settled = seq.tokens.len() - seq.drafted;
-            seq.table.register(&seq.tokens[..settled]);
+            seq.table.register(&seq.tokens);
         }
     }
 

@@ -1,0 +1,67 @@
+//! `quire quantize`: a model with smaller weights, in one file.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use argh::{ArgsInfo, FromArgs};
+use engine::load::{ModelFiles, gguf};
+use engine::quantised::QuantType;
+
+use crate::command::{Command, Positionals, Words};
+use crate::progress;
+
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "quantize",
+    positionals: Positionals::Model,
+    info: Args::get_args_info,
+    groups: &[],
+    runs_engine: false,
+    examples: &["quire quantize ./my-llama --to q8_0 --out my-llama.gguf", "quire my-llama.gguf -p \"The answer is\""],
+    run,
+};
+
+/// Write a model with quantised weights as a GGUF file, with its tokenizer and chat template. Programs such as llama.cpp
+/// read it too, but for OPT, which they do not know.
+#[derive(ArgsInfo, FromArgs)]
+pub struct Args {
+    /// directory, GGUF file, hub id or short name (default: a story model, built in)
+    #[argh(option, short = 'm', arg_name = "model")]
+    model: Option<String>,
+    /// type of projections and embeddings: q8_0 or q4_0 (with the output matrix in q8_0)
+    #[argh(option, arg_name = "type", from_str_fn(quant_type))]
+    to: QuantType,
+    /// file that gets the model
+    #[argh(option, short = 'o', arg_name = "file")]
+    out: PathBuf,
+}
+
+fn quant_type(s: &str) -> Result<QuantType, String> {
+    match s.to_ascii_lowercase().as_str() {
+        "q8_0" => Ok(QuantType::Q8_0),
+        "q4_0" => Ok(QuantType::Q4_0),
+        _ => Err(format!("{s:?} is neither q8_0 nor q4_0")),
+    }
+}
+
+/// Writes the file, and says how large it is.
+fn run(words: &Words) -> Result<()> {
+    let args = words.own::<Args>()?;
+    let files = ModelFiles::resolve(args.model.as_deref(), true)?;
+    gguf::save(&files, args.to, &args.out, progress::loading())?;
+    let size = std::fs::metadata(&args.out).with_context(|| format!("cannot read {}", args.out.display()))?.len();
+    let mib = size as f64 / (1 << 20) as f64;
+    Ok(writeln!(io::stdout(), "{} has {} in {}, {mib:.1} MiB", args.out.display(), files.name(), args.to)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_named() {
+        assert_eq!(quant_type("Q4_0"), Ok(QuantType::Q4_0));
+        assert!(quant_type("q4_k").is_err_and(|wrong| wrong.contains("q4_k")));
+    }
+}
