@@ -22,8 +22,8 @@ pub const COMMAND: Command = Command {
     run,
 };
 
-/// Write a model with quantised weights as a GGUF file, with its tokenizer and chat template. Programs such as llama.cpp
-/// read it too, but for OPT, which they do not know.
+/// Write a model with quantised weights as a GGUF file, with its tokenizer and chat template. It is in the form that llama.cpp
+/// has, but for OPT, which no other program knows.
 #[derive(ArgsInfo, FromArgs)]
 pub struct Args {
     /// directory, GGUF file, hub id or short name (default: a story model, built in)
