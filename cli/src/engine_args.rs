@@ -43,6 +43,12 @@ pub struct EngineArgs {
     /// keep full KV blocks for prompts that begin alike: on or off (on)
     #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
     pub prefix_caching: bool,
+    /// decode several tokens in a step where a text repeats itself: ngram or off (off)
+    #[argh(option, arg_name = "how", from_str_fn(speculation), default = "false")]
+    pub speculate: bool,
+    /// most tokens that are drafted at a time with --speculate (5)
+    #[argh(option, arg_name = "n", from_str_fn(count), default = "5")]
+    pub draft_tokens: usize,
     /// file with a text that prompts begin with; repeatable
     #[argh(option, arg_name = "file")]
     pub shared_prefix: Vec<String>,
@@ -101,6 +107,7 @@ impl EngineArgs {
                 delay_factor: f64::from(self.delay_factor),
                 preemption: self.preemption,
                 prefix_caching: self.prefix_caching,
+                draft_tokens: if self.speculate { self.draft_tokens } else { 0 },
             },
             threads: self.threads,
         };
@@ -141,6 +148,14 @@ fn attention(s: &str) -> Result<AttentionKernels, String> {
         "v1" => Ok(AttentionKernels::V1),
         "v2" => Ok(AttentionKernels::V2),
         _ => Err(format!("{s:?} names no attention kernels; quire, v1 and v2 do")),
+    }
+}
+
+fn speculation(s: &str) -> Result<bool, String> {
+    match s {
+        "ngram" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("{s:?} is no way to speculate; ngram and off are")),
     }
 }
 

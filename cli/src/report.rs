@@ -103,12 +103,16 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
         let longest = c.outputs.iter().map(|o| o.tokens.len()).max()?;
         (longest > 1).then(|| (c.time - c.time_to_first_token).as_secs_f64() / (longest - 1) as f64)
     }));
+    let drafts = match s.drafted_tokens {
+        0 => String::new(),
+        drafted => format!("drafts                {drafted} tokens, {:.1} % of them right\n", 100.0 * s.acceptance()),
+    };
     format!(
         "requests              {} ({prompt} prompt tokens, {} generated, {returned} of them returned)\n\
          time                  {seconds:.3} s, {:.1} tokens/s generated\n\
          time to first token   {first}\n\
          time per token after  {each}\n\
-         steps                 {} ({} tokens computed, at most {} sequences)\n\
+         steps                 {} ({} tokens computed, at most {} sequences)\n{drafts}\
          preemptions           {} ({} swapped out; {} blocks moved out, {} back)\n\
          known prefixes        {:.1} % of {} tokens looked up\n\
          KV blocks             {} of {} at the peak ({} of them shared; {} others cached)\n\

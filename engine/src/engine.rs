@@ -276,7 +276,14 @@ impl Engine {
             chunks.iter().for_each(|chunk| group.score(take(chunk.scored.len())));
             if is_sampled {
                 let is_first = group.first_token.is_none();
-                group.advance(take(group.num_sample_rows()), &mut output.tokens);
+                let (rows, drafted, before) = (group.num_sample_rows(), group.num_drafted(), output.tokens.len());
+                group.advance(take(rows), &mut output.tokens);
+                if drafted > 0 {
+                    let wrong = rows - (output.tokens.len() - before);
+                    self.stats.drafted_tokens += drafted;
+                    self.stats.accepted_tokens += drafted - wrong;
+                    self.stats.sampled_tokens -= wrong;
+                }
                 if let Some(logprobs) = group.prompt_logprobs.as_ref().filter(|_| is_first) {
                     output.prompts.push((group.id, logprobs.clone()));
                 }

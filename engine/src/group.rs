@@ -28,6 +28,8 @@ pub struct NewToken {
     pub token: u32,
     /// Its logprob, if the request asked for logprobs.
     pub logprob: Option<TokenLogprob>,
+    /// Sum of the logprobs of its output's tokens up to this one.
+    pub sum: f64,
     /// Whether it ended its output, as an end-of-sequence token does.
     pub ends: bool,
 }
@@ -112,6 +114,23 @@ impl SequenceGroup {
         }
     }
 
+    /// Most tokens an output may have.
+    pub(crate) fn max_output(&self) -> usize {
+        self.max_output
+    }
+
+    /// Drafted tokens in its sequences, which the step that was scheduled verifies.
+    pub fn num_drafted(&self) -> usize {
+        self.running.iter().map(|seq| seq.drafted).sum()
+    }
+
+    /// Whether tokens may be drafted for its sequences: once they have one of their own. Beams compete at each token. Where
+    /// more outputs are sampled than returned, a stop string may come in the middle of a step, after which their ranks could
+    /// not be told.
+    pub(crate) fn may_be_drafted(&self) -> bool {
+        !self.at_prompt() && self.params.beam.is_none() && self.params.best_of == self.params.n
+    }
+
     /// Whether no token has been generated yet.
     fn at_prompt(&self) -> bool {
         self.first_token.is_none()
@@ -177,7 +196,8 @@ impl SequenceGroup {
     }
 
     /// The rows to sample when all sequences are computed to their end, with the sequence each belongs to. After the
-    /// prompt one sequence stands for all outputs, and is sampled once for each.
+    /// prompt one sequence stands for all outputs, and is sampled once for each. A sequence with a draft is sampled before
+    /// each of its tokens, and after the last.
     pub fn sample_rows(&self) -> Vec<(usize, SampleRow<'_>)> {
         if self.max_output == 0 {
             return Vec::new();
@@ -185,16 +205,19 @@ impl SequenceGroup {
         // What is reported and what a beam search chooses from are both the likeliest tokens.
         let candidates = self.params.beam.map_or(0, |beam| beam.num_candidates(self.ends.len()));
         let top = candidates.max(self.params.logprobs.unwrap_or(0));
-        let row = |seq: usize, seed: u64| {
+        let row = |seq: usize, seed: u64, ahead: usize| {
             let s = &self.running[seq];
-            let (prompt, output) = (s.prompt(), s.output());
+            let (prompt, output) = (s.prompt(), &s.output()[..s.output().len() - ahead]);
             let barred = if output.len() < self.params.min_tokens { &self.barred[..] } else { &[] };
             (seq, SampleRow { params: &self.params, seed, prompt, output, barred, top, given: None })
         };
         if self.at_prompt() && self.params.beam.is_none() {
-            self.outputs.clone().map(|i| row(0, self.output_seed(i))).collect()
+            self.outputs.clone().map(|i| row(0, self.output_seed(i), 0)).collect()
         } else {
-            self.running.iter().enumerate().map(|(i, s)| row(i, s.seed)).collect()
+            let seqs = self.running.iter().enumerate();
+            seqs.flat_map(|(i, s)| (0..=s.drafted).rev().map(move |ahead| (i, s.seed, ahead)))
+                .map(|(i, seed, ahead)| row(i, seed, ahead))
+                .collect()
         }
     }
 
@@ -203,7 +226,7 @@ impl SequenceGroup {
         match self.params.beam {
             _ if self.max_output == 0 => 0,
             Some(_) => self.running.len(),
-            None => self.width(),
+            None => self.width() + self.num_drafted(),
         }
     }
 
@@ -222,14 +245,26 @@ impl SequenceGroup {
             self.fork_outputs();
         }
         self.first_token.get_or_insert_with(Instant::now);
-        let mut sampled = sampled.iter();
+        let mut rest = sampled;
         let ended = self.running.extract_if(.., |seq| {
-            let Some(s) = sampled.next() else { return false };
-            seq.push(s.token, s.logprob, &s.top);
-            let logprob = seq.logprobs.as_ref().and_then(|all| all.last().cloned());
-            let ends = self.ends.contains(&s.token);
-            new.push(NewToken { request: self.id, index: seq.index, token: s.token, logprob, ends });
-            ends || seq.output().len() >= self.max_output
+            let draft = seq.take_draft();
+            let Some((own, others)) = rest.split_at_checked(1 + draft.len()) else { return false };
+            rest = others;
+            let mut is_done = false;
+            // A sample is valid if all of the draft before it was right, and nothing follows the output's end.
+            for (at, s) in own.iter().enumerate() {
+                seq.push(s.token, s.logprob, &s.top);
+                let logprob = seq.logprobs.as_ref().and_then(|all| all.last().cloned());
+                let ends = self.ends.contains(&s.token);
+                let sum = seq.cumulative_logprob;
+                new.push(NewToken { request: self.id, index: seq.index, token: s.token, logprob, sum, ends });
+                is_done = ends || seq.output().len() >= self.max_output;
+                if is_done || draft.get(at) != Some(&s.token) {
+                    break;
+                }
+            }
+            seq.table.truncate(seq.tokens.len() - 1);
+            is_done
         });
         self.finished.extend(ended.map(|seq| {
             let stopped = seq.tokens.last().is_some_and(|token| self.ends.contains(token));

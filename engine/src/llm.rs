@@ -176,7 +176,12 @@ impl Llm {
                 });
             }
             let output = request.texts.entry(new.index).or_insert_with(|| request.begin.clone());
+            if output.stop.is_some() {
+                // Drafted, and computed in one step with the token that completed the stop string.
+                continue;
+            }
             let text = output.push(&self.tokenizer, new.token, new.ends)?;
+            output.sum = new.sum;
             if output.stop.is_some() {
                 self.engine.stop_output(new.request, new.index);
             }
@@ -273,7 +278,12 @@ impl Llm {
         let mut outputs = Vec::with_capacity(finished.outputs.len());
         for mut output in finished.outputs {
             let mut text = match request.texts.remove(&output.index) {
-                Some(text) => text,
+                Some(text) => {
+                    if text.stop.is_some() {
+                        output.truncate(text.tokens, text.sum);
+                    }
+                    text
+                }
                 // Its tokens were not reported: it is a beam, or has none.
                 None => {
                     let mut text = request.begin.clone();

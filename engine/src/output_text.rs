@@ -13,8 +13,10 @@ pub(crate) struct OutputText {
     stops: StopMatcher,
     text: String,
     /// How many tokens it has, and how many it must have before a stop string counts.
-    tokens: usize,
+    pub tokens: usize,
     min_tokens: usize,
+    /// Sum of its tokens' logprobs.
+    pub sum: f64,
     /// Whether a token that ends the output is part of its text.
     include_end: bool,
     /// The index of the stop string that has ended it.
@@ -30,6 +32,7 @@ impl OutputText {
             text: String::new(),
             tokens: 0,
             min_tokens: params.min_tokens,
+            sum: 0.0,
             include_end: params.include_stop_str_in_output,
             stop: None,
         }

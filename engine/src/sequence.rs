@@ -44,14 +44,27 @@ pub struct Output {
     pub logprobs: Option<Vec<TokenLogprob>>,
 }
 
+impl Output {
+    /// Leaves the first `tokens` tokens, whose logprobs have the sum `sum`.
+    pub(crate) fn truncate(&mut self, tokens: usize, sum: f64) {
+        self.tokens.truncate(tokens);
+        if let Some(logprobs) = &mut self.logprobs {
+            logprobs.truncate(tokens);
+        }
+        self.cumulative_logprob = sum;
+    }
+}
+
 /// A prompt and one continuation, with the block table of what is in the cache. Cloning forks it: the copy shares all
 /// blocks (4.4 of the paper).
 #[derive(Clone, Debug)]
 pub struct Sequence {
     /// Which of the request's outputs this becomes.
     pub index: usize,
-    /// Prompt, then generated tokens.
+    /// Prompt, then generated tokens; while a step is computed, a draft of what follows after these.
     pub tokens: Vec<u32>,
+    /// How many of the tokens, the last ones, are a draft.
+    pub drafted: usize,
     /// Length of the prompt.
     pub prompt_len: usize,
     /// Blocks of the tokens whose keys and values are computed, or will be in the scheduled step.
@@ -70,6 +83,7 @@ impl Sequence {
         Sequence {
             index: 0,
             prompt_len: prompt.len(),
+            drafted: 0,
             tokens: prompt,
             table: BlockTable::new(pool),
             seed: 0,
@@ -86,6 +100,17 @@ impl Sequence {
     /// The generated tokens.
     pub fn output(&self) -> &[u32] {
         &self.tokens[self.prompt_len..]
+    }
+
+    /// Adds a draft of the tokens that follow, to be verified by the next step.
+    pub fn draft(&mut self, tokens: &[u32]) {
+        self.tokens.extend(tokens);
+        self.drafted = tokens.len();
+    }
+
+    /// Takes the draft back: what it was.
+    pub fn take_draft(&mut self) -> Vec<u32> {
+        self.tokens.split_off(self.tokens.len() - std::mem::take(&mut self.drafted))
     }
 
     /// Tokens whose keys and values are not in the cache.

@@ -11,6 +11,10 @@ pub struct Stats {
     pub computed_tokens: usize,
     /// Tokens sampled.
     pub sampled_tokens: usize,
+    /// Tokens that were drafted.
+    pub drafted_tokens: usize,
+    /// Those of them that were right, and spared a step each.
+    pub accepted_tokens: usize,
     /// Most sequences in a step.
     pub peak_seqs: usize,
     /// Groups preempted.
@@ -65,6 +69,11 @@ impl Stats {
     /// Share of the tokens looked up in known prefixes that were there.
     pub fn hit_rate(&self) -> f64 {
         ratio(self.hit_tokens, self.looked_up_tokens)
+    }
+
+    /// Share of the drafted tokens that were right.
+    pub fn acceptance(&self) -> f64 {
+        ratio(self.accepted_tokens, self.drafted_tokens)
     }
 
     /// Share of blocks that sharing saved, over all steps (6.3 of the paper).

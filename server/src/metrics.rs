@@ -3,6 +3,8 @@
 //! Names that begin with `vllm:` are those of vLLM's metrics and mean the same, so that its Grafana boards show this
 //! server. Names that begin with `quire:` are this server's own.
 
+mod register;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -18,27 +20,12 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Metric, Registry};
+use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use self::register::{FIRST_TOKEN, OUTPUTS, PER_TOKEN, TOKENS, WHOLE, add, histogram};
 use crate::finished::FinishedRequests;
 use crate::load::EngineLoad;
-
-/// Seconds to a first token, and of the parts of that time: vLLM's buckets, and finer ones for small models.
-const FIRST_TOKEN: [f64; 22] = [
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
-    40.0, 80.0, 160.0,
-];
-/// Seconds between tokens.
-const PER_TOKEN: [f64; 18] =
-    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0];
-/// Seconds for a whole request.
-const WHOLE: [f64; 20] =
-    [0.01, 0.03, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 600.0];
-/// Numbers of tokens.
-const TOKENS: [f64; 16] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5];
-/// Numbers of outputs.
-const OUTPUTS: [f64; 5] = [1.0, 2.0, 5.0, 10.0, 20.0];
 
 #[derive(Clone, Debug, EncodeLabelSet, PartialEq, Eq, Hash)]
 struct Reason {
@@ -92,6 +79,8 @@ pub struct Metrics {
     filled_slots: Gauge,
     prefix_queries: Counter,
     prefix_hits: Counter,
+    drafted_tokens: Counter,
+    accepted_tokens: Counter,
     swapped_out: Counter,
     swapped_in: Counter,
     copied_blocks: Counter,
@@ -240,6 +229,18 @@ impl Metrics {
                 Counter::default(),
             ),
             prefix_hits: add(&mut r, "vllm:prefix_cache_hits", "Tokens found in the prefix cache", Counter::default()),
+            drafted_tokens: add(
+                &mut r,
+                "vllm:spec_decode_num_draft_tokens",
+                "Tokens drafted from a sequence's own text",
+                Counter::default(),
+            ),
+            accepted_tokens: add(
+                &mut r,
+                "vllm:spec_decode_num_accepted_tokens",
+                "Drafted tokens that were right",
+                Counter::default(),
+            ),
             swapped_out: add(&mut r, "quire:kv_blocks_swapped_out", "KV blocks swapped out", Counter::default()),
             swapped_in: add(&mut r, "quire:kv_blocks_swapped_in", "KV blocks swapped in", Counter::default()),
             copied_blocks: add(&mut r, "quire:kv_blocks_copied", "KV blocks copied on write", Counter::default()),
@@ -289,6 +290,8 @@ impl Metrics {
         self.filled_slots.set(usage.filled_slots as i64);
         self.prefix_queries.inc_by((stats.looked_up_tokens - before.looked_up_tokens) as u64);
         self.prefix_hits.inc_by((stats.hit_tokens - before.hit_tokens) as u64);
+        self.drafted_tokens.inc_by((stats.drafted_tokens - before.drafted_tokens) as u64);
+        self.accepted_tokens.inc_by((stats.accepted_tokens - before.accepted_tokens) as u64);
         self.swapped_out.inc_by((stats.swapped_out_blocks - before.swapped_out_blocks) as u64);
         self.swapped_in.inc_by((stats.swapped_in_blocks - before.swapped_in_blocks) as u64);
         self.preemptions.inc_by((stats.preemptions - before.preemptions) as u64);
@@ -387,13 +390,4 @@ pub fn reason(reason: FinishReason) -> &'static str {
         FinishReason::Length => "length",
         FinishReason::Abort => "abort",
     }
-}
-
-fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
-    registry.register(name, help, metric.clone());
-    metric
-}
-
-fn histogram(registry: &mut Registry, name: &str, help: &str, buckets: &[f64]) -> Histogram {
-    add(registry, name, help, Histogram::new(buckets.iter().copied()))
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::llm::{Device, Llm, Options, Prompt, SchedulerOptions};
+use engine::llm::{Continuation, Device, Llm, Options, Prompt, SchedulerOptions};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::tensor::DType;
@@ -97,5 +97,41 @@ fn beams_equal_hugging_face() {
             assert_eq!(got.text, want.text);
             assert!((got.score.unwrap() - want.score).abs() < 1e-3);
         }
+    }
+}
+
+/// What was drafted beyond the token that completes a stop string does not count.
+#[test]
+fn drafts_change_nothing_but_the_number_of_steps() {
+    let text = "Tom saw a red ball.";
+    let words = llm(Options::default()).tokenizer().encode(text).unwrap();
+    // With so few words to choose from the text soon repeats itself. The first token begins texts, and ends them.
+    let params = |stop: &str, n: usize| SamplingParams {
+        max_tokens: 60,
+        n,
+        best_of: n,
+        temperature: if n > 1 { 0.3 } else { 0.0 },
+        seed: Some(11),
+        logprobs: Some(1),
+        logit_bias: words[1..].iter().map(|&word| (word, 60.0)).collect(),
+        stop: if stop.is_empty() { Vec::new() } else { vec![stop.into()] },
+        ..SamplingParams::default()
+    };
+    let run = |draft_tokens: usize, params: &SamplingParams| {
+        let scheduler = SchedulerOptions { draft_tokens, ..SchedulerOptions::default() };
+        let mut llm = llm(Options { scheduler, ..Options::default() });
+        let outputs = llm.generate(&[Prompt::Text(text.into())], params).unwrap().remove(0).outputs;
+        (outputs, llm.stats())
+    };
+    let (plain, _) = run(0, &params("", 1));
+    // Beginnings of the text: each ends at another place, in the middle of a step as well.
+    let beginnings = (20..32).filter_map(|end| plain[0].text.get(..end));
+    let kinds = [params("", 1), params("", 3)].into_iter().chain(beginnings.map(|stop| params(stop, 1)));
+    for params in kinds {
+        let ((plain, single), (drafted, several)) = (run(0, &params), run(6, &params));
+        assert_eq!(format!("{plain:?}"), format!("{drafted:?}"));
+        assert!(several.accepted_tokens > 0 && several.steps < single.steps, "{several:?}");
+        let stopped = |output: &Continuation| output.stop_reason.is_some();
+        assert_eq!(plain.iter().all(stopped), !params.stop.is_empty(), "{plain:?}");
     }
 }

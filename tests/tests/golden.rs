@@ -33,6 +33,8 @@ fn setups() -> Vec<Setup> {
             true,
             None,
         ),
+        setup("drafts, one by one", drafting(f32(), 5), false, None),
+        setup("drafts in a small pool, blocks of 8", drafting(Options { block_size: 8, ..f32() }, 3), true, Some(228)),
         // The longest prompt with four beams: 100 + 4 * 20 tokens, and a block of slack for each beam.
         setup("small pool", f32(), true, Some(100 + 4 * 20 + 5 * 16)),
         setup(
@@ -47,6 +49,11 @@ fn setups() -> Vec<Setup> {
             Some(228),
         ),
     ]
+}
+
+/// The same with drafts of up to so many tokens.
+fn drafting(options: Options, draft_tokens: usize) -> Options {
+    Options { scheduler: SchedulerOptions { draft_tokens, ..options.scheduler }, ..options }
 }
 
 fn load(model: &str, options: &Options, pool_tokens: Option<usize>) -> Llm {

@@ -89,6 +89,7 @@ impl<'a> SimulatedServer<'a> {
             delay_factor: 0.0,
             preemption: self.preemption,
             prefix_caching: false,
+            draft_tokens: 0,
         }
     }
 }

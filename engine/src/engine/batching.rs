@@ -23,10 +23,10 @@ pub fn batch<'a>(scheduler: &'a Scheduler, step: &Step, block_size: usize) -> (B
             rows.extend(group.score_rows(chunk.scored.clone()));
         }
         if is_sampled {
-            // Every sequence of the group has a chunk in this step, in order.
+            // Every sequence of the group has a chunk in this step, in order. A row is that of the last token it follows.
             for (seq, row) in group.sample_rows() {
-                let span = batch.spans[first + seq];
-                batch.logit_rows.push((span.start + span.len - 1) as u32);
+                let (span, tokens) = (batch.spans[first + seq], row.prompt.len() + row.output.len());
+                batch.logit_rows.push((span.start + span.len - 1 - (span.context - tokens)) as u32);
                 rows.push(row);
             }
         }

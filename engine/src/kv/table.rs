@@ -50,10 +50,12 @@ impl BlockTable {
         table
     }
 
-    /// Makes the full blocks known by the sequence's `tokens`, so that [`Self::prefix_hit`] finds them.
+    /// Makes the full blocks known by the sequence's `tokens`, so that [`Self::prefix_hit`] finds them. Slots beyond these
+    /// tokens hold a draft, and their blocks stay unknown.
     pub fn register(&mut self, tokens: &[u32]) {
         let size = self.pool.block_size();
-        if self.names.len() == self.len / size {
+        let full = self.len.min(tokens.len()) / size;
+        if self.names.len() == full {
             return;
         }
         if self.names.len() < self.gone {
@@ -61,7 +63,7 @@ impl BlockTable {
             return;
         }
         let mut blocks = self.pool.blocks();
-        for at in self.names.len()..self.len / size {
+        for at in self.names.len()..full {
             let parent = self.names.last().copied();
             let Some(name) = blocks.register(self.blocks[at], parent, &tokens[at * size..(at + 1) * size]) else {
                 return;
@@ -182,6 +184,24 @@ impl BlockTable {
         }
         self.len = end;
         Ok(())
+    }
+
+    /// Takes back the last tokens, so that `tokens` are left. Of those taken back none may be known, nor lie in a block that
+    /// another table holds: they were reserved after the last fork.
+    pub fn truncate(&mut self, tokens: usize) {
+        let size = self.pool.block_size();
+        debug_assert!(tokens <= self.len && self.names.len() * size <= tokens && self.gone * size <= tokens);
+        if tokens == self.len {
+            return;
+        }
+        let mut blocks = self.pool.blocks();
+        for block in self.blocks.drain(blocks_for(tokens, size)..).rev() {
+            blocks.release(block);
+        }
+        if let Some(&last) = self.blocks.last().filter(|_| !tokens.is_multiple_of(size)) {
+            blocks.unfill(last, tokens % size);
+        }
+        self.len = tokens;
     }
 
     /// The partly filled last block, if `tokens` more tokens would write to it.

@@ -33,6 +33,7 @@ mod preemption;
 mod prefix;
 mod queue;
 mod share;
+mod speculation;
 mod step;
 
 use std::collections::HashSet;
@@ -335,8 +336,12 @@ impl Scheduler {
             return false;
         }
         budget.tokens = budget.tokens.saturating_sub(group.running.len());
-        for seq in 0..group.running.len() {
-            self.extend(at, seq, 1, step);
+        if self.options.draft_tokens > 0 {
+            self.speculate(at, budget);
+        }
+        for seq in 0..self.running[at].running.len() {
+            let tokens = self.running[at].running[seq].pending();
+            self.extend(at, seq, tokens, step);
         }
         step.sampled.push(at);
         true

@@ -19,6 +19,9 @@ pub struct SchedulerOptions {
     pub preemption: Preemption,
     /// Whether full blocks are kept, to be shared by requests that begin with the same tokens.
     pub prefix_caching: bool,
+    /// Most tokens that are drafted for a sequence that decodes, where its own text suggests them, and verified in one
+    /// step: speculative decoding by prompt lookup. With 0 nothing is drafted.
+    pub draft_tokens: usize,
 }
 
 impl Default for SchedulerOptions {
@@ -30,6 +33,7 @@ impl Default for SchedulerOptions {
             delay_factor: 0.0,
             preemption: Preemption::Auto,
             prefix_caching: true,
+            draft_tokens: 0,
         }
     }
 }

@@ -63,7 +63,8 @@ impl Prefixes {
     /// Makes the full blocks of a sequence known.
     pub fn register(&self, seq: &mut Sequence) {
         if self.caching {
-            seq.table.register(&seq.tokens);
+            let settled = seq.tokens.len() - seq.drafted;
+            seq.table.register(&seq.tokens[..settled]);
         }
     }
 

@@ -66,6 +66,7 @@ pub struct Setup {
     pub pinned: Vec<Beginning>,
     pub max_share: f64,
     pub window: Option<usize>,
+    pub draft_tokens: usize,
 }
 
 /// Owners of requests, at most.
@@ -118,10 +119,11 @@ pub fn setup() -> impl Strategy<Value = Setup> {
     let max_share = prop_oneof![Just(1.0), Just(0.5), 0.01..1.0];
     let limits = (1..40usize, 7..24usize, max_share);
     let window = prop::option::weighted(0.4, 1..40usize);
-    let kept = (any::<bool>(), prop::collection::vec(beginning(), 0..3), window);
+    let drafts = prop_oneof![Just(0), 1..8usize];
+    let kept = (any::<bool>(), prop::collection::vec(beginning(), 0..3), window, drafts);
     (sizes, limits, preemption, kept).prop_map(
         |((block_size, spare_blocks, swap_blocks), (max_batch_tokens, max_num_seqs, max_share), preemption, kept)| {
-            let (caching, pinned, window) = kept;
+            let (caching, pinned, window, draft_tokens) = kept;
             Setup {
                 block_size,
                 spare_blocks,
@@ -133,6 +135,7 @@ pub fn setup() -> impl Strategy<Value = Setup> {
                 pinned: pinned.into_iter().filter(|p| p.len > 0).collect(),
                 max_share,
                 window,
+                draft_tokens,
             }
         },
     )
@@ -162,6 +165,7 @@ impl Setup {
                 max_num_seqs: self.max_num_seqs,
                 max_batch_tokens: self.max_batch_tokens,
                 max_request_share: self.max_share,
+                draft_tokens: self.draft_tokens,
                 ..scheduler_options()
             },
             ..config(self.spare_blocks + most + pinned, self.block_size)

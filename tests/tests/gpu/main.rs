@@ -231,10 +231,14 @@ macro_rules! gpu_tests {
             }
 
             #[test]
-            fn in_bf16() {
+            fn in_bf16_with_drafts() {
                 let options = Options {
                     block_size: 32,
-                    scheduler: SchedulerOptions { max_batch_tokens: 48, ..options(DType::Bf16).scheduler },
+                    scheduler: SchedulerOptions {
+                        max_batch_tokens: 48,
+                        draft_tokens: 3,
+                        ..options(DType::Bf16).scheduler
+                    },
                     ..options(DType::Bf16)
                 };
                 assert_setup($model, &Setup { name: "bf16", dtype: DType::Bf16, options, pool_tokens: None });

@@ -152,6 +152,15 @@ impl Blocks {
         }
     }
 
+    /// Notes that only the first `slots` slots of a block, which a single table holds, still hold tokens.
+    pub fn unfill(&mut self, block: u32, slots: usize) {
+        let of = &mut self.uses[block as usize];
+        debug_assert!(of.refs == 1 && slots <= of.filled as usize);
+        self.total_filled -= of.filled as usize - slots;
+        of.filled = slots as u32;
+        self.record(BlockEvent::Fill { block, slots });
+    }
+
     /// Holds the block with the last of `parent`'s tokens followed by `tokens`, if there is one.
     pub fn find(&mut self, parent: Option<PrefixId>, tokens: &[u32]) -> Option<(PrefixId, u32)> {
         let block = self.known.find(parent, tokens)?;

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Decode and prefill of quire and of llama.cpp on the same CPU, the same random weights, in turns.
+
+    pip install llama-cpp-python==0.3.36 gguf numpy        # built here, with GGML_NATIVE
+    python benchmarks/scripts/compare_llama_cpp.py QUIRE [--types f32,f16,bf16] [--batches 1,8,32] [--threads 2] [--rounds 3]
+                                                   [--prompt 64] [--new 64]
+
+The model is LLaMA-shaped: 139 million parameters, 12 layers of 768, 12 query and 4 key-value heads of 64, feed-forward layers of
+2,048, a vocabulary of 32,000. Both programs get the same weights in the same type: quire reads f32, f16 and bf16 as safetensors,
+and the quantised types (q8_0, q4_0) from the file that `quire quantize` writes, as llama.cpp does. Prompts are random tokens,
+outputs greedy without an end. Prints a JSON line for each type and batch: medians over the rounds in tokens per second, and
+quire over llama.cpp.
+"""
+import argparse, json, os, shutil, statistics, subprocess, sys, tempfile, time
+
+import numpy as np
+
+HIDDEN, LAYERS, FEED_FORWARD, VOCAB, HEADS, KV_HEADS = 768, 12, 2048, 32000, 12, 4
+KV = HIDDEN // HEADS * KV_HEADS
+HERE = os.path.dirname(os.path.abspath(__file__))
+QUANTISED = ("q8_0", "q4_0")
+
+
+def tensors():
+    """Names and shapes, as Hugging Face has them, and the names in a GGUF file."""
+    yield "model.embed_tokens.weight", "token_embd.weight", (VOCAB, HIDDEN)
+    yield "model.norm.weight", "output_norm.weight", (HIDDEN,)
+    yield "lm_head.weight", "output.weight", (VOCAB, HIDDEN)
+    for i in range(LAYERS):
+        for name, other, shape in [
+                ("self_attn.q_proj", "attn_q", (HIDDEN, HIDDEN)), ("self_attn.k_proj", "attn_k", (KV, HIDDEN)),
+                ("self_attn.v_proj", "attn_v", (KV, HIDDEN)), ("self_attn.o_proj", "attn_output", (HIDDEN, HIDDEN)),
+                ("mlp.gate_proj", "ffn_gate", (FEED_FORWARD, HIDDEN)), ("mlp.up_proj", "ffn_up", (FEED_FORWARD, HIDDEN)),
+                ("mlp.down_proj", "ffn_down", (HIDDEN, FEED_FORWARD)), ("input_layernorm", "attn_norm", (HIDDEN,)),
+                ("post_attention_layernorm", "ffn_norm", (HIDDEN,))]:
+            yield f"model.layers.{i}.{name}.weight", f"blk.{i}.{other}.weight", shape
+
+
+def stored(values, kind):
+    """The elements as a file holds them; bf16 by its upper halves, since numpy has no such type."""
+    if kind == "bf16":
+        return ((values.view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
+    return values.astype({"f32": np.float32, "f16": np.float16}[kind])
+
+
+def make(path, kind):
+    """The directory of a model for quire, and the same weights as a GGUF file for llama.cpp."""
+    import gguf
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": FEED_FORWARD,
+              "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "vocab_size": VOCAB,
+              "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
+              "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "attention_bias": False}
+    with open(os.path.join(path, "config.json"), "w") as file:
+        json.dump(config, file)
+    shutil.copy(os.path.join(HERE, "../../tests/fixtures/golden/llama2/tokenizer.json"), path)
+    writer = gguf.GGUFWriter(os.path.join(path, "model.gguf"), "llama")
+    writer.add_context_length(8192), writer.add_embedding_length(HIDDEN), writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(FEED_FORWARD), writer.add_head_count(HEADS), writer.add_head_count_kv(KV_HEADS)
+    writer.add_layer_norm_rms_eps(1e-5), writer.add_rope_dimension_count(HIDDEN // HEADS), writer.add_vocab_size(VOCAB)
+    writer.add_tokenizer_model("llama"), writer.add_token_list([f"t{i}".encode() for i in range(VOCAB)])
+    writer.add_token_scores([0.0] * VOCAB), writer.add_token_types([1] * VOCAB)
+    writer.add_bos_token_id(1), writer.add_eos_token_id(2)
+    types = {"f32": gguf.GGMLQuantizationType.F32, "f16": gguf.GGMLQuantizationType.F16, "bf16": gguf.GGMLQuantizationType.BF16}
+    random, header, parts, offset = np.random.default_rng(1), {}, [], 0
+    for name, other, shape in tensors():
+        norm = len(shape) == 1
+        values = np.ones(shape, np.float32) if norm else random.uniform(-0.05, 0.05, shape).astype(np.float32)
+        raw = stored(values, kind)
+        header[name] = {"dtype": kind.upper(), "shape": shape, "data_offsets": [offset, offset + raw.nbytes]}
+        parts.append(raw.tobytes())
+        offset += raw.nbytes
+        if "q_proj" in name or "k_proj" in name:
+            # llama.cpp rotates neighbours where Hugging Face rotates halves.
+            raw = raw.reshape(-1, 2, 32, HIDDEN).swapaxes(1, 2).reshape(shape)
+        # Norms are f32 in every GGUF file.
+        data, kind_of = (values, types["f32"]) if norm else (raw, types[kind])
+        writer.add_tensor(other, data.view(np.uint8) if kind_of == types["bf16"] else data, raw_dtype=kind_of)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(os.path.join(path, "model.safetensors"), "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.writelines(parts)
+    writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file(), writer.close()
+
+
+def llama_cpp(file, batch, prompt, new, threads):
+    """Seconds of prefill and of the decode steps that follow; runs in a process of its own."""
+    import llama_cpp as cpp
+    cpp.llama_backend_init()
+    params = cpp.llama_model_default_params()
+    model = cpp.llama_model_load_from_file(file.encode(), params)
+    params = cpp.llama_context_default_params()
+    params.n_ctx, params.n_seq_max, params.n_threads, params.n_threads_batch = batch * (prompt + new), batch, threads, threads
+    params.n_batch = params.n_ubatch = max(512, batch * prompt)
+    context = cpp.llama_init_from_model(model, params)
+    chunk = cpp.llama_batch_init(batch * prompt, 0, 1)
+
+    def run(rows):
+        """Computes rows of token, position, sequence and whether its logits are wanted; returns the likeliest tokens."""
+        chunk.n_tokens = len(rows)
+        for at, (token, position, sequence, wanted) in enumerate(rows):
+            chunk.token[at], chunk.pos[at], chunk.n_seq_id[at], chunk.logits[at] = token, position, 1, wanted
+            chunk.seq_id[at][0] = sequence
+        assert cpp.llama_decode(context, chunk) == 0
+        at = [i for i, row in enumerate(rows) if row[3]]
+        return [int(np.ctypeslib.as_array(cpp.llama_get_logits_ith(context, i), (VOCAB,)).argmax()) for i in at]
+
+    random = np.random.default_rng(batch)
+    prompts = random.integers(10, 30000, (batch, prompt))
+    rows = [(int(prompts[s][p]), p, s, p == prompt - 1) for s in range(batch) for p in range(prompt)]
+    run([(5, 0, 0, True)])
+    cpp.llama_memory_clear(cpp.llama_get_memory(context), True)
+    begin = time.perf_counter()
+    last = run(rows)
+    first = time.perf_counter()
+    for step in range(new - 1):
+        last = run([(last[s], prompt + step, s, True) for s in range(batch)])
+    return first - begin, time.perf_counter() - first
+
+
+def quire(binary, model, batch, prompt, new, threads):
+    """The same of quire, of the second of two batches; all prompts of a batch are computed in one step."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as out:
+        subprocess.run([binary, "bench", "latency", "--model", model, "--device", "cpu", "--batch", str(batch), "--lengths",
+                        f"{prompt},{new}", "--repeats", "1", "--threads", str(threads), "--max-batch-tokens", str(batch * prompt + batch),
+                        "--prefix-caching", "off", "--json", out.name], check=True, capture_output=True)
+        point = json.load(open(out.name))["points"][0]
+    return point["time_to_first_token"]["p50"], point["time_per_output_token"]["mean"] * (new - 1)
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("quire")
+    p.add_argument("--types", default="f32,f16,bf16")
+    p.add_argument("--batches", default="1,8,32")
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--prompt", type=int, default=64)
+    p.add_argument("--new", type=int, default=64)
+    p.add_argument("--llama-cpp", nargs=2, metavar=("FILE", "BATCH"), help="measure llama.cpp alone, for this script itself")
+    a = p.parse_args()
+    if a.llama_cpp:
+        print(json.dumps(llama_cpp(a.llama_cpp[0], int(a.llama_cpp[1]), a.prompt, a.new, a.threads)))
+        return
+    for kind in a.types.split(","):
+        with tempfile.TemporaryDirectory() as path:
+            make(path, "f16" if kind in QUANTISED else kind)
+            model, file = path, os.path.join(path, "model.gguf")
+            if kind in QUANTISED:
+                file = os.path.join(path, f"{kind}.gguf")
+                subprocess.run([a.quire, "quantize", "--model", path, "--to", kind, "--out", file], check=True)
+                model = file
+            for batch in map(int, a.batches.split(",")):
+                compare(a, kind, model, file, batch)
+
+
+def compare(a, kind, model, file, batch):
+    ours, theirs = [], []
+    for _ in range(a.rounds):
+        ours.append(quire(a.quire, model, batch, a.prompt, a.new, a.threads))
+        run = subprocess.run([sys.executable, __file__, a.quire, "--llama-cpp", file, str(batch), "--prompt", str(a.prompt), "--new",
+                              str(a.new), "--threads", str(a.threads)], check=True, capture_output=True, text=True)
+        theirs.append(json.loads(run.stdout.splitlines()[-1]))
+    prefill = lambda seconds: batch * a.prompt / seconds
+    decode = lambda seconds: batch * (a.new - 1) / seconds
+    median = lambda values: statistics.median(values)
+    ours = median(prefill(s[0]) for s in ours), median(decode(s[1]) for s in ours)
+    theirs = median(prefill(s[0]) for s in theirs), median(decode(s[1]) for s in theirs)
+    print(json.dumps({
+        "type": kind, "batch": batch, "threads": a.threads,
+        "prefill": {"quire": round(ours[0]), "llama.cpp": round(theirs[0]), "ratio": round(ours[0] / theirs[0], 2)},
+        "decode": {"quire": round(ours[1], 1), "llama.cpp": round(theirs[1], 1), "ratio": round(ours[1] / theirs[1], 2)}}), flush=True)
+
+
+main()
