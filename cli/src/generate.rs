@@ -25,6 +25,7 @@ pub const COMMAND: Command = Command {
         ("What to continue", &["--model", "--prompt", "--prompts", "--prompt-ids", "--shared-prefix"]),
         ("Conversations", &["--chat", "--raw", "--system", "--chat-template"]),
         ("How far", &["--max-tokens", "--stop", "--ignore-eos"]),
+        ("What outputs are", &["--json-schema", "--regex", "--grammar"]),
         (
             "Sampling",
             &[
@@ -47,6 +48,7 @@ pub const COMMAND: Command = Command {
         "quire -p \"One day, a fox\" --temperature 0.8 --seed 7 --n 3",
         "quire --model facebook/opt-125m --prompts questions.txt --json --max-tokens 64",
         "quire ./my-llama -p \"The answer is\" --beam-width 4 --n 2",
+        "quire qwen3-0.6b -p \"A fox, as JSON\" --json-schema fox.json",
         "echo \"Once upon a time\" | quire",
     ],
     run,
@@ -64,11 +66,15 @@ fn run(words: &Words) -> Result<()> {
     let prefixes = engine.shared_prefixes()?;
     let files = ModelFiles::resolve(engine.model.as_deref(), true)?;
     let chat = Chat::wanted(args, &files)?;
-    let params = request::sampling(args, &files.generation_config()?)?;
+    let mut params = request::sampling(args, &files.generation_config()?)?;
+    let grammar = request::grammar(args)?;
     let mut llm = Llm::load_with(&files, &options, progress::loading())?;
     report::say_where(&llm);
     if args.verbose {
         eprintln!("{}", report::loaded(&files, &llm, start.elapsed()));
+    }
+    if let Some((option, grammar)) = &grammar {
+        params.constraint = Some(llm.compile(grammar).with_context(|| format!("--{option}"))?);
     }
     let trace = args.trace_kv.as_ref().map(|path| KvTrace::begin(path, &mut llm)).transpose()?;
     for (prefix, file) in prefixes.iter().zip(&engine.shared_prefix) {

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Read};
 
 use anyhow::{Context, Result, bail};
 use engine::config::GenerationConfig;
+use engine::constraint::Grammar;
 use engine::llm::Prompt;
 use engine::sampling::{Beam, EarlyStopping, SamplingOptions, SamplingParams};
 
@@ -110,6 +111,34 @@ pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingPara
         return Err(UsageError::new(why.into()).into());
     }
     Ok(params)
+}
+
+/// The grammar of outputs and the option that asks for it, if one does.
+///
+/// # Errors
+/// If several do, with beams, or if a file cannot be read or is no JSON.
+pub fn grammar(args: &Args) -> Result<Option<(&'static str, Grammar)>> {
+    let read = |file: &String| std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"));
+    let mut asked = Vec::new();
+    if let Some(file) = &args.json_schema {
+        let schema = serde_json::from_str(&read(file)?).with_context(|| format!("{file} is not JSON"))?;
+        asked.push(("json-schema", Grammar::JsonSchema(schema)));
+    }
+    if let Some(regex) = &args.regex {
+        asked.push(("regex", Grammar::Regex(regex.clone())));
+    }
+    if let Some(file) = &args.grammar {
+        asked.push(("grammar", Grammar::Lark(read(file)?)));
+    }
+    if let [(first, _), (second, _), ..] = asked.as_slice() {
+        return Err(UsageError::new(format!("--{first} and --{second} exclude each other")).into());
+    }
+    match asked.pop() {
+        Some((option, _)) if args.beam_width.is_some() => {
+            Err(UsageError::new(format!("--{option} cannot be used with --beam-width")).into())
+        }
+        asked => Ok(asked),
+    }
 }
 
 /// The engine's refusal of a request, with the names of options in place of its fields'.

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use self::batching::{batch, push_span};
 use crate::batch::Batch;
+use crate::constraint::{Matcher, compute_masks};
 use crate::delay::Delay;
 use crate::error::{Error, Result};
 use crate::group::{NewToken, OwnerId, RequestId, SequenceGroup};
@@ -139,6 +140,9 @@ impl Engine {
             let why = format!("stop_token_ids: {id} is outside the vocabulary of {vocab_size} tokens");
             return Err(Error::request("stop_token_ids", why));
         }
+        if params.constraint.as_ref().is_some_and(|constraint| constraint.vocab_size() != vocab_size) {
+            return Err(Error::request("constraint", "the constraint was compiled for another model's vocabulary"));
+        }
         if params.width() > self.config.scheduler.max_num_seqs {
             let (width, most) = (params.width(), self.config.scheduler.max_num_seqs);
             let why = format!("{width} sequences for one request, but at most {most} run at a time");
@@ -173,6 +177,7 @@ impl Engine {
         let hold_new = self.scheduler.next_arrival().is_some_and(|came| self.delay.holds(begun - came));
         let step = self.scheduler.schedule(hold_new);
         self.scheduler.record_step();
+        compute_masks(self.matchers(&step));
         let sampled = self.run(&step).inspect_err(|_| self.scheduler.drop_running())?;
         if !step.admitted.is_empty() {
             self.delay.observe(begun.elapsed());
@@ -252,6 +257,14 @@ impl Engine {
     /// The scheduler, for a look at its queues.
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+
+    /// The matchers of the sequences that get a token in this step and are constrained.
+    fn matchers(&mut self, step: &Step) -> Vec<&mut Matcher> {
+        let groups = self.scheduler.running_mut().iter_mut().enumerate();
+        let sampled =
+            groups.filter(|(at, _)| step.sampled.binary_search(at).is_ok()).flat_map(|(_, group)| &mut group.running);
+        sampled.filter_map(|seq| seq.matcher.as_mut()).collect()
     }
 
     fn run(&mut self, step: &Step) -> Result<Vec<Sampled>> {

@@ -55,7 +55,8 @@ pub fn rehearse(
     step: Rehearsal,
 ) -> Result<Vec<NotedLaunch>> {
     let params = SamplingParams::default();
-    let row = SampleRow { params: &params, seed: 0, prompt: &[], output: &[], barred: &[], top: 0, given: None };
+    let row =
+        SampleRow { params: &params, seed: 0, prompt: &[], output: &[], barred: &[], top: 0, given: None, mask: None };
     let rows = vec![row; step.logits];
     backend.rehearse(|| {
         let mut cache = backend.rehearsed_cache(layout);

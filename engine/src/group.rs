@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 pub use self::parts::Rank;
+use crate::constraint::{Matcher, Reading};
 use crate::kv::{BlockPool, BlockTable};
 use crate::sampling::{Candidate, SampleRow, Sampled, SamplingParams};
 use crate::sequence::{FinishReason, Output, PromptLogprobs, Sequence, TokenLogprob};
@@ -84,10 +85,11 @@ impl SequenceGroup {
         eos: &[u32],
         pool: &BlockPool,
     ) -> Self {
+        let first = Sequence::new(prompt, pool, params.logprobs.is_some());
         SequenceGroup {
             id,
             owner: id,
-            running: vec![Sequence::new(prompt, pool, params.logprobs.is_some())],
+            running: vec![first.constrained(params.constraint.as_ref())],
             finished: Vec::new(),
             prompt_logprobs: params.prompt_logprobs.map(|_| vec![None]),
             cached_tokens: None,
@@ -126,9 +128,10 @@ impl SequenceGroup {
 
     /// Whether tokens may be drafted for its sequences: once they have one of their own. Beams compete at each token. Where
     /// more outputs are sampled than returned, a stop string may come in the middle of a step, after which their ranks could
-    /// not be told.
+    /// not be told. Where a grammar says what may follow, it says so after each token, and not ahead.
     pub(crate) fn may_be_drafted(&self) -> bool {
-        !self.at_prompt() && self.params.beam.is_none() && self.params.best_of == self.params.n
+        let SamplingParams { beam, best_of, n, constraint, .. } = &self.params;
+        !self.at_prompt() && beam.is_none() && best_of == n && constraint.is_none()
     }
 
     /// Whether no token has been generated yet.
@@ -176,7 +179,7 @@ impl SequenceGroup {
         let (seq, top) = (&self.running[0], self.params.prompt_logprobs.unwrap_or(0));
         positions.map(move |p| {
             let (prompt, given) = (&seq.tokens[..=p], Some(seq.tokens[p + 1]));
-            SampleRow { params: &self.params, seed: 0, prompt, output: &[], barred: &[], top, given }
+            SampleRow { params: &self.params, seed: 0, prompt, output: &[], barred: &[], top, given, mask: None }
         })
     }
 
@@ -209,7 +212,8 @@ impl SequenceGroup {
             let s = &self.running[seq];
             let (prompt, output) = (s.prompt(), &s.output()[..s.output().len() - ahead]);
             let barred = if output.len() < self.params.min_tokens { &self.barred[..] } else { &[] };
-            (seq, SampleRow { params: &self.params, seed, prompt, output, barred, top, given: None })
+            let mask = s.matcher.as_ref().map(Matcher::mask);
+            (seq, SampleRow { params: &self.params, seed, prompt, output, barred, top, given: None, mask })
         };
         if self.at_prompt() && self.params.beam.is_none() {
             self.outputs.clone().map(|i| row(0, self.output_seed(i), 0)).collect()
@@ -246,30 +250,42 @@ impl SequenceGroup {
         }
         self.first_token.get_or_insert_with(Instant::now);
         let mut rest = sampled;
-        let ended = self.running.extract_if(.., |seq| {
+        for mut seq in std::mem::take(&mut self.running) {
             let draft = seq.take_draft();
-            let Some((own, others)) = rest.split_at_checked(1 + draft.len()) else { return false };
+            let (own, others) = rest.split_at((1 + draft.len()).min(rest.len()));
             rest = others;
-            let mut is_done = false;
+            let mut ended = None;
             // A sample is valid if all of the draft before it was right, and nothing follows the output's end.
             for (at, s) in own.iter().enumerate() {
-                seq.push(s.token, s.logprob, &s.top);
-                let logprob = seq.logprobs.as_ref().and_then(|all| all.last().cloned());
-                let ends = self.ends.contains(&s.token);
-                let sum = seq.cumulative_logprob;
-                new.push(NewToken { request: self.id, index: seq.index, token: s.token, logprob, sum, ends });
-                is_done = ends || seq.output().len() >= self.max_output;
-                if is_done || draft.get(at) != Some(&s.token) {
+                ended = self.extend(&mut seq, s, new);
+                if ended.is_some() || draft.get(at) != Some(&s.token) {
                     break;
                 }
             }
             seq.table.truncate(seq.tokens.len() - 1);
-            is_done
-        });
-        self.finished.extend(ended.map(|seq| {
-            let stopped = seq.tokens.last().is_some_and(|token| self.ends.contains(token));
-            seq.finish(if stopped { FinishReason::Stop } else { FinishReason::Length }, None)
-        }));
+            match ended {
+                Some(reason) => self.finished.push(seq.finish(reason, None)),
+                None => self.running.push(seq),
+            }
+        }
+    }
+
+    /// Appends a sampled token to one of the sequences. Returns why the sequence ends with it, if it does.
+    fn extend(&self, seq: &mut Sequence, sampled: &Sampled, new: &mut Vec<NewToken>) -> Option<FinishReason> {
+        let token = sampled.token;
+        let reading = seq.matcher.as_mut().map_or(Reading::Open, |matcher| matcher.read(token));
+        if reading == Reading::Refused {
+            // No token that may follow was possible.
+            return Some(FinishReason::Length);
+        }
+        seq.push(token, sampled.logprob, &sampled.top);
+        let logprob = seq.logprobs.as_ref().and_then(|all| all.last().cloned());
+        let (ends, sum) = (self.ends.contains(&token), seq.cumulative_logprob);
+        new.push(NewToken { request: self.id, index: seq.index, token, logprob, sum, ends });
+        match seq.output().len() {
+            _ if ends || reading == Reading::Complete => Some(FinishReason::Stop),
+            len => (len >= self.max_output).then_some(FinishReason::Length),
+        }
     }
 
     /// Ends one output that has been reported, as a stop string does. Unknown and finished outputs are left as they are.

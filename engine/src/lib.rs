@@ -6,6 +6,7 @@
 //! Modules that are not shown here are public for the tools and tests of this repository, and change without notice. To read
 //! the code, start with `engine`, whose step is schedule, run, postprocess; then `scheduler`, `kv` and `backend`.
 
+pub mod answer;
 #[doc(hidden)]
 pub mod backend;
 #[doc(hidden)]
@@ -13,6 +14,7 @@ pub mod batch;
 pub mod chat;
 mod completion;
 pub mod config;
+pub mod constraint;
 mod delay;
 #[doc(hidden)]
 pub mod detokenizer;

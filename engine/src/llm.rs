@@ -1,10 +1,12 @@
 //! Text in, text out: an engine together with its model's tokenizer.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 pub use crate::completion::{Completion, Continuation, Prompt, RequestEvent, StopReason};
 use crate::config::{GenerationConfig, ModelConfig};
+use crate::constraint::{Constraint, Grammar, GrammarCompiler};
 use crate::detokenizer::Detokenizer;
 pub use crate::device_info::{DeviceInfo, MemoryPlan};
 use crate::engine::{Engine, EngineConfig, Finished};
@@ -36,7 +38,8 @@ use crate::tokenizer::Tokenizer;
 /// ```
 pub struct Llm {
     engine: Engine,
-    tokenizer: Tokenizer,
+    tokenizer: Arc<Tokenizer>,
+    grammars: GrammarCompiler,
     config: ModelConfig,
     defaults: GenerationConfig,
     layout: KvLayout,
@@ -74,7 +77,7 @@ impl Llm {
         options.validate()?;
         let config = files.config()?;
         let defaults = files.generation_config()?;
-        let tokenizer = files.tokenizer(&config)?;
+        let tokenizer = Arc::new(files.tokenizer(&config)?);
         let mut progress = Some(progress);
         let open = || {
             let mut weights = files.weights(options.dtype)?;
@@ -103,7 +106,8 @@ impl Llm {
             scheduler: options.scheduler,
         };
         let engine = Engine::new(engine_config, runner);
-        Ok(Llm { engine, tokenizer, config, defaults, layout, device, requests: BTreeMap::new() })
+        let grammars = GrammarCompiler::new(tokenizer.clone(), config.vocab_size, &engine.config().eos);
+        Ok(Llm { engine, tokenizer, grammars, config, defaults, layout, device, requests: BTreeMap::new() })
     }
 
     /// Queues a request with an owner of its own.
@@ -144,6 +148,14 @@ impl Llm {
         let request = Request { prompt, prompt_tokens, echo, streams, stops, stop_tokens, begin, texts };
         self.requests.insert(id, request);
         Ok(id)
+    }
+
+    /// The constraint that outputs are of `grammar`, for [`SamplingParams::constraint`].
+    ///
+    /// # Errors
+    /// See [`GrammarCompiler::compile`].
+    pub fn compile(&self, grammar: &Grammar) -> Result<Constraint> {
+        self.grammars.compile(grammar)
     }
 
     /// Computes a prefix and keeps it; prompts that begin with it share its blocks and its computation.

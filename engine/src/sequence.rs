@@ -1,5 +1,6 @@
 //! A sequence: the prompt and one continuation of it.
 
+use crate::constraint::{Constraint, Matcher};
 use crate::kv::{BlockPool, BlockTable};
 
 /// Why an output ended.
@@ -7,7 +8,8 @@ use crate::kv::{BlockPool, BlockTable};
 pub enum FinishReason {
     /// An end-of-sequence token or a stop string.
     Stop,
-    /// The token limit, the model's last position, or the end of the KV pool.
+    /// The token limit, the model's last position, the end of the KV pool, or that no token could follow which the
+    /// request's grammar allows.
     Length,
     /// The request was cancelled.
     Abort,
@@ -75,6 +77,8 @@ pub struct Sequence {
     pub cumulative_logprob: f64,
     /// One entry a generated token, if asked for.
     pub logprobs: Option<Vec<TokenLogprob>>,
+    /// Has read the generated tokens, if these are constrained.
+    pub matcher: Option<Matcher>,
 }
 
 impl Sequence {
@@ -89,6 +93,7 @@ impl Sequence {
             seed: 0,
             cumulative_logprob: 0.0,
             logprobs: logprobs.then(Vec::new),
+            matcher: None,
         }
     }
 
@@ -116,6 +121,11 @@ impl Sequence {
     /// Tokens whose keys and values are not in the cache.
     pub fn pending(&self) -> usize {
         self.tokens.len() - self.table.len()
+    }
+
+    /// The sequence with a matcher for its output, if that is constrained.
+    pub fn constrained(self, constraint: Option<&Constraint>) -> Self {
+        Sequence { matcher: constraint.map(Constraint::matcher), ..self }
     }
 
     /// Appends a generated token.

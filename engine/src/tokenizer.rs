@@ -2,6 +2,7 @@
 
 mod anatomy;
 mod bounds;
+mod bytes;
 mod pieces;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, PostProcessorWrapper};
 
 use self::anatomy::Anatomy;
+pub(crate) use self::bytes::TokenBytes;
 use self::pieces::{Cuts, Pieces};
 use crate::config::{ModelConfig, ModelFamily};
 use crate::error::{Error, Result};
@@ -194,6 +196,11 @@ impl Tokenizer {
     /// The id of a token by its exact name.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
+    }
+
+    /// The id of a special token by its exact name.
+    pub fn special_token(&self, token: &str) -> Option<u32> {
+        self.token_id(token).filter(|_| self.inner.get_added_vocabulary().is_special_token(token))
     }
 
     /// How a token takes part in decoding.

@@ -45,13 +45,19 @@ fn the_kernel_chooses_as_the_sampler_does() {
             let logits = bell(&mut random, vocab);
             let top = params_top(params);
             // For half of the rows what would be chosen, and others, cannot be.
-            let free = SampleRow { params, seed, prompt: &prompt, output: &output, barred: &[], top, given };
+            let free =
+                SampleRow { params, seed, prompt: &prompt, output: &output, barred: &[], top, given, mask: None };
             let likeliest = sample_row(&logits, &SampleRow { top: 4, ..free }, &mut Vec::new()).unwrap();
             let barred: Vec<u32> = likeliest.top.iter().map(|top| top.0).chain([likeliest.token, 3]).collect();
-            let row = SampleRow { barred: if seed % 2 == 1 { &barred } else { &[] }, ..free };
+            // For every third a mask allows but half of the tokens.
+            let mask: Vec<u32> = (0..vocab.div_ceil(32)).map(|_| random.below(1 << 32) as u32).collect();
+            let mask = (seed % 3 == 2 && given.is_none()).then_some(mask);
+            let barred = if seed % 2 == 1 { &barred[..] } else { &[] };
+            let row = SampleRow { barred, mask: mask.as_deref(), ..free };
             let sampled = sample_row(&logits, &row, &mut Vec::new()).unwrap();
             assert!(given.is_some() || !row.barred.contains(&sampled.token));
-            let rows = Row { request: row.request(), adjustments: row.adjustments(), logits };
+            assert!(row.allows(sampled.token as usize));
+            let rows = Row { request: row.request(), adjustments: row.adjustments(), logits, mask: mask.clone() };
             (rows, (sampled.token, sampled.logprob.to_bits(), bits(&sampled.top)))
         };
         let given = [0, 17, vocab as u32 - 1];
@@ -91,6 +97,7 @@ fn what_the_engine_may_ask_for_is_taken_or_refused() {
         barred: &[],
         top: params_top(&params),
         given: None,
+        mask: None,
     };
     assert_eq!(row.request().check(50_272), Ok(()));
     assert!(Request { top: 10_000, ..row.request() }.check(50_272).is_err(), "more than can be sorted");

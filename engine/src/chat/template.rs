@@ -29,8 +29,7 @@ pub struct ChatTemplate {
     special_tokens: minijinja::Value,
     /// What it reads, beside what it defines itself.
     variables: HashSet<String>,
-    /// Whether it has the word "content" anywhere.
-    mentions_content: bool,
+    source: String,
     forms: Forms,
 }
 
@@ -77,10 +76,10 @@ impl ChatTemplate {
         let invalid = |error| Error::Tokenizer(format!("the chat template is not valid: {error}"));
         let mut environment = with_template(NAME, template).map_err(invalid)?;
         let variables = environment.get_template(NAME).map_err(invalid)?.undeclared_variables(false);
-        let mentions_content = template.contains("content");
+        let source = template.to_owned();
         let forms = Forms::default();
         environment.set_fuel(Some(PROBE_FUEL));
-        let mut template = ChatTemplate { environment, special_tokens, variables, mentions_content, forms };
+        let mut template = ChatTemplate { environment, special_tokens, variables, source, forms };
         let options = RenderOptions { add_generation_prompt: false, ..RenderOptions::default() };
         template.forms = Forms::of(|messages, forms| template.render_as(messages, &options, forms).ok());
         template.environment.set_fuel(Some(FUEL));
@@ -90,6 +89,11 @@ impl ChatTemplate {
     /// Whether the template reads a variable of this name.
     pub fn reads(&self, variable: &str) -> bool {
         self.variables.contains(variable)
+    }
+
+    /// Whether a text is anywhere in the template.
+    pub fn mentions(&self, text: &str) -> bool {
+        self.source.contains(text)
     }
 
     /// Tries the template on the simplest conversation.
@@ -143,7 +147,7 @@ impl ChatTemplate {
         let said = last.trim().to_owned();
         last.push_str(END_TAG);
         let mut text = self.render_as(&messages, options, &self.forms)?;
-        let end = text.rfind(END_TAG.trim_end()).filter(|_| self.mentions_content && text.contains(&said));
+        let end = text.rfind(END_TAG.trim_end()).filter(|_| self.mentions("content") && text.contains(&said));
         let Some(end) = end else {
             let why = "the chat template does not write all of the last message, so that it cannot be continued";
             return Err(RenderError(why.into()));

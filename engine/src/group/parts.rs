@@ -56,6 +56,7 @@ impl SequenceGroup {
             let middle = self.outputs.start + keep;
             let prompt = self.running[0].tokens.clone();
             let seq = Sequence { index: middle, ..Sequence::new(prompt, pool, self.params.logprobs.is_some()) };
+            let seq = seq.constrained(self.params.constraint.as_ref());
             (vec![seq], middle, None)
         } else {
             let running = self.running.split_off(keep);

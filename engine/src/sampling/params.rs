@@ -1,5 +1,6 @@
 //! How the tokens of a request are to be chosen.
 
+use crate::constraint::Constraint;
 use crate::error::{Error, Result};
 
 /// When a beam search may stop, as in Hugging Face's `early_stopping`.
@@ -73,6 +74,8 @@ pub struct SamplingParams {
     /// Outputs are read as going on from the prompt: the prompt's text and an output's, one after the other, are what all
     /// tokens are decoded to at once. An output by itself may lack a space in front, which some decoders drop.
     pub echo: bool,
+    /// What an output must be. It ends when it is complete and nothing can follow, even before `min_tokens`.
+    pub constraint: Option<Constraint>,
     /// Beam search in place of sampling.
     pub beam: Option<Beam>,
 }
@@ -101,6 +104,7 @@ impl Default for SamplingParams {
             logprobs: None,
             prompt_logprobs: None,
             echo: false,
+            constraint: None,
             beam: None,
         }
     }
@@ -176,6 +180,7 @@ impl SamplingParams {
             ("stop", self.stop.is_empty()),
             ("stop_token_ids", self.stop_token_ids.is_empty()),
             ("min_tokens", self.min_tokens == 0),
+            ("constraint", self.constraint.is_none()),
         ];
         for (field, is_off) in without {
             check(field, is_off, format!("{field} cannot be used with beam search"))?;

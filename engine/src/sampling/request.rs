@@ -5,7 +5,7 @@ use kernels::sampling::{Adjustment, Penalties, Request};
 use super::SampleRow;
 
 impl SampleRow<'_> {
-    /// The request; where its adjustments and its likeliest tokens lie on a device is left open.
+    /// The request; where its adjustments, its mask and its likeliest tokens lie on a device is left open.
     pub fn request(&self) -> Request {
         let p = self.params;
         if self.given.is_some() {
@@ -18,7 +18,7 @@ impl SampleRow<'_> {
         };
         Request {
             seed: self.seed,
-            position: self.output.len() as u64,
+            position: self.output.len() as u32,
             // More than any vocabulary has is all.
             top_k: u32::try_from(p.top_k).unwrap_or(0),
             penalties,
@@ -28,6 +28,11 @@ impl SampleRow<'_> {
         .with_temperature(p.temperature)
         .with_top_p(p.top_p)
         .with_min_p(p.min_p)
+    }
+
+    /// Whether a token can be chosen, as far as the mask says.
+    pub fn allows(&self, token: usize) -> bool {
+        self.mask.is_none_or(|mask| mask[token / 32] >> (token % 32) & 1 == 1)
     }
 
     /// The tokens whose logits are changed, in order of their ids: if there are penalties, those of the prompt and the
@@ -67,8 +72,16 @@ mod tests {
     fn what_was_seen_is_counted_once_a_token() {
         let mut params = SamplingParams::default();
         let adjustments = |params: &SamplingParams| {
-            let row =
-                SampleRow { params, seed: 0, prompt: &[7, 3, 7], output: &[3, 9, 3], barred: &[], top: 0, given: None };
+            let row = SampleRow {
+                params,
+                seed: 0,
+                prompt: &[7, 3, 7],
+                output: &[3, 9, 3],
+                barred: &[],
+                top: 0,
+                given: None,
+                mask: None,
+            };
             row.adjustments().iter().map(|a| (a.token, a.count)).collect::<Vec<_>>()
         };
         assert_eq!(adjustments(&params), []);
@@ -80,8 +93,16 @@ mod tests {
     fn a_bias_joins_what_was_seen() {
         let mut params = SamplingParams { logit_bias: vec![(8, 2.0), (3, -1.0)], ..SamplingParams::default() };
         let adjustments = |params: &SamplingParams| {
-            let row =
-                SampleRow { params, seed: 0, prompt: &[7], output: &[3], barred: &[8, 2, 8], top: 0, given: None };
+            let row = SampleRow {
+                params,
+                seed: 0,
+                prompt: &[7],
+                output: &[3],
+                barred: &[8, 2, 8],
+                top: 0,
+                given: None,
+                mask: None,
+            };
             row.adjustments().iter().map(|a| (a.token, a.count, a.bias)).collect::<Vec<_>>()
         };
         let never = f32::NEG_INFINITY;

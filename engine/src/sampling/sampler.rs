@@ -32,6 +32,9 @@ pub struct SampleRow<'a> {
     /// The token that is there already: it is reported, and nothing is chosen. One that is impossible may give way to
     /// another.
     pub given: Option<u32>,
+    /// Which tokens can be chosen, as bits, the first in the lowest bit of the first word; nothing: all can. If no token
+    /// that can be chosen is possible, an impossible one is reported.
+    pub mask: Option<&'a [u32]>,
 }
 
 /// The result of sampling a row of logits. Logprobs are the log-softmax of the raw logits, natural logarithm.
@@ -62,23 +65,31 @@ pub fn sample_row(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -
     let logprob = |token: u32| logprob(logits[token as usize], greatest, sum);
     let token = choose(logits, row, scratch);
     let top = likeliest(logits, row.top).into_iter().map(|t| (t, logprob(t))).collect();
-    Ok(Sampled { token, logprob: logprob(token), top })
+    let logprob = if row.allows(token as usize) { logprob(token) } else { f32::NEG_INFINITY };
+    Ok(Sampled { token, logprob, top })
 }
 
 fn choose(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> u32 {
     let request = row.request();
     let adjustments = row.adjustments();
-    if request.inverse_temperature == 0.0 && adjustments.is_empty() {
+    if request.inverse_temperature == 0.0 && adjustments.is_empty() && row.mask.is_none() {
         return argmax(logits);
     }
     scratch.clear();
     scratch.extend_from_slice(logits);
+    if row.mask.is_some() {
+        scratch
+            .iter_mut()
+            .enumerate()
+            .filter(|(token, _)| !row.allows(*token))
+            .for_each(|(_, x)| *x = f32::NEG_INFINITY);
+    }
     for Adjustment { token, count, bias, .. } in adjustments {
         let logit = &mut scratch[token as usize];
         *logit = request.penalties.adjust(*logit, count, bias);
     }
     let best = argmax(scratch);
-    if request.inverse_temperature == 0.0 {
+    if request.inverse_temperature == 0.0 || scratch[best as usize] == f32::NEG_INFINITY {
         return best;
     }
     // Relative to the greatest, so that a temperature near 0 makes the others impossible but overflows nothing.
@@ -91,7 +102,7 @@ fn choose(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> u32 {
 
 /// Samples from the softmax of `scaled`, restricted by top-k, then top-p, then min-p. `best` has the greatest logit.
 fn sample(scaled: &[f32], best: u32, request: &Request) -> u32 {
-    let noise = Noise::new(request.seed, request.position);
+    let noise = Noise::new(request.seed, request.position.into());
     let allowed = |t: &u32| scaled[*t as usize] >= request.floor;
     if request.top_k == 0 && request.top_p == 0 {
         return gumbel_max(scaled, (0..scaled.len() as u32).filter(allowed), best, &noise);
@@ -187,7 +198,7 @@ mod tests {
     use super::*;
 
     fn row(params: &SamplingParams, seed: u64) -> SampleRow<'_> {
-        SampleRow { params, seed, prompt: &[], output: &[], barred: &[], top: 0, given: None }
+        SampleRow { params, seed, prompt: &[], output: &[], barred: &[], top: 0, given: None, mask: None }
     }
 
     /// How often each of the tokens is drawn in 20,000 draws.
@@ -309,6 +320,34 @@ mod tests {
                     assert!([1, 2].contains(&s.token), "{} at {temperature}", s.token);
                     assert_eq!(s.top[0].0, 0);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_mask_leaves_the_probabilities_of_what_it_allows() {
+        let logits = [5f32.ln(), 0.0, 2f32.ln(), 9.0, 8.0];
+        let mask = [0b00110];
+        let base = SamplingParams { temperature: 1.0, ..Default::default() };
+        let filtered = SamplingParams { top_k: 3, top_p: 0.99, logit_bias: vec![(3, 100.0)], ..base.clone() };
+        for params in [base, filtered] {
+            let mut count = [0.0; 5];
+            for seed in 0..20_000 {
+                let row = SampleRow { mask: Some(&mask), ..row(&params, seed) };
+                count[sample_row(&logits, &row, &mut Vec::new()).unwrap().token as usize] += 1.0 / 20_000.0;
+            }
+            assert_near(&count, &[0.0, 1.0 / 3.0, 2.0 / 3.0, 0.0, 0.0]);
+        }
+    }
+
+    #[test]
+    fn a_mask_that_leaves_nothing_gives_an_impossible_token() {
+        for temperature in [0.0, 1.0] {
+            let params = SamplingParams { temperature, ..Default::default() };
+            for (mask, logits) in [([0b000], [1.0, 2.0, 3.0]), ([0b100], [1.0, 2.0, f32::NEG_INFINITY])] {
+                let row = SampleRow { mask: Some(&mask), top: 1, ..row(&params, 1) };
+                let s = sample_row(&logits, &row, &mut Vec::new()).unwrap();
+                assert_eq!((s.token, s.logprob), (0, f32::NEG_INFINITY));
             }
         }
     }

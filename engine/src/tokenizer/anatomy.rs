@@ -60,7 +60,7 @@ pub(super) fn kind(step: &Value) -> &str {
 }
 
 /// The steps of a normalizer or pre-tokenizer, of sequences within sequences too.
-fn steps(part: Value, list: &str) -> Vec<Value> {
+pub(super) fn steps(part: Value, list: &str) -> Vec<Value> {
     match part {
         Value::Null => Vec::new(),
         Value::Object(mut fields) if fields.get("type").is_some_and(|kind| kind == "Sequence") => {

@@ -3,7 +3,7 @@
 use cuda_std::prelude::*;
 
 use super::noise::{MAX_GUMBEL, Noise, gumbel};
-use super::request::{Adjustment, Request};
+use super::request::{Adjustment, NO_MASK, Request, mask_words};
 use super::scan::{LogitRow, THREADS, Team};
 use super::select::{collect, reset, threshold};
 use crate::arithmetic::{logprob, rank, score, token, weight};
@@ -19,16 +19,17 @@ pub const fn floor_bytes(rows: u64, vocab: u64) -> u64 {
 
 /// Chooses a token for each row.
 ///
-/// - `logits`: `[rows][vocab]`, rows `stride` elements apart (a multiple of 4). Those of adjusted tokens are
-///   overwritten.
+/// - `logits`: `[rows][vocab]`, rows `stride` elements apart (a multiple of 4). Those of adjusted tokens, and of tokens
+///   that a mask rules out, are overwritten.
 /// - `requests`: `[rows]`; their adjustments are ranges of `adjustments`, their likeliest tokens ranges of `top_tokens`
 ///   and `top_logprobs`.
+/// - `masks`: `[masks][mask_words(vocab)]`, see [`mask_words`]; several rows may have the same one.
 /// - `tokens`, `logprobs`: `[rows]`; a row that cannot be sampled gets [`NO_TOKEN`], and nothing else.
 /// - `top_tokens`, `top_logprobs`: the likeliest tokens of each row, best first.
 ///
 /// # Safety
 /// The arrays have these shapes, `logits` is 16-byte aligned, requests pass [`Request::check`], adjusted tokens are in
-/// the vocabulary and no row adjusts one twice, and the launch is of a block of [`THREADS`] for each row.
+/// the vocabulary, no row adjusts one twice, there are as many masks as requests name, and the launch is of a block of [`THREADS`] for each row.
 #[kernel(max_threads = 512)]
 pub unsafe fn sample(
     logits: *mut f32,
@@ -36,6 +37,7 @@ pub unsafe fn sample(
     vocab: u32,
     requests: *const Request,
     adjustments: *mut Adjustment,
+    masks: *const u32,
     tokens: *mut u32,
     logprobs: *mut f32,
     top_tokens: *mut u32,
@@ -79,6 +81,10 @@ pub unsafe fn sample(
 
         let own = adjustments.add(request.first_adjustment as usize);
         let mut adjusted = best;
+        if request.mask != NO_MASK {
+            rule_out(masks.add(request.mask as usize * mask_words(vocab) as usize), logits, vocab);
+            thread::sync_threads();
+        }
         if request.adjustments > 0 {
             each(request.adjustments, |i| {
                 let Adjustment { token, count, bias, .. } = *own.add(i);
@@ -87,10 +93,13 @@ pub unsafe fn sample(
                 *logit = request.penalties.adjust(*logit, count, bias);
             });
             thread::sync_threads();
+        }
+        if request.mask != NO_MASK || request.adjustments > 0 {
             adjusted = likeliest(&mut team, &raw);
         }
         let mut chosen = token(adjusted);
-        if request.inverse_temperature != 0.0 {
+        // If no token is possible there is nothing to draw from, and the first is reported as impossible.
+        if request.inverse_temperature != 0.0 && *logits.add(chosen as usize) != f32::NEG_INFINITY {
             chosen = draw(&mut team, &request, logits, vocab, chosen);
         }
 
@@ -113,6 +122,27 @@ pub unsafe fn sample(
             *tokens.add(row) = chosen;
             *logprobs.add(row) = logprob(logit, greatest, sum);
         }
+    }
+}
+
+/// Makes the logits of tokens whose bit in `mask` is 0 negative infinity, those of this thread.
+///
+/// # Safety
+/// `logits` has `vocab` elements, `mask` its words, and no thread reads or writes the logits meanwhile.
+#[inline(always)]
+unsafe fn rule_out(mask: *const u32, logits: *mut f32, vocab: u32) {
+    let mut first = 4 * thread::thread_idx_x();
+    while first < vocab {
+        // SAFETY: `first` is in the vocabulary, and four tokens from a multiple of 4 on have their bits in one word.
+        unsafe {
+            let bits = *mask.add(first as usize / 32) >> (first % 32);
+            unroll::<4>(|i| {
+                if bits >> i & 1 == 0 && first + (i as u32) < vocab {
+                    *logits.add(first as usize + i) = f32::NEG_INFINITY;
+                }
+            });
+        }
+        first += 4 * THREADS;
     }
 }
 
@@ -167,7 +197,7 @@ unsafe fn sum_of_weights(team: &mut Team, scores: &LogitRow) -> u64 {
 /// As for [`likeliest`].
 #[inline(always)]
 unsafe fn draw(team: &mut Team, request: &Request, logits: *const f32, vocab: u32, best: u32) -> u32 {
-    let noise = Noise::new(request.seed, request.position);
+    let noise = Noise::new(request.seed, request.position.into());
     // SAFETY: the row is valid and all threads of the block are here, by this function's contract.
     unsafe {
         let greatest = *logits.add(best as usize);

@@ -6,7 +6,8 @@
 //! 1. The greatest raw logit; a row with a NaN or an infinite logit is refused.
 //! 2. The logarithm of the sum of exponentials, for logprobs, which are of the raw logits.
 //! 3. The likeliest tokens with their logprobs, if wanted: for reports, and for beam search its 2k candidates.
-//! 4. Penalties and biases, applied in place to the tokens that have them; a row that has them is scanned again.
+//! 4. A mask, if the row has one: the logits of tokens that cannot be chosen become negative infinity, in place. Penalties
+//!    and biases, in place too, of the tokens that have them. A row that has any of these is scanned again.
 //! 5. Greedy: the greatest logit, the lower id among equals. Otherwise logits are scaled by the temperature, restricted
 //!    by top-k, then top-p, then min-p, and the token with the greatest `scaled logit + Gumbel noise` is taken: a
 //!    sample of the softmax that depends on seed, position and token alone, and needs no sum.
@@ -36,6 +37,6 @@ mod scan;
 mod select;
 
 pub use choice::{NO_TOKEN, floor_bytes, sample};
-pub use request::{Adjustment, MAX_VOCAB, Penalties, Refused, Request};
+pub use request::{Adjustment, MAX_VOCAB, NO_MASK, Penalties, Refused, Request, mask_words};
 pub use scan::THREADS;
 pub use select::CANDIDATES;

@@ -8,6 +8,15 @@ use crate::arithmetic::{ln, share};
 /// Tokens in a vocabulary, at most: sums of their weights stay within 64 bits.
 pub const MAX_VOCAB: u32 = 1 << 19;
 
+/// The mask of a row of which every token can be chosen.
+pub const NO_MASK: u32 = u32::MAX;
+
+/// Words of a mask: a bit for each token, the first in the lowest bit of the first word. It is 1 for those that can be
+/// chosen.
+pub const fn mask_words(vocab: u32) -> u32 {
+    vocab.div_ceil(32)
+}
+
 /// How a token is chosen from one row of logits. A block reads the whole of it at once, 64 bytes, so that rows are
 /// records and not an array for each field.
 #[repr(C, align(16))]
@@ -16,7 +25,9 @@ pub struct Request {
     /// The sequence's seed.
     pub seed: u64,
     /// How many tokens the sequence has generated.
-    pub position: u64,
+    pub position: u32,
+    /// Which mask says what tokens can be chosen; [`NO_MASK`]: all can.
+    pub mask: u32,
     /// Sample among the likeliest tokens that together reach this share, in units of 2^-64; 0 is off.
     pub top_p: u64,
     /// 1 over the temperature; 0 is greedy.
@@ -68,6 +79,7 @@ impl Request {
     pub const GREEDY: Request = Request {
         seed: 0,
         position: 0,
+        mask: NO_MASK,
         top_p: 0,
         inverse_temperature: 0.0,
         top_k: 0,
@@ -118,8 +130,8 @@ impl Request {
         [
             self.seed as u32,
             (self.seed >> 32) as u32,
-            self.position as u32,
-            (self.position >> 32) as u32,
+            self.position,
+            self.mask,
             self.top_p as u32,
             (self.top_p >> 32) as u32,
             self.inverse_temperature.to_bits(),
@@ -201,7 +213,8 @@ mod tests {
     fn records_are_what_their_words_say() {
         let request = Request {
             seed: 0x1_0000_0002,
-            position: 0x3_0000_0004,
+            position: 3,
+            mask: 4,
             top_p: 0x5_0000_0006,
             inverse_temperature: 7.0,
             top_k: 8,

@@ -12,7 +12,7 @@ use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::without_each;
 
 fn row(logits: Vec<f32>, request: Request) -> Row {
-    Row { logits, request, adjustments: Vec::new() }
+    Row::new(logits, request)
 }
 
 fn check(name: &str, rows: &[Row], seed: u64) {
@@ -94,9 +94,13 @@ fn a_row_is_read_no_more_often_than_documented() {
 
 #[test]
 fn a_missing_barrier_is_noticed() {
-    // Logprobs; penalties, top-k and top-p; all of it.
-    let rows: Vec<Row> =
-        every_kind(600, 8).into_iter().enumerate().filter(|(i, _)| [1, 6, 12].contains(i)).map(|r| r.1).collect();
+    // Logprobs; penalties, top-k and top-p; all of it; masks alone, and with penalties.
+    let rows: Vec<Row> = every_kind(600, 8)
+        .into_iter()
+        .enumerate()
+        .filter(|(i, _)| [1, 6, 12, 13, 14, 17].contains(i))
+        .map(|r| r.1)
+        .collect();
     let case = case("mutants", rows);
     let mutants = without_each(TARGETS[1].1, "sample", &["bar.sync", "barrier.sync"]);
     assert!(mutants.len() >= 20, "{}", mutants.len());

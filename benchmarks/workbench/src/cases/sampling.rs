@@ -3,7 +3,7 @@
 use cuda_std::launch::LaunchShape;
 use kernels::arithmetic::{logprob, part, weight};
 use kernels::sampling::noise::Noise;
-use kernels::sampling::{Adjustment, NO_TOKEN, Penalties, Request, THREADS, floor_bytes, sample};
+use kernels::sampling::{Adjustment, NO_MASK, NO_TOKEN, Penalties, Request, THREADS, floor_bytes, mask_words, sample};
 use launch::Result;
 
 use super::exact;
@@ -26,7 +26,7 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
     ];
     let batch = |request| {
         let mut random = ProblemRng(1);
-        (0..rows).map(|_| Row { logits: bell(&mut random, vocab), request, adjustments: Vec::new() }).collect()
+        (0..rows).map(|_| Row::new(bell(&mut random, vocab), request)).collect()
     };
     requests.into_iter().map(|(name, request)| case(name, batch(request))).collect()
 }
@@ -46,6 +46,8 @@ pub struct Row {
     pub request: Request,
     /// Of any of the tokens.
     pub adjustments: Vec<Adjustment>,
+    /// Which tokens can be chosen, as bits; nothing: all can.
+    pub mask: Option<Vec<u32>>,
 }
 
 /// The result for a row, logprobs by their bits; nothing if a logit is not a number.
@@ -66,11 +68,14 @@ fn prepare(gpu: &mut Gpu, rows: &[Row]) -> Result<Prepared> {
     let vocab = rows[0].logits.len();
     // Rows begin at whole vectors; elements between them belong to no row.
     let stride = vocab.next_multiple_of(4) + 4;
-    let (mut logits, mut requests, mut adjustments, mut tops) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let (mut logits, mut requests, mut adjustments, mut masks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut tops = 0;
     for row in rows {
         logits.extend(row.logits.iter().copied().chain(std::iter::repeat(f32::NAN)).take(stride));
         let (first, count) = (adjustments.len() as u32, row.adjustments.len() as u32);
-        let request = Request { first_adjustment: first, adjustments: count, first_top: tops, ..row.request };
+        let mask = row.mask.as_ref().map_or(NO_MASK, |_| masks.len() as u32 / mask_words(vocab as u32));
+        masks.extend(row.mask.iter().flatten().copied());
+        let request = Request { first_adjustment: first, adjustments: count, first_top: tops, mask, ..row.request };
         request.check(vocab as u32).unwrap_or_else(|error| panic!("{error}"));
         adjustments.extend(row.adjustments.iter().map(Adjustment::words));
         requests.push(request.words());
@@ -78,6 +83,7 @@ fn prepare(gpu: &mut Gpu, rows: &[Row]) -> Result<Prepared> {
     }
     // A buffer has one element at least.
     adjustments.push([0; 4]);
+    masks.push(0);
     let tops = tops as usize + 1;
     let count = rows.len();
     let (tokens, logprobs) = (gpu.upload("tokens", &vec![0u32; count])?, gpu.upload("logprobs", &vec![0u32; count])?);
@@ -89,6 +95,7 @@ fn prepare(gpu: &mut Gpu, rows: &[Row]) -> Result<Prepared> {
         vocab: vocab as u32,
         requests: gpu.upload("requests", &requests)?.ptr(),
         adjustments: gpu.upload("adjustments", &adjustments)?.mut_ptr(),
+        masks: gpu.upload("masks", &masks)?.ptr(),
         tokens: tokens.mut_ptr(),
         logprobs: logprobs.mut_ptr(),
         top_tokens: top_tokens.mut_ptr(),
@@ -124,6 +131,16 @@ fn sorted(x: &[f32]) -> Vec<usize> {
 }
 
 impl Row {
+    /// A row with no adjustments and no mask.
+    pub fn new(logits: Vec<f32>, request: Request) -> Self {
+        Row { logits, request, adjustments: Vec::new(), mask: None }
+    }
+
+    /// Whether a token can be chosen.
+    fn allows(&self, token: usize) -> bool {
+        self.mask.as_ref().is_none_or(|mask| mask[token / 32] >> (token % 32) & 1 == 1)
+    }
+
     /// The tokens that are likeliest.
     pub fn likeliest(&self, count: usize) -> Vec<u32> {
         sorted(&self.logits).into_iter().take(count).map(|token| token as u32).collect()
@@ -138,15 +155,18 @@ impl Row {
         let greatest = x[argmax(x)];
         let sum = x.iter().map(|v| weight(v - greatest)).sum();
         let report = |token: usize| logprob(x[token], greatest, sum).to_bits();
-        let mut adjusted = x.clone();
+        let allowed = |token: usize| if self.allows(token) { x[token] } else { f32::NEG_INFINITY };
+        let mut adjusted: Vec<f32> = (0..x.len()).map(allowed).collect();
         for a in &self.adjustments {
             let logit = &mut adjusted[a.token as usize];
             *logit = request.penalties.adjust(*logit, a.count, a.bias);
         }
         let best = argmax(&adjusted);
-        let token = if request.inverse_temperature == 0.0 { best } else { draw(request, &adjusted, best) };
+        let sure = request.inverse_temperature == 0.0 || adjusted[best] == f32::NEG_INFINITY;
+        let token = if sure { best } else { draw(request, &adjusted, best) };
+        let chosen = logprob(allowed(token), greatest, sum).to_bits();
         let top = sorted(x).into_iter().take(request.top as usize).map(|t| (t as u32, report(t))).collect();
-        Some((token as u32, report(token), top))
+        Some((token as u32, chosen, top))
     }
 }
 
@@ -168,7 +188,7 @@ fn draw(request: &Request, logits: &[f32], best: usize) -> usize {
     }
     kept.retain(|&t| scores[t] >= request.floor);
     kept.sort_unstable();
-    let noise = Noise::new(request.seed, request.position);
+    let noise = Noise::new(request.seed, request.position.into());
     let values: Vec<f32> = kept.iter().map(|&t| scores[t] + noise.gumbel(t as u32)).collect();
     kept[argmax(&values)]
 }
@@ -195,13 +215,21 @@ pub fn every_kind(vocab: usize, seed: u64) -> Vec<Row> {
         (Request { top_k: 7, top: 16.min(n), penalties, ..warm(0.5).with_top_p(0.5).with_min_p(0.3) }, 3),
     ];
     let row = |(request, adjusted): (Request, usize)| {
-        let mut row = Row { logits: bell(&mut random, vocab), request, adjustments: Vec::new() };
+        let mut row = Row::new(bell(&mut random, vocab), request);
         // Adjustments are of likely tokens, so that they change the result: unseen ones, some of the prompt, and
         // generated ones.
         row.adjustments = (0..).zip(row.likeliest(adjusted)).map(|(i, token)| adjustment(i, token)).collect();
         row
     };
-    kinds.into_iter().map(row).collect()
+    let mut rows: Vec<Row> = kinds.into_iter().map(row).collect();
+    // Masks of which one token in so many can be chosen, none at all in the end, on requests of several kinds.
+    for (kind, one_in) in [(0, 2), (2, 3), (3, 40), (4, 3), (6, 2), (9, 2), (12, 5), (0, 0), (3, 0)] {
+        let allows = |token: usize| one_in > 0 && (token * 7 + kind).is_multiple_of(one_in);
+        let mut mask = vec![0; vocab.div_ceil(32)];
+        (0..vocab).filter(|token| allows(*token)).for_each(|token| mask[token / 32] |= 1 << (token % 32));
+        rows.push(Row { mask: Some(mask), ..rows[kind].clone() });
+    }
+    rows
 }
 
 fn adjustment(i: i32, token: u32) -> Adjustment {

@@ -79,6 +79,7 @@ impl CudaBackend {
             vocab: logits.cols,
             requests: inputs.requests().cast_const(),
             adjustments: inputs.adjustments(),
+            masks: inputs.masks().cast_const(),
             tokens: results,
             logprobs: results.offset(count).cast(),
             top_tokens: results.offset(2 * count),

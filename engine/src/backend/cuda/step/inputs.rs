@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 
 use cuda_std::launch::DevicePtrMut;
-use kernels::sampling::Request;
+use kernels::sampling::{Adjustment, NO_MASK, Request};
 
 use crate::backend::cuda::memory::arena::Lease;
 use crate::batch::{Batch, Span};
@@ -81,6 +81,7 @@ struct Offsets {
     copied: usize,
     requests: usize,
     adjustments: usize,
+    masks: usize,
     row_lengths: usize,
     row_tables: usize,
 }
@@ -122,7 +123,9 @@ arrays! {
     /// A record for each row of logits.
     requests: Request = requests;
     /// Of all requests.
-    adjustments: kernels::sampling::Adjustment = adjustments;
+    adjustments: Adjustment = adjustments;
+    /// `[masks][mask words]`: which tokens rows can be given.
+    masks: u32 = masks;
     /// `[rows]`: the tokens that each row sees; for the paper's kernels.
     row_lengths: u32 = row_lengths;
     /// `[rows][row_table_stride]`: a block table for each row; for the paper's kernels.
@@ -211,7 +214,7 @@ impl StepInputs {
         at.swapped_out = pack.words(moves.swap_out.iter().map(|m| m.src));
         at.swapped_in = pack.words(moves.swap_in.iter().map(|m| m.dst));
         at.copied = pack.words(moves.copies.iter().flat_map(|m| [m.src, m.dst]));
-        let mut adjustments = Vec::new();
+        let (mut adjustments, mut masks): (Vec<Adjustment>, Vec<&[u32]>) = Default::default();
         let mut top = 0;
         let requests: Vec<Request> = rows
             .iter()
@@ -221,11 +224,19 @@ impl StepInputs {
                 top += wanted;
                 let request = Request { adjustments: own.len() as u32, top: wanted, ..row.request() };
                 adjustments.extend(own);
-                Request { first_adjustment, first_top, ..request }
+                // Rows that follow one prompt have the same mask.
+                if let Some(own) = row.mask
+                    && !masks.last().is_some_and(|last| std::ptr::eq(*last, own))
+                {
+                    masks.push(own);
+                }
+                let mask = row.mask.map_or(NO_MASK, |_| masks.len() as u32 - 1);
+                Request { first_adjustment, first_top, mask, ..request }
             })
             .collect();
         at.requests = pack.words(requests.iter().flat_map(Request::words));
         at.adjustments = pack.words(adjustments.iter().flat_map(|a| a.words()));
+        at.masks = pack.words(masks.into_iter().flatten().copied());
 
         StepInputs {
             rows: batch.tokens.len() as u32 + padding as u32,

@@ -1,0 +1,131 @@
+//! Where constraints end: grammars that are refused, outputs that cannot go on, thoughts before what a grammar is about.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+mod language;
+
+use engine::Error;
+use engine::batch::Batch;
+use engine::constraint::{Grammar, GrammarCompiler, Reading, Thoughts};
+use engine::engine::{Engine, EngineConfig};
+use engine::runner::Runner;
+use engine::sampling::{Beam, EarlyStopping, SampleRow, Sampled, SamplingParams, sample_row};
+use engine::scheduler::SchedulerOptions;
+use engine::sequence::FinishReason;
+use language::{EOS, Language, run};
+use serde_json::json;
+
+#[test]
+fn what_cannot_be_a_grammar_is_refused_with_its_place() {
+    let language = Language::new();
+    let deep = (0..300).fold(json!({"type": "string"}), |inner, _| json!({"type": "array", "items": inner}));
+    let long: Vec<String> = (0..20_000).map(|i| format!("choice {i}")).collect();
+    let refused = [
+        (Grammar::JsonSchema(json!({"type": "strin"})), "strin"),
+        (Grammar::JsonSchema(json!({"properties": {"a": {"$ref": "#/nowhere"}}})), "nowhere"),
+        (Grammar::JsonSchema(json!({"type": "integer", "minimum": 5, "maximum": 3})), "minimum"),
+        (Grammar::JsonSchema(json!({"type": "string", "pattern": "("})), "("),
+        (Grammar::JsonSchema(json!("text")), "must be an object"),
+        (Grammar::JsonSchema(json!({"description": "x".repeat(1 << 20)})), "bytes at most"),
+        (Grammar::Regex("a(b".into()), "a(b"),
+        (Grammar::Choice(Vec::new()), "choice"),
+        (Grammar::Choice(long), "choice"),
+        (Grammar::Lark("start: thing".into()), "thing"),
+        (Grammar::Lark("root ::= \"a\"".into()), "Lark"),
+    ];
+    for (grammar, why) in refused {
+        let shown = format!("{grammar:?}").chars().take(80).collect::<String>();
+        let Err(Error::Request(refusal)) = language.compiler.compile(&grammar) else { panic!("{shown} is taken") };
+        assert!(refusal.why.contains(why) && refusal.why.len() < 1000, "{shown}: {refusal}");
+    }
+    // Deep, but within bounds.
+    assert!(language.compiler.compile(&Grammar::JsonSchema(deep)).is_ok());
+}
+
+/// A model that gives every token but one no chance at all.
+struct Stubborn(u32);
+
+impl Runner for Stubborn {
+    fn run(&mut self, _: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Vec<Sampled>> {
+        let sample = |row: &SampleRow<'_>| {
+            let mut logits = vec![f32::NEG_INFINITY; 4096.max(self.0 as usize + 1)];
+            logits[self.0 as usize] = 1.0;
+            sample_row(&logits, row, &mut Vec::new())
+        };
+        rows.iter().map(sample).collect()
+    }
+}
+
+#[test]
+fn an_output_that_cannot_go_on_ends() {
+    let language = Language::new();
+    let digit = language.tokenizer.token_id("7").unwrap();
+    let vocab_size = 4096.max(digit as usize + 1);
+    let compiler = GrammarCompiler::new(language.tokenizer.clone(), vocab_size, &[EOS]);
+    let constraint = |regex: &str| Some(compiler.compile(&Grammar::Regex(regex.into())).unwrap());
+    for (regex, tokens, reason) in
+        [("7{3}a", 3, FinishReason::Length), ("a", 0, FinishReason::Length), ("7{4}", 4, FinishReason::Stop)]
+    {
+        for temperature in [0.0, 1.0] {
+            let config = EngineConfig {
+                num_blocks: 20,
+                block_size: 4,
+                swap_blocks: 0,
+                window: None,
+                max_len: 50,
+                vocab_size,
+                eos: vec![EOS],
+                scheduler: SchedulerOptions::default(),
+            };
+            let mut engine = Engine::new(config, Box::new(Stubborn(digit)));
+            let params = SamplingParams { temperature, constraint: constraint(regex), ..SamplingParams::default() };
+            let free = engine.add(vec![5], SamplingParams { max_tokens: 9, ..SamplingParams::default() }).unwrap();
+            let id = engine.add(vec![5], params).unwrap();
+            let done = run(&mut engine);
+            let output = &done[&id][0];
+            assert_eq!((output.tokens.len(), output.finish_reason), (tokens, reason), "{regex}");
+            assert_eq!(done[&free][0].tokens, [digit; 9]);
+        }
+    }
+}
+
+/// A mask has a bit for each of what may follow.
+fn allows(mask: &[u32], token: u32) -> bool {
+    mask[token as usize / 32] >> (token % 32) & 1 == 1
+}
+
+#[test]
+fn a_grammar_is_about_what_follows_thoughts() {
+    let language = Language::new();
+    let [begin, end, digit] = ["<", ">", "7"].map(|text| language.tokenizer.token_id(text).unwrap());
+    let constraint = language.compile(Grammar::Regex("7{2}".into()));
+    let mut thinks = constraint.clone().after(Thoughts::Possible { begin, end }).matcher();
+    thinks.compute_mask();
+    assert!(allows(thinks.mask(), begin) && allows(thinks.mask(), digit) && !allows(thinks.mask(), end));
+    let mut silent = thinks.clone();
+    assert_eq!([digit, digit].map(|token| silent.read(token)), [Reading::Open, Reading::Complete]);
+    assert_eq!([begin, 9, digit, begin].map(|token| thinks.read(token)), [Reading::Open; 4]);
+    thinks.compute_mask();
+    assert!(allows(thinks.mask(), 9) && !allows(thinks.mask(), EOS), "thoughts alone are no answer");
+    assert_eq!(thinks.read(end), Reading::Open);
+    thinks.compute_mask();
+    assert!(allows(thinks.mask(), digit) && !allows(thinks.mask(), 9) && !allows(thinks.mask(), begin));
+    assert_eq!([digit, 9, digit].map(|token| thinks.read(token)), [Reading::Open, Reading::Refused, Reading::Complete]);
+    assert!(thinks.may_end());
+}
+
+#[test]
+fn beams_and_foreign_vocabularies_are_refused() {
+    let language = Language::new();
+    let constraint = Some(language.compile(Grammar::JsonObject));
+    let beam = Some(Beam { width: 2, length_penalty: 1.0, early_stopping: EarlyStopping::No });
+    let params = SamplingParams { constraint: constraint.clone(), beam, ..SamplingParams::default() };
+    let error = params.validate().unwrap_err().to_string();
+    assert!(error.contains("constraint cannot be used with beam search"), "{error}");
+    let mut small = Engine::new(
+        EngineConfig { vocab_size: 100, ..language.engine(9, SchedulerOptions::default()).config().clone() },
+        Box::new(Stubborn(3)),
+    );
+    let error = small.add(vec![1], SamplingParams { constraint, ..SamplingParams::default() }).unwrap_err().to_string();
+    assert!(error.contains("another model's vocabulary"), "{error}");
+}

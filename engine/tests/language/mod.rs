@@ -1,0 +1,98 @@
+//! The bundled model's vocabulary, and noise in place of a model, for tests of constraints.
+
+#![allow(dead_code)] // not every test needs all of it
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use engine::batch::Batch;
+use engine::constraint::{Constraint, Grammar, GrammarCompiler};
+use engine::engine::{Engine, EngineConfig};
+use engine::load::ModelFiles;
+use engine::runner::Runner;
+use engine::sampling::{SampleRow, Sampled, sample_row};
+use engine::scheduler::SchedulerOptions;
+use engine::sequence::Output;
+use engine::tokenizer::Tokenizer;
+
+/// What ends a sequence.
+pub const EOS: u32 = 2;
+
+/// A vocabulary, and what makes constraints for it.
+pub struct Language {
+    pub tokenizer: Arc<Tokenizer>,
+    pub vocab_size: usize,
+    pub compiler: GrammarCompiler,
+}
+
+impl Language {
+    /// That of the bundled model.
+    pub fn new() -> Self {
+        let files = ModelFiles::bundled();
+        let config = files.config().unwrap();
+        let tokenizer = Arc::new(files.tokenizer(&config).unwrap());
+        let compiler = GrammarCompiler::new(tokenizer.clone(), config.vocab_size, &[EOS]);
+        Language { tokenizer, vocab_size: config.vocab_size, compiler }
+    }
+
+    pub fn compile(&self, grammar: Grammar) -> Constraint {
+        self.compiler.compile(&grammar).unwrap()
+    }
+
+    pub fn text(&self, output: &Output) -> String {
+        self.tokenizer.decode(&output.tokens, true).unwrap()
+    }
+
+    /// A model with as many blocks, whose logits are noise.
+    pub fn engine(&self, num_blocks: usize, scheduler: SchedulerOptions) -> Engine {
+        let config = EngineConfig {
+            num_blocks,
+            block_size: 4,
+            swap_blocks: 40,
+            window: None,
+            max_len: 200,
+            vocab_size: self.vocab_size,
+            eos: vec![EOS],
+            scheduler,
+        };
+        // Documents are short where what ends their parts is likely.
+        let likely =
+            |id: u32| "\"}],:0123456789 ".split("").any(|text| text == self.tokenizer.decode(&[id], true).unwrap());
+        let bias = (0..self.vocab_size as u32).map(|id| if likely(id) && id != EOS { 7.0 } else { 0.0 }).collect();
+        Engine::new(config, Box::new(Noise { bias }))
+    }
+}
+
+/// In place of a model: logits that are a hash of what came before, with a bias for each token.
+struct Noise {
+    bias: Vec<f32>,
+}
+
+impl Runner for Noise {
+    fn run(&mut self, _: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Vec<Sampled>> {
+        let sample = |row: &SampleRow<'_>| {
+            let mut hasher = DefaultHasher::new();
+            (row.prompt, row.output).hash(&mut hasher);
+            let mut state = hasher.finish();
+            let logits: Vec<f32> = self.bias.iter().map(|bias| bias + noise(&mut state)).collect();
+            sample_row(&logits, row, &mut Vec::new())
+        };
+        rows.iter().map(sample).collect()
+    }
+}
+
+fn noise(state: &mut u64) -> f32 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 40) as f32 / (1 << 22) as f32
+}
+
+/// All requests to their end.
+pub fn run(engine: &mut Engine) -> BTreeMap<u64, Vec<Output>> {
+    let mut done = BTreeMap::new();
+    while engine.has_work() {
+        done.extend(engine.step().unwrap().finished.into_iter().map(|f| (f.id, f.outputs)));
+        assert_eq!(engine.scheduler().check_integrity(), Ok(()));
+    }
+    done
+}
