@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use argh::{ArgsInfo, FromArgs};
+use engine::answer::ToolFormat;
 use engine::load::ModelFiles;
 use server::{EventFormat, KvEventsOptions, RequestLimits, ServeOptions, Server};
 use tracing_subscriber::EnvFilter;
@@ -38,6 +39,7 @@ const SERVE_GROUPS: &[(&str, &[&str])] = &[
             "--api-key",
             "--served-model-name",
             "--chat-template",
+            "--tool-call-parser",
             "--log-json",
         ],
     ),
@@ -87,6 +89,9 @@ pub struct ServeArgs {
     /// file with a chat template in place of the model's
     #[argh(option, arg_name = "file")]
     pub chat_template: Option<String>,
+    /// tool calls: hermes, llama3_json, mistral (as the template has)
+    #[argh(option, arg_name = "form")]
+    pub tool_call_parser: Option<ToolFormat>,
 
     /// publish what is cached, and its tokens, at tcp://*:5557, say
     #[argh(option, arg_name = "url")]
@@ -192,6 +197,7 @@ fn options(args: ServeArgs) -> Result<ServeOptions> {
         cors: args.cors,
         api_key,
         served_name: args.served_model_name,
+        tool_call_parser: args.tool_call_parser,
         chat_template: args.chat_template.as_deref().map(template_file).transpose()?,
         kv_events,
         progress: || Box::new(progress::loading()),

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
+use engine::answer::ToolFormat;
 use engine::chat::ChatTemplate;
 use engine::config::{GenerationConfig, ModelConfig};
+use engine::constraint::GrammarCompiler;
 use engine::llm::Options;
 use engine::load::ModelFiles;
 use engine::tokenizer::Tokenizer;
@@ -14,6 +16,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::error::ApiError;
+use crate::grammars::Grammars;
 use crate::history::History;
 use crate::metrics::Metrics;
 use crate::options::ServeOptions;
@@ -41,12 +44,18 @@ pub struct App {
     pub tokenizer: Arc<Tokenizer>,
     /// The model's chat template, if it has one.
     pub template: Option<Arc<ChatTemplate>>,
+    /// How the model writes calls of tools, if that is known.
+    pub tool_format: Option<ToolFormat>,
+    /// Whether the model thinks before it speaks, between `<think>` and `</think>`.
+    pub thinks: bool,
     /// Counters.
     pub metrics: Metrics,
     /// The samples of the last ten minutes.
     pub history: History,
     /// Texts to tokens and back.
     pub texts: Texts,
+    /// Grammars of requests to constraints.
+    pub grammars: Grammars,
     in_progress: Arc<Semaphore>,
     stopping: AtomicBool,
     /// The last [`crate::overview`] as JSON, and when it was made.
@@ -81,6 +90,12 @@ impl App {
         }
         let tokenizer = Arc::new(files.tokenizer(&config)?);
         let texts = Texts::new(tokenizer.clone(), config.vocab_size);
+        let mentions = |text: &str| template.as_ref().is_some_and(|template| template.mentions(text));
+        let tool_format = options.tool_call_parser.or_else(|| ToolFormat::of_template(mentions));
+        let thinks = mentions("</think>");
+        let defaults = files.generation_config()?;
+        let eos = defaults.eos_token_ids_or(&config);
+        let grammars = Grammars::new(GrammarCompiler::new(tokenizer.clone(), config.vocab_size, &eos));
         Ok(App {
             worker,
             model: served_name(files, options),
@@ -88,12 +103,15 @@ impl App {
             config,
             engine_options: engine.clone(),
             options: options.clone(),
-            defaults: files.generation_config()?,
+            defaults,
             tokenizer,
             template,
+            tool_format,
+            thinks,
             metrics,
             history: History::new(),
             texts,
+            grammars,
             in_progress: Arc::new(Semaphore::new(options.limits.max_requests)),
             stopping: AtomicBool::new(false),
             overview: Mutex::new(None),

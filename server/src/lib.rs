@@ -21,6 +21,7 @@ mod error;
 pub mod events;
 pub mod exposition;
 mod finished;
+mod grammars;
 mod guard;
 mod history;
 mod json;

@@ -1,5 +1,6 @@
 //! How a server is set up.
 
+use engine::answer::ToolFormat;
 use std::time::Duration;
 
 use engine::llm::Prompt;
@@ -25,6 +26,8 @@ pub struct ServeOptions {
     pub served_name: Option<String>,
     /// A chat template in place of the model's.
     pub chat_template: Option<String>,
+    /// How the model writes calls of tools; if it is not said, as the chat template shows it.
+    pub tool_call_parser: Option<ToolFormat>,
     /// Texts that are computed when the model has been loaded, and kept for all prompts that begin with them.
     pub shared_prefixes: Vec<Prompt>,
     /// Where KV events are published; nowhere if `None`.
@@ -113,6 +116,7 @@ impl Default for ServeOptions {
             api_key: None,
             served_name: None,
             chat_template: None,
+            tool_call_parser: None,
             shared_prefixes: Vec::new(),
             kv_events: None,
             progress: || Box::new(|_, _| ()),

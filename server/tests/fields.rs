@@ -122,10 +122,16 @@ async fn what_would_change_the_answer_is_refused_by_its_name() {
         ("tool_choice", function.clone()),
         ("functions", json!([{"name": "f"}])),
         ("function_call", json!({"name": "f"})),
-        ("response_format", json!({"type": "json_object"})),
-        ("response_format", json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {}}})),
         ("response_format", json!({"type": "text", "json_schema": {}})),
-        ("response_format", json!({})),
+        ("response_format.type", json!({})),
+        ("response_format.type", json!({"type": "structural_tag"})),
+        ("response_format.json_schema.schema", json!({"type": "json_schema"})),
+        ("response_format.json_schema.schema", json!({"type": "json_schema", "json_schema": {"name": "x"}})),
+        (
+            "response_format.json_schema.schema",
+            json!({"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}}),
+        ),
+        ("response_format.colour", json!({"type": "json_object", "colour": 1})),
         ("modalities", json!(["text", "audio"])),
         ("modalities", json!([])),
         ("audio", json!({"voice": "alloy", "format": "wav"})),
@@ -137,11 +143,14 @@ async fn what_would_change_the_answer_is_refused_by_its_name() {
         ("prompt_logprobs", json!(1)),
         ("allowed_token_ids", json!([1])),
         ("bad_words", json!(["a"])),
-        ("guided_json", json!({})),
-        ("guided_regex", json!("a+")),
-        ("guided_choice", json!(["a"])),
+        ("guided_json", json!("{")),
+        ("guided_json", json!({"type": 7})),
+        ("guided_regex", json!("a(")),
+        ("guided_choice", json!([])),
         ("guided_grammar", json!("root ::= x")),
-        ("structured_outputs", json!({"regex": "a"})),
+        ("structured_outputs.regex", json!({"regex": "(a"})),
+        ("structured_outputs.regex", json!({"regex": "a", "json": {}})),
+        ("structured_outputs.structural_tag", json!({"structural_tag": "x"})),
         ("logits_processors", json!(["x"])),
         ("return_token_ids", json!(true)),
         ("return_tokens_as_token_ids", json!(true)),
@@ -156,7 +165,8 @@ async fn what_would_change_the_answer_is_refused_by_its_name() {
     ];
     for (path, body) in requests() {
         for (field, value) in &refused {
-            let error = server.refused(path, &with(&body, &json!({*field: value})), 400).await;
+            let name = field.split('.').next().unwrap();
+            let error = server.refused(path, &with(&body, &json!({name: value})), 400).await;
             let message = error["message"].as_str().unwrap();
             assert_eq!(error["param"], *field, "{path} {field} {value}: {message}");
             assert!(message.contains(field), "{message}");
@@ -193,6 +203,8 @@ async fn wrong_types_are_named_in_plain_words() {
             | "verbosity"
             | "suffix"
             | "guided_decoding_backend"
+            | "guided_regex"
+            | "guided_grammar"
             | "guided_whitespace_pattern" => &text,
             "echo"
             | "stream"

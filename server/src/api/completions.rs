@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tower_http::request_id::RequestId;
 
 use super::answer::{Heading, Usage, collect, max_tokens};
-use super::decoding::Decoding;
+use super::decoding::{Decoding, Outputs};
 use super::logprobs::{CompletionLogprobs, Place};
 use super::prompt::PromptField;
 use super::stream::{Format, Frames, Piece, respond};
@@ -75,7 +75,8 @@ pub async fn create(
     let max_tokens = max_tokens(&app, ("max_tokens", fields.max_tokens), ("prompt", longest), least, MAX_TOKENS)?;
     let stream = decoding.stream.unwrap_or(false);
     let include_usage = decoding.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
-    let params = decoding.params(&app, max_tokens, fields.logprobs, echo)?;
+    let outputs = Outputs { max_tokens, logprobs: fields.logprobs, echo, ..Outputs::default() };
+    let params = admission.within(decoding.params(&app, outputs)).await??;
     let heading = Heading::new(&app, "cmpl", &request);
     let (n, skip_special) = (params.n, params.skip_special_tokens);
     let prompts = prompts.into_iter().map(|(text, tokens)| Prompt::Encoded { text, tokens }).collect();

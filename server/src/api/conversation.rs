@@ -26,6 +26,8 @@ pub struct Conversation {
     pub continue_final_message: Option<bool>,
     /// What else the template is told.
     pub chat_template_kwargs: Option<Arguments>,
+    /// What can be called.
+    pub tools: Option<Value>,
     /// Texts to answer from.
     pub documents: Option<Vec<Arguments>>,
     /// A template in place of the model's, which is refused: templates are programs.
@@ -101,6 +103,7 @@ impl Conversation {
         let options = RenderOptions {
             add_generation_prompt: self.add_generation_prompt.unwrap_or(!continues),
             continue_final_message: continues,
+            tools: self.tools,
             documents,
             arguments,
             ..RenderOptions::default()

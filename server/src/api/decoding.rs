@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use engine::constraint::{Grammar, Thoughts};
 use engine::sampling::{Beam, EarlyStopping, MAX_OUTPUTS, SamplingOptions, SamplingParams};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::stop::{Stop, StopBeams, stop_tokens};
+use super::structured::{ResponseFormat, StructuredOutputs};
 use crate::app::App;
 use crate::error::{ApiError, check};
 
@@ -61,10 +64,37 @@ pub struct Decoding {
     pub length_penalty: Option<f32>,
     /// When a beam search stops: true, false or "never".
     pub early_stopping: Option<StopBeams>,
+    /// Which form an output has: OpenAI's way to ask for JSON.
+    pub response_format: Option<ResponseFormat>,
+    /// vLLM's way to ask for texts of a form.
+    pub structured_outputs: Option<StructuredOutputs>,
+    /// Its older ways, a field for each: a JSON schema,
+    pub guided_json: Option<Value>,
+    /// a regular expression,
+    pub guided_regex: Option<String>,
+    /// texts to choose from,
+    pub guided_choice: Option<Vec<String>>,
+    /// a grammar.
+    pub guided_grammar: Option<String>,
     /// Send tokens as they come.
     pub stream: Option<bool>,
     /// How.
     pub stream_options: Option<StreamOptions>,
+}
+
+/// What an endpoint's own fields say about outputs.
+#[derive(Debug, Default)]
+pub struct Outputs {
+    /// Most tokens of each.
+    pub max_tokens: usize,
+    /// Report so many of the likeliest tokens.
+    pub logprobs: Option<usize>,
+    /// The prompt is part of the answer, with logprobs of its own.
+    pub echo: bool,
+    /// What outputs must be, with the field that says so, in place of what other fields say.
+    pub grammar: Option<(&'static str, Grammar)>,
+    /// What may come before that.
+    pub thoughts: Thoughts,
 }
 
 /// Options of a stream.
@@ -80,17 +110,14 @@ pub struct StreamOptions {
 }
 
 impl Decoding {
-    /// The engine's parameters for outputs of at most `max_tokens` tokens. With `echo`, `logprobs` are the prompt's too.
+    /// The engine's parameters for such outputs. Waits until their grammar is compiled, if there is one.
     ///
     /// # Errors
     /// 400, naming the field.
-    pub fn params(
-        self,
-        app: &App,
-        max_tokens: usize,
-        logprobs: Option<usize>,
-        echo: bool,
-    ) -> Result<SamplingParams, ApiError> {
+    pub async fn params(mut self, app: &App, outputs: Outputs) -> Result<SamplingParams, ApiError> {
+        let Outputs { max_tokens, logprobs, echo, grammar, thoughts } = outputs;
+        let asked = self.grammar()?;
+        let grammar = grammar.or(asked);
         let n = self.n.unwrap_or(1);
         let beams = self.use_beam_search.unwrap_or(false);
         let width = self.best_of.unwrap_or(n);
@@ -120,6 +147,13 @@ impl Decoding {
         let needs_beams = |field: &str| format!("{field} can only be used with use_beam_search");
         check(beams || length_penalty == 1.0, "length_penalty", || needs_beams("length_penalty"))?;
         check(beams || early_stopping == EarlyStopping::No, "early_stopping", || needs_beams("early_stopping"))?;
+        let constraint = match grammar {
+            Some((field, _)) if beams => {
+                return Err(ApiError::field(field, format!("{field} cannot be used with use_beam_search")));
+            }
+            Some((field, grammar)) => Some(app.grammars.compile(field, grammar).await?.after(thoughts)),
+            None => None,
+        };
         let beam = beams.then_some(Beam { width, length_penalty, early_stopping });
         let mut params = SamplingParams {
             n,
@@ -139,6 +173,7 @@ impl Decoding {
             logprobs,
             prompt_logprobs: logprobs.filter(|_| echo),
             echo,
+            constraint,
             beam,
             ..SamplingParams::default()
         };

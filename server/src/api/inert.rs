@@ -33,31 +33,26 @@ enum Rule {
     Only(&'static str),
     Object,
     EmptyObject,
-    /// An object whose type is "text".
-    TextType,
 }
 
 const FIELDS: &[(&str, Rule)] = &[
-    // OpenAI's. They are about tools, sounds, images and accounts, which this server does not have.
+    // OpenAI's. They are about sounds, images and accounts, which this server does not have.
     ("audio", Rule::Null),
     ("function_call", Rule::Word(&["none", "auto"])),
     ("functions", Rule::EmptyArray),
     ("metadata", Rule::Object),
     ("modalities", Rule::Only("text")),
-    ("parallel_tool_calls", Rule::Boolean),
     ("prediction", Rule::Null),
     ("prompt_cache_key", Rule::Text),
     ("prompt_cache_retention", Rule::Text),
-    ("response_format", Rule::TextType),
     ("safety_identifier", Rule::Text),
     ("service_tier", Rule::Text),
     ("store", Rule::Boolean),
     ("suffix", Rule::EmptyText),
-    ("tool_choice", Rule::Word(&["none", "auto"])),
-    ("tools", Rule::EmptyArray),
     ("user", Rule::Text),
     ("web_search_options", Rule::Null),
-    // These are passed to chat templates that read them, and change nothing for others.
+    // These are passed to chat templates that read them, or change chats alone.
+    ("include_reasoning", Rule::Boolean),
     ("reasoning_effort", Rule::Text),
     ("verbosity", Rule::Text),
     // vLLM's.
@@ -67,13 +62,8 @@ const FIELDS: &[(&str, Rule)] = &[
     ("cache_salt", Rule::Null),
     ("chat_template_content_format", Rule::Word(&["auto"])),
     ("detokenize", Rule::True),
-    ("guided_choice", Rule::Null),
     ("guided_decoding_backend", Rule::Text),
-    ("guided_grammar", Rule::Null),
-    ("guided_json", Rule::Null),
-    ("guided_regex", Rule::Null),
     ("guided_whitespace_pattern", Rule::Text),
-    ("include_reasoning", Rule::Boolean),
     ("kv_transfer_params", Rule::Null),
     ("logits_processors", Rule::EmptyArray),
     ("mm_processor_kwargs", Rule::EmptyObject),
@@ -86,14 +76,13 @@ const FIELDS: &[(&str, Rule)] = &[
     // Of tokenizers written in Python; those of the crate put no spaces there.
     ("spaces_between_special_tokens", Rule::Boolean),
     ("structural_tag", Rule::Null),
-    ("structured_outputs", Rule::Null),
     ("thinking_token_budget", Rule::Null),
     ("truncate_prompt_tokens", Rule::Null),
     ("vllm_xargs", Rule::EmptyObject),
 ];
 
 /// Fields that one endpoint has and another has not. There they are accepted with values that would change nothing.
-const ELSEWHERE: [&str; 8] = [
+const ELSEWHERE: [&str; 11] = [
     "add_generation_prompt",
     "chat_template",
     "chat_template_kwargs",
@@ -101,6 +90,9 @@ const ELSEWHERE: [&str; 8] = [
     "documents",
     "echo",
     "max_completion_tokens",
+    "parallel_tool_calls",
+    "tool_choice",
+    "tools",
     "top_logprobs",
 ];
 
@@ -108,6 +100,12 @@ const ELSEWHERE: [&str; 8] = [
 pub fn says_nothing(name: &str, body: &[u8]) -> bool {
     ELSEWHERE.contains(&name)
         && serde_json::from_slice::<Value>(body).is_ok_and(|body| match &body[name] {
+            // Without tools these say nothing.
+            Value::Bool(_) if name == "parallel_tool_calls" => true,
+            Value::String(word) if name == "tool_choice" => ["none", "auto"].contains(&word.as_str()),
+            value if name.contains("tool") => {
+                *value == Value::Null || *value == Value::Array(Vec::new()) && name == "tools"
+            }
             Value::Null | Value::Bool(false) => true,
             Value::Array(items) => items.is_empty(),
             Value::Object(members) => members.is_empty(),
@@ -181,7 +179,6 @@ impl fmt::Display for Rule {
             Rule::Only(word) => return write!(f, "[{word:?}] or null"),
             Rule::Object => "an object",
             Rule::EmptyObject => "an empty object",
-            Rule::TextType => "{\"type\": \"text\"}",
         };
         write!(f, "{or_null} or null")
     }
@@ -254,16 +251,6 @@ impl<'de> Visitor<'de> for Rule {
                 Ok(())
             }
             Rule::EmptyObject => self.check(members.next_key::<IgnoredAny>()?.is_none()),
-            Rule::TextType => {
-                let mut is_text = false;
-                while let Some(key) = members.next_key::<String>()? {
-                    match key.as_str() {
-                        "type" => is_text = members.next_value::<String>()? == "text",
-                        _ => members.next_value_seed(Rule::Null)?,
-                    }
-                }
-                self.check(is_text)
-            }
             _ => self.check(false),
         }
     }

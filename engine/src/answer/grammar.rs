@@ -1,0 +1,49 @@
+//! Calls of tools as a grammar, for answers that must call one.
+
+use serde_json::{Value, json};
+
+use super::ToolFormat;
+use crate::constraint::Grammar;
+use crate::tokenizer::Tokenizer;
+
+/// A tool that can be called.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// The JSON schema of its arguments; none has no arguments.
+    pub parameters: Option<Value>,
+}
+
+/// The grammar of answers that are a call of one of `tools`, or if `parallel` of several, in a form of the model with this
+/// tokenizer.
+pub fn calls(format: ToolFormat, tools: &[Tool], parallel: bool, tokenizer: &Tokenizer) -> Grammar {
+    let marker = marker(format, tokenizer);
+    let (start, key, between) = match format {
+        ToolFormat::Hermes => (format!("{marker} \"\\n\" call \"\\n</tool_call>\""), "arguments", "\"\\n\""),
+        ToolFormat::Llama => ("call".into(), "parameters", "\"; \""),
+        ToolFormat::Mistral => ("call".into(), "arguments", "\", \""),
+    };
+    let all = if parallel { format!("one ({between} one)*") } else { "one".into() };
+    let all = match format {
+        ToolFormat::Mistral => format!("{marker} \"[\" {all} \"]\""),
+        _ => all,
+    };
+    let names: Vec<String> = (0..tools.len()).map(|i| format!("call{i}")).collect();
+    let mut rules = vec![format!("start: {all}"), format!("one: {start}"), format!("call: {}", names.join(" | "))];
+    for (i, tool) in tools.iter().enumerate() {
+        let begin = Value::from(format!("{{\"name\": {}, \"{key}\": ", Value::from(tool.name.as_str())));
+        rules.push(format!("call{i}: {begin} arguments{i} \"}}\""));
+        let none = || json!({"type": "object", "properties": {}, "additionalProperties": false});
+        rules.push(format!("arguments{i}: {}", Grammar::json_rule(tool.parameters.clone().unwrap_or_else(none))));
+    }
+    Grammar::Lark(rules.join("\n"))
+}
+
+/// What comes before calls, as the token that it is, or as text.
+fn marker(format: ToolFormat, tokenizer: &Tokenizer) -> String {
+    match tokenizer.special_token(format.marker()) {
+        Some(id) => format!("<[{id}]>"),
+        None => Value::from(format.marker()).to_string(),
+    }
+}

@@ -1,0 +1,90 @@
+//! Calls of tools as grammars: what is generated is read as calls whose arguments are valid, in every form.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+use std::sync::Arc;
+
+use engine::answer::{AnswerReader, Part, Tool, ToolFormat, calls};
+use engine::constraint::{GrammarCompiler, Reading};
+use engine::load::ModelFiles;
+use serde_json::{Value, json};
+
+/// The document that `read` leads to when at each step one of the tokens that may follow is taken, by turns.
+#[test]
+fn generated_calls_are_read_as_calls() {
+    let files = ModelFiles::bundled();
+    let config = files.config().unwrap();
+    let tokenizer = Arc::new(files.tokenizer(&config).unwrap());
+    let eos = 2;
+    let compiler = GrammarCompiler::new(tokenizer.clone(), config.vocab_size, &[eos]);
+    let parameters = json!({"$defs": {"unit": {"enum": ["C", "F"]}}, "type": "object", "additionalProperties": false,
+        "properties": {"unit": {"$ref": "#/$defs/unit"}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "required": ["unit", "days"]});
+    let tools = [
+        Tool { name: "get_weather".into(), parameters: Some(parameters) },
+        Tool { name: "say \"hi\"".into(), parameters: None },
+    ];
+    let names: Vec<String> = tools.iter().map(|tool| tool.name.clone()).collect();
+    for format in ToolFormat::ALL {
+        for parallel in [false, true] {
+            let constraint = compiler.compile(&calls(format, &tools, parallel, &tokenizer)).unwrap();
+            let mut seen = [false; 3];
+            for seed in 0..12u64 {
+                let mut matcher = constraint.matcher();
+                let mut tokens = Vec::new();
+                let mut state = seed + 1;
+                loop {
+                    matcher.compute_mask();
+                    let allowed = |t: &u32| matcher.mask()[*t as usize / 32] >> (t % 32) & 1 == 1;
+                    let choices: Vec<u32> = (0..config.vocab_size as u32).filter(allowed).collect();
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+                    // It ends where it can after a while.
+                    let ends = choices.contains(&eos) && tokens.len() > 80;
+                    let token = if ends { eos } else { choices[(state >> 33) as usize % choices.len()] };
+                    let reading = matcher.read(token);
+                    assert_ne!(reading, Reading::Refused);
+                    if token != eos {
+                        tokens.push(token);
+                    }
+                    if reading == Reading::Complete {
+                        break;
+                    }
+                }
+                let text = tokenizer.decode(&tokens, false).unwrap();
+                let mut reader = AnswerReader::new(Some(format), names.clone(), false);
+                let parts = [reader.push(&text), reader.finish()].concat();
+                let mut count = 0;
+                let mut arguments = String::new();
+                let mut name = String::new();
+                let mut check = |name: &str, arguments: &str| {
+                    let value: Value = serde_json::from_str(arguments).unwrap_or_else(|e| panic!("{text}: {e}"));
+                    if name == "get_weather" {
+                        assert!(["C", "F"].contains(&value["unit"].as_str().unwrap()), "{text}");
+                        assert!((1..=9).contains(&value["days"].as_i64().unwrap()), "{text}");
+                        seen[0] = true;
+                    } else {
+                        assert_eq!((name, &value), ("say \"hi\"", &json!({})), "{text}");
+                        seen[1] = true;
+                    }
+                };
+                for part in parts {
+                    match part {
+                        Part::Call(next) => {
+                            if count > 0 {
+                                check(&name, &arguments);
+                            }
+                            (name, arguments) = (next, String::new());
+                            count += 1;
+                        }
+                        Part::Arguments(more) => arguments += &more,
+                        other => panic!("{text:?} has {other:?}"),
+                    }
+                }
+                check(&name, &arguments);
+                assert!(count == 1 || parallel, "{text}");
+                seen[2] |= count > 1;
+            }
+            assert_eq!(seen, [true, true, parallel], "{format}, parallel {parallel}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Fields of chats about tools: which can be called, and whether one must be.
+
+use std::collections::BTreeSet;
+
+use engine::answer::{Tool, ToolFormat, calls};
+use engine::chat;
+use engine::constraint::Grammar;
+use serde_json::Value;
+
+use crate::app::App;
+use crate::error::{ApiError, check};
+
+/// Tools in a request, at most.
+const MAX_TOOLS: usize = 128;
+/// Characters of a tool's name, at most.
+const MAX_NAME: usize = 64;
+
+/// The fields as they were sent.
+#[derive(Debug, Default)]
+pub struct ToolFields {
+    /// What can be called.
+    pub tools: Option<Vec<Value>>,
+    /// Whether something must be: "none", "auto", "required", or a function.
+    pub tool_choice: Option<Value>,
+    /// Whether several may be called in one answer.
+    pub parallel_tool_calls: Option<bool>,
+}
+
+/// The tools that an answer may call.
+#[derive(Clone, Debug)]
+pub struct Calling {
+    /// How the model writes calls.
+    pub format: ToolFormat,
+    /// What the template is told.
+    pub schemas: chat::Value,
+    /// Whether the request names the one that must be called.
+    pub is_named: bool,
+    tools: Vec<Tool>,
+    /// Which of them must be called, if one must be.
+    required: Vec<Tool>,
+    parallel: bool,
+}
+
+/// What `tool_choice` says.
+enum ToolChoice {
+    None,
+    Auto,
+    Required,
+    Named(String),
+}
+
+impl ToolFields {
+    /// The tools, if there are any that may be called.
+    ///
+    /// # Errors
+    /// 400 if they are not described as OpenAI's are, or the model has no way to call them that is known.
+    pub fn calling(self, app: &App) -> Result<Option<Calling>, ApiError> {
+        let choice = ToolChoice::of(self.tool_choice.as_ref())?;
+        let schemas = self.tools.unwrap_or_default();
+        check(schemas.len() <= MAX_TOOLS, "tools", || format!("there may be at most {MAX_TOOLS} tools"))?;
+        let tools: Vec<Tool> =
+            schemas.iter().enumerate().map(|(at, schema)| tool(at, schema)).collect::<Result<_, _>>()?;
+        let names: BTreeSet<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
+        check(names.len() == tools.len(), "tools", || "no two tools may have the same name".into())?;
+        let required = match &choice {
+            ToolChoice::None => return Ok(None),
+            ToolChoice::Auto => Vec::new(),
+            ToolChoice::Required => tools.clone(),
+            ToolChoice::Named(name) => tools.iter().filter(|tool| tool.name == *name).cloned().collect(),
+        };
+        let must = matches!(choice, ToolChoice::Required | ToolChoice::Named(_));
+        check(!must || !required.is_empty(), "tool_choice", || {
+            "tool_choice asks for a call, but there is no such tool among tools".into()
+        })?;
+        if tools.is_empty() {
+            return Ok(None);
+        }
+        check(app.template.as_ref().is_some_and(|template| template.reads("tools")), "tools", || {
+            "the model's chat template reads no tools".into()
+        })?;
+        let format = app.tool_format.ok_or_else(|| {
+            let why = "tools cannot be used: how this model writes calls is not known (the server's --tool-call-parser says it)";
+            ApiError::field("tools", why)
+        })?;
+        let is_named = matches!(choice, ToolChoice::Named(_));
+        let parallel = self.parallel_tool_calls.unwrap_or(true) && !is_named;
+        let schemas = schemas.into_iter().map(chat::Value::from_serialize).collect();
+        Ok(Some(Calling { format, schemas, is_named, tools, required, parallel }))
+    }
+}
+
+impl Calling {
+    /// The names of the tools.
+    pub fn names(&self) -> Vec<String> {
+        self.tools.iter().map(|tool| tool.name.clone()).collect()
+    }
+
+    /// The grammar of answers that must be calls.
+    pub fn grammar(&self, app: &App) -> Option<(&'static str, Grammar)> {
+        let must = !self.required.is_empty();
+        must.then(|| ("tools", calls(self.format, &self.required, self.parallel, &app.tokenizer)))
+    }
+}
+
+impl ToolChoice {
+    fn of(value: Option<&Value>) -> Result<Self, ApiError> {
+        let word = value.map_or(Some("auto"), Value::as_str);
+        let function = value.and_then(|value| value.get("function").unwrap_or(value).get("name")?.as_str());
+        match (word, function) {
+            (Some("none"), _) => Ok(ToolChoice::None),
+            (Some("auto"), _) => Ok(ToolChoice::Auto),
+            (Some("required"), _) => Ok(ToolChoice::Required),
+            (None, Some(name)) => Ok(ToolChoice::Named(name.to_owned())),
+            _ => {
+                let why = "tool_choice must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}";
+                Err(ApiError::field("tool_choice", why))
+            }
+        }
+    }
+}
+
+/// The tool that one of `tools` describes.
+fn tool(at: usize, schema: &Value) -> Result<Tool, ApiError> {
+    let refused = |place: &str, why: &str| {
+        let place = format!("tools[{at}]{place}");
+        Err(ApiError::field(place.clone(), format!("{place} {why}")))
+    };
+    if schema["type"] != "function" {
+        return refused(".type", "must be \"function\"");
+    }
+    let function = &schema["function"];
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    match function["name"].as_str() {
+        Some(name) if (1..=MAX_NAME).contains(&name.len()) && name.chars().all(is_name) => {
+            let parameters = match &function["parameters"] {
+                Value::Null => None,
+                Value::Object(members) if members.is_empty() => None,
+                schema @ Value::Object(_) => Some(schema.clone()),
+                _ => return refused(".function.parameters", "must be a JSON schema"),
+            };
+            Ok(Tool { name: name.to_owned(), parameters })
+        }
+        _ => refused(".function.name", &format!("must be up to {MAX_NAME} letters, digits, _, - and .")),
+    }
+}

@@ -1,0 +1,124 @@
+//! Structured output over HTTP: every way to ask for it, in answers and in streams.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+mod common;
+
+use common::{PROMPT, TestServer};
+use serde_json::{Value, json};
+
+const COMPLETIONS: &str = "/v1/completions";
+const CHAT: &str = "/v1/chat/completions";
+
+/// A schema whose documents are short, whatever the model thinks of them.
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "pattern": "^[a-z]{1,8}$"},
+            "age": {"type": "integer", "minimum": 0, "maximum": 99},
+            "tags": {"type": "array", "items": {"enum": ["red", "blue"]}, "maxItems": 2}
+        },
+        "required": ["name", "age", "tags"],
+        "additionalProperties": false
+    })
+}
+
+fn assert_valid(text: &str) {
+    let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+    let name = value["name"].as_str().unwrap();
+    assert!((1..=8).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_lowercase()), "{text}");
+    assert!(value["age"].as_u64().unwrap() <= 99 && value["tags"].as_array().unwrap().len() <= 2, "{text}");
+    assert_eq!(value.as_object().unwrap().len(), 3, "{text}");
+}
+
+/// Every way to ask for `schema`.
+fn ways() -> Vec<Value> {
+    let named =
+        |strict| json!({"type": "json_schema", "json_schema": {"name": "x", "strict": strict, "schema": schema()}});
+    vec![
+        json!({"response_format": named(true)}),
+        json!({"response_format": named(false)}),
+        json!({"structured_outputs": {"json": schema()}}),
+        json!({"guided_json": schema()}),
+        json!({"guided_json": schema().to_string()}),
+    ]
+}
+
+fn with(body: &Value, fields: &Value) -> Value {
+    let mut body = body.clone();
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body
+}
+
+#[tokio::test]
+async fn a_schema_is_kept_to_in_every_form() {
+    let server = TestServer::start().await;
+    let chat = json!({"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 300, "seed": 3});
+    let text = json!({"prompt": PROMPT, "max_tokens": 300, "seed": 3});
+    for way in ways() {
+        for fields in
+            [json!({"temperature": 0}), json!({"n": 3, "temperature": 1.5}), json!({"top_p": 0.5, "top_k": 9})]
+        {
+            let answer = server.post(COMPLETIONS, &with(&with(&text, &way), &fields)).await;
+            for choice in answer["choices"].as_array().unwrap() {
+                assert_eq!(choice["finish_reason"], "stop", "{choice}");
+                assert_valid(choice["text"].as_str().unwrap());
+            }
+        }
+        let answer = server.post(CHAT, &with(&chat, &way)).await;
+        assert_valid(answer["choices"][0]["message"]["content"].as_str().unwrap());
+    }
+    let way = &ways()[0];
+    let whole = server.post(CHAT, &with(&chat, way)).await;
+    let events = server.stream(CHAT, &with(&with(&chat, way), &json!({"stream": true}))).await;
+    let said: String = events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(whole["choices"][0]["message"]["content"], said);
+    server.assert_unharmed().await;
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn texts_of_other_forms() {
+    let server = TestServer::start().await;
+    let body = json!({"prompt": PROMPT, "max_tokens": 60, "temperature": 1, "seed": 5});
+    let lark = "start: WORD (\", \" WORD){2}\nWORD: /[a-z]{3}/";
+    for (way, is_it) in [
+        (json!({"structured_outputs": {"regex": "[0-9]{3}-[a-f]"}}), regex_like as fn(&str) -> bool),
+        (json!({"guided_regex": "[0-9]{3}-[a-f]"}), regex_like),
+        (json!({"structured_outputs": {"choice": ["yes", "no"]}}), |text| ["yes", "no"].contains(&text)),
+        (json!({"guided_choice": ["yes", "no"]}), |text| ["yes", "no"].contains(&text)),
+        (json!({"structured_outputs": {"grammar": lark}}), |text| text.len() == 13 && text.split(", ").count() == 3),
+        (json!({"guided_grammar": lark}), |text| text.len() == 13 && text.split(", ").count() == 3),
+    ] {
+        let answer = server.post(COMPLETIONS, &with(&body, &way)).await;
+        let text = answer["choices"][0]["text"].as_str().unwrap();
+        assert!(is_it(text), "{way}: {text:?}");
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    }
+    let object = json!({"response_format": {"type": "json_object"}, "max_tokens": 3});
+    let answer = server.post(COMPLETIONS, &with(&body, &object)).await;
+    assert!(answer["choices"][0]["text"].as_str().unwrap().starts_with('{'), "{answer}");
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    server.assert_unharmed().await;
+    server.stop().await.unwrap();
+}
+
+fn regex_like(text: &str) -> bool {
+    text.split_once('-').is_some_and(|(digits, letter)| {
+        digits.len() == 3 && digits.parse::<u32>().is_ok() && ["a", "b", "c", "d", "e", "f"].contains(&letter)
+    })
+}
+
+#[tokio::test]
+async fn beams_and_two_grammars_are_refused() {
+    let server = TestServer::start().await;
+    let body = json!({"prompt": PROMPT, "max_tokens": 5, "guided_regex": "a+"});
+    let beams = json!({"use_beam_search": true, "best_of": 2, "temperature": 0});
+    for (fields, param) in [(beams, "guided_regex"), (json!({"guided_choice": ["a"]}), "guided_choice")] {
+        let error = server.refused(COMPLETIONS, &with(&body, &fields), 400).await;
+        assert_eq!(error["param"], param, "{error}");
+    }
+    server.assert_unharmed().await;
+    server.stop().await.unwrap();
+}
