@@ -152,7 +152,7 @@ fn constrained_requests_are_what_they_are_alone() {
     let constraints: Vec<Constraint> =
         schemas().into_iter().map(|s| language.compile(Grammar::JsonSchema(s))).collect();
     let request = |i: usize| {
-        let constraint = (i % 3 != 0).then(|| constraints[i % constraints.len()].clone());
+        let constraint = (!i.is_multiple_of(3)).then(|| constraints[i % constraints.len()].clone());
         let n = 1 + i % 3;
         let best_of = n + i % 2;
         let params = SamplingParams {
@@ -161,8 +161,8 @@ fn constrained_requests_are_what_they_are_alone() {
             n,
             best_of,
             seed: Some(i as u64),
-            logprobs: (i % 4 == 0).then_some(2),
-            repetition_penalty: if i % 5 == 0 { 1.2 } else { 1.0 },
+            logprobs: i.is_multiple_of(4).then_some(2),
+            repetition_penalty: if i.is_multiple_of(5) { 1.2 } else { 1.0 },
             constraint,
             ..SamplingParams::default()
         };

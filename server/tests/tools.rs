@@ -116,9 +116,10 @@ async fn calls_that_must_come_can_be_parsed() {
                 // Calls may go on until there is no room.
                 assert!(reason == "tool_calls" || (parallel && reason == "length"), "{format}: {message} {reason}");
                 assert!(!calls.is_empty() && (parallel || calls.len() == 1), "{format}: {message}");
-                let whole = if reason == "length" { calls.len() - 1 } else { calls.len() };
+                let whole = calls.len() - usize::from(reason == "length");
                 calls[..whole].iter().for_each(assert_call);
-                assert_eq!(message["content"], "", "{format}: {message}");
+                // The beginning of a call that is cut before its name is a text.
+                assert!(message["content"] == "" || reason == "length", "{format}: {message}");
             }
         }
         let named = json!({"tools": tools(), "tool_choice": {"type": "function", "function": {"name": "now"}}});

@@ -1,6 +1,7 @@
 //! What an output may be, as a user says it.
 
 use llguidance::api::TopLevelGrammar;
+use llguidance::regex_to_lark;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
@@ -11,7 +12,7 @@ pub const MAX_BYTES: usize = 512 << 10;
 const MAX_CHOICES: usize = 10_000;
 /// White space between two parts of a JSON document: a space, or a line break and an indentation. Models that may write any
 /// white space can go on with it for ever.
-const SPACE: &str = r"\x20|\n[\x20\t]{0,32}";
+const SPACE: &str = r"\x20|\n[\x20\t]{0,20}";
 
 /// What an output may be.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +21,8 @@ pub enum Grammar {
     JsonObject,
     /// A JSON document that is valid under this schema.
     JsonSchema(Value),
-    /// A text that as a whole matches this regular expression, in the form of Rust's crate `regex`.
+    /// A text that as a whole matches this regular expression, in the form of Rust's crate `regex`, but that `\d` and `\w` are
+    /// of ASCII, as in JSON schemas.
     Regex(String),
     /// One of these texts.
     Choice(Vec<String>),
@@ -46,7 +48,7 @@ impl Grammar {
             Grammar::JsonSchema(value) => schema(value.clone()),
             Grammar::Regex(regex) => {
                 small(regex.len())?;
-                Ok(TopLevelGrammar::from_regex(regex))
+                Ok(TopLevelGrammar::from_lark(format!("start: /{}/", regex_to_lark(regex, "dw"))))
             }
             Grammar::Choice(texts) => {
                 small(texts.iter().map(String::len).sum())?;
