@@ -262,7 +262,9 @@ impl SequenceGroup {
                     break;
                 }
             }
-            seq.table.truncate(seq.tokens.len() - 1);
+            if !draft.is_empty() {
+                seq.table.truncate(seq.tokens.len() - 1);
+            }
             match ended {
                 Some(reason) => self.finished.push(seq.finish(reason, None)),
                 None => self.running.push(seq),
