@@ -115,7 +115,7 @@ def test_fields_that_change_nothing(address, c):
     assert ask(extra_body=dict.fromkeys(optional)) == want
     # What would change the answer is refused by its name.
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
-    for field, value in {"tools": [tool], "response_format": {"type": "json_object"}, "modalities": ["text", "audio"]}.items():
+    for field, value in {"tools": [tool], "response_format": {"type": "xml"}, "modalities": ["text", "audio"]}.items():
         error = refused(openai.BadRequestError, lambda: ask(**{field: value}))
         assert error.param.split(".")[0].split("[")[0] == field, (field, error.body)
 
