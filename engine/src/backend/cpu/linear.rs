@@ -1,7 +1,7 @@
 //! Projections: `x [M, K] . W [N, K]^T`, one path from one token to thousands.
 //!
 //! For one token the time is that of reading the weight from memory once; for many it is that of the multiply-adds.
-//! The output is cut into tiles of up to [`TOKENS`] tokens by some columns, which threads take in turn. Within a tile,
+//! The output is cut into [`Tile`]s, of up to 64 tokens by some columns, which threads take in turn. Within a tile,
 //! four rows of the weight at a time meet all tokens while they lie in the first-level cache; the tokens' activations lie
 //! in the second. A weight of 16 bits is widened to f32 on the way: in registers for few tokens, else into that cache.
 //!
@@ -15,15 +15,12 @@ use pulp::{Arch, Simd, WithSimd};
 
 use super::dot::{ROWS, rows_by_tokens};
 use super::element::Element;
-use super::math::activate;
 use super::matmul::View;
 use super::threads::Threads;
-use crate::backend::Activation;
+use super::tiles::{Finish, Tile};
 
 /// Products summed at a time: four rows of the weight and six of activations of this length fit the first-level cache.
 const BLOCK: usize = 768;
-/// Most tokens in a tile.
-const TOKENS: usize = 64;
 /// Most tokens for which a weight is widened in registers, as often as there are tiles of tokens. For more it is widened
 /// once, into the first-level cache.
 const FEW_TOKENS: usize = 6;
@@ -36,11 +33,7 @@ pub(super) struct Linear<'a, E> {
     pub x: &'a [f32],
     /// `[N, K]`
     pub weight: &'a [E],
-    /// `[N]`
-    pub bias: Option<&'a [f32]>,
-    pub act: Option<Activation>,
-    /// Add to what the output holds instead of replacing it.
-    pub add: bool,
+    pub finish: Finish<'a>,
     /// `K`
     pub inner: usize,
 }
@@ -51,21 +44,8 @@ impl<E: Element> Linear<'_, E> {
         if out.is_empty() {
             return;
         }
-        let rows = out.len() / cols;
-        let tall = rows.div_ceil(rows.div_ceil(TOKENS));
-        let parts = threads.parts(rows * cols * self.inner, cols.div_ceil(ROWS));
-        let wide = cols.div_ceil(parts.div_ceil(rows.div_ceil(tall))).next_multiple_of(ROWS);
-        let tiles = out.chunks_mut(tall * cols).enumerate().flat_map(|(i, block)| {
-            let mut tiles: Vec<Tile<'_>> = (0..cols)
-                .step_by(wide)
-                .map(|column| Tile { row: i * tall, column, out: Vec::with_capacity(block.len() / cols) })
-                .collect();
-            for row in block.chunks_mut(cols) {
-                row.chunks_mut(wide).zip(&mut tiles).for_each(|(part, tile)| tile.out.push(part));
-            }
-            tiles
-        });
-        let tiles: Vec<Tile<'_>> = tiles.collect();
+        let work = out.len() * self.inner;
+        let tiles = Tile::cut(out, cols, ROWS, work, threads);
         threads.each(tiles.into_iter(), |tile| {
             // Outside of `dispatch`: closures within it would not be compiled for its instruction set.
             WIDENED.with_borrow_mut(|widened| arch.dispatch(Job { linear: self, tile, widened }));
@@ -93,13 +73,6 @@ fn dots<S: Simd, E: Element>(
     }
 }
 
-/// Part of the output: a range of columns of some consecutive rows.
-struct Tile<'a> {
-    row: usize,
-    column: usize,
-    out: Vec<&'a mut [f32]>,
-}
-
 struct Job<'a, 'b, E> {
     linear: &'a Linear<'a, E>,
     tile: Tile<'b>,
@@ -120,7 +93,7 @@ impl<E: Element> WithSimd for Job<'_, '_, E> {
         let inner = linear.inner;
         let x = &linear.x[row * inner..][..out.len() * inner];
         let cols = out[0].len();
-        if !linear.add {
+        if !linear.finish.add {
             out.iter_mut().for_each(|row| row.fill(0.0));
         }
         // With few tokens each row of the weight is read from end to end; with many, only as much of `K` at a time as
@@ -151,12 +124,7 @@ impl<E: Element> WithSimd for Job<'_, '_, E> {
             }
         }
         for row in out {
-            if let Some(bias) = linear.bias {
-                row.iter_mut().zip(&bias[column..]).for_each(|(y, b)| *y += b);
-            }
-            if let Some(act) = linear.act {
-                activate(row, act);
-            }
+            linear.finish.apply(row, column);
         }
     }
 }

@@ -18,6 +18,7 @@ mod tensor;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod tiles;
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -29,9 +30,10 @@ pub use cache::CpuKvCache;
 pub use tensor::CpuTensor;
 
 use self::element::{Floats, widen_range, with_elements};
-use self::quantised::{Finish, Isa, PackedMatrix, Projector};
+use self::quantised::{Isa, PackedMatrix, Projector};
 use self::tensor::Pool;
 use self::threads::Threads;
+use self::tiles::Finish;
 use super::{Activation, Attention, Backend, Batch, HostLinear, KvLayout, QkNormRope};
 use crate::error::{Error, Result};
 use crate::parallel::{Shard, WorkerRank};
@@ -157,16 +159,17 @@ impl CpuBackend {
         assert_eq!((x.rows(), x.cols(), out.cols()), (out.rows(), inner, cols), "shapes of a projection");
         let bias = bias.map(|b| Floats::new(b.tensor(), &self.pool));
         let bias = bias.as_ref().map(Floats::as_slice);
+        let finish = Finish { bias, act, add };
         let weight = match &weight.0 {
             WeightData::Elements(tensor) => tensor.elements(),
             WeightData::Quantised(matrix) => {
                 let projector = Projector { isa: self.isa, arch: self.arch, threads: &self.threads, pool: &self.pool };
-                return projector.run(x, matrix, &Finish { bias, act, add }, out);
+                return projector.run(x, matrix, finish, out);
             }
         };
         let x = x.as_slice();
         with_elements!(weight, weight => {
-            let linear = linear::Linear { x, weight, bias, act, add, inner };
+            let linear = linear::Linear { x, weight, finish, inner };
             linear.run(self.arch, &self.threads, out.as_mut_slice(), cols);
         });
     }

@@ -5,7 +5,7 @@
 #![allow(clippy::needless_range_loop)] // see above
 
 use super::activations::{ActivationsView, Token, summed};
-use super::lanes::Lanes;
+use super::lanes::{Lanes, WithLanes};
 use super::packed::{Line, PART, PackedBand, ROWS};
 use crate::quantised::QuantType;
 
@@ -29,10 +29,10 @@ pub(super) struct Rows<'a, 'b> {
     pub add: bool,
 }
 
-impl Band<'_, '_> {
+impl WithLanes for Band<'_, '_> {
     /// Computes the band for all tokens.
     #[inline(always)]
-    pub fn run<L: Lanes>(mut self, lanes: L) {
+    fn run<L: Lanes>(mut self, lanes: L) {
         let mut token = 0;
         while token < self.rows.out.len() {
             let left = usize::min(self.rows.out.len() - token, L::TOKENS);
@@ -44,7 +44,9 @@ impl Band<'_, '_> {
             };
         }
     }
+}
 
+impl Band<'_, '_> {
     /// Computes the band for `T` tokens, and returns how many these are.
     #[inline(always)]
     fn tokens<L: Lanes, const T: usize>(&mut self, lanes: L, token: usize) -> usize {

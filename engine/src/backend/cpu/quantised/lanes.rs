@@ -9,7 +9,6 @@ mod avx512;
 mod plain;
 
 use self::plain::Plain;
-use super::dots::Band;
 use super::packed::{Line, ROWS};
 
 /// Vectors with a lane for each of a band's rows. Bytes are not negative, and below 128 but for those of [`Lanes::wide`].
@@ -53,6 +52,12 @@ pub(super) trait Lanes: Copy {
     fn to_array(self, x: Self::Floats) -> [f32; ROWS];
 }
 
+/// Work that is written once over [`Lanes`], and compiled for each instruction set.
+pub(super) trait WithLanes {
+    /// Does it. Marked to be inlined, so that it is compiled for the instruction set of its caller.
+    fn run<L: Lanes>(self, lanes: L);
+}
+
 /// The instruction set that is computed with.
 #[derive(Clone, Copy)]
 pub(in crate::backend::cpu) enum Isa {
@@ -81,14 +86,14 @@ impl Isa {
         all
     }
 
-    /// Computes a band.
-    pub(super) fn run(self, band: Band<'_, '_>) {
+    /// Does the work with the vectors of this instruction set.
+    pub(super) fn run(self, work: impl WithLanes) {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(lanes) => lanes.run(band),
+            Isa::Avx512(lanes) => lanes.run(work),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2(lanes) => lanes.run(band),
-            Isa::Plain => band.run(Plain),
+            Isa::Avx2(lanes) => lanes.run(work),
+            Isa::Plain => work.run(Plain),
         }
     }
 }

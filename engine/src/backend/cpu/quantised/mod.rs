@@ -23,13 +23,9 @@ use self::activations::Activations;
 use self::dots::{Band, Rows};
 pub(super) use self::lanes::Isa;
 pub(super) use self::packed::PackedMatrix;
-use super::math::activate;
 use super::tensor::{CpuTensor, Pool};
 use super::threads::Threads;
-use crate::backend::Activation;
-
-/// Most tokens that a thread takes through the weight at a time: their activations lie in the second-level cache.
-const TOKENS: usize = 64;
+use super::tiles::{Finish, Tile};
 
 /// What a projection is computed with.
 pub(super) struct Projector<'a> {
@@ -39,72 +35,30 @@ pub(super) struct Projector<'a> {
     pub pool: &'a Arc<Pool>,
 }
 
-/// What happens to a projection's result.
-pub(super) struct Finish<'a> {
-    /// `[N]`
-    pub bias: Option<&'a [f32]>,
-    pub act: Option<Activation>,
-    /// Add to what the output holds instead of replacing it.
-    pub add: bool,
-}
-
 impl Projector<'_> {
     /// Computes `out [M, N]` from `x [M, K]` and `weight [N, K]`.
-    pub fn run(&self, x: &CpuTensor, weight: &PackedMatrix, finish: &Finish<'_>, out: &mut CpuTensor) {
+    pub fn run(&self, x: &CpuTensor, weight: &PackedMatrix, finish: Finish<'_>, out: &mut CpuTensor) {
         let (tokens, cols) = (x.rows(), weight.rows());
         if tokens == 0 || cols == 0 {
             return;
         }
         let activations = Activations::new(x, weight.kind(), self);
         let activations = activations.view();
-        let tall = tokens.div_ceil(tokens.div_ceil(TOKENS));
-        let bands = cols.div_ceil(packed::ROWS);
         // A product of bytes takes a fourth of one of f32's.
-        let parts = self.threads.parts(tokens * cols * weight.cols() / 4, bands);
-        let wide = bands.div_ceil(parts.div_ceil(tokens.div_ceil(tall))) * packed::ROWS;
-        let tasks = out.as_mut_slice().chunks_mut(tall * cols).enumerate().flat_map(|(i, block)| {
-            let count = block.len() / cols;
-            let mut tasks: Vec<Task<'_>> = (0..cols)
-                .step_by(wide)
-                .map(|column| Task { token: i * tall, column, out: Vec::with_capacity(count) })
-                .collect();
-            for row in block.chunks_mut(cols) {
-                row.chunks_mut(wide).zip(&mut tasks).for_each(|(part, task)| task.out.push(part));
-            }
-            tasks
-        });
-        let tasks: Vec<Task<'_>> = tasks.collect();
-        self.threads.each(tasks.into_iter(), |mut task| {
-            let x = activations.from(task.token);
-            let width = task.out[0].len();
+        let work = tokens * cols * weight.cols() / 4;
+        let tiles = Tile::cut(out.as_mut_slice(), cols, packed::ROWS, work, self.threads);
+        self.threads.each(tiles.into_iter(), |mut tile| {
+            let x = activations.from(tile.row);
+            let width = tile.out[0].len();
             for at in (0..width).step_by(packed::ROWS) {
-                let band = weight.band((task.column + at) / packed::ROWS);
-                let rows = Rows { out: &mut task.out, at, add: finish.add };
+                let band = weight.band((tile.column + at) / packed::ROWS);
+                let rows = Rows { out: &mut tile.out, at, add: finish.add };
                 self.isa.run(Band { weight: band, x, rows });
             }
             self.arch.dispatch(
                 #[inline(always)]
-                || task.out.iter_mut().for_each(|row| finish.apply(row, task.column)),
+                || tile.out.iter_mut().for_each(|row| finish.apply(row, tile.column)),
             );
         });
-    }
-}
-
-/// Part of the output: a range of columns of some consecutive tokens.
-struct Task<'a> {
-    token: usize,
-    column: usize,
-    out: Vec<&'a mut [f32]>,
-}
-
-impl Finish<'_> {
-    #[inline(always)]
-    fn apply(&self, row: &mut [f32], column: usize) {
-        if let Some(bias) = self.bias {
-            row.iter_mut().zip(&bias[column..]).for_each(|(y, b)| *y += b);
-        }
-        if let Some(act) = self.act {
-            activate(row, act);
-        }
     }
 }

@@ -81,7 +81,7 @@ impl PackedMatrix {
             panic!("only a quantised matrix can be packed");
         };
         let (bands, groups) = (rows.div_ceil(ROWS), cols / kind.group());
-        let per_band = [groups * kind.group() / PART * kind.lines(), groups * kind.scales(), groups * kind.parts()];
+        let per_band = per_band(kind, cols);
         let mut packed = PackedMatrix {
             kind,
             rows,
@@ -135,9 +135,7 @@ impl PackedMatrix {
     }
 
     pub(super) fn band(&self, band: usize) -> PackedBand<'_> {
-        let groups = self.cols / self.kind.group();
-        let [lines, scales, parts] =
-            [self.cols / PART * self.kind.lines(), groups * self.kind.scales(), groups * self.kind.parts()];
+        let [lines, scales, parts] = per_band(self.kind, self.cols);
         PackedBand {
             kind: self.kind,
             lines: &self.lines[band * lines..][..lines],
@@ -174,6 +172,12 @@ impl PackedMatrix {
             group.decode(kind, to);
         }
     }
+}
+
+/// Lines, scales of groups, and scales of parts of a band of so many columns, which are whole groups.
+fn per_band(kind: QuantType, cols: usize) -> [usize; 3] {
+    let groups = cols / kind.group();
+    [cols / PART * kind.lines(), groups * kind.scales(), groups * kind.parts()]
 }
 
 /// Writes a row's integers of one group into the lines of its parts, which are zeros there.

@@ -1,20 +1,11 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 use super::*;
-use crate::backend::Backend;
-use crate::backend::cpu::{CpuBackend, CpuWeight, WeightData};
+use crate::backend::cpu::tests::{backend, bits, noise, tensor};
+use crate::backend::cpu::{CpuWeight, WeightData};
+use crate::backend::{Activation, Backend};
 use crate::quantised::QuantType;
 use crate::tensor::{DType, HostTensor};
-
-/// `n` reproducible numbers in `[-1, 1)`.
-fn noise(seed: u64, n: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
-    let next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    };
-    std::iter::repeat_with(next).take(n).collect()
-}
 
 /// Random groups with scales of a usual size.
 fn quantised(kind: QuantType, rows: usize, cols: usize) -> HostTensor {
@@ -37,20 +28,6 @@ fn quantised(kind: QuantType, rows: usize, cols: usize) -> HostTensor {
 
 fn elements(tensor: HostTensor) -> Vec<f32> {
     tensor.to_dtype(DType::F32).elements().to_f32()
-}
-
-fn backend(threads: usize) -> CpuBackend {
-    CpuBackend::new(Some(threads)).unwrap()
-}
-
-fn tensor(backend: &CpuBackend, rows: usize, data: &[f32]) -> CpuTensor {
-    let mut t = backend.pool.tensor(rows, data.len() / rows);
-    t.as_mut_slice().copy_from_slice(data);
-    t
-}
-
-fn bits(t: &CpuTensor) -> Vec<u32> {
-    t.as_slice().iter().map(|x| x.to_bits()).collect()
 }
 
 #[test]

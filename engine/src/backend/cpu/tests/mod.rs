@@ -9,12 +9,12 @@ use crate::tensor::DType;
 
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
-fn backend(threads: usize) -> CpuBackend {
+pub(super) fn backend(threads: usize) -> CpuBackend {
     CpuBackend::new(Some(threads)).unwrap()
 }
 
 /// `n` reproducible numbers in `[-1, 1)`.
-fn noise(seed: u64, n: usize) -> Vec<f32> {
+pub(super) fn noise(seed: u64, n: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
     let next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -23,7 +23,7 @@ fn noise(seed: u64, n: usize) -> Vec<f32> {
     std::iter::repeat_with(next).take(n).collect()
 }
 
-fn tensor(backend: &CpuBackend, rows: usize, data: &[f32]) -> CpuTensor {
+pub(super) fn tensor(backend: &CpuBackend, rows: usize, data: &[f32]) -> CpuTensor {
     let mut t = backend.pool.tensor(rows, data.len() / rows);
     t.as_mut_slice().copy_from_slice(data);
     t
@@ -46,6 +46,6 @@ fn assert_close(got: &[f32], want: &[f64], tolerance: f64, what: &str) {
     }
 }
 
-fn bits(t: &CpuTensor) -> Vec<u32> {
+pub(super) fn bits(t: &CpuTensor) -> Vec<u32> {
     t.as_slice().iter().map(|x| x.to_bits()).collect()
 }

@@ -4,8 +4,7 @@ use std::arch::x86_64::*;
 
 use bytemuck::must_cast;
 
-use super::Lanes;
-use crate::backend::cpu::quantised::dots::Band;
+use super::{Lanes, WithLanes};
 use crate::backend::cpu::quantised::packed::{Line, ROWS};
 
 /// Made only where the processor has AVX2, FMA and F16C.
@@ -19,15 +18,15 @@ impl Avx2 {
         has.then_some(Avx2(()))
     }
 
-    pub(super) fn run(self, band: Band<'_, '_>) {
+    pub(super) fn run(self, work: impl WithLanes) {
         // SAFETY: this value exists only where the processor has the instructions that the function is compiled for.
-        unsafe { run(self, band) }
+        unsafe { run(self, work) }
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn run(lanes: Avx2, band: Band<'_, '_>) {
-    band.run(lanes);
+fn run(lanes: Avx2, work: impl WithLanes) {
+    work.run(lanes);
 }
 
 /// Instructions of AVX2, FMA and F16C, which a value of [`Avx2`] shows the processor to have.

@@ -4,8 +4,7 @@ use std::arch::x86_64::*;
 
 use bytemuck::must_cast;
 
-use super::Lanes;
-use crate::backend::cpu::quantised::dots::Band;
+use super::{Lanes, WithLanes};
 use crate::backend::cpu::quantised::packed::{Line, ROWS};
 
 /// Made only where the processor has AVX-512 F, BW, VL and VNNI.
@@ -21,15 +20,15 @@ impl Avx512 {
         has.then_some(Avx512(()))
     }
 
-    pub(super) fn run(self, band: Band<'_, '_>) {
+    pub(super) fn run(self, work: impl WithLanes) {
         // SAFETY: this value exists only where the processor has the instructions that the function is compiled for.
-        unsafe { run(self, band) }
+        unsafe { run(self, work) }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn run(lanes: Avx512, band: Band<'_, '_>) {
-    band.run(lanes);
+fn run(lanes: Avx512, work: impl WithLanes) {
+    work.run(lanes);
 }
 
 /// Instructions of AVX-512, which a value of [`Avx512`] shows the processor to have.
