@@ -55,9 +55,7 @@ pub fn rehearse(
     step: Rehearsal,
 ) -> Result<Vec<NotedLaunch>> {
     let params = SamplingParams::default();
-    let row =
-        SampleRow { params: &params, seed: 0, prompt: &[], output: &[], barred: &[], top: 0, given: None, mask: None };
-    let rows = vec![row; step.logits];
+    let rows = vec![SampleRow::new(&params, 0); step.logits];
     backend.rehearse(|| {
         let mut cache = backend.rehearsed_cache(layout);
         let inputs = backend.upload(step.batch(layout.block_size), &rows);

@@ -179,7 +179,7 @@ impl SequenceGroup {
         let (seq, top) = (&self.running[0], self.params.prompt_logprobs.unwrap_or(0));
         positions.map(move |p| {
             let (prompt, given) = (&seq.tokens[..=p], Some(seq.tokens[p + 1]));
-            SampleRow { params: &self.params, seed: 0, prompt, output: &[], barred: &[], top, given, mask: None }
+            SampleRow { prompt, top, given, ..SampleRow::new(&self.params, 0) }
         })
     }
 

@@ -7,10 +7,7 @@ use crate::sampling::{SampleRow, SamplingParams};
 
 /// What the rows of a warm-up's logits are sampled by.
 pub fn rows(params: &SamplingParams, sequences: usize) -> Vec<SampleRow<'_>> {
-    vec![
-        SampleRow { params, seed: 0, prompt: &[], output: &[], barred: &[], top: 0, given: None, mask: None };
-        sequences
-    ]
+    vec![SampleRow::new(params, 0); sequences]
 }
 
 /// Decode steps of so many sequences each, no more than there are blocks: the largest first, whose block tables are as

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use engine::sampling::{SampleRow, SamplingParams, sample_row};
 
 fn sample(logits: &[f32], params: &SamplingParams, seed: u64, prompt: &[u32], output: &[u32]) -> usize {
-    let row = SampleRow { params, seed, prompt, output, barred: &[], top: 0, given: None, mask: None };
+    let row = SampleRow { prompt, output, ..SampleRow::new(params, seed) };
     sample_row(logits, &row, &mut Vec::new()).unwrap().token as usize
 }
 

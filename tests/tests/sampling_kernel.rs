@@ -45,8 +45,7 @@ fn the_kernel_chooses_as_the_sampler_does() {
             let logits = bell(&mut random, vocab);
             let top = params_top(params);
             // For half of the rows what would be chosen, and others, cannot be.
-            let free =
-                SampleRow { params, seed, prompt: &prompt, output: &output, barred: &[], top, given, mask: None };
+            let free = SampleRow { prompt: &prompt, output: &output, top, given, ..SampleRow::new(params, seed) };
             let likeliest = sample_row(&logits, &SampleRow { top: 4, ..free }, &mut Vec::new()).unwrap();
             let barred: Vec<u32> = likeliest.top.iter().map(|top| top.0).chain([likeliest.token, 3]).collect();
             // For every third a mask allows but half of the tokens.
@@ -89,16 +88,7 @@ fn bits(top: &[(u32, f32)]) -> Vec<(u32, u32)> {
 #[test]
 fn what_the_engine_may_ask_for_is_taken_or_refused() {
     let params = SamplingParams { logprobs: Some(engine::sampling::MAX_LOGPROBS), ..Default::default() };
-    let row = SampleRow {
-        params: &params,
-        seed: 0,
-        prompt: &[],
-        output: &[],
-        barred: &[],
-        top: params_top(&params),
-        given: None,
-        mask: None,
-    };
+    let row = SampleRow { top: params_top(&params), ..SampleRow::new(&params, 0) };
     assert_eq!(row.request().check(50_272), Ok(()));
     assert!(Request { top: 10_000, ..row.request() }.check(50_272).is_err(), "more than can be sorted");
 }

@@ -104,8 +104,7 @@ fn what_cannot_be_divided_is_refused_with_its_numbers() {
 }
 
 fn rows<'a>(params: &'a SamplingParams, batch: &Batch) -> Vec<SampleRow<'a>> {
-    let row = SampleRow { params, seed: 0, prompt: &[], output: &[], barred: &[], top: 0, given: None, mask: None };
-    vec![row; batch.logit_rows.len()]
+    vec![SampleRow::new(params, 0); batch.logit_rows.len()]
 }
 
 /// A runner of two workers, of which the second has so many blocks.

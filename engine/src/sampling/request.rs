@@ -72,16 +72,7 @@ mod tests {
     fn what_was_seen_is_counted_once_a_token() {
         let mut params = SamplingParams::default();
         let adjustments = |params: &SamplingParams| {
-            let row = SampleRow {
-                params,
-                seed: 0,
-                prompt: &[7, 3, 7],
-                output: &[3, 9, 3],
-                barred: &[],
-                top: 0,
-                given: None,
-                mask: None,
-            };
+            let row = SampleRow { prompt: &[7, 3, 7], output: &[3, 9, 3], ..SampleRow::new(params, 0) };
             row.adjustments().iter().map(|a| (a.token, a.count)).collect::<Vec<_>>()
         };
         assert_eq!(adjustments(&params), []);
@@ -93,16 +84,7 @@ mod tests {
     fn a_bias_joins_what_was_seen() {
         let mut params = SamplingParams { logit_bias: vec![(8, 2.0), (3, -1.0)], ..SamplingParams::default() };
         let adjustments = |params: &SamplingParams| {
-            let row = SampleRow {
-                params,
-                seed: 0,
-                prompt: &[7],
-                output: &[3],
-                barred: &[8, 2, 8],
-                top: 0,
-                given: None,
-                mask: None,
-            };
+            let row = SampleRow { prompt: &[7], output: &[3], barred: &[8, 2, 8], ..SampleRow::new(params, 0) };
             row.adjustments().iter().map(|a| (a.token, a.count, a.bias)).collect::<Vec<_>>()
         };
         let never = f32::NEG_INFINITY;

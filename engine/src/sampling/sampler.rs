@@ -37,6 +37,14 @@ pub struct SampleRow<'a> {
     pub mask: Option<&'a [u32]>,
 }
 
+impl<'a> SampleRow<'a> {
+    /// A row by these parameters, before which there is no text, of whose tokens all can be chosen, and of which nothing more
+    /// is reported.
+    pub fn new(params: &'a SamplingParams, seed: u64) -> Self {
+        SampleRow { params, seed, prompt: &[], output: &[], barred: &[], top: 0, given: None, mask: None }
+    }
+}
+
 /// The result of sampling a row of logits. Logprobs are the log-softmax of the raw logits, natural logarithm.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampled {
@@ -197,15 +205,12 @@ mod tests {
     use super::super::MAX_TEMPERATURE;
     use super::*;
 
-    fn row(params: &SamplingParams, seed: u64) -> SampleRow<'_> {
-        SampleRow { params, seed, prompt: &[], output: &[], barred: &[], top: 0, given: None, mask: None }
-    }
-
     /// How often each of the tokens is drawn in 20,000 draws.
     fn frequencies(logits: &[f32], params: &SamplingParams) -> Vec<f32> {
         let mut count = vec![0.0; logits.len()];
         for seed in 0..20_000 {
-            count[sample_row(logits, &row(params, seed), &mut Vec::new()).unwrap().token as usize] += 1.0 / 20_000.0;
+            count[sample_row(logits, &SampleRow::new(params, seed), &mut Vec::new()).unwrap().token as usize] +=
+                1.0 / 20_000.0;
         }
         count
     }
@@ -218,7 +223,8 @@ mod tests {
     #[test]
     fn greedy_takes_the_first_of_equals() {
         let params = SamplingParams::default();
-        let s = sample_row(&[1.0, 3.0, 3.0, 2.0], &SampleRow { top: 3, ..row(&params, 0) }, &mut Vec::new()).unwrap();
+        let s = sample_row(&[1.0, 3.0, 3.0, 2.0], &SampleRow { top: 3, ..SampleRow::new(&params, 0) }, &mut Vec::new())
+            .unwrap();
         assert_eq!(s.token, 1);
         assert_eq!(s.top.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!(s.logprob, s.top[0].1);
@@ -242,7 +248,7 @@ mod tests {
         let logits = [5.0, 9.0, 8.0, f32::NEG_INFINITY];
         for temperature in [1e-3, 1e-40] {
             let params = SamplingParams { temperature, ..Default::default() };
-            assert_eq!(sample_row(&logits, &row(&params, 3), &mut Vec::new()).unwrap().token, 1);
+            assert_eq!(sample_row(&logits, &SampleRow::new(&params, 3), &mut Vec::new()).unwrap().token, 1);
         }
     }
 
@@ -282,7 +288,9 @@ mod tests {
     fn penalties_change_the_choice() {
         let logits = [2.0, 1.9, -1.0];
         let choose = |params: &SamplingParams, prompt: &[u32], output: &[u32]| {
-            sample_row(&logits, &SampleRow { prompt, output, ..row(params, 0) }, &mut Vec::new()).unwrap().token
+            sample_row(&logits, &SampleRow { prompt, output, ..SampleRow::new(params, 0) }, &mut Vec::new())
+                .unwrap()
+                .token
         };
         let repetition = SamplingParams { repetition_penalty: 1.2, ..Default::default() };
         assert_eq!(choose(&repetition, &[0], &[]), 1);
@@ -297,7 +305,8 @@ mod tests {
     #[test]
     fn a_bias_changes_the_choice_but_no_logprob() {
         let logits = [2.0, 1.9, -1.0];
-        let choose = |params: &SamplingParams| sample_row(&logits, &row(params, 0), &mut Vec::new()).unwrap();
+        let choose =
+            |params: &SamplingParams| sample_row(&logits, &SampleRow::new(params, 0), &mut Vec::new()).unwrap();
         let plain = choose(&SamplingParams::default());
         let banned = choose(&SamplingParams { logit_bias: vec![(0, -100.0)], ..Default::default() });
         assert_eq!((plain.token, banned.token), (0, 1));
@@ -315,7 +324,7 @@ mod tests {
                 let logit_bias = vec![(0, 100.0)];
                 let params = SamplingParams { temperature, top_k, top_p, logit_bias, ..Default::default() };
                 for seed in 0..500 {
-                    let row = SampleRow { barred, top: 1, ..row(&params, seed) };
+                    let row = SampleRow { barred, top: 1, ..SampleRow::new(&params, seed) };
                     let s = sample_row(&logits, &row, &mut Vec::new()).unwrap();
                     assert!([1, 2].contains(&s.token), "{} at {temperature}", s.token);
                     assert_eq!(s.top[0].0, 0);
@@ -333,7 +342,7 @@ mod tests {
         for params in [base, filtered] {
             let mut count = [0.0; 5];
             for seed in 0..20_000 {
-                let row = SampleRow { mask: Some(&mask), ..row(&params, seed) };
+                let row = SampleRow { mask: Some(&mask), ..SampleRow::new(&params, seed) };
                 count[sample_row(&logits, &row, &mut Vec::new()).unwrap().token as usize] += 1.0 / 20_000.0;
             }
             assert_near(&count, &[0.0, 1.0 / 3.0, 2.0 / 3.0, 0.0, 0.0]);
@@ -345,7 +354,7 @@ mod tests {
         for temperature in [0.0, 1.0] {
             let params = SamplingParams { temperature, ..Default::default() };
             for (mask, logits) in [([0b000], [1.0, 2.0, 3.0]), ([0b100], [1.0, 2.0, f32::NEG_INFINITY])] {
-                let row = SampleRow { mask: Some(&mask), top: 1, ..row(&params, 1) };
+                let row = SampleRow { mask: Some(&mask), top: 1, ..SampleRow::new(&params, 1) };
                 let s = sample_row(&logits, &row, &mut Vec::new()).unwrap();
                 assert_eq!((s.token, s.logprob), (0, f32::NEG_INFINITY));
             }
@@ -363,7 +372,7 @@ mod tests {
         let logits = [2.0, 3.0, -1e30, -3.0];
         let sum: f32 = logits.iter().map(|x: &f32| x.exp()).sum();
         for (token, logit) in (0..).zip(logits) {
-            let row = SampleRow { prompt: &[3], top: 2, given: Some(token), ..row(&params, 0) };
+            let row = SampleRow { prompt: &[3], top: 2, given: Some(token), ..SampleRow::new(&params, 0) };
             let s = sample_row(&logits, &row, &mut Vec::new()).unwrap();
             assert_eq!((s.token, s.top[0].0, s.top[1].0), (token, 1, 0));
             assert!((s.logprob - (logit - sum.ln())).abs() < 1e-5, "{}", s.logprob);
@@ -375,7 +384,7 @@ mod tests {
         let logits: Vec<f32> = (0..100).map(|i| (i % 7) as f32 * 0.1).collect();
         let params = SamplingParams { temperature: 1.0, ..Default::default() };
         let at = |seed, output: &[u32]| {
-            sample_row(&logits, &SampleRow { output, ..row(&params, seed) }, &mut Vec::new()).unwrap().token
+            sample_row(&logits, &SampleRow { output, ..SampleRow::new(&params, seed) }, &mut Vec::new()).unwrap().token
         };
         assert_eq!(at(7, &[1, 2]), at(7, &[3, 4]));
         assert_ne!((at(7, &[]), at(7, &[1])), (at(8, &[]), at(8, &[1])));
@@ -385,8 +394,8 @@ mod tests {
     fn logits_that_are_not_numbers_are_refused() {
         let params = SamplingParams::default();
         for bad in [f32::NAN, f32::INFINITY] {
-            assert!(sample_row(&[0.0, bad, 1.0], &row(&params, 0), &mut Vec::new()).is_err());
+            assert!(sample_row(&[0.0, bad, 1.0], &SampleRow::new(&params, 0), &mut Vec::new()).is_err());
         }
-        assert!(sample_row(&[0.0, f32::NEG_INFINITY], &row(&params, 0), &mut Vec::new()).is_ok());
+        assert!(sample_row(&[0.0, f32::NEG_INFINITY], &SampleRow::new(&params, 0), &mut Vec::new()).is_ok());
     }
 }

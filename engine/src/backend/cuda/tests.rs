@@ -87,19 +87,7 @@ impl Loaded {
     fn step(&mut self, batch: Batch) -> Vec<Sampled> {
         let Loaded { backend, model, cache, .. } = self;
         let params = SamplingParams::default();
-        let rows = vec![
-            SampleRow {
-                params: &params,
-                seed: 0,
-                prompt: &[],
-                output: &[],
-                barred: &[],
-                top: 2,
-                given: None,
-                mask: None
-            };
-            batch.logit_rows.len()
-        ];
+        let rows = vec![SampleRow { top: 2, ..SampleRow::new(&params, 0) }; batch.logit_rows.len()];
         let inputs = backend.upload(batch, &rows);
         backend.move_blocks(cache, &inputs);
         let compute = || {
@@ -206,19 +194,7 @@ fn after_a_warm_up_nothing_is_recorded_any_more() {
     let params = SamplingParams::default();
     let steps = [&[(4, 4), (6, 6), (2, 2)][..], &[(1, 5), (1, 7), (1, 3)], &[(1, 6)], &[(1, 7), (1, 8)], &[(1, 1); 5]];
     for sequences in steps {
-        let rows = vec![
-            SampleRow {
-                params: &params,
-                seed: 0,
-                prompt: &[],
-                output: &[],
-                barred: &[],
-                top: 2,
-                given: None,
-                mask: None
-            };
-            sequences.len()
-        ];
+        let rows = vec![SampleRow { top: 2, ..SampleRow::new(&params, 0) }; sequences.len()];
         let sampled = runner.run(batch(sequences), &rows).unwrap();
         assert_eq!(sampled, eager.step(batch(sequences)), "{sequences:?}");
         assert_eq!(runner.backend.num_recordings(), 4, "{sequences:?}");
@@ -288,19 +264,7 @@ fn sequences_with_one_token_come_first() {
     let mut three = batch(&[(4, 20), (1, 9), (2, 2)]);
     three.logit_rows = vec![3, 3, 4, 6];
     let params = SamplingParams::default();
-    let rows = vec![
-        SampleRow {
-            params: &params,
-            seed: 0,
-            prompt: &[],
-            output: &[],
-            barred: &[],
-            top: 0,
-            given: None,
-            mask: None
-        };
-        4
-    ];
+    let rows = vec![SampleRow::new(&params, 0); 4];
     let mut bytes = Vec::new();
     let inputs = StepInputs::pack(three.clone(), &rows, PADDED, &mut bytes);
     let words = |at: DevicePtrMut<u32>, count: usize| -> Vec<u32> {
@@ -321,19 +285,7 @@ fn sequences_with_one_token_come_first() {
 #[test]
 fn padding_reads_and_writes_nothing() {
     let params = SamplingParams::default();
-    let rows = vec![
-        SampleRow {
-            params: &params,
-            seed: 0,
-            prompt: &[],
-            output: &[],
-            barred: &[],
-            top: 0,
-            given: None,
-            mask: None
-        };
-        3
-    ];
+    let rows = vec![SampleRow::new(&params, 0); 3];
     let mut bytes = Vec::new();
     let inputs = StepInputs::pack(batch(&[(1, 3), (1, 4), (1, 5)]), &rows, PADDED, &mut bytes);
     assert_eq!((inputs.rows, inputs.decodes, inputs.logits, inputs.bucket), (4, 4, 4, Some(4)));
