@@ -3,16 +3,13 @@
 //! Each tensor is mapped by itself, so that one that is converted or rearranged on its way to the model gives its
 //! pages back when it is dropped.
 
-use std::fs::File;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use ::safetensors::{Dtype, SafeTensors};
 
-use super::stored::{Bytes, StoredTensor, StoredType};
+use super::stored::{Bytes, StoredTensor, StoredType, open_mapped};
 use crate::error::{Error, Result};
-use crate::mapping::Mapping;
 use crate::tensor::DType;
 
 /// What the header says of one tensor.
@@ -54,14 +51,8 @@ pub fn describe(file: &[u8]) -> std::result::Result<Vec<Described>, String> {
 
 /// The tensors of the file at `path`.
 pub(super) fn open(path: &Path) -> Result<Vec<(String, StoredTensor)>> {
-    let file = File::open(path).map_err(|error| Error::io(path, error))?;
-    let length = file.metadata().map_err(|error| Error::io(path, error))?.len();
-    if length == 0 {
-        return Err(Error::weights(path, "the file is empty"));
-    }
     // Only the header's pages are read, and the map is gone when this function returns.
-    let map = usize::try_from(length).map_err(io::Error::other).and_then(|all| Mapping::of_file(&file, path, 0, all));
-    let map = map.map_err(|error| Error::io(path, error))?;
+    let (file, map) = open_mapped(path)?;
     let described = describe(&map).map_err(|reason| Error::weights(path, reason))?;
     let (file, path) = (Arc::new(file), Arc::from(path));
     Ok(stored(described, &path, |range| Bytes::File {

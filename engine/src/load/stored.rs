@@ -1,11 +1,11 @@
 //! One tensor as a weight file holds it, before its bytes are read.
 
-use std::fmt;
 use std::fs::File;
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
@@ -136,6 +136,21 @@ impl StoredTensor {
             Bytes::Static(_) | Bytes::File { .. } => Err(disagrees()),
         }
     }
+}
+
+/// Opens a file of weights and maps all of it, for its header to be read.
+///
+/// # Errors
+/// If it cannot be read, or is empty.
+pub(super) fn open_mapped(path: &Path) -> Result<(File, Mapping)> {
+    let file = File::open(path).map_err(|error| Error::io(path, error))?;
+    let length = file.metadata().map_err(|error| Error::io(path, error))?.len();
+    if length == 0 {
+        return Err(Error::weights(path, "the file is empty"));
+    }
+    let map = usize::try_from(length).map_err(io::Error::other).and_then(|all| Mapping::of_file(&file, path, 0, all));
+    let map = map.map_err(|error| Error::io(path, error))?;
+    Ok((file, map))
 }
 
 /// A range of a file, in its pages or copied.

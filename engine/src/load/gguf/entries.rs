@@ -2,19 +2,12 @@
 
 use serde_json::Value;
 
+use super::kinds::{BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED};
 use super::names::Architecture;
 use super::splits;
 use super::writer::Entries;
 use crate::config::{Activation, GenerationConfig, ModelConfig, ModelFamily, RopeScaling};
 use crate::error::{Error, Result};
-
-/// The kinds of tokens.
-const NORMAL: i32 = 1;
-const UNKNOWN: i32 = 2;
-const CONTROL: i32 = 3;
-const USER_DEFINED: i32 = 4;
-const UNUSED: i32 = 5;
-const BYTE: i32 = 6;
 
 fn refused(what: impl std::fmt::Display) -> Error {
     Error::Unsupported(format!("a GGUF file cannot say that {what}"))

@@ -7,6 +7,7 @@
 mod config;
 mod entries;
 mod header;
+mod kinds;
 mod metadata;
 mod names;
 mod save;
@@ -16,7 +17,6 @@ mod types;
 mod writer;
 
 use std::fs::File;
-use std::io;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,10 +27,9 @@ pub use save::save;
 use self::config::Shapes;
 use self::header::Header;
 use self::metadata::Metadata;
-use super::stored::{Bytes, StoredTensor, StoredType};
+use super::stored::{Bytes, StoredTensor, StoredType, open_mapped};
 use super::weights::Weights;
 use crate::error::{Error, Result};
-use crate::mapping::Mapping;
 use crate::tensor::DType;
 
 /// Most parts of a model: the names of parts have five digits.
@@ -56,15 +55,8 @@ struct Part {
 
 impl Part {
     fn open(path: &Path) -> Result<(Self, Metadata)> {
-        let file = File::open(path).map_err(|error| Error::io(path, error))?;
-        let length = file.metadata().map_err(|error| Error::io(path, error))?.len();
-        if length == 0 {
-            return Err(Error::weights(path, "the file is empty"));
-        }
         // Only the header's pages are read, and the map is gone when this function returns.
-        let map =
-            usize::try_from(length).map_err(io::Error::other).and_then(|all| Mapping::of_file(&file, path, 0, all));
-        let map = map.map_err(|error| Error::io(path, error))?;
+        let (file, map) = open_mapped(path)?;
         let Header { metadata, tensors } = header::read(&map).map_err(|reason| Error::weights(path, reason))?;
         Ok((Part { path: Arc::from(path), file: Arc::new(file), tensors }, metadata))
     }

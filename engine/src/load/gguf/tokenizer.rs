@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value, json};
 
 use super::config::architecture;
+use super::kinds::{CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED};
 use super::metadata::Metadata;
 use super::names::Architecture;
 use super::splits;
@@ -14,12 +15,6 @@ use crate::error::{Error, Result};
 const SPACE: &str = "\u{2581}";
 /// The longest token for which merges are looked for, in bytes. Sentencepiece's own limit is far below.
 const MAX_PIECE: usize = 512;
-
-/// The kinds of tokens, by their numbers in files.
-const UNKNOWN: i64 = 2;
-const CONTROL: i64 = 3;
-const USER_DEFINED: i64 = 4;
-const UNUSED: i64 = 5;
 
 /// What a file says of its tokens.
 struct Tokens<'a> {
@@ -39,8 +34,9 @@ impl<'a> Tokens<'a> {
         Ok(Tokens { metadata, texts, kinds })
     }
 
-    fn kind(&self, id: usize) -> i64 {
-        self.kinds.map_or(1, |kinds| kinds[id])
+    /// One of `kinds`; a number that is none of them is of a token like others.
+    fn kind(&self, id: usize) -> i32 {
+        self.kinds.map_or(NORMAL, |kinds| i32::try_from(kinds[id]).unwrap_or(NORMAL))
     }
 
     /// The ids of tokens that there are. Others fill the vocabulary up to the rows of the embedding.
