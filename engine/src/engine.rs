@@ -262,9 +262,11 @@ impl Engine {
     /// The matchers of the sequences that get a token in this step and are constrained.
     fn matchers(&mut self, step: &Step) -> Vec<&mut Matcher> {
         let groups = self.scheduler.running_mut().iter_mut().enumerate();
-        let sampled =
-            groups.filter(|(at, _)| step.sampled.binary_search(at).is_ok()).flat_map(|(_, group)| &mut group.running);
-        sampled.filter_map(|seq| seq.matcher.as_mut()).collect()
+        groups
+            .filter(|(at, group)| group.params.constraint.is_some() && step.sampled.binary_search(at).is_ok())
+            .flat_map(|(_, group)| &mut group.running)
+            .filter_map(|seq| seq.matcher.as_mut())
+            .collect()
     }
 
     fn run(&mut self, step: &Step) -> Result<Vec<Sampled>> {

@@ -21,6 +21,8 @@ pub struct Budget {
     pub tokens: usize,
     /// Rows of logits, beyond one for each sequence that the running groups have or will have.
     pub rows: usize,
+    /// Where tokens may be drafted, the sequences that are still to get their token in this step.
+    pub undecoded: Option<usize>,
 }
 
 /// What each sequence of a group gets that does not decode: as much as is missing and `left` allows in all. Several

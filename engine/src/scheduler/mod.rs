@@ -269,7 +269,8 @@ impl Scheduler {
         self.all_sampled = false;
         let seqs = self.running.iter().map(SequenceGroup::width).sum();
         let rows = self.options.max_num_seqs.saturating_sub(seqs);
-        let mut budget = Budget { tokens: self.options.max_batch_tokens, rows };
+        let undecoded = self.undecoded();
+        let mut budget = Budget { tokens: self.options.max_batch_tokens, rows, undecoded };
         let mut is_short = false;
         let mut at = 0;
         while at < self.running.len() {
@@ -336,9 +337,7 @@ impl Scheduler {
             return false;
         }
         budget.tokens = budget.tokens.saturating_sub(group.running.len());
-        if self.options.draft_tokens > 0 {
-            self.speculate(at, budget);
-        }
+        self.speculate(at, budget);
         for seq in 0..self.running[at].running.len() {
             let tokens = self.running[at].running[seq].pending();
             self.extend(at, seq, tokens, step);

@@ -17,16 +17,24 @@ use crate::kv::blocks_needed;
 const LOOKED_FOR: [usize; 3] = [4, 3, 2];
 
 impl Scheduler {
-    /// Drafts what comes next in the sequences of a group that decodes, and takes it off the budget. No group waits or is
-    /// preempted for a draft: there is none while others wait or compute their prompts, nor where tokens, rows of logits or
-    /// blocks are short.
+    /// The sequences that are to get a token in a step in which more may be drafted. No group waits or is preempted for a
+    /// draft: there is none while others wait or compute their prompts.
+    pub(super) fn undecoded(&self) -> Option<usize> {
+        let all_decode = || self.queue.is_empty() && self.running.iter().all(SequenceGroup::is_decoding);
+        let may_draft = self.options.draft_tokens > 0 && all_decode();
+        may_draft.then(|| self.running.iter().map(|group| group.running.len()).sum())
+    }
+
+    /// Drafts what comes next in the sequences of a group that decodes, if anything may be drafted in this step, and takes it
+    /// off the budget. What later groups need is left to them: there is no draft where tokens, rows of logits or blocks are
+    /// short.
     pub(super) fn speculate(&mut self, at: usize, budget: &mut Budget) {
-        let (before, later) = self.running.split_at_mut(at + 1);
-        if !self.queue.is_empty() || !later.iter().all(SequenceGroup::is_decoding) {
+        let (group, Some(undecoded)) = (&mut self.running[at], &mut budget.undecoded) else { return };
+        *undecoded = undecoded.saturating_sub(group.running.len());
+        let claimed = *undecoded;
+        if !group.may_be_drafted() {
             return;
         }
-        let Some(group) = before.last_mut().filter(|group| group.may_be_drafted()) else { return };
-        let claimed: usize = later.iter().map(|group| group.running.len()).sum();
         let mut left = budget.tokens.saturating_sub(claimed).min(budget.rows);
         let max_output = group.max_output();
         for seq in &mut group.running {
