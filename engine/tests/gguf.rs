@@ -8,7 +8,7 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{ids, json, model};
+use common::{assert_tokenizer, json, model};
 use engine::chat::ChatTemplate;
 use engine::config::{ModelFamily, RopeScaling};
 use engine::load::{ModelFiles, StoredType, gguf};
@@ -55,19 +55,7 @@ fn tokenizers_agree_with_the_golden_cases() {
     for (name, file) in FILES {
         let (files, golden) = (files(file), json(name, "golden.json"));
         let tokenizer = files.tokenizer(&files.config().unwrap()).unwrap();
-        assert_eq!(tokenizer.vocab_size() as u64, golden["tokenizer_size"].as_u64().unwrap(), "{name}");
-        for case in golden["tokenizer_cases"].as_array().unwrap() {
-            let text = case["text"].as_str().unwrap();
-            assert_eq!(tokenizer.encode(text).unwrap(), ids(&case["ids"]), "{name}: {text:?}");
-            let plain = ids(&case["ids_no_special"]);
-            assert_eq!(tokenizer.encode_plain(text).unwrap(), plain, "{name}: {text:?}");
-            assert_eq!(tokenizer.decode(&plain, false).unwrap(), case["decoded"].as_str().unwrap(), "{name}");
-            let skipped = tokenizer.decode(&ids(&case["ids"]), true).unwrap();
-            assert_eq!(skipped, case["decoded_skip_special"].as_str().unwrap(), "{name}");
-        }
-        for prompt in golden["prompts"].as_array().unwrap() {
-            assert_eq!(tokenizer.encode(prompt["text"].as_str().unwrap()).unwrap(), ids(&prompt["ids"]), "{name}");
-        }
+        assert_tokenizer(name, &tokenizer, &golden);
     }
 }
 
