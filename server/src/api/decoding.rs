@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::stop::{Stop, StopBeams, stop_tokens};
-use super::structured::{ResponseFormat, StructuredOutputs};
+use super::structured::{FormFields, ResponseFormat, StructuredOutputs};
 use crate::app::App;
 use crate::error::{ApiError, check};
 
@@ -116,7 +116,7 @@ impl Decoding {
     /// 400, naming the field.
     pub async fn params(mut self, app: &App, outputs: Outputs) -> Result<SamplingParams, ApiError> {
         let Outputs { max_tokens, logprobs, echo, grammar, thoughts } = outputs;
-        let asked = self.grammar()?;
+        let asked = self.form_fields().grammar()?;
         let grammar = grammar.or(asked);
         let n = self.n.unwrap_or(1);
         let beams = self.use_beam_search.unwrap_or(false);
@@ -189,6 +189,20 @@ impl Decoding {
         options.apply(&app.defaults, &mut params);
         params.validate()?;
         Ok(params)
+    }
+}
+
+impl Decoding {
+    /// Takes out what says which form outputs have.
+    fn form_fields(&mut self) -> FormFields {
+        FormFields {
+            response_format: self.response_format.take(),
+            structured_outputs: self.structured_outputs.take(),
+            guided_json: self.guided_json.take(),
+            guided_regex: self.guided_regex.take(),
+            guided_choice: self.guided_choice.take(),
+            guided_grammar: self.guided_grammar.take(),
+        }
     }
 }
 

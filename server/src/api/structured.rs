@@ -5,7 +5,6 @@ use engine::constraint::Grammar;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::decoding::Decoding;
 use crate::error::{ApiError, check};
 
 /// OpenAI's way to ask for JSON.
@@ -46,25 +45,42 @@ pub struct StructuredOutputs {
     grammar: Option<String>,
 }
 
-impl Decoding {
+/// The fields that say what an output must be, of which a request has one at most.
+#[derive(Debug)]
+pub struct FormFields {
+    /// OpenAI's.
+    pub response_format: Option<ResponseFormat>,
+    /// vLLM's.
+    pub structured_outputs: Option<StructuredOutputs>,
+    /// Its older ones.
+    pub guided_json: Option<Value>,
+    /// A regular expression.
+    pub guided_regex: Option<String>,
+    /// Texts to choose from.
+    pub guided_choice: Option<Vec<String>>,
+    /// A grammar in Lark's form.
+    pub guided_grammar: Option<String>,
+}
+
+impl FormFields {
     /// The grammar of outputs, with the field that it is from.
     ///
     /// # Errors
     /// 400 if fields ask for several grammars, or one of them is no grammar.
-    pub fn grammar(&mut self) -> Result<Option<(&'static str, Grammar)>, ApiError> {
-        let outputs = self.structured_outputs.take().unwrap_or_default();
+    pub fn grammar(self) -> Result<Option<(&'static str, Grammar)>, ApiError> {
+        let outputs = self.structured_outputs.unwrap_or_default();
         let object = outputs.json_object.unwrap_or(false).then_some(Grammar::JsonObject);
         let asked = [
-            self.response_format.take().map_or(Ok(None), ResponseFormat::grammar)?,
+            self.response_format.map_or(Ok(None), ResponseFormat::grammar)?,
             schema("structured_outputs.json", outputs.json)?,
             object.map(|grammar| ("structured_outputs.json_object", grammar)),
             outputs.regex.map(|regex| ("structured_outputs.regex", Grammar::Regex(regex))),
             outputs.choice.map(|texts| ("structured_outputs.choice", Grammar::Choice(texts))),
             outputs.grammar.map(|text| ("structured_outputs.grammar", Grammar::Lark(text))),
-            schema("guided_json", self.guided_json.take())?,
-            self.guided_regex.take().map(|regex| ("guided_regex", Grammar::Regex(regex))),
-            self.guided_choice.take().map(|texts| ("guided_choice", Grammar::Choice(texts))),
-            self.guided_grammar.take().map(|text| ("guided_grammar", Grammar::Lark(text))),
+            schema("guided_json", self.guided_json)?,
+            self.guided_regex.map(|regex| ("guided_regex", Grammar::Regex(regex))),
+            self.guided_choice.map(|texts| ("guided_choice", Grammar::Choice(texts))),
+            self.guided_grammar.map(|text| ("guided_grammar", Grammar::Lark(text))),
         ];
         let mut asked = asked.into_iter().flatten();
         let first = asked.next();
