@@ -86,11 +86,8 @@ fn choose(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> u32 {
     scratch.clear();
     scratch.extend_from_slice(logits);
     if row.mask.is_some() {
-        scratch
-            .iter_mut()
-            .enumerate()
-            .filter(|(token, _)| !row.allows(*token))
-            .for_each(|(_, x)| *x = f32::NEG_INFINITY);
+        let ruled_out = scratch.iter_mut().enumerate().filter(|(token, _)| !row.allows(*token));
+        ruled_out.for_each(|(_, x)| *x = f32::NEG_INFINITY);
     }
     for Adjustment { token, count, bias, .. } in adjustments {
         let logit = &mut scratch[token as usize];
