@@ -159,6 +159,7 @@ impl EmulatedDevice {
                     Initial::Address { symbol, offset } => {
                         let target = module.variables.iter().position(|other| other.name == *symbol);
                         let address = target.and_then(|target| self.variables.get(&(module.id, target))).copied();
+                        let address = address.or_else(|| module.function_address(symbol));
                         bytes.extend_from_slice(&address.unwrap_or(0).wrapping_add_signed(*offset).to_le_bytes());
                     }
                 }
@@ -198,7 +199,8 @@ impl EmulatedDevice {
         args: &[Arg],
     ) -> Result<CostReport, Box<Fault>> {
         let kernel = kernel(module, entry)?;
-        let config = LaunchConfig { grid, block, dynamic_shared };
+        let cluster = exec::cluster_of(kernel.entry, options.cluster);
+        let config = LaunchConfig { grid, block, dynamic_shared, cluster };
         let mut launch = self.begin(kernel, config, options, args, LaunchPlace::default())?;
         let mut shared = Shared { memory: &mut self.memory, releases: &mut self.releases };
         launch.advance(kernel, &mut shared, usize::MAX)?;
@@ -214,8 +216,7 @@ impl EmulatedDevice {
         args: &[Arg],
         place: LaunchPlace,
     ) -> Result<RunningLaunch, Box<Fault>> {
-        let LaunchConfig { grid, block, dynamic_shared } = config;
-        let parameters = exec::check_launch(kernel.entry, grid, block, dynamic_shared, args)
+        let parameters = exec::check_launch(kernel.entry, config, options.cluster, args)
             .map_err(|message| Fault::of_call(FaultKind::Launch, kernel.entry.name(), message))?;
         self.memory.enter(place.device);
         self.place_variables(kernel.module);

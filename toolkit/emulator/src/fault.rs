@@ -96,8 +96,10 @@ impl fmt::Display for Fault {
         if let Some((file, line)) = &self.reached_from {
             write!(f, ", reached from {file}:{line}")?;
         }
-        if self.ptx_line != 0 {
-            write!(f, "; PTX line {} `{}`; block {:?}", self.ptx_line, self.opcode, self.block)?;
+        match self.ptx_line {
+            0 => {}
+            line if self.opcode.is_empty() => write!(f, "; PTX line {line}")?,
+            line => write!(f, "; PTX line {line} `{}`; block {:?}", self.opcode, self.block)?,
         }
         if let Some(thread) = self.thread {
             write!(f, "; thread {thread:?}")?;

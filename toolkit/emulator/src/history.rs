@@ -12,7 +12,7 @@ pub(crate) struct Write {
     pub block: u32,
     pub epoch: u32,
     pub lanes: u32,
-    pub warp: u8,
+    pub warp: u16,
     /// Whether it was atomic, volatile or relaxed. Such accesses do not race with each other.
     pub strong: bool,
 }

@@ -7,11 +7,17 @@ pub struct LaunchOptions {
     pub seed: u64,
     /// Whether reads of memory that nothing wrote are faults.
     pub check_initialised: bool,
+    /// Whether what a thread reads of shared memory that nothing wrote is poison, in the place of a fault at once: it may be
+    /// selected away, and is a fault where it is used, in an address, a condition or a store to global memory. For kernels
+    /// that read more than they need.
+    pub poison: bool,
     /// Whether races on shared memory are faults.
     pub check_races: bool,
     /// Whether reads and writes of global memory that another warp or block wrote in the same launch, with nothing to order
     /// them, are faults.
     pub check_global_races: bool,
+    /// Blocks of a cluster, in each dimension. A kernel may declare the same itself.
+    pub cluster: Option<[u32; 3]>,
     /// The most warp instructions of a launch. One with more is taken to be endless.
     pub instruction_limit: u64,
 }
@@ -21,8 +27,10 @@ impl Default for LaunchOptions {
         Self {
             seed: 0,
             check_initialised: true,
+            poison: false,
             check_races: true,
             check_global_races: true,
+            cluster: None,
             instruction_limit: 1 << 34,
         }
     }

@@ -50,10 +50,15 @@
 //! [`driver`] is libcuda over it: the functions of the CUDA driver API, with streams, events and graphs, and with several
 //! devices that reach each other's memory and wait for each other.
 //!
+//! The blocks of a cluster are resident together, and are ordered with each other as the warps of a block are.
+//!
+//! A read of shared memory that nothing wrote is a fault. With [`LaunchOptions::poison`] it gives poison instead, for kernels
+//! that read more than they need and select it away: the fault is then its use.
+//!
 //! What the emulator does not execute is refused when a kernel is launched or checked ([`PtxModule::check`]), by opcode and
-//! line: textures, thread block clusters, `im2col` and interleaved tensor maps, reductions by bulk copies, calls through
-//! pointers, recursion, and the forms of known opcodes that no kernel has needed. Lanes of a warp that have parted do not run
-//! in turns: none may wait for another.
+//! line; other kernels of the module run. The book's page `docs/src/forms.md` lists every form of PTX. Those that are missing
+//! are textures, `im2col` and interleaved tensor maps, reductions by bulk copies, the tensor memory of later GPUs, and forms of
+//! known opcodes that no kernel has needed. Lanes of a warp that have parted do not run in turns: none may wait for another.
 
 #![allow(clippy::needless_range_loop, reason = "a lane is an index into several arrays at once")]
 

@@ -263,6 +263,13 @@ impl Memory {
         self.reach >> buffer.device & 1 == 1 && buffer.host.is_none()
     }
 
+    /// Whether a buffer lies on another device than the one that runs.
+    #[inline(always)]
+    pub fn is_peers(&self, index: usize) -> bool {
+        let buffer = &self.buffers[index];
+        buffer.device != self.device && buffer.host.is_none()
+    }
+
     /// Fetches bytes of the host's memory that a buffer stands for.
     pub fn fetch(&mut self, index: usize, offset: usize, bytes: usize) {
         let buffer = &mut self.buffers[index];

@@ -3,6 +3,7 @@
 use crate::entry::Entry;
 use crate::ptx::ast::{Source, Variable};
 use crate::ptx::{self, ParseError};
+use crate::window::function_address;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,6 +36,11 @@ impl PtxModule {
         self.entries.iter().try_for_each(Entry::check)
     }
 
+    /// What each kernel is refused for, if it is.
+    pub(crate) fn check_all(&self) -> impl Iterator<Item = ParseError> {
+        self.entries.iter().filter_map(|entry| entry.check().err())
+    }
+
     /// The kernels.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
@@ -48,6 +54,12 @@ impl PtxModule {
     /// The architecture the PTX was made for, such as `sm_80`.
     pub fn target(&self) -> &str {
         &self.source.target
+    }
+
+    /// The address of a device function.
+    pub(crate) fn function_address(&self, name: &str) -> Option<u64> {
+        let index = self.source.functions.iter().position(|function| function.name == name && !function.entry);
+        index.map(function_address)
     }
 
     /// The source file of a number in `.loc`.

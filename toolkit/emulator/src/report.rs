@@ -50,6 +50,8 @@ pub struct Counts {
     pub sectors: u64,
     /// The fewest sectors that could have held the bytes asked for.
     pub ideal_sectors: u64,
+    /// Those of them that lie in the memory of other devices.
+    pub peer_sectors: u64,
     /// Passes over shared memory, bank conflicts included.
     pub wavefronts: u64,
     /// Passes without bank conflicts.
@@ -70,6 +72,7 @@ impl Counts {
         self.global_bytes += other.global_bytes;
         self.sectors += other.sectors;
         self.ideal_sectors += other.ideal_sectors;
+        self.peer_sectors += other.peer_sectors;
         self.wavefronts += other.wavefronts;
         self.ideal_wavefronts += other.ideal_wavefronts;
         self.branches += other.branches;

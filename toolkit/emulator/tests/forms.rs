@@ -283,3 +283,75 @@ fn hints_and_prototypes_change_nothing() {
     check(&format!("{policy} ld.global.L2::cache_hint.u64 %d9, [%d8+8], %d4;"), |[_, b, ..]| b);
     check("proto: .callprototype (.param .b32 _) _ (.param .b32 _); pmevent 1; mov.b64 %d9, %d2;", |[_, _, c, _]| c);
 }
+
+#[test]
+fn pairs_of_halves_are_compared() {
+    let halves = |x: u32| [x as u16, (x >> 16) as u16].map(half::f16::from_bits);
+    let brains = |x: u32| [x as u16, (x >> 16) as u16].map(half::bf16::from_bits);
+    let pair = |holds: [bool; 2], one: u32| (u32::from(holds[0]) * one) | ((u32::from(holds[1]) * one) << 16);
+    check_word("set.gt.f16x2.f16x2 %r9, %r0, %r1;", |[a, b, ..]| {
+        let ([a, c], [b, d]) = (halves(a), halves(b));
+        pair([a > b, c > d], 0x3c00)
+    });
+    check_word("set.neu.bf16x2.bf16x2 %r9, %r0, %r1;", |[a, b, ..]| {
+        let ([a, c], [b, d]) = (brains(a), brains(b));
+        pair([a != b, c != d], 0x3f80)
+    });
+    check_word("set.nan.f16x2.f16x2 %r9, %r0, %r1;", |[a, b, ..]| {
+        let ([a, c], [b, d]) = (halves(a), halves(b));
+        pair([a.is_nan() || b.is_nan(), c.is_nan() || d.is_nan()], 0x3c00)
+    });
+}
+
+#[test]
+fn doubles_round_in_each_direction() {
+    let numbers = [[0.1f64, 3.0, -1e-40, 2.0].map(f64::to_bits)];
+    let run =
+        |instruction: &str| f64::from_bits(run(&format!("{instruction} mov.b64 %d9, %g9;"), &numbers).unwrap()[0]);
+    // Three times the double nearest to 0.1 lies halfway between 0.3 and its neighbour.
+    assert_eq!(run("fma.rn.f64 %g9, %g0, %g1, %g2;"), 0.3);
+    assert_eq!(run("fma.rm.f64 %g9, %g0, %g1, %g2;"), 0.3);
+    assert_eq!(run("fma.rz.f64 %g9, %g0, %g1, %g2;"), 0.3);
+    assert_eq!(run("fma.rp.f64 %g9, %g0, %g1, %g2;"), 0.3f64.next_up());
+    assert_eq!(run("fma.rp.f64 %g9, %g3, %g3, %g2;"), 4.0);
+    assert_eq!(run("fma.rm.f64 %g9, %g3, %g3, %g2;"), 4f64.next_down());
+    assert_eq!(run("div.rp.f64 %g9, %g3, %g1;"), (2.0f64 / 3.0).next_up());
+    assert_eq!(run("rcp.rm.f64 %g9, %g1;"), 1.0 / 3.0);
+    // Approximations give the upper half of a number, of the upper half of one.
+    let upper = |x: f64| f64::from_bits(x.to_bits() >> 32 << 32);
+    assert_eq!(run("rcp.approx.ftz.f64 %g9, %g1;"), upper(1.0 / 3.0));
+    assert_eq!(run("rsqrt.approx.ftz.f64 %g9, %g0;"), upper(1.0 / upper(0.1).sqrt()));
+    assert_eq!([run("sqrt.rm.f64 %g9, %g3;"), run("sqrt.rp.f64 %g9, %g3;")], [2f64.sqrt().next_down(), 2f64.sqrt()]);
+}
+
+#[test]
+fn eight_and_nineteen_bits_of_numbers() {
+    let bits = |x: f32| u64::from(x.to_bits());
+    let numbers = [[bits(1.1), bits(-1000.0), bits(f32::NAN), bits(-0.3)]];
+    let run = |body: &str| run(body, &numbers).unwrap()[0] as u32;
+    let pair = |form: &str| run(&format!("{form} cvt.u64.u16 %d9, %h9;"));
+    // 1.125 and the greatest number of either type.
+    assert_eq!(pair("cvt.rn.satfinite.e4m3x2.f32 %h9, %f0, %f1;"), 0x39fe);
+    assert_eq!(pair("cvt.rn.satfinite.e5m2x2.f32 %h9, %f0, %f1;"), 0x3ce4);
+    assert_eq!(pair("cvt.rn.satfinite.e4m3x2.f32 %h9, %f2, %f3;"), 0x7faa);
+    assert_eq!(pair("cvt.rn.satfinite.relu.e4m3x2.f32 %h9, %f0, %f3;"), 0x3900);
+    let halves = "cvt.rn.f16x2.f32 %r9, %f0, %f1;";
+    assert_eq!(pair(&format!("{halves} cvt.rn.satfinite.e4m3x2.f16x2 %h9, %r9;")), 0x39fe);
+    assert_eq!(pair(&format!("{halves} cvt.rn.satfinite.relu.e5m2x2.f16x2 %h9, %r9;")), 0x3c00);
+    let word = |form: &str| run(&format!("mov.b16 %h9, 0xb97e; {form} cvt.u64.u32 %d9, %r9;"));
+    assert_eq!(word("cvt.rn.f16x2.e4m3x2 %r9, %h9;"), 0xbc80_5f00); // -1.125 and 448
+    assert_eq!(word("cvt.rn.relu.f16x2.e4m3x2 %r9, %h9;"), 0x0000_5f00);
+    assert_eq!(word("cvt.rn.f16x2.e5m2x2 %r9, %h9;"), 0xb900_7fff);
+    assert_eq!(word("cvt.rn.relu.f16x2.f32 %r9, %f3, %f0;"), u32::from(half::f16::from_f32(1.1).to_bits()));
+    let tie = "mov.b32 %f9, 0x3f801000;"; // halfway between two numbers of tf32
+    assert_eq!(word(&format!("{tie} cvt.rna.tf32.f32 %r9, %f9;")), 0x3f80_2000);
+    assert_eq!(word(&format!("{tie} cvt.rn.tf32.f32 %r9, %f9;")), 0x3f80_0000);
+    assert_eq!(word("cvt.rz.tf32.f32 %r9, %f0;"), 1.1f32.to_bits() & !0x1fff);
+}
+
+#[test]
+fn a_breakpoint_stops() {
+    let fault = run("brkpt; mov.b64 %d9, 0;", &samples()).unwrap_err();
+    assert_eq!((fault.kind, fault.opcode.as_str()), (FaultKind::Trap, "brkpt"));
+    assert!(fault.message.contains("breakpoint"), "{fault}");
+}

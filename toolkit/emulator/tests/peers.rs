@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
+#[allow(dead_code, reason = "these tests need no clusters")]
 mod host;
 
 use emulator::driver::{self, DeviceOptions};

@@ -7,9 +7,9 @@ use crate::program::{
 };
 use crate::ptx::ast::{Operand, Statement, Width};
 
-/// `.shared`, `.shared::cta`, `.b64` and the semantics, which are those that arrivals and waits have by default.
+/// `.shared`, `.shared::cta`, `.shared::cluster`, `.b64` and the semantics, which are those that arrivals and waits have by default.
 fn is_usual(modifier: &str) -> bool {
-    matches!(modifier, "shared" | "shared::cta" | "b64" | "release" | "acquire" | "cta" | "cluster")
+    matches!(modifier, "shared" | "shared::cta" | "shared::cluster" | "b64" | "release" | "acquire" | "cta" | "cluster")
 }
 
 impl Decoder<'_> {
@@ -41,6 +41,11 @@ impl Decoder<'_> {
             }
             _ => return Err("wrong operands".into()),
         };
+        let has_state = matches!(result, Some((Operand::Name(name), Type::B64)) if name != "_");
+        if modifiers.contains(&"shared::cluster") && (has_state || matches!(result, Some((_, Type::Predicate)))) {
+            return Err("only arrivals without a result reach other blocks of a cluster".into());
+        }
+        let result = result.filter(|&(_, ty)| has_state || ty != Type::B64);
         let ty = if op == MbarrierOp::TestState { Type::B64 } else { Type::B32 };
         Ok(Op::Mbarrier(Box::new(MbarrierInstruction {
             op,
@@ -73,11 +78,19 @@ impl Decoder<'_> {
             ["global", "shared::cta", "bulk_group", ref rest @ ..] => (false, rest),
             _ => return Err("not supported".into()),
         };
+        let (multicast, hint) = match hint {
+            ["multicast::cluster", rest @ ..] if load => (true, rest),
+            rest => (false, rest),
+        };
         // A cache policy comes last and changes no result.
         let operands = match hint {
             [] => operands,
             ["L2::cache_hint"] => &operands[..operands.len().saturating_sub(1)],
             _ => return Err("not supported".into()),
+        };
+        let (operands, multicast) = match operands {
+            [operands @ .., blocks] if multicast => (operands, Some(self.input(blocks, Type::B16)?)),
+            operands => (operands, None),
         };
         let (shared, source, barrier) = match (rank, load, operands) {
             (0, true, [shared, global, size, barrier]) => (shared, self.bytes(global, size)?, Some(barrier)),
@@ -87,7 +100,7 @@ impl Decoder<'_> {
             _ => return Err("wrong operands".into()),
         };
         let end = match barrier {
-            Some(barrier) => BulkEnd::Shared { barrier: self.address(barrier)?.0 },
+            Some(barrier) => BulkEnd::Shared { barrier: self.address(barrier)?.0, multicast },
             None => BulkEnd::Global,
         };
         Ok(Op::BulkCopy(Box::new(BulkCopy { end, source, shared: self.address(shared)?.0 })))

@@ -1,8 +1,8 @@
-//! Exchanges between lanes, and tensor-core products.
+//! Exchanges between lanes, and matrices of eight rows in shared memory.
 
 use super::decoder::{Decoded, Decoder};
 use crate::ops::Type;
-use crate::program::{Collective, Factor, Mma, Op, ReduxOp, ShuffleMode, VoteMode};
+use crate::program::{Collective, Op, ReduxOp, ShuffleMode, VoteMode};
 use crate::ptx::ast::{Operand, Statement};
 
 /// How many matrices of eight rows of eight halves the modifiers of a load or store name, in any order, and whether they are
@@ -117,34 +117,5 @@ impl Decoder<'_> {
         let [address, registers] = statement.operands.as_slice() else { return Err("wrong operands".into()) };
         let registers = self.list(registers, Type::B32, count, false)?;
         Ok(Op::StoreMatrix { address: self.address(address)?.0, registers, transposed })
-    }
-
-    pub(super) fn mma(&mut self, statement: &Statement, parts: &[&str]) -> Decoded<Op> {
-        let (shape, types) = match parts[1..] {
-            ["sync", "aligned", shape, "row", "col", ref types @ ..] => (shape, types),
-            _ => return Err("not supported".into()),
-        };
-        let (factor, half_sum) = match types {
-            ["f32", "f16", "f16", "f32"] => (Factor::F16, false),
-            ["f32", "bf16", "bf16", "f32"] => (Factor::Bf16, false),
-            ["f16", "f16", "f16", "f16"] => (Factor::F16, true),
-            _ => return Err("not supported".into()),
-        };
-        let depth = match shape {
-            "m16n8k16" => 16,
-            "m16n8k8" => 8,
-            _ => return Err("not supported".into()),
-        };
-        let [d, a, b, c] = statement.operands.as_slice() else { return Err("four operands are needed".into()) };
-        let (sum, ty) = if half_sum { (2, Type::B32) } else { (4, Type::B32) };
-        Ok(Op::Mma(Box::new(Mma {
-            factor,
-            depth,
-            half_sum,
-            d: self.list(d, ty, sum, true)?,
-            a: self.list(a, Type::B32, depth / 4, false)?,
-            b: self.list(b, Type::B32, depth / 8, false)?,
-            c: self.list(c, ty, sum, false)?,
-        })))
     }
 }

@@ -1,8 +1,8 @@
-//! Branches, calls and barriers.
+//! Branches and barriers.
 
 use super::decoder::{Decoded, Decoder};
 use crate::ops::Type;
-use crate::program::{BarrierReduction, BarrierVote, Call, Instruction, NONE, Op, Transfer};
+use crate::program::{BarrierReduction, BarrierVote, Instruction, NONE, Op};
 use crate::ptx::ast::{Operand, Statement};
 use crate::report::Class;
 
@@ -22,11 +22,11 @@ pub(super) fn implicit_return(line: u32, opcode: u32) -> Instruction {
 }
 
 impl Decoder<'_> {
-    fn label(&self, statement: &Statement, name: &str) -> Decoded<u32> {
+    fn label(&mut self, statement: &Statement, name: &str) -> Decoded<u32> {
         let function = self.current();
         match function.visible(&function.labels, statement.scope, name) {
             Some(&at) => Ok(self.starts[&self.function] + at as u32),
-            None => Err(format!("there is no label `{name}`")),
+            None => self.wrong(format!("there is no label `{name}`")),
         }
     }
 
@@ -52,50 +52,16 @@ impl Decoder<'_> {
         Ok(Op::BranchTable { index: self.input(index, Type::U32)?, targets: targets? })
     }
 
-    pub(super) fn call(&mut self, statement: &Statement) -> Decoded<Op> {
-        let (results, name, arguments) = match statement.operands.as_slice() {
-            [Operand::List(results), Operand::Name(name), Operand::List(arguments)] => {
-                (&results[..], name, &arguments[..])
-            }
-            [Operand::List(results), Operand::Name(name)] => (&results[..], name, &[][..]),
-            [Operand::Name(name), Operand::List(arguments)] => (&[][..], name, &arguments[..]),
-            [Operand::Name(name)] => (&[][..], name, &[][..]),
-            _ => return Err("this form of call is not supported".into()),
-        };
-        let functions = &self.source.functions;
-        let Some(index) = functions.iter().position(|function| function.name == *name && !function.entry) else {
-            return Err(format!("`{name}` is no function: calls through pointers are not supported"));
-        };
-        let callee = &functions[index];
-        if !callee.defined {
-            return Err(format!("function `{name}` has no body"));
-        }
-        if callee.parameters.len() != arguments.len() || callee.returns.len() != results.len() {
-            return Err(format!("`{name}` has other parameters"));
-        }
-        let transfers = |decoder: &mut Self, here: &[Operand], there: &[_], back: bool| -> Decoded<Vec<Transfer>> {
-            here.iter()
-                .zip(there)
-                .map(|(operand, variable): (_, &crate::ptx::ast::Variable)| {
-                    let Operand::Name(name) = operand else {
-                        return Err("arguments must be `.param` variables".into());
-                    };
-                    let own = decoder.current().variables.iter().find(|variable| variable.name == *name);
-                    let Some(own) = own else { return Err(format!("`{name}` is no `.param` variable")) };
-                    let (from, to) =
-                        (decoder.place(decoder.function, own, false), decoder.place(index, variable, false));
-                    Ok(if back { (to, from, variable.size) } else { (from, to, variable.size) })
-                })
-                .collect()
-        };
-        let arguments = transfers(self, arguments, &callee.parameters, false)?;
-        let results = transfers(self, results, &callee.returns, true)?;
-        self.queue.push(index);
-        Ok(Op::Call(Box::new(Call { target: index as u32, arguments, results })))
-    }
-
     pub(super) fn barrier(&mut self, statement: &Statement, modifiers: &[&str]) -> Decoded<Op> {
         let modifiers = modifiers.strip_prefix(&["cta"]).unwrap_or(modifiers);
+        if let ["cluster", rest @ ..] = modifiers {
+            return match rest.strip_suffix(&["aligned"]).unwrap_or(rest) {
+                ["arrive"] | ["arrive", "release"] => Ok(Op::ClusterArrive { releases: true }),
+                ["arrive", "relaxed"] => Ok(Op::ClusterArrive { releases: false }),
+                ["wait"] | ["wait", "acquire"] => Ok(Op::ClusterWait),
+                _ => Err("not supported".into()),
+            };
+        }
         if let ["red", rest @ ..] = modifiers {
             return self.voting_barrier(statement, rest.strip_prefix(&["aligned"]).unwrap_or(rest));
         }

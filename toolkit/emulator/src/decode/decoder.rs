@@ -8,6 +8,17 @@ use std::collections::HashMap;
 /// What the parts of the decoder return. An error says why an instruction is refused.
 pub(super) type Decoded<T> = Result<T, String>;
 
+/// A call through a pointer whose targets are not known yet.
+pub(super) struct PendingPointerCall {
+    /// The index of the instruction.
+    pub at: usize,
+    /// Places and sizes of arguments and of results, in the caller's private memory.
+    pub arguments: Vec<(usize, usize)>,
+    pub results: Vec<(usize, usize)>,
+    /// The only functions that may be called, if they are listed.
+    pub listed: Option<Vec<usize>>,
+}
+
 /// The decoder of a kernel.
 pub(super) struct Decoder<'a> {
     pub source: &'a Source,
@@ -24,6 +35,14 @@ pub(super) struct Decoder<'a> {
     /// The first instruction of each function that was decoded.
     pub starts: HashMap<usize, u32>,
     pub queue: Vec<usize>,
+    /// Functions whose address is taken.
+    pub taken: Vec<usize>,
+    /// Calls through pointers: their instruction, and where their arguments and results lie.
+    pub pointer_calls: Vec<PendingPointerCall>,
+    /// Whether the statement being decoded is wrong, and not only of a form that is not known here.
+    pub wrong: bool,
+    /// Registers that the statement being decoded reads, but for its guard and the elements of loads, stores and vectors.
+    pub read: Vec<(Width, u32)>,
     /// Registers that the statement being decoded writes.
     pub written: Vec<(Width, u32)>,
     /// Registers that products of the warp group use.
@@ -47,6 +66,9 @@ impl<'a> Decoder<'a> {
                 static_shared: 0,
                 private: 0,
                 local: 0,
+                activations: Vec::new(),
+                stack: 0,
+                flows: Vec::new(),
             },
             parameters,
             function: index,
@@ -55,6 +77,10 @@ impl<'a> Decoder<'a> {
             placed: HashMap::new(),
             starts: HashMap::new(),
             queue: vec![index],
+            taken: Vec::new(),
+            pointer_calls: Vec::new(),
+            wrong: false,
+            read: Vec::new(),
             written: Vec::new(),
             in_products: Vec::new(),
             writes: Vec::new(),
@@ -64,6 +90,12 @@ impl<'a> Decoder<'a> {
     /// The function that is decoded.
     pub fn current(&self) -> &'a Function {
         &self.source.functions[self.function]
+    }
+
+    /// The error of a statement that no GPU would take.
+    pub fn wrong<T>(&mut self, message: String) -> Decoded<T> {
+        self.wrong = true;
+        Err(message)
     }
 
     /// The index of an opcode in the list of opcodes.

@@ -18,6 +18,7 @@ impl Decoder<'_> {
             Some((name, negated)) => (self.predicate(&Operand::Name(name.clone()))?.0, *negated),
             None => (NONE, false),
         };
+        self.read.clear();
         let parts: Vec<&str> = statement.opcode.split('.').collect();
         let (op, class) = self.operation(statement, &parts)?;
         let aligned = parts.contains(&"aligned") || (parts[0] == "bar" && parts.get(1) != Some(&"warp"));
@@ -56,7 +57,7 @@ impl Decoder<'_> {
             "call" if matches!(rest, [] | ["uni"]) => (self.call(statement)?, Class::Control),
             "ret" if matches!(rest, [] | ["uni"]) => (Op::Return, Class::Control),
             "exit" if rest.is_empty() => (Op::Exit, Class::Control),
-            "trap" if rest.is_empty() => (Op::Trap, Class::Control),
+            "trap" | "brkpt" if rest.is_empty() => (Op::Trap, Class::Control),
             "shfl" | "vote" | "redux" | "match" | "elect" => (self.collective(statement, parts)?, Class::Collective),
             "bar" | "barrier" if rest.first() == Some(&"warp") => {
                 (self.collective(statement, parts)?, Class::Collective)
@@ -66,6 +67,7 @@ impl Decoder<'_> {
             "stmatrix" => (self.store_matrix(statement, parts)?, Class::Tensor),
             "set" => (self.set(statement, rest)?, Class::Compare),
             "mma" => (self.mma(statement, parts)?, Class::Tensor),
+            "wmma" => (self.wmma(statement, parts)?, Class::Tensor),
             "membar" if matches!(rest, ["cta" | "gl" | "sys"]) => (fence(rest), Class::Other),
             "fence"
                 if matches!(rest, ["acq_rel" | "sc" | "acquire" | "release", "cta" | "cluster" | "gpu" | "sys"]) =>
@@ -90,8 +92,8 @@ impl Decoder<'_> {
                 }
                 _ => return Err("wrong operands".into()),
             },
-            "bfi" | "bmsk" | "sad" | "dp4a" | "slct" | "testp" | "isspacep" | "createpolicy" | "discard"
-            | "pmevent" => self.rare(statement, parts)?,
+            "bfi" | "bmsk" | "sad" | "dp4a" | "slct" | "testp" | "isspacep" | "mapa" | "getctarank"
+            | "createpolicy" | "discard" | "pmevent" => self.rare(statement, parts)?,
             "prmt" if rest.len() == 2 => self.rare(statement, parts)?,
             "bfind" if rest.first() == Some(&"shiftamt") => self.rare(statement, parts)?,
             "add" | "min" | "max" if matches!(rest, ["u16x2" | "s16x2"]) => self.rare(statement, parts)?,
@@ -204,6 +206,12 @@ impl Decoder<'_> {
             _ => return Err("not supported".into()),
         };
         let (to, from) = (Type::parse(to).ok_or("not supported")?, Type::parse(from).ok_or("not supported")?);
+        if matches!(from, Type::F16x2 | Type::Bf16x2) && to == from && !ftz {
+            let op = ops::set_pair(name, from).ok_or("not supported")?;
+            let [d, a, b] = statement.operands.as_slice() else { return Err("wrong number of operands".into()) };
+            let (d, a, b) = (self.output(d, to)?, self.input(a, from)?, self.input(b, from)?);
+            return Ok(Op::Lanes(op, Slots { d, a, b, c: 0 }));
+        }
         let value = match to {
             Type::U32 | Type::S32 => u32::MAX,
             Type::F32 => 1f32.to_bits(),

@@ -9,6 +9,7 @@ fn space(modifier: &str) -> Option<Space> {
     Some(match modifier {
         "global" | "const" => Space::Global,
         "shared" | "shared::cta" => Space::Shared,
+        "shared::cluster" => Space::Cluster,
         "local" => Space::Local,
         "param" | "param::entry" | "param::func" => Space::Param,
         _ => return None,
@@ -139,7 +140,7 @@ impl Decoder<'_> {
         let (mut at, mut name, mut ty) = (Space::Generic, None, None);
         for &modifier in modifiers {
             match modifier {
-                "relaxed" | "acquire" | "release" | "acq_rel" | "gpu" | "cta" | "sys" | "noftz" => {}
+                "relaxed" | "acquire" | "release" | "acq_rel" | "gpu" | "cta" | "cluster" | "sys" | "noftz" => {}
                 "add" | "min" | "max" | "and" | "or" | "xor" | "exch" | "cas" | "inc" | "dec" => name = Some(modifier),
                 _ => match (space(modifier), Type::parse(modifier)) {
                     (Some(found), _) => at = found,
@@ -198,6 +199,14 @@ impl Decoder<'_> {
             (["async", "wait_all"], []) => return Ok(Op::AsyncWait(None)),
             (["async", "wait_group"], [Operand::Integer(count)]) => {
                 return Ok(Op::AsyncWait(Some(u32::try_from(*count).unwrap_or(u32::MAX))));
+            }
+            (["async", "mbarrier", "arrive", rest @ .., "b64"], [address]) => {
+                let counted = match rest {
+                    ["noinc"] | ["noinc", "shared" | "shared::cta"] => true,
+                    [] | ["shared" | "shared::cta"] => false,
+                    _ => return Err("not supported".into()),
+                };
+                return Ok(Op::AsyncArrive { address: self.address(address)?.0, counted });
             }
             (["async", "ca" | "cg", "shared" | "shared::cta", "global", rest @ ..], operands)
                 if rest.iter().all(|hint| is_hint(hint) && *hint != "L2::cache_hint") =>

@@ -1,10 +1,12 @@
 //! Statements to instructions: names become slots, opcodes become operations, labels become indices.
 
 mod bulk;
+mod call;
 mod collective;
 mod control;
 mod decoder;
 mod instruction;
+mod matrix;
 mod memory;
 mod movement;
 mod operand;
@@ -12,23 +14,25 @@ mod rare;
 
 use crate::dominators::immediate_post_dominators;
 use crate::parameter::Parameter;
-use crate::program::{FirstFactor, NONE, Op, Program};
+use crate::program::{FirstFactor, Flow, NONE, Op, Program};
 use crate::ptx::ParseError;
-use crate::ptx::ast::{Function, Source, Width};
+use crate::ptx::ast::{Source, Width};
 use decoder::Decoder;
-use std::collections::HashMap;
 
 /// Decodes a kernel of a file, with the functions it calls.
 pub(crate) fn program(source: &Source, index: usize, parameters: &[Parameter]) -> Result<Program, ParseError> {
-    let function = &source.functions[index];
     let mut decoder = Decoder::new(source, index, parameters);
     while let Some(next) = decoder.queue.pop() {
         if !decoder.starts.contains_key(&next) {
             decoder.function(next)?;
         }
+        if decoder.queue.is_empty() && !decoder.pointer_calls.is_empty() {
+            decoder.queue_taken();
+        }
     }
     decoder.mark_touches();
-    decoder.link(function)?;
+    decoder.link();
+    decoder.program.flows.resize(decoder.program.code.len(), Flow::default());
     Ok(decoder.program)
 }
 
@@ -37,14 +41,20 @@ impl Decoder<'_> {
     fn function(&mut self, index: usize) -> Result<(), ParseError> {
         self.function = index;
         let function = self.current();
+        if let Some(refused) = &function.refused {
+            return Err(refused.clone());
+        }
         let start = self.program.code.len() as u32;
         self.starts.insert(index, start);
         for statement in &function.body {
             let instruction = self.statement(statement).map_err(|message| {
                 let message = format!("`{}` in `{}`: {message}", statement.opcode, function.name);
-                ParseError::new(statement.line, message)
+                ParseError { is_form: !self.wrong, ..ParseError::new(statement.line, message) }
             })?;
             let written = std::mem::take(&mut self.written);
+            let read = std::mem::take(&mut self.read);
+            self.program.flows.resize(self.program.code.len(), Flow::default());
+            self.program.flows.push(Flow { reads: read.into(), writes: written.clone().into() });
             if let Op::Product(product) = &instruction.op {
                 self.in_products.extend(&product.d);
                 if let FirstFactor::Registers(a) = &product.a {
@@ -109,40 +119,6 @@ impl Decoder<'_> {
         for (instruction, meet) in code.iter_mut().zip(meet) {
             instruction.meet = if meet == NONE { NONE } else { meet + start };
         }
-    }
-
-    /// Fills in the targets of calls. Refuses recursion, since a function has only one set of registers.
-    fn link(&mut self, function: &Function) -> Result<(), ParseError> {
-        let mut calls: HashMap<u32, Vec<u32>> = HashMap::new();
-        let mut starts: Vec<u32> = self.starts.values().copied().collect();
-        starts.sort_unstable();
-        for (at, instruction) in self.program.code.iter_mut().enumerate() {
-            if let Op::Call(call) = &mut instruction.op {
-                call.target = self.starts[&(call.target as usize)];
-                let caller = starts[starts.partition_point(|&start| start <= at as u32) - 1];
-                calls.entry(caller).or_default().push(call.target);
-            }
-        }
-        let mut done = Vec::new();
-        fn cyclic(at: u32, calls: &HashMap<u32, Vec<u32>>, open: &mut Vec<u32>, done: &mut Vec<u32>) -> bool {
-            if done.contains(&at) {
-                return false;
-            }
-            if open.contains(&at) {
-                return true;
-            }
-            open.push(at);
-            let found = calls.get(&at).is_some_and(|list| list.iter().any(|&next| cyclic(next, calls, open, done)));
-            open.pop();
-            done.push(at);
-            found
-        }
-        for start in starts {
-            if cyclic(start, &calls, &mut Vec::new(), &mut done) {
-                return Err(ParseError::new(function.line, format!("`{}` calls itself: not supported", function.name)));
-            }
-        }
-        Ok(())
     }
 }
 

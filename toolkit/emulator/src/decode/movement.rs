@@ -10,29 +10,67 @@ use crate::window::{LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW, WINDOW_BITS};
 impl Decoder<'_> {
     pub(super) fn conversion(&mut self, statement: &Statement, rest: &[&str]) -> Decoded<Op> {
         let [middle @ .., to, from] = rest else { return Err("not supported".into()) };
+        if let Some(op) = self.narrow_conversion(statement, middle, to, from)? {
+            return Ok(op);
+        }
         let (to, from) = (Type::parse(to).ok_or("not supported")?, Type::parse(from).ok_or("not supported")?);
-        let (mut rounding, mut sat, mut ftz) = ("", false, false);
+        let (mut rounding, mut sat, mut ftz, mut relu) = ("", false, false, false);
         for &part in middle {
             match part {
                 "sat" => sat = true,
                 "ftz" => ftz = true,
+                "relu" => relu = true,
                 "rn" | "rz" | "rm" | "rp" | "rni" | "rzi" | "rmi" | "rpi" if rounding.is_empty() => rounding = part,
                 _ => return Err(format!("`.{part}` is not supported")),
             }
         }
         match statement.operands.as_slice() {
-            [d, a] => {
+            [d, a] if !relu => {
                 let op = ops::convert(rounding, to, from, sat, ftz).ok_or("not supported")?;
-                let slots = Slots { d: self.converted(d, to)?, a: self.converted(a, from)?, ..Slots::default() };
+                let slots = Slots { d: self.converted_output(d, to)?, a: self.converted(a, from)?, ..Slots::default() };
                 Ok(Op::Lanes(op, slots))
             }
             [d, a, b] if from == Type::F32 && !sat && !ftz => {
-                let op = ops::convert_pair(rounding, to).ok_or("not supported")?;
+                let op = ops::convert_pair(rounding, to, relu).ok_or("not supported")?;
                 let slots = Slots { d: self.output(d, to)?, a: self.input(a, from)?, b: self.input(b, from)?, c: 0 };
                 Ok(Op::Lanes(op, slots))
             }
             _ => Err("not supported".into()),
         }
+    }
+
+    /// `cvt` from or to numbers of eight bits, and to tf32; none if it is another one.
+    fn narrow_conversion(
+        &mut self,
+        statement: &Statement,
+        modifiers: &[&str],
+        to: &str,
+        from: &str,
+    ) -> Decoded<Option<Op>> {
+        let is_pair = |name| matches!(name, "e4m3x2" | "e5m2x2");
+        let (op, types) = match (modifiers, statement.operands.len()) {
+            ([rounding], 2) if (to, from) == ("tf32", "f32") => {
+                (ops::convert_tf32(rounding), [Type::B32, Type::F32, Type::F32])
+            }
+            (["rn", "satfinite", rest @ ..], 3) if is_pair(to) && from == "f32" && matches!(rest, [] | ["relu"]) => {
+                (ops::fp8::pair_from_singles(to, !rest.is_empty()), [Type::B16, Type::F32, Type::F32])
+            }
+            (["rn", "satfinite", rest @ ..], 2) if is_pair(to) && from == "f16x2" && matches!(rest, [] | ["relu"]) => {
+                (ops::fp8::pair_from_halves(to, !rest.is_empty()), [Type::B16, Type::B32, Type::B32])
+            }
+            (["rn", rest @ ..], 2) if is_pair(from) && to == "f16x2" && matches!(rest, [] | ["relu"]) => {
+                (ops::fp8::halves_from_pair(from, !rest.is_empty()), [Type::B32, Type::B16, Type::B16])
+            }
+            _ => return Ok(None),
+        };
+        let op = op.ok_or("not supported")?;
+        let [d, inputs @ ..] = statement.operands.as_slice() else { return Ok(None) };
+        let mut slots = Slots { d: self.output(d, types[0])?, ..Slots::default() };
+        slots.a = self.input(&inputs[0], types[1])?;
+        if let Some(second) = inputs.get(1) {
+            slots.b = self.input(second, types[2])?;
+        }
+        Ok(Some(Op::Lanes(op, slots)))
     }
 
     /// `cvta`: the generic window of shared and local memory lies at a fixed address; global addresses are generic.
@@ -49,7 +87,7 @@ impl Decoder<'_> {
         };
         let window = match space {
             "global" | "const" => 0,
-            "shared" | "shared::cta" => SHARED_WINDOW,
+            "shared" | "shared::cta" | "shared::cluster" => SHARED_WINDOW,
             "local" => LOCAL_WINDOW,
             "param" | "param::entry" if !to => PARAMETER_WINDOW,
             _ => return Err("not supported".into()),

@@ -3,8 +3,8 @@
 use super::decoder::{Decoded, Decoder};
 use crate::ops::Type;
 use crate::program::{Address, Register, Special, Value};
-use crate::ptx::ast::{Operand, Space, Variable, Width};
-use crate::window::PARAMETER_WINDOW;
+use crate::ptx::ast::{Function, Operand, Space, Variable, Width};
+use crate::window::{PARAMETER_WINDOW, function_address};
 
 fn width_of(ty: Type) -> Width {
     match ty {
@@ -27,6 +27,12 @@ fn special(name: &str) -> Option<Special> {
         "%ntid.x" | "%ntid.y" | "%ntid.z" => Special::BlockSize(axis),
         "%ctaid.x" | "%ctaid.y" | "%ctaid.z" => Special::Block(axis),
         "%nctaid.x" | "%nctaid.y" | "%nctaid.z" => Special::GridSize(axis),
+        "%clusterid.x" | "%clusterid.y" | "%clusterid.z" => Special::Cluster(axis),
+        "%nclusterid.x" | "%nclusterid.y" | "%nclusterid.z" => Special::GridClusters(axis),
+        "%cluster_ctaid.x" | "%cluster_ctaid.y" | "%cluster_ctaid.z" => Special::ClusterBlock(axis),
+        "%cluster_nctaid.x" | "%cluster_nctaid.y" | "%cluster_nctaid.z" => Special::ClusterShape(axis),
+        "%cluster_ctarank" => Special::ClusterRank,
+        "%cluster_nctarank" => Special::ClusterSize,
         "%laneid" => Special::Lane,
         "%warpid" => Special::Warp,
         "%nwarpid" => Special::WarpCount,
@@ -88,6 +94,7 @@ impl Decoder<'_> {
             Operand::Name(name) | Operand::Sum(name, _) => {
                 if let Some((width, slot)) = self.register(name) {
                     self.check_width(name, width, ty)?;
+                    self.read.push((width, slot));
                     return Ok(slot);
                 }
                 if let Some(special) = special(name) {
@@ -104,11 +111,11 @@ impl Decoder<'_> {
         }
     }
 
-    fn check_width(&self, name: &str, width: Width, ty: Type) -> Decoded<()> {
+    fn check_width(&mut self, name: &str, width: Width, ty: Type) -> Decoded<()> {
         let wanted = width_of(ty);
         // Eight-bit values live in registers of any width that keeps them in one word.
         let fits = width == wanted || (ty.bytes() == 1 && ty != Type::Predicate && width == Width::B32);
-        if fits { Ok(()) } else { Err(format!("register `{name}` is {width:?}, where {wanted:?} is needed")) }
+        if fits { Ok(()) } else { self.wrong(format!("register `{name}` is {width:?}, where {wanted:?} is needed")) }
     }
 
     /// The slot of an operand that is written as a type. `_` is a slot that nothing reads.
@@ -116,25 +123,41 @@ impl Decoder<'_> {
         match operand {
             Operand::Name(name) if name == "_" => Ok(self.new_slot(width_of(ty))),
             Operand::Name(name) => {
-                let Some((width, slot)) = self.register(name) else { return Err(format!("`{name}` is no register")) };
+                let Some((width, slot)) = self.register(name) else {
+                    return self.wrong(format!("`{name}` is no register"));
+                };
                 self.check_width(name, width, ty)?;
                 self.written.push((width, slot));
                 Ok(slot)
             }
-            other => Err(format!("{other:?} is no register")),
+            other => self.wrong(format!("{other:?} is no register")),
         }
     }
 
-    /// As `cvt` reads and writes them: the register may be wider than the type, as long as it is one word.
+    /// As `cvt` reads them: the register may be wider than the type, as long as it is one word.
     pub(super) fn converted(&mut self, operand: &Operand, ty: Type) -> Decoded<u32> {
         if let Operand::Name(name) = operand
             && let Some((width, slot)) = self.register(name)
             && ty.bytes() <= 2
             && matches!(width, Width::B16 | Width::B32)
         {
+            self.read.push((width, slot));
             return Ok(slot);
         }
         self.input(operand, ty)
+    }
+
+    /// The same for a register that is written.
+    pub(super) fn converted_output(&mut self, operand: &Operand, ty: Type) -> Decoded<u32> {
+        if let Operand::Name(name) = operand
+            && let Some((width, slot)) = self.register(name)
+            && ty.bytes() <= 2
+            && matches!(width, Width::B16 | Width::B32)
+        {
+            self.written.push((width, slot));
+            return Ok(slot);
+        }
+        self.output(operand, ty)
     }
 
     /// A register of any width, for the elements of loads and stores.
@@ -146,7 +169,7 @@ impl Decoder<'_> {
                 Some((Width::B32, slot)) if bytes <= 4 => Ok(Register { slot, bits: 32 }),
                 Some((Width::B64, slot)) => Ok(Register { slot, bits: 64 }),
                 Some((width, _)) => Err(format!("register `{name}` is {width:?}, for {bytes} bytes")),
-                None => Err(format!("`{name}` is no register")),
+                None => self.wrong(format!("`{name}` is no register")),
             },
             Operand::Integer(_) | Operand::Single(_) | Operand::Double(_) => {
                 let ty = match bytes {
@@ -157,7 +180,7 @@ impl Decoder<'_> {
                 };
                 Ok(Register { slot: self.input(operand, ty)?, bits: if bytes == 8 { 64 } else { 32 } })
             }
-            other => Err(format!("{other:?} is no register")),
+            other => self.wrong(format!("{other:?} is no register")),
         }
     }
 
@@ -169,7 +192,10 @@ impl Decoder<'_> {
             other => return Err(format!("{other:?} is no predicate")),
         };
         match self.register(name) {
-            Some((Width::Predicate, slot)) => Ok((slot, negated)),
+            Some((Width::Predicate, slot)) => {
+                self.read.push((Width::Predicate, slot));
+                Ok((slot, negated))
+            }
             _ => Err(format!("`{name}` is no predicate")),
         }
     }
@@ -187,13 +213,13 @@ impl Decoder<'_> {
         };
         let value = match variable.space {
             Space::Shared if variable.external => Value::DynamicShared { offset },
-            Space::Shared => {
+            Space::Shared | Space::Cluster => {
                 let place = self.place(owner, variable, true);
                 Value::Bits((place as u64).wrapping_add_signed(offset))
             }
             Space::Local | Space::Param | Space::Parameters => {
                 let place = self.place(owner, variable, false);
-                Value::Bits((place as u64).wrapping_add_signed(offset))
+                Value::Private { function: owner, place: place as i64 + offset }
             }
             Space::Global | Space::Generic => {
                 let mut known = self.source.variables.iter().filter(|variable| variable.is_on_device());
@@ -206,11 +232,17 @@ impl Decoder<'_> {
         Ok((variable.space, value))
     }
 
-    /// The generic address of a kernel's parameter.
-    fn parameter_address(&self, name: &str, offset: i64) -> Decoded<(Space, Value)> {
+    /// The generic address of a kernel's parameter, or the address of a function.
+    fn parameter_address(&mut self, name: &str, offset: i64) -> Decoded<(Space, Value)> {
+        let is_function = |function: &Function| function.name == name && !function.entry && function.defined;
+        if let Some(index) = self.source.functions.iter().position(is_function) {
+            self.taken.push(index);
+            let address = function_address(index).wrapping_add_signed(offset);
+            return Ok((Space::Generic, Value::Bits(address)));
+        }
         let parameter = self.parameters.iter().find(|parameter| parameter.name == name);
         let Some(parameter) = parameter.filter(|_| self.current().entry) else {
-            return Err(format!("`{name}` is unknown"));
+            return self.wrong(format!("`{name}` is unknown"));
         };
         let address = PARAMETER_WINDOW + parameter.offset as u64;
         Ok((Space::Generic, Value::Bits(address.wrapping_add_signed(offset))))
@@ -237,8 +269,10 @@ impl Decoder<'_> {
         let Operand::Address(base, offset) = operand else { return Err(format!("{operand:?} is no address")) };
         match &**base {
             Operand::Name(name) => match self.register(name) {
-                Some((Width::B64, slot)) => Ok((Address { slot, wide: true, offset: *offset }, None)),
-                Some((Width::B32, slot)) => Ok((Address { slot, wide: false, offset: *offset }, None)),
+                Some((width @ (Width::B32 | Width::B64), slot)) => {
+                    self.read.push((width, slot));
+                    Ok((Address { slot, wide: width == Width::B64, offset: *offset }, None))
+                }
                 Some(_) => Err(format!("`{name}` is too narrow for an address")),
                 None => {
                     let (space, value) = self.symbol(name, *offset)?;

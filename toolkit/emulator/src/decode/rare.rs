@@ -1,12 +1,12 @@
 //! Instructions of opcodes with forms of their own.
 
 use super::decoder::{Decoded, Decoder};
-use crate::lanes::{LaneOp, Slots};
+use crate::lanes::{LaneOp, Slots, lanes};
 use crate::ops::{self, Modifiers, Type, rare};
-use crate::program::{Carry, CarryOp, Op};
+use crate::program::{Carry, CarryOp, Op, Special, Value};
 use crate::ptx::ast::{Operand, Statement, Width};
 use crate::report::Class;
-use crate::window::{LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW, WINDOW_BITS};
+use crate::window::{LOCAL_WINDOW, PARAMETER_WINDOW, RANK_SHIFT, SHARED_WINDOW, WINDOW_BITS};
 
 impl Decoder<'_> {
     pub(super) fn rare(&mut self, statement: &Statement, parts: &[&str]) -> Decoded<(Op, Class)> {
@@ -56,6 +56,8 @@ impl Decoder<'_> {
                 self.lanes(op, &[d, a, b], &word, Class::Integer)?
             }
             (["isspacep", space], [d, a]) => (self.is_space(space, d, a)?, Class::Compare),
+            (["mapa", rest @ ..], [d, a, b]) => (self.map_to_block(rest, d, a, b)?, Class::Integer),
+            (["getctarank", rest @ ..], [d, a]) => (self.block_of(rest, d, a)?, Class::Integer),
             // Policies change nothing but what stays in a cache.
             (["createpolicy", .., "b64"], [d, ..]) => {
                 let op = ops::arithmetic("mov", Type::B64, Modifiers::default()).ok_or("not supported")?;
@@ -80,7 +82,7 @@ impl Decoder<'_> {
     /// Whether a generic address lies in the window of a space.
     fn is_space(&mut self, space: &str, d: &Operand, a: &Operand) -> Decoded<Op> {
         let window = match space {
-            "shared" | "shared::cta" => Some(SHARED_WINDOW),
+            "shared" | "shared::cta" | "shared::cluster" => Some(SHARED_WINDOW),
             "local" => Some(LOCAL_WINDOW),
             "param" => Some(PARAMETER_WINDOW),
             "global" | "const" => None,
@@ -90,9 +92,11 @@ impl Decoder<'_> {
         let test = ops::compare("eq", Type::U64, false).ok_or("not supported")?;
         let slots = Slots { d: self.output(d, Type::Predicate)?, a: self.input(a, Type::B64)?, b: 0, c: 0 };
         let upper = self.new_slot(Width::B64);
-        let bits = self.bits(WINDOW_BITS.into(), false);
+        // The shared memory of the own block is the first part of that of the cluster.
+        let window_bits = if matches!(space, "shared" | "shared::cta") { RANK_SHIFT } else { WINDOW_BITS };
+        let bits = self.bits(window_bits.into(), false);
         let windows = match window {
-            Some(window) => vec![self.bits(window >> WINDOW_BITS, true)],
+            Some(window) => vec![self.bits(window >> window_bits, true)],
             None => [SHARED_WINDOW, LOCAL_WINDOW, PARAMETER_WINDOW].map(|w| self.bits(w >> WINDOW_BITS, true)).to_vec(),
         };
         Ok(Op::IsSpace(Box::new(crate::program::IsSpace {
@@ -104,6 +108,53 @@ impl Decoder<'_> {
             windows,
             inside: window.is_some(),
         })))
+    }
+
+    /// `mapa`: the address in the shared memory of another block of the cluster.
+    fn map_to_block(&mut self, modifiers: &[&str], d: &Operand, a: &Operand, rank: &Operand) -> Decoded<Op> {
+        let (ty, base) = match modifiers {
+            ["shared::cluster", "u32"] => (Type::B32, 0),
+            ["shared::cluster", "u64"] => (Type::B64, 0),
+            ["u64"] => (Type::B64, SHARED_WINDOW),
+            _ => return Err("not supported".into()),
+        };
+        // An address of the own block has no rank, so that one from elsewhere is told from it.
+        const OFFSET: u64 = (1 << RANK_SHIFT) - 1;
+        let op = match (ty, base) {
+            (Type::B32, _) => lanes!(|a: u32, b: u32, c: u32| -> u32 {
+                if b == c { a & OFFSET as u32 } else { a & OFFSET as u32 | (b & 31).wrapping_add(1) << RANK_SHIFT }
+            }),
+            (_, 0) => lanes!(|a: u64, b: u32, c: u32| -> u64 {
+                if b == c { a & OFFSET } else { a & OFFSET | (u64::from(b & 31) + 1) << RANK_SHIFT }
+            }),
+            _ => lanes!(|a: u64, b: u32, c: u32| -> u64 {
+                SHARED_WINDOW | if b == c { a & OFFSET } else { a & OFFSET | (u64::from(b & 31) + 1) << RANK_SHIFT }
+            }),
+        };
+        let own = self.constant(Value::Special(Special::ClusterRank), false);
+        let slots = Slots { d: self.output(d, ty)?, a: self.input(a, ty)?, b: self.input(rank, Type::B32)?, c: own };
+        Ok(Op::Lanes(op, slots))
+    }
+
+    /// `getctarank`: the rank of the block in whose shared memory an address lies.
+    fn block_of(&mut self, modifiers: &[&str], d: &Operand, a: &Operand) -> Decoded<Op> {
+        let ty = match modifiers {
+            ["shared::cluster", "u32"] => Type::B32,
+            ["shared::cluster", "u64"] | ["u64"] => Type::B64,
+            _ => return Err("not supported".into()),
+        };
+        let op = match ty {
+            Type::B32 => lanes!(|a: u32, b: u32| -> u32 {
+                let rank = a >> RANK_SHIFT & 63;
+                if rank == 0 { b } else { rank - 1 }
+            }),
+            _ => lanes!(|a: u64, b: u32| -> u32 {
+                let rank = (a >> RANK_SHIFT) as u32 & 63;
+                if rank == 0 { b } else { rank - 1 }
+            }),
+        };
+        let own = self.constant(Value::Special(Special::ClusterRank), false);
+        Ok(Op::Lanes(op, Slots { d: self.output(d, Type::B32)?, a: self.input(a, ty)?, b: own, c: 0 }))
     }
 
     /// `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc` and `madc`: they leave a carry, take one, or both.

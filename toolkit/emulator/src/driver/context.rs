@@ -14,6 +14,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::launch_options::LaunchOptions;
 use crate::memory::DeviceAddress;
 use crate::module::PtxModule;
+use crate::ptx::ParseError;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -100,6 +101,13 @@ impl DriverContext {
     pub fn refuse(&mut self, call: &str, message: impl ToString) -> ResultCode {
         self.fault = Some(Fault::of_call(FaultKind::Launch, call, message.to_string()));
         ResultCode::InvalidValue
+    }
+
+    /// Remembers which form of a kernel's instructions the emulator does not have.
+    pub fn refuse_form(&mut self, kernel: &str, why: &ParseError) -> ResultCode {
+        let fault = Fault::of_call(FaultKind::Unsupported, kernel, why.message.clone());
+        self.fault = Some(Box::new(Fault { ptx_line: why.line, ..*fault }));
+        ResultCode::NotSupported
     }
 
     /// How a stream is ordered with others.

@@ -11,8 +11,9 @@ use super::result_code::Result;
 use super::session::Session;
 use super::work::{LaunchRequest, UploadSource, Work};
 use crate::device::{MemoryError, kernel};
-use crate::exec::{LaunchConfig, LaunchPlace, Orders, Progress, Shared};
+use crate::exec::{LaunchConfig, LaunchPlace, Orders, Progress, Shared, cluster_of};
 use crate::fault::{Fault, FaultKind};
+use crate::launch_options::LaunchOptions;
 use crate::memory::DeviceAddress;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -223,7 +224,7 @@ impl Session<'_> {
         let state = self.state_mut();
         let in_company = state.is_company();
         let Some(context) = state.contexts.get(&id) else { return Ok(()) };
-        let options = &context.launch_options;
+        let options = &LaunchOptions { cluster: request.cluster, ..context.launch_options.clone() };
         if state.running.is_empty() {
             state.orders = Orders(options.seed);
         }
@@ -234,8 +235,10 @@ impl Session<'_> {
             before: context.before.clone(),
             in_company,
         };
-        let config = LaunchConfig { grid: request.grid, block: request.block, dynamic_shared: request.dynamic_shared };
         let kernel = kernel(&request.module, &request.kernel)?;
+        let LaunchRequest { grid, block, dynamic_shared, .. } = request;
+        let cluster = cluster_of(kernel.entry, request.cluster);
+        let config = LaunchConfig { grid, block, dynamic_shared, cluster };
         let launch = state.device.begin(kernel, config, options, &request.args, place)?;
         state.blocks = state.blocks.wrapping_add(config.blocks() as u32);
         state.running.push(RunningWork { context: id, item, request, launch, at_event: (0, 0) });

@@ -11,8 +11,10 @@ use std::sync::Arc;
 impl DriverContext {
     pub fn load_module(&mut self, ptx: &str) -> std::result::Result<u32, (ResultCode, String)> {
         self.check_waiting().map_err(|code| (code, String::new()))?;
-        // A driver compiles all of a module as it loads it.
-        let module = PtxModule::parse(ptx).and_then(|module| module.check().map(|()| module));
+        // A driver compiles all of a module as it loads it. A kernel with a form that the emulator does not know is refused
+        // when it is launched, and only then.
+        let wrong = |module: &PtxModule| module.check_all().find(|error| !error.is_form);
+        let module = PtxModule::parse(ptx).and_then(|module| wrong(&module).map_or(Ok(module), Err));
         let module = module.map_err(|error| (ResultCode::InvalidPtx, error.to_string()))?;
         if !self.device_options.runs(module.target()) {
             let (major, minor) = self.device_options.capability;

@@ -24,6 +24,8 @@ pub(super) struct LaunchRequest {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub dynamic_shared: usize,
+    /// Blocks of a cluster, if the launch has the attribute.
+    pub cluster: Option<[u32; 3]>,
     pub args: Vec<Arg>,
 }
 

@@ -6,6 +6,7 @@ use super::orders::Orders;
 use super::resident::ResidentBlock;
 use super::state::block_env::BlockEnv;
 use super::state::clock::{Others, join_others};
+use super::state::cluster::{Peers, open_barrier};
 use super::state::constants::LaunchConstants;
 use super::state::fences::GlobalReleases;
 use super::state::meter::Meter;
@@ -49,11 +50,13 @@ pub(super) struct GridRun {
     /// ended, if it is asked for.
     pub handed_on: Option<Arc<Others>>,
     orders: Orders,
-    /// The order of blocks, if it is not the natural one.
+    /// The order of clusters, if it is not the natural one. A block in no cluster is one by itself.
     order: Vec<u64>,
+    /// Clusters that have started.
     started: u64,
+    /// Blocks that run.
     running: u64,
-    /// How many blocks are resident.
+    /// How many clusters are resident.
     resident: usize,
     /// Rounds in a row in which all warps seemed to wait.
     spun: u32,
@@ -65,7 +68,11 @@ impl GridRun {
     pub fn new(constants: &LaunchConstants<'_>, hands_on: bool) -> Self {
         let mut orders = Orders(constants.options.seed);
         let random = constants.options.seed != 0;
-        let mut order: Vec<u64> = if random { (0..constants.config.blocks()).collect() } else { Vec::new() };
+        let mut order: Vec<u64> = if random {
+            (0..constants.config.blocks() / constants.config.cluster_size() as u64).collect()
+        } else {
+            Vec::new()
+        };
         orders.shuffle(&mut order);
         Self {
             meter: Meter::new(constants.program.code.len()),
@@ -88,16 +95,21 @@ impl GridRun {
     /// must do, one more becomes resident.
     pub fn round(&mut self, launch: &LaunchConstants<'_>, shared: &mut Shared<'_>) -> Checked<Progress> {
         let random = launch.options.seed != 0;
-        let count = launch.config.blocks();
-        for slot in 0..self.resident {
-            if slot == self.blocks.len() && self.started < count {
-                self.blocks.push(ResidentBlock::new(launch));
+        let size = launch.config.cluster_size();
+        let count = launch.config.blocks() / size as u64;
+        for cluster in 0..self.resident {
+            let slots = cluster * size..(cluster + 1) * size;
+            if slots.start == self.blocks.len() && self.started < count {
+                self.blocks.extend((0..size).map(|_| ResidentBlock::new(launch)));
             }
-            if self.blocks.get(slot).is_some_and(ResidentBlock::ended) && self.started < count {
+            let ended = self.blocks.get(slots.clone()).is_some_and(|blocks| blocks.iter().all(ResidentBlock::ended));
+            if ended && self.started < count {
                 let index = self.order.get(self.started as usize).copied().unwrap_or(self.started);
-                self.blocks[slot].start(index, launch);
+                for (rank, block) in self.blocks[slots].iter_mut().enumerate() {
+                    block.start(index, rank, launch);
+                }
                 self.started += 1;
-                self.running += 1;
+                self.running += size as u64;
             }
         }
         if self.running == 0 {
@@ -106,7 +118,7 @@ impl GridRun {
         let mut turns = std::mem::take(&mut self.turns);
         turns.clear();
         for (slot, block) in self.blocks.iter().enumerate() {
-            let ready = block.warps.iter().filter(|warp| warp.live != 0 && warp.waits_at.is_none());
+            let ready = block.warps.iter().filter(|warp| warp.live != 0 && !warp.waits());
             turns.extend(ready.map(|warp| (slot, warp.id)));
         }
         if random {
@@ -120,6 +132,13 @@ impl GridRun {
             idle[slot] &= end == TurnEnd::Spins;
             spinning &= matches!(end, TurnEnd::Over | TurnEnd::Spins);
             over |= end == TurnEnd::Over;
+        }
+        for (cluster, blocks) in self.blocks.chunks_mut(size).enumerate() {
+            let slots = cluster * size..(cluster + 1) * size;
+            let opened = open_barrier(blocks, launch.clocks());
+            // What a block waits for may be done by another one of its cluster.
+            let all_idle = !opened && idle[slots.clone()].iter().all(|&idle| idle);
+            idle[slots].fill(all_idle);
         }
         for (slot, idle) in idle.into_iter().enumerate() {
             let ran = turns.iter().any(|turn| turn.0 == slot);
@@ -147,12 +166,15 @@ impl GridRun {
         (self.slot, self.warp) = (slot, warp);
         let orders = (launch.options.seed != 0).then_some(&mut self.orders);
         let limit = TurnLimit::new(self.meter.executed, orders);
-        let block = &mut self.blocks[slot];
+        let size = launch.config.cluster_size();
+        let (before, rest) = self.blocks[slot / size * size..][..size].split_at_mut(slot % size);
+        let Some((block, after)) = rest.split_first_mut() else { return Ok(TurnEnd::Exited) };
         let mut env = BlockEnv {
             launch,
             memory: shared.memory,
             releases: shared.releases,
             block: &mut block.state,
+            peers: Peers { before, after },
             meter: &mut self.meter,
         };
         turn::run(&mut env, &mut block.warps[warp], limit)
@@ -169,7 +191,7 @@ impl GridRun {
         idle: bool,
     ) -> Checked<bool> {
         let block = &mut self.blocks[slot];
-        let released = block.release_barriers();
+        let released = block.release_barriers(launch.clocks());
         self.meter.barriers += released;
         if block.ended() {
             if ran {
@@ -177,8 +199,15 @@ impl GridRun {
             }
             return Ok(ran);
         }
-        if released == 0 && block.warps.iter().all(|warp| warp.live == 0 || warp.waits_at.is_some()) {
-            return Err(self.deadlock(slot));
+        let is_stuck = |block: &ResidentBlock| block.warps.iter().all(|warp| warp.live == 0 || warp.waits());
+        if released == 0 && is_stuck(block) {
+            // A block whose warps wait for the cluster goes on when the others arrive.
+            let in_cluster = block.warps.iter().any(|warp| warp.cluster.waiting.is_some());
+            let size = launch.config.cluster_size();
+            if !in_cluster || self.blocks[slot / size * size..][..size].iter().all(is_stuck) {
+                return Err(self.deadlock(slot));
+            }
+            return Ok(false);
         }
         match block.lost(idle && released == 0) {
             Some(warp) => Err(self.lost_phase(slot, warp)),
@@ -195,6 +224,7 @@ impl GridRun {
             memory: shared.memory,
             releases: shared.releases,
             block: &mut block.state,
+            peers: Peers::default(),
             meter: &mut self.meter,
         };
         end_block(&mut env, &mut block.warps)?;

@@ -6,15 +6,43 @@ use crate::entry::Entry;
 
 /// The most shared memory of a block: that of an H100.
 const MAX_SHARED: usize = 227 * 1024;
+/// The most blocks of a cluster, where a kernel allows more than the eight that every GPU with clusters has.
+const MAX_CLUSTER: u32 = 16;
+
+/// The shape of a launch's clusters: what the kernel declares, or else what the launch asks for.
+pub(crate) fn cluster_of(entry: &Entry, asked: Option<[u32; 3]>) -> [u32; 3] {
+    entry.bounds().required_cluster.or(asked).unwrap_or([1; 3])
+}
+
+/// Checks the shape of a launch's clusters.
+fn check_cluster(entry: &Entry, grid: [u32; 3], asked: Option<[u32; 3]>) -> Result<(), String> {
+    let bounds = entry.bounds();
+    let cluster = cluster_of(entry, asked);
+    if let Some(asked) = asked.filter(|&asked| asked != cluster) {
+        return Err(format!("clusters of {asked:?} blocks, where the kernel requires {cluster:?}"));
+    }
+    let blocks = cluster.iter().map(|&n| u64::from(n)).product::<u64>();
+    let most = bounds.max_cluster.unwrap_or(MAX_CLUSTER).min(MAX_CLUSTER);
+    if blocks == 0 || blocks > u64::from(most) {
+        return Err(format!("clusters of {blocks} blocks, of at most {most}"));
+    }
+    if (0..3).any(|axis| !grid[axis].is_multiple_of(cluster[axis])) {
+        return Err(format!("a grid of {grid:?} blocks is no multiple of clusters of {cluster:?}"));
+    }
+    if bounds.explicit_cluster && asked.is_none() && bounds.required_cluster.is_none() {
+        return Err("the kernel must be launched in clusters of a given shape".into());
+    }
+    Ok(())
+}
 
 /// Checks a launch against the kernel's declaration and gives the block of its parameters.
 pub(crate) fn check_launch(
     entry: &Entry,
-    grid: [u32; 3],
-    block: [u32; 3],
-    dynamic_shared: usize,
+    config: LaunchConfig,
+    asked_cluster: Option<[u32; 3]>,
     args: &[Arg],
 ) -> Result<Vec<u8>, String> {
+    let LaunchConfig { grid, block, .. } = config;
     if grid.contains(&0) || block.contains(&0) {
         return Err(format!("grid {grid:?} and block {block:?} must not be empty"));
     }
@@ -35,7 +63,8 @@ pub(crate) fn check_launch(
     {
         return Err(format!("block {block:?}, where the kernel requires {required:?}"));
     }
-    let shared = LaunchConfig { grid, block, dynamic_shared }.shared(entry.static_shared());
+    check_cluster(entry, grid, asked_cluster)?;
+    let shared = config.shared(entry.static_shared());
     if shared > MAX_SHARED {
         return Err(format!("{shared} bytes of shared memory, of at most {MAX_SHARED}"));
     }

@@ -18,7 +18,7 @@ mod tensor_core;
 mod turn;
 
 pub(crate) use grid_run::{Progress, Shared};
-pub(crate) use launch_check::check_launch;
+pub(crate) use launch_check::{check_launch, cluster_of};
 pub(crate) use launch_config::LaunchConfig;
 pub(crate) use launch_kernel::LaunchKernel;
 pub(crate) use orders::Orders;

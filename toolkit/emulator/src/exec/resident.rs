@@ -35,22 +35,25 @@ impl ResidentBlock {
         };
         let view = Arc::new(View::new(launch.clocks()));
         let warps = (0..launch.warps()).map(|id| Warp::new(id, registers.clone(), program.private, &view));
-        let shared = SharedMemory::new(launch.options.check_races, launch.options.check_initialised);
+        let shared =
+            SharedMemory::new(launch.options.check_races, launch.options.check_initialised, launch.options.poison);
         let state = BlockState { shared, ..BlockState::default() };
         let mut block = Self { state, warps: warps.collect(), quiet: (0, 0) };
         (0..launch.warps()).for_each(|warp| block.set_constants(warp, launch, false));
         block
     }
 
-    /// Starts a block of the grid in the place of one that has ended.
-    pub fn start(&mut self, number: u64, launch: &LaunchConstants<'_>) {
-        let index = launch.config.block_at(number);
-        self.state.reset(index, launch.first_block + number as u32, launch.config.shared(launch.program.static_shared));
+    /// Starts the block of a rank in a cluster of the grid in the place of one that has ended.
+    pub fn start(&mut self, cluster: u64, rank: usize, launch: &LaunchConstants<'_>) {
+        let index = launch.config.block_at(cluster, rank);
+        let number = launch.first_block + cluster as u32 * launch.config.cluster_size() as u32;
+        let warps = (launch.warps(), launch.warps() * launch.config.cluster_size());
+        self.state.reset(index, (number, rank), launch.config.shared(launch.program.static_shared), warps);
         let view = Arc::new(View::new(launch.clocks()).after(launch.before));
         for id in 0..self.warps.len() {
             let lanes = (launch.config.threads() - id * 32).min(32);
             self.warps[id].start(u32::MAX >> (32 - lanes));
-            self.warps[id].clock = WarpClock::new(&view);
+            self.warps[id].clock = WarpClock::new(rank * launch.warps() + id, &view);
             self.set_constants(id, launch, true);
         }
     }
@@ -66,7 +69,15 @@ impl ResidentBlock {
         let dynamic = LaunchConfig::dynamic_start(launch.program.static_shared) as u64;
         let [bx, by, _] = config.block;
         for &(value, slot, wide) in &launch.program.constants {
-            if matches!(value, Value::Special(Special::Block(_))) != per_block {
+            let changes = match value {
+                Value::Special(
+                    Special::Block(_) | Special::Cluster(_) | Special::ClusterBlock(_) | Special::ClusterRank,
+                ) => true,
+                // Calls of recursive functions move them; a thread that exits in one does not move them back.
+                Value::Private { .. } => !launch.program.activations.is_empty(),
+                _ => false,
+            };
+            if changes != per_block {
                 continue;
             }
             for lane in 0..32u32 {
@@ -74,6 +85,7 @@ impl ResidentBlock {
                 let bits = match value {
                     Value::Bits(bits) => bits,
                     Value::Global { variable, offset } => launch.variables[variable].wrapping_add_signed(offset),
+                    Value::Private { place, .. } => place as u64,
                     Value::DynamicShared { offset } => dynamic.wrapping_add_signed(offset),
                     Value::Special(special) => u64::from(match special {
                         Special::Thread(0) => thread % bx,
@@ -82,6 +94,16 @@ impl ResidentBlock {
                         Special::BlockSize(axis) => config.block[usize::from(axis)],
                         Special::Block(axis) => self.state.index[usize::from(axis)],
                         Special::GridSize(axis) => config.grid[usize::from(axis)],
+                        Special::Cluster(axis) => {
+                            self.state.index[usize::from(axis)] / config.cluster[usize::from(axis)]
+                        }
+                        Special::GridClusters(axis) => config.clusters()[usize::from(axis)],
+                        Special::ClusterBlock(axis) => {
+                            self.state.index[usize::from(axis)] % config.cluster[usize::from(axis)]
+                        }
+                        Special::ClusterShape(axis) => config.cluster[usize::from(axis)],
+                        Special::ClusterRank => self.state.rank as u32,
+                        Special::ClusterSize => config.cluster_size() as u32,
                         Special::Lane => lane,
                         Special::Warp => index as u32,
                         Special::WarpCount => self.warps.len() as u32,
@@ -105,17 +127,16 @@ impl ResidentBlock {
         }
     }
 
-    /// Lets warps go on that wait at a barrier which all have reached. Returns how many barriers that were.
-    pub fn release_barriers(&mut self) -> u64 {
+    /// Lets warps go on that wait at a barrier which all have reached. `clocks` is how many warps a view knows of. Returns how many barriers that were.
+    pub fn release_barriers(&mut self, clocks: usize) -> u64 {
         let living = 32 * self.warps.iter().filter(|warp| warp.live != 0).count() as u32;
-        let warps = self.warps.len() + 1;
         let mut released = 0;
         for (id, barrier) in self.state.barriers.iter_mut().enumerate() {
             if barrier.arrived == 0 || barrier.arrived < barrier.expected.unwrap_or(living) {
                 continue;
             }
             barrier.arrived = 0;
-            let view = barrier.views.take(warps);
+            let view = barrier.views.take(clocks);
             let (voters, votes) = (std::mem::take(&mut barrier.voters), std::mem::take(&mut barrier.votes));
             for warp in self.warps.iter_mut().filter(|warp| warp.waits_at == Some(id)) {
                 warp.waits_at = None;
@@ -138,9 +159,13 @@ impl ResidentBlock {
 
     /// Why no warp can go on: the first one that waits, and the fault.
     pub fn deadlock(&self) -> (usize, Box<Violation>) {
-        let waiting = self.warps.iter().filter_map(|warp| Some((warp.id, warp.waits_at?)));
-        let list: Vec<String> = waiting.clone().map(|(warp, id)| format!("warp {warp} at barrier {id}")).collect();
+        let waiting = self.warps.iter().filter(|warp| warp.live != 0 && warp.waits());
+        let place = |warp: &Warp| match warp.waits_at {
+            Some(id) => format!("warp {} at barrier {id}", warp.id),
+            None => format!("warp {} at the cluster's barrier", warp.id),
+        };
+        let list: Vec<String> = waiting.clone().map(place).collect();
         let message = format!("{} wait for threads that never come", list.join(", "));
-        (waiting.clone().next().map_or(0, |(warp, _)| warp), Violation::new(FaultKind::Deadlock, message))
+        (waiting.clone().next().map_or(0, |warp| warp.id), Violation::new(FaultKind::Deadlock, message))
     }
 }

@@ -18,27 +18,28 @@ pub(crate) const DEPTH: usize = 16;
 const ZERO: i32 = -500;
 
 /// Factors of a product, split into mantissa and exponent: `S` of them side by side, for each step of depth.
-pub(crate) struct Factors<const S: usize> {
-    bits: [[u16; S]; DEPTH],
+pub(crate) struct Factors<const S: usize, B = u16> {
+    bits: [[B; S]; DEPTH],
     mantissa: [[i32; S]; DEPTH],
     exponent: [[i32; S]; DEPTH],
     finite: [bool; S],
 }
 
-impl<const S: usize> Factors<S> {
+impl<const S: usize, B: Copy + Into<u32>> Factors<S, B> {
     /// Splits the bits of factors. If there are fewer than [`DEPTH`] steps of depth, the others are zeros.
     #[inline(always)]
-    pub fn new(factor: Factor, bits: [[u16; S]; DEPTH]) -> Self {
+    pub fn new(factor: Factor, bits: [[B; S]; DEPTH]) -> Self {
         // Fraction bits, largest exponent field, and the exponent of field zero.
         let (fraction, special, bias) = layout(factor);
+        let sign = (special + 1) << fraction;
         let mut factors = Self { bits, mantissa: [[0; S]; DEPTH], exponent: [[0; S]; DEPTH], finite: [true; S] };
         for k in 0..DEPTH {
             for side in 0..S {
-                let raw = i32::from(bits[k][side]);
+                let raw = bits[k][side].into() as i32;
                 let (field, low) = (raw >> fraction & special, raw & ((1 << fraction) - 1));
                 // Subnormals keep the exponent of the least normal number, as the hardware aligns them.
                 let size = if field == 0 { low } else { low | 1 << fraction };
-                factors.mantissa[k][side] = if raw & 0x8000 == 0 { size } else { -size };
+                factors.mantissa[k][side] = if raw & sign == 0 { size } else { -size };
                 factors.exponent[k][side] = if size == 0 { ZERO } else { field.max(1) - bias };
                 factors.finite[side] &= field != special;
             }
@@ -53,12 +54,18 @@ fn layout(factor: Factor) -> (i32, i32, i32) {
     match factor {
         Factor::F16 => (10, 31, 15),
         Factor::Bf16 => (7, 255, 127),
+        Factor::Tf32 => (10, 255, 127),
     }
 }
 
 /// Adds the product of rows and columns to the sums.
 #[inline(always)]
-pub(crate) fn multiply_add(factor: Factor, a: &Factors<16>, b: &Factors<8>, sums: &mut [[f32; 8]; 16]) {
+pub(crate) fn multiply_add<B: Copy + Into<u32>>(
+    factor: Factor,
+    a: &Factors<16, B>,
+    b: &Factors<8, B>,
+    sums: &mut [[f32; 8]; 16],
+) {
     let up = KEPT - 2 * layout(factor).0;
     let columns_finite = b.finite.iter().all(|&finite| finite);
     for (row, sums) in sums.iter_mut().enumerate() {
@@ -125,10 +132,18 @@ fn cut(value: f64) -> f32 {
 
 /// A sum with infinities or NaN in it.
 #[cold]
-fn special(factor: Factor, a: &Factors<16>, row: usize, b: &Factors<8>, column: usize, c: f32) -> f32 {
-    let value = |bits: u16| match factor {
-        Factor::F16 => f16_to_f32(f16::from_bits(bits)),
-        Factor::Bf16 => bf16_to_f32(bf16::from_bits(bits)),
+fn special<B: Copy + Into<u32>>(
+    factor: Factor,
+    a: &Factors<16, B>,
+    row: usize,
+    b: &Factors<8, B>,
+    column: usize,
+    c: f32,
+) -> f32 {
+    let value = |bits: B| match factor {
+        Factor::F16 => f16_to_f32(f16::from_bits(bits.into() as u16)),
+        Factor::Bf16 => bf16_to_f32(bf16::from_bits(bits.into() as u16)),
+        Factor::Tf32 => f32::from_bits(bits.into() << 13),
     };
     let products = (0..DEPTH).map(|k| f64::from(value(a.bits[k][row])) * f64::from(value(b.bits[k][column])));
     let sum = (f64::from(c) + products.sum::<f64>()) as f32;

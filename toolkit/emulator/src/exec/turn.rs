@@ -1,13 +1,15 @@
 //! A turn of a warp: it runs until it waits, ends, or has had its turn.
 
 use super::instruction::barrier::{self, Arrival};
-use super::instruction::call::{return_results, transfer};
+use super::instruction::call::{begin_call, pointed_at, return_results};
+use super::instruction::cluster;
+use super::instruction::poison;
 use super::instruction::run as run_instruction;
 use super::orders::Orders;
 use super::state::block_env::BlockEnv;
 use super::state::lane_mask::lanes;
 use super::state::meter::Meter;
-use super::state::warp::{Frame, Part, Warp};
+use super::state::warp::{Part, Warp};
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::lanes::Registers;
 use crate::program::{Instruction, NONE, Op};
@@ -87,7 +89,11 @@ fn advance(env: &mut BlockEnv<'_>, warp: &mut Warp, mut limit: TurnLimit) -> Che
         }
         let mut pc = first;
         loop {
-            let next = run_lane_operations(env.meter, &mut warp.registers, code, Part { pc, meet, mask: active });
+            let part = Part { pc, meet, mask: active };
+            let next = match warp.poison {
+                None => run_lane_operations(env.meter, &mut warp.registers, code, part),
+                Some(_) => run_poisoned_operations(env, warp, part),
+            };
             pc = next.pc;
             if pc == meet {
                 warp.stack.pop();
@@ -96,6 +102,9 @@ fn advance(env: &mut BlockEnv<'_>, warp: &mut Warp, mut limit: TurnLimit) -> Che
             let (instruction, mask) = (&code[pc as usize], next.mask);
             if env.meter.executed > env.launch.options.instruction_limit {
                 return Err(endless(env.launch.options.instruction_limit));
+            }
+            if warp.poison.is_some() && mask == 0 {
+                poison::follow(env, warp, instruction, (mask, active))?;
             }
             if mask == 0 {
                 if let Op::Branch(_) = instruction.op {
@@ -107,6 +116,9 @@ fn advance(env: &mut BlockEnv<'_>, warp: &mut Warp, mut limit: TurnLimit) -> Che
             if instruction.aligned && mask != warp.live {
                 return Err(barrier::divergent(mask, warp.live));
             }
+            if warp.poison.is_some() {
+                poison::follow(env, warp, instruction, (mask, active))?;
+            }
             match step(env, warp, instruction, (mask, active), &mut pc, &mut limit)? {
                 Flow::Next => {}
                 Flow::Jump if env.meter.executed < limit.executed => continue 'part,
@@ -115,7 +127,7 @@ fn advance(env: &mut BlockEnv<'_>, warp: &mut Warp, mut limit: TurnLimit) -> Che
                     if let Some(top) = warp.stack.last_mut() {
                         top.pc = pc;
                     }
-                    return Ok(if warp.waits_at.is_some() { TurnEnd::Waits } else { TurnEnd::Over });
+                    return Ok(if warp.waits() { TurnEnd::Waits } else { TurnEnd::Over });
                 }
             }
         }
@@ -149,6 +161,29 @@ fn run_lane_operations(meter: &mut Meter, registers: &mut Registers, code: &[Ins
         meter.pc = pc as usize;
     }
     Part { pc, meet: part.meet, mask }
+}
+
+/// The same, and follows the poison of the warp.
+#[cold]
+fn run_poisoned_operations(env: &mut BlockEnv<'_>, warp: &mut Warp, mut part: Part) -> Part {
+    let code = &env.launch.program.code[..];
+    while part.pc != part.meet {
+        let instruction = &code[part.pc as usize];
+        let guard = if instruction.guard == NONE { u32::MAX } else { warp.registers.masks[instruction.guard as usize] };
+        let mask = part.mask & if instruction.negated { !guard } else { guard };
+        if let Op::Lanes(_, slots) = instruction.op {
+            let pc = part.pc as usize;
+            poison::follow_operation(env.launch.program, warp, pc, slots, (mask, part.mask));
+        }
+        // One operation at a time.
+        let one = Part { meet: part.pc + 1, ..part };
+        let next = run_lane_operations(env.meter, &mut warp.registers, code, one);
+        if next.pc == part.pc {
+            return Part { meet: part.meet, ..next };
+        }
+        part.pc = next.pc;
+    }
+    part
 }
 
 #[cold]
@@ -188,13 +223,18 @@ fn step(
             return Ok(Flow::Jump);
         }
         Op::Call(call) => {
-            transfer(env.launch.program, warp, &call.arguments, mask);
-            let height = warp.stack.len();
-            if let Some(top) = warp.stack.last_mut() {
-                top.pc = next;
+            begin_call(env.launch.program, warp, call, mask, next)?;
+            return Ok(Flow::Jump);
+        }
+        Op::CallPointer(call) => {
+            let (call, group) = pointed_at(warp, call, mask)?;
+            if group == mask {
+                begin_call(env.launch.program, warp, call, mask, next)?;
+            } else {
+                // The others run the instruction again, when these have returned.
+                env.meter.current().divergent += 1;
+                warp.part(group, *pc, *pc, next);
             }
-            warp.frames.push(Frame { call: *pc, mask, height });
-            warp.stack.push(Part { pc: call.target, meet: NONE, mask });
             return Ok(Flow::Jump);
         }
         Op::Return | Op::Exit => {
@@ -206,8 +246,10 @@ fn step(
             return Ok(Flow::Jump);
         }
         Op::Trap => {
-            let message =
-                "a trap: a Rust panic (an index out of bounds, an `unwrap`, an `assert!`), or an explicit abort";
+            let message = match env.launch.program.opcodes[instruction.opcode as usize].as_str() {
+                "brkpt" => "a breakpoint, with no debugger to stop for",
+                _ => "a trap: a Rust panic (an index out of bounds, an `unwrap`, an `assert!`), or an explicit abort",
+            };
             return Err(Violation::new(FaultKind::Trap, message).lane(mask.trailing_zeros() as usize));
         }
         Op::Barrier { id, count, waits, vote } => {
@@ -217,6 +259,10 @@ fn step(
             let arrival = Arrival { id: *id, count: *count, waits, vote };
             barrier::arrive(&mut env.block.barriers, warp, arrival, clocks, mask)?;
             return Ok(if waits { Flow::Yield } else { Flow::Next });
+        }
+        Op::ClusterWait => {
+            *pc = next;
+            return Ok(if cluster::wait(env, warp, mask)? { Flow::Yield } else { Flow::Next });
         }
         op => run_instruction(env, warp, op, mask)?,
     }

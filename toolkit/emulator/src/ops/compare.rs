@@ -73,6 +73,57 @@ pub(crate) fn compare(name: &str, ty: Type, ftz: bool) -> Option<LaneOp> {
     })
 }
 
+/// The comparison of `set.<name>.<type>.<type>` on pairs of halves: 1 where it holds, else 0.
+pub(crate) fn set_pair(name: &str, ty: Type) -> Option<LaneOp> {
+    macro_rules! of {
+        ($h:ty, $to:ident, { $($name:literal => |$a:ident, $b:ident| $test:expr,)+ }) => {
+            match name {
+                $($name => lanes!(|a: [$h; 2], b: [$h; 2]| -> [$h; 2] {
+                    let mut result = [<$h>::ZERO; 2];
+                    for half in 0..2 {
+                        let ($a, $b) = ($to(a[half]), $to(b[half]));
+                        if $test {
+                            result[half] = <$h>::ONE;
+                        }
+                    }
+                    result
+                }),)+
+                _ => return None,
+            }
+        };
+    }
+    macro_rules! tests {
+        ($h:ty, $to:ident) => {
+            of!($h, $to, {
+                "eq" => |a, b| a == b,
+                "ne" => |a, b| a < b || a > b,
+                "lt" => |a, b| a < b,
+                "le" => |a, b| a <= b,
+                "gt" => |a, b| a > b,
+                "ge" => |a, b| a >= b,
+                "equ" => |a, b| !(a < b || a > b),
+                "neu" => |a, b| a != b,
+                "ltu" => |a, b| !(a >= b),
+                "leu" => |a, b| !(a > b),
+                "gtu" => |a, b| !(a <= b),
+                "geu" => |a, b| !(a < b),
+                "num" => |a, b| !a.is_nan() && !b.is_nan(),
+                "nan" => |a, b| a.is_nan() || b.is_nan(),
+            })
+        };
+    }
+    #[allow(
+        clippy::neg_cmp_op_on_partial_ord,
+        clippy::double_comparisons,
+        reason = "unordered comparisons are true for NaN"
+    )]
+    Some(match ty {
+        Type::F16x2 => tests!(f16, f16_to_f32),
+        Type::Bf16x2 => tests!(bf16, bf16_to_f32),
+        _ => return None,
+    })
+}
+
 /// `selp`: the first operand where the predicate holds, else the second.
 pub(crate) fn select(ty: Type) -> Option<LaneOp> {
     Some(match ty.bytes() {

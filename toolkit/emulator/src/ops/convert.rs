@@ -262,7 +262,18 @@ fn between_floats(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool) ->
 }
 
 /// `cvt.<rounding>.f16x2.f32 d, a, b`: `a` becomes the upper half, `b` the lower.
-pub(crate) fn convert_pair(rounding: &str, to: Type) -> Option<LaneOp> {
+pub(crate) fn convert_pair(rounding: &str, to: Type, relu: bool) -> Option<LaneOp> {
+    if relu {
+        return Some(match (rounding, to) {
+            ("rn", Type::F16x2) => {
+                lanes!(|a: f32, b: f32| -> [f16; 2] { [f32_to_f16(positive(b)), f32_to_f16(positive(a))] })
+            }
+            ("rn", Type::Bf16x2) => {
+                lanes!(|a: f32, b: f32| -> [bf16; 2] { [f32_to_bf16(positive(b)), f32_to_bf16(positive(a))] })
+            }
+            _ => return None,
+        });
+    }
     Some(match (rounding, to) {
         ("rn", Type::F16x2) => lanes!(|a: f32, b: f32| -> [f16; 2] { [f32_to_f16(b), f32_to_f16(a)] }),
         ("rz", Type::F16x2) => lanes!(|a: f32, b: f32| -> [f16; 2] { [f32_to_f16_rz(b), f32_to_f16_rz(a)] }),
@@ -270,4 +281,34 @@ pub(crate) fn convert_pair(rounding: &str, to: Type) -> Option<LaneOp> {
         ("rz", Type::Bf16x2) => lanes!(|a: f32, b: f32| -> [bf16; 2] { [f32_to_bf16_rz(b), f32_to_bf16_rz(a)] }),
         _ => return None,
     })
+}
+
+/// Zero for what is negative.
+#[inline(always)]
+fn positive(value: f32) -> f32 {
+    if value < 0.0 { 0.0 } else { value }
+}
+
+/// `cvt.<rounding>.tf32.f32`: the nineteen bits of tf32, above thirteen zeros. Ties go to even, or with `rna` away from zero.
+pub(crate) fn convert_tf32(rounding: &str) -> Option<LaneOp> {
+    macro_rules! of {
+        (|$bits:ident| $rounded:expr) => {
+            lanes!(|a: f32| -> u32 {
+                let $bits = a.to_bits();
+                if a.is_nan() { 0x7fff_e000 } else { $rounded & !0x1fff }
+            })
+        };
+    }
+    Some(match rounding {
+        "rna" => of!(|bits| bits.wrapping_add(if is_finite(bits) { 0x1000 } else { 0 })),
+        "rn" => of!(|bits| bits.wrapping_add(if is_finite(bits) { 0xfff + (bits >> 13 & 1) } else { 0 })),
+        "rz" => of!(|bits| bits),
+        _ => return None,
+    })
+}
+
+/// Whether the bits of an f32 are those of a finite number.
+#[inline(always)]
+fn is_finite(bits: u32) -> bool {
+    bits & 0x7f80_0000 != 0x7f80_0000
 }

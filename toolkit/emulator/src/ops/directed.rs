@@ -3,6 +3,7 @@
 //! Each operation is computed to nearest first. What it lost is known exactly, or at least its sign: from that follows whether
 //! the result lies on the wrong side and its neighbour is the right one.
 
+use super::exact::lost_sign;
 use super::modifiers::Modifiers;
 use super::types::Type;
 use crate::lanes::{LaneOp, lanes};
@@ -111,8 +112,46 @@ fn mul_f64<const TO: u8>(a: f64, b: f64) -> f64 {
     match product.is_infinite() {
         true if a.is_finite() && b.is_finite() => step_f64::<TO>(product, -product),
         true => product,
+        // What a small product lost may be too small for an f64 itself.
+        false if product.abs() < 1e-280 && a.is_finite() && b.is_finite() => {
+            step_f64::<TO>(product, lost_sign(a, b, 0.0, product))
+        }
         false => step_f64::<TO>(product, a.mul_add(b, -product)),
     }
+}
+
+#[inline(always)]
+fn fma_f64<const TO: u8>(a: f64, b: f64, c: f64) -> f64 {
+    let nearest = a.mul_add(b, c);
+    if !(a.is_finite() && b.is_finite() && c.is_finite()) {
+        return nearest;
+    }
+    if nearest.is_infinite() {
+        return step_f64::<TO>(nearest, -nearest);
+    }
+    match lost_sign(a, b, c, nearest) {
+        0.0 => zero_sum::<TO>(nearest, a * b, c),
+        lost => step_f64::<TO>(nearest, lost),
+    }
+}
+
+#[inline(always)]
+fn div_f64<const TO: u8>(a: f64, b: f64) -> f64 {
+    let quotient = a / b;
+    if quotient.is_nan() || a.is_infinite() || b.is_infinite() || b == 0.0 {
+        return quotient;
+    }
+    if quotient.is_infinite() {
+        return step_f64::<TO>(quotient, -quotient);
+    }
+    let rest = lost_sign(-quotient, b, a, 0.0);
+    step_f64::<TO>(quotient, if b > 0.0 { rest } else { -rest })
+}
+
+#[inline(always)]
+fn sqrt_f64<const TO: u8>(a: f64) -> f64 {
+    let root = a.sqrt();
+    step_f64::<TO>(root, if root.is_finite() { lost_sign(-root, root, a, 0.0) } else { 0.0 })
 }
 
 /// An operation that rounds in a direction.
@@ -133,6 +172,10 @@ pub(super) fn directed(opcode: &str, ty: Type, rounding: &str, m: Modifiers) -> 
                 ("add", Type::F64) => lanes!(|a: f64, b: f64| -> f64 { add_f64::<$to>(a, b) }),
                 ("sub", Type::F64) => lanes!(|a: f64, b: f64| -> f64 { add_f64::<$to>(a, -b) }),
                 ("mul", Type::F64) => lanes!(|a: f64, b: f64| -> f64 { mul_f64::<$to>(a, b) }),
+                ("fma" | "mad", Type::F64) => lanes!(|a: f64, b: f64, c: f64| -> f64 { fma_f64::<$to>(a, b, c) }),
+                ("div", Type::F64) => lanes!(|a: f64, b: f64| -> f64 { div_f64::<$to>(a, b) }),
+                ("rcp", Type::F64) => lanes!(|a: f64| -> f64 { div_f64::<$to>(1.0, a) }),
+                ("sqrt", Type::F64) => lanes!(|a: f64| -> f64 { sqrt_f64::<$to>(a) }),
                 _ => return None,
             }
         };
@@ -197,6 +240,17 @@ mod tests {
         assert_eq!([mul_f64::<DOWN>(0.1, 3.0), mul_f64::<UP>(0.1, 3.0)], [0.3, 0.3f64.next_up()]);
         assert_eq!(add_f64::<ZERO>(f64::MAX, f64::MAX), f64::MAX);
         assert_eq!([sqrt_f32::<DOWN>(2.0), sqrt_f32::<UP>(2.0)].map(|x| f64::from(x).powi(2) < 2.0), [true, false]);
+        assert_eq!([fma_f64::<DOWN>(0.1, 3.0, 1e-40), fma_f64::<UP>(0.1, 3.0, -1e-40)], [0.3, 0.3f64.next_up()]);
+        assert_eq!([fma_f64::<DOWN>(1.0, 1.0, -1e-300), fma_f64::<UP>(1.0, 1.0, -1e-300)], [1f64.next_down(), 1.0]);
+        let least = f64::from_bits(1);
+        assert_eq!([fma_f64::<UP>(least, 0.5, 0.0), fma_f64::<ZERO>(least, 0.5, 0.0)], [least, 0.0]);
+        assert_eq!([mul_f64::<UP>(least, 0.5), mul_f64::<DOWN>(least, -0.5)], [least, -least]);
+        assert_eq!(fma_f64::<ZERO>(f64::MAX, 2.0, -1.0), f64::MAX);
+        assert!(fma_f64::<DOWN>(2.0, 3.0, -6.0).is_sign_negative() && fma_f64::<UP>(2.0, 3.0, -6.0).is_sign_positive());
+        assert_eq!([div_f64::<DOWN>(1.0, 3.0), div_f64::<UP>(1.0, 3.0)], [1.0 / 3.0, (1.0 / 3.0f64).next_up()]);
+        assert_eq!([div_f64::<UP>(1.0, -3.0), div_f64::<DOWN>(6.0, -3.0)], [-1.0 / 3.0, -2.0]);
+        assert_eq!([sqrt_f64::<DOWN>(4.0), sqrt_f64::<UP>(4.0)], [2.0, 2.0]);
+        assert_eq!(sqrt_f64::<DOWN>(2.0).next_up(), sqrt_f64::<UP>(2.0));
         assert!(add_f64::<DOWN>(1.0, -1.0).is_sign_negative() && add_f64::<UP>(1.0, -1.0).is_sign_positive());
     }
 }

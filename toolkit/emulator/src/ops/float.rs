@@ -48,7 +48,30 @@ pub(super) fn single(opcode: &str, m: Modifiers) -> Option<LaneOp> {
     })
 }
 
+/// The upper half of an f64, with subnormals flushed: what approximations take and give.
+#[inline(always)]
+fn upper_half(value: f64) -> f64 {
+    let kept = f64::from_bits(value.to_bits() & !0xffff_ffff);
+    if value.is_nan() {
+        f64::NAN
+    } else if kept.abs() < f64::MIN_POSITIVE {
+        0f64.copysign(value)
+    } else {
+        kept
+    }
+}
+
 pub(super) fn double(opcode: &str, m: Modifiers) -> Option<LaneOp> {
+    if m.ftz && m.approx && !(m.sat || m.nan || m.relu) {
+        return match opcode {
+            "rcp" => Some(lanes!(|a: f64| -> f64 { upper_half(1.0 / upper_half(a)) })),
+            "rsqrt" => Some(lanes!(|a: f64| -> f64 {
+                let a = upper_half(a);
+                upper_half(if a == 0.0 { 1.0 / a } else { 1.0 / a.sqrt() })
+            })),
+            _ => None,
+        };
+    }
     if m.ftz || m.sat || m.nan || m.relu || m.approx {
         return None;
     }

@@ -6,7 +6,9 @@
 mod compare;
 mod convert;
 mod directed;
+mod exact;
 mod float;
+pub(crate) mod fp8;
 mod half_float;
 mod integer;
 mod modifiers;
@@ -15,8 +17,8 @@ mod types;
 
 use crate::lanes::LaneOp;
 
-pub(crate) use compare::{compare, select};
-pub(crate) use convert::{convert, convert_pair};
+pub(crate) use compare::{compare, select, set_pair};
+pub(crate) use convert::{convert, convert_pair, convert_tf32};
 pub(crate) use integer::{funnel, insert_field, logic3};
 pub(crate) use modifiers::Modifiers;
 pub(crate) use types::Type;

@@ -1,7 +1,7 @@
 //! Mbarriers, bulk copies and products of warp groups, decoded.
 
+use super::matrix::Factor;
 use super::operand::Address;
-use super::warp::Factor;
 
 /// What an instruction does to an mbarrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +37,8 @@ pub(crate) struct MbarrierInstruction {
 /// Where a bulk copy goes.
 #[derive(Clone, Debug)]
 pub(crate) enum BulkEnd {
-    /// To shared memory; an mbarrier is told.
-    Shared { barrier: Address },
+    /// To shared memory; an mbarrier is told. A multicast goes to the blocks of the cluster that a slot's bits name.
+    Shared { barrier: Address, multicast: Option<u32> },
     /// To global memory, in a group of the thread.
     Global,
 }

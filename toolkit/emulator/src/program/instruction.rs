@@ -1,9 +1,10 @@
 //! Decoded instructions.
 
 use super::bulk::{BulkCopy, MbarrierInstruction, Product};
+use super::matrix::{FragmentAccess, FragmentProduct, Mma, OtherMma};
 use super::memory::{Access, AsyncCopy, Atomic, Scope};
 use super::operand::{Address, Register};
-use super::warp::{Collective, Mma};
+use super::warp::Collective;
 use crate::lanes::{LaneOp, Slots};
 use crate::ptx::ast::Place;
 use crate::report::Class;
@@ -25,6 +26,32 @@ pub(crate) struct Call {
     pub target: u32,
     pub arguments: Vec<Transfer>,
     pub results: Vec<Transfer>,
+    /// The index of what a call of the function saves, if it may be running already.
+    pub activation: Option<u32>,
+}
+
+/// A call through a pointer.
+#[derive(Clone, Debug)]
+pub(crate) struct PointerCall {
+    /// The slot of the pointer.
+    pub pointer: u32,
+    /// The functions that fit, by their address.
+    pub targets: Vec<(u64, Call)>,
+}
+
+/// What a call of a recursive function saves, so that the caller finds its own again: the function's registers and parameters.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Activation {
+    /// Slots of registers, by their kind.
+    pub words: Vec<u32>,
+    pub wides: Vec<u32>,
+    pub predicates: Vec<u32>,
+    /// Places in private memory of parameters, and their sizes.
+    pub parameters: Vec<(usize, usize)>,
+    /// Where its local variables lie in private memory, and their bytes. Each call has its own.
+    pub locals: (usize, usize),
+    /// Slots of addresses of local variables, whether they are wide, and the address.
+    pub addresses: Vec<(u32, bool, i64)>,
 }
 
 /// What an instruction does.
@@ -97,8 +124,20 @@ pub(crate) enum Op {
     /// An instruction that writes registers which a product of the warp group uses: it needs a `wgmma.fence` again.
     Touch(Box<Op>),
     Mma(Box<Mma>),
+    OtherMma(Box<OtherMma>),
+    /// `wmma.load`
+    FragmentLoad(Box<FragmentAccess>),
+    /// `wmma.store`
+    FragmentStore(Box<FragmentAccess>),
+    /// `wmma.mma`
+    FragmentProduct(Box<FragmentProduct>),
     AsyncCopy(Box<AsyncCopy>),
     AsyncCommit,
+    /// `cp.async.mbarrier.arrive`: whether the arrival is one that the mbarrier's count has.
+    AsyncArrive {
+        address: Address,
+        counted: bool,
+    },
     /// Waits until at most so many groups are in flight; `None` is `wait_all`.
     AsyncWait(Option<u32>),
     Branch(u32),
@@ -107,6 +146,7 @@ pub(crate) enum Op {
         targets: Box<[u32]>,
     },
     Call(Box<Call>),
+    CallPointer(Box<PointerCall>),
     Return,
     Exit,
     Trap,
@@ -118,6 +158,12 @@ pub(crate) enum Op {
         /// What it finds out of a predicate of all threads.
         vote: Option<Box<BarrierVote>>,
     },
+    /// `barrier.cluster.arrive`: whether it releases what the thread did.
+    ClusterArrive {
+        releases: bool,
+    },
+    /// `barrier.cluster.wait`
+    ClusterWait,
     /// A fence.
     Fence {
         scope: Scope,

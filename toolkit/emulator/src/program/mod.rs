@@ -2,17 +2,29 @@
 
 mod bulk;
 mod instruction;
+mod matrix;
 mod memory;
 mod operand;
 mod warp;
 
+use crate::ptx::ast::Width;
+
 pub(crate) use bulk::{BulkCopy, BulkEnd, BulkSource, FirstFactor, MbarrierInstruction, MbarrierOp, Product};
 pub(crate) use instruction::{
-    BarrierReduction, BarrierVote, Call, Carry, CarryOp, Combine, Instruction, IsSpace, Op, Transfer,
+    Activation, BarrierReduction, BarrierVote, Call, Carry, CarryOp, Combine, Instruction, IsSpace, Op, PointerCall,
+    Transfer,
 };
+pub(crate) use matrix::{Factor, FactorKind, Fragment, FragmentAccess, FragmentProduct, Mma, OtherMma};
 pub(crate) use memory::{Access, AsyncCopy, Atomic, AtomicOp, MemoryOrder, Scope};
 pub(crate) use operand::{Address, NONE, Register, Special, Value};
-pub(crate) use warp::{Collective, Factor, Mma, ReduxOp, ShuffleMode, VoteMode};
+pub(crate) use warp::{Collective, ReduxOp, ShuffleMode, VoteMode};
+
+/// The registers that an instruction reads and writes, but for its guard and the elements of loads, stores and vectors.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flow {
+    pub reads: Box<[(Width, u32)]>,
+    pub writes: Box<[(Width, u32)]>,
+}
 
 /// A decoded kernel, with the functions that it calls.
 pub(crate) struct Program {
@@ -34,4 +46,10 @@ pub(crate) struct Program {
     pub private: usize,
     /// Bytes of local variables of a thread.
     pub local: usize,
+    /// Of each instruction, the registers that it reads and writes.
+    pub flows: Vec<Flow>,
+    /// What calls of recursive functions save.
+    pub activations: Vec<Activation>,
+    /// Where the local variables of recursive functions begin in private memory, behind all others.
+    pub stack: usize,
 }

@@ -29,6 +29,11 @@ pub(crate) enum Value {
         variable: usize,
         offset: i64,
     },
+    /// A place in the private memory of a thread, of a variable of a function.
+    Private {
+        function: usize,
+        place: i64,
+    },
     /// Offset of dynamic shared memory.
     DynamicShared {
         offset: i64,
@@ -42,6 +47,15 @@ pub(crate) enum Special {
     BlockSize(u8),
     Block(u8),
     GridSize(u8),
+    /// The index of the cluster, and how many there are.
+    Cluster(u8),
+    GridClusters(u8),
+    /// The index of the block in its cluster, and the cluster's size.
+    ClusterBlock(u8),
+    ClusterShape(u8),
+    /// The same as one number.
+    ClusterRank,
+    ClusterSize,
     Lane,
     Warp,
     WarpCount,

@@ -1,4 +1,4 @@
-//! Exchanges between lanes and products of a warp, decoded.
+//! Exchanges between lanes, decoded.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShuffleMode {
@@ -68,24 +68,4 @@ pub(crate) enum Collective {
         chosen: u32,
     },
     Barrier,
-}
-
-/// Types of a tensor-core product's factors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Factor {
-    F16,
-    Bf16,
-}
-
-/// `mma.sync.m16n8k16` or `m16n8k8`.
-#[derive(Clone, Debug)]
-pub(crate) struct Mma {
-    pub factor: Factor,
-    pub depth: usize,
-    /// Accumulators are packed f16 instead of f32.
-    pub half_sum: bool,
-    pub d: Box<[u32]>,
-    pub a: Box<[u32]>,
-    pub b: Box<[u32]>,
-    pub c: Box<[u32]>,
 }

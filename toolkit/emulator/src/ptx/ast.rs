@@ -1,5 +1,6 @@
 //! What a PTX file says, before anything is resolved.
 
+use super::error::ParseError;
 use std::collections::HashMap;
 
 /// A state space.
@@ -8,6 +9,8 @@ pub(crate) enum Space {
     Generic,
     Global,
     Shared,
+    /// The shared memory of all blocks of a cluster.
+    Cluster,
     Local,
     /// Parameters of a call, which are private memory of the thread.
     Param,
@@ -78,6 +81,15 @@ pub(crate) enum Operand {
     List(Vec<Operand>),
 }
 
+/// What functions that are called through a pointer take and give.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Prototype {
+    pub parameters: Vec<Variable>,
+    pub returns: Vec<Variable>,
+    /// `.calltargets`: the functions that may be called, in the place of the above.
+    pub targets: Option<Vec<String>>,
+}
+
 /// A place in the Rust source: index of the file and line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Place {
@@ -108,6 +120,12 @@ pub struct LaunchBounds {
     pub min_blocks: Option<u32>,
     /// `.maxnreg`: the most registers of a thread.
     pub max_registers: Option<u32>,
+    /// `.reqnctapercluster`: the exact shape of a cluster of blocks.
+    pub required_cluster: Option<[u32; 3]>,
+    /// `.maxclusterrank`: the most blocks of a cluster.
+    pub max_cluster: Option<u32>,
+    /// `.explicitcluster`: it must be launched in clusters.
+    pub explicit_cluster: bool,
 }
 
 /// An entry or a device function.
@@ -125,10 +143,14 @@ pub(crate) struct Function {
     pub labels: HashMap<(usize, String), usize>,
     /// `.branchtargets` tables, by scope.
     pub tables: HashMap<(usize, String), Vec<String>>,
+    /// `.callprototype`: the parameters and results of functions that are called through pointers, by scope.
+    pub prototypes: HashMap<(usize, String), Prototype>,
     /// The scope around each scope; the outermost is its own.
     pub scopes: Vec<usize>,
     pub bounds: LaunchBounds,
     pub defined: bool,
+    /// The first directive in it that is not known here. Kernels that need the function are refused, and no others.
+    pub refused: Option<ParseError>,
 }
 
 impl Function {

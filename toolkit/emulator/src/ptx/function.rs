@@ -1,10 +1,17 @@
 //! Entries and device functions.
 
-use super::ast::{Function, Place, Statement};
+use super::ast::{Function, Place, Prototype, Statement};
 use super::error::ParseError;
 use super::lexer::Kind;
 use super::parser::{Parsed, Parser, inner_name};
+use super::variables::register_width;
 use std::collections::HashSet;
+
+/// Notes a directive that is not known here.
+fn refuse(function: &mut Function, line: u32, directive: &str) {
+    let message = format!("`{directive}` in `{}`: not supported", function.name);
+    function.refused.get_or_insert_with(|| ParseError::form(line, message));
+}
 
 impl Parser<'_> {
     pub(super) fn function(&mut self, entry: bool, line: u32) -> Parsed<Function> {
@@ -22,17 +29,34 @@ impl Parser<'_> {
                 (Kind::Mark(b'{'), _) => break,
                 (Kind::Mark(b';'), _) => return Ok(function),
                 (_, ".noreturn") => {}
+                (_, ".reqnctapercluster") => function.bounds.required_cluster = Some(self.dimensions()?),
+                (_, ".maxclusterrank") => function.bounds.max_cluster = Some(self.number()? as u32),
+                (_, ".explicitcluster") => function.bounds.explicit_cluster = true,
                 (_, ".maxntid") => function.bounds.max_threads = Some(self.dimensions()?),
                 (_, ".reqntid") => function.bounds.required_threads = Some(self.dimensions()?),
                 (_, ".minnctapersm") => function.bounds.min_blocks = Some(self.number()? as u32),
                 (_, ".maxnreg") => function.bounds.max_registers = Some(self.number()? as u32),
-                (_, other) => return Err(ParseError::new(token.line, format!("`{other}` is not supported"))),
+                (Kind::Word, other) => {
+                    refuse(&mut function, token.line, other);
+                    while self.peek().is_some_and(|next| matches!(next.kind, Kind::Number | Kind::Mark(b','))) {
+                        self.at += 1;
+                    }
+                }
+                (_, other) => return Err(ParseError::new(token.line, format!("`{other}` is not expected here"))),
             }
         }
         function.defined = true;
         function.scopes = vec![0];
         self.body(&mut function)?;
         Ok(function)
+    }
+
+    /// Goes on behind the next semicolon.
+    fn skip_statement(&mut self) -> Parsed<()> {
+        while !self.accept(b';') {
+            self.next()?;
+        }
+        Ok(())
     }
 
     pub(super) fn dimensions(&mut self) -> Parsed<[u32; 3]> {
@@ -70,7 +94,13 @@ impl Parser<'_> {
                     }
                 }
                 (Kind::Mark(b';'), _) => self.at += 1,
-                (_, ".reg") => self.registers(function)?,
+                (_, ".reg") => match self.tokens.get(self.at + 1) {
+                    Some(ty) if register_width(ty.text).is_none() => {
+                        refuse(function, token.line, &format!(".reg {}", ty.text));
+                        self.skip_statement()?;
+                    }
+                    _ => self.registers(function)?,
+                },
                 (_, ".local" | ".shared" | ".param" | ".global") => {
                     let mut found = self.variables(false)?;
                     let scope = self.scope();
@@ -101,16 +131,26 @@ impl Parser<'_> {
                         self.expect(b';')?;
                         function.tables.insert(key, targets);
                     } else if self.accept_word(".callprototype") {
-                        // What it is for, calls through pointers, is refused where they stand.
-                        while !self.accept(b';') {
-                            self.next()?;
+                        let mut prototype = Prototype { returns: self.parameters()?, ..Prototype::default() };
+                        self.word()?; // `_`
+                        prototype.parameters = self.parameters()?;
+                        self.skip_statement()?;
+                        function.prototypes.insert(key, prototype);
+                    } else if self.accept_word(".calltargets") {
+                        let mut targets = vec![self.word()?.to_string()];
+                        while self.accept(b',') {
+                            targets.push(self.word()?.to_string());
                         }
+                        self.expect(b';')?;
+                        let prototype = Prototype { targets: Some(targets), ..Prototype::default() };
+                        function.prototypes.insert(key, prototype);
                     } else if function.labels.insert(key, function.body.len()).is_some() {
                         return self.error(format!("label `{name}` stands twice"));
                     }
                 }
                 (Kind::Word, name) if name.starts_with('.') => {
-                    return self.error(format!("`{name}` is not supported"));
+                    refuse(function, token.line, name);
+                    self.skip_statement()?;
                 }
                 _ => {
                     let statement = self.statement(place)?;

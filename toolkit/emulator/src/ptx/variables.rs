@@ -5,6 +5,17 @@ use super::lexer::Kind;
 use super::operands::literal;
 use super::parser::{Parsed, Parser, inner_name};
 
+/// The width of registers of a type.
+pub(super) fn register_width(ty: &str) -> Option<Width> {
+    Some(match ty {
+        ".pred" => Width::Predicate,
+        ".b8" | ".u8" | ".s8" | ".b16" | ".u16" | ".s16" | ".f16" | ".bf16" => Width::B16,
+        ".b32" | ".u32" | ".s32" | ".f32" | ".f16x2" | ".bf16x2" => Width::B32,
+        ".b64" | ".u64" | ".s64" | ".f64" => Width::B64,
+        _ => return None,
+    })
+}
+
 impl Parser<'_> {
     pub(super) fn parameters(&mut self) -> Parsed<Vec<Variable>> {
         let mut found = Vec::new();
@@ -21,12 +32,8 @@ impl Parser<'_> {
     pub(super) fn registers(&mut self, function: &mut Function) -> Parsed<()> {
         self.at += 1;
         let kind = self.word()?;
-        let width = match kind {
-            ".pred" => Width::Predicate,
-            ".b8" | ".u8" | ".s8" | ".b16" | ".u16" | ".s16" | ".f16" | ".bf16" => Width::B16,
-            ".b32" | ".u32" | ".s32" | ".f32" | ".f16x2" | ".bf16x2" => Width::B32,
-            ".b64" | ".u64" | ".s64" | ".f64" => Width::B64,
-            other => return self.error(format!("registers of type `{other}` are not supported")),
+        let Some(width) = register_width(kind) else {
+            return self.error(format!("registers of type `{kind}` are not supported"));
         };
         loop {
             let name = self.word()?;

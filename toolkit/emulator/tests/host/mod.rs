@@ -75,14 +75,45 @@ impl Device {
 
     /// Queues a launch of one warp with arguments of so many bytes.
     pub fn launch(&self, kernel: &Kernel, args: &[u64], sizes: &[usize]) {
+        assert_eq!(self.try_launch(kernel, args, sizes), 0);
+    }
+
+    /// The same; gives the result code.
+    pub fn try_launch(&self, kernel: &Kernel, args: &[u64], sizes: &[usize]) -> u32 {
         assert_eq!(args.len(), sizes.len());
         let pointers: Vec<*const u64> = args.iter().map(|arg| arg as *const u64).collect();
         let null = ptr::null_mut::<c_void>();
-        let code = call!(cuLaunchKernel(
+        call!(cuLaunchKernel(
             kernel.0 => *mut c_void, 1 => u32, 1 => u32, 1 => u32, 32 => u32, 1 => u32, 1 => u32, 0 => u32,
             null => *mut c_void, pointers.as_ptr() => *const *const u64, null => *mut c_void
-        ));
-        assert_eq!(code, 0);
+        ))
+    }
+
+    /// Launches a kernel of one pointer with so many blocks of one thread, in clusters of a shape; gives the result code.
+    pub fn launch_in_clusters(&self, kernel: &Kernel, blocks: u32, [x, y, z]: [u32; 3], pointer: u64) -> u32 {
+        #[repr(C)]
+        struct Attribute {
+            id: u32,
+            padding: u32,
+            value: [u32; 16],
+        }
+        #[repr(C)]
+        struct Config {
+            numbers: [u32; 7],
+            stream: *mut c_void,
+            attributes: *const Attribute,
+            count: u32,
+        }
+        let mut value = [0; 16];
+        value[..3].copy_from_slice(&[x, y, z]);
+        let attribute = Attribute { id: 4, padding: 0, value };
+        let numbers = [blocks, 1, 1, 1, 1, 1, 0];
+        let config = Config { numbers, stream: ptr::null_mut(), attributes: &attribute, count: 1 };
+        let arguments = [&pointer as *const u64];
+        call!(cuLaunchKernelEx(
+            &config => *const Config, kernel.0 => *mut c_void, arguments.as_ptr() => *const *const u64,
+            ptr::null_mut() => *mut c_void
+        ))
     }
 
     /// Waits for the device and reads words of its memory; none if it has failed. Its context is current from then on.

@@ -62,3 +62,18 @@ pub(super) unsafe fn write_text(to: *mut c_char, room: usize, text: &str) -> Res
     }
     Ok(())
 }
+
+/// The elements of an array that a caller gave.
+///
+/// # Safety
+/// `from` must be null or valid for reads of `count` elements.
+pub(super) unsafe fn array<T: Copy>(from: *const T, count: usize) -> Result<Vec<T>> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if from.is_null() {
+        return Err(ResultCode::InvalidValue);
+    }
+    // SAFETY: `from` is not null, so it is valid for reads of `count` elements, and `index` is less than `count`.
+    Ok((0..count).map(|index| unsafe { from.add(index).read_unaligned() }).collect())
+}

@@ -9,14 +9,19 @@ mod graphs;
 mod memory;
 mod modules;
 mod streams;
+mod tensors;
 
 use std::ffi::c_void;
 
 /// The address of the function of this name, if the emulator has it.
 pub(super) fn symbol(name: &str) -> Option<*const c_void> {
-    [contexts::FUNCTIONS, modules::FUNCTIONS, memory::FUNCTIONS, streams::FUNCTIONS, graphs::FUNCTIONS]
-        .into_iter()
-        .flatten()
-        .find(|(known, _)| *known == name)
-        .map(|&(_, address)| address)
+    let files = [
+        contexts::FUNCTIONS,
+        modules::FUNCTIONS,
+        memory::FUNCTIONS,
+        streams::FUNCTIONS,
+        graphs::FUNCTIONS,
+        tensors::FUNCTIONS,
+    ];
+    files.into_iter().flatten().find(|(known, _)| *known == name).map(|&(_, address)| address)
 }

@@ -1,6 +1,6 @@
 //! Modules, functions and launches.
 
-use super::argument::{Out, Text, write_text};
+use super::argument::{Out, Text, array, write_text};
 use super::functions::functions;
 use crate::arg::Arg;
 use crate::driver::options::{
@@ -9,7 +9,7 @@ use crate::driver::options::{
 use crate::driver::process::{Handle, beside, create_in_current, handle, parts, with, with_current_stream};
 use crate::driver::result_code::{Result, ResultCode};
 use crate::driver::work::{LaunchRequest, Work};
-use crate::exec;
+use crate::exec::{self, LaunchConfig};
 use crate::fault::{Fault, FaultKind};
 use crate::parameter::Parameter;
 use std::ffi::{c_char, c_void};
@@ -40,21 +40,6 @@ fn load(module: Out<Handle>, ptx: Text, log: impl FnOnce(&str)) -> Result<()> {
     }
 }
 
-/// The elements of an array that a caller gave.
-///
-/// # Safety
-/// `from` must be null or valid for reads of `count` elements.
-unsafe fn array<T: Copy>(from: *const T, count: usize) -> Result<Vec<T>> {
-    if count == 0 {
-        return Ok(Vec::new());
-    }
-    if from.is_null() {
-        return Err(ResultCode::InvalidValue);
-    }
-    // SAFETY: `from` is not null, so it is valid for reads of `count` elements, and `index` is less than `count`.
-    Ok((0..count).map(|index| unsafe { from.add(index).read_unaligned() }).collect())
-}
-
 /// Copies the arguments of a launch.
 ///
 /// # Safety
@@ -68,6 +53,68 @@ unsafe fn arguments(parameters: &[Parameter], args: *const *const u8) -> Result<
         unsafe { array(address, parameter.size) }.map(Arg::Bytes)
     };
     addresses.into_iter().zip(parameters).map(read).collect()
+}
+
+/// The attribute of a launch that is the shape of its clusters.
+const CLUSTER_DIMENSION: u32 = 4;
+/// Attributes that change no result: none at all, how clusters are spread, priority, and how shared memory is carved out.
+const HINTS: [u32; 4] = [0, 5, 8, 14];
+
+/// `CUlaunchConfig`
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct LaunchConfiguration {
+    /// Grid, block and bytes of dynamic shared memory.
+    numbers: [u32; 7],
+    stream: Handle,
+    attributes: *const LaunchAttribute,
+    count: u32,
+}
+
+/// `CUlaunchAttribute`
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct LaunchAttribute {
+    id: u32,
+    padding: u32,
+    value: [u32; 16],
+}
+
+/// What a launch asks for.
+struct LaunchShape {
+    grid: [u32; 3],
+    block: [u32; 3],
+    dynamic_shared: usize,
+    cluster: Option<[u32; 3]>,
+}
+
+/// Checks a launch and gives it to a stream.
+///
+/// # Safety
+/// `args` must be null or have an address for each parameter of the kernel. Each address must be null or valid for reads of as
+/// many bytes as the parameter has.
+unsafe fn launch(function: Handle, shape: LaunchShape, stream: Handle, args: *const *const u8) -> Result<()> {
+    let function = beside(stream, function)?;
+    let LaunchShape { grid, block, dynamic_shared, cluster } = shape;
+    with_current_stream(stream, |context, stream| {
+        context.healthy()?;
+        let function = context.function(function)?;
+        let (module, kernel, limit) = (function.module.clone(), function.kernel.clone(), function.dynamic_limit);
+        let entry = module.entry(&kernel).ok_or(ResultCode::NotFound)?;
+        // SAFETY: there is an argument for each parameter of the kernel, each of the parameter's size.
+        let args = unsafe { arguments(entry.parameters(), args) }?;
+        if let Err(why) = entry.check() {
+            return Err(context.refuse_form(&kernel, &why));
+        }
+        let config = LaunchConfig { grid, block, dynamic_shared, cluster: exec::cluster_of(entry, cluster) };
+        exec::check_launch(entry, config, cluster, &args).map_err(|why| context.refuse(&kernel, why))?;
+        if dynamic_shared > limit {
+            let why = format!("{dynamic_shared} bytes of dynamic shared memory, of at most {limit}");
+            return Err(context.refuse(&kernel, why));
+        }
+        let request = LaunchRequest { module, kernel, grid, block, dynamic_shared, cluster, args };
+        context.submit(stream, Work::Launch(request))
+    })
 }
 
 functions! {
@@ -172,22 +219,42 @@ functions! {
         if !extra.is_null() {
             return Err(ResultCode::NotSupported);
         }
-        let function = beside(stream, function)?;
-        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let dynamic_shared = dynamic_shared as usize;
-        with_current_stream(stream, |context, stream| {
-            context.healthy()?;
-            let function = context.function(function)?;
-            let (module, kernel, limit) = (function.module.clone(), function.kernel.clone(), function.dynamic_limit);
-            let entry = module.entry(&kernel).ok_or(ResultCode::NotFound)?;
-            // SAFETY: the function requires an argument for each parameter of the kernel, each of the parameter's size.
-            let args = unsafe { arguments(entry.parameters(), args) }?;
-            exec::check_launch(entry, grid, block, dynamic_shared, &args).map_err(|why| context.refuse(&kernel, why))?;
-            if dynamic_shared > limit {
-                let why = format!("{dynamic_shared} bytes of dynamic shared memory, of at most {limit}");
-                return Err(context.refuse(&kernel, why));
+        let shape = LaunchShape {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+            dynamic_shared: dynamic_shared as usize,
+            cluster: None,
+        };
+        // SAFETY: the function requires an argument for each parameter of the kernel, each of the parameter's size.
+        unsafe { launch(function, shape, stream, args) }
+    }
+
+    fn cuLaunchKernelEx(
+        config: *const LaunchConfiguration, function: Handle, args: *const *const u8, extra: *const *const c_void,
+    ) {
+        if !extra.is_null() {
+            return Err(ResultCode::NotSupported);
+        }
+        // SAFETY: the function requires a configuration.
+        let [config] = unsafe { array(config, 1) }?[..] else { return Err(ResultCode::InvalidValue) };
+        // SAFETY: the function requires that the array has so many attributes.
+        let attributes = unsafe { array(config.attributes, config.count as usize) }?;
+        let mut cluster = None;
+        for attribute in attributes {
+            match attribute.id {
+                CLUSTER_DIMENSION => cluster = Some([0, 1, 2].map(|axis| attribute.value[axis])),
+                id if HINTS.contains(&id) => {}
+                _ => return Err(ResultCode::NotSupported),
             }
-            context.submit(stream, Work::Launch(LaunchRequest { module, kernel, grid, block, dynamic_shared, args }))
-        })
+        }
+        let [grid_x, grid_y, grid_z, block_x, block_y, block_z, dynamic_shared] = config.numbers;
+        let shape = LaunchShape {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+            dynamic_shared: dynamic_shared as usize,
+            cluster,
+        };
+        // SAFETY: the function requires an argument for each parameter of the kernel, each of the parameter's size.
+        unsafe { launch(function, shape, config.stream, args) }
     }
 }

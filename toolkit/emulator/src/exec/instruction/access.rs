@@ -1,5 +1,6 @@
 //! Loads and stores, by memory space.
 
+use super::cluster::by_rank;
 use super::fence::meet_others;
 use super::global::{load_global, store_global};
 use super::operand::addresses;
@@ -16,33 +17,63 @@ use crate::ptx::ast::Space;
 /// A load of some lanes.
 pub(crate) fn load(env: &mut BlockEnv<'_>, warp: &mut Warp, access: &program::Access, mask: u32) -> Checked<()> {
     let mut at = addresses(warp, access.address);
-    by_space(access.space, mask, &mut at, |space, mask, at| {
-        match space {
-            Space::Shared => load_shared(env, warp, access, mask, at)?,
-            Space::Local | Space::Param => load_private(env.launch.program.private, warp, access, mask, at)?,
-            Space::Parameters => load_parameters(env.launch.parameters, warp, access, mask, at)?,
-            _ => load_global(env, warp, access, mask, at)?,
+    by_space(access.space, mask, &mut at, |space, mask, at| match space {
+        Space::Cluster => {
+            by_rank(env, warp, mask, at, |env, warp, mask, at| load_from(env, warp, access, Space::Shared, mask, at))
         }
-        if let Some(order) = access.order {
-            lanes(mask).for_each(|lane| meet_others(env, warp, lane, (space, at[lane]), order, (true, false)));
-        }
-        Ok(())
+        space => load_from(env, warp, access, space, mask, at),
     })
+}
+
+#[inline(always)]
+fn load_from(
+    env: &mut BlockEnv<'_>,
+    warp: &mut Warp,
+    access: &program::Access,
+    space: Space,
+    mask: u32,
+    at: &[u64; 32],
+) -> Checked<()> {
+    match space {
+        Space::Shared => load_shared(env, warp, access, mask, at)?,
+        Space::Local | Space::Param => load_private(env.launch.program.private, warp, access, mask, at)?,
+        Space::Parameters => load_parameters(env.launch.parameters, warp, access, mask, at)?,
+        _ => load_global(env, warp, access, mask, at)?,
+    }
+    if let Some(order) = access.order {
+        lanes(mask).for_each(|lane| meet_others(env, warp, lane, (space, at[lane]), order, (true, false)));
+    }
+    Ok(())
 }
 
 /// A store of some lanes.
 pub(crate) fn store(env: &mut BlockEnv<'_>, warp: &mut Warp, access: &program::Access, mask: u32) -> Checked<()> {
     let mut at = addresses(warp, access.address);
-    by_space(access.space, mask, &mut at, |space, mask, at| {
-        match space {
-            Space::Shared => store_shared(env, warp, access, mask, at)?,
-            Space::Local | Space::Param => store_private(env.launch.program.private, warp, access, mask, at)?,
-            Space::Parameters => return Err(write_of_parameters()),
-            _ => store_global(env, warp, access, mask, at)?,
+    by_space(access.space, mask, &mut at, |space, mask, at| match space {
+        Space::Cluster => {
+            by_rank(env, warp, mask, at, |env, warp, mask, at| store_to(env, warp, access, Space::Shared, mask, at))
         }
-        if let Some(order) = access.order {
-            lanes(mask).for_each(|lane| meet_others(env, warp, lane, (space, at[lane]), order, (false, true)));
-        }
-        Ok(())
+        space => store_to(env, warp, access, space, mask, at),
     })
+}
+
+#[inline(always)]
+fn store_to(
+    env: &mut BlockEnv<'_>,
+    warp: &mut Warp,
+    access: &program::Access,
+    space: Space,
+    mask: u32,
+    at: &[u64; 32],
+) -> Checked<()> {
+    match space {
+        Space::Shared => store_shared(env, warp, access, mask, at)?,
+        Space::Local | Space::Param => store_private(env.launch.program.private, warp, access, mask, at)?,
+        Space::Parameters => return Err(write_of_parameters()),
+        _ => store_global(env, warp, access, mask, at)?,
+    }
+    if let Some(order) = access.order {
+        lanes(mask).for_each(|lane| meet_others(env, warp, lane, (space, at[lane]), order, (false, true)));
+    }
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! Atomics and reductions in memory.
 
+use super::cluster::by_rank;
 use super::fence::meet_others;
 use super::global::locate_global;
 use super::operand::{addresses, bits, get_register, set_register};
@@ -20,22 +21,37 @@ use half::{bf16, f16};
 /// Runs an atomic for each lane.
 pub(crate) fn atomic(env: &mut BlockEnv<'_>, warp: &mut Warp, atomic: &Atomic, mask: u32) -> Checked<()> {
     let mut at = addresses(warp, atomic.address);
-    let bytes = usize::from(atomic.size);
-    by_space(atomic.space, mask, &mut at, |space, mask, at| {
-        match space {
-            Space::Shared => count_shared(env.meter, mask, at, bytes),
-            Space::Parameters => return Err(write_of_parameters()),
-            Space::Local | Space::Param => {
-                return Err(Violation::new(FaultKind::Unsupported, "an atomic on local memory"));
-            }
-            _ => count_global(env.meter, env.memory, mask, at, bytes),
+    by_space(atomic.space, mask, &mut at, |space, mask, at| match space {
+        Space::Cluster => {
+            by_rank(env, warp, mask, at, |env, warp, mask, at| atomic_in(env, warp, atomic, Space::Shared, mask, at))
         }
-        for lane in lanes(mask) {
-            atomic_lane(env, warp, atomic, space, lane, at[lane])?;
-            meet_others(env, warp, lane, (space, at[lane]), atomic.order, (true, true));
-        }
-        Ok(())
+        space => atomic_in(env, warp, atomic, space, mask, at),
     })
+}
+
+#[inline(always)]
+fn atomic_in(
+    env: &mut BlockEnv<'_>,
+    warp: &mut Warp,
+    atomic: &Atomic,
+    space: Space,
+    mask: u32,
+    at: &[u64; 32],
+) -> Checked<()> {
+    let bytes = usize::from(atomic.size);
+    match space {
+        Space::Shared => count_shared(env.meter, mask, at, bytes),
+        Space::Parameters => return Err(write_of_parameters()),
+        Space::Local | Space::Param => {
+            return Err(Violation::new(FaultKind::Unsupported, "an atomic on local memory"));
+        }
+        _ => count_global(env.meter, env.memory, mask, at, bytes),
+    }
+    for lane in lanes(mask) {
+        atomic_lane(env, warp, atomic, space, lane, at[lane])?;
+        meet_others(env, warp, lane, (space, at[lane]), atomic.order, (true, true));
+    }
+    Ok(())
 }
 
 /// Runs an atomic for one lane, whose address in `space` is `at`.
@@ -56,6 +72,10 @@ fn atomic_lane(
         let offset = env.block.shared.locate(at, bytes).map_err(|fault| fault.lane(lane))?;
         let who = LaneAccess::of(warp, lane, true);
         env.block.shared.read(offset, bytes, who).map_err(|fault| fault.lane(lane))?;
+        if env.block.shared.take_unwritten() {
+            let message = format!("an atomic on offset {offset:#x} of shared memory, which nothing wrote");
+            return Err(Violation::new(FaultKind::Uninitialised, message).lane(lane).address(at));
+        }
         env.block.shared.write(offset, bytes, who, false).map_err(|fault| fault.lane(lane))?;
         &mut env.block.shared.data[offset..offset + bytes]
     } else {

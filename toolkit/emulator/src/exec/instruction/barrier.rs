@@ -58,7 +58,7 @@ pub(crate) fn arrive(
         barrier.voters += mask.count_ones();
     }
     warp.vote = arrival.vote;
-    barrier.views.add(&mut warp.clock, warp.id, clocks, mask);
+    barrier.views.add(&mut warp.clock, clocks, mask);
     if arrival.waits {
         warp.waits_at = Some(id);
     }

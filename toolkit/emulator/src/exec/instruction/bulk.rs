@@ -1,10 +1,11 @@
 //! Starts of bulk and tensor copies between global and shared memory.
 
 use super::bulk_store::start_store;
+use super::cluster::on_block;
 use super::mbarrier::mbarrier_at;
 use super::operand::addresses;
 use super::race::{Request, check_global_read};
-use super::space::shared_offset;
+use super::space::{rank_of, shared_offset};
 use super::traffic::count_bulk;
 use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::bulk::{BulkData, BulkPart, PIECE, PendingFill};
@@ -14,7 +15,7 @@ use crate::exec::state::warp::Warp;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::program::{BulkCopy, BulkEnd, BulkSource};
 use crate::tensor_map::{Swizzle, TensorMap};
-use crate::window::{PARAMETER_WINDOW, WINDOW_BITS};
+use crate::window::{PARAMETER_WINDOW, RANK_SHIFT, WINDOW_BITS};
 
 fn fault<T>(kind: FaultKind, message: String) -> Checked<T> {
     Err(Violation::new(kind, message))
@@ -27,15 +28,61 @@ pub(crate) fn bulk_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &BulkCopy
         if is_repeated(warp, copy, &shared, mask, lane) {
             continue;
         }
-        let bulk = plan(env, warp, &copy.source, lane, shared[lane]).map_err(|fault| fault.lane(lane))?;
         match &copy.end {
-            BulkEnd::Shared { barrier } => {
+            BulkEnd::Shared { barrier, multicast } => {
                 let barrier = shared_offset(addresses(warp, *barrier)[lane]);
-                mbarrier_at(env.launch, env.block, warp, lane, barrier)?;
-                start_fill(env, warp, lane, bulk, barrier).map_err(|fault| fault.lane(lane))?;
+                fill(env, warp, copy, lane, (shared[lane], barrier, *multicast))?;
             }
-            BulkEnd::Global => start_store(env.block, warp, lane, bulk).map_err(|fault| fault.lane(lane))?,
+            BulkEnd::Global => {
+                let bulk = plan(env, warp, &copy.source, lane, shared[lane]).map_err(|fault| fault.lane(lane))?;
+                start_store(env.block, warp, lane, bulk).map_err(|fault| fault.lane(lane))?;
+            }
         }
+    }
+    Ok(())
+}
+
+/// Starts a lane's copy to shared memory: of its block, of another one of the cluster, or of several at once.
+fn fill(
+    env: &mut BlockEnv<'_>,
+    warp: &mut Warp,
+    copy: &BulkCopy,
+    lane: usize,
+    (shared, barrier, multicast): (u64, u64, Option<u32>),
+) -> Checked<()> {
+    let (own, size) = (env.block.rank, env.launch.config.cluster_size());
+    let (target, told) = if size > 1 { (rank_of(shared), rank_of(barrier)) } else { (None, None) };
+    let (target, told) = (target.unwrap_or(own), told.unwrap_or(own));
+    if target != told {
+        let message = format!("a copy to block {target} of the cluster that tells an mbarrier of block {told}");
+        return Err(Violation::new(FaultKind::Mbarrier, message).lane(lane));
+    }
+    let within = |at: u64| if size > 1 { at & ((1 << RANK_SHIFT) - 1) } else { at };
+    let (shared, barrier) = (within(shared), within(barrier));
+    let ranks = match multicast {
+        Some(slot) => warp.registers.words[slot as usize][lane] & 0xffff,
+        None => 1 << target,
+    };
+    if ranks >> size != 0 || ranks == 0 {
+        let message = format!("a copy to blocks {ranks:#06x} of a cluster of {size}");
+        return Err(Violation::new(FaultKind::OutOfBounds, message).lane(lane));
+    }
+    // However many blocks get them, the bytes are read once.
+    let mut planned: Option<BulkData> = None;
+    for rank in lanes(ranks) {
+        let bulk = on_block(env, warp, (lane, rank, false), |env, warp| {
+            let bulk = match planned.take() {
+                None => plan(env, warp, &copy.source, lane, shared)?,
+                Some(bulk) => {
+                    env.block.shared.locate_aligned(shared, bulk.data.len(), PIECE)?;
+                    bulk
+                }
+            };
+            mbarrier_at(env.launch, env.block, warp, lane, barrier)?;
+            start_fill(env, warp, lane, bulk.clone(), barrier)?;
+            Ok(bulk)
+        });
+        planned = Some(bulk.map_err(|fault| fault.lane(lane))?);
     }
     Ok(())
 }

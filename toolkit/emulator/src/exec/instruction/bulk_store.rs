@@ -1,5 +1,6 @@
 //! Bulk copies from shared to global memory. They end at the latest moment the program allows: when their group is waited for.
 
+use super::cluster::check_visitors;
 use super::race::{Request, check_global_write};
 use crate::exec::state::block::BlockState;
 use crate::exec::state::block_env::BlockEnv;
@@ -11,8 +12,18 @@ use crate::fault::{Checked, FaultKind, Violation};
 /// Starts a copy from shared to global memory.
 pub(crate) fn start_store(block: &mut BlockState, warp: &mut Warp, lane: usize, mut bulk: BulkData) -> Checked<()> {
     let pieces = bulk.pieces();
+    // What lies outside of the tensor is read, and goes nowhere.
+    for part in &bulk.parts {
+        let places = part.place..part.place + part.bytes;
+        let unwritten =
+            places.map(|place| bulk.swizzle.apply(bulk.at + place)).find(|&at| !block.shared.is_written(at, 1));
+        if let Some(at) = unwritten {
+            let message = format!("copies offset {at:#x} of shared memory, which nothing wrote, to global memory");
+            return Err(Violation::new(FaultKind::Uninitialised, message).address(at as u64).buffer("shared memory"));
+        }
+    }
     for (at, piece) in pieces.zip(bulk.data.chunks_exact_mut(PIECE)) {
-        block.shared.start_async_read(at, PIECE, LaneAccess::of(warp, lane, false))?;
+        block.shared.start_async_read(at, PIECE, LaneAccess::of(warp, lane, false), true)?;
         piece.copy_from_slice(&block.shared.data[at..at + PIECE]);
     }
     warp.stores.push(PendingStore { bulk, lane, groups: 0, reads: true });
@@ -69,6 +80,7 @@ pub(crate) fn end_block(env: &mut BlockEnv<'_>, warps: &mut [Warp]) -> Checked<(
         let message = "the block ends while an asynchronous copy or product still uses its shared memory";
         return Err(Violation::new(FaultKind::AsyncRegion, message));
     }
+    check_visitors(env, warps)?;
     for warp in warps {
         for store in std::mem::take(&mut warp.stores) {
             end_store(env, warp, &store)?;

@@ -1,15 +1,141 @@
-//! Parameters and results of calls.
+//! Calls: parameters and results, functions that are called through pointers, and what recursive functions save.
 
 use crate::exec::state::lane_mask::lanes;
-use crate::exec::state::warp::{Frame, Warp};
-use crate::program::{Op, Program, Transfer};
+use crate::exec::state::warp::{Frame, Part, SavedFrame, Warp};
+use crate::fault::{Checked, FaultKind, Violation};
+use crate::program::{Activation, Call, NONE, Op, PointerCall, Program, Transfer};
+
+/// Bytes of the stack that a call of a recursive function takes beside its variables, as a return address does.
+const FRAME: usize = 16;
 
 /// Copies parameters or results of a call within the lanes' private memory.
-pub(crate) fn transfer(program: &Program, warp: &mut Warp, transfers: &[Transfer], mask: u32) {
+fn transfer(program: &Program, warp: &mut Warp, transfers: &[Transfer], mask: u32) {
     for &(from, to, bytes) in transfers {
         for lane in lanes(mask) {
             let base = lane * program.private;
             warp.private.copy_within(base + from..base + from + bytes, base + to);
+            if let Some(poison) = &mut warp.poison {
+                for byte in 0..bytes {
+                    if poison.private.contains(&(base + from + byte)) {
+                        poison.private.insert(base + to + byte);
+                    } else {
+                        poison.private.remove(&(base + to + byte));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Lets lanes call a function, and go on at `next` when they return.
+pub(crate) fn begin_call(program: &Program, warp: &mut Warp, call: &Call, mask: u32, next: u32) -> Checked<()> {
+    let saved = match call.activation {
+        Some(index) => {
+            let activation = &program.activations[index as usize];
+            let saved = save(program, warp, activation, mask);
+            // Arguments may come from variables that move.
+            transfer(program, warp, &call.arguments, mask);
+            enter(program, warp, activation, mask)?;
+            Some(Box::new(saved))
+        }
+        None => {
+            transfer(program, warp, &call.arguments, mask);
+            None
+        }
+    };
+    let height = warp.stack.len();
+    if let Some(top) = warp.stack.last_mut() {
+        top.pc = next;
+    }
+    warp.frames.push(Frame { call: next - 1, target: call.target, saved, mask, height });
+    warp.stack.push(Part { pc: call.target, meet: NONE, mask });
+    Ok(())
+}
+
+/// The function that the first lane's pointer names, and the lanes whose pointers are the same.
+pub(crate) fn pointed_at<'a>(warp: &Warp, call: &'a PointerCall, mask: u32) -> Checked<(&'a Call, u32)> {
+    let pointers = &warp.registers.wides[call.pointer as usize];
+    let first = mask.trailing_zeros() as usize;
+    let Some((_, target)) = call.targets.iter().find(|(address, _)| *address == pointers[first]) else {
+        let message = format!("a call through {:#x}, which is no function with these parameters", pointers[first]);
+        return Err(Violation::new(FaultKind::OutOfBounds, message).lane(first).address(pointers[first]));
+    };
+    let same = lanes(mask).filter(|&lane| pointers[lane] == pointers[first]).fold(0, |set, lane| set | 1 << lane);
+    Ok((target, same))
+}
+
+/// What the lanes' running call of a function has in registers and parameters.
+fn save(program: &Program, warp: &Warp, activation: &Activation, mask: u32) -> SavedFrame {
+    let registers = &warp.registers;
+    let mut parameters = Vec::new();
+    for lane in lanes(mask) {
+        for &(place, size) in &activation.parameters {
+            let at = lane * program.private + place;
+            parameters.extend_from_slice(&warp.private[at..at + size]);
+        }
+    }
+    let address = |&(slot, wide, _): &(u32, bool, i64)| {
+        if wide { registers.wides[slot as usize] } else { registers.words[slot as usize].map(u64::from) }
+    };
+    SavedFrame {
+        words: activation.words.iter().map(|&slot| registers.words[slot as usize]).collect(),
+        wides: activation.wides.iter().map(|&slot| registers.wides[slot as usize]).collect(),
+        predicates: activation.predicates.iter().map(|&slot| registers.masks[slot as usize]).collect(),
+        parameters,
+        addresses: activation.addresses.iter().map(address).collect(),
+    }
+}
+
+/// Gives each lane new local variables, on its stack.
+fn enter(program: &Program, warp: &mut Warp, activation: &Activation, mask: u32) -> Checked<()> {
+    let (start, bytes) = activation.locals;
+    let room = program.private - program.stack;
+    for lane in lanes(mask) {
+        let base = program.stack + warp.stack_used[lane];
+        warp.stack_used[lane] += bytes.next_multiple_of(16) + FRAME;
+        if warp.stack_used[lane] > room {
+            let message = format!("a stack of more than {room} bytes: recursion without an end?");
+            return Err(Violation::new(FaultKind::OutOfBounds, message).lane(lane).buffer("local memory"));
+        }
+        for &(slot, wide, place) in &activation.addresses {
+            set_address(warp, (slot, wide), lane, (base as i64 + place - start as i64) as u64);
+        }
+    }
+    Ok(())
+}
+
+fn set_address(warp: &mut Warp, (slot, wide): (u32, bool), lane: usize, address: u64) {
+    if wide {
+        warp.registers.wides[slot as usize][lane] = address;
+    } else {
+        warp.registers.words[slot as usize][lane] = address as u32;
+    }
+}
+
+/// Gives lanes back what they had when a function was called once more.
+fn restore(program: &Program, warp: &mut Warp, activation: &Activation, frame: &Frame, saved: &SavedFrame) {
+    for lane in lanes(frame.mask) {
+        for (&slot, values) in activation.words.iter().zip(&saved.words) {
+            warp.registers.words[slot as usize][lane] = values[lane];
+        }
+        for (&slot, values) in activation.wides.iter().zip(&saved.wides) {
+            warp.registers.wides[slot as usize][lane] = values[lane];
+        }
+        for (&(slot, wide, _), values) in activation.addresses.iter().zip(&saved.addresses) {
+            set_address(warp, (slot, wide), lane, values[lane]);
+        }
+        warp.stack_used[lane] -= activation.locals.1.next_multiple_of(16) + FRAME;
+    }
+    for (&slot, &values) in activation.predicates.iter().zip(&saved.predicates) {
+        let target = &mut warp.registers.masks[slot as usize];
+        *target = *target & !frame.mask | values & frame.mask;
+    }
+    let mut rest = &saved.parameters[..];
+    for lane in lanes(frame.mask) {
+        for &(place, size) in &activation.parameters {
+            let at = lane * program.private + place;
+            warp.private[at..at + size].copy_from_slice(&rest[..size]);
+            rest = &rest[size..];
         }
     }
 }
@@ -17,8 +143,36 @@ pub(crate) fn transfer(program: &Program, warp: &mut Warp, transfers: &[Transfer
 /// Copies the results of calls that have ended to their callers.
 pub(crate) fn return_results(program: &Program, warp: &mut Warp, ended: &[Frame]) {
     for frame in ended {
-        if let Op::Call(call) = &program.code[frame.call as usize].op {
-            transfer(program, warp, &call.results, frame.mask & warp.live);
+        let call = match &program.code[frame.call as usize].op {
+            Op::Call(call) => &**call,
+            Op::CallPointer(pointer) => {
+                let Some((_, call)) = pointer.targets.iter().find(|(_, call)| call.target == frame.target) else {
+                    continue;
+                };
+                call
+            }
+            _ => continue,
+        };
+        let mask = frame.mask & warp.live;
+        let (Some(index), Some(saved)) = (call.activation, &frame.saved) else {
+            transfer(program, warp, &call.results, mask);
+            continue;
+        };
+        // The caller's own parameters come back before it gets the results: they may be those of the same function.
+        let place = |lane: usize, at: usize| lane * program.private + at;
+        let mut results = Vec::new();
+        for lane in lanes(mask) {
+            for &(from, _, bytes) in &call.results {
+                results.extend_from_slice(&warp.private[place(lane, from)..][..bytes]);
+            }
+        }
+        restore(program, warp, &program.activations[index as usize], frame, saved);
+        let mut rest = &results[..];
+        for lane in lanes(mask) {
+            for &(_, to, bytes) in &call.results {
+                warp.private[place(lane, to)..][..bytes].copy_from_slice(&rest[..bytes]);
+                rest = &rest[bytes..];
+            }
         }
     }
 }

@@ -55,7 +55,7 @@ fn exchange(launch: &LaunchConstants<'_>, warp: &mut Warp, op: &Collective, mask
     match *op {
         Collective::Barrier => {
             if launch.options.check_races {
-                warp.clock.meet(warp.id, launch.clocks(), mask);
+                warp.clock.meet(launch.clocks(), mask);
             }
         }
         Collective::Shuffle { mode, result, valid, value, lane, clamp } => {

@@ -1,16 +1,19 @@
-//! `cp.async`: a thread's copies from global to shared memory.
+//! `cp.async`: a thread's copies from global to shared memory, and mbarriers that wait for them.
 
+use super::mbarrier::mbarrier_at;
 use super::operand::addresses;
 use super::race::{Request, check_global_read};
 use super::space::shared_offset;
 use super::traffic::count_global;
+use crate::exec::state::block::BlockState;
 use crate::exec::state::block_env::BlockEnv;
-use crate::exec::state::copy::PendingCopy;
+use crate::exec::state::copy::{PendingArrival, PendingCopy};
 use crate::exec::state::lane_access::LaneAccess;
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::Warp;
 use crate::fault::{Checked, FaultKind, Violation};
-use crate::program::AsyncCopy;
+use crate::memory::Memory;
+use crate::program::{Address, AsyncCopy};
 
 /// Starts a copy of each lane.
 pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCopy, mask: u32) -> Checked<()> {
@@ -57,6 +60,7 @@ pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCo
 pub(crate) fn commit_copies(warp: &mut Warp) {
     let group = std::mem::take(&mut warp.copies);
     warp.groups.push_back(group);
+    warp.closed_groups += 1;
 }
 
 /// Ends all groups of copies but the latest `pending`; `None` ends also those that are in no group yet. Copies end no earlier
@@ -65,25 +69,101 @@ pub(crate) fn wait_copies(env: &mut BlockEnv<'_>, warp: &mut Warp, pending: Opti
     if pending.is_none() {
         commit_copies(warp);
     }
+    let ended = warp.closed_groups.saturating_sub(pending.unwrap_or(0).into());
+    for index in 0..env.block.arrivals.len() {
+        if env.block.arrivals[index].warp == warp.id {
+            end_tracked(env.block, env.memory, index, |group| group < ended)?;
+        }
+    }
     while warp.groups.len() > pending.unwrap_or(0) as usize {
         for copy in warp.groups.pop_front().unwrap_or_default() {
-            let mut data = [0; 16];
-            let (count, lane) = (copy.source_bytes as usize, usize::from(copy.lane));
-            if count != 0 {
-                let (index, at) = env.memory.locate(copy.source, count).map_err(|fault| fault.lane(lane))?;
-                data[..count].copy_from_slice(&env.memory.buffers[index].data[at..at + count]);
-                if data != copy.before {
-                    let name = &env.memory.buffers[index].name;
-                    let message = format!(
-                        "{count} bytes at offset {at} of `{name}` were written while an asynchronous copy still read them"
-                    );
-                    let fault = Violation::new(FaultKind::AsyncRegion, message).lane(lane).address(copy.source);
-                    return Err(fault.buffer(name));
-                }
-            }
-            let data = &data[..copy.bytes as usize];
-            env.block.shared.end_copy(copy.target, data, warp.id * 32 + lane, warp.clock.epoch);
+            let writer = (warp.clock.warp * 32 + usize::from(copy.lane), warp.clock.epoch);
+            end_copy(env.block, env.memory, copy, writer)?;
         }
+    }
+    Ok(())
+}
+
+/// Ends a copy, as a write by a thread in an epoch.
+fn end_copy(block: &mut BlockState, memory: &Memory, copy: PendingCopy, (thread, epoch): (usize, u32)) -> Checked<()> {
+    let mut data = [0; 16];
+    let (count, lane) = (copy.source_bytes as usize, usize::from(copy.lane));
+    if count != 0 {
+        let (index, at) = memory.locate(copy.source, count).map_err(|fault| fault.lane(lane))?;
+        data[..count].copy_from_slice(&memory.buffers[index].data[at..at + count]);
+        if data != copy.before {
+            let name = &memory.buffers[index].name;
+            let message = format!(
+                "{count} bytes at offset {at} of `{name}` were written while an asynchronous copy still read them"
+            );
+            let fault = Violation::new(FaultKind::AsyncRegion, message).lane(lane).address(copy.source);
+            return Err(fault.buffer(name));
+        }
+    }
+    block.shared.end_copy(copy.target, &data[..copy.bytes as usize], thread, epoch);
+    Ok(())
+}
+
+/// Lets an mbarrier wait for all copies that lanes have started: each of them arrives when its own have ended. Unless the
+/// mbarrier's count has these arrivals, it expects one more.
+pub(crate) fn arrive_after_copies(
+    env: &mut BlockEnv<'_>,
+    warp: &mut Warp,
+    address: Address,
+    counted: bool,
+    mask: u32,
+) -> Checked<()> {
+    let (at, clocks) = (addresses(warp, address).map(shared_offset), env.launch.clocks());
+    for lane in lanes(mask) {
+        let epoch = warp.clock.epoch;
+        let barrier = mbarrier_at(env.launch, env.block, warp, lane, at[lane])?;
+        barrier.pending += u32::from(!counted);
+        barrier.arrived.add(&mut warp.clock, clocks, 1 << lane);
+        let first = warp.closed_groups - warp.groups.len() as u64;
+        let groups = (first..).zip(warp.groups.iter_mut().chain([&mut warp.copies]));
+        let is_own = |copy: &mut PendingCopy| usize::from(copy.lane) == lane;
+        let copies = groups.flat_map(|(number, group)| group.extract_if(.., is_own).map(move |copy| (number, copy)));
+        let writer = (warp.clock.warp * 32 + lane, epoch);
+        let arrival = PendingArrival { barrier: at[lane], warp: warp.id, writer, copies: copies.collect() };
+        env.block.arrivals.push(arrival);
+        env.block.events += 1;
+    }
+    Ok(())
+}
+
+/// Ends copies that an arrival waits for, in the groups that `ends` says, and those that an earlier arrival of the thread
+/// waits for.
+fn end_tracked(block: &mut BlockState, memory: &Memory, index: usize, ends: impl Fn(u64) -> bool) -> Checked<()> {
+    let thread = block.arrivals[index].writer.0;
+    for earlier in 0..=index {
+        if block.arrivals[earlier].writer.0 != thread {
+            continue;
+        }
+        let writer = block.arrivals[earlier].writer;
+        let copies: Vec<_> = block.arrivals[earlier].copies.extract_if(.., |(group, _)| ends(*group)).collect();
+        copies.into_iter().try_for_each(|(_, copy)| end_copy(block, memory, copy, writer))?;
+    }
+    Ok(())
+}
+
+/// Lets arrivals that wait for copies happen, if an mbarrier's phase lacks nothing else but bytes.
+pub(crate) fn end_arrivals(block: &mut BlockState, memory: &Memory, clocks: usize, at: u64) -> Checked<()> {
+    let waiting = block.arrivals.iter().filter(|arrival| arrival.barrier == at).count();
+    let Some(barrier) = block.mbarriers.get(&at) else { return Ok(()) };
+    let phase = barrier.phase;
+    if waiting == 0 || barrier.pending as usize > waiting {
+        return Ok(());
+    }
+    while let Some(index) = block.arrivals.iter().position(|arrival| arrival.barrier == at) {
+        end_tracked(block, memory, index, |_| true)?;
+        let Some(barrier) = block.mbarriers.get_mut(&at).filter(|barrier| barrier.phase == phase) else { break };
+        if barrier.pending == 0 {
+            break;
+        }
+        barrier.pending -= 1;
+        barrier.step(clocks);
+        block.events += 1;
+        block.arrivals.remove(index);
     }
     Ok(())
 }

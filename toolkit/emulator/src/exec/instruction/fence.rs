@@ -44,7 +44,7 @@ pub(crate) fn meet_others(
         return;
     }
     let (shared, block, device) = (space == Space::Shared, env.block.number, env.launch.device);
-    let thread = warp.id * 32 + lane;
+    let thread = warp.clock.warp * 32 + lane;
     let fences = &mut warp.fences.get_or_insert_default().0[lane];
     if reads {
         if let Some(released) = env.block.releases.get(at) {

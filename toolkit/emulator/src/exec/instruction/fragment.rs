@@ -21,7 +21,7 @@ pub(crate) fn first_factor(registers: &Registers, slots: &[u32]) -> [[u16; 16]; 
 
 /// Row and column of the sum that a lane has in one of four registers.
 #[inline(always)]
-fn place(lane: usize, index: usize) -> (usize, usize) {
+pub(crate) fn place(lane: usize, index: usize) -> (usize, usize) {
     (lane / 4 + index / 2 * 8, lane % 4 * 2 + index % 2)
 }
 

@@ -1,6 +1,7 @@
 //! Loads and stores of global memory.
 
 use super::operand::{gather, scatter};
+use super::poison;
 use super::race::{Request, check_global_read, check_global_write};
 use super::traffic::count_global;
 use crate::exec::state::block_env::BlockEnv;
@@ -130,6 +131,9 @@ pub(crate) fn store_global(
     at: &[u64; 32],
 ) -> Checked<()> {
     let bytes = access.bytes();
+    if warp.poison.is_some() {
+        poison::check_stored(env.launch.program, warp, access, mask)?;
+    }
     count_global(env.meter, env.memory, mask, at, bytes);
     let strong = access.order.is_some();
     if let Some(index) = common_buffer(env.memory, mask, at, bytes) {

@@ -2,15 +2,18 @@
 
 use super::fragment::{first_factor, load_sums, store_sums};
 use super::operand::addresses;
+use super::poison;
 use super::space::shared_offset;
 use super::traffic::count_shared;
 use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::lane_access::LaneAccess;
+use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::Warp;
 use crate::exec::tensor_core::{DEPTH, Factors, multiply_add};
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::lanes::Registers;
 use crate::program::{Address, Mma};
+use crate::ptx::ast::Width;
 
 /// Row and column of the two elements of a matrix that a lane has in a register.
 #[inline(always)]
@@ -47,6 +50,16 @@ pub(crate) fn load_matrix(
             let pair = places(lane, transposed).map(|(row, column)| u32::from(rows[row][column]));
             *word = pair[0] | pair[1] << 16;
         }
+        if env.block.shared.take_unwritten() || warp.poison.is_some() {
+            let written = |lane: usize| {
+                places(lane, transposed)
+                    .iter()
+                    .all(|&(row, column)| env.block.shared.is_written(at[8 * matrix + row] as usize + 2 * column, 2))
+            };
+            let poisoned = lanes(u32::MAX).filter(|&lane| !written(lane)).fold(0, |set, lane| set | 1 << lane);
+            let origin = (env.meter.pc as u32, at[8 * matrix]);
+            poison::set_word(env.launch.program, warp, register, poisoned, origin);
+        }
     }
     Ok(())
 }
@@ -78,6 +91,13 @@ pub(crate) fn store_matrix(
             env.block.shared.write(offset, 16, who, false).map_err(|fault| fault.lane(lane))?;
             for (bytes, value) in env.block.shared.data[offset..offset + 16].chunks_exact_mut(2).zip(values) {
                 bytes.copy_from_slice(&value.to_le_bytes());
+            }
+        }
+        if let Some(poison) = &warp.poison {
+            for lane in lanes(poison.of((Width::B32, register))) {
+                for (row, column) in places(lane, transposed) {
+                    env.block.shared.forget(at[8 * matrix + row] as usize + 2 * column, 2);
+                }
             }
         }
     }

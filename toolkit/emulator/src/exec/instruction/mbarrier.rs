@@ -1,8 +1,10 @@
 //! Instructions on mbarriers: arrivals, expected bytes and phases.
 
 use super::bulk_fill::end_fills;
+use super::cluster::on_block;
+use super::copy::end_arrivals;
 use super::operand::addresses;
-use super::space::shared_offset;
+use super::space::{rank_of, shared_offset};
 use crate::exec::state::block::BlockState;
 use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::constants::LaunchConstants;
@@ -12,6 +14,7 @@ use crate::exec::state::mbarrier::Mbarrier;
 use crate::exec::state::warp::{Wait, Warp};
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::program::{MbarrierInstruction, MbarrierOp};
+use crate::window::RANK_SHIFT;
 
 /// Most arrivals that an mbarrier can count.
 const MAX_COUNT: u32 = (1 << 20) - 1;
@@ -32,7 +35,10 @@ pub(crate) fn mbarrier_at<'b>(
         return fault(lane, at, format!("there is no mbarrier at offset {at:#x}: it was not set up"));
     };
     let (thread, epoch) = barrier.creator;
-    if launch.options.check_races && thread != warp.id * 32 + lane && !warp.clock.view(lane).knows(thread, epoch) {
+    if launch.options.check_races
+        && thread != warp.clock.warp * 32 + lane
+        && !warp.clock.view(lane).knows(thread, epoch)
+    {
         let message = format!("the mbarrier at offset {at:#x} that thread {thread} set up, with no barrier between");
         return Err(Violation::new(FaultKind::SharedRace, message).lane(lane).address(at).buffer("shared memory"));
     }
@@ -53,23 +59,52 @@ pub(crate) fn mbarrier(
     let values = warp.registers.words[instruction.value as usize];
     for lane in lanes(mask) {
         let (at, value) = (at[lane], values[lane]);
-        env.block.shared.locate(at, 8).map_err(|fault| fault.lane(lane))?;
-        match instruction.op {
-            MbarrierOp::Init => set_up(env.block, warp, lane, at, value)?,
-            MbarrierOp::Invalidate => {
-                mbarrier_at(env.launch, env.block, warp, lane, at)?;
-                env.block.mbarriers.remove(&at);
-                env.block.shared.set_mbarrier(at as usize, false);
+        if env.launch.config.cluster_size() > 1
+            && let Some(rank) = rank_of(at)
+        {
+            let at = at & ((1 << RANK_SHIFT) - 1);
+            let is_own = rank == env.block.rank;
+            let can_reach =
+                instruction.result.is_none() && !matches!(instruction.op, MbarrierOp::Init | MbarrierOp::Invalidate);
+            if !is_own && !can_reach {
+                return fault(
+                    lane,
+                    at,
+                    format!("an mbarrier of block {rank} of the cluster, which only that block may use so"),
+                );
             }
-            MbarrierOp::Expect => mbarrier_at(env.launch, env.block, warp, lane, at)?.bytes += i64::from(value),
-            MbarrierOp::Complete => add_bytes(env, warp, lane, at, -i64::from(value))?,
-            MbarrierOp::ArriveExpecting => {
-                mbarrier_at(env.launch, env.block, warp, lane, at)?.bytes += i64::from(value);
-                arrive(env, warp, instruction, lane, at, (1, false))?;
-            }
-            MbarrierOp::Arrive { drops } => arrive(env, warp, instruction, lane, at, (value, drops))?,
-            MbarrierOp::TestParity | MbarrierOp::TestState => {}
+            on_block(env, warp, (lane, rank, true), |env, warp| change(env, warp, instruction, lane, (at, value)))?;
+        } else {
+            change(env, warp, instruction, lane, (at, value))?;
         }
+    }
+    Ok(())
+}
+
+/// Runs an instruction on the mbarrier of one lane, other than a test.
+fn change(
+    env: &mut BlockEnv<'_>,
+    warp: &mut Warp,
+    instruction: &MbarrierInstruction,
+    lane: usize,
+    (at, value): (u64, u32),
+) -> Checked<()> {
+    env.block.shared.locate(at, 8).map_err(|fault| fault.lane(lane))?;
+    match instruction.op {
+        MbarrierOp::Init => set_up(env.block, warp, lane, at, value)?,
+        MbarrierOp::Invalidate => {
+            mbarrier_at(env.launch, env.block, warp, lane, at)?;
+            env.block.mbarriers.remove(&at);
+            env.block.shared.set_mbarrier(at as usize, false);
+        }
+        MbarrierOp::Expect => mbarrier_at(env.launch, env.block, warp, lane, at)?.bytes += i64::from(value),
+        MbarrierOp::Complete => add_bytes(env, warp, lane, at, -i64::from(value))?,
+        MbarrierOp::ArriveExpecting => {
+            mbarrier_at(env.launch, env.block, warp, lane, at)?.bytes += i64::from(value);
+            arrive(env, warp, instruction, lane, at, (1, false))?;
+        }
+        MbarrierOp::Arrive { drops } => arrive(env, warp, instruction, lane, at, (value, drops))?,
+        MbarrierOp::TestParity | MbarrierOp::TestState => {}
     }
     Ok(())
 }
@@ -87,7 +122,7 @@ fn set_up(block: &mut BlockState, warp: &mut Warp, lane: usize, at: u64, count: 
     block.shared.write(at as usize, 8, who, false).map_err(|fault| fault.lane(lane))?;
     block.shared.set_mbarrier(at as usize, true);
     let agent = block.mbarriers.len() % 32;
-    let barrier = Mbarrier::new(count, (warp.id * 32 + lane, warp.clock.epoch), agent);
+    let barrier = Mbarrier::new(count, (warp.clock.warp * 32 + lane, warp.clock.epoch), agent);
     block.mbarriers.insert(at, barrier);
     Ok(())
 }
@@ -108,7 +143,7 @@ fn arrive(
         let message = format!("{count} arrivals are too many: {}", barrier.describe(at));
         return fault(lane, at, message);
     }
-    barrier.arrived.add(&mut warp.clock, warp.id, clocks, 1 << lane);
+    barrier.arrived.add(&mut warp.clock, clocks, 1 << lane);
     barrier.pending -= count;
     if drops {
         barrier.count -= count;
@@ -142,11 +177,17 @@ fn test(
     let mut done = 0;
     for lane in lanes(mask) {
         let at = at[lane];
+        if env.launch.config.cluster_size() > 1 && rank_of(at).is_some() {
+            return fault(lane, at, "a test of an mbarrier of another block of the cluster".into());
+        }
         mbarrier_at(env.launch, env.block, warp, lane, at)?;
         let is_over = |barrier: &Mbarrier, warp: &Warp| match instruction.op {
             MbarrierOp::TestState => barrier.phase != warp.registers.wides[instruction.value as usize][lane],
             _ => barrier.phase & 1 != u64::from(warp.registers.words[instruction.value as usize][lane] & 1),
         };
+        if !is_over(&env.block.mbarriers[&at], warp) && !env.block.arrivals.is_empty() {
+            end_arrivals(env.block, env.memory, env.launch.clocks(), at)?;
+        }
         let barrier = &env.block.mbarriers[&at];
         if !is_over(barrier, warp) && barrier.pending == 0 {
             end_fills(env.block, env.memory, env.launch.clocks(), at)?;

@@ -7,6 +7,7 @@ mod bulk;
 mod bulk_fill;
 pub(crate) mod bulk_store;
 pub(crate) mod call;
+pub(crate) mod cluster;
 mod collective;
 mod copy;
 mod fence;
@@ -15,6 +16,8 @@ mod global;
 mod matrix;
 pub(crate) mod mbarrier;
 mod operand;
+mod other_matrix;
+pub(crate) mod poison;
 mod private;
 mod race;
 mod register;
@@ -22,6 +25,7 @@ mod shared;
 mod space;
 mod traffic;
 mod warp_group;
+mod wmma;
 
 use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::warp::Warp;
@@ -58,7 +62,18 @@ pub(crate) fn run(env: &mut BlockEnv<'_>, warp: &mut Warp, op: &Op, mask: u32) -
             matrix::mma(registers, mma);
             env.meter.current().tensor_flops += 2 * 16 * 8 * mma.depth as u64;
         }
+        Op::OtherMma(mma) => {
+            other_matrix::other_mma(registers, mma);
+            env.meter.current().tensor_flops += 2 * 16 * 8 * mma.depth as u64;
+        }
+        Op::FragmentLoad(access) => wmma::load_fragment(env, warp, access, mask)?,
+        Op::FragmentStore(access) => wmma::store_fragment(env, warp, access, mask)?,
+        Op::FragmentProduct(product) => {
+            wmma::multiply_fragments(registers, product);
+            env.meter.current().tensor_flops += 2 * product.shape.iter().product::<usize>() as u64;
+        }
         Op::AsyncCopy(copy) => copy::start_copy(env, warp, copy, mask)?,
+        Op::AsyncArrive { address, counted } => copy::arrive_after_copies(env, warp, *address, *counted, mask)?,
         Op::AsyncCommit => copy::commit_copies(warp),
         Op::AsyncWait(pending) => copy::wait_copies(env, warp, *pending)?,
         Op::Compare { test, slots, complement, combine } => {
@@ -71,8 +86,9 @@ pub(crate) fn run(env: &mut BlockEnv<'_>, warp: &mut Warp, op: &Op, mask: u32) -
         }
         Op::Carry(sum) => register::carry(registers, sum, mask),
         Op::IsSpace(question) => register::is_space(registers, question, mask),
+        Op::ClusterArrive { releases } => cluster::arrive(env, warp, *releases, mask)?,
         Op::Fence { scope } => fence::fence(env, warp, *scope, mask),
-        Op::ProxyFence => warp.clock.proxy_fence(warp.id, mask),
+        Op::ProxyFence => warp.clock.proxy_fence(mask),
         Op::Mbarrier(mbarrier) => mbarrier::mbarrier(env, warp, mbarrier, mask)?,
         Op::BulkCopy(copy) => bulk::bulk_copy(env, warp, copy, mask)?,
         Op::BulkCommit => bulk_store::commit_stores(warp, mask),

@@ -1,6 +1,7 @@
 //! Memory of each thread alone: loads and stores of local memory, and loads of the kernel's parameters.
 
 use super::operand::{gather, scatter};
+use super::poison;
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::Warp;
 use crate::fault::{Checked, FaultKind, Violation};
@@ -30,6 +31,9 @@ pub(crate) fn load_private(size: usize, warp: &mut Warp, access: &Access, mask: 
         let mut data = [0; 32];
         data[..bytes].copy_from_slice(&warp.private[offset..offset + bytes]);
         scatter(warp, access, lane, &data[..bytes]);
+        if warp.poison.is_some() {
+            poison::loaded_from_private(warp, access, lane, offset);
+        }
     }
     Ok(())
 }
@@ -42,6 +46,9 @@ pub(crate) fn store_private(size: usize, warp: &mut Warp, access: &Access, mask:
         let mut data = [0; 32];
         gather(warp, access, lane, &mut data[..bytes]);
         warp.private[offset..offset + bytes].copy_from_slice(&data[..bytes]);
+        if warp.poison.is_some() {
+            poison::stored_to_private(warp, access, lane, offset);
+        }
     }
     Ok(())
 }

@@ -53,7 +53,7 @@ fn by_line(
 /// Whether a write comes before an access of some lanes, or cannot race with it.
 fn is_before(env: &BlockEnv<'_>, warp: &Warp, mask: u32, strong: bool, write: &Write) -> bool {
     let (own_block, other) = (write.block == env.block.number, usize::from(write.warp));
-    if own_block && other == warp.id || strong && write.strong {
+    if own_block && other == warp.clock.warp || strong && write.strong {
         return true;
     }
     let mut last = None;
@@ -102,7 +102,7 @@ pub(crate) fn check_global_write(
     if !env.launch.options.check_global_races {
         return Ok(());
     }
-    let (block, epoch, id) = (env.block.number, warp.clock.epoch, warp.id as u8);
+    let (block, epoch, id) = (env.block.number, warp.clock.epoch, warp.clock.warp as u16);
     by_line(request, offset, |part| {
         let history = &env.memory.buffers[request.buffer].history;
         // What an atomic wrote may be overwritten: a thread that does so has seen that the atomics are over.
@@ -124,17 +124,18 @@ fn global_race(env: &BlockEnv<'_>, buffer: usize, part: &Part, does: &str, write
     let buffer = &env.memory.buffers[buffer];
     let offset = part.line * LINE + part.bytes.trailing_zeros() as usize;
     let own = u64::from(write.block).checked_sub(env.launch.first_block.into());
-    let (whose, order) = if write.block == env.block.number {
+    let (warp, rank) = (usize::from(write.warp) % env.launch.warps(), usize::from(write.warp) / env.launch.warps());
+    let (whose, order) = if write.block == env.block.number && rank == env.block.rank {
         ("wrote in this launch".to_string(), "barrier")
     } else if let Some(index) = own.filter(|&index| index < env.launch.config.blocks()) {
-        let block = env.launch.config.block_at(index);
+        let block = env.launch.config.block_at(index / env.launch.config.cluster_size() as u64, rank);
         (format!("of block {block:?} wrote in this launch"), "fence and atomic")
     } else {
         ("of another launch, which was not over, wrote".to_string(), "fence and flag for the whole system")
     };
     let message = format!(
-        "{does} bytes from offset {offset} of `{}` that warp {} {whose}, with no {order} between",
-        buffer.name, write.warp
+        "{does} bytes from offset {offset} of `{}` that warp {warp} {whose}, with no {order} between",
+        buffer.name
     );
     let fault = Violation::new(FaultKind::GlobalRace, message).lane(part.lanes.trailing_zeros() as usize);
     fault.address(buffer.base + offset as u64).buffer(&buffer.name)

@@ -1,6 +1,7 @@
 //! Loads and stores of shared memory.
 
 use super::operand::{gather, scatter};
+use super::poison;
 use super::traffic::count_shared;
 use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::lane_access::LaneAccess;
@@ -25,6 +26,9 @@ pub(crate) fn load_shared(
         env.block.shared.read(offset, bytes, who).map_err(|fault| fault.lane(lane))?;
         scatter(warp, access, lane, &env.block.shared.data[offset..offset + bytes]);
     }
+    if env.block.shared.take_unwritten() || warp.poison.is_some() {
+        poison::loaded_from_shared(env, warp, access, mask, at);
+    }
     Ok(())
 }
 
@@ -46,6 +50,9 @@ pub(crate) fn store_shared(
         let who = LaneAccess::of(warp, lane, access.order.is_some());
         env.block.shared.write(offset, bytes, who, same).map_err(|fault| fault.lane(lane))?;
         env.block.shared.data[offset..offset + bytes].copy_from_slice(&data[..bytes]);
+    }
+    if warp.poison.is_some() {
+        poison::stored_to_shared(env, warp, access, mask, at);
     }
     Ok(())
 }

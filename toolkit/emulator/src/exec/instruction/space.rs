@@ -3,18 +3,26 @@
 use crate::exec::state::lane_mask::lanes;
 use crate::fault::Checked;
 use crate::ptx::ast::Space;
-use crate::window::{LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW, WINDOW_BITS};
+use crate::window::{LOCAL_WINDOW, PARAMETER_WINDOW, RANK_SHIFT, SHARED_WINDOW, WINDOW_BITS};
 
 /// The offset in shared memory of a generic or a shared address.
 pub(crate) fn shared_offset(address: u64) -> u64 {
     if address >> WINDOW_BITS == SHARED_WINDOW >> WINDOW_BITS { address - SHARED_WINDOW } else { address }
 }
 
+/// The rank in an address of shared memory; none if it is the own block's.
+pub(crate) fn rank_of(offset: u64) -> Option<usize> {
+    ((offset >> RANK_SHIFT) as usize).checked_sub(1)
+}
+
 /// The space of a generic address, and the address at which the space begins.
 #[inline(always)]
 fn space_of(address: u64) -> (Space, u64) {
     match address >> WINDOW_BITS {
-        window if window == SHARED_WINDOW >> WINDOW_BITS => (Space::Shared, SHARED_WINDOW),
+        window if window == SHARED_WINDOW >> WINDOW_BITS => {
+            let is_own = address - SHARED_WINDOW < 1 << RANK_SHIFT;
+            (if is_own { Space::Shared } else { Space::Cluster }, SHARED_WINDOW)
+        }
         window if window == LOCAL_WINDOW >> WINDOW_BITS => (Space::Local, LOCAL_WINDOW),
         window if window == PARAMETER_WINDOW >> WINDOW_BITS => (Space::Parameters, PARAMETER_WINDOW),
         _ => (Space::Global, 0),

@@ -16,6 +16,7 @@ pub(crate) fn count_global(meter: &mut Meter, memory: &mut Memory, mask: u32, at
     let mut last = None;
     for &sector in &sectors.list[..sectors.len] {
         last = memory.touch(sector, last);
+        counts.peer_sectors += u64::from(last.is_some_and(|buffer| memory.is_peers(buffer)));
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) fn start_product(
     let pending = PendingProduct { pc: meter.pc, a, b, adds, groups: 0 };
     for at in pending.pieces() {
         let at = block.shared.locate(at as u64, 16)?;
-        block.shared.start_async_read(at, 16, LaneAccess::of(warp, 0, false))?;
+        block.shared.start_async_read(at, 16, LaneAccess::of(warp, 0, false), false)?;
     }
     meter.current().tensor_flops += (2 * 16 * DEPTH * product.columns) as u64;
     warp.products.push_back(pending);

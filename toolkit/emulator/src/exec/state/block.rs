@@ -2,6 +2,8 @@
 
 use super::barrier::Barrier;
 use super::bulk::PendingFill;
+use super::cluster::ClusterBarrier;
+use super::copy::PendingArrival;
 use super::fences::Releases;
 use super::mbarrier::Mbarrier;
 use super::shared::SharedMemory;
@@ -12,8 +14,14 @@ use std::collections::BTreeMap;
 pub(crate) struct BlockState {
     /// The index of the block in the grid.
     pub index: [u32; 3],
-    /// The same index as one number.
+    /// The number of its cluster: that of the cluster's first block, among the blocks of all launches that run at a time.
     pub number: u32,
+    /// Its rank in the cluster.
+    pub rank: usize,
+    /// Its part of the cluster's barrier.
+    pub cluster: ClusterBarrier,
+    /// Threads of other blocks that accessed its shared memory, and the epochs in which they did so last.
+    pub visitors: BTreeMap<usize, u32>,
     /// Shared memory.
     pub shared: SharedMemory,
     /// The numbered barriers.
@@ -22,6 +30,8 @@ pub(crate) struct BlockState {
     pub mbarriers: BTreeMap<u64, Mbarrier>,
     /// Bulk copies to shared memory that have not ended, oldest first.
     pub fills: Vec<PendingFill>,
+    /// Arrivals that wait for copies of `cp.async`, oldest first.
+    pub arrivals: Vec<PendingArrival>,
     /// How many bulk copies to shared memory have ended.
     pub fills_ended: u32,
     /// How often something happened that a thread may wait for in a loop.
@@ -32,13 +42,17 @@ pub(crate) struct BlockState {
 
 impl BlockState {
     /// Makes it the state of another block of the grid, in which nothing has happened yet.
-    pub fn reset(&mut self, index: [u32; 3], number: u32, shared_bytes: usize) {
+    pub fn reset(&mut self, index: [u32; 3], (number, rank): (u32, usize), shared_bytes: usize, warps: (usize, usize)) {
         self.index = index;
         self.number = number;
-        self.shared.reset(shared_bytes);
+        self.rank = rank;
+        self.cluster = ClusterBarrier::default();
+        self.visitors.clear();
+        self.shared.reset(shared_bytes, warps);
         self.barriers = Default::default();
         self.mbarriers.clear();
         self.fills.clear();
+        self.arrivals.clear();
         self.fills_ended = 0;
         self.releases.clear();
     }

@@ -1,6 +1,7 @@
 //! What the instructions of a warp can reach outside of the warp.
 
 use super::block::BlockState;
+use super::cluster::Peers;
 use super::constants::LaunchConstants;
 use super::fences::GlobalReleases;
 use super::meter::Meter;
@@ -16,6 +17,8 @@ pub(crate) struct BlockEnv<'a> {
     pub releases: &'a mut GlobalReleases,
     /// What the warps of the block share.
     pub block: &'a mut BlockState,
+    /// The other blocks of its cluster.
+    pub peers: Peers<'a>,
     /// The counts, and the instruction that runs.
     pub meter: &'a mut Meter,
 }

@@ -1,9 +1,9 @@
 //! Vector clocks: they tell which accesses of other threads come before those of a thread.
 //!
 //! A warp has an epoch, a number that grows whenever one of its lanes synchronises. Each thread has a view. It says of every
-//! thread of the block up to which epoch that thread's accesses come before the next access of its owner, and the same of those
-//! threads of other blocks that have handed something on to the owner. Threads may share one view: after a block barrier all of
-//! them do. A view has one warp more than the block. That warp stands for the asynchronous proxy, and each of its lanes for the
+//! thread of the cluster up to which epoch that thread's accesses come before the next access of its owner, and the same of those
+//! threads of other clusters that have handed something on to the owner. A block that is in no cluster is one by itself. Threads may share one view: after a block barrier all of
+//! them do. A view has one warp more than the cluster. That warp stands for the asynchronous proxy, and each of its lanes for the
 //! copies of some mbarriers.
 
 use std::collections::BTreeMap;
@@ -144,13 +144,15 @@ fn knows_lanes(known: &[u32], warp: usize, mask: u32, epoch: u32) -> bool {
 /// The clock of a warp: its epoch, and the views of its lanes.
 #[derive(Debug)]
 pub(crate) struct WarpClock {
+    /// The index of the warp among those of its cluster of blocks.
+    pub warp: usize,
     pub epoch: u32,
     views: Vec<Arc<View>>,
 }
 
 impl WarpClock {
-    pub fn new(view: &Arc<View>) -> Self {
-        Self { epoch: 1, views: vec![Arc::clone(view); 32] }
+    pub fn new(warp: usize, view: &Arc<View>) -> Self {
+        Self { warp, epoch: 1, views: vec![Arc::clone(view); 32] }
     }
 
     #[inline(always)]
@@ -164,7 +166,7 @@ impl WarpClock {
     }
 
     /// Adds the views of lanes, and their own accesses up to now, to a view that others will receive.
-    pub fn publish(&mut self, warp: usize, mask: u32, into: &mut View) {
+    pub fn publish(&mut self, mask: u32, into: &mut View) {
         let mut last: Option<&Arc<View>> = None;
         for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
             let view = &self.views[lane];
@@ -172,7 +174,7 @@ impl WarpClock {
                 into.join(view);
             }
             last = Some(view);
-            let own = &mut into.known[warp * 32 + lane];
+            let own = &mut into.known[self.warp * 32 + lane];
             *own = (*own).max(self.epoch);
         }
         self.epoch += 1;
@@ -205,19 +207,19 @@ impl WarpClock {
     }
 
     /// Orders lanes of this warp among each other.
-    pub fn meet(&mut self, warp: usize, warps: usize, mask: u32) {
+    pub fn meet(&mut self, warps: usize, mask: u32) {
         let mut view = View::new(warps);
-        self.publish(warp, mask, &mut view);
+        self.publish(mask, &mut view);
         view.settle();
         self.receive(mask, &Arc::new(view));
     }
 
     /// Makes what lanes wrote, and what comes before it, visible to the asynchronous proxy.
-    pub fn proxy_fence(&mut self, warp: usize, mask: u32) {
+    pub fn proxy_fence(&mut self, mask: u32) {
         for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
             let view = Arc::make_mut(&mut self.views[lane]);
             let mut epochs = view.known.clone();
-            epochs[warp * 32 + lane] = self.epoch;
+            epochs[self.warp * 32 + lane] = self.epoch;
             join_shared(&mut view.proxied, &Some(epochs.into()));
         }
         self.epoch += 1;
@@ -230,14 +232,23 @@ pub(crate) struct Gathering(Option<View>);
 
 impl Gathering {
     /// Adds the views of lanes that arrive.
-    pub fn add(&mut self, clock: &mut WarpClock, warp: usize, warps: usize, mask: u32) {
-        clock.publish(warp, mask, self.0.get_or_insert_with(|| View::new(warps)));
+    pub fn add(&mut self, clock: &mut WarpClock, warps: usize, mask: u32) {
+        clock.publish(mask, self.0.get_or_insert_with(|| View::new(warps)));
     }
 
     /// Adds the accesses of one thread up to an epoch.
     pub fn add_thread(&mut self, thread: usize, epoch: u32, warps: usize) {
         let known = &mut self.0.get_or_insert_with(|| View::new(warps)).known[thread];
         *known = (*known).max(epoch);
+    }
+
+    /// Adds all that have arrived at another one, which starts anew.
+    pub fn absorb(&mut self, other: &mut Gathering) {
+        match (&mut self.0, other.0.take()) {
+            (Some(mine), Some(theirs)) => mine.join(&theirs),
+            (mine @ None, theirs) => *mine = theirs,
+            _ => {}
+        }
     }
 
     /// The joined view of all that have arrived. The next gathering starts anew.

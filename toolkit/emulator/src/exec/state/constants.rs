@@ -32,9 +32,9 @@ impl LaunchConstants<'_> {
         self.config.threads().div_ceil(32)
     }
 
-    /// The warps that a view knows of: those of a block, and one more for the asynchronous proxy.
+    /// The warps that a view knows of: those of a cluster, and one more for the asynchronous proxy.
     pub fn clocks(&self) -> usize {
-        self.warps() + 1
+        self.warps() * self.config.cluster_size() + 1
     }
 
     /// Whether it matters which accesses come before which others.

@@ -1,4 +1,4 @@
-//! A copy of `cp.async` that has not ended.
+//! Copies of `cp.async` that have not ended, and arrivals at mbarriers that wait for them.
 
 /// A copy of `cp.async` that has not ended.
 #[derive(Clone, Copy, Debug)]
@@ -15,4 +15,17 @@ pub(crate) struct PendingCopy {
     pub lane: u8,
     /// The source's bytes when it started.
     pub before: [u8; 16],
+}
+
+/// An arrival at an mbarrier that happens when copies of a thread have ended.
+#[derive(Debug)]
+pub(crate) struct PendingArrival {
+    /// The offset of the mbarrier.
+    pub barrier: u64,
+    /// The index of the thread's warp.
+    pub warp: usize,
+    /// The thread and its epoch, as whose write the copies end.
+    pub writer: (usize, u32),
+    /// The copies, each with the number of its group among those of the warp.
+    pub copies: Vec<(u64, PendingCopy)>,
 }

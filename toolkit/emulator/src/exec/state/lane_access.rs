@@ -6,7 +6,7 @@ use super::warp::Warp;
 /// An access by one lane.
 #[derive(Clone, Copy)]
 pub(crate) struct LaneAccess<'a> {
-    /// The index of the warp in its block.
+    /// The index of the warp in its cluster of blocks.
     pub warp: usize,
     /// The lane.
     pub lane: usize,
@@ -22,10 +22,10 @@ impl<'a> LaneAccess<'a> {
     /// The access that a lane of a warp makes now.
     #[inline(always)]
     pub fn of(warp: &'a Warp, lane: usize, strong: bool) -> Self {
-        Self { warp: warp.id, lane, epoch: warp.clock.epoch, view: warp.clock.view(lane), strong }
+        Self { warp: warp.clock.warp, lane, epoch: warp.clock.epoch, view: warp.clock.view(lane), strong }
     }
 
-    /// The index of the thread in its block.
+    /// The index of the thread in its cluster of blocks.
     pub fn thread(&self) -> usize {
         self.warp * 32 + self.lane
     }

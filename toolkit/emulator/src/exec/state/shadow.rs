@@ -11,7 +11,7 @@ const MBARRIER: u16 = u16::MAX;
 struct Reads {
     epoch: u32,
     mask: u32,
-    warp: u8,
+    warp: u16,
 }
 
 /// The shadow of a few bytes: the last write, and the reads since then that come before no other read.
@@ -38,14 +38,17 @@ pub(crate) struct Shadow {
     /// The binary logarithm of a cell's bytes. Cells have four bytes, until an access to fewer bytes splits all cells.
     shift: u32,
     /// Sets of reads, by warp.
-    sets: Vec<[Reads; 32]>,
+    sets: Vec<Box<[Reads]>>,
+    /// The warps of a block, and of its cluster.
+    warps: (usize, usize),
     /// Sets that no cell uses, counted from one.
     free_sets: Vec<u32>,
 }
 
 impl Shadow {
     /// Makes it the shadow of so many bytes that nothing has accessed.
-    pub fn reset(&mut self, bytes: usize) {
+    pub fn reset(&mut self, bytes: usize, warps: (usize, usize)) {
+        self.warps = warps;
         self.shift = 2;
         self.cells.clear();
         self.cells.resize(bytes / 4 + 1, Cell::default());
@@ -63,7 +66,7 @@ impl Shadow {
                 finer.push(cell);
                 let mut twin = cell;
                 if cell.more != 0 {
-                    self.sets.push(self.sets[cell.more as usize - 1]);
+                    self.sets.push(self.sets[cell.more as usize - 1].clone());
                     twin.more = self.sets.len() as u32;
                 }
                 finer.push(twin);
@@ -77,7 +80,7 @@ impl Shadow {
     pub fn read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
         self.refine(bytes);
         for index in at >> self.shift..(at + bytes) >> self.shift {
-            check_readable(&self.cells[index], at, bytes, who)?;
+            check_readable(&self.cells[index], at, bytes, who, self.warps)?;
             self.note_read(index, who);
         }
         Ok(())
@@ -98,13 +101,13 @@ impl Shadow {
     fn check_write(&self, index: usize, at: usize, bytes: usize, who: LaneAccess<'_>, same: bool) -> Checked<()> {
         let cell = &self.cells[index];
         if cell.in_flight != 0 {
-            return Err(in_flight(cell.in_flight, at, "writes"));
+            return Err(in_flight(cell.in_flight, at, "writes", self.warps));
         }
         if cell.async_reads != 0 {
             return Err(async_read(at));
         }
         if !same && !write_is_before(cell, who) {
-            return Err(race(at, bytes, who.thread(), "writes", cell.writer.into(), "wrote"));
+            return Err(race(at, bytes, (who.thread(), "writes"), (cell.writer.into(), "wrote"), self.warps));
         }
         if who.strong && cell.strong_reads {
             return Ok(());
@@ -115,7 +118,7 @@ impl Shadow {
             if reads.epoch != 0 && !reads_are_before(reads, who) {
                 let own = if usize::from(reads.warp) == who.warp { 1 << who.lane } else { 0 };
                 let other = usize::from(reads.warp) * 32 + (reads.mask & !own).trailing_zeros() as usize;
-                return Err(race(at, bytes, who.thread(), "writes", other, "read"));
+                return Err(race(at, bytes, (who.thread(), "writes"), (other, "read"), self.warps));
             }
         }
         Ok(())
@@ -133,9 +136,9 @@ impl Shadow {
         } else if usize::from(reads.warp) == who.warp && reads.epoch == who.epoch {
             reads.mask |= 1 << who.lane;
         } else if none || reads_are_before(*reads, who) {
-            *reads = Reads { epoch: who.epoch, mask: 1 << who.lane, warp: who.warp as u8 };
+            *reads = Reads { epoch: who.epoch, mask: 1 << who.lane, warp: who.warp as u16 };
         } else {
-            let mut set = [Reads::default(); 32];
+            let mut set = vec![Reads::default(); self.warps.1].into_boxed_slice();
             set[usize::from(reads.warp)] = *reads;
             add_read(&mut set, who);
             cell.more = match self.free_sets.pop() {
@@ -185,17 +188,18 @@ impl Shadow {
     /// Checks that bytes which hold nothing are not the target of a copy in flight.
     #[cold]
     pub fn check_landed(&mut self, at: usize, bytes: usize) -> Checked<()> {
+        let warps = self.warps;
         let flying = self.cells(at, bytes).iter().find(|cell| cell.in_flight != 0);
-        flying.map_or(Ok(()), |cell| Err(in_flight(cell.in_flight, at, "reads")))
+        flying.map_or(Ok(()), |cell| Err(in_flight(cell.in_flight, at, "reads", warps)))
     }
 
     /// Checks the start of an asynchronous read, and notes it.
     pub fn start_async_read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
         for index in at >> self.shift..(at + bytes) >> self.shift {
             let cell = &mut self.cells[index];
-            check_readable(cell, at, bytes, who)?;
+            check_readable(cell, at, bytes, who, self.warps)?;
             if cell.write_epoch != 0 && !who.view.is_proxied(cell.writer.into(), cell.write_epoch) {
-                return Err(unproxied(at, cell.writer));
+                return Err(unproxied(at, cell.writer, self.warps));
             }
             cell.async_reads += 1;
         }
@@ -219,12 +223,12 @@ impl Shadow {
 
 /// Checks that nothing still writes a cell, and that the last write comes before the read.
 #[inline(always)]
-fn check_readable(cell: &Cell, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
+fn check_readable(cell: &Cell, at: usize, bytes: usize, who: LaneAccess<'_>, warps: (usize, usize)) -> Checked<()> {
     if cell.in_flight != 0 {
-        return Err(in_flight(cell.in_flight, at, "reads"));
+        return Err(in_flight(cell.in_flight, at, "reads", warps));
     }
     if !write_is_before(cell, who) {
-        return Err(race(at, bytes, who.thread(), "reads", cell.writer.into(), "wrote"));
+        return Err(race(at, bytes, (who.thread(), "reads"), (cell.writer.into(), "wrote"), warps));
     }
     Ok(())
 }
@@ -244,35 +248,52 @@ fn reads_are_before(reads: Reads, who: LaneAccess<'_>) -> bool {
     others == 0 || who.view.knows_all(reads.warp.into(), others, reads.epoch)
 }
 
-fn add_read(set: &mut [Reads; 32], who: LaneAccess<'_>) {
+fn add_read(set: &mut [Reads], who: LaneAccess<'_>) {
     let reads = &mut set[who.warp];
     if reads.epoch == who.epoch {
         reads.mask |= 1 << who.lane;
     } else if reads.epoch == 0 || reads_are_before(*reads, who) {
-        *reads = Reads { epoch: who.epoch, mask: 1 << who.lane, warp: who.warp as u8 };
+        *reads = Reads { epoch: who.epoch, mask: 1 << who.lane, warp: who.warp as u16 };
     } else {
         // The older epoch stands for both. That may hide a race, but never reports one that is none.
         reads.mask |= 1 << who.lane;
     }
 }
 
+/// A thread, in words. `warps` are those of a block and of its cluster.
+fn name(thread: usize, (block, cluster): (usize, usize)) -> String {
+    let threads = block * 32;
+    if cluster > block {
+        format!("thread {} of block {} of the cluster", thread % threads, thread / threads)
+    } else {
+        format!("thread {thread}")
+    }
+}
+
 #[cold]
-fn race(at: usize, bytes: usize, thread: usize, does: &str, other: usize, did: &str) -> Box<Violation> {
+fn race(
+    at: usize,
+    bytes: usize,
+    (thread, does): (usize, &str),
+    (other, did): (usize, &str),
+    warps: (usize, usize),
+) -> Box<Violation> {
+    let (thread, other) = (name(thread, warps), name(other, warps));
     let message = format!(
-        "thread {thread} {does} {bytes} bytes at offset {at:#x} of shared memory that thread {other} {did}, with no barrier between"
+        "{thread} {does} {bytes} bytes at offset {at:#x} of shared memory that {other} {did}, with no barrier between"
     );
     Violation::new(FaultKind::SharedRace, message).address(at as u64).buffer("shared memory")
 }
 
 #[cold]
-fn in_flight(thread: u16, at: usize, does: &str) -> Box<Violation> {
+fn in_flight(thread: u16, at: usize, does: &str, warps: (usize, usize)) -> Box<Violation> {
     if thread == MBARRIER {
         let message = format!("{does} offset {at:#x} of shared memory, where an mbarrier lives");
         return Violation::new(FaultKind::Mbarrier, message).address(at as u64).buffer("shared memory");
     }
     let message = format!(
-        "{does} offset {at:#x} of shared memory while the asynchronous copy of thread {} still writes it: a wait is missing",
-        thread - 1
+        "{does} offset {at:#x} of shared memory while the asynchronous copy of {} still writes it: a wait is missing",
+        name(usize::from(thread) - 1, warps)
     );
     Violation::new(FaultKind::AsyncRegion, message).address(at as u64).buffer("shared memory")
 }
@@ -286,9 +307,10 @@ fn async_read(at: usize) -> Box<Violation> {
 }
 
 #[cold]
-fn unproxied(at: usize, writer: u16) -> Box<Violation> {
+fn unproxied(at: usize, writer: u16, warps: (usize, usize)) -> Box<Violation> {
+    let writer = name(writer.into(), warps);
     let message = format!(
-        "an asynchronous copy or product reads offset {at:#x} of shared memory, which thread {writer} wrote, with no `fence.proxy.async` between"
+        "an asynchronous copy or product reads offset {at:#x} of shared memory, which {writer} wrote, with no `fence.proxy.async` between"
     );
     Violation::new(FaultKind::MissingProxyFence, message).address(at as u64).buffer("shared memory")
 }

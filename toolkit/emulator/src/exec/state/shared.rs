@@ -15,6 +15,10 @@ pub(crate) struct SharedMemory {
     shadow: Shadow,
     check_races: bool,
     check_initialised: bool,
+    /// Whether reads of what nothing wrote are noted, in the place of faults.
+    poison: bool,
+    /// Whether there was one since it was last asked.
+    unwritten: bool,
 }
 
 #[cold]
@@ -24,16 +28,17 @@ fn fault<T>(kind: FaultKind, at: u64, message: String) -> Checked<T> {
 
 impl SharedMemory {
     /// Empty shared memory.
-    pub fn new(check_races: bool, check_initialised: bool) -> Self {
-        Self { check_races, check_initialised, ..Self::default() }
+    pub fn new(check_races: bool, check_initialised: bool, poison: bool) -> Self {
+        Self { check_races, check_initialised, poison, ..Self::default() }
     }
 
-    /// Makes it ready for another block, with so many bytes that nothing has written.
-    pub fn reset(&mut self, bytes: usize) {
+    /// Makes it ready for another block, with so many bytes that nothing has written. `warps` are those of the block and of
+    /// its cluster.
+    pub fn reset(&mut self, bytes: usize, warps: (usize, usize)) {
         self.data.clear();
         self.data.resize(bytes, 0xcd);
         self.written = Bits::new(bytes);
-        self.shadow.reset(bytes);
+        self.shadow.reset(bytes, warps);
     }
 
     /// Checks that bytes lie within shared memory, at a multiple of `align`, a power of two. Returns their offset.
@@ -62,12 +67,32 @@ impl SharedMemory {
     pub fn read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
         if self.check_initialised && !self.written.contains_small(at, bytes) {
             self.shadow.check_landed(at, bytes)?;
+            if self.poison {
+                self.unwritten = true;
+                return if self.check_races { self.shadow.read(at, bytes, who) } else { Ok(()) };
+            }
             let message = format!(
                 "{bytes} bytes at offset {at:#x} of shared memory that nothing wrote yet: is a barrier missing before this, or a first value?"
             );
             return fault(FaultKind::Uninitialised, at as u64, message);
         }
         if self.check_races { self.shadow.read(at, bytes, who) } else { Ok(()) }
+    }
+
+    /// Whether bytes were read that nothing wrote, since this was last asked.
+    #[inline(always)]
+    pub fn take_unwritten(&mut self) -> bool {
+        std::mem::take(&mut self.unwritten)
+    }
+
+    /// Whether something wrote all of these bytes.
+    pub fn is_written(&self, at: usize, bytes: usize) -> bool {
+        !self.check_initialised || self.written.contains_range(at, bytes)
+    }
+
+    /// Takes bytes as if nothing had written them: what was written is poison.
+    pub fn forget(&mut self, at: usize, bytes: usize) {
+        (at..at + bytes).for_each(|byte| self.written.remove(byte));
     }
 
     /// Checks and notes a write of bytes that were located before. `same` says that it leaves the bytes as they are, which is no race with another write.
@@ -91,10 +116,11 @@ impl SharedMemory {
         self.data[at..at + data.len()].copy_from_slice(data);
     }
 
-    /// Starts an asynchronous read. Until it ends nothing may write the bytes. What ordinary stores wrote must have been made
+    /// Starts an asynchronous read. Until it ends nothing may write the bytes. `only_poison` says that the caller looks
+    /// itself for what nothing wrote, where that is poison. What ordinary stores wrote must have been made
     /// visible to the asynchronous proxy before.
-    pub fn start_async_read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
-        if self.check_initialised && !self.written.contains_range(at, bytes) {
+    pub fn start_async_read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>, only_poison: bool) -> Checked<()> {
+        if self.check_initialised && !(only_poison && self.poison) && !self.written.contains_range(at, bytes) {
             let message = format!("reads {bytes} bytes at offset {at:#x} of shared memory that nothing wrote");
             return fault(FaultKind::Uninitialised, at as u64, message);
         }

@@ -2,8 +2,10 @@
 
 use super::bulk::PendingStore;
 use super::clock::{View, WarpClock};
+use super::cluster::ClusterLanes;
 use super::copy::PendingCopy;
 use super::fences::Fences;
+use super::poison::Poison;
 use super::product::PendingProduct;
 use crate::lanes::Registers;
 use crate::program::{BarrierReduction, BarrierVote, NONE};
@@ -22,14 +24,30 @@ pub(crate) struct Part {
 }
 
 /// A call that has not returned.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Frame {
     /// The index of the call instruction.
     pub call: u32,
+    /// The first instruction of what is called.
+    pub target: u32,
+    /// What the function's caller finds again, if the function is recursive.
+    pub saved: Option<Box<SavedFrame>>,
     /// The lanes that made the call.
     pub mask: u32,
     /// The height of the stack of parts below the call.
     pub height: usize,
+}
+
+/// The registers and parameters of a recursive function when it was called once more.
+#[derive(Debug)]
+pub(crate) struct SavedFrame {
+    pub words: Vec<[u32; 32]>,
+    pub wides: Vec<[u64; 32]>,
+    pub predicates: Vec<u32>,
+    /// Parameters, lane by lane.
+    pub parameters: Vec<u8>,
+    /// The slots of addresses of local variables.
+    pub addresses: Vec<[u64; 32]>,
 }
 
 /// A wait for an mbarrier that was in vain.
@@ -53,16 +71,22 @@ pub(crate) struct Warp {
     pub stack: Vec<Part>,
     /// Its calls that have not returned, the innermost last.
     pub frames: Vec<Frame>,
+    /// Bytes of each lane's stack that its recursive calls use.
+    pub stack_used: [usize; 32],
     /// The lanes that have not exited.
     pub live: u32,
     /// The number of the barrier at which it waits.
     pub waits_at: Option<usize>,
+    /// Where its lanes are with the barrier of the cluster.
+    pub cluster: ClusterLanes,
     /// What it asked at the barrier at which it waits.
     pub vote: Option<BarrierVote>,
     /// The test of an mbarrier that ended its last turn.
     pub spins_on: Option<Wait>,
     /// The private memory of all lanes, one after the other.
     pub private: Vec<u8>,
+    /// Which of its values are poison. `None` until it reads some.
+    pub poison: Option<Box<Poison>>,
     /// Its epoch, and the views of its lanes.
     pub clock: WarpClock,
     /// Its fences. `None` until there was one, or something to acquire.
@@ -71,6 +95,8 @@ pub(crate) struct Warp {
     pub copies: Vec<PendingCopy>,
     /// Groups of copies of `cp.async`, oldest first.
     pub groups: VecDeque<Vec<PendingCopy>>,
+    /// Groups of copies of `cp.async` that were closed so far.
+    pub closed_groups: u64,
     /// Bulk copies to global memory, oldest first.
     pub stores: Vec<PendingStore>,
     /// Products of the warp group, oldest first.
@@ -87,15 +113,19 @@ impl Warp {
             registers,
             stack: Vec::new(),
             frames: Vec::new(),
+            stack_used: [0; 32],
             live: 0,
             waits_at: None,
+            cluster: ClusterLanes::default(),
             vote: None,
             spins_on: None,
             private: vec![0xcd; 32 * private],
-            clock: WarpClock::new(view),
+            poison: None,
+            clock: WarpClock::new(id, view),
             fences: None,
             copies: Vec::new(),
             groups: VecDeque::new(),
+            closed_groups: 0,
             stores: Vec::new(),
             products: VecDeque::new(),
             product_fence: false,
@@ -105,7 +135,10 @@ impl Warp {
     /// Sets the lanes off at the first instruction.
     pub fn start(&mut self, mask: u32) {
         self.live = mask;
+        self.poison = None;
+        self.stack_used = [0; 32];
         self.waits_at = None;
+        self.cluster = ClusterLanes::default();
         self.fences = None;
         self.spins_on = None;
         self.stores.clear();
@@ -115,7 +148,13 @@ impl Warp {
         self.frames.clear();
         self.copies.clear();
         self.groups.clear();
+        self.closed_groups = 0;
         self.stack.push(Part { pc: 0, meet: NONE, mask });
+    }
+
+    /// Whether it waits at a barrier.
+    pub fn waits(&self) -> bool {
+        self.waits_at.is_some() || self.cluster.waiting.is_some()
     }
 
     /// Takes over what a barrier has found out, if this warp has asked.
