@@ -26,6 +26,8 @@ pub fn finish(assembly: &str, arch: Arch, hash: &str, compiler: &str) -> Result<
          //@inputs {hash}\n//@compiler {compiler}\n"
     );
     let mut pending = None;
+    // Braces that are open: those of inline assembly are indented, so that an entry ends where one begins a line.
+    let mut depth = 0;
     for line in assembly.lines() {
         // Labels of debug information, and remarks, a fifth of the text.
         let trimmed = line.trim();
@@ -53,8 +55,15 @@ pub fn finish(assembly: &str, arch: Arch, hash: &str, compiler: &str) -> Result<
                 ptx.push('\n');
             }
         }
+        // Parameters of 128 bytes are tensor maps, which must be aligned as no type of the compiler's is.
+        let tensor = line.trim_start().strip_prefix(".param .align 16 .b8 ").filter(|rest| rest.contains("[128]"));
         // Writing to a String cannot fail.
-        let _ = writeln!(ptx, "{}", line.trim_end());
+        let _ = match tensor {
+            _ if trimmed == "}" && depth > 1 => writeln!(ptx, "\t}}"),
+            Some(rest) => writeln!(ptx, "\t.param .align 64 .b8 {}", rest.trim_end()),
+            None => writeln!(ptx, "{}", line.trim_end()),
+        };
+        depth += i32::from(trimmed == "{") - i32::from(trimmed == "}");
     }
     match bounds.keys().next() {
         Some(name) => Err(Error::Unexpected(format!("kernel {name} has no entry in the PTX"))),
@@ -91,9 +100,18 @@ mod tests {
     fn bounds_stand_before_the_body() {
         let ptx = finish(ASSEMBLY, Arch::Sm80, "77", "rustc 1.2.3").unwrap();
         assert!(ptx.contains(")\n.maxntid 256\n.minnctapersm 2\n.maxnreg 64\n{\n\tret;\n}\n"), "{ptx}");
+        let inline = ASSEMBLY.replace("\tret;\n", "\t// begin inline asm\n\t{\nret;\n}\n\t// end inline asm\n");
+        assert!(finish(&inline, Arch::Sm80, "", "").unwrap().contains("{\n\t{\nret;\n\t}\n}\n"));
         assert!(!ptx.contains(".section") && !ptx.contains("tmp") && !ptx.contains("inline") && !ptx.contains("\n\n"));
         assert_eq!((header(&ptx, "inputs"), header(&ptx, "compiler")), (Some("77"), Some("rustc 1.2.3")));
         assert_eq!(header(&ptx, "kernel"), None, "only the header's own lines count");
+    }
+
+    #[test]
+    fn tensor_maps_are_aligned() {
+        let assembly = ASSEMBLY.replace(".param .u32 f_param_0", ".param .align 16 .b8 f_param_0[128],");
+        let ptx = finish(&assembly, Arch::Sm80, "", "").unwrap();
+        assert!(ptx.contains("(\n\t.param .align 64 .b8 f_param_0[128],\n)"), "{ptx}");
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub const RUSTC_VARIABLE: &str = "QUIRE_DEVICE_RUSTC";
 pub enum Arch {
     /// Ampere and everything after it.
     Sm80,
-    /// Hopper, and only it: PTX for it may use what later GPUs do not have. No kernel does so far.
+    /// Hopper, and only it: kernels that exist for it alone use what later GPUs do not have.
     Sm90a,
 }
 

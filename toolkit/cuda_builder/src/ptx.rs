@@ -8,7 +8,7 @@ use crate::Error;
 pub struct PtxEntry {
     /// Its name.
     pub name: String,
-    /// The types of its parameters, such as `u64` for an address.
+    /// The types of its parameters, such as `u64` for an address, and `b1024` for the 128 bytes of a tensor map.
     pub params: Vec<String>,
     /// `.maxntid`
     pub max_threads: Option<u32>,
@@ -29,10 +29,7 @@ pub fn entries(ptx: &str) -> Result<Vec<PtxEntry>, Error> {
         let Some(entry) = &mut current else { continue };
         let mut words = line.split_whitespace();
         match words.next() {
-            Some(".param") => {
-                let ty = words.next().unwrap_or_default().trim_start_matches('.');
-                entry.params.push(ty.to_owned());
-            }
+            Some(".param") => entry.params.push(param_type(words)?),
             Some(".maxntid") => entry.max_threads = Some(number(words.next())?),
             Some(".minnctapersm") => entry.min_blocks = Some(number(words.next())?),
             Some(".maxnreg") => entry.max_regs = Some(number(words.next())?),
@@ -41,6 +38,17 @@ pub fn entries(ptx: &str) -> Result<Vec<PtxEntry>, Error> {
         }
     }
     Ok(entries)
+}
+
+/// The type of a parameter: of an array of bytes, its bits.
+fn param_type<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<String, Error> {
+    let ty = words.next().unwrap_or_default();
+    if ty != ".align" {
+        return Ok(ty.trim_start_matches('.').to_owned());
+    }
+    let name = words.nth(2).unwrap_or_default();
+    let length = name.split_once('[').map(|(_, rest)| rest.trim_end_matches(','));
+    Ok(format!("b{}", 8 * number(length.map(|length| length.trim_end_matches(']')))?))
 }
 
 /// PTX that this crate's [`CudaBuilder`](crate::CudaBuilder) made, with those entries alone whose names `keep` accepts.

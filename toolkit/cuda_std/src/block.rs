@@ -54,18 +54,35 @@ pub unsafe fn reduce<const MOST_WARPS: u32>(
 #[inline(always)]
 pub unsafe fn is_last_to_arrive(arrivals: *mut u32, all: u32) -> bool {
     let is_last = shared_array![u32; 1];
+    // SAFETY: the threads are those of the block, and the flag is theirs, by this function's contract.
+    unsafe { is_last_group_to_arrive(arrivals, all, thread::thread_idx_x() == 0, is_last, thread::sync_threads) }
+}
+
+/// [`is_last_to_arrive`] of groups of threads, for which `sync` is a barrier, and which have a flag each.
+///
+/// # Safety
+/// As for blocks; `is_first` is true for one thread of the group, and `flag` is shared memory that is used for nothing else
+/// until the group's next barrier.
+#[inline(always)]
+pub unsafe fn is_last_group_to_arrive(
+    arrivals: *mut u32,
+    all: u32,
+    is_first: bool,
+    flag: *mut u32,
+    sync: impl Fn(),
+) -> bool {
     // SAFETY: one thread writes between two barriers, which all threads reach, by this function's contract.
     unsafe {
-        // What the block's threads stored comes before the count, and the count of all before what is loaded.
-        thread::sync_threads();
-        if thread::thread_idx_x() == 0 {
+        // What the threads stored comes before the count, and the count of all before what is loaded.
+        sync();
+        if is_first {
             let last = atomic::add_u32_acq_rel(arrivals, 1) + 1 == all;
             if last {
                 *arrivals = 0;
             }
-            *is_last = last.into();
+            *flag = last.into();
         }
-        thread::sync_threads();
-        *is_last != 0
+        sync();
+        *flag != 0
     }
 }

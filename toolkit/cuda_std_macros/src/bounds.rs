@@ -1,4 +1,4 @@
-//! The launch bounds of a kernel, as its attribute gives them.
+//! The launch bounds of a kernel, and the target that it is for, as its attribute gives them.
 
 use proc_macro::{Span, TokenTree};
 
@@ -10,7 +10,12 @@ pub struct BoundsAttribute {
     max_threads: Option<u32>,
     min_blocks: Option<u32>,
     max_regs: Option<u32>,
+    /// The one target that the kernel exists for.
+    arch: Option<String>,
 }
+
+/// Targets that a kernel can be for alone: what they have is in no later GPU.
+const ARCHS: [&str; 1] = ["sm_90a"];
 
 impl BoundsAttribute {
     /// Reads the parts of the attribute that are bounds.
@@ -23,6 +28,17 @@ impl BoundsAttribute {
                 return Err(Error::new(span, "expected `max_threads = 256`, `min_blocks = 2` or `max_regs = 128`"));
             };
             at = key.span();
+            if key.to_string() == "arch" {
+                let name = value.to_string().trim_matches('"').to_owned();
+                if !is_punct(equals, '=') || !ARCHS.contains(&name.as_str()) {
+                    return Err(Error::new(
+                        value.span(),
+                        "expected `arch = \"sm_90a\"`: there is no other such target",
+                    ));
+                }
+                bounds.arch = Some(name);
+                continue;
+            }
             let number = value.to_string().replace('_', "").parse().ok().filter(|n| *n > 0);
             let number = number.filter(|_| is_punct(equals, '='));
             let number = number.ok_or_else(|| Error::new(value.span(), "expected a positive number"))?;
@@ -32,7 +48,7 @@ impl BoundsAttribute {
                 "max_regs" => &mut bounds.max_regs,
                 other => {
                     let message = format!(
-                        "a kernel has no bound `{other}`: there are `max_threads`, `min_blocks` and `max_regs`"
+                        "a kernel has no bound `{other}`: there are `max_threads`, `min_blocks`, `max_regs` and `arch`"
                     );
                     return Err(Error::new(at, message));
                 }
@@ -59,6 +75,22 @@ impl BoundsAttribute {
     /// The bounds as the comment in the PTX has them: ` max_threads=256 min_blocks=2`.
     pub fn marker(&self) -> String {
         self.named().iter().filter_map(|(name, value)| value.map(|v| format!(" {name}={v}"))).collect()
+    }
+
+    /// The condition under which there is an entry.
+    pub fn condition(&self) -> String {
+        match &self.arch {
+            Some(arch) => format!("all(target_arch = \"nvptx64\", target_feature = {arch:?})"),
+            None => "target_arch = \"nvptx64\"".to_owned(),
+        }
+    }
+
+    /// The expression that makes the target on the host.
+    pub fn arch(&self) -> String {
+        match &self.arch {
+            Some(arch) => format!("::core::option::Option::Some({arch:?})"),
+            None => "::core::option::Option::None".to_owned(),
+        }
     }
 
     /// The expression that makes the bounds on the host.

@@ -8,16 +8,25 @@ use crate::{Error, is_punct, split, tokens};
 pub struct FunctionParam {
     /// Its name.
     pub name: String,
+    /// What stands before the colon.
+    pattern: Vec<TokenTree>,
     /// Its type, with the places in the source where it stands.
     pub ty: Vec<TokenTree>,
     /// Its type as one would write it.
     pub text: String,
 }
 
+impl FunctionParam {
+    /// Whether it is a tensor: a `&CuTensorMap`, of which launches pass the bytes.
+    pub fn is_tensor(&self) -> bool {
+        self.text.starts_with('&') && self.text.ends_with("CuTensorMap")
+    }
+}
+
 /// A kernel function, taken apart.
 pub struct Function {
-    /// Attributes and visibility.
-    head: TokenStream,
+    /// Attributes.
+    pub head: TokenStream,
     /// `pub` or alike.
     pub visibility: TokenStream,
     /// The kernel's name.
@@ -79,6 +88,40 @@ impl Function {
         }
     }
 
+    /// The entry as the device has it, without its attributes: named `entry`, with the bytes of tensors in place of references. `body` follows what
+    /// finds out where these are; without one it is the function's own.
+    pub fn entry(
+        &self,
+        entry: &str,
+        params: &[FunctionParam],
+        body: Option<TokenStream>,
+    ) -> Result<TokenStream, Error> {
+        let (mut declared, mut inside) = (TokenStream::new(), TokenStream::new());
+        for (i, param) in params.iter().enumerate() {
+            let typed = |to: &mut TokenStream| -> Result<(), Error> {
+                to.extend(param.pattern.iter().cloned());
+                to.extend(tokens(":")?);
+                to.extend(param.ty.iter().cloned());
+                Ok(())
+            };
+            if param.is_tensor() {
+                declared.extend(tokens("_: ::cuda_std::ptx::tensor::TensorParam")?);
+                inside.extend(tokens("let")?);
+                typed(&mut inside)?;
+                inside.extend(tokens(&format!("= {};", tensor_address(entry, i)))?);
+            } else {
+                typed(&mut declared)?;
+            }
+            declared.extend(tokens(",")?);
+        }
+        inside.extend(body.unwrap_or_else(|| self.body.clone().into()));
+        let mut out = self.visibility.clone();
+        out.extend(tokens(&format!("unsafe extern \"ptx-kernel\" fn {entry}"))?);
+        out.extend([TokenTree::from(Group::new(Delimiter::Parenthesis, declared))]);
+        out.extend([TokenTree::from(Group::new(Delimiter::Brace, inside))]);
+        Ok(out)
+    }
+
     /// The function as written, declared as `keywords` say.
     pub fn declared(&self, keywords: &str) -> Result<TokenStream, Error> {
         let mut out = self.head.clone();
@@ -89,6 +132,24 @@ impl Function {
         out.extend([self.params.clone().into(), self.body.clone()]);
         Ok(out)
     }
+}
+
+/// An expression: the tensor map that an entry gets as its parameter `index`. The compiler would copy it to local memory, where
+/// tensor copies do not find it; so it is asked for by the name that PTX has for it.
+fn tensor_address(entry: &str, index: usize) -> String {
+    format!(
+        "{{
+            let address: *const ::cuda_std::ptx::tensor::CuTensorMap;
+            /* SAFETY: the address of a parameter, whose bytes are a map; accesses no memory. */
+            unsafe {{
+                ::core::arch::asm!(
+                    \"mov.b64 {{0}}, {entry}_param_{index};\", \"cvta.param.u64 {{0}}, {{0}};\", out(reg64) address,
+                    options(pure, nomem, nostack, preserves_flags),
+                );
+                &*address
+            }}
+        }}"
+    )
 }
 
 fn span(token: Option<TokenTree>) -> Span {
@@ -107,7 +168,8 @@ pub fn parse_params(group: &Group) -> Result<Vec<FunctionParam>, Error> {
             _ => return Err(bad()),
         };
         let ty = &part[colon + 1..];
-        params.push(FunctionParam { name, ty: ty.to_vec(), text: text(ty) });
+        let pattern = part[..colon].to_vec();
+        params.push(FunctionParam { name, pattern, ty: ty.to_vec(), text: text(ty) });
     }
     Ok(params)
 }

@@ -10,6 +10,9 @@ use crate::{Error, is_punct, tokens};
 /// Everything here is for the host alone.
 const HOST: &str = "#[cfg(not(target_arch = \"nvptx64\"))]";
 
+/// `cuda_std::launch::MAX_TENSORS`.
+const MOST_TENSORS: usize = 3;
+
 /// A kernel, for the host.
 pub struct Host<'a> {
     function: &'a Function,
@@ -77,18 +80,30 @@ impl<'a> Host<'a> {
         let (name, visibility) = (&self.function.name, &self.function.visibility);
         let mut fields = TokenStream::new();
         let (mut params, mut bits) = (TokenStream::new(), String::new());
-        for (i, FunctionParam { name, ty, text }) in self.params.iter().enumerate() {
-            let ty = on_host(ty)?;
+        let mut tensors = Vec::new();
+        for (i, param) in self.params.iter().enumerate() {
+            let FunctionParam { name, text, .. } = param;
+            let ty = if param.is_tensor() { tokens("::cuda_std::launch::TensorTile")? } else { on_host(&param.ty)? };
             fields.extend(tokens(&format!("#[doc = \"The kernel's `{name}`: `{text}`.\"]"))?);
             fields.extend(visibility.clone());
             fields.extend(tokens(&format!("{name}:"))?);
             fields.extend(ty.clone());
             fields.extend(tokens(",")?);
+            if param.is_tensor() {
+                params.extend(tokens(&format!("::cuda_std::launch::Param::tensor({name:?}, {text:?}),"))?);
+                bits += &format!("bits[{i}] = {};", tensors.len());
+                tensors.push(format!("::core::option::Option::Some(self.{name})"));
+                continue;
+            }
             params.extend(tokens("::cuda_std::launch::Param::of::<")?);
             params.extend(ty);
             params.extend(tokens(&format!(">({name:?}, {text:?}),"))?);
             bits += &format!("bits[{i}] = ::cuda_std::launch::Argument::bits(self.{name});");
         }
+        if tensors.len() > MOST_TENSORS {
+            return Err(Error::new(name.span(), format!("a kernel has {MOST_TENSORS} tensors at most")));
+        }
+        tensors.resize(MOST_TENSORS, "::core::option::Option::None".to_owned());
         let mut out =
             tokens(&format!("#[doc = {doc:?}] {HOST} #[allow(non_camel_case_types)] #[derive(Clone, Copy, Debug)]"))?;
         out.extend(visibility.clone());
@@ -103,7 +118,11 @@ impl<'a> Host<'a> {
                 let mut bits = [0; ::cuda_std::launch::MAX_PARAMS];
                 {bits}
                 bits
-            }}"
+            }}
+            fn tensors(self) -> [::core::option::Option<::cuda_std::launch::TensorTile>; ::cuda_std::launch::MAX_TENSORS] {{
+                [{}]
+            }}",
+            tensors.join(", ")
         ))?);
         out.extend(tokens(&format!("{HOST} impl ::cuda_std::launch::Args for {name}"))?);
         out.extend([braced(body)]);
@@ -118,8 +137,10 @@ impl<'a> Host<'a> {
                 labels: &{labels:?},
                 params: <Self as ::cuda_std::launch::Args>::PARAMS,
                 bounds: {},
+                arch: {},
             }};",
-            self.bounds.literal()
+            self.bounds.literal(),
+            self.bounds.arch()
         )
     }
 }
@@ -136,8 +157,7 @@ fn key(generics: &[Generic], values: &[&str]) -> String {
 fn on_host(ty: &[TokenTree]) -> Result<TokenStream, Error> {
     let pointer = match ty {
         [reference, ..] if is_punct(reference, '&') => {
-            let message =
-                "a kernel takes no references: pass a pointer, such as `*const f32`, and how many elements it has";
+            let message = "a kernel takes no references but `&CuTensorMap`: pass a pointer, such as `*const f32`, and how many elements it has";
             return Err(Error::new(reference.span(), message));
         }
         // A type that a `macro_rules` macro has passed on.

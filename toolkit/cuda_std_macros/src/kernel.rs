@@ -20,8 +20,9 @@ pub fn expand(attributes: TokenStream, item: TokenStream) -> Result<TokenStream,
                 "a generic kernel lists its instances: `#[kernel(instances(T = [F16, Bf16], D = [64, 128]))]`";
             return Err(Error::new(function.name.span(), message));
         }
-        let mut out = tokens("#[cfg(target_arch = \"nvptx64\")] #[unsafe(no_mangle)]")?;
-        out.extend(function.declared("unsafe extern \"ptx-kernel\" fn")?);
+        let mut out = tokens(&format!("#[cfg({})] #[unsafe(no_mangle)]", bounds.condition()))?;
+        out.extend(function.head.clone());
+        out.extend(function.entry(&function.name.to_string(), &host.params, None)?);
         out.extend(marker(&function.name.to_string(), &bounds)?);
         out.extend(tokens("#[cfg(not(target_arch = \"nvptx64\"))] #[allow(clippy::too_many_arguments)]")?);
         out.extend(function.declared("unsafe fn")?);
@@ -32,7 +33,7 @@ pub fn expand(attributes: TokenStream, item: TokenStream) -> Result<TokenStream,
     out.extend(function.declared("unsafe fn")?);
     let instances = instances.of(&function.name, &function.generics)?;
     for instance in &instances {
-        out.extend(entry(&function, &host, instance)?);
+        out.extend(entry(&function, &host, &bounds, instance)?);
         out.extend(marker(&instance.name, &bounds)?);
     }
     out.extend(host.family(&instances)?);
@@ -45,19 +46,23 @@ fn is_list(part: &[TokenTree]) -> bool {
 }
 
 /// The entry of an instance, which calls the generic function.
-fn entry(function: &Function, host: &Host<'_>, instance: &KernelInstance) -> Result<TokenStream, Error> {
+fn entry(
+    function: &Function,
+    host: &Host<'_>,
+    bounds: &BoundsAttribute,
+    instance: &KernelInstance,
+) -> Result<TokenStream, Error> {
     let (name, generics) = (&function.name, instance.values.join(", "));
-    let mut out = tokens(&format!(
-        "#[doc = \"`{name}` of these parameters.\"] #[cfg(target_arch = \"nvptx64\")] #[unsafe(no_mangle)]"
-    ))?;
-    out.extend(function.visibility.clone());
-    out.extend(tokens(&format!("unsafe extern \"ptx-kernel\" fn {}", instance.name))?);
-    out.extend([TokenTree::from(function.params.clone())]);
     let arguments: Vec<_> = host.params.iter().map(|p| p.name.as_str()).collect();
-    out.extend(tokens(&format!(
-        "{{ /* SAFETY: the entry's contract is the function's. */ unsafe {{ {name}::<{generics}>({}) }} }}",
+    let body = tokens(&format!(
+        "/* SAFETY: the entry's contract is the function's. */ unsafe {{ {name}::<{generics}>({}) }}",
         arguments.join(", ")
-    ))?);
+    ))?;
+    let mut out = tokens(&format!(
+        "#[doc = \"`{name}` of these parameters.\"] #[cfg({})] #[unsafe(no_mangle)]",
+        bounds.condition()
+    ))?;
+    out.extend(function.entry(&instance.name, &host.params, Some(body))?);
     // The host, too, is to see whether there can be such an instance.
     out.extend(tokens(&format!(
         "#[cfg(not(target_arch = \"nvptx64\"))] const _: () = {{ let _ = {name}::<{generics}>; }};"
@@ -68,5 +73,5 @@ fn entry(function: &Function, host: &Host<'_>, instance: &KernelInstance) -> Res
 /// The comment in the PTX that describes an entry: the builder reads it back, and adds the bounds to the entry.
 fn marker(name: &str, bounds: &BoundsAttribute) -> Result<TokenStream, Error> {
     let marker = format!("//@kernel {name}{}", bounds.marker());
-    tokens(&format!("#[cfg(target_arch = \"nvptx64\")] ::core::arch::global_asm!({marker:?});"))
+    tokens(&format!("#[cfg({})] ::core::arch::global_asm!({marker:?});", bounds.condition()))
 }

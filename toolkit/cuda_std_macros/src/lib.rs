@@ -16,7 +16,8 @@ use proc_macro::{Delimiter, Group, Ident, Literal, Punct, Spacing, Span, TokenSt
 /// Marks a function as a kernel: an entry point of the PTX.
 ///
 /// All bounds are optional: `max_threads` (threads per block, `.maxntid`), `min_blocks` (blocks that must fit on a
-/// multiprocessor, `.minnctapersm`; it needs `max_threads`) and `max_regs` (registers per thread, `.maxnreg`).
+/// multiprocessor, `.minnctapersm`; it needs `max_threads`) and `max_regs` (registers per thread, `.maxnreg`). With
+/// `arch = "sm_90a"` there is a kernel in the PTX for that target alone.
 ///
 /// A generic kernel lists what there is to be of it: `instances(T = [F16, Bf16], D = [64, 128])` on `attention<T, const D:
 /// u32>` gives the entries `attention_f16_64`, `attention_f16_128` and so on; a second `instances(...)` adds to them. The
@@ -25,7 +26,8 @@ use proc_macro::{Delimiter, Group, Ident, Literal, Punct, Spacing, Span, TokenSt
 ///
 /// For the device this becomes an exported `extern "ptx-kernel"` function and a comment in the PTX from which the
 /// builder takes the bounds. On the host the function stays what it is, and a struct of the same name appears beside it:
-/// its fields are the kernel's arguments, with `DevicePtr<T>` for `*const T` and `DevicePtrMut<T>` for `*mut T`. It implements
+/// its fields are the kernel's arguments, with `DevicePtr<T>` for `*const T`, `DevicePtrMut<T>` for `*mut T` and `TensorTile` for
+/// `&CuTensorMap`. It implements
 /// `cuda_std::launch::Kernel`, which has the descriptor from which launches are made. Of a generic kernel it implements
 /// `cuda_std::launch::Instance` for each list of parameters there is, and `attention { ... }.instance::<F16, 64>()` is the
 /// call of one.

@@ -37,6 +37,9 @@ pub enum Error {
         /// All that is known: the text of the emulator's fault, or the compiler's words.
         detail: Option<String>,
     },
+    /// The driver does not have a function of CUDA's.
+    #[error("the NVIDIA driver is too old: it has no `{0}`, which one for CUDA 12 has")]
+    OldDriver(&'static str),
     /// A text is not what PTX should be.
     #[error("line {line} of the PTX: {reason}")]
     Ptx {

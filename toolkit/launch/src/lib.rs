@@ -51,6 +51,7 @@
 //! ```
 
 mod buffer;
+mod cluster;
 mod code;
 mod context;
 mod copies;
@@ -65,6 +66,7 @@ mod pinned;
 mod ptx;
 mod slice;
 mod stream;
+mod tensor;
 
 pub use buffer::DeviceBuffer;
 pub use code::Code;

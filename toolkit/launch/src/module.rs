@@ -1,12 +1,14 @@
 //! Kernels on the device, and their launches.
 
+use crate::cluster;
 use crate::code::{self, Code};
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::ptx;
 use crate::stream::Stream;
-use cuda_std::launch::{Descriptor, KernelCall, LaunchShape};
+use crate::tensor;
+use cuda_std::launch::{Descriptor, KernelCall, LaunchShape, Param};
 use cust::module::Module as Raw;
 use cust::sys::{self, CUfunction, CUfunction_attribute, CUjit_option};
 use std::collections::HashMap;
@@ -87,7 +89,8 @@ impl Module {
     ///
     /// # Errors
     /// [`Error::NotLoaded`]; [`Error::Grid`], [`Error::Block`] and [`Error::SharedMemory`] if the device, or the kernel as it
-    /// was compiled, cannot be launched so; [`Error::Cuda`], also for work that failed earlier.
+    /// was compiled, cannot be launched so; [`Error::OldDriver`] for tensors and clusters; [`Error::Cuda`], also for work that
+    /// failed earlier.
     pub unsafe fn launch(&self, stream: &Stream, shape: LaunchShape, call: impl Into<KernelCall>) -> Result<()> {
         let call = call.into();
         let name = call.descriptor().name;
@@ -95,13 +98,24 @@ impl Module {
         let LaunchShape { grid, threads, shared, .. } = shape;
         self.check_shape(name, kernel, grid, threads)?;
         self.check_shared(name, kernel, shared as usize)?;
-        let mut addresses: Vec<*mut c_void> =
-            call.bits().iter().map(|bits| std::ptr::from_ref(bits).cast_mut().cast()).collect();
+        let maps = call.tensors().map(|tensor| tensor::encode(&self.context, tensor)).collect::<Result<Vec<_>>>()?;
+        let address = |(bits, param): (&u64, &Param)| match maps.get(*bits as usize) {
+            Some(map) if param.is_tensor() => std::ptr::from_ref(map).cast_mut().cast(),
+            _ => std::ptr::from_ref(bits).cast_mut().cast(),
+        };
+        let mut addresses: Vec<*mut c_void> = call.bits().iter().zip(call.descriptor().params).map(address).collect();
         let ([gx, gy, gz], [tx, ty, tz]) = (grid, threads);
         let (function, stream, addresses) = (kernel.function, stream.as_raw(), addresses.as_mut_ptr());
+        if shape.cluster != [1; 3] {
+            let launch = cluster::function(self.context.driver())?;
+            return self.context.call(name, || {
+                // SAFETY: as below.
+                unsafe { cluster::launch(launch, function, shape, stream, addresses) }
+            });
+        }
         self.context.call(name, || {
-            // SAFETY: function and stream live. There is an address for each parameter, of a number that has as many bytes
-            // as the kernel was compiled with, which was compared when it was loaded; the driver only reads them. That the
+            // SAFETY: function and stream live. There is an address for each parameter, of a number or a map that has as many
+            // bytes as the kernel was compiled with, which was compared when it was loaded; the driver only reads them. That the
             // kernel's contract holds is this function's own contract.
             code::check(unsafe {
                 sys::cuLaunchKernel(function, gx, gy, gz, tx, ty, tz, shared, stream, addresses, null_mut())

@@ -199,7 +199,13 @@ mod tests {
 
     fn descriptor(name: &'static str, sizes: &[usize]) -> &'static Descriptor {
         let params: Vec<Param> = sizes.iter().map(|&size| Param { name: "p", ty: "u8", size }).collect();
-        Box::leak(Box::new(Descriptor { name, labels: &[], params: params.leak(), bounds: Bounds::default() }))
+        Box::leak(Box::new(Descriptor {
+            name,
+            labels: &[],
+            params: params.leak(),
+            bounds: Bounds::default(),
+            arch: None,
+        }))
     }
 
     #[test]

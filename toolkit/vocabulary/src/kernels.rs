@@ -10,29 +10,8 @@ use cuda_std::vector::Vector;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{atomic, flag};
 
-/// Declares kernels and their list together.
-macro_rules! kernels {
-    ($($(#[$doc:meta])* $name:ident($($param:ident: $ty:ty),*) { $($body:tt)* })*) => {
-        $(
-            $(#[$doc])*
-            ///
-            /// # Safety
-            /// Arrays have an element for each thread, and more where the kernel says so.
-            #[kernel(max_threads = 1024)]
-            pub unsafe fn $name($($param: $ty),*) {
-                // SAFETY: the kernel's contract gives each thread its elements; what else a body relies on stands in it.
-                unsafe { $($body)* }
-            }
-        )*
-
-        /// All of them.
-        #[cfg(not(target_arch = "nvptx64"))]
-        pub const KERNELS: &[cuda_std::launch::Descriptor] =
-            &[$(<$name as cuda_std::launch::Kernel>::DESCRIPTOR),*];
-    };
-}
-
 kernels! {
+    KERNELS (max_threads = 1024)
     /// The seven functions of `GpuFloat`, `out[7 * i ..]`.
     v_float(a: *const f32, b: *const f32, out: *mut f32) {
         let i = thread::index_1d() as usize;

@@ -2,18 +2,25 @@
 
 use core::fmt;
 
-use super::{Descriptor, Param};
+use super::{Descriptor, Param, TensorTile};
 
 /// The most parameters that a kernel can have.
 pub const MAX_PARAMS: usize = 24;
+
+/// The most tensors that a kernel can have among its parameters.
+pub const MAX_TENSORS: usize = 3;
 
 /// The arguments of a kernel by name: `#[kernel]` makes such a struct of the kernel's parameters.
 pub trait Args: Copy + 'static {
     /// The parameters in order.
     const PARAMS: &'static [Param];
 
-    /// The bits of each argument in order, with zeros above them and behind them.
+    /// The bits of each argument in order, with zeros above them and behind them; of a tensor its place among
+    /// [`tensors`](Self::tensors).
     fn bits(self) -> [u64; MAX_PARAMS];
+
+    /// The tensors among the arguments, in order.
+    fn tensors(self) -> [Option<TensorTile>; MAX_TENSORS];
 }
 
 /// The arguments of a kernel that has one entry.
@@ -45,17 +52,18 @@ pub trait Family: Args {
 pub struct KernelCall {
     descriptor: &'static Descriptor,
     bits: [u64; MAX_PARAMS],
+    tensors: [Option<TensorTile>; MAX_TENSORS],
 }
 
 impl KernelCall {
     /// A kernel with its arguments.
     pub fn new<K: Kernel>(args: K) -> Self {
-        Self { descriptor: &K::DESCRIPTOR, bits: args.bits() }
+        Self { descriptor: &K::DESCRIPTOR, bits: args.bits(), tensors: args.tensors() }
     }
 
     /// An instance of a generic kernel with its arguments.
     pub fn instance<A: Instance<P>, P>(args: A) -> Self {
-        Self { descriptor: &A::DESCRIPTOR, bits: args.bits() }
+        Self { descriptor: &A::DESCRIPTOR, bits: args.bits(), tensors: args.tensors() }
     }
 
     /// The entry's name, parameters and launch bounds.
@@ -63,9 +71,15 @@ impl KernelCall {
         self.descriptor
     }
 
-    /// The bits of each argument in order. A parameter of fewer than 64 bits has the first bytes of its number.
+    /// The bits of each argument in order. A parameter of fewer than 64 bits has the first bytes of its number, a tensor its
+    /// place among [`tensors`](Self::tensors).
     pub fn bits(&self) -> &[u64] {
         &self.bits[..self.descriptor.params.len()]
+    }
+
+    /// The tensors among the arguments, in order.
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorTile> {
+        self.tensors.iter().flatten()
     }
 }
 
@@ -92,7 +106,8 @@ mod tests {
 
     use super::*;
     use crate::half::{Bf16x2, F16x2, Half2};
-    use crate::launch::{Bounds, DevicePtrMut};
+    use crate::launch::{Bounds, DevicePtrMut, TileDimension};
+    use crate::ptx::{pattern::TilePattern, tensor::CuTensorMap};
 
     #[crate::kernel(max_threads = 128, max_regs = 64)]
     /// Scales.
@@ -107,8 +122,8 @@ mod tests {
 
     #[test]
     fn a_kernel_leaves_its_signature() {
-        let Descriptor { name, params, bounds, labels } = scale::DESCRIPTOR;
-        assert_eq!((name, labels.len()), ("scale", 0));
+        let Descriptor { name, params, bounds, labels, arch } = scale::DESCRIPTOR;
+        assert_eq!((name, labels.len(), arch), ("scale", 0, None));
         assert_eq!(bounds, Bounds { max_threads: Some(128), min_blocks: None, max_regs: Some(64) });
         assert_eq!(params[0], Param { name: "x", ty: "*mut f32", size: 8 });
         assert_eq!(params[1], Param { name: "by", ty: "f32", size: 4 });
@@ -143,6 +158,26 @@ mod tests {
         assert_eq!(call.descriptor().name, "fill_bf16x2_64");
         assert_eq!(call.descriptor().bounds.max_threads, Some(64));
         assert_eq!(args.instance::<F16x2, 96>().descriptor().name, "fill_f16x2_96");
+    }
+
+    /// Copies.
+    #[crate::kernel(arch = "sm_90a", max_threads = 32)]
+    unsafe fn copy(from: &CuTensorMap, n: u32, to: &CuTensorMap) {
+        let _ = (from, n, to);
+    }
+
+    #[test]
+    fn tensors_are_tiles_on_the_host() {
+        assert_eq!(copy::DESCRIPTOR.arch, Some("sm_90a"));
+        assert_eq!(copy::DESCRIPTOR.params[2], Param { name: "to", ty: "&CuTensorMap", size: 128 });
+        let row = |address| {
+            let dimension = TileDimension { size: 100, stride: 2, tile: 64 };
+            TensorTile::new(address, 2, TilePattern::Plain, [dimension])
+        };
+        let call = KernelCall::from(copy { to: row(0x2000), n: 7, from: row(0x1000) });
+        assert_eq!(call.bits(), [0, 7, 1]);
+        assert!(call.tensors().eq(&[row(0x1000), row(0x2000)]));
+        assert_eq!(row(0).dimensions().len(), 1);
     }
 
     #[test]

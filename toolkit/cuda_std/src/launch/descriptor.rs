@@ -1,5 +1,7 @@
 //! What an entry of the PTX is called, takes and allows.
 
+use crate::ptx::tensor::CuTensorMap;
+
 /// A kernel's entry in the PTX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
@@ -12,6 +14,15 @@ pub struct Descriptor {
     pub params: &'static [Param],
     /// What it was compiled for.
     pub bounds: Bounds,
+    /// The one target that it exists for, as compilers name it; `None`: all.
+    pub arch: Option<&'static str>,
+}
+
+impl Descriptor {
+    /// Whether there is such a kernel in the PTX for a target.
+    pub fn is_for(&self, target: &str) -> bool {
+        self.arch.is_none_or(|only| only == target)
+    }
 }
 
 /// One parameter of a kernel.
@@ -26,6 +37,16 @@ pub struct Param {
 }
 
 impl Param {
+    /// Describes a tensor: a map of it.
+    pub const fn tensor(name: &'static str, ty: &'static str) -> Param {
+        Param { name, ty, size: size_of::<CuTensorMap>() }
+    }
+
+    /// Whether it is a tensor.
+    pub const fn is_tensor(&self) -> bool {
+        self.size == size_of::<CuTensorMap>()
+    }
+
     /// Describes a parameter of type `T`.
     pub const fn of<T: Argument>(name: &'static str, ty: &'static str) -> Param {
         Param { name, ty, size: size_of::<T>() }

@@ -10,14 +10,17 @@
 //! | `call` | [`Args`], [`Kernel`], [`Instance`]: what `#[kernel]` implements, and the [`KernelCall`] that is made of it |
 //! | `descriptor` | [`Descriptor`]: the name, parameters and bounds of an entry in the PTX |
 //! | `pointer` | [`DevicePtr`], [`DevicePtrMut`]: addresses in the device's memory |
+//! | `tensor` | [`TensorTile`]: tensors whose tiles kernels copy |
 //! | `shape` | [`LaunchShape`]: the grid, the threads of a block and its shared memory |
 
 mod call;
 mod descriptor;
 mod pointer;
 mod shape;
+mod tensor;
 
-pub use call::{Args, Const, Family, Instance, Kernel, KernelCall, MAX_PARAMS};
+pub use call::{Args, Const, Family, Instance, Kernel, KernelCall, MAX_PARAMS, MAX_TENSORS};
 pub use descriptor::{Argument, Bounds, Descriptor, Param};
 pub use pointer::{DevicePtr, DevicePtrMut};
 pub use shape::LaunchShape;
+pub use tensor::{TensorTile, TileDimension};

@@ -19,12 +19,14 @@ pub struct LaunchShape {
     pub threads: [u32; 3],
     /// Dynamic shared memory of a block, in bytes.
     pub shared: u32,
+    /// Blocks of a cluster: x, y, z. The grid is a multiple of it.
+    pub cluster: [u32; 3],
 }
 
 impl LaunchShape {
     /// A grid of one-dimensional blocks of `threads` threads.
     pub const fn new(grid: [u32; 3], threads: u32) -> Self {
-        Self { grid, threads: [threads, 1, 1], shared: 0 }
+        Self { grid, threads: [threads, 1, 1], shared: 0, cluster: [1; 3] }
     }
 
     /// A one-dimensional grid of `blocks` blocks of `threads` threads.
@@ -48,6 +50,11 @@ impl LaunchShape {
     /// The same launch with `bytes` bytes of dynamic shared memory for each block.
     pub const fn with_shared(self, bytes: u32) -> Self {
         Self { shared: bytes, ..self }
+    }
+
+    /// The same launch in clusters of so many blocks along x, y and z. Hopper.
+    pub const fn with_clusters(self, blocks: [u32; 3]) -> Self {
+        Self { cluster: blocks, ..self }
     }
 
     /// All threads of a block.
