@@ -4,7 +4,7 @@ use core::fmt;
 
 use cuda_std::half::{Bf16x2, F16x2, Half2};
 
-use cuda_std::ptx::mma;
+use cuda_std::ptx::{mma, wgmma};
 
 /// A 16-bit floating-point type. Kernels move elements as bits, and compute in `f32`.
 pub trait Element {
@@ -16,6 +16,26 @@ pub trait Element {
     /// # Safety
     /// All lanes of the warp call this together.
     unsafe fn mma(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4];
+
+    /// Multiplies 64 rows by 128 or 256 columns, 64 elements along K, and adds, with factors at these offsets in shared memory, see
+    /// [`wgmma`]; of 128 columns the first half of the sums is used. Hopper.
+    ///
+    /// # Safety
+    /// All threads of the warp group call this together; nobody writes the factors meanwhile.
+    unsafe fn multiply<const COLUMNS: u32>(sums: &mut [[f32; 4]; 32], a: u32, b: u32);
+
+    /// [`multiply`](Self::multiply) of new sums.
+    ///
+    /// # Safety
+    /// As for that.
+    unsafe fn multiply_first<const COLUMNS: u32>(a: u32, b: u32) -> [[f32; 4]; 32];
+}
+
+/// The first half of all sums.
+#[inline(always)]
+fn half(sums: &mut [[f32; 4]; 32]) -> &mut [[f32; 4]; 16] {
+    // SAFETY: the first elements of a longer array.
+    unsafe { &mut *core::ptr::from_mut(sums).cast() }
 }
 
 /// IEEE half precision: 10 bits of fraction, 5 of exponent.
@@ -77,6 +97,31 @@ impl Element for F16 {
         // SAFETY: all lanes of the warp are here together, by this function's contract.
         unsafe { mma::m16n8k16_f16(a, b, c) }
     }
+
+    #[inline(always)]
+    unsafe fn multiply<const COLUMNS: u32>(sums: &mut [[f32; 4]; 32], a: u32, b: u32) {
+        // SAFETY: all threads of the warp group are here, and the factors stay, by this function's contract.
+        unsafe {
+            if COLUMNS == 256 {
+                wgmma::m64n256k64_f16(sums, a, b);
+            } else {
+                wgmma::m64n128k64_f16(half(sums), a, b);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_first<const COLUMNS: u32>(a: u32, b: u32) -> [[f32; 4]; 32] {
+        // SAFETY: all threads of the warp group are here, and the factors stay, by this function's contract.
+        unsafe {
+            if COLUMNS == 256 {
+                return wgmma::m64n256k64_f16_first(a, b);
+            }
+            let mut sums = [[0.0; 4]; 32];
+            *half(&mut sums) = wgmma::m64n128k64_f16_first(a, b);
+            sums
+        }
+    }
 }
 
 impl Element for Bf16 {
@@ -86,5 +131,30 @@ impl Element for Bf16 {
     unsafe fn mma(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
         // SAFETY: all lanes of the warp are here together, by this function's contract.
         unsafe { mma::m16n8k16_bf16(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<const COLUMNS: u32>(sums: &mut [[f32; 4]; 32], a: u32, b: u32) {
+        // SAFETY: all threads of the warp group are here, and the factors stay, by this function's contract.
+        unsafe {
+            if COLUMNS == 256 {
+                wgmma::m64n256k64_bf16(sums, a, b);
+            } else {
+                wgmma::m64n128k64_bf16(half(sums), a, b);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_first<const COLUMNS: u32>(a: u32, b: u32) -> [[f32; 4]; 32] {
+        // SAFETY: all threads of the warp group are here, and the factors stay, by this function's contract.
+        unsafe {
+            if COLUMNS == 256 {
+                return wgmma::m64n256k64_bf16_first(a, b);
+            }
+            let mut sums = [[0.0; 4]; 32];
+            *half(&mut sums) = wgmma::m64n128k64_bf16_first(a, b);
+            sums
+        }
     }
 }

@@ -31,6 +31,7 @@ pub mod rope;
 pub mod sampling;
 
 pub mod arithmetic;
+pub mod eight_bit;
 pub mod element;
 pub mod floor;
 pub mod layout;

@@ -3,10 +3,10 @@
 use cuda_std::launch::{Descriptor, Family, Kernel};
 
 use crate::attention::{decode, paper, prefill};
-use crate::gemm::{decode::gemm_decode, gemv::gemv, prefill::gemm};
+use crate::gemm::{decode::gemm_decode, gemv::gemv, hopper::gemm_hopper, prefill::gemm};
 use crate::{cache, communicator, embedding, norm, rope, sampling};
 
-/// Every kernel in the crate's PTX.
+/// Every kernel in the crate's PTX for some target.
 pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
     engine().chain(paper())
 }
@@ -36,10 +36,10 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<decode::paged_attention>())
         .chain(instances::<prefill::paged_prefill>())
         .chain(instances::<gemm>())
+        .chain(instances::<gemm_hopper>())
         .chain(instances::<gemm_decode>())
         .chain(instances::<gemv>())
         .chain(instances::<communicator::all_reduce>())
-        .chain(instances::<communicator::all_reduce_two_shot>())
         .chain(instances::<embedding::embed>())
         .chain(instances::<embedding::embed_part>())
         .chain(instances::<embedding::add_positions>())

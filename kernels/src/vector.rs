@@ -11,21 +11,17 @@ use crate::layout::VECTOR;
 /// The eight elements of a vector in `f32`, exactly.
 #[inline(always)]
 pub fn widen<T: Element>(vector: Vector) -> [f32; 8] {
-    let mut out = [0.0; 8];
-    for (i, bits) in vector.0.into_iter().enumerate() {
-        [out[2 * i], out[2 * i + 1]] = T::Pair::from_bits(bits).to_f32();
-    }
-    out
+    // No loop, which the compiler might leave as one in a large kernel, with the numbers in local memory.
+    let pair = |i: usize| T::Pair::from_bits(vector.0[i]).to_f32();
+    let ([a, b], [c, d], [e, f], [g, h]) = (pair(0), pair(1), pair(2), pair(3));
+    [a, b, c, d, e, f, g, h]
 }
 
 /// Eight numbers as a vector, each rounded to nearest even.
 #[inline(always)]
 pub fn narrow<T: Element>(values: [f32; 8]) -> Vector {
-    let mut out = Vector::default();
-    for (i, bits) in out.0.iter_mut().enumerate() {
-        *bits = T::Pair::from_f32([values[2 * i], values[2 * i + 1]]).to_bits();
-    }
-    out
+    let pair = |i: usize| T::Pair::from_f32([values[2 * i], values[2 * i + 1]]).to_bits();
+    Vector([pair(0), pair(1), pair(2), pair(3)])
 }
 
 /// The sum of eight numbers, pair by pair.

@@ -169,9 +169,14 @@ impl Exchange {
 /// Calls `body` with the numbers below `count`, dealt out to the threads of the block in turn.
 #[inline(always)]
 pub(super) fn each(count: u32, mut body: impl FnMut(u32)) {
-    let mut i = thread::thread_idx_x();
-    while i < count {
-        body(i);
-        i += thread::block_dim_x();
+    // All threads go round equally often: the compiler would give those that have nothing to do a way of their own to the
+    // barrier that follows.
+    let mut first = 0;
+    while first < count {
+        let i = first + thread::thread_idx_x();
+        if i < count {
+            body(i);
+        }
+        first += thread::block_dim_x();
     }
 }

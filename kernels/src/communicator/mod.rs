@@ -2,8 +2,7 @@
 //!
 //! | kernel | computes | shapes |
 //! | --- | --- | --- |
-//! | [`all_reduce()`] | `x = sum over ranks of x`, in one exchange | `x [vectors][8]` of 16 bits |
-//! | [`all_reduce_two_shot()`] | the same in two exchanges, with fewer bytes | |
+//! | [`all_reduce()`] | `x += sum over ranks of part`, `out = norm(x)`, in one exchange or in two | `x`, `part`, `out` `[rows][width]` of 16 bits |
 //! | [`gather_logits()`] | on rank 0: the ranks' columns side by side | `part [rows][stride]`, `out [rows][vocab]` in `f32` |
 //!
 //! Every rank launches the same kernel with the same sizes, each in its own stream. Ranks exchange data through
@@ -16,7 +15,10 @@
 //!    acquires these, so that it sees what the others copied.
 //! 3. It reads the slots of all ranks.
 //!
-//! Sums are made in `f32`, in the order of the ranks, and rounded once. So all ranks have the same bits.
+//! Sums are made in `f32`, in the order of the ranks; what they are added to, the residual stream, comes last, and the result
+//! is rounded once. So all ranks have the same bits. The norm that follows is that of [`norm`](crate::norm), row by row, by
+//! the block that has just stored the row: its bits are those of the norm in a launch of its own. Both are left out where
+//! there is nothing to add to, or no norm follows.
 //!
 //! A second barrier after step 3 would keep slots from being overwritten while others still read them. There is none,
 //! since a block has two slots and takes them in turn: the slot of epoch `e` is written again in epoch `e + 2`, and to get
@@ -40,10 +42,11 @@
 //! # Ladder
 //!
 //! 1. A ring: `2 (N - 1)` exchanges one after the other, each of an Nth. Least bytes, most waiting.
-//! 2. (here) One exchange where the data is small and waiting is all that counts, two where it is large
-//!    ([`is_one_shot`] has vLLM's limits).
-//! 3. Next would be the sum in the switch (NVLink SHARP), and the norm that follows in the same launch. No figure is
-//!    measured yet.
+//! 2. One exchange where the data is small and waiting is all that counts, two where it is large
+//!    ([`shots`] has vLLM's limits).
+//! 3. (here) With the residual stream and the norm that follows in the same launch: rows are read from L2 once more, and a
+//!    launch is saved.
+//! 4. Next would be the sum in the switch (NVLink SHARP). No figure is measured yet.
 
 mod exchange;
 mod gather;
@@ -52,9 +55,10 @@ mod sum;
 use cuda_std::launch::LaunchShape;
 
 use crate::layout::VECTOR;
+use crate::norm::{MAX_WIDTH, NormShape};
 
 pub use gather::gather_logits;
-pub use sum::{all_reduce, all_reduce_two_shot};
+pub use sum::{SumNorm, all_reduce};
 
 /// Ranks of a group, at most.
 pub const MAX_RANKS: u32 = 8;
@@ -103,6 +107,17 @@ impl ExchangeShape {
         Self::of(elements / VECTOR, blocks)
     }
 
+    /// For an all-reduce of so many rows, which are normalised.
+    pub const fn of_rows(rows: u32, norm: NormShape, blocks: u32) -> Self {
+        const { assert!(MAX_WIDTH / VECTOR <= CAPACITY, "a chunk has room for a row") };
+        let blocks = at_least_one(if blocks < MAX_BLOCKS { blocks } else { MAX_BLOCKS });
+        let (even, most) = (at_least_one(rows).div_ceil(blocks), CAPACITY / norm.vectors);
+        let each = if even < most { even } else { most };
+        let needed = at_least_one(rows).div_ceil(each);
+        let launch = LaunchShape::linear(if needed < blocks { needed } else { blocks }, norm.threads);
+        Self { launch, chunk: each * norm.vectors }
+    }
+
     /// For the gathering of `rows` rows of logits of a vocabulary of `vocab` tokens, divided among `ranks` ranks.
     pub const fn of_logits(rows: u32, vocab: u32, ranks: u32, blocks: u32) -> Self {
         Self::of(rows * (vocab.div_ceil(at_least_one(ranks)).div_ceil(4)), blocks)
@@ -113,13 +128,14 @@ const fn at_least_one(n: u32) -> u32 {
     if n == 0 { 1 } else { n }
 }
 
-/// Whether so many bytes are summed up in one exchange.
-pub const fn is_one_shot(ranks: u32, bytes: u64) -> bool {
-    match ranks {
-        0..=2 => true,
-        3..=4 => bytes <= 512 << 10,
-        _ => bytes <= 256 << 10,
-    }
+/// In how many exchanges so many bytes are summed up.
+pub const fn shots(ranks: u32, bytes: u64) -> u32 {
+    let most_at_once = match ranks {
+        0..=2 => u64::MAX,
+        3..=4 => 512 << 10,
+        _ => 256 << 10,
+    };
+    if bytes <= most_at_once { 1 } else { 2 }
 }
 
 #[cfg(test)]
@@ -141,8 +157,24 @@ mod tests {
     }
 
     #[test]
+    fn chunks_are_of_whole_rows_where_a_norm_follows() {
+        for (width, rows, blocks, want) in [
+            (16_384, 1, 36, (1, 512, 2048)),
+            (16_384, 100, 36, (36, 512, 2048)),
+            (512, 3, 36, (3, 64, 64)),
+            (512, 100, 16, (15, 64, 7 * 64)),
+            (512, 10_000, 16, (16, 64, 2048)),
+            (1536, 1000, 2, (2, 192, 10 * 192)),
+        ] {
+            let Ok(norm) = NormShape::of(width) else { panic!("{width}") };
+            let ExchangeShape { launch, chunk } = ExchangeShape::of_rows(rows, norm, blocks);
+            assert_eq!((launch.grid[0], launch.threads[0], chunk), want, "{width}, {rows}");
+        }
+    }
+
+    #[test]
     fn what_is_small_is_exchanged_at_once() {
-        assert!(is_one_shot(2, 1 << 30) && is_one_shot(4, 512 << 10) && is_one_shot(8, 256 << 10));
-        assert!(!is_one_shot(4, (512 << 10) + 16) && !is_one_shot(8, 512 << 10));
+        assert_eq!([shots(2, 1 << 30), shots(4, 512 << 10), shots(8, 256 << 10)], [1; 3]);
+        assert_eq!([shots(4, (512 << 10) + 16), shots(8, 512 << 10)], [2; 2]);
     }
 }

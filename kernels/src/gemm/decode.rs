@@ -171,19 +171,20 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
     // SAFETY: all threads of the block are here; after the barrier no thread reads the ring's tiles, and it has room
     // for the sums.
     unsafe {
-        let meeting = Meeting::new(workspace, counters);
+        let flag = || shared_array![u32; 1];
+        let meeting = Meeting::of_block(workspace, counters);
         let is_last = match TOKENS {
-            8 => meeting.add_up::<THREADS, 1>(&mut sums),
-            16 => meeting.add_up::<THREADS, 2>(&mut sums),
-            32 => meeting.add_up::<THREADS, 8>(&mut sums),
-            _ => meeting.add_up::<THREADS, 16>(&mut sums),
+            8 => meeting.add_up::<THREADS, 1>(&mut sums, flag, thread::sync_threads),
+            16 => meeting.add_up::<THREADS, 2>(&mut sums, flag, thread::sync_threads),
+            32 => meeting.add_up::<THREADS, 8>(&mut sums, flag, thread::sync_threads),
+            _ => meeting.add_up::<THREADS, 16>(&mut sums, flag, thread::sync_threads),
         };
         if !is_last {
             return;
         }
         thread::sync_threads();
         // A row a token; the pitch keeps the lanes' rows and tokens in different banks.
-        let staged = Staged { sums: ring.cast(), rows: TOKENS, columns: rows, pitch: rows + 4 };
+        let staged = Staged { sums: ring.cast(), rows: TOKENS, columns: rows, pitch: rows + 4, is_permuted: false };
         unroll!(j in [0 1 2 3 4 5 6 7] {
             unroll!(i in [0 1] {
                 if j * 8 < TOKENS && i < fragments {
@@ -197,6 +198,11 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
             });
         });
         thread::sync_threads();
-        ProductOutput { out, stride: out_stride, bias, m, n, epilogue }.store::<T, THREADS>(staged, 0, row);
+        ProductOutput { out, stride: out_stride, bias, m, n, epilogue }.store::<T, THREADS, 8>(
+            staged,
+            thread::thread_idx_x(),
+            0,
+            row,
+        );
     }
 }

@@ -4,7 +4,6 @@
 //! product has the rows of both its weights in one matrix: see [`gated_row`].
 
 use cuda_std::half::Half2;
-use cuda_std::prelude::*;
 use cuda_std::unroll;
 use cuda_std::vector::{HalfVector, Vector};
 
@@ -73,13 +72,28 @@ pub struct Staged {
     pub columns: u32,
     /// From one token to the next, a multiple of four.
     pub pitch: u32,
+    /// Whether each group of eight columns is stored where another one would be, another in each of four tokens: so that a
+    /// warp's stores of fragments meet in no bank, without room between the tokens.
+    pub is_permuted: bool,
 }
 
 impl Staged {
     /// The address of a sum.
     #[inline(always)]
     pub fn at(&self, row: u32, column: u32) -> *mut f32 {
-        self.sums.wrapping_add((row * self.pitch + column) as usize)
+        self.sums.wrapping_add((row * self.pitch + self.place(row, column)) as usize)
+    }
+
+    /// The address of a token's sums.
+    #[inline(always)]
+    pub fn row(&self, row: u32) -> *mut f32 {
+        self.sums.wrapping_add((row * self.pitch) as usize)
+    }
+
+    /// Where a column is among a token's sums; the same for tokens that are a multiple of four apart.
+    #[inline(always)]
+    pub fn place(&self, row: u32, column: u32) -> u32 {
+        if self.is_permuted { column ^ (row % 4 * 8) } else { column }
     }
 }
 
@@ -159,13 +173,20 @@ impl ProductOutput {
 
     /// Stores a tile of sums, the first of which is that of token `row` and of row `column` of the weight.
     ///
-    /// A thread has the same four columns in each of its rows, so that it loads their bias once.
+    /// A thread has the same four columns in each of its rows, so that it loads their bias once. Of output that is added to it
+    /// loads `BATCH` rows, 8 at most, before it adds to the first.
     ///
     /// # Safety
-    /// The block has `THREADS` threads, all of whose writes to the tile are visible; the output is as declared.
+    /// `THREADS` threads, of which this is number `thread`, call this, and all of their writes to the tile are visible. If it is
+    /// permuted, they are enough for a multiple of four rows. The output is as declared.
     #[inline(always)]
-    pub unsafe fn store<T: Element, const THREADS: u32>(&self, staged: Staged, row: u32, column: u32) {
-        let thread = thread::thread_idx_x();
+    pub unsafe fn store<T: Element, const THREADS: u32, const BATCH: usize>(
+        &self,
+        staged: Staged,
+        thread: u32,
+        row: u32,
+        column: u32,
+    ) {
         // The number of groups of four columns that the tile has in the output, as a power of two.
         let shift = (staged.columns / 4).trailing_zeros() - u32::from(self.is_gated());
         let four = thread & ((1 << shift) - 1);
@@ -186,45 +207,54 @@ impl ProductOutput {
         unsafe {
             let bias = self.bias4::<T>(column + from);
             let index = |at: u32| (row + at) as usize * self.stride as usize + to as usize;
-            let sums = |at: u32, bias: [f32; 4], further: u32| {
-                add(bias, (*staged.at(at, from + further).cast::<Vector>()).to_f32())
-            };
+            // Rows are a multiple of four apart where it matters.
+            let places = [staged.place(at, from), staged.place(at, from + GATED_ROWS)];
             if self.epilogue & ADD != 0 && whole {
                 // The elements to add to are loaded for several rows at once.
                 while at < rows {
-                    let mut before = [HalfVector([0; 2]); BATCH as usize];
+                    let mut before = [HalfVector([0; 2]); BATCH];
                     unroll!(i in [0 1 2 3 4 5 6 7] {
-                        if at + i as u32 * step < rows {
-                            before[i] = *self.out.cast::<u16>().add(index(at + i as u32 * step)).cast();
+                        if i < BATCH && at + i as u32 * step < rows {
+                            before[i % BATCH] = *self.out.cast::<u16>().add(index(at + i as u32 * step)).cast();
                         }
                     });
                     unroll!(i in [0 1 2 3 4 5 6 7] {
-                        if at + i as u32 * step < rows {
-                            let values = add(widen4::<T>(before[i]), sums(at + i as u32 * step, bias, 0));
+                        if i < BATCH && at + i as u32 * step < rows {
+                            let sums = |at: u32| add(bias, (*staged.at(at, from).cast::<Vector>()).to_f32());
+                            let values = add(widen4::<T>(before[i % BATCH]), sums(at + i as u32 * step));
                             self.put4::<T>(index(at + i as u32 * step), values);
                         }
                     });
-                    at += BATCH * step;
+                    at += BATCH as u32 * step;
                 }
                 return;
             }
             let up = if self.is_gated() { self.bias4::<T>(column + from + GATED_ROWS) } else { bias };
+            let is_plain = self.epilogue & (GATED | ACTIVATION) == 0;
+            // Places go on by steps: to compute each anew takes longer than all else.
+            let mut from = staged.row(at).cast_const();
+            let mut to_index = index(at);
             while at < rows {
-                let mut values = sums(at, bias, 0);
-                let further = if self.is_gated() { sums(at, up, GATED_ROWS) } else { [1.0; 4] };
-                unroll!(i in [0 1 2 3] {
-                    values[i] = activate(self.epilogue & ACTIVATION, values[i]) * further[i];
-                });
+                let load = |place: u32| (*from.add(place as usize).cast::<Vector>()).to_f32();
+                let mut values = add(bias, load(places[0]));
+                if !is_plain {
+                    let further = if self.is_gated() { add(up, load(places[1])) } else { [1.0; 4] };
+                    unroll!(i in [0 1 2 3] {
+                        values[i] = activate(self.epilogue & ACTIVATION, values[i]) * further[i];
+                    });
+                }
                 if whole {
-                    self.put4::<T>(index(at), values);
+                    self.put4::<T>(to_index, values);
                 } else {
                     unroll!(i in [0 1 2 3] {
                         if to + (i as u32) < end {
-                            self.put::<T>(index(at) + i, values[i]);
+                            self.put::<T>(to_index + i, values[i]);
                         }
                     });
                 }
                 at += step;
+                from = from.add((step * staged.pitch) as usize);
+                to_index += step as usize * self.stride as usize;
             }
         }
     }
@@ -269,9 +299,6 @@ impl ProductOutput {
         }
     }
 }
-
-/// Rows whose output a thread loads before it adds to the first.
-const BATCH: u32 = 8;
 
 /// One element as `f32`.
 #[inline(always)]

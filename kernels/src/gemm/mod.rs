@@ -5,12 +5,13 @@
 //! | [`gemv`] | [`gemv`](gemv::gemv()) | 1 to 4 | memory |
 //! | [`decode`] | [`gemm_decode`](decode::gemm_decode()) | 5 to 64 | memory |
 //! | [`prefill`] | [`gemm`](prefill::gemm()) | more | tensor cores |
+//! | [`hopper`] | [`gemm_hopper`](hopper::gemm_hopper()) | more, on Hopper | tensor cores |
 //!
 //! What they have in common: [`operand`], tiles in shared memory; [`split`], sums of several blocks; [`epilogue`] and
 //! [`activation`], what is applied to the sums before they are stored. [`plan`] chooses the kernel and its launch, and
 //! is all that a host needs.
 //!
-//! All kernels take the same arguments:
+//! All kernels take the same arguments; that of Hopper has `x` and `weight` as tensors:
 //!
 //! | | |
 //! | --- | --- |
@@ -26,6 +27,9 @@ pub mod activation;
 pub mod decode;
 pub mod epilogue;
 pub mod gemv;
+// Other targets do not have it.
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+pub mod hopper;
 pub mod operand;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod plan;

@@ -166,11 +166,12 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     // SAFETY: all threads of the block are here; after the barrier no thread reads the ring's tiles, and it has room
     // for the sums.
     unsafe {
-        if !Meeting::new(workspace, counters).add_up::<COLUMNS, 32>(&mut sums) {
+        let flag = || shared_array![u32; 1];
+        if !Meeting::of_block(workspace, counters).add_up::<COLUMNS, 32>(&mut sums, flag, thread::sync_threads) {
             return;
         }
         thread::sync_threads();
-        let staged = Staged { sums: ring.cast(), rows: ROWS, columns: COLUMNS, pitch: COLUMNS + 8 };
+        let staged = Staged { sums: ring.cast(), rows: ROWS, columns: COLUMNS, pitch: COLUMNS + 8, is_permuted: false };
         let lane = warp::lane_id();
         unroll!(i in [0 1 2 3] {
             unroll!(j in [0 1 2 3 4 5 6 7] {
@@ -182,13 +183,18 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
         });
         thread::sync_threads();
         // A thread stores four columns of each of its rows, and neighbouring threads fill whole sectors.
-        ProductOutput { out, stride: out_stride, bias, m, n, epilogue }.store::<T, COLUMNS>(staged, row, column);
+        ProductOutput { out, stride: out_stride, bias, m, n, epilogue }.store::<T, COLUMNS, 8>(
+            staged,
+            thread::thread_idx_x(),
+            row,
+            column,
+        );
     }
 }
 
 /// Which tile of the product is a block's, as row and column: column by column within groups of [`GROUP`] rows.
 #[inline(always)]
-fn place(block: u32, rows: u32, columns: u32) -> (u32, u32) {
+pub(super) fn place(block: u32, rows: u32, columns: u32) -> (u32, u32) {
     let group = GROUP * columns;
     // SAFETY: there are tiles, or there would be no block.
     unsafe { core::hint::assert_unchecked(group != 0) };

@@ -27,10 +27,31 @@ pub unsafe fn layer_norm<T: Element>(
     vectors: u32,
 ) {
     let row = thread::block_idx_x() as usize * vectors as usize;
-    // SAFETY: the row is in the arrays, `at` is checked against its end, and all threads reach the sums.
+    // SAFETY: the row is in the arrays, which are as `layer_norm_row` wants them.
     unsafe {
         let y = if y.is_null() { y } else { y.add(row) };
-        let held = load_sum::<T>(x.add(row), y, vectors);
+        layer_norm_row::<T>(x.add(row), y, weight, bias, out.add(row), eps, vectors);
+    }
+}
+
+/// [`layer_norm()`] of one row.
+///
+/// # Safety
+/// As for [`layer_norm()`], of a single row. All threads of the block call this together, and a barrier comes between two
+/// calls.
+#[inline(always)]
+pub(crate) unsafe fn layer_norm_row<T: Element>(
+    x: *mut Vector,
+    y: *const Vector,
+    weight: *const Vector,
+    bias: *const Vector,
+    out: *mut Vector,
+    eps: f32,
+    vectors: u32,
+) {
+    // SAFETY: `at` is checked against the row's end, and all threads reach the sums.
+    unsafe {
+        let held = load_sum::<T>(x, y, vectors);
         let (factors, biases) = (load(weight, vectors), load(bias, vectors));
         let count = (vectors * 8) as f32;
         let mean = sum::<T, 0>(&held, vectors, |v| v) / count;
@@ -49,7 +70,7 @@ pub unsafe fn layer_norm<T: Element>(
                 let biases = widen::<T>(biases[i]);
                 values = eight(|e| values[e] + biases[e]);
             }
-            *out.add(row + at(i) as usize) = narrow::<T>(values);
+            *out.add(at(i) as usize) = narrow::<T>(values);
         });
     }
 }

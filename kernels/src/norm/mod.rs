@@ -42,7 +42,9 @@ use crate::vector::{WidthError, row_vectors, sum_of_eight, widen};
 use cuda_std::unroll::unroll;
 
 pub use layer::layer_norm;
+pub(crate) use layer::layer_norm_row;
 pub use rms::rms_norm;
+pub(crate) use rms::rms_norm_row;
 
 /// Vectors of a row that a thread holds, at most.
 pub const HELD: usize = 4;

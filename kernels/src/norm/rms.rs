@@ -25,17 +25,36 @@ pub unsafe fn rms_norm<T: Element>(
     vectors: u32,
 ) {
     let row = thread::block_idx_x() as usize * vectors as usize;
-    // SAFETY: the row is in the arrays, `at` is checked against its end, and all threads reach the sum.
+    // SAFETY: the row is in the arrays, which are as `rms_norm_row` wants them.
     unsafe {
         let y = if y.is_null() { y } else { y.add(row) };
-        let held = load_sum::<T>(x.add(row), y, vectors);
+        rms_norm_row::<T>(x.add(row), y, weight, out.add(row), eps, vectors);
+    }
+}
+
+/// [`rms_norm()`] of one row.
+///
+/// # Safety
+/// As for [`rms_norm()`], of a single row. All threads of the block call this together, and a barrier comes between two calls.
+#[inline(always)]
+pub(crate) unsafe fn rms_norm_row<T: Element>(
+    x: *mut Vector,
+    y: *const Vector,
+    weight: *const Vector,
+    out: *mut Vector,
+    eps: f32,
+    vectors: u32,
+) {
+    // SAFETY: `at` is checked against the row's end, and all threads reach the sum.
+    unsafe {
+        let held = load_sum::<T>(x, y, vectors);
         let factors = load(weight, vectors);
         let mean = sum::<T, 0>(&held, vectors, |v| v * v) / (vectors * 8) as f32;
         let scale = (mean + eps).rsqrt_fast();
         unroll::<HELD>(|i| {
             if at(i) < vectors {
                 let (values, factors) = (widen::<T>(held[i]), widen::<T>(factors[i]));
-                *out.add(row + at(i) as usize) = narrow::<T>(eight(|e| values[e] * scale * factors[e]));
+                *out.add(at(i) as usize) = narrow::<T>(eight(|e| values[e] * scale * factors[e]));
             }
         });
     }

@@ -34,6 +34,11 @@ impl Gpu {
         Gpu(workbench::Gpu::new(driver(), capability, ptx).unwrap_or_else(|error| panic!("{error}")))
     }
 
+    /// Whether the device has what Hopper has.
+    pub fn has_hopper(&self) -> bool {
+        self.0.context().limits().capability == (9, 0)
+    }
+
     /// In the emulator, warps and blocks run in an order of `seed`'s making from here on; 0 is the natural one.
     pub fn seed(&mut self, seed: u64) {
         self.0.seed(seed);

@@ -2,15 +2,25 @@
 //!
 //! Tried by hand on the source: without the bound `at(i) < vectors` in `sum`, `rows_of_any_width_are_normalised` fails.
 
-use workbench::cases::norm::Norm;
+use workbench::cases::norm::NormProblem;
 use workbench::number::Type;
 
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::without_each;
 
-fn norm(ty: Type, layer: bool, rows: usize, width: usize, parts: usize) -> Norm {
+fn norm(ty: Type, layer: bool, rows: usize, width: usize, parts: usize) -> NormProblem {
     let [residual, weight, bias] = [1, 2, 4].map(|bit| parts & bit != 0);
-    Norm { ty, layer, rows, width, residual, weight: weight || !layer, bias: bias && layer, neutral: false, seed: 3 }
+    NormProblem {
+        ty,
+        layer,
+        rows,
+        width,
+        residual,
+        weight: weight || !layer,
+        bias: bias && layer,
+        neutral: false,
+        seed: 3,
+    }
 }
 
 pub fn every_kernel(gpu: &mut Gpu) {

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use launch::Driver;
 use serde::Serialize;
-use workbench::{Gpu, Measured, Scale, cases, measure};
+use workbench::{Gpu, LinkBytes, Measured, Scale, cases, measure};
 
 /// A kind of GPU with its PTX.
 #[derive(Clone, Copy)]
@@ -45,6 +45,8 @@ struct Table {
     target: &'static str,
     device: String,
     cases: Vec<Measured>,
+    /// All-reduces over the links between emulated devices; none on a GPU.
+    links: Vec<LinkBytes>,
 }
 
 fn main() -> ExitCode {
@@ -106,15 +108,28 @@ fn table_of(driver: &'static Driver, target: Target) -> Result<Table, Box<dyn Er
     let device = gpu.context().name().to_owned();
     let mut measured = vec![measure(&cases::read_stream(scale), &mut gpu)?];
     let mut launched = BTreeSet::new();
-    for case in cases::all(scale) {
+    for case in cases::all(scale, target.name) {
         let mut gpu = Gpu::new(driver, target.capability, target.shipped)?;
         measured.push(measure(&case, &mut gpu)?);
         launched.extend(gpu.launched().keys().copied());
     }
-    let missing: Vec<_> =
-        kernels::registry::shipped().map(|k| k.name).filter(|name| !launched.contains(name)).collect();
+    let registry = kernels::registry::shipped().filter(|kernel| kernel.is_for(target.name));
+    let missing: Vec<_> = registry.filter(|kernel| !launched.contains(kernel.name)).map(|kernel| kernel.name).collect();
     match missing.first() {
         Some(kernel) => Err(format!("no case launches {kernel}, nor {} other kernels", missing.len() - 1).into()),
-        None => Ok(Table { target: target.name, device, cases: measured }),
+        None => {
+            let links = if driver.is_emulator() { links(target)? } else { Vec::new() };
+            Ok(Table { target: target.name, device, cases: measured, links })
+        }
     }
+}
+
+/// All-reduces of a small and a larger size, as the engine makes them.
+fn links(target: Target) -> Result<Vec<LinkBytes>, Box<dyn Error>> {
+    let sizes = [2, 4, 8].into_iter().flat_map(|ranks| [(ranks, 16 << 10), (ranks, 1 << 20)]);
+    let count = |(ranks, bytes)| {
+        let shots = kernels::communicator::shots(ranks as u32, bytes as u64);
+        Ok(LinkBytes::count(target.shipped, ranks, shots, bytes)?)
+    };
+    sizes.map(count).collect()
 }

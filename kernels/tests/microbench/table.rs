@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use workbench::{Cost, Measured};
+use workbench::{Cost, LinkBytes, Measured};
 
 use super::Table;
 
@@ -34,6 +34,15 @@ impl fmt::Display for Table {
                     )?;
                 }
             }
+        }
+        if self.links.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "\nall-reduces between emulated devices: what each rank moves over its links")?;
+        writeln!(f, "ranks  exchanges    bytes  over links    floor  moved/floor")?;
+        for LinkBytes { ranks, shots, bytes, moved, floor } in &self.links {
+            let ratio = *moved as f64 / *floor as f64;
+            writeln!(f, "{ranks:5} {shots:10} {bytes:8} {moved:11} {floor:8} {ratio:12.3}")?;
         }
         Ok(())
     }

@@ -5,9 +5,10 @@ mod product;
 #[cfg(test)]
 mod tests;
 
-use cuda_std::launch::{KernelCall, LaunchShape};
+use cuda_std::launch::{DevicePtr, KernelCall, LaunchShape, TensorTile, TileDimension};
+use cuda_std::ptx::pattern::TilePattern;
 
-use super::{decode, epilogue::Epilogue, gemv, operand, prefill};
+use super::{decode, epilogue::Epilogue, gemv, hopper, operand, prefill};
 use crate::element::ElementType;
 use crate::layout::VECTOR;
 use crate::with_element;
@@ -21,11 +22,30 @@ pub struct GpuLimits {
     pub multiprocessors: u32,
     /// Shared memory that a block can have at most, in bytes.
     pub shared_bytes: u32,
+    /// The fewest tokens for which products are [Hopper's kernel](hopper), on a GPU that has it: of compute capability 9.0.
+    pub hopper_from: Option<u32>,
 }
+
+/// The fewest tokens for which Hopper's kernel serves best: with fewer, reading the weight is the limit.
+pub const HOPPER_FROM: u32 = 65;
 
 impl GpuLimits {
     /// NVIDIA's H200.
-    pub const H200: GpuLimits = GpuLimits { multiprocessors: 132, shared_bytes: 227 << 10 };
+    pub const H200: GpuLimits = GpuLimits::new(132, 227 << 10, (9, 0));
+
+    /// A GPU of a compute capability.
+    pub const fn new(multiprocessors: u32, shared_bytes: u32, capability: (u32, u32)) -> GpuLimits {
+        let hopper_from = if matches!(capability, (9, 0)) { Some(HOPPER_FROM) } else { None };
+        GpuLimits { multiprocessors, shared_bytes, hopper_from }
+    }
+
+    /// Whether products of so many tokens are Hopper's kernel.
+    const fn has_hopper_for(self, tokens: u32) -> bool {
+        match self.hopper_from {
+            Some(least) => tokens >= least,
+            None => false,
+        }
+    }
 
     /// Blocks that an SM can have at once, by shared memory; a block can have at most that of an SM less 1 KiB, and
     /// every block takes 1 KiB beside its own.
@@ -43,6 +63,8 @@ pub enum GemmKernel {
     Decode(u32),
     /// [`gemm`](prefill::gemm()) with tiles of this number of columns.
     Prefill(u32),
+    /// [`gemm_hopper`](hopper::gemm_hopper()) with tiles of this number of columns.
+    Hopper(u32),
 }
 
 /// How a product is launched.
@@ -54,6 +76,8 @@ pub struct GemmPlan {
     pub kernel: GemmKernel,
     /// Blocks for each tile, every one with a part of `k`.
     pub splits: u32,
+    /// The most blocks that a launch of Hopper's kernel has: each goes through several tiles. Other kernels have one for each.
+    pub blocks: u32,
 }
 
 impl GemmPlan {
@@ -70,13 +94,16 @@ impl GemmPlan {
             return Err(UnsupportedProduct::Gated(n));
         }
         let plan = match m {
-            1..=2 => GemmPlan { product, kernel: GemmKernel::Gemv(m), splits: 1 },
-            3..=4 => GemmPlan { product, kernel: GemmKernel::Gemv(4), splits: 1 },
+            _ if gpu.has_hopper_for(m) => {
+                GemmPlan::cheapest(product, GemmKernel::Hopper(128), GemmKernel::Hopper(256), gpu)
+            }
+            1..=2 => GemmPlan { product, kernel: GemmKernel::Gemv(m), splits: 1, blocks: 0 },
+            3..=4 => GemmPlan { product, kernel: GemmKernel::Gemv(4), splits: 1, blocks: 0 },
             5..=8 => GemmPlan::decode(product, 8, gpu),
             9..=16 => GemmPlan::decode(product, 16, gpu),
             17..=32 => GemmPlan::decode(product, 32, gpu),
             33..=64 => GemmPlan::decode(product, 64, gpu),
-            _ => GemmPlan::prefill(product, gpu),
+            _ => GemmPlan::cheapest(product, GemmKernel::Prefill(128), GemmKernel::Prefill(256), gpu),
         };
         if plan.shared_bytes() > gpu.shared_bytes {
             return Err(UnsupportedProduct::Shared(plan.shared_bytes()));
@@ -90,21 +117,19 @@ impl GemmPlan {
         let tiles = product.n.div_ceil(decode::rows(tokens));
         let depth = product.k.div_ceil(operand::DEPTH);
         let splits = least(2 * gpu.multiprocessors / tiles, least(product.k / (16 * tokens), depth / 4));
-        GemmPlan { product, kernel: GemmKernel::Decode(tokens), splits: if splits > 1 { splits } else { 1 } }
+        GemmPlan { product, kernel: GemmKernel::Decode(tokens), splits: if splits > 1 { splits } else { 1 }, blocks: 0 }
     }
 
-    /// The tiles and splits that cost least, in hundredths of the time in which an SM multiplies a tile of 128 x 256 x
-    /// 64.
-    const fn prefill(product: Product, gpu: GpuLimits) -> GemmPlan {
-        let mut best = GemmPlan { product, kernel: GemmKernel::Prefill(128), splits: 1 };
+    /// The kernel of two, with narrow and with wide tiles, and the splits that cost least.
+    const fn cheapest(product: Product, narrow: GemmKernel, wide: GemmKernel, gpu: GpuLimits) -> GemmPlan {
+        let mut best = GemmPlan { product, kernel: narrow, splits: 1, blocks: gpu.multiprocessors };
         let mut least_cost = u64::MAX;
-        let widths = [128, 256];
         let mut i = 0;
-        while i < widths.len() {
+        while i < 2 {
             let mut splits = 1;
             while splits <= 8 {
-                let plan = GemmPlan { product, kernel: GemmKernel::Prefill(widths[i]), splits };
-                let cost = plan.prefill_cost(gpu);
+                let plan = GemmPlan { kernel: if i == 0 { narrow } else { wide }, splits, ..best };
+                let cost = plan.cost(gpu);
                 if cost < least_cost {
                     (best, least_cost) = (plan, cost);
                 }
@@ -115,12 +140,15 @@ impl GemmPlan {
         best
     }
 
-    /// The cost of a plan for [`GemmKernel::Prefill`].
-    const fn prefill_cost(self, gpu: GpuLimits) -> u64 {
-        let GemmKernel::Prefill(width) = self.kernel else { return u64::MAX };
+    /// The cost of a plan for [`GemmKernel::Prefill`] or [`GemmKernel::Hopper`], in hundredths of the time in which an SM
+    /// multiplies a tile of 128 x 256 x 64.
+    const fn cost(self, gpu: GpuLimits) -> u64 {
         let depth = self.product.k.div_ceil(operand::DEPTH);
-        let by_registers = 256 / width;
-        let together = least(by_registers, gpu.blocks(self.shared_bytes()));
+        let (width, together) = match self.kernel {
+            GemmKernel::Prefill(width) => (width, least(256 / width, gpu.blocks(self.shared_bytes()))),
+            GemmKernel::Hopper(width) => (width, gpu.blocks(self.shared_bytes())),
+            _ => return u64::MAX,
+        };
         if together == 0 || (self.splits > 1 && depth / self.splits < 4) {
             return u64::MAX;
         }
@@ -128,15 +156,20 @@ impl GemmPlan {
         // time.
         let overhead = if self.splits == 1 { 4 } else { 6 + self.splits };
         let steps = (depth.div_ceil(self.splits) + overhead) as u64;
+        let (blocks, places) = (self.tiles() as u64 * self.splits as u64, (gpu.multiprocessors * together) as u64);
+        if let GemmKernel::Hopper(_) = self.kernel {
+            // A narrow tile takes a little more than half the time of a wide one.
+            let rounds = self.tiles().div_ceil(at_once(gpu.multiprocessors, self.splits)) as u64;
+            return steps * rounds * if width == 256 { 100 } else { 55 };
+        }
         // Two narrow blocks take a little longer than a wide one; one alone does not fill the SM.
         let (full, alone) = if width == 256 { (100, 100) } else { (105, 60) };
-        let (blocks, places) = (self.tiles() as u64 * self.splits as u64, (gpu.multiprocessors * together) as u64);
         let rest = match blocks % places {
             0 => 0,
             rest if rest <= gpu.multiprocessors as u64 => alone,
             _ => full,
         };
-        steps * (blocks / places * if together == by_registers { full } else { alone } + rest)
+        steps * (blocks / places * if together == 256 / width { full } else { alone } + rest)
     }
 
     /// Tiles of the product.
@@ -146,6 +179,7 @@ impl GemmPlan {
             GemmKernel::Gemv(_) => gemv::blocks(n),
             GemmKernel::Decode(tokens) => n.div_ceil(decode::rows(tokens)),
             GemmKernel::Prefill(columns) => m.div_ceil(prefill::ROWS) * n.div_ceil(columns),
+            GemmKernel::Hopper(columns) => m.div_ceil(hopper::ROWS) * n.div_ceil(columns),
         }
     }
 
@@ -155,8 +189,13 @@ impl GemmPlan {
             GemmKernel::Gemv(_) => gemv::THREADS,
             GemmKernel::Decode(_) => decode::THREADS,
             GemmKernel::Prefill(columns) => columns,
+            GemmKernel::Hopper(_) => hopper::THREADS,
         };
-        LaunchShape::new([self.tiles(), self.splits, 1], threads).with_shared(self.shared_bytes())
+        let grid = match self.kernel {
+            GemmKernel::Hopper(_) => [least(self.tiles(), at_once(self.blocks, self.splits)), self.splits, 1],
+            _ => [self.tiles(), self.splits, 1],
+        };
+        LaunchShape::new(grid, threads).with_shared(self.shared_bytes())
     }
 
     /// Dynamic shared memory of a block, in bytes.
@@ -165,13 +204,19 @@ impl GemmPlan {
             GemmKernel::Gemv(_) => gemv::SHARED_BYTES,
             GemmKernel::Decode(tokens) => decode::shared_bytes(tokens),
             GemmKernel::Prefill(columns) => prefill::shared_bytes(columns),
+            GemmKernel::Hopper(columns) => hopper::shared_bytes(columns),
         }
     }
 
     /// Counters in the workspace, `u32` each: zero before the first launch, and again after every one. Launches that
     /// may overlap need counters and sums of their own.
     pub const fn counters(self) -> u32 {
-        if self.splits == 1 { 0 } else { self.tiles() }
+        match self.kernel {
+            _ if self.splits == 1 => 0,
+            // Both warp groups of a block have sums of their own.
+            GemmKernel::Hopper(_) => 2 * self.tiles(),
+            _ => self.tiles(),
+        }
     }
 
     /// Bytes of the workspace for parts of sums, which need not be initialised.
@@ -179,6 +224,7 @@ impl GemmPlan {
         let sums = match self.kernel {
             GemmKernel::Decode(tokens) => decode::rows(tokens) * tokens,
             GemmKernel::Prefill(columns) => prefill::ROWS * columns,
+            GemmKernel::Hopper(columns) => hopper::GROUP_ROWS * columns,
             GemmKernel::Gemv(_) => 0,
         };
         self.counters() as u64 * self.splits as u64 * sums as u64 * 4
@@ -189,7 +235,14 @@ impl GemmPlan {
         let Operands { x, x_stride, weight, bias, out, out_stride, workspace, counters } = operands;
         let Product { m, n, k, epilogue } = self.product;
         let epilogue = epilogue.bits();
-        // All three kernels have the same parameters.
+        macro_rules! hopper {
+            ($T:ident, $N:literal) => {{
+                let (x, weight) = (rows(x, m, k, x_stride, hopper::ROWS), rows(weight, n, k, k, $N));
+                hopper::gemm_hopper { x, weight, bias, out, workspace, counters, out_stride, m, n, k, epilogue }
+                    .instance::<$T, $N>()
+            }};
+        }
+        // All other kernels have the same parameters.
         macro_rules! call {
             ($kernel:path, $T:ident, $N:literal) => {{
                 use $kernel as Args;
@@ -207,8 +260,22 @@ impl GemmPlan {
             GemmKernel::Decode(_) => call!(decode::gemm_decode, T, 64),
             GemmKernel::Prefill(128) => call!(prefill::gemm, T, 128),
             GemmKernel::Prefill(_) => call!(prefill::gemm, T, 256),
+            GemmKernel::Hopper(128) => hopper!(T, 128),
+            GemmKernel::Hopper(_) => hopper!(T, 256),
         })
     }
+}
+
+/// Tiles that so many blocks have at once, if each is split among some.
+const fn at_once(blocks: u32, splits: u32) -> u32 {
+    if blocks < splits { 1 } else { blocks / splits }
+}
+
+/// A matrix `[count][k]` whose rows are `stride` elements apart, in tiles of so many rows.
+fn rows(matrix: DevicePtr<u16>, count: u32, k: u32, stride: u32, tile: u32) -> TensorTile {
+    let along = TileDimension { size: k.into(), stride: 2, tile: operand::DEPTH };
+    let rows = TileDimension { size: count.into(), stride: 2 * u64::from(stride), tile };
+    TensorTile::new(matrix.address(), 2, TilePattern::Bytes128, [along, rows])
 }
 
 const fn least(a: u32, b: u32) -> u32 {

@@ -22,8 +22,8 @@ const WEIGHTS: [(u32, u32); 10] = [
     (128_256, 4096),
 ];
 
-const A100: GpuLimits = GpuLimits { multiprocessors: 108, shared_bytes: 163 << 10 };
-const A10: GpuLimits = GpuLimits { multiprocessors: 72, shared_bytes: 99 << 10 };
+const A100: GpuLimits = GpuLimits::new(108, 163 << 10, (8, 0));
+const A10: GpuLimits = GpuLimits::new(72, 99 << 10, (8, 6));
 
 fn product(m: u32, n: u32, k: u32) -> Product {
     Product { m, n, k, epilogue: Epilogue::Half(None) }
@@ -34,8 +34,15 @@ fn kernels_go_by_the_number_of_tokens() {
     let kernel = |m| GemmPlan::new(product(m, 4096, 4096), GpuLimits::H200).unwrap().kernel;
     assert_eq!([1, 2, 3, 4].map(kernel), [1, 2, 4, 4].map(GemmKernel::Gemv));
     assert_eq!([5, 8, 9, 16, 17, 33, 64].map(kernel), [8, 8, 16, 16, 32, 64, 64].map(GemmKernel::Decode));
-    assert!(matches!(kernel(65), GemmKernel::Prefill(_)));
-    assert_eq!(kernel(4096), GemmKernel::Prefill(256));
+    assert!(matches!(kernel(65), GemmKernel::Hopper(_)));
+    assert_eq!(kernel(4096), GemmKernel::Hopper(256));
+    let older = |m| GemmPlan::new(product(m, 4096, 4096), A100).unwrap().kernel;
+    assert!(matches!(older(65), GemmKernel::Prefill(_)));
+    assert_eq!(older(4096), GemmKernel::Prefill(256));
+    // What runs on a later GPU is the code for Ampere.
+    assert_eq!(GpuLimits::new(148, 227 << 10, (10, 0)).hopper_from, None);
+    let all = GpuLimits { hopper_from: Some(1), ..GpuLimits::H200 };
+    assert!(matches!(GemmPlan::new(product(1, 64, 64), all).unwrap().kernel, GemmKernel::Hopper(_)));
 }
 
 #[test]
@@ -53,17 +60,25 @@ fn decode_has_blocks_for_every_sm_and_few_parts_of_sums() {
     }
 }
 
+/// An H200 that is used as if it were an older GPU.
+const WITHOUT_HOPPER: GpuLimits = GpuLimits { hopper_from: None, ..GpuLimits::H200 };
+
 #[test]
 fn prefill_splits_where_tiles_are_few() {
-    let plan = |m, n, k| GemmPlan::new(product(m, n, k), GpuLimits::H200).unwrap();
-    assert!(plan(128, 4096, 4096).splits > 1);
-    assert_eq!(plan(4096, 4096, 4096).splits, 1);
-    for (n, k) in WEIGHTS {
-        for m in [65, 128, 256, 1024, 4096] {
-            let plan = plan(m, n, k);
-            let [x, y, _] = plan.shape().grid;
-            assert!(x * y >= 96, "{plan:?}: most SMs have a block");
-            assert!(k.div_ceil(operand::DEPTH) / plan.splits >= 4, "{plan:?}");
+    for gpu in [GpuLimits::H200, WITHOUT_HOPPER] {
+        let plan = |m, n, k| GemmPlan::new(product(m, n, k), gpu).unwrap();
+        assert!(plan(128, 4096, 4096).splits > 1);
+        assert_eq!(plan(4096, 4096, 4096).splits, 1);
+        for (n, k) in WEIGHTS {
+            for m in [65, 128, 256, 1024, 4096] {
+                let plan = plan(m, n, k);
+                let [x, y, _] = plan.shape().grid;
+                assert!(x * y >= 96, "{plan:?}: most SMs have a block");
+                assert!(k.div_ceil(operand::DEPTH) / plan.splits >= 4, "{plan:?}");
+                if let GemmKernel::Hopper(_) = plan.kernel {
+                    assert!(x <= 132, "{plan:?}: all run at once");
+                }
+            }
         }
     }
 }
@@ -82,8 +97,8 @@ fn other_gpus_have_plans() {
 
 #[test]
 fn every_plan_has_an_entry() {
-    for m in 1..200 {
-        let plan = GemmPlan::new(product(m, 512, 512), GpuLimits::H200).unwrap();
+    for (m, gpu) in (1..200).flat_map(|m| [(m, GpuLimits::H200), (m, WITHOUT_HOPPER)]) {
+        let plan = GemmPlan::new(product(m, 512, 512), gpu).unwrap();
         for element in ElementType::ALL {
             let call = plan.call(element, Operands::NULL);
             assert!(call.descriptor().bounds.max_threads >= Some(plan.shape().threads[0]));
@@ -99,7 +114,7 @@ fn what_no_kernel_takes_is_refused() {
     assert_eq!(refused(product(1, 8, 12)), UnsupportedProduct::Ragged(12));
     let gated = Product { epilogue: Epilogue::Gated(Activation::Silu), ..product(1, 24, 8) };
     assert_eq!(refused(gated), UnsupportedProduct::Gated(24));
-    let small = GpuLimits { shared_bytes: 48 << 10, ..GpuLimits::H200 };
+    let small = GpuLimits { shared_bytes: 48 << 10, ..WITHOUT_HOPPER };
     let error = GemmPlan::new(product(128, 128, 128), small).unwrap_err();
     assert_eq!(error.to_string(), "a block needs 98304 bytes of shared memory, more than the GPU has");
 }

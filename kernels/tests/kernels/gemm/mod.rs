@@ -19,6 +19,7 @@
 //! | `gemm`: the last tile follows itself | `ragged_shapes`, `every_epilogue`, `every_length_of_the_ring` |
 //! | `share`: what a division leaves over | `ragged_shapes`, `every_length_of_the_ring` |
 
+mod counts;
 mod mutants;
 
 use emulator::CostReport;
@@ -27,7 +28,7 @@ use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::plan::{GemmKernel, GemmPlan, GpuLimits, Product};
 use launch::Error;
 use workbench::number::{ProblemRng, Type};
-use workbench::product::{Data, KERNELS, ProductProblem};
+use workbench::product::{Data, ProductProblem, kernels};
 
 use crate::frame::gpu::{Gpu, TARGETS};
 
@@ -45,7 +46,13 @@ const EPILOGUES: [Epilogue; 8] = [
 /// A problem for a kernel that may not be the planned one; one that has no splits has none.
 fn problem(product: Product, kernel: GemmKernel, splits: u32, data: Data) -> ProductProblem {
     let splits = if matches!(kernel, GemmKernel::Gemv(_)) { 1 } else { splits };
-    ProductProblem::new(GemmPlan { product, kernel, splits }, data)
+    // Of Hopper's kernel so few blocks that each has several tiles.
+    ProductProblem::new(GemmPlan { product, kernel, splits, blocks: 3 }, data)
+}
+
+/// A target that has the kernel: of those that both have, they take turns.
+fn target_of(kernel: GemmKernel, number: usize) -> &'static str {
+    if matches!(kernel, GemmKernel::Hopper(_)) { "sm_90a" } else { TARGETS[number % 2].0 }
 }
 
 /// Launches a problem: how far off the result is, as a part of what is allowed, the result, and what it cost.
@@ -66,7 +73,8 @@ fn check(problem: &ProductProblem, gpu: &mut Gpu) -> CostReport {
 }
 
 pub fn every_kernel(gpu: &mut Gpu) {
-    for (seed, (kernel, tokens)) in (1..).zip(KERNELS) {
+    let target = if gpu.has_hopper() { "sm_90a" } else { "sm_80" };
+    for (seed, (kernel, tokens)) in (1..).zip(kernels(target)) {
         for ty in Type::ALL {
             let product = Product { m: tokens.min(150), n: 72, k: 152, epilogue: Epilogue::Half(None) };
             check(&problem(product, kernel, 2, Data::new(ty, seed)), gpu);
@@ -78,8 +86,8 @@ pub fn every_kernel(gpu: &mut Gpu) {
 #[test]
 fn ragged_shapes() {
     let mut random = ProblemRng(1);
-    for (i, (kernel, tokens)) in KERNELS.into_iter().enumerate() {
-        let mut gpu = Gpu::new(TARGETS[i % 2].0);
+    for (i, (kernel, tokens)) in kernels("sm_90a").enumerate() {
+        let mut gpu = Gpu::new(target_of(kernel, i));
         let most = tokens.min(150);
         // Down to one row, column and vector; around the sizes of tiles.
         for (m, n, k, parts) in [
@@ -99,7 +107,14 @@ fn ragged_shapes() {
 /// A ring that is longer than the work, as long, and gone through several times; and shares that are not equal.
 #[test]
 fn every_length_of_the_ring() {
-    for kernel in [GemmKernel::Decode(8), GemmKernel::Decode(64), GemmKernel::Prefill(128)] {
+    let all = [
+        GemmKernel::Decode(8),
+        GemmKernel::Decode(64),
+        GemmKernel::Prefill(128),
+        GemmKernel::Hopper(128),
+        GemmKernel::Hopper(256),
+    ];
+    for kernel in all {
         let mut gpu = Gpu::new("sm_90a");
         for (tiles, parts) in [(1, 1), (2, 1), (4, 1), (6, 1), (7, 1), (13, 1), (7, 3), (9, 8)] {
             let product = Product { m: 8, n: 24, k: tiles * 64, epilogue: Epilogue::Float };
@@ -110,9 +125,15 @@ fn every_length_of_the_ring() {
 
 #[test]
 fn every_epilogue() {
-    let kernels = [(GemmKernel::Gemv(4), 4), (GemmKernel::Decode(16), 16), (GemmKernel::Prefill(256), 130)];
+    let kernels = [
+        (GemmKernel::Gemv(4), 4),
+        (GemmKernel::Decode(16), 16),
+        (GemmKernel::Prefill(256), 130),
+        (GemmKernel::Hopper(128), 130),
+        (GemmKernel::Hopper(256), 70),
+    ];
     for (i, (kernel, m)) in kernels.into_iter().enumerate() {
-        let mut gpu = Gpu::new(TARGETS[i % 2].0);
+        let mut gpu = Gpu::new(target_of(kernel, i));
         for (seed, epilogue) in (1..).zip(EPILOGUES) {
             for ty in Type::ALL {
                 // Rows of whole fours, and rows that are not.
@@ -144,7 +165,13 @@ fn activations_keep_their_precision() {
 /// The result is the same to the bit whichever block is last.
 #[test]
 fn orders_of_warps_and_blocks() {
-    for (kernel, m) in [(GemmKernel::Decode(8), 5), (GemmKernel::Decode(32), 32), (GemmKernel::Prefill(128), 40)] {
+    let all = [
+        (GemmKernel::Decode(8), 5),
+        (GemmKernel::Decode(32), 32),
+        (GemmKernel::Prefill(128), 40),
+        (GemmKernel::Hopper(128), 150),
+    ];
+    for (kernel, m) in all {
         let product = Product { m, n: 200, k: 640, epilogue: Epilogue::Add };
         let problem = problem(product, kernel, 3, Data::new(Type::F16, 4));
         let runs = (0..4).map(|seed| {
@@ -162,8 +189,11 @@ fn orders_of_warps_and_blocks() {
 fn plans_are_launched_as_they_are() {
     for m in [1, 3, 7, 20, 50, 300] {
         let product = Product { m, n: 96, k: 1024, epilogue: Epilogue::Gated(Activation::GeluTanh) };
-        let plan = GemmPlan::new(product, GpuLimits::H200).unwrap();
-        check(&ProductProblem::new(plan, Data::new(Type::Bf16, m.into())), &mut Gpu::new("sm_80"));
+        let without = GpuLimits { hopper_from: None, ..GpuLimits::H200 };
+        for (target, limits) in [("sm_80", without), ("sm_90a", GpuLimits::H200)] {
+            let plan = GemmPlan::new(product, limits).unwrap();
+            check(&ProductProblem::new(plan, Data::new(Type::Bf16, m.into())), &mut Gpu::new(target));
+        }
     }
 }
 
@@ -171,7 +201,7 @@ fn plans_are_launched_as_they_are() {
 /// the floor says.
 #[test]
 fn traffic_is_what_it_must_be() {
-    for (kernel, tokens) in KERNELS {
+    for (kernel, tokens) in kernels("sm_90a") {
         for (epilogue, parts) in [(Epilogue::Half(None), 1), (Epilogue::Add, 1), (Epilogue::Float, 2)] {
             let product = Product { m: tokens.min(128), n: 256, k: 512, epilogue };
             let problem = problem(product, kernel, parts, Data::new(Type::F16, 3));

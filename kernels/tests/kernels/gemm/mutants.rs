@@ -10,6 +10,10 @@ use super::{problem, run};
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::{Mutant, only, without_each};
 
+/// What orders the asynchronous work of Hopper's kernel.
+const HOPPER_OPCODES: [&str; 6] =
+    ["bar", "fence.", "mbarrier.init", "mbarrier.arrive", "wgmma.fence", "wgmma.commit_group"];
+
 const OPCODES: [&str; 3] = ["bar", "cp.async.wait_group", "cp.async.commit_group"];
 
 /// Whether one of the problems shows that the PTX is not right, under some order of warps and blocks.
@@ -41,4 +45,54 @@ fn mutants_are_noticed() {
         let unnoticed = mutants.into_iter().filter(|mutant| !is_noticed(&mutant.ptx, &problems));
         assert_eq!(unnoticed.map(|mutant| mutant.removed).collect::<Vec<_>>(), Vec::<String>::new(), "{entry}");
     }
+}
+
+/// What the emulator does not notice, once each, and why.
+const REVIEWED: [&str; 2] = [
+    // It makes the mbarriers known to other blocks of a cluster and to tensor copies. The emulator knows them at once.
+    "fence.mbarrier_init.release.cluster;",
+    // Of the products that are added: nothing touches the sums since those before, as the registers are now dealt out. A fence
+    // is needed as soon as the compiler moves one. That of the first products is noticed.
+    "wgmma.fence.sync.aligned;",
+];
+
+#[test]
+fn mutants_of_hoppers_kernel_are_noticed() {
+    let problem = |m: u32, tiles: u32, parts| {
+        let product = Product { m, n: 300, k: tiles * 64, epilogue: Epilogue::Half(None) };
+        problem(product, GemmKernel::Hopper(128), parts, Data::new(Type::F16, 1))
+    };
+    // Tiles of the product for each block, and more of the operands than the ring has places.
+    let problems = [problem(130, 7, 1), problem(100, 8, 2)];
+    let entry = problems[0].plan.call(ElementType::F16, Operands::NULL).descriptor().name;
+    let mut mutants = without_each(TARGETS[1].1, entry, &HOPPER_OPCODES);
+    let alone = only(TARGETS[1].1, entry);
+    // Waits for an mbarrier, whose second line asks again; and of the products.
+    let lines: Vec<&str> = alone.lines().collect();
+    for (at, line) in lines.iter().enumerate() {
+        let gone = match line.split_whitespace().next() {
+            Some("mbarrier.try_wait.parity.shared::cta.b64") => at..at + 2,
+            Some("wgmma.wait_group.sync.aligned") => at..at + 1,
+            _ => continue,
+        };
+        let rest = lines.iter().enumerate().map(|(i, line)| if gone.contains(&i) { "" } else { line });
+        mutants.push(Mutant {
+            removed: format!("line {}: {}", at + 1, line.trim()),
+            ptx: rest.collect::<Vec<_>>().join("\n"),
+        });
+    }
+    // Arrivals that announce no bytes; a count that orders nothing.
+    for (at, line) in lines.iter().enumerate().filter(|(_, line)| line.contains("arrive.expect_tx")) {
+        let (arrival, _) = line.rsplit_once(',').unwrap();
+        let changed = arrival.replace(".expect_tx", "") + ";";
+        let rest = lines.iter().enumerate().map(|(i, line)| if i == at { changed.as_str() } else { line });
+        mutants.push(Mutant { removed: format!("the bytes of {line}"), ptx: rest.collect::<Vec<_>>().join("\n") });
+    }
+    mutants.push(Mutant { removed: "acq_rel".to_owned(), ptx: alone.replace("atom.acq_rel.", "atom.relaxed.") });
+    assert!(mutants.len() >= 20, "{entry} has {} lines to lose", mutants.len());
+    let unnoticed = mutants.into_iter().filter(|mutant| !is_noticed(&mutant.ptx, &problems));
+    let unnoticed: Vec<_> = unnoticed.map(|mutant| mutant.removed).collect();
+    let instructions: Vec<_> =
+        unnoticed.iter().map(|line| line.split_once(": ").map_or(&**line, |(_, it)| it)).collect();
+    assert_eq!(instructions, REVIEWED, "{entry}: {unnoticed:?}");
 }

@@ -1,5 +1,8 @@
 //! The kernels of [`vocabulary`]: every function of `cuda_std`, compiled, against host code.
 
+mod hopper;
+mod products;
+
 use ::vocabulary::*;
 use cuda_std::launch::{DevicePtr, DevicePtrMut, KernelCall, LaunchShape};
 use cuda_std::vector::Vector;
@@ -35,6 +38,10 @@ fn every_function_of_the_vocabulary_is_executed() {
         for seed in 0..3 {
             gpu.seed(seed);
             checks.iter().for_each(|check| check(&mut gpu));
+            if target == "sm_90a" {
+                hopper::every_function(&mut gpu);
+                products::every_form(&mut gpu);
+            }
         }
         let only: std::collections::BTreeSet<_> = names(vocabulary).difference(&names(shipped)).cloned().collect();
         assert_eq!(gpu.launched(), only, "kernels launched for {target}, and those there are");

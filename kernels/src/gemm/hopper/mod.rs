@@ -1,0 +1,252 @@
+//! Many tokens on Hopper: `wgmma`, with tiles that tensor copies bring.
+//!
+//! A block has a tile of 128 tokens by `COLUMNS` (128 or 256) rows of the weight at a time. One warp group, of which one lane
+//! works, fetches tiles of both operands into a ring in shared memory ([`ring`]); two others multiply them, 64 tokens by
+//! all columns each, in 128 registers a lane. As many blocks run as there are multiprocessors, and each goes through
+//! several tiles of the product: while the groups store one, the ring fills with the operands of the next.
+//!
+//! | | |
+//! | --- | --- |
+//! | shapes | `x [m][k]`, `weight [n][k]`, `out [m][n]`; any `m` and `n`, `k` a multiple of 8 |
+//! | grid | blocks that run at once, or one for each tile of the product, by splits of `k`; [`THREADS`] threads |
+//! | shared memory | [`shared_bytes`]: 225 KiB, one block an SM |
+//! | floor | `2 m n k` flops; `2 (m k + n k + m n)` bytes |
+//!
+//! # What limits it
+//!
+//! `wgmma` of 64 x 256 x 16 keeps the tensor cores busy for 128 clocks and reads 10 KiB of shared memory meanwhile, 8 of them
+//! for both groups' sake: 80 clocks. A tile of the ring is 1,024 clocks of work for which 48 KiB come from L2, 48 bytes a
+//! clock. A group waits for its products before it frees their tile; the other group's keep the tensor cores busy then.
+//!
+//! # Ladder
+//!
+//! 1. [`gemm`](super::prefill::gemm()): `mma.sync`, which has at most 63 % of the tensor cores; a warp copies, loads fragments
+//!    and multiplies by turns, 2.2 instructions for 16 x 8 x 16.
+//! 2. (here) The fetching is one lane's, the fragments are gone: see `BENCHMARKS.md` for the count.
+//!
+//! The shape is CUTLASS's "cooperative" one, and ThunderKittens': a producer, two consumers, a ring of full and empty
+//! barriers, and registers that go from the one to the others. Simpler here: a group is on its own from the first wait to the
+//! last store, so that there is no barrier of the block after the first.
+
+mod ring;
+
+use cuda_std::prelude::*;
+use cuda_std::ptx::tensor::{self, CuTensorMap};
+use cuda_std::ptx::{control, mbarrier};
+use cuda_std::shared::{dynamic_shared_mem, shared_offset};
+use cuda_std::unroll;
+use cuda_std::vector::{HalfVector, Vector};
+use cuda_std::warp::FULL_MASK;
+
+use super::epilogue::{ProductOutput, Staged};
+use super::operand::{DEPTH, ROW_BYTES};
+use super::prefill::place;
+use super::split::{Meeting, share};
+use crate::element::{Bf16, Element, F16};
+use ring::{Ring, RingPlace};
+
+/// Tokens of a tile.
+pub const ROWS: u32 = 128;
+
+/// Threads of a block: two warp groups that multiply, and one that fetches.
+pub const THREADS: u32 = 3 * GROUP_THREADS;
+
+/// Threads of a warp group.
+pub const GROUP_THREADS: u32 = 128;
+
+/// Tokens of a warp group.
+pub const GROUP_ROWS: u32 = ROWS / 2;
+
+/// Warps that read tiles.
+const READERS: u32 = 2 * GROUP_THREADS / warp::WARP_SIZE;
+
+/// Tiles in the ring.
+pub const fn stages(columns: u32) -> u32 {
+    if columns == 256 { 4 } else { 6 }
+}
+
+/// Bytes of a tile of both operands.
+const fn stage_bytes(columns: u32) -> u32 {
+    (ROWS + columns) * ROW_BYTES
+}
+
+/// Columns that a warp group stores at a time.
+const SLAB: u32 = 64;
+
+/// Bytes in which a warp group passes sums on.
+const SLAB_BYTES: u32 = GROUP_ROWS * SLAB * 4;
+
+/// What tiles are aligned to, for the pattern that tensor copies leave.
+const ALIGNMENT: u32 = 1024;
+
+/// Dynamic shared memory, in bytes: what aligns the ring, the ring, the sums of both groups, and the barriers.
+pub const fn shared_bytes(columns: u32) -> u32 {
+    ALIGNMENT
+        + stages(columns) * stage_bytes(columns)
+        + 2 * SLAB_BYTES
+        + ring::barrier_bytes(stages(columns))
+        + FLAGS_BYTES
+}
+
+/// A flag for each group, with which one thread tells the others whether they are the last to arrive.
+const FLAGS_BYTES: u32 = 2 * 4;
+
+/// Multiplies activations with a weight: `out = epilogue(x weight^T)`, see [`super`] for the arguments; `x` and `weight` are
+/// tensors of tiles of [`ROWS`] and `COLUMNS` rows of [`DEPTH`](super::operand::DEPTH) elements.
+///
+/// # Safety
+/// The arrays have the shapes that the arguments say, and the launch is the [`GemmPlan`](super::plan::GemmPlan)'s: of each tile
+/// every block has at least 64 elements of `k`.
+#[kernel(arch = "sm_90a", max_threads = 384, min_blocks = 1, instances(T = [F16, Bf16], COLUMNS = [128, 256]))]
+pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
+    x: &CuTensorMap,
+    weight: &CuTensorMap,
+    bias: *const u16,
+    out: *mut u8,
+    workspace: *mut Vector,
+    counters: *mut u32,
+    out_stride: u32,
+    m: u32,
+    n: u32,
+    k: u32,
+    epilogue: u32,
+) {
+    let memory: *mut u8 = dynamic_shared_mem();
+    let memory = memory.wrapping_add((shared_offset(memory).wrapping_neg() % ALIGNMENT) as usize);
+    let start = shared_offset(memory);
+    let ring_bytes = stages(COLUMNS) * stage_bytes(COLUMNS);
+    let ring = Ring { tiles: start, barriers: start + ring_bytes + 2 * SLAB_BYTES, stages: stages(COLUMNS) };
+    // The shuffle tells the assembler that all lanes have the same number.
+    // SAFETY: all lanes of the warp are here together.
+    let warp = unsafe { warp::warp_shuffle_idx(FULL_MASK, warp::warp_id(), 0, warp::WARP_SIZE) };
+    if thread::thread_idx_x() == 0 {
+        // SAFETY: nobody uses the barriers before the block's barrier below.
+        unsafe { ring.set_up(READERS) };
+    }
+    thread::sync_threads();
+
+    let (first, last) = share(k.div_ceil(DEPTH));
+    let (rows, columns) = (m.div_ceil(ROWS), n.div_ceil(COLUMNS));
+    let mut tile = thread::block_idx_x();
+    let mut at = RingPlace::default();
+    if warp >= READERS {
+        // SAFETY: all threads of the warp group are here; then all lanes of a warp.
+        unsafe {
+            // Together the groups have the registers that a block of so many threads begins with, 168 a thread.
+            control::give_registers::<40>();
+            if warp != READERS || !control::elect() {
+                return;
+            }
+        }
+        while tile < rows * columns {
+            let (tile_m, tile_n) = place(tile, rows, columns);
+            let mut step = first;
+            while step < last {
+                let (full, to) = (ring.full(at), ring.tiles + at.stage * stage_bytes(COLUMNS));
+                // SAFETY: the tile's place was read by all, or never written; the maps are those of the operands.
+                unsafe {
+                    mbarrier::wait(ring.empty(at), at.parity ^ 1);
+                    mbarrier::arrive_expect(full, stage_bytes(COLUMNS));
+                    let along = (step * DEPTH) as i32;
+                    tensor::load_2d(to, x, [along, (tile_m * ROWS) as i32], full);
+                    tensor::load_2d(to + ROWS * ROW_BYTES, weight, [along, (tile_n * COLUMNS) as i32], full);
+                }
+                at.advance(ring.stages);
+                step += 1;
+            }
+            tile += thread::grid_dim_x();
+        }
+        return;
+    }
+
+    // SAFETY: all threads of the warp group are here, and the fetching one gives back what the two take.
+    unsafe { control::take_registers::<232>() };
+    // The same number, which the compiler does not know to be the same: what it knows it keeps in registers across roles and
+    // tiles, and of these there are too few.
+    // SAFETY: all lanes of the warp are here.
+    let hidden = |number: u32| unsafe { warp::warp_shuffle_idx(FULL_MASK, number, 0, warp::WARP_SIZE) };
+    let mut tile = hidden(tile);
+    let group = warp / 4;
+    let in_group = thread::thread_idx_x() % GROUP_THREADS;
+    let lane = warp::lane_id();
+    let sync = || {
+        // SAFETY: both groups have a barrier of their own, which all of their threads reach.
+        unsafe { thread::sync_named(1 + group, GROUP_THREADS) };
+    };
+    let staged = Staged {
+        sums: memory.wrapping_add((ring_bytes + group * SLAB_BYTES) as usize).cast(),
+        rows: GROUP_ROWS,
+        columns: SLAB,
+        pitch: SLAB,
+        is_permuted: true,
+    };
+    let flag_at = ring_bytes + 2 * SLAB_BYTES + ring::barrier_bytes(stages(COLUMNS)) + 4 * group;
+    let flag: *mut u32 = memory.wrapping_add(flag_at as usize).cast();
+    let factors = |at: RingPlace| {
+        let to = ring.tiles + at.stage * stage_bytes(COLUMNS);
+        (to + group * (GROUP_ROWS * ROW_BYTES), to + ROWS * ROW_BYTES)
+    };
+    // Waits for a tile, multiplies, and gives its place back.
+    macro_rules! with_tile {
+        ($a:ident, $b:ident => $product:expr) => {{
+            let ($a, $b) = factors(at);
+            // SAFETY: all threads of the group are here: every branch is on values that they share. The copies of the tile are
+            // waited for, and the place is not free before all eight warps have arrived.
+            unsafe {
+                mbarrier::wait(ring.full(at), at.parity);
+                $product;
+                if lane == 0 {
+                    mbarrier::arrive(ring.empty(at));
+                }
+            }
+            at.advance(ring.stages);
+        }};
+    }
+    while tile < rows * columns {
+        let (tile_m, tile_n) = place(tile, rows, columns);
+        let mut sums;
+        with_tile!(a, b => sums = T::multiply_first::<COLUMNS>(a, b));
+        let mut step = first + 1;
+        while step < last {
+            with_tile!(a, b => T::multiply::<COLUMNS>(&mut sums, a, b));
+            step += 1;
+        }
+        let (row, column) = (tile_m * ROWS + group * GROUP_ROWS, tile_n * COLUMNS);
+        let meeting = Meeting { tile: 2 * tile + group, thread: in_group, ..Meeting::of_block(workspace, counters) };
+        // SAFETY: all threads of the group are here; nobody else uses the group's memory.
+        unsafe {
+            let is_last = if COLUMNS == 256 {
+                meeting.add_up::<GROUP_THREADS, 32>(&mut sums, || flag, sync)
+            } else {
+                meeting.add_up::<GROUP_THREADS, 16>(&mut sums, || flag, sync)
+            };
+            // The vote tells the assembler that a warp stays together: it then keeps places in the ring in uniform registers.
+            if warp::warp_vote_any(FULL_MASK, is_last) && row < m {
+                // The compiler would write the loop's body out several times, and keep what follows from the epilogue for all tiles.
+                let (slabs, epilogue) = (hidden(COLUMNS / SLAB), hidden(epilogue));
+                let output = ProductOutput { out, stride: out_stride, bias, m, n, epilogue };
+                let mut slab = 0;
+                while slab < slabs && column + slab * SLAB < n {
+                    // All have read the slab before.
+                    sync();
+                    let token = warp % 4 * 16 + lane / 4;
+                    let to = staged.row(token);
+                    unroll!(part in [0 1 2 3] {
+                        if part == slab && part * SLAB < COLUMNS {
+                            unroll!(j in [0 1 2 3 4 5 6 7] {
+                                let [a, b, c, d] = sums[(part * 8 + j) as usize];
+                                let to = to.add(staged.place(token, j * 8 + lane % 4 * 2) as usize);
+                                *to.cast() = HalfVector::from_f32([a, b]);
+                                *to.add(8 * SLAB as usize).cast() = HalfVector::from_f32([c, d]);
+                            });
+                        }
+                    });
+                    sync();
+                    output.store::<T, GROUP_THREADS, 4>(staged, in_group, row, column + slab * SLAB);
+                    slab += 1;
+                }
+            }
+        }
+        tile += thread::grid_dim_x();
+    }
+}

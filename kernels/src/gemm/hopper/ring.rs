@@ -1,0 +1,92 @@
+//! A ring of tiles in shared memory: filled by one lane, emptied by warps.
+
+use cuda_std::ptx::mbarrier;
+
+/// The ring. For each of its places there are two mbarriers: of one phase the first ends when the tile has come, and the second
+/// when all warps have read it.
+#[derive(Clone, Copy)]
+pub struct Ring {
+    /// Offset of the tiles in shared memory.
+    pub tiles: u32,
+    /// Offset of the barriers: those of full places, then those of empty ones.
+    pub barriers: u32,
+    /// Places.
+    pub stages: u32,
+}
+
+/// Bytes of the barriers of a ring.
+pub const fn barrier_bytes(stages: u32) -> u32 {
+    2 * 8 * stages
+}
+
+impl Ring {
+    /// Sets the barriers up, for `readers` warps that read every tile.
+    ///
+    /// # Safety
+    /// One thread calls this; all others use the barriers behind a barrier of the block.
+    #[inline(always)]
+    pub unsafe fn set_up(self, readers: u32) {
+        let mut at = RingPlace::default();
+        while at.stage < self.stages {
+            // SAFETY: the barriers are used by nobody yet, by this function's contract.
+            unsafe {
+                mbarrier::init(self.full(at), 1);
+                mbarrier::init(self.empty(at), readers);
+            }
+            at.stage += 1;
+        }
+        mbarrier::fence_init();
+    }
+
+    /// The barrier that says that a tile has come.
+    #[inline(always)]
+    pub fn full(self, at: RingPlace) -> u32 {
+        self.barriers + 8 * at.stage
+    }
+
+    /// The barrier that says that a tile was read by all.
+    #[inline(always)]
+    pub fn empty(self, at: RingPlace) -> u32 {
+        self.full(at) + 8 * self.stages
+    }
+}
+
+/// A place in a ring, and the parity of the round.
+#[derive(Clone, Copy, Default)]
+pub struct RingPlace {
+    /// The place, from 0.
+    pub stage: u32,
+    /// 0 in the first round, and then by turns.
+    pub parity: u32,
+}
+
+impl RingPlace {
+    /// Goes on to the next place.
+    #[inline(always)]
+    pub fn advance(&mut self, stages: u32) {
+        self.stage += 1;
+        if self.stage == stages {
+            *self = RingPlace { stage: 0, parity: self.parity ^ 1 };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn places_come_by_turns_and_rounds_alternate() {
+        let mut at = RingPlace::default();
+        let places: Vec<_> = (0..7)
+            .map(|_| {
+                let place = (at.stage, at.parity);
+                at.advance(3);
+                place
+            })
+            .collect();
+        assert_eq!(places, [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (0, 0)]);
+    }
+}
