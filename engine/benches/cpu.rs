@@ -10,7 +10,7 @@ use divan::counter::{BytesCount, ItemsCount};
 use engine::backend::cpu::{CpuBackend, CpuWeight};
 use engine::backend::{Attention, Backend, HostLinear, QkNormRope};
 use engine::batch::{Batch, Span};
-use engine::kv::{KvLayout, blocks_for};
+use engine::kv::{KvDtype, KvLayout, blocks_for};
 use engine::tensor::{DType, HostTensor};
 
 /// Weights of this many bytes take turns, so that no cache holds them, as in a model.
@@ -19,6 +19,8 @@ const FOOTPRINT: usize = 400 << 20;
 const SHAPES: [(usize, usize); 3] = [(3072, 768), (768, 3072), (50272, 768)];
 const TOKENS: [usize; 4] = [1, 8, 32, 512];
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
+const KV_DTYPES: [KvDtype; 5] =
+    [KvDtype::Float(DType::F32), KvDtype::Float(DType::F16), KvDtype::Float(DType::Bf16), KvDtype::Int8, KvDtype::Fp8];
 
 /// Sequences of the decode step, and the tokens that each of them sees.
 const SEQUENCES: usize = 32;
@@ -57,7 +59,7 @@ fn projections() -> Vec<Projection> {
 fn projection(bencher: Bencher<'_, '_>, Projection { dtype, n, k, m }: Projection) {
     let backend = made(CpuBackend::new(None));
     let bytes = n * k * dtype.size();
-    let matrix = || weight(&backend, n, k, dtype);
+    let matrix = || made(backend.to_projection(weight(&backend, n, k, dtype), false));
     let weights: Vec<CpuWeight> = (0..(FOOTPRINT / bytes).max(1)).map(|_| matrix()).collect();
     let table = weight(&backend, 1, k, DType::F32);
     let x = backend.embed_tokens(&table, 0..usize::MAX, None, &Batch { tokens: vec![0; m], ..Batch::default() });
@@ -67,8 +69,8 @@ fn projection(bencher: Bencher<'_, '_>, Projection { dtype, n, k, m }: Projectio
 }
 
 /// One layer's attention of a step in which every sequence decodes, on one thread.
-#[divan::bench(args = DTYPES, max_time = 2)]
-fn decode_attention(bencher: Bencher<'_, '_>, dtype: DType) {
+#[divan::bench(args = KV_DTYPES, max_time = 2)]
+fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
     let backend = made(CpuBackend::new(Some(1)));
     let width = HEADS * HEAD_DIM;
     let layout = KvLayout { layers: 1, heads: HEADS, head_dim: HEAD_DIM, block_size: BLOCK_SIZE, dtype };
@@ -93,8 +95,9 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: DType) {
     let step = Batch { spans: spans.collect(), blocks: tables.collect(), ..Batch::default() };
     let queries = project(SEQUENCES);
     let params = Attention { layer: 0, scale: 0.125, window: None };
-    let elements = 2 * SEQUENCES * CONTEXT * width;
-    let bencher = bencher.counter(BytesCount::new(elements * dtype.size())).counter(ItemsCount::new(2 * elements));
+    let heads = 2 * SEQUENCES * CONTEXT * HEADS;
+    let bytes = heads * dtype.head_bytes(HEAD_DIM);
+    let bencher = bencher.counter(BytesCount::new(bytes)).counter(ItemsCount::new(2 * heads * HEAD_DIM));
     bencher.bench_local(|| backend.attention(&queries, &cache, params, &step));
 }
 

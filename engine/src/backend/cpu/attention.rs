@@ -14,9 +14,9 @@ use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::element::Element;
 use super::math::{exp, max, sum};
-use super::matmul::{LANES, View, accumulate};
+use super::matmul::{Accumulate, LANES, View};
+use super::stored::{HeadPart, LayerBlocks, StoredElement, scale};
 use super::threads::Threads;
 use crate::backend::Attention;
 use crate::batch::{Batch, Span};
@@ -34,8 +34,8 @@ const LINE: usize = 64;
 pub(super) struct Job<'a, E> {
     /// `[T, heads * D]`
     pub query: &'a [f32],
-    /// This layer's blocks, as laid out in `cache`.
-    pub blocks: &'a [E],
+    /// This layer's blocks.
+    pub blocks: LayerBlocks<'a, E>,
     pub layout: &'a KvLayout,
     pub params: Attention,
     pub batch: &'a Batch,
@@ -43,7 +43,7 @@ pub(super) struct Job<'a, E> {
     pub group: usize,
 }
 
-impl<E: Element> Job<'_, E> {
+impl<E: StoredElement> Job<'_, E> {
     /// Computes into `out`, shaped as `query`.
     pub fn run(&self, arch: Arch, threads: &Threads, out: &mut [f32]) {
         let KvLayout { heads, head_dim, .. } = *self.layout;
@@ -107,6 +107,8 @@ struct Scratch {
     keys: Vec<f32>,
     /// `[chunk][D]`
     values: Vec<f32>,
+    /// `[chunk]` each: scales of keys and of values, if they have any.
+    scales: [Vec<f32>; 2],
     /// `[rows][chunk]`, then their exponentials.
     scores: Vec<f32>,
     /// `[rows][D]`: weighted sums of values.
@@ -121,7 +123,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-impl<E: Element> WithSimd for Run<'_, '_, E> {
+impl<E: StoredElement> WithSimd for Run<'_, '_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -135,6 +137,7 @@ impl<E: Element> WithSimd for Run<'_, '_, E> {
         job.load_query(place, out.len(), &mut scratch.query);
         scratch.keys.resize(head_dim * stride, 0.0);
         scratch.values.resize(chunk * dim, 0.0);
+        scratch.scales.iter_mut().for_each(|scales| scales.resize(stride, 0.0));
         scratch.scores.resize(rows * stride, 0.0);
         scratch.sums.clear();
         scratch.sums.resize(rows * dim, 0.0);
@@ -149,14 +152,23 @@ impl<E: Element> WithSimd for Run<'_, '_, E> {
 
             job.load_keys(place, seen.clone(), start, stride, scratch);
             scratch.scores.fill(0.0);
-            let query = View { data: &scratch.query, stride: head_dim };
-            let keys = View { data: &scratch.keys, stride };
-            accumulate(simd, query, keys, &mut scratch.scores, stride, (rows, 0..head_dim, cols));
+            simd.vectorize(Accumulate {
+                a: View { data: &scratch.query, stride: head_dim },
+                b: View { data: &scratch.keys, stride },
+                c: &mut scratch.scores,
+                c_stride: stride,
+                rows,
+                inner: 0..head_dim,
+                cols,
+            });
 
             for row in 0..rows {
                 let (from, to) = job.visible(place, row / group);
                 let (from, to) = (from.max(start), to.min(start + chunk));
                 let scores = &mut scratch.scores[row * stride..][..cols];
+                if E::SCALED {
+                    multiply(scores, &scratch.scales[0]);
+                }
                 let sums = &mut scratch.sums[row * dim..][..dim];
                 if from < to {
                     fold(scores, from - start, to - start, sums, &mut scratch.max_and_norm[row]);
@@ -165,11 +177,23 @@ impl<E: Element> WithSimd for Run<'_, '_, E> {
                 }
             }
 
-            job.load_values(place, seen.clone(), start, dim, &mut scratch.values);
-            let weights = View { data: &scratch.scores, stride };
-            let values = View { data: &scratch.values, stride: dim };
+            job.load_values(place, seen.clone(), start, dim, scratch);
             let inner = seen.start - start..seen.end - start;
-            accumulate(simd, weights, values, &mut scratch.sums, dim, (rows, inner, dim));
+            if E::SCALED {
+                // In place of the values, of which there are more.
+                for weights in scratch.scores.chunks_exact_mut(stride) {
+                    multiply(&mut weights[inner.clone()], &scratch.scales[1][inner.clone()]);
+                }
+            }
+            simd.vectorize(Accumulate {
+                a: View { data: &scratch.scores, stride },
+                b: View { data: &scratch.values, stride: dim },
+                c: &mut scratch.sums,
+                c_stride: dim,
+                rows,
+                inner,
+                cols: dim,
+            });
         }
 
         for (t, out) in out.into_iter().enumerate() {
@@ -182,7 +206,7 @@ impl<E: Element> WithSimd for Run<'_, '_, E> {
     }
 }
 
-impl<E: Element> Job<'_, E> {
+impl<'a, E: StoredElement> Job<'a, E> {
     /// Positions in a chunk: whole blocks.
     #[inline(always)]
     fn chunk(&self) -> usize {
@@ -209,25 +233,23 @@ impl<E: Element> Job<'_, E> {
         }
     }
 
-    /// This head's keys, then values, in the block that holds position `at`.
+    /// The block that holds position `at`.
     #[inline(always)]
-    fn block(&self, place: Place, at: usize) -> &[E] {
-        let KvLayout { heads, head_dim, block_size, .. } = *self.layout;
-        let block = self.batch.blocks[place.span.table + at / block_size] as usize;
-        let len = 2 * head_dim * block_size;
-        &self.blocks[(block * heads + place.head) * len..][..len]
+    fn block(&self, place: Place, at: usize) -> usize {
+        self.batch.blocks[place.span.table + at / self.layout.block_size] as usize
     }
 
-    /// Prefetches a block's keys (its elements `from` 0) or values, if the sequence has position `at`.
+    /// Prefetches what `part` gives of the block a chunk after position `at`, if the sequence has one: this head's keys
+    /// there, or its values.
     ///
     /// The next block is anywhere in memory, and the processor itself prefetches only what follows within a page. One
     /// chunk ahead is early enough for a block to arrive from memory.
     #[inline(always)]
-    fn ask_for(&self, place: Place, at: usize, from: usize) {
-        let KvLayout { head_dim, block_size, .. } = *self.layout;
+    fn ask_ahead(&self, place: Place, at: usize, part: impl FnOnce(usize) -> HeadPart<'a, E>) {
+        let at = at + self.chunk();
         if at < place.span.context {
-            let part = &self.block(place, at)[from..][..head_dim * block_size];
-            part.chunks(LINE / size_of::<E>()).for_each(|line| prefetch(line.as_ptr()));
+            // What scales are beyond the last line of elements comes with the next head's elements, or late.
+            part(self.block(place, at)).elements.chunks(LINE / size_of::<E>()).for_each(|line| prefetch(line.as_ptr()));
         }
     }
 
@@ -238,10 +260,13 @@ impl<E: Element> Job<'_, E> {
         let KvLayout { head_dim, block_size, .. } = *self.layout;
         scratch.block.resize(head_dim * block_size, 0.0);
         for at in (seen.start / block_size * block_size..seen.end).step_by(block_size) {
-            self.ask_for(place, at + self.chunk(), 0);
-            let keys = &self.block(place, at)[..head_dim * block_size];
-            let keys = E::as_f32(keys).unwrap_or_else(|| {
-                E::widen(keys, &mut scratch.block);
+            self.ask_ahead(place, at, |block| self.blocks.keys(block, place.head));
+            let HeadPart { elements, scales } = self.blocks.keys(self.block(place, at), place.head);
+            if E::SCALED {
+                widen_scales(scales, &mut scratch.scales[0][at - start..]);
+            }
+            let keys = E::as_f32(elements).unwrap_or_else(|| {
+                E::widen(elements, &mut scratch.block);
                 &scratch.block
             });
             let to = scratch.keys[at - start..].chunks_mut(stride).zip(keys.chunks_exact(block_size));
@@ -261,14 +286,18 @@ impl<E: Element> Job<'_, E> {
     /// Gathers the values of the positions `seen`, and of no others: they are multiplied by the zero weights of
     /// queries that do not see them, which only finite numbers survive.
     #[inline(always)]
-    fn load_values(&self, place: Place, seen: Range<usize>, start: usize, dim: usize, to: &mut [f32]) {
+    fn load_values(&self, place: Place, seen: Range<usize>, start: usize, dim: usize, scratch: &mut Scratch) {
         let KvLayout { head_dim, block_size, .. } = *self.layout;
         let mut at = seen.start;
         while at < seen.end {
             let count = (block_size - at % block_size).min(seen.end - at);
-            self.ask_for(place, at + self.chunk(), head_dim * block_size);
-            let values = &self.block(place, at)[(block_size + at % block_size) * head_dim..][..count * head_dim];
-            let to = &mut to[(at - start) * dim..][..count * dim];
+            self.ask_ahead(place, at, |block| self.blocks.values(block, place.head));
+            let HeadPart { elements, scales } = self.blocks.values(self.block(place, at), place.head);
+            if E::SCALED {
+                widen_scales(&scales[at % block_size..][..count], &mut scratch.scales[1][at - start..]);
+            }
+            let values = &elements[at % block_size * head_dim..][..count * head_dim];
+            let to = &mut scratch.values[(at - start) * dim..][..count * dim];
             if dim == head_dim {
                 E::widen(values, to);
             } else {
@@ -278,6 +307,17 @@ impl<E: Element> Job<'_, E> {
             at += count;
         }
     }
+}
+
+/// Multiplies each number by its own factor.
+#[inline(always)]
+fn multiply(numbers: &mut [f32], factors: &[f32]) {
+    numbers.iter_mut().zip(factors).for_each(|(x, factor)| *x *= factor);
+}
+
+#[inline(always)]
+fn widen_scales(from: &[[u8; 2]], to: &mut [f32]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = scale(*from));
 }
 
 /// Online softmax: turns `scores[from..to]` into exponentials relative to the greatest score so far and all others into

@@ -1,16 +1,16 @@
 //! The pool of KV blocks.
 //!
 //! Layout: `[layer][block][kv head][keys | values]`. A head's part of a block holds its keys as `[head_dim][block_size]`
-//! and its values as `[block_size][head_dim]`. With keys transposed, a vector of scores for consecutive tokens grows by
-//! one multiply-add per element of the query and needs no sum across lanes. All of a block in one layer is contiguous.
+//! and its values as `[block_size][head_dim]`, each followed by its scales, `[block_size]`, if elements have 8 bits. With
+//! keys transposed, a vector of scores for consecutive tokens grows by one multiply-add per element of the query and needs
+//! no sum across lanes. All of a block in one layer is contiguous.
 
-use half::{bf16, f16};
+use half::f16;
 use memmap2::MmapMut;
 
-use super::element::Element;
+use super::stored::{StoredElement, with_stored};
 use crate::error::{Error, Result};
 use crate::kv::{BlockCopy, BlockMoves, KvLayout};
-use crate::tensor::{DType, Elements};
 
 /// Keys and values of all blocks. Memory is committed by the system as blocks are first written.
 pub struct CpuKvCache {
@@ -31,29 +31,20 @@ impl CpuKvCache {
         Ok(CpuKvCache { layout, num_blocks, data, swap })
     }
 
-    /// Elements of one block in one layer.
+    /// Bytes of one block in one layer.
     fn block_len(&self) -> usize {
-        2 * self.layout.heads * self.layout.head_dim * self.layout.block_size
+        self.layout.block_bytes() / self.layout.layers.max(1)
     }
 
-    fn bytes(&self) -> usize {
-        self.layout.layers * self.num_blocks * self.block_len() * self.layout.dtype.size()
-    }
-
-    /// All elements of one layer.
-    pub(super) fn layer(&self, layer: usize) -> Elements<'_> {
-        let size = self.bytes() / self.layout.layers;
-        let bytes = &self.data[layer * size..][..size];
-        match self.layout.dtype {
-            DType::F32 => Elements::F32(bytemuck::cast_slice(bytes)),
-            DType::F16 => Elements::F16(bytemuck::cast_slice(bytes)),
-            DType::Bf16 => Elements::Bf16(bytemuck::cast_slice(bytes)),
-        }
+    /// All blocks of one layer.
+    pub(super) fn layer(&self, layer: usize) -> &[u8] {
+        let size = self.num_blocks * self.block_len();
+        &self.data[layer * size..][..size]
     }
 
     pub(super) fn move_blocks(&mut self, moves: &BlockMoves) {
         let BlockMoves { swap_out, swap_in, copies } = moves;
-        let (layers, block) = (self.layout.layers, self.block_len() * self.layout.dtype.size());
+        let (layers, block) = (self.layout.layers, self.block_len());
         let cached = |layer: usize, id: u32| (layer * self.num_blocks + id as usize) * block;
         let swapped = |layer: usize, id: u32| (id as usize * layers + layer) * block;
         for layer in 0..layers {
@@ -74,39 +65,51 @@ impl CpuKvCache {
 
     /// Writes `key` and `value` (`[T, heads * head_dim]`) to their slots.
     pub(super) fn write(&mut self, layer: usize, key: &[f32], value: &[f32], slots: &[u32]) {
-        match self.layout.dtype {
-            DType::F32 => self.write_as::<f32>(layer, key, value, slots),
-            DType::F16 => self.write_as::<f16>(layer, key, value, slots),
-            DType::Bf16 => self.write_as::<bf16>(layer, key, value, slots),
-        }
+        with_stored!(self.layout.dtype, E => self.write_as::<E>(layer, key, value, slots));
     }
 
-    fn write_as<E: Element>(&mut self, layer: usize, key: &[f32], value: &[f32], slots: &[u32]) {
-        let KvLayout { heads, head_dim, block_size, .. } = self.layout;
+    fn write_as<E: StoredElement>(&mut self, layer: usize, key: &[f32], value: &[f32], slots: &[u32]) {
+        let KvLayout { heads, head_dim, block_size, dtype, .. } = self.layout;
         let block_len = self.block_len();
-        let size = self.num_blocks * block_len * size_of::<E>();
-        let data: &mut [E] = bytemuck::cast_slice_mut(&mut self.data[layer * size..][..size]);
-        let mut narrow = vec![E::zeroed(); head_dim];
+        let size = self.num_blocks * block_len;
+        let data = &mut self.data[layer * size..][..size];
+        let part_len = block_size * dtype.head_bytes(head_dim);
+        let mut stored = vec![E::zeroed(); head_dim];
         for (t, &slot) in slots.iter().enumerate() {
             let (block, offset) = (slot as usize / block_size, slot as usize % block_size);
             let block = &mut data[block * block_len..][..block_len];
-            for (head, part) in block.chunks_exact_mut(2 * head_dim * block_size).enumerate() {
-                let (keys, values) = part.split_at_mut(head_dim * block_size);
+            for (head, parts) in block.chunks_exact_mut(2 * part_len).enumerate() {
                 let row = (t * heads + head) * head_dim..(t * heads + head + 1) * head_dim;
-                E::narrow(&key[row.clone()], &mut narrow);
-                for (to, from) in keys[offset..].iter_mut().step_by(block_size).zip(&narrow) {
+                let (keys, values) = parts.split_at_mut(part_len);
+
+                let scale = E::store(&key[row.clone()], &mut stored);
+                let (keys, key_scales) = keys.split_at_mut(head_dim * block_size * size_of::<E>());
+                let keys: &mut [E] = bytemuck::cast_slice_mut(keys);
+                for (to, from) in keys[offset..].iter_mut().step_by(block_size).zip(&stored) {
                     *to = *from;
                 }
-                E::narrow(&value[row], &mut values[offset * head_dim..][..head_dim]);
+                write_scale(key_scales, offset, scale);
+
+                let (values, value_scales) = values.split_at_mut(head_dim * block_size * size_of::<E>());
+                let values: &mut [E] = bytemuck::cast_slice_mut(values);
+                let scale = E::store(&value[row], &mut values[offset * head_dim..][..head_dim]);
+                write_scale(value_scales, offset, scale);
             }
         }
+    }
+}
+
+/// Writes the scale of the token at `offset` in a block, if there is one.
+fn write_scale(scales: &mut [u8], offset: usize, scale: Option<f16>) {
+    if let Some(scale) = scale {
+        scales.as_chunks_mut().0[offset] = scale.to_le_bytes();
     }
 }
 
 /// Memory for `blocks` blocks.
 fn reserve(layout: KvLayout, blocks: usize) -> Result<MmapMut> {
     let KvLayout { layers, heads, head_dim, block_size, dtype } = layout;
-    let bytes = [2, layers, heads, head_dim, block_size, dtype.size(), blocks]
+    let bytes = [2, layers, heads, block_size, dtype.head_bytes(head_dim), blocks]
         .into_iter()
         .try_fold(1usize, |n, extent| n.checked_mul(extent))
         .ok_or_else(|| Error::Memory(format!("{blocks} KV blocks exceed the address space")))?;

@@ -86,9 +86,10 @@ impl Element for f16 {
         let mut wide = [0.0; MOST_LANES];
         #[cfg(target_arch = "x86_64")]
         if S::F32_LANES == MOST_LANES {
+            let halves: &[f16; MOST_LANES] = from.try_into().unwrap_or_else(|_| unreachable!("a vector of elements"));
             // SAFETY: on x86-64 only AVX-512 has vectors of sixteen lanes, and whoever has this `S` has found it.
-            unsafe { widen_halves_avx512(from, &mut wide) };
-            return S::as_simd_f32s(&wide).0[0];
+            let wide = unsafe { std::arch::x86_64::_mm512_cvtph_ps(bytemuck::must_cast(*halves)) };
+            return bytemuck::cast(wide);
         }
         widen_halves(from, &mut wide[..S::F32_LANES]);
         S::as_simd_f32s(&wide).0[0]
@@ -157,7 +158,6 @@ macro_rules! with_elements {
         }
     };
 }
-pub(super) use with_elements;
 
 /// `to = elements[start..][..to.len()]`, widened.
 pub(super) fn widen_range(elements: Elements<'_>, start: usize, to: &mut [f32]) {

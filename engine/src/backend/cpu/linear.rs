@@ -1,130 +1,225 @@
 //! Projections: `x [M, K] . W [N, K]^T`, one path from one token to thousands.
 //!
 //! For one token the time is that of reading the weight from memory once; for many it is that of the multiply-adds.
-//! The output is cut into [`Tile`]s, of up to 64 tokens by some columns, which threads take in turn. Within a tile,
-//! four rows of the weight at a time meet all tokens while they lie in the first-level cache; the tokens' activations lie
-//! in the second. A weight of 16 bits is widened to f32 on the way: in registers for few tokens, else into that cache.
+//! The output is cut into [`Tile`]s, of up to 64 tokens by some columns, which threads take in turn. The sums of a few
+//! tokens and up to 64 columns are in registers while the weight goes by.
 //!
-//! Every element of the result is the sum over blocks of [`BLOCK`] products along `K`, each block summed by
-//! `dot::tile`: an order that depends on `K` alone. So a token's result is the same, to the bit, whatever batch it is
-//! in and however many threads there are.
+//! Every element of the result is summed in order of `K`, whatever batch it is in and however many threads there are: so
+//! it is the same, to the bit. On processors that multiply pairs of bf16 elements, activations are rounded to that type
+//! before they meet a weight of it.
 
-use std::cell::RefCell;
+use std::ops::Range;
 
+use bytemuck::Pod;
 use pulp::{Arch, Simd, WithSimd};
 
-use super::dot::{ROWS, rows_by_tokens};
-use super::element::Element;
-use super::matmul::View;
+use super::panels::{PANEL, Panels, Words};
+#[cfg(target_arch = "x86_64")]
+use super::product::Pairs;
+use super::product::{Halves, Product, Singles, WidenedPairs};
 use super::threads::Threads;
 use super::tiles::{Finish, Tile};
 
-/// Products summed at a time: four rows of the weight and six of activations of this length fit the first-level cache.
+/// Most tokens whose sums are in registers at a time: with the four vectors of a panel they take 29 of 32 registers, with
+/// two vectors 15 of 16.
+const TOKENS: usize = 6;
+/// Activations of a token at a time, where there are more tokens: those of [`TOKENS`] tokens stay in the first-level
+/// cache, those of a tile and a panel in the second.
 const BLOCK: usize = 768;
-/// Most tokens for which a weight is widened in registers, as often as there are tiles of tokens. For more it is widened
-/// once, into the first-level cache.
-const FEW_TOKENS: usize = 6;
-/// Bytes of activations that stay in the second-level cache beside the weight that streams through.
-const CACHED: usize = 256 << 10;
+/// Columns that tiles are cut at where there are fewer panels than threads: two of the longest vectors.
+const HALF: usize = PANEL / 2;
 
 /// A projection's operands and what happens to its result.
-pub(super) struct Linear<'a, E> {
-    /// `[M, K]`
+#[derive(Clone, Copy)]
+pub(super) struct Linear<'a> {
+    /// `[M, inner]`
     pub x: &'a [f32],
-    /// `[N, K]`
-    pub weight: &'a [E],
-    pub finish: Finish<'a>,
-    /// `K`
+    /// `K`, or half of it where activations are pairs.
     pub inner: usize,
+    pub weight: &'a Panels,
+    pub finish: Finish<'a>,
 }
 
-impl<E: Element> Linear<'_, E> {
-    /// Computes into `out [M, cols]`.
-    pub fn run(&self, arch: Arch, threads: &Threads, out: &mut [f32], cols: usize) {
+impl Linear<'_> {
+    /// Computes into `out [M, N]`.
+    pub fn run(self, arch: Arch, threads: &Threads, out: &mut [f32]) {
+        match self.weight.words() {
+            Words::F32(words) => self.each_tile(threads, out, Singles, words, |job| arch.dispatch(job)),
+            Words::F16(words) => self.each_tile(threads, out, Halves, words, |job| arch.dispatch(job)),
+            Words::Bf16Pairs(words) => self.each_tile(threads, out, WidenedPairs, words, |job| arch.dispatch(job)),
+        }
+    }
+
+    /// The same with activations in pairs.
+    #[cfg(target_arch = "x86_64")]
+    pub fn run_pairs(self, pairs: Pairs, threads: &Threads, out: &mut [f32]) {
+        let Words::Bf16Pairs(words) = self.weight.words() else { panic!("only a weight in bf16 meets pairs") };
+        self.each_tile(threads, out, pairs, words, |job| {
+            pairs.dispatch(
+                #[inline(always)]
+                |simd| job.with_simd(simd),
+            );
+        });
+    }
+
+    fn each_tile<'a, P: Product>(
+        &'a self,
+        threads: &Threads,
+        out: &'a mut [f32],
+        product: P,
+        words: &'a [P::Word],
+        run: impl Fn(Job<'a, P>) + Sync,
+    ) {
         if out.is_empty() {
             return;
         }
-        let work = out.len() * self.inner;
-        let tiles = Tile::cut(out, cols, ROWS, work, threads);
-        threads.each(tiles.into_iter(), |tile| {
-            // Outside of `dispatch`: closures within it would not be compiled for its instruction set.
-            WIDENED.with_borrow_mut(|widened| arch.dispatch(Job { linear: self, tile, widened }));
-        });
+        let cols = self.weight.rows();
+        let band = if cols >= PANEL * threads.count() { PANEL } else { HALF };
+        let tiles = Tile::cut(out, cols, band, out.len() * self.inner, threads);
+        threads.each(tiles.into_iter(), |tile| run(Job { linear: self, product, words, tile }));
     }
 }
 
-/// Adds the dot products of `rows` rows of the weight with all tokens, each of `len` products, to the columns of `out` from
-/// `column` on.
-#[inline(always)]
-fn dots<S: Simd, E: Element>(
-    simd: S,
-    w: View<'_, E>,
-    x: View<'_>,
-    (rows, len): (usize, usize),
-    out: &mut [&mut [f32]],
-    column: usize,
-) {
-    if rows == ROWS {
-        rows_by_tokens::<S, E, ROWS>(simd, w, x, len, out, column);
-        return;
-    }
-    for r in 0..rows {
-        rows_by_tokens::<S, E, 1>(simd, View { data: w.row(r), ..w }, x, len, out, column + r);
-    }
+/// One tile of a projection.
+struct Job<'a, P: Product> {
+    linear: &'a Linear<'a>,
+    product: P,
+    words: &'a [P::Word],
+    tile: Tile<'a>,
 }
 
-struct Job<'a, 'b, E> {
-    linear: &'a Linear<'a, E>,
-    tile: Tile<'b>,
-    /// The thread's buffer for the rows of the weight that it computes with.
-    widened: &'a mut Vec<f32>,
-}
-
-thread_local! {
-    static WIDENED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-}
-
-impl<E: Element> WithSimd for Job<'_, '_, E> {
+impl<P: Product> WithSimd for Job<'_, P> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Job { linear, tile: Tile { row, column, mut out }, widened } = self;
-        let inner = linear.inner;
-        let x = &linear.x[row * inner..][..out.len() * inner];
-        let cols = out[0].len();
-        if !linear.finish.add {
-            out.iter_mut().for_each(|row| row.fill(0.0));
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        let (inner, cols) = (self.linear.inner, self.tile.out[0].len());
+        if !self.linear.finish.add {
+            self.tile.out.iter_mut().for_each(|row| row.fill(0.0));
         }
-        // With few tokens each row of the weight is read from end to end; with many, only as much of `K` at a time as
-        // keeps their activations in cache.
-        let slab = if size_of_val(x) <= CACHED { inner.max(1) } else { BLOCK };
-        // One cache line more than needed, so that the rows can begin at a multiple of a vector.
-        widened.resize(ROWS * BLOCK + 16, 0.0);
-        let skip = widened.as_ptr().align_offset(64).min(16);
-        let widened = &mut widened[skip..];
-        for start in (0..inner).step_by(slab) {
-            for c in (0..cols).step_by(ROWS) {
-                let rows = ROWS.min(cols - c);
-                for k in (start..inner.min(start + slab)).step_by(BLOCK) {
-                    let len = BLOCK.min(inner.min(start + slab) - k);
-                    let weight = &linear.weight[(column + c) * inner + k..];
-                    let x = View { data: &x[k..], stride: inner };
-                    if out.len() <= FEW_TOKENS || E::as_f32(weight).is_some() {
-                        let weight = View { data: weight, stride: inner };
-                        dots(simd, weight, x, (rows, len), &mut out, c);
-                    } else {
-                        for r in 0..rows {
-                            E::widen(&weight[r * inner..][..len], &mut widened[r * BLOCK..][..len]);
-                        }
-                        let weight = View { data: &*widened, stride: BLOCK };
-                        dots(simd, weight, x, (rows, len), &mut out, c);
-                    }
-                }
+        // For few tokens a panel is read from end to end.
+        let block = if self.tile.out.len() <= TOKENS { inner.max(1) } else { BLOCK };
+        for start in (0..inner).step_by(block) {
+            let end = inner.min(start + block);
+            let mut c = 0;
+            while c < cols {
+                // Whether the sums of a whole panel fit the registers, and whether a tile begins with half of one.
+                let whole =
+                    const { S::REGISTER_COUNT >= 32 } && (self.tile.column + c) % PANEL + 4 * S::F32_LANES <= PANEL;
+                c += if whole && cols - c > 2 * S::F32_LANES {
+                    self.columns::<S, 4>(simd, c, start..end)
+                } else {
+                    self.columns::<S, 2>(simd, c, start..end)
+                };
             }
         }
-        for row in out {
-            linear.finish.apply(row, column);
+        for row in &mut self.tile.out {
+            self.linear.finish.apply(row, self.tile.column);
+        }
+    }
+}
+
+impl<P: Product> Job<'_, P> {
+    /// Adds the products of a block of `K` to `V` vectors of columns of all tokens, and returns how many columns these are.
+    #[inline(always)]
+    fn columns<S: Simd, const V: usize>(&mut self, simd: S, column: usize, block: Range<usize>) -> usize {
+        let at = self.tile.column + column;
+        let lines = self.linear.inner.div_ceil(P::DEPTH);
+        let first = (at / PANEL * lines + block.start / P::DEPTH) * PANEL + at % PANEL;
+        let words = &self.words[first..];
+        let mut token = 0;
+        while token < self.tile.out.len() {
+            // As many at a time, or nearly: 8 tokens are 4 and 4 rather than 6 and 2.
+            let left = self.tile.out.len() - token;
+            let count = left.div_ceil(left.div_ceil(TOKENS));
+            match count {
+                1 => self.tokens::<S, V, 1>(simd, words, (token, column), block.clone()),
+                2 => self.tokens::<S, V, 2>(simd, words, (token, column), block.clone()),
+                3 => self.tokens::<S, V, 3>(simd, words, (token, column), block.clone()),
+                4 => self.tokens::<S, V, 4>(simd, words, (token, column), block.clone()),
+                5 => self.tokens::<S, V, 5>(simd, words, (token, column), block.clone()),
+                _ => self.tokens::<S, V, TOKENS>(simd, words, (token, column), block.clone()),
+            }
+            token += count;
+        }
+        V * S::F32_LANES
+    }
+
+    #[inline(always)]
+    fn tokens<S: Simd, const V: usize, const T: usize>(
+        &mut self,
+        simd: S,
+        words: &[P::Word],
+        (token, column): (usize, usize),
+        block: Range<usize>,
+    ) {
+        let Linear { x, inner, .. } = *self.linear;
+        let row = self.tile.row + token;
+        let x = std::array::from_fn(|t| &x[(row + t) * inner..][block.clone()]);
+        let out = &mut self.tile.out[token..token + T];
+        let mut sums = [[simd.splat_f32s(0.0); V]; T];
+        for (sums, out) in sums.iter_mut().zip(&*out) {
+            load(sums, &out[column..]);
+        }
+        add_products(simd, self.product, words, x, &mut sums);
+        for (sums, out) in sums.iter().zip(out) {
+            store(sums, &mut out[column..]);
+        }
+    }
+}
+
+/// Reads as many numbers as there are lanes, or all if there are fewer.
+#[inline(always)]
+fn load<F: Pod, const V: usize>(sums: &mut [F; V], from: &[f32]) {
+    let sums: &mut [f32] = bytemuck::cast_slice_mut(sums);
+    match from.get(..sums.len()) {
+        Some(from) => sums.copy_from_slice(from),
+        None => sums[..from.len()].copy_from_slice(from),
+    }
+}
+
+/// Writes as many numbers as there are lanes, or as there is room for.
+#[inline(always)]
+fn store<F: Pod, const V: usize>(sums: &[F; V], to: &mut [f32]) {
+    let sums: &[f32] = bytemuck::cast_slice(sums);
+    match to.get_mut(..sums.len()) {
+        Some(to) => to.copy_from_slice(sums),
+        None => to.copy_from_slice(&sums[..to.len()]),
+    }
+}
+
+/// `sums[t][..] += sum over k of words[k][..] * x[t][k]`, in order of `k`, for tokens that all have as many activations.
+#[inline(always)]
+fn add_products<S: Simd, P: Product, const V: usize, const T: usize>(
+    simd: S,
+    product: P,
+    words: &[P::Word],
+    x: [&[f32]; T],
+    sums: &mut [[S::f32s; V]; T],
+) {
+    let (len, lanes) = (x[0].len(), S::F32_LANES);
+    assert!(x.iter().all(|x| x.len() == len));
+    let lines = len.div_ceil(P::DEPTH);
+    assert!(lines == 0 || (lines - 1) * PANEL + V * lanes <= words.len());
+    for line in 0..lines {
+        for depth in 0..P::DEPTH {
+            let k = line * P::DEPTH + depth;
+            if P::DEPTH > 1 && k == len {
+                break;
+            }
+            let w: [S::f32s; V] = std::array::from_fn(|v| {
+                let at = line * PANEL + v * lanes;
+                // SAFETY: the line is one of `lines`, the last of which has so many words, as asserted above. With checked
+                // indices the compiler keeps copies of all sums for the panics, and the loop takes twice the time.
+                product.load(simd, unsafe { words.get_unchecked(at..at + lanes) }, depth)
+            });
+            for t in 0..T {
+                // SAFETY: `k` is less than the length of each of these slices.
+                let x = simd.splat_f32s(unsafe { *x[t].get_unchecked(k) });
+                for v in 0..V {
+                    sums[t][v] = product.mul_add(simd, w[v], x, sums[t][v]);
+                }
+            }
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use pulp::Simd;
+use pulp::{Simd, WithSimd};
 
 /// Elements that the columns of `B` and `C` are padded to a multiple of: the longest vector.
 pub(super) const LANES: usize = 16;
@@ -28,30 +28,40 @@ impl<'a, E> View<'a, E> {
 
 /// `c[r][..cols] += sum over k in inner of a[r][k] * b[k][..cols]` for each of `rows` rows. `cols` and the strides of
 /// `b` and `c` are multiples of [`LANES`].
-#[inline(always)]
-pub(super) fn accumulate<S: Simd>(
-    simd: S,
-    a: View<'_>,
-    b: View<'_>,
-    c: &mut [f32],
-    c_stride: usize,
-    (rows, inner, cols): (usize, Range<usize>, usize),
-) {
-    let mut r = 0;
-    while r < rows {
-        let left = rows - r;
-        let count = left.div_ceil(left.div_ceil(ROWS));
-        let a = View { data: a.row(r), ..a };
-        let c = &mut c[r * c_stride..];
-        match count {
-            1 => band::<S, 1>(simd, a, b, c, c_stride, inner.clone(), cols),
-            2 => band::<S, 2>(simd, a, b, c, c_stride, inner.clone(), cols),
-            3 => band::<S, 3>(simd, a, b, c, c_stride, inner.clone(), cols),
-            4 => band::<S, 4>(simd, a, b, c, c_stride, inner.clone(), cols),
-            5 => band::<S, 5>(simd, a, b, c, c_stride, inner.clone(), cols),
-            _ => band::<S, 6>(simd, a, b, c, c_stride, inner.clone(), cols),
+///
+/// Through `Simd::vectorize` this is compiled once for an instruction set, wherever it is asked for.
+pub(super) struct Accumulate<'a> {
+    pub a: View<'a>,
+    pub b: View<'a>,
+    pub c: &'a mut [f32],
+    pub c_stride: usize,
+    pub rows: usize,
+    pub inner: Range<usize>,
+    pub cols: usize,
+}
+
+impl WithSimd for Accumulate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Accumulate { a, b, c, c_stride, rows, inner, cols } = self;
+        let mut r = 0;
+        while r < rows {
+            let left = rows - r;
+            let count = left.div_ceil(left.div_ceil(ROWS));
+            let a = View { data: a.row(r), ..a };
+            let c = &mut c[r * c_stride..];
+            match count {
+                1 => band::<S, 1>(simd, a, b, c, c_stride, inner.clone(), cols),
+                2 => band::<S, 2>(simd, a, b, c, c_stride, inner.clone(), cols),
+                3 => band::<S, 3>(simd, a, b, c, c_stride, inner.clone(), cols),
+                4 => band::<S, 4>(simd, a, b, c, c_stride, inner.clone(), cols),
+                5 => band::<S, 5>(simd, a, b, c, c_stride, inner.clone(), cols),
+                _ => band::<S, 6>(simd, a, b, c, c_stride, inner.clone(), cols),
+            }
+            r += count;
         }
-        r += count;
     }
 }
 
@@ -73,7 +83,7 @@ fn band<S: Simd, const R: usize>(
     let c_stride = c_stride / S::F32_LANES;
     let cols = cols / S::F32_LANES;
     let mut v = 0;
-    if S::REGISTER_COUNT >= 32 {
+    if const { S::REGISTER_COUNT >= 32 } {
         while v + 4 <= cols {
             tile::<S, R, 4>(simd, a, &b[v..], b_stride, &mut c[v..], c_stride);
             v += 4;

@@ -7,18 +7,23 @@
 
 mod attention;
 mod cache;
-mod dot;
 mod element;
 mod linear;
 mod math;
 mod matmul;
+mod pages;
+mod panels;
+mod product;
+mod projection;
 mod quantised;
 mod rows;
+mod stored;
 mod tensor;
 #[cfg(test)]
 mod tests;
 mod threads;
 mod tiles;
+mod weight;
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -27,14 +32,21 @@ use std::sync::Arc;
 use pulp::Arch;
 
 pub use cache::CpuKvCache;
+pub use projection::CpuProjection;
 pub use tensor::CpuTensor;
+pub use weight::CpuWeight;
 
-use self::element::{Floats, widen_range, with_elements};
-use self::quantised::{Isa, PackedMatrix, Projector};
+use self::element::Floats;
+use self::pages::Pages;
+use self::panels::Panels;
+#[cfg(target_arch = "x86_64")]
+use self::product::Pairs;
+use self::quantised::{Isa, PackedMatrix};
+use self::stored::{LayerBlocks, with_stored};
 use self::tensor::Pool;
 use self::threads::Threads;
-use self::tiles::Finish;
-use super::{Activation, Attention, Backend, Batch, HostLinear, KvLayout, QkNormRope};
+use self::weight::WeightData;
+use super::{Activation, Attention, Backend, Batch, HostLinear, KvLayout, Norm, QkNormRope};
 use crate::error::{Error, Result};
 use crate::parallel::{Shard, WorkerRank};
 use crate::sampling::{SampleRow, Sampled, sample_row};
@@ -43,58 +55,14 @@ use crate::tensor::HostTensor;
 /// The processor as a device.
 pub struct CpuBackend {
     arch: Arch,
+    #[cfg(target_arch = "x86_64")]
+    pairs: Option<Pairs>,
     isa: Isa,
     threads: Threads,
     pool: Arc<Pool>,
+    pages: Pages,
     /// With `Some` this is one of several workers.
     rank: Option<WorkerRank>,
-}
-
-/// A weight.
-#[derive(Clone)]
-pub struct CpuWeight(WeightData);
-
-#[derive(Clone)]
-enum WeightData {
-    /// The bytes as they were loaded, usually a mapped file.
-    Elements(Arc<HostTensor>),
-    /// A quantised matrix, in an order of its own.
-    Quantised(Arc<PackedMatrix>),
-}
-
-impl CpuWeight {
-    /// `[N, K]` of a matrix; a vector is one row.
-    fn extents(&self) -> (usize, usize) {
-        match &self.0 {
-            WeightData::Quantised(matrix) => (matrix.rows(), matrix.cols()),
-            WeightData::Elements(tensor) => match *tensor.shape() {
-                [rows, cols] => (rows, cols),
-                _ => (1, tensor.shape().iter().product()),
-            },
-        }
-    }
-
-    /// The elements of a weight that is no projection's and no embedding's: only those stay quantised.
-    fn tensor(&self) -> &HostTensor {
-        match &self.0 {
-            WeightData::Elements(tensor) => tensor,
-            WeightData::Quantised(_) => panic!("only projections and embeddings are quantised"),
-        }
-    }
-
-    /// Row `row` in f32.
-    fn read_row(&self, row: usize, to: &mut [f32]) {
-        match &self.0 {
-            WeightData::Elements(tensor) => widen_range(tensor.elements(), row * to.len(), to),
-            WeightData::Quantised(matrix) => matrix.decode_row(row, to),
-        }
-    }
-}
-
-/// A projection: its weight and, if it has one, its bias.
-pub struct CpuProjection {
-    weight: CpuWeight,
-    bias: Option<CpuWeight>,
 }
 
 /// Queries, keys and values.
@@ -109,11 +77,24 @@ impl CpuBackend {
     pub fn new(threads: Option<usize>) -> Result<Self> {
         Ok(CpuBackend {
             arch: Arch::new(),
+            #[cfg(target_arch = "x86_64")]
+            pairs: None,
             isa: Isa::new(),
             threads: Threads::new(threads)?,
             pool: Pool::new(),
+            pages: Pages::default(),
             rank: None,
         })
+    }
+
+    /// The same, rounding activations to bf16 before they meet weights of this type, where the processor multiplies pairs of
+    /// such numbers: faster, and less exact.
+    pub fn with_rounded_activations(self) -> Self {
+        CpuBackend {
+            #[cfg(target_arch = "x86_64")]
+            pairs: Pairs::new(),
+            ..self
+        }
     }
 
     /// The same as one of several workers, which compute a model's parts.
@@ -147,39 +128,13 @@ impl CpuBackend {
         });
     }
 
-    fn project(
-        &self,
-        out: &mut CpuTensor,
-        x: &CpuTensor,
-        weight: &CpuWeight,
-        bias: Option<&CpuWeight>,
-        (act, add): (Option<Activation>, bool),
-    ) {
-        let (cols, inner) = weight.extents();
-        assert_eq!((x.rows(), x.cols(), out.cols()), (out.rows(), inner, cols), "shapes of a projection");
-        let bias = bias.map(|b| Floats::new(b.tensor(), &self.pool));
-        let bias = bias.as_ref().map(Floats::as_slice);
-        let finish = Finish { bias, act, add };
-        let weight = match &weight.0 {
-            WeightData::Elements(tensor) => tensor.elements(),
-            WeightData::Quantised(matrix) => {
-                let projector = Projector { isa: self.isa, arch: self.arch, threads: &self.threads, pool: &self.pool };
-                return projector.run(x, matrix, finish, out);
-            }
-        };
-        let x = x.as_slice();
-        with_elements!(weight, weight => {
-            let linear = linear::Linear { x, weight, finish, inner };
-            linear.run(self.arch, &self.threads, out.as_mut_slice(), cols);
-        });
-    }
-
-    fn projection(&self, host: HostLinear) -> Result<CpuProjection> {
-        Ok(CpuProjection { weight: self.weight(host.weight)?, bias: host.bias.map(|b| self.weight(b)).transpose()? })
-    }
-
-    fn apply(&self, projection: &CpuProjection, x: &CpuTensor) -> CpuTensor {
-        self.linear(x, &projection.weight, projection.bias.as_ref(), None)
+    /// Some of the rows of `x`.
+    fn gather(&self, x: &CpuTensor, rows: &[u32]) -> CpuTensor {
+        let mut out = self.pool.tensor(rows.len(), x.cols());
+        for (to, &row) in out.as_mut_slice().chunks_mut(x.cols().max(1)).zip(rows) {
+            to.copy_from_slice(&x.as_slice()[row as usize * x.cols()..][..x.cols()]);
+        }
+        out
     }
 
     /// Root-mean-square normalisation, in place, of each group of `D` elements (`weight [D]`): a row holds whole heads.
@@ -218,6 +173,12 @@ impl Backend for CpuBackend {
         }
     }
 
+    fn to_projection(&self, weight: CpuWeight, is_embedding: bool) -> Result<CpuWeight> {
+        let WeightData::Elements(tensor) = weight.0 else { return Ok(weight) };
+        let panels = Arc::new(Panels::new(&tensor, &self.threads, &self.pages)?);
+        Ok(CpuWeight(WeightData::Panels(panels, is_embedding.then_some(tensor))))
+    }
+
     fn qkv_weight(&self, [query, key, value]: [HostLinear; 3]) -> Result<[CpuProjection; 3]> {
         Ok([self.projection(query)?, self.projection(key)?, self.projection(value)?])
     }
@@ -242,9 +203,18 @@ impl Backend for CpuBackend {
         self.rank.as_ref().map_or(Shard::WHOLE, WorkerRank::shard)
     }
 
-    fn all_reduce(&self, x: &mut CpuTensor) {
-        if let Some(rank) = &self.rank {
-            rank.sum(x.as_mut_slice());
+    fn all_reduce(&self, x: &mut CpuTensor, part: Option<CpuTensor>) {
+        let sum = |x: &mut CpuTensor| {
+            if let Some(rank) = &self.rank {
+                rank.sum(x.as_mut_slice());
+            }
+        };
+        match part {
+            None => sum(x),
+            Some(mut part) => {
+                sum(&mut part);
+                x.as_mut_slice().iter_mut().zip(part.as_slice()).for_each(|(x, y)| *x += y);
+            }
         }
     }
 
@@ -313,22 +283,25 @@ impl Backend for CpuBackend {
         Qkv { query: self.apply(query, x), key: self.apply(key, x), value: self.apply(value, x) }
     }
 
-    fn layer_norm(&self, x: &CpuTensor, weight: Option<&CpuWeight>, bias: Option<&CpuWeight>, eps: f32) -> CpuTensor {
+    fn norm(&self, x: &CpuTensor, norm: &Norm<CpuWeight>) -> CpuTensor {
         let mut out = self.pool.tensor(x.rows(), x.cols());
-        let [weight, bias] = [weight, bias].map(|w| w.map(|w| Floats::new(w.tensor(), &self.pool)));
-        let [weight, bias] = [&weight, &bias].map(|w| w.as_ref().map(Floats::as_slice));
         let (cols, x) = (x.cols(), x.as_slice());
-        self.each_row(out.as_mut_slice(), cols, |t, row| {
-            rows::layer_norm(&x[t * cols..][..cols], weight, bias, eps, row);
-        });
-        out
-    }
-
-    fn rms_norm(&self, x: &CpuTensor, weight: &CpuWeight, eps: f32) -> CpuTensor {
-        let mut out = self.pool.tensor(x.rows(), x.cols());
-        let weight = Floats::new(weight.tensor(), &self.pool);
-        let (cols, x, weight) = (x.cols(), x.as_slice(), weight.as_slice());
-        self.each_row(out.as_mut_slice(), cols, |t, row| rows::rms_norm(&x[t * cols..][..cols], weight, eps, row));
+        match norm {
+            Norm::Layer { weight, bias, eps } => {
+                let [weight, bias] = [weight, bias].map(|w| w.as_ref().map(|w| Floats::new(w.tensor(), &self.pool)));
+                let [weight, bias] = [&weight, &bias].map(|w| w.as_ref().map(Floats::as_slice));
+                self.each_row(out.as_mut_slice(), cols, |t, row| {
+                    rows::layer_norm(&x[t * cols..][..cols], weight, bias, *eps, row);
+                });
+            }
+            Norm::Rms { weight, eps } => {
+                let weight = Floats::new(weight.tensor(), &self.pool);
+                let weight = weight.as_slice();
+                self.each_row(out.as_mut_slice(), cols, |t, row| {
+                    rows::rms_norm(&x[t * cols..][..cols], weight, *eps, row);
+                });
+            }
+        }
         out
     }
 
@@ -356,7 +329,8 @@ impl Backend for CpuBackend {
         let layout = &cache.layout;
         let group = query.cols() / (layout.heads * layout.head_dim);
         let query = query.as_slice();
-        with_elements!(cache.layer(params.layer), blocks => {
+        with_stored!(layout.dtype, E => {
+            let blocks = LayerBlocks::<E>::new(cache.layer(params.layer), layout);
             let job = attention::Job { query, blocks, layout, params, batch: inputs, group };
             job.run(self.arch, &self.threads, out.as_mut_slice());
         });
@@ -364,11 +338,15 @@ impl Backend for CpuBackend {
     }
 
     fn logit_rows(&self, x: &CpuTensor, inputs: &Batch) -> CpuTensor {
-        let mut out = self.pool.tensor(inputs.logit_rows.len(), x.cols());
-        for (to, &row) in out.as_mut_slice().chunks_mut(x.cols().max(1)).zip(&inputs.logit_rows) {
-            to.copy_from_slice(&x.as_slice()[row as usize * x.cols()..][..x.cols()]);
-        }
-        out
+        self.gather(x, &inputs.logit_rows)
+    }
+
+    fn hidden_rows(&self, x: &CpuTensor, inputs: &Batch) -> CpuTensor {
+        self.gather(x, &inputs.hidden_rows)
+    }
+
+    fn download(&self, x: &CpuTensor) -> Result<Vec<f32>> {
+        Ok(x.as_slice().to_vec())
     }
 
     fn logits(&self, x: &CpuTensor, weight: &CpuWeight) -> CpuTensor {

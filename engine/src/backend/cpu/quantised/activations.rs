@@ -41,7 +41,12 @@ pub(super) struct Token<'a> {
 
 /// Columns whose integers are summed together: those that have a scale of their own in the weight.
 pub(super) const fn summed(kind: QuantType) -> usize {
-    if matches!(kind, QuantType::Q6_K) { PART / 2 } else { PART }
+    match kind {
+        QuantType::Q6_K => PART / 2,
+        // A group's integers have one zero.
+        QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => kind.group(),
+        _ => PART,
+    }
 }
 
 impl Activations {

@@ -37,8 +37,9 @@ impl WithLanes for Band<'_, '_> {
         while token < self.rows.out.len() {
             let left = usize::min(self.rows.out.len() - token, L::TOKENS);
             token += match left {
-                8.. => self.tokens::<L, 8>(lanes, token),
-                4.. => self.tokens::<L, 4>(lanes, token),
+                // These conditions are known to the compiler, which leaves out what has more tokens than fit.
+                8.. if const { L::TOKENS >= 8 } => self.tokens::<L, 8>(lanes, token),
+                4.. if const { L::TOKENS >= 4 } => self.tokens::<L, 4>(lanes, token),
                 2.. => self.tokens::<L, 2>(lanes, token),
                 _ => self.tokens::<L, 1>(lanes, token),
             };
@@ -54,21 +55,31 @@ impl Band<'_, '_> {
         let sums = match self.weight.kind {
             QuantType::Q8_0 => plain::<L, Wide, T>(lanes, self.weight, x),
             QuantType::Q4_0 => plain::<L, Nibbles, T>(lanes, self.weight, x),
-            QuantType::Q4_K => scaled::<L, Nibbles, T>(lanes, self.weight, x),
-            QuantType::Q5_K => scaled::<L, FiveBits, T>(lanes, self.weight, x),
-            QuantType::Q6_K => scaled::<L, SixBits, T>(lanes, self.weight, x),
+            QuantType::Q4_K => scaled::<L, Nibbles, T, true>(lanes, self.weight, x),
+            QuantType::Q5_K => scaled::<L, FiveBits, T, true>(lanes, self.weight, x),
+            QuantType::Q6_K => scaled::<L, SixBits, T, false>(lanes, self.weight, x),
+            QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => zeroed(lanes, self.weight, x),
+            QuantType::Fp8G32 | QuantType::Fp8G128 => unreachable!("activations are not quantised for FP8"),
         };
-        for (sums, out) in sums.into_iter().zip(&mut self.rows.out[token..]) {
+        self.rows.finish(lanes, sums, token);
+        T
+    }
+}
+
+impl Rows<'_, '_> {
+    /// Puts the sums of some tokens, from `token` on, where they belong.
+    #[inline(always)]
+    pub fn finish<L: Lanes, const T: usize>(&mut self, lanes: L, sums: [L::Floats; T], token: usize) {
+        for (sums, out) in sums.into_iter().zip(&mut self.out[token..]) {
             let sums = lanes.to_array(sums);
-            let out = &mut out[self.rows.at..];
+            let out = &mut out[self.at..];
             let out = if out.len() > ROWS { &mut out[..ROWS] } else { out };
-            if self.rows.add {
+            if self.add {
                 out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
             } else {
                 out.copy_from_slice(&sums[..out.len()]);
             }
         }
-        T
     }
 }
 
@@ -178,9 +189,38 @@ fn plain<L: Lanes, B: Bits, const T: usize>(lanes: L, weight: PackedBand<'_>, x:
     totals
 }
 
-/// Groups of eight parts, with scales of the parts, and minima or none.
+/// Groups of 4 bits, with a scale and a zero each.
 #[inline(always)]
-fn scaled<L: Lanes, B: Bits, const T: usize>(lanes: L, weight: PackedBand<'_>, x: [Token<'_>; T]) -> [L::Floats; T] {
+fn zeroed<L: Lanes, const T: usize>(lanes: L, weight: PackedBand<'_>, x: [Token<'_>; T]) -> [L::Floats; T] {
+    let kind = weight.kind;
+    let parts = kind.group() / PART;
+    let mut totals = [lanes.zeros(); T];
+    let groups = weight.lines.chunks_exact(parts * kind.lines()).zip(weight.wide_scales.iter().zip(weight.parts));
+    for (group, (lines, (scale, zero))) in groups.enumerate() {
+        let zero = lanes.widen(zero);
+        let mut sums = [lanes.splat(0); T];
+        for t in 0..T {
+            sums[t] = lanes.multiply(zero, lanes.splat(-x[t].sums[group]), sums[t]);
+        }
+        for (p, lines) in lines.chunks_exact(kind.lines()).enumerate() {
+            let words = x.map(|x| &x.words.as_chunks::<CHUNKS>().0[group * parts + p]);
+            sums = part::<L, Nibbles, T, CHUNKS>(lanes, sums, lines, words, 0);
+        }
+        let scale = lanes.floats(scale);
+        for t in 0..T {
+            totals[t] = lanes.mul_add(sums[t], lanes.mul(scale, x[t].scales[group]), totals[t]);
+        }
+    }
+    totals
+}
+
+/// Groups of eight parts, with scales of the parts, and minima or else a scale for each half of a part.
+#[inline(always)]
+fn scaled<L: Lanes, B: Bits, const T: usize, const MINIMA: bool>(
+    lanes: L,
+    weight: PackedBand<'_>,
+    x: [Token<'_>; T],
+) -> [L::Floats; T] {
     /// Half of a part, which has a scale of its own in Q6_K.
     const HALF: usize = CHUNKS / 2;
     let kind = weight.kind;
@@ -193,7 +233,7 @@ fn scaled<L: Lanes, B: Bits, const T: usize>(lanes: L, weight: PackedBand<'_>, x
         let x_sums = x.map(|x| &x.sums[group * sums_of_group..][..sums_of_group]);
         let mut whole = [lanes.splat(0); T];
         for (p, lines) in lines.chunks_exact(kind.lines()).enumerate() {
-            if kind.scales() == 2 {
+            if const { MINIMA } {
                 let words = words.map(|words| &words.as_chunks::<CHUNKS>().0[p]);
                 let sums = part::<L, B, T, CHUNKS>(lanes, [lanes.splat(0); T], lines, words, 0);
                 let scale = lanes.widen(&small[p]);
@@ -220,7 +260,7 @@ fn scaled<L: Lanes, B: Bits, const T: usize>(lanes: L, weight: PackedBand<'_>, x
         for t in 0..T {
             totals[t] = lanes.mul_add(whole[t], lanes.mul(scale, x[t].scales[group]), totals[t]);
         }
-        if kind.scales() == 2 {
+        if const { MINIMA } {
             let scale = lanes.halves(&scales[1]);
             let mut mins = [lanes.splat(0); T];
             for (p, min) in small[parts..].iter().enumerate() {

@@ -21,6 +21,8 @@ pub(super) trait Lanes: Copy {
     type Floats: Copy;
     /// Tokens at a time: as many as registers allow, at most 8.
     const TOKENS: usize;
+    /// A half has a fifth bit of exponent: with the bits of a code, it is smaller by this factor.
+    const FP8_UNIT: f32 = 256.0;
 
     fn load(self, line: &Line) -> Self::Bytes;
     /// `bytes >> shift & mask` of each byte. The mask is none of bits that the shift would bring in from another byte.
@@ -46,7 +48,14 @@ pub(super) trait Lanes: Copy {
     fn zeros(self) -> Self::Floats;
     /// Numbers of 16 bits.
     fn halves(self, x: &[u16; ROWS]) -> Self::Floats;
+    fn floats(self, x: &[f32; ROWS]) -> Self::Floats;
+    /// The numbers of FP8's codes, none of which is NaN's, as multiples of [`Lanes::FP8_UNIT`].
+    fn fp8(self, codes: &[u8; ROWS]) -> Self::Floats;
     fn mul(self, a: Self::Floats, b: f32) -> Self::Floats;
+    /// `a * b + c`, rounded once.
+    fn mul_add_one(self, a: Self::Floats, b: f32, c: Self::Floats) -> Self::Floats;
+    /// `a * b + c`, rounded once.
+    fn fused(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// `a * b + c`, rounded once; `a` is rounded to f32 before.
     fn mul_add(self, a: Self::Ints, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     fn to_array(self, x: Self::Floats) -> [f32; ROWS];

@@ -5,11 +5,15 @@
 //! the product of their scales. Those are summed in f32 in the order of the groups. So the result is the same, to the bit,
 //! on every instruction set, in every batch and on any number of threads.
 //!
+//! Weights in FP8 are the exception: their codes are widened to single precision in registers, activations stay as they are,
+//! and sums are in f32 in one order, with the same results as above.
+//!
 //! `packed` has the layout of the weight, `activations` quantises what it is multiplied with, `dots` has the sums over the
-//! vectors of `lanes`, and `lanes` what each instruction set does.
+//! vectors of `lanes`, `fp8` those of FP8, and `lanes` what each instruction set does.
 
 mod activations;
 mod dots;
+mod fp8;
 mod lanes;
 mod packed;
 #[cfg(test)]
@@ -21,6 +25,7 @@ use pulp::Arch;
 
 use self::activations::Activations;
 use self::dots::{Band, Rows};
+use self::fp8::Fp8Band;
 pub(super) use self::lanes::Isa;
 pub(super) use self::packed::PackedMatrix;
 use super::tensor::{CpuTensor, Pool};
@@ -42,23 +47,40 @@ impl Projector<'_> {
         if tokens == 0 || cols == 0 {
             return;
         }
-        let activations = Activations::new(x, weight.kind(), self);
-        let activations = activations.view();
+        let ordered = weight.order().map(|order| self.reordered(x, order));
+        let x = ordered.as_ref().unwrap_or(x);
+        let activations = (!weight.kind().is_fp8()).then(|| Activations::new(x, weight.kind(), self));
+        let activations = activations.as_ref().map(Activations::view);
         // A product of bytes takes a fourth of one of f32's.
-        let work = tokens * cols * weight.cols() / 4;
+        let work = tokens * cols * weight.cols() / if activations.is_some() { 4 } else { 1 };
         let tiles = Tile::cut(out.as_mut_slice(), cols, packed::ROWS, work, self.threads);
         self.threads.each(tiles.into_iter(), |mut tile| {
-            let x = activations.from(tile.row);
             let width = tile.out[0].len();
             for at in (0..width).step_by(packed::ROWS) {
                 let band = weight.band((tile.column + at) / packed::ROWS);
                 let rows = Rows { out: &mut tile.out, at, add: finish.add };
-                self.isa.run(Band { weight: band, x, rows });
+                match activations {
+                    Some(x) => self.isa.run(Band { weight: band, x: x.from(tile.row), rows }),
+                    None => {
+                        let x = &x.as_slice()[tile.row * weight.cols()..];
+                        self.isa.run(Fp8Band { weight: band, x, cols: weight.cols(), rows });
+                    }
+                }
             }
             self.arch.dispatch(
                 #[inline(always)]
                 || tile.out.iter_mut().for_each(|row| finish.apply(row, tile.column)),
             );
         });
+    }
+
+    /// The columns of `x` in the order in which a weight has them.
+    fn reordered(&self, x: &CpuTensor, order: &[u32]) -> CpuTensor {
+        let mut out = self.pool.tensor(x.rows(), x.cols());
+        let rows = out.as_mut_slice().chunks_exact_mut(order.len()).zip(x.as_slice().chunks_exact(order.len()));
+        self.threads.each(rows.collect::<Vec<_>>().into_iter(), |(to, from)| {
+            to.iter_mut().zip(order).for_each(|(to, &col)| *to = from[col as usize]);
+        });
+        out
     }
 }

@@ -4,12 +4,15 @@
 //! are in *lines* of 64 bytes, four of each row: line `i` of a part of 8 bits has the columns `4 i` to `4 i + 3`. Of fewer
 //! bits, the lower halves of four lines' bytes have the first sixteen columns and the upper ones the others; a fifth bit is
 //! in one more line, a fifth and a sixth in two. So one load and a multiplication of bytes serve sixteen rows, no sum goes
-//! across a vector, and as many bytes are read as the file has, or some 3 % more.
+//! across a vector, and as many bytes are read as the file has, or some 3 % more. FP8's codes are widened one column at a
+//! time, so that a line has those of one column next to each other.
+
+use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 
 use super::super::threads::Threads;
-use crate::quantised::{Group, MAX_GROUP, QuantType};
+use crate::quantised::{Group, QuantType};
 use crate::tensor::HostTensor;
 
 /// Rows of a band: the f32 lanes of the longest vector.
@@ -30,8 +33,13 @@ pub(in crate::backend::cpu) struct PackedMatrix {
     lines: Vec<Line>,
     /// A scale of each row for each group, as halves; where there are minima, their scales follow.
     scales: Vec<[u16; ROWS]>,
-    /// Scales of each row for the parts of each group, those of all parts and then minima. None in groups of one part.
+    /// Scales of each row for the parts of each group, those of all parts and then minima. None in groups of one part. Of
+    /// safetensors files' integers, the one that stands for zero.
     parts: Vec<[u8; ROWS]>,
+    /// A scale of each row for each group, of the types of safetensors files.
+    wide_scales: Vec<[f32; ROWS]>,
+    /// With `Some` the column at `i` is column `order[i]` of the matrix.
+    order: Option<Arc<[u32]>>,
 }
 
 /// One band of a matrix.
@@ -41,14 +49,16 @@ pub(super) struct PackedBand<'a> {
     pub lines: &'a [Line],
     pub scales: &'a [[u16; ROWS]],
     pub parts: &'a [[u8; ROWS]],
+    pub wide_scales: &'a [[f32; ROWS]],
 }
 
 impl QuantType {
     /// Lines of a part.
     pub(super) const fn lines(self) -> usize {
         match self {
-            QuantType::Q8_0 => 8,
+            QuantType::Q8_0 | QuantType::Fp8G32 | QuantType::Fp8G128 => 8,
             QuantType::Q4_0 | QuantType::Q4_K => 4,
+            QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => 4,
             QuantType::Q5_K => 5,
             QuantType::Q6_K => 6,
         }
@@ -59,15 +69,27 @@ impl QuantType {
         match self {
             QuantType::Q8_0 | QuantType::Q4_0 | QuantType::Q6_K => 1,
             QuantType::Q4_K | QuantType::Q5_K => 2,
+            _ => 0,
         }
     }
 
-    /// Scales and minima of parts, by row and group.
+    /// Scales and minima of parts, by row and group; or the group's zero.
     pub(super) const fn parts(self) -> usize {
         match self {
-            QuantType::Q8_0 | QuantType::Q4_0 => 0,
+            QuantType::Q8_0 | QuantType::Q4_0 | QuantType::Fp8G32 | QuantType::Fp8G128 => 0,
             QuantType::Q4_K | QuantType::Q5_K | QuantType::Q6_K => 16,
+            QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => 1,
         }
+    }
+
+    /// Scales of groups in single precision, by row and group.
+    pub(super) const fn wide_scales(self) -> usize {
+        if self.scales() == 0 { 1 } else { 0 }
+    }
+
+    /// Whether the elements are no integers.
+    pub(super) const fn is_fp8(self) -> bool {
+        matches!(self, QuantType::Fp8G32 | QuantType::Fp8G128)
     }
 }
 
@@ -89,34 +111,38 @@ impl PackedMatrix {
             lines: vec![Line([0; 64]); bands * per_band[0]],
             scales: vec![[0; ROWS]; bands * per_band[1]],
             parts: vec![[0; ROWS]; bands * per_band[2]],
+            wide_scales: vec![[0.0; ROWS]; bands * per_band[3]],
+            order: tensor.order().cloned(),
         };
         if groups == 0 {
             return packed;
         }
         let lines = packed.lines.chunks_mut(per_band[0]);
-        let scales = packed.scales.chunks_mut(per_band[1]);
+        let mut scales = packed.scales.chunks_mut(per_band[1].max(1));
         let mut parts = packed.parts.chunks_mut(per_band[2].max(1));
-        let bands: Vec<_> = lines.zip(scales).map(|band| (band, parts.next().unwrap_or_default())).collect();
+        let mut wide_scales = packed.wide_scales.chunks_mut(per_band[3].max(1));
+        let mut band = |lines| BandMut {
+            lines,
+            scales: scales.next().unwrap_or_default(),
+            parts: parts.next().unwrap_or_default(),
+            wide_scales: wide_scales.next().unwrap_or_default(),
+        };
+        let bands: Vec<_> = lines.map(&mut band).collect();
         let row_bytes = groups * kind.group_bytes();
         let rows = tensor.bytes().chunks(ROWS * row_bytes);
-        threads.each(bands.into_iter().zip(rows), |(((lines, scales), parts), bytes)| {
+        threads.each(bands.into_iter().zip(rows), |(mut band, bytes)| {
             for (row, bytes) in bytes.chunks_exact(row_bytes).enumerate() {
                 for (i, bytes) in bytes.chunks_exact(kind.group_bytes()).enumerate() {
-                    let lines = &mut lines[i * kind.group() / PART * kind.lines()..];
-                    let group = Group::read(kind, bytes);
-                    pack(kind, &group, row, lines);
-                    scales[i * kind.scales()][row] = group.scale.to_bits();
-                    if kind.scales() == 2 {
-                        scales[i * 2 + 1][row] = group.min_scale.to_bits();
-                    }
-                    let parts = &mut parts[i * kind.parts()..][..kind.parts()];
-                    let small = group.scales.iter().map(|&scale| scale as u8).take(kind.parts() / kind.scales());
-                    let small = small.chain(group.mins.iter().copied());
-                    parts.iter_mut().zip(small).for_each(|(to, from)| to[row] = from);
+                    band.set(kind, row, i, &Group::read(kind, bytes));
                 }
             }
         });
         packed
+    }
+
+    /// The order in which its columns are stored, if it is another than theirs.
+    pub fn order(&self) -> Option<&[u32]> {
+        self.order.as_deref()
     }
 
     /// How it is quantised.
@@ -135,49 +161,95 @@ impl PackedMatrix {
     }
 
     pub(super) fn band(&self, band: usize) -> PackedBand<'_> {
-        let [lines, scales, parts] = per_band(self.kind, self.cols);
+        let [lines, scales, parts, wide_scales] = per_band(self.kind, self.cols);
         PackedBand {
             kind: self.kind,
             lines: &self.lines[band * lines..][..lines],
             scales: &self.scales[band * scales..][..scales],
             parts: &self.parts[band * parts..][..parts],
+            wide_scales: &self.wide_scales[band * wide_scales..][..wide_scales],
         }
     }
 
     /// The elements of a row in f32: those that the file's groups stand for, to the bit.
     pub fn decode_row(&self, row: usize, to: &mut [f32]) {
         let (kind, band, row) = (self.kind, self.band(row / ROWS), row % ROWS);
-        for (i, to) in to.chunks_exact_mut(kind.group()).enumerate() {
-            let mut group = Group {
-                quants: [0; MAX_GROUP],
-                scale: half::f16::from_bits(band.scales[i * kind.scales()][row]),
-                min_scale: half::f16::ZERO,
-                scales: [1; 16],
-                mins: [0; 8],
-            };
-            if kind.scales() == 2 {
-                group.min_scale = half::f16::from_bits(band.scales[i * 2 + 1][row]);
-            }
-            let parts = &band.parts[i * kind.parts()..][..kind.parts()];
-            let (scales, mins) = parts.split_at(kind.parts() / kind.scales());
-            group.scales.iter_mut().zip(scales).for_each(|(to, from)| *to = from[row] as i8);
-            group.mins.iter_mut().zip(mins).for_each(|(to, from)| *to = from[row]);
-            let lines = &band.lines[i * kind.group() / PART * kind.lines()..];
-            let parts = lines.chunks(kind.lines()).zip(group.quants[..kind.group()].chunks_exact_mut(PART));
-            for (lines, quants) in parts {
-                for (col, quant) in quants.iter_mut().enumerate() {
-                    *quant = unpack(kind, lines, row, col);
-                }
-            }
-            group.decode(kind, to);
+        let mut stored = vec![0.0; if self.order.is_some() { to.len() } else { 0 }];
+        let elements = if self.order.is_some() { &mut *stored } else { &mut *to };
+        for (i, elements) in elements.chunks_exact_mut(kind.group()).enumerate() {
+            band.group(i, row).decode(kind, elements);
+        }
+        if let Some(order) = &self.order {
+            stored.iter().zip(&**order).for_each(|(&x, &col)| to[col as usize] = x);
         }
     }
 }
 
-/// Lines, scales of groups, and scales of parts of a band of so many columns, which are whole groups.
-fn per_band(kind: QuantType, cols: usize) -> [usize; 3] {
+impl PackedBand<'_> {
+    /// Group `i` of a row.
+    fn group(&self, i: usize, row: usize) -> Group {
+        let kind = self.kind;
+        let mut group = Group::zeros(kind);
+        let half = |at: usize| half::f16::from_bits(self.scales[at][row]);
+        if kind.scales() > 0 {
+            group.scale = half(i * kind.scales());
+        }
+        if kind.scales() == 2 {
+            group.min_scale = half(i * 2 + 1);
+        }
+        let parts = &self.parts[i * kind.parts()..][..kind.parts()];
+        if kind.wide_scales() > 0 {
+            group.wide_scale = self.wide_scales[i][row];
+            parts.iter().for_each(|zero| group.zero = zero[row]);
+        } else {
+            let (scales, mins) = parts.split_at(kind.parts() / kind.scales());
+            group.scales.iter_mut().zip(scales).for_each(|(to, from)| *to = from[row] as i8);
+            group.mins.iter_mut().zip(mins).for_each(|(to, from)| *to = from[row]);
+        }
+        let lines = &self.lines[i * kind.group() / PART * kind.lines()..];
+        let parts = lines.chunks(kind.lines()).zip(group.quants[..kind.group()].chunks_exact_mut(PART));
+        for (lines, quants) in parts {
+            for (col, quant) in quants.iter_mut().enumerate() {
+                *quant = unpack(kind, lines, row, col);
+            }
+        }
+        group
+    }
+}
+
+/// A band that is being packed: see [`PackedMatrix`].
+struct BandMut<'a> {
+    lines: &'a mut [Line],
+    scales: &'a mut [[u16; ROWS]],
+    parts: &'a mut [[u8; ROWS]],
+    wide_scales: &'a mut [[f32; ROWS]],
+}
+
+impl BandMut<'_> {
+    /// Writes group `i` of a row, where there are zeros.
+    fn set(&mut self, kind: QuantType, row: usize, i: usize, group: &Group) {
+        pack(kind, group, row, &mut self.lines[i * kind.group() / PART * kind.lines()..]);
+        let parts = &mut self.parts[i * kind.parts()..][..kind.parts()];
+        if kind.wide_scales() > 0 {
+            self.wide_scales[i][row] = group.wide_scale;
+            parts.iter_mut().for_each(|zero| zero[row] = group.zero);
+            return;
+        }
+        self.scales[i * kind.scales()][row] = group.scale.to_bits();
+        if kind.scales() == 2 {
+            self.scales[i * 2 + 1][row] = group.min_scale.to_bits();
+        }
+        let small = group.scales.iter().map(|&scale| scale as u8).take(kind.parts() / kind.scales());
+        let small = small.chain(group.mins.iter().copied());
+        parts.iter_mut().zip(small).for_each(|(to, from)| to[row] = from);
+    }
+}
+
+/// Lines, scales of groups, scales of parts, and scales in single precision of a band of so many columns, which are whole
+/// groups.
+fn per_band(kind: QuantType, cols: usize) -> [usize; 4] {
     let groups = cols / kind.group();
-    [cols / PART * kind.lines(), groups * kind.scales(), groups * kind.parts()]
+    [cols / PART * kind.lines(), groups * kind.scales(), groups * kind.parts(), groups * kind.wide_scales()]
 }
 
 /// Writes a row's integers of one group into the lines of its parts, which are zeros there.
@@ -188,6 +260,12 @@ fn pack(kind: QuantType, group: &Group, row: usize, lines: &mut [Line]) {
             &mut line.0.as_chunks_mut::<4>().0[row]
         }
         let fours = quants.as_chunks::<4>().0;
+        if kind.is_fp8() {
+            for (line, four) in lines.iter_mut().zip(fours) {
+                line.0.as_chunks_mut::<ROWS>().0.iter_mut().zip(four).for_each(|(col, code)| col[row] = *code);
+            }
+            continue;
+        }
         if kind == QuantType::Q8_0 {
             lines.iter_mut().zip(fours).for_each(|(line, four)| *at(line, row) = *four);
             continue;
@@ -211,6 +289,9 @@ fn pack(kind: QuantType, group: &Group, row: usize, lines: &mut [Line]) {
 /// The integer of one element of a part.
 fn unpack(kind: QuantType, lines: &[Line], row: usize, col: usize) -> u8 {
     let (chunk, at) = (col / 4, row * 4 + col % 4);
+    if kind.is_fp8() {
+        return lines[chunk].0[col % 4 * ROWS + row];
+    }
     if kind == QuantType::Q8_0 {
         return lines[chunk].0[at];
     }

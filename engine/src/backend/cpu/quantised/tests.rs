@@ -20,6 +20,15 @@ fn quantised(kind: QuantType, rows: usize, cols: usize) -> HostTensor {
                 group[..2].copy_from_slice(&scale(i as u64 + 7));
                 group[2..4].copy_from_slice(&scale(i as u64 + 8));
             }
+            _ => {
+                group[..4].copy_from_slice(&(noise(i as u64 + 7, 1)[0] / 64.0).to_le_bytes());
+                if kind.is_fp8() {
+                    // No code is that of no number.
+                    group[4..].iter_mut().for_each(|code| *code &= if *code & 0x7f == 0x7f { 0xfe } else { 0xff });
+                } else {
+                    group[4] &= 15;
+                }
+            }
         }
         groups.extend(group);
     }
@@ -33,7 +42,7 @@ fn elements(tensor: HostTensor) -> Vec<f32> {
 #[test]
 fn packed_rows_have_the_elements_of_the_file() {
     let backend = backend(2);
-    for kind in QuantType::ALL {
+    for kind in QuantType::all() {
         let (rows, cols) = (37, 2 * kind.group());
         let packed = PackedMatrix::new(&quantised(kind, rows, cols), &backend.threads);
         let want = elements(quantised(kind, rows, cols));
@@ -45,25 +54,30 @@ fn packed_rows_have_the_elements_of_the_file() {
     }
 }
 
-/// The reference: activations rounded to their groups' integers, all else in double precision.
+/// The reference: activations rounded to their groups' integers, unless the weights are FP8, and all else in double precision.
 fn reference(kind: QuantType, x: &[f32], w: &[f32], cols: usize) -> (Vec<f64>, Vec<f64>) {
-    let rounded: Vec<f64> = x
-        .chunks(kind.group())
-        .flat_map(|group| {
-            let most = group.iter().fold(0f32, |most, x| most.max(x.abs()));
-            let scale = f64::from(most / 127.0);
-            group.iter().map(move |&x| (x * (127.0 / most)).round_ties_even() as f64 * scale).collect::<Vec<_>>()
-        })
-        .collect();
+    let exact = || x.iter().map(|&x| f64::from(x)).collect();
+    let rounded: Vec<f64> = if kind.is_fp8() { exact() } else { rounded(kind, x) };
     let dot = |x: &[f64], w: &[f32]| x.iter().zip(w).map(|(x, w)| x * f64::from(*w)).sum::<f64>();
     let size = |x: &[f64], w: &[f32]| x.iter().zip(w).map(|(x, w)| (x * f64::from(*w)).abs()).sum::<f64>();
     let rows = || rounded.chunks(cols).flat_map(|x| w.chunks(cols).map(move |w| (x, w)));
     (rows().map(|(x, w)| dot(x, w)).collect(), rows().map(|(x, w)| size(x, w)).collect())
 }
 
+/// Activations rounded to their groups' integers.
+fn rounded(kind: QuantType, x: &[f32]) -> Vec<f64> {
+    x.chunks(kind.group())
+        .flat_map(|group| {
+            let most = group.iter().fold(0f32, |most, x| most.max(x.abs()));
+            let scale = f64::from(most / 127.0);
+            group.iter().map(move |&x| (x * (127.0 / most)).round_ties_even() as f64 * scale).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
 #[test]
 fn products_are_those_of_the_rounded_activations() {
-    for kind in QuantType::ALL {
+    for kind in QuantType::all() {
         for (tokens, rows, groups) in [(1, 16, 1), (3, 5, 2), (9, 37, 3), (17, 64, 1), (70, 33, 2)] {
             let cols = groups * kind.group();
             let backend = backend(2);
@@ -81,7 +95,7 @@ fn products_are_those_of_the_rounded_activations() {
 
 #[test]
 fn every_instruction_set_gives_the_same_bits() {
-    for kind in QuantType::ALL {
+    for kind in QuantType::all() {
         let (tokens, rows, cols) = (13, 50, 3 * kind.group());
         let x = noise(5, tokens * cols);
         let results: Vec<_> = Isa::all()
@@ -100,12 +114,22 @@ fn every_instruction_set_gives_the_same_bits() {
 /// The greatest integers of both factors, whose sums are the largest.
 #[test]
 fn no_sum_overflows() {
-    for kind in QuantType::ALL {
+    for kind in QuantType::all() {
         let cols = 2 * kind.group();
         for byte in [0xff, 0x80, 0x7f, 0] {
             let mut groups = vec![byte; kind.group_bytes() * 2 * 16];
             let one = half::f16::ONE.to_le_bytes();
             for group in groups.chunks_mut(kind.group_bytes()) {
+                if kind.wide_scales() > 0 {
+                    group[..4].copy_from_slice(&1f32.to_le_bytes());
+                    // Of FP8, the largest code that is a number.
+                    group[4..]
+                        .iter_mut()
+                        .filter(|code| kind.is_fp8() && **code & 0x7f == 0x7f)
+                        .for_each(|code| *code -= 1);
+                    group[4] = if kind.is_fp8() { group[4] } else { byte & 15 };
+                    continue;
+                }
                 let at = if kind == QuantType::Q6_K { 208 } else { 0 };
                 group[at..at + 2].copy_from_slice(&one);
                 if matches!(kind, QuantType::Q4_K | QuantType::Q5_K) {
@@ -133,7 +157,7 @@ fn no_sum_overflows() {
 #[test]
 fn a_row_does_not_depend_on_its_batch_or_the_threads() {
     let (one, four) = (backend(1), backend(4));
-    for kind in QuantType::ALL {
+    for kind in QuantType::all() {
         let (rows, cols, tokens) = (203, 4 * kind.group(), 150);
         let x = noise(5, tokens * cols);
         let weight = one.weight(quantised(kind, rows, cols)).unwrap();
@@ -187,4 +211,26 @@ fn vectors_are_not_quantised() {
         panic!("a vector is quantised")
     };
     assert_eq!(tensor.elements().to_f32(), elements(row));
+}
+
+#[test]
+fn columns_in_another_order_give_the_same_products() {
+    let backend = backend(2);
+    for kind in [QuantType::Int4G32, QuantType::Fp8G32] {
+        let (tokens, rows, cols) = (5, 21, 96);
+        let order: Vec<u32> = (0..cols as u32).map(|i| i * 37 % cols as u32).collect();
+        let ordered = || quantised(kind, rows, cols).with_order(order.clone());
+        let weight = backend.weight(ordered()).unwrap();
+        let exact = elements(ordered());
+        let x = noise(3, tokens * cols);
+        let got = backend.linear(&tensor(&backend, tokens, &x), &weight, None, None);
+        // The same columns side by side, so that the same activations share a scale.
+        let by_order = |row: &[f32]| order.iter().map(|&col| row[col as usize]).collect::<Vec<f32>>();
+        let sorted: Vec<f32> = x.chunks(cols).flat_map(by_order).collect();
+        let plain = backend.weight(quantised(kind, rows, cols)).unwrap();
+        assert_eq!(bits(&got), bits(&backend.linear(&tensor(&backend, tokens, &sorted), &plain, None, None)), "{kind}");
+        let mut row = vec![f32::NAN; cols];
+        weight.read_row(7, &mut row);
+        assert_eq!(row, exact[7 * cols..8 * cols], "{kind}");
+    }
 }

@@ -1,8 +1,7 @@
-use half::{bf16, f16};
-
 use super::*;
+use crate::backend::cpu::stored::StoredElement;
 use crate::batch::Span;
-use crate::kv::{BlockCopy, BlockMoves};
+use crate::kv::{BlockCopy, BlockMoves, KvDtype};
 
 /// Heads that go into attention as they are.
 const PLAIN: QkNormRope<'_, CpuWeight> = QkNormRope { norms: None, rope: None };
@@ -19,6 +18,9 @@ struct Case {
 }
 
 const LAYER: usize = 1;
+
+const KV_DTYPES: [KvDtype; 5] =
+    [KvDtype::Float(DType::F32), KvDtype::Float(DType::F16), KvDtype::Float(DType::Bf16), KvDtype::Int8, KvDtype::Fp8];
 
 impl Case {
     fn new(layout: KvLayout, group: usize, window: Option<usize>, contexts: &[usize]) -> Self {
@@ -91,8 +93,10 @@ impl Case {
     /// The result for one query token.
     fn reference(&self, sequence: usize, position: usize) -> Vec<f64> {
         let dim = self.layout.head_dim;
-        let round =
-            |x: Vec<f32>| HostTensor::from_f32(vec![x.len()], x).to_dtype(self.layout.dtype).elements().to_f32();
+        let round = |x: Vec<f32>| {
+            let heads = x.chunks(dim);
+            heads.flat_map(|head| with_stored!(self.layout.dtype, E => round::<E>(head))).collect::<Vec<_>>()
+        };
         let first = self.window.map_or(0, |w| (position + 1).saturating_sub(w));
         let seen = |kind| (first..=position).map(|p| round(self.row(kind, sequence, p))).collect::<Vec<_>>();
         let (keys, values) = (seen(1), seen(2));
@@ -109,13 +113,20 @@ impl Case {
     }
 }
 
-fn layout(heads: usize, head_dim: usize, block_size: usize, dtype: DType) -> KvLayout {
-    KvLayout { layers: 3, heads, head_dim, block_size, dtype }
+/// A head of one token, stored and read again.
+fn round<E: StoredElement>(head: &[f32]) -> Vec<f32> {
+    let mut stored = vec![E::zeroed(); head.len()];
+    let scale = E::store(head, &mut stored).map_or(1.0, |scale| scale.to_f32());
+    stored.into_iter().map(|x| x.wide() * scale).collect()
+}
+
+fn layout(heads: usize, head_dim: usize, block_size: usize, dtype: impl Into<KvDtype>) -> KvLayout {
+    KvLayout { layers: 3, heads, head_dim, block_size, dtype: dtype.into() }
 }
 
 fn grid() -> Vec<Case> {
     let mut cases = Vec::new();
-    for dtype in DTYPES {
+    for dtype in KV_DTYPES {
         for block_size in [1, 7, 8, 16, 32, 80] {
             for (heads, head_dim, group) in [(2, 16, 1), (1, 5, 3), (3, 80, 2), (2, 64, 4)] {
                 for window in [None, Some(1), Some(10), Some(70)] {
@@ -171,7 +182,7 @@ fn a_query_does_not_depend_on_chunks_batch_or_threads() {
 #[test]
 fn copied_blocks_serve_in_place_of_the_originals() {
     let backend = backend(2);
-    for dtype in DTYPES {
+    for dtype in KV_DTYPES {
         let mut case = Case::new(layout(2, 16, 8, dtype), 2, None, &[30]);
         let mut cache = case.cache(&backend);
         let want = bits(&case.step(&backend, &mut cache, &case.whole()));
@@ -191,7 +202,12 @@ fn copied_blocks_serve_in_place_of_the_originals() {
 
 #[test]
 fn copies_reach_every_layer_and_no_other_block() {
-    let mut cache = CpuKvCache::new(layout(1, 2, 2, DType::F16), 4, 2).unwrap();
+    KV_DTYPES.into_iter().for_each(assert_copies);
+}
+
+fn assert_copies(dtype: KvDtype) {
+    let layout = layout(1, 2, 2, dtype);
+    let mut cache = CpuKvCache::new(layout, 4, 2).unwrap();
     let batch = Batch { slots: (0..8).collect(), ..Batch::default() };
     let backend = backend(1);
     let [query, key, value] = [0, 1, 2].map(|seed| tensor(&backend, 8, &noise(seed, 16)));
@@ -199,22 +215,49 @@ fn copies_reach_every_layer_and_no_other_block() {
     for layer in 0..3 {
         backend.write_kv(&mut qkv, PLAIN, &mut cache, layer, &batch);
     }
-    let before: Vec<Vec<f32>> = (0..3).map(|l| cache.layer(l).to_f32()).collect();
+    let before: Vec<Vec<u8>> = (0..3).map(|l| cache.layer(l).to_vec()).collect();
+    let bytes = layout.block_bytes() / 3;
     let copy = |src, dst| BlockCopy { src, dst };
     // Blocks go out before copies are made.
     let out = vec![copy(2, 0), copy(1, 1)];
     cache.move_blocks(&BlockMoves { swap_out: out, copies: vec![copy(0, 3), copy(0, 1)], ..BlockMoves::default() });
     for (layer, before) in before.iter().enumerate() {
-        let block = |i: usize| &before[i * 8..(i + 1) * 8];
-        assert_eq!(cache.layer(layer).to_f32(), [block(0), block(0), block(2), block(0)].concat());
+        let block = |i: usize| &before[i * bytes..(i + 1) * bytes];
+        assert_eq!(cache.layer(layer), [block(0), block(0), block(2), block(0)].concat());
     }
     // In comes after out, and copies after both.
     let moves =
         BlockMoves { swap_out: vec![copy(3, 0)], swap_in: vec![copy(1, 2), copy(0, 3)], copies: vec![copy(2, 0)] };
     cache.move_blocks(&moves);
     for (layer, before) in before.iter().enumerate() {
-        let block = |i: usize| &before[i * 8..(i + 1) * 8];
-        assert_eq!(cache.layer(layer).to_f32(), [block(1), block(0), block(1), block(0)].concat());
+        let block = |i: usize| &before[i * bytes..(i + 1) * bytes];
+        assert_eq!(cache.layer(layer), [block(1), block(0), block(1), block(0)].concat());
+    }
+}
+
+/// What is stored for a token is what is stored for it alone, in one step with others or in several.
+#[test]
+fn the_bytes_of_a_token_do_not_depend_on_the_way_there() {
+    let backend = backend(2);
+    for dtype in KV_DTYPES {
+        let case = Case::new(layout(2, 20, 8, dtype), 2, None, &[30]);
+        let (mut whole, mut parts) = (case.cache(&backend), case.cache(&backend));
+        case.step(&backend, &mut whole, &case.whole());
+        for part in [(0, 0, 1), (0, 1, 9), (0, 9, 29), (0, 29, 30)] {
+            case.step(&backend, &mut parts, &[part]);
+        }
+        assert_eq!(whole.layer(LAYER), parts.layer(LAYER), "{dtype}");
+    }
+}
+
+#[test]
+fn eight_bits_give_nearly_twice_as_many_blocks() {
+    for (head_dim, least) in [(32, 1.88), (64, 1.9), (128, 1.96)] {
+        let bytes = |dtype| layout(4, head_dim, 16, dtype).block_bytes() as f64;
+        let sixteen = bytes(DType::F16.into());
+        for dtype in [KvDtype::Int8, KvDtype::Fp8] {
+            assert!(sixteen / bytes(dtype) >= least && sixteen / bytes(dtype) < 2.0, "{head_dim}, {dtype}");
+        }
     }
 }
 
@@ -222,13 +265,14 @@ fn copies_reach_every_layer_and_no_other_block() {
 fn a_second_step_allocates_nothing() {
     let backend = backend(2);
     let case = Case::new(layout(2, 64, 16, DType::F32), 2, None, &[100, 3]);
-    let (w, _) = weight(&backend, &[256, 256], noise(1, 256 * 256), DType::F32);
-    let (norm, _) = weight(&backend, &[256], noise(1, 256), DType::Bf16);
+    let (w, _) = projection(&backend, &[256, 256], noise(1, 256 * 256), DType::F32);
+    let (bias, _) = weight(&backend, &[256], noise(1, 256), DType::Bf16);
+    let norm = Norm::Rms { weight: bias.clone(), eps: 1e-6 };
     let mut cache = case.cache(&backend);
     let mut step = || {
         let x = case.step(&backend, &mut cache, &case.whole());
-        let mut y = backend.linear(&backend.rms_norm(&x, &norm, 1e-6), &w, None, None);
-        backend.linear_add(&mut y, &x, &w, Some(&norm));
+        let mut y = backend.linear(&backend.norm(&x, &norm), &w, None, None);
+        backend.linear_add(&mut y, &x, &w, Some(&bias));
         backend.allocations()
     };
     let first = step();
@@ -251,15 +295,11 @@ impl CpuKvCache {
     }
 
     fn poison_block(&mut self, block: u32) {
-        let nan = match self.layout.dtype {
-            DType::F32 => f32::NAN.to_le_bytes().to_vec(),
-            DType::F16 => f16::NAN.to_le_bytes().to_vec(),
-            DType::Bf16 => bf16::NAN.to_le_bytes().to_vec(),
-        };
         let size = self.layout.block_bytes() / self.layout.layers;
         for layer in 0..self.layout.layers {
             let start = (layer * self.num_blocks + block as usize) * size;
-            self.data[start..start + size].chunks_mut(nan.len()).for_each(|x| x.copy_from_slice(&nan));
+            // NaN in every type, as an element or as its scale.
+            self.data[start..start + size].fill(0xff);
         }
     }
 }

@@ -36,6 +36,12 @@ fn weight(backend: &CpuBackend, shape: &[usize], data: Vec<f32>, dtype: DType) -
     (backend.weight(host).unwrap(), rounded)
 }
 
+/// The same as the weight of a projection.
+fn projection(backend: &CpuBackend, shape: &[usize], data: Vec<f32>, dtype: DType) -> (CpuWeight, Vec<f32>) {
+    let (weight, rounded) = weight(backend, shape, data, dtype);
+    (backend.to_projection(weight, false).unwrap(), rounded)
+}
+
 #[track_caller]
 fn assert_close(got: &[f32], want: &[f64], tolerance: f64, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}");

@@ -27,9 +27,11 @@ fn normalisations_match_the_reference() {
                     rms.push(row[i] / (square + 1e-6).sqrt() * f64::from(weights[i]));
                 }
             }
-            assert_close(backend.layer_norm(&input, None, None, 1e-5).as_slice(), &plain, 1e-5, "plain layer norm");
-            assert_close(backend.layer_norm(&input, Some(&w), Some(&b), 1e-5).as_slice(), &layer, 1e-5, "layer norm");
-            assert_close(backend.rms_norm(&input, &w, 1e-6).as_slice(), &rms, 1e-6, "RMS norm");
+            let layer_norm = |weight, bias| backend.norm(&input, &Norm::Layer { weight, bias, eps: 1e-5 });
+            assert_close(layer_norm(None, None).as_slice(), &plain, 1e-5, "plain layer norm");
+            assert_close(layer_norm(Some(w.clone()), Some(b)).as_slice(), &layer, 1e-5, "layer norm");
+            let rms_norm = Norm::Rms { weight: w.clone(), eps: 1e-6 };
+            assert_close(backend.norm(&input, &rms_norm).as_slice(), &rms, 1e-6, "RMS norm");
 
             // The same rows as the heads of one row.
             let mut heads = tensor(&backend, 1, &x);

@@ -155,6 +155,31 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn floats(self, x: &[f32; ROWS]) -> Two<__m256> {
+        must_cast(*x)
+    }
+
+    #[inline(always)]
+    fn fp8(self, codes: &[u8; ROWS]) -> Two<__m256> {
+        // The sign is extended, so that it is in the highest bit of the half, and taken off the bit below.
+        let halves: Two<__m128i> = must_cast(instruction!(_mm256_and_si256(
+            _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(must_cast(*codes))),
+            _mm256_set1_epi16(0xbfffu16 as i16)
+        )));
+        both!(i => instruction!(_mm256_cvtph_ps(halves[i])))
+    }
+
+    #[inline(always)]
+    fn mul_add_one(self, a: Two<__m256>, b: f32, c: Two<__m256>) -> Two<__m256> {
+        both!(i => instruction!(_mm256_fmadd_ps(a[i], _mm256_set1_ps(b), c[i])))
+    }
+
+    #[inline(always)]
+    fn fused(self, a: Two<__m256>, b: Two<__m256>, c: Two<__m256>) -> Two<__m256> {
+        both!(i => instruction!(_mm256_fmadd_ps(a[i], b[i], c[i])))
+    }
+
+    #[inline(always)]
     fn mul(self, a: Two<__m256>, b: f32) -> Two<__m256> {
         both!(i => instruction!(_mm256_mul_ps(a[i], _mm256_set1_ps(b))))
     }

@@ -116,6 +116,30 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn floats(self, x: &[f32; ROWS]) -> __m512 {
+        must_cast(*x)
+    }
+
+    #[inline(always)]
+    fn fp8(self, codes: &[u8; ROWS]) -> __m512 {
+        // The sign is extended, so that it is in the highest bit of the half, and taken off the bit below.
+        instruction!(_mm512_cvtph_ps(_mm256_and_si256(
+            _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(must_cast(*codes))),
+            _mm256_set1_epi16(0xbfffu16 as i16)
+        )))
+    }
+
+    #[inline(always)]
+    fn mul_add_one(self, a: __m512, b: f32, c: __m512) -> __m512 {
+        instruction!(_mm512_fmadd_ps(a, _mm512_set1_ps(b), c))
+    }
+
+    #[inline(always)]
+    fn fused(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        instruction!(_mm512_fmadd_ps(a, b, c))
+    }
+
+    #[inline(always)]
     fn mul(self, a: __m512, b: f32) -> __m512 {
         instruction!(_mm512_mul_ps(a, _mm512_set1_ps(b)))
     }

@@ -67,6 +67,22 @@ impl Lanes for Plain {
         x.map(|x| f16::from_bits(x).to_f32())
     }
 
+    fn floats(self, x: &[f32; ROWS]) -> [f32; ROWS] {
+        *x
+    }
+
+    fn fp8(self, codes: &[u8; ROWS]) -> [f32; ROWS] {
+        codes.map(|code| f16::from_bits(u16::from(code & 0x80) << 8 | u16::from(code & 0x7f) << 7).to_f32())
+    }
+
+    fn mul_add_one(self, a: [f32; ROWS], b: f32, c: [f32; ROWS]) -> [f32; ROWS] {
+        std::array::from_fn(|i| a[i].mul_add(b, c[i]))
+    }
+
+    fn fused(self, a: [f32; ROWS], b: [f32; ROWS], c: [f32; ROWS]) -> [f32; ROWS] {
+        std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+    }
+
     fn mul(self, a: [f32; ROWS], b: f32) -> [f32; ROWS] {
         a.map(|a| a * b)
     }

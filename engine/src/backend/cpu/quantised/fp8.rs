@@ -1,0 +1,72 @@
+//! Sums of products of one band of a weight in FP8 with some tokens, whose activations stay as they are.
+
+#![allow(clippy::needless_range_loop)] // as in `dots`
+
+use super::dots::Rows;
+use super::lanes::{Lanes, WithLanes};
+use super::packed::{PackedBand, ROWS};
+
+/// Sums of a group that are computed side by side, since an addition waits for the one before it.
+const CHAINS: usize = 2;
+
+/// One band of a weight, tokens, and where their products belong.
+pub(super) struct Fp8Band<'a, 'b> {
+    pub weight: PackedBand<'a>,
+    /// The tokens' rows, one after the other, from the first one on.
+    pub x: &'a [f32],
+    /// Elements of a row.
+    pub cols: usize,
+    pub rows: Rows<'a, 'b>,
+}
+
+impl WithLanes for Fp8Band<'_, '_> {
+    /// Computes the band for all tokens.
+    #[inline(always)]
+    fn run<L: Lanes>(mut self, lanes: L) {
+        let mut token = 0;
+        while token < self.rows.out.len() {
+            let left = usize::min(self.rows.out.len() - token, L::TOKENS);
+            token += match left {
+                // These conditions are known to the compiler, which leaves out what has more tokens than fit.
+                8.. if const { L::TOKENS >= 8 } => self.tokens::<L, 8>(lanes, token),
+                4.. if const { L::TOKENS >= 4 } => self.tokens::<L, 4>(lanes, token),
+                2.. => self.tokens::<L, 2>(lanes, token),
+                _ => self.tokens::<L, 1>(lanes, token),
+            };
+        }
+    }
+}
+
+impl Fp8Band<'_, '_> {
+    /// Computes the band for `T` tokens, and returns how many these are.
+    #[inline(always)]
+    fn tokens<L: Lanes, const T: usize>(&mut self, lanes: L, token: usize) -> usize {
+        let (kind, cols) = (self.weight.kind, self.cols);
+        let x: [&[f32]; T] = std::array::from_fn(|t| &self.x[(token + t) * cols..][..cols]);
+        let mut totals = [lanes.zeros(); T];
+        let lines = kind.group() / 4;
+        for (group, (lines, scale)) in self.weight.lines.chunks_exact(lines).zip(self.weight.wide_scales).enumerate() {
+            let x = x.map(|x| &x[group * kind.group()..][..kind.group()]);
+            let mut sums = [[lanes.zeros(); T]; CHAINS];
+            for (i, line) in lines.iter().enumerate() {
+                let columns: &[[u8; ROWS]; 4] = bytemuck::must_cast_ref(&line.0);
+                for col in 0..4 {
+                    let codes = lanes.fp8(&columns[col]);
+                    for t in 0..T {
+                        sums[col % CHAINS][t] = lanes.mul_add_one(codes, x[t][i * 4 + col], sums[col % CHAINS][t]);
+                    }
+                }
+            }
+            let scale = lanes.mul(lanes.floats(scale), L::FP8_UNIT);
+            for t in 0..T {
+                let mut sum = sums[0][t];
+                for chain in 1..CHAINS {
+                    sum = lanes.mul_add_one(sums[chain][t], 1.0, sum);
+                }
+                totals[t] = lanes.fused(sum, scale, totals[t]);
+            }
+        }
+        self.rows.finish(lanes, totals, token);
+        T
+    }
+}
