@@ -44,6 +44,30 @@ impl<'a> Fields<'a> {
         self.0.contains_key(name)
     }
 
+    /// Whether the member is there, and neither null, false nor empty.
+    pub fn has_value(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|value| match value {
+            Value::Bool(value) => *value,
+            Value::Array(items) => !items.is_empty(),
+            Value::Object(members) => !members.is_empty(),
+            _ => true,
+        })
+    }
+
+    /// Whether there are no members.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All members, each an object, with their names.
+    pub fn objects(&self) -> Result<Vec<(&'a str, Fields<'a>)>> {
+        let one = |(name, value): (&'a String, &'a Value)| match value.as_object() {
+            Some(object) => Ok((name.as_str(), Fields(object))),
+            None => Err(Error::Config(format!("{} must be an object, but is {}", shown_name(name), shown(value)))),
+        };
+        self.0.iter().map(one).collect()
+    }
+
     fn get(&self, name: &str) -> Option<&'a Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
@@ -120,6 +144,11 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// A list of whole numbers that are not negative.
+    pub fn usizes(&self, name: &str) -> Result<Option<Vec<usize>>> {
+        self.typed(name, "a list of whole numbers", |value| value.as_array()?.iter().map(whole).collect())
+    }
+
     /// One token id.
     fn token(&self, name: &str) -> Result<Option<u32>> {
         self.typed(name, "a token id", token)
@@ -156,6 +185,11 @@ fn whole(value: &Value) -> Option<usize> {
 
 fn token(value: &Value) -> Option<u32> {
     u32::try_from(whole(value)?).ok()
+}
+
+/// A name as an error message can carry it.
+fn shown_name(name: &str) -> String {
+    name.chars().take(60).collect()
 }
 
 /// A value as an error message can carry it.

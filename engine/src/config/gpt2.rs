@@ -49,5 +49,6 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
         eos_token_ids: fields.eos(&[50256])?,
         bos_token_id: fields.bos(Some(50256))?,
         tie_word_embeddings: fields.bool_or("tie_word_embeddings", true)?,
+        quantization: None,
     })
 }

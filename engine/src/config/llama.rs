@@ -142,6 +142,7 @@ pub(super) fn read(fields: &Fields<'_>, kind: Kind) -> Result<ModelConfig> {
         eos_token_ids: fields.eos(defaults.eos)?,
         bos_token_id: fields.bos(defaults.bos)?,
         tie_word_embeddings: fields.bool_or("tie_word_embeddings", false)?,
+        quantization: None,
     })
 }
 

@@ -5,6 +5,7 @@ mod generation;
 mod gpt2;
 mod llama;
 mod opt;
+mod quantization;
 mod rope;
 
 pub use generation::GenerationConfig;
@@ -12,6 +13,7 @@ pub use gpt2::Gpt2Config;
 pub use kernels::gemm::activation::Activation;
 pub use llama::LlamaConfig;
 pub use opt::OptConfig;
+pub use quantization::{Fp8Scales, GroupSize, QuantFormat, Quantization};
 pub use rope::{Rope, RopeScaling};
 
 use crate::error::{Error, Result};
@@ -60,6 +62,8 @@ pub struct ModelConfig {
     pub bos_token_id: Option<u32>,
     /// Whether the output matrix is the embedding matrix.
     pub tie_word_embeddings: bool,
+    /// How the weights are quantised, if they are.
+    pub quantization: Option<Quantization>,
 }
 
 /// Architectures whose forward passes have the same form.
@@ -135,16 +139,14 @@ impl ModelConfig {
         let object = fields::parse(text, "config.json")?;
         let fields = Fields::new(&object);
         let (class, name) = Class::of(&fields)?;
-        if let Some(quantization) = fields.object("quantization_config")? {
-            let method = quantization.string("quant_method")?.unwrap_or("an unnamed method");
-            return Err(Error::Unsupported(format!("its weights are quantised ({method}); use the original weights")));
-        }
+        let quantization = Quantization::of(&fields)?;
         let mut config = match class {
             Class::Opt => opt::read(&fields)?,
             Class::Gpt2 => gpt2::read(&fields)?,
             Class::Llama(kind) => llama::read(&fields, kind)?,
         };
         config.architecture = name;
+        config.quantization = quantization;
         config.torch_dtype = match fields.string("dtype")?.or(fields.string("torch_dtype")?) {
             Some("float32" | "torch.float32") => Some(DType::F32),
             Some("float16" | "torch.float16") => Some(DType::F16),
@@ -153,6 +155,14 @@ impl ModelConfig {
         };
         config.check()?;
         Ok(config)
+    }
+
+    /// Elements of a token's final hidden state, from which logits are computed, and of embeddings.
+    pub fn output_width(&self) -> usize {
+        match &self.family {
+            ModelFamily::Opt(opt) => opt.word_embed_proj_dim,
+            ModelFamily::Gpt2(_) | ModelFamily::Llama(_) => self.hidden,
+        }
     }
 
     /// Elements of the queries of one token: `heads * head_dim`.

@@ -59,5 +59,6 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
         eos_token_ids: fields.eos(&[2])?,
         bos_token_id: fields.bos(Some(2))?,
         tie_word_embeddings: fields.bool_or("tie_word_embeddings", true)?,
+        quantization: None,
     })
 }

@@ -116,7 +116,8 @@ fn what_cannot_be_run_is_refused_by_name() {
         (r#"{"model_type": "opt", "max_position_embeddings": 0}"#, "positions"),
         (r#"{"model_type": "opt", "activation_function": "quick_gelu"}"#, "quick_gelu"),
         (r#"{"model_type": "opt", "eos_token_id": "x"}"#, "eos_token_id"),
-        (r#"{"model_type": "opt", "quantization_config": {"quant_method": "gptq"}}"#, "gptq"),
+        (r#"{"model_type": "opt", "quantization_config": {"quant_method": "hqq"}}"#, "hqq"),
+        (r#"{"model_type": "opt", "quantization_config": {"quant_method": "gptq", "bits": 8}}"#, "8 bits"),
         (r#"{"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": true}"#, "scale_attn_by_inverse_layer_idx"),
         (r#"{"model_type": "gpt2", "scale_attn_weights": false}"#, "scale_attn_weights"),
         (r#"{"model_type": "gpt2", "n_embd": 4611686018427387904}"#, "n_embd"),
@@ -144,5 +145,128 @@ fn generation_settings_are_read_and_checked() {
     assert_eq!(GenerationConfig::default().eos_token_ids_or(&model), [2]);
     for bad in ["1", r#"{"top_p": 2}"#, r#"{"temperature": -1}"#, r#"{"repetition_penalty": 0}"#, r#"{"top_k": -1}"#] {
         assert!(GenerationConfig::from_json(bad.as_bytes()).is_err(), "{bad}");
+    }
+}
+
+fn quantization(json: &str) -> Result<Option<Quantization>> {
+    read(&format!(r#"{{"model_type": "llama", "quantization_config": {json}}}"#)).map(|config| config.quantization)
+}
+
+/// A group of compressed-tensors' configuration.
+fn compressed(format: &str, weights: &str, activations: &str) -> String {
+    format!(
+        r#"{{"quant_method": "compressed-tensors", "format": "{format}", "ignore": ["lm_head", "re:.*gate"],
+        "config_groups": {{"group_0": {{"weights": {{{weights}}}, "input_activations": {activations}}}}}}}"#
+    )
+}
+
+const INT4_WEIGHTS: &str = r#""num_bits": 4, "type": "int", "strategy": "group", "group_size": 128"#;
+const FP8_WEIGHTS: &str = r#""num_bits": 8, "type": "float", "strategy": "channel""#;
+
+#[test]
+fn quantised_checkpoints_are_read_in_the_forms_that_programs_write() {
+    assert_eq!(read(r#"{"model_type": "llama", "quantization_config": null}"#).unwrap().quantization, None);
+    let (of_128, of_64) = (GroupSize::Of(128), GroupSize::Of(64));
+    for (json, format) in [
+        (r#"{"quant_method": "awq"}"#.to_owned(), QuantFormat::Awq { group: of_128 }),
+        (
+            r#"{"quant_method": "awq", "w_bit": 4, "q_group_size": 64, "version": "GEMM", "zero_point": true}"#.into(),
+            QuantFormat::Awq { group: of_64 },
+        ),
+        (
+            r#"{"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": true, "is_marlin_format": false}"#.into(),
+            QuantFormat::Gptq { group: GroupSize::Row, less_one: true, sorted: false },
+        ),
+        (
+            r#"{"quant_method": "gptq", "bits": 4, "group_size": 64, "checkpoint_format": "gptq_v2", "dynamic": {},
+            "pack_dtype": "int32"}"#
+                .into(),
+            QuantFormat::Gptq { group: of_64, less_one: false, sorted: false },
+        ),
+        (
+            r#"{"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": true, "dynamic": {"-:.*lm_head": {}}}"#.into(),
+            QuantFormat::Gptq { group: GroupSize::Various, less_one: true, sorted: true },
+        ),
+        (
+            compressed("pack-quantized", INT4_WEIGHTS, "null"),
+            QuantFormat::CompressedTensors { int4: Some(of_128), zeros: Some(false), sorted: false, fp8: None },
+        ),
+        (
+            compressed("float-quantized", FP8_WEIGHTS, r#"{"num_bits": 8, "type": "float", "dynamic": true}"#),
+            QuantFormat::CompressedTensors { int4: None, zeros: None, sorted: false, fp8: Some(Fp8Scales::Outputs) },
+        ),
+        (
+            r#"{"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}"#.into(),
+            QuantFormat::Fp8(Fp8Scales::Blocks([128, 128])),
+        ),
+        (r#"{"quant_method": "fp8", "activation_scheme": "static"}"#.into(), QuantFormat::Fp8(Fp8Scales::Outputs)),
+    ] {
+        assert_eq!(quantization(&json).unwrap().unwrap().format, format, "{json}");
+    }
+    let older = INT4_WEIGHTS.replace("\"strategy\": \"group\", \"group_size\": 128", "\"strategy\": \"channel\"");
+    let older = compressed("pack-quantized", &older, "null");
+    let older = read(&format!(r#"{{"model_type": "llama", "compression_config": {older}}}"#)).unwrap().quantization;
+    let row =
+        QuantFormat::CompressedTensors { int4: Some(GroupSize::Row), zeros: Some(false), sorted: false, fp8: None };
+    assert_eq!(older.map(|quantization| quantization.format), Some(row));
+}
+
+#[test]
+fn modules_are_ignored_by_whole_parts_of_their_names() {
+    for list in ["modules_to_not_convert", "ignored_layers", "ignore"] {
+        let json = format!(r#"{{"quant_method": "fp8", "{list}": ["lm_head", "layers.1", "mlp.gate"]}}"#);
+        let quantization = quantization(&json).unwrap().unwrap();
+        for (module, ignored) in [
+            ("lm_head", true),
+            ("model.layers.1.mlp.up_proj", true),
+            ("model.layers.10.mlp.up_proj", false),
+            ("model.layers.0.mlp.gate_proj", false),
+            ("model.layers.0.mlp.gate", true),
+        ] {
+            assert_eq!(quantization.ignores(module), ignored, "{module}");
+        }
+    }
+}
+
+#[test]
+fn other_quantisations_are_refused_by_name() {
+    let group = |weights: &str| compressed("pack-quantized", weights, "null");
+    for (json, word) in [
+        (r#"{"quant_method": "bitsandbytes"}"#.to_owned(), "bitsandbytes"),
+        ("{}".into(), "unnamed"),
+        (r#"{"quant_method": "awq", "bits": 8}"#.into(), "8 bits"),
+        (r#"{"quant_method": "awq", "version": "gemv"}"#.into(), "gemv"),
+        (r#"{"quant_method": "awq", "zero_point": false}"#.into(), "zero points"),
+        (r#"{"quant_method": "gptq", "bits": 3}"#.into(), "3 bits"),
+        (r#"{"quant_method": "gptq", "checkpoint_format": "marlin"}"#.into(), "marlin"),
+        (r#"{"quant_method": "gptq", "is_marlin_format": true}"#.into(), "marlin"),
+        (r#"{"quant_method": "gptq", "pack_dtype": "int64"}"#.into(), "int64"),
+        (r#"{"quant_method": "gptq", "adapter": {"rank": 8}}"#.into(), "adapter"),
+        (r#"{"quant_method": "gptq", "group_size": 0}"#.into(), "group_size"),
+        (r#"{"quant_method": "gptq", "group_size": -2}"#.into(), "group_size"),
+        (r#"{"quant_method": "gptq", "group_size": 1e300}"#.into(), "group_size"),
+        (r#"{"quant_method": "fp8", "fmt": "e5m2"}"#.into(), "e5m2"),
+        (r#"{"quant_method": "fp8", "weight_block_size": [128]}"#.into(), "weight_block_size"),
+        (r#"{"quant_method": "fp8", "weight_block_size": [0, 128]}"#.into(), "weight_block_size"),
+        (group(&INT4_WEIGHTS.replace('4', "8")), "8 bits"),
+        (group(&INT4_WEIGHTS.replace("int", "float")), "float of 4 bits"),
+        (group(&INT4_WEIGHTS.replace("\"group\"", "\"block\"")), "block"),
+        (group(r#""num_bits": 4, "type": "int", "strategy": "group""#), "group_size"),
+        (compressed("pack-quantized", INT4_WEIGHTS, r#"{"num_bits": 8, "type": "int"}"#), "activations in 8"),
+        (compressed("marlin-24", INT4_WEIGHTS, "null"), "marlin-24"),
+        (compressed("nvfp4-pack-quantized", r#""num_bits": 4, "type": "float""#, "null"), "nvfp4"),
+        (compressed("int-quantized", r#""num_bits": 8, "type": "int""#, "null"), "int-quantized"),
+        (compressed("float-quantized", FP8_WEIGHTS, r#"{"num_bits": 8, "type": "int"}"#), "activations as int"),
+        (compressed("float-quantized", &FP8_WEIGHTS.replace("channel", "group"), "null"), "each group"),
+        (r#"{"quant_method": "compressed-tensors", "config_groups": {"W4A16": ["Linear"]}}"#.into(), "W4A16"),
+        (r#"{"quant_method": "compressed-tensors"}"#.into(), "config_groups"),
+        (
+            r#"{"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24-bitmask"}}"#.into(),
+            "sparse-24",
+        ),
+        (r#"{"quant_method": "compressed-tensors", "transform_config": {"config_groups": {}}}"#.into(), "transforms"),
+    ] {
+        let error = quantization(&json).unwrap_err().to_string();
+        assert!(error.contains(word) && !error.contains('\n'), "{json}: {error}");
     }
 }

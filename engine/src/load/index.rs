@@ -10,7 +10,8 @@ use serde::Deserialize;
 use super::stored::StoredTensor;
 use super::text::read_small;
 use super::weights::Weights;
-use super::{pickle, safetensors};
+use super::{packed, pickle, safetensors};
+use crate::config::Quantization;
 use crate::error::{Error, Result};
 use crate::tensor::DType;
 
@@ -65,16 +66,20 @@ struct Index {
     weight_map: HashMap<String, String>,
 }
 
-/// Opens the weights in the directory `path`.
-pub(super) fn open(path: &Path, dtype: Option<DType>) -> Result<Weights> {
+/// Opens the weights in the directory `path`, which are quantised as `quantization` says.
+pub(super) fn open(path: &Path, dtype: Option<DType>, quantization: Option<&Quantization>) -> Result<Weights> {
+    let weights = |path: &Path, tensors| match quantization {
+        None => Weights::new(path, tensors, dtype),
+        Some(quantization) => Weights::new(path, packed::assemble(tensors, quantization, path)?, dtype),
+    };
     for format in Format::ALL {
         let single = path.join(format.single());
         if single.exists() {
-            return Weights::new(&single, format.open(&single)?, dtype);
+            return weights(&single, format.open(&single)?);
         }
         let index = path.join(format.index());
         if let Some(text) = read_small(&index)? {
-            return Weights::new(path, open_shards(path, &index, &text, format)?, dtype);
+            return weights(path, open_shards(path, &index, &text, format)?);
         }
     }
     let [first, second] = Format::ALL.map(|format| format!("{} or {}", format.single(), format.index()));

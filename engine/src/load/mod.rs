@@ -9,6 +9,7 @@ mod index;
 mod names;
 #[cfg(any(test, not(feature = "hub")))]
 mod no_hub;
+mod packed;
 mod pickle;
 pub mod safetensors;
 mod settings;
@@ -31,7 +32,7 @@ use self::gguf::Gguf;
 #[cfg(not(feature = "hub"))]
 use self::no_hub as hub;
 use self::text::read_small;
-use crate::config::{GenerationConfig, ModelConfig};
+use crate::config::{GenerationConfig, ModelConfig, Quantization};
 use crate::error::{Error, Result};
 use crate::tensor::DType;
 use crate::tokenizer::{Tokenizer, TokenizerFiles};
@@ -164,9 +165,16 @@ impl ModelFiles {
 
     /// The weights. Where `dtype` is a 16-bit type, tensors stored in another are rounded to it. Where it is f32 or
     /// nothing, tensors come as stored: widening is exact, so a device that computes in f32 can do it on the fly.
+    ///
+    /// # Errors
+    /// If files cannot be read, are damaged, or are quantised in a way that is not supported.
     pub fn weights(&self, dtype: Option<DType>) -> Result<Weights> {
         match &self.source {
-            Source::Directory(path) => index::open(path, dtype),
+            Source::Directory(path) => {
+                let config = self.read("config.json")?;
+                let quantization = config.map(|text| Quantization::from_json(&text)).transpose()?.flatten();
+                index::open(path, dtype, quantization.as_ref())
+            }
             Source::Gguf(gguf) => gguf.weights(dtype),
             Source::Bundled => bundled::weights(dtype),
         }

@@ -45,6 +45,17 @@ pub(super) enum Bytes {
     Static(&'static [u8]),
     /// A tensor of a pickle; its storage may have to be gathered.
     Pickled(Box<pytorch_reader::Tensor>),
+    /// Several tensors that are put together.
+    Assembled(Box<dyn Assembly>),
+}
+
+/// Several tensors of a file that are one weight.
+pub(super) trait Assembly: fmt::Debug {
+    /// The weight, in memory of its own.
+    ///
+    /// # Errors
+    /// If the tensors cannot be read, or have contents that no weight has.
+    fn load(self: Box<Self>) -> Result<HostTensor>;
 }
 
 impl fmt::Display for StoredType {
@@ -98,6 +109,10 @@ impl StoredTensor {
 
     fn load_rows(self, name: &str, mapped: bool) -> Result<HostTensor> {
         let StoredTensor { dtype, shape, path, bytes, .. } = self;
+        let bytes = match bytes {
+            Bytes::Assembled(parts) => return parts.load(),
+            bytes => bytes,
+        };
         if let StoredType::Quantised(kind) = dtype {
             return match bytes {
                 Bytes::File { len: 0, .. } => Ok(HostTensor::owned_groups(kind, shape, Vec::new())),
@@ -133,7 +148,23 @@ impl StoredTensor {
                 }
                 Ok(HostTensor::copied(dtype, shape, &bytes))
             }
-            Bytes::Static(_) | Bytes::File { .. } => Err(disagrees()),
+            Bytes::Static(_) | Bytes::File { .. } | Bytes::Assembled(_) => Err(disagrees()),
+        }
+    }
+
+    /// The bytes of a tensor whose type no weight has by itself, with elements of so many bytes.
+    pub fn raw(self, element: usize) -> Result<Mapping> {
+        let StoredTensor { dtype, shape, path, bytes, .. } = self;
+        let size = shape.iter().try_fold(element, |size, &extent| size.checked_mul(extent));
+        match bytes {
+            Bytes::File { file, offset, len } if Some(len) == size && len > 0 => {
+                map_file(&file, &path, (offset, len), true)
+            }
+            Bytes::File { .. } => Err(Error::weights(
+                path,
+                format!("the bytes of a tensor of type {dtype} do not fit its shape {shape:?}"),
+            )),
+            _ => Err(Error::weights(path, format!("a tensor of type {dtype} is in no safetensors file"))),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::stored::{StoredTensor, StoredType};
+use super::stored::{Bytes, StoredTensor, StoredType};
 use super::{pickle, safetensors};
 use crate::error::{Error, Result};
 use crate::quantised::QuantType;
@@ -28,6 +28,8 @@ pub struct Weights {
     prevailing: DType,
     /// The quantised types that there are.
     quantised: Vec<QuantType>,
+    /// Quantised tensors that have no such type, and become elements when they are taken.
+    widened: usize,
     /// Whether tensors stay in their files, as far as they can.
     mapped: bool,
     /// Whether tensors that are in no file are taken to be zeros.
@@ -42,13 +44,22 @@ pub struct Weights {
 impl Weights {
     pub(super) fn new(path: &Path, tensors: Vec<(String, StoredTensor)>, requested: Option<DType>) -> Result<Self> {
         let mut elements = [(DType::F32, 0usize), (DType::F16, 0), (DType::Bf16, 0)];
-        let mut quantised = Vec::new();
+        let (mut quantised, mut widened) = (Vec::new(), 0);
         for (_, tensor) in &tensors {
+            // The model's type is that of the tensors beside those that are put together.
+            let is_assembled = matches!(tensor.bytes, Bytes::Assembled(_));
             let alike = match tensor.dtype {
+                StoredType::Float(_) if is_assembled => {
+                    widened += 1;
+                    continue;
+                }
                 StoredType::Float(dtype) => dtype,
                 StoredType::Quantised(kind) => {
                     if !quantised.contains(&kind) {
                         quantised.push(kind);
+                    }
+                    if is_assembled {
+                        continue;
                     }
                     DType::F16
                 }
@@ -70,6 +81,7 @@ impl Weights {
             requested,
             prevailing,
             quantised,
+            widened,
             mapped: true,
             invents: false,
             rows_are_outputs: false,
@@ -87,6 +99,7 @@ impl Weights {
             requested: None,
             prevailing: dtype,
             quantised: Vec::new(),
+            widened: 0,
             mapped: true,
             invents: true,
             rows_are_outputs: false,
@@ -107,7 +120,7 @@ impl Weights {
         Self::new(path, pickle::open(path)?, dtype)
     }
 
-    /// The stored type that most elements have; those that are quantised count as f16.
+    /// The stored type that most elements have. Those that are quantised count as f16 in a GGUF file, and not at all in others.
     pub fn dtype(&self) -> DType {
         self.prevailing
     }
@@ -117,14 +130,21 @@ impl Weights {
         &self.quantised
     }
 
+    /// Quantised tensors that become elements in f32 when they are taken, since their groups are no whole number of 32.
+    pub fn widened(&self) -> usize {
+        self.widened
+    }
+
     /// Says that every projection has a row for each of its outputs.
     pub(super) fn set_rows_are_outputs(&mut self) {
         self.rows_are_outputs = true;
     }
 
-    /// Whether every projection has a row for each of its outputs. In Hugging Face's files GPT-2's have one for each input.
-    pub fn rows_are_outputs(&self) -> bool {
-        self.rows_are_outputs
+    /// Whether the weight `name` of a projection has a row for each of its outputs. In Hugging Face's files GPT-2's have one for
+    /// each input, unless they are quantised.
+    pub fn rows_are_outputs(&self, name: &str) -> bool {
+        let is_assembled = |tensor: &StoredTensor| matches!(tensor.bytes, Bytes::Assembled(_));
+        self.rows_are_outputs || self.tensors.get(name).is_some_and(is_assembled)
     }
 
     /// Rounds tensors to a 16-bit type from now on, as they are taken.
@@ -185,8 +205,17 @@ impl Weights {
             Some(tensor) => Ok(tensor),
             None if self.invents => HostTensor::zeros(self.prevailing, shape.to_vec())
                 .map_err(|error| Error::Memory(format!("for tensor {name} {shape:?} of zeros: {error}"))),
-            None => Err(Error::weights(&self.path, format!("tensor {name} {shape:?} is missing"))),
+            None => {
+                Err(Error::weights(&self.path, format!("tensor {name} {shape:?} is missing{}", self.in_place_of(name))))
+            }
         }
+    }
+
+    /// What a message says where the parts of a quantised weight are there in its place.
+    fn in_place_of(&self, name: &str) -> &'static str {
+        let module = name.strip_suffix("weight").unwrap_or(name);
+        let is_quantised = ["qweight", "weight_packed"].iter().any(|part| self.contains(&format!("{module}{part}")));
+        if is_quantised { ": it is quantised, and config.json has no quantization_config that says how" } else { "" }
     }
 
     /// As [`Weights::take`], but nothing if there is no such tensor.

@@ -1,6 +1,7 @@
 //! One group of quantised elements, taken apart.
 
 use half::f16;
+use kernels::eight_bit::{EightBit, Fp8};
 
 use super::QuantType;
 
@@ -8,12 +9,16 @@ use super::QuantType;
 pub(crate) const MAX_GROUP: usize = 256;
 
 /// A group's integers. An element is `scale * scales[i] * (quant - zero) - min_scale * mins[j]`, where `i` and `j` are those
-/// of the part of the group that it is in; groups of 32 have neither scales of parts nor minima.
+/// of the part of the group that it is in; groups of 32 have neither scales of parts nor minima. Of the types of safetensors
+/// files it is `wide_scale * (quant - zero)`; of FP8 `wide_scale` times the number whose code `quant` is.
 pub(crate) struct Group {
     /// The elements, counted from the least that the type has.
     pub quants: [u8; MAX_GROUP],
     pub scale: f16,
     pub min_scale: f16,
+    pub wide_scale: f32,
+    /// What is taken off each of the integers.
+    pub zero: u8,
     /// Of 32 elements each; of 16 each in Q6_K.
     pub scales: [i8; 16],
     /// Of 32 elements each.
@@ -21,23 +26,36 @@ pub(crate) struct Group {
 }
 
 impl QuantType {
-    /// What is taken off each of a group's integers.
+    /// What is taken off each of a group's integers; of 4 bits with a zero of their own, it is the middle of their range.
     pub(crate) const fn zero(self) -> u8 {
         match self {
             QuantType::Q8_0 => 128,
-            QuantType::Q4_0 => 8,
-            QuantType::Q4_K | QuantType::Q5_K => 0,
+            QuantType::Q4_0 | QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => 8,
+            QuantType::Q4_K | QuantType::Q5_K | QuantType::Fp8G32 | QuantType::Fp8G128 => 0,
             QuantType::Q6_K => 32,
         }
     }
 }
 
 impl Group {
+    /// A group of zeros.
+    pub fn zeros(kind: QuantType) -> Self {
+        Group {
+            quants: [0; MAX_GROUP],
+            scale: f16::ZERO,
+            min_scale: f16::ZERO,
+            wide_scale: 0.0,
+            zero: kind.zero(),
+            scales: [1; 16],
+            mins: [0; 8],
+        }
+    }
+
     /// Reads one group, of [`QuantType::group_bytes`] bytes.
     pub fn read(kind: QuantType, bytes: &[u8]) -> Self {
         let half = |at: usize| f16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let mut group =
-            Group { quants: [0; MAX_GROUP], scale: f16::ZERO, min_scale: f16::ZERO, scales: [1; 16], mins: [0; 8] };
+        let wide = || f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let mut group = Self::zeros(kind);
         match kind {
             QuantType::Q8_0 => {
                 group.scale = half(0);
@@ -72,6 +90,16 @@ impl Group {
                     }
                 }
             }
+            QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => {
+                (group.wide_scale, group.zero) = (wide(), bytes[4]);
+                for (from, to) in bytes[5..].chunks_exact(16).zip(group.quants.chunks_exact_mut(32)) {
+                    split_nibbles(from, to);
+                }
+            }
+            QuantType::Fp8G32 | QuantType::Fp8G128 => {
+                group.wide_scale = wide();
+                group.quants[..kind.group()].copy_from_slice(&bytes[4..]);
+            }
         }
         group
     }
@@ -88,7 +116,19 @@ impl Group {
 
     /// The elements, in the reference implementation's order of multiplications.
     pub fn decode(&self, kind: QuantType, to: &mut [f32]) {
-        let (scale, min_scale, zero) = (self.scale.to_f32(), self.min_scale.to_f32(), i32::from(kind.zero()));
+        let (wide_scale, zero) = (self.wide_scale, i32::from(self.zero));
+        match kind {
+            QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => {
+                let values = self.quants.iter().map(|&quant| wide_scale * (i32::from(quant) - zero) as f32);
+                return to.iter_mut().zip(values).for_each(|(to, value)| *to = value);
+            }
+            QuantType::Fp8G32 | QuantType::Fp8G128 => {
+                let values = self.quants.iter().map(|&code| wide_scale * Fp8::decode(code));
+                return to.iter_mut().zip(values).for_each(|(to, value)| *to = value);
+            }
+            _ => {}
+        }
+        let (scale, min_scale) = (self.scale.to_f32(), self.min_scale.to_f32());
         let per_scale = if kind == QuantType::Q6_K { 16 } else { 32 };
         for (part, (to, quants)) in to.chunks_mut(per_scale).zip(self.quants.chunks(per_scale)).enumerate() {
             let scale = scale * f32::from(self.scales[part]);

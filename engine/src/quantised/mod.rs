@@ -1,13 +1,16 @@
-//! Quantised weights as GGUF files hold them: each row is cut into groups of 32 or 256 elements, and a group holds small
-//! integers with the scales that they are multiplied by.
+//! Quantised weights: each row is cut into groups of 32 to 256 elements, and a group holds small integers with the scales
+//! that they are multiplied by. Five types are those of GGUF files, to the byte; to the others the quantised tensors of
+//! safetensors files are brought when they are loaded.
 
 mod encode;
 mod group;
+mod pack;
 
 use std::fmt;
 
 pub use encode::encode;
 pub(crate) use group::{Group, MAX_GROUP};
+pub(crate) use pack::{fp8_type, int4_type, pack_fp8, pack_int4};
 
 /// The forms of quantised weights that can be computed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,17 +26,38 @@ pub enum QuantType {
     Q5_K,
     /// 256 elements of 6 bits; a scale for every 16, which is itself an integer of 8 bits.
     Q6_K,
+    /// 32 elements of 4 bits, the integer that stands for zero, and a scale in single precision.
+    Int4G32,
+    /// As [`QuantType::Int4G32`], of 64 elements.
+    Int4G64,
+    /// As [`QuantType::Int4G32`], of 128 elements.
+    Int4G128,
+    /// 32 elements in FP8 e4m3, and a scale in single precision.
+    Fp8G32,
+    /// As [`QuantType::Fp8G32`], of 128 elements.
+    Fp8G128,
 }
 
 impl QuantType {
-    /// All of them.
-    pub const ALL: [QuantType; 5] =
+    /// Those that GGUF files have.
+    pub const GGUF: [QuantType; 5] =
         [QuantType::Q8_0, QuantType::Q4_0, QuantType::Q4_K, QuantType::Q5_K, QuantType::Q6_K];
+
+    /// Those of safetensors files.
+    pub const SAFETENSORS: [QuantType; 5] =
+        [QuantType::Int4G32, QuantType::Int4G64, QuantType::Int4G128, QuantType::Fp8G32, QuantType::Fp8G128];
+
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = QuantType> {
+        Self::GGUF.into_iter().chain(Self::SAFETENSORS)
+    }
 
     /// Elements of a group. A row has a whole number of groups.
     pub const fn group(self) -> usize {
         match self {
-            QuantType::Q8_0 | QuantType::Q4_0 => 32,
+            QuantType::Q8_0 | QuantType::Q4_0 | QuantType::Int4G32 | QuantType::Fp8G32 => 32,
+            QuantType::Int4G64 => 64,
+            QuantType::Int4G128 | QuantType::Fp8G128 => 128,
             QuantType::Q4_K | QuantType::Q5_K | QuantType::Q6_K => MAX_GROUP,
         }
     }
@@ -46,6 +70,8 @@ impl QuantType {
             QuantType::Q4_K => 4 + 12 + 128,
             QuantType::Q5_K => 4 + 12 + 32 + 128,
             QuantType::Q6_K => 128 + 64 + 16 + 2,
+            QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => 4 + 1 + self.group() / 2,
+            QuantType::Fp8G32 | QuantType::Fp8G128 => 4 + self.group(),
         }
     }
 
@@ -54,7 +80,7 @@ impl QuantType {
         cols.is_multiple_of(self.group()).then(|| (cols / self.group()).checked_mul(self.group_bytes())).flatten()
     }
 
-    /// The elements of whole groups in f32, as GGUF's reference implementation computes them.
+    /// The elements of whole groups in f32, as the reference implementations compute them.
     ///
     /// # Panics
     /// If `to` does not have as many elements as `bytes` has.
@@ -74,6 +100,11 @@ impl fmt::Display for QuantType {
             QuantType::Q4_K => "q4_k",
             QuantType::Q5_K => "q5_k",
             QuantType::Q6_K => "q6_k",
+            QuantType::Int4G32 => "int4-g32",
+            QuantType::Int4G64 => "int4-g64",
+            QuantType::Int4G128 => "int4-g128",
+            QuantType::Fp8G32 => "fp8-g32",
+            QuantType::Fp8G128 => "fp8-g128",
         })
     }
 }

@@ -99,7 +99,8 @@ fn sources(
             continue;
         }
         let is_projection = shape.len() == 2 && name.rsplit('.').nth(1).is_some_and(|part| part.starts_with("c_"));
-        let transposed = is_projection && matches!(config.family, ModelFamily::Gpt2(_)) && !weights.rows_are_outputs();
+        let transposed =
+            is_projection && matches!(config.family, ModelFamily::Gpt2(_)) && !weights.rows_are_outputs(name);
         let mut stored_shape = shape.to_vec();
         if transposed {
             stored_shape.reverse();

@@ -108,7 +108,8 @@ pub(super) fn header<W: Write>(mut out: W, entries: &Entries, tensors: &[Tensor]
         tensor.shape.iter().rev().for_each(|&extent| bytes.extend((extent as u64).to_le_bytes()));
         let number = match tensor.stored {
             Stored::Float(dtype) => types::number(dtype),
-            Stored::Quantised(kind) => types::number_of_quantised(kind),
+            Stored::Quantised(kind) => types::number_of_quantised(kind)
+                .ok_or_else(|| io::Error::other(format!("a GGUF file has no tensors in {kind}")))?,
         };
         bytes.extend(number.to_le_bytes());
         bytes.extend(offset.to_le_bytes());

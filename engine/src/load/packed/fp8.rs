@@ -1,0 +1,97 @@
+//! Weights in FP8 e4m3, with a scale for all, for each output, or for blocks.
+
+use kernels::eight_bit::{EightBit, Fp8};
+use rayon::prelude::*;
+
+use super::{damaged, scales};
+use crate::config::Fp8Scales;
+use crate::error::Result;
+use crate::load::stored::{Assembly, StoredTensor, StoredType};
+use crate::quantised::{QuantType, fp8_type, pack_fp8};
+use crate::tensor::HostTensor;
+
+/// The tensors that a weight consists of. An element is the number of its code times the scale of its block.
+#[derive(Debug)]
+pub(super) struct Fp8Parts {
+    module: String,
+    /// Outputs and inputs.
+    pub rows: usize,
+    pub cols: usize,
+    /// Outputs and inputs that share a scale; of the last blocks there may be fewer.
+    block: [usize; 2],
+    codes: StoredTensor,
+    scales: StoredTensor,
+}
+
+impl Fp8Parts {
+    /// The parts of a weight.
+    ///
+    /// # Errors
+    /// What is wrong with them, if they do not fit each other.
+    pub fn new(
+        module: String,
+        codes: StoredTensor,
+        scales: StoredTensor,
+        configured: Fp8Scales,
+    ) -> std::result::Result<Self, String> {
+        let &[rows, cols] = codes.shape.as_slice() else {
+            return Err(format!("has the shape {:?}, which is no matrix", codes.shape));
+        };
+        if rows == 0 || cols == 0 {
+            return Err("has no elements".into());
+        }
+        let StoredType::Float(_) = scales.dtype else {
+            return Err(format!("has scales of type {}, which is not supported", scales.dtype));
+        };
+        let block = match (configured, scales.shape.as_slice()) {
+            (Fp8Scales::Outputs, [] | [1] | [1, 1]) => [rows, cols],
+            (Fp8Scales::Outputs, [outputs] | [outputs, 1]) if *outputs == rows => [1, cols],
+            (Fp8Scales::Blocks(block), &[down, across])
+                if [down, across] == [rows.div_ceil(block[0]), cols.div_ceil(block[1])] =>
+            {
+                block
+            }
+            (Fp8Scales::Blocks([down, across]), shape) => {
+                return Err(format!(
+                    "has scales of shape {shape:?} for {rows} x {cols} in blocks of {down} x {across}"
+                ));
+            }
+            (_, shape) => return Err(format!("has scales of shape {shape:?} for {rows} outputs")),
+        };
+        Ok(Fp8Parts { module, rows, cols, block, codes, scales })
+    }
+
+    /// The type that the weight has in memory; nothing if there is none for its blocks.
+    pub fn kind(&self) -> Option<QuantType> {
+        let [_, across] = self.block;
+        // A block that has all columns may be divided as they are.
+        fp8_type(if across >= self.cols { self.cols } else { across }, self.cols)
+    }
+}
+
+impl Assembly for Fp8Parts {
+    fn load(self: Box<Self>) -> Result<HostTensor> {
+        let kind = self.kind();
+        let Fp8Parts { module, rows, cols, block, codes, scales: stored } = *self;
+        let path = codes.path.clone();
+        let scales = scales(&module, stored)?;
+        let codes = codes.raw(1)?;
+        if codes.par_iter().any(|code| code & 0x7f == 0x7f) {
+            return Err(damaged(&path, &module, "has an element that is no number"));
+        }
+        let of_rows = cols.div_ceil(block[1]);
+        let scale = |row: usize, col: usize| scales[row / block[0] * of_rows + col / block[1]];
+        let Some(kind) = kind else {
+            let elements = codes.iter().enumerate().map(|(i, code)| scale(i / cols, i % cols) * Fp8::decode(*code));
+            return Ok(HostTensor::from_f32(vec![rows, cols], elements.collect()));
+        };
+        let group = kind.group();
+        let row_bytes = cols / group * kind.group_bytes();
+        let mut packed = vec![0; rows * row_bytes];
+        packed.par_chunks_mut(row_bytes).zip(codes.par_chunks(cols)).enumerate().for_each(|(row, (packed, codes))| {
+            let groups = packed.chunks_exact_mut(kind.group_bytes()).zip(codes.chunks_exact(group));
+            groups.enumerate().for_each(|(i, (packed, codes))| pack_fp8(scale(row, i * group), codes, packed));
+        });
+        Ok(HostTensor::owned_groups(kind, vec![rows, cols], packed))
+    }
+}

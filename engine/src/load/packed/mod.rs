@@ -1,0 +1,161 @@
+//! Quantised weights of safetensors files, which have several tensors for each: they become one, whose name and shape are
+//! those that the weight had before.
+
+mod fp8;
+mod int4;
+mod words;
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use self::fp8::Fp8Parts;
+use self::int4::{Int4Layout, Int4Parts};
+use super::stored::{Assembly, Bytes, StoredTensor, StoredType};
+use crate::config::{Fp8Scales, GroupSize, QuantFormat, Quantization};
+use crate::error::{Error, Result};
+use crate::quantised::QuantType;
+use crate::tensor::DType;
+
+/// The name that files have for FP8 e4m3.
+const FP8: &str = "F8_E4M3";
+
+/// Tensors by name, whose parts are put together.
+struct Assembler<'a> {
+    tensors: HashMap<String, StoredTensor>,
+    quantization: &'a Quantization,
+    path: &'a Path,
+}
+
+/// The tensors of a model, `path`, with one in place of those that a quantised weight consists of.
+///
+/// # Errors
+/// If parts of a weight are missing, or have shapes that do not fit each other or the configuration.
+pub(super) fn assemble(
+    tensors: Vec<(String, StoredTensor)>,
+    quantization: &Quantization,
+    path: &Path,
+) -> Result<Vec<(String, StoredTensor)>> {
+    let mut all = Assembler { tensors: tensors.into_iter().collect(), quantization, path };
+    match quantization.format {
+        QuantFormat::Awq { group } => all.int4("qweight", Int4Layout::Awq, group)?,
+        QuantFormat::Gptq { group, less_one, sorted } => {
+            all.int4("qweight", Int4Layout::Gptq { less_one, sorted }, group)?;
+        }
+        QuantFormat::CompressedTensors { int4, zeros, sorted, fp8 } => {
+            if let Some(group) = int4 {
+                all.int4("weight_packed", Int4Layout::CompressedTensors { zeros, sorted }, group)?;
+            }
+            if let Some(scales) = fp8 {
+                all.fp8(scales)?;
+            }
+        }
+        QuantFormat::Fp8(scales) => all.fp8(scales)?,
+    }
+    let mut tensors: Vec<_> = all.tensors.into_iter().collect();
+    tensors.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    Ok(tensors)
+}
+
+impl Assembler<'_> {
+    /// Puts the weights of 4 bits together, those whose integers have names that end in `.quants`.
+    fn int4(&mut self, quants: &str, layout: Int4Layout, group: GroupSize) -> Result<()> {
+        let names =
+            self.tensors.keys().filter_map(|name| Some(name.strip_suffix(quants)?.strip_suffix('.')?.to_owned()));
+        let mut modules: Vec<String> = names.collect();
+        // So that of several errors it is always the same one.
+        modules.sort_unstable();
+        for module in modules {
+            self.expect_quantised(&module, quants)?;
+            let quants = self.part(&module, quants)?;
+            let names = match layout {
+                Int4Layout::Awq | Int4Layout::Gptq { .. } => ["qzeros", "scales", "g_idx", ""],
+                Int4Layout::CompressedTensors { .. } => {
+                    ["weight_zero_point", "weight_scale", "weight_g_idx", "weight_shape"]
+                }
+            };
+            let scales = self.part(&module, names[1])?;
+            let [zeros, _, groups, shape] = names.map(|name| self.tensors.remove(&format!("{module}.{name}")));
+            let path = quants.path.clone();
+            let parts =
+                Int4Parts { layout, module: module.clone(), rows: 0, cols: 0, group: 0, quants, zeros, scales, groups };
+            let parts = parts.measured(shape, group).map_err(|reason| damaged(&path, &module, &reason))?;
+            let (shape, dtype) = (vec![parts.rows, parts.cols], in_memory(parts.kind()));
+            self.put(&module, StoredTensor { dtype, shape, interleaved: None, path, bytes: assembled(parts) })?;
+        }
+        Ok(())
+    }
+
+    /// Puts the weights in FP8 together.
+    fn fp8(&mut self, scales: Fp8Scales) -> Result<()> {
+        let is_fp8 = |tensor: &StoredTensor| tensor.dtype == StoredType::Other(FP8.into());
+        let names = self.tensors.iter().filter(|(_, tensor)| is_fp8(tensor));
+        let mut modules: Vec<String> =
+            names.filter_map(|(name, _)| Some(name.strip_suffix(".weight")?.to_owned())).collect();
+        modules.sort_unstable();
+        for module in modules {
+            self.expect_quantised(&module, "weight")?;
+            let codes = self.part(&module, "weight")?;
+            let scale = match self.tensors.remove(&format!("{module}.weight_scale_inv")) {
+                Some(scale) => scale,
+                None => self.part(&module, "weight_scale")?,
+            };
+            let path = codes.path.clone();
+            let parts = Fp8Parts::new(module.clone(), codes, scale, scales);
+            let parts = parts.map_err(|reason| damaged(&path, &module, &reason))?;
+            let (shape, dtype) = (vec![parts.rows, parts.cols], in_memory(parts.kind()));
+            self.put(&module, StoredTensor { dtype, shape, interleaved: None, path, bytes: assembled(parts) })?;
+        }
+        Ok(())
+    }
+
+    fn part(&mut self, module: &str, name: &str) -> Result<StoredTensor> {
+        self.tensors.remove(&format!("{module}.{name}")).ok_or_else(|| {
+            Error::weights(self.path, format!("the quantised weight {module} lacks the tensor {module}.{name}"))
+        })
+    }
+
+    fn put(&mut self, module: &str, tensor: StoredTensor) -> Result<()> {
+        let path = tensor.path.clone();
+        match self.tensors.insert(format!("{module}.weight"), tensor) {
+            None => Ok(()),
+            Some(_) => Err(Error::weights(path, format!("the weight {module} is there both quantised and not"))),
+        }
+    }
+
+    fn expect_quantised(&self, module: &str, part: &str) -> Result<()> {
+        if !self.quantization.ignores(module) {
+            return Ok(());
+        }
+        let reason = format!("{module} is among the modules that are not quantised, but has {module}.{part}");
+        Err(Error::weights(self.path, reason))
+    }
+}
+
+fn assembled(parts: impl Assembly + 'static) -> Bytes {
+    Bytes::Assembled(Box::new(parts))
+}
+
+/// The type that a weight has in memory: elements, where there is none for its groups.
+fn in_memory(kind: Option<QuantType>) -> StoredType {
+    kind.map_or(StoredType::Float(DType::F32), StoredType::Quantised)
+}
+
+fn damaged(path: &Path, module: &str, reason: &str) -> Error {
+    Error::weights(path, format!("the quantised weight {module} {reason}"))
+}
+
+/// Scales, all of them numbers.
+///
+/// # Errors
+/// If some are not, or all are zero, as only those of a damaged file are.
+fn scales(module: &str, tensor: StoredTensor) -> Result<Vec<f32>> {
+    let path = tensor.path.clone();
+    let scales = tensor.load(&format!("{module}'s scales"), true)?.elements().to_f32();
+    if scales.iter().any(|scale| !scale.is_finite()) {
+        return Err(damaged(&path, module, "has a scale that is no finite number"));
+    }
+    if scales.iter().all(|scale| *scale == 0.0) {
+        return Err(damaged(&path, module, "has no scale but zero"));
+    }
+    Ok(scales)
+}

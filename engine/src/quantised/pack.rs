@@ -1,0 +1,71 @@
+//! Groups of the types of safetensors files, put together from what those files have.
+
+use super::QuantType;
+
+/// The type of 4 bits whose groups divide those of `group` elements, and rows of `cols`; of several the longest.
+pub(crate) fn int4_type(group: usize, cols: usize) -> Option<QuantType> {
+    let kinds = [QuantType::Int4G128, QuantType::Int4G64, QuantType::Int4G32];
+    kinds.into_iter().find(|kind| group.is_multiple_of(kind.group()) && cols.is_multiple_of(kind.group()))
+}
+
+/// The type of FP8 whose groups divide blocks of `block` columns, and rows of `cols`; of several the longest.
+pub(crate) fn fp8_type(block: usize, cols: usize) -> Option<QuantType> {
+    let kinds = [QuantType::Fp8G128, QuantType::Fp8G32];
+    kinds.into_iter().find(|kind| block.is_multiple_of(kind.group()) && cols.is_multiple_of(kind.group()))
+}
+
+/// Writes a group of integers below 16, which are as many as a group of a type of 4 bits has. An element is
+/// `scale * (quant - zero)`.
+pub(crate) fn pack_int4(scale: f32, zero: u8, quants: &[u8], to: &mut [u8]) {
+    to[..4].copy_from_slice(&scale.to_le_bytes());
+    to[4] = zero;
+    for (part, to) in quants.as_chunks::<32>().0.iter().zip(to[5..].as_chunks_mut::<16>().0) {
+        *to = std::array::from_fn(|i| part[i] | part[i + 16] << 4);
+    }
+}
+
+/// Writes a group of codes of FP8. An element is `scale` times the code's number.
+pub(crate) fn pack_fp8(scale: f32, codes: &[u8], to: &mut [u8]) {
+    to[..4].copy_from_slice(&scale.to_le_bytes());
+    to[4..].copy_from_slice(codes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_those_of_the_formula() {
+        for kind in [QuantType::Int4G32, QuantType::Int4G64, QuantType::Int4G128] {
+            let quants: Vec<u8> = (0..kind.group()).map(|i| (i * 7 % 16) as u8).collect();
+            let mut bytes = vec![0; kind.group_bytes()];
+            pack_int4(0.37, 9, &quants, &mut bytes);
+            let mut elements = vec![f32::NAN; kind.group()];
+            kind.decode(&bytes, &mut elements);
+            let want: Vec<f32> = quants.iter().map(|&quant| 0.37 * (f32::from(quant) - 9.0)).collect();
+            assert_eq!(elements, want, "{kind}");
+        }
+    }
+
+    #[test]
+    fn the_numbers_of_fp8_are_those_of_the_standard() {
+        let codes: Vec<u8> = [0x00, 0x01, 0x07, 0x08, 0x38, 0x3c, 0x7e, 0x80, 0xb8, 0xfe].repeat(13)[..128].to_vec();
+        let numbers = [0.0, 1.0 / 512.0, 7.0 / 512.0, 1.0 / 64.0, 1.0, 1.5, 448.0, 0.0, -1.0, -448.0].repeat(13);
+        let mut bytes = vec![0; QuantType::Fp8G128.group_bytes()];
+        pack_fp8(0.37, &codes, &mut bytes);
+        let mut elements = vec![f32::NAN; 128];
+        QuantType::Fp8G128.decode(&bytes, &mut elements);
+        assert!(elements.iter().zip(&numbers).all(|(x, number)| *x == 0.37 * number), "{elements:?}");
+    }
+
+    #[test]
+    fn the_longest_groups_that_fit_are_chosen() {
+        assert_eq!(int4_type(4096, 4096), Some(QuantType::Int4G128));
+        assert_eq!(int4_type(192, 384), Some(QuantType::Int4G64));
+        assert_eq!(int4_type(128, 96), Some(QuantType::Int4G32));
+        assert_eq!(int4_type(48, 96), None);
+        assert_eq!(fp8_type(128, 256), Some(QuantType::Fp8G128));
+        assert_eq!(fp8_type(128, 192), Some(QuantType::Fp8G32));
+        assert_eq!(fp8_type(128, 100), None);
+    }
+}
