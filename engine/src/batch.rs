@@ -17,6 +17,8 @@ pub struct Batch {
     pub blocks: Vec<u32>,
     /// Rows (indices into `tokens`) whose logits are wanted, ascending.
     pub logit_rows: Vec<u32>,
+    /// Rows whose final hidden states are wanted.
+    pub hidden_rows: Vec<u32>,
     /// Blocks to move before anything is computed.
     pub moves: BlockMoves,
 }

@@ -66,6 +66,8 @@ pub struct Completion {
     pub cached_tokens: usize,
     /// Their logprobs, if the request asked for them. Those of a request that was cancelled may end early.
     pub prompt_logprobs: Option<PromptLogprobs>,
+    /// The prompt's embedding, of length 1, if the request asked for it and was not cancelled.
+    pub embedding: Option<Vec<f32>>,
     /// The continuations, best first where the request asked for a choice.
     pub outputs: Vec<Continuation>,
     /// From the request's arrival to its first token.

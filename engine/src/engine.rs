@@ -12,7 +12,7 @@ use crate::delay::Delay;
 use crate::error::{Error, Result};
 use crate::group::{NewToken, OwnerId, RequestId, SequenceGroup};
 use crate::kv::{BlockMoves, BlockPool, SharedLog};
-use crate::runner::Runner;
+use crate::runner::{Computed, Runner};
 use crate::sampling::{Sampled, SamplingParams};
 use crate::scheduler::{Scheduler, SchedulerOptions, Step};
 use crate::sequence::{FinishReason, Output, PromptLogprobs, Sequence};
@@ -55,6 +55,8 @@ pub struct Finished {
     /// Logprobs of the prompt's tokens, if the request asked for them. Those of a request that was cancelled may end
     /// early.
     pub prompt_logprobs: Option<PromptLogprobs>,
+    /// The prompt's embedding, if the request asked for it and was not cancelled.
+    pub embedding: Option<Vec<f32>>,
     /// Tokens of its prompt that were a prefix hit when it began to be computed.
     pub cached_tokens: usize,
     /// When the request arrived.
@@ -178,11 +180,11 @@ impl Engine {
         let step = self.scheduler.schedule(hold_new);
         self.scheduler.record_step();
         compute_masks(self.matchers(&step));
-        let sampled = self.run(&step).inspect_err(|_| self.scheduler.drop_running())?;
+        let computed = self.run(&step).inspect_err(|_| self.scheduler.drop_running())?;
         if !step.admitted.is_empty() {
             self.delay.observe(begun.elapsed());
         }
-        let output = self.postprocess(&step, &sampled);
+        let output = self.postprocess(&step, &computed);
         self.admitted = step.admitted;
         Ok(output)
     }
@@ -269,30 +271,30 @@ impl Engine {
             .collect()
     }
 
-    fn run(&mut self, step: &Step) -> Result<Vec<Sampled>> {
+    fn run(&mut self, step: &Step) -> Result<Computed> {
         if step.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Computed::default());
         }
         let (batch, rows) = batch(&self.scheduler, step, self.config.block_size);
         self.runner.run(batch, &rows)
     }
 
-    fn postprocess(&mut self, step: &Step, sampled: &[Sampled]) -> StepOutput {
+    fn postprocess(&mut self, step: &Step, Computed { sampled, hidden }: &Computed) -> StepOutput {
         self.count(step, sampled);
         let mut output = StepOutput { tokens: Vec::with_capacity(sampled.len()), ..StepOutput::default() };
-        let mut rest = sampled;
-        let mut take = |count: usize| {
-            let (own, others) = rest.split_at(count);
-            rest = others;
-            own
-        };
+        let (mut sampled, mut hidden) = (&sampled[..], &hidden[..]);
         for (at, chunks, is_sampled) in step.groups() {
             let group = &mut self.scheduler.running_mut()[at];
-            chunks.iter().for_each(|chunk| group.score(take(chunk.scored.len())));
+            for chunk in chunks {
+                match group.params.pooling {
+                    Some(_) => group.pool(take(&mut hidden, chunk.wanted.len())),
+                    None => group.score(take(&mut sampled, chunk.wanted.len())),
+                }
+            }
             if is_sampled {
                 let is_first = group.first_token.is_none();
                 let (rows, drafted, before) = (group.num_sample_rows(), group.num_drafted(), output.tokens.len());
-                group.advance(take(rows), &mut output.tokens);
+                group.advance(take(&mut sampled, rows), &mut output.tokens);
                 if drafted > 0 {
                     let wrong = rows - (output.tokens.len() - before);
                     self.stats.drafted_tokens += drafted;
@@ -314,6 +316,7 @@ impl Engine {
             arrival: g.arrival,
             first_token: g.first_token,
             prompt_logprobs: g.prompt_logprobs.take(),
+            embedding: g.embedding(),
             cached_tokens: g.cached_tokens.unwrap_or(0),
             outputs: g.into_outputs(),
         }));
@@ -333,10 +336,18 @@ impl Engine {
         }
         stats.steps += 1;
         stats.computed_tokens += step.num_tokens();
-        stats.sampled_tokens += sampled.len() - step.chunks.iter().map(|c| c.scored.len()).sum::<usize>();
+        let of_prompts = step.chunks.iter().filter(|c| self.scheduler.running()[c.group].params.pooling.is_none());
+        stats.sampled_tokens += sampled.len() - of_prompts.map(|c| c.wanted.len()).sum::<usize>();
         stats.copied_blocks += step.moves.copies.len();
         let seqs = self.scheduler.running().iter().flat_map(|g| &g.running);
         stats.peak_seqs = stats.peak_seqs.max(seqs.clone().count());
         stats.observe(self.pool.usage(), seqs.map(|s| s.table.held().len()).sum());
     }
+}
+
+/// The next `count` results of a step.
+fn take<'a, T>(results: &mut &'a [T], count: usize) -> &'a [T] {
+    let (own, others) = results.split_at(count);
+    *results = others;
+    own
 }

@@ -61,7 +61,7 @@ pub fn rehearse(
         let inputs = backend.upload(step.batch(layout.block_size), &rows);
         let hidden = model.forward(backend, &mut cache, &inputs);
         if step.logits > 0 {
-            let logits = backend.gather_logits(model.logits(backend, &backend.logit_rows(&hidden, &inputs)));
+            let logits = backend.gather_logits(model.logits(backend, backend.logit_rows(&hidden, &inputs)));
             if let Err(error) = Backend::sample(backend, &logits, &inputs, &rows) {
                 backend.fail(error);
             }

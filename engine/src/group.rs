@@ -2,12 +2,14 @@
 //! they do not depend on each other and cannot run together, a request is several groups, its parts.
 
 mod parts;
+mod prompt;
 
 use std::ops::Range;
 use std::time::Instant;
 
 pub use self::parts::Rank;
 use crate::constraint::{Matcher, Reading};
+use crate::embedding::PooledStates;
 use crate::kv::{BlockPool, BlockTable};
 use crate::sampling::{Candidate, SampleRow, Sampled, SamplingParams};
 use crate::sequence::{FinishReason, Output, PromptLogprobs, Sequence, TokenLogprob};
@@ -51,6 +53,8 @@ pub struct SequenceGroup {
     /// Logprobs of the prompt's tokens, as far as they are computed, if the request asked for them. The first part of a
     /// request has them.
     pub prompt_logprobs: Option<PromptLogprobs>,
+    /// Hidden states of the prompt, as far as they are computed, if the request asked for its embedding.
+    pub(crate) pooled: PooledStates,
     /// Tokens of the prompt that were a prefix hit when it began to be computed for the first time; none before.
     pub cached_tokens: Option<usize>,
     /// The outputs that are forked from the prompt: all of the request's, unless it is in parts.
@@ -92,6 +96,7 @@ impl SequenceGroup {
             running: vec![first.constrained(params.constraint.as_ref())],
             finished: Vec::new(),
             prompt_logprobs: params.prompt_logprobs.map(|_| vec![None]),
+            pooled: PooledStates::default(),
             cached_tokens: None,
             outputs: 0..params.best_of,
             max_output: max_output.min(params.max_tokens),
@@ -157,40 +162,6 @@ impl SequenceGroup {
     /// Whether each sequence lacks only its last token: the next step is a decode step.
     pub fn is_decoding(&self) -> bool {
         self.running.iter().all(|s| s.pending() == 1)
-    }
-
-    /// The prompt's positions whose logits are wanted and not there yet: each gives the logprob of the token after it.
-    pub fn unscored(&self) -> Range<usize> {
-        match (&self.prompt_logprobs, self.running.first()) {
-            (Some(there), Some(seq)) => there.len() - 1..seq.prompt_len - 1,
-            _ => 0..0,
-        }
-    }
-
-    /// The beginning of a sequence that may be looked for among known blocks: all of it, or up to the first token whose
-    /// logits are wanted, since these are not kept.
-    pub fn may_be_known(&self, seq: usize) -> &[u32] {
-        let (unscored, tokens) = (self.unscored(), &self.running[seq].tokens);
-        if unscored.is_empty() { tokens } else { &tokens[..=unscored.start] }
-    }
-
-    /// The rows that give the logprobs of the tokens after `positions` of the prompt.
-    pub fn score_rows(&self, positions: Range<usize>) -> impl Iterator<Item = SampleRow<'_>> {
-        let (seq, top) = (&self.running[0], self.params.prompt_logprobs.unwrap_or(0));
-        positions.map(move |p| {
-            let (prompt, given) = (&seq.tokens[..=p], Some(seq.tokens[p + 1]));
-            SampleRow { prompt, top, given, ..SampleRow::new(&self.params, 0) }
-        })
-    }
-
-    /// Takes in the logprobs at the next of [`Self::unscored`], one for each of `rows`.
-    pub fn score(&mut self, rows: &[Sampled]) {
-        let (Some(seq), Some(there)) = (self.running.first(), &mut self.prompt_logprobs) else { return };
-        for row in rows {
-            let token = seq.tokens[there.len()];
-            let logprob = if row.token == token { row.logprob } else { f32::NEG_INFINITY };
-            there.push(Some(TokenLogprob { token, logprob, top: row.top.clone() }));
-        }
     }
 
     /// Whether all outputs are there.

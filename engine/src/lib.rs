@@ -19,6 +19,7 @@ mod delay;
 #[doc(hidden)]
 pub mod detokenizer;
 mod device_info;
+pub mod embedding;
 #[doc(hidden)]
 pub mod engine;
 pub mod error;

@@ -333,6 +333,11 @@ impl Llm {
             prompt_tokens: request.prompt_tokens,
             cached_tokens: finished.cached_tokens,
             prompt_logprobs: finished.prompt_logprobs,
+            embedding: finished.embedding.map(|mut embedding| {
+                // A GPU fills rows up with zeros.
+                embedding.truncate(self.config.output_width());
+                embedding
+            }),
             outputs,
             time_to_first_token: finished.first_token.unwrap_or(now) - finished.arrival,
             time: now - finished.arrival,

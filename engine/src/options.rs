@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
-use crate::kv::{KvLayout, blocks_for};
+use crate::kv::{KvDtype, KvLayout, blocks_for};
 pub use crate::scheduler::{Preemption, SchedulerOptions};
 use crate::tensor::DType;
 
@@ -72,10 +72,10 @@ pub struct Options {
     /// exact. A GPU computes in 16-bit types only, and takes weights that are stored in f32 as f16.
     pub dtype: Option<DType>,
     /// Type of the KV cache. `None` on the CPU is f32, the type it computes in, so that 16-bit weights lose nothing more;
-    /// a GPU's is that of the weights.
-    pub kv_dtype: Option<DType>,
-    /// Whether weights stay in their files, mapped into memory, where the CPU uses them as they are stored. Otherwise they
-    /// are copied: the files may then be changed or go away.
+    /// a GPU's is that of the weights. In 8 bits there are nearly twice as many blocks as in 16, and outputs change.
+    pub kv_dtype: Option<KvDtype>,
+    /// Whether weights stay in their files, mapped into memory, where the CPU uses them as they are stored: embeddings, but no
+    /// projections. Otherwise all are copied: the files may then be changed or go away.
     pub mmap: bool,
     /// Workers among which the model is divided: each has its part of the weights and of the KV cache.
     pub tensor_parallel_size: usize,
@@ -91,6 +91,9 @@ pub struct Options {
     pub gpu_memory_utilization: f32,
     /// Which kernels attend on a GPU. With the paper's, no CUDA graphs are recorded.
     pub attention: AttentionKernels,
+    /// The fewest tokens whose projections are computed by the kernel that is made for Hopper, on such a GPU; `None` is where
+    /// it serves best. For tests, and for measuring.
+    pub hopper_from: Option<u32>,
     /// Whether a GPU's decode steps are recorded as CUDA graphs.
     pub cuda_graphs: bool,
     /// Whether decode steps are computed before any request: a GPU records them as CUDA graphs then, and not while it
@@ -115,6 +118,7 @@ impl Default for Options {
             swap_space: None,
             gpu_memory_utilization: 0.9,
             attention: AttentionKernels::Quire,
+            hopper_from: None,
             cuda_graphs: true,
             warmup: false,
             scheduler: SchedulerOptions::default(),

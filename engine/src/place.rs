@@ -7,13 +7,12 @@ mod gpu;
 use crate::config::ModelConfig;
 use crate::device_info::DeviceInfo;
 use crate::error::Result;
-use crate::kv::KvLayout;
+use crate::kv::{KvDtype, KvLayout};
 use crate::load::Weights;
 #[cfg(feature = "cuda")]
 use crate::options::Device;
 use crate::options::Options;
 use crate::runner::Runner;
-use crate::tensor::DType;
 
 /// A model on its device.
 pub struct PlacedModel {
@@ -52,7 +51,7 @@ pub fn place(
     cpu::place(config, weights, open, options, note)
 }
 
-fn kv_layout(config: &ModelConfig, options: &Options, dtype: DType) -> KvLayout {
+fn kv_layout(config: &ModelConfig, options: &Options, dtype: KvDtype) -> KvLayout {
     KvLayout {
         layers: config.layers,
         heads: config.kv_heads,

@@ -2,16 +2,35 @@
 
 use crate::backend::Backend;
 use crate::batch::Batch;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::sampling::{SampleRow, Sampled, SamplingParams};
 use crate::warmup;
+
+/// What a step computes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Computed {
+    /// What was sampled from each row of logits.
+    pub sampled: Vec<Sampled>,
+    /// The final hidden states of each of [`Batch::hidden_rows`].
+    pub hidden: Vec<Vec<f32>>,
+}
+
+/// A step without hidden states.
+impl FromIterator<Sampled> for Computed {
+    fn from_iter<I: IntoIterator<Item = Sampled>>(sampled: I) -> Self {
+        Computed { sampled: sampled.into_iter().collect(), ..Computed::default() }
+    }
+}
 
 /// What executes a step. The engine plans it and knows no tensors; the runner computes and knows no requests.
 pub trait Runner: Send {
     /// Moves the batch's blocks, computes its tokens and samples one token for each of `rows`, which belong to
     /// `batch.logit_rows` one to one. A batch may have moves only, and no tokens.
-    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>>;
+    ///
+    /// # Errors
+    /// When the device failed, or what it has computed is no number.
+    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Computed>;
 
     /// Prepares decode steps of up to `num_seqs` sequences before any request comes. Writes to blocks, of which there
     /// are `num_blocks`, so that no sequence may hold one yet.
@@ -34,6 +53,13 @@ pub trait Runner: Send {
     }
 }
 
+/// A step on the device, where it may still be in progress.
+pub(crate) struct OnDevice<B: Backend> {
+    inputs: B::Inputs,
+    logits: Option<B::Tensor>,
+    hidden: Option<B::Tensor>,
+}
+
 /// A model on a backend with its KV cache.
 pub struct ModelRunner<B: Backend> {
     pub(crate) backend: B,
@@ -47,36 +73,40 @@ impl<B: Backend> ModelRunner<B> {
         ModelRunner { backend, model, cache }
     }
 
-    /// Moves the batch's blocks and computes its tokens: the inputs, and if they are wanted the logits. `rows` say how
-    /// these will be sampled, for the backend to know in time.
-    pub(crate) fn compute(
-        &mut self,
-        batch: Batch,
-        rows: &[SampleRow<'_>],
-        wants_logits: bool,
-    ) -> (B::Inputs, Option<B::Tensor>) {
+    /// Moves the batch's blocks and computes its tokens. `rows` say how logits will be sampled, for the backend to know in
+    /// time.
+    pub(crate) fn compute(&mut self, batch: Batch, rows: &[SampleRow<'_>], wants_logits: bool) -> OnDevice<B> {
         let ModelRunner { backend, model, cache } = self;
-        let only_moves = batch.tokens.is_empty();
+        let (only_moves, wants_hidden) = (batch.tokens.is_empty(), !batch.hidden_rows.is_empty());
         let inputs = backend.upload(batch, rows);
         backend.move_blocks(cache, &inputs);
         if only_moves {
-            return (inputs, None);
+            return OnDevice { inputs, logits: None, hidden: None };
         }
+        let mut hidden = None;
         let logits = backend.compute(&inputs, || {
-            let hidden = model.forward(backend, cache, &inputs);
-            wants_logits.then(|| backend.gather_logits(model.logits(backend, &backend.logit_rows(&hidden, &inputs))))
+            let x = model.forward(backend, cache, &inputs);
+            hidden = wants_hidden.then(|| model.final_hidden(backend, backend.hidden_rows(&x, &inputs)));
+            wants_logits.then(|| backend.gather_logits(model.logits(backend, backend.logit_rows(&x, &inputs))))
         });
-        (inputs, logits)
+        OnDevice { inputs, logits, hidden }
     }
 }
 
 impl<B: Backend> Runner for ModelRunner<B> {
-    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
-        let (inputs, logits) = self.compute(batch, rows, !rows.is_empty());
-        match logits {
-            Some(logits) => self.backend.sample(&logits, &inputs, rows),
-            None => Ok(Vec::new()),
+    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Computed> {
+        let num_hidden = batch.hidden_rows.len();
+        let OnDevice { inputs, logits, hidden } = self.compute(batch, rows, !rows.is_empty());
+        let sampled = match logits {
+            Some(logits) => self.backend.sample(&logits, &inputs, rows)?,
+            None => Vec::new(),
+        };
+        let hidden = hidden.map_or(Ok(Vec::new()), |hidden| self.backend.download(&hidden))?;
+        if hidden.iter().any(|x| !x.is_finite()) {
+            return Err(Error::NotANumber);
         }
+        let width = (hidden.len() / num_hidden.max(1)).max(1);
+        Ok(Computed { sampled, hidden: hidden.chunks(width).map(<[f32]>::to_vec).collect() })
     }
 
     fn decode_sizes(&self, most: usize) -> Vec<usize> {

@@ -3,6 +3,7 @@
 mod quantised;
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::{fmt, io};
 
 use half::{bf16, f16};
@@ -77,9 +78,17 @@ impl Storage {
 pub struct HostTensor {
     dtype: DType,
     /// With `Some` the bytes are quantised groups, and `dtype` is the type that their elements are computed in.
-    quantised: Option<QuantType>,
+    quantised: Option<Groups>,
     shape: Vec<usize>,
     storage: Storage,
+}
+
+/// How the bytes of a quantised tensor are to be read.
+#[derive(Clone)]
+struct Groups {
+    kind: QuantType,
+    /// With `Some` the columns of a matrix are stored in another order: the one at `i` is column `order[i]`.
+    order: Option<Arc<[u32]>>,
 }
 
 /// The elements of a [`HostTensor`].
@@ -223,7 +232,7 @@ impl HostTensor {
     /// Bytes of a row of the outermost dimension.
     fn row_bytes(&self) -> usize {
         let row: usize = self.shape[1..].iter().product();
-        match self.quantised {
+        match self.quantised() {
             None => row * self.dtype.size(),
             Some(kind) => row / kind.group() * kind.group_bytes(),
         }
@@ -231,9 +240,9 @@ impl HostTensor {
 
     /// A tensor of the same type that owns a copy of `bytes`.
     fn like(&self, shape: Vec<usize>, bytes: &[u8]) -> Self {
-        match self.quantised {
+        match &self.quantised {
             None => Self::copied(self.dtype, shape, bytes),
-            Some(kind) => Self::groups(kind, shape, Storage::Groups(bytes.to_vec())),
+            Some(groups) => Self::groups(groups.clone(), shape, Storage::Groups(bytes.to_vec())),
         }
     }
 }
@@ -254,8 +263,8 @@ impl HostTensor {
     /// Columns `range` of a matrix, copied.
     ///
     /// # Errors
-    /// [`crate::Error::Option`] if the matrix is quantised and its groups would have to be cut, since only a division of the
-    /// model among workers asks for columns.
+    /// [`crate::Error::Option`] if the matrix is quantised and its groups would have to be cut, or its columns are stored in
+    /// another order, since only a division of the model among workers asks for columns.
     ///
     /// # Panics
     /// If the tensor does not have two dimensions.

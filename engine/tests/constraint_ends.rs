@@ -8,8 +8,8 @@ use engine::Error;
 use engine::batch::Batch;
 use engine::constraint::{Grammar, GrammarCompiler, Reading, Thoughts};
 use engine::engine::{Engine, EngineConfig};
-use engine::runner::Runner;
-use engine::sampling::{Beam, EarlyStopping, SampleRow, Sampled, SamplingParams, sample_row};
+use engine::runner::{Computed, Runner};
+use engine::sampling::{Beam, EarlyStopping, SampleRow, SamplingParams, sample_row};
 use engine::scheduler::SchedulerOptions;
 use engine::sequence::FinishReason;
 use language::{EOS, Language, run};
@@ -46,7 +46,7 @@ fn what_cannot_be_a_grammar_is_refused_with_its_place() {
 struct Stubborn(u32);
 
 impl Runner for Stubborn {
-    fn run(&mut self, _: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Vec<Sampled>> {
+    fn run(&mut self, _: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Computed> {
         let sample = |row: &SampleRow<'_>| {
             let mut logits = vec![f32::NEG_INFINITY; 4096.max(self.0 as usize + 1)];
             logits[self.0 as usize] = 1.0;

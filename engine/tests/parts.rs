@@ -13,7 +13,7 @@ use engine::Error;
 use engine::batch::Batch;
 use engine::engine::{Engine, EngineConfig, Finished};
 use engine::group::RequestId;
-use engine::runner::Runner;
+use engine::runner::{Computed, Runner};
 use engine::sampling::{Beam, EarlyStopping, SampleRow, Sampled, SamplingParams};
 use engine::scheduler::{Preemption, SchedulerOptions};
 use engine::sequence::{FinishReason, Output};
@@ -58,7 +58,7 @@ fn alone(prompt: Vec<u32>, params: SamplingParams) -> Vec<Output> {
 struct Quick;
 
 impl Runner for Quick {
-    fn run(&mut self, _: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Vec<Sampled>> {
+    fn run(&mut self, _: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Computed> {
         let token = |row: &SampleRow<'_>| {
             let mixed = (row.seed ^ row.output.len() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             Sampled { token: (mixed >> 54) as u32, logprob: -1.0 / (1 + mixed % 100) as f32, top: Vec::new() }

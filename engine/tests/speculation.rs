@@ -6,8 +6,8 @@ mod oracle;
 
 use engine::batch::Batch;
 use engine::engine::{Engine, EngineConfig};
-use engine::runner::Runner;
-use engine::sampling::{SampleRow, Sampled, SamplingParams, sample_row};
+use engine::runner::{Computed, Runner};
+use engine::sampling::{SampleRow, SamplingParams, sample_row};
 use engine::scheduler::SchedulerOptions;
 use engine::stats::Stats;
 use oracle::{VOCAB, config, finish, greedy};
@@ -16,7 +16,7 @@ use oracle::{VOCAB, config, finish, greedy};
 struct Copyist;
 
 impl Runner for Copyist {
-    fn run(&mut self, _: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Vec<Sampled>> {
+    fn run(&mut self, _: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Computed> {
         rows.iter()
             .map(|row| {
                 let text = [row.prompt, row.output].concat();

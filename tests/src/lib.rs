@@ -1,5 +1,7 @@
 //! What the integration tests share: the golden models and what Hugging Face transformers made of them.
 
+pub mod scores;
+
 use std::path::{Path, PathBuf};
 
 use engine::llm::{Completion, Llm, RequestEvent};
@@ -154,6 +156,8 @@ pub struct BeamSequence {
 pub struct TeacherForced {
     /// Its tokens.
     pub ids: Vec<u32>,
+    /// The positions whose logits are recorded, ascending.
+    pub positions: Vec<usize>,
     /// The logprob of each token given those before it; none for the first.
     pub token_logprobs: Vec<Option<f32>>,
     /// The likeliest next token after each.

@@ -211,7 +211,7 @@ fn assert_half(model: &str, golden: &Golden, dtype: DType) {
 fn assert_half_kv(model: &str, golden: &Golden) {
     let halves = [(DType::F16, &golden.half.float16), (DType::Bf16, &golden.half.bfloat16)];
     for (dtype, record) in halves.into_iter().filter(|(_, record)| record.native) {
-        let options = Options { kv_dtype: Some(dtype), ..Options::default() };
+        let options = Options { kv_dtype: Some(dtype.into()), ..Options::default() };
         let most = record.prompts.iter().map(|p| p.token_logprob_drift_max).fold(0.0, f32::max);
         assert_drift(model, golden, &options, 10, most);
     }

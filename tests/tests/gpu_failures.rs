@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use emulator::LaunchOptions;
 use emulator::driver::{DeviceOptions, configure, set_launch_options};
 use engine::Error;
+use engine::kv::KvDtype;
 use engine::llm::{Device, Llm, Options, Prompt, SchedulerOptions};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
@@ -89,7 +90,8 @@ fn what_the_gpu_does_not_compute_is_refused() {
     let _alone = emulator(DeviceOptions::default());
     let dtype = Some(DType::F32);
     refused(&Options { dtype, ..options() }, &["dtype", "f16 and bf16"]);
-    refused(&Options { kv_dtype: dtype, ..options() }, &["kv-dtype", "f16"]);
+    refused(&Options { kv_dtype: dtype.map(KvDtype::from), ..options() }, &["kv-dtype", "f16"]);
+    refused(&Options { kv_dtype: Some(KvDtype::Int8), ..options() }, &["kv-dtype", "int8 is for the CPU"]);
     refused(&Options { block_size: 12, ..options() }, &["blocks of 12 tokens"]);
     refused(&Options { gpu_memory_utilization: 1.5, ..options() }, &["gpu-memory-utilization"]);
     let mut llm = load(&options()).unwrap();

@@ -52,6 +52,26 @@ impl HostLinear {
     }
 }
 
+/// A normalisation of rows.
+pub enum Norm<W> {
+    /// Layer normalisation; without `weight` and `bias` the affine part is left out.
+    Layer {
+        /// `[H]`
+        weight: Option<W>,
+        /// `[H]`
+        bias: Option<W>,
+        /// Added to the variance.
+        eps: f32,
+    },
+    /// Root-mean-square normalisation.
+    Rms {
+        /// `[H]`
+        weight: W,
+        /// Added to the mean of squares.
+        eps: f32,
+    },
+}
+
 /// What happens to the heads of queries and keys before attention.
 pub struct QkNormRope<'a, W> {
     /// Root-mean-square norms of each query head and each key head, `[D]` each, and their epsilon.
@@ -83,6 +103,11 @@ pub trait Backend: Send + 'static {
 
     /// Takes a weight to the device, keeping its element type.
     fn weight(&self, tensor: HostTensor) -> Result<Self::Weight>;
+    /// Makes a weight one that projections are computed with; an embedding that is one remains an embedding, too.
+    fn to_projection(&self, weight: Self::Weight, is_embedding: bool) -> Result<Self::Weight> {
+        let _ = is_embedding;
+        Ok(weight)
+    }
     /// Takes the projections to query, key and value to the device.
     fn qkv_weight(&self, parts: [HostLinear; 3]) -> Result<Self::QkvWeight>;
     /// Takes the projections to gate and up to the device.
@@ -95,7 +120,8 @@ pub trait Backend: Send + 'static {
     /// Moves the step's blocks.
     fn move_blocks(&self, cache: &mut Self::KvCache, inputs: &Self::Inputs);
     /// Computes a step. `compute` only asks for operations of this trait, and for the same ones whenever the number of
-    /// tokens is the same, so that a backend may record them and repeat the recording instead.
+    /// tokens is the same, so that a backend may record them and repeat the recording instead, unless hidden states are
+    /// wanted.
     fn compute(&self, inputs: &Self::Inputs, compute: impl FnOnce() -> Option<Self::Tensor>) -> Option<Self::Tensor> {
         let _ = inputs;
         compute()
@@ -112,9 +138,19 @@ pub trait Backend: Send + 'static {
         Shard::WHOLE
     }
 
-    /// Replaces `x` by the sum of what all workers have in its place; all get the same bits.
-    fn all_reduce(&self, x: &mut Self::Tensor) {
-        let _ = x;
+    /// Adds the sum of all workers' `part` to `x`, which is the same for all; without a `part`, replaces `x` by the sum of
+    /// all workers' `x`. All get the same bits.
+    fn all_reduce(&self, x: &mut Self::Tensor, part: Option<Self::Tensor>);
+
+    /// The same, and then the norm of `x`.
+    fn all_reduce_norm(
+        &self,
+        x: &mut Self::Tensor,
+        part: Option<Self::Tensor>,
+        norm: &Norm<Self::Weight>,
+    ) -> Self::Tensor {
+        self.all_reduce(x, part);
+        self.norm(x, norm)
     }
 
     /// Waits until everything that was queued is done, as a worker that does not sample does at the end of a step.
@@ -162,16 +198,8 @@ pub trait Backend: Send + 'static {
     fn gated(&self, x: &Self::Tensor, weight: &Self::GatedWeight, act: Activation) -> Self::Tensor;
     /// Queries (`[T, heads * D]`), keys and values (`[T, kv_heads * D]`) of the rows of `x`.
     fn qkv(&self, x: &Self::Tensor, weight: &Self::QkvWeight) -> Self::Qkv;
-    /// Row-wise layer normalisation; without `weight` and `bias` the affine part is left out.
-    fn layer_norm(
-        &self,
-        x: &Self::Tensor,
-        weight: Option<&Self::Weight>,
-        bias: Option<&Self::Weight>,
-        eps: f32,
-    ) -> Self::Tensor;
-    /// Root-mean-square normalisation of each row.
-    fn rms_norm(&self, x: &Self::Tensor, weight: &Self::Weight, eps: f32) -> Self::Tensor;
+    /// Each row of `x` normalised.
+    fn norm(&self, x: &Self::Tensor, norm: &Norm<Self::Weight>) -> Self::Tensor;
     /// Normalises and rotates the heads of queries and keys as `heads` says, then writes the new tokens' keys and values
     /// to their slots in one layer of the cache.
     fn write_kv(
@@ -193,6 +221,13 @@ pub trait Backend: Send + 'static {
     ) -> Self::Tensor;
     /// `[R, H]`: the rows of `x` whose logits are wanted.
     fn logit_rows(&self, x: &Self::Tensor, inputs: &Self::Inputs) -> Self::Tensor;
+    /// The rows of `x` whose final hidden states are wanted.
+    fn hidden_rows(&self, x: &Self::Tensor, inputs: &Self::Inputs) -> Self::Tensor;
+    /// The elements of `x`, row by row, for which it waits.
+    ///
+    /// # Errors
+    /// What failed on the device.
+    fn download(&self, x: &Self::Tensor) -> Result<Vec<f32>>;
     /// `[R, vocab]`, in f32 whatever the type of activations: `x weight^T`, with `weight [vocab, H]`.
     fn logits(&self, x: &Self::Tensor, weight: &Self::Weight) -> Self::Tensor;
     /// Chooses a token for every row of `logits [R, vocab]` and waits for the result. The rows are those that were uploaded.

@@ -19,8 +19,13 @@ pub fn batch<'a>(scheduler: &'a Scheduler, step: &Step, block_size: usize) -> (B
             let seq = &group.running[chunk.seq];
             push_span(&mut batch, seq, chunk.range.clone(), block_size);
             let row = |p: usize| (batch.tokens.len() - (chunk.range.end - p)) as u32;
-            batch.logit_rows.extend(chunk.scored.clone().map(row));
-            rows.extend(group.score_rows(chunk.scored.clone()));
+            let wanted = chunk.wanted.clone().map(row);
+            if group.params.pooling.is_some() {
+                batch.hidden_rows.extend(wanted);
+            } else {
+                batch.logit_rows.extend(wanted);
+                rows.extend(group.score_rows(chunk.wanted.clone()));
+            }
         }
         if is_sampled {
             // Every sequence of the group has a chunk in this step, in order. A row is that of the last token it follows.

@@ -1,6 +1,7 @@
 //! Whether there is room for a request, if it is alone.
 
 use super::{Engine, EngineConfig};
+use crate::embedding::Pooling;
 use crate::error::{Error, Result};
 use crate::kv::blocks_for;
 use crate::sampling::SamplingParams;
@@ -71,11 +72,9 @@ impl Engine {
 
     /// Full blocks that a prompt shares with a pinned prefix.
     fn pinned_blocks(&self, prompt: &[u32], params: &SamplingParams) -> usize {
-        match params.prompt_logprobs {
-            // They are computed all the same.
-            Some(_) => 0,
-            None => self.scheduler.prefixes().pinned_len(prompt) / self.config.block_size,
-        }
+        // Where something of all tokens is wanted, they are computed all the same.
+        let computes_all = params.prompt_logprobs.is_some() || params.pooling == Some(Pooling::Mean);
+        if computes_all { 0 } else { self.scheduler.prefixes().pinned_len(prompt) / self.config.block_size }
     }
 
     /// Most tokens that `prompt` and an output of it can have together: the model has no more positions, or the KV cache no

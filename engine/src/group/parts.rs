@@ -7,6 +7,7 @@
 use std::time::Instant;
 
 use super::SequenceGroup;
+use crate::embedding::PooledStates;
 use crate::kv::{BlockPool, blocks_for};
 use crate::sequence::Sequence;
 
@@ -72,6 +73,7 @@ impl SequenceGroup {
             running,
             finished: Vec::new(),
             prompt_logprobs: None,
+            pooled: PooledStates::default(),
             cached_tokens: None,
             outputs,
             max_output: self.max_output,

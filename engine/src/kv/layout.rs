@@ -1,6 +1,6 @@
 //! The shape of a KV cache.
 
-use crate::tensor::DType;
+use super::dtype::KvDtype;
 
 /// The shape of a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,13 +14,13 @@ pub struct KvLayout {
     /// Tokens per block.
     pub block_size: usize,
     /// Element type of keys and values.
-    pub dtype: DType,
+    pub dtype: KvDtype,
 }
 
 impl KvLayout {
-    /// Bytes that one block takes: keys and values of `block_size` tokens in every layer.
+    /// Bytes that one block takes: keys and values of `block_size` tokens in every layer, and their scales.
     pub fn block_bytes(&self) -> usize {
-        2 * self.layers * self.heads * self.head_dim * self.block_size * self.dtype.size()
+        2 * self.layers * self.heads * self.block_size * self.dtype.head_bytes(self.head_dim)
     }
 }
 

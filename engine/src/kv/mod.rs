@@ -15,6 +15,7 @@
 //! [`BlockTable::register`] makes them so, [`BlockTable::prefix_hit`] finds them, also after their last holder is gone.
 
 mod changes;
+mod dtype;
 mod free_list;
 mod layout;
 mod log;
@@ -26,6 +27,7 @@ mod table;
 mod usage;
 
 pub use changes::{CacheChange, CacheChanges};
+pub use dtype::KvDtype;
 pub use layout::{KvLayout, blocks_for};
 pub use log::{BlockEvent, EventLog, SharedLog, Space};
 pub use moves::{BlockCopy, BlockMoves};

@@ -1,15 +1,15 @@
 //! The transformer block that OPT and GPT-2 have in common: multi-head attention, then two matrices with a function
 //! between them, each behind a layer norm and added to the residual stream.
 
-use super::layers::{LayerNorm, Linear, ResidualLinear};
-use crate::backend::{Activation, Attention, Backend, QkNormRope};
+use super::layers::{Linear, Residual, ResidualLinear};
+use crate::backend::{Activation, Attention, Backend, Norm, QkNormRope};
 
 /// One block's weights.
 pub struct Block<B: Backend> {
-    pub attention_norm: LayerNorm<B>,
+    pub attention_norm: Norm<B::Weight>,
     pub qkv: B::QkvWeight,
     pub out: ResidualLinear<B>,
-    pub ffn_norm: LayerNorm<B>,
+    pub ffn_norm: Norm<B::Weight>,
     pub up: Linear<B>,
     pub down: ResidualLinear<B>,
     pub activation: Activation,
@@ -18,21 +18,21 @@ pub struct Block<B: Backend> {
 
 impl<B: Backend> Block<B> {
     /// Normalises before attention and feed-forward.
-    pub fn norm_first(&self, b: &B, cache: &mut B::KvCache, layer: usize, x: &mut B::Tensor, inputs: &B::Inputs) {
-        let attended = self.attend(b, cache, layer, &self.attention_norm.apply(b, x), inputs);
+    pub fn norm_first(&self, b: &B, cache: &mut B::KvCache, layer: usize, x: &mut Residual<B>, inputs: &B::Inputs) {
+        let attended = self.attend(b, cache, layer, &x.norm(b, &self.attention_norm), inputs);
         self.out.add_to(b, x, &attended);
-        let up = self.up.apply_act(b, &self.ffn_norm.apply(b, x), self.activation);
+        let up = self.up.apply_act(b, &x.norm(b, &self.ffn_norm), self.activation);
         self.down.add_to(b, x, &up);
     }
 
     /// Normalises after the residual sums.
-    pub fn norm_last(&self, b: &B, cache: &mut B::KvCache, layer: usize, x: &mut B::Tensor, inputs: &B::Inputs) {
-        let attended = self.attend(b, cache, layer, x, inputs);
+    pub fn norm_last(&self, b: &B, cache: &mut B::KvCache, layer: usize, x: &mut Residual<B>, inputs: &B::Inputs) {
+        let attended = self.attend(b, cache, layer, x.sum(b), inputs);
         self.out.add_to(b, x, &attended);
-        *x = self.attention_norm.apply(b, x);
-        let up = self.up.apply_act(b, x, self.activation);
+        *x = Residual::new(x.norm(b, &self.attention_norm));
+        let up = self.up.apply_act(b, x.sum(b), self.activation);
         self.down.add_to(b, x, &up);
-        *x = self.ffn_norm.apply(b, x);
+        *x = Residual::new(x.norm(b, &self.ffn_norm));
     }
 
     fn attend(&self, b: &B, cache: &mut B::KvCache, layer: usize, x: &B::Tensor, inputs: &B::Inputs) -> B::Tensor {

@@ -3,8 +3,8 @@
 
 use super::Model;
 use super::block::Block;
-use super::layers::{Embedding, LayerNorm, Linear, Loader, ResidualLinear};
-use crate::backend::{Backend, HostLinear};
+use super::layers::{Embedding, Linear, Loader, ResidualLinear};
+use crate::backend::{Backend, HostLinear, Norm};
 use crate::config::{Gpt2Config, ModelConfig};
 use crate::error::Result;
 use crate::load::Weights;
@@ -15,7 +15,7 @@ pub struct Gpt2<B: Backend> {
     tokens: Embedding<B>,
     positions: B::Weight,
     blocks: Vec<Block<B>>,
-    final_norm: LayerNorm<B>,
+    final_norm: Norm<B::Weight>,
     output: B::Weight,
 }
 
@@ -65,10 +65,14 @@ impl<B: Backend> Model<B> for Gpt2<B> {
         for (i, block) in self.blocks.iter().enumerate() {
             block.norm_first(b, cache, i, &mut x, inputs);
         }
-        x
+        x.into_sum(b)
     }
 
-    fn logits(&self, b: &B, hidden: &B::Tensor) -> B::Tensor {
-        b.logits(&self.final_norm.apply(b, hidden), &self.output)
+    fn final_hidden(&self, b: &B, rows: B::Tensor) -> B::Tensor {
+        b.norm(&rows, &self.final_norm)
+    }
+
+    fn logits(&self, b: &B, rows: B::Tensor) -> B::Tensor {
+        b.logits(&self.final_hidden(b, rows), &self.output)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::backend::{Activation, Backend, HostLinear};
+use crate::backend::{Activation, Backend, HostLinear, Norm};
 use crate::error::Result;
 use crate::load::Weights;
 use crate::tensor::HostTensor;
@@ -65,9 +65,9 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     /// GPT-2 stores its projections transposed (`Conv1D`): `name.weight [inputs, outputs]`, `name.bias [outputs]`. In GGUF
-    /// files they are not.
+    /// files, and where they are quantised, they are not.
     pub fn conv1d(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<HostLinear> {
-        if self.weights.rows_are_outputs() {
+        if self.weights.rows_are_outputs(&format!("{name}.weight")) {
             return self.host_linear(name, outputs, inputs, true);
         }
         let weight = self.weights.take(&format!("{name}.weight"), &[inputs, outputs])?.transposed();
@@ -75,21 +75,26 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     /// `name.weight [width]` and `name.bias [width]`, or neither.
-    pub fn layer_norm(&mut self, name: &str, width: usize, affine: bool, eps: f32) -> Result<LayerNorm<B>> {
+    pub fn layer_norm(&mut self, name: &str, width: usize, affine: bool, eps: f32) -> Result<Norm<B::Weight>> {
         if !affine {
-            return Ok(LayerNorm { weight: None, bias: None, eps });
+            return Ok(Norm::Layer { weight: None, bias: None, eps });
         }
         let weight = Some(self.weight(&format!("{name}.weight"), &[width])?);
         let bias = Some(self.weight(&format!("{name}.bias"), &[width])?);
-        Ok(LayerNorm { weight, bias, eps })
+        Ok(Norm::Layer { weight, bias, eps })
+    }
+
+    /// `name.weight [width]`
+    pub fn rms_norm(&mut self, name: &str, width: usize, eps: f32) -> Result<Norm<B::Weight>> {
+        Ok(Norm::Rms { weight: self.weight(&format!("{name}.weight"), &[width])?, eps })
     }
 
     /// The output matrix, of the worker's part of the vocabulary: `embedding` itself if the two are tied.
     pub fn output(&mut self, tied: bool, embedding: &Embedding<B>, vocab: usize, width: usize) -> Result<B::Weight> {
         if tied {
-            return Ok(embedding.table.clone());
+            return self.backend.to_projection(embedding.table.clone(), true);
         }
-        Ok(self.embedding("lm_head.weight", vocab, width)?.table)
+        self.backend.to_projection(self.embedding("lm_head.weight", vocab, width)?.table, false)
     }
 }
 
@@ -102,7 +107,7 @@ pub struct Linear<B: Backend> {
 impl<B: Backend> Linear<B> {
     pub fn new(backend: &B, host: HostLinear) -> Result<Self> {
         let bias = host.bias.map(|bias| backend.weight(bias)).transpose()?;
-        Ok(Linear { weight: backend.weight(host.weight)?, bias })
+        Ok(Linear { weight: backend.to_projection(backend.weight(host.weight)?, false)?, bias })
     }
 
     pub fn apply(&self, b: &B, x: &B::Tensor) -> B::Tensor {
@@ -114,8 +119,56 @@ impl<B: Backend> Linear<B> {
     }
 }
 
+/// The residual stream, `[T, H]`: what layers read, each through a norm, and add their results to.
+///
+/// Where workers divide a model, each has computed a part of what was added last, and the sum of the parts is made when the
+/// stream is read: together with the norm, since that is how it is mostly read.
+pub struct Residual<B: Backend> {
+    x: B::Tensor,
+    /// The worker's part of what is still to be added to `x`.
+    part: Option<B::Tensor>,
+    /// False if `part` is still to be added; and without one if `x` itself is the worker's part of the sum.
+    is_complete: bool,
+}
+
+impl<B: Backend> Residual<B> {
+    /// A stream that begins with `x`, the same for all workers.
+    pub fn new(x: B::Tensor) -> Self {
+        Residual { x, part: None, is_complete: true }
+    }
+
+    /// A stream that begins with the sum of all workers' `x`.
+    fn of_parts(b: &B, x: B::Tensor) -> Self {
+        Residual { x, part: None, is_complete: b.shard().is_whole() }
+    }
+
+    /// What is in the stream.
+    pub fn sum(&mut self, b: &B) -> &B::Tensor {
+        if !self.is_complete {
+            b.all_reduce(&mut self.x, self.part.take());
+            self.is_complete = true;
+        }
+        &self.x
+    }
+
+    /// The norm of what is in the stream.
+    pub fn norm(&mut self, b: &B, norm: &Norm<B::Weight>) -> B::Tensor {
+        if self.is_complete {
+            return b.norm(&self.x, norm);
+        }
+        self.is_complete = true;
+        b.all_reduce_norm(&mut self.x, self.part.take(), norm)
+    }
+
+    /// What is in the stream at its end.
+    pub fn into_sum(mut self, b: &B) -> B::Tensor {
+        self.sum(b);
+        self.x
+    }
+}
+
 /// A projection whose inputs are divided among workers, added to the residual stream. Each computes a part of the sum; the
-/// first one's includes the residual and the bias.
+/// first one's includes the bias.
 pub struct ResidualLinear<B: Backend>(Linear<B>);
 
 impl<B: Backend> ResidualLinear<B> {
@@ -126,13 +179,14 @@ impl<B: Backend> ResidualLinear<B> {
     }
 
     /// `residual += self(x)`
-    pub fn add_to(&self, b: &B, residual: &mut B::Tensor, x: &B::Tensor) {
-        if b.shard().is_first() {
-            b.linear_add(residual, x, &self.0.weight, self.0.bias.as_ref());
+    pub fn add_to(&self, b: &B, residual: &mut Residual<B>, x: &B::Tensor) {
+        residual.sum(b);
+        if b.shard().is_whole() {
+            b.linear_add(&mut residual.x, x, &self.0.weight, self.0.bias.as_ref());
         } else {
-            *residual = self.0.apply(b, x);
+            residual.part = Some(self.0.apply(b, x));
+            residual.is_complete = false;
         }
-        b.all_reduce(residual);
     }
 }
 
@@ -144,23 +198,8 @@ pub struct Embedding<B: Backend> {
 
 impl<B: Backend> Embedding<B> {
     /// `[T, H]` of the new tokens; with a table of positions, whose rows are added, and what is added to a position there.
-    pub fn apply(&self, b: &B, positions: Option<(&B::Weight, usize)>, inputs: &B::Inputs) -> B::Tensor {
+    pub fn apply(&self, b: &B, positions: Option<(&B::Weight, usize)>, inputs: &B::Inputs) -> Residual<B> {
         let positions = positions.filter(|_| b.shard().is_first());
-        let mut x = b.embed_tokens(&self.table, self.tokens.clone(), positions, inputs);
-        b.all_reduce(&mut x);
-        x
-    }
-}
-
-/// A layer normalisation.
-pub struct LayerNorm<B: Backend> {
-    weight: Option<B::Weight>,
-    bias: Option<B::Weight>,
-    eps: f32,
-}
-
-impl<B: Backend> LayerNorm<B> {
-    pub fn apply(&self, b: &B, x: &B::Tensor) -> B::Tensor {
-        b.layer_norm(x, self.weight.as_ref(), self.bias.as_ref(), self.eps)
+        Residual::of_parts(b, b.embed_tokens(&self.table, self.tokens.clone(), positions, inputs))
     }
 }

@@ -4,7 +4,7 @@
 
 use super::Model;
 use super::layers::{Embedding, Loader, ResidualLinear};
-use crate::backend::{Activation, Attention, Backend, QkNormRope};
+use crate::backend::{Activation, Attention, Backend, Norm, QkNormRope};
 use crate::config::{LlamaConfig, ModelConfig};
 use crate::error::Result;
 use crate::load::Weights;
@@ -15,7 +15,7 @@ pub struct Llama<B: Backend> {
     /// `[positions, head_dim]`: cosines, then sines.
     rope: B::Weight,
     layers: Vec<Layer<B>>,
-    final_norm: B::Weight,
+    final_norm: Norm<B::Weight>,
     output: B::Weight,
     activation: Activation,
     eps: f32,
@@ -23,12 +23,12 @@ pub struct Llama<B: Backend> {
 }
 
 struct Layer<B: Backend> {
-    attention_norm: B::Weight,
+    attention_norm: Norm<B::Weight>,
     qkv: B::QkvWeight,
     /// Norms of each query head and each key head.
     head_norms: Option<(B::Weight, B::Weight)>,
     out: ResidualLinear<B>,
-    ffn_norm: B::Weight,
+    ffn_norm: Norm<B::Weight>,
     gate_up: B::GatedWeight,
     down: ResidualLinear<B>,
     window: Option<usize>,
@@ -44,6 +44,7 @@ impl<B: Backend> Llama<B> {
     ) -> Result<Self> {
         let mut l = Loader { backend, weights };
         let (hidden, inner, dim) = (config.hidden, llama.intermediate_size, config.head_dim);
+        let eps = llama.rms_norm_eps;
         let tokens = l.embedding("embed_tokens.weight", config.vocab_size, hidden)?;
         let mut layers = Vec::with_capacity(config.layers);
         for i in 0..config.layers {
@@ -55,7 +56,7 @@ impl<B: Backend> Llama<B> {
                 None
             };
             layers.push(Layer {
-                attention_norm: l.weight(&name("input_layernorm.weight"), &[hidden])?,
+                attention_norm: l.rms_norm(&name("input_layernorm"), hidden, eps)?,
                 qkv: backend.qkv_weight([
                     l.heads(&name("self_attn.q_proj"), config.heads, dim, hidden, llama.qkv_bias)?,
                     l.heads(&name("self_attn.k_proj"), config.kv_heads, dim, hidden, llama.qkv_bias)?,
@@ -63,7 +64,7 @@ impl<B: Backend> Llama<B> {
                 ])?,
                 head_norms,
                 out: l.residual(&name("self_attn.o_proj"), hidden, config.q_width(), llama.o_bias)?,
-                ffn_norm: l.weight(&name("post_attention_layernorm.weight"), &[hidden])?,
+                ffn_norm: l.rms_norm(&name("post_attention_layernorm"), hidden, eps)?,
                 gate_up: backend.gated_weight([
                     l.share(&name("mlp.gate_proj"), inner, hidden, llama.mlp_bias)?,
                     l.share(&name("mlp.up_proj"), inner, hidden, llama.mlp_bias)?,
@@ -75,11 +76,11 @@ impl<B: Backend> Llama<B> {
         Ok(Llama {
             rope: backend.weight(llama.rope.table(dim, max_len))?,
             layers,
-            final_norm: l.weight("norm.weight", &[hidden])?,
+            final_norm: l.rms_norm("norm", hidden, eps)?,
             output: l.output(config.tie_word_embeddings, &tokens, config.vocab_size, hidden)?,
             tokens,
             activation: llama.activation,
-            eps: llama.rms_norm_eps,
+            eps,
             scale: (dim as f32).powf(-0.5),
         })
     }
@@ -89,7 +90,7 @@ impl<B: Backend> Model<B> for Llama<B> {
     fn forward(&self, b: &B, cache: &mut B::KvCache, inputs: &B::Inputs) -> B::Tensor {
         let mut x = self.tokens.apply(b, None, inputs);
         for (i, layer) in self.layers.iter().enumerate() {
-            let h = b.rms_norm(&x, &layer.attention_norm, self.eps);
+            let h = x.norm(b, &layer.attention_norm);
             let mut qkv = b.qkv(&h, &layer.qkv);
             let norms = layer.head_norms.as_ref().map(|(query, key)| (query, key, self.eps));
             b.write_kv(&mut qkv, QkNormRope { norms, rope: Some(&self.rope) }, cache, i, inputs);
@@ -97,14 +98,18 @@ impl<B: Backend> Model<B> for Llama<B> {
             let attended = b.attention(&qkv, cache, params, inputs);
             layer.out.add_to(b, &mut x, &attended);
 
-            let h = b.rms_norm(&x, &layer.ffn_norm, self.eps);
+            let h = x.norm(b, &layer.ffn_norm);
             let inner = b.gated(&h, &layer.gate_up, self.activation);
             layer.down.add_to(b, &mut x, &inner);
         }
-        x
+        x.into_sum(b)
     }
 
-    fn logits(&self, b: &B, hidden: &B::Tensor) -> B::Tensor {
-        b.logits(&b.rms_norm(hidden, &self.final_norm, self.eps), &self.output)
+    fn final_hidden(&self, b: &B, rows: B::Tensor) -> B::Tensor {
+        b.norm(&rows, &self.final_norm)
+    }
+
+    fn logits(&self, b: &B, rows: B::Tensor) -> B::Tensor {
+        b.logits(&self.final_hidden(b, rows), &self.output)
     }
 }

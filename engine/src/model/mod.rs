@@ -17,8 +17,10 @@ pub trait Model<B: Backend>: Send {
     /// Runs the layers over the step's new tokens: writes their keys and values to the cache, and returns the hidden
     /// states `[T, hidden]` before the output matrix.
     fn forward(&self, backend: &B, cache: &mut B::KvCache, inputs: &B::Inputs) -> B::Tensor;
-    /// `[R, vocab]`: the logits of hidden states `[R, hidden]`.
-    fn logits(&self, backend: &B, hidden: &B::Tensor) -> B::Tensor;
+    /// The final hidden states, as the output matrix takes them, of rows of what [`Model::forward`] returns.
+    fn final_hidden(&self, backend: &B, rows: B::Tensor) -> B::Tensor;
+    /// `[R, vocab]`: the logits of `R` such rows.
+    fn logits(&self, backend: &B, rows: B::Tensor) -> B::Tensor;
 }
 
 /// Takes a model's weights to the backend. `max_len` is the longest sequence that will be run.

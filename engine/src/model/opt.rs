@@ -3,8 +3,8 @@
 
 use super::Model;
 use super::block::Block;
-use super::layers::{Embedding, LayerNorm, Linear, Loader};
-use crate::backend::Backend;
+use super::layers::{Embedding, Linear, Loader, Residual};
+use crate::backend::{Backend, Norm};
 use crate::config::{ModelConfig, OptConfig};
 use crate::error::Result;
 use crate::load::Weights;
@@ -15,7 +15,7 @@ pub struct Opt<B: Backend> {
     positions: B::Weight,
     project_in: Option<Linear<B>>,
     blocks: Vec<Block<B>>,
-    final_norm: Option<LayerNorm<B>>,
+    final_norm: Option<Norm<B::Weight>>,
     project_out: Option<Linear<B>>,
     output: B::Weight,
     norm_first: bool,
@@ -68,9 +68,9 @@ impl<B: Backend> Model<B> for Opt<B> {
         let mut x = match &self.project_in {
             None => self.tokens.apply(b, Some((&self.positions, OptConfig::POSITION_OFFSET)), inputs),
             Some(project) => {
-                let mut x = project.apply(b, &self.tokens.apply(b, None, inputs));
+                let mut x = project.apply(b, self.tokens.apply(b, None, inputs).sum(b));
                 b.add_positions(&mut x, &self.positions, OptConfig::POSITION_OFFSET, inputs);
-                x
+                Residual::new(x)
             }
         };
         for (i, block) in self.blocks.iter().enumerate() {
@@ -80,13 +80,20 @@ impl<B: Backend> Model<B> for Opt<B> {
                 block.norm_last(b, cache, i, &mut x, inputs);
             }
         }
-        x
+        x.into_sum(b)
     }
 
-    fn logits(&self, b: &B, hidden: &B::Tensor) -> B::Tensor {
-        let normed = self.final_norm.as_ref().map(|norm| norm.apply(b, hidden));
-        let hidden = normed.as_ref().unwrap_or(hidden);
-        let projected = self.project_out.as_ref().map(|project| project.apply(b, hidden));
-        b.logits(projected.as_ref().unwrap_or(hidden), &self.output)
+    fn final_hidden(&self, b: &B, mut rows: B::Tensor) -> B::Tensor {
+        if let Some(norm) = &self.final_norm {
+            rows = b.norm(&rows, norm);
+        }
+        match &self.project_out {
+            Some(project) => project.apply(b, &rows),
+            None => rows,
+        }
+    }
+
+    fn logits(&self, b: &B, rows: B::Tensor) -> B::Tensor {
+        b.logits(&self.final_hidden(b, rows), &self.output)
     }
 }

@@ -35,8 +35,13 @@ fn part(name: &str, backend: CpuBackend) -> Part {
     let mut weights = files.weights(Some(DType::F32)).unwrap();
     weights.strip_prefix(config.family.weight_prefixes());
     let own = backend.shard().config(&config).unwrap();
-    let layout =
-        KvLayout { layers: own.layers, heads: own.kv_heads, head_dim: own.head_dim, block_size: 16, dtype: DType::F32 };
+    let layout = KvLayout {
+        layers: own.layers,
+        heads: own.kv_heads,
+        head_dim: own.head_dim,
+        block_size: 16,
+        dtype: DType::F32.into(),
+    };
     let model = model::load(&backend, &config, &mut weights, config.max_positions).unwrap();
     (backend, model, layout)
 }
@@ -64,7 +69,7 @@ fn compute((backend, model, layout): Part) -> (Vec<f32>, Vec<f32>) {
     let mut cache = backend.kv_cache(layout, BLOCKS, 0).unwrap();
     let inputs = backend.upload(batch(), &[]);
     let hidden = model.forward(&backend, &mut cache, &inputs);
-    let logits = backend.gather_logits(model.logits(&backend, &backend.logit_rows(&hidden, &inputs)));
+    let logits = backend.gather_logits(model.logits(&backend, backend.logit_rows(&hidden, &inputs)));
     (hidden.as_slice().to_vec(), logits.as_slice().to_vec())
 }
 
@@ -122,12 +127,12 @@ fn runner(blocks: usize) -> ParallelRunner<CpuBackend> {
 fn a_step_is_sampled_once() {
     let params = SamplingParams::default();
     let mut runner = runner(BLOCKS);
-    let sampled = runner.run(batch(), &rows(&params, &batch())).unwrap();
-    assert_eq!(sampled.len(), 2);
+    let computed = runner.run(batch(), &rows(&params, &batch())).unwrap();
+    assert_eq!(computed.sampled.len(), 2);
     // Without logits, and without tokens.
-    assert!(runner.run(Batch { logit_rows: Vec::new(), ..batch() }, &[]).unwrap().is_empty());
-    assert!(runner.run(Batch::default(), &[]).unwrap().is_empty());
-    assert_eq!(runner.run(batch(), &rows(&params, &batch())).unwrap(), sampled);
+    assert!(runner.run(Batch { logit_rows: Vec::new(), ..batch() }, &[]).unwrap().sampled.is_empty());
+    assert!(runner.run(Batch::default(), &[]).unwrap().sampled.is_empty());
+    assert_eq!(runner.run(batch(), &rows(&params, &batch())).unwrap(), computed);
 }
 
 #[test]

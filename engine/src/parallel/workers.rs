@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
-use crate::runner::{ModelRunner, Runner};
-use crate::sampling::{SampleRow, Sampled};
+use crate::runner::{Computed, ModelRunner, Runner};
+use crate::sampling::SampleRow;
 
 /// What workers share by which they wait for each other.
 pub trait WorkerGroup: Send + Sync {
@@ -117,7 +117,7 @@ impl Drop for StepGuard<'_> {
 }
 
 impl<B: Backend> Runner for ParallelRunner<B> {
-    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Computed> {
         let of = self.others.len() + 1;
         if let Some(rank) = self.lost {
             return Err(failed(rank, of));
@@ -133,29 +133,29 @@ impl<B: Backend> Runner for ParallelRunner<B> {
             return Err(failed(0, of));
         }
         let mut guard = StepGuard(Some(&*self.group));
-        let sampled = self.first.run(batch, rows);
+        let computed = self.first.run(batch, rows);
         let finished = self.first.backend.finish();
         guard.0 = None;
         let others_failed = self.group.has_failed();
-        let sampled = match (sampled, finished) {
+        let computed = match (computed, finished) {
             // Its logits are no numbers, but the device is as it was.
             (Err(Error::NotANumber), Ok(())) => Err(Error::NotANumber),
             (Err(error), _) | (Ok(_), Err(error)) => {
                 self.group.fail();
                 Err(error)
             }
-            (Ok(sampled), Ok(())) => Ok(sampled),
+            (Ok(computed), Ok(())) => Ok(computed),
         };
         // If one has failed, what the others have computed is worth nothing, and their errors come of it.
         let ends = self.others.iter().enumerate();
         let ends = ends.map(|(i, worker)| worker.done.recv().unwrap_or_else(|_| Err(failed(i + 1, of))));
         let ends: Vec<Result<()>> = ends.collect();
         if self.group.has_failed() {
-            let other = ends.iter().position(Result::is_err).filter(|_| others_failed || sampled.is_ok());
+            let other = ends.iter().position(Result::is_err).filter(|_| others_failed || computed.is_ok());
             self.lost = Some(other.map_or(0, |i| i + 1));
         }
         let others: Result<()> = ends.into_iter().collect();
-        if sampled.is_ok() || others_failed { others.and(sampled) } else { sampled }
+        if computed.is_ok() || others_failed { others.and(computed) } else { computed }
     }
 
     fn decode_sizes(&self, most: usize) -> Vec<usize> {

@@ -6,7 +6,7 @@ use crate::backend::cpu::{CpuBackend, CpuKvCache};
 use crate::config::ModelConfig;
 use crate::device_info::DeviceInfo;
 use crate::error::{Error, Result};
-use crate::kv::KvLayout;
+use crate::kv::{KvDtype, KvLayout};
 use crate::load::Weights;
 use crate::model;
 use crate::options::{AttentionKernels, CPU_KV_MEMORY, Options};
@@ -31,7 +31,7 @@ pub(super) fn place(
     }
     let of = options.tensor_parallel_size;
     let own = Shard { rank: 0, of }.config(config)?;
-    let part = kv_layout(&own, options, options.kv_dtype.unwrap_or(DType::F32));
+    let part = kv_layout(&own, options, options.kv_dtype.unwrap_or(KvDtype::Float(DType::F32)));
     // The workers share the machine's memory.
     let layout = KvLayout { heads: of * part.heads, ..part };
     let num_blocks = options.num_blocks(&layout, config.max_positions, CPU_KV_MEMORY)?;
@@ -48,7 +48,13 @@ pub(super) fn place(
     let rounded = options.dtype.filter(|&dtype| dtype != DType::F32);
     let dtype = rounded.unwrap_or(weights.dtype());
     let quantised = if rounded.is_some() { Vec::new() } else { weights.quantised().to_vec() };
-    let notes = note.into_iter().chain(fewer).collect();
+    let widened = (weights.widened() > 0).then(|| {
+        let count = weights.widened();
+        format!(
+            "{count} quantised matrices become f32 in memory, since their groups are no whole number of 32 elements"
+        )
+    });
+    let notes = note.into_iter().chain(fewer).chain(widened).collect();
     let device = DeviceInfo { name: "CPU".into(), dtype, quantised, memory: None, notes };
 
     let group = RankGroup::new(of);

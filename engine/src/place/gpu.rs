@@ -11,7 +11,7 @@ use crate::config::ModelConfig;
 use crate::device_info::{DeviceInfo, MemoryPlan};
 use crate::error::{Error, Result};
 use crate::fit;
-use crate::kv::KvLayout;
+use crate::kv::{KvDtype, KvLayout};
 use crate::load::Weights;
 use crate::model::{self, Model};
 use crate::options::{Device, Options};
@@ -84,7 +84,10 @@ fn gpu_dtype(options: &Options, weights: &Weights) -> Result<DType> {
         None => weights.dtype(),
     };
     match options.kv_dtype {
-        Some(other) if other != dtype => {
+        Some(eight @ (KvDtype::Int8 | KvDtype::Fp8)) => Err(Error::Option(format!(
+            "kv-dtype: {eight} is for the CPU; the GPU's kernels read keys and values of the weights' type, {dtype}, alone"
+        ))),
+        Some(other) if other != dtype.into() => {
             Err(Error::Option(format!("kv-dtype: on the GPU it is that of the weights, {dtype}, not {other}")))
         }
         _ => Ok(dtype),
@@ -106,7 +109,7 @@ impl OpenGpus {
         let OpenGpus { workers, group, dtype } = self;
         let of = workers.len();
         // Of each worker, and of all.
-        let part = kv_layout(&Shard { rank: 0, of }.config(config)?, options, dtype);
+        let part = kv_layout(&Shard { rank: 0, of }.config(config)?, options, dtype.into());
         let layout = KvLayout { heads: of * part.heads, ..part };
         let notes = dequantised(&weights, dtype).into_iter().collect();
 

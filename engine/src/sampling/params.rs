@@ -1,6 +1,7 @@
 //! How the tokens of a request are to be chosen.
 
 use crate::constraint::Constraint;
+use crate::embedding::Pooling;
 use crate::error::{Error, Result};
 
 /// When a beam search may stop, as in Hugging Face's `early_stopping`.
@@ -34,7 +35,7 @@ pub struct SamplingParams {
     /// meaning and stays equal to `n`.
     pub best_of: usize,
     /// Most tokens generated per output. The model's positions and the KV pool bound it too. 0 is for requests that
-    /// want something of the prompt: its echo or its logprobs.
+    /// want something of the prompt: its echo, its logprobs or its embedding.
     pub max_tokens: usize,
     /// 0 is greedy: the token with the highest logit, the lower id among equals.
     pub temperature: f32,
@@ -71,6 +72,8 @@ pub struct SamplingParams {
     pub logprobs: Option<usize>,
     /// Report the logprobs of the prompt's tokens too, with this many of the likeliest in the place of each.
     pub prompt_logprobs: Option<usize>,
+    /// Nothing is generated: the request wants the embedding of its prompt.
+    pub pooling: Option<Pooling>,
     /// Outputs are read as going on from the prompt: the prompt's text and an output's, one after the other, are what all
     /// tokens are decoded to at once. An output by itself may lack a space in front, which some decoders drop.
     pub echo: bool,
@@ -103,6 +106,7 @@ impl Default for SamplingParams {
             skip_special_tokens: true,
             logprobs: None,
             prompt_logprobs: None,
+            pooling: None,
             echo: false,
             constraint: None,
             beam: None,
@@ -127,8 +131,10 @@ impl SamplingParams {
     /// Refuses what makes no sense, naming the field.
     pub fn validate(&self) -> Result<()> {
         check("n", self.n >= 1, "n must be at least 1")?;
-        let of_prompt = self.echo || self.prompt_logprobs.is_some();
+        let of_prompt = self.echo || self.prompt_logprobs.is_some() || self.pooling.is_some();
         check("max_tokens", self.max_tokens >= 1 || of_prompt, "max_tokens must be at least 1")?;
+        let generates = self.max_tokens > 0 || self.width() > 1 || self.prompt_logprobs.is_some();
+        check("pooling", self.pooling.is_none() || !generates, "pooling leaves no outputs and no logprobs")?;
         check("min_tokens", self.min_tokens <= self.max_tokens, "min_tokens must not be greater than max_tokens")?;
         check(
             "temperature",
@@ -210,6 +216,10 @@ mod tests {
         refused(SamplingParams { max_tokens: 0, ..d() }, "max_tokens");
         assert!(SamplingParams { max_tokens: 0, echo: true, ..d() }.validate().is_ok());
         refused(SamplingParams { prompt_logprobs: Some(101), ..d() }, "prompt_logprobs");
+        let pooling = Some(Pooling::Last);
+        assert!(SamplingParams { pooling, max_tokens: 0, ..d() }.validate().is_ok());
+        refused(SamplingParams { pooling, ..d() }, "pooling");
+        refused(SamplingParams { pooling, max_tokens: 0, n: 2, best_of: 2, ..d() }, "pooling");
         refused(SamplingParams { temperature: -0.1, ..d() }, "temperature");
         refused(SamplingParams { temperature: f32::NAN, ..d() }, "temperature");
         refused(SamplingParams { top_p: 0.0, ..d() }, "top_p");

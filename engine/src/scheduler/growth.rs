@@ -30,9 +30,9 @@ pub struct Budget {
 fn plan(group: &SequenceGroup, mut left: Budget, prefixes: &Prefixes) -> Vec<Growth> {
     let seqs = &group.running;
     let short = usize::from(seqs.len() > 1);
-    let unscored = group.unscored();
+    let wanted = group.wanted();
     // The first row is the one that the sequence has.
-    let end = if unscored.is_empty() { usize::MAX } else { unscored.start + 1 + left.rows };
+    let end = if wanted.is_empty() { usize::MAX } else { wanted.start + 1 + left.rows };
     let mut plan = Vec::new();
     for (seq, s) in seqs.iter().enumerate() {
         let start = if s.table.is_empty() {

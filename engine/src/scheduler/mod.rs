@@ -305,7 +305,7 @@ impl Scheduler {
         let group = &self.running[at];
         let left = Budget { tokens: budget.tokens.saturating_sub(claimed), ..*budget };
         let Some(plan) = plan_within(group, left, &self.prefixes, &self.pool) else { return false };
-        let unscored = group.unscored();
+        let wanted = group.wanted();
         if let Some(start) = plan.first().and_then(|growth| growth.start.as_ref()) {
             self.running[at].cached_tokens.get_or_insert(start.hits);
         }
@@ -318,9 +318,9 @@ impl Scheduler {
             }
             self.extend(at, at_seq, tokens, step);
             budget.tokens = budget.tokens.saturating_sub(tokens);
-            if !unscored.is_empty() {
+            if !wanted.is_empty() {
                 let end = self.running[at].running[at_seq].table.len();
-                budget.rows -= end.saturating_sub(unscored.start + 1);
+                budget.rows -= end.saturating_sub(wanted.start + 1);
             }
         }
         if self.running[at].running.iter().all(|s| s.pending() == 0) {
@@ -348,7 +348,7 @@ impl Scheduler {
 
     /// Schedules the next tokens of a sequence, for which there are blocks.
     fn extend(&mut self, at: usize, at_seq: usize, tokens: usize, step: &mut Step) {
-        let unscored = self.running[at].unscored();
+        let wanted = self.running[at].wanted();
         let seq = &mut self.running[at].running[at_seq];
         let begin = seq.table.len();
         if seq.table.reserve(tokens, &mut step.moves.copies).is_err() {
@@ -356,8 +356,8 @@ impl Scheduler {
         }
         let end = begin + tokens;
         if tokens > 0 {
-            let scored = unscored.start.min(end)..unscored.end.min(end);
-            step.chunks.push(Chunk { group: at, seq: at_seq, range: begin..end, scored });
+            let wanted = wanted.start.min(end)..wanted.end.min(end);
+            step.chunks.push(Chunk { group: at, seq: at_seq, range: begin..end, wanted });
         }
         // The tokens are computed in this step, before anything reads them.
         self.prefixes.register(seq);

@@ -14,8 +14,9 @@ pub struct Chunk {
     pub seq: usize,
     /// Which of the sequence's tokens are computed.
     pub range: Range<usize>,
-    /// Those of them, all of the prompt, whose logits give the logprob of the token that follows.
-    pub scored: Range<usize>,
+    /// Those of them, all of the prompt, of which something is wanted, see
+    /// [`SequenceGroup::wanted`](crate::group::SequenceGroup::wanted).
+    pub wanted: Range<usize>,
 }
 
 /// What the next iteration does.
@@ -51,7 +52,7 @@ impl Step {
 
     /// The groups that are computed, in order of arrival: the index among the running ones, the new tokens, and whether
     /// it gets new tokens from the rows of its last ones. Rows of logits, and their results, are in this order: for
-    /// each group those of its scored tokens, then those that are sampled.
+    /// each group those of its tokens that are scored, then those that are sampled.
     pub fn groups(&self) -> impl Iterator<Item = (usize, &[Chunk], bool)> {
         let chunks = self.chunks.chunk_by(|a, b| a.group == b.group);
         chunks.map(|chunks| (chunks[0].group, chunks, self.sampled.binary_search(&chunks[0].group).is_ok()))

@@ -1,10 +1,11 @@
 //! Tensors of quantised groups.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use half::{bf16, f16};
 
-use super::{DType, HostTensor, Storage};
+use super::{DType, Groups, HostTensor, Storage};
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 use crate::quantised::QuantType;
@@ -13,23 +14,40 @@ impl HostTensor {
     /// A tensor of the quantised groups in `map`. The caller has found them to be as many as the type and the shape ask for,
     /// and rows to be whole numbers of them.
     pub fn mapped_groups(kind: QuantType, shape: Vec<usize>, map: Mapping) -> Self {
-        Self::groups(kind, shape, Storage::Mapped(map))
+        Self::groups(Groups { kind, order: None }, shape, Storage::Mapped(map))
     }
 
     /// As [`HostTensor::mapped_groups`], of groups that it owns.
     pub fn owned_groups(kind: QuantType, shape: Vec<usize>, groups: Vec<u8>) -> Self {
-        Self::groups(kind, shape, Storage::Groups(groups))
+        Self::groups(Groups { kind, order: None }, shape, Storage::Groups(groups))
     }
 
-    pub(super) fn groups(kind: QuantType, shape: Vec<usize>, storage: Storage) -> Self {
-        let tensor = HostTensor { dtype: DType::F32, quantised: Some(kind), shape, storage };
+    /// The same matrix if its columns are stored in this order: the one at `i` is column `order[i]`. The caller has found the
+    /// order to have each column once.
+    ///
+    /// # Panics
+    /// If the tensor is not quantised.
+    pub fn with_order(self, order: Vec<u32>) -> Self {
+        let Some(groups) = self.quantised else { panic!("only a quantised matrix has an order of its columns") };
+        HostTensor { quantised: Some(Groups { order: Some(order.into()), ..groups }), ..self }
+    }
+
+    pub(super) fn groups(groups: Groups, shape: Vec<usize>, storage: Storage) -> Self {
+        let kind = groups.kind;
+        let tensor = HostTensor { dtype: DType::F32, quantised: Some(groups), shape, storage };
         debug_assert_eq!(tensor.bytes().len() * kind.group(), tensor.len() * kind.group_bytes());
         tensor
     }
 
     /// How the tensor is quantised; `None` if its bytes are elements.
     pub fn quantised(&self) -> Option<QuantType> {
-        self.quantised
+        self.quantised.as_ref().map(|groups| groups.kind)
+    }
+
+    /// The order in which the columns of a quantised matrix are stored, if it is another than theirs: the one at `i` is
+    /// column `order[i]`.
+    pub fn order(&self) -> Option<&Arc<[u32]>> {
+        self.quantised.as_ref()?.order.as_ref()
     }
 
     /// The same tensor, in f32 if it is quantised.
@@ -44,9 +62,11 @@ impl HostTensor {
 
     /// The elements in a type of their own, whatever the tensor's. Memory for them in f32 is needed for few at a time.
     pub(super) fn dequantised(&self, to: DType) -> Self {
-        let Some(kind) = self.quantised else { unreachable!("only quantised tensors come here") };
-        let some = kind.group() * 64;
+        let Some(kind) = self.quantised() else { unreachable!("only quantised tensors come here") };
+        // Whole rows, where columns change places.
+        let some = if self.order().is_some() { self.shape[1].max(1) } else { kind.group() * 64 };
         let mut wide = vec![0.0; some];
+        let mut placed = vec![0.0; if self.order().is_some() { some } else { 0 }];
         let mut narrow = match to {
             DType::F32 => Storage::F32(Vec::with_capacity(self.len())),
             DType::F16 => Storage::F16(Vec::with_capacity(self.len())),
@@ -55,6 +75,13 @@ impl HostTensor {
         for bytes in self.bytes().chunks(some / kind.group() * kind.group_bytes()) {
             let wide = &mut wide[..bytes.len() / kind.group_bytes() * kind.group()];
             kind.decode(bytes, wide);
+            let wide = match self.order() {
+                None => wide,
+                Some(order) => {
+                    wide.iter().zip(&**order).for_each(|(&x, &col)| placed[col as usize] = x);
+                    &mut *placed
+                }
+            };
             match &mut narrow {
                 Storage::F16(v) => v.extend(wide.iter().map(|&x| f16::from_f32(x))),
                 Storage::Bf16(v) => v.extend(wide.iter().map(|&x| bf16::from_f32(x))),
@@ -75,10 +102,16 @@ impl HostTensor {
 
     /// The bytes of a row that hold some of its columns.
     pub(super) fn col_bytes(&self, range: &Range<usize>) -> Result<Range<usize>> {
-        let Some(kind) = self.quantised else {
+        let Some(kind) = self.quantised() else {
             return Ok(range.start * self.dtype.size()..range.end * self.dtype.size());
         };
         let group = kind.group();
+        if self.order().is_some() {
+            return Err(Error::Option(format!(
+                "tensor-parallel-size: a matrix in {kind} has its columns in an order of its own (desc_act), which cannot be \
+                 divided among workers"
+            )));
+        }
         if !range.start.is_multiple_of(group) || !range.end.is_multiple_of(group) {
             return Err(Error::Option(format!(
                 "tensor-parallel-size: a worker would have {} columns of a matrix in {kind}, which are no whole number of \
@@ -109,7 +142,7 @@ mod tests {
 
     #[test]
     fn parts_have_the_elements_of_the_whole() {
-        for kind in QuantType::ALL {
+        for kind in QuantType::all() {
             let (rows, cols, group) = (5, 3 * kind.group(), kind.group());
             let whole = f32s(tensor(kind, rows, cols));
             assert!(whole.iter().all(|x| x.is_finite()) && whole.iter().any(|&x| x != 0.0), "{kind}");
@@ -123,6 +156,24 @@ mod tests {
             let cut = tensor(kind, rows, cols).into_cols(16..group).err().unwrap().to_string();
             assert!(cut.contains(&kind.to_string()) && cut.contains(&group.to_string()), "{cut}");
         }
+    }
+
+    #[test]
+    fn columns_stored_in_another_order_come_back_in_theirs() {
+        let (kind, rows, cols) = (QuantType::Int4G32, 3, 64);
+        let order: Vec<u32> = (0..cols as u32).map(|i| i * 29 % 64).collect();
+        let stored = f32s(tensor(kind, rows, cols));
+        let mut want = vec![f32::NAN; rows * cols];
+        for (i, x) in stored.iter().enumerate() {
+            want[i / cols * cols + order[i % cols] as usize] = *x;
+        }
+        let ordered = || tensor(kind, rows, cols).with_order(order.clone());
+        assert_eq!(f32s(ordered()), want);
+        assert_eq!(f32s(ordered().into_rows(1..3)), want[cols..]);
+        assert_eq!(f32s(ordered().rows(2..3)), want[2 * cols..]);
+        let refused = ordered().into_cols(0..32).err().unwrap().to_string();
+        assert!(refused.contains("desc_act"), "{refused}");
+        assert_eq!(ordered().into_cols(0..64).unwrap().shape(), [rows, cols]);
     }
 
     #[test]

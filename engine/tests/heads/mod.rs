@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
-use engine::backend::{Activation, Attention, Backend, HostLinear, QkNormRope};
+use engine::backend::{Activation, Attention, Backend, HostLinear, Norm, QkNormRope};
 use engine::batch::{Batch, Span};
 use engine::engine::{Engine, EngineConfig};
 use engine::kv::KvLayout;
@@ -147,7 +147,7 @@ impl Model<HeadBackend> for Heads {
                     }
                 }
             }
-            backend.all_reduce(&mut sums);
+            backend.all_reduce(&mut sums, None);
             for (hidden, sums) in hidden.iter_mut().zip(sums.chunks(PIECES)) {
                 *hidden = sums.iter().fold(*hidden, |hidden, &sum| mix(hidden, sum as u64));
             }
@@ -156,7 +156,11 @@ impl Model<HeadBackend> for Heads {
         hidden.into_iter().flat_map(pieces).collect()
     }
 
-    fn logits(&self, backend: &HeadBackend, hidden: &Vec<f32>) -> Vec<f32> {
+    fn final_hidden(&self, _: &HeadBackend, rows: Vec<f32>) -> Vec<f32> {
+        rows
+    }
+
+    fn logits(&self, backend: &HeadBackend, hidden: Vec<f32>) -> Vec<f32> {
         let own = backend.rank.shard().rows(VOCAB as usize);
         let logit = |hidden: &[f32], token: usize| {
             let hash = hidden.iter().fold(token as u64, |hash, &piece| mix(hash, piece as u64));
@@ -199,12 +203,24 @@ impl Backend for HeadBackend {
         self.rank.shard()
     }
 
-    fn all_reduce(&self, x: &mut Vec<f32>) {
+    fn all_reduce(&self, x: &mut Vec<f32>, part: Option<Vec<f32>>) {
+        assert!(part.is_none(), "the stand-in's model adds to no residual stream");
         self.rank.sum(x);
     }
 
     fn logit_rows(&self, x: &Vec<f32>, batch: &Batch) -> Vec<f32> {
         batch.logit_rows.iter().flat_map(|&row| x[row as usize * PIECES..][..PIECES].to_vec()).collect()
+    }
+
+    fn hidden_rows(&self, x: &Vec<f32>, batch: &Batch) -> Vec<f32> {
+        batch.hidden_rows.iter().flat_map(|&row| x[row as usize * PIECES..][..PIECES].to_vec()).collect()
+    }
+
+    fn download(&self, x: &Vec<f32>) -> Result<Vec<f32>> {
+        if self.fails(Point::Sample) {
+            return Err(Error::Device("lost".into()));
+        }
+        Ok(x.clone())
     }
 
     fn gather_logits(&self, part: Vec<f32>) -> Vec<f32> {
@@ -252,10 +268,7 @@ impl Backend for HeadBackend {
     fn qkv(&self, _: &Vec<f32>, _: &()) {
         unreachable!()
     }
-    fn layer_norm(&self, _: &Vec<f32>, _: Option<&()>, _: Option<&()>, _: f32) -> Vec<f32> {
-        unreachable!()
-    }
-    fn rms_norm(&self, _: &Vec<f32>, _: &(), _: f32) -> Vec<f32> {
+    fn norm(&self, _: &Vec<f32>, _: &Norm<()>) -> Vec<f32> {
         unreachable!()
     }
     fn write_kv(&self, _: &mut (), _: QkNormRope<'_, ()>, _: &mut Vec<Memory>, _: usize, _: &Batch) {

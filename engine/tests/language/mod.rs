@@ -10,8 +10,8 @@ use engine::batch::Batch;
 use engine::constraint::{Constraint, Grammar, GrammarCompiler};
 use engine::engine::{Engine, EngineConfig};
 use engine::load::ModelFiles;
-use engine::runner::Runner;
-use engine::sampling::{SampleRow, Sampled, sample_row};
+use engine::runner::{Computed, Runner};
+use engine::sampling::{SampleRow, sample_row};
 use engine::scheduler::SchedulerOptions;
 use engine::sequence::Output;
 use engine::tokenizer::Tokenizer;
@@ -70,7 +70,7 @@ struct Noise {
 }
 
 impl Runner for Noise {
-    fn run(&mut self, _: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Vec<Sampled>> {
+    fn run(&mut self, _: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Computed> {
         let sample = |row: &SampleRow<'_>| {
             let mut hasher = DefaultHasher::new();
             (row.prompt, row.output).hash(&mut hasher);

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex};
 use engine::batch::Batch;
 use engine::engine::{Engine, EngineConfig, Finished};
 use engine::kv::{BlockCopy, BlockMoves, BlockTable};
-use engine::runner::Runner;
-use engine::sampling::{SampleRow, Sampled, SamplingParams, sample_row};
+use engine::runner::{Computed, Runner};
+use engine::sampling::{SampleRow, SamplingParams, sample_row};
 use engine::scheduler::SchedulerOptions;
 use engine::{Error, Result};
 
@@ -144,7 +144,7 @@ fn write(to: &mut [Option<Kept>], blocks: Vec<(usize, Vec<Option<Kept>>)>) {
 }
 
 impl Runner for Oracle {
-    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Computed> {
         assert!(rows.len() <= self.max_num_seqs, "there is no room for {} rows of logits", rows.len());
         let mut memory = self.memory.lock().unwrap();
         memory.move_blocks(self.block_size, &batch.moves);
@@ -182,8 +182,14 @@ impl Runner for Oracle {
             assert_eq!(last_rows.get(&(*at as usize)).copied(), kept, "a sequence reads what is not its own");
             sampled.push(sample_row(&logits(&context), row, &mut Vec::new())?);
         }
-        Ok(sampled)
+        let hidden = batch.hidden_rows.iter().map(|row| hidden(last_rows[&(*row as usize)])).collect();
+        Ok(Computed { sampled, hidden })
     }
+}
+
+/// The hidden state of a token for which this was kept.
+pub fn hidden(kept: Kept) -> Vec<f32> {
+    (0..3).map(|i| (kept >> (20 * i) & 0xFFFF) as f32 - 32_000.0).collect()
 }
 
 /// What follows `context`.
@@ -252,7 +258,7 @@ impl Fails {
 }
 
 impl Runner for Fails {
-    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Vec<Sampled>> {
+    fn run(&mut self, batch: Batch, rows: &[SampleRow<'_>]) -> Result<Computed> {
         if self.now.swap(false, Relaxed) {
             self.oracle.memory().lock().unwrap().lose();
             return Err(Error::Memory("lost".into()));

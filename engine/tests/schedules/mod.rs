@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use engine::embedding::Pooling;
 use engine::engine::{Engine, EngineConfig, Finished};
 use engine::group::{OwnerId, RequestId};
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
@@ -90,11 +91,19 @@ fn params() -> impl Strategy<Value = SamplingParams> {
         beam: Some(Beam { width, length_penalty: 1.0, early_stopping }),
         ..Default::default()
     });
+    let pooled = prop_oneof![Just(Pooling::Last), Just(Pooling::Mean)].prop_map(|pooling| SamplingParams {
+        max_tokens: 0,
+        pooling: Some(pooling),
+        ..Default::default()
+    });
     let logprobs = || prop::option::weighted(0.3, 0..20usize);
-    (prop_oneof![greedy, sampled, beams], logprobs(), logprobs()).prop_map(|(params, logprobs, prompt_logprobs)| {
-        // Without a token only an echo is left.
-        SamplingParams { logprobs, prompt_logprobs, echo: params.max_tokens == 0, ..params }
-    })
+    let generating = (prop_oneof![greedy, sampled, beams], logprobs(), logprobs()).prop_map(
+        |(params, logprobs, prompt_logprobs)| {
+            // Without a token only an echo is left.
+            SamplingParams { logprobs, prompt_logprobs, echo: params.max_tokens == 0, ..params }
+        },
+    );
+    prop_oneof![5 => generating, 1 => pooled]
 }
 
 /// A request of any kind.
@@ -173,12 +182,12 @@ impl Setup {
     }
 }
 
-/// The result of a request.
-pub type Answer = (Vec<Output>, Option<PromptLogprobs>);
+/// The result of a request: its outputs, its prompt's logprobs and its embedding.
+pub type Answer = (Vec<Output>, Option<PromptLogprobs>, Option<Vec<f32>>);
 
 /// The result of a request that has ended.
 pub fn answer(done: Finished) -> Answer {
-    (done.outputs, done.prompt_logprobs)
+    (done.outputs, done.prompt_logprobs, done.embedding)
 }
 
 /// The result of a request to an engine that has no other.

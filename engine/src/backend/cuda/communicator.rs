@@ -8,18 +8,20 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cuda_std::launch::{DevicePtr, DevicePtrMut, KernelCall};
+use cuda_std::launch::{DevicePtr, DevicePtrMut, KernelCall, LaunchShape};
 use kernels::communicator::{
-    ExchangeShape, MAILBOX_BYTES, MAX_BLOCKS, MAX_RANKS, all_reduce, all_reduce_two_shot, gather_logits, is_one_shot,
+    ExchangeShape, MAILBOX_BYTES, MAX_BLOCKS, MAX_RANKS, SumNorm, all_reduce, gather_logits, shots,
 };
-use kernels::element::ElementType;
+use kernels::floor::Floor;
 use kernels::layout::VECTOR;
+use kernels::norm::NormShape;
 use kernels::with_element;
 use launch::{Context, DeviceBuffer, MappedBuffer};
 
 use super::CudaBackend;
-use super::memory::tensor::CudaTensor;
+use super::memory::tensor::{CudaTensor, CudaWeight};
 use super::step::queue::{LaunchCost, LaunchQueue};
+use crate::backend::Norm;
 use crate::error::{Error, Result};
 use crate::parallel::{RankGroup, Shard, WorkerGroup};
 
@@ -75,6 +77,17 @@ pub struct Communicator {
     /// How many exchanges each block has made.
     epochs: DeviceBuffer<u32>,
     abort: DevicePtr<u32>,
+}
+
+/// The norm that follows a sum, in the same launch.
+#[derive(Clone, Copy)]
+pub struct NormOfSum<'a> {
+    /// The norm.
+    pub norm: &'a Norm<CudaWeight>,
+    /// The launch that it would have by itself.
+    pub shape: NormShape,
+    /// Where its result goes.
+    pub out: &'a CudaTensor,
 }
 
 /// How many workers there can be.
@@ -139,6 +152,26 @@ impl CudaBackend {
         }
         Ok(group)
     }
+
+    /// Adds up what all workers have, as [`Backend::all_reduce`](crate::backend::Backend::all_reduce) says, and normalises it
+    /// if a norm follows.
+    pub(super) fn sum_up(&self, x: &CudaTensor, part: Option<&CudaTensor>, norm: Option<NormOfSum<'_>>) {
+        debug_assert!(!self.shard.is_whole(), "there is nobody to add anything up with");
+        // Each worker sums up a part of the rows, and takes the sums of the others.
+        let (bytes, of) = (2 * u64::from(x.rows) * u64::from(x.cols), self.shard.of as u64);
+        let passes = 2 + u64::from(part.is_some()) + u64::from(norm.is_some());
+        let floor = Floor { bytes: passes * bytes, flops: 0 };
+        let cost = LaunchCost { floor, peers: 2 * bytes * (of - 1) / of, ..LaunchCost::default() };
+        let Some(communicator) = &self.communicator else {
+            let name = if norm.is_some() { "all-reduce and norm" } else { "all-reduce" };
+            return self.queue.note_exchange(name, cost);
+        };
+        let (shape, args) = communicator.all_reduce(x, part, norm);
+        let call: KernelCall = with_element!(self.element, T => args.instance::<T>());
+        // SAFETY: the mailboxes were made for these ranks, and live as long as any of them; workers run the same steps, so
+        // that they launch the same exchanges in the same order, each in one stream; the grid fits all devices.
+        unsafe { self.queue.launch(shape, call, || cost) };
+    }
 }
 
 impl Communicator {
@@ -152,22 +185,47 @@ impl Communicator {
         (self.shard.rank as u32, self.shard.of as u32)
     }
 
-    /// Replaces `x` by the sum of what all workers have in its place.
-    pub fn all_reduce(&self, queue: &LaunchQueue, element: ElementType, x: &CudaTensor, cost: LaunchCost) {
+    /// The launch of a sum, and of the norm that follows.
+    fn all_reduce(
+        &self,
+        x: &CudaTensor,
+        part: Option<&CudaTensor>,
+        then: Option<NormOfSum<'_>>,
+    ) -> (LaunchShape, all_reduce) {
         let (rank, ranks) = self.place();
-        let ExchangeShape { launch, chunk } = ExchangeShape::of_sum(x.rows * x.cols, self.group.blocks);
         let vectors = x.rows * x.cols / VECTOR;
-        let (x, mailboxes, epochs, abort) = (x.ptr(), self.mailboxes.as_ptr(), self.epochs.as_mut_ptr(), self.abort);
-        let call: KernelCall = if is_one_shot(ranks, 16 * u64::from(vectors)) {
-            let args = all_reduce { x, vectors, chunk, mailboxes, epochs, abort, rank, ranks };
-            with_element!(element, T => args.instance::<T>())
-        } else {
-            let args = all_reduce_two_shot { x, vectors, chunk, mailboxes, epochs, abort, rank, ranks };
-            with_element!(element, T => args.instance::<T>())
+        let ExchangeShape { launch, chunk } = match then {
+            Some(NormOfSum { shape, .. }) => ExchangeShape::of_rows(x.rows, shape, self.group.blocks),
+            None => ExchangeShape::of_sum(x.rows * x.cols, self.group.blocks),
         };
-        // SAFETY: the mailboxes were made for these ranks, and live as long as any of them; workers run the same steps, so
-        // that they launch the same exchanges in the same order, each in one stream; the grid fits all devices.
-        unsafe { queue.launch(launch, call, || cost) };
+        let null = DevicePtr::NULL;
+        let (norm, weight, bias, eps) = match then.map(|then| then.norm) {
+            None => (SumNorm::None, null, null, 0.0),
+            Some(Norm::Rms { weight, eps }) => (SumNorm::Rms, weight.ptr(), null, *eps),
+            Some(Norm::Layer { weight, bias, eps }) => {
+                let [weight, bias] = [weight, bias].map(|w| w.as_ref().map_or(null, CudaWeight::ptr));
+                (SumNorm::Layer, weight, bias, *eps)
+            }
+        };
+        let args = all_reduce {
+            x: x.ptr(),
+            part: part.map_or(null, |part| part.ptr().cast_const()),
+            vectors,
+            chunk,
+            shots: shots(ranks, 16 * u64::from(vectors)),
+            norm: norm as u32,
+            weight,
+            bias,
+            out: then.map_or(DevicePtrMut::NULL, |then| then.out.ptr()),
+            eps,
+            row: then.map_or(0, |then| then.shape.vectors),
+            mailboxes: self.mailboxes.as_ptr(),
+            epochs: self.epochs.as_mut_ptr(),
+            abort: self.abort,
+            rank,
+            ranks,
+        };
+        (launch, args)
     }
 
     /// Puts the columns of all workers side by side in `all`, which is the first worker's.
@@ -178,7 +236,7 @@ impl Communicator {
         let (part, out) = (part.ptr().cast_const(), all.ptr());
         let (mailboxes, epochs, abort) = (self.mailboxes.as_ptr(), self.epochs.as_mut_ptr(), self.abort);
         let call = gather_logits { part, out, rows, vocab, chunk, mailboxes, epochs, abort, rank, ranks };
-        // SAFETY: as in `all_reduce`; the parts' columns are those of `Shard::rows`.
+        // SAFETY: as in `sum_up`; the parts' columns are those of `Shard::rows`.
         unsafe { queue.launch(launch, call, || cost) };
     }
 }

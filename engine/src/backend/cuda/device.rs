@@ -4,7 +4,7 @@ use cuda_std::launch::{Descriptor, Family, Kernel, KernelCall, LaunchShape};
 use kernels::attention::decode::{paged_attention, plan_paged_attention};
 use kernels::attention::{AttentionShape, paper, prefill::paged_prefill};
 use kernels::element::ElementType;
-use kernels::gemm::{decode::gemm_decode, gemv::gemv, prefill::gemm};
+use kernels::gemm::{decode::gemm_decode, gemv::gemv, hopper::gemm_hopper, prefill::gemm};
 use kernels::{cache, communicator, embedding, norm, rope, sampling};
 use launch::{Context, Driver, Module, Stream};
 
@@ -44,7 +44,7 @@ impl CudaDevice {
             version.map_err(|error| Error::Device(format!("the driver does not tell its version: {error}")))?;
         let ptx = image.engine();
         check_version(&ptx, (version.major(), version.minor()))?;
-        let module = Module::load(&context, &ptx, &kernels(element, heads))?;
+        let module = Module::load(&context, &ptx, &kernels(element, heads, image.arch))?;
         let paper = if wants_papers {
             Some(Module::load(&context, &image.paper(), &papers_kernels(element, heads))?)
         } else {
@@ -106,8 +106,8 @@ fn papers_kernels(element: ElementType, heads: AttentionShape) -> Vec<&'static D
         .collect()
 }
 
-/// The kernels that a model with such heads may launch.
-fn kernels(element: ElementType, heads: AttentionShape) -> Vec<&'static Descriptor> {
+/// The kernels of a target that a model with such heads may launch.
+fn kernels(element: ElementType, heads: AttentionShape, target: &str) -> Vec<&'static Descriptor> {
     let size = heads.head_size().to_string();
     let (typed, headed) = ([element.label()], [element.label(), size.as_str()]);
     [
@@ -124,16 +124,17 @@ fn kernels(element: ElementType, heads: AttentionShape) -> Vec<&'static Descript
     .chain(of::<paged_attention>(&headed))
     .chain(of::<paged_prefill>(&headed))
     .chain(of::<gemm>(&typed))
+    .chain(of::<gemm_hopper>(&typed))
     .chain(of::<gemm_decode>(&typed))
     .chain(of::<gemv>(&typed))
     .chain(of::<communicator::all_reduce>(&typed))
-    .chain(of::<communicator::all_reduce_two_shot>(&typed))
     .chain(of::<embedding::embed>(&typed))
     .chain(of::<embedding::embed_part>(&typed))
     .chain(of::<embedding::add_positions>(&typed))
     .chain(of::<norm::layer_norm>(&typed))
     .chain(of::<norm::rms_norm>(&typed))
     .chain(of::<rope::rope_and_cache>(&typed))
+    .filter(|kernel| kernel.is_for(target))
     .collect()
 }
 
@@ -153,9 +154,15 @@ mod tests {
 
     #[test]
     fn only_kernels_of_the_models_type_and_heads_are_loaded() {
-        let names: Vec<_> =
-            kernels(ElementType::Bf16, AttentionShape::new(8, 2, 64, 16).unwrap()).iter().map(|k| k.name).collect();
+        let names = |target| -> Vec<_> {
+            let heads = AttentionShape::new(8, 2, 64, 16).unwrap();
+            kernels(ElementType::Bf16, heads, target).iter().map(|kernel| kernel.name).collect()
+        };
+        assert!(names("sm_90a").contains(&"gemm_hopper_bf16_256"));
+        let names = names("sm_80");
         assert!(names.contains(&"paged_prefill_bf16_64") && names.contains(&"gemm_bf16_256"));
-        assert!(!names.iter().any(|name| name.contains("_f16") || name.starts_with("paged_prefill_bf16_128")));
+        assert!(!names.iter().any(|name| name.contains("_f16")
+            || name.contains("hopper")
+            || name.starts_with("paged_prefill_bf16_128")));
     }
 }

@@ -89,7 +89,7 @@ pub struct CudaBackend {
 impl CudaBackend {
     /// A GPU of `driver`, or the emulator, for a model whose weights and activations are of a 16-bit type. `config` is the
     /// model's [as this worker sees it](Shard::config); several workers are [connected](Self::connect) afterwards. Of the
-    /// options it reads the block size, which kernels attend, and whether decode steps are recorded as CUDA graphs.
+    /// options it reads the block size, which kernels attend and multiply, and whether decode steps are recorded as CUDA graphs.
     ///
     /// # Errors
     /// [`Error::Device`] if there is no such GPU or it cannot be used; [`Error::Unsupported`] if there are no kernels for
@@ -118,7 +118,7 @@ impl CudaBackend {
             shard,
             // Launches of the paper's kernels depend on the longest sequence of a step.
             records: options.cuda_graphs && paper.is_none(),
-            ..Self::with_queue(LaunchQueue::new(device), config, heads, (dtype, element), slots)
+            ..Self::with_queue(LaunchQueue::new(device, options.hopper_from), config, heads, (dtype, element), slots)
         })
     }
 

@@ -2,21 +2,22 @@
 
 use std::ops::Range;
 
-use cuda_std::launch::{DevicePtr, LaunchShape};
+use cuda_std::launch::{DevicePtr, KernelCall, LaunchShape};
 use cuda_std::vector::Vector;
 use kernels::embedding::{self, add_positions, embed, embed_part, gather_rows};
 use kernels::floor::Floor;
 use kernels::gemm::epilogue::Epilogue;
-use kernels::norm::{self, NormShape, layer_norm, rms_norm};
+use kernels::norm::{self as norms, NormShape, layer_norm, rms_norm};
 use kernels::vector::row_vectors;
 use kernels::with_element;
 
+use super::communicator::NormOfSum;
 use super::memory::weights;
 use super::step::graph;
 use super::step::inputs::Packing;
 use super::step::queue::LaunchCost;
 use super::{CudaBackend, CudaKvCache, CudaProjection, CudaTensor, CudaWeight, StepInputs};
-use crate::backend::{Activation, Attention, Backend, HostLinear, QkNormRope};
+use crate::backend::{Activation, Attention, Backend, HostLinear, Norm, QkNormRope};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::kv::KvLayout;
@@ -144,18 +145,15 @@ impl Backend for CudaBackend {
         self.queue.check()
     }
 
-    fn all_reduce(&self, x: &mut CudaTensor) {
-        if self.shard.is_whole() {
-            return;
-        }
-        // Each worker sums up a part of the rows, and takes the sums of the others.
-        let (bytes, of) = (2 * u64::from(x.rows) * u64::from(x.cols), self.shard.of as u64);
-        let floor = Floor { bytes: 2 * bytes, flops: 0 };
-        let cost = LaunchCost { floor, peers: 2 * bytes * (of - 1) / of, ..LaunchCost::default() };
-        match &self.communicator {
-            Some(communicator) => communicator.all_reduce(&self.queue, self.element, x, cost),
-            None => self.queue.note_exchange("all-reduce", cost),
-        }
+    fn all_reduce(&self, x: &mut CudaTensor, part: Option<CudaTensor>) {
+        self.sum_up(x, part.as_ref(), None);
+    }
+
+    fn all_reduce_norm(&self, x: &mut CudaTensor, part: Option<CudaTensor>, norm: &Norm<CudaWeight>) -> CudaTensor {
+        let out = self.tensor(x.rows, x.cols);
+        let Some(shape) = self.norm_shape(x.cols) else { return out };
+        self.sum_up(x, part.as_ref(), Some(NormOfSum { norm, shape, out: &out }));
+        out
     }
 
     fn gather_logits(&self, part: CudaTensor) -> CudaTensor {
@@ -246,41 +244,24 @@ impl Backend for CudaBackend {
         self.linear(x, &projection.weight, projection.bias.as_ref(), None)
     }
 
-    fn layer_norm(
-        &self,
-        x: &CudaTensor,
-        weight: Option<&CudaWeight>,
-        bias: Option<&CudaWeight>,
-        eps: f32,
-    ) -> CudaTensor {
+    fn norm(&self, x: &CudaTensor, norm: &Norm<CudaWeight>) -> CudaTensor {
         let out = self.tensor(x.rows, x.cols);
-        let Some(shape) = self.norm_shape(x.cols) else { return out };
-        let pointer = |weight: Option<&CudaWeight>| weight.map_or(DevicePtr::NULL, CudaWeight::ptr);
-        let args = layer_norm {
-            x: x.ptr(),
-            y: DevicePtr::NULL,
-            weight: pointer(weight),
-            bias: pointer(bias),
-            out: out.ptr(),
-            eps,
-            vectors: shape.vectors,
+        let Some(NormShape { vectors, threads }) = self.norm_shape(x.cols) else { return out };
+        let (y, x_ptr, out_ptr) = (DevicePtr::NULL, x.ptr(), out.ptr());
+        let call: KernelCall = match norm {
+            Norm::Layer { weight, bias, eps } => {
+                let [weight, bias] = [weight, bias].map(|w| w.as_ref().map_or(DevicePtr::NULL, CudaWeight::ptr));
+                let args = layer_norm { x: x_ptr, y, weight, bias, out: out_ptr, eps: *eps, vectors };
+                with_element!(self.element, T => args.instance::<T>())
+            }
+            Norm::Rms { weight, eps } => {
+                let args = rms_norm { x: x_ptr, y, weight: weight.ptr(), out: out_ptr, eps: *eps, vectors };
+                with_element!(self.element, T => args.instance::<T>())
+            }
         };
-        let floor = || Floor { bytes: norm::floor_bytes(x.rows.into(), x.cols.into(), false), flops: 0 };
-        let call = with_element!(self.element, T => args.instance::<T>());
+        let floor = || Floor { bytes: norms::floor_bytes(x.rows.into(), x.cols.into(), false), flops: 0 };
         // SAFETY: rows are of whole vectors, which the shape was made for.
-        unsafe { self.queue.launch(LaunchShape::linear(x.rows, shape.threads), call, floor) };
-        out
-    }
-
-    fn rms_norm(&self, x: &CudaTensor, weight: &CudaWeight, eps: f32) -> CudaTensor {
-        let out = self.tensor(x.rows, x.cols);
-        let Some(shape) = self.norm_shape(x.cols) else { return out };
-        let (x_ptr, out_ptr, vectors) = (x.ptr(), out.ptr(), shape.vectors);
-        let args = rms_norm { x: x_ptr, y: DevicePtr::NULL, weight: weight.ptr(), out: out_ptr, eps, vectors };
-        let floor = || Floor { bytes: norm::floor_bytes(x.rows.into(), x.cols.into(), false), flops: 0 };
-        let call = with_element!(self.element, T => args.instance::<T>());
-        // SAFETY: rows are of whole vectors, which the shape was made for.
-        unsafe { self.queue.launch(LaunchShape::linear(x.rows, shape.threads), call, floor) };
+        unsafe { self.queue.launch(LaunchShape::linear(x.rows, threads), call, floor) };
         out
     }
 
@@ -304,6 +285,18 @@ impl Backend for CudaBackend {
             return x.clone();
         }
         self.gather(x.ptr().cast_const(), inputs.logit_rows().cast_const(), inputs.logits, x.cols)
+    }
+
+    fn hidden_rows(&self, x: &CudaTensor, inputs: &StepInputs) -> CudaTensor {
+        self.gather(x.ptr().cast_const(), inputs.hidden_rows().cast_const(), inputs.hidden, x.cols)
+    }
+
+    fn download(&self, x: &CudaTensor) -> Result<Vec<f32>> {
+        let shape = [x.rows as usize, x.cols as usize];
+        let mut bytes = vec![0; 2 * shape[0] * shape[1]];
+        self.queue.run(|device| x.lease.download(&device.stream, &mut bytes));
+        self.queue.check()?;
+        Ok(HostTensor::copied(self.dtype, shape.to_vec(), &bytes).elements().to_f32())
     }
 
     fn logits(&self, x: &CudaTensor, weight: &CudaWeight) -> CudaTensor {

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use launch::DeviceBuffer;
+use launch::{DeviceBuffer, Stream};
 
 /// Places begin at multiples of this many bytes.
 const ALIGNMENT: usize = 256;
@@ -95,6 +95,17 @@ impl Lease {
     pub fn address(&self) -> u64 {
         let base = self.arena.state().memory.as_ref().map_or(0, DeviceBuffer::address);
         base + self.begin as u64
+    }
+
+    /// Copies its first bytes to `to`, when the stream has come to its end.
+    ///
+    /// # Errors
+    /// What the driver says, also of what was asked of the stream before.
+    pub fn download(&self, stream: &Stream, to: &mut [u8]) -> launch::Result<()> {
+        match &self.arena.state().memory {
+            Some(memory) => stream.download(memory.slice(self.begin..self.begin + to.len()), to),
+            None => Ok(()),
+        }
     }
 }
 

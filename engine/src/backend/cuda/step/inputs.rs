@@ -47,6 +47,8 @@ pub struct StepInputs {
     pub prefills: u32,
     /// How many rows' logits are wanted. With a bucket it is all rows in order.
     pub logits: u32,
+    /// How many rows' final hidden states are wanted; with a bucket none.
+    pub hidden: u32,
     /// The size that a decode step was padded to.
     pub bucket: Option<u32>,
     /// Blocks to move first.
@@ -75,6 +77,7 @@ struct Offsets {
     table_starts: usize,
     query_starts: usize,
     logit_rows: usize,
+    hidden_rows: usize,
     tables: usize,
     swapped_out: usize,
     swapped_in: usize,
@@ -112,6 +115,8 @@ arrays! {
     query_starts: u32 = query_starts;
     /// `[logits]`: the rows whose logits are wanted; not with a bucket.
     logit_rows: u32 = logit_rows;
+    /// `[hidden]`: the rows whose final hidden states are wanted.
+    hidden_rows: u32 = hidden_rows;
     /// All block tables.
     tables: u32 = tables;
     /// The cache's blocks that are swapped out.
@@ -151,7 +156,8 @@ impl StepInputs {
         order.sort_by_key(|&s| batch.spans[s].len != 1);
         let real = batch.spans.iter().filter(|span| span.len == 1).count();
         let prefills = order.len() - real;
-        let is_decode = prefills == 0 && batch.logit_rows.iter().copied().eq(0..real as u32);
+        let wants_all = batch.logit_rows.iter().copied().eq(0..real as u32);
+        let is_decode = prefills == 0 && wants_all && batch.hidden_rows.is_empty();
         let bucket = bucket(real).filter(|_| pads && is_decode);
         let decodes = bucket.unwrap_or(real as u32);
         let padding = decodes as usize - real;
@@ -192,6 +198,7 @@ impl StepInputs {
         if bucket.is_none() {
             at.logit_rows = pack.words(batch.logit_rows.iter().map(|&row| new_row(row)));
         }
+        at.hidden_rows = pack.words(batch.hidden_rows.iter().map(|&row| new_row(row)));
         at.tables = pack.words(batch.blocks.iter().copied());
         let mut row_table_stride = 0;
         if let Some(block_size) = row_tables {
@@ -243,6 +250,7 @@ impl StepInputs {
             decodes,
             prefills: prefills as u32,
             logits: bucket.unwrap_or(batch.logit_rows.len() as u32),
+            hidden: batch.hidden_rows.len() as u32,
             bucket,
             moves: batch.moves,
             top,

@@ -52,10 +52,11 @@ pub struct LaunchQueue {
 }
 
 impl LaunchQueue {
-    /// Work for a GPU.
-    pub fn new(device: CudaDevice) -> Self {
+    /// Work for a GPU. `hopper_from` says from how many tokens on Hopper's kernel multiplies, where there is one.
+    pub fn new(device: CudaDevice, hopper_from: Option<u32>) -> Self {
         let of = device.context.limits();
-        let limits = GpuLimits { multiprocessors: of.multiprocessors, shared_bytes: of.shared_opt_in as u32 };
+        let own = GpuLimits::new(of.multiprocessors, of.shared_opt_in as u32, of.capability);
+        let limits = GpuLimits { hopper_from: own.hopper_from.map(|best| hopper_from.unwrap_or(best)), ..own };
         LaunchQueue { device: Some(device), limits, notes: RefCell::default(), failed: RefCell::default() }
     }
 

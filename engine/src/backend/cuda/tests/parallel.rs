@@ -28,7 +28,7 @@ fn step(workers: &mut [Loaded], batch: &Batch) -> Vec<Sampled> {
                 let inputs = backend.upload(batch.clone(), &[]);
                 let compute = || {
                     let hidden = model.forward(backend, cache, &inputs);
-                    Some(backend.gather_logits(model.logits(backend, &backend.logit_rows(&hidden, &inputs))))
+                    Some(backend.gather_logits(model.logits(backend, backend.logit_rows(&hidden, &inputs))))
                 };
                 drop(backend.compute(&inputs, compute));
                 backend.finish().unwrap();
@@ -48,6 +48,8 @@ fn each_worker_has_its_part_and_sums_up_twice_a_layer() {
             let launches = rehearse(&backend, &*model, layout, step).unwrap();
             let count = |name: &str| launches.iter().filter(|launch| launch.kernel.starts_with(name)).count();
             assert_eq!((count("all_reduce_f16"), count("gather_logits")), (1 + 2 * layers, 1), "{rank} of {of}");
+            // All norms but the last, of the rows whose logits are wanted, are made where the sums are.
+            assert_eq!(count("rms_norm"), 1, "{rank} of {of}");
             // Norms, and key-value heads that are fewer than workers, are in each.
             let of_whole = whole.backend.weight_bytes() as f64 / backend.weight_bytes() as f64;
             assert!(of_whole > 0.7 * of as f64 && of_whole <= of as f64, "{rank} of {of}: 1/{of_whole}");

@@ -1,0 +1,71 @@
+//! Embeddings of texts: the final hidden states of a prompt, pooled to one vector of length 1.
+
+use std::str::FromStr;
+
+/// How the hidden states of a prompt's tokens become its embedding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pooling {
+    /// That of the last token, which has seen all others.
+    #[default]
+    Last,
+    /// The mean of those of all tokens.
+    Mean,
+}
+
+impl FromStr for Pooling {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "last" => Ok(Pooling::Last),
+            "mean" => Ok(Pooling::Mean),
+            _ => Err(format!("{name:?} is neither last nor mean")),
+        }
+    }
+}
+
+/// The sum of the hidden states that were computed so far of those that are pooled.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PooledStates {
+    sum: Vec<f64>,
+    count: usize,
+}
+
+impl PooledStates {
+    /// Hidden states that are in the sum.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Adds those of the next tokens.
+    pub fn add(&mut self, states: &[Vec<f32>]) {
+        for state in states {
+            self.sum.resize(state.len(), 0.0);
+            self.sum.iter_mut().zip(state).for_each(|(sum, x)| *sum += f64::from(*x));
+            self.count += 1;
+        }
+    }
+
+    /// The sum with length 1, as which it has the direction of the mean. A sum of zeros has none, and stays as it is.
+    pub fn normalised(&self) -> Vec<f32> {
+        let length = self.sum.iter().map(|x| x * x).sum::<f64>().sqrt();
+        let scale = if length > 0.0 { 1.0 / length } else { 1.0 };
+        self.sum.iter().map(|x| (x * scale) as f32).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_has_the_direction_of_the_mean_and_length_one() {
+        let mut states = PooledStates::default();
+        states.add(&[vec![1.0, 5.0]]);
+        states.add(&[vec![2.0, -1.0], vec![3.0, 4.0]]);
+        assert_eq!((states.count(), states.normalised()), (3, vec![0.6, 0.8]));
+        let mut zeros = PooledStates::default();
+        zeros.add(&[vec![0.0; 3]]);
+        assert_eq!(zeros.normalised(), [0.0; 3]);
+    }
+}

@@ -1,0 +1,108 @@
+//! How likely models find texts, and how that changes when weights or caches are rounded.
+
+#![allow(clippy::unwrap_used)] // these are parts of tests, and a failed unwrap is a failed test
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use engine::llm::{Completion, Llm, Prompt};
+use engine::load::ModelFiles;
+use engine::sampling::SamplingParams;
+use engine::tensor::DType;
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::golden;
+
+/// A tensor of a safetensors file: name, type, shape and bytes.
+pub type FileTensor = (String, Dtype, Vec<usize>, Vec<u8>);
+
+/// The logprobs of all tokens of some texts.
+///
+/// # Panics
+/// If a text is refused, or a step fails.
+pub fn scores(llm: &mut Llm, texts: &[Vec<u32>]) -> Vec<f32> {
+    let params = SamplingParams { max_tokens: 1, prompt_logprobs: Some(0), ..SamplingParams::default() };
+    let prompts: Vec<Prompt> = texts.iter().map(|text| Prompt::Tokens(text.clone())).collect();
+    let done = llm.generate(&prompts, &params).unwrap();
+    let logprobs = |c: Completion| c.prompt_logprobs.unwrap().into_iter().flatten().map(|p| p.logprob);
+    done.into_iter().flat_map(logprobs).collect()
+}
+
+/// The root of the mean square of the differences of logprobs, and the greatest.
+///
+/// # Panics
+/// If they are few, or no numbers.
+pub fn difference(a: &[f32], b: &[f32]) -> (f32, f32) {
+    let differences: Vec<f32> = a.iter().zip(b).map(|(a, b)| (a - b).abs()).collect();
+    assert!(a.len() == b.len() && a.len() > 100 && differences.iter().all(|d| d.is_finite()));
+    let mean = differences.iter().map(|d| d * d).sum::<f32>() / differences.len() as f32;
+    (mean.sqrt(), differences.iter().copied().fold(0.0, f32::max))
+}
+
+/// The perplexity of texts whose tokens have these logprobs.
+pub fn perplexity(scores: &[f32]) -> f32 {
+    (-scores.iter().sum::<f32>() / scores.len() as f32).exp()
+}
+
+/// Texts of the tokens that a golden model knows.
+pub fn texts(model: &str) -> Vec<Vec<u32>> {
+    golden(model).prompts.into_iter().map(|p| [p.ids, p.greedy.ids].concat()).collect()
+}
+
+/// The bundled model's own greedy stories.
+///
+/// # Panics
+/// If the fixture is not of this form.
+pub fn stories() -> Vec<Vec<u32>> {
+    #[derive(Deserialize)]
+    struct Golden {
+        cases: Vec<Case>,
+    }
+    #[derive(Deserialize)]
+    struct Case {
+        prompt_ids: Vec<u32>,
+        greedy_ids: Vec<u32>,
+    }
+    let golden: Golden = serde_json::from_str(include_str!("../fixtures/opt-story-3m/golden.json")).unwrap();
+    golden.cases.into_iter().map(|c| [c.prompt_ids, c.greedy_ids].concat()).collect()
+}
+
+/// The same model in `directory`, in Hugging Face's form, with the elements that its weights stand for in f32.
+///
+/// # Panics
+/// If the model cannot be read, or the directory not be written.
+pub fn dequantised(files: &ModelFiles, directory: &Path) -> ModelFiles {
+    for file in ["tokenizer.json", "tokenizer_config.json"] {
+        fs::write(directory.join(file), files.read(file).unwrap().unwrap()).unwrap();
+    }
+    let mut config: Map<String, Value> = serde_json::from_slice(&files.read("config.json").unwrap().unwrap()).unwrap();
+    config.remove("quantization_config");
+    fs::write(directory.join("config.json"), serde_json::to_string(&config).unwrap()).unwrap();
+    let mut weights = files.weights(None).unwrap();
+    let names: BTreeMap<String, Vec<usize>> =
+        weights.names().map(|name| (name.to_owned(), weights.shape(name).unwrap().to_vec())).collect();
+    let tensors = names.into_iter().map(|(name, shape)| {
+        // GPT-2's projections have a row for each input in that form.
+        let transposed = name.contains(".c_") && shape.len() == 2 && weights.rows_are_outputs(&name);
+        let tensor = weights.take(&name, &shape).unwrap().to_dtype(DType::F32);
+        let tensor = if transposed { tensor.transposed() } else { tensor };
+        (name, Dtype::F32, tensor.shape().to_vec(), tensor.bytes().to_vec())
+    });
+    write(directory, &tensors.collect::<Vec<_>>())
+}
+
+/// The model in `directory`, with weights that consist of these tensors.
+///
+/// # Panics
+/// If they cannot be written.
+pub fn write(directory: &Path, tensors: &[FileTensor]) -> ModelFiles {
+    let views = tensors
+        .iter()
+        .map(|(name, dtype, shape, bytes)| (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap()));
+    safetensors::serialize_to_file(views, None, &directory.join("model.safetensors")).unwrap();
+    ModelFiles::directory(directory).unwrap()
+}

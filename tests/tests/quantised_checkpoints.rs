@@ -1,0 +1,230 @@
+//! Quantised safetensors checkpoints: their elements are those of the formats' own programs, and models in them compute
+//! what the same models compute with these elements.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use engine::llm::{Device, Llm, Options};
+use engine::load::{ModelFiles, gguf};
+use engine::quantised::QuantType;
+use engine::tensor::DType;
+use kernels::eight_bit::{EightBit, Fp8};
+use safetensors::{Dtype, SafeTensors};
+use tests::golden_dir;
+use tests::scores::{FileTensor, dequantised, difference, perplexity, scores, stories, texts, write};
+
+/// The forms, the golden models that are in them, and the types that their projections have in memory.
+const MODELS: [(&str, &str, &[QuantType]); 7] = [
+    ("awq", "llama3", &[QuantType::Int4G64]),
+    ("gptq", "qwen2", &[QuantType::Int4G32]),
+    ("gptq-v2", "llama2", &[QuantType::Int4G128, QuantType::Int4G32]),
+    ("gptq-conv1d", "gpt2", &[QuantType::Int4G32]),
+    ("compressed-int4", "mistral", &[QuantType::Int4G32]),
+    ("fp8", "llama3", &[QuantType::Fp8G128]),
+    ("compressed-fp8", "qwen3", &[QuantType::Fp8G32, QuantType::Fp8G128]),
+];
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/quantised").join(name)
+}
+
+/// Random tensors, whose elements the formats' programs have computed in the type of the scales.
+#[test]
+fn elements_are_those_of_the_formats_own_programs() {
+    let mut forms = Vec::new();
+    for entry in fs::read_dir(fixture("random")).unwrap() {
+        let entry = entry.unwrap();
+        let form = entry.file_name().into_string().unwrap();
+        let mut weights = ModelFiles::directory(entry.path()).unwrap().weights(None).unwrap();
+        let shape = weights.shape("m.weight").unwrap_or_else(|| panic!("{form}")).to_vec();
+        let want = weights.take("elements", &shape).unwrap();
+        assert_eq!(weights.widened(), usize::from(form == "compressed-int4-odd"), "{form}");
+        let got = weights.take("m.weight", &shape).unwrap_or_else(|error| panic!("{form}: {error:?}"));
+        assert_eq!(got.quantised().is_none(), form == "compressed-int4-odd", "{form}");
+        assert_eq!(got.order().is_some(), form.ends_with("desc-act"), "{form}");
+        let got = got.to_dtype(want.dtype()).elements().to_f32();
+        let want = want.elements().to_f32();
+        let wrong = got.iter().zip(&want).position(|(a, b)| a != b);
+        assert!(wrong.is_none() && got.iter().any(|x| *x != 0.0), "{form}: element {wrong:?}");
+        assert_eq!(weights.names().count(), 0, "{form}");
+        forms.push(form);
+    }
+    assert_eq!(forms.len(), 14, "{forms:?}");
+}
+
+/// The tensors of a file, as they are.
+fn tensors(path: &Path) -> Vec<FileTensor> {
+    let file = fs::read(path).unwrap();
+    let file = SafeTensors::deserialize(&file).unwrap();
+    file.tensors()
+        .into_iter()
+        .map(|(name, view)| (name, view.dtype(), view.shape().to_vec(), view.data().to_vec()))
+        .collect()
+}
+
+fn copy(from: &Path, files: &[&str], to: &Path) {
+    for file in files {
+        fs::write(to.join(file), fs::read(from.join(file)).unwrap()).unwrap();
+    }
+}
+
+/// A whole checkpoint in `directory`: the projections of the fixture, and the golden model's other tensors.
+fn checkpoint(form: &str, model: &str, directory: &Path) -> ModelFiles {
+    let mut all = tensors(&fixture(form).join("model.safetensors"));
+    let quantised: BTreeSet<String> =
+        all.iter().filter_map(|(name, ..)| Some(name.rsplit_once('.')?.0.into())).collect();
+    let stays = |name: &str| !name.strip_suffix(".weight").is_some_and(|module| quantised.contains(module));
+    for entry in fs::read_dir(golden_dir(model)).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name.starts_with("model") && name.ends_with(".safetensors") {
+            all.extend(tensors(&path).into_iter().filter(|(name, ..)| stays(name)));
+        }
+    }
+    copy(&golden_dir(model), &["tokenizer.json", "tokenizer_config.json"], directory);
+    copy(&fixture(form), &["config.json"], directory);
+    write(directory, &all)
+}
+
+fn load(files: &ModelFiles, options: Options) -> Llm {
+    Llm::load(files, &Options { device: Device::Cpu, threads: Some(2), ..options }).unwrap()
+}
+
+#[test]
+fn models_compute_what_their_elements_do() {
+    for (form, model, kinds) in MODELS {
+        let (directory, exact) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let files = checkpoint(form, model, directory.path());
+        let mut llm = load(&files, Options::default());
+        assert_eq!((&llm.device().quantised[..], llm.device().notes.len()), (kinds, 0), "{form}");
+        let texts = texts(model);
+        let read = scores(&mut llm, &texts);
+        let elements = scores(&mut load(&dequantised(&files, exact.path()), Options::default()), &texts);
+        let original =
+            scores(&mut load(&ModelFiles::directory(golden_dir(model)).unwrap(), Options::default()), &texts);
+        let (mean, most) = difference(&read, &elements);
+        let (drift, worst) = difference(&elements, &original);
+        println!("{form}: activations {mean} {most}, weights {drift} {worst}");
+        // Activations are rounded to 8 bits for integers alone; what is in bf16 beside FP8 may round them to that type.
+        // These models' logits are large: logprobs lie some ten apart.
+        let bound = if form.ends_with("fp8") { 0.01 } else { 0.4 };
+        assert!(mean < bound && (mean > 0.01) != form.ends_with("fp8"), "{form}: {mean} {most}");
+        assert!(drift > mean && drift < 4.0, "{form}: {drift} {worst}");
+    }
+}
+
+#[test]
+fn two_workers_have_their_parts_of_them() {
+    for (form, model, _) in MODELS {
+        let directory = tempfile::tempdir().unwrap();
+        let files = checkpoint(form, model, directory.path());
+        let options =
+            || Options { device: Device::Cpu, threads: Some(2), tensor_parallel_size: 2, ..Options::default() };
+        let result = Llm::load(&files, &options());
+        // Heads that two cannot share, inputs in an order of their own, and groups that would be cut.
+        let refused = match form {
+            "gptq" => Some("desc_act"),
+            "gptq-v2" | "gptq-conv1d" => Some("3 attention heads"),
+            "compressed-int4" => Some("112 columns of a matrix in int4-g32"),
+            "compressed-fp8" | "awq" | "fp8" => None,
+            other => panic!("{other}"),
+        };
+        match (result, refused) {
+            (Err(error), Some(reason)) => {
+                let error = error.to_string();
+                assert!(error.contains("tensor-parallel-size") && error.contains(reason), "{form}: {error}");
+            }
+            (Ok(mut llm), None) => {
+                let texts = texts(model);
+                let whole = scores(&mut load(&files, Options::default()), &texts);
+                let (mean, most) = difference(&scores(&mut llm, &texts), &whole);
+                println!("{form}: {mean} {most}");
+                // Sums of two parts are rounded once more, and that may round an activation to another integer.
+                assert!(mean < 0.02, "{form}: {mean} {most}");
+            }
+            (Ok(_), Some(reason)) => panic!("{form} is loaded in spite of {reason}"),
+            (Err(error), None) => panic!("{form}: {error}"),
+        }
+    }
+}
+
+/// `quire quantize` rounds them once more, from their elements.
+#[test]
+fn they_are_written_as_gguf_files() {
+    for (form, model, _) in [MODELS[0], MODELS[3], MODELS[5]] {
+        let directory = tempfile::tempdir().unwrap();
+        let files = checkpoint(form, model, directory.path());
+        let path = directory.path().join("model.gguf");
+        gguf::save(&files, QuantType::Q8_0, &path, |_, _| {}).unwrap();
+        let texts = texts(model);
+        let written = scores(&mut load(&ModelFiles::gguf(&path).unwrap(), Options::default()), &texts);
+        let (mean, most) = difference(&written, &scores(&mut load(&files, Options::default()), &texts));
+        println!("{form} as q8_0: {mean} {most}");
+        assert!(mean < 0.5, "{form}: {mean} {most}");
+    }
+}
+
+/// Kernels do not read quantised weights: the device gets their elements, and says so.
+#[test]
+fn on_a_gpu_they_are_no_longer_quantised() {
+    for (form, model, kinds) in [MODELS[0], MODELS[5]] {
+        let directory = tempfile::tempdir().unwrap();
+        let files = checkpoint(form, model, directory.path());
+        let mut llm = Llm::load(&files, &Options { device: Device::Emulator, ..Options::default() }).unwrap();
+        let notes = llm.device().notes.join(" ");
+        // The type of the model's other tensors.
+        assert!(notes.contains(&kinds[0].to_string()) && notes.contains("bf16"), "{notes}");
+        let texts = &texts(model)[..2];
+        let on_cpu = scores(&mut load(&files, Options { dtype: Some(DType::Bf16), ..Options::default() }), texts);
+        let pairs = scores(&mut llm, texts);
+        let most = pairs.iter().zip(&on_cpu).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(pairs.len() == on_cpu.len() && most < 1.0, "{form}: {most}");
+    }
+}
+
+/// What the bundled model makes of its own greedy stories, and how likely it finds them, with projections in FP8.
+#[test]
+fn the_bundled_model_tells_its_stories_in_fp8() {
+    let files = ModelFiles::bundled();
+    let original = scores(&mut load(&files, Options::default()), &stories());
+    let mut weights = files.weights(None).unwrap();
+    let names: Vec<(String, Vec<usize>)> =
+        weights.names().map(|name| (name.to_owned(), weights.shape(name).unwrap().to_vec())).collect();
+    let mut tensors = Vec::new();
+    for (name, shape) in names {
+        let tensor = weights.take(&name, &shape).unwrap().to_dtype(DType::F32);
+        let module = name.strip_suffix(".weight").filter(|module| shape.len() == 2 && !module.contains("embed"));
+        let Some(module) = module else {
+            tensors.push((name, Dtype::F32, shape, tensor.bytes().to_vec()));
+            continue;
+        };
+        let elements = tensor.elements().to_f32();
+        let (mut codes, mut scales) = (Vec::new(), Vec::new());
+        for row in elements.chunks(shape[1]) {
+            let scale = row.iter().fold(0f32, |most, x| most.max(x.abs())) / Fp8::LARGEST;
+            codes.extend(row.iter().map(|x| Fp8::encode(x / scale)));
+            scales.extend(scale.to_le_bytes());
+        }
+        tensors.push((format!("{module}.weight_scale"), Dtype::F32, vec![shape[0], 1], scales));
+        tensors.push((name, Dtype::F8_E4M3, shape, codes));
+    }
+    let directory = tempfile::tempdir().unwrap();
+    for file in ["tokenizer.json", "tokenizer_config.json", "config.json"] {
+        if let Some(text) = files.read(file).unwrap() {
+            fs::write(directory.path().join(file), text).unwrap();
+        }
+    }
+    let config = fs::read_to_string(directory.path().join("config.json")).unwrap();
+    let config = config.replacen('{', r#"{"quantization_config": {"quant_method": "fp8"}, "#, 1);
+    fs::write(directory.path().join("config.json"), config).unwrap();
+    let mut llm = load(&write(directory.path(), &tensors), Options::default());
+    assert!(!llm.device().quantised.is_empty());
+    let read = scores(&mut llm, &stories());
+    let (drift, worst) = difference(&read, &original);
+    let (was, is) = (perplexity(&original), perplexity(&read));
+    println!("fp8: perplexity {is} for {was}, drift {drift} {worst}, {} tokens", read.len());
+    assert!(is / was < 1.01 && drift > 0.0, "{is} for {was}");
+}
