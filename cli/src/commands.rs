@@ -5,13 +5,14 @@ use crate::command::Command;
 use crate::kernels;
 use crate::suggest::shown;
 use crate::words::{UsageError, is_command, names, no_command};
-use crate::{bench, generate, help, quantize, serve};
+use crate::{bench, generate, help, quantize, serve, session};
 #[cfg(feature = "cuda")]
 use crate::{paper, plan};
 
 /// All of them. The first is also what is meant when no command is named.
 pub static COMMANDS: &[&Command] = &[
     &generate::COMMAND,
+    &session::COMMAND,
     &serve::COMMAND,
     &quantize::COMMAND,
     &bench::throughput::COMMAND,

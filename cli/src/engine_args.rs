@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use argh::{ArgsInfo, FromArgs};
+use engine::kv::KvDtype;
 use engine::llm::{AttentionKernels, Device, Options, Preemption, Prompt, SchedulerOptions};
 use engine::tensor::DType;
 
@@ -19,10 +20,10 @@ pub struct EngineArgs {
     /// element type of weights: f32, f16, bf16 (as stored; GPU: 16 bits); f16 and bf16 undo quantisation
     #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
     pub dtype: Option<DType>,
-    /// element type of the KV cache (auto: f32; on a GPU as weights)
-    #[argh(option, arg_name = "type", from_str_fn(element_type), default = "None")]
-    pub kv_dtype: Option<DType>,
-    /// use weights in their file, on, or copy them to memory, off (on)
+    /// element type of the KV cache: also int8, fp8 (auto: f32; GPU: as weights)
+    #[argh(option, arg_name = "type", from_str_fn(kv_type), default = "None")]
+    pub kv_dtype: Option<KvDtype>,
+    /// use embeddings in their file, on, or copy them to memory too, off (on)
     #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
     pub mmap: bool,
     /// workers that divide the model, each on a GPU of its own (1)
@@ -98,6 +99,7 @@ impl EngineArgs {
             swap_space: self.swap_space,
             gpu_memory_utilization: self.gpu_memory_utilization,
             attention: self.attention,
+            hopper_from: None,
             cuda_graphs: self.cuda_graphs,
             warmup: self.warmup,
             scheduler: SchedulerOptions {
@@ -139,6 +141,17 @@ fn element_type(s: &str) -> Result<Option<DType>, String> {
         "f16" | "float16" | "half" => Ok(Some(DType::F16)),
         "bf16" | "bfloat16" => Ok(Some(DType::Bf16)),
         _ => Err(format!("{s:?} is not a type; auto, f32, f16 and bf16 are")),
+    }
+}
+
+fn kv_type(s: &str) -> Result<Option<KvDtype>, String> {
+    match s {
+        "int8" => Ok(Some(KvDtype::Int8)),
+        "fp8" | "fp8_e4m3" => Ok(Some(KvDtype::Fp8)),
+        _ => match element_type(s) {
+            Ok(dtype) => Ok(dtype.map(KvDtype::Float)),
+            Err(_) => Err(format!("{s:?} is not a type; auto, f32, f16, bf16, int8 and fp8 are")),
+        },
     }
 }
 

@@ -1,4 +1,5 @@
-//! Ctrl-C while text is generated: the first ends it in good order, the second ends the process.
+//! Ctrl-C while text is generated: the first ends it in good order, one that comes before the first is heeded ends the
+//! process.
 
 use std::fmt;
 use std::process;
@@ -35,10 +36,12 @@ impl Interrupt {
         let flag = seen.clone();
         thread::Builder::new().name("interrupt".into()).spawn(move || {
             runtime.block_on(async {
-                signals.recv().await;
-                flag.0.store(true, Ordering::Relaxed);
-                signals.recv().await;
-                process::exit(STATUS.into());
+                loop {
+                    signals.recv().await;
+                    if flag.0.swap(true, Ordering::Relaxed) {
+                        process::exit(STATUS.into());
+                    }
+                }
             });
         })?;
         Ok(seen)
@@ -47,6 +50,11 @@ impl Interrupt {
     /// Whether there was one.
     pub fn came(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+
+    /// Whether there was one since it was last asked.
+    pub fn take(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
     }
 }
 

@@ -103,7 +103,7 @@ impl Device {
     }
 
     fn cases(&self) -> Vec<Case> {
-        cases::all(if self.driver.is_emulator() { Scale::Small } else { Scale::Full })
+        cases::all(if self.driver.is_emulator() { Scale::Small } else { Scale::Full }, self.image.arch)
     }
 
     /// The launches of a case, without making them.
@@ -195,7 +195,7 @@ fn list(device: &Device) -> Result<()> {
     }
     let headings = ["kernel", "registers", "shared", "grid", "threads", "dynamic", "for instance"];
     let mut table = Table::new(&headings);
-    for kernel in registry::shipped() {
+    for kernel in registry::shipped().filter(|kernel| kernel.is_for(device.image.arch)) {
         let number = |n: Option<u32>| n.map_or("-".to_owned(), |n| n.to_string());
         let used = resources(device.image.arch, kernel.name);
         let (shape, problem) = launches.get(kernel.name).cloned().unzip();

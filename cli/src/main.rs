@@ -22,6 +22,7 @@ mod quantize;
 mod report;
 mod request;
 mod serve;
+mod session;
 mod sigaction;
 mod signals;
 mod suggest;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use argh::{ArgsInfo, FromArgs};
 use engine::answer::ToolFormat;
+use engine::embedding::Pooling;
 use engine::load::ModelFiles;
 use server::{EventFormat, KvEventsOptions, RequestLimits, ServeOptions, Server};
 use tracing_subscriber::EnvFilter;
@@ -40,6 +41,7 @@ const SERVE_GROUPS: &[(&str, &[&str])] = &[
             "--served-model-name",
             "--chat-template",
             "--tool-call-parser",
+            "--pooling",
             "--log-json",
         ],
     ),
@@ -92,6 +94,9 @@ pub struct ServeArgs {
     /// tool calls: hermes, llama3_json, mistral (as the template has)
     #[argh(option, arg_name = "form")]
     pub tool_call_parser: Option<ToolFormat>,
+    /// what embeddings are made of: last, the last token; mean (last)
+    #[argh(option, arg_name = "way")]
+    pub pooling: Option<Pooling>,
 
     /// publish what is cached, and its tokens, at tcp://*:5557, say
     #[argh(option, arg_name = "url")]
@@ -198,6 +203,7 @@ fn options(args: ServeArgs) -> Result<ServeOptions> {
         api_key,
         served_name: args.served_model_name,
         tool_call_parser: args.tool_call_parser,
+        pooling: args.pooling.unwrap_or(d.pooling),
         chat_template: args.chat_template.as_deref().map(template_file).transpose()?,
         kv_events,
         progress: || Box::new(progress::loading()),

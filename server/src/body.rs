@@ -19,6 +19,21 @@ pub struct Body<T>(pub T);
 /// share; those that change nothing are beside them.
 pub struct GenerationBody<A, B>(pub A, pub B);
 
+/// A JSON body that is made of one struct, beside which it may have fields that change nothing.
+pub struct OpenBody<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for OpenBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+        let bytes = receive(request, app).await?;
+        let (fields, unknown) = value(&bytes)?;
+        let (Inert, unknown_to_inert) = value(&bytes)?;
+        refuse([unknown, unknown_to_inert], &bytes)?;
+        Ok(OpenBody(fields))
+    }
+}
+
 impl<T: DeserializeOwned> FromRequest<Arc<App>> for Body<T> {
     type Rejection = ApiError;
 

@@ -152,7 +152,7 @@ impl IntoResponse for ApiError {
 /// The engine's refusal of a request. Its fields have the names that clients know, but for the number of beams.
 impl From<Refusal> for ApiError {
     fn from(Refusal { field, why }: Refusal) -> Self {
-        let known = |name: &str| name.replace("beam_width", "best_of").replace("prompt_logprobs", "logprobs");
+        let known = |name: &str| name.replace("beam_width", "best_of");
         ApiError { param: field.map(known), ..Self::invalid(known(&why)) }
     }
 }

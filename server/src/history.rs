@@ -173,6 +173,7 @@ mod tests {
             prompt_tokens: Vec::new(),
             cached_tokens: 0,
             prompt_logprobs: None,
+            embedding: None,
             outputs: Vec::new(),
             time_to_first_token: Duration::ZERO,
             time: Duration::ZERO,

@@ -1,8 +1,9 @@
 //! How a server is set up.
 
-use engine::answer::ToolFormat;
 use std::time::Duration;
 
+use engine::answer::ToolFormat;
+use engine::embedding::Pooling;
 use engine::llm::Prompt;
 use serde::{Serialize, Serializer};
 
@@ -28,6 +29,8 @@ pub struct ServeOptions {
     pub chat_template: Option<String>,
     /// How the model writes calls of tools; if it is not said, as the chat template shows it.
     pub tool_call_parser: Option<ToolFormat>,
+    /// How hidden states become embeddings.
+    pub pooling: Pooling,
     /// Texts that are computed when the model has been loaded, and kept for all prompts that begin with them.
     pub shared_prefixes: Vec<Prompt>,
     /// Where KV events are published; nowhere if `None`.
@@ -117,6 +120,7 @@ impl Default for ServeOptions {
             served_name: None,
             chat_template: None,
             tool_call_parser: None,
+            pooling: Pooling::default(),
             shared_prefixes: Vec::new(),
             kv_events: None,
             progress: || Box::new(|_, _| ()),

@@ -15,7 +15,7 @@ use tower::util::MapRequest;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, RequestId, SetRequestIdLayer};
 
-use crate::api::{chat, completions, debug, operate, tokenize};
+use crate::api::{chat, completions, debug, embeddings, operate, responses, tokenize};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::guard::{Guard, check_host, check_origin};
@@ -38,6 +38,8 @@ pub fn router(app: Arc<App>, guard: Guard) -> Router {
     let guarded = Router::new()
         .route("/v1/completions", post(completions::create))
         .route("/v1/chat/completions", post(chat::create))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/embeddings", post(embeddings::create))
         .route("/v1/models", get(operate::models))
         .route("/v1/models/{*model}", get(operate::model))
         .route("/tokenize", post(tokenize::tokenize))

@@ -172,6 +172,35 @@ async fn echo_puts_the_prompt_first() {
 }
 
 #[tokio::test]
+async fn logprobs_of_prompts_are_the_engines() {
+    let server = TestServer::start().await;
+    let params = SamplingParams { max_tokens: 1, prompt_logprobs: Some(2), ..Default::default() };
+    let want = alone(&ModelFiles::bundled(), PROMPT, &params).prompt_logprobs.unwrap();
+    let body = json!({"prompt": [PROMPT, PROMPT], "temperature": 0, "max_tokens": 1, "prompt_logprobs": 2});
+    let answer = server.post(COMPLETIONS, &body).await;
+    for choice in answer["choices"].as_array().unwrap() {
+        let got = choice["prompt_logprobs"].as_array().unwrap();
+        assert_eq!((got.len(), &got[0]), (want.len(), &Value::Null));
+        for (got, want) in got.iter().zip(&want).skip(1) {
+            let want = want.as_ref().unwrap();
+            assert_eq!(float(&got[want.token.to_string()]["logprob"]), want.logprob);
+            for (at, (id, logprob)) in want.top.iter().enumerate() {
+                let token = &got[id.to_string()];
+                assert_eq!((float(&token["logprob"]), &token["rank"]), (*logprob, &json!(at + 1)));
+                assert!(token["decoded_token"].is_string());
+            }
+            assert!((2..=3).contains(&got.as_object().unwrap().len()));
+        }
+    }
+    let chat = json!({"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 1, "prompt_logprobs": 0});
+    let answer = server.post(CHAT, &chat).await;
+    assert_eq!(answer["prompt_logprobs"].as_array().unwrap().len() as u64, answer["usage"]["prompt_tokens"]);
+    let streamed = json!({"prompt": PROMPT, "prompt_logprobs": 1, "stream": true});
+    assert_eq!(server.refused(COMPLETIONS, &streamed, 400).await["param"], "prompt_logprobs");
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn an_echoed_prompt_has_its_logprobs() {
     let server = TestServer::start().await;
     let params = SamplingParams { max_tokens: 0, prompt_logprobs: Some(2), ..Default::default() };

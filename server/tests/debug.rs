@@ -4,11 +4,12 @@
 
 mod common;
 
+use common::client::Response;
 use common::{PROMPT, TestServer, alone, error_of};
 use engine::llm::{Options, SchedulerOptions};
 use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
-use reqwest::{Method, StatusCode};
+use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 use server::{RequestLimits, ServeOptions};
 
@@ -39,7 +40,7 @@ async fn ids(server: &TestServer, queue: &str, count: usize) -> Vec<u64> {
     }
 }
 
-async fn cancel(server: &TestServer, id: &str) -> reqwest::Response {
+async fn cancel(server: &TestServer, id: &str) -> Response {
     let url = server.url(&format!("/debug/requests/{id}"));
     server.client.request(Method::DELETE, url).send().await.unwrap()
 }

@@ -140,7 +140,7 @@ async fn what_would_change_the_answer_is_refused_by_its_name() {
         ("suffix", json!(" end")),
         ("priority", json!(1)),
         ("truncate_prompt_tokens", json!(3)),
-        ("prompt_logprobs", json!(1)),
+        ("prompt_logprobs", json!(101)),
         ("allowed_token_ids", json!([1])),
         ("bad_words", json!(["a"])),
         ("guided_json", json!("{")),

@@ -4,10 +4,11 @@
 
 mod common;
 
+use common::client::Response;
 use common::{PROMPT, TestServer, error_of};
 use engine::llm::Options;
 use engine::load::ModelFiles;
-use reqwest::{Method, Response};
+use hyper::Method;
 use serde_json::json;
 use server::{ServeOptions, Server};
 

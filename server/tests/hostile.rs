@@ -6,9 +6,11 @@ mod common;
 
 use std::time::Duration;
 
+use common::client::Response;
 use common::{PROMPT, TestServer, error_of, read_all, write_all};
 use engine::llm::{Options, SchedulerOptions};
 use engine::load::ModelFiles;
+use hyper::body::Bytes;
 use serde_json::{Value, json};
 use server::{RequestLimits, ServeOptions};
 use tokio::net::TcpStream;
@@ -17,7 +19,7 @@ const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 
 /// Sends a body that is not necessarily JSON, as JSON.
-async fn send_bytes(server: &TestServer, body: impl Into<reqwest::Body>) -> reqwest::Response {
+async fn send_bytes(server: &TestServer, body: impl Into<Bytes>) -> Response {
     let request = server.client.post(server.url(COMPLETIONS)).header("content-type", "application/json");
     request.body(body).send().await.unwrap()
 }

@@ -7,12 +7,12 @@ mod common;
 use std::io::{Read, Write};
 use std::time::Duration;
 
+use common::client::Response;
 use common::{MODEL, PROMPT, TestServer, error_of, read_all, write_all};
 use engine::llm::Options;
 use engine::load::ModelFiles;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use reqwest::Response;
 use serde_json::json;
 use server::{RequestLimits, ServeOptions, Server};
 use tokio::net::TcpStream;

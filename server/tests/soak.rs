@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::TestServer;
+use common::client::Client;
 use engine::llm::{Options, SchedulerOptions};
 use engine::load::ModelFiles;
 use loadgen::random::WorkloadRng;
 use peak_alloc::PeakAlloc;
-use reqwest::Client;
 use serde_json::{Value, json};
 use server::ServeOptions;
 

@@ -117,7 +117,7 @@ fn run(words: &Words) -> Result<()> {
         heads: own.kv_heads,
         head_dim: config.head_dim,
         block_size: BLOCK_SIZE,
-        dtype,
+        dtype: dtype.into(),
     };
     let decodes = args.batch.0.iter().map(|&batch| Kind::Decode { batch, context: args.context });
     let steps = decodes.chain(args.prompt.map(Kind::Prefill)).map(|kind| {

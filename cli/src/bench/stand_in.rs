@@ -2,7 +2,7 @@
 //! context. How blocks are shared depends on a model only through which beams survive.
 
 use engine::batch::Batch;
-use engine::runner::Runner;
+use engine::runner::{Computed, Runner};
 use engine::sampling::{SampleRow, Sampled};
 use loadgen::random::WorkloadRng;
 
@@ -18,7 +18,7 @@ const SPREAD: f64 = 2.5;
 pub struct StandIn;
 
 impl Runner for StandIn {
-    fn run(&mut self, _batch: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Vec<Sampled>> {
+    fn run(&mut self, _batch: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Computed> {
         Ok(rows.iter().map(sample).collect())
     }
 }

@@ -11,6 +11,7 @@ mod memory;
 mod models;
 mod output;
 mod prompts;
+mod session;
 mod support;
 #[cfg(unix)]
 mod terminal;

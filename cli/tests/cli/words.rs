@@ -32,12 +32,14 @@ fn bad_options_are_refused_in_one_sentence() {
     refused(&with(&["--n", "300"]), "at most 256");
     misused(&with(&["--device", "abacus"]), "abacus");
     misused(&with(&["--dtype", "f8"]), "f8");
+    misused(&with(&["--kv-dtype", "int4"]), "int8 and fp8 are");
     misused(&with(&["--block-size", "0"]), "block-size");
     misused(&with(&["--threads", "0"]), "threads");
     misused(&with(&["--threads", "100000"]), "threads");
     misused(&with(&["--max-num-seqs", "0"]), "max-num-seqs");
     misused(&with(&["--max-batch-tokens", "0"]), "max-batch-tokens");
     refused(&with(&["--kv-memory", "1KB"]), "takes 147456 bytes");
+    refused(&with(&["--kv-memory", "1KB", "--kv-dtype", "int8"]), "takes 38016 bytes");
     misused(&with(&["--kv-memory", "lots"]), "lots");
     misused(&with(&["--swap-space", "lots"]), "lots");
     misused(&with(&["--preemption", "never"]), "never");

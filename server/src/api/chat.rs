@@ -5,27 +5,25 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
-use engine::answer::{AnswerReader, ToolFormat};
 use engine::chat::{Arguments, Message};
-use engine::constraint::Thoughts;
-use engine::llm::{Continuation, Prompt, StopReason};
-use engine::sequence::TokenLogprob;
+use engine::llm::{Continuation, StopReason};
+use engine::sequence::{PromptLogprobs, TokenLogprob};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tower_http::request_id::RequestId;
 
-use super::answer::{Heading, Usage, collect, max_tokens};
+use super::answer::{Heading, Usage, collect};
 use super::conversation::Conversation;
-use super::decoding::{Decoding, Outputs};
-use super::logprobs::ChatLogprobs;
+use super::decoding::Decoding;
+use super::dialogue::Dialogue;
+use super::logprobs::{ChatLogprobs, ScoredPrompt, scored_prompt};
 use super::message::{AnswerForm, Delta, Said, Telling};
 use super::stream::{Format, Frames, Piece, respond};
-use super::tools::{Calling, ToolFields};
+use super::tools::ToolFields;
 use crate::app::{Admission, App};
 use crate::body::GenerationBody;
 use crate::error::{ApiError, check};
 use crate::metrics::reason;
-use crate::worker::Work;
 
 /// Likeliest tokens that can be asked for; OpenAI's number.
 const MAX_TOP_LOGPROBS: usize = 20;
@@ -64,6 +62,8 @@ struct Answer<'a, C> {
     choices: Vec<C>,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Usage>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<ScoredPrompt>,
 }
 
 #[derive(Debug, Serialize)]
@@ -89,7 +89,7 @@ pub async fn create(
     State(app): State<Arc<App>>,
     Extension(request): Extension<RequestId>,
     admission: Admission,
-    GenerationBody(mut fields, mut decoding): GenerationBody<ChatFields, Decoding>,
+    GenerationBody(mut fields, decoding): GenerationBody<ChatFields, Decoding>,
 ) -> Result<Response, ApiError> {
     app.check_model(decoding.model.as_deref())?;
     let logprobs = fields.logprobs()?;
@@ -100,26 +100,15 @@ pub async fn create(
     let shows_thoughts = fields.include_reasoning.unwrap_or(true);
     let calling = fields.tool_fields().calling(&app)?;
     let tools = calling.as_ref().map(|calling| calling.schemas.clone());
+    let (stream, options) = (decoding.stream.unwrap_or(false), decoding.stream_options);
+    let include_usage = options.and_then(|o| o.include_usage).unwrap_or(false);
     let conversation = fields.conversation(decoding.add_special_tokens, tools);
-    let (text, tokens) = conversation.prompt(&app, Some(app.config.max_positions)).await?;
-    let max_tokens = max_tokens(&app, asked, ("messages", tokens.len()), 1, app.config.max_positions)?;
-    let stream = decoding.stream.unwrap_or(false);
-    let include_usage = decoding.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
-    let (reader, thoughts) = reader(&app, &text, calling.as_ref());
-    let format = calling.as_ref().map(|calling| calling.format);
-    if format.is_some_and(ToolFormat::shows_special_tokens) {
-        decoding.skip_special_tokens.get_or_insert(false);
-    }
-    let grammar = calling.as_ref().and_then(|calling| calling.grammar(&app));
-    let outputs = Outputs { max_tokens, logprobs, grammar, thoughts, ..Outputs::default() };
-    let params = admission.within(decoding.params(&app, outputs)).await??;
-    let is_named = calling.is_some_and(|calling| calling.is_named);
-    let form = AnswerForm { reader, format, is_named, shows_thoughts };
+    let (grammar, field) = (None, "messages");
+    let dialogue =
+        Dialogue { conversation, calling, decoding, max_tokens: asked, logprobs, grammar, shows_thoughts, field };
+    let (work, form) = dialogue.work(&app, &admission).await?;
     let heading = Heading::new(&app, "chatcmpl", &request);
-    let asked = asked.1.map(|_| asked.0);
-    let prompts = vec![Prompt::Encoded { text, tokens }];
-    let n = params.n;
-    let work = Work { prompts, params, field: "messages", asked, stream };
+    let n = work.params.n;
     if stream {
         let told = vec![Telling::new(&form); n];
         let chunks = Chunks { app: app.clone(), heading, include_usage, told };
@@ -129,6 +118,7 @@ pub async fn create(
     let mut usage = Usage::default();
     answers.iter().for_each(|answer| usage.add(answer));
     heading.log(&usage, false);
+    let scored = |entries: &PromptLogprobs| scored_prompt(entries, &app.tokenizer);
     let outputs = answers.iter().flat_map(|answer| &answer.outputs).enumerate();
     let answer = Answer {
         id: &heading.id,
@@ -137,22 +127,9 @@ pub async fn create(
         model: &heading.model,
         choices: outputs.map(|(index, output)| choice(&app, &form, index, output)).collect(),
         usage: Some(Some(usage)),
+        prompt_logprobs: answers.iter().find_map(|answer| answer.prompt_logprobs.as_ref()).map(scored),
     };
     Ok(Json(answer).into_response())
-}
-
-/// What takes answers to this prompt apart, and the thoughts that may come before what a grammar is about.
-fn reader(app: &App, prompt: &str, calling: Option<&Calling>) -> (AnswerReader, Thoughts) {
-    let (format, names) = calling.map(|calling| (calling.format, calling.names())).unzip();
-    let reader = AnswerReader::new(format, names.unwrap_or_default(), app.thinks);
-    let begun = app.thinks && prompt.trim_end().ends_with("<think>");
-    let over = !app.thinks || prompt.trim_end().ends_with("</think>");
-    let thoughts = match ["<think>", "</think>"].map(|tag| app.tokenizer.token_id(tag)) {
-        [Some(_), Some(end)] if begun => Thoughts::Until(end),
-        [Some(begin), Some(end)] if !over => Thoughts::Possible { begin, end },
-        _ => Thoughts::Over,
-    };
-    (if begun { reader.thinking() } else { reader }, thoughts)
 }
 
 fn choice<'a>(app: &App, form: &AnswerForm, index: usize, output: &'a Continuation) -> Choice<'a> {
@@ -210,7 +187,8 @@ impl Chunks {
     fn push(&self, choices: Vec<ChunkChoice<'_>>, usage: Option<Usage>, frames: &mut Frames) {
         let Heading { id, created, model } = &self.heading;
         let usage = self.include_usage.then_some(usage);
-        frames.push(&Answer { id, object: "chat.completion.chunk", created: *created, model, choices, usage });
+        let (object, prompt_logprobs) = ("chat.completion.chunk", None);
+        frames.push(&Answer { id, object, created: *created, model, choices, usage, prompt_logprobs });
     }
 
     fn logprobs(&self, tokens: &[TokenLogprob]) -> Option<ChatLogprobs> {

@@ -14,7 +14,7 @@ use tower_http::request_id::RequestId;
 
 use super::answer::{Heading, Usage, collect, max_tokens};
 use super::decoding::{Decoding, Outputs};
-use super::logprobs::{CompletionLogprobs, Place};
+use super::logprobs::{CompletionLogprobs, Place, ScoredPrompt, scored_prompt};
 use super::prompt::PromptField;
 use super::stream::{Format, Frames, Piece, respond};
 use crate::app::{Admission, App};
@@ -55,6 +55,8 @@ struct Choice<'a> {
     logprobs: Option<CompletionLogprobs>,
     finish_reason: Option<&'static str>,
     stop_reason: Option<&'a StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<ScoredPrompt>,
 }
 
 /// Continues texts.
@@ -69,12 +71,13 @@ pub async fn create(
         format!("logprobs must be at most {MAX_LOGPROBS}")
     })?;
     let echo = fields.echo.unwrap_or(false);
-    let prompts = fields.prompt.encode(&app, decoding.add_special_tokens.unwrap_or(true)).await?;
+    let prompts = fields.prompt.encode(&app, "prompt", decoding.add_special_tokens.unwrap_or(true)).await?;
     let longest = prompts.iter().map(|p| p.1.len()).max().unwrap_or(0);
     let least = if echo { 0 } else { 1 };
     let max_tokens = max_tokens(&app, ("max_tokens", fields.max_tokens), ("prompt", longest), least, MAX_TOKENS)?;
     let stream = decoding.stream.unwrap_or(false);
     let include_usage = decoding.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
+    let scores = decoding.prompt_logprobs.is_some();
     let outputs = Outputs { max_tokens, logprobs: fields.logprobs, echo, ..Outputs::default() };
     let params = admission.within(decoding.params(&app, outputs)).await??;
     let heading = Heading::new(&app, "cmpl", &request);
@@ -98,7 +101,8 @@ pub async fn create(
             true => Echo::new(text, prompt_tokens, prompt_logprobs.as_ref(), skip_special, &app.tokenizer),
             false => Echo::none(skip_special),
         };
-        choices(&app, prompt * n, answer, &echo)
+        let scored = prompt_logprobs.as_ref().filter(|_| scores);
+        choices(&app, prompt * n, answer, &echo, scored)
     });
     let answer = Answer {
         id: &heading.id,
@@ -112,7 +116,13 @@ pub async fn create(
 }
 
 /// The choices of one prompt, numbered from `first`, that begin with `echo`.
-fn choices<'a>(app: &App, first: usize, answer: &'a Completion, echo: &Echo) -> Vec<Choice<'a>> {
+fn choices<'a>(
+    app: &App,
+    first: usize,
+    answer: &'a Completion,
+    echo: &Echo,
+    scored: Option<&PromptLogprobs>,
+) -> Vec<Choice<'a>> {
     let choice = |(i, output): (usize, &'a engine::llm::Continuation)| {
         let Echo { text, logprobs, mut end } = echo.clone();
         let logprobs = output.logprobs.as_ref().map(|own| {
@@ -122,7 +132,8 @@ fn choices<'a>(app: &App, first: usize, answer: &'a Completion, echo: &Echo) -> 
         });
         let finish_reason = Some(reason(output.finish_reason));
         let (text, stop_reason) = ((text + &output.text).into(), output.stop_reason.as_ref());
-        Choice { index: first + i, text, logprobs, finish_reason, stop_reason }
+        let prompt_logprobs = scored.map(|entries| scored_prompt(entries, &app.tokenizer));
+        Choice { index: first + i, text, logprobs, finish_reason, stop_reason, prompt_logprobs }
     };
     answer.outputs.iter().enumerate().map(choice).collect()
 }
@@ -190,7 +201,8 @@ impl Format for Chunks {
             let Echo { text, logprobs, end } = self.echoes[choice / self.n].clone();
             self.places[choice] = end;
             let (text, finish_reason, stop_reason) = (text.into(), None, None);
-            self.push(vec![Choice { index: choice, text, logprobs, finish_reason, stop_reason }], None, frames);
+            let choice = Choice { index: choice, text, logprobs, finish_reason, stop_reason, prompt_logprobs: None };
+            self.push(vec![choice], None, frames);
         }
     }
 
@@ -202,7 +214,8 @@ impl Format for Chunks {
             logprobs
         });
         let Piece { choice: index, text, finish_reason, stop_reason, .. } = piece;
-        self.push(vec![Choice { index, text: text.into(), logprobs, finish_reason, stop_reason }], None, frames);
+        let (text, prompt_logprobs) = (text.into(), None);
+        self.push(vec![Choice { index, text, logprobs, finish_reason, stop_reason, prompt_logprobs }], None, frames);
     }
 
     fn usage(&mut self, usage: &Usage, frames: &mut Frames) {

@@ -41,20 +41,20 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// The prompt, as text and as tokens, of which there may be `most`.
+    /// The prompt, as text and as tokens, of which there may be `most`; `field` has the messages.
     ///
     /// # Errors
     /// 400 if there is no template, or it refuses the messages, or a field cannot be honoured.
-    pub async fn prompt(self, app: &App, most: Option<usize>) -> Result<Encoded, ApiError> {
+    pub async fn prompt(self, app: &App, field: &str, most: Option<usize>) -> Result<Encoded, ApiError> {
         let template = app.template.as_ref().ok_or_else(|| {
-            ApiError::field("messages", "this model has no chat template; give the server one with --chat-template")
+            ApiError::field(field, "this model has no chat template; give the server one with --chat-template")
         })?;
-        check((1..=MAX_MESSAGES).contains(&self.messages.len()), "messages", || {
+        check((1..=MAX_MESSAGES).contains(&self.messages.len()), field, || {
             format!("there must be between 1 and {MAX_MESSAGES} messages")
         })?;
         for (index, message) in self.messages.iter().enumerate() {
             if let Some(MessageProblem { place, what }) = message.problem() {
-                let place = format!("messages[{index}].{place}");
+                let place = format!("{field}[{index}].{place}");
                 return Err(ApiError::field(place.clone(), format!("{place}: {what}")));
             }
         }
@@ -68,9 +68,9 @@ impl Conversation {
             tokio::task::spawn_blocking(render).await.map_err(|e| ApiError::internal(e.to_string()))?
         };
         let text =
-            text.map_err(|why| ApiError::field("messages", format!("the model's chat template refuses them: {why}")))?;
-        let prompt = app.texts.encode("messages", vec![text], special, most).await?.pop().unwrap_or_default();
-        check(!prompt.1.is_empty(), "messages", || "the prompt must have at least one token".into())?;
+            text.map_err(|why| ApiError::field(field, format!("the model's chat template refuses them: {why}")))?;
+        let prompt = app.texts.encode(field, vec![text], special, most).await?.pop().unwrap_or_default();
+        check(!prompt.1.is_empty(), field, || "the prompt must have at least one token".into())?;
         Ok(prompt)
     }
 

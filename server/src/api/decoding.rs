@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use engine::constraint::{Grammar, Thoughts};
-use engine::sampling::{Beam, EarlyStopping, MAX_OUTPUTS, SamplingOptions, SamplingParams};
+use engine::sampling::{Beam, EarlyStopping, MAX_LOGPROBS, MAX_OUTPUTS, SamplingOptions, SamplingParams};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -76,6 +76,8 @@ pub struct Decoding {
     pub guided_choice: Option<Vec<String>>,
     /// a grammar.
     pub guided_grammar: Option<String>,
+    /// Report the logprobs of the prompt's tokens, and this many of the likeliest in the place of each.
+    pub prompt_logprobs: Option<usize>,
     /// Send tokens as they come.
     pub stream: Option<bool>,
     /// How.
@@ -129,6 +131,14 @@ impl Decoding {
         check(streams || self.stream_options.is_none(), "stream_options", || {
             "stream_options can only be used with stream".into()
         })?;
+        let scored = self.prompt_logprobs;
+        check(scored.is_none_or(|k| k <= MAX_LOGPROBS), "prompt_logprobs", || {
+            format!("prompt_logprobs must be at most {MAX_LOGPROBS}")
+        })?;
+        check(scored.is_none() || !streams, "prompt_logprobs", || "prompt_logprobs cannot be streamed".into())?;
+        check(scored.is_none() || !(echo && logprobs.is_some_and(|k| Some(k) != scored)), "prompt_logprobs", || {
+            "prompt_logprobs and logprobs must be the same number where the prompt is repeated with its logprobs".into()
+        })?;
         let continuous = self.stream_options.and_then(|o| o.continuous_usage_stats) == Some(true);
         check(!continuous, "stream_options.continuous_usage_stats", || {
             "stream_options.continuous_usage_stats is not supported; it may only be false or null".into()
@@ -171,7 +181,7 @@ impl Decoding {
             min_tokens: self.min_tokens.unwrap_or(0),
             skip_special_tokens: self.skip_special_tokens.unwrap_or(true),
             logprobs,
-            prompt_logprobs: logprobs.filter(|_| echo),
+            prompt_logprobs: self.prompt_logprobs.or(logprobs.filter(|_| echo)),
             echo,
             constraint,
             beam,

@@ -69,7 +69,6 @@ const FIELDS: &[(&str, Rule)] = &[
     ("mm_processor_kwargs", Rule::EmptyObject),
     ("priority", Rule::Zero),
     ("prompt_embeds", Rule::Null),
-    ("prompt_logprobs", Rule::Null),
     ("request_id", Rule::Null),
     ("return_token_ids", Rule::False),
     ("return_tokens_as_token_ids", Rule::False),
@@ -82,7 +81,7 @@ const FIELDS: &[(&str, Rule)] = &[
 ];
 
 /// Fields that one endpoint has and another has not. There they are accepted with values that would change nothing.
-const ELSEWHERE: [&str; 11] = [
+const ELSEWHERE: [&str; 12] = [
     "add_generation_prompt",
     "chat_template",
     "chat_template_kwargs",
@@ -91,6 +90,7 @@ const ELSEWHERE: [&str; 11] = [
     "echo",
     "max_completion_tokens",
     "parallel_tool_calls",
+    "prompt_logprobs",
     "tool_choice",
     "tools",
     "top_logprobs",

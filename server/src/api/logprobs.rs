@@ -1,4 +1,6 @@
-//! Logprobs in OpenAI's two forms.
+//! Logprobs in OpenAI's two forms, and those of prompts in vLLM's.
+
+use std::collections::BTreeMap;
 
 use engine::detokenizer::Detokenizer;
 use engine::sequence::{PromptLogprobs, TokenLogprob};
@@ -27,6 +29,32 @@ pub struct Place {
     detokenizer: Detokenizer,
     /// Characters before it that are complete.
     offset: usize,
+}
+
+/// Logprobs of a prompt as vLLM has them: for each token but the first the likeliest in its place, and the token itself.
+pub type ScoredPrompt = Vec<Option<BTreeMap<u32, ScoredToken>>>;
+
+/// A token in a place of a prompt.
+#[derive(Debug, Serialize)]
+pub struct ScoredToken {
+    logprob: f32,
+    /// How many are at least as likely, itself included; not known of a token that is not among the likeliest.
+    rank: Option<usize>,
+    decoded_token: String,
+}
+
+/// Such logprobs, of a request that asked for them.
+pub fn scored_prompt(entries: &PromptLogprobs, tokenizer: &Tokenizer) -> ScoredPrompt {
+    let token = |id: u32, logprob: f32, rank: Option<usize>| {
+        (id, ScoredToken { logprob: finite(logprob), rank, decoded_token: text(tokenizer, id) })
+    };
+    let scored = |entry: &TokenLogprob| {
+        let itself = token(entry.token, entry.logprob, None);
+        // If it is among the likeliest, it has its rank from them.
+        let likeliest = (1..).zip(&entry.top).map(|(rank, &(id, logprob))| token(id, logprob, Some(rank)));
+        std::iter::once(itself).chain(likeliest).collect()
+    };
+    entries.iter().map(|entry| entry.as_ref().map(scored)).collect()
 }
 
 /// An object from the texts of tokens to their logprobs, best first.

@@ -99,6 +99,13 @@ impl Said {
     }
 }
 
+/// A new name of a call.
+pub fn call_id(format: Option<ToolFormat>) -> String {
+    let id = uuid::Uuid::new_v4().simple().to_string();
+    // Mistral's templates take ids of nine letters and digits alone.
+    if format == Some(ToolFormat::Mistral) { id[..9].to_owned() } else { format!("call_{id}") }
+}
+
 impl Thought {
     fn new(text: String) -> Self {
         Thought { reasoning_content: Some(text.clone()), reasoning: Some(text) }
@@ -150,14 +157,11 @@ impl Telling {
 
     /// The beginning of the next call.
     fn call(&mut self, name: String) -> Call {
-        let id = uuid::Uuid::new_v4().simple().to_string();
-        // Mistral's templates take ids of nine letters and digits alone.
-        let id = if self.form.format == Some(ToolFormat::Mistral) { id[..9].to_owned() } else { format!("call_{id}") };
         let index = Some(self.calls);
         self.calls += 1;
         Call {
             index,
-            id: Some(id),
+            id: Some(call_id(self.form.format)),
             r#type: Some("function"),
             function: Function { name: Some(name), arguments: String::new() },
         }

@@ -1,4 +1,4 @@
-//! The `prompt` of a completion.
+//! The `prompt` of a completion, the `input` of embeddings.
 
 use std::fmt;
 
@@ -31,11 +31,12 @@ enum Item {
 }
 
 impl PromptField {
-    /// Texts and tokens of all prompts; texts get the special tokens that the model expects around them if `special`.
+    /// Texts and tokens of all prompts, which are from `field`; texts get the special tokens that the model expects around
+    /// them if `special`.
     ///
     /// # Errors
     /// 400 if there are none or too many, or one has no tokens, or some that the model does not have.
-    pub async fn encode(self, app: &App, special: bool) -> Result<Vec<(String, Vec<u32>)>, ApiError> {
+    pub async fn encode(self, app: &App, field: &str, special: bool) -> Result<Vec<(String, Vec<u32>)>, ApiError> {
         let (texts, lists) = match self {
             PromptField::Text(text) => (vec![text], Vec::new()),
             PromptField::Texts(texts) => (texts, Vec::new()),
@@ -43,11 +44,11 @@ impl PromptField {
             PromptField::TokenLists(lists) => (Vec::new(), lists),
         };
         let (count, most) = (texts.len() + lists.len(), app.options.limits.max_queue);
-        check((1..=most).contains(&count), "prompt", || format!("there must be between 1 and {most} prompts"))?;
+        check((1..=most).contains(&count), field, || format!("there must be between 1 and {most} prompts"))?;
         let context = Some(app.config.max_positions);
-        let mut prompts = app.texts.encode("prompt", texts, special, context).await?;
-        prompts.extend(app.texts.decode("prompt", lists, true, context).await?);
-        check(prompts.iter().all(|p| !p.1.is_empty()), "prompt", || "a prompt must have at least one token".into())?;
+        let mut prompts = app.texts.encode(field, texts, special, context).await?;
+        prompts.extend(app.texts.decode(field, lists, true, context).await?);
+        check(prompts.iter().all(|p| !p.1.is_empty()), field, || "a prompt must have at least one token".into())?;
         Ok(prompts)
     }
 }

@@ -16,7 +16,7 @@ use crate::error::ApiError;
 use crate::metrics::reason;
 use crate::worker::{Job, Work};
 
-/// What is particular to streams of completions, and to those of chats.
+/// What is particular to streams of completions, of chats and of responses.
 pub trait Format: Send + 'static {
     /// Takes in a prompt with its logprobs, if they were asked for, before anything of its choices is sent.
     fn prompt(&mut self, _prompt: usize, _text: &str, _tokens: &[u32], _logprobs: Option<&PromptLogprobs>) {}
@@ -26,6 +26,14 @@ pub trait Format: Send + 'static {
     fn more(&mut self, piece: Piece<'_>, frames: &mut Frames);
     /// The chunk that counts tokens.
     fn usage(&mut self, usage: &Usage, frames: &mut Frames);
+    /// What follows that.
+    fn end(&self, frames: &mut Frames) {
+        frames.0.extend_from_slice(b"data: [DONE]\n\n");
+    }
+    /// What says that the stream ends early.
+    fn broke_off(&mut self, error: ApiError, frames: &mut Frames) {
+        frames.push(&error.body());
+    }
     /// The outer fields.
     fn heading(&self) -> &Heading;
 }
@@ -50,6 +58,12 @@ pub struct Piece<'a> {
 pub struct Frames(Vec<u8>);
 
 impl Frames {
+    /// Adds an event that has a name.
+    pub fn push_named(&mut self, name: &str, data: &impl Serialize) {
+        self.0.extend_from_slice(format!("event: {name}\n").as_bytes());
+        self.push(data);
+    }
+
     /// Adds an event.
     pub fn push(&mut self, data: &impl Serialize) {
         self.0.extend_from_slice(b"data: ");
@@ -112,7 +126,7 @@ pub async fn respond<F: Format>(
                 Ok(events) => streaming.take(events, &mut frames),
                 Err(error) => {
                     streaming.admission.broke_off(&error);
-                    frames.push(&error.body());
+                    streaming.format.broke_off(error, &mut frames);
                     return Some((frames.into(), None));
                 }
             }
@@ -159,7 +173,7 @@ impl<F: Format> Streaming<F> {
             if self.include_usage {
                 self.format.usage(&self.usage, frames);
             }
-            frames.0.extend_from_slice(b"data: [DONE]\n\n");
+            self.format.end(frames);
             self.format.heading().log(&self.usage, true);
         }
     }

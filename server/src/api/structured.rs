@@ -2,7 +2,7 @@
 //! fields.
 
 use engine::constraint::Grammar;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{ApiError, check};
@@ -14,11 +14,15 @@ pub struct ResponseFormat {
     json_schema: Option<NamedSchema>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+/// The forms that OpenAI's ways know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum FormatType {
+pub enum FormatType {
+    /// Any text.
     Text,
+    /// A JSON object.
     JsonObject,
+    /// What a schema describes.
     JsonSchema,
 }
 

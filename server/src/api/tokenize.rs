@@ -76,7 +76,7 @@ pub async fn tokenize(
                 add_special_tokens: ask.add_special_tokens,
                 ..Conversation::default()
             };
-            conversation.prompt(&app, None).await?
+            conversation.prompt(&app, "messages", None).await?
         }
         _ => return Err(ApiError::field("prompt", "there must be either prompt or messages, and not both")),
     };

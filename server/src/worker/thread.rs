@@ -217,6 +217,9 @@ impl EngineThread {
                     engine::Error::Request(Refusal { field: Some("beam_width"), why }) if is_n => {
                         Failure::Refused(Refusal { field: Some("n"), why })
                     }
+                    engine::Error::Request(Refusal { field: Some("prompt"), why }) => {
+                        Failure::Refused(Refusal { field: Some(work.field), why })
+                    }
                     engine::Error::Request(refusal) => Failure::Refused(refusal),
                     other => Failure::Refused(Refusal { field: None, why: other.to_string() }),
                 })

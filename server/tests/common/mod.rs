@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // not every test needs all of it
 
+pub mod client;
 pub mod poisoned;
 
 use std::io::ErrorKind;
@@ -10,12 +11,13 @@ use std::net::SocketAddr;
 use engine::llm::{Completion, Llm, Options, Prompt};
 use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
-use reqwest::{Client, Response};
 use serde_json::Value;
 use server::{ServeOptions, Server};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+
+use self::client::{Client, Response};
 
 /// The name of the bundled model.
 pub const MODEL: &str = "opt-story-3m";
@@ -71,9 +73,8 @@ impl TestServer {
         let task = tokio::spawn(server.run(async move {
             let _ = stopped.await;
         }));
-        // One connection at a time is kept, so that it is known how many there are.
-        let client = Client::builder().pool_max_idle_per_host(1).build().unwrap();
-        TestServer { address, client, stop, task }
+        // It keeps one connection at a time, so that it is known how many there are.
+        TestServer { address, client: Client::new(), stop, task }
     }
 
     pub fn url(&self, path: &str) -> String {

@@ -56,6 +56,19 @@ test("streams with and without counts", async () => {
     assert.equal(text, want);
 });
 
+test("responses, whole and streamed", async () => {
+    const fields = { model: MODEL, input: TURNS[0], temperature: 0, max_output_tokens: 12 };
+    const whole = await client().responses.create(fields);
+    assert.equal(whole.output_text, await continued(server.address, [TURNS[0]], SHORT));
+    let text = "";
+    for await (const event of await client().responses.create({ ...fields, stream: true })) {
+        if (event.type === "response.output_text.delta") text += event.delta;
+    }
+    assert.equal(text, whole.output_text);
+    const final = await client().responses.stream(fields).finalResponse();
+    assert.equal(final.output_text, whole.output_text);
+});
+
 test("fields that change nothing", async () => {
     const want = await continued(server.address, [TURNS[0]], SHORT);
     const fields = {

@@ -59,6 +59,7 @@ def opened(browser, address, width=1200, height=1000, **options):
     page = browser.new_page(viewport={"width": width, "height": height}, **options)
     page.set_default_timeout(60_000)
     page.complaints = []
+    page.state = None
     page.on("console", lambda message: page.complaints.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: page.complaints.append(str(error)))
     page.goto(address)
@@ -94,8 +95,11 @@ def shown(page, state):
         "totals": {"steps": 0, "computed_tokens": 0, "generated_tokens": 0, "preemptions": 0, "copied_blocks": 0},
         **state,
     }
-    page.unroute("**/debug/state")
-    page.route("**/debug/state", lambda route: route.fulfill(json=state))
+    # One route for as long as the page is open: between an old one's end and a new one's start the page would see the
+    # server's own state, in which there are none of these requests.
+    if page.state is None:
+        page.route("**/debug/state", lambda route: route.fulfill(json=page.state))
+    page.state = state
     with page.expect_response("**/debug/state"):
         pass
     expect(page.locator(SUMMARY)).to_have_text(re.compile(f"of {state['num_blocks']:,} blocks"))

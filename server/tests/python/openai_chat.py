@@ -164,7 +164,7 @@ def test_errors(address, c):
     assert "maximum context length is 512 tokens" in long.message
     unknown = refused(openai.NotFoundError, ask(model="gpt-4"))
     assert (unknown.code, unknown.param) == ("model_not_found", "model")
-    assert refused(openai.NotFoundError, lambda: c.embeddings.create(model=MODEL, input="x")).status_code == 404
+    assert refused(openai.NotFoundError, lambda: c.moderations.create(input="x")).status_code == 404
     # A whole number is one, however it is written.
     assert ask(extra_body={"max_tokens": 4.0})().usage.completion_tokens == 4
 

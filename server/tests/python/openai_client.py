@@ -34,6 +34,20 @@ def test_models(c, model, run):
     assert refused(openai.NotFoundError, lambda: c.models.retrieve("gpt-4")).code == "model_not_found"
 
 
+def test_embeddings(c, model, run):
+    """The package asks for base64 unless it is told otherwise, and gives numbers."""
+    texts = [PROMPT, "One day, a fox", PROMPT]
+    answer = c.embeddings.create(model=model, input=texts)
+    first, second, again = (item.embedding for item in answer.data)
+    assert first == again != second
+    assert abs(sum(x * x for x in first) - 1) < 1e-5
+    numbers = c.embeddings.create(model=model, input=PROMPT, encoding_format="float", dimensions=len(first))
+    assert all(abs(a - b) < 1e-6 for a, b in zip(numbers.data[0].embedding, first, strict=True))
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens > numbers.usage.prompt_tokens
+    error = refused(openai.BadRequestError, lambda: c.embeddings.create(model=model, input=PROMPT, dimensions=3))
+    assert error.param == "dimensions"
+
+
 def test_completions(c, model, run):
     want = run("--prompt", PROMPT, "--temperature", "0", "--max-tokens", "30")[0]
     answer = c.completions.create(model=model, prompt=PROMPT, temperature=0, max_tokens=30)

@@ -1,0 +1,228 @@
+//! `quire chat`: a conversation in the terminal.
+
+mod lines;
+mod talk;
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use argh::{ArgsInfo, FromArgs};
+use engine::answer::{AnswerReader, Part};
+use engine::chat::ChatTemplate;
+use engine::llm::{Completion, Llm, Prompt, RequestEvent};
+use engine::load::ModelFiles;
+use engine::sampling::{SamplingOptions, SamplingParams};
+
+use self::lines::Lines;
+use self::talk::{Talk, Typed};
+use crate::chat::template_file;
+use crate::command::{Command, Positionals, Words};
+use crate::interrupt::Interrupt;
+use crate::values::{count, number, seed};
+use crate::words::UsageError;
+use crate::{progress, report};
+
+/// The command that talks.
+pub const COMMAND: Command = Command {
+    name: "chat",
+    positionals: Positionals::Model,
+    info: ChatArgs::get_args_info,
+    groups: &[
+        ("Conversation", &["--model", "--system", "--chat-template", "--max-tokens"]),
+        ("Sampling", &["--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--seed"]),
+    ],
+    runs_engine: true,
+    examples: &["quire chat qwen3-0.6b", "quire chat ./my-llama --system \"Be brief.\" --temperature 0.7"],
+    run,
+};
+
+const HELP: &str = "\
+/help       this page
+/reset      begin anew, with the same system message
+/save FILE  write what was said, as JSON
+A line that ends with \\ goes on in the next one. Ctrl-C ends the answer, Ctrl-D the program.";
+
+/// Talk to a language model in the terminal.
+#[derive(ArgsInfo, FromArgs, Debug)]
+pub struct ChatArgs {
+    /// message that comes before all others
+    #[argh(option, arg_name = "text")]
+    pub system: Option<String>,
+    /// file with a chat template in place of the model's
+    #[argh(option, arg_name = "file")]
+    pub chat_template: Option<String>,
+    /// most tokens of an answer (as many as there is room for)
+    #[argh(option, short = 'n', arg_name = "n", from_str_fn(count))]
+    pub max_tokens: Option<usize>,
+    /// randomness; 0 is greedy (the model's own default, else 0)
+    #[argh(option, arg_name = "t", from_str_fn(number))]
+    pub temperature: Option<f32>,
+    /// sample among the k likeliest tokens; 0 is all
+    #[argh(option, arg_name = "k", from_str_fn(count))]
+    pub top_k: Option<usize>,
+    /// sample among the likeliest tokens that reach probability p
+    #[argh(option, arg_name = "p", from_str_fn(number))]
+    pub top_p: Option<f32>,
+    /// sample among tokens at least p as likely as the likeliest
+    #[argh(option, arg_name = "p", from_str_fn(number))]
+    pub min_p: Option<f32>,
+    /// weaken tokens of what was said; 1 is off
+    #[argh(option, arg_name = "r", from_str_fn(number))]
+    pub repetition_penalty: Option<f32>,
+    /// make sampling reproducible
+    #[argh(option, arg_name = "s", from_str_fn(seed))]
+    pub seed: Option<u64>,
+}
+
+/// Talks until there is no more input.
+fn run(words: &Words) -> Result<()> {
+    let (args, engine) = (words.own::<ChatArgs>()?, words.engine()?);
+    let options = engine.options()?;
+    let files = ModelFiles::resolve(engine.model.as_deref(), true)?;
+    let other = args.chat_template.as_deref().map(template_file).transpose()?;
+    let template = ChatTemplate::of_model(&files, other.as_deref())?.ok_or_else(|| {
+        UsageError::new(format!("{} has no chat template; --chat-template gives it one", files.name()))
+    })?;
+    let params = sampling(&args, &files)?;
+    let mut llm = Llm::load_with(&files, &options, progress::loading())?;
+    report::say_where(&llm);
+    for (prefix, file) in engine.shared_prefixes()?.iter().zip(&engine.shared_prefix) {
+        llm.pin_prefix(prefix).with_context(|| format!("shared prefix {file}"))?;
+    }
+    let interrupt = Interrupt::watch()?;
+    let lines = Lines::new();
+    let mut talk = Talk::new(template, args.system);
+    if lines.is_terminal() {
+        eprintln!("{} - /help shows what can be typed here", files.name());
+    }
+    while let Some(entry) = lines.next()? {
+        match Typed::of(&entry) {
+            Typed::Nothing => {}
+            Typed::Help => writeln!(io::stdout(), "{HELP}")?,
+            Typed::Reset => talk.reset(),
+            Typed::Save(file) => match talk.save(file) {
+                Ok(()) => eprintln!("saved in {file}"),
+                Err(error) => eprintln!("error: {error:#}"),
+            },
+            Typed::Unknown(command) => eprintln!("error: there is no command {command}; /help shows all"),
+            Typed::Message(text) => {
+                // A Ctrl-C from before is about nothing that is to come.
+                interrupt.take();
+                talk.ask(text);
+                match answer(&mut llm, &talk, &params, &interrupt) {
+                    Ok(text) => talk.answered(text),
+                    Err(error) if error.is::<Refused>() => {
+                        talk.take_back();
+                        eprintln!("error: {error:#}");
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A message that cannot be answered; others still can.
+#[derive(Debug)]
+struct Refused(String);
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+fn sampling(args: &ChatArgs, files: &ModelFiles) -> Result<SamplingParams> {
+    let defaults = files.generation_config()?;
+    let max_tokens = args.max_tokens.or(defaults.max_new_tokens).unwrap_or(usize::MAX);
+    let mut params = SamplingParams { max_tokens, seed: args.seed, ..SamplingParams::default() };
+    let options = SamplingOptions {
+        temperature: args.temperature,
+        top_k: args.top_k,
+        top_p: args.top_p,
+        min_p: args.min_p,
+        repetition_penalty: args.repetition_penalty,
+    };
+    options.apply(&defaults, &mut params);
+    params.validate().map_err(|error| UsageError::new(error.to_string().replace('_', "-")))?;
+    Ok(params)
+}
+
+/// Prints the answer as it comes, and returns it without thoughts.
+fn answer(llm: &mut Llm, talk: &Talk, params: &SamplingParams, interrupt: &Interrupt) -> Result<String> {
+    let text = talk.prompt().map_err(|error| Refused(format!("the chat template refuses this: {error}")))?;
+    // The template has written the special tokens itself.
+    let tokens = llm.tokenizer().encode_plain(&text)?;
+    let mut reader = talk.reader(&text);
+    let begun = Instant::now();
+    let id = llm
+        .add(&Prompt::Encoded { text, tokens }, params.clone())
+        .map_err(|error| Refused(format!("{error}; /reset begins anew")))?;
+    let (mut said, mut sent) = (String::new(), 0);
+    let mut first = None;
+    while llm.has_work() {
+        if interrupt.take() {
+            llm.abort(id);
+        }
+        for event in llm.step()? {
+            match event {
+                RequestEvent::Prompt { .. } => {} // is not asked for
+                RequestEvent::Token { text, .. } => {
+                    first.get_or_insert_with(Instant::now);
+                    sent += text.len();
+                    said += &print(reader.push(&text))?;
+                }
+                RequestEvent::Done(completion) => {
+                    said += &finish(&mut reader, &completion, sent)?;
+                    let seconds = first.map_or(0.0, |first| first.elapsed().as_secs_f64());
+                    eprintln!("{}", statistics(&completion, (first.unwrap_or(begun) - begun).as_secs_f64(), seconds));
+                }
+            }
+        }
+    }
+    Ok(said)
+}
+
+/// Prints what is left of an answer.
+fn finish(reader: &mut AnswerReader, completion: &Completion, sent: usize) -> Result<String> {
+    let rest = completion.outputs.first().and_then(|output| output.text.get(sent..)).unwrap_or_default();
+    let mut parts = reader.push(rest);
+    parts.extend(reader.finish());
+    let said = print(parts)?;
+    writeln!(io::stdout())?;
+    Ok(said)
+}
+
+/// Prints parts of an answer, thoughts in grey on a terminal. Returns what of it is not thought.
+fn print(parts: Vec<Part>) -> Result<String> {
+    let (mut out, mut said) = (io::stdout().lock(), String::new());
+    let is_terminal = out.is_terminal();
+    for part in parts {
+        match part {
+            Part::Thought(text) if is_terminal => write!(out, "\x1b[90m{text}\x1b[0m")?,
+            Part::Thought(text) => write!(out, "{text}")?,
+            Part::Text(text) | Part::Call(text) | Part::Arguments(text) => {
+                write!(out, "{text}")?;
+                said += &text;
+            }
+        }
+    }
+    out.flush()?;
+    Ok(said)
+}
+
+/// How fast an answer came: its first token after so many seconds, and the others in so many.
+fn statistics(completion: &Completion, first: f64, others: f64) -> String {
+    let tokens: usize = completion.outputs.iter().map(|output| output.tokens.len()).sum();
+    let rate = if tokens > 1 && others > 0.0 {
+        format!(", {:.1} tokens/s", (tokens - 1) as f64 / others)
+    } else {
+        String::new()
+    };
+    let (prompt, cached) = (completion.prompt_tokens.len(), completion.cached_tokens);
+    format!("[{tokens} tokens{rate}; {cached} of {prompt} before it were cached, the first came after {first:.2} s]")
+}

@@ -1,0 +1,74 @@
+//! `quire chat`, with what is typed piped to it.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::support::{copy_of, fed, json, misused, model, stdout};
+
+const MARKED: &str = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}\
+                      {% if add_generation_prompt %}<|assistant|>{% endif %}";
+
+fn talker() -> tempfile::TempDir {
+    let dir = copy_of("gpt2");
+    fs::write(dir.path().join("chat_template.jinja"), MARKED).unwrap();
+    dir
+}
+
+/// What `quire chat` prints, and its notes.
+fn talk(dir: &tempfile::TempDir, typed: &str, words: &[&str]) -> (String, String) {
+    let output = fed(typed.as_bytes(), &[&["chat", model(dir), "--temperature=0", "-n8"], words].concat());
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{typed:?}: {notes}");
+    (String::from_utf8(output.stdout).unwrap(), notes)
+}
+
+/// How the model goes on after a text.
+fn continued(dir: &tempfile::TempDir, text: &str) -> String {
+    let lines = json(&[model(dir), "--raw", "--json", "--temperature=0", "-n8", "-p", text]);
+    lines[0]["outputs"][0]["text"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn each_answer_is_to_all_that_was_said() {
+    let dir = talker();
+    let first = continued(&dir, "<|system|>Be brief.\n<|user|>Hi\n<|assistant|>");
+    let history = format!("<|system|>Be brief.\n<|user|>Hi\n<|assistant|>{first}\n");
+    let second = continued(&dir, &format!("{history}<|user|>One\nTwo\n<|assistant|>"));
+    let anew = continued(&dir, "<|system|>Be brief.\n<|user|>Hi again\n<|assistant|>");
+    let file = dir.path().join("said.json");
+    let typed = format!("Hi\n\nOne\\\nTwo\n/save {}\n/reset\nHi again", file.display());
+    let (said, notes) = talk(&dir, &typed, &["--system", "Be brief."]);
+    assert_eq!(said, format!("{first}\n{second}\n{anew}\n"));
+    assert_eq!(notes.lines().filter(|line| line.starts_with('[')).count(), 3, "{notes}");
+    let saved: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let message = |role: &str, text: &str| json!({"role": role, "content": text});
+    let want =
+        [("system", "Be brief."), ("user", "Hi"), ("assistant", &first), ("user", "One\nTwo"), ("assistant", &second)];
+    assert_eq!(saved, want.map(|(role, text)| message(role, text)).into_iter().collect::<Value>());
+}
+
+#[test]
+fn what_was_said_is_cached() {
+    let dir = talker();
+    let (_, notes) =
+        talk(&dir, &format!("{}\nAnd?\n", "Once upon a time there was a fox. ".repeat(3)), &["--block-size=8"]);
+    let cached = |line: &str| line.split("; ").nth(1).unwrap().split(' ').next().unwrap().parse::<usize>().unwrap();
+    let cached: Vec<usize> = notes.lines().filter(|line| line.starts_with('[')).map(cached).collect();
+    assert!(cached.len() == 2 && cached[0] == 0 && cached[1] >= 24, "{notes}");
+}
+
+#[test]
+fn what_cannot_be_answered_costs_nothing_else() {
+    let dir = talker();
+    let typed = format!("{}\n/nonsense\n/save /nowhere/at/all\n/help\nHi\n", "day ".repeat(500));
+    let (said, notes) = talk(&dir, &typed, &[]);
+    assert!(said.ends_with(&format!("{}\n", continued(&dir, "<|user|>Hi\n<|assistant|>"))), "{said}");
+    assert!(said.contains("/reset") && notes.matches("error: ").count() == 3, "{notes}");
+    assert!(
+        notes.contains("192 positions") && notes.contains("/nonsense") && notes.contains("cannot write"),
+        "{notes}"
+    );
+    misused(&["chat", model(&copy_of("gpt2"))], "has no chat template");
+    assert!(stdout(&["chat", "--help"]).contains("--system"));
+}

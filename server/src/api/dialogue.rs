@@ -1,0 +1,74 @@
+//! From a conversation to the engine's work, and to the form of what it answers: for chats and for responses.
+
+use engine::answer::{AnswerReader, ToolFormat};
+use engine::constraint::{Grammar, Thoughts};
+use engine::llm::Prompt;
+
+use super::answer::max_tokens;
+use super::conversation::Conversation;
+use super::decoding::{Decoding, Outputs};
+use super::message::AnswerForm;
+use super::tools::Calling;
+use crate::app::{Admission, App};
+use crate::error::ApiError;
+use crate::worker::Work;
+
+/// What is to be answered, and how.
+pub struct Dialogue {
+    /// What was said.
+    pub conversation: Conversation,
+    /// The tools that may be called.
+    pub calling: Option<Calling>,
+    /// How tokens are chosen.
+    pub decoding: Decoding,
+    /// The field that bounds the answer's tokens, and what it says.
+    pub max_tokens: (&'static str, Option<usize>),
+    /// Report so many of the likeliest tokens.
+    pub logprobs: Option<usize>,
+    /// What the answer must be, with the field that says so, if it need not be a call and `decoding` does not say it.
+    pub grammar: Option<(&'static str, Grammar)>,
+    /// Whether thoughts are part of the answer.
+    pub shows_thoughts: bool,
+    /// The field that the conversation is in.
+    pub field: &'static str,
+}
+
+impl Dialogue {
+    /// The work for the engine, and the form of its outputs.
+    ///
+    /// # Errors
+    /// 400, naming the field, and 504 if there is no time left.
+    pub async fn work(self, app: &App, admission: &Admission) -> Result<(Work, AnswerForm), ApiError> {
+        let Dialogue { conversation, calling, mut decoding, max_tokens: asked, logprobs, field, .. } = self;
+        let context = app.config.max_positions;
+        let (text, tokens) = conversation.prompt(app, field, Some(context)).await?;
+        let max_tokens = max_tokens(app, asked, (field, tokens.len()), 1, context)?;
+        let stream = decoding.stream.unwrap_or(false);
+        let (reader, thoughts) = reader(app, &text, calling.as_ref());
+        let format = calling.as_ref().map(|calling| calling.format);
+        if format.is_some_and(ToolFormat::shows_special_tokens) {
+            decoding.skip_special_tokens.get_or_insert(false);
+        }
+        let grammar = calling.as_ref().and_then(|calling| calling.grammar(app)).or(self.grammar);
+        let outputs = Outputs { max_tokens, logprobs, grammar, thoughts, ..Outputs::default() };
+        let params = admission.within(decoding.params(app, outputs)).await??;
+        let is_named = calling.is_some_and(|calling| calling.is_named);
+        let form = AnswerForm { reader, format, is_named, shows_thoughts: self.shows_thoughts };
+        let prompts = vec![Prompt::Encoded { text, tokens }];
+        Ok((Work { prompts, params, field, asked: asked.1.map(|_| asked.0), stream }, form))
+    }
+}
+
+/// What takes answers to this prompt apart, and the thoughts that may come before what a grammar is about.
+fn reader(app: &App, prompt: &str, calling: Option<&Calling>) -> (AnswerReader, Thoughts) {
+    let (format, names) = calling.map(|calling| (calling.format, calling.names())).unzip();
+    let reader = AnswerReader::new(format, names.unwrap_or_default(), app.thinks);
+    let begun = app.thinks && prompt.trim_end().ends_with("<think>");
+    let over = !app.thinks || prompt.trim_end().ends_with("</think>");
+    let thoughts = match ["<think>", "</think>"].map(|tag| app.tokenizer.token_id(tag)) {
+        [Some(_), Some(end)] if begun => Thoughts::Until(end),
+        [Some(begin), Some(end)] if !over => Thoughts::Possible { begin, end },
+        _ => Thoughts::Over,
+    };
+    (if begun { reader.thinking() } else { reader }, thoughts)
+}

@@ -1,0 +1,111 @@
+//! `POST /v1/embeddings`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use engine::llm::Prompt;
+use engine::sampling::SamplingParams;
+use serde::{Deserialize, Serialize};
+use tower_http::request_id::RequestId;
+
+use super::answer::{Heading, Usage, collect};
+use super::prompt::PromptField;
+use crate::app::{Admission, App};
+use crate::body::OpenBody;
+use crate::error::{ApiError, check};
+use crate::worker::Work;
+
+/// The fields of a request for embeddings.
+#[derive(Debug, Deserialize)]
+pub struct EmbeddingFields {
+    input: PromptField,
+    model: Option<String>,
+    encoding_format: Option<Encoding>,
+    /// How many elements embeddings have, which is up to the model.
+    dimensions: Option<usize>,
+    /// Give texts the special tokens that the model expects around them.
+    add_special_tokens: Option<bool>,
+}
+
+/// How embeddings are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Encoding {
+    /// As numbers.
+    Float,
+    /// As their bytes, those of an f32 each, the least significant first.
+    Base64,
+}
+
+/// The embeddings of all inputs, in their order.
+#[derive(Debug, Serialize)]
+pub struct Embeddings {
+    object: &'static str,
+    data: Vec<Embedding>,
+    model: String,
+    usage: PromptUsage,
+}
+
+#[derive(Debug, Serialize)]
+struct Embedding {
+    object: &'static str,
+    index: usize,
+    embedding: Vector,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Vector {
+    Numbers(Vec<f32>),
+    Base64(String),
+}
+
+/// The tokens of a request that generates none.
+#[derive(Debug, Serialize)]
+struct PromptUsage {
+    prompt_tokens: usize,
+    total_tokens: usize,
+}
+
+/// Embeds texts.
+pub async fn create(
+    State(app): State<Arc<App>>,
+    Extension(request): Extension<RequestId>,
+    admission: Admission,
+    OpenBody(fields): OpenBody<EmbeddingFields>,
+) -> Result<Json<Embeddings>, ApiError> {
+    app.check_model(fields.model.as_deref())?;
+    let width = app.config.output_width();
+    check(fields.dimensions.is_none_or(|asked| asked == width), "dimensions", || {
+        format!("dimensions can only be {width} with this model: its embeddings cannot be shortened")
+    })?;
+    let prompts = fields.input.encode(&app, "input", fields.add_special_tokens.unwrap_or(true)).await?;
+    let prompts = prompts.into_iter().map(|(text, tokens)| Prompt::Encoded { text, tokens }).collect();
+    let params = SamplingParams { max_tokens: 0, pooling: Some(app.options.pooling), ..SamplingParams::default() };
+    let work = Work { prompts, params, field: "input", asked: None, stream: false };
+    let answers = collect(&app, work, &admission).await?;
+    let mut usage = Usage::default();
+    answers.iter().for_each(|answer| usage.add(answer));
+    Heading::new(&app, "embd", &request).log(&usage, false);
+    let encode = |embedding: Vec<f32>| match fields.encoding_format {
+        Some(Encoding::Base64) => {
+            let bytes: Vec<u8> = embedding.into_iter().flat_map(f32::to_le_bytes).collect();
+            Vector::Base64(BASE64_STANDARD.encode(bytes))
+        }
+        Some(Encoding::Float) | None => Vector::Numbers(embedding),
+    };
+    let embeddings = answers.into_iter().enumerate().map(|(index, answer)| {
+        // Only an operator who cancels the request leaves it without one.
+        let embedding = answer.embedding.ok_or_else(|| ApiError::unavailable("the request was cancelled"))?;
+        Ok(Embedding { object: "embedding", index, embedding: encode(embedding) })
+    });
+    Ok(Json(Embeddings {
+        object: "list",
+        data: embeddings.collect::<Result<_, ApiError>>()?,
+        model: app.model.clone(),
+        usage: PromptUsage { prompt_tokens: usage.prompt_tokens, total_tokens: usage.total_tokens },
+    }))
+}

@@ -1,0 +1,178 @@
+//! The fields of a request for a response.
+
+use engine::chat::Arguments;
+use engine::constraint::Grammar;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::api::decoding::Decoding;
+use crate::api::structured::FormatType;
+use crate::api::tools::{Calling, ToolFields};
+use crate::app::App;
+use crate::error::{ApiError, check};
+
+/// What can be included in a response beside what it has anyway: nothing of it is there, and thoughts are in plain text.
+const INCLUDED: [&str; 6] = [
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "code_interpreter_call.outputs",
+    "message.input_image.image_url",
+];
+
+/// The fields that only responses have.
+#[derive(Debug, Deserialize)]
+pub struct ResponseFields {
+    /// A text, or items.
+    pub input: Value,
+    /// What the model is told first.
+    pub instructions: Option<String>,
+    /// Most tokens of the answer, thoughts included.
+    pub max_output_tokens: Option<usize>,
+    tools: Option<Vec<Value>>,
+    tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
+    text: Option<TextField>,
+    /// How the model is to think, for templates that read it.
+    pub reasoning: Option<Reasoning>,
+    /// What else the chat template is told.
+    pub chat_template_kwargs: Option<Arguments>,
+    /// Whether what the model thinks is part of the answer.
+    pub include_reasoning: Option<bool>,
+    metadata: Option<Value>,
+    include: Option<Vec<String>>,
+    truncation: Option<String>,
+    background: Option<bool>,
+    previous_response_id: Option<Value>,
+    conversation: Option<Value>,
+    prompt: Option<Value>,
+    top_logprobs: Option<usize>,
+    /// Bounds calls of tools that the server has, and it has none.
+    #[serde(rename = "max_tool_calls")]
+    _max_tool_calls: Option<usize>,
+}
+
+/// What a text must be.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct TextField {
+    format: Option<TextFormat>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verbosity: Option<String>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct TextFormat {
+    r#type: FormatType,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    /// A schema is always kept to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strict: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schema: Option<Value>,
+}
+
+/// How the model is to think. Summaries are not made: thoughts come as they are.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct Reasoning {
+    /// A variable for templates that read it.
+    pub effort: Option<String>,
+    summary: Option<String>,
+    #[serde(skip_serializing)]
+    #[serde(rename = "generate_summary")]
+    _generate_summary: Option<String>,
+}
+
+impl ResponseFields {
+    /// Refuses what would change the answer and is not there, here and among fields of all requests for text.
+    pub fn check(&self, decoding: &Decoding) -> Result<(), ApiError> {
+        let stored = "is not supported: responses are not stored; send the items of earlier ones as input";
+        for (field, value) in
+            [("previous_response_id", &self.previous_response_id), ("conversation", &self.conversation)]
+        {
+            check(value.is_none(), field, || format!("{field} {stored}"))?;
+        }
+        let only = |ok: bool, field: &str, what: &str| {
+            check(ok, field, || format!("{field} is not supported; it may only be {what} or null"))
+        };
+        only(self.prompt.is_none(), "prompt", "left out")?;
+        only(self.background != Some(true), "background", "false")?;
+        only(self.truncation.as_deref().is_none_or(|how| how == "disabled"), "truncation", "\"disabled\"")?;
+        only(self.top_logprobs.is_none_or(|k| k == 0), "top_logprobs", "0")?;
+        only(decoding.n.is_none_or(|n| n == 1), "n", "1")?;
+        only(decoding.best_of.is_none_or(|n| n == 1), "best_of", "1")?;
+        only(decoding.use_beam_search != Some(true), "use_beam_search", "false")?;
+        only(decoding.response_format.is_none(), "response_format", "left out, since text.format says it,")?;
+        let other = self.include.iter().flatten().find(|name| !INCLUDED.contains(&name.as_str()));
+        check(other.is_none(), "include", || "include asks for something that responses cannot have".into())
+    }
+
+    /// The tools, if there are any that may be called.
+    ///
+    /// # Errors
+    /// See [`ToolFields::calling`].
+    pub fn calling(&self, app: &App) -> Result<Option<Calling>, ApiError> {
+        // Those of chats are a level deeper.
+        let tool = |tool: &Value| {
+            let mut function = tool.clone();
+            let kind = function.as_object_mut().and_then(|fields| fields.remove("type"));
+            json!({"type": kind, "function": function})
+        };
+        let fields = ToolFields {
+            tools: self.tools.as_ref().map(|tools| tools.iter().map(tool).collect()),
+            tool_choice: self.tool_choice.clone(),
+            parallel_tool_calls: self.parallel_tool_calls,
+        };
+        fields.calling(app).map_err(|error| ApiError {
+            param: error.param.map(|param| param.replace(".function", "")),
+            message: error.message.replace("].function", "]"),
+            ..error
+        })
+    }
+
+    /// What the text must be, with the field that says so.
+    ///
+    /// # Errors
+    /// 400 if a schema is missing, or there is one and nothing to do with it.
+    pub fn grammar(&self) -> Result<Option<(&'static str, Grammar)>, ApiError> {
+        let field = "text.format.schema";
+        let Some(format) = self.text.as_ref().and_then(|text| text.format.as_ref()) else { return Ok(None) };
+        match (format.r#type, &format.schema) {
+            (FormatType::JsonSchema, Some(schema)) => Ok(Some((field, Grammar::JsonSchema(schema.clone())))),
+            (FormatType::JsonSchema, None) => Err(ApiError::field(field, format!("{field} is missing"))),
+            (_, Some(_)) => {
+                let why = format!("{field} can only be used with the type \"json_schema\"");
+                Err(ApiError::field(field, why))
+            }
+            (FormatType::JsonObject, None) => Ok(Some(("text.format", Grammar::JsonObject))),
+            (FormatType::Text, None) => Ok(None),
+        }
+    }
+
+    /// How long answers are to be, for templates that read it.
+    pub fn verbosity(&self) -> Option<String> {
+        self.text.as_ref()?.verbosity.clone()
+    }
+
+    /// What a response repeats of its request.
+    pub fn repeated(&self) -> Value {
+        let text = json!({"format": {"type": "text"}});
+        let with_format = self.text.as_ref().filter(|text| text.format.is_some());
+        json!({
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "metadata": self.metadata.clone().unwrap_or_else(|| json!({})),
+            "parallel_tool_calls": self.parallel_tool_calls.unwrap_or(true),
+            "previous_response_id": null,
+            "reasoning": self.reasoning,
+            "store": false,
+            "text": with_format.map_or(text, |text| json!(text)),
+            "tool_choice": self.tool_choice.clone().unwrap_or_else(|| json!("auto")),
+            "tools": self.tools.clone().unwrap_or_default(),
+            "truncation": "disabled",
+        })
+    }
+}
