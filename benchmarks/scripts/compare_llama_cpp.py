@@ -7,9 +7,9 @@
 
 The model is LLaMA-shaped: 139 million parameters, 12 layers of 768, 12 query and 4 key-value heads of 64, feed-forward layers of
 2,048, a vocabulary of 32,000. Both programs get the same weights in the same type: quire reads f32, f16 and bf16 as safetensors,
-and the quantised types (q8_0, q4_0) from the file that `quire quantize` writes, as llama.cpp does. Prompts are random tokens,
-outputs greedy without an end. Prints a JSON line for each type and batch: medians over the rounds in tokens per second, and
-quire over llama.cpp.
+and the quantised types (q8_0, q4_0, q4_k) from a GGUF file, as llama.cpp does. `quire quantize` writes the first two of these,
+llama.cpp the last. Prompts are random tokens, outputs greedy without an end. Prints a JSON line for each type and batch: medians
+over the rounds in tokens per second, and quire over llama.cpp.
 """
 import argparse, json, os, shutil, statistics, subprocess, sys, tempfile, time
 
@@ -18,7 +18,7 @@ import numpy as np
 HIDDEN, LAYERS, FEED_FORWARD, VOCAB, HEADS, KV_HEADS = 768, 12, 2048, 32000, 12, 4
 KV = HIDDEN // HEADS * KV_HEADS
 HERE = os.path.dirname(os.path.abspath(__file__))
-QUANTISED = ("q8_0", "q4_0")
+QUANTISED = ("q8_0", "q4_0", "q4_k")
 
 
 def tensors():
@@ -81,6 +81,14 @@ def make(path, kind):
         file.write(len(text).to_bytes(8, "little") + text)
         file.writelines(parts)
     writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file(), writer.close()
+
+
+def quantise_k(file, to):
+    """All matrices in Q4_K, in a process of its own, which says much."""
+    code = ("import llama_cpp as c, sys; c.llama_backend_init(); p = c.llama_model_quantize_default_params(); "
+            "p.ftype, p.pure = c.LLAMA_FTYPE_MOSTLY_Q4_K_S, True; "
+            "sys.exit(c.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), p))")
+    subprocess.run([sys.executable, "-c", code, file, to], check=True, capture_output=True)
 
 
 def llama_cpp(file, batch, prompt, new, threads):
@@ -148,7 +156,10 @@ def main():
             model, file = path, os.path.join(path, "model.gguf")
             if kind in QUANTISED:
                 file = os.path.join(path, f"{kind}.gguf")
-                subprocess.run([a.quire, "quantize", "--model", path, "--to", kind, "--out", file], check=True)
+                if kind == "q4_k":
+                    quantise_k(os.path.join(path, "model.gguf"), file)
+                else:
+                    subprocess.run([a.quire, "quantize", "--model", path, "--to", kind, "--out", file], check=True, capture_output=True)
                 model = file
             for batch in map(int, a.batches.split(",")):
                 compare(a, kind, model, file, batch)

@@ -103,7 +103,7 @@ impl RehearsedModel {
         let backend = CudaBackend::without_device(gpu.limits, blocks, &own, shard, BLOCK_SIZE, DTYPE)?;
         let model = engine::model::load(&backend, config, &mut Weights::of_zeros(DTYPE), config.max_positions)?;
         let (layers, heads, head_dim) = (config.layers, own.kv_heads, config.head_dim);
-        let layout = KvLayout { layers, heads, head_dim, block_size: BLOCK_SIZE, dtype: DTYPE };
+        let layout = KvLayout { layers, heads, head_dim, block_size: BLOCK_SIZE, dtype: DTYPE.into() };
         let shape = AttentionShape::new(own.heads as u32, own.kv_heads as u32, head_dim as u32, BLOCK_SIZE as u32)
             .map_err(|error| anyhow::anyhow!("{error}"))?;
         Ok(RehearsedModel { backend, model, layout, shape })

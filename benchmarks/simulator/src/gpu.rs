@@ -47,7 +47,7 @@ const fn gpu(
     bandwidth: f64,
     rate: f64,
 ) -> GpuSpec {
-    let limits = GpuLimits { multiprocessors, shared_bytes: shared_kib << 10 };
+    let limits = GpuLimits::new(multiprocessors, shared_kib << 10, (8, 0));
     let (link, link_name) = (32e9, "PCIe 4.0 x16");
     GpuSpec {
         name,
@@ -67,7 +67,16 @@ const fn gpu(
 const fn hopper(name: &'static str, gib: f64, bandwidth: f64) -> GpuSpec {
     let gpu = gpu(name, (132, 227), gib, bandwidth, 790e12);
     let (link, link_name) = (450e9, "NVLink 4");
-    GpuSpec { target: "sm_90a", rate_source: "published by others for cuBLAS", link, link_name, bus: 64e9, ..gpu }
+    let limits = GpuLimits::new(132, 227 << 10, (9, 0));
+    GpuSpec {
+        limits,
+        target: "sm_90a",
+        rate_source: "published by others for cuBLAS",
+        link,
+        link_name,
+        bus: 64e9,
+        ..gpu
+    }
 }
 
 /// An A100 with SXM.

@@ -62,7 +62,7 @@ impl<T> Buffer<T> {
 }
 
 /// Makes contexts on devices that are like this if they are emulated.
-pub fn with_devices<T>(driver: &Driver, options: DeviceOptions, make: impl FnOnce() -> T) -> T {
+pub(crate) fn with_devices<T>(driver: &Driver, options: DeviceOptions, make: impl FnOnce() -> T) -> T {
     // What the emulator is to be holds for contexts made from then on, by whichever thread.
     static CONFIGURED: Mutex<()> = Mutex::new(());
     let _alone = CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner);

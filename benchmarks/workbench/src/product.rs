@@ -211,8 +211,14 @@ impl PlacedProduct {
     }
 }
 
-/// The kernels there are: a plan for each, and the tokens that it is for at most.
-pub const KERNELS: [(GemmKernel, u32); 9] = [
+/// The kernels there are for a target, and the tokens that each is for at most.
+pub fn kernels(target: &str) -> impl Iterator<Item = (GemmKernel, u32)> {
+    let is_hopper = target == "sm_90a";
+    KERNELS.into_iter().filter(move |(kernel, _)| is_hopper || !matches!(kernel, GemmKernel::Hopper(_)))
+}
+
+/// All kernels.
+const KERNELS: [(GemmKernel, u32); 11] = [
     (GemmKernel::Gemv(1), 1),
     (GemmKernel::Gemv(2), 2),
     (GemmKernel::Gemv(4), 4),
@@ -222,6 +228,8 @@ pub const KERNELS: [(GemmKernel, u32); 9] = [
     (GemmKernel::Decode(64), 64),
     (GemmKernel::Prefill(128), u32::MAX),
     (GemmKernel::Prefill(256), u32::MAX),
+    (GemmKernel::Hopper(128), u32::MAX),
+    (GemmKernel::Hopper(256), u32::MAX),
 ];
 
 /// An activation, in `f64`.

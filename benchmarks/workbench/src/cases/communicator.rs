@@ -1,23 +1,26 @@
 //! What GPUs exchange, with a single rank that exchanges with itself: what a launch costs beside the links.
 
-use cuda_std::launch::KernelCall;
-use kernels::communicator::{ExchangeShape, MAILBOX_BYTES, MAX_BLOCKS, all_reduce, all_reduce_two_shot, gather_logits};
+use cuda_std::launch::{DevicePtr, KernelCall};
+use kernels::communicator::{ExchangeShape, MAILBOX_BYTES, MAX_BLOCKS, SumNorm, all_reduce, gather_logits};
 use kernels::layout::VECTOR;
+use kernels::norm::NormShape;
 use kernels::with_element;
 use launch::Result;
 
 use super::exact;
+use super::norm::{EPS, NormProblem, rounding};
 use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
 use crate::gpu::{Buffer, Gpu};
-use crate::number::{ProblemRng, Type};
+use crate::number::{ProblemRng, Type, relative_error};
 
 pub(super) fn cases(scale: Scale) -> Vec<Case> {
     let (rows, width, vocab) = match scale {
         Scale::Small => (3, 512, 1001),
         Scale::Full => (256, 8192, 50272),
     };
-    let sum = |ty| [false, true].map(|two_shot| SumAlone { ty, two_shot, elements: rows * width }.case());
+    let kinds = [(1, SumNorm::None), (2, SumNorm::None), (1, SumNorm::Rms), (2, SumNorm::Layer)];
+    let sum = |ty| kinds.map(|(shots, norm)| SumAlone { ty, shots, norm, rows, width }.case());
     Type::ALL.into_iter().flat_map(sum).chain([gather(rows, vocab)]).collect()
 }
 
@@ -42,44 +45,94 @@ impl Alone {
 /// Blocks that are resident together, on any device.
 const BLOCKS: u32 = 16;
 
-/// An all-reduce of so many elements over one rank, which leaves them as they are.
+/// An all-reduce over one rank. With a norm it adds zeros to the residual stream, else it leaves the numbers as they are.
 #[derive(Clone, Copy, Debug)]
 struct SumAlone {
     ty: Type,
-    two_shot: bool,
-    elements: usize,
+    shots: u32,
+    norm: SumNorm,
+    rows: usize,
+    width: usize,
 }
 
 impl SumAlone {
     fn case(self) -> Case {
-        let SumAlone { ty, two_shot, elements } = self;
+        let SumAlone { ty, shots, norm, rows, width } = self;
+        let (exchanges, then) = (
+            if shots == 1 { "one exchange" } else { "two exchanges" },
+            match norm {
+                SumNorm::None => "",
+                SumNorm::Rms => ", RMS norm",
+                SumNorm::Layer => ", layer norm",
+            },
+        );
+        let passes = if norm == SumNorm::None { 2 } else { 4 };
         Case {
-            kernel: if two_shot { "all_reduce_two_shot" } else { "all_reduce" },
-            shape: format!("{}, {elements} elements, one rank", ty.label()),
-            floor: Floor { bytes: 4 * elements as u64, flops: 0 },
+            kernel: "all_reduce",
+            shape: format!("{}, {rows} rows of {width}, one rank, {exchanges}{then}", ty.label()),
+            floor: Floor { bytes: passes * 2 * (rows * width) as u64, flops: 0 },
             prepare: Box::new(move |gpu| self.prepare(gpu)),
         }
     }
 
     fn prepare(self, gpu: &mut Gpu) -> Result<Prepared> {
-        let SumAlone { ty, two_shot, elements } = self;
-        let numbers = ProblemRng(1).bits(ty, elements);
-        let x = gpu.upload("x", &numbers)?;
-        let Alone { mailboxes, epochs, abort } = Alone::new(gpu)?;
-        let (mailboxes, epochs, abort) = (mailboxes.ptr(), epochs.mut_ptr(), abort.ptr());
-        let ExchangeShape { launch, chunk } = ExchangeShape::of_sum(elements as u32, BLOCKS);
-        let (to, vectors, rank, ranks) = (x.mut_ptr(), elements as u32 / VECTOR, 0, 1);
-        let call: KernelCall = if two_shot {
-            let args = all_reduce_two_shot { x: to, vectors, chunk, mailboxes, epochs, abort, rank, ranks };
-            with_element!(ty.element(), T => args.instance::<T>())
-        } else {
-            let args = all_reduce { x: to, vectors, chunk, mailboxes, epochs, abort, rank, ranks };
-            with_element!(ty.element(), T => args.instance::<T>())
+        let SumAlone { ty, shots, norm, rows, width } = self;
+        let mut random = ProblemRng(1);
+        let (numbers, weight, bias) = (random.bits(ty, rows * width), random.bits(ty, width), random.bits(ty, width));
+        let normed = NormProblem {
+            ty,
+            layer: norm == SumNorm::Layer,
+            rows,
+            width,
+            residual: true,
+            weight: true,
+            bias: norm == SumNorm::Layer,
+            neutral: true,
+            seed: 1,
         };
+        let truth: Vec<f64> = match norm {
+            SumNorm::None => Vec::new(),
+            _ => numbers.chunks_exact(width).flat_map(|row| normed.reference(row, &weight, &bias)).collect(),
+        };
+        let x = gpu.upload("x", &numbers)?;
+        let part = gpu.upload("part", &vec![0u16; numbers.len()])?;
+        let (weight, bias) = (gpu.upload("weight", &weight)?, gpu.upload("bias", &bias)?);
+        let out = gpu.alloc::<u16>("out", numbers.len())?;
+        let Alone { mailboxes, epochs, abort } = Alone::new(gpu)?;
+        let row = NormShape::of(width as u32).unwrap_or_else(|error| panic!("{error}"));
+        let ExchangeShape { launch, chunk } = match norm {
+            SumNorm::None => ExchangeShape::of_sum(numbers.len() as u32, BLOCKS),
+            _ => ExchangeShape::of_rows(rows as u32, row, BLOCKS),
+        };
+        let args = all_reduce {
+            x: x.mut_ptr(),
+            part: if norm == SumNorm::None { DevicePtr::NULL } else { part.ptr() },
+            vectors: numbers.len() as u32 / VECTOR,
+            chunk,
+            shots,
+            norm: norm as u32,
+            weight: weight.ptr(),
+            bias: bias.ptr(),
+            out: out.mut_ptr(),
+            eps: EPS,
+            row: row.vectors,
+            mailboxes: mailboxes.ptr(),
+            epochs: epochs.mut_ptr(),
+            abort: abort.ptr(),
+            rank: 0,
+            ranks: 1,
+        };
+        let call: KernelCall = with_element!(ty.element(), T => args.instance::<T>());
         Ok(Prepared {
             // SAFETY: the mailbox, the epochs and the numbers are as large as the kernel asks for.
             launch: Box::new(move |gpu| unsafe { gpu.launch(launch, call) }),
-            error: Box::new(move |gpu| Ok(exact(&gpu.download(x)?, &numbers))),
+            error: Box::new(move |gpu| {
+                let wrong_sum = exact(&gpu.download(x)?, &numbers);
+                if norm == SumNorm::None || wrong_sum > 0.0 {
+                    return Ok(wrong_sum);
+                }
+                Ok(relative_error(gpu.download(out)?.into_iter().map(|v| ty.number(v)), &truth) / rounding(ty))
+            }),
         })
     }
 }

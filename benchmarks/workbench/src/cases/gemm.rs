@@ -8,7 +8,7 @@ use kernels::gemm::plan::{GemmKernel, GemmPlan, GpuLimits, Operands, Product};
 
 use crate::case::{Case, Prepared, Scale};
 use crate::number::Type;
-use crate::product::{Data, KERNELS, ProductProblem};
+use crate::product::{Data, ProductProblem, kernels};
 
 /// Weights of OPT-13B and LLaMA-3-8B: rows, their length, and what becomes of the products.
 const WEIGHTS: [(u32, u32, Epilogue); 10] = [
@@ -24,13 +24,15 @@ const WEIGHTS: [(u32, u32, Epilogue); 10] = [
     (128_256, 4096, Epilogue::Float),
 ];
 
-pub fn cases(scale: Scale) -> Vec<Case> {
+pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
+    let gpu = if target == "sm_90a" { GpuLimits::H200 } else { GpuLimits { hopper_from: None, ..GpuLimits::H200 } };
     let every_kernel = |m: u32, n: u32, k: u32, splits: u32| {
         Type::ALL.into_iter().flat_map(move |ty| {
-            KERNELS.into_iter().map(move |(kernel, tokens)| {
+            kernels(target).map(move |(kernel, tokens)| {
                 let product = Product { m: m.min(tokens), n, k, epilogue: Epilogue::Half(None) };
                 let splits = if matches!(kernel, GemmKernel::Gemv(_)) { 1 } else { splits };
-                case(GemmPlan { product, kernel, splits }, ty)
+                // Fewer blocks of Hopper's kernel than there are parts of tiles, so that they go through several.
+                case(GemmPlan { product, kernel, splits, blocks: 3 }, ty)
             })
         })
     };
@@ -40,7 +42,7 @@ pub fn cases(scale: Scale) -> Vec<Case> {
             let planned = WEIGHTS
                 .into_iter()
                 .flat_map(|(n, k, epilogue)| [1, 4, 16, 64, 256, 1024, 4096].map(|m| Product { m, n, k, epilogue }));
-            let planned = planned.filter_map(|product| GemmPlan::new(product, GpuLimits::H200).ok());
+            let planned = planned.filter_map(|product| GemmPlan::new(product, gpu).ok());
             // A shape that no planned one has, so that these can be told apart.
             every_kernel(1024, 8192, 8192, 1).chain(planned.map(|plan| case(plan, Type::F16))).collect()
         }

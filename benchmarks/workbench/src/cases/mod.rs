@@ -16,21 +16,20 @@ use crate::case::{Case, Scale};
 
 pub use stream::read_stream;
 
-/// All of them: every kernel of the registry is launched by one at least.
-pub fn all(scale: Scale) -> Vec<Case> {
+/// All of them for a target: every kernel of the registry that it has is launched by one at least.
+pub fn all(scale: Scale, target: &str) -> Vec<Case> {
     let families = [
         cache::cases,
         communicator::cases,
         decode::cases,
         embedding::cases,
-        gemm::cases,
         norm::cases,
         paper::cases,
         prefill::cases,
         rope::cases,
         sampling::cases,
     ];
-    families.into_iter().flat_map(|cases| cases(scale)).collect()
+    families.into_iter().flat_map(|cases| cases(scale)).chain(gemm::cases(scale, target)).collect()
 }
 
 /// The error of results that are either right or wrong.

@@ -10,14 +10,15 @@ use crate::case::{Case, Prepared, Scale};
 use crate::gpu::Gpu;
 use crate::number::{ProblemRng, Type, relative_error};
 
-const EPS: f32 = 1e-5;
+/// What is added to variances.
+pub const EPS: f32 = 1e-5;
 
 pub(super) fn cases(scale: Scale) -> Vec<Case> {
     let (rows, width) = match scale {
         Scale::Small => (12, 768),
         Scale::Full => (4096, 5120),
     };
-    let of = |(ty, layer)| Norm {
+    let of = |(ty, layer)| NormProblem {
         ty,
         layer,
         rows,
@@ -34,7 +35,7 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
 
 /// Rows of random numbers far from zero, so that a variance from the mean of squares would lose its digits.
 #[derive(Clone, Copy, Debug)]
-pub struct Norm {
+pub struct NormProblem {
     /// Type of the elements.
     pub ty: Type,
     /// `layer_norm`, else `rms_norm`.
@@ -55,11 +56,11 @@ pub struct Norm {
     pub seed: u64,
 }
 
-impl Norm {
+impl NormProblem {
     /// The problem as a case. What is allowed is half a unit in the last place of the largest result, and a little for
     /// arithmetic in `f32`; the residual stream must be right to the last bit.
     pub fn case(self) -> Case {
-        let Norm { ty, layer, rows, width, residual, .. } = self;
+        let NormProblem { ty, layer, rows, width, residual, .. } = self;
         Case {
             kernel: if layer { "layer_norm" } else { "rms_norm" },
             shape: format!("{}, {rows} rows of {width}{}", ty.label(), if residual { ", residual sum" } else { "" }),
@@ -69,7 +70,7 @@ impl Norm {
     }
 
     /// The norm of `row` in `f64`.
-    fn reference(&self, row: &[u16], weight: &[u16], bias: &[u16]) -> Vec<f64> {
+    pub fn reference(&self, row: &[u16], weight: &[u16], bias: &[u16]) -> Vec<f64> {
         let row: Vec<f64> = row.iter().map(|&v| self.ty.number(v)).collect();
         let count = row.len() as f64;
         let mean = if self.layer { row.iter().sum::<f64>() / count } else { 0.0 };
@@ -83,7 +84,7 @@ impl Norm {
     }
 
     fn prepare(self, gpu: &mut Gpu) -> Result<Prepared> {
-        let Norm { ty, layer, rows, width, residual, neutral, seed, .. } = self;
+        let NormProblem { ty, layer, rows, width, residual, neutral, seed, .. } = self;
         let mut random = ProblemRng(seed);
         let size = rows * width;
         let stream: Vec<u16> = (0..size).map(|_| ty.bits(20.0 + random.unit())).collect();
@@ -120,7 +121,7 @@ impl Norm {
 }
 
 /// Half a unit in the last place, relative to the number, and a little for arithmetic in `f32`.
-pub(super) fn rounding(ty: Type) -> f64 {
+pub fn rounding(ty: Type) -> f64 {
     let digits = match ty {
         Type::F16 => 11,
         Type::Bf16 => 8,

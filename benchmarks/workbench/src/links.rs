@@ -1,0 +1,54 @@
+//! Bytes that all-reduces take over the links between devices, as the emulator counts them.
+
+use emulator::driver;
+use kernels::communicator::ExchangeShape;
+use launch::Result;
+use serde::Serialize;
+
+use crate::group::{DeviceGroup, GroupSum, MailboxPlace};
+use crate::number::{ProblemRng, Type};
+
+/// What a rank of an all-reduce moved over its links, beside the least that it must.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LinkBytes {
+    /// How many ranks there are.
+    pub ranks: usize,
+    /// One exchange or two.
+    pub shots: u32,
+    /// Bytes that are added up.
+    pub bytes: u64,
+    /// Bytes in the 32-byte sectors of other devices' memory that the rank read and wrote, the most of any rank.
+    pub moved: u64,
+    /// What it must receive in so many exchanges: all that the others have in one; in two, their share of its part of the
+    /// sum, and their sums.
+    pub floor: u64,
+}
+
+impl LinkBytes {
+    /// Counts an all-reduce of so many bytes, in a grid for devices of 16 multiprocessors.
+    ///
+    /// # Errors
+    /// [`launch::Error`], also for a kernel's fault.
+    pub fn count(ptx: &str, ranks: usize, shots: u32, bytes: usize) -> Result<Self> {
+        let group = DeviceGroup::new(ptx, Type::F16, ranks, 1, MailboxPlace::Devices)?;
+        let mut random = ProblemRng(1);
+        let numbers: Vec<_> = (0..ranks).map(|_| random.bits(Type::F16, bytes / 2)).collect();
+        let x = group.upload("x", &numbers)?;
+        let shape = ExchangeShape::of_sum(bytes as u32 / 2, 16);
+        for (rank, device) in group.devices.iter().enumerate() {
+            device.context.make_current()?;
+            let _ = driver::collect_reports(true); // the context is current
+            group.sum(rank, GroupSum { x: &x[rank], part: None, shots, norm: None, shape })?;
+        }
+        group.download(&x)?;
+        let mut moved = 0;
+        for device in &group.devices {
+            device.context.make_current()?;
+            let reports = driver::take_reports().unwrap_or_default();
+            moved = reports.iter().map(|launch| 32 * launch.report.total.peer_sectors).sum::<u64>().max(moved);
+        }
+        let (bytes, of) = (bytes as u64, ranks as u64);
+        let floor = if shots == 1 { (of - 1) * bytes } else { 2 * (of - 1) * bytes / of };
+        Ok(LinkBytes { ranks, shots, bytes, moved, floor })
+    }
+}
