@@ -1,7 +1,7 @@
 //! Many tokens on Hopper: `wgmma`, with tiles that tensor copies bring.
 //!
 //! A block has a tile of 128 tokens by `COLUMNS` (128 or 256) rows of the weight at a time. One warp group, of which one lane
-//! works, fetches tiles of both operands into a ring in shared memory ([`ring`]); two others multiply them, 64 tokens by
+//! works, fetches tiles of both operands into a ring in shared memory (`ring.rs`); two others multiply them, 64 tokens by
 //! all columns each, in 128 registers a lane. As many blocks run as there are multiprocessors, and each goes through
 //! several tiles of the product: while the groups store one, the ring fills with the operands of the next.
 //!
@@ -92,7 +92,7 @@ pub const fn shared_bytes(columns: u32) -> u32 {
 const FLAGS_BYTES: u32 = 2 * 4;
 
 /// Multiplies activations with a weight: `out = epilogue(x weight^T)`, see [`super`] for the arguments; `x` and `weight` are
-/// tensors of tiles of [`ROWS`] and `COLUMNS` rows of [`DEPTH`](super::operand::DEPTH) elements.
+/// tensors of tiles of [`ROWS`] and `COLUMNS` rows of [`DEPTH`] elements.
 ///
 /// # Safety
 /// The arrays have the shapes that the arguments say, and the launch is the [`GemmPlan`](super::plan::GemmPlan)'s: of each tile
