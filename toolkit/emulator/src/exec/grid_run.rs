@@ -3,10 +3,10 @@
 use super::instruction::bulk_store::end_block;
 use super::instruction::mbarrier::lost_phase;
 use super::orders::Orders;
+use super::peers::{Peers, open_barrier};
 use super::resident::ResidentBlock;
 use super::state::block_env::BlockEnv;
 use super::state::clock::{Others, join_others};
-use super::state::cluster::{Peers, open_barrier};
 use super::state::constants::LaunchConstants;
 use super::state::fences::GlobalReleases;
 use super::state::meter::Meter;

@@ -1,19 +1,18 @@
 //! `cp.async`: a thread's copies from global to shared memory, and mbarriers that wait for them.
 
-use super::mbarrier::mbarrier_at;
 use super::operand::addresses;
 use super::race::{Request, check_global_read};
 use super::space::shared_offset;
 use super::traffic::count_global;
 use crate::exec::state::block::BlockState;
 use crate::exec::state::block_env::BlockEnv;
-use crate::exec::state::copy::{PendingArrival, PendingCopy};
+use crate::exec::state::copy::PendingCopy;
 use crate::exec::state::lane_access::LaneAccess;
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::Warp;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::memory::Memory;
-use crate::program::{Address, AsyncCopy};
+use crate::program::AsyncCopy;
 
 /// Starts a copy of each lane.
 pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCopy, mask: u32) -> Checked<()> {
@@ -101,33 +100,6 @@ fn end_copy(block: &mut BlockState, memory: &Memory, copy: PendingCopy, (thread,
         }
     }
     block.shared.end_copy(copy.target, &data[..copy.bytes as usize], thread, epoch);
-    Ok(())
-}
-
-/// Lets an mbarrier wait for all copies that lanes have started: each of them arrives when its own have ended. Unless the
-/// mbarrier's count has these arrivals, it expects one more.
-pub(crate) fn arrive_after_copies(
-    env: &mut BlockEnv<'_>,
-    warp: &mut Warp,
-    address: Address,
-    counted: bool,
-    mask: u32,
-) -> Checked<()> {
-    let (at, clocks) = (addresses(warp, address).map(shared_offset), env.launch.clocks());
-    for lane in lanes(mask) {
-        let epoch = warp.clock.epoch;
-        let barrier = mbarrier_at(env.launch, env.block, warp, lane, at[lane])?;
-        barrier.pending += u32::from(!counted);
-        barrier.arrived.add(&mut warp.clock, clocks, 1 << lane);
-        let first = warp.closed_groups - warp.groups.len() as u64;
-        let groups = (first..).zip(warp.groups.iter_mut().chain([&mut warp.copies]));
-        let is_own = |copy: &mut PendingCopy| usize::from(copy.lane) == lane;
-        let copies = groups.flat_map(|(number, group)| group.extract_if(.., is_own).map(move |copy| (number, copy)));
-        let writer = (warp.clock.warp * 32 + lane, epoch);
-        let arrival = PendingArrival { barrier: at[lane], warp: warp.id, writer, copies: copies.collect() };
-        env.block.arrivals.push(arrival);
-        env.block.events += 1;
-    }
     Ok(())
 }
 

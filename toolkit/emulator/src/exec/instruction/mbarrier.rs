@@ -8,12 +8,13 @@ use super::space::{rank_of, shared_offset};
 use crate::exec::state::block::BlockState;
 use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::constants::LaunchConstants;
+use crate::exec::state::copy::{PendingArrival, PendingCopy};
 use crate::exec::state::lane_access::LaneAccess;
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::mbarrier::Mbarrier;
 use crate::exec::state::warp::{Wait, Warp};
 use crate::fault::{Checked, FaultKind, Violation};
-use crate::program::{MbarrierInstruction, MbarrierOp};
+use crate::program::{Address, MbarrierInstruction, MbarrierOp};
 use crate::window::RANK_SHIFT;
 
 /// Most arrivals that an mbarrier can count.
@@ -222,4 +223,31 @@ pub(crate) fn lost_phase(block: &BlockState, wait: &Wait) -> Box<Violation> {
     let message = format!("an endless wait: {state}, and no thread of the block does anything else");
     let fault = Violation::new(FaultKind::Deadlock, message);
     fault.lane(wait.lane).address(wait.at).buffer("shared memory")
+}
+
+/// Lets an mbarrier wait for all copies that lanes have started: each of them arrives when its own have ended. Unless the
+/// mbarrier's count has these arrivals, it expects one more.
+pub(crate) fn arrive_after_copies(
+    env: &mut BlockEnv<'_>,
+    warp: &mut Warp,
+    address: Address,
+    counted: bool,
+    mask: u32,
+) -> Checked<()> {
+    let (at, clocks) = (addresses(warp, address).map(shared_offset), env.launch.clocks());
+    for lane in lanes(mask) {
+        let epoch = warp.clock.epoch;
+        let barrier = mbarrier_at(env.launch, env.block, warp, lane, at[lane])?;
+        barrier.pending += u32::from(!counted);
+        barrier.arrived.add(&mut warp.clock, clocks, 1 << lane);
+        let first = warp.closed_groups - warp.groups.len() as u64;
+        let groups = (first..).zip(warp.groups.iter_mut().chain([&mut warp.copies]));
+        let is_own = |copy: &mut PendingCopy| usize::from(copy.lane) == lane;
+        let copies = groups.flat_map(|(number, group)| group.extract_if(.., is_own).map(move |copy| (number, copy)));
+        let writer = (warp.clock.warp * 32 + lane, epoch);
+        let arrival = PendingArrival { barrier: at[lane], warp: warp.id, writer, copies: copies.collect() };
+        env.block.arrivals.push(arrival);
+        env.block.events += 1;
+    }
+    Ok(())
 }

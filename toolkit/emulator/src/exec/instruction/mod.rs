@@ -73,7 +73,7 @@ pub(crate) fn run(env: &mut BlockEnv<'_>, warp: &mut Warp, op: &Op, mask: u32) -
             env.meter.current().tensor_flops += 2 * product.shape.iter().product::<usize>() as u64;
         }
         Op::AsyncCopy(copy) => copy::start_copy(env, warp, copy, mask)?,
-        Op::AsyncArrive { address, counted } => copy::arrive_after_copies(env, warp, *address, *counted, mask)?,
+        Op::AsyncArrive { address, counted } => mbarrier::arrive_after_copies(env, warp, *address, *counted, mask)?,
         Op::AsyncCommit => copy::commit_copies(warp),
         Op::AsyncWait(pending) => copy::wait_copies(env, warp, *pending)?,
         Op::Compare { test, slots, complement, combine } => {

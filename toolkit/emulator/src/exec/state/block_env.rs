@@ -1,10 +1,10 @@
 //! What the instructions of a warp can reach outside of the warp.
 
 use super::block::BlockState;
-use super::cluster::Peers;
 use super::constants::LaunchConstants;
 use super::fences::GlobalReleases;
 use super::meter::Meter;
+use crate::exec::peers::Peers;
 use crate::memory::Memory;
 
 /// What the instructions of a warp can reach outside of the warp.
