@@ -45,6 +45,13 @@ pub struct Heading {
 }
 
 impl Usage {
+    /// The sum of answered requests of the engine.
+    pub fn of(answers: &[Completion]) -> Self {
+        let mut usage = Usage::default();
+        answers.iter().for_each(|answer| usage.add(answer));
+        usage
+    }
+
     /// Adds an answered request of the engine.
     pub fn add(&mut self, completion: &Completion) {
         self.prompt_tokens += completion.prompt_tokens.len();

@@ -115,8 +115,7 @@ pub async fn create(
         return respond(&app, work, admission, include_usage, chunks).await;
     }
     let answers = collect(&app, work, &admission).await?;
-    let mut usage = Usage::default();
-    answers.iter().for_each(|answer| usage.add(answer));
+    let usage = Usage::of(&answers);
     heading.log(&usage, false);
     let scored = |entries: &PromptLogprobs| scored_prompt(entries, &app.tokenizer);
     let outputs = answers.iter().flat_map(|answer| &answer.outputs).enumerate();

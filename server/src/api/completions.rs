@@ -92,8 +92,7 @@ pub async fn create(
         return respond(&app, work, admission, include_usage, chunks).await;
     }
     let answers = collect(&app, work, &admission).await?;
-    let mut usage = Usage::default();
-    answers.iter().for_each(|answer| usage.add(answer));
+    let usage = Usage::of(&answers);
     heading.log(&usage, false);
     let choices = answers.iter().enumerate().flat_map(|(prompt, answer)| {
         let Completion { prompt: text, prompt_tokens, prompt_logprobs, .. } = answer;

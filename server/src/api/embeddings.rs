@@ -87,8 +87,7 @@ pub async fn create(
     let params = SamplingParams { max_tokens: 0, pooling: Some(app.options.pooling), ..SamplingParams::default() };
     let work = Work { prompts, params, field: "input", asked: None, stream: false };
     let answers = collect(&app, work, &admission).await?;
-    let mut usage = Usage::default();
-    answers.iter().for_each(|answer| usage.add(answer));
+    let usage = Usage::of(&answers);
     Heading::new(&app, "embd", &request).log(&usage, false);
     let encode = |embedding: Vec<f32>| match fields.encoding_format {
         Some(Encoding::Base64) => {

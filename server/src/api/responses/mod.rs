@@ -75,8 +75,7 @@ pub async fn create(
         return respond(&app, work, admission, true, answer).await;
     }
     let answers = collect(&app, work, &admission).await?;
-    let mut usage = Usage::default();
-    answers.iter().for_each(|answer| usage.add(answer));
+    let usage = Usage::of(&answers);
     answer.heading.log(&usage, false);
     for output in answers.iter().flat_map(|answer| &answer.outputs) {
         answer.end = reason(output.finish_reason);
