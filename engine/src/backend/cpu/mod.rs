@@ -97,6 +97,14 @@ impl CpuBackend {
         }
     }
 
+    /// Whether it rounds activations: it was asked to, and the processor multiplies pairs of bf16 numbers.
+    pub fn rounds_activations(&self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.pairs.is_some();
+        #[cfg(not(target_arch = "x86_64"))]
+        return false;
+    }
+
     /// The same as one of several workers, which compute a model's parts.
     pub fn with_rank(self, rank: WorkerRank) -> Self {
         CpuBackend { rank: Some(rank), ..self }
