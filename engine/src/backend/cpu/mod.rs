@@ -174,7 +174,8 @@ impl Backend for CpuBackend {
     fn weight(&self, tensor: HostTensor) -> Result<CpuWeight> {
         match tensor.shape().len() {
             2 if tensor.quantised().is_some() => {
-                Ok(CpuWeight(WeightData::Quantised(Arc::new(PackedMatrix::new(&tensor, &self.threads)))))
+                let packed = PackedMatrix::new(&tensor, &self.threads, &self.pages)?;
+                Ok(CpuWeight(WeightData::Quantised(Arc::new(packed))))
             }
             1 | 2 => Ok(CpuWeight(WeightData::Elements(Arc::new(tensor.into_elements())))),
             n => Err(Error::Unsupported(format!("a weight of {n} dimensions"))),

@@ -20,7 +20,7 @@ const CHUNK: usize = (64 << 20) / size_of::<Line>();
 /// A cache line.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
-pub(super) struct Line(pub [u8; 64]);
+pub(in crate::backend::cpu) struct Line(pub [u8; 64]);
 
 /// Where weights get their memory.
 #[derive(Default)]
