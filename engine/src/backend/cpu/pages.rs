@@ -61,7 +61,8 @@ impl Pages {
         let mut current = lock(&self.current);
         let (chunk, first) = match current.take() {
             Some((chunk, first)) if len <= chunk.len - first => (chunk, first),
-            _ => (Arc::new(Chunk::new(len.max(CHUNK))?), 0),
+            // A system that refuses a chunk may have room for these lines.
+            _ => (Arc::new(Chunk::new(len.max(CHUNK)).or_else(|_| Chunk::new(len))?), 0),
         };
         *current = Some((Arc::clone(&chunk), first + len));
         // SAFETY: the chunk has so many lines from `first` on, as has been checked, or it was made for them.
