@@ -3,7 +3,7 @@
 
     pip install llama-cpp-python==0.3.36 gguf numpy        # built here, with GGML_NATIVE
     python benchmarks/scripts/compare_llama_cpp.py QUIRE [--types f32,f16,bf16] [--batches 1,8,32] [--threads 2] [--rounds 3]
-                                                   [--prompt 64] [--new 64]
+                                                   [--prompt 64] [--new 64] [--options=--round-activations]
 
 The model is LLaMA-shaped: 139 million parameters, 12 layers of 768, 12 query and 4 key-value heads of 64, feed-forward layers of
 2,048, a vocabulary of 32,000. Both programs get the same weights in the same type: quire reads f32, f16 and bf16 as safetensors,
@@ -126,12 +126,12 @@ def llama_cpp(file, batch, prompt, new, threads):
     return first - begin, time.perf_counter() - first
 
 
-def quire(binary, model, batch, prompt, new, threads):
+def quire(binary, model, batch, prompt, new, threads, options):
     """The same of quire, of the second of two batches; all prompts of a batch are computed in one step."""
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         subprocess.run([binary, "bench", "latency", "--model", model, "--device", "cpu", "--batch", str(batch), "--lengths",
                         f"{prompt},{new}", "--repeats", "1", "--threads", str(threads), "--max-batch-tokens", str(batch * prompt + batch),
-                        "--prefix-caching", "off", "--json", out.name], check=True, capture_output=True)
+                        "--prefix-caching", "off", "--json", out.name, *options], check=True, capture_output=True)
         point = json.load(open(out.name))["points"][0]
     return point["time_to_first_token"]["p50"], point["time_per_output_token"]["mean"] * (new - 1)
 
@@ -145,6 +145,7 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--prompt", type=int, default=64)
     p.add_argument("--new", type=int, default=64)
+    p.add_argument("--options", default="", help="further options of quire, as in --options=--round-activations")
     p.add_argument("--llama-cpp", nargs=2, metavar=("FILE", "BATCH"), help="measure llama.cpp alone, for this script itself")
     a = p.parse_args()
     if a.llama_cpp:
@@ -168,7 +169,7 @@ def main():
 def compare(a, kind, model, file, batch):
     ours, theirs = [], []
     for _ in range(a.rounds):
-        ours.append(quire(a.quire, model, batch, a.prompt, a.new, a.threads))
+        ours.append(quire(a.quire, model, batch, a.prompt, a.new, a.threads, a.options.split()))
         run = subprocess.run([sys.executable, __file__, a.quire, "--llama-cpp", file, str(batch), "--prompt", str(a.prompt), "--new",
                               str(a.new), "--threads", str(a.threads)], check=True, capture_output=True, text=True)
         theirs.append(json.loads(run.stdout.splitlines()[-1]))

@@ -36,8 +36,18 @@ pub enum Positionals {
     /// The model, as with `--model`.
     Model,
     /// The command reads them itself; this is how its page shows them.
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // only `quire kernels` does
     Own(&'static str),
+}
+
+impl Positionals {
+    /// How a page of help shows them, with a space behind if there are any.
+    pub fn shown(self) -> &'static str {
+        match self {
+            Positionals::None => "",
+            Positionals::Model => "[model] ",
+            Positionals::Own(positionals) => positionals,
+        }
+    }
 }
 
 /// The words that follow a command's name, sorted.

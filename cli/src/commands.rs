@@ -5,7 +5,7 @@ use crate::command::Command;
 use crate::kernels;
 use crate::suggest::shown;
 use crate::words::{UsageError, is_command, names, no_command};
-use crate::{bench, generate, help, quantize, serve, session};
+use crate::{bench, completions, generate, help, manual, quantize, serve, session};
 #[cfg(feature = "cuda")]
 use crate::{paper, plan};
 
@@ -29,6 +29,8 @@ pub static COMMANDS: &[&Command] = &[
     &paper::COMMAND,
     #[cfg(feature = "cuda")]
     &kernels::COMMAND,
+    &completions::COMMAND,
+    &manual::COMMAND,
 ];
 
 /// What a command line asks for.

@@ -80,6 +80,9 @@ pub struct EngineArgs {
     /// CPU threads (one a core)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub threads: Option<usize>,
+    /// round activations to bf16 for products with bf16 weights on a CPU that has them (AVX512_BF16): faster, less exact
+    #[argh(switch)]
+    pub round_activations: bool,
 }
 
 impl EngineArgs {
@@ -112,6 +115,7 @@ impl EngineArgs {
                 draft_tokens: if self.speculate { self.draft_tokens } else { 0 },
             },
             threads: self.threads,
+            round_activations: self.round_activations,
         };
         options.validate()?;
         Ok(options)

@@ -2,7 +2,7 @@
 
 use argh::{FlagInfo, FlagInfoKind};
 
-use crate::command::{Command, Positionals};
+use crate::command::Command;
 
 /// Characters of a line.
 pub const WIDTH: usize = 100;
@@ -62,12 +62,7 @@ pub fn hello() -> String {
 }
 
 fn usage(command: &Command) -> String {
-    let positionals = match command.positionals {
-        Positionals::None => "",
-        Positionals::Model => "[model] ",
-        Positionals::Own(positionals) => positionals,
-    };
-    format!("{} {positionals}[options]\n", command.call())
+    format!("{} {}[options]\n", command.call(), command.positionals.shown())
 }
 
 fn group<'a>(heading: &str, flags: impl Iterator<Item = &'a FlagInfo<'a>>) -> String {

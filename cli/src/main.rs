@@ -5,6 +5,7 @@ mod bench;
 mod chat;
 mod command;
 mod commands;
+mod completions;
 mod engine_args;
 mod generate;
 mod help;
@@ -12,6 +13,7 @@ mod interrupt;
 mod json;
 #[cfg(feature = "cuda")]
 mod kernels;
+mod manual;
 #[cfg(feature = "cuda")]
 mod paper;
 #[cfg(feature = "cuda")]

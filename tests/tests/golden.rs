@@ -7,6 +7,7 @@ use engine::load::ModelFiles;
 use engine::sampling::SamplingParams;
 use engine::sequence::FinishReason;
 use engine::tensor::DType;
+use tests::scores::{difference, scores, texts};
 use tests::{Golden, MODELS, complete, golden, golden_dir};
 
 /// A way of running the same requests.
@@ -264,6 +265,29 @@ fn a_stop_string_among_byte_tokens_ends_the_output_at_once() {
         assert_eq!((output.tokens.as_slice(), output.text.as_str()), (&prompt.greedy.ids[..1], ""));
         assert_eq!(output.finish_reason, FinishReason::Stop);
     }
+}
+
+/// What `round_activations` adds to the error of the models that are stored in bf16: see BENCHMARKS.md. A processor that does not
+/// multiply pairs of such numbers computes as ever, and says so.
+#[test]
+fn rounded_activations_change_logprobs_by_little() {
+    let mut models = 0;
+    for model in MODELS {
+        let options = Options { threads: Some(2), round_activations: true, ..Options::default() };
+        let mut exact = load(model, &Options { round_activations: false, ..options.clone() }, None);
+        let mut rounded = load(model, &options, None);
+        if exact.device().dtype != DType::Bf16 {
+            continue;
+        }
+        models += 1;
+        let texts = texts(model);
+        let (mean, greatest) = difference(&scores(&mut exact, &texts), &scores(&mut rounded, &texts));
+        println!("| {model} | {mean:.4} | {greatest:.4} |");
+        assert!(mean < 0.05 && greatest < 0.5, "{model}: logprobs change by {mean}, {greatest} at most");
+        let says_so = rounded.device().notes.iter().any(|note| note.contains("bf16"));
+        assert_eq!(says_so, greatest == 0.0, "{model}: {:?}", rounded.device().notes);
+    }
+    assert!(models > 1);
 }
 
 macro_rules! golden_tests {

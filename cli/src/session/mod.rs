@@ -91,7 +91,7 @@ fn run(words: &Words) -> Result<()> {
         llm.pin_prefix(prefix).with_context(|| format!("shared prefix {file}"))?;
     }
     let interrupt = Interrupt::watch()?;
-    let lines = Lines::new();
+    let mut lines = Lines::new()?;
     let mut talk = Talk::new(template, args.system);
     if lines.is_terminal() {
         eprintln!("{} - /help shows what can be typed here", files.name());

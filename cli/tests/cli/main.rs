@@ -12,6 +12,7 @@ mod models;
 mod output;
 mod prompts;
 mod session;
+mod shells;
 mod support;
 #[cfg(unix)]
 mod terminal;

@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 
 use crate::support::{copy_of, edit, model};
 
-/// Runs a command on a terminal of its own, which `script` provides. Returns what it writes there, and its status.
-fn on_terminal(words: &[&str], environment: &[(&str, &str)]) -> (String, Option<i32>) {
+/// Starts a command on a terminal of its own, which `script` provides.
+fn start_on_terminal(words: &[&str], environment: &[(&str, &str)]) -> Child {
     let quoted = |word: &&str| format!(" '{}'", word.replace('\'', r"'\''"));
     let call = format!("stty cols 100 rows 24; exec \"$QUIRE\"{}", words.iter().map(quoted).collect::<String>());
     let mut script = Command::new("script");
@@ -19,7 +19,12 @@ fn on_terminal(words: &[&str], environment: &[(&str, &str)]) -> (String, Option<
     }
     script.env("QUIRE", env!("CARGO_BIN_EXE_quire")).env("TERM", "xterm").env("SHELL", "/bin/sh");
     script.envs(environment.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = script.spawn().expect("the command `script` is part of every system with terminals");
+    script.spawn().expect("the command `script` is part of every system with terminals")
+}
+
+/// Runs a command on a terminal of its own. Returns what it writes there, and its status.
+fn on_terminal(words: &[&str], environment: &[(&str, &str)]) -> (String, Option<i32>) {
+    let mut child = start_on_terminal(words, environment);
     let mut screen = Vec::new();
     child.stdout.take().unwrap().read_to_end(&mut screen).unwrap();
     // Its standard input stays open until now: the end of that would be typed into the terminal.
@@ -212,4 +217,33 @@ fn a_second_interrupt_ends_at_once() {
         }
     };
     assert_eq!(status.code(), Some(130));
+}
+
+/// Lines of a talk can be edited and called back, and Ctrl-C drops what was typed.
+#[test]
+fn what_is_typed_in_a_talk_is_edited() {
+    let dir = copy_of("gpt2");
+    fs::write(dir.path().join("chat_template.jinja"), "{% for m in messages %}{{ m.content }}{% endfor %}").unwrap();
+    let file = dir.path().join("said.json");
+    let words = ["chat", model(&dir), "--temperature=0", "-n1"];
+    let mut child = start_on_terminal(&words, &[]);
+    let (mut screen, mut keys) = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
+    // A mistake is taken back; a line is dropped; the line before comes back, and gets an end.
+    let typed = ["Hx\x7fi\r".into(), "nonsense\x03".into(), "\x1b[A!\r".into(), format!("/save {}\r", file.display())];
+    for line in typed.iter().map(String::as_str).chain(["\x04"]) {
+        // An editor that begins asks the terminal to mark what is pasted.
+        let mut seen = Vec::new();
+        while !seen.ends_with(b"\x1b[?2004h") {
+            let mut byte = [0];
+            screen.read_exact(&mut byte).unwrap();
+            seen.push(byte[0]);
+        }
+        keys.write_all(line.as_bytes()).unwrap();
+    }
+    let mut rest = Vec::new();
+    screen.read_to_end(&mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{}", String::from_utf8_lossy(&rest));
+    let said: Vec<serde_json::Value> = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let users = said.iter().filter(|message| message["role"] == "user").map(|message| &message["content"]);
+    assert_eq!(users.collect::<Vec<_>>(), ["Hi", "Hi!"]);
 }

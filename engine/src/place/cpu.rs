@@ -37,9 +37,13 @@ pub(super) fn place(
     let num_blocks = options.num_blocks(&layout, config.max_positions, CPU_KV_MEMORY)?;
     let swap_blocks = options.swap_blocks(&layout, num_blocks);
     let threads = if of == 1 { options.threads } else { Some(threads_of_a_worker(options)) };
-    let backend = CpuBackend::new(threads)?;
+    let backend = || -> Result<CpuBackend> {
+        let backend = CpuBackend::new(threads)?;
+        Ok(if options.round_activations { backend.with_rounded_activations() } else { backend })
+    };
+    let first = backend()?;
     let Reserved { mut caches, num_blocks, swap_blocks, note: fewer } =
-        reserve(&backend, part, of, (num_blocks, swap_blocks), options)?;
+        reserve(&first, part, of, (num_blocks, swap_blocks), options)?;
     let longest = match config.window() {
         // Blocks are given back as the window slides on.
         Some(_) => config.max_positions,
@@ -54,7 +58,9 @@ pub(super) fn place(
             "{count} quantised matrices become f32 in memory, since their groups are no whole number of 32 elements"
         )
     });
-    let notes = note.into_iter().chain(fewer).chain(widened).collect();
+    let unrounded = (options.round_activations && !first.rounds_activations())
+        .then(|| "activations stay in f32, since this processor does not multiply pairs of bf16 numbers".to_string());
+    let notes = note.into_iter().chain(fewer).chain(widened).chain(unrounded).collect();
     let device = DeviceInfo { name: "CPU".into(), dtype, quantised, memory: None, notes };
 
     let group = RankGroup::new(of);
@@ -64,10 +70,10 @@ pub(super) fn place(
         Ok(ModelRunner::new(backend, model, cache))
     };
     let runner: Box<dyn Runner> = if of == 1 {
-        Box::new(load(backend, weights)?)
+        Box::new(load(first, weights)?)
     } else {
-        let first = load(backend.with_rank(group.rank(0)), weights)?;
-        let others = (1..of).map(|rank| load(CpuBackend::new(threads)?.with_rank(group.rank(rank)), open()?));
+        let first = load(first.with_rank(group.rank(0)), weights)?;
+        let others = (1..of).map(|rank| load(backend()?.with_rank(group.rank(rank)), open()?));
         let others = others.collect::<Result<Vec<_>>>()?;
         Box::new(ParallelRunner::new(first, others, group)?)
     };

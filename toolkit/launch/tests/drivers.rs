@@ -48,7 +48,7 @@ fn a_driver_is_chosen_once_and_libcuda_is_loaded_by_nothing_else() {
             assert!(emulator.is_emulator() && Driver::chosen().is_some_and(|chosen| chosen.is_emulator()));
             let refused = Driver::machine().unwrap_err();
             assert!(matches!(refused, Error::DriverChosen("emulator")), "{refused}");
-            assert!(emulator.lookup("cuLaunchKernel").is_some() && emulator.lookup("cuTensorMapEncodeTiled").is_none());
+            assert!(emulator.lookup("cuLaunchKernel").is_some() && emulator.lookup("cuMemAllocManaged").is_none());
             let context = Context::new(emulator, 0).unwrap();
             assert_eq!((context.name(), context.is_emulator()), ("Quire emulator", true));
             let missing = launch::cust::memory::UnifiedBuffer::<u8>::new(&0, 1).map(|_| ());

@@ -97,6 +97,14 @@ impl CpuBackend {
         }
     }
 
+    /// Whether it rounds activations: it was asked to, and the processor multiplies pairs of bf16 numbers.
+    pub fn rounds_activations(&self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.pairs.is_some();
+        #[cfg(not(target_arch = "x86_64"))]
+        return false;
+    }
+
     /// The same as one of several workers, which compute a model's parts.
     pub fn with_rank(self, rank: WorkerRank) -> Self {
         CpuBackend { rank: Some(rank), ..self }
@@ -166,7 +174,8 @@ impl Backend for CpuBackend {
     fn weight(&self, tensor: HostTensor) -> Result<CpuWeight> {
         match tensor.shape().len() {
             2 if tensor.quantised().is_some() => {
-                Ok(CpuWeight(WeightData::Quantised(Arc::new(PackedMatrix::new(&tensor, &self.threads)))))
+                let packed = PackedMatrix::new(&tensor, &self.threads, &self.pages)?;
+                Ok(CpuWeight(WeightData::Quantised(Arc::new(packed))))
             }
             1 | 2 => Ok(CpuWeight(WeightData::Elements(Arc::new(tensor.into_elements())))),
             n => Err(Error::Unsupported(format!("a weight of {n} dimensions"))),

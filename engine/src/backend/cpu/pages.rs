@@ -20,7 +20,7 @@ const CHUNK: usize = (64 << 20) / size_of::<Line>();
 /// A cache line.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
-pub(super) struct Line(pub [u8; 64]);
+pub(in crate::backend::cpu) struct Line(pub [u8; 64]);
 
 /// Where weights get their memory.
 #[derive(Default)]
@@ -61,7 +61,8 @@ impl Pages {
         let mut current = lock(&self.current);
         let (chunk, first) = match current.take() {
             Some((chunk, first)) if len <= chunk.len - first => (chunk, first),
-            _ => (Arc::new(Chunk::new(len.max(CHUNK))?), 0),
+            // A system that refuses a chunk may have room for these lines.
+            _ => (Arc::new(Chunk::new(len.max(CHUNK)).or_else(|_| Chunk::new(len))?), 0),
         };
         *current = Some((Arc::clone(&chunk), first + len));
         // SAFETY: the chunk has so many lines from `first` on, as has been checked, or it was made for them.

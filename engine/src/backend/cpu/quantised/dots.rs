@@ -6,7 +6,8 @@
 
 use super::activations::{ActivationsView, Token, summed};
 use super::lanes::{Lanes, WithLanes};
-use super::packed::{Line, PART, PackedBand, ROWS};
+use super::packed::{PART, PackedBand, ROWS};
+use crate::backend::cpu::pages::Line;
 use crate::quantised::QuantType;
 
 /// Chunks of four columns in a part.

@@ -9,7 +9,8 @@ mod avx512;
 mod plain;
 
 use self::plain::Plain;
-use super::packed::{Line, ROWS};
+use super::packed::ROWS;
+use crate::backend::cpu::pages::Line;
 
 /// Vectors with a lane for each of a band's rows. Bytes are not negative, and below 128 but for those of [`Lanes::wide`].
 pub(super) trait Lanes: Copy {

@@ -9,9 +9,9 @@
 
 use std::sync::Arc;
 
-use bytemuck::{Pod, Zeroable};
-
+use super::super::pages::{Line, Lines, Pages};
 use super::super::threads::Threads;
+use crate::error::Result;
 use crate::quantised::{Group, QuantType};
 use crate::tensor::HostTensor;
 
@@ -20,17 +20,12 @@ pub(super) const ROWS: usize = 16;
 /// Columns of a part.
 pub(super) const PART: usize = 32;
 
-/// A cache line of integers.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(64))]
-pub(super) struct Line(pub [u8; 64]);
-
 /// A quantised matrix, `[N, K]`. Rows of zeros fill the last band up.
 pub(in crate::backend::cpu) struct PackedMatrix {
     kind: QuantType,
     rows: usize,
     cols: usize,
-    lines: Vec<Line>,
+    lines: Lines,
     /// A scale of each row for each group, as halves; where there are minima, their scales follow.
     scales: Vec<[u16; ROWS]>,
     /// Scales of each row for the parts of each group, those of all parts and then minima. None in groups of one part. Of
@@ -96,9 +91,12 @@ impl QuantType {
 impl PackedMatrix {
     /// Packs a quantised matrix.
     ///
+    /// # Errors
+    /// [`Error::Memory`](crate::error::Error::Memory) if the system has no memory for it.
+    ///
     /// # Panics
     /// If `tensor` is not quantised, or no matrix.
-    pub fn new(tensor: &HostTensor, threads: &Threads) -> Self {
+    pub fn new(tensor: &HostTensor, threads: &Threads, pages: &Pages) -> Result<Self> {
         let (Some(kind), &[rows, cols]) = (tensor.quantised(), tensor.shape()) else {
             panic!("only a quantised matrix can be packed");
         };
@@ -108,14 +106,14 @@ impl PackedMatrix {
             kind,
             rows,
             cols,
-            lines: vec![Line([0; 64]); bands * per_band[0]],
+            lines: pages.lines(bands * per_band[0])?,
             scales: vec![[0; ROWS]; bands * per_band[1]],
             parts: vec![[0; ROWS]; bands * per_band[2]],
             wide_scales: vec![[0.0; ROWS]; bands * per_band[3]],
             order: tensor.order().cloned(),
         };
         if groups == 0 {
-            return packed;
+            return Ok(packed);
         }
         let lines = packed.lines.chunks_mut(per_band[0]);
         let mut scales = packed.scales.chunks_mut(per_band[1].max(1));
@@ -137,7 +135,7 @@ impl PackedMatrix {
                 }
             }
         });
-        packed
+        Ok(packed)
     }
 
     /// The order in which its columns are stored, if it is another than theirs.

@@ -44,7 +44,7 @@ fn packed_rows_have_the_elements_of_the_file() {
     let backend = backend(2);
     for kind in QuantType::all() {
         let (rows, cols) = (37, 2 * kind.group());
-        let packed = PackedMatrix::new(&quantised(kind, rows, cols), &backend.threads);
+        let packed = PackedMatrix::new(&quantised(kind, rows, cols), &backend.threads, &backend.pages).unwrap();
         let want = elements(quantised(kind, rows, cols));
         for (row, want) in want.chunks(cols).enumerate() {
             let mut got = vec![f32::NAN; cols];

@@ -5,7 +5,8 @@ use std::arch::x86_64::*;
 use bytemuck::must_cast;
 
 use super::{Lanes, WithLanes};
-use crate::backend::cpu::quantised::packed::{Line, ROWS};
+use crate::backend::cpu::pages::Line;
+use crate::backend::cpu::quantised::packed::ROWS;
 
 /// Made only where the processor has AVX2, FMA and F16C.
 #[derive(Clone, Copy)]

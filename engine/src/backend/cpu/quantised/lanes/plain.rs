@@ -3,7 +3,8 @@
 use half::f16;
 
 use super::Lanes;
-use crate::backend::cpu::quantised::packed::{Line, ROWS};
+use crate::backend::cpu::pages::Line;
+use crate::backend::cpu::quantised::packed::ROWS;
 
 #[derive(Clone, Copy)]
 pub(super) struct Plain;

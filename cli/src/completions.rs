@@ -1,0 +1,151 @@
+//! `quire completions`: scripts that let shells complete commands and options.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use anyhow::Result;
+use argh::{ArgsInfo, FlagInfo, FlagInfoKind, FromArgs};
+
+use crate::command::{Command, Positionals, Words};
+use crate::suggest::shown;
+use crate::words::UsageError;
+
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "completions",
+    positionals: Positionals::Own("<bash|zsh|fish> "),
+    info: Args::get_args_info,
+    groups: &[],
+    runs_engine: false,
+    examples: &["source <(quire completions bash)", "quire completions fish > ~/.config/fish/completions/quire.fish"],
+    run,
+};
+
+/// Print a script that lets a shell complete quire's commands and options.
+#[derive(ArgsInfo, FromArgs)]
+struct Args {}
+
+fn run(words: &Words) -> Result<()> {
+    words.own::<Args>()?;
+    let positionals: Vec<&str> = words.positionals.iter().map(String::as_str).collect();
+    let script = match positionals.as_slice() {
+        ["bash"] => bash(words.all),
+        ["zsh"] => zsh(words.all),
+        ["fish"] => fish(words.all),
+        [] => return Err(UsageError::new("completions needs a shell: bash, zsh or fish".into()).into()),
+        [shell] => return Err(UsageError::new(format!("there is no {}; bash, zsh and fish are", shown(shell))).into()),
+        _ => return Err(UsageError::new("completions takes one shell".into()).into()),
+    };
+    Ok(io::stdout().write_all(script.as_bytes())?)
+}
+
+/// The first words of commands, and the second ones of those that have two.
+fn first_words(all: &[&Command]) -> Vec<&'static str> {
+    let mut words: Vec<&str> = all.iter().map(|command| command.name.split(' ').next().unwrap_or_default()).collect();
+    words.push("help");
+    words.dedup();
+    words
+}
+
+fn second_words(all: &[&Command]) -> Vec<&'static str> {
+    all.iter().filter_map(|command| command.name.strip_prefix("bench ")).collect()
+}
+
+fn names(command: &Command) -> String {
+    let short = |flag: &FlagInfo<'_>| flag.short.map_or(String::new(), |short| format!(" -{short}"));
+    command.flags().map(|flag| format!("{}{}", flag.long, short(flag))).collect::<Vec<_>>().join(" ")
+}
+
+/// A text between single quotes, as the three shells read it.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+fn bash(all: &[&Command]) -> String {
+    let (first, second) = (first_words(all).join(" "), second_words(all).join(" "));
+    let mut cases = String::new();
+    for command in all.iter().filter(|command| !command.is_default()) {
+        let _ = writeln!(cases, "        \"{} \"*) words=\"{}\" ;;", command.name, names(command));
+    }
+    let default = all.iter().find(|command| command.is_default()).map(|command| names(command)).unwrap_or_default();
+    format!(
+        r#"_quire() {{
+    local words line="${{COMP_WORDS[*]:1:COMP_CWORD}}"
+    case "$line" in
+{cases}        *) words="{default}" ;;
+    esac
+    if [[ ${{COMP_WORDS[COMP_CWORD]}} != -* ]]; then
+        words=""
+        [[ $COMP_CWORD == 1 ]] && words="{first}"
+        [[ $COMP_CWORD == 2 && ${{COMP_WORDS[1]}} == bench ]] && words="{second}"
+    fi
+    COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+}}
+complete -o default -F _quire quire
+"#
+    )
+}
+
+fn zsh(all: &[&Command]) -> String {
+    let mut cases = String::new();
+    let mut commands = all.to_vec();
+    // The command that is meant when none is named comes last.
+    commands.sort_by_key(|command| command.is_default());
+    for command in commands {
+        let specs: Vec<String> = command.flags().flat_map(zsh_specs).collect();
+        let pattern = if command.is_default() { "*".into() } else { format!("'{} '*", command.name) };
+        let _ = writeln!(cases, "        {pattern}) _arguments -S '*:file:_files' {} ;;", specs.join(" "));
+    }
+    let (first, second) = (first_words(all).join(" "), second_words(all).join(" "));
+    format!(
+        r#"#compdef quire
+_quire() {{
+    if [[ $words[CURRENT] != -* ]]; then
+        (( CURRENT == 2 )) && compadd {first}
+        (( CURRENT == 3 )) && [[ $words[2] == bench ]] && compadd {second} && return
+    fi
+    case "$words[2,CURRENT]" in
+{cases}    esac
+}}
+compdef _quire quire
+"#
+    )
+}
+
+/// What `_arguments` takes for an option, by each of its names.
+fn zsh_specs(flag: &FlagInfo<'static>) -> Vec<String> {
+    let meaning: String = flag.description.replace(['[', ']'], "").replace(':', "\\:");
+    let value = match flag.kind {
+        FlagInfoKind::Option { arg_name } => format!(":{arg_name}:_files"),
+        FlagInfoKind::Switch => String::new(),
+    };
+    let short = flag.short.map(|short| format!("-{short}"));
+    let names = short.into_iter().chain([flag.long.to_owned()]);
+    names.map(|name| quoted(&format!("*{name}[{meaning}]{value}"))).collect()
+}
+
+fn fish(all: &[&Command]) -> String {
+    let mut script = String::from("complete -c quire -e\n");
+    let (first, second) = (first_words(all).join(" "), second_words(all).join(" "));
+    let _ = writeln!(script, "complete -c quire -n __fish_use_subcommand -a {}", quoted(&first));
+    let among_bench = format!("__fish_seen_subcommand_from bench; and not __fish_seen_subcommand_from {second}");
+    let _ = writeln!(script, "complete -c quire -f -n {} -a {}", quoted(&among_bench), quoted(&second));
+    for command in all {
+        let condition = match command.name.strip_prefix("bench ") {
+            Some(name) => format!("__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from {name}"),
+            None if command.is_default() => {
+                let others: Vec<&str> = first_words(all).into_iter().filter(|word| *word != command.name).collect();
+                format!("not __fish_seen_subcommand_from {}", others.join(" "))
+            }
+            None => format!("not __fish_seen_subcommand_from bench; and __fish_seen_subcommand_from {}", command.name),
+        };
+        for flag in command.flags() {
+            let short = flag.short.map_or(String::new(), |short| format!(" -s {short}"));
+            let value = if matches!(flag.kind, FlagInfoKind::Option { .. }) { " -r" } else { "" };
+            let (condition, long) = (quoted(&condition), flag.long.trim_start_matches('-'));
+            let meaning = quoted(flag.description);
+            let _ = writeln!(script, "complete -c quire -n {condition} -l {long}{short}{value} -d {meaning}");
+        }
+    }
+    script
+}

@@ -1,0 +1,60 @@
+//! What shells and the system's manual are told of the command.
+
+use std::process::Command;
+
+use crate::support::{misused, stdout};
+
+/// What bash would offer after these words, the last of which is begun.
+fn bash_offers(words: &[&str]) -> Vec<String> {
+    let script = "source <(\"$0\" completions bash); COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _quire; \
+                  printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let mut bash = Command::new("bash");
+    let output = bash.args(["-c", script, env!("CARGO_BIN_EXE_quire"), "quire"]).args(words).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_commands_and_their_options() {
+    assert_eq!(bash_offers(&["ser"]), ["serve"]);
+    assert_eq!(bash_offers(&["bench", "lat"]), ["latency"]);
+    assert_eq!(bash_offers(&["serve", "--api-"]), ["--api-key"]);
+    assert_eq!(bash_offers(&["bench", "latency", "--bat"]), ["--batch"]);
+    // Without a command, and with a model in its place.
+    assert_eq!(bash_offers(&["--beam-w"]), ["--beam-width"]);
+    assert_eq!(bash_offers(&["opt-125m", "--beam-w"]), ["--beam-width"]);
+    // What is no option is a file, which bash finds by itself.
+    assert!(bash_offers(&["serve", "--model", "dir"]).is_empty());
+}
+
+#[test]
+fn every_shell_and_the_manual_know_every_option_of_a_page() {
+    let pages = [&["--help"][..], &["serve", "--help"], &["bench", "latency", "--help"]].map(stdout);
+    let is_name = |word: &&str| word.starts_with("--") && word.len() > 2;
+    for script in [&["completions", "zsh"][..], &["completions", "fish"], &["man"]].map(stdout) {
+        let plain = script.replace("\\-", "-");
+        for page in &pages {
+            let options = page.lines().filter(|line| line.trim_start().starts_with('-'));
+            for name in
+                options.filter_map(|line| line.split_whitespace().find(is_name)).filter(|name| *name != "--help")
+            {
+                let known = plain.contains(name) || plain.contains(&format!("-l {} ", &name[2..]));
+                assert!(known, "{name} is not in {}", script.lines().next().unwrap());
+            }
+        }
+    }
+}
+
+#[test]
+fn roff_takes_no_text_for_a_command() {
+    let requests = [".TH", ".SH", ".SS", ".B", ".br", ".TP", ".PP"];
+    for line in stdout(&["man"]).lines().filter(|line| line.starts_with(['.', '\''])) {
+        assert!(requests.contains(&line.split(' ').next().unwrap()), "{line}");
+    }
+}
+
+#[test]
+fn another_shell_is_refused() {
+    misused(&["completions"], "bash, zsh or fish");
+    misused(&["completions", "csh"], "csh");
+}
