@@ -21,7 +21,7 @@ fn rates(curves: &[Curve], lineages: &Lineages) -> Vec<f64> {
     LAB.sustained(curves, lineages).unwrap().iter().map(|found| found.rate).collect()
 }
 
-/// Figure 14: beams gain more over Orca (Oracle) than one output does. Samples do not: 256 sequences are the most that run.
+/// Figure 14: beams gain more over Orca (Oracle) than one output does. Samples do not.
 #[test]
 fn the_gain_grows_with_sharing() {
     let gain = |method: Method, lineages: &Lineages| {
