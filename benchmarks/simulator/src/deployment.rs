@@ -34,6 +34,9 @@ pub const OPT_175B: Deployment = Deployment { model: "opt-175b", gpu: "a100", gp
 pub const LLAMA_13B: Deployment =
     Deployment { model: "llama-13b", gpu: "a100-40gb", gpus: 1, slots: 15_700, max_len: 2048 };
 
+/// LLaMA-3-8B on an L4, with the slots that `quire plan` computes.
+pub const LLAMA_3_8B: Deployment = Deployment { model: "llama-3-8b", gpu: "l4", gpus: 1, slots: 53_200, max_len: 8192 };
+
 impl Deployment {
     /// How long its steps take.
     ///

@@ -8,7 +8,7 @@ use crate::jobs::{self, JobProgress};
 use crate::lineage::Lineages;
 use crate::outcome::Outcome;
 use crate::request::Method;
-use crate::server::SimulatedServer;
+use crate::server::{BLOCK_SIZE, MAX_NUM_SEQS, SimulatedServer};
 use crate::sustained::{self, BOUND, Sustained};
 use crate::system::System;
 use crate::traces::{Trace, TraceWorkload};
@@ -42,6 +42,10 @@ pub struct Curve {
     pub method: Method,
     /// Whether the prefix that requests have in common is kept.
     pub keeps_prefix: bool,
+    /// Tokens in a block.
+    pub block_size: usize,
+    /// Most sequences that run at a time.
+    pub max_num_seqs: usize,
     /// Seconds of the trace.
     pub seconds: f64,
     /// A rate to begin the search at.
@@ -66,6 +70,8 @@ impl Curve {
             workload,
             method: Method::Single,
             keeps_prefix: false,
+            block_size: BLOCK_SIZE,
+            max_num_seqs: MAX_NUM_SEQS,
             seconds: if is_largest { lab.seconds / 4.0 } else { lab.seconds },
             guess,
         }
@@ -88,6 +94,7 @@ impl Curve {
             Trace { workload: self.workload.clone(), method: self.method, seconds: self.seconds, max_len, seed };
         self.system.run(&self.deployment, cost, lineages, &trace.requests(rate), |server| {
             server.keeps_prefix = self.keeps_prefix;
+            (server.block_size, server.max_num_seqs) = (self.block_size, self.max_num_seqs);
             change(server);
         })
     }

@@ -54,7 +54,9 @@ pub struct SimulatedServer<'a> {
 }
 
 /// Most sequences at a time: vLLM's default then and this engine's now.
-const MAX_NUM_SEQS: usize = 256;
+pub const MAX_NUM_SEQS: usize = 256;
+/// Tokens in a block: the paper's default and this engine's.
+pub const BLOCK_SIZE: usize = 16;
 /// More tokens than any step has.
 const UNLIMITED: usize = 1 << 40;
 
@@ -64,7 +66,7 @@ impl<'a> SimulatedServer<'a> {
         SimulatedServer {
             cost,
             slots,
-            block_size: 16,
+            block_size: BLOCK_SIZE,
             swap_slots: slots,
             stepping: PAPER,
             preemption: Preemption::Auto,

@@ -10,19 +10,23 @@ use crate::figure::{Figure, FigureOrigin};
 use crate::lab::{Curve, Lab};
 use crate::lineage::Lineages;
 use crate::request::Method;
+use crate::server::MAX_NUM_SEQS;
 use crate::sustained::Sustained;
 use crate::system::System;
 use crate::traces::ALPACA_LIKE;
 
 /// Outputs or beams of the panels.
 pub const WIDTHS: [usize; 3] = [2, 4, 6];
+/// Sequences at a time of the last panels, which are more than memory has room for.
+pub const MANY: usize = 1024;
 
-/// The curves of a panel.
-pub fn curves(panel: usize, method: Method, lab: &Lab<'_>) -> Vec<Curve> {
+/// The curves of a panel, where so many sequences run at most.
+pub fn curves(panel: usize, method: Method, max_num_seqs: usize, lab: &Lab<'_>) -> Vec<Curve> {
     let orca = [Reservation::Oracle, Reservation::Pow2, Reservation::Max].map(System::Orca);
     let systems = [System::Paged].into_iter().chain(orca).chain([System::Quire]);
     let guess = 40.0 / method.width() as f64;
-    systems.map(|system| Curve { method, ..Curve::new(panel, system, OPT_13B, ALPACA_LIKE, guess, lab) }).collect()
+    let curve = |system| Curve { method, max_num_seqs, ..Curve::new(panel, system, OPT_13B, ALPACA_LIKE, guess, lab) };
+    systems.map(curve).collect()
 }
 
 /// Draws it.
@@ -32,20 +36,22 @@ pub fn curves(panel: usize, method: Method, lab: &Lab<'_>) -> Vec<Curve> {
 pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let mut panels = Vec::new();
     let (mut curves_of, mut found): (Vec<Curve>, Vec<Sustained>) = Default::default();
-    for width in WIDTHS {
-        let paper = if width == 6 { "less than with beams" } else { "" };
-        let own = curves(panels.len(), Method::Samples(width), lab);
-        found.extend(lab.sustained(&own, &Lineages::default())?);
-        curves_of.extend(own);
-        panels.push(Panel { title: format!("OPT-13B, Alpaca, {width} samples"), paper: paper.into() });
-    }
-    for width in WIDTHS {
-        let paper = if width == 6 { "2.3x Oracle (1.3x for one output)" } else { "" };
-        let lineages = searches::record(width, lab)?;
-        let own = curves(panels.len(), Method::Beams(width), lab);
+    let usual = [Method::Samples as fn(usize) -> Method, Method::Beams]
+        .into_iter()
+        .flat_map(|method| WIDTHS.map(|width| (method(width), MAX_NUM_SEQS)));
+    let many = [Method::Samples(6), Method::Beams(6)].map(|method| (method, MANY));
+    for (method, max_num_seqs) in usual.chain(many) {
+        let (outputs, lineages, paper) = match method {
+            Method::Beams(6) => ("6 beams".into(), searches::record(6, lab)?, "2.3x Oracle (1.3x for one output)"),
+            Method::Beams(width) => (format!("{width} beams"), searches::record(width, lab)?, ""),
+            Method::Samples(6) => ("6 samples".into(), Lineages::default(), "less than with beams"),
+            other => (format!("{} samples", other.width()), Lineages::default(), ""),
+        };
+        let own = curves(panels.len(), method, max_num_seqs, lab);
         found.extend(lab.sustained(&own, &lineages)?);
         curves_of.extend(own);
-        panels.push(Panel { title: format!("OPT-13B, Alpaca, {width} beams"), paper: paper.into() });
+        let limit = if max_num_seqs == MANY { format!(", up to {MANY} sequences at a time") } else { String::new() };
+        panels.push(Panel { title: format!("OPT-13B, Alpaca, {outputs}{limit}"), paper: paper.into() });
     }
     let (table, charts) = rates::draw(&panels, &curves_of, &found);
     Ok(Figure {
@@ -58,7 +64,8 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
         notes: vec![
             "Which beams survive is replayed from searches of the bundled model. In contiguous memory each output has its own \
              copy of the prompt, and a beam with several children is copied for each but the first, as far as it was \
-             generated. FasterTransformer is not in the paper's figure."
+             generated. FasterTransformer is not in the paper's figure. Up to 256 sequences run at a time, vLLM's limit then, \
+             but in the last two panels."
                 .into(),
         ],
         tables: vec![table],

@@ -14,6 +14,7 @@ mod rates;
 pub mod recovery;
 pub mod searches;
 pub mod sharing;
+pub mod workloads;
 
 use anyhow::Result;
 
@@ -36,6 +37,7 @@ pub const ALL: &[(&str, Make)] = &[
     ("17", chat::figure),
     ("18", block_size::figure),
     ("19", recovery::figure),
+    ("workloads", workloads::figure),
     ("measured", measured::figure),
 ];
 

@@ -1,0 +1,124 @@
+//! Beyond the paper: how much of the memory holds tokens on several kinds of workload, and what a block size gains that is
+//! chosen for each.
+
+use anyhow::{Result, anyhow};
+
+use super::batched::SYSTEMS;
+use crate::chart::Chart;
+use crate::deployment::{Deployment, LLAMA_3_8B, OPT_13B};
+use crate::figure::{Figure, FigureOrigin, FigureTable};
+use crate::jobs;
+use crate::lab::{Curve, Lab};
+use crate::lineage::Lineages;
+use crate::plan;
+use crate::server::BLOCK_SIZE;
+use crate::system::System;
+use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE, TraceWorkload};
+
+/// Block sizes that are compared.
+pub const SIZES: [usize; 4] = [8, 16, 32, 64];
+/// Seconds of these traces at most.
+const SECONDS: f64 = 600.0;
+/// The rate at which memory is looked at, as a multiple of what Quire sustains with blocks of 16: requests wait then.
+const OVERLOAD: f64 = 1.5;
+
+/// A kind of workload and what serves it.
+#[derive(Clone, Debug)]
+pub struct ServedWorkload {
+    /// Its name.
+    pub name: &'static str,
+    /// What serves it.
+    pub deployment: Deployment,
+    /// Its lengths.
+    pub workload: TraceWorkload,
+    /// A rate to begin searches at, in requests a second.
+    pub guess: f64,
+}
+
+/// The paper's two workloads on its OPT-13B, and those that plans know, whose prompts are longer, on LLaMA-3-8B.
+///
+/// # Errors
+/// If plans do not know a workload.
+pub fn served() -> Result<Vec<ServedWorkload>> {
+    let planned = |name: &'static str, guess| -> Result<ServedWorkload> {
+        let workload = plan::workload(name).map_err(|why| anyhow!(why))?;
+        Ok(ServedWorkload { name, deployment: LLAMA_3_8B, workload, guess })
+    };
+    Ok(vec![
+        ServedWorkload { name: "ShareGPT-like", deployment: OPT_13B, workload: SHAREGPT_LIKE, guess: 5.0 },
+        ServedWorkload { name: "Alpaca-like", deployment: OPT_13B, workload: ALPACA_LIKE, guess: 90.0 },
+        planned("chat", 1.0)?,
+        planned("code", 2.0)?,
+        planned("long-document", 0.5)?,
+    ])
+}
+
+fn curve(of: &ServedWorkload, system: System, block_size: usize, lab: &Lab<'_>) -> Curve {
+    let new = Curve::new(0, system, of.deployment, of.workload.clone(), of.guess, lab);
+    Curve { block_size, seconds: lab.seconds.min(SECONDS), ..new }
+}
+
+/// The highest rate that Quire sustains with blocks of each of [`SIZES`], in requests a second.
+///
+/// # Errors
+/// If a request does not fit.
+pub fn rates(of: &ServedWorkload, lab: &Lab<'_>) -> Result<Vec<f64>> {
+    let curves = SIZES.map(|size| curve(of, System::Quire, size, lab));
+    Ok(lab.sustained(&curves, &Lineages::default())?.into_iter().map(|found| found.rate).collect())
+}
+
+/// The share of the memory that holds tokens while requests wait, where they come at `rate` a second: of the three Orcas as in
+/// figure 2, and of Quire with blocks of each of [`SIZES`].
+///
+/// # Errors
+/// If a request does not fit.
+pub fn token_states(of: &ServedWorkload, rate: f64, lab: &Lab<'_>) -> Result<Vec<f64>> {
+    let orcas = SYSTEMS.into_iter().filter(|system| matches!(system, System::Orca(_)));
+    let orcas = orcas.map(|system| curve(of, system, BLOCK_SIZE, lab));
+    let curves: Vec<_> = orcas.chain(SIZES.map(|size| curve(of, System::Quire, size, lab))).collect();
+    let cost = of.deployment.cost()?;
+    let name = |curve: &Curve| format!("{}: {}", of.name, curve.system.name());
+    let outcomes = jobs::all(&curves, lab.progress, name, |curve| {
+        curve.run(lab, &curve.system.cost(&cost), &Lineages::default(), rate, |_| {})
+    })?;
+    Ok(outcomes.into_iter().map(|outcome| outcome.memory.shares().tokens).collect())
+}
+
+/// Draws it.
+///
+/// # Errors
+/// If a request does not fit.
+pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
+    let headings = ["workload", "Orca (Max)", "Orca (Pow2)", "Orca (Oracle)", "Quire, 8", "16", "32", "64"];
+    let mut memory = FigureTable::new("Memory that holds tokens while requests wait, in per cent", &headings);
+    let headings = ["workload", "blocks of 8", "16", "32", "64", "best / 16"];
+    let mut sustained =
+        FigureTable::new("Highest rate at a normalized latency of at most 1 s/token, in requests a second", &headings);
+    let mut lines = Vec::new();
+    for of in served()? {
+        let rates = rates(&of, lab)?;
+        let (usual, best) = (rates[1], rates.iter().copied().fold(0.0, f64::max));
+        let shares = token_states(&of, OVERLOAD * usual, lab)?;
+        let name = format!("{}, {}", of.name, of.deployment.model);
+        let states = |at: usize| if at == 0 { name.clone() } else { format!("{:.1}", 100.0 * shares[at - 1]) };
+        memory.row(std::array::from_fn::<_, 8, _>(states));
+        let gain = format!("{:.2}x", best / usual);
+        let [a, b, c, d] = [0, 1, 2, 3].map(|at| format!("{:.2}", rates[at]));
+        sustained.row([name, a, b, c, d, gain]);
+        let points = SIZES.iter().zip(&shares[3..]).map(|(size, share)| (*size as f64, 100.0 * share)).collect();
+        lines.push((of.name.to_owned(), points));
+    }
+    let chart = Chart { top: Some(100.0), ..Chart::lines("Memory that holds tokens", "block size", "%", lines) };
+    Ok(Figure {
+        number: "workloads",
+        title: "other workloads and their block sizes",
+        origin: FigureOrigin::Simulated,
+        paper: "The paper has figures for ShareGPT and Alpaca alone, and 16 tokens in a block for both.".into(),
+        notes: vec![format!(
+            "Memory is looked at where requests come at {OVERLOAD} times the rate that Quire sustains with blocks of 16. Quire is \
+             this engine as it is today."
+        )],
+        tables: vec![memory, sustained],
+        charts: vec![chart],
+    })
+}

@@ -1,0 +1,219 @@
+//! Models of every family with random weights, divided among two and four workers, against themselves on one: on the CPU in
+//! f32, and on the GPU's kernels in the emulator in f16; in chunks, swapped out, recomputed and with known prefixes.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+mod models;
+mod ranks;
+
+use std::sync::Once;
+
+use engine::llm::{Completion, Continuation, Device, Llm, Options, Preemption, Prompt, SchedulerOptions};
+use engine::load::ModelFiles;
+use engine::sampling::{Beam, EarlyStopping, SamplingParams};
+use engine::tensor::DType;
+use models::{LAYERS, MODELS, make};
+use tests::complete;
+use workbench::number::ProblemRng;
+
+/// How far a logprob may be from that on one worker. Sums of four parts in f32 are rounded otherwise than those of one.
+const F32: f32 = 1e-4;
+/// The same in f16, where also what a worker adds to the residual stream is rounded.
+const F16: f32 = 0.02;
+
+/// Lengths of the prompts: a single token, and several blocks.
+const PROMPTS: [usize; 2] = [1, 40];
+
+/// A way of running the same requests.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    block_size: usize,
+    /// Tokens of a step.
+    chunk: usize,
+    /// The pool's tokens.
+    pool: usize,
+    preemption: Preemption,
+    prefix_caching: bool,
+    cuda_graphs: bool,
+}
+
+/// With room for all, in one batch.
+const ROOMY: Way = Way {
+    block_size: 16,
+    chunk: 2048,
+    pool: 2048,
+    preemption: Preemption::Auto,
+    prefix_caching: false,
+    cuda_graphs: true,
+};
+
+const CHUNKS: Way = Way { block_size: 8, chunk: 13, cuda_graphs: false, ..ROOMY };
+const SWAPPED: Way = Way { pool: 72, preemption: Preemption::Swap, ..CHUNKS };
+const RECOMPUTED: Way = Way { pool: 72, preemption: Preemption::Recompute, cuda_graphs: true, ..CHUNKS };
+/// All requests come twice, and what the first have left is found.
+const KNOWN: Way = Way { prefix_caching: true, ..ROOMY };
+
+/// A small emulator: grids that are as large as the device have fewer blocks.
+fn configure() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        emulator::driver::configure(emulator::driver::DeviceOptions { multiprocessors: 4, ..Default::default() });
+    });
+}
+
+fn one_on_the_cpu() -> Options {
+    Options { device: Device::Cpu, dtype: Some(DType::F32), threads: Some(1), ..Options::default() }
+}
+
+fn one_on_the_emulator() -> Options {
+    Options { device: Device::Emulator, dtype: Some(DType::F16), ..Options::default() }
+}
+
+/// A model on `of` workers. Of the whole's keys and values each has the part of its heads: the pool has as many blocks as the
+/// memory holds of those.
+fn load(files: &ModelFiles, way: Way, of: usize, options: Options) -> Llm {
+    let config = files.config().unwrap();
+    let is_cpu = options.device == Device::Cpu;
+    let whole = 2 * LAYERS * config.kv_width() * way.block_size * if is_cpu { 4 } else { 2 };
+    let of_worker = whole * config.kv_heads.div_ceil(of) / config.kv_heads;
+    let blocks = way.pool / way.block_size;
+    let scheduler = SchedulerOptions {
+        max_num_seqs: 32,
+        max_batch_tokens: way.chunk,
+        preemption: way.preemption,
+        prefix_caching: way.prefix_caching,
+        ..SchedulerOptions::default()
+    };
+    let options = Options {
+        tensor_parallel_size: of,
+        block_size: way.block_size,
+        // The workers share the machine's memory; each GPU has its own.
+        kv_memory: Some(blocks * of_worker * if is_cpu { of } else { 1 }),
+        cuda_graphs: way.cuda_graphs,
+        scheduler,
+        ..options
+    };
+    let llm = Llm::load(files, &options).unwrap();
+    assert_eq!(llm.kv_layout().block_bytes(), of * of_worker, "{of} workers");
+    assert_eq!(llm.engine().scheduler().usage().num_blocks, blocks, "{of} workers");
+    llm
+}
+
+/// For each prompt a greedy continuation and a search with three beams.
+fn requests() -> Vec<(Prompt, SamplingParams)> {
+    let mut random = ProblemRng(99);
+    let greedy = SamplingParams { max_tokens: 10, ignore_eos: true, logprobs: Some(2), ..SamplingParams::default() };
+    let beam = Some(Beam { width: 3, length_penalty: 1.0, early_stopping: EarlyStopping::No });
+    let beams = SamplingParams { n: 3, best_of: 3, max_tokens: 6, beam, ..greedy.clone() };
+    let prompts = PROMPTS.map(|len| (0..len).map(|_| 4 + random.below(508) as u32).collect());
+    let both = |prompt: Vec<u32>| [&greedy, &beams].map(|params| (Prompt::Tokens(prompt.clone()), params.clone()));
+    prompts.into_iter().flat_map(both).collect()
+}
+
+/// What is answered, and whether it happened in this way.
+fn run(llm: &mut Llm, way: Way) -> Vec<Completion> {
+    let first = complete(llm, requests());
+    let done = if way.prefix_caching { complete(llm, requests()) } else { first };
+    let (stats, prompts) = (llm.stats(), PROMPTS.iter().sum::<usize>());
+    assert!(stats.copied_blocks > 0, "beams write to what they shared");
+    // A window gives back what it has left behind, and may leave room enough.
+    let slides = llm.config().window().is_some();
+    match way.preemption {
+        Preemption::Swap => assert!(stats.swapped_out > 0 && stats.swapped_in_blocks > 0 || slides),
+        Preemption::Recompute => assert!(stats.preemptions > stats.swapped_out && stats.swapped_out == 0 || slides),
+        Preemption::Auto => assert_eq!(stats.preemptions, 0),
+    }
+    assert_eq!(stats.hit_tokens > prompts / 2, way.prefix_caching, "{} tokens found", stats.hit_tokens);
+    assert!(stats.steps > 2 * prompts / way.chunk, "{} steps", stats.steps);
+    done
+}
+
+/// Tokens are the same up to one that is no likelier than the next by twice what logprobs may be off, and so are logprobs. How
+/// many tokens are.
+fn same_greedy(at: &str, want: &Continuation, got: &Continuation, tolerance: f32) -> usize {
+    let (want_logprobs, got_logprobs) = (want.logprobs.as_ref().unwrap(), got.logprobs.as_ref().unwrap());
+    assert_eq!(want.tokens.len(), got.tokens.len(), "{at}");
+    for (step, (want, got)) in want_logprobs.iter().zip(got_logprobs).enumerate() {
+        if want.token != got.token {
+            let margin = want.top[0].1 - want.top[1].1;
+            assert!(margin <= 2.0 * tolerance, "{at}, step {step}: another token, with a margin of {margin}");
+            return step;
+        }
+        let off = (want.logprob - got.logprob).abs();
+        assert!(off <= tolerance, "{at}, step {step}: the logprob is off by {off}");
+    }
+    want.tokens.len()
+}
+
+/// Every answer is that of one worker with room for all. In f32 tokens are the same, in f16 as far as rounding decides nothing.
+fn assert_same(at: &str, want: &[Completion], got: &[Completion], dtype: DType) {
+    let tolerance = if dtype == DType::F32 { F32 } else { F16 };
+    let (mut same, mut all) = (0, 0);
+    for (i, (want, got)) in want.iter().zip(got).enumerate() {
+        let at = format!("{at}, request {i}");
+        assert_eq!(want.outputs.len(), got.outputs.len(), "{at}");
+        let (best, found) = (&want.outputs[0], &got.outputs[0]);
+        if want.outputs.len() == 1 {
+            same += same_greedy(&at, best, found, tolerance);
+            all += best.tokens.len();
+        } else {
+            // Where the best beam is another one, it is as good.
+            let off = (best.cumulative_logprob - found.cumulative_logprob).abs();
+            assert!(off <= f64::from(tolerance) * best.tokens.len() as f64, "{at}: the best beam is off by {off}");
+        }
+        if dtype == DType::F32 {
+            let tokens = |c: &Completion| c.outputs.iter().map(|o| o.tokens.clone()).collect::<Vec<_>>();
+            assert_eq!(tokens(want), tokens(got), "{at}");
+        }
+    }
+    assert!(4 * same >= 3 * all, "{at}: {same} of {all} tokens are compared");
+}
+
+/// Runs a model in ways, each on one worker, two and four.
+fn assert_model(name: &str, one: &Options, ways: &[(Way, &[usize])]) {
+    let directory = tempfile::tempdir().unwrap();
+    let files = make(name, directory.path());
+    let want = run(&mut load(&files, ROOMY, 1, one.clone()), ROOMY);
+    for (way, workers) in ways {
+        for &of in *workers {
+            let got = run(&mut load(&files, *way, of, one.clone()), *way);
+            assert_same(&format!("{name} on {of} workers, {way:?}"), &want, &got, one.dtype.unwrap());
+        }
+    }
+}
+
+#[test]
+fn on_the_cpu_in_f32() {
+    let all: &[usize] = &[1, 2, 4];
+    for name in MODELS {
+        let ways = [ROOMY, CHUNKS, SWAPPED, RECOMPUTED, KNOWN].map(|way| (way, all));
+        assert_model(name, &one_on_the_cpu(), &ways);
+    }
+}
+
+/// Each model on two workers in one way and on four in another, so that all ways come up with both numbers of workers.
+fn on_the_emulator(models: &[&str], first: usize) {
+    configure();
+    const WAYS: [Way; 4] = [SWAPPED, KNOWN, RECOMPUTED, CHUNKS];
+    for (i, name) in models.iter().enumerate() {
+        let (two, four) = (WAYS[(first + i) % 4], WAYS[(first + i + 1) % 4]);
+        assert_model(name, &one_on_the_emulator(), &[(two, &[2]), (four, &[4])]);
+    }
+}
+
+// In three, which run at the same time.
+
+#[test]
+fn on_the_emulator_with_learned_positions() {
+    on_the_emulator(&MODELS[..3], 0);
+}
+
+#[test]
+fn on_the_emulator_with_biases_and_grouped_heads() {
+    on_the_emulator(&MODELS[3..6], 3);
+}
+
+#[test]
+fn on_the_emulator_with_norms_on_heads_and_repeated_ones() {
+    on_the_emulator(&MODELS[6..], 2);
+}

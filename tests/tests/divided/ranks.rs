@@ -1,0 +1,141 @@
+//! What the workers of a divided model compute in a step, each by itself: the same bits, in so many sums.
+
+use std::thread;
+
+use engine::backend::Backend;
+use engine::backend::cpu::CpuBackend;
+use engine::backend::cuda::CudaBackend;
+use engine::batch::{Batch, Span};
+use engine::config::ModelConfig;
+use engine::fit::{Rehearsal, fit, rehearse};
+use engine::kv::KvLayout;
+use engine::llm::{Options, SchedulerOptions};
+use engine::load::ModelFiles;
+use engine::model::{self, Model};
+use engine::parallel::{RankGroup, Shard};
+use engine::tensor::DType;
+use launch::Driver;
+
+use super::models::{LAYERS, MODELS, make};
+use super::{configure, one_on_the_emulator};
+
+/// A worker's part of a model.
+struct Part<B: Backend> {
+    backend: B,
+    model: Box<dyn Model<B>>,
+    layout: KvLayout,
+}
+
+/// Takes a worker's part of a model to its backend.
+fn part<B: Backend>(files: &ModelFiles, config: &ModelConfig, backend: B, dtype: DType) -> Part<B> {
+    let mut weights = files.weights(Some(dtype)).unwrap();
+    weights.strip_prefix(config.family.weight_prefixes());
+    let own = backend.shard().config(config).unwrap();
+    let layout = KvLayout {
+        layers: own.layers,
+        heads: own.kv_heads,
+        head_dim: own.head_dim,
+        block_size: 16,
+        dtype: dtype.into(),
+    };
+    let model = model::load(&backend, config, &mut weights, config.max_positions).unwrap();
+    Part { backend, model, layout }
+}
+
+/// A step of two prompts, of which all hidden states are wanted.
+fn batch() -> Batch {
+    let mut batch = Batch::default();
+    for (first, len) in [(1u32, 37), (4, 5)] {
+        batch.spans.push(Span { start: batch.tokens.len(), len, context: len, table: batch.blocks.len() });
+        batch.blocks.extend((0..len.div_ceil(16) as u32).map(|block| first + block));
+        batch.tokens.extend((0..len as u32).map(|i| 3 + 73 * i % 511));
+        batch.positions.extend(0..len as u32);
+        batch.slots.extend((0..len as u32).map(|i| 16 * first + i));
+    }
+    batch.hidden_rows = (0..batch.tokens.len() as u32).collect();
+    batch
+}
+
+/// The final hidden states of all tokens of [`batch`].
+fn hidden<B: Backend>(part: &Part<B>) -> Vec<f32> {
+    let Part { backend, model, layout } = part;
+    let mut cache = backend.kv_cache(*layout, 8, 0).unwrap();
+    let inputs = backend.upload(batch(), &[]);
+    backend.move_blocks(&mut cache, &inputs);
+    let mut rows = None;
+    backend.compute(&inputs, || {
+        let x = model.forward(backend, &mut cache, &inputs);
+        rows = Some(model.final_hidden(backend, backend.hidden_rows(&x, &inputs)));
+        None
+    });
+    backend.download(&rows.unwrap()).unwrap()
+}
+
+/// What each of the workers computes, all at once.
+fn on_all<B: Backend>(parts: Vec<Part<B>>) -> Vec<Vec<f32>> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = parts.into_iter().map(|part| scope.spawn(move || hidden(&part))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Whether all have the same bits, and these are near those of the whole.
+fn assert_same(at: &str, found: &[Vec<f32>], whole: &[f32], tolerance: f32) {
+    assert!(found.iter().all(|of_one| *of_one == found[0]), "{at}: ranks have other bits");
+    assert_eq!(found[0].len(), whole.len(), "{at}");
+    let off = found[0].iter().zip(whole).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(off <= tolerance, "{at}: hidden states are off by {off}");
+}
+
+#[test]
+fn workers_on_the_cpu_have_the_same_bits_in_two_sums_a_layer() {
+    for name in MODELS {
+        let directory = tempfile::tempdir().unwrap();
+        let files = make(name, directory.path());
+        let config = files.config().unwrap();
+        let whole = hidden(&part(&files, &config, CpuBackend::new(Some(1)).unwrap(), DType::F32));
+        for of in [2, 4] {
+            let group = RankGroup::new(of);
+            let worker = |rank| CpuBackend::new(Some(1)).unwrap().with_rank(group.rank(rank));
+            let parts = (0..of).map(|rank| part(&files, &config, worker(rank), DType::F32)).collect();
+            assert_same(&format!("{name}, {of} workers"), &on_all(parts), &whole, 1e-4);
+            assert_eq!(group.sums(), 1 + 2 * LAYERS, "{name}, {of} workers");
+        }
+    }
+}
+
+#[test]
+fn workers_on_the_emulator_have_the_same_bits_in_two_sums_a_layer() {
+    configure();
+    let driver = Driver::emulator().unwrap();
+    let options = Options { cuda_graphs: false, ..one_on_the_emulator() };
+    let scheduler = SchedulerOptions { max_batch_tokens: 64, max_num_seqs: 8, ..SchedulerOptions::default() };
+    for name in MODELS {
+        let directory = tempfile::tempdir().unwrap();
+        let files = make(name, directory.path());
+        let config = files.config().unwrap();
+        let whole = hidden(&part(&files, &config, CpuBackend::new(Some(1)).unwrap(), DType::F32));
+        for of in [2, 4] {
+            driver.emulate_devices(of as u32).unwrap();
+            let worker = |rank| {
+                let shard = Shard { rank, of };
+                let own = shard.config(&config).unwrap();
+                CudaBackend::new(driver, rank as u32, &own, shard, &options, DType::F16).unwrap()
+            };
+            let mut backends: Vec<_> = (0..of).map(worker).collect();
+            let _group = CudaBackend::connect(&mut backends).unwrap();
+            let ready = |backend| {
+                let part = part(&files, &config, backend, DType::F16);
+                fit(&part.backend, &*part.model, part.layout, scheduler, 0.9).unwrap();
+                let step = Rehearsal { decodes: 2, context: 10, prompt: 5, logits: 3 };
+                let launches = rehearse(&part.backend, &*part.model, part.layout, step).unwrap();
+                let count = |name: &str| launches.iter().filter(|launch| launch.kernel.starts_with(name)).count();
+                let counts = (count("all_reduce"), count("gather_logits"));
+                assert_eq!(counts, (1 + 2 * LAYERS, 1), "{name}, {of} workers");
+                part
+            };
+            let parts = backends.into_iter().map(ready).collect();
+            assert_same(&format!("{name}, {of} workers"), &on_all(parts), &whole, 0.05);
+        }
+    }
+}
