@@ -14,8 +14,9 @@
 //!
 //! # What limits it
 //!
-//! With 8 tokens a warp takes some 130 instructions for 16 x 64 codes of 4 bits, 576 bytes with scales of 64: at four instructions a
-//! clock 18 bytes a clock and SM, where an H100 streams 15 and an A100 13. With 64 tokens the tensor cores are the limit.
+//! With 8 tokens a warp takes 163 instructions of PTX for 16 x 64 codes of 4 bits, which are 140 once `and` and `or` are one: for 544
+//! bytes and more, so that at four instructions a clock an SM keeps up with 15 bytes a clock. An H100 streams 15, an A100 13, an
+//! H200 21. With 64 tokens the tensor cores are the limit.
 //! For many tokens each tile of 64 reads the weight again, from L2: in 4 bits that is less than a tile of 128 reads in 16 bits.
 //!
 //! # Ladder
@@ -212,14 +213,26 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
         let at = ring.wrapping_add(now as usize);
         // SAFETY: all lanes of a warp are here together, and the tile's copies have been waited for.
         unsafe {
+            // All words at once: the compiler would load halves of vectors where they are used, which meet in banks.
+            let words = |f: u32| {
+                let from = at.add((codes_at + f * vectors * LANES_BYTES) as usize);
+                let Vector([a, b, c, d]) = *from.cast::<Vector>();
+                if vectors == 1 {
+                    return [[a, b, 0, 0], [c, d, 0, 0]];
+                }
+                let Vector([e, f, g, h]) = *from.add(LANES_BYTES as usize).cast::<Vector>();
+                [[a, b, c, d], [e, f, g, h]]
+            };
+            let upper = words(0);
+            let lower = if per_warp == 2 { words(1) } else { upper };
             unroll!(pair in [0 1] {
-                let of = |f: u32| {
-                    let codes = at.add((codes_at + f * vectors * LANES_BYTES) as usize);
-                    let scales = at.add((scales_at + f * SCALES_BYTES) as usize);
-                    factors::<T, FORM>(codes, scales, pair, group_shift)
-                };
-                let a = of(0);
-                let further = if per_warp == 2 { of(1) } else { a };
+                let scales = at.add(scales_at as usize);
+                let a = factors::<T, FORM>(upper[pair as usize], scales, pair, group_shift);
+                let mut further = a;
+                if per_warp == 2 {
+                    let scales = scales.add(SCALES_BYTES as usize);
+                    further = factors::<T, FORM>(lower[pair as usize], scales, pair, group_shift);
+                }
                 unroll!(j in [0 1 2 3 4 5 6 7] {
                     if j * 8 < TOKENS {
                         let b = load(at, x_place + j * 8 * ROW_BYTES, 2 * pair, 0);
@@ -286,13 +299,13 @@ struct Factors {
     scales: [[f32; 2]; 2],
 }
 
-/// Reads a lane's factors of half `pair` of a step.
+/// A lane's factors of half `pair` of a step, of which these are its codes: two words in 4 bits, else four.
 ///
 /// # Safety
-/// `codes` is the lane's first vector of the fragment in a tile, and `scales` the fragment's words, both of which have arrived.
+/// `scales` are the fragment's words in a tile, which have arrived.
 #[inline(always)]
 unsafe fn factors<T: FromCodes, const FORM: u32>(
-    codes: *const u8,
+    [a, b, c, d]: [u32; 4],
     scales: *const u8,
     pair: u32,
     group_shift: u32,
@@ -307,20 +320,15 @@ unsafe fn factors<T: FromCodes, const FORM: u32>(
     // Groups of 32 and more columns have one scale for both.
     let next = if FORM == INT8 { words(1) } else { both };
     let scale = |words: [u32; 2]| [F16x2(words[0]).to_f32()[0], F16x2(words[1]).to_f32()[0]];
-    // SAFETY: the lane's vectors have arrived, by this function's contract.
-    let (first, second) = unsafe {
-        if FORM == INT4 {
-            let Vector(words) = *codes.cast();
-            (T::int4(words[(2 * pair) as usize % 4]), T::int4(words[(2 * pair + 1) as usize % 4]))
-        } else {
-            let Vector([a, b, c, d]) = *codes.add((pair * LANES_BYTES) as usize).cast();
-            let join = |low: u32, high: u32| {
-                let ([a, b], [c, d]) =
-                    if FORM == FP8 { (T::fp8(low), T::fp8(high)) } else { (T::int8(low), T::int8(high)) };
-                [a, b, c, d]
-            };
-            (join(a, b), join(c, d))
-        }
+    let (first, second) = if FORM == INT4 {
+        (T::int4(a), T::int4(b))
+    } else {
+        let join = |low: u32, high: u32| {
+            let ([a, b], [c, d]) =
+                if FORM == FP8 { (T::fp8(low), T::fp8(high)) } else { (T::int8(low), T::int8(high)) };
+            [a, b, c, d]
+        };
+        (join(a, b), join(c, d))
     };
     let offset = |codes: [u32; 4], words: [u32; 2]| {
         if FORM == FP8 {
