@@ -43,7 +43,7 @@ pub struct CodedMatrix {
     pub scales: Vec<u32>,
 }
 
-/// The scale of a group, and what is added to its codes; all of these become 0 where the group is of one number.
+/// The scale of a group, and what is taken off its numbers.
 #[derive(Clone, Copy, Default)]
 struct GroupScale {
     scale: f32,
@@ -61,7 +61,8 @@ impl CodePacking {
     /// they cannot: they are not quantised, not in forms that go together, or have their columns in an order of their own.
     pub fn of(weights: &[&HostTensor], element: ElementType) -> Option<CodePacking> {
         let one = |tensor: &&HostTensor| {
-            let kind = tensor.quantised().filter(|_| tensor.order().is_none() && tensor.shape().len() == 2)?;
+            let is_matrix = matches!(*tensor.shape(), [rows, cols] if rows > 0 && cols > 0);
+            let kind = tensor.quantised().filter(|_| is_matrix && tensor.order().is_none())?;
             let form = match kind {
                 // Minima are no whole number of scales, and bf16 has too few bits for them.
                 QuantType::Q4_K | QuantType::Q5_K if element == ElementType::Bf16 => return None,
