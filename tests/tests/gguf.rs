@@ -137,14 +137,15 @@ fn on_a_gpu_weights_stay_quantised() {
         };
         for (a, b) in outputs(&mut packed).into_iter().zip(outputs(&mut plain)) {
             assert_eq!(a.tokens, b.tokens, "{kind}");
-            let off = a.logprobs.unwrap().iter().zip(b.logprobs.unwrap()).map(|(a, b)| (a.logprob - b.logprob).abs());
-            let most = off.fold(0.0, f32::max);
+            let (a, b) = (a.logprobs.unwrap(), b.logprobs.unwrap());
+            let most = a.iter().zip(&b).map(|(a, b)| (a.logprob - b.logprob).abs()).fold(0.0, f32::max);
             assert!(most < 0.02, "{kind}: {most}");
         }
     }
 }
 
-/// As near to what the elements say in f32 as these are in f16; several types are projections of one input.
+/// Nearly as near to what the elements say in f32 as these are in f16: scales and minima are rounded to that type. Several types are
+/// projections of one input.
 #[test]
 fn on_a_gpu_k_quants_stay_quantised() {
     let files = ModelFiles::gguf(fixture("k-quants.gguf")).unwrap();
@@ -155,7 +156,7 @@ fn on_a_gpu_k_quants_stay_quantised() {
     let exact = scores(&mut load(&dequantised(&files, directory.path())), texts);
     let [(mean, most), (f16, f16_most)] = [&mut packed, &mut plain].map(|llm| difference(&scores(llm, texts), &exact));
     println!("k-quants on a GPU: {mean} {most}, as f16 {f16} {f16_most}");
-    assert!(mean > 0.0 && mean < 1.5 * f16, "{mean} {most}, as f16 {f16} {f16_most}");
+    assert!(mean > 0.0 && mean < 2.0 * f16, "{mean} {most}, as f16 {f16} {f16_most}");
 }
 
 #[test]
