@@ -8,7 +8,7 @@
 //! | Q5_K, Q6_K | 8 bits | the same |
 //! | FP8 | FP8 | scales to f16 |
 //!
-//! So an element is off by `2^-12` of its code's number times its scale at most, for a rounded scale; with a minimum by `2^-12` of
+//! So an element is off by `2^-11` of its code's number times its scale at most, for a rounded scale; with a minimum by `2^-11` of
 //! that and of itself besides. Scales are stored over a power of two of the whole matrix, so that the range of f16 costs nothing but those
 //! of `2^-28` of the largest. Projections of one input that differ in type are all in 8 bits.
 
