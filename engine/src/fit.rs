@@ -84,8 +84,9 @@ pub fn fit(
     // Padded, as a decode step of that many sequences is.
     let seqs = bucket(options.max_num_seqs).map_or(options.max_num_seqs, |size| size as usize);
     let most = options.max_batch_tokens.max(seqs);
-    // Plans of GEMMs, and so their workspaces, change with tiles of 128 rows, and below these with the buckets.
-    let tokens = BUCKETS.into_iter().map(|size| size as usize).chain((1..=most / 128).map(|tiles| tiles * 128));
+    // Plans of GEMMs, and so their workspaces, change with tiles of 128 rows, those for quantised weights with tiles of 64, and below
+    // these with the buckets.
+    let tokens = BUCKETS.into_iter().map(|size| size as usize).chain((1..=most / 64).map(|tiles| tiles * 64));
     for tokens in tokens.filter(|&tokens| tokens < most).chain([most]) {
         let decodes = tokens.min(seqs);
         let kinds =

@@ -3,7 +3,7 @@
 use cuda_std::launch::{Descriptor, Family, Kernel};
 
 use crate::attention::{decode, paper, prefill};
-use crate::gemm::{decode::gemm_decode, gemv::gemv, hopper::gemm_hopper, prefill::gemm};
+use crate::gemm::{decode::gemm_decode, gemv::gemv, hopper::gemm_hopper, prefill::gemm, quantised::gemm_quantised};
 use crate::{cache, communicator, embedding, norm, rope, sampling};
 
 /// Every kernel in the crate's PTX for some target.
@@ -38,6 +38,7 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<gemm>())
         .chain(instances::<gemm_hopper>())
         .chain(instances::<gemm_decode>())
+        .chain(instances::<gemm_quantised>())
         .chain(instances::<gemv>())
         .chain(instances::<communicator::all_reduce>())
         .chain(instances::<embedding::embed>())

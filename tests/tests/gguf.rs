@@ -8,6 +8,7 @@ use engine::llm::{Device, Llm, Options, Prompt};
 use engine::load::{ModelFiles, gguf};
 use engine::quantised::QuantType;
 use engine::sampling::SamplingParams;
+use engine::tensor::DType;
 use tests::scores::{dequantised, difference, perplexity, scores, stories, texts};
 use tests::{complete, golden, golden_dir};
 
@@ -106,21 +107,56 @@ fn the_bundled_model_tells_its_stories_in_fewer_bits() {
     }
 }
 
-/// Kernels do not read quantised weights: the device gets their elements, and says so.
+/// On the emulator, with weights as they are in the file, and with elements of 16 bits.
+fn on_a_gpu(files: &ModelFiles) -> (Llm, Llm) {
+    let load = |dtype| {
+        let options = Options { device: Device::Emulator, dtype, ..Options::default() };
+        Llm::load(files, &options).unwrap()
+    };
+    (load(None), load(Some(DType::F16)))
+}
+
+/// They say the same as their elements do in f16, token by token, in prompts and in steps of one token.
 #[test]
-fn on_a_gpu_weights_are_no_longer_quantised() {
+fn on_a_gpu_weights_stay_quantised() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("model.gguf");
-    gguf::save(&ModelFiles::bundled(), QuantType::Q8_0, &path, |_, _| {}).unwrap();
-    let files = ModelFiles::gguf(&path).unwrap();
-    let options = Options { device: Device::Emulator, ..Options::default() };
-    let mut llm = Llm::load(&files, &options).unwrap();
-    let notes = llm.device().notes.join(" ");
-    assert!(notes.contains("q8_0") && notes.contains("f16"), "{notes}");
-    let params = SamplingParams { max_tokens: 4, ..SamplingParams::default() };
-    let prompt = [Prompt::Text("Once upon a time".into())];
-    let tokens = |llm: &mut Llm| llm.generate(&prompt, &params).unwrap().remove(0).outputs.remove(0).tokens;
-    assert_eq!(tokens(&mut llm), tokens(&mut load(&files)));
+    for kind in [QuantType::Q8_0, QuantType::Q4_0] {
+        let path = directory.path().join(format!("{kind}.gguf"));
+        gguf::save(&ModelFiles::bundled(), kind, &path, |_, _| {}).unwrap();
+        let (mut packed, mut plain) = on_a_gpu(&ModelFiles::gguf(&path).unwrap());
+        let (device, notes) = (packed.device().clone(), plain.device().notes.join(" "));
+        assert!(device.quantised.contains(&kind) && device.notes.is_empty(), "{device:?}");
+        assert!(plain.device().quantised.is_empty() && notes.contains(&format!("{kind}")), "{notes}");
+        let weights = |llm: &Llm| llm.device().memory.unwrap().weights;
+        assert!(weights(&packed) < weights(&plain), "{} and {}", weights(&packed), weights(&plain));
+        let params = SamplingParams { max_tokens: 12, logprobs: Some(1), ..SamplingParams::default() };
+        let prompts = ["Once upon a time", "The dog"].map(|text| Prompt::Text(text.into()));
+        let outputs = |llm: &mut Llm| {
+            let done = llm.generate(&prompts, &params).unwrap();
+            done.into_iter().map(|mut c| c.outputs.remove(0)).collect::<Vec<_>>()
+        };
+        for (a, b) in outputs(&mut packed).into_iter().zip(outputs(&mut plain)) {
+            assert_eq!(a.tokens, b.tokens, "{kind}");
+            let (a, b) = (a.logprobs.unwrap(), b.logprobs.unwrap());
+            let most = a.iter().zip(&b).map(|(a, b)| (a.logprob - b.logprob).abs()).fold(0.0, f32::max);
+            assert!(most < 0.02, "{kind}: {most}");
+        }
+    }
+}
+
+/// Nearly as near to what the elements say in f32 as these are in f16: scales and minima are rounded to that type. Several types are
+/// projections of one input.
+#[test]
+fn on_a_gpu_k_quants_stay_quantised() {
+    let files = ModelFiles::gguf(fixture("k-quants.gguf")).unwrap();
+    let (mut packed, mut plain) = on_a_gpu(&files);
+    assert_eq!((packed.device().quantised.len(), packed.device().notes.len()), (3, 0), "{:?}", packed.device());
+    let directory = tempfile::tempdir().unwrap();
+    let texts = &texts("llama2")[..4];
+    let exact = scores(&mut load(&dequantised(&files, directory.path())), texts);
+    let [(mean, most), (f16, f16_most)] = [&mut packed, &mut plain].map(|llm| difference(&scores(llm, texts), &exact));
+    println!("k-quants on a GPU: {mean} {most}, as f16 {f16} {f16_most}");
+    assert!(mean > 0.0 && mean < 2.0 * f16, "{mean} {most}, as f16 {f16} {f16_most}");
 }
 
 #[test]

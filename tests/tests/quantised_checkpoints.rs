@@ -167,22 +167,43 @@ fn they_are_written_as_gguf_files() {
     }
 }
 
-/// Kernels do not read quantised weights: the device gets their elements, and says so.
+/// As near to what the elements say in f32 as these are in 16 bits; what no kernel reads is named.
 #[test]
-fn on_a_gpu_they_are_no_longer_quantised() {
-    for (form, model, kinds) in [MODELS[0], MODELS[5]] {
-        let directory = tempfile::tempdir().unwrap();
+fn on_a_gpu_they_stay_quantised() {
+    for (form, model, kinds) in MODELS {
+        let (directory, exact) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let files = checkpoint(form, model, directory.path());
-        let mut llm = Llm::load(&files, &Options { device: Device::Emulator, ..Options::default() }).unwrap();
-        let notes = llm.device().notes.join(" ");
-        // The type of the model's other tensors.
-        assert!(notes.contains(&kinds[0].to_string()) && notes.contains("bf16"), "{notes}");
-        let texts = &texts(model)[..2];
-        let on_cpu = scores(&mut load(&files, Options { dtype: Some(DType::Bf16), ..Options::default() }), texts);
-        let pairs = scores(&mut llm, texts);
-        let most = pairs.iter().zip(&on_cpu).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(pairs.len() == on_cpu.len() && most < 1.0, "{form}: {most}");
+        let on_a_gpu = |options: Options| Llm::load(&files, &Options { device: Device::Emulator, ..options }).unwrap();
+        let mut packed = on_a_gpu(Options::default());
+        let (device, notes) = (packed.device().clone(), packed.device().notes.join(" "));
+        // Its columns have an order of their own.
+        let is_read = form != "gptq";
+        assert_eq!(device.quantised.len(), if is_read { kinds.len() } else { 0 }, "{form}");
+        assert!(!is_read || kinds.iter().all(|kind| device.quantised.contains(kind)), "{form}");
+        assert_eq!(notes.is_empty(), is_read, "{form}: {notes}");
+        assert!(is_read || notes.contains("int4-g32"), "{notes}");
+        let mut plain = on_a_gpu(Options { dtype: Some(device.dtype), ..Options::default() });
+        let notes = plain.device().notes.join(" ");
+        assert!(plain.device().quantised.is_empty() && notes.contains(&kinds[0].to_string()), "{notes}");
+        let texts = &texts(model)[..3];
+        let exact = scores(&mut load(&dequantised(&files, exact.path()), Options::default()), texts);
+        let [(mean, most), (plain, plain_most)] =
+            [&mut packed, &mut plain].map(|llm| difference(&scores(llm, texts), &exact));
+        println!("{form} on a GPU: {mean} {most}, in 16 bits {plain} {plain_most}");
+        assert!(mean > 0.0 && mean < 1.5 * plain, "{form}: {mean} {most}, in 16 bits {plain} {plain_most}");
     }
+}
+
+/// Parts for workers would cut groups: they have elements, and a note says so.
+#[test]
+fn on_two_gpus_they_are_no_longer_quantised() {
+    let (form, model, kinds) = MODELS[0];
+    let directory = tempfile::tempdir().unwrap();
+    let files = checkpoint(form, model, directory.path());
+    let options = Options { device: Device::Emulator, tensor_parallel_size: 2, ..Options::default() };
+    let llm = Llm::load(&files, &options).unwrap();
+    let notes = llm.device().notes.join(" ");
+    assert!(llm.device().quantised.is_empty() && notes.contains(&kinds[0].to_string()), "{notes}");
 }
 
 /// What the bundled model makes of its own greedy stories, and how likely it finds them, with projections in FP8.

@@ -14,6 +14,7 @@ pub mod number;
 pub mod paged;
 pub mod paper;
 pub mod product;
+pub mod quantised;
 mod resources;
 
 pub use case::{Case, Prepared, Scale};

@@ -1,6 +1,6 @@
 //! Projections with random data, and what they should give.
 
-use cuda_std::launch::{DevicePtr, KernelCall};
+use cuda_std::launch::{DevicePtr, KernelCall, LaunchShape};
 use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::{Epilogue, GATED_ROWS};
 use kernels::gemm::plan::{GemmKernel, GemmPlan, Operands, Product};
@@ -79,9 +79,25 @@ impl ProductProblem {
     /// # Errors
     /// [`launch::Error`], if there is not enough memory.
     pub fn place(&self, gpu: &mut Gpu) -> Result<PlacedProduct> {
+        let weight = gpu.upload("weight", &self.weight)?.ptr();
+        let (plan, element) = (self.plan, self.data.ty.element());
+        let call = |operands| plan.call(element, Operands { weight, ..operands });
+        self.place_launch(gpu, plan.shape(), (plan.workspace_bytes(), plan.counters()), call)
+    }
+
+    /// Puts it on a device, for a launch with a workspace of so many bytes and counters. The weight is the caller's matter.
+    ///
+    /// # Errors
+    /// [`launch::Error`], if there is not enough memory.
+    pub(crate) fn place_launch(
+        &self,
+        gpu: &mut Gpu,
+        shape: LaunchShape,
+        (workspace_bytes, counters): (u64, u32),
+        call: impl FnOnce(Operands) -> KernelCall,
+    ) -> Result<PlacedProduct> {
         let plan = self.plan;
         let x = gpu.upload("x", &self.x)?;
-        let weight = gpu.upload("weight", &self.weight)?;
         let bias = match &self.bias {
             Some(bias) => gpu.upload("bias", bias)?.ptr(),
             None => DevicePtr::NULL,
@@ -91,12 +107,12 @@ impl ProductProblem {
         } else {
             Out::Half(gpu.upload("out", &self.before)?)
         };
-        let workspace = gpu.alloc::<u8>("workspace", plan.workspace_bytes() as usize)?;
-        let counters = gpu.upload("counters", &vec![0u32; plan.counters() as usize])?;
+        let workspace = gpu.alloc::<u8>("workspace", workspace_bytes as usize)?;
+        let counters = gpu.upload("counters", &vec![0u32; counters as usize])?;
         let operands = Operands {
             x: x.ptr(),
             x_stride: plan.product.k + self.data.gaps.0,
-            weight: weight.ptr(),
+            weight: DevicePtr::NULL,
             bias,
             out: match out {
                 Out::Float(out) => out.mut_ptr(),
@@ -106,7 +122,7 @@ impl ProductProblem {
             workspace: workspace.mut_ptr(),
             counters: counters.mut_ptr(),
         };
-        Ok(PlacedProduct { plan, call: plan.call(self.data.ty.element(), operands), out, counters })
+        Ok(PlacedProduct { shape, call: call(operands), out, counters })
     }
 
     fn out_stride(&self) -> u32 {
@@ -145,13 +161,18 @@ impl ProductProblem {
 
     /// What the result should be, of the tokens that are compared.
     pub fn truth(&self) -> Vec<f64> {
+        self.truth_of(&self.weight.iter().map(|&bits| self.data.ty.number(bits)).collect::<Vec<_>>())
+    }
+
+    /// What the result should be with these elements of the weight.
+    pub(crate) fn truth_of(&self, weight: &[f64]) -> Vec<f64> {
         let Product { m, n, k, epilogue } = self.plan.product;
         let (k, number) = (k as usize, |bits: &u16| self.data.ty.number(*bits));
         let mut truth = Vec::new();
         for row in (0..m as usize).step_by(self.data.every as usize) {
             let x: Vec<f64> = self.x[row * (k + self.data.gaps.0 as usize)..][..k].iter().map(number).collect();
             let sum = |column: usize| {
-                let products = self.weight[column * k..][..k].iter().zip(&x).map(|(w, x)| number(w) * x);
+                let products = weight[column * k..][..k].iter().zip(&x).map(|(w, x)| w * x);
                 products.sum::<f64>() + self.bias.as_ref().map_or(0.0, |bias| number(&bias[column]))
             };
             let sums: Vec<f64> = (0..n as usize).map(sum).collect();
@@ -188,7 +209,7 @@ impl ProductProblem {
 /// A projection on a device.
 #[derive(Clone, Copy)]
 pub struct PlacedProduct {
-    plan: GemmPlan,
+    shape: LaunchShape,
     call: KernelCall,
     out: Out,
     counters: Buffer<u32>,
@@ -207,7 +228,7 @@ impl PlacedProduct {
     /// [`launch::Error`], if kernel and device do not fit each other.
     pub fn launch(&self, gpu: &mut Gpu) -> Result<()> {
         // SAFETY: the matrices are of the plan's shapes, and the workspace has its size.
-        unsafe { gpu.launch(self.plan.shape(), self.call) }
+        unsafe { gpu.launch(self.shape, self.call) }
     }
 }
 

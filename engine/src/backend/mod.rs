@@ -108,6 +108,10 @@ pub trait Backend: Send + 'static {
         let _ = is_embedding;
         Ok(weight)
     }
+    /// Takes a weight to the device that projections are computed with, and nothing else.
+    fn projection_weight(&self, tensor: HostTensor) -> Result<Self::Weight> {
+        self.to_projection(self.weight(tensor)?, false)
+    }
     /// Takes the projections to query, key and value to the device.
     fn qkv_weight(&self, parts: [HostLinear; 3]) -> Result<Self::QkvWeight>;
     /// Takes the projections to gate and up to the device.

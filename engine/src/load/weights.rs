@@ -30,6 +30,8 @@ pub struct Weights {
     quantised: Vec<QuantType>,
     /// Quantised tensors that have no such type, and become elements when they are taken.
     widened: usize,
+    /// Whether quantised matrices stay so where others are rounded.
+    keeps_quantised: bool,
     /// Whether tensors stay in their files, as far as they can.
     mapped: bool,
     /// Whether tensors that are in no file are taken to be zeros.
@@ -82,6 +84,7 @@ impl Weights {
             prevailing,
             quantised,
             widened,
+            keeps_quantised: false,
             mapped: true,
             invents: false,
             rows_are_outputs: false,
@@ -100,6 +103,7 @@ impl Weights {
             prevailing: dtype,
             quantised: Vec::new(),
             widened: 0,
+            keeps_quantised: false,
             mapped: true,
             invents: true,
             rows_are_outputs: false,
@@ -150,6 +154,11 @@ impl Weights {
     /// Rounds tensors to a 16-bit type from now on, as they are taken.
     pub fn round_to(&mut self, dtype: DType) {
         self.requested = Some(dtype);
+    }
+
+    /// Leaves quantised matrices as they are from now on, even if tensors are rounded to a type.
+    pub fn keep_quantised(&mut self) {
+        self.keeps_quantised = true;
     }
 
     /// Copies tensors into memory from now on, as they are taken, so that nothing depends on their files afterwards.
@@ -211,6 +220,15 @@ impl Weights {
         }
     }
 
+    /// As [`Weights::take`], with elements: those of a quantised tensor are of the type that tensors are rounded to, or f32.
+    pub fn take_elements(&mut self, name: &str, shape: &[usize]) -> Result<HostTensor> {
+        let tensor = self.take(name, shape)?;
+        Ok(match tensor.quantised() {
+            Some(_) => tensor.to_dtype(self.requested.unwrap_or(DType::F32)),
+            None => tensor,
+        })
+    }
+
     /// What a message says where the parts of a quantised weight are there in its place.
     fn in_place_of(&self, name: &str) -> &'static str {
         let module = name.strip_suffix("weight").unwrap_or(name);
@@ -235,6 +253,7 @@ impl Weights {
         Ok(Some(match self.requested {
             // Widening gains nothing: a device that computes in f32 reads the stored type just as well, a quantised one too.
             None | Some(DType::F32) => tensor,
+            Some(_) if self.keeps_quantised && tensor.quantised().is_some() && shape.len() == 2 => tensor,
             Some(dtype) => tensor.to_dtype(dtype),
         }))
     }

@@ -16,8 +16,7 @@ pub struct Loader<'a, B: Backend> {
 impl<B: Backend> Loader<'_, B> {
     /// A tensor that is no projection's. If it is quantised, it no longer is: such tensors are small.
     pub fn weight(&mut self, name: &str, shape: &[usize]) -> Result<B::Weight> {
-        let tensor = self.weights.take(name, shape)?;
-        self.backend.weight(tensor.into_elements())
+        self.backend.weight(self.weights.take_elements(name, shape)?)
     }
 
     /// `name.weight [outputs, inputs]` and, if there is to be one, `name.bias [outputs]`.
@@ -49,8 +48,13 @@ impl<B: Backend> Loader<'_, B> {
     /// The rows of the embedding of the worker's part of the vocabulary.
     pub fn embedding(&mut self, name: &str, vocab: usize, width: usize) -> Result<Embedding<B>> {
         let tokens = self.backend.shard().rows(vocab);
-        let table = self.weights.take(name, &[vocab, width])?.into_rows(tokens.clone());
-        Ok(Embedding { table: self.backend.weight(table)?, tokens })
+        Ok(Embedding { table: self.backend.weight(self.vocab_rows(name, vocab, width)?)?, tokens })
+    }
+
+    /// The rows of a matrix for the worker's part of the vocabulary.
+    fn vocab_rows(&mut self, name: &str, vocab: usize, width: usize) -> Result<HostTensor> {
+        let tokens = self.backend.shard().rows(vocab);
+        Ok(self.weights.take(name, &[vocab, width])?.into_rows(tokens))
     }
 
     /// As [`Loader::linear`], still on the host.
@@ -61,7 +65,7 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     fn bias(&mut self, name: &str, outputs: usize) -> Result<HostTensor> {
-        Ok(self.weights.take(&format!("{name}.bias"), &[outputs])?.into_elements())
+        self.weights.take_elements(&format!("{name}.bias"), &[outputs])
     }
 
     /// GPT-2 stores its projections transposed (`Conv1D`): `name.weight [inputs, outputs]`, `name.bias [outputs]`. In GGUF
@@ -94,7 +98,8 @@ impl<B: Backend> Loader<'_, B> {
         if tied {
             return self.backend.to_projection(embedding.table.clone(), true);
         }
-        self.backend.to_projection(self.embedding("lm_head.weight", vocab, width)?.table, false)
+        let rows = self.vocab_rows("lm_head.weight", vocab, width)?;
+        self.backend.projection_weight(rows)
     }
 }
 
@@ -107,7 +112,7 @@ pub struct Linear<B: Backend> {
 impl<B: Backend> Linear<B> {
     pub fn new(backend: &B, host: HostLinear) -> Result<Self> {
         let bias = host.bias.map(|bias| backend.weight(bias)).transpose()?;
-        Ok(Linear { weight: backend.to_projection(backend.weight(host.weight)?, false)?, bias })
+        Ok(Linear { weight: backend.projection_weight(host.weight)?, bias })
     }
 
     pub fn apply(&self, b: &B, x: &B::Tensor) -> B::Tensor {

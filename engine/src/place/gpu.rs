@@ -52,9 +52,10 @@ pub(super) fn open(config: &ModelConfig, weights: &Weights, options: &Options) -
     if of > 1 {
         provide(driver, ordinal, of)?;
     }
+    let is_quantised = stays_quantised(options) && !weights.quantised().is_empty();
     let open = |rank: usize| {
         let shard = Shard { rank, of };
-        CudaBackend::new(driver, ordinal + rank as u32, &shard.config(config)?, shard, options, dtype)
+        CudaBackend::new(driver, ordinal + rank as u32, &shard.config(config)?, shard, options, dtype, is_quantised)
     };
     let mut workers = (0..of).map(open).collect::<Result<Vec<_>>>()?;
     let group = if of > 1 { Some(CudaBackend::connect(&mut workers)?) } else { None };
@@ -111,7 +112,6 @@ impl OpenGpus {
         // Of each worker, and of all.
         let part = kv_layout(&Shard { rank: 0, of }.config(config)?, options, dtype.into());
         let layout = KvLayout { heads: of * part.heads, ..part };
-        let notes = dequantised(&weights, dtype).into_iter().collect();
 
         let mut first = Some(weights);
         let mut loaded = Vec::with_capacity(of);
@@ -128,7 +128,8 @@ impl OpenGpus {
         let swap_blocks = options.swap_blocks(&layout, num_blocks);
         let tightest = loaded.iter().min_by_key(|worker| worker.memory.kv_cache).unwrap_or(&loaded[0]);
         let name = if of == 1 { tightest.backend.name().into() } else { format!("{of} x {}", tightest.backend.name()) };
-        let device = DeviceInfo { name, dtype, quantised: Vec::new(), memory: Some(tightest.memory), notes };
+        let (quantised, notes) = (tightest.backend.quantised(), widened(tightest, dtype).into_iter().collect());
+        let device = DeviceInfo { name, dtype, quantised, memory: Some(tightest.memory), notes };
 
         let runner = |Loaded { backend, model, .. }: Loaded| -> Result<ModelRunner<CudaBackend>> {
             let cache = backend.kv_cache(part, num_blocks, swap_blocks)?;
@@ -144,11 +145,23 @@ impl OpenGpus {
     }
 }
 
-/// What is said of quantised weights, which kernels do not read.
-fn dequantised(weights: &Weights, dtype: DType) -> Option<String> {
-    let kinds: Vec<String> = weights.quantised().iter().map(QuantType::to_string).collect();
-    (!kinds.is_empty())
-        .then(|| format!("the weights are quantised ({}), and become {dtype} on the GPU", kinds.join(", ")))
+/// Whether quantised projections stay so. A type that is asked for undoes quantisation, as on the CPU; and columns that workers have
+/// might cut groups.
+fn stays_quantised(options: &Options) -> bool {
+    options.dtype.is_none() && options.tensor_parallel_size == 1
+}
+
+/// What is said of quantised weights that do not stay so.
+fn widened(worker: &Loaded, dtype: DType) -> Option<String> {
+    let list = |kinds: &[QuantType]| kinds.iter().map(QuantType::to_string).collect::<Vec<_>>().join(", ");
+    match &worker.rounded[..] {
+        [] => {
+            let kinds = worker.backend.widened();
+            let which = list(&kinds);
+            (!kinds.is_empty()).then(|| format!("some of the weights in {which} become {dtype} on the GPU"))
+        }
+        kinds => Some(format!("the weights are quantised ({}), and become {dtype} on the GPU", list(kinds))),
+    }
 }
 
 /// A worker with its weights.
@@ -156,6 +169,8 @@ struct Loaded {
     backend: CudaBackend,
     model: Box<dyn Model<CudaBackend>>,
     memory: MemoryPlan,
+    /// The types of quantised weights, if none stays so.
+    rounded: Vec<QuantType>,
 }
 
 impl Loaded {
@@ -168,7 +183,15 @@ impl Loaded {
         dtype: DType,
     ) -> Result<Self> {
         weights.round_to(dtype);
-        let bytes = weights.bytes(Some(dtype.size())) / options.tensor_parallel_size;
+        let stays = stays_quantised(options);
+        let mut rounded = Vec::new();
+        if stays {
+            weights.keep_quantised();
+        } else {
+            rounded.extend_from_slice(weights.quantised());
+        }
+        let in_file = if stays { weights.bytes(None) } else { usize::MAX };
+        let bytes = weights.bytes(Some(dtype.size())).min(in_file) / options.tensor_parallel_size;
         let model = model::load(&backend, config, &mut weights, config.max_positions).map_err(|error| match error {
             Error::Memory(why) => {
                 Error::Memory(format!("the model's weights take {:.1} GiB in {dtype}: {why}", bytes as f64 / GIB))
@@ -176,7 +199,7 @@ impl Loaded {
             error => error,
         })?;
         let memory = fit::fit(&backend, &*model, layout, options.scheduler, options.gpu_memory_utilization)?;
-        Ok(Loaded { backend, model, memory })
+        Ok(Loaded { backend, model, memory, rounded })
     }
 
     /// What is said of too little memory, with what it is used for.

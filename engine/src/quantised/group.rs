@@ -114,30 +114,28 @@ impl Group {
         }
     }
 
+    /// The factor of all integers of a part, and what is then taken off.
+    pub fn scale_and_min(&self, kind: QuantType, part: usize) -> (f32, f32) {
+        let scale = self.scale.to_f32() * f32::from(self.scales[part]);
+        match kind {
+            QuantType::Q8_0 | QuantType::Q4_0 | QuantType::Q6_K => (scale, 0.0),
+            QuantType::Q4_K | QuantType::Q5_K => (scale, self.min_scale.to_f32() * f32::from(self.mins[part])),
+            QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => (self.wide_scale, 0.0),
+            QuantType::Fp8G32 | QuantType::Fp8G128 => (self.wide_scale, 0.0),
+        }
+    }
+
     /// The elements, in the reference implementation's order of multiplications.
     pub fn decode(&self, kind: QuantType, to: &mut [f32]) {
-        let (wide_scale, zero) = (self.wide_scale, i32::from(self.zero));
-        match kind {
-            QuantType::Int4G32 | QuantType::Int4G64 | QuantType::Int4G128 => {
-                let values = self.quants.iter().map(|&quant| wide_scale * (i32::from(quant) - zero) as f32);
-                return to.iter_mut().zip(values).for_each(|(to, value)| *to = value);
-            }
-            QuantType::Fp8G32 | QuantType::Fp8G128 => {
-                let values = self.quants.iter().map(|&code| wide_scale * Fp8::decode(code));
-                return to.iter_mut().zip(values).for_each(|(to, value)| *to = value);
-            }
-            _ => {}
-        }
-        let (scale, min_scale) = (self.scale.to_f32(), self.min_scale.to_f32());
-        let per_scale = if kind == QuantType::Q6_K { 16 } else { 32 };
-        for (part, (to, quants)) in to.chunks_mut(per_scale).zip(self.quants.chunks(per_scale)).enumerate() {
-            let scale = scale * f32::from(self.scales[part]);
-            let values = quants.iter().map(|&quant| scale * (i32::from(quant) - zero) as f32);
-            if matches!(kind, QuantType::Q4_K | QuantType::Q5_K) {
-                let min = min_scale * f32::from(self.mins[part]);
-                to.iter_mut().zip(values).for_each(|(to, value)| *to = value - min);
+        let zero = i32::from(self.zero);
+        let parts = to.chunks_mut(kind.part()).zip(self.quants.chunks(kind.part()));
+        for (part, (to, quants)) in parts.enumerate() {
+            let (scale, min) = self.scale_and_min(kind, part);
+            if kind.is_fp8() {
+                to.iter_mut().zip(quants).for_each(|(to, &code)| *to = scale * Fp8::decode(code));
             } else {
-                to.iter_mut().zip(values).for_each(|(to, value)| *to = value);
+                let number = |quant: u8| (i32::from(quant) - zero) as f32;
+                to.iter_mut().zip(quants).for_each(|(to, &quant)| *to = scale * number(quant) - min);
             }
         }
     }

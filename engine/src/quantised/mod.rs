@@ -62,6 +62,20 @@ impl QuantType {
         }
     }
 
+    /// Elements that share a scale: those of a group, or of a part of one.
+    pub(crate) const fn part(self) -> usize {
+        match self {
+            QuantType::Q6_K => 16,
+            QuantType::Q4_K | QuantType::Q5_K => 32,
+            _ => self.group(),
+        }
+    }
+
+    /// Whether elements are codes of FP8, and not integers.
+    pub(crate) const fn is_fp8(self) -> bool {
+        matches!(self, QuantType::Fp8G32 | QuantType::Fp8G128)
+    }
+
     /// Bytes of a group.
     pub const fn group_bytes(self) -> usize {
         match self {

@@ -6,6 +6,7 @@
 //! | [`decode`] | [`gemm_decode`](decode::gemm_decode()) | 5 to 64 | memory |
 //! | [`prefill`] | [`gemm`](prefill::gemm()) | more | tensor cores |
 //! | [`hopper`] | [`gemm_hopper`](hopper::gemm_hopper()) | more, on Hopper | tensor cores |
+//! | [`quantised`] | [`gemm_quantised`](quantised::gemm_quantised()) | any, weights of 4 and 8 bits | memory, then tensor cores |
 //!
 //! What they have in common: [`operand`], tiles in shared memory; [`split`], sums of several blocks; [`epilogue`] and
 //! [`activation`], what is applied to the sums before they are stored. [`plan`] chooses the kernel and its launch, and
@@ -34,4 +35,5 @@ pub mod operand;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod plan;
 pub mod prefill;
+pub mod quantised;
 pub mod split;

@@ -16,6 +16,7 @@ mod gemm;
 mod norm;
 mod paper;
 mod prefill;
+mod quantised;
 mod rope;
 mod sampling;
 mod vocabulary;
@@ -35,6 +36,7 @@ const FAMILIES: &[fn(&mut Gpu)] = &[
     norm::every_kernel,
     paper::every_kernel,
     prefill::every_kernel,
+    quantised::every_kernel,
     rope::every_kernel,
     sampling::every_kernel,
 ];

@@ -8,6 +8,7 @@ mod gemm;
 pub mod norm;
 mod paper;
 mod prefill;
+mod quantised;
 pub mod rope;
 pub mod sampling;
 mod stream;
@@ -26,6 +27,7 @@ pub fn all(scale: Scale, target: &str) -> Vec<Case> {
         norm::cases,
         paper::cases,
         prefill::cases,
+        quantised::cases,
         rope::cases,
         sampling::cases,
     ];

@@ -4,7 +4,7 @@ use cuda_std::launch::{Descriptor, Family, Kernel, KernelCall, LaunchShape};
 use kernels::attention::decode::{paged_attention, plan_paged_attention};
 use kernels::attention::{AttentionShape, paper, prefill::paged_prefill};
 use kernels::element::ElementType;
-use kernels::gemm::{decode::gemm_decode, gemv::gemv, hopper::gemm_hopper, prefill::gemm};
+use kernels::gemm::{decode::gemm_decode, gemv::gemv, hopper::gemm_hopper, prefill::gemm, quantised::gemm_quantised};
 use kernels::{cache, communicator, embedding, norm, rope, sampling};
 use launch::{Context, Driver, Module, Stream};
 
@@ -26,8 +26,8 @@ pub struct CudaDevice {
 }
 
 impl CudaDevice {
-    /// The GPU with this number, loaded with the kernels for a model with such heads and elements of such a type; with the
-    /// paper's too, if they are wanted.
+    /// The GPU with this number, loaded with the kernels for a model with such heads and elements of such a type; with those for
+    /// quantised weights and the paper's too, if they are wanted.
     ///
     /// # Errors
     /// [`Error::Device`] if there is no driver, no such GPU, or either is too old.
@@ -36,6 +36,7 @@ impl CudaDevice {
         ordinal: u32,
         element: ElementType,
         heads: AttentionShape,
+        is_quantised: bool,
         wants_papers: bool,
     ) -> Result<Self> {
         let context = Context::new(driver, ordinal).map_err(|error| Error::Device(error.to_string()))?;
@@ -44,7 +45,11 @@ impl CudaDevice {
             version.map_err(|error| Error::Device(format!("the driver does not tell its version: {error}")))?;
         let ptx = image.engine();
         check_version(&ptx, (version.major(), version.minor()))?;
-        let module = Module::load(&context, &ptx, &kernels(element, heads, image.arch))?;
+        let mut wanted = kernels(element, heads, image.arch);
+        if is_quantised {
+            wanted.extend(of::<gemm_quantised>(&[element.label()]));
+        }
+        let module = Module::load(&context, &ptx, &wanted)?;
         let paper = if wants_papers {
             Some(Module::load(&context, &image.paper(), &papers_kernels(element, heads))?)
         } else {
@@ -106,7 +111,7 @@ fn papers_kernels(element: ElementType, heads: AttentionShape) -> Vec<&'static D
         .collect()
 }
 
-/// The kernels of a target that a model with such heads may launch.
+/// The kernels of a target that a model with such heads and plain weights may launch.
 fn kernels(element: ElementType, heads: AttentionShape, target: &str) -> Vec<&'static Descriptor> {
     let size = heads.head_size().to_string();
     let (typed, headed) = ([element.label()], [element.label(), size.as_str()]);

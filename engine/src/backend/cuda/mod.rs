@@ -53,6 +53,7 @@ use crate::error::{Error, Result};
 use crate::kv::KvLayout;
 use crate::options::Options;
 use crate::parallel::Shard;
+use crate::quantised::QuantType;
 use crate::tensor::DType;
 
 /// Counters that there are for a launch. With them the blocks of a kernel find out which of them is the last to arrive,
@@ -84,12 +85,16 @@ pub struct CudaBackend {
     /// None once all weights are on the device.
     upload: RefCell<Option<Upload>>,
     weight_bytes: Cell<usize>,
+    /// The types of quantised projections, each once: of those that are so on the device, and of those that are not.
+    quantised: RefCell<Vec<QuantType>>,
+    widened: RefCell<Vec<QuantType>>,
 }
 
 impl CudaBackend {
     /// A GPU of `driver`, or the emulator, for a model whose weights and activations are of a 16-bit type. `config` is the
     /// model's [as this worker sees it](Shard::config); several workers are [connected](Self::connect) afterwards. Of the
     /// options it reads the block size, which kernels attend and multiply, and whether decode steps are recorded as CUDA graphs.
+    /// `is_quantised` says whether there are kernels to be loaded for quantised weights.
     ///
     /// # Errors
     /// [`Error::Device`] if there is no such GPU or it cannot be used; [`Error::Unsupported`] if there are no kernels for
@@ -101,10 +106,11 @@ impl CudaBackend {
         shard: Shard,
         options: &Options,
         dtype: DType,
+        is_quantised: bool,
     ) -> Result<Self> {
         let (heads, element) = (shape(config, options.block_size)?, element_type(dtype)?);
         let paper = PaperAttention::new(options.attention, config.max_positions)?;
-        let device = CudaDevice::open(driver, ordinal, element, heads, paper.is_some())?;
+        let device = CudaDevice::open(driver, ordinal, element, heads, is_quantised, paper.is_some())?;
         let one = DecodeLaunch::new(heads, 1);
         let shape = one.shape();
         let together = device.module.occupancy(one.descriptor(element), shape.threads[0], shape.shared as usize)?;
@@ -166,6 +172,8 @@ impl CudaBackend {
             communicator: None,
             upload: RefCell::new(None),
             weight_bytes: Cell::new(0),
+            quantised: RefCell::default(),
+            widened: RefCell::default(),
         }
     }
 
@@ -177,6 +185,16 @@ impl CudaBackend {
     /// Bytes of the weights that were taken to the device.
     pub fn weight_bytes(&self) -> usize {
         self.weight_bytes.get()
+    }
+
+    /// The types of the projections that are quantised on the device.
+    pub fn quantised(&self) -> Vec<QuantType> {
+        self.quantised.borrow().clone()
+    }
+
+    /// The types of projections that are quantised in their files, and not on the device.
+    pub fn widened(&self) -> Vec<QuantType> {
+        self.widened.borrow().clone()
     }
 
     /// Steps that are recorded so far.

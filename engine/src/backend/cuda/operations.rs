@@ -92,15 +92,22 @@ impl Backend for CudaBackend {
     type Inputs = StepInputs;
 
     fn weight(&self, tensor: HostTensor) -> Result<CudaWeight> {
+        if tensor.quantised().is_some() {
+            return self.load(&tensor.to_dtype(self.dtype));
+        }
         self.load(&tensor)
     }
 
+    fn projection_weight(&self, tensor: HostTensor) -> Result<CudaWeight> {
+        self.load_projection(tensor)
+    }
+
     fn qkv_weight(&self, parts: [HostLinear; 3]) -> Result<CudaProjection> {
-        self.fuse(&parts, weights::one_after_the_other)
+        self.fuse(parts, weights::one_after_the_other)
     }
 
     fn gated_weight(&self, parts: [HostLinear; 2]) -> Result<CudaProjection> {
-        self.fuse(&parts, weights::interleaved)
+        self.fuse(parts, weights::interleaved)
     }
 
     fn kv_cache(&self, layout: KvLayout, num_blocks: usize, swap_blocks: usize) -> Result<CudaKvCache> {

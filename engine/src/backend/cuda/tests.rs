@@ -40,7 +40,7 @@ fn load(name: &str, records: bool, swap_blocks: usize) -> Loaded {
 fn load_with(name: &str, options: &Options, swap_blocks: usize) -> Loaded {
     let config = open(name).1;
     let driver = Driver::emulator().unwrap();
-    let backend = CudaBackend::new(driver, 0, &config, Shard::WHOLE, options, DType::F16).unwrap();
+    let backend = CudaBackend::new(driver, 0, &config, Shard::WHOLE, options, DType::F16, false).unwrap();
     ready(name, backend, swap_blocks)
 }
 

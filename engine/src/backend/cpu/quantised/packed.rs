@@ -81,11 +81,6 @@ impl QuantType {
     pub(super) const fn wide_scales(self) -> usize {
         if self.scales() == 0 { 1 } else { 0 }
     }
-
-    /// Whether the elements are no integers.
-    pub(super) const fn is_fp8(self) -> bool {
-        matches!(self, QuantType::Fp8G32 | QuantType::Fp8G128)
-    }
 }
 
 impl PackedMatrix {

@@ -2,6 +2,7 @@
 
 pub(super) mod arena;
 pub(super) mod cache;
+mod packed;
 pub(super) mod tensor;
 pub(super) mod upload;
 pub(super) mod weights;

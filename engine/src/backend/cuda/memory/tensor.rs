@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use cuda_std::launch::{DevicePtr, DevicePtrMut};
+use kernels::gemm::quantised::layout::PackedShape;
+use kernels::gemm::quantised::plan::PackedOperand;
 use launch::DeviceBuffer;
 
 use crate::backend::cuda::memory::arena::Lease;
@@ -33,12 +35,38 @@ pub struct CudaWeight {
     pub(in crate::backend::cuda) rows: u32,
     /// Of whole vectors: zeros that fill a row up are counted.
     pub(in crate::backend::cuda) cols: u32,
+    /// With `Some` the memory holds codes and then scales. Only a projection is computed with such a weight.
+    pub(in crate::backend::cuda) coded: Option<CodedWeight>,
+}
+
+/// How a quantised weight lies in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct CodedWeight {
+    pub(in crate::backend::cuda) shape: PackedShape,
+    /// What all elements are multiplied by.
+    pub(in crate::backend::cuda) factor: f32,
 }
 
 impl CudaWeight {
     /// The address of its first element.
     pub(in crate::backend::cuda) fn ptr<T>(&self) -> DevicePtr<T> {
-        DevicePtr::from_address(self.memory.as_ref().map_or(0, |memory| memory.address()))
+        debug_assert!(self.coded.is_none(), "codes are no elements");
+        DevicePtr::from_address(self.address())
+    }
+
+    /// Where the codes and scales of a quantised weight are.
+    pub(in crate::backend::cuda) fn operand(&self, coded: CodedWeight) -> PackedOperand {
+        // Codes are a multiple of 512 bytes.
+        let scales = self.address() + coded.shape.code_bytes() as u64;
+        PackedOperand {
+            codes: DevicePtr::from_address(self.address()),
+            scales: DevicePtr::from_address(scales),
+            factor: coded.factor,
+        }
+    }
+
+    fn address(&self) -> u64 {
+        self.memory.as_ref().map_or(0, |memory| memory.address())
     }
 }
 

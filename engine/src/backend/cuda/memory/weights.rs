@@ -9,6 +9,8 @@ use kernels::gemm::epilogue::GATED_ROWS;
 use kernels::layout::VECTOR;
 
 use crate::backend::HostLinear;
+use crate::backend::cuda::memory::packed::{CodePacking, CodedMatrix, QuantisedRow};
+use crate::backend::cuda::memory::tensor::CodedWeight;
 use crate::backend::cuda::{CudaBackend, CudaProjection, CudaWeight};
 use crate::error::{Error, Result};
 use crate::tensor::HostTensor;
@@ -36,6 +38,44 @@ impl CudaBackend {
         self.upload(&parts, rows, padded)
     }
 
+    /// Takes a projection's weight to the device, as codes if it is quantised and there is a kernel for these.
+    pub(in crate::backend::cuda) fn load_projection(&self, tensor: HostTensor) -> Result<CudaWeight> {
+        if tensor.quantised().is_some() {
+            let parts = one_after_the_other(&[&tensor]);
+            if let Some(weight) = self.load_codes(&[&tensor], &parts)? {
+                return Ok(weight);
+            }
+            self.note_widened(&tensor);
+        }
+        self.load(&tensor.to_dtype(self.dtype))
+    }
+
+    /// Takes the rows of quantised weights to the device as codes; nothing if there is no kernel for them.
+    fn load_codes(&self, weights: &[&HostTensor], parts: &[ProjectionRows]) -> Result<Option<CudaWeight>> {
+        let Some(packing) = CodePacking::of(weights, self.element) else { return Ok(None) };
+        let rows: Vec<QuantisedRow<'_>> = parts.iter().flat_map(|part| part.quantised(weights)).collect();
+        let cols = weights[0].shape()[1];
+        let Some(CodedMatrix { shape, factor, codes, scales }) = packing.pack(&rows, cols, self.element) else {
+            return Ok(None);
+        };
+        let weight = self.upload(&[&codes, bytemuck::cast_slice(&scales)], rows.len(), cols)?;
+        let mut kinds = self.quantised.borrow_mut();
+        for kind in weights.iter().filter_map(|weight| weight.quantised()) {
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
+        }
+        Ok(Some(CudaWeight { coded: Some(CodedWeight { shape, factor }), ..weight }))
+    }
+
+    /// Notes that a projection's weight is quantised in its file, and has elements on the device.
+    fn note_widened(&self, tensor: &HostTensor) {
+        let mut kinds = self.widened.borrow_mut();
+        if let Some(kind) = tensor.quantised().filter(|kind| !kinds.contains(kind)) {
+            kinds.push(kind);
+        }
+    }
+
     /// Takes the rows of a weight to the device: `parts` one after the other.
     fn upload(&self, parts: &[&[u8]], rows: usize, cols: usize) -> Result<CudaWeight> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
@@ -51,22 +91,25 @@ impl CudaBackend {
             (None, _) => None,
         };
         self.weight_bytes.set(self.weight_bytes.get() + bytes);
-        Ok(CudaWeight { memory, rows: rows as u32, cols: cols as u32 })
+        Ok(CudaWeight { memory, rows: rows as u32, cols: cols as u32, coded: None })
     }
 
     /// Takes several projections of the same input to the device as one, whose rows are `parts` of the projections' rows,
     /// one after the other.
     pub(in crate::backend::cuda) fn fuse(
         &self,
-        projections: &[HostLinear],
+        projections: impl Into<Vec<HostLinear>>,
         parts: impl Fn(&[&HostTensor]) -> Vec<ProjectionRows>,
     ) -> Result<CudaProjection> {
-        let weights: Vec<&HostTensor> = projections.iter().map(|p| &p.weight).collect();
-        let biases: Vec<&HostTensor> = projections.iter().filter_map(|p| p.bias.as_ref()).collect();
+        let (weights, biases): (Vec<_>, Vec<_>) =
+            projections.into().into_iter().map(|HostLinear { weight, bias }| (weight, bias)).unzip();
+        let biases: Vec<&HostTensor> = biases.iter().flatten().collect();
         if !biases.is_empty() && biases.len() < weights.len() {
             return Err(Error::Unsupported("a bias for some of several projections that are computed as one".into()));
         }
-        let parts = parts(&weights);
+        let all: Vec<&HostTensor> = weights.iter().collect();
+        let parts = parts(&all);
+        let coded = self.load_codes(&all, &parts)?;
         let rows = parts.iter().map(|part| part.rows.len() + part.zeros).sum();
         let join = |tensors: &[&HostTensor], cols: usize| -> Result<CudaWeight> {
             self.expect_dtype(tensors)?;
@@ -76,7 +119,18 @@ impl CudaBackend {
                 parts.iter().flat_map(|part| [part.of(tensors), &zeros[..part.zeros * row]]).collect();
             self.upload(&bytes, rows, cols)
         };
-        let weight = join(&weights, weights[0].shape()[1])?;
+        let weight = match coded {
+            Some(weight) => weight,
+            None => {
+                weights.iter().for_each(|weight| self.note_widened(weight));
+                let widen = |weight: HostTensor| match weight.quantised() {
+                    Some(_) => weight.to_dtype(self.dtype),
+                    None => weight,
+                };
+                let weights: Vec<HostTensor> = weights.into_iter().map(widen).collect();
+                join(&weights.iter().collect::<Vec<_>>(), weights[0].shape()[1])?
+            }
+        };
         let bias = if biases.is_empty() { None } else { Some(join(&biases, 1)?) };
         Ok(CudaProjection { weight, bias })
     }
@@ -118,6 +172,14 @@ impl ProjectionRows {
         let tensor = tensors[self.projection];
         let row = tensor.dtype().size() * tensor.shape()[1..].iter().product::<usize>();
         &tensor.bytes()[self.rows.start * row..self.rows.end * row]
+    }
+
+    /// These rows of quantised matrices.
+    fn quantised<'a>(&self, tensors: &[&'a HostTensor]) -> impl Iterator<Item = QuantisedRow<'a>> {
+        let tensor = tensors[self.projection];
+        let row = tensor.bytes().len() / tensor.shape()[0].max(1);
+        let bytes = move |i: usize| Some((tensor.quantised()?, &tensor.bytes()[i * row..(i + 1) * row]));
+        self.rows.clone().map(bytes).chain(std::iter::repeat_n(None, self.zeros))
     }
 }
 

@@ -3,9 +3,10 @@
 use cuda_std::launch::{DevicePtr, DevicePtrMut};
 use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::plan::{GemmPlan, Operands, Product};
+use kernels::gemm::quantised::plan::QuantisedPlan;
 
 use crate::backend::cuda::CudaBackend;
-use crate::backend::cuda::memory::tensor::{CudaTensor, CudaWeight};
+use crate::backend::cuda::memory::tensor::{CodedWeight, CudaTensor, CudaWeight};
 use crate::backend::cuda::memory::weights;
 use crate::backend::cuda::step::queue::LaunchCost;
 use crate::error::Error;
@@ -25,25 +26,63 @@ impl CudaBackend {
         debug_assert_eq!((x.cols, x.rows), (weight.cols, out.rows));
         debug_assert!((weight.rows..=weights::whole(weight.rows as usize) as u32).contains(&n));
         let product = Product { m: x.rows, n, k: weight.cols, epilogue };
+        if let Some(coded) = weight.coded {
+            return self.project_codes(x, (weight, coded), bias, product, out);
+        }
         let plan = match GemmPlan::new(product, self.queue.limits()) {
             Ok(plan) => plan,
             Err(error) => return self.queue.fail(Error::Unsupported(format!("a projection on the GPU: {error}"))),
         };
         let workspace = self.lease(plan.workspace_bytes() as usize);
         let operands = Operands {
-            x: x.ptr().cast_const(),
-            x_stride: x.stride,
             weight: weight.ptr(),
-            bias: bias.map_or(DevicePtr::NULL, CudaWeight::ptr),
-            out: out.ptr(),
-            out_stride: out.stride,
             workspace: DevicePtrMut::from_address(workspace.address()),
             counters: self.counters(plan.counters()),
+            ..matrices(x, bias, out)
         };
         let weights = 2 * u64::from(n) * u64::from(weight.cols);
         let cost = || LaunchCost { floor: product.floor(), weights, ..LaunchCost::default() };
         // SAFETY: the plan was made for these shapes, rows and weights are aligned to 16 bytes, and workspace and
         // counters are used by one launch at a time, since launches of a stream run one after the other.
         unsafe { self.queue.launch(plan.shape(), plan.call(self.element, operands), cost) };
+    }
+
+    /// The same with a quantised weight.
+    fn project_codes(
+        &self,
+        x: &CudaTensor,
+        (weight, coded): (&CudaWeight, CodedWeight),
+        bias: Option<&CudaWeight>,
+        product: Product,
+        out: &CudaTensor,
+    ) {
+        let plan = match QuantisedPlan::new(product, coded.shape.form, coded.shape.group, self.queue.limits()) {
+            Ok(plan) => plan,
+            Err(error) => return self.queue.fail(Error::Unsupported(format!("a projection on the GPU: {error}"))),
+        };
+        let workspace = self.lease(plan.workspace_bytes() as usize);
+        let operands = Operands {
+            workspace: DevicePtrMut::from_address(workspace.address()),
+            counters: self.counters(plan.counters()),
+            ..matrices(x, bias, out)
+        };
+        let call = plan.call(self.element, operands, weight.operand(coded));
+        let cost = || LaunchCost { floor: plan.floor(), weights: plan.weight_bytes(), ..LaunchCost::default() };
+        // SAFETY: the plan was made for these shapes, of which codes and scales are filled up to whole fragments and steps; rows,
+        // codes and scales are aligned to 16 bytes, and workspace and counters are used by one launch at a time, since launches
+        // of a stream run one after the other.
+        unsafe { self.queue.launch(plan.shape(), call, cost) };
+    }
+}
+
+/// The operands of a product but for its weight and workspace.
+fn matrices(x: &CudaTensor, bias: Option<&CudaWeight>, out: &CudaTensor) -> Operands {
+    Operands {
+        x: x.ptr().cast_const(),
+        x_stride: x.stride,
+        bias: bias.map_or(DevicePtr::NULL, CudaWeight::ptr),
+        out: out.ptr(),
+        out_stride: out.stride,
+        ..Operands::NULL
     }
 }

@@ -12,7 +12,7 @@ fn workers(name: &str, of: usize) -> Vec<Loaded> {
     let worker = |rank| {
         let shard = Shard { rank, of };
         let own = shard.config(&config).unwrap();
-        CudaBackend::new(driver, rank as u32, &own, shard, &Options::default(), DType::F16).unwrap()
+        CudaBackend::new(driver, rank as u32, &own, shard, &Options::default(), DType::F16, false).unwrap()
     };
     let mut backends: Vec<_> = (0..of).map(worker).collect();
     CudaBackend::connect(&mut backends).unwrap();

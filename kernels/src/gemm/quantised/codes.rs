@@ -1,0 +1,97 @@
+//! Codes of quantised weights as numbers of a 16-bit type, in registers: two codes at a time, and each exactly.
+
+use cuda_std::half::{Bf16x2, F16x2, Half2};
+
+use crate::element::{Bf16, Element, F16};
+
+/// A 16-bit type that codes can be brought to.
+///
+/// Bits of a code become the lower bits of the fraction of a number whose unit in the last place is 1, such as 1024 in `f16`; less
+/// that number, it is the code. All numbers are exact, so that nothing is rounded before the product.
+pub trait FromCodes: Element {
+    /// One in both halves.
+    const ONE: u32;
+
+    /// What a code of FP8 stands for, over the number that [`fp8`](Self::fp8) makes of it.
+    const FP8_FACTOR: f32;
+
+    /// Eight codes of 4 bits without a sign as four pairs: the first of pair `i` is in the bits from `4 i` on, the second in those
+    /// from `16 + 4 i` on.
+    fn int4(word: u32) -> [u32; 4];
+
+    /// Four codes of 8 bits with a sign as two pairs: of bytes 0 and 2, and of bytes 1 and 3.
+    fn int8(word: u32) -> [u32; 2];
+
+    /// As [`int8`](Self::int8), of FP8 e4m3.
+    fn fp8(word: u32) -> [u32; 2];
+
+    /// The sum of two pairs, each rounded once.
+    #[inline(always)]
+    fn plus(a: u32, b: u32) -> u32 {
+        let [a, one, b] = [a, Self::ONE, b].map(Self::Pair::from_bits);
+        a.mul_add(one, b).to_bits()
+    }
+}
+
+impl FromCodes for F16 {
+    const ONE: u32 = 0x3c00_3c00;
+    // The exponent's bias is 15 in place of 7.
+    const FP8_FACTOR: f32 = 256.0;
+
+    #[inline(always)]
+    fn int4(word: u32) -> [u32; 4] {
+        // 1024 + q of the lower four bits of a byte; 1024 + 16 q of the upper ones.
+        let low = |word: u32| Self::plus(word & 0x000f_000f | 0x6400_6400, 0xe400_e400);
+        let high = |word: u32| {
+            let [sum, sixteenth, less] = [word & 0x00f0_00f0 | 0x6400_6400, 0x2c00_2c00, 0xd400_d400].map(F16x2);
+            sum.mul_add(sixteenth, less).to_bits()
+        };
+        [low(word), high(word), low(word >> 8), high(word >> 8)]
+    }
+
+    #[inline(always)]
+    fn int8(word: u32) -> [u32; 2] {
+        // 1024 + 128 + q.
+        let pair = |word: u32| Self::plus(word & 0x00ff_00ff ^ 0x6480_6480, 0xe480_e480);
+        [pair(word), pair(word >> 8)]
+    }
+
+    #[inline(always)]
+    fn fp8(word: u32) -> [u32; 2] {
+        let size = |word: u32| word & 0x3f80_3f80;
+        [(word << 8) & 0x8000_8000 | size(word << 7), word & 0x8000_8000 | size(word >> 1)]
+    }
+}
+
+impl FromCodes for Bf16 {
+    const ONE: u32 = 0x3f80_3f80;
+    const FP8_FACTOR: f32 = 1.0;
+
+    #[inline(always)]
+    fn int4(word: u32) -> [u32; 4] {
+        // 128 + q.
+        let pair = |word: u32| Self::plus(word & 0x000f_000f | 0x4300_4300, 0xc300_c300);
+        [pair(word), pair(word >> 4), pair(word >> 8), pair(word >> 12)]
+    }
+
+    #[inline(always)]
+    fn int8(word: u32) -> [u32; 2] {
+        // 128 and the lower seven bits, less 128, or 256 where the sign is set: that bit is the exponent's lowest.
+        let pair = |word: u32| {
+            let [low, sign] = [word & 0x007f_007f | 0x4300_4300, word & 0x0080_0080 | 0x4300_4300];
+            Bf16x2(sign).mul_add(Bf16x2(0xbf80_bf80), Bf16x2(low)).to_bits()
+        };
+        [pair(word), pair(word >> 8)]
+    }
+
+    #[inline(always)]
+    fn fp8(word: u32) -> [u32; 2] {
+        // The exponent's bias is 127 in place of 7, which a product with 2^120 makes up for: sums are in f32, and might be lost
+        // near its least number.
+        let scaled = |pair: u32| Bf16x2(pair).mul_add(Bf16x2(0x7b80_7b80), Bf16x2(0x8000_8000)).to_bits();
+        let size = |word: u32| word & 0x07f0_07f0;
+        let even = (word << 8) & 0x8000_8000 | size(word << 4);
+        let odd = word & 0x8000_8000 | size(word >> 4);
+        [scaled(even), scaled(odd)]
+    }
+}

@@ -1,0 +1,370 @@
+//! Quantised weights, any number of tokens: codes of 4 and 8 bits become 16-bit numbers in registers.
+//!
+//! The weight is `mma`'s first operand, as in [`decode`](super::decode). Its codes lie as the lanes take them (see [`layout`]), so that a
+//! vector is a lane's fragments of 64 columns, or of 32 in 8 bits; they come through a ring in shared memory, each into a place that
+//! the same lane reads, with the scales and a tile of the activations. Codes, and integer offsets, are exact in 16 bits. A group's
+//! sums are made first, then multiplied by its scale in `f32`, and added: no element is rounded.
+//!
+//! | | |
+//! | --- | --- |
+//! | shapes | `x [m][k]`, a weight of [`layout::PackedShape`], `out [m][n]`; any `m` and `n`, `k` a multiple of 8 |
+//! | grid | [`rows`] of the weight by tiles of `TOKENS` tokens, which are next to each other, by splits of `k`; [`THREADS`] threads |
+//! | shared memory | [`shared_bytes`]: 32 to 80 KiB |
+//! | floor | the bytes of codes and scales |
+//!
+//! # What limits it
+//!
+//! With 8 tokens a warp takes 163 instructions of PTX for 16 x 64 codes of 4 bits, which are 140 once `and` and `or` are one: for 544
+//! bytes and more, so that at four instructions a clock an SM keeps up with 15 bytes a clock. An H100 streams 15, an A100 13, an
+//! H200 21. With 64 tokens the tensor cores are the limit.
+//! For many tokens each tile of 64 reads the weight again, from L2: in 4 bits that is less than a tile of 128 reads in 16 bits.
+//!
+//! # Ladder
+//!
+//! 1. Codes to numbers, less the offset, times the scale, rounded: a multiplication for each pair, and in `bf16` a scale of 8 bits.
+//! 2. (here) The scale is that of the sums: four multiply-adds for 16 x 8 x 32, whatever the type.
+//!
+//! Next: groups of 64 and 128 could be scaled less often; `wgmma` for many tokens on Hopper.
+
+pub mod codes;
+pub mod layout;
+#[cfg(not(target_arch = "nvptx64"))]
+pub mod plan;
+
+use cuda_std::half::{F16x2, Half2};
+use cuda_std::prelude::*;
+use cuda_std::ptx::cp_async;
+use cuda_std::shared::{dynamic_shared_mem, shared_offset};
+use cuda_std::unroll;
+use cuda_std::vector::{HalfVector, Vector};
+
+use super::epilogue::{ProductOutput, Staged};
+use super::operand::{DEPTH, ROW_BYTES, TileCopy, load, place_steps};
+use super::split::{Meeting, share};
+use crate::element::{Bf16, F16};
+use codes::FromCodes;
+use layout::{CodeForm, FRAGMENT_ROWS};
+
+/// Threads of a block.
+pub const THREADS: u32 = 128;
+
+/// Warps of a block, which share its rows.
+const WARPS: u32 = THREADS / warp::WARP_SIZE;
+
+/// Numbers of tokens that there are kernels for.
+pub const TOKENS: [u32; 4] = [8, 16, 32, 64];
+
+const INT4: u32 = CodeForm::Int4 as u32;
+const INT8: u32 = CodeForm::Int8 as u32;
+const FP8: u32 = CodeForm::Fp8 as u32;
+
+/// Bytes of a vector of all lanes.
+const LANES_BYTES: u32 = 16 * warp::WARP_SIZE;
+
+/// Bytes of a fragment's scales in a tile: those of four groups.
+const SCALES_BYTES: u32 = 4 * FRAGMENT_ROWS * 4;
+
+/// Rows of the weight that a block has.
+pub const fn rows(tokens: u32) -> u32 {
+    WARPS * FRAGMENT_ROWS * if tokens <= 16 { 1 } else { 2 }
+}
+
+/// Tiles in the ring.
+pub const fn stages(tokens: u32) -> u32 {
+    if tokens <= 16 { 8 } else { 4 }
+}
+
+/// Vectors of a step that a lane has of each fragment.
+const fn vectors(form: u32) -> u32 {
+    if form == INT4 { 1 } else { 2 }
+}
+
+/// Bytes of a tile: codes, scales, activations.
+const fn stage_bytes(form: u32, tokens: u32) -> u32 {
+    rows(tokens) / FRAGMENT_ROWS * (vectors(form) * LANES_BYTES + SCALES_BYTES) + tokens * ROW_BYTES
+}
+
+/// Dynamic shared memory, in bytes: that of the ring, which the sums reuse at the end.
+pub const fn shared_bytes(form: CodeForm, tokens: u32) -> u32 {
+    stages(tokens) * stage_bytes(form as u32, tokens)
+}
+
+/// Multiplies activations with a quantised weight: `out = epilogue(x weight^T)`, see [`super`] for the arguments.
+///
+/// `codes` and `scales` are those of the weight, as [`layout`] has them; a group has `1 << group_shift` columns, and `factor` is that of
+/// the whole weight, times [`FromCodes::FP8_FACTOR`] for FP8.
+///
+/// # Safety
+/// The arrays have the shapes that the arguments say, 16-byte aligned rows of `x`, and the launch is the
+/// [`QuantisedPlan`](plan::QuantisedPlan)'s.
+#[kernel(max_threads = 128, instances(T = [F16, Bf16], FORM = [0, 1, 2], TOKENS = [8, 16, 32, 64]))]
+pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
+    x: *const u16,
+    codes: *const Vector,
+    scales: *const Vector,
+    bias: *const u16,
+    out: *mut u8,
+    workspace: *mut Vector,
+    counters: *mut u32,
+    x_stride: u32,
+    out_stride: u32,
+    m: u32,
+    n: u32,
+    k: u32,
+    group_shift: u32,
+    factor: f32,
+    epilogue: u32,
+) {
+    let (rows, stages, vectors) = (rows(TOKENS), stages(TOKENS), vectors(FORM));
+    let per_warp = rows / FRAGMENT_ROWS / WARPS;
+    let token_tiles = m.div_ceil(TOKENS);
+    // SAFETY: there are tokens, or there would be no block.
+    unsafe { core::hint::assert_unchecked(token_tiles != 0) };
+    let (row_tile, token_tile) = (thread::block_idx_x() / token_tiles, thread::block_idx_x() % token_tiles);
+    let steps = k.div_ceil(DEPTH);
+    let (first, last) = share(steps);
+    let (warp, lane) = (warp::warp_id(), warp::lane_id());
+
+    let ring: *mut u8 = dynamic_shared_mem();
+    let ring_offset = shared_offset(ring);
+    let stage_bytes = stage_bytes(FORM, TOKENS);
+    // The warp's codes and scales in a tile; then the activations.
+    let codes_at = warp * per_warp * vectors * LANES_BYTES + lane * 16;
+    let scales_start = rows / FRAGMENT_ROWS * vectors * LANES_BYTES;
+    let scales_at = scales_start + warp * per_warp * SCALES_BYTES;
+    let x_at = scales_start + rows / FRAGMENT_ROWS * SCALES_BYTES;
+
+    let first_fragment = (row_tile * WARPS + warp) * per_warp;
+    let fragments = n.div_ceil(FRAGMENT_ROWS);
+    let groups = (steps * DEPTH + (1 << group_shift) - 1) >> group_shift;
+    // Groups that a step has scales of: all of its own, or the one that it is in.
+    let of_step = if group_shift < 6 { DEPTH >> group_shift } else { 1 };
+    let x_source = TileCopy::<THREADS>::new(x, x_stride, m, k, token_tile * TOKENS);
+    let x_copies = TileCopy::<THREADS>::copies(TOKENS);
+    let copy = |place: u32, step: u32| {
+        let place = ring_offset + place;
+        unroll!(f in [0 1] {
+            if f < per_warp {
+                let fragment = first_fragment + f;
+                // Fragments that there are not become zeros.
+                let bytes = if fragment < fragments { 16 } else { 0 };
+                let vector = (fragment as usize * steps as usize + step as usize) * (vectors * warp::WARP_SIZE) as usize;
+                let from = codes.wrapping_add(vector + lane as usize);
+                let to = place + codes_at + f * vectors * LANES_BYTES;
+                // SAFETY: the place in the ring has been read by all, or was never written; the fragment and the step are the
+                // weight's, or nothing is read.
+                unsafe {
+                    cp_async::copy_cg_zero_fill(to, from.cast(), bytes);
+                    if vectors == 2 {
+                        let from = from.wrapping_add(warp::WARP_SIZE as usize);
+                        cp_async::copy_cg_zero_fill(to + LANES_BYTES, from.cast(), bytes);
+                    }
+                    // Four lanes have the 16 words of a group.
+                    if lane < 4 * of_step {
+                        let group = (step * DEPTH) >> group_shift;
+                        let vector = (fragment as usize * groups as usize + group as usize) * 4 + lane as usize;
+                        let to = place + scales_at + f * SCALES_BYTES + lane * 16;
+                        cp_async::copy_cg_zero_fill(to, scales.wrapping_add(vector).cast(), bytes);
+                    }
+                }
+            }
+        });
+        // SAFETY: the same place; `x` has its shape by this kernel's contract.
+        unsafe {
+            if x_copies > 0 {
+                x_source.copy(place + x_at, step * DEPTH, 0..x_copies);
+            } else if thread::thread_idx_x() < TOKENS * 8 {
+                x_source.copy(place + x_at, step * DEPTH, 0..1);
+            }
+        }
+    };
+    let wait = || {
+        if stages == 8 {
+            cp_async::wait::<6>();
+        } else {
+            cp_async::wait::<2>();
+        }
+    };
+    let x_place = x_at + place_steps();
+
+    let mut stage = 0;
+    while stage + 1 < stages {
+        if first + stage < last {
+            copy(stage * stage_bytes, first + stage);
+        }
+        // Without copies as well: waits count groups.
+        cp_async::commit();
+        stage += 1;
+    }
+    // Each is a sum of 16 rows by 8 tokens: first those of all tokens with the first 16 rows, then with the next 16.
+    // The rest of the array is not used.
+    let mut sums = [[0.0; 4]; 16];
+    let eighths = (TOKENS / 8) as usize;
+    let (mut now, mut free) = (0, (stages - 1) * stage_bytes);
+    let mut step = first;
+    while step < last {
+        // This tile has arrived, and all warps have read the one before.
+        wait();
+        thread::sync_threads();
+        if step + stages - 1 < last {
+            copy(free, step + stages - 1);
+        }
+        cp_async::commit();
+        let at = ring.wrapping_add(now as usize);
+        // SAFETY: all lanes of a warp are here together, and the tile's copies have been waited for.
+        unsafe {
+            // All words at once: the compiler would load halves of vectors where they are used, which meet in banks.
+            let words = |f: u32| {
+                let from = at.add((codes_at + f * vectors * LANES_BYTES) as usize);
+                let Vector([a, b, c, d]) = *from.cast::<Vector>();
+                if vectors == 1 {
+                    return [[a, b, 0, 0], [c, d, 0, 0]];
+                }
+                let Vector([e, f, g, h]) = *from.add(LANES_BYTES as usize).cast::<Vector>();
+                [[a, b, c, d], [e, f, g, h]]
+            };
+            let upper = words(0);
+            let lower = if per_warp == 2 { words(1) } else { upper };
+            unroll!(pair in [0 1] {
+                let scales = at.add(scales_at as usize);
+                let a = factors::<T, FORM>(upper[pair as usize], scales, pair, group_shift);
+                let mut further = a;
+                if per_warp == 2 {
+                    let scales = scales.add(SCALES_BYTES as usize);
+                    further = factors::<T, FORM>(lower[pair as usize], scales, pair, group_shift);
+                }
+                unroll!(j in [0 1 2 3 4 5 6 7] {
+                    if j * 8 < TOKENS {
+                        let b = load(at, x_place + j * 8 * ROW_BYTES, 2 * pair, 0);
+                        let j = j as usize;
+                        a.multiply::<T, FORM>(&mut sums[j], b);
+                        if per_warp == 2 {
+                            further.multiply::<T, FORM>(&mut sums[(j + eighths) % 16], b);
+                        }
+                    }
+                });
+            });
+        }
+        free = now;
+        now = if now == (stages - 1) * stage_bytes { 0 } else { now + stage_bytes };
+        step += 1;
+    }
+
+    // SAFETY: all threads of the block are here; after the barrier no thread reads the ring's tiles, and it has room
+    // for the sums.
+    unsafe {
+        let flag = || shared_array![u32; 1];
+        let meeting = Meeting::of_block(workspace, counters);
+        let is_last = match TOKENS {
+            8 => meeting.add_up::<THREADS, 1>(&mut sums, flag, thread::sync_threads),
+            16 => meeting.add_up::<THREADS, 2>(&mut sums, flag, thread::sync_threads),
+            32 => meeting.add_up::<THREADS, 8>(&mut sums, flag, thread::sync_threads),
+            _ => meeting.add_up::<THREADS, 16>(&mut sums, flag, thread::sync_threads),
+        };
+        if !is_last {
+            return;
+        }
+        thread::sync_threads();
+        // A row a token; the pitch keeps the lanes' rows and tokens in different banks.
+        let staged = Staged { sums: ring.cast(), rows: TOKENS, columns: rows, pitch: rows + 4, is_permuted: false };
+        unroll!(j in [0 1 2 3 4 5 6 7] {
+            unroll!(f in [0 1] {
+                if j * 8 < TOKENS && f < per_warp {
+                    let [a, b, c, d] = sums[(f as usize * eighths + j as usize) % 16];
+                    let row = (warp * per_warp + f) * FRAGMENT_ROWS + lane / 4;
+                    let at = staged.at(j * 8 + lane % 4 * 2, row);
+                    *at = a * factor;
+                    *at.add(staged.pitch as usize) = b * factor;
+                    *at.add(8) = c * factor;
+                    *at.add(8 + staged.pitch as usize) = d * factor;
+                }
+            });
+        });
+        thread::sync_threads();
+        ProductOutput { out, stride: out_stride, bias, m, n, epilogue }.store::<T, THREADS, 8>(
+            staged,
+            thread::thread_idx_x(),
+            token_tile * TOKENS,
+            row_tile * rows,
+        );
+    }
+}
+
+/// A lane's part of 16 rows by 32 columns of the weight, as `mma`'s first operands, and the scales of its two rows.
+#[derive(Clone, Copy)]
+struct Factors {
+    first: [u32; 4],
+    second: [u32; 4],
+    /// Of the first 16 columns, and of the next.
+    scales: [[f32; 2]; 2],
+}
+
+/// A lane's factors of half `pair` of a step, of which these are its codes: two words in 4 bits, else four.
+///
+/// # Safety
+/// `scales` are the fragment's words in a tile, which have arrived.
+#[inline(always)]
+unsafe fn factors<T: FromCodes, const FORM: u32>(
+    [a, b, c, d]: [u32; 4],
+    scales: *const u8,
+    pair: u32,
+    group_shift: u32,
+) -> Factors {
+    let words = |half: u32| {
+        let group = (32 * pair + 16 * half) >> group_shift;
+        // SAFETY: a step has four groups at most, whose words have arrived, by this function's contract.
+        let HalfVector(words) = unsafe { *scales.add(((group * 8 + warp::lane_id() / 4) * 8) as usize).cast() };
+        words
+    };
+    let both = words(0);
+    // Groups of 32 and more columns have one scale for both.
+    let next = if FORM == INT8 { words(1) } else { both };
+    let scale = |words: [u32; 2]| [F16x2(words[0]).to_f32()[0], F16x2(words[1]).to_f32()[0]];
+    let (first, second) = if FORM == INT4 {
+        (T::int4(a), T::int4(b))
+    } else {
+        let join = |low: u32, high: u32| {
+            let ([a, b], [c, d]) =
+                if FORM == FP8 { (T::fp8(low), T::fp8(high)) } else { (T::int8(low), T::int8(high)) };
+            [a, b, c, d]
+        };
+        (join(a, b), join(c, d))
+    };
+    let offset = |codes: [u32; 4], words: [u32; 2]| {
+        if FORM == FP8 {
+            return codes;
+        }
+        let twice = |word: u32| word & 0xffff_0000 | word >> 16;
+        let (upper, lower) = (twice(words[0]), twice(words[1]));
+        let [a, b, c, d] = codes;
+        [T::plus(a, upper), T::plus(b, lower), T::plus(c, upper), T::plus(d, lower)]
+    };
+    Factors { first: offset(first, both), second: offset(second, next), scales: [scale(both), scale(next)] }
+}
+
+impl Factors {
+    /// Adds the products with 32 rows of 8 tokens.
+    ///
+    /// # Safety
+    /// All lanes of the warp call this together.
+    #[inline(always)]
+    unsafe fn multiply<T: FromCodes, const FORM: u32>(&self, sums: &mut [f32; 4], [b0, b1, b2, b3]: [u32; 4]) {
+        // SAFETY: all lanes are here, by this function's contract.
+        unsafe {
+            let first = T::mma(self.first, [b0, b1], [0.0; 4]);
+            if FORM == INT8 {
+                *sums = scaled(*sums, first, self.scales[0]);
+                *sums = scaled(*sums, T::mma(self.second, [b2, b3], [0.0; 4]), self.scales[1]);
+            } else {
+                *sums = scaled(*sums, T::mma(self.second, [b2, b3], first), self.scales[0]);
+            }
+        }
+    }
+}
+
+/// Sums of two rows with those of a group, times the rows' scales.
+#[inline(always)]
+fn scaled(sums: [f32; 4], group: [f32; 4], [upper, lower]: [f32; 2]) -> [f32; 4] {
+    let add = |i: usize, scale: f32| GpuFloat::mul_add(group[i], scale, sums[i]);
+    [add(0, upper), add(1, upper), add(2, lower), add(3, lower)]
+}
