@@ -5,7 +5,7 @@
 //! tokens and up to 64 columns are in registers while the weight goes by.
 //!
 //! Every element of the result is summed in order of `K`, whatever batch it is in and however many threads there are: so
-//! it is the same, to the bit. On processors that multiply pairs of bf16 elements, activations are rounded to that type
+//! it is the same, to the bit. Where that is asked for, and the processor multiplies pairs of bf16 elements, activations are rounded to that type
 //! before they meet a weight of it.
 
 use std::ops::Range;
@@ -207,12 +207,14 @@ fn add_products<S: Simd, P: Product, const V: usize, const T: usize>(
             if P::DEPTH > 1 && k == len {
                 break;
             }
-            let w: [S::f32s; V] = std::array::from_fn(|v| {
+            // A loop, since a closure is not always inlined, and would then be compiled without the instruction set.
+            let mut w = [simd.splat_f32s(0.0); V];
+            for (v, w) in w.iter_mut().enumerate() {
                 let at = line * PANEL + v * lanes;
                 // SAFETY: the line is one of `lines`, the last of which has so many words, as asserted above. With checked
                 // indices the compiler keeps copies of all sums for the panics, and the loop takes twice the time.
-                product.load(simd, unsafe { words.get_unchecked(at..at + lanes) }, depth)
-            });
+                *w = product.load(simd, unsafe { words.get_unchecked(at..at + lanes) }, depth);
+            }
             for t in 0..T {
                 // SAFETY: `k` is less than the length of each of these slices.
                 let x = simd.splat_f32s(unsafe { *x[t].get_unchecked(k) });
