@@ -5,7 +5,7 @@
     python benchmarks/scripts/compare_llama_cpp.py QUIRE [--types f32,f16,bf16] [--batches 1,8,32] [--threads 2] [--rounds 3]
                                                    [--prompt 64] [--new 64] [--options=--round-activations]
 
-The model is LLaMA-shaped: 139 million parameters, 12 layers of 768, 12 query and 4 key-value heads of 64, feed-forward layers of
+The model is LLaMA-shaped: 125 million parameters, 12 layers of 768, 12 query and 4 key-value heads of 64, feed-forward layers of
 2,048, a vocabulary of 32,000. Both programs get the same weights in the same type: quire reads f32, f16 and bf16 as safetensors,
 and the quantised types (q8_0, q4_0, q4_k) from a GGUF file, as llama.cpp does. `quire quantize` writes the first two of these,
 llama.cpp the last. Prompts are random tokens, outputs greedy without an end. Prints a JSON line for each type and batch: medians
