@@ -207,14 +207,19 @@ fn add_products<S: Simd, P: Product, const V: usize, const T: usize>(
             if P::DEPTH > 1 && k == len {
                 break;
             }
-            // A loop, since a closure is not always inlined, and would then be compiled without the instruction set.
-            let mut w = [simd.splat_f32s(0.0); V];
-            for (v, w) in w.iter_mut().enumerate() {
-                let at = line * PANEL + v * lanes;
-                // SAFETY: the line is one of `lines`, the last of which has so many words, as asserted above. With checked
-                // indices the compiler keeps copies of all sums for the panics, and the loop takes twice the time.
-                *w = product.load(simd, unsafe { words.get_unchecked(at..at + lanes) }, depth);
-            }
+            // One by one: what `array::from_fn` calls is not always inlined, and then compiled without the instruction set, and
+            // a loop over an array takes three times as long with six tokens. Where `V` is 2 the last two are the first.
+            const { assert!(V == 2 || V == 4) };
+            let at = |v: usize| line * PANEL + v % V * lanes;
+            // SAFETY: the line is one of `lines`, the last of which has so many words, as asserted above.
+            let w = unsafe {
+                [
+                    vector(simd, product, words, at(0), depth),
+                    vector(simd, product, words, at(1), depth),
+                    vector(simd, product, words, at(2), depth),
+                    vector(simd, product, words, at(3), depth),
+                ]
+            };
             for t in 0..T {
                 // SAFETY: `k` is less than the length of each of these slices.
                 let x = simd.splat_f32s(unsafe { *x[t].get_unchecked(k) });
@@ -224,4 +229,16 @@ fn add_products<S: Simd, P: Product, const V: usize, const T: usize>(
             }
         }
     }
+}
+
+/// As many words as a vector has lanes, from `at` on: see [`Product::load`].
+///
+/// With checked indices the compiler keeps copies of all sums for the panics, and the loop takes twice the time.
+///
+/// # Safety
+/// There are so many words from `at` on.
+#[inline(always)]
+unsafe fn vector<S: Simd, P: Product>(simd: S, product: P, words: &[P::Word], at: usize, depth: usize) -> S::f32s {
+    // SAFETY: there are, by this function's contract.
+    product.load(simd, unsafe { words.get_unchecked(at..at + S::F32_LANES) }, depth)
 }
