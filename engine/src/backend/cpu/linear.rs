@@ -207,18 +207,20 @@ fn add_products<S: Simd, P: Product, const V: usize, const T: usize>(
             if P::DEPTH > 1 && k == len {
                 break;
             }
-            // One by one: what `array::from_fn` calls is not always inlined, and then compiled without the instruction set, and
-            // a loop over an array takes three times as long with six tokens. Where `V` is 2 the last two are the first.
-            const { assert!(V == 2 || V == 4) };
             let at = |v: usize| line * PANEL + v % V * lanes;
             // SAFETY: the line is one of `lines`, the last of which has so many words, as asserted above.
-            let w = unsafe {
-                [
-                    vector(simd, product, words, at(0), depth),
-                    vector(simd, product, words, at(1), depth),
-                    vector(simd, product, words, at(2), depth),
-                    vector(simd, product, words, at(3), depth),
-                ]
+            let load = |v| unsafe { vector(simd, product, words, at(v), depth) };
+            // Of bf16, `from_fn` is not inlined, and a call for each vector takes most of the time that a single token has. With
+            // six tokens it takes little, and calls of `vector` side by side, which are inlined, take longer: why is not known.
+            let w: [S::f32s; V] = if T > 1 {
+                std::array::from_fn(load)
+            } else {
+                let mut w = [simd.splat_f32s(0.0); V];
+                for (v, w) in w.iter_mut().enumerate() {
+                    // SAFETY: as above.
+                    *w = unsafe { vector(simd, product, words, at(v), depth) };
+                }
+                w
             };
             for t in 0..T {
                 // SAFETY: `k` is less than the length of each of these slices.
