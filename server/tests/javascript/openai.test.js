@@ -102,7 +102,7 @@ test("errors say what and where", async () => {
     }
     await assert.rejects(create({ messages: [user("fox ".repeat(600))] }), { code: "context_length_exceeded", param: "messages" });
     await assert.rejects(create({ messages, model: "gpt-4" }), OpenAI.NotFoundError);
-    await assert.rejects(client().embeddings.create({ model: MODEL, input: "x" }), OpenAI.NotFoundError);
+    await assert.rejects(client().moderations.create({ input: "x" }), OpenAI.NotFoundError);
 });
 
 test("models are listed, by the server's name too, and with a slash at the end", async () => {
