@@ -8,9 +8,8 @@ mod tests;
 use cuda_std::launch::{DevicePtr, KernelCall, LaunchShape, TensorTile, TileDimension};
 use cuda_std::ptx::pattern::TilePattern;
 
-use super::{decode, epilogue::Epilogue, gemv, hopper, operand, prefill};
+use super::{decode, gemv, hopper, operand, prefill};
 use crate::element::ElementType;
-use crate::layout::VECTOR;
 use crate::with_element;
 
 pub use product::{Operands, Product, UnsupportedProduct};
@@ -83,21 +82,14 @@ pub struct GemmPlan {
 impl GemmPlan {
     /// The plan for a product.
     pub const fn new(product: Product, gpu: GpuLimits) -> Result<GemmPlan, UnsupportedProduct> {
-        let Product { m, n, k, epilogue } = product;
-        if m == 0 || n == 0 || k == 0 {
-            return Err(UnsupportedProduct::Empty);
+        if let Err(why) = product.check() {
+            return Err(why);
         }
-        if !k.is_multiple_of(VECTOR) {
-            return Err(UnsupportedProduct::Ragged(k));
-        }
-        if matches!(epilogue, Epilogue::Gated(_)) && !n.is_multiple_of(16) {
-            return Err(UnsupportedProduct::Gated(n));
-        }
-        let plan = match m {
-            _ if gpu.has_hopper_for(m) => {
+        let plan = match product.m {
+            _ if gpu.has_hopper_for(product.m) => {
                 GemmPlan::cheapest(product, GemmKernel::Hopper(128), GemmKernel::Hopper(256), gpu)
             }
-            1..=2 => GemmPlan { product, kernel: GemmKernel::Gemv(m), splits: 1, blocks: 0 },
+            m @ 1..=2 => GemmPlan { product, kernel: GemmKernel::Gemv(m), splits: 1, blocks: 0 },
             3..=4 => GemmPlan { product, kernel: GemmKernel::Gemv(4), splits: 1, blocks: 0 },
             5..=8 => GemmPlan::decode(product, 8, gpu),
             9..=16 => GemmPlan::decode(product, 16, gpu),

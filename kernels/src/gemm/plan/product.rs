@@ -23,6 +23,24 @@ pub struct Product {
 }
 
 impl Product {
+    /// Refuses shapes that no kernel takes.
+    ///
+    /// # Errors
+    /// [`UnsupportedProduct`], which says why.
+    pub(in crate::gemm) const fn check(self) -> Result<(), UnsupportedProduct> {
+        let Product { m, n, k, epilogue } = self;
+        if m == 0 || n == 0 || k == 0 {
+            return Err(UnsupportedProduct::Empty);
+        }
+        if !k.is_multiple_of(VECTOR) {
+            return Err(UnsupportedProduct::Ragged(k));
+        }
+        if matches!(epilogue, Epilogue::Gated(_)) && !n.is_multiple_of(16) {
+            return Err(UnsupportedProduct::Gated(n));
+        }
+        Ok(())
+    }
+
     /// The least that the product costs, whatever the kernel.
     pub const fn floor(self) -> Floor {
         let (m, n, k) = (self.m as u64, self.n as u64, self.k as u64);

@@ -8,10 +8,8 @@ use super::layout::{CodeForm, PackedShape};
 use super::{THREADS, gemm_quantised, rows, shared_bytes};
 use crate::element::ElementType;
 use crate::floor::Floor;
-use crate::gemm::epilogue::Epilogue;
 use crate::gemm::operand::DEPTH;
 use crate::gemm::plan::{GpuLimits, Operands, Product, UnsupportedProduct};
-use crate::layout::VECTOR;
 use crate::with_element;
 
 /// A product with a quantised weight, and its launch. It depends on shapes and the device alone.
@@ -56,16 +54,10 @@ impl QuantisedPlan {
         group: u32,
         gpu: GpuLimits,
     ) -> Result<QuantisedPlan, UnsupportedProduct> {
-        let Product { m, n, k, epilogue } = product;
-        if m == 0 || n == 0 || k == 0 {
-            return Err(UnsupportedProduct::Empty);
+        if let Err(why) = product.check() {
+            return Err(why);
         }
-        if !k.is_multiple_of(VECTOR) {
-            return Err(UnsupportedProduct::Ragged(k));
-        }
-        if matches!(epilogue, Epilogue::Gated(_)) && !n.is_multiple_of(16) {
-            return Err(UnsupportedProduct::Gated(n));
-        }
+        let Product { m, k, .. } = product;
         let tokens = match m {
             0..=8 => 8,
             9..=16 => 16,
