@@ -20,25 +20,10 @@ pub(super) struct Fp8Band<'a, 'b> {
 }
 
 impl WithLanes for Fp8Band<'_, '_> {
-    /// Computes the band for all tokens.
-    #[inline(always)]
-    fn run<L: Lanes>(mut self, lanes: L) {
-        let mut token = 0;
-        while token < self.rows.out.len() {
-            let left = usize::min(self.rows.out.len() - token, L::TOKENS);
-            token += match left {
-                // These conditions are known to the compiler, which leaves out what has more tokens than fit.
-                8.. if const { L::TOKENS >= 8 } => self.tokens::<L, 8>(lanes, token),
-                4.. if const { L::TOKENS >= 4 } => self.tokens::<L, 4>(lanes, token),
-                2.. => self.tokens::<L, 2>(lanes, token),
-                _ => self.tokens::<L, 1>(lanes, token),
-            };
-        }
+    fn count(&self) -> usize {
+        self.rows.out.len()
     }
-}
 
-impl Fp8Band<'_, '_> {
-    /// Computes the band for `T` tokens, and returns how many these are.
     #[inline(always)]
     fn tokens<L: Lanes, const T: usize>(&mut self, lanes: L, token: usize) -> usize {
         let (kind, cols) = (self.weight.kind, self.cols);

@@ -64,8 +64,31 @@ pub(super) trait Lanes: Copy {
 
 /// Work that is written once over [`Lanes`], and compiled for each instruction set.
 pub(super) trait WithLanes {
-    /// Does it. Marked to be inlined, so that it is compiled for the instruction set of its caller.
-    fn run<L: Lanes>(self, lanes: L);
+    /// How many tokens it is for.
+    fn count(&self) -> usize;
+
+    /// Does it for `T` tokens from `token` on, and returns how many these are. Marked to be inlined, so that it is compiled for the
+    /// instruction set of its caller.
+    fn tokens<L: Lanes, const T: usize>(&mut self, lanes: L, token: usize) -> usize;
+
+    /// Does it for all tokens. Inlined for the same reason.
+    #[inline(always)]
+    fn run<L: Lanes>(mut self, lanes: L)
+    where
+        Self: Sized,
+    {
+        let mut token = 0;
+        while token < self.count() {
+            let left = usize::min(self.count() - token, L::TOKENS);
+            token += match left {
+                // These conditions are known to the compiler, which leaves out what has more tokens than fit.
+                8.. if const { L::TOKENS >= 8 } => self.tokens::<L, 8>(lanes, token),
+                4.. if const { L::TOKENS >= 4 } => self.tokens::<L, 4>(lanes, token),
+                2.. => self.tokens::<L, 2>(lanes, token),
+                _ => self.tokens::<L, 1>(lanes, token),
+            };
+        }
+    }
 }
 
 /// The instruction set that is computed with.
