@@ -5,6 +5,29 @@ use crate::lanes::{LaneOp, lanes};
 use crate::number::{bf16_to_f32, f16_to_f32, flush};
 use half::{bf16, f16};
 
+/// Calls a macro with the comparisons of floats added to its arguments: a name and a test each. The plain forms are false for
+/// a NaN, those with `u` are true.
+macro_rules! float_tests {
+    ($macro:ident!($($arguments:tt)*)) => {
+        $macro!($($arguments)*, {
+            "eq" => |a, b| a == b,
+            "ne" => |a, b| a < b || a > b,
+            "lt" => |a, b| a < b,
+            "le" => |a, b| a <= b,
+            "gt" => |a, b| a > b,
+            "ge" => |a, b| a >= b,
+            "equ" => |a, b| !(a < b || a > b),
+            "neu" => |a, b| a != b,
+            "ltu" => |a, b| !(a >= b),
+            "leu" => |a, b| !(a > b),
+            "gtu" => |a, b| !(a <= b),
+            "geu" => |a, b| !(a < b),
+            "num" => |a, b| !a.is_nan() && !b.is_nan(),
+            "nan" => |a, b| a.is_nan() || b.is_nan(),
+        })
+    };
+}
+
 /// The comparison of `setp.<name>.<type>`.
 pub(crate) fn compare(name: &str, ty: Type, ftz: bool) -> Option<LaneOp> {
     macro_rules! ordered {
@@ -20,25 +43,9 @@ pub(crate) fn compare(name: &str, ty: Type, ftz: bool) -> Option<LaneOp> {
             }
         };
     }
-    // The plain forms are false for a NaN, those with `u` are true.
     macro_rules! float {
         ($t:ty, |$x:ident| $value:expr) => {
-            float!(@all $t, |$x| $value, {
-                "eq" => |a, b| a == b,
-                "ne" => |a, b| a < b || a > b,
-                "lt" => |a, b| a < b,
-                "le" => |a, b| a <= b,
-                "gt" => |a, b| a > b,
-                "ge" => |a, b| a >= b,
-                "equ" => |a, b| !(a < b || a > b),
-                "neu" => |a, b| a != b,
-                "ltu" => |a, b| !(a >= b),
-                "leu" => |a, b| !(a > b),
-                "gtu" => |a, b| !(a <= b),
-                "geu" => |a, b| !(a < b),
-                "num" => |a, b| !a.is_nan() && !b.is_nan(),
-                "nan" => |a, b| a.is_nan() || b.is_nan(),
-            })
+            float_tests!(float!(@all $t, |$x| $value))
         };
         (@all $t:ty, |$x:ident| $value:expr, { $($name:literal => |$a:ident, $b:ident| $test:expr,)+ }) => {
             match name {
@@ -94,22 +101,7 @@ pub(crate) fn set_pair(name: &str, ty: Type) -> Option<LaneOp> {
     }
     macro_rules! tests {
         ($h:ty, $to:ident) => {
-            of!($h, $to, {
-                "eq" => |a, b| a == b,
-                "ne" => |a, b| a < b || a > b,
-                "lt" => |a, b| a < b,
-                "le" => |a, b| a <= b,
-                "gt" => |a, b| a > b,
-                "ge" => |a, b| a >= b,
-                "equ" => |a, b| !(a < b || a > b),
-                "neu" => |a, b| a != b,
-                "ltu" => |a, b| !(a >= b),
-                "leu" => |a, b| !(a > b),
-                "gtu" => |a, b| !(a <= b),
-                "geu" => |a, b| !(a < b),
-                "num" => |a, b| !a.is_nan() && !b.is_nan(),
-                "nan" => |a, b| a.is_nan() || b.is_nan(),
-            })
+            float_tests!(of!($h, $to))
         };
     }
     #[allow(
