@@ -1,12 +1,10 @@
 //! Loads and stores, by memory space.
 
-use super::cluster::by_rank;
+use super::cluster::by_place;
 use super::fence::meet_others;
 use super::global::{load_global, store_global};
-use super::operand::addresses;
 use super::private::{load_parameters, load_private, store_private, write_of_parameters};
 use super::shared::{load_shared, store_shared};
-use super::space::by_space;
 use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::Warp;
@@ -16,12 +14,8 @@ use crate::ptx::ast::Space;
 
 /// A load of some lanes.
 pub(crate) fn load(env: &mut BlockEnv<'_>, warp: &mut Warp, access: &program::Access, mask: u32) -> Checked<()> {
-    let mut at = addresses(warp, access.address);
-    by_space(access.space, mask, &mut at, |space, mask, at| match space {
-        Space::Cluster => {
-            by_rank(env, warp, mask, at, |env, warp, mask, at| load_from(env, warp, access, Space::Shared, mask, at))
-        }
-        space => load_from(env, warp, access, space, mask, at),
+    by_place(env, warp, (access.space, access.address), mask, |env, warp, space, mask, at| {
+        load_from(env, warp, access, space, mask, at)
     })
 }
 
@@ -48,12 +42,8 @@ fn load_from(
 
 /// A store of some lanes.
 pub(crate) fn store(env: &mut BlockEnv<'_>, warp: &mut Warp, access: &program::Access, mask: u32) -> Checked<()> {
-    let mut at = addresses(warp, access.address);
-    by_space(access.space, mask, &mut at, |space, mask, at| match space {
-        Space::Cluster => {
-            by_rank(env, warp, mask, at, |env, warp, mask, at| store_to(env, warp, access, Space::Shared, mask, at))
-        }
-        space => store_to(env, warp, access, space, mask, at),
+    by_place(env, warp, (access.space, access.address), mask, |env, warp, space, mask, at| {
+        store_to(env, warp, access, space, mask, at)
     })
 }
 

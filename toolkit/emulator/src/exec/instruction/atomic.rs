@@ -1,12 +1,11 @@
 //! Atomics and reductions in memory.
 
-use super::cluster::by_rank;
+use super::cluster::by_place;
 use super::fence::meet_others;
 use super::global::locate_global;
-use super::operand::{addresses, bits, get_register, set_register};
+use super::operand::{bits, get_register, set_register};
 use super::private::write_of_parameters;
 use super::race::{Request, check_global_read, check_global_write};
-use super::space::by_space;
 use super::traffic::{count_global, count_shared};
 use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::lane_access::LaneAccess;
@@ -20,12 +19,8 @@ use half::{bf16, f16};
 
 /// Runs an atomic for each lane.
 pub(crate) fn atomic(env: &mut BlockEnv<'_>, warp: &mut Warp, atomic: &Atomic, mask: u32) -> Checked<()> {
-    let mut at = addresses(warp, atomic.address);
-    by_space(atomic.space, mask, &mut at, |space, mask, at| match space {
-        Space::Cluster => {
-            by_rank(env, warp, mask, at, |env, warp, mask, at| atomic_in(env, warp, atomic, Space::Shared, mask, at))
-        }
-        space => atomic_in(env, warp, atomic, space, mask, at),
+    by_place(env, warp, (atomic.space, atomic.address), mask, |env, warp, space, mask, at| {
+        atomic_in(env, warp, atomic, space, mask, at)
     })
 }
 

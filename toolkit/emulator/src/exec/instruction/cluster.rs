@@ -1,11 +1,14 @@
 //! Clusters of blocks: their barrier, and shared memory of other blocks.
 
 use super::barrier::divergent;
-use super::space::rank_of;
+use super::operand::addresses;
+use super::space::{by_space, rank_of};
 use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::Warp;
 use crate::fault::{Checked, FaultKind, Violation};
+use crate::program::Address;
+use crate::ptx::ast::Space;
 use crate::window::RANK_SHIFT;
 
 /// `barrier.cluster.arrive`
@@ -78,8 +81,27 @@ pub(crate) fn on_block<T>(
     result
 }
 
+/// Calls `action` for each group of lanes whose addresses lie in one space, and there in one block's shared memory, with the
+/// addresses in that space: a space of a cluster is the shared memory of each of its blocks.
+#[inline(always)]
+pub(crate) fn by_place(
+    env: &mut BlockEnv<'_>,
+    warp: &mut Warp,
+    (space, address): (Space, Address),
+    mask: u32,
+    action: impl Fn(&mut BlockEnv<'_>, &mut Warp, Space, u32, &[u64; 32]) -> Checked<()>,
+) -> Checked<()> {
+    let mut at = addresses(warp, address);
+    by_space(space, mask, &mut at, |space, mask, at| match space {
+        Space::Cluster => {
+            by_rank(env, warp, mask, at, |env, warp, mask, at| action(env, warp, Space::Shared, mask, at))
+        }
+        space => action(env, warp, space, mask, at),
+    })
+}
+
 /// Calls `action` for each group of lanes whose addresses lie in one block's shared memory, with the offsets there.
-pub(crate) fn by_rank(
+fn by_rank(
     env: &mut BlockEnv<'_>,
     warp: &mut Warp,
     mask: u32,
