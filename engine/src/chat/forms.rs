@@ -14,6 +14,8 @@ pub(super) struct Forms {
     pub(super) silence: Silence,
     /// How arguments of functions are given.
     pub(super) arguments: ArgumentsForm,
+    /// Whether a message that calls one function is shown, and one that calls two is not, or is refused.
+    pub(super) one_call_only: bool,
 }
 
 /// What stands for no content.

@@ -7,10 +7,10 @@ use super::message::{Content, Message};
 
 /// Texts that no template has, and that look the same in all of them.
 const PROBES: [&str; 2] = ["quireprobe", "quiresecond"];
-/// A function's name, likewise.
-const FUNCTION: &str = "quirecalled";
-/// The id of a call. Mistral's have nine letters and digits.
-const CALL_ID: &str = "quire0001";
+/// Functions' names, likewise.
+const FUNCTIONS: [&str; 2] = ["quirecalled", "quireasked"];
+/// The ids of calls. Mistral's have nine letters and digits.
+const CALL_IDS: [&str; 2] = ["quire0001", "quire0002"];
 
 impl Forms {
     /// The forms of a template; `render` says what it makes of messages.
@@ -46,19 +46,30 @@ impl Forms {
 
     /// Finds out how calls of functions are read.
     fn find_calls(&mut self, render: impl Fn(&[Message], &Forms) -> Option<String>) {
-        let messages = [Message::new("user", "x"), call(), as_result(Message::new("tool", "x"))];
+        let conversation = |calls: usize| {
+            let mut messages = vec![Message::new("user", "x"), message_with_calls(calls)];
+            messages.extend((0..calls).map(|call| as_result(Message::new("tool", "x"), call)));
+            messages
+        };
+        let shows = |calls: usize, forms: &Forms| {
+            let text = render(&conversation(calls), forms)?;
+            Some(FUNCTIONS[..calls].iter().all(|function| text.contains(function)))
+        };
         let candidates = [Silence::Absent, Silence::Null, Silence::Empty]
             .into_iter()
             .flat_map(|silence| [ArgumentsForm::Object, ArgumentsForm::Text].map(|arguments| (silence, arguments)));
         let outcomes: Vec<_> = candidates
             .filter_map(|(silence, arguments)| {
                 let forms = Forms { silence, arguments, ..self.clone() };
-                Some((render(&messages, &forms)?.contains(FUNCTION), forms))
+                Some((shows(1, &forms)?, forms))
             })
             .collect();
         // One that shows the call, else one that is no error.
         match outcomes.iter().find(|(shows, _)| *shows).or(outcomes.first()) {
-            Some((_, forms)) => *self = forms.clone(),
+            Some((is_shown, forms)) => {
+                let one_call_only = *is_shown && shows(2, forms) != Some(true);
+                *self = Forms { one_call_only, ..forms.clone() };
+            }
             // As vLLM has it, whatever the template says to it.
             None => self.silence = Silence::Empty,
         }
@@ -72,22 +83,25 @@ fn conversation(role: &str, content: Content) -> Vec<Message> {
     match role {
         "system" | "developer" => vec![said, user()],
         "assistant" => vec![user(), said, user()],
-        "tool" => vec![user(), call(), as_result(said)],
+        "tool" => vec![user(), message_with_calls(1), as_result(said, 0)],
         _ => vec![said],
     }
 }
 
-/// A message that calls a function and has no content.
-fn call() -> Message {
-    let arguments = Value::from_iter([("x", 1)]);
-    let function = Value::from_iter([("name", Value::from(FUNCTION)), ("arguments", arguments)]);
-    let call = [("id", CALL_ID.into()), ("type", "function".into()), ("function", function)];
-    Message { content: None, tool_calls: vec![Value::from_iter(call)], ..Message::new("assistant", "") }
+/// A message that calls so many functions and has no content.
+fn message_with_calls(calls: usize) -> Message {
+    let call = |(name, id): (&str, &str)| {
+        let arguments = Value::from_iter([("x", 1)]);
+        let function = Value::from_iter([("name", Value::from(name)), ("arguments", arguments)]);
+        Value::from_iter([("id", id.into()), ("type", "function".into()), ("function", function)])
+    };
+    let tool_calls = FUNCTIONS.into_iter().zip(CALL_IDS).take(calls).map(call).collect();
+    Message { content: None, tool_calls, ..Message::new("assistant", "") }
 }
 
-/// The message with the function's result.
-fn as_result(mut message: Message) -> Message {
-    message.others.extend([("tool_call_id".into(), CALL_ID.into()), ("name".into(), FUNCTION.into())]);
+/// The message with the result of the call with this number.
+fn as_result(mut message: Message, call: usize) -> Message {
+    message.others.extend([("tool_call_id".into(), CALL_IDS[call].into()), ("name".into(), FUNCTIONS[call].into())]);
     message
 }
 
@@ -136,5 +150,10 @@ mod tests {
         let null = "{% if m.content is not none %}{{ m.content + '' }}{% endif %}";
         assert_eq!(calls(null, object), Forms { silence: Silence::Null, ..Forms::default() });
         assert_eq!(calls("{{ m.content + '' }}", object), Forms { silence: Silence::Empty, ..Forms::default() });
+        let first =
+            "{% for m in messages %}{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{% endif %}{% endfor %}";
+        assert_eq!(forms(first), Forms { one_call_only: true, ..Forms::default() });
+        let refused = "{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one!') }}{% endif %}";
+        assert!(calls(refused, object).one_call_only);
     }
 }

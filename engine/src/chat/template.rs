@@ -91,6 +91,11 @@ impl ChatTemplate {
         self.variables.contains(variable)
     }
 
+    /// Whether a message that calls several functions is shown with all of them. Templates of Llama 3 refuse it.
+    pub fn takes_several_calls(&self) -> bool {
+        !self.forms.one_call_only
+    }
+
     /// Whether a text is anywhere in the template.
     pub fn mentions(&self, text: &str) -> bool {
         self.source.contains(text)

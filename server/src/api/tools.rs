@@ -75,15 +75,15 @@ impl ToolFields {
         if tools.is_empty() {
             return Ok(None);
         }
-        check(app.template.as_ref().is_some_and(|template| template.reads("tools")), "tools", || {
-            "the model's chat template reads no tools".into()
-        })?;
+        let template = app.template.as_ref().filter(|template| template.reads("tools"));
+        let template = template.ok_or_else(|| ApiError::field("tools", "the model's chat template reads no tools"))?;
         let format = app.tool_format.ok_or_else(|| {
             let why = "tools cannot be used: how this model writes calls is not known (the server's --tool-call-parser says it)";
             ApiError::field("tools", why)
         })?;
         let is_named = matches!(choice, ToolChoice::Named(_));
-        let parallel = self.parallel_tool_calls.unwrap_or(true) && !is_named;
+        // An answer that the template refuses to read again ends the conversation.
+        let parallel = self.parallel_tool_calls.unwrap_or(true) && !is_named && template.takes_several_calls();
         let schemas = schemas.into_iter().map(chat::Value::from_serialize).collect();
         Ok(Some(Calling { format, schemas, is_named, tools, required, parallel }))
     }

@@ -10,6 +10,7 @@ use crate::figure::{Figure, FigureOrigin, FigureTable};
 use crate::jobs;
 use crate::lab::{Curve, Lab};
 use crate::lineage::Lineages;
+use crate::memory::MemoryUse;
 use crate::plan;
 use crate::server::BLOCK_SIZE;
 use crate::system::System;
@@ -67,12 +68,12 @@ pub fn rates(of: &ServedWorkload, lab: &Lab<'_>) -> Result<Vec<f64>> {
     Ok(lab.sustained(&curves, &Lineages::default())?.into_iter().map(|found| found.rate).collect())
 }
 
-/// The share of the memory that holds tokens while requests wait, where they come at `rate` a second: of the three Orcas as in
+/// Where the memory goes while requests wait, as shares of it, where they come at `rate` a second: of the three Orcas as in
 /// figure 2, and of Quire with blocks of each of [`SIZES`].
 ///
 /// # Errors
 /// If a request does not fit.
-pub fn token_states(of: &ServedWorkload, rate: f64, lab: &Lab<'_>) -> Result<Vec<f64>> {
+pub fn memory_shares(of: &ServedWorkload, rate: f64, lab: &Lab<'_>) -> Result<Vec<MemoryUse>> {
     let orcas = SYSTEMS.into_iter().filter(|system| matches!(system, System::Orca(_)));
     let orcas = orcas.map(|system| curve(of, system, BLOCK_SIZE, lab));
     let curves: Vec<_> = orcas.chain(SIZES.map(|size| curve(of, System::Quire, size, lab))).collect();
@@ -81,7 +82,7 @@ pub fn token_states(of: &ServedWorkload, rate: f64, lab: &Lab<'_>) -> Result<Vec
     let outcomes = jobs::all(&curves, lab.progress, name, |curve| {
         curve.run(lab, &curve.system.cost(&cost), &Lineages::default(), rate, |_| {})
     })?;
-    Ok(outcomes.into_iter().map(|outcome| outcome.memory.shares().tokens).collect())
+    Ok(outcomes.into_iter().map(|outcome| outcome.memory.shares()).collect())
 }
 
 /// Draws it.
@@ -91,6 +92,8 @@ pub fn token_states(of: &ServedWorkload, rate: f64, lab: &Lab<'_>) -> Result<Vec
 pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let headings = ["workload", "Orca (Max)", "Orca (Pow2)", "Orca (Oracle)", "Quire, 8", "16", "32", "64"];
     let mut memory = FigureTable::new("Memory that holds tokens while requests wait, in per cent", &headings);
+    let headings = ["workload", "holds tokens", "taken, not filled yet", "free"];
+    let mut rest = FigureTable::new("Where it is with blocks of 16, in per cent", &headings);
     let headings = ["workload", "blocks of 8", "16", "32", "64", "best / 16"];
     let mut sustained =
         FigureTable::new("Highest rate at a normalized latency of at most 1 s/token, in requests a second", &headings);
@@ -98,14 +101,17 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     for of in served()? {
         let rates = rates(&of, lab)?;
         let (usual, best) = (rates[1], rates.iter().copied().fold(0.0, f64::max));
-        let shares = token_states(&of, OVERLOAD * usual, lab)?;
+        let shares = memory_shares(&of, OVERLOAD * usual, lab)?;
         let name = format!("{}, {}", of.name, of.deployment.model);
-        let states = |at: usize| if at == 0 { name.clone() } else { format!("{:.1}", 100.0 * shares[at - 1]) };
-        memory.row(std::array::from_fn::<_, 8, _>(states));
         let gain = format!("{:.2}x", best / usual);
+        let percent = |share: f64| format!("{:.1}", 100.0 * share);
+        let states = |at: usize| if at == 0 { name.clone() } else { percent(shares[at - 1].tokens) };
+        memory.row(std::array::from_fn::<_, 8, _>(states));
+        let usual = shares[4];
+        rest.row([name.clone(), percent(usual.tokens), percent(usual.internal), percent(usual.external)]);
         let [a, b, c, d] = [0, 1, 2, 3].map(|at| format!("{:.2}", rates[at]));
         sustained.row([name, a, b, c, d, gain]);
-        let points = SIZES.iter().zip(&shares[3..]).map(|(size, share)| (*size as f64, 100.0 * share)).collect();
+        let points = SIZES.iter().zip(&shares[3..]).map(|(size, share)| (*size as f64, 100.0 * share.tokens)).collect();
         lines.push((of.name.to_owned(), points));
     }
     let chart = Chart { top: Some(100.0), ..Chart::lines("Memory that holds tokens", "block size", "%", lines) };
@@ -118,7 +124,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
             "Memory is looked at where requests come at {OVERLOAD} times the rate that Quire sustains with blocks of 16. Quire is \
              this engine as it is today."
         )],
-        tables: vec![memory, sustained],
+        tables: vec![memory, rest, sustained],
         charts: vec![chart],
     })
 }
