@@ -6,12 +6,7 @@ The models have the templates of Llama 3, Qwen 3 and Mistral, and room for 8,192
 has a form has it from the server.
 """
 
-import json
-import shutil
 import sys
-import tempfile
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Literal
 
 import instructor
@@ -24,10 +19,9 @@ from pydantic_ai import Agent, NativeOutput, ToolOutput
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
+from models import FAMILIES, model_with_room
 from server import run_tests, server, wait_until_idle, wait_until_ready
 
-FAMILIES = ["llama3", "qwen3", "mistral"]
-POSITIONS = 8192
 SETTINGS = {"temperature": 1.0, "max_tokens": 400}
 Word = Annotated[str, Field(max_length=6)]
 
@@ -46,22 +40,6 @@ class Coat(BaseModel):
 
     colour: Literal["red", "white"]
     is_thick: bool
-
-
-@contextmanager
-def model_with_room(golden, templates, family):
-    """The directory of a golden model with more positions and the template of its family."""
-    with tempfile.TemporaryDirectory() as folder:
-        model = Path(folder) / family
-        shutil.copytree(Path(golden) / family, model, ignore=shutil.ignore_patterns("golden.*"))
-        config = json.loads((model / "config.json").read_text())
-        config["max_position_embeddings"] = POSITIONS
-        (model / "config.json").write_text(json.dumps(config))
-        tokenizer = json.loads((model / "tokenizer_config.json").read_text())
-        tokenizer["chat_template"] = (Path(templates) / f"{family}.jinja").read_text()
-        tokenizer["model_max_length"] = POSITIONS
-        (model / "tokenizer_config.json").write_text(json.dumps(tokenizer))
-        yield str(model)
 
 
 def pydantic_model(address, family, kind=OpenAIChatModel):
