@@ -133,7 +133,11 @@ fn recomputing_and_swapping_are_alike_at_the_usual_size() {
 fn smaller_blocks_hold_more_tokens_and_gain_little() {
     let lab = Lab { seconds: 60.0, ..LAB };
     for of in workloads::served().unwrap() {
-        let shares = workloads::token_states(&of, 3.0 * of.guess, &lab).unwrap();
+        let shares = workloads::memory_shares(&of, 3.0 * of.guess, &lab).unwrap();
+        // What blocks lack of being full is little; where memory does not hold tokens it is free.
+        let usual = shares[4];
+        assert!(usual.internal < 0.1 && usual.reserved == 0.0, "{}: {usual:?}", of.name);
+        let shares: Vec<f64> = shares.iter().map(|share| share.tokens).collect();
         let (orcas, blocks) = shares.split_at(3);
         let about = 0.005;
         assert!(orcas.is_sorted_by(|a, b| *a < b + about), "{}: {shares:?}", of.name);
