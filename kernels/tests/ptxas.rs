@@ -1,4 +1,4 @@
-//! `ptxas` accepts the PTX, and finds no need for spills or local memory.
+//! `ptxas` accepts the PTX, and finds no need for spills or local memory; and what it makes of the loops on the tensor cores.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -10,6 +10,7 @@ use std::process::Command;
 
 use cuda_builder::{Arch, CudaBuilder};
 use cuda_std::launch::Descriptor;
+use frame::sass::MatrixLoop;
 use kernels::registry::shipped;
 
 /// What `ptxas -v` says of one kernel.
@@ -50,22 +51,23 @@ fn compile(ptxas: &OsString, ptx: &Path, arch: Arch) -> Vec<Usage> {
     usages
 }
 
-/// The first line of the record: what measured it.
+/// The first line of a record: what measured it.
 fn version(ptxas: &OsString) -> String {
     let output = Command::new(ptxas).arg("--version").output().expect("ptxas starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let version = text.lines().find_map(|line| line.split_once("release ").map(|(_, version)| version.to_owned()));
-    format!(
-        "# ptxas {}\n# target, kernel, registers of a thread, bytes of static shared memory of a block\n",
-        version.unwrap()
-    )
+    format!("# ptxas {}\n", version.unwrap())
 }
 
 #[test]
 fn no_spills_and_no_local_memory() {
     let Some(ptxas) = frame::ptxas::find() else { return };
     let scratch = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let mut record = version(&ptxas);
+    let nvdisasm = frame::sass::find();
+    let mut record =
+        version(&ptxas) + "# target, kernel, registers of a thread, bytes of static shared memory of a block\n";
+    let mut loops =
+        version(&ptxas) + "# target, kernel, instructions of the loop, how many are the tensor cores', their name\n";
     for arch in Arch::ALL {
         let here_too = |kernel: &&Descriptor| kernel.is_for(arch.name());
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -81,6 +83,11 @@ fn no_spills_and_no_local_memory() {
             for Usage { name, properties, .. } in &usages {
                 assert_eq!(properties, "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", "{name}");
             }
+            for found in nvdisasm.iter().flat_map(|tool| frame::sass::matrix_loops(tool, &ptx.with_extension("cubin")))
+            {
+                let MatrixLoop { kernel, instructions, matrix, name } = found;
+                loops += &format!("{arch}\t{kernel}\t{instructions}\t{matrix}\t{name}\n");
+            }
             for kernel in shipped().filter(here_too) {
                 if let Some(Usage { name, registers, shared, .. }) =
                     usages.iter().find(|usage| usage.name == kernel.name)
@@ -90,12 +97,16 @@ fn no_spills_and_no_local_memory() {
             }
         }
     }
-    assert_recorded(&record);
+    assert_recorded("resources.tsv", &record);
+    if nvdisasm.is_some() {
+        assert_recorded("loops.tsv", &loops);
+    }
 }
 
-/// The registers of every kernel are on record, for those who have no ptxas. With `QUIRE_RECORD=1` they are recorded anew.
-fn assert_recorded(record: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("prebuilt/resources.tsv");
+/// The registers of every kernel and its loop on the tensor cores are on record, for those who have no ptxas. With
+/// `QUIRE_RECORD=1` they are recorded anew.
+fn assert_recorded(file: &str, record: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("prebuilt").join(file);
     if std::env::var_os("QUIRE_RECORD").is_some() {
         std::fs::write(&path, record).unwrap();
     }

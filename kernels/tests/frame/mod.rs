@@ -7,3 +7,4 @@
 pub mod gpu;
 pub mod mutate;
 pub mod ptxas;
+pub mod sass;
