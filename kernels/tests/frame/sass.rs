@@ -58,20 +58,22 @@ fn loops_of(text: &str) -> Vec<MatrixLoop> {
                 if let Some(&begin) = target.and_then(|(label, _)| labels.get(label)) {
                     loops.push(begin..instructions.len());
                 }
-            } else if line.starts_with(".section") {
+            } else if line.starts_with(".section\t") {
                 break;
             }
         }
-        let is_innermost = |at: &&std::ops::Range<usize>| {
-            !loops.iter().any(|inner| inner != *at && at.start <= inner.start && inner.end <= at.end)
-        };
-        let count = |at: &std::ops::Range<usize>| {
+        let count = |at: std::ops::Range<usize>| {
             let of = |name: &str| instructions[at.clone()].iter().filter(|i| i.split('.').next() == Some(name)).count();
             let (matrix, name) = MATRIX.map(|name| (of(name), name)).into_iter().max_by_key(|found| found.0)?;
-            (matrix > 0).then(|| MatrixLoop { kernel: kernel.to_owned(), instructions: at.len(), matrix, name })
+            let found = MatrixLoop { kernel: kernel.to_owned(), instructions: at.len(), matrix, name };
+            (matrix > 0).then_some((at, found))
         };
-        let found = loops.iter().filter(is_innermost).filter_map(count);
-        all.extend(found.max_by_key(|found| (found.matrix, std::cmp::Reverse(found.instructions))));
+        let found: Vec<_> = loops.into_iter().filter_map(count).collect();
+        let has_another_inside = |at: &std::ops::Range<usize>| {
+            found.iter().any(|(inner, _)| inner != at && at.start <= inner.start && inner.end <= at.end)
+        };
+        let innermost = found.iter().filter(|(at, _)| !has_another_inside(at)).map(|(_, found)| found);
+        all.extend(innermost.max_by_key(|found| (found.matrix, std::cmp::Reverse(found.instructions))).cloned());
     }
     all
 }

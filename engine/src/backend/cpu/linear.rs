@@ -20,10 +20,7 @@ use super::product::{Halves, Product, Singles, WidenedPairs};
 use super::threads::Threads;
 use super::tiles::{Finish, Tile};
 
-/// Most tokens whose sums are in registers at a time: with the four vectors of a panel they take 29 of 32 registers, with
-/// two vectors 15 of 16.
-const TOKENS: usize = 6;
-/// Activations of a token at a time, where there are more tokens: those of [`TOKENS`] tokens stay in the first-level
+/// Activations of a token at a time, where there are more tokens: those of [`Product::TOKENS`] tokens stay in the first-level
 /// cache, those of a tile and a panel in the second.
 const BLOCK: usize = 768;
 /// Columns that tiles are cut at where there are fewer panels than threads: two of the longest vectors.
@@ -98,7 +95,7 @@ impl<P: Product> WithSimd for Job<'_, P> {
             self.tile.out.iter_mut().for_each(|row| row.fill(0.0));
         }
         // For few tokens a panel is read from end to end.
-        let block = if self.tile.out.len() <= TOKENS { inner.max(1) } else { BLOCK };
+        let block = if self.tile.out.len() <= P::TOKENS { inner.max(1) } else { BLOCK };
         for start in (0..inner).step_by(block) {
             let end = inner.min(start + block);
             let mut c = 0;
@@ -131,14 +128,15 @@ impl<P: Product> Job<'_, P> {
         while token < self.tile.out.len() {
             // As many at a time, or nearly: 8 tokens are 4 and 4 rather than 6 and 2.
             let left = self.tile.out.len() - token;
-            let count = left.div_ceil(left.div_ceil(TOKENS));
+            let count = left.div_ceil(left.div_ceil(P::TOKENS));
             match count {
                 1 => self.tokens::<S, V, 1>(simd, words, (token, column), block.clone()),
                 2 => self.tokens::<S, V, 2>(simd, words, (token, column), block.clone()),
                 3 => self.tokens::<S, V, 3>(simd, words, (token, column), block.clone()),
                 4 => self.tokens::<S, V, 4>(simd, words, (token, column), block.clone()),
                 5 => self.tokens::<S, V, 5>(simd, words, (token, column), block.clone()),
-                _ => self.tokens::<S, V, TOKENS>(simd, words, (token, column), block.clone()),
+                _ if const { P::TOKENS >= 6 } => self.tokens::<S, V, 6>(simd, words, (token, column), block.clone()),
+                _ => unreachable!("no more than TOKENS"),
             }
             token += count;
         }
