@@ -1,6 +1,6 @@
 //! Swapping: block tables move from one pool to another, all of them or none (4.5 of the paper).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::collections::hash_map::Entry;
 
 use super::pool::BlockPool;
@@ -50,6 +50,19 @@ pub fn relocate<'a>(
     let mut there = to.blocks();
     held.into_iter().for_each(|dst| there.release(dst));
     Ok(())
+}
+
+/// Free blocks of `to` that [`relocate`] takes at most for the tables: what they share moves once, and what `to` holds already
+/// does not move.
+pub fn blocks_to_relocate<'a>(tables: impl IntoIterator<Item = &'a BlockTable>, to: &BlockPool) -> usize {
+    let mut seen = HashSet::new();
+    let mut moved = 0;
+    for table in tables.into_iter().filter(|table| !table.held().is_empty()) {
+        let (from, there) = (table.pool().blocks(), to.blocks());
+        let is_held = |src| from.prefix(src).and_then(|prefix| there.block_of(prefix)).is_some_and(|dst| there.num_refs(dst) > 0);
+        moved += table.held().iter().filter(|src| seen.insert(**src) && !is_held(**src)).count();
+    }
+    moved
 }
 
 #[cfg(test)]
