@@ -73,7 +73,8 @@ impl KnownTexts {
                 self.tokens.insert(id, tokens);
             }
         }
-        for (space, block, prefix) in known.iter().flat_map(|(space, known)| known.iter().map(|(b, p)| (*space, *b, p))) {
+        for (space, block, prefix) in known.iter().flat_map(|(space, known)| known.iter().map(|(b, p)| (*space, *b, p)))
+        {
             let holds = memory.block(space, block, config.block_size);
             prop_assert_eq!(holds, &self.kept[&prefix.id()][..], "block {} of {:?}", block, space);
         }

@@ -114,7 +114,11 @@ mod tests {
         let hashes: Vec<u64> = known.iter().map(|prefix| prefix.id().hash()).collect();
         let _other = table(&pool, &[6, 7, 8, 9]);
         let now = changes.lock().unwrap().take();
-        assert_eq!((now.len(), &now[0]), (3, &CacheChange::Removed(Space::Cache, hashes[1])), "the end of a text is forgotten first");
+        assert_eq!(
+            (now.len(), &now[0]),
+            (3, &CacheChange::Removed(Space::Cache, hashes[1])),
+            "the end of a text is forgotten first"
+        );
         let tokens = now[1..].iter().map(|change| match change {
             CacheChange::Stored(_, prefix) => prefix.tokens().to_vec(),
             CacheChange::Removed(..) => Vec::new(),

@@ -50,13 +50,13 @@ impl BlockTable {
         table
     }
 
-    /// Goes on with `tokens` in the pool `swap` where this table, a prefix hit, ends: a table over the blocks that are known
-    /// there. It is for the same tokens as this one and more, with places of blocks that it does not hold in the beginning. It is
-    /// empty if nothing more is known.
-    pub fn prefix_hit_below(&self, swap: &BlockPool, tokens: &[u32]) -> Self {
-        let (size, gone) = (swap.block_size(), self.blocks.len());
-        let mut rest = BlockTable::new(swap);
-        let mut blocks = swap.blocks();
+    /// Goes on with `tokens` in another pool where this table, a prefix hit, ends: a table over the blocks that are known there. It
+    /// is for the same tokens as this one and more; it does not hold the blocks of the former, which have their places in it. It
+    /// is empty if nothing more is known.
+    pub fn prefix_hit_beyond(&self, pool: &BlockPool, tokens: &[u32]) -> Self {
+        let (size, gone) = (pool.block_size(), self.blocks.len());
+        let mut rest = BlockTable::new(pool);
+        let mut blocks = pool.blocks();
         for tokens in tokens[..tokens.len().saturating_sub(1)].chunks_exact(size).skip(gone) {
             let parent = rest.names.last().or(self.names.last()).copied();
             let Some((name, block)) = blocks.find(parent, tokens) else { break };
@@ -74,7 +74,7 @@ impl BlockTable {
     }
 
     /// Goes on with the blocks of `rest`, which lie in the same pool by now: a table for the same tokens and more, which holds
-    /// none of the blocks that this one has, see [`Self::prefix_hit_below`].
+    /// none of the blocks that this one has, see [`Self::prefix_hit_beyond`].
     pub fn append(&mut self, mut rest: BlockTable) {
         debug_assert!(rest.pool.is(&self.pool) && self.len <= rest.len && self.blocks.len() <= rest.gone);
         // What `rest` has given back is seen no more, and neither is anything before it.

@@ -75,8 +75,8 @@ impl SwapTier {
         }
     }
 
-    /// Appends to `table` what the swap space has of the rest of its text, see [`BlockTable::prefix_hit_below`]. The contents
-    /// follow when the backend makes the `moves`.
+    /// Appends to `table` what is known of the rest of its text, see [`BlockTable::prefix_hit_beyond`]. What lies in the swap space
+    /// moves to the cache; its contents follow when the backend makes the `moves`.
     ///
     /// # Errors
     /// If there are too few free blocks; the table is as it was then.
@@ -86,8 +86,10 @@ impl SwapTier {
         mut rest: BlockTable,
         moves: &mut Vec<BlockCopy>,
     ) -> Result<(), OutOfBlocks> {
-        self.hold([&rest]);
-        relocate([&mut rest], &self.pool, moves)?;
+        if !rest.pool().is(&self.pool) {
+            self.hold([&rest]);
+            relocate([&mut rest], &self.pool, moves)?;
+        }
         table.append(rest);
         Ok(())
     }

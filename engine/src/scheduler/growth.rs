@@ -79,6 +79,6 @@ fn blocks_to_grow(group: &SequenceGroup, plan: &[Growth], pool: &BlockPool) -> u
         let table = g.start.as_ref().map_or(&group.running[g.seq].table, |start| start.hit.longest());
         (table, g.tokens)
     });
-    let back = plan.iter().filter_map(|g| g.start.as_ref()?.hit.rest.as_ref());
+    let back = plan.iter().filter_map(|g| g.start.as_ref()).flat_map(|start| &start.hit.rest);
     blocks_needed(pool, of) + blocks_to_relocate(back, pool)
 }

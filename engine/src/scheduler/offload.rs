@@ -33,13 +33,16 @@ impl Scheduler {
 /// The table of a prefix hit in the cache: what of it lies in the swap space comes back, into blocks that were counted.
 pub(super) fn restored(tier: Option<&mut SwapTier>, hit: PrefixHit, step: &mut Step) -> BlockTable {
     let PrefixHit { mut table, rest } = hit;
-    if let (Some(tier), Some(rest)) = (tier, rest) {
-        let (tokens, moves) = (rest.len() - table.len(), step.moves.swap_in.len());
+    let Some(tier) = tier else { return table };
+    let before = step.moves.swap_in.len();
+    for rest in rest {
+        if !rest.pool().is(table.pool()) {
+            step.swap_hit_tokens += rest.len() - table.len();
+        }
         if tier.restore(&mut table, rest, &mut step.moves.swap_in).is_err() {
             unreachable!("the blocks of the whole group were counted");
         }
-        step.swap_hit_tokens += tokens;
-        step.restored_blocks += step.moves.swap_in.len() - moves;
     }
+    step.restored_blocks += step.moves.swap_in.len() - before;
     table
 }

@@ -44,15 +44,29 @@ impl Prefixes {
     /// The most there is for the first of `tokens`, at least one token being left over. It may end within a block of a pinned
     /// prefix, which is copied when the table is appended to, as the prefix holds it too.
     pub fn find(&self, tokens: &[u32]) -> PrefixHit {
-        let table = if self.caching { BlockTable::prefix_hit(&self.pool, tokens) } else { BlockTable::new(&self.pool) };
-        let rest = self.swap.as_ref().map(|swap| table.prefix_hit_below(swap, tokens));
-        let known = PrefixHit { table, rest: rest.filter(|rest| !rest.is_empty()) };
+        let known = self.find_known(tokens);
         let most = tokens.len().saturating_sub(1);
         let pinned = self.pinned.iter().map(|p| (common(&p.tokens, tokens).min(most), &p.table));
         match pinned.max_by_key(|(len, _)| *len) {
-            Some((len, table)) if len > known.len() => PrefixHit { table: table.fork_prefix(len), rest: None },
+            Some((len, table)) if len > known.len() => PrefixHit::from(table.fork_prefix(len)),
             _ => known,
         }
+    }
+
+    /// What is known by the first of `tokens`, in the cache and in the swap space by turns.
+    fn find_known(&self, tokens: &[u32]) -> PrefixHit {
+        if !self.caching {
+            return PrefixHit::from(BlockTable::new(&self.pool));
+        }
+        let mut hit = PrefixHit::from(BlockTable::prefix_hit(&self.pool, tokens));
+        for pool in self.swap.iter().flat_map(|swap| [swap, &self.pool]).cycle() {
+            let next = hit.longest().prefix_hit_beyond(pool, tokens);
+            if next.is_empty() {
+                break;
+            }
+            hit.rest.push(next);
+        }
+        hit
     }
 
     /// What [`Self::find`] finds for a sequence of a group, but for what a window has left behind.
@@ -61,7 +75,7 @@ impl Prefixes {
         if !group.keeps_all() {
             let len = hit.len();
             hit.table.slide_to(len);
-            hit.rest.iter_mut().for_each(BlockTable::slide);
+            hit.rest.iter_mut().for_each(|table| table.slide_to(len));
         }
         hit
     }
@@ -100,10 +114,17 @@ impl Prefixes {
 /// What is known of the beginning of a text.
 #[derive(Debug)]
 pub struct PrefixHit {
-    /// The first blocks.
+    /// The first blocks, as far as they lie in the cache.
     pub table: BlockTable,
-    /// Those that follow, if they lie in the swap space, see [`BlockTable::prefix_hit_below`].
-    pub rest: Option<BlockTable>,
+    /// Those that follow: by turns some that lie in the swap space and some in the cache, each time a table that goes on where the
+    /// one before ends, see [`BlockTable::prefix_hit_beyond`].
+    pub rest: Vec<BlockTable>,
+}
+
+impl From<BlockTable> for PrefixHit {
+    fn from(table: BlockTable) -> Self {
+        PrefixHit { table, rest: Vec::new() }
+    }
 }
 
 impl PrefixHit {
@@ -114,7 +135,7 @@ impl PrefixHit {
 
     /// The table for all of these tokens.
     pub fn longest(&self) -> &BlockTable {
-        self.rest.as_ref().unwrap_or(&self.table)
+        self.rest.last().unwrap_or(&self.table)
     }
 }
 
@@ -137,8 +158,7 @@ impl Start {
         match longest_common(seqs, at, prefixes.pool.block_size()) {
             Some((earlier, shared)) if shared > known.len() && seqs[earlier].table.has_window_of(shared) => {
                 let table = &seqs[earlier].table;
-                let hit = || PrefixHit { table: table.fork_prefix(shared), rest: None };
-                (table.len() >= shared).then(|| Start { hit: hit(), looked_up, hits: 0 })
+                (table.len() >= shared).then(|| Start { hit: table.fork_prefix(shared).into(), looked_up, hits: 0 })
             }
             _ => Some(Start { looked_up, hits: known.len(), hit: known }),
         }
