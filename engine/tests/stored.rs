@@ -48,8 +48,8 @@ fn engine(name: &str, dtype: KvDtype, config: EngineConfig) -> Engine {
     Engine::new(config, Box::new(ModelRunner::new(backend, model, cache)))
 }
 
-/// Answers all requests but those that are cut. Returns the answers and the tokens that came back from the swap space.
-fn serve(mut engine: Engine, requests: &[Request], setup: &Setup) -> (BTreeMap<usize, Answer>, usize) {
+/// Answers all requests but those that are cut.
+fn serve(mut engine: Engine, requests: &[Request], setup: &Setup) -> BTreeMap<usize, Answer> {
     for prefix in &setup.pinned {
         engine.pin_prefix(prefix.tokens()).unwrap();
     }
@@ -76,14 +76,14 @@ fn serve(mut engine: Engine, requests: &[Request], setup: &Setup) -> (BTreeMap<u
     }
     assert_eq!(outputs.len(), requests.len(), "a request was lost");
     outputs.retain(|i, _| !cut.contains(i));
-    (outputs, engine.stats().swap_hit_tokens)
+    outputs
 }
 
 fn check(dtype: KvDtype, model: usize, requests: &[Request], setup: &Setup) -> Result<(), TestCaseError> {
     let name = MODELS[model];
     let window = ModelFiles::directory(common::model(name)).unwrap().config().unwrap().window();
     let setup = Setup { window, ..setup.clone() };
-    let (outputs, _) = serve(engine(name, dtype, setup.config(requests)), requests, &setup);
+    let outputs = serve(engine(name, dtype, setup.config(requests)), requests, &setup);
     let scheduler = SchedulerOptions { prefix_caching: false, ..oracle::scheduler_options() };
     // Of the same blocks, since attention adds up block by block.
     let roomy = EngineConfig { swap_blocks: 0, scheduler, ..oracle::config(1000, setup.block_size) };
@@ -96,7 +96,7 @@ fn check(dtype: KvDtype, model: usize, requests: &[Request], setup: &Setup) -> R
 macro_rules! every_type {
     ($($name:ident: $dtype:expr,)*) => {
         proptest! {
-            #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+            #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
             $(#[test]
             fn $name(model in 0..MODELS.len(), requests in prop::collection::vec(request(), 1..10), setup in setup()) {
@@ -118,7 +118,7 @@ every_type! {
 fn conversations_that_take_turns_come_back_from_the_swap_space() {
     for name in MODELS {
         for dtype in [KvDtype::Float(DType::F32), KvDtype::Int8, KvDtype::Fp8] {
-            let tight = EngineConfig { swap_blocks: 60, ..oracle::config(16, 8) };
+            let tight = EngineConfig { swap_blocks: 60, ..oracle::config(9, 8) };
             let roomy = EngineConfig { swap_blocks: 0, ..oracle::config(100, 8) };
             let mut engine = engine(name, dtype, tight);
             let mut texts: Vec<Vec<u32>> =
@@ -141,14 +141,16 @@ fn conversations_that_take_turns_come_back_from_the_swap_space() {
                         alone(self::engine(name, dtype, roomy.clone()), &request),
                         "{name}, {dtype}, turn {turn}"
                     );
-                    // A turn has eleven new tokens, and a block may not have been full.
+                    // Six tokens are new, five of the answer are computed, and a block may not have been full.
                     let computed = engine.stats().computed_tokens - before;
-                    assert!(turn == 0 || computed <= 11 + 7 + 5, "{name}, {dtype}, turn {turn}: {computed}");
+                    assert!(turn == 0 || computed <= 6 + 5 + 7, "{name}, {dtype}, turn {turn}: {computed}");
                     text.extend(&got.0[0].tokens);
                     text.extend((0..5).map(|i| 301 + (turn * 5 + i) % 100));
                 }
             }
-            assert!(engine.stats().swap_hit_tokens > 300, "{name}, {dtype}: {:?}", engine.stats());
+            // Little of a text is left in the cache when its turn comes again.
+            let (from_swap, all) = (engine.stats().swap_hit_tokens, engine.stats().hit_tokens);
+            assert!(all == 3 * (24 + 32 + 48) && from_swap > all / 2, "{name}, {dtype}: {from_swap} of {all}");
         }
     }
 }
