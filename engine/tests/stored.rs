@@ -150,7 +150,7 @@ fn conversations_that_take_turns_come_back_from_the_swap_space() {
             }
             // Little of a text is left in the cache when its turn comes again.
             let (from_swap, all) = (engine.stats().swap_hit_tokens, engine.stats().hit_tokens);
-            assert!(all == 3 * (24 + 32 + 48) && from_swap > all / 2, "{name}, {dtype}: {from_swap} of {all}");
+            assert!(all == 3 * (24 + 32 + 40) && from_swap > all / 2, "{name}, {dtype}: {from_swap} of {all}");
         }
     }
 }
