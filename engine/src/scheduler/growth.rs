@@ -41,7 +41,7 @@ fn plan(group: &SequenceGroup, mut left: Budget, prefixes: &Prefixes) -> Vec<Gro
         } else {
             None
         };
-        let present = start.as_ref().map_or(s.table.len(), |start| start.hit.len());
+        let present = start.as_ref().map_or(s.table.len(), |start| start.hit.tokens());
         let tokens = (s.tokens.len().min(end) - present - short).min(left.tokens);
         left.tokens -= tokens;
         if tokens > 0 || start.is_some() {

@@ -48,7 +48,7 @@ impl Prefixes {
         let most = tokens.len().saturating_sub(1);
         let pinned = self.pinned.iter().map(|p| (common(&p.tokens, tokens).min(most), &p.table));
         match pinned.max_by_key(|(len, _)| *len) {
-            Some((len, table)) if len > known.len() => PrefixHit::from(table.fork_prefix(len)),
+            Some((len, table)) if len > known.tokens() => PrefixHit::from(table.fork_prefix(len)),
             _ => known,
         }
     }
@@ -73,7 +73,7 @@ impl Prefixes {
     fn find_for(&self, group: &SequenceGroup, at: usize) -> PrefixHit {
         let mut hit = self.find(group.may_be_known(at));
         if !group.keeps_all() {
-            let len = hit.len();
+            let len = hit.tokens();
             hit.table.slide_to(len);
             hit.rest.iter_mut().for_each(|table| table.slide_to(len));
         }
@@ -100,7 +100,9 @@ impl Prefixes {
             let all = blocks_for(seqs[i].tokens.len(), block_size);
             let most = group.at_most(all, &self.pool, self.chunk);
             let shared = match i {
-                0 => known.as_ref().map_or(0, |hit| hit.len() / block_size - blocks_to_relocate(&hit.rest, &self.pool)),
+                0 => known
+                    .as_ref()
+                    .map_or(0, |hit| hit.tokens() / block_size - blocks_to_relocate(&hit.rest, &self.pool)),
                 // What it could share may have been given back.
                 _ if most < all => 0,
                 _ => longest_common(seqs, i, block_size).map_or(0, |(_, n)| n / block_size),
@@ -129,7 +131,7 @@ impl From<BlockTable> for PrefixHit {
 
 impl PrefixHit {
     /// Tokens that need not be computed.
-    pub fn len(&self) -> usize {
+    pub fn tokens(&self) -> usize {
         self.longest().len()
     }
 
@@ -156,11 +158,11 @@ impl Start {
         let (seqs, tokens) = (&group.running, group.may_be_known(at));
         let (known, looked_up) = (prefixes.find_for(group, at), tokens.len());
         match longest_common(seqs, at, prefixes.pool.block_size()) {
-            Some((earlier, shared)) if shared > known.len() && seqs[earlier].table.has_window_of(shared) => {
+            Some((earlier, shared)) if shared > known.tokens() && seqs[earlier].table.has_window_of(shared) => {
                 let table = &seqs[earlier].table;
                 (table.len() >= shared).then(|| Start { hit: table.fork_prefix(shared).into(), looked_up, hits: 0 })
             }
-            _ => Some(Start { looked_up, hits: known.len(), hit: known }),
+            _ => Some(Start { looked_up, hits: known.tokens(), hit: known }),
         }
     }
 }
