@@ -4,7 +4,6 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-#[allow(dead_code)] // not every test needs all of it
 mod common;
 mod oracle;
 mod schedules;
