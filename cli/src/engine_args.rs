@@ -35,7 +35,7 @@ pub struct EngineArgs {
     /// memory for the KV cache (CPU: at most 4GiB; GPU: what is left)
     #[argh(option, arg_name = "size", from_str_fn(memory))]
     pub kv_memory: Option<usize>,
-    /// host memory for blocks that are swapped out (at most 4GiB)
+    /// host memory for blocks that are swapped out or evicted (at most 4GiB)
     #[argh(option, arg_name = "size", from_str_fn(memory))]
     pub swap_space: Option<usize>,
     /// out of KV blocks: swap, recompute or auto (swap groups only)

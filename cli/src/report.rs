@@ -107,6 +107,15 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
         0 => String::new(),
         drafted => format!("drafts                {drafted} tokens, {:.1} % of them right\n", 100.0 * s.acceptance()),
     };
+    let tier = match s.offloaded_blocks {
+        0 => String::new(),
+        out => {
+            let (back, tokens) = (s.restored_blocks, s.swap_hit_tokens);
+            format!(
+                "tiers                 {out} cached blocks to the swap space, {back} back for {tokens} tokens of prefixes\n"
+            )
+        }
+    };
     format!(
         "requests              {} ({prompt} prompt tokens, {} generated, {returned} of them returned)\n\
          time                  {seconds:.3} s, {:.1} tokens/s generated\n\
@@ -114,7 +123,7 @@ pub fn stats(llm: &Llm, completions: &[Completion], time: Duration) -> String {
          time per token after  {each}\n\
          steps                 {} ({} tokens computed, at most {} sequences)\n{drafts}\
          preemptions           {} ({} swapped out; {} blocks moved out, {} back)\n\
-         known prefixes        {:.1} % of {} tokens looked up\n\
+         known prefixes        {:.1} % of {} tokens looked up\n{tier}\
          KV blocks             {} of {} at the peak ({} of them shared; {} others cached)\n\
          sharing               saved {:.1} % of the blocks ({} copied on write)\n\
          KV utilisation        {:.1} % of the slots in allocated blocks held tokens ({:.1} % at the peak)\n\

@@ -203,7 +203,7 @@ impl Engine {
     pub fn pin_prefix(&mut self, tokens: Vec<u32>) -> Result<()> {
         self.check_prompt(&tokens, &SamplingParams::default())?;
         let mut seq = Sequence::new(tokens, &self.pool, false);
-        seq.table = self.scheduler.prefixes().find(&seq.tokens);
+        seq.table = self.scheduler.prefixes().find(&seq.tokens).table;
         let mut chunks = Vec::new();
         let mut copies = Vec::new();
         while seq.pending() > 0 {
@@ -215,12 +215,13 @@ impl Engine {
             }
             chunks.push(start..start + len);
         }
+        let mut moves = BlockMoves { copies, ..self.scheduler.take_offloads() };
+        self.stats.offloaded_blocks += moves.swap_out.len();
         for chunk in chunks {
-            let moves = BlockMoves { copies: std::mem::take(&mut copies), ..BlockMoves::default() };
-            let mut batch = Batch { moves, ..Batch::default() };
+            let mut batch = Batch { moves: std::mem::take(&mut moves), ..Batch::default() };
             push_span(&mut batch, &seq, chunk, self.config.block_size);
             self.stats.computed_tokens += batch.tokens.len();
-            self.runner.run(batch, &[])?;
+            self.runner.run(batch, &[]).inspect_err(|_| self.scheduler.drop_running())?;
         }
         self.scheduler.pin(seq);
         Ok(())
@@ -329,8 +330,11 @@ impl Engine {
         stats.looked_up_tokens += step.looked_up_tokens;
         stats.hit_tokens += step.hit_tokens;
         stats.swapped_out += step.swapped_out;
-        stats.swapped_out_blocks += step.moves.swap_out.len();
-        stats.swapped_in_blocks += step.moves.swap_in.len();
+        stats.swap_hit_tokens += step.swap_hit_tokens;
+        stats.offloaded_blocks += step.offloaded_blocks;
+        stats.restored_blocks += step.restored_blocks;
+        stats.swapped_out_blocks += step.moves.swap_out.len() - step.offloaded_blocks;
+        stats.swapped_in_blocks += step.moves.swap_in.len() - step.restored_blocks;
         if step.chunks.is_empty() {
             return;
         }

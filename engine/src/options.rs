@@ -84,8 +84,8 @@ pub struct Options {
     /// Bytes for the KV cache, on each GPU where there are several; `None` is on the CPU 4 GiB, on a GPU what is left of its memory, or less where the limits
     /// below can never use as much, or the system refuses it.
     pub kv_memory: Option<usize>,
-    /// Bytes of host memory for the swap space; `None` is 4 GiB, or less where the system refuses it. It never has more
-    /// blocks than the KV cache.
+    /// Bytes of host memory for the swap space; `None` is 4 GiB, or less where the system refuses it, and no more blocks than the
+    /// KV cache has. Blocks of requests that are preempted go there, and with prefix caching those that are evicted.
     pub swap_space: Option<usize>,
     /// The part of a GPU's memory that weights, activations and KV cache may take together with what is in use already.
     pub gpu_memory_utilization: f32,
@@ -181,13 +181,14 @@ impl Options {
         Ok(num_blocks.min(i32::MAX as usize / self.block_size))
     }
 
-    /// Blocks of the swap space beside a cache of `num_blocks`.
+    /// Blocks of the swap space beside a cache of `num_blocks`. More than that are of use for cached blocks alone; and where
+    /// requests are recomputed there are some for these only if they were asked for.
     pub(crate) fn swap_blocks(&self, layout: &KvLayout, num_blocks: usize) -> usize {
-        match self.scheduler.preemption {
-            Preemption::Recompute => 0,
-            Preemption::Auto | Preemption::Swap => {
-                (self.swap_space.unwrap_or(SWAP_SPACE) / layout.block_bytes()).min(num_blocks)
-            }
+        let block = layout.block_bytes();
+        match (self.scheduler.preemption, self.swap_space) {
+            (_, Some(bytes)) if self.scheduler.prefix_caching => bytes / block,
+            (Preemption::Recompute, _) => 0,
+            (Preemption::Auto | Preemption::Swap, bytes) => (bytes.unwrap_or(SWAP_SPACE) / block).min(num_blocks),
         }
     }
 }
@@ -195,6 +196,23 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_swap_space_has_room_for_what_may_go_there() {
+        let dtype = crate::kv::KvDtype::Float(DType::F32);
+        let layout = KvLayout { layers: 1, heads: 1, head_dim: 32, block_size: 4, dtype };
+        let blocks = |preemption, prefix_caching, swap_blocks: Option<usize>| {
+            let scheduler = SchedulerOptions { preemption, prefix_caching, ..SchedulerOptions::default() };
+            let swap_space = swap_blocks.map(|blocks| blocks * layout.block_bytes());
+            Options { scheduler, swap_space, ..Options::default() }.swap_blocks(&layout, 100)
+        };
+        for preemption in [Preemption::Auto, Preemption::Swap] {
+            assert_eq!([None, Some(7), Some(500)].map(|swap| blocks(preemption, true, swap)), [100, 7, 500]);
+            assert_eq!([None, Some(7), Some(500)].map(|swap| blocks(preemption, false, swap)), [100, 7, 100]);
+        }
+        assert_eq!([None, Some(7)].map(|swap| blocks(Preemption::Recompute, true, swap)), [0, 7]);
+        assert_eq!([None, Some(7)].map(|swap| blocks(Preemption::Recompute, false, swap)), [0, 0]);
+    }
 
     #[test]
     fn a_device_that_was_left_out_is_refused_in_a_sentence() {

@@ -21,10 +21,14 @@ pub struct Stats {
     pub preemptions: usize,
     /// Those of them that were swapped out; the others were recomputed.
     pub swapped_out: usize,
-    /// Blocks moved to the swap space.
+    /// Blocks moved to the swap space for them.
     pub swapped_out_blocks: usize,
-    /// Blocks moved back from the swap space.
+    /// Blocks moved back from the swap space for them.
     pub swapped_in_blocks: usize,
+    /// Cached blocks moved to the swap space when they were evicted.
+    pub offloaded_blocks: usize,
+    /// Blocks moved back from the swap space since a prefix look-up found them.
+    pub restored_blocks: usize,
     /// Outputs that ended because the pool is too small for them even alone.
     pub exhausted: usize,
     /// Blocks copied on write.
@@ -33,6 +37,8 @@ pub struct Stats {
     pub looked_up_tokens: usize,
     /// Those of them that were not computed, since a known prefix had them.
     pub hit_tokens: usize,
+    /// Those of the latter that came back from the swap space.
+    pub swap_hit_tokens: usize,
     /// Use of the pool at the step that used most blocks.
     pub peak: PoolUsage,
     /// Sum of used slots over all steps.

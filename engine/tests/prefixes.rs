@@ -137,8 +137,8 @@ fn at_least_one_token_is_computed_for_the_logits() {
 
 #[test]
 fn the_least_recently_used_are_forgotten_first_and_from_the_end() {
-    // Room for three prompts of three blocks.
-    let mut engine = engine(9, true);
+    // Room for three prompts of three blocks, and no swap space in which what is evicted is found again.
+    let mut engine = oracle::engine(EngineConfig { swap_blocks: 0, ..config(9, BLOCK) });
     let mut hits = |start: u32| {
         let before = engine.stats().hit_tokens;
         engine.add(tokens(start, 3 * BLOCK - 1), greedy(1)).unwrap();

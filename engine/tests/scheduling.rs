@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 
 use engine::engine::{Engine, EngineConfig};
 use engine::group::{OwnerId, RequestId};
-use engine::kv::CacheChanges;
+use engine::kv::{CacheChanges, PrefixId, Space};
 use follower::Follower;
-use oracle::{Memory, Oracle, config, contiguous};
+use oracle::{Kept, Memory, Oracle, config, contiguous};
 use proptest::prelude::*;
 use schedules::{Answer, Cut, OWNERS, Request, Setup, alone, answer, arrive, request, setup};
 
@@ -48,6 +48,40 @@ fn check_memory(engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseE
     Ok(())
 }
 
+/// What known prefixes should hold, of all that were ever looked at.
+#[derive(Default)]
+struct KnownTexts {
+    tokens: BTreeMap<PrefixId, Vec<u32>>,
+    kept: BTreeMap<PrefixId, Vec<Option<Kept>>>,
+}
+
+impl KnownTexts {
+    /// Every known block, held or cached, in the cache or in the swap space, holds what its tokens after those before them
+    /// would have left in memory of their own.
+    fn check(&mut self, engine: &Engine, memory: &Mutex<Memory>) -> Result<(), TestCaseError> {
+        let (memory, config) = (memory.lock().unwrap(), engine.config());
+        let spaces = [Space::Cache, Space::Swap];
+        let known = spaces.map(|space| (space, engine.scheduler().known_blocks(space)));
+        // The block before has the lower number where the pool named both.
+        let new: BTreeMap<_, _> = known.iter().flat_map(|(_, known)| known).map(|(_, p)| (p.id(), p.clone())).collect();
+        for (id, prefix) in new {
+            let before = prefix.parent().map(|parent| self.tokens.get(&parent).cloned().unwrap());
+            let tokens = [before.unwrap_or_default(), prefix.tokens().to_vec()].concat();
+            if !self.tokens.contains_key(&id) {
+                let kept = contiguous(&tokens, config.window).split_off(tokens.len() - config.block_size);
+                self.kept.insert(id, kept.into_iter().map(Some).collect());
+                self.tokens.insert(id, tokens);
+            }
+        }
+        for (space, block, prefix) in known.iter().flat_map(|(space, known)| known.iter().map(|(b, p)| (*space, *b, p)))
+        {
+            let holds = memory.block(space, block, config.block_size);
+            prop_assert_eq!(holds, &self.kept[&prefix.id()][..], "block {} of {:?}", block, space);
+        }
+        Ok(())
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
@@ -64,6 +98,7 @@ proptest! {
         let mut ids: BTreeMap<RequestId, usize> = BTreeMap::new();
         let mut outputs: BTreeMap<usize, Answer> = BTreeMap::new();
         let mut cut = BTreeSet::new();
+        let mut texts = KnownTexts::default();
         for step in 0.. {
             arrive(&mut engine, step, &requests, &owners, &mut ids);
             for (&id, &i) in &ids {
@@ -86,6 +121,7 @@ proptest! {
             prop_assert!(seqs(&engine) <= setup.max_num_seqs);
             prop_assert_eq!(engine.scheduler().check_integrity(), Ok(()));
             check_memory(&engine, &memory)?;
+            texts.check(&engine, &memory)?;
             follower.follow(changes.lock().unwrap().take());
             prop_assert_eq!(follower.check(&engine), Ok(()));
             if step > 60 && !engine.has_work() {

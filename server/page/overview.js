@@ -48,7 +48,8 @@ export class Overview {
       rest,
       `, ${count(counts.refused)} refused for lack of room, ${count(counts.invalid)} invalid, ` +
         `${count(counts.aborted)} cancelled; ${counted(totals.preemptions, "preemption")}, ` +
-        `${counted(totals.copied_blocks, "block")} copied on write.`,
+        `${counted(totals.copied_blocks, "block")} copied on write, ${count(totals.offloaded_blocks)} offloaded to the swap space, ` +
+        `${count(totals.restored_blocks)} restored.`,
     );
   }
 }

@@ -24,7 +24,7 @@ export class Server {
     [this.#model, this.#facts, this.#list] = [model, facts, section.querySelector("dl")];
   }
 
-  show({ server, engine, numBlocks, blockSize, swap_used: swapUsed }) {
+  show({ server, engine, numBlocks, blockSize, swap_used: swapUsed, swap_cached: swapCached }) {
     say(this.#model, server.model);
     const up = `up ${span(server.uptime)}`;
     say(this.#facts, [server.version, up, engine.device, `weights ${engine.dtype}`, `context ${count(engine.max_len)}`].join(" · "));
@@ -37,7 +37,7 @@ export class Server {
       ["type of the weights", engine.dtype],
       ["context length", counted(engine.max_len, "token")],
       ["KV memory", `${counted(numBlocks, "block")} of ${counted(blockSize, "token")} in ${engine.kv_dtype}, ${bytes(numBlocks * engine.block_bytes)}`],
-      ["swap space", `${counted(engine.swap_blocks, "block")}, ${bytes(engine.swap_blocks * engine.block_bytes)}; ${count(swapUsed)} in use`],
+      ["swap space", `${counted(engine.swap_blocks, "block")}, ${bytes(engine.swap_blocks * engine.block_bytes)}; ${count(swapUsed)} in use, ${count(swapCached)} kept for prefixes`],
       ["sequences in a step at most", count(engine.max_num_seqs)],
       ["tokens in a step at most", count(engine.max_batch_tokens)],
       ["of sequences and KV blocks, one request has at most, while others wait", percent(engine.max_request_share)],

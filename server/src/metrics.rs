@@ -4,6 +4,7 @@
 //! server. Names that begin with `quire:` are this server's own.
 
 mod register;
+mod swap;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -24,6 +25,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use self::register::{FIRST_TOKEN, OUTPUTS, PER_TOKEN, TOKENS, WHOLE, add, histogram};
+use self::swap::SwapMetrics;
 use crate::finished::FinishedRequests;
 use crate::load::EngineLoad;
 
@@ -81,8 +83,7 @@ pub struct Metrics {
     prefix_hits: Counter,
     drafted_tokens: Counter,
     accepted_tokens: Counter,
-    swapped_out: Counter,
-    swapped_in: Counter,
+    swap: SwapMetrics,
     copied_blocks: Counter,
     steps: Counter,
     /// Tokens run through the model.
@@ -241,8 +242,7 @@ impl Metrics {
                 "Drafted tokens that were right",
                 Counter::default(),
             ),
-            swapped_out: add(&mut r, "quire:kv_blocks_swapped_out", "KV blocks swapped out", Counter::default()),
-            swapped_in: add(&mut r, "quire:kv_blocks_swapped_in", "KV blocks swapped in", Counter::default()),
+            swap: SwapMetrics::new(&mut r),
             copied_blocks: add(&mut r, "quire:kv_blocks_copied", "KV blocks copied on write", Counter::default()),
             steps: add(&mut r, "quire:engine_steps", "Steps of the engine", Counter::default()),
             computed_tokens: add(&mut r, "quire:computed_tokens", "Tokens run through the model", Counter::default()),
@@ -292,8 +292,7 @@ impl Metrics {
         self.prefix_hits.inc_by((stats.hit_tokens - before.hit_tokens) as u64);
         self.drafted_tokens.inc_by((stats.drafted_tokens - before.drafted_tokens) as u64);
         self.accepted_tokens.inc_by((stats.accepted_tokens - before.accepted_tokens) as u64);
-        self.swapped_out.inc_by((stats.swapped_out_blocks - before.swapped_out_blocks) as u64);
-        self.swapped_in.inc_by((stats.swapped_in_blocks - before.swapped_in_blocks) as u64);
+        self.swap.observe(engine.scheduler().swap_usage(), &stats, before);
         self.preemptions.inc_by((stats.preemptions - before.preemptions) as u64);
         self.generation_tokens.inc_by((stats.sampled_tokens - before.sampled_tokens) as u64);
         self.copied_blocks.inc_by((stats.copied_blocks - before.copied_blocks) as u64);

@@ -52,11 +52,17 @@ async fn load(server: &TestServer, prompts: std::ops::Range<u64>) {
     server.wait_for_metric("quire:kv_blocks_used", 0.0).await;
 }
 
-/// Blocks that are cached, as `/debug/state` has them; nothing runs.
-async fn cached_blocks(server: &TestServer) -> u64 {
+/// Blocks that are cached, and those of the swap space that are, as `/debug/state` has them; nothing runs.
+async fn cached_blocks(server: &TestServer) -> (u64, u64) {
     let state = server.get_json("/debug/state").await;
     assert!(state["running"] == json!([]) && state["waiting"] == json!([]), "{state}");
-    state["cached"].as_array().unwrap().iter().map(|row| row[1].as_u64().unwrap()).sum()
+    let cached = state["cached"].as_array().unwrap().iter().map(|row| row[1].as_u64().unwrap()).sum();
+    (cached, state["swap_cached"].as_u64().unwrap())
+}
+
+/// The same as a router has them.
+fn known_blocks(router: &Router) -> (u64, u64) {
+    (router.known.len() as u64, router.swapped.len() as u64)
 }
 
 async fn subscribed(endpoint: &str, topic: &str) -> SubSocket {
@@ -100,7 +106,8 @@ async fn a_router_rebuilds_what_is_cached() {
         replayed.iter().for_each(|(number, payload)| router.take(*number, payload));
         assert_eq!((router.missed, router.next), (0, replayed.len() as u64));
         assert!(router.removed > 0, "the cache is too small for all");
-        assert_eq!(router.known.len() as u64, cached_blocks(&server).await);
+        assert_eq!(known_blocks(&router), cached_blocks(&server).await);
+        assert!(!router.swapped.is_empty(), "what is evicted goes to the swap space");
 
         // What was published is what is replayed, from the first that came on.
         let mut live = first;
@@ -114,7 +121,7 @@ async fn a_router_rebuilds_what_is_cached() {
             }
             live = next(&mut subscriber).await;
         }
-        assert_eq!((follower.missed, &follower.known), (0, &router.known));
+        assert_eq!((follower.missed, &follower.known, &follower.swapped), (0, &router.known, &router.swapped));
 
         // The last prompt is still cached, to its last whole block; another engine's is not.
         let tokens = prompt(1059);
@@ -159,7 +166,7 @@ async fn an_engine_that_is_loaded_again_has_nothing_cached() {
     server.post(COMPLETIONS, &good).await;
     let batches = replay(&missed, 0, true).await;
     let events: Vec<Event> = batches.iter().flat_map(|(_, payload)| decode(payload).events).collect();
-    let [Event::Stored { hashes, parent: None, tokens, block_size: 4 }, Event::Cleared, again] = &events[..] else {
+    let [Event::Stored { hashes, parent: None, tokens, block_size: 4, .. }, Event::Cleared, again] = &events[..] else {
         panic!("{events:?}")
     };
     assert_eq!(
@@ -192,7 +199,7 @@ async fn a_subscriber_that_reads_nothing_holds_nobody_up() {
     load(&server, 0..40).await;
     let mut router = Router::default();
     replay(&missed, 0, true).await.iter().for_each(|(number, payload)| router.take(*number, payload));
-    assert_eq!((router.missed, router.known.len() as u64), (0, cached_blocks(&server).await));
+    assert_eq!((router.missed, known_blocks(&router)), (0, cached_blocks(&server).await));
     server.stop().await.unwrap();
     drop(idle);
 }
@@ -223,13 +230,15 @@ fn a_frame_of_vllm_is_read_by_the_same_decoder() {
     map.extend(b"\xaablock_size\x04\xa7lora_id\xc0\xa6medium\xa3GPU\xa9lora_name\xc0\xaaextra_keys\x91\xc0");
     map.extend(b"\xa9group_idx\x00\xb2kv_cache_spec_kind\xaefull_attention");
     map.extend(b"\x83\xa4type\xacBlockRemoved\xacblock_hashes\x91\x07\xa6medium\xa3GPU\x00");
+    let medium = "GPU".to_owned();
     let stored = Event::Stored {
+        medium: medium.clone(),
         hashes: vec![0xffee_ddcc_bbaa_9988],
         parent: None,
         tokens: vec![1, 200, 256, 70_000],
         block_size: 4,
     };
-    let removed = Event::Removed { hashes: vec![7] };
+    let removed = Event::Removed { medium, hashes: vec![7] };
     let time = f64::from_bits(0x41da_0000_0000_0000);
     assert_eq!(decode(&map), Batch { time, events: vec![stored.clone(), removed], rank: Some(0) });
 

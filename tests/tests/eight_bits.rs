@@ -7,6 +7,8 @@ use engine::llm::{Continuation, Device, Llm, Options, Preemption, Prompt, Schedu
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::tensor::DType;
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
 use tests::scores::{difference, perplexity, scores, stories};
 use tests::{MODELS, complete, golden, golden_dir};
 
@@ -179,4 +181,35 @@ fn the_bundled_model_finds_its_stories_as_likely() {
         println!("| {dtype} | {:.4} | {root_mean_square:.4} | {greatest:.3} |", perplexity(&scores));
         assert!(root_mean_square > 0.0 && root_mean_square < most, "{dtype}: {root_mean_square}");
     }
+}
+
+/// Scales that a checkpoint brings for its cache change nothing, since each token has its own; that is said.
+#[test]
+fn a_checkpoints_own_scales_are_not_used_and_a_note_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(golden_dir("llama3")).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), directory.path().join(file.file_name())).unwrap();
+    }
+    let weights = directory.path().join("model.safetensors");
+    let stored = std::fs::read(&weights).unwrap();
+    let scale = 0.02f32.to_le_bytes();
+    let own = ["k", "v"].map(|of| {
+        let view = TensorView::new(Dtype::F32, vec![1], &scale).unwrap();
+        (format!("model.layers.0.self_attn.{of}_scale"), view)
+    });
+    let all = SafeTensors::deserialize(&stored).unwrap().tensors().into_iter().chain(own);
+    std::fs::write(&weights, safetensors::serialize(all, None).unwrap()).unwrap();
+
+    let prompt = [Prompt::Tokens(golden("llama3").prompts[0].ids.clone())];
+    let noted = |kv_dtype| {
+        let options = Options { device: Device::Cpu, threads: Some(2), ..options(kv_dtype) };
+        let mut with = Llm::load(&ModelFiles::directory(directory.path()).unwrap(), &options).unwrap();
+        let mut without = load("llama3", &options);
+        let [got, want] =
+            [&mut with, &mut without].map(|llm| llm.generate(&prompt, &params()).unwrap().remove(0).outputs);
+        assert_eq!(got, want);
+        with.device().notes.iter().any(|note| note.contains("k_scale"))
+    };
+    assert!(noted(KvDtype::Int8) && noted(KvDtype::Fp8) && !noted(KvDtype::Float(DType::F16)));
 }

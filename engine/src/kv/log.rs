@@ -6,7 +6,7 @@ use super::PoolUsage;
 use super::prefix::Prefix;
 
 /// Which pool a block belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Space {
     /// The KV cache.
     Cache,
@@ -38,7 +38,7 @@ pub enum BlockEvent {
     },
     /// A reference was dropped. With the last of them the block is free, or cached if it is known.
     Free(u32),
-    /// A cached block is no longer known; it is about to be allocated.
+    /// A cached block is no longer known; it is about to be allocated. What it held may move to the swap space in the same step.
     Evict(u32),
     /// A block is copied within the pool before the step's tokens are written.
     Copy {

@@ -12,7 +12,8 @@
 //! (free). A block goes back to the pool when the last table that holds it is dropped. Swapping is a fourth, [`relocate`]: tables
 //! move to blocks of a second pool, the swap space in the host's memory, and back. A fifth, [`BlockTable::slide`], is for models
 //! that see a window only: a table gives back what the window has left behind. Full blocks are known by their tokens:
-//! [`BlockTable::register`] makes them so, [`BlockTable::prefix_hit`] finds them, also after their last holder is gone.
+//! [`BlockTable::register`] makes them so, [`BlockTable::prefix_hit`] finds them, also after their last holder is gone; and where
+//! their memory is needed, the [`SwapTier`] keeps them in the swap space.
 
 mod changes;
 mod dtype;
@@ -24,6 +25,7 @@ mod pool;
 mod prefix;
 mod relocation;
 mod table;
+mod tier;
 mod usage;
 
 pub use changes::{CacheChange, CacheChanges};
@@ -33,6 +35,7 @@ pub use log::{BlockEvent, EventLog, SharedLog, Space};
 pub use moves::{BlockCopy, BlockMoves};
 pub use pool::BlockPool;
 pub use prefix::{Prefix, PrefixId};
-pub use relocation::relocate;
+pub use relocation::{blocks_to_relocate, relocate};
 pub use table::{BlockTable, OutOfBlocks, blocks_needed, distinct_blocks};
+pub use tier::SwapTier;
 pub use usage::PoolUsage;

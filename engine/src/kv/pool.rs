@@ -84,9 +84,9 @@ impl BlockPool {
         self.blocks().cached()
     }
 
-    /// The prefixes whose last block is known, block by block.
-    pub fn known(&self) -> Vec<Arc<Prefix>> {
-        self.blocks().known.all().cloned().collect()
+    /// The known blocks, ascending, each with the prefix whose last tokens it holds.
+    pub fn known(&self) -> Vec<(u32, Arc<Prefix>)> {
+        self.blocks().known.all().map(|(block, prefix)| (block, prefix.clone())).collect()
     }
 
     /// The reference count of each block.

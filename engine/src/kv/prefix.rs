@@ -115,15 +115,16 @@ impl PrefixIndex {
         }
     }
 
-    /// Forgets a block. False if it was not known.
-    pub fn remove(&mut self, block: u32) -> bool {
-        let prefix = self.of_block[block as usize].take();
-        prefix.is_some_and(|prefix| self.by_hash.remove(&prefix.hash).is_some())
+    /// Forgets a block, and returns what was known of it.
+    pub fn remove(&mut self, block: u32) -> Option<Arc<Prefix>> {
+        let prefix = self.of_block[block as usize].take()?;
+        self.by_hash.remove(&prefix.hash);
+        Some(prefix)
     }
 
     /// What is known, block by block.
-    pub fn all(&self) -> impl Iterator<Item = &Arc<Prefix>> {
-        self.of_block.iter().flatten()
+    pub fn all(&self) -> impl Iterator<Item = (u32, &Arc<Prefix>)> {
+        (0..).zip(&self.of_block).filter_map(|(block, prefix)| Some((block, prefix.as_ref()?)))
     }
 
     /// Blocks that are known.
@@ -164,7 +165,7 @@ mod tests {
         let whole = PrefixIndex::new(1).insert(0, None, &[1, 2, 3, 70_000]).unwrap();
         assert_eq!(whole.hash(), second.hash(), "it goes by the tokens, and not by how they lie in blocks");
         // What is forgotten and becomes known again has another name and the same hash.
-        assert!(index.remove(0));
+        assert!(index.remove(0).is_some());
         let again = index.insert(2, None, &[1, 2]).unwrap();
         assert_eq!(again.hash(), first.hash());
         assert_ne!(again, first);
@@ -179,7 +180,7 @@ mod tests {
         assert_eq!((index.find(None, &[3, 4]), index.find(Some(second), &[3, 4])), (None, None));
         assert_eq!(index.insert(2, None, &[1, 2]), Some(first), "known already: the same name, the same block");
         assert_eq!((index.find(None, &[1, 2]), index.len()), (Some(0), 2));
-        assert!(index.remove(0) && !index.remove(0) && !index.remove(2));
+        assert_eq!([0, 0, 2].map(|block| index.remove(block).map(|prefix| prefix.id())), [Some(first), None, None]);
         assert_eq!((index.find(None, &[1, 2]), index.len()), (None, 1));
     }
 

@@ -1,7 +1,7 @@
 //! Swapping: block tables move from one pool to another, all of them or none (4.5 of the paper).
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use super::pool::BlockPool;
 use super::table::{BlockTable, OutOfBlocks};
@@ -50,6 +50,20 @@ pub fn relocate<'a>(
     let mut there = to.blocks();
     held.into_iter().for_each(|dst| there.release(dst));
     Ok(())
+}
+
+/// Free blocks of `to` that it takes to [`relocate`] the tables that do not lie there: what they share moves once, and what `to`
+/// holds already does not move.
+pub fn blocks_to_relocate<'a>(tables: impl IntoIterator<Item = &'a BlockTable>, to: &BlockPool) -> usize {
+    let mut seen = HashSet::new();
+    let mut moved = 0;
+    for table in tables.into_iter().filter(|table| !table.pool().is(to)) {
+        let (from, there) = (table.pool().blocks(), to.blocks());
+        let is_held =
+            |src| from.prefix(src).and_then(|prefix| there.block_of(prefix)).is_some_and(|dst| there.num_refs(dst) > 0);
+        moved += table.held().iter().filter(|src| seen.insert(**src) && !is_held(**src)).count();
+    }
+    moved
 }
 
 #[cfg(test)]

@@ -50,9 +50,52 @@ impl BlockTable {
         table
     }
 
+    /// Goes on with `tokens` in another pool where this table, a prefix hit, ends: a table over the blocks that are known there. It
+    /// is for the same tokens as this one and more; it does not hold the blocks of the former, which have their places in it. It
+    /// is empty if nothing more is known.
+    pub fn prefix_hit_beyond(&self, pool: &BlockPool, tokens: &[u32]) -> Self {
+        let (size, gone) = (pool.block_size(), self.blocks.len());
+        let mut rest = BlockTable::new(pool);
+        let mut blocks = pool.blocks();
+        for tokens in tokens[..tokens.len().saturating_sub(1)].chunks_exact(size).skip(gone) {
+            let parent = rest.names.last().or(self.names.last()).copied();
+            let Some((name, block)) = blocks.find(parent, tokens) else { break };
+            rest.names.push(name);
+            rest.blocks.push(block);
+        }
+        drop(blocks);
+        if !rest.blocks.is_empty() {
+            rest.names.splice(..0, self.names.iter().copied());
+            rest.blocks.splice(..0, std::iter::repeat_n(GONE, gone));
+            rest.gone = gone;
+            rest.len = rest.blocks.len() * size;
+        }
+        rest
+    }
+
+    /// Goes on with the blocks of `rest`, which lie in the same pool by now: a table for the same tokens and more, which holds
+    /// none of the blocks that this one has, see [`Self::prefix_hit_beyond`].
+    pub fn append(&mut self, mut rest: BlockTable) {
+        debug_assert!(rest.pool.is(&self.pool) && self.len <= rest.len && self.blocks.len() <= rest.gone);
+        // What `rest` has given back is seen no more, and neither is anything before it.
+        if self.blocks.len() < rest.gone {
+            self.release();
+            self.blocks = rest.blocks[..rest.gone].to_vec();
+            self.gone = rest.gone;
+        }
+        self.blocks.extend(rest.blocks.drain(rest.gone..));
+        (self.len, self.names) = (rest.len, std::mem::take(&mut rest.names));
+        rest.gone = rest.blocks.len();
+    }
+
     /// Makes the full blocks known by the sequence's `tokens`, so that [`Self::prefix_hit`] finds them. Slots beyond these
     /// tokens hold a draft, and their blocks stay unknown.
     pub fn register(&mut self, tokens: &[u32]) {
+        self.register_beside(tokens, None);
+    }
+
+    /// As [`Self::register`], where the pool `beside` may know the same tokens: they have the same names in both then.
+    pub fn register_beside(&mut self, tokens: &[u32], beside: Option<&BlockPool>) {
         let size = self.pool.block_size();
         let full = self.len.min(tokens.len()) / size;
         if self.names.len() == full {
@@ -62,12 +105,10 @@ impl BlockTable {
             // A block that could not be made known has no name, and so what follows it cannot be known either.
             return;
         }
-        let mut blocks = self.pool.blocks();
         for at in self.names.len()..full {
-            let parent = self.names.last().copied();
-            let Some(name) = blocks.register(self.blocks[at], parent, &tokens[at * size..(at + 1) * size]) else {
-                return;
-            };
+            let (parent, own) = (self.names.last().copied(), &tokens[at * size..(at + 1) * size]);
+            let named = beside.and_then(|pool| pool.blocks().known_as(parent, own));
+            let Some(name) = self.pool.blocks().register(self.blocks[at], parent, own, named) else { return };
             self.names.push(name);
         }
     }
@@ -95,7 +136,12 @@ impl BlockTable {
 
     /// Gives the blocks back in which no token that is still to come sees anything, if the pool's model sees a window only.
     pub fn slide(&mut self) {
-        let unseen = self.unseen(self.len);
+        self.slide_to(self.len);
+    }
+
+    /// As [`Self::slide`], where so many tokens are there, the table's own and others.
+    pub fn slide_to(&mut self, tokens: usize) {
+        let unseen = self.unseen(tokens).min(self.blocks.len());
         if unseen > self.gone {
             let mut blocks = self.pool.blocks();
             for block in &mut self.blocks[self.gone..unseen] {

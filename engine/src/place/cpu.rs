@@ -60,7 +60,12 @@ pub(super) fn place(
     });
     let unrounded = (options.round_activations && !first.rounds_activations())
         .then(|| "activations stay in f32, since this processor does not multiply pairs of bf16 numbers".to_string());
-    let notes = note.into_iter().chain(fewer).chain(widened).chain(unrounded).collect();
+    let has_scales = || weights.names().any(|name| name.ends_with(".k_scale") || name.ends_with(".v_scale"));
+    let unscaled = (matches!(layout.dtype, KvDtype::Int8 | KvDtype::Fp8) && has_scales()).then(|| {
+        "the checkpoint's scales of keys and values (k_scale, v_scale) are not used: each head of each token has scales of its own"
+            .to_string()
+    });
+    let notes = note.into_iter().chain(fewer).chain(widened).chain(unrounded).chain(unscaled).collect();
     let device = DeviceInfo { name: "CPU".into(), dtype, quantised, memory: None, notes };
 
     let group = RankGroup::new(of);
@@ -123,6 +128,6 @@ fn reserve(
             Error::Memory(why) if (num_blocks, swap_blocks) != blocks => refusal = refusal.or(Some(why)),
             error => return Err(error),
         }
-        blocks = (num_blocks, swap_blocks.min(num_blocks));
+        blocks = (num_blocks, if options.swap_space.is_none() { swap_blocks.min(num_blocks) } else { swap_blocks });
     }
 }

@@ -20,6 +20,8 @@ impl Scheduler {
         if self.queue.is_empty() || budget.rows == 0 {
             return;
         }
+        // What comes now finds there what running groups have just evicted.
+        self.offload(step);
         let mut shares = self.shares();
         // Found once: whether an owner is a newcomer changes only when something of it is admitted.
         let mut others: Vec<_> = self.queue.owners().filter(|owner| !self.is_newcomer(*owner, &shares)).collect();
@@ -55,6 +57,7 @@ impl Scheduler {
                 step.exhausted = at == 0 && !self.running[at].is_divisible();
                 return;
             }
+            self.offload(step);
             shares.add(&self.running[at]);
             if self.queue.has(owner) && !others.contains(&owner) {
                 others.push(owner);
@@ -160,8 +163,9 @@ impl Scheduler {
         group.tables().any(|t| t.pool().is(&self.swap))
     }
 
-    fn swap_in(&self, group: &mut SequenceGroup, step: &mut Step) {
+    fn swap_in(&mut self, group: &mut SequenceGroup, step: &mut Step) {
         if self.is_swapped(group) {
+            self.tier.iter_mut().for_each(|tier| tier.hold(group.tables()));
             match relocate(group.tables_mut(), &self.pool, &mut step.moves.swap_in) {
                 Ok(()) => step.swapped_in += 1,
                 // The group runs alone, and not even its swapped blocks fit. It is recomputed, and ends where blocks run out.

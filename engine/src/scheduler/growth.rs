@@ -2,7 +2,7 @@
 
 use super::prefix::{Prefixes, Start};
 use crate::group::SequenceGroup;
-use crate::kv::{BlockPool, blocks_needed};
+use crate::kv::{BlockPool, blocks_needed, blocks_to_relocate};
 
 /// What one sequence gets.
 pub struct Growth {
@@ -41,7 +41,7 @@ fn plan(group: &SequenceGroup, mut left: Budget, prefixes: &Prefixes) -> Vec<Gro
         } else {
             None
         };
-        let present = start.as_ref().map_or(s.table.len(), |start| start.table.len());
+        let present = start.as_ref().map_or(s.table.len(), |start| start.hit.tokens());
         let tokens = (s.tokens.len().min(end) - present - short).min(left.tokens);
         left.tokens -= tokens;
         if tokens > 0 || start.is_some() {
@@ -73,11 +73,12 @@ pub fn plan_within(
     }
 }
 
-/// Free blocks that a plan for `group` takes.
+/// Free blocks that a plan for `group` takes: for new tokens, and for what comes back from the swap space.
 fn blocks_to_grow(group: &SequenceGroup, plan: &[Growth], pool: &BlockPool) -> usize {
     let of = plan.iter().map(|g| {
-        let table = g.start.as_ref().map_or(&group.running[g.seq].table, |start| &start.table);
+        let table = g.start.as_ref().map_or(&group.running[g.seq].table, |start| start.hit.longest());
         (table, g.tokens)
     });
-    blocks_needed(pool, of)
+    let back = plan.iter().filter_map(|g| g.start.as_ref()).flat_map(|start| &start.hit.rest);
+    blocks_needed(pool, of) + blocks_to_relocate(back, pool)
 }

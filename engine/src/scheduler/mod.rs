@@ -27,6 +27,7 @@
 mod admission;
 mod growth;
 mod integrity;
+mod offload;
 mod options;
 mod parts;
 mod preemption;
@@ -44,11 +45,12 @@ pub use preemption::Preemption;
 pub use step::{Chunk, Step};
 
 use self::growth::{Budget, Growth, plan_within};
+use self::offload::restored;
 use self::parts::Parts;
-pub use self::prefix::Prefixes;
+pub use self::prefix::{PrefixHit, Prefixes};
 use self::queue::WaitingQueue;
 use crate::group::{RequestId, SequenceGroup};
-use crate::kv::{BlockPool, PoolUsage, Prefix, SharedLog, Space, blocks_needed, distinct_blocks};
+use crate::kv::{BlockPool, PoolUsage, Prefix, SharedLog, Space, SwapTier, blocks_needed, distinct_blocks};
 use crate::sequence::Sequence;
 
 /// The queues.
@@ -57,6 +59,8 @@ pub struct Scheduler {
     pool: BlockPool,
     /// Blocks in the host's memory.
     swap: BlockPool,
+    /// What moves between the two since cached blocks are evicted; none where these are forgotten.
+    tier: Option<SwapTier>,
     prefixes: Prefixes,
     options: SchedulerOptions,
     /// Blocks kept free when a group is admitted.
@@ -81,12 +85,17 @@ pub struct Scheduler {
 
 impl Scheduler {
     /// A scheduler that hands out the blocks of `pool`, and swaps to those of `swap`. When a group is admitted,
-    /// `watermark_blocks` of the pool stay free, so that it does not push others out at once.
+    /// `watermark_blocks` of the pool stay free, so that it does not push others out at once. Where prefixes are cached, and
+    /// there is a swap space, cached blocks that are evicted move there.
     pub fn new(pool: BlockPool, swap: BlockPool, watermark_blocks: usize, options: SchedulerOptions) -> Self {
-        let prefixes = Prefixes::new(&pool, options.prefix_caching, options.max_batch_tokens);
+        let is_tiered = options.prefix_caching && swap.num_blocks() > 0;
+        let tier = is_tiered.then(|| SwapTier::new(&pool, &swap));
+        let below = is_tiered.then_some(&swap);
+        let prefixes = Prefixes::new(&pool, below, options.prefix_caching, options.max_batch_tokens);
         Scheduler {
             pool,
             swap,
+            tier,
             prefixes,
             options,
             watermark_blocks,
@@ -193,9 +202,12 @@ impl Scheduler {
         self.pool.cached()
     }
 
-    /// The prefixes whose last block is known in the cache, block by block.
-    pub fn known_prefixes(&self) -> Vec<Arc<Prefix>> {
-        self.pool.known()
+    /// The known blocks of the cache or of the swap space, ascending, each with the prefix whose last tokens it holds.
+    pub fn known_blocks(&self, space: Space) -> Vec<(u32, Arc<Prefix>)> {
+        match space {
+            Space::Cache => self.pool.known(),
+            Space::Swap => self.swap.known(),
+        }
     }
 
     /// The reference count of each block of the cache.
@@ -263,9 +275,16 @@ impl Scheduler {
     /// Plans the next iteration and reserves its blocks. With `hold_new` nothing new is admitted unless nothing runs.
     pub fn schedule(&mut self, hold_new: bool) -> Step {
         let mut step = Step::default();
+        self.plan(hold_new, &mut step);
+        self.offload(&mut step);
+        self.settle();
+        step
+    }
+
+    fn plan(&mut self, hold_new: bool, step: &mut Step) {
         let hold_new = hold_new && !self.running.is_empty();
         self.slide();
-        self.arrange(hold_new, &mut step);
+        self.arrange(hold_new, step);
         self.all_sampled = false;
         let seqs = self.running.iter().map(SequenceGroup::width).sum();
         let rows = self.options.max_num_seqs.saturating_sub(seqs);
@@ -274,24 +293,23 @@ impl Scheduler {
         let mut is_short = false;
         let mut at = 0;
         while at < self.running.len() {
-            if self.grow(at, &mut budget, &mut step) {
+            if self.grow(at, &mut budget, step) {
                 at += 1;
                 continue;
             }
             is_short = true;
             if self.running.len() > 1 {
-                self.preempt_last(&mut step);
-            } else if !self.narrow(&mut step) {
+                self.preempt_last(step);
+            } else if !self.narrow(step) {
                 // One sequence alone with the whole pool, and it does not suffice.
                 step.exhausted = true;
-                return step;
+                return;
             }
         }
         if !is_short {
-            self.admit(hold_new, &mut budget, &mut step);
+            self.admit(hold_new, &mut budget, step);
         }
         self.all_sampled = step.sampled.len() == self.running.len();
-        step
     }
 
     /// Schedules as much of a group as the budget allows, all of its sequences or none. False if blocks are lacking.
@@ -314,7 +332,7 @@ impl Scheduler {
             if let Some(start) = start {
                 step.hit_tokens += start.hits;
                 step.looked_up_tokens += start.looked_up;
-                seq.table = start.table;
+                seq.table = restored(self.tier.as_mut(), start.hit, step);
             }
             self.extend(at, at_seq, tokens, step);
             budget.tokens = budget.tokens.saturating_sub(tokens);

@@ -28,6 +28,10 @@ pub struct Step {
     pub sampled: Vec<usize>,
     /// Blocks to move before anything is written.
     pub moves: BlockMoves,
+    /// Those of the blocks moved out that were cached, and make room for others.
+    pub offloaded_blocks: usize,
+    /// Those of the blocks moved in that a prefix look-up has found.
+    pub restored_blocks: usize,
     /// Requests that were admitted for the first time.
     pub admitted: Vec<RequestId>,
     /// Groups that were preempted to make room.
@@ -40,6 +44,8 @@ pub struct Step {
     pub looked_up_tokens: usize,
     /// See `looked_up_tokens`.
     pub hit_tokens: usize,
+    /// Those of the latter whose blocks were in the swap space.
+    pub swap_hit_tokens: usize,
     /// The only running group needs more blocks than there are, and cannot be divided. It must be ended.
     pub exhausted: bool,
 }

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use engine::engine::Engine;
-use engine::kv::{CacheChange, Prefix};
+use engine::kv::{CacheChange, Prefix, Space};
 
-/// What can be found in the cache, from the changes alone: for each hash that of the block before, and the tokens.
+/// What can be found in the cache and in the swap space, from the changes alone: for each hash that of the block before, and
+/// the tokens.
 #[derive(Debug, Default)]
 pub struct Follower {
-    known: BTreeMap<u64, (Option<u64>, Vec<u32>)>,
+    known: BTreeMap<(Space, u64), (Option<u64>, Vec<u32>)>,
 }
 
 impl Follower {
@@ -16,11 +17,13 @@ impl Follower {
     pub fn follow(&mut self, changes: Vec<CacheChange>) {
         for change in changes {
             match change {
-                CacheChange::Stored(prefix) => {
-                    let (hash, block) = entry(&prefix);
-                    assert!(self.known.insert(hash, block).is_none(), "{hash:x} is stored twice");
+                CacheChange::Stored(space, prefix) => {
+                    let (key, block) = entry(space, &prefix);
+                    assert!(self.known.insert(key, block).is_none(), "{key:x?} is stored twice");
                 }
-                CacheChange::Removed(hash) => assert!(self.known.remove(&hash).is_some(), "{hash:x} is not stored"),
+                CacheChange::Removed(space, hash) => {
+                    assert!(self.known.remove(&(space, hash)).is_some(), "{hash:x} is not stored in {space:?}");
+                }
             }
         }
     }
@@ -31,19 +34,22 @@ impl Follower {
         self.known.len()
     }
 
-    /// Compares with what the engine's pool knows, and hashes with the tokens that they stand for.
+    /// Compares with what the engine's pools know, and hashes with the tokens that they stand for.
     pub fn check(&self, engine: &Engine) -> Result<(), String> {
-        let known: BTreeMap<_, _> = engine.scheduler().known_prefixes().iter().map(|prefix| entry(prefix)).collect();
+        let known_in = |space| engine.scheduler().known_blocks(space).into_iter().map(move |(_, p)| entry(space, &p));
+        let known: BTreeMap<_, _> = known_in(Space::Cache).chain(known_in(Space::Swap)).collect();
         if known != self.known {
-            return Err(format!("the pool knows {known:?}, and the router {:?}", self.known));
+            return Err(format!("the pools know {known:?}, and the router {:?}", self.known));
         }
-        let wrong = self.known.iter().find(|(hash, (parent, tokens))| fnv1a(*parent, tokens) != **hash);
-        wrong.map_or(Ok(()), |(hash, block)| Err(format!("{hash:x} is not the hash of {block:?}")))
+        let wrong = self.known.iter().find(|((_, hash), (parent, tokens))| fnv1a(*parent, tokens) != *hash);
+        wrong.map_or(Ok(()), |(key, block)| Err(format!("{key:x?} is not the hash of {block:?}")))
     }
 }
 
-fn entry(prefix: &Prefix) -> (u64, (Option<u64>, Vec<u32>)) {
-    (prefix.id().hash(), (prefix.parent().map(|parent| parent.hash()), prefix.tokens().to_vec()))
+type Entry = ((Space, u64), (Option<u64>, Vec<u32>));
+
+fn entry(space: Space, prefix: &Prefix) -> Entry {
+    ((space, prefix.id().hash()), (prefix.parent().map(|parent| parent.hash()), prefix.tokens().to_vec()))
 }
 
 /// FNV-1a over tokens of four bytes, going on from the hash of those before.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use engine::batch::Batch;
 use engine::engine::{Engine, EngineConfig, Finished};
-use engine::kv::{BlockCopy, BlockMoves, BlockTable};
+use engine::kv::{BlockCopy, BlockMoves, BlockTable, Space};
 use engine::runner::{Computed, Runner};
 use engine::sampling::{SampleRow, SamplingParams, sample_row};
 use engine::scheduler::SchedulerOptions;
@@ -113,6 +113,15 @@ impl Memory {
         let slots = if swapped { &self.swap } else { &self.cache };
         let gone = table.blocks().len() - table.held().len();
         (gone * table.pool().block_size()..table.len()).map(|p| slots[table.slot(p) as usize]).collect()
+    }
+
+    /// What a block of the cache or of the swap space holds.
+    pub fn block(&self, space: Space, block: u32, block_size: usize) -> &[Option<Kept>] {
+        let slots = match space {
+            Space::Cache => &self.cache,
+            Space::Swap => &self.swap,
+        };
+        &slots[block as usize * block_size..][..block_size]
     }
 
     /// Forgets all that was kept.

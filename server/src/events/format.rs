@@ -1,6 +1,6 @@
 //! Batches of events as vLLM writes them, in MessagePack: `[time, [event, ...], rank]`.
 
-use engine::kv::CacheChange;
+use engine::kv::{CacheChange, Space};
 use serde::ser::{Serialize, SerializeMap, SerializeTuple, Serializer};
 
 /// How an event is written.
@@ -13,8 +13,14 @@ pub enum EventFormat {
     Array,
 }
 
-/// The kind of memory that vLLM's events name; routers rank by it.
-const MEDIUM: &str = "GPU";
+/// The kind of memory that vLLM's events name; routers rank by it. That of the cache has this name on the CPU as well.
+fn medium(space: Space) -> &'static str {
+    match space {
+        Space::Cache => "GPU",
+        Space::Swap => "CPU",
+    }
+}
+
 /// Which of several equal engines behind one address it is.
 const RANK: u32 = 0;
 /// What is nothing here: adapters, and what else may tell blocks of the same tokens apart.
@@ -25,6 +31,8 @@ const NONE: Option<u64> = None;
 pub enum KvEvent {
     /// Blocks hold tokens that follow each other.
     Stored {
+        /// The pool they lie in.
+        space: Space,
         /// The hash of each block, in order.
         hashes: Vec<u64>,
         /// That of the block before the first.
@@ -34,8 +42,10 @@ pub enum KvEvent {
         /// Tokens of each.
         block_size: usize,
     },
-    /// Nothing holds any more what these hashes stand for.
+    /// Nothing holds any more in a pool what these hashes stand for.
     Removed {
+        /// The pool.
+        space: Space,
         /// The hashes.
         hashes: Vec<u64>,
     },
@@ -43,25 +53,28 @@ pub enum KvEvent {
     Cleared,
 }
 
-/// The events that say what has changed: blocks that follow each other are stored together.
+/// The events that say what has changed: blocks of a pool that follow each other are stored together.
 pub fn events(changes: Vec<CacheChange>) -> Vec<KvEvent> {
     let mut events: Vec<KvEvent> = Vec::new();
     for change in changes {
         match (events.last_mut(), change) {
-            (Some(KvEvent::Stored { hashes, tokens, .. }), CacheChange::Stored(prefix))
-                if prefix.parent().map(|parent| parent.hash()) == hashes.last().copied() =>
+            (Some(KvEvent::Stored { space, hashes, tokens, .. }), CacheChange::Stored(to, prefix))
+                if *space == to && prefix.parent().map(|parent| parent.hash()) == hashes.last().copied() =>
             {
                 hashes.push(prefix.id().hash());
                 tokens.extend(prefix.tokens());
             }
-            (_, CacheChange::Stored(prefix)) => events.push(KvEvent::Stored {
+            (_, CacheChange::Stored(space, prefix)) => events.push(KvEvent::Stored {
+                space,
                 hashes: vec![prefix.id().hash()],
                 parent: prefix.parent().map(|parent| parent.hash()),
                 tokens: prefix.tokens().to_vec(),
                 block_size: prefix.tokens().len(),
             }),
-            (Some(KvEvent::Removed { hashes }), CacheChange::Removed(hash)) => hashes.push(hash),
-            (_, CacheChange::Removed(hash)) => events.push(KvEvent::Removed { hashes: vec![hash] }),
+            (Some(KvEvent::Removed { space, hashes }), CacheChange::Removed(from, hash)) if *space == from => {
+                hashes.push(hash);
+            }
+            (_, CacheChange::Removed(space, hash)) => events.push(KvEvent::Removed { space, hashes: vec![hash] }),
         }
     }
     events
@@ -93,7 +106,7 @@ impl Serialize for Formatted<'_> {
 
 fn as_map<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::Error> {
     match event {
-        KvEvent::Stored { hashes, parent, tokens, block_size } => {
+        KvEvent::Stored { space, hashes, parent, tokens, block_size } => {
             let mut map = serializer.serialize_map(Some(9))?;
             map.serialize_entry("type", "BlockStored")?;
             map.serialize_entry("block_hashes", hashes)?;
@@ -101,16 +114,16 @@ fn as_map<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::Err
             map.serialize_entry("token_ids", tokens)?;
             map.serialize_entry("block_size", block_size)?;
             map.serialize_entry("lora_id", &NONE)?;
-            map.serialize_entry("medium", MEDIUM)?;
+            map.serialize_entry("medium", medium(*space))?;
             map.serialize_entry("lora_name", &NONE)?;
             map.serialize_entry("extra_keys", &vec![NONE; hashes.len()])?;
             map.end()
         }
-        KvEvent::Removed { hashes } => {
+        KvEvent::Removed { space, hashes } => {
             let mut map = serializer.serialize_map(Some(3))?;
             map.serialize_entry("type", "BlockRemoved")?;
             map.serialize_entry("block_hashes", hashes)?;
-            map.serialize_entry("medium", MEDIUM)?;
+            map.serialize_entry("medium", medium(*space))?;
             map.end()
         }
         KvEvent::Cleared => {
@@ -123,7 +136,7 @@ fn as_map<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::Err
 
 fn as_array<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::Error> {
     match event {
-        KvEvent::Stored { hashes, parent, tokens, block_size } => {
+        KvEvent::Stored { space, hashes, parent, tokens, block_size } => {
             let mut array = serializer.serialize_tuple(9)?;
             array.serialize_element("BlockStored")?;
             array.serialize_element(hashes)?;
@@ -131,12 +144,12 @@ fn as_array<S: Serializer>(event: &KvEvent, serializer: S) -> Result<S::Ok, S::E
             array.serialize_element(tokens)?;
             array.serialize_element(block_size)?;
             array.serialize_element(&NONE)?;
-            array.serialize_element(MEDIUM)?;
+            array.serialize_element(medium(*space))?;
             array.serialize_element(&NONE)?;
             array.serialize_element(&vec![NONE; hashes.len()])?;
             array.end()
         }
-        KvEvent::Removed { hashes } => ("BlockRemoved", hashes, MEDIUM).serialize(serializer),
+        KvEvent::Removed { space, hashes } => ("BlockRemoved", hashes, medium(*space)).serialize(serializer),
         KvEvent::Cleared => ("AllBlocksCleared",).serialize(serializer),
     }
 }
@@ -153,7 +166,8 @@ mod tests {
     use super::*;
 
     fn stored() -> KvEvent {
-        KvEvent::Stored { hashes: vec![u64::MAX, 5], parent: None, tokens: vec![1, 2, 3, 70_000], block_size: 2 }
+        let tokens = vec![1, 2, 3, 70_000];
+        KvEvent::Stored { space: Space::Cache, hashes: vec![u64::MAX, 5], parent: None, tokens, block_size: 2 }
     }
 
     fn decoded(events: &[KvEvent], format: EventFormat) -> Value {
@@ -162,12 +176,12 @@ mod tests {
 
     #[test]
     fn events_are_maps_or_arrays() {
-        let events = [stored(), KvEvent::Removed { hashes: vec![7, 8] }, KvEvent::Cleared];
+        let events = [stored(), KvEvent::Removed { space: Space::Swap, hashes: vec![7, 8] }, KvEvent::Cleared];
         let map = json!([1.5, [
             {"type": "BlockStored", "block_hashes": [u64::MAX, 5], "parent_block_hash": null,
              "token_ids": [1, 2, 3, 70_000], "block_size": 2, "lora_id": null, "medium": "GPU", "lora_name": null,
              "extra_keys": [null, null]},
-            {"type": "BlockRemoved", "block_hashes": [7, 8], "medium": "GPU"},
+            {"type": "BlockRemoved", "block_hashes": [7, 8], "medium": "CPU"},
             {"type": "AllBlocksCleared"},
         ], 0]);
         assert_eq!(decoded(&events, EventFormat::Map), map);
@@ -175,7 +189,7 @@ mod tests {
             1.5,
             [
                 ["BlockStored", [u64::MAX, 5], null, [1, 2, 3, 70_000], 2, null, "GPU", null, [null, null]],
-                ["BlockRemoved", [7, 8], "GPU"],
+                ["BlockRemoved", [7, 8], "CPU"],
                 ["AllBlocksCleared"],
             ],
             0
@@ -186,7 +200,7 @@ mod tests {
     /// What msgspec would write: the shortest form of every number, and eight bytes for the time.
     #[test]
     fn the_bytes_are_those_of_vllm() {
-        let removed = [KvEvent::Removed { hashes: vec![7, 0x0102_0304_0506_0708] }];
+        let removed = [KvEvent::Removed { space: Space::Cache, hashes: vec![7, 0x0102_0304_0506_0708] }];
         let mut want = vec![0x93, 0xcb, 0x3f, 0xf8, 0, 0, 0, 0, 0, 0, 0x91, 0x83];
         want.extend(b"\xa4type\xacBlockRemoved\xacblock_hashes\x92\x07\xcf\x01\x02\x03\x04\x05\x06\x07\x08");
         want.extend(b"\xa6medium\xa3GPU\x00");
@@ -213,17 +227,20 @@ mod tests {
             KvEvent::Stored { hashes, .. } => hashes[at],
             _ => panic!("{of:?} stores nothing"),
         };
+        let space = Space::Cache;
         let (h1, h2, h3) = (hash(0, &both[0]), hash(1, &both[0]), hash(0, &both[1]));
         assert_eq!(
             both,
             [
-                KvEvent::Stored { hashes: vec![h1, h2], parent: None, tokens: vec![1, 2, 3, 4], block_size: 2 },
-                KvEvent::Stored { hashes: vec![h3], parent: Some(h1), tokens: vec![5, 6], block_size: 2 },
+                KvEvent::Stored { space, hashes: vec![h1, h2], parent: None, tokens: vec![1, 2, 3, 4], block_size: 2 },
+                KvEvent::Stored { space, hashes: vec![h3], parent: Some(h1), tokens: vec![5, 6], block_size: 2 },
             ]
         );
         drop((first, second));
         pool.forget();
-        let [KvEvent::Removed { hashes }] = &events(changes.lock().unwrap().take())[..] else { panic!("not removed") };
+        let [KvEvent::Removed { hashes, .. }] = &events(changes.lock().unwrap().take())[..] else {
+            panic!("not removed")
+        };
         let mut hashes = hashes.clone();
         hashes.sort_unstable();
         let mut all = [h1, h2, h3];

@@ -10,7 +10,8 @@
 //!   "refs": [[0, 7], [2, 1], [0, 4], [1, 1], [0, 8179]],  // reference counts of all blocks, from block 0:
 //!                                       // [count, how many blocks in a row have it]; who holds them the tables say
 //!   "cached": [[7, 1]],                 // blocks kept for a prefix alone: [first, how many]
-//!   "swap_used": 0,                     // blocks of the swap space that are in use
+//!   "swap_used": 0,                     // blocks of the swap space that requests hold
+//!   "swap_cached": 0,                   // those that are kept for a prefix alone
 //!   "running": [
 //!     {"id": 3, "prompt_tokens": 9,     // oldest first
 //!      "max_tokens": 400,               // most tokens an output may have
@@ -25,7 +26,8 @@
 //!      ]}
 //!   ],
 //!   "waiting": [ .. ],                  // likewise; preempted requests are here
-//!   "totals": {"steps": 900, "computed_tokens": 4000, "generated_tokens": 3500, "preemptions": 0, "copied_blocks": 2}
+//!   "totals": {"steps": 900, "computed_tokens": 4000, "generated_tokens": 3500, "preemptions": 0, "copied_blocks": 2,
+//!              "offloaded_blocks": 0, "restored_blocks": 0}
 //! }
 //! ```
 
@@ -53,8 +55,10 @@ pub struct Snapshot {
     pub refs: Vec<(u32, usize)>,
     /// Blocks without references that are kept for a prefix: the first of a row, and how many follow one another.
     pub cached: Vec<(usize, usize)>,
-    /// Blocks of the swap space that are in use.
+    /// Blocks of the swap space that requests hold.
     pub swap_used: usize,
+    /// Blocks of the swap space that are kept for a prefix alone.
+    pub swap_cached: usize,
     /// The requests that run.
     pub running: Vec<RequestState>,
     /// The requests that wait.
@@ -130,6 +134,10 @@ pub struct Totals {
     pub preemptions: usize,
     /// Blocks copied on write.
     pub copied_blocks: usize,
+    /// Cached blocks moved to the swap space when they were evicted.
+    pub offloaded_blocks: usize,
+    /// Blocks moved back from there for a prefix.
+    pub restored_blocks: usize,
 }
 
 impl Snapshot {
@@ -138,6 +146,7 @@ impl Snapshot {
         let (engine, stats) = (llm.engine(), llm.stats());
         let now = Instant::now();
         let (running, waiting) = requests(llm, now);
+        let swap = engine.scheduler().swap_usage();
         Snapshot {
             time: (now - loaded).as_secs_f64(),
             block_size: engine.config().block_size,
@@ -145,7 +154,8 @@ impl Snapshot {
             engine: facts(llm),
             refs: runs(&engine.scheduler().references()),
             cached: rows(&engine.scheduler().cached_blocks()),
-            swap_used: engine.scheduler().swap_usage().used_blocks,
+            swap_used: swap.used_blocks,
+            swap_cached: swap.cached_blocks,
             running,
             waiting,
             totals: Totals {
@@ -154,6 +164,8 @@ impl Snapshot {
                 generated_tokens: stats.sampled_tokens,
                 preemptions: stats.preemptions,
                 copied_blocks: stats.copied_blocks,
+                offloaded_blocks: stats.offloaded_blocks,
+                restored_blocks: stats.restored_blocks,
             },
         }
     }

@@ -26,10 +26,15 @@ class Router:
     """What a router knows from the batches that it was given."""
 
     def __init__(self):
-        self.known = {}
+        # By the kind of memory: the cache is "GPU", the swap space "CPU".
+        self.media = {"GPU": {}, "CPU": {}}
         self.next = 0
         self.missed = []
         self.removed = 0
+
+    @property
+    def known(self):
+        return self.media["GPU"]
 
     def take(self, number, payload):
         if number < self.next:
@@ -42,19 +47,22 @@ class Router:
             # As maps and as arrays, the fields have the same order.
             kind, *fields = event.values() if isinstance(event, dict) else event
             if kind == "BlockStored":
-                hashes, parent, tokens, size = fields[:4]
+                hashes, parent, tokens, size, _, medium = fields[:6]
+                known = self.media[medium]
                 assert size == BLOCK and len(tokens) == size * len(hashes)
                 for at, name in enumerate(hashes):
-                    assert name not in self.known, "it is stored twice"
-                    self.known[name] = (parent, tokens[at * size : (at + 1) * size])
+                    assert name not in known, "it is stored twice"
+                    known[name] = (parent, tokens[at * size : (at + 1) * size])
                     parent = name
             elif kind == "BlockRemoved":
-                self.removed += len(fields[0])
-                for name in fields[0]:
-                    assert self.known.pop(name, None) or self.missed, "what is removed was not stored"
+                hashes, medium = fields[:2]
+                self.removed += len(hashes)
+                for name in hashes:
+                    assert self.media[medium].pop(name, None) or self.missed, "what is removed was not stored"
             else:
                 assert kind == "AllBlocksCleared", kind
-                self.known.clear()
+                for known in self.media.values():
+                    known.clear()
 
 
 def fnv1a(tokens, value=0xCBF29CE484222325):
@@ -120,8 +128,9 @@ def load(address, seed):
 
 
 def cached_blocks(address):
-    """How many blocks are cached, from the engine's own state; nothing runs."""
-    return sum(count for _, count in json.loads(get(address, "/debug/state"))["cached"])
+    """How many blocks of the cache and of the swap space are cached, from the engine's own state; nothing runs."""
+    state = json.loads(get(address, "/debug/state"))
+    return sum(count for _, count in state["cached"]), state["swap_cached"]
 
 
 def received(subscriber):
@@ -150,10 +159,13 @@ def follow(quire, form):
         late = Router()
         for number, payload in replayed:
             late.take(number, payload)
-        assert late.removed and len(late.known) == cached_blocks(address), "what a late joiner rebuilds is what is cached"
+        cached = tuple(len(late.media[medium]) for medium in ["GPU", "CPU"])
+        assert late.removed and cached == cached_blocks(address), "what a late joiner rebuilds is what is cached"
+        assert cached[1], "what is evicted goes to the swap space"
         assert all(
             fnv1a(tokens) == name if parent is None else fnv1a(tokens, parent) == name
-            for name, (parent, tokens) in late.known.items()
+            for known in late.media.values()
+            for name, (parent, tokens) in known.items()
         )
 
         # A router that loses every seventh batch sees it, and asks for them.
@@ -168,7 +180,7 @@ def follow(quire, form):
                     if old < number:
                         router.take(old, lost)
             router.take(number, payload)
-        assert not router.missed and router.known == late.known
+        assert not router.missed and router.media == late.media
         print(f"kv_events.py: {form}: {len(replayed)} batches, {len(late.known)} blocks cached, {late.removed} removed")
 
 

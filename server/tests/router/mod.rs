@@ -10,8 +10,8 @@ use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 /// An event, in whichever form it came.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    Stored { hashes: Vec<u64>, parent: Option<u64>, tokens: Vec<u64>, block_size: usize },
-    Removed { hashes: Vec<u64> },
+    Stored { medium: String, hashes: Vec<u64>, parent: Option<u64>, tokens: Vec<u64>, block_size: usize },
+    Removed { medium: String, hashes: Vec<u64> },
     Cleared,
 }
 
@@ -34,24 +34,31 @@ fn event(event: &Value) -> Event {
     let get = |name: &str, at: usize| if event.is_array() { &event[at] } else { &event[name] };
     let numbers = |value: &Value| value.as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect::<Vec<u64>>();
     let hashes = || numbers(get("block_hashes", 1));
+    let medium = |at| get("medium", at).as_str().unwrap().to_owned();
     match get("type", 0).as_str().unwrap() {
         "BlockStored" => Event::Stored {
+            medium: medium(6),
             hashes: hashes(),
             parent: get("parent_block_hash", 2).as_u64(),
             tokens: numbers(get("token_ids", 3)),
             block_size: get("block_size", 4).as_u64().unwrap() as usize,
         },
-        "BlockRemoved" => Event::Removed { hashes: hashes() },
+        "BlockRemoved" => Event::Removed { medium: medium(2), hashes: hashes() },
         "AllBlocksCleared" => Event::Cleared,
         other => panic!("there is no event {other}"),
     }
 }
 
+/// What a router knows of a medium.
+pub type Known = BTreeMap<u64, (Option<u64>, Vec<u64>)>;
+
 /// What a router knows.
 #[derive(Clone, Debug, Default)]
 pub struct Router {
     /// The hashes that are cached, each with that of the block before and its tokens.
-    pub known: BTreeMap<u64, (Option<u64>, Vec<u64>)>,
+    pub known: Known,
+    /// Those that are in the swap space.
+    pub swapped: Known,
     /// The number of the next batch, if none was missed.
     pub next: u64,
     /// Batches that were missed.
@@ -70,22 +77,30 @@ impl Router {
         self.next = number + 1;
         for event in decode(payload).events {
             match event {
-                Event::Stored { hashes, mut parent, tokens, block_size } => {
+                Event::Stored { medium, hashes, mut parent, tokens, block_size } => {
                     assert_eq!(tokens.len(), hashes.len() * block_size);
                     for (hash, tokens) in hashes.into_iter().zip(tokens.chunks(block_size)) {
-                        let before = self.known.insert(hash, (parent.replace(hash), tokens.to_vec()));
+                        let before = self.medium(&medium).insert(hash, (parent.replace(hash), tokens.to_vec()));
                         assert!(before.is_none(), "{hash} is stored twice");
                     }
                 }
-                Event::Removed { hashes } => {
+                Event::Removed { medium, hashes } => {
                     for hash in hashes {
                         self.removed += 1;
-                        let before = self.known.remove(&hash);
+                        let before = self.medium(&medium).remove(&hash);
                         assert!(before.is_some() || self.missed > 0, "{hash} was not stored");
                     }
                 }
-                Event::Cleared => self.known.clear(),
+                Event::Cleared => [&mut self.known, &mut self.swapped].into_iter().for_each(Known::clear),
             }
+        }
+    }
+
+    fn medium(&mut self, name: &str) -> &mut Known {
+        match name {
+            "GPU" => &mut self.known,
+            "CPU" => &mut self.swapped,
+            other => panic!("there is no medium {other}"),
         }
     }
 

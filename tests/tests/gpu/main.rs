@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 mod parallel;
+mod tiers;
 
 use std::sync::Once;
 

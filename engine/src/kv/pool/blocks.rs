@@ -33,6 +33,8 @@ pub struct Blocks {
     pub(super) cached: usize,
     /// Blocks with more than one reference.
     pub(super) shared: usize,
+    /// What cached blocks held that were allocated for other contents, in order, until it is taken; none if it is not kept.
+    evicted: Option<Vec<(u32, Arc<Prefix>)>>,
     pub(super) log: Option<Logger>,
 }
 
@@ -56,6 +58,7 @@ impl Blocks {
             total_filled: 0,
             cached: 0,
             shared: 0,
+            evicted: None,
             log: None,
         }
     }
@@ -98,9 +101,12 @@ impl Blocks {
     /// Takes a free block. Cached ones go last, and are forgotten.
     pub fn allocate(&mut self) -> Option<u32> {
         let block = self.free.take_first()?;
-        if self.known.remove(block) {
+        if let Some(prefix) = self.known.remove(block) {
             self.cached -= 1;
             self.record(BlockEvent::Evict(block));
+            if let Some(evicted) = &mut self.evicted {
+                evicted.push((block, prefix));
+            }
         }
         self.uses[block as usize].refs = 1;
         self.record(BlockEvent::Allocate(block));
@@ -169,13 +175,47 @@ impl Blocks {
         Some((name, block))
     }
 
+    /// Notes from now on what cached blocks held that are allocated for other contents.
+    pub fn keep_evicted(&mut self) {
+        self.evicted.get_or_insert_default();
+    }
+
+    /// What was evicted since the last call, in order: each block with the prefix that it was known by. Contents are there
+    /// until the moves of the next step.
+    pub fn take_evicted(&mut self) -> Vec<(u32, Arc<Prefix>)> {
+        self.evicted.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The block that is known by `prefix`.
+    pub fn block_of(&self, prefix: &Prefix) -> Option<u32> {
+        self.known.find_prefix(prefix)
+    }
+
+    /// The name of `parent`'s tokens followed by `tokens`, with which a block is known.
+    pub fn known_as(&self, parent: Option<PrefixId>, tokens: &[u32]) -> Option<Arc<Prefix>> {
+        self.known.prefix(self.known.find(parent, tokens)?).cloned()
+    }
+
     /// Makes a full block known by its `tokens` and those before it, so that it can be found until its memory is needed.
-    /// Returns their name. None if they cannot be known, see [`PrefixIndex::insert`].
-    pub fn register(&mut self, block: u32, parent: Option<PrefixId>, tokens: &[u32]) -> Option<PrefixId> {
+    /// Returns their name, which is that of `named` where another pool knows these tokens. None if they cannot be known, see
+    /// [`PrefixIndex::insert`].
+    pub fn register(
+        &mut self,
+        block: u32,
+        parent: Option<PrefixId>,
+        tokens: &[u32],
+        named: Option<Arc<Prefix>>,
+    ) -> Option<PrefixId> {
         if let Some(prefix) = self.known.prefix(block) {
             return Some(prefix.id());
         }
-        let name = self.known.insert(block, parent, tokens);
+        let name = match named.filter(|_| self.known.find(parent, tokens).is_none()) {
+            Some(prefix) => {
+                let name = prefix.id();
+                self.known.insert_prefix(block, prefix).then_some(name)
+            }
+            None => self.known.insert(block, parent, tokens),
+        };
         if let Some(prefix) = self.known.prefix(block) {
             self.record(BlockEvent::Register { block, prefix: prefix.clone() });
         }
@@ -200,21 +240,33 @@ impl Blocks {
     pub fn take_over(&mut self, dst: u32, from: &Blocks, src: u32) {
         self.fill(dst, from.uses[src as usize].filled as usize);
         self.record(BlockEvent::Swap { src, dst });
-        if let Some(prefix) = from.prefix(src)
-            && self.known.insert_prefix(dst, prefix.clone())
-        {
-            self.record(BlockEvent::Register { block: dst, prefix: prefix.clone() });
+        if let Some(prefix) = from.prefix(src) {
+            self.make_known(dst, prefix);
+        }
+    }
+
+    /// Notes that what `src`, a full block of another pool, was known by until it was evicted is moved to `dst`.
+    pub fn take_in(&mut self, dst: u32, src: u32, prefix: &Arc<Prefix>) {
+        self.fill(dst, self.block_size);
+        self.record(BlockEvent::Swap { src, dst });
+        self.make_known(dst, prefix);
+    }
+
+    fn make_known(&mut self, block: u32, prefix: &Arc<Prefix>) {
+        if self.known.insert_prefix(block, prefix.clone()) {
+            self.record(BlockEvent::Register { block, prefix: prefix.clone() });
         }
     }
 
     /// Forgets what blocks hold: a step that was to fill some of them failed.
     pub fn forget(&mut self) {
         for block in 0..self.uses.len() as u32 {
-            if self.known.remove(block) {
+            if self.known.remove(block).is_some() {
                 self.record(BlockEvent::Evict(block));
             }
         }
         self.cached = 0;
+        drop(self.take_evicted());
     }
 
     /// Free blocks whose contents can still be found; ascending.

@@ -1,0 +1,155 @@
+//! Random schedules on models' own arithmetic, with keys and values in every type that the CPU stores: however requests are
+//! batched, cut into chunks, swapped out, computed again, drafted and found in the cache or the swap space, each gets the same
+//! bits of all its logprobs as alone.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+mod common;
+mod oracle;
+mod schedules;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use engine::backend::Backend;
+use engine::backend::cpu::CpuBackend;
+use engine::engine::{Engine, EngineConfig};
+use engine::group::{OwnerId, RequestId};
+use engine::kv::{KvDtype, KvLayout};
+use engine::load::ModelFiles;
+use engine::model;
+use engine::runner::ModelRunner;
+use engine::scheduler::SchedulerOptions;
+use engine::tensor::DType;
+use proptest::prelude::*;
+use schedules::{Answer, Cut, OWNERS, Request, Setup, alone, answer, arrive, request, setup};
+
+/// One that sees everything, and one with a window.
+const MODELS: [&str; 2] = ["llama3", "mistral"];
+
+/// An engine of a golden model.
+fn engine(name: &str, dtype: KvDtype, config: EngineConfig) -> Engine {
+    let files = ModelFiles::directory(common::model(name)).unwrap();
+    let shape = files.config().unwrap();
+    let mut weights = files.weights(None).unwrap();
+    weights.strip_prefix(shape.family.weight_prefixes());
+    let backend = CpuBackend::new(Some(1)).unwrap();
+    let model = model::load(&backend, &shape, &mut weights, shape.max_positions).unwrap();
+    let layout = KvLayout {
+        layers: shape.layers,
+        heads: shape.kv_heads,
+        head_dim: shape.head_dim,
+        block_size: config.block_size,
+        dtype,
+    };
+    let cache = backend.kv_cache(layout, config.num_blocks, config.swap_blocks).unwrap();
+    let eos = files.generation_config().unwrap().eos_token_ids_or(&shape);
+    let config = EngineConfig { window: shape.window(), max_len: 200, vocab_size: shape.vocab_size, eos, ..config };
+    Engine::new(config, Box::new(ModelRunner::new(backend, model, cache)))
+}
+
+/// Answers all requests but those that are cut.
+fn serve(mut engine: Engine, requests: &[Request], setup: &Setup) -> BTreeMap<usize, Answer> {
+    for prefix in &setup.pinned {
+        engine.pin_prefix(prefix.tokens()).unwrap();
+    }
+    let owners: Vec<OwnerId> = (0..OWNERS).map(|_| engine.new_owner()).collect();
+    let mut ids: BTreeMap<RequestId, usize> = BTreeMap::new();
+    let (mut outputs, mut cut) = (BTreeMap::new(), BTreeSet::new());
+    for step in 0.. {
+        arrive(&mut engine, step, requests, &owners, &mut ids);
+        for (&id, &i) in &ids {
+            if let Some((_, how)) = requests[i].cut.filter(|(at, _)| *at == step && !outputs.contains_key(&i)) {
+                match how {
+                    Cut::Abort => engine.abort(id),
+                    Cut::Stop { index } => engine.stop_output(id, index),
+                }
+                cut.insert(i);
+            }
+        }
+        outputs.extend(engine.step().unwrap().finished.into_iter().map(|done| (ids[&done.id], answer(done))));
+        assert_eq!(engine.scheduler().check_integrity(), Ok(()));
+        if step > 60 && !engine.has_work() {
+            break;
+        }
+        assert!(step < 20_000, "no progress");
+    }
+    assert_eq!(outputs.len(), requests.len(), "a request was lost");
+    outputs.retain(|i, _| !cut.contains(i));
+    outputs
+}
+
+fn check(dtype: KvDtype, model: usize, requests: &[Request], setup: &Setup) -> Result<(), TestCaseError> {
+    let name = MODELS[model];
+    let window = ModelFiles::directory(common::model(name)).unwrap().config().unwrap().window();
+    let setup = Setup { window, ..setup.clone() };
+    let outputs = serve(engine(name, dtype, setup.config(requests)), requests, &setup);
+    let scheduler = SchedulerOptions { prefix_caching: false, ..oracle::scheduler_options() };
+    // Of the same blocks, since attention adds up block by block.
+    let roomy = EngineConfig { swap_blocks: 0, scheduler, ..oracle::config(1000, setup.block_size) };
+    for (i, got) in outputs {
+        prop_assert_eq!(got, alone(engine(name, dtype, roomy.clone()), &requests[i]), "{}, {}", name, dtype);
+    }
+    Ok(())
+}
+
+macro_rules! every_type {
+    ($($name:ident: $dtype:expr,)*) => {
+        proptest! {
+            #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+            $(#[test]
+            fn $name(model in 0..MODELS.len(), requests in prop::collection::vec(request(), 1..10), setup in setup()) {
+                check($dtype, model, &requests, &setup)?;
+            })*
+        }
+    };
+}
+
+every_type! {
+    schedules_with_a_cache_in_f32: KvDtype::Float(DType::F32),
+    schedules_with_a_cache_in_f16: KvDtype::Float(DType::F16),
+    schedules_with_a_cache_in_int8: KvDtype::Int8,
+    schedules_with_a_cache_in_fp8: KvDtype::Fp8,
+}
+
+/// What the schedules above may happen not to do: conversations take turns in a cache that holds one of them.
+#[test]
+fn conversations_that_take_turns_come_back_from_the_swap_space() {
+    for name in MODELS {
+        for dtype in [KvDtype::Float(DType::F32), KvDtype::Int8, KvDtype::Fp8] {
+            let tight = EngineConfig { swap_blocks: 60, ..oracle::config(9, 8) };
+            let roomy = EngineConfig { swap_blocks: 0, ..oracle::config(100, 8) };
+            let mut engine = engine(name, dtype, tight);
+            let mut texts: Vec<Vec<u32>> =
+                (0..3).map(|i| (0..20).map(|at| 1 + (at * (i + 2) + i) % 300).collect()).collect();
+            for turn in 0..4u32 {
+                for text in &mut texts {
+                    let request = Request {
+                        prompt: text.clone(),
+                        params: engine::sampling::SamplingParams { logprobs: Some(3), ..oracle::greedy(6) },
+                        owner: 0,
+                        arrives: 0,
+                        cut: None,
+                    };
+                    let before = engine.stats().computed_tokens;
+                    engine.add(request.prompt.clone(), request.params.clone()).unwrap();
+                    let done = oracle::finish(&mut engine).remove(0);
+                    let got = answer(done);
+                    assert_eq!(
+                        got,
+                        alone(self::engine(name, dtype, roomy.clone()), &request),
+                        "{name}, {dtype}, turn {turn}"
+                    );
+                    // Six tokens are new, five of the answer are computed, and a block may not have been full.
+                    let computed = engine.stats().computed_tokens - before;
+                    assert!(turn == 0 || computed <= 6 + 5 + 7, "{name}, {dtype}, turn {turn}: {computed}");
+                    text.extend(&got.0[0].tokens);
+                    text.extend((0..5).map(|i| 301 + (turn * 5 + i) % 100));
+                }
+            }
+            // Little of a text is left in the cache when its turn comes again.
+            let (from_swap, all) = (engine.stats().swap_hit_tokens, engine.stats().hit_tokens);
+            assert!(all == 3 * (24 + 32 + 40) && from_swap > all / 2, "{name}, {dtype}: {from_swap} of {all}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Metrics of the swap space: blocks of preempted requests, and cached blocks for which the KV cache had no room.
+
+use engine::kv::PoolUsage;
+use engine::stats::Stats;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::register::add;
+
+/// What moves to the swap space and back, and what it holds.
+#[derive(Clone, Debug)]
+pub struct SwapMetrics {
+    used: Gauge,
+    cached: Gauge,
+    swapped_out: Counter,
+    swapped_in: Counter,
+    offloaded: Counter,
+    restored: Counter,
+    hits: Counter,
+}
+
+impl SwapMetrics {
+    /// Metrics in `r`, all zero.
+    pub fn new(r: &mut Registry) -> Self {
+        SwapMetrics {
+            used: add(r, "quire:swap_blocks_used", "Blocks of the swap space that a request holds", Gauge::default()),
+            cached: add(
+                r,
+                "quire:swap_blocks_cached",
+                "Blocks of the swap space kept for a prefix alone",
+                Gauge::default(),
+            ),
+            swapped_out: add(r, "quire:kv_blocks_swapped_out", "KV blocks swapped out", Counter::default()),
+            swapped_in: add(r, "quire:kv_blocks_swapped_in", "KV blocks swapped in", Counter::default()),
+            offloaded: add(
+                r,
+                "quire:kv_blocks_offloaded",
+                "Cached KV blocks moved to the swap space when they were evicted",
+                Counter::default(),
+            ),
+            restored: add(
+                r,
+                "quire:kv_blocks_restored",
+                "KV blocks moved back from the swap space for a prefix",
+                Counter::default(),
+            ),
+            hits: add(
+                r,
+                "quire:prefix_cache_swap_hits",
+                "Tokens found in the prefix cache that came back from the swap space",
+                Counter::default(),
+            ),
+        }
+    }
+
+    /// Takes in the state after a step. `before` is what the counters were the last time.
+    pub fn observe(&self, usage: PoolUsage, stats: &Stats, before: &Stats) {
+        self.used.set(usage.used_blocks as i64);
+        self.cached.set(usage.cached_blocks as i64);
+        self.swapped_out.inc_by((stats.swapped_out_blocks - before.swapped_out_blocks) as u64);
+        self.swapped_in.inc_by((stats.swapped_in_blocks - before.swapped_in_blocks) as u64);
+        self.offloaded.inc_by((stats.offloaded_blocks - before.offloaded_blocks) as u64);
+        self.restored.inc_by((stats.restored_blocks - before.restored_blocks) as u64);
+        self.hits.inc_by((stats.swap_hit_tokens - before.swap_hit_tokens) as u64);
+    }
+}
