@@ -100,7 +100,7 @@ impl RehearsedModel {
         let shard = Shard { rank: 0, of: gpus };
         let own = shard.config(config)?;
         let blocks = |launch| gpu.attention_blocks(launch, DTYPE);
-        let backend = CudaBackend::without_device(gpu.limits, blocks, &own, shard, BLOCK_SIZE, DTYPE)?;
+        let backend = CudaBackend::without_device(gpu.limits, blocks, &own, shard, BLOCK_SIZE, (DTYPE, DTYPE.into()))?;
         let model = engine::model::load(&backend, config, &mut Weights::of_zeros(DTYPE), config.max_positions)?;
         let (layers, heads, head_dim) = (config.layers, own.kv_heads, config.head_dim);
         let layout = KvLayout { layers, heads, head_dim, block_size: BLOCK_SIZE, dtype: DTYPE.into() };

@@ -25,6 +25,8 @@ pub struct Squares<T> {
     row: u32,
     /// Bytes from one square to the next.
     stride: u32,
+    /// Whether `ldmatrix` loads both halves of a square's tokens before the other elements.
+    tokens_first: bool,
     /// Codes of two squares.
     held: [u32; 4],
     element: PhantomData<T>,
@@ -37,26 +39,29 @@ impl<T: KvElement> Squares<T> {
     /// Squares of which the first is at `first`, an offset in shared memory, and each other `stride` bytes behind the one
     /// before; a chunk has so many rows.
     #[inline(always)]
-    fn new(first: u32, stride: u32, rows: u32) -> Self {
+    fn new(first: u32, stride: u32, rows: u32, tokens_first: bool) -> Self {
         let lane = lane_id();
         let row = if T::FORMAT.is_coded() {
             lane % 16 * ROW + lane / 16 * stride
+        } else if tokens_first {
+            (lane / 16 * rows + lane % 16) * ROW
         } else {
             (lane / 8 % 2 * rows + lane / 16 * 8 + lane % 8) * ROW
         };
-        Squares { row: first + row, stride, held: [0; 4], element: PhantomData }
+        Squares { row: first + row, stride, tokens_first, held: [0; 4], element: PhantomData }
     }
 
-    /// Squares of the same tokens and successive elements.
+    /// Squares of the same tokens and successive elements. `tokens_first` says that both halves of the tokens make one operand of
+    /// `mma`: loaded one after the other, they are in neighbouring registers, as it wants them.
     #[inline(always)]
-    pub fn along_elements(first: u32, rows: u32) -> Self {
-        Self::new(first, Self::CHUNKS * rows * ROW, rows)
+    pub fn along_elements(first: u32, rows: u32, tokens_first: bool) -> Self {
+        Self::new(first, Self::CHUNKS * rows * ROW, rows, tokens_first)
     }
 
     /// Squares of the same elements and successive tokens.
     #[inline(always)]
     pub fn along_tokens(first: u32, rows: u32) -> Self {
-        Self::new(first, 16 * ROW, rows)
+        Self::new(first, 16 * ROW, rows, false)
     }
 
     /// Square number `index`: each token's elements side by side, as keys are taken. After the first they are asked for in order.
@@ -85,7 +90,7 @@ impl<T: KvElement> Squares<T> {
         let row = self.row + index * self.stride;
         if !T::FORMAT.is_coded() {
             let [a, b, c, d] = load(row);
-            return [[a, b], [c, d]];
+            return if self.tokens_first { [[a, c], [b, d]] } else { [[a, b], [c, d]] };
         }
         if index.is_multiple_of(2) {
             self.held = load(row);

@@ -237,7 +237,9 @@ fn each_byte_is_moved_once() {
         let floor = shape::floor(checked(shape), tokens, 1000, 0);
         let moved = 32 * report.total.sectors;
         println!("{format:?}, {head_size}: {} instructions", report.total.instructions);
-        assert!(moved as f64 <= 1.02 * floor.bytes as f64, "{moved} of {floor:?}, head size {head_size}");
+        // Tables and lengths are as large beside codes.
+        let most = if format.is_coded() { 1.04 } else { 1.02 };
+        assert!(moved as f64 <= most * floor.bytes as f64, "{moved} of {floor:?}, head size {head_size}");
         assert!(report.total.sector_ratio() <= 1.02, "{:?}, head size {head_size}", report.total);
         assert_eq!(report.total.bank_conflicts(), 0, "head size {head_size}");
     }

@@ -125,7 +125,9 @@ fn a_prompt_is_moved_with_no_more_sectors_than_needed() {
                 // Six heads read angles, twice each sector; positions and slots are a sector for each warp.
                 let angles = if rotate { (2 * 6 - 1) * TOKENS * u64::from(head_size) * 4 } else { 0 };
                 let indices = TOKENS / 8 * 32 * (6 + 4);
-                let most = case.floor.bytes + angles + indices;
+                // A warp's eight scales are half a sector.
+                let scales = if format.is_coded() { TOKENS / 8 * 2 * 2 * 16 } else { 0 };
+                let most = case.floor.bytes + angles + indices + scales;
                 assert!(report.total.sectors * 32 <= most, "{} of {most}", report.total.sectors * 32);
                 assert!(rotate || report.total.sector_ratio() <= 1.02, "{}", report.total.sector_ratio());
             }

@@ -292,7 +292,8 @@ impl RopeProblem {
             launch: Box::new(move |gpu| unsafe { gpu.launch(shape, call) }),
             error: Box::new(move |gpu| {
                 let queries = gpu.download::<u16>(query)?;
-                let queries = queries.chunks_exact(query_stride.max(1)).flat_map(|row| &row[..width]).map(|&v| ty.number(v));
+                let queries =
+                    queries.chunks_exact(query_stride.max(1)).flat_map(|row| &row[..width]).map(|&v| ty.number(v));
                 let error = relative_error(queries, &query_truth) / allowed;
                 let cached = gpu.download(cache)?;
                 if let Some((_, codes)) = &codes_truth {

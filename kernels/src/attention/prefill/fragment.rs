@@ -97,13 +97,13 @@ impl<const D: u32> Queries<D> {
     pub unsafe fn times_keys<T: KvElement>(&self, tile: u32) -> ScoreFragments {
         let mut scores = [[[0.0; 4]; KEYS / 8]; FRAGMENTS];
         for step in 0..D / 16 {
-            let keys = tile + step * Squares::<T>::CHUNKS * tile_keys(D) * ROW;
-            let mut squares = Squares::<T>::along_tokens(keys, tile_keys(D));
+            let keys = tile + step * Squares::<T>::CHUNKS * tile_keys(D, T::FORMAT) * ROW;
+            let mut squares = Squares::<T>::along_tokens(keys, tile_keys(D, T::FORMAT));
             // SAFETY: queries and keys are in shared memory and all lanes are here, by this function's contract; squares
             // are within the tile.
             unsafe {
                 let factors = if query_in_registers(D) { self.held[step as usize] } else { self.load(step) };
-                for pair in 0..tile_keys(D) / 16 {
+                for pair in 0..tile_keys(D, T::FORMAT) / 16 {
                     let [low, high] = squares.of_tokens(pair);
                     for fragment in 0..fragments(D) as usize {
                         multiply::<T::Element>(factors[fragment], [low, high], &mut scores[fragment], pair);
@@ -113,7 +113,7 @@ impl<const D: u32> Queries<D> {
         }
         if T::FORMAT.is_coded() {
             let at = tile + 2 * part_bytes(D, T::FORMAT);
-            for group in 0..tile_keys(D) / 32 {
+            for group in 0..tile_keys(D, T::FORMAT) / 32 {
                 // SAFETY: the scales are in shared memory and all lanes are here, by this function's contract.
                 let scales = unsafe { scales(at + 64 * group) };
                 for fragment in 0..fragments(D) as usize {
@@ -141,10 +141,10 @@ pub unsafe fn add_values<T: KvElement, const D: u32>(
 ) {
     let part = part_bytes(D, T::FORMAT);
     let mut value_scales = [[0.0; 2]; 4];
-    for step in 0..tile_keys(D) / 16 {
+    for step in 0..tile_keys(D, T::FORMAT) / 16 {
         if T::FORMAT.is_coded() && step.is_multiple_of(2) {
             // SAFETY: the scales are in shared memory and all lanes are here, by this function's contract.
-            value_scales = unsafe { scales(tile + 2 * part + 2 * tile_keys(D) + 32 * step) };
+            value_scales = unsafe { scales(tile + 2 * part + 2 * tile_keys(D, T::FORMAT) + 32 * step) };
         }
         let mut factors = [[0; 4]; FRAGMENTS];
         for fragment in 0..fragments(D) as usize {
@@ -160,7 +160,7 @@ pub unsafe fn add_values<T: KvElement, const D: u32>(
                 .map(|pair| <T::Element as Element>::Pair::from_f32(pair).to_bits());
         }
         // `mma` wants the values of an element side by side: they are transposed on the way.
-        let mut squares = Squares::<T>::along_elements(tile + part + 16 * step * ROW, tile_keys(D));
+        let mut squares = Squares::<T>::along_elements(tile + part + 16 * step * ROW, tile_keys(D, T::FORMAT), true);
         for pair in 0..D / VECTOR / 2 {
             // SAFETY: the values are in shared memory and all lanes are here, by this function's contract; squares are
             // within the tile.

@@ -154,7 +154,7 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
             cp_async::commit();
         }
         let mut stream = KvTiles::<T, D>::new(&batch, &cache, tile.sequence, head, sight, stages);
-        let (mut index, last) = (sight.first_key() / tile_keys(D), sight.last / tile_keys(D));
+        let (mut index, last) = (sight.first_key() / tile_keys(D, T::FORMAT), sight.last / tile_keys(D, T::FORMAT));
         stream.copy(index % 2);
 
         let mut queries = Queries::<D>::new(shared_offset(rows.place(0, 0)));
@@ -172,14 +172,14 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
             if index < last {
                 stream.copy((index + 1) % 2);
             }
-            let key = index * tile_keys(D);
+            let key = index * tile_keys(D, T::FORMAT);
             if let Some(own) = own_sight
-                && own.any(key, tile_keys(D))
+                && own.any(key, tile_keys(D, T::FORMAT))
             {
                 let stage = stages + index % 2 * stage_bytes(D, T::FORMAT);
                 let mut scores = queries.times_keys::<T>(stage);
-                if !own.all(key, tile_keys(D)) {
-                    rows.mask(&mut scores, key, window);
+                if !own.all(key, tile_keys(D, T::FORMAT)) {
+                    rows.mask::<T>(&mut scores, key, window);
                 }
                 softmax.weigh(&mut scores, &mut sums);
                 add_values::<T, D>(&mut sums, &scores, stage);

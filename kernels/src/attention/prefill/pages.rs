@@ -22,12 +22,12 @@ const VECTOR_BYTES: u32 = size_of::<Vector>() as u32;
 
 /// Bytes that the keys of a tile take, and its values, without their scales.
 pub const fn part_bytes(head_size: u32, format: KvFormat) -> u32 {
-    head_size / format.vector_elements() * VECTOR_BYTES * tile_keys(head_size)
+    head_size / format.vector_elements() * VECTOR_BYTES * tile_keys(head_size, format)
 }
 
 /// Bytes of a tile's keys and values.
 pub const fn stage_bytes(head_size: u32, format: KvFormat) -> u32 {
-    2 * tile_keys(head_size) * format.head_bytes(head_size)
+    2 * tile_keys(head_size, format) * format.head_bytes(head_size)
 }
 
 /// The tiles of keys and values that a block reads, in order of position.
@@ -57,7 +57,8 @@ impl<T: KvElement, const D: u32> KvTiles<T, D> {
     #[inline(always)]
     pub unsafe fn new(batch: &Batch, cache: &Cache, sequence: u32, head: u32, sight: Sight, to: u32) -> Self {
         let Cache { pages, vectors } = *cache;
-        let (chunk, place) = (thread::thread_idx_x() / tile_keys(D), thread::thread_idx_x() % tile_keys(D));
+        let (chunk, place) =
+            (thread::thread_idx_x() / tile_keys(D, T::FORMAT), thread::thread_idx_x() % tile_keys(D, T::FORMAT));
         let first_key = sight.first_key();
         // SAFETY: `sequence` is one of the batch and `head` a KV head, by this function's contract, so that offsets are
         // within the arrays.
@@ -69,7 +70,7 @@ impl<T: KvElement, const D: u32> KvTiles<T, D> {
                 table: batch.tables.add(*batch.table_starts.add(sequence as usize) as usize),
                 first_key,
                 keys: sight.last + 1 - first_key,
-                token: first_key / tile_keys(D) * tile_keys(D) + place,
+                token: first_key / tile_keys(D, T::FORMAT) * tile_keys(D, T::FORMAT) + place,
                 block: 0,
                 to: to + thread::thread_idx_x() * VECTOR_BYTES,
                 element: PhantomData,
@@ -114,8 +115,8 @@ impl<T: KvElement, const D: u32> KvTiles<T, D> {
     /// As for [`Self::new`], and no thread still reads the stage.
     #[inline(always)]
     pub unsafe fn copy(&mut self, stage: u32) {
-        const { assert!(THREADS.is_multiple_of(tile_keys(D)), "a thread has one token") };
-        let chunks_at_once = THREADS / tile_keys(D);
+        const { assert!(THREADS.is_multiple_of(tile_keys(D, T::FORMAT)), "a thread has one token") };
+        let chunks_at_once = THREADS / tile_keys(D, T::FORMAT);
         let pages = Pages { heads: 1, head_size: D, block_size: self.block_size, format: T::FORMAT };
         let bytes = if self.in_sight() { VECTOR_BYTES } else { 0 };
         let offset = self.token & (self.block_size - 1);
@@ -135,7 +136,7 @@ impl<T: KvElement, const D: u32> KvTiles<T, D> {
                 self.copy_scales(page, pages, to);
             }
             cp_async::commit();
-            self.token += tile_keys(D);
+            self.token += tile_keys(D, T::FORMAT);
             self.look_up();
         }
     }
@@ -151,14 +152,15 @@ impl<T: KvElement, const D: u32> KvTiles<T, D> {
     #[inline(always)]
     unsafe fn copy_scales(&self, page: *const Vector, pages: Pages, to: u32) {
         let thread = thread::thread_idx_x();
-        let (chunk, place) = (thread / tile_keys(D), thread % tile_keys(D));
+        let (chunk, place) = (thread / tile_keys(D, T::FORMAT), thread % tile_keys(D, T::FORMAT));
         if chunk > 1 || !place.is_multiple_of(VECTOR) {
             return;
         }
         let part = if chunk == 0 { KeyOrValue::Key } else { KeyOrValue::Value };
         let left = self.first_key + self.keys - self.token;
         let bytes = if self.group_in_sight() { 2 * left.min(VECTOR) } else { 0 };
-        let to = to - thread * VECTOR_BYTES + 2 * part_bytes(D, T::FORMAT) + 2 * (chunk * tile_keys(D) + place);
+        let to =
+            to - thread * VECTOR_BYTES + 2 * part_bytes(D, T::FORMAT) + 2 * (chunk * tile_keys(D, T::FORMAT) + place);
         let offset = self.token & (self.block_size - 1);
         // SAFETY: if one of the eight tokens is seen, the page is that of their block, which holds whole groups of eight;
         // else no byte is read.

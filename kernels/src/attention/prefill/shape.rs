@@ -7,6 +7,7 @@ use cuda_std::launch::LaunchShape;
 use super::{pages, rows};
 use crate::attention::AttentionShape;
 use crate::floor::Floor;
+use crate::layout::KvFormat;
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::{
     attention::{with_coded_head_size, with_head_size},
@@ -37,9 +38,11 @@ pub const fn tile_rows(head_size: u32) -> u32 {
     WARPS * FRAGMENT * fragments(head_size)
 }
 
-/// Keys in a tile, and as many values.
-pub const fn tile_keys(head_size: u32) -> u32 {
-    if head_size <= 128 { 64 } else { 32 }
+/// Keys in a tile, and as many values. Where codes become numbers, registers do not suffice for the scores of 64 keys beside
+/// outputs of 128 elements.
+pub const fn tile_keys(head_size: u32, format: KvFormat) -> u32 {
+    let most = if format.is_coded() { 64 } else { 128 };
+    if head_size <= most { 64 } else { 32 }
 }
 
 /// Whether the queries stay in registers. Elsewhere output and scores leave too little room for them, and they are
@@ -98,7 +101,6 @@ pub const fn floor(shape: AttentionShape, new: u32, context: u32, window: u32) -
 mod tests {
     use super::*;
     use crate::attention::HEAD_SIZES;
-    use crate::layout::KvFormat;
 
     fn shape(heads: u32, kv_heads: u32, head_size: u32) -> AttentionShape {
         AttentionShape::new(heads, kv_heads, head_size, 16).unwrap_or_else(|refused| panic!("{refused}"))

@@ -61,7 +61,7 @@ impl<T: KvElement, const D: u32> Softmax<T, D> {
             }
         }
         for (fragment, scores) in scores[..fragments(D) as usize].iter_mut().enumerate() {
-            for four in &mut scores[..tile_keys(D) as usize / 8] {
+            for four in &mut scores[..tile_keys(D, T::FORMAT) as usize / 8] {
                 for (i, score) in four.iter_mut().enumerate() {
                     *score = score.mul_add(self.scale, -self.reference[fragment][i / 2]).exp2_fast();
                     self.sum[fragment][i / 2] += *score;
@@ -75,7 +75,7 @@ impl<T: KvElement, const D: u32> Softmax<T, D> {
     fn largest(&self, scores: &ScoreFragments) -> PerRow<f32> {
         let mut most = [[f32::NEG_INFINITY; 2]; FRAGMENTS];
         for fragment in 0..fragments(D) as usize {
-            for four in &scores[fragment][..tile_keys(D) as usize / 8] {
+            for four in &scores[fragment][..tile_keys(D, T::FORMAT) as usize / 8] {
                 for (i, score) in four.iter().enumerate() {
                     most[fragment][i / 2] = most[fragment][i / 2].max(*score);
                 }
