@@ -3,15 +3,15 @@
 //!
 //! Codes become 16-bit numbers in registers, exactly. Scales are applied in `f32`: those of keys to scores, those of values to
 //! the weights that values are summed with, before these are rounded. `f16` has little room there, since a scale may be
-//! tiny, or large beside a weight. So scales are multiplied with a gain that brings weights near the largest element
-//! of their token: with the [slack](KvElement::SLACK) no product exceeds `f16`, unless a value did.
+//! tiny, or large beside a weight. So scales are multiplied with a gain that makes them a quarter of the largest element of their
+//! token: with the [slack](KvElement::SLACK) a product is never above that element, which was within `f16`.
 
 use core::marker::PhantomData;
 
 use cuda_std::vector::Vector;
 
 use crate::eight_bit::{EightBit, Fp8, Int8};
-use crate::element::{Bf16, Element, F16};
+use crate::element::{Bf16, Element, ElementType, F16};
 use crate::gemm::quantised::codes::FromCodes;
 use crate::kv_write::{CodedCache, LayerCache, WriteHead};
 use crate::layout::{KvFormat, Pages};
@@ -77,7 +77,7 @@ pub trait KvCode: EightBit + Copy {
     /// The format of such a cache.
     const FORMAT: KvFormat;
 
-    /// What scales of values are multiplied with for codes as they are: a 16th of the largest, as a power of two.
+    /// What scales of values are multiplied with for codes as they are: about a quarter of the largest code's number.
     const GAIN: f32;
 
     /// Four codes as two pairs: of bytes 0 and 2, and of bytes 1 and 3.
@@ -92,7 +92,7 @@ pub trait CodeFactor<T> {
 
 impl KvCode for Int8 {
     const FORMAT: KvFormat = KvFormat::Int8;
-    const GAIN: f32 = 8.0;
+    const GAIN: f32 = 32.0;
 
     #[inline(always)]
     fn pairs<T: FromCodes>(codes: u32) -> [u32; 2] {
@@ -106,7 +106,7 @@ impl<T> CodeFactor<T> for Int8 {
 
 impl KvCode for Fp8 {
     const FORMAT: KvFormat = KvFormat::Fp8;
-    const GAIN: f32 = 32.0;
+    const GAIN: f32 = 112.0;
 
     #[inline(always)]
     fn pairs<T: FromCodes>(codes: u32) -> [u32; 2] {
@@ -133,8 +133,8 @@ pub type Bf16Fp8 = Coded<Bf16, Fp8>;
 impl<T: FromCodes, C: KvCode + CodeFactor<T>> KvElement for Coded<T, C> {
     type Element = T;
     const FORMAT: KvFormat = C::FORMAT;
-    // Weights times scales are then at most half of the largest element.
-    const SLACK: f32 = 3.0;
+    // A little less than two, for what is rounded up.
+    const SLACK: f32 = 1.9;
     const KEY_FACTOR: f32 = C::FACTOR;
     const VALUE_GAIN: f32 = C::GAIN;
     const SUM_GAIN: f32 = C::GAIN / C::FACTOR;
@@ -151,9 +151,9 @@ impl<T: FromCodes, C: KvCode + CodeFactor<T>> KvElement for Coded<T, C> {
     }
 }
 
-/// `with_kv_element!(element, format, T => expression)`: the expression with `T` as the [`KvElement`] that an
-/// [`ElementType`](crate::element::ElementType) and a [`KvFormat`] stand for; `T => plain, coded` with one expression for
-/// 16-bit types and one for codes.
+/// `with_kv_element!(element, format, T => expression)`: the expression with `T` as the [`KvElement`](crate::kv_element::KvElement)
+/// that an [`ElementType`](crate::element::ElementType) and a [`KvFormat`](crate::layout::KvFormat) stand for; with
+/// `T => plain, coded` one expression is for 16-bit types, and one for codes.
 #[macro_export]
 macro_rules! with_kv_element {
     ($element:expr, $format:expr, $T:ident => $expression:expr) => {
@@ -183,8 +183,7 @@ macro_rules! with_kv_element {
 }
 
 /// The name of the [`KvElement`] for such activations and such a cache, in the labels and names of kernels.
-pub const fn label(element: crate::element::ElementType, format: KvFormat) -> &'static str {
-    use crate::element::ElementType;
+pub const fn label(element: ElementType, format: KvFormat) -> &'static str {
     match (element, format) {
         (element, KvFormat::Plain) => element.label(),
         (ElementType::F16, KvFormat::Int8) => "f16int8",

@@ -9,8 +9,8 @@
 //!   pages ([`layout`](crate::layout)).
 //!
 //! All arithmetic is in `f32`, rounded once at the end. With neither norms nor table it splits and caches. Where the cache has
-//! 8 bits, what it stores are the codes of keys and values in 16 bits (see [`kv_write`](crate::kv_write)), to the bit those
-//! that [`eight_bit`](crate::eight_bit) defines: two more shuffles for the largest of a head, and one for each vector.
+//! 8 bits, it stores the codes of the keys and values that it would store in 16, to the bit those that
+//! [`eight_bit`](crate::eight_bit) defines: two more shuffles for the largest element of a head, and one for each vector.
 //!
 //! Grid [`shape`], block [`THREADS`]: a warp takes one head of [`TOKENS`] tokens. Lanes lie along the tokens first, as
 //! in [`reshape_and_cache`](crate::cache::reshape_and_cache()), four lanes to a head: a warp reads 64 contiguous bytes
@@ -19,7 +19,7 @@
 //!
 //! # Floor
 //!
-//! A token's row is read once and written once: `4 (heads + 2 kv_heads) D` bytes, and `4 D` of angles, which the heads'
+//! A token's row is read once and written once: `4 (heads + 2 kv_heads) D` bytes, less where the cache has 8 bits, and `4 D` of angles, which the heads'
 //! warps find in L2 after the first, and in L1 for the second half of each sector (a lane takes 32 bytes of them, by
 //! two loads). About 6 flops an element: the time is that of the memory.
 //!
@@ -37,12 +37,14 @@ use cuda_std::vector::Vector;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE};
 
 use crate::element::{Bf16, Element, F16};
-use crate::head_part::{HeadPart, PAIRS, Pairs, TOKENS};
+use crate::head_part::{HeadPart, PAIRS, Pairs};
 use crate::kv_element::{Bf16Fp8, Bf16Int8, F16Fp8, F16Int8, KvElement};
 use crate::kv_write::WriteHead;
 use crate::layout::{KeyOrValue, Pages, VECTOR};
 use crate::vector::{WidthError, narrow, sum_of_eight, widen};
 use cuda_std::unroll::{eight, unroll};
+
+pub use crate::head_part::TOKENS;
 
 /// Threads per block of [`rope_and_cache()`].
 pub const THREADS: u32 = 128;

@@ -115,10 +115,7 @@ impl PagedProblem {
         let tokens: u32 = spans.iter().map(|s| s.new).sum();
         // Queries large enough that the softmax is not flat.
         let query = (0..tokens * shape.heads * shape.head_size).map(|_| shape.ty.bits(4.0 * random.unit())).collect();
-        let cached = [&keys, &values].map(|elements| {
-            let heads = elements.chunks_exact(shape.head_size as usize);
-            heads.flat_map(|head| cached(shape, head)).collect::<Vec<_>>()
-        });
+        let cached = [&keys, &values].map(|elements| cached(shape, elements));
         PagedProblem { shape, spans: spans.to_vec(), blocks, tables, query, keys, values, cached }
     }
 
@@ -126,6 +123,14 @@ impl PagedProblem {
     pub fn decode(shape: PagedShape, contexts: &[u32], shared: u32, seed: u64) -> PagedProblem {
         let spans: Vec<_> = contexts.iter().map(|&context| PagedSequence { new: 1, context }).collect();
         PagedProblem::new(shape, &spans, shared, seed)
+    }
+
+    /// The same problem with values that are so many times as large.
+    pub fn with_values_times(mut self, factor: f64) -> PagedProblem {
+        let ty = self.shape.ty;
+        self.values.iter_mut().for_each(|bits| *bits = ty.bits(factor * ty.number(*bits)));
+        self.cached[1] = cached(self.shape, &self.values);
+        self
     }
 
     /// Elements in a row of one token's keys.
@@ -292,12 +297,12 @@ fn numbers(ty: Type, elements: &[u16]) -> Vec<f32> {
     elements.iter().map(|&bits| ty.number(bits) as f32).collect()
 }
 
-/// What a cache has of the elements of a head.
-fn cached(shape: PagedShape, head: &[u16]) -> Vec<f64> {
-    let PagedShape { ty, format, .. } = shape;
-    if format.is_coded() {
-        CodedHead::of(format, &numbers(ty, head)).numbers(format)
-    } else {
-        head.iter().map(|&bits| ty.number(bits)).collect()
+/// What a cache has of the elements of heads.
+fn cached(shape: PagedShape, elements: &[u16]) -> Vec<f64> {
+    let PagedShape { ty, format, head_size, .. } = shape;
+    if !format.is_coded() {
+        return elements.iter().map(|&bits| ty.number(bits)).collect();
     }
+    let heads = elements.chunks_exact(head_size as usize);
+    heads.flat_map(|head| CodedHead::of(format, &numbers(ty, head)).numbers(format)).collect()
 }

@@ -17,7 +17,7 @@ use simulator::model::ModelShape;
 
 use super::step::{Kind, StepRoofline};
 use crate::command::{Command, Positionals, Words};
-use crate::values::count;
+use crate::values::{coded, count};
 
 /// The command.
 pub const COMMAND: Command = Command {
@@ -56,7 +56,7 @@ pub struct Args {
     #[argh(option, arg_name = "type", from_str_fn(dtype))]
     dtype: Option<DType>,
     /// element type of keys and values: int8 or fp8 (that of the weights)
-    #[argh(option, arg_name = "type", from_str_fn(kv_type))]
+    #[argh(option, arg_name = "type", from_str_fn(coded))]
     kv_dtype: Option<KvDtype>,
     /// sequences of decode steps, one or several numbers (1,32,128)
     #[argh(option, arg_name = "n", from_str_fn(batches), default = "Batches(vec![1, 32, 128])")]
@@ -89,14 +89,6 @@ fn dtype(s: &str) -> Result<DType, String> {
     }
 }
 
-fn kv_type(s: &str) -> Result<KvDtype, String> {
-    match s {
-        "int8" => Ok(KvDtype::Int8),
-        "fp8" | "fp8_e4m3" => Ok(KvDtype::Fp8),
-        _ => Err(format!("{s:?} is no type that keys and values may have beside that of the weights; int8 and fp8 are")),
-    }
-}
-
 /// Runs the command.
 fn run(words: &Words) -> Result<()> {
     let args = words.own::<Args>()?;
@@ -122,7 +114,8 @@ fn run(words: &Words) -> Result<()> {
     };
     let shard = Shard { rank: 0, of: args.tensor_parallel_size };
     let own = shard.config(&config)?;
-    let backend = CudaBackend::without_device(gpu.limits, attention_blocks, &own, shard, BLOCK_SIZE, (dtype, kv_dtype))?;
+    let backend =
+        CudaBackend::without_device(gpu.limits, attention_blocks, &own, shard, BLOCK_SIZE, (dtype, kv_dtype))?;
     let longest = args.context.max(args.prompt.unwrap_or(0));
     let model = engine::model::load(&backend, &config, &mut Weights::of_zeros(dtype), longest)?;
     let layout = KvLayout {
@@ -144,7 +137,8 @@ fn run(words: &Words) -> Result<()> {
 
     let mut out = io::stdout().lock();
     let gpus = if shard.is_whole() { gpu.name.to_owned() } else { format!("one of {} {}", shard.of, gpu.name) };
-    let types = if args.kv_dtype.is_some() { format!("{dtype}, with a KV cache in {kv_dtype},") } else { dtype.to_string() };
+    let types =
+        if args.kv_dtype.is_some() { format!("{dtype}, with a KV cache in {kv_dtype},") } else { dtype.to_string() };
     writeln!(out, "{name} in {types} on {gpus}: floors, computed from shapes. None of this was measured.\n")?;
     writeln!(out, "weights           {:.2} GB", backend.weight_bytes() as f64 / 1e9)?;
     writeln!(

@@ -27,7 +27,7 @@ use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate;
 
 /// Formats of 8 bits.
-const CODES: [KvFormat; 2] = [KvFormat::Int8, KvFormat::Fp8];
+pub const CODES: [KvFormat; 2] = [KvFormat::Int8, KvFormat::Fp8];
 
 /// What is in an output row that nobody writes.
 const UNTOUCHED: u16 = 0x1234;
@@ -154,20 +154,25 @@ pub fn every_kernel(gpu: &mut Gpu) {
     }
 }
 
-fn shape(ty: Type, heads: u32, kv_heads: u32, head_size: u32, block_size: u32, window: u32) -> PagedShape {
+pub fn shape(ty: Type, heads: u32, kv_heads: u32, head_size: u32, block_size: u32, window: u32) -> PagedShape {
     PagedShape { ty, heads, kv_heads, head_size, block_size, window, format: KvFormat::Plain }
 }
 
 /// A device for each target.
-fn targets() -> [Gpu; 2] {
+pub fn targets() -> [Gpu; 2] {
     TARGETS.map(|(target, _)| Gpu::new(target))
 }
 
 /// Plans and attends on all devices, under several orders of warps and blocks. Results must not depend on the order.
-fn check(gpus: &mut [Gpu], shape: PagedShape, contexts: &[u32], shared: u32, slots: u32) {
-    let problem = PagedProblem::decode(shape, contexts, shared, 7);
+pub fn check(gpus: &mut [Gpu], shape: PagedShape, contexts: &[u32], shared: u32, slots: u32) {
+    check_problem(gpus, &PagedProblem::decode(shape, contexts, shared, 7), slots);
+}
+
+/// The same of a problem.
+pub fn check_problem(gpus: &mut [Gpu], problem: &PagedProblem, slots: u32) {
+    let (shape, contexts) = (problem.shape, problem.contexts());
     for gpu in gpus {
-        let step = Step::new(gpu, &problem, slots);
+        let step = Step::new(gpu, problem, slots);
         let mut first = None;
         for seed in [0, 1, 2] {
             gpu.seed(seed);
@@ -205,29 +210,6 @@ fn every_head_size_block_size_and_group_size() {
         (shape(F16, 11, 1, 80, 8, 0), 2),
     ] {
         check(&mut gpus, shape, &contexts, 1, slots);
-    }
-}
-
-#[test]
-fn eight_bits_in_every_head_size_block_size_and_group_size() {
-    let (mut gpus, contexts) = (targets(), [1, 700, 16, 33, 300]);
-    for (i, (heads, kv_heads, head_size, block_size, slots)) in [
-        (2, 2, 32, 8, 5),
-        (9, 1, 32, 16, 7),
-        (3, 1, 64, 32, 3),
-        (8, 2, 64, 8, 6),
-        (20, 1, 64, 16, 2),
-        (4, 4, 128, 16, 9),
-        (7, 1, 128, 32, 3),
-        (12, 2, 128, 8, 5),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        for format in CODES {
-            let shape = shape(Type::ALL[i % 2], heads, kv_heads, head_size, block_size, 0);
-            check(&mut gpus, PagedShape { format, ..shape }, &contexts, 1, slots);
-        }
     }
 }
 

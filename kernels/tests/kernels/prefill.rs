@@ -25,11 +25,9 @@ use launch::Error;
 use workbench::number::{ProblemRng, Type, relative_error};
 use workbench::paged::{PagedProblem, PagedSequence, PagedShape};
 
+use crate::decode::CODES;
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::without_each;
-
-/// Formats of 8 bits.
-const CODES: [KvFormat; 2] = [KvFormat::Int8, KvFormat::Fp8];
 
 /// The problem's shape, as the kernels know it.
 fn checked(shape: PagedShape) -> attention::AttentionShape {
@@ -82,7 +80,7 @@ fn attend(gpu: &mut Gpu, problem: &PagedProblem, spare: u32) -> Result<(Vec<u16>
 }
 
 /// Runs the kernel on both targets, in the natural order of warps and blocks and in others, and holds it to the truth.
-fn check(problem: &PagedProblem, spare: u32) -> CostReport {
+pub fn check(problem: &PagedProblem, spare: u32) -> CostReport {
     let ty = problem.shape.ty;
     let truth = problem.reference();
     let mut first: Option<(Vec<u16>, CostReport)> = None;
@@ -112,12 +110,12 @@ pub fn every_kernel(gpu: &mut Gpu) {
     }
 }
 
-fn span(new: u32, context: u32) -> PagedSequence {
+pub fn span(new: u32, context: u32) -> PagedSequence {
     PagedSequence { new, context }
 }
 
 /// A shape of `f16`.
-fn shape(kv_heads: u32, group: u32, head_size: u32, block_size: u32, window: u32) -> PagedShape {
+pub fn shape(kv_heads: u32, group: u32, head_size: u32, block_size: u32, window: u32) -> PagedShape {
     PagedShape {
         ty: Type::F16,
         heads: kv_heads * group,
@@ -147,25 +145,6 @@ fn every_head_size_block_size_and_group() {
     for (seed, (shape, spans)) in cases.into_iter().enumerate() {
         for ty in Type::ALL {
             check(&PagedProblem::new(PagedShape { ty, ..shape }, &spans, 2, seed as u64), 0);
-        }
-    }
-}
-
-#[test]
-fn eight_bits_in_every_head_size_block_size_and_group() {
-    let cases = [
-        (shape(3, 1, 32, 8, 0), vec![span(1, 1), span(64, 64), span(65, 200)]),
-        (shape(1, 16, 32, 16, 1), vec![span(9, 9), span(1, 40)]),
-        (shape(2, 3, 64, 16, 20), vec![span(43, 43), span(1, 1), span(30, 77)]),
-        (shape(1, 7, 64, 32, 0), vec![span(20, 40), span(3, 700)]),
-        (shape(2, 1, 64, 8, 33), vec![span(70, 220), span(0, 30), span(5, 5)]),
-        (shape(2, 8, 128, 16, 0), vec![span(20, 60), span(17, 49)]),
-        (shape(1, 1, 128, 32, 64), vec![span(70, 220)]),
-        (shape(1, 2, 128, 8, 0), vec![span(100, 130)]),
-    ];
-    for (seed, (shape, spans)) in cases.into_iter().enumerate() {
-        for (ty, format) in Type::ALL.into_iter().flat_map(|ty| CODES.map(|format| (ty, format))) {
-            check(&PagedProblem::new(PagedShape { ty, format, ..shape }, &spans, 2, seed as u64), 0);
         }
     }
 }

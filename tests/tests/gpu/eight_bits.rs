@@ -3,6 +3,7 @@
 
 use engine::kv::KvDtype;
 use engine::llm::Preemption;
+use tests::scores::{difference, scores, stories};
 
 use super::*;
 
@@ -34,8 +35,9 @@ fn one_batch(dtype: DType, kv_dtype: KvDtype) -> EightBitSetup {
 }
 
 /// Runs requests of each kind, and has the CPU score what came of them. The engine that ran them.
-fn assert_scored_alike(model: &str, setup: &EightBitSetup, (most, mean): Bound) -> Llm {
+fn assert_scored_alike(model: &str, setup: &EightBitSetup) -> Llm {
     let EightBitSetup { name, ref options, pool_tokens, rounds } = *setup;
+    let (most, mean) = bound(options.dtype.unwrap(), options.kv_dtype);
     let mut options = options.clone();
     if let Some(tokens) = pool_tokens {
         let block = load(model, &options, None).kv_layout().block_bytes();
@@ -97,22 +99,29 @@ macro_rules! eight_bit_tests {
                         assert!(error.contains("caches of 8 bits with heads of [32, 64, 128] elements"), "{error}");
                         continue;
                     }
-                    assert_scored_alike($model, &setup, F16_BOUND);
+                    assert_scored_alike($model, &setup);
                 }
             }
         })*
     };
 }
 
-const F16_BOUND: Bound = (0.5, 0.1);
-const BF16_BOUND: Bound = (1.0, 0.2);
+/// Half as much again as was measured: another order of summation gives other numbers.
+fn bound(dtype: DType, kv_dtype: Option<KvDtype>) -> Bound {
+    match (dtype, kv_dtype) {
+        (DType::F16, Some(KvDtype::Fp8)) => (0.86, 0.18),
+        (DType::F16, _) => (0.4, 0.08),
+        (_, Some(KvDtype::Fp8)) => (1.3, 0.27),
+        _ => (0.4, 0.1),
+    }
+}
 
 tests::each_model!(eight_bit_tests);
 
 #[test]
 fn beside_activations_in_bf16() {
     for (model, kv_dtype) in [("qwen3", KvDtype::Int8), ("mistral", KvDtype::Fp8), ("llama3", KvDtype::Int8)] {
-        assert_scored_alike(model, &one_batch(DType::Bf16, kv_dtype), BF16_BOUND);
+        assert_scored_alike(model, &one_batch(DType::Bf16, kv_dtype));
     }
 }
 
@@ -122,7 +131,7 @@ fn preempted(model: &str, kv_dtype: KvDtype, preemption: Preemption) -> Llm {
     let scheduler = SchedulerOptions { max_batch_tokens: 13, preemption, ..options.scheduler };
     let options = Options { cuda_graphs: false, block_size: 8, scheduler, ..options };
     let setup = EightBitSetup { name: "small pool, chunks of 13", options, pool_tokens: Some(228), rounds: 1 };
-    assert_scored_alike(model, &setup, F16_BOUND)
+    assert_scored_alike(model, &setup)
 }
 
 #[test]
@@ -133,7 +142,7 @@ fn swapped_out_and_in() {
 
 #[test]
 fn computed_again() {
-    let llm = preempted("gpt2", KvDtype::Fp8, Preemption::Recompute);
+    let llm = preempted("llama3-tied", KvDtype::Fp8, Preemption::Recompute);
     assert!(llm.stats().preemptions > 0, "nothing was preempted");
 }
 
@@ -143,21 +152,33 @@ fn found_by_their_prefixes() {
     let scheduler = SchedulerOptions { prefix_caching: true, ..options.scheduler };
     let options = Options { block_size: 32, scheduler, ..options };
     let setup = EightBitSetup { name: "known blocks", options, pool_tokens: None, rounds: 2 };
-    let llm = assert_scored_alike("opt-pre", &setup, F16_BOUND);
+    let llm = assert_scored_alike("opt-pre", &setup);
     assert!(llm.stats().hit_tokens > 0, "no block was found");
 }
 
 #[test]
 fn recordings_change_nothing_in_eight_bits() {
     let golden = golden("mistral");
-    let requests: Vec<_> =
-        golden.prompts.iter().take(4).map(|p| (Prompt::Tokens(p.ids.clone()), samples())).collect();
+    let requests: Vec<_> = golden.prompts.iter().take(4).map(|p| (Prompt::Tokens(p.ids.clone()), samples())).collect();
     let answers = [true, false].map(|cuda_graphs| {
         let options = Options { cuda_graphs, ..in_eight_bits(DType::F16, KvDtype::Fp8) };
         let mut llm = load("mistral", &options, None);
         complete(&mut llm, requests.clone()).into_iter().map(|c| c.outputs).collect::<Vec<_>>()
     });
     assert_eq!(answers[0], answers[1]);
+}
+
+/// The bundled model, which was trained, on its own greedy stories: it finds them as likely as on the CPU in f32, within what
+/// the same caches cost there (`tests/tests/eight_bits.rs`).
+#[test]
+fn the_bundled_model_finds_its_stories_as_likely() {
+    let bundled = |options: &Options| scores(&mut Llm::load(&ModelFiles::bundled(), options).unwrap(), &stories());
+    let exact = bundled(&Options { device: Device::Cpu, ..Options::default() });
+    for (kv_dtype, most) in [(KvDtype::Int8, 0.005), (KvDtype::Fp8, 0.017)] {
+        let (root_mean_square, greatest) = difference(&bundled(&in_eight_bits(DType::F16, kv_dtype)), &exact);
+        println!("| bundled | f16 | {kv_dtype} | {root_mean_square:.4} | {greatest:.3} |");
+        assert!(root_mean_square > 0.0 && root_mean_square < most, "{kv_dtype}: {root_mean_square}");
+    }
 }
 
 /// At least 1.9 times the blocks of 16 bits in the same memory, with heads of 64.

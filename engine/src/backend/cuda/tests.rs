@@ -40,7 +40,8 @@ fn load(name: &str, records: bool, swap_blocks: usize) -> Loaded {
 fn load_with(name: &str, options: &Options, swap_blocks: usize) -> Loaded {
     let config = open(name).1;
     let driver = Driver::emulator().unwrap();
-    let backend = CudaBackend::new(driver, 0, &config, Shard::WHOLE, options, (DType::F16, kv(options)), false).unwrap();
+    let backend =
+        CudaBackend::new(driver, 0, &config, Shard::WHOLE, options, (DType::F16, kv(options)), false).unwrap();
     ready(name, backend, swap_blocks, kv(options))
 }
 
@@ -63,13 +64,8 @@ fn ready(name: &str, backend: CudaBackend, swap_blocks: usize, kv_dtype: KvDtype
     weights.strip_prefix(config.family.weight_prefixes());
     let model = model::load(&backend, &config, &mut weights, config.max_positions).unwrap();
     let own = backend.shard().config(&config).unwrap();
-    let layout = KvLayout {
-        layers: own.layers,
-        heads: own.kv_heads,
-        head_dim: own.head_dim,
-        block_size: 16,
-        dtype: kv_dtype,
-    };
+    let layout =
+        KvLayout { layers: own.layers, heads: own.kv_heads, head_dim: own.head_dim, block_size: 16, dtype: kv_dtype };
     let options = SchedulerOptions { max_batch_tokens: 64, max_num_seqs: 8, ..SchedulerOptions::default() };
     fit(&backend, &*model, layout, options, 0.9).unwrap();
     let cache = backend.kv_cache(layout, 16, swap_blocks).unwrap();

@@ -27,6 +27,9 @@
 //! side, so that a group of any size fills tiles, and a token's heads share its keys. Which rows a block has follows
 //! from `query_starts` by bisection: the host needs bounds on tokens and sequences, and no lengths.
 //!
+//! Where the cache has 8 bits, each warp turns codes into 16-bit numbers as it loads them: for a tile of 64 keys and head
+//! size 64 that is twice the instructions of 16 bits. At head size 128 tiles have 32 keys, since registers do not suffice.
+//!
 //! # Floor
 //!
 //! [`shape::floor()`] gives bytes and operations; from prompts of some 500 tokens on it is the tensor cores' time. At
