@@ -5,6 +5,7 @@
 //! the weights that values are summed with, before these are rounded. `f16` has little room there, since a scale may be
 //! tiny, or large beside a weight. So scales are multiplied with a gain that makes them a quarter of the largest element of their
 //! token: with the [slack](KvElement::SLACK) a product is never above that element, which was within `f16`.
+//! Where a token's values are all below some 0.001 products come near the least numbers of `f16`, and lose digits.
 
 use core::marker::PhantomData;
 

@@ -93,25 +93,25 @@ impl Pages {
         self.heads * self.chunks()
     }
 
-    /// Vectors of a head in a page: keys, values, and their scales.
+    /// Vectors that the scales of a head take in a page, those of keys and of values.
     #[inline(always)]
-    const fn head_vectors(self) -> u32 {
-        let scales = if self.format.is_coded() { 2 * self.block_size / VECTOR } else { 0 };
-        2 * self.chunks() * self.block_size + scales
+    const fn scale_vectors(self) -> u32 {
+        if self.format.is_coded() { 2 * self.block_size / VECTOR } else { 0 }
     }
 
     /// Vectors in a page.
     #[inline(always)]
     pub const fn page_vectors(self) -> u32 {
-        self.heads * self.head_vectors()
+        2 * self.token_vectors() * self.block_size + self.heads * self.scale_vectors()
     }
 
     /// The index of a vector in a layer's cache: chunk number `chunk` of `head`, of `part`, for the token at `offset` in
     /// `block`.
     #[inline(always)]
     pub const fn vector(self, block: u32, head: u32, part: KeyOrValue, chunk: u32, offset: u32) -> usize {
-        let in_head = (part as u32 * self.chunks() + chunk) * self.block_size + offset;
-        block as usize * self.page_vectors() as usize + (head * self.head_vectors() + in_head) as usize
+        let row = (head * 2 + part as u32) * self.chunks() + chunk;
+        let in_page = row * self.block_size + offset + head * self.scale_vectors();
+        block as usize * self.page_vectors() as usize + in_page as usize
     }
 
     /// The index of an element in a layer's cache, in units of an element.

@@ -51,8 +51,8 @@ impl<T: KvElement> Squares<T> {
         Squares { row: first + row, stride, tokens_first, held: [0; 4], element: PhantomData }
     }
 
-    /// Squares of the same tokens and successive elements. `tokens_first` says that both halves of the tokens make one operand of
-    /// `mma`: loaded one after the other, they are in neighbouring registers, as it wants them.
+    /// Squares of the same tokens and successive elements. `tokens_first` says in which order 16-bit matrices are loaded, which are in
+    /// neighbouring registers then: an operand's should be, or, in decode, addresses are those that the lane has anyway.
     #[inline(always)]
     pub fn along_elements(first: u32, rows: u32, tokens_first: bool) -> Self {
         Self::new(first, Self::CHUNKS * rows * ROW, rows, tokens_first)

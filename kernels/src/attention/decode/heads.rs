@@ -95,7 +95,7 @@ impl<T: KvElement, const D: u32, const H: u32> QueryHeads<T, D, H> {
         let values_at = tile + TILE * D * 16 / T::FORMAT.vector_elements();
         // SAFETY: the squares are in the tile's K; all lanes take part.
         unsafe {
-            let mut keys = Squares::<T>::along_elements(tile, TILE, false);
+            let mut keys = Squares::<T>::along_elements(tile, TILE, true);
             for step in 0..Self::STEPS {
                 let [low, high] = keys.of_tokens(step as u32);
                 scores[0] = T::Element::mma(self.query[step], low, scores[0]);
