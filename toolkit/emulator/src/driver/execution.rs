@@ -6,6 +6,7 @@ use super::group::{RunningWork, Waiting};
 use super::host::mapped_of;
 use super::host_call;
 use super::launch_report::LaunchReport;
+use super::pools;
 use super::queue::{QueuedWork, Until};
 use super::result_code::Result;
 use super::session::Session;
@@ -263,7 +264,18 @@ impl Session<'_> {
             }
             Work::Download { from, to } => {
                 let check_initialised = context.launch_options.check_initialised;
+                device.fetch(from, to.len());
                 to.write(&self.download(from, to.len(), check_initialised)?);
+            }
+            Work::PeerCopy { to: (there, to), from: (here, from), bytes } => {
+                let member = |id| state.contexts.get(&id).map(|context| context.member);
+                let (Some(there), Some(here)) = (member(there), member(here)) else { return Ok(()) };
+                state.device.copy_between((there, to), (here, from), bytes).map_err(wrong("copy between devices"))?;
+            }
+            Work::Free { at } => {
+                context.buffers.remove(&at);
+                pools::note_freed(at);
+                device.free(at).map_err(wrong("free of memory"))?;
             }
             Work::Copy { to, from, bytes } => device.copy(to, from, bytes).map_err(wrong("copy on the device"))?,
             Work::Fill { at, pattern, count } => device.write(at, &pattern.repeat(count)).map_err(wrong("fill"))?,
@@ -279,6 +291,12 @@ impl Session<'_> {
                 // SAFETY: `cuLaunchHostFunc`, which alone makes this work, requires that the function can be called with this
                 // data until it has been called.
                 host_call::run(|| unsafe { function(std::ptr::with_exposed_provenance_mut(data)) });
+            }
+            Work::CallBack { function, stream, data } => {
+                let stream = std::ptr::without_provenance_mut(stream);
+                // SAFETY: `cuStreamAddCallback`, which alone makes this work, requires that the function can be called with
+                // this data until it has been called.
+                host_call::run(|| unsafe { function(stream, 0, std::ptr::with_exposed_provenance_mut(data)) });
             }
         }
         Ok(())

@@ -4,6 +4,7 @@
 //! while a thread waits for work it does that work, and that of the others where a launch waits for one of theirs.
 
 use super::context::DriverContext;
+use super::notice::{self, Notice};
 use super::queue::QueuedWork;
 use super::result_code::{Result, ResultCode};
 use super::work::{LaunchRequest, Work};
@@ -154,6 +155,7 @@ impl GroupState {
         let several = self.is_company();
         let Some(context) = self.contexts.get_mut(&id) else { return };
         fault.device = several.then_some(context.ordinal);
+        notice::tell(Notice::Fault(&fault));
         context.queue.clear();
         context.due.clear();
         context.failed = Some(ResultCode::of_fault(fault.kind));

@@ -83,6 +83,15 @@ impl PinnedMemory {
         self.registered.remove(&address).map(|_| ()).ok_or(ResultCode::InvalidValue)
     }
 
+    /// The memory around an address: its start, its size, and whether kernels reach it.
+    pub fn around(&self, address: usize) -> Option<(usize, usize, bool)> {
+        let allocated = self.allocated.range(..=address).next_back().map(|(&start, layout)| (start, layout.size()));
+        let registered = self.registered.range(..=address).next_back().map(|(&start, &size)| (start, size));
+        let holds = |&(start, size): &(usize, usize)| address < start + size;
+        let (start, size) = allocated.filter(holds).or(registered.filter(holds))?;
+        Some((start, size, lock_mapped().contains_key(&start)))
+    }
+
     /// Whether all of these bytes are page-locked.
     pub fn contains(&self, memory: HostBytes) -> bool {
         let within = |(&start, size): (&usize, usize)| memory.address() + memory.len() <= start + size;
