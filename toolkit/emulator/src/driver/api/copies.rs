@@ -116,7 +116,7 @@ struct Side2D {
 /// `CUDA_MEMCPY2D`
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Copy2D {
+pub struct Copy2D {
     from: Side2D,
     to: Side2D,
     width: usize,
@@ -150,7 +150,7 @@ struct Side3D {
 /// `CUDA_MEMCPY3D`
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Copy3D {
+pub struct Copy3D {
     from: Side3D,
     to: Side3D,
     width: usize,

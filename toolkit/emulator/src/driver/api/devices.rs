@@ -1,6 +1,6 @@
 //! Devices and their primary contexts.
 
-use super::argument::{Out, Text, write_text};
+use super::argument::{Out, TextArgument, write_text};
 use super::functions::functions;
 use crate::driver::pools;
 use crate::driver::process::{self, Handle, handle};
@@ -75,7 +75,7 @@ functions! { device_functions($)
         unsafe { write_text(text, room.max(0) as usize, &bus_id(device)) }
     }
 
-    fn cuDeviceGetByPCIBusId(device: Out<i32>, text: Text) {
+    fn cuDeviceGetByPCIBusId(device: Out<i32>, text: TextArgument) {
         let (text, devices) = (text.get()?, process::device(0)?.devices as i32);
         device.put((0..devices).find(|&device| bus_id(device) == text).ok_or(ResultCode::InvalidDevice)?)
     }

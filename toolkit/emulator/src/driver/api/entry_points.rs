@@ -1,6 +1,6 @@
 //! How programs find functions of the driver by their names without versions.
 
-use super::argument::{Out, Text};
+use super::argument::{Out, TextArgument};
 use super::functions::functions;
 use super::symbols;
 use crate::driver::result_code::{Result, ResultCode};
@@ -47,7 +47,7 @@ fn find(name: &str, version: i32) -> std::result::Result<*const c_void, u32> {
     fitting.map(|(_, address)| *address).ok_or(if known.is_empty() { MISSING } else { NEWER })
 }
 
-fn put(name: Text, function: Out<*const c_void>, version: i32, status: Option<Out<u32>>) -> Result<()> {
+fn put(name: TextArgument, function: Out<*const c_void>, version: i32, status: Option<Out<u32>>) -> Result<()> {
     let found = find(name.get()?, version);
     function.put(found.unwrap_or(std::ptr::null()))?;
     if let Some(status) = status.filter(|status| !status.is_null()) {
@@ -57,12 +57,12 @@ fn put(name: Text, function: Out<*const c_void>, version: i32, status: Option<Ou
 }
 
 functions! { entry_point_functions($)
-    fn cuGetProcAddress(name: Text, function: Out<*const c_void>, version: i32, _flags: u64) {
+    fn cuGetProcAddress(name: TextArgument, function: Out<*const c_void>, version: i32, _flags: u64) {
         put(name, function, version, None)
     }
 
     fn cuGetProcAddress_v2(
-        name: Text, function: Out<*const c_void>, version: i32, _flags: u64, status: Out<u32>,
+        name: TextArgument, function: Out<*const c_void>, version: i32, _flags: u64, status: Out<u32>,
     ) {
         put(name, function, version, Some(status))
     }

@@ -18,7 +18,6 @@ macro_rules! functions {
         $(
             #[doc(hidden)]
             #[allow(non_snake_case, reason = "the driver's name")]
-            #[allow(private_interfaces, reason = "other crates take only its address")]
             #[allow(clippy::missing_safety_doc, reason = "the driver's documentation says what it requires")]
             pub unsafe extern "C" fn $name($($arg: $ty),*) -> u32 {
                 let run = || -> $crate::driver::result_code::Result<()> { $body };

@@ -24,7 +24,7 @@ fn instantiate(ready: Out<Handle>, graph: Handle) -> Result<()> {
 
 /// `CUgraphExecUpdateResultInfo`
 #[repr(C)]
-struct UpdateResult {
+pub struct UpdateResult {
     result: u32,
     node: Handle,
     from: Handle,

@@ -15,7 +15,7 @@ const HINTS: [u32; 6] = [0, 1, 3, 5, 8, 14];
 /// `CUlaunchConfig`
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct LaunchConfiguration {
+pub struct LaunchConfiguration {
     /// Grid, block and bytes of dynamic shared memory.
     numbers: [u32; 7],
     pub stream: Handle,
@@ -34,7 +34,7 @@ struct LaunchAttribute {
 
 /// What a launch asks for.
 #[derive(Clone, Copy)]
-pub(super) struct LaunchShape {
+pub(in crate::driver) struct LaunchShape {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub dynamic_shared: usize,
@@ -48,7 +48,7 @@ impl LaunchConfiguration {
     ///
     /// # Safety
     /// There must be as many attributes as it says.
-    pub unsafe fn shape(&self) -> Result<LaunchShape> {
+    pub(in crate::driver) unsafe fn shape(&self) -> Result<LaunchShape> {
         let [grid_x, grid_y, grid_z, block_x, block_y, block_z, dynamic_shared] = self.numbers;
         let mut shape = LaunchShape {
             grid: [grid_x, grid_y, grid_z],

@@ -1,6 +1,6 @@
 //! Libraries and their kernels.
 
-use super::argument::{Out, Text};
+use super::argument::{Out, TextArgument};
 use super::functions::functions;
 use super::modules::JitOptions;
 use crate::driver::image::CodeImage;
@@ -21,7 +21,7 @@ functions! { library_functions($)
     }
 
     fn cuLibraryLoadFromFile(
-        library: Out<Handle>, file: Text, _names: *const u32, _values: *const *mut c_void, _count: u32,
+        library: Out<Handle>, file: TextArgument, _names: *const u32, _values: *const *mut c_void, _count: u32,
         _library_options: *const u32, _library_values: *const *mut c_void, _library_count: u32,
     ) {
         library.put(libraries::load(CodeImage::from_file(file.get()?)?)?)
@@ -31,7 +31,7 @@ functions! { library_functions($)
         libraries::unload(library)
     }
 
-    fn cuLibraryGetKernel(kernel: Out<Handle>, library: Handle, name: Text) {
+    fn cuLibraryGetKernel(kernel: Out<Handle>, library: Handle, name: TextArgument) {
         kernel.put(libraries::kernel(library, name.get()?)?)
     }
 
@@ -55,7 +55,7 @@ functions! { library_functions($)
         module.put(libraries::module_of(library)?)
     }
 
-    fn cuLibraryGetGlobal(pointer: Out<u64>, bytes: Out<usize>, library: Handle, name: Text) {
+    fn cuLibraryGetGlobal(pointer: Out<u64>, bytes: Out<usize>, library: Handle, name: TextArgument) {
         super::modules::variable(pointer, bytes, libraries::module_of(library)?, name)
     }
 

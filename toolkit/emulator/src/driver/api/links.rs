@@ -1,6 +1,6 @@
 //! Links of PTX. What comes of one is PTX as well, where a driver gives a cubin; it can be loaded like one.
 
-use super::argument::{Out, Text, array};
+use super::argument::{Out, TextArgument, array};
 use super::functions::functions;
 use super::modules::JitOptions;
 use crate::driver::image::CodeImage;
@@ -50,7 +50,7 @@ functions! { link_functions($)
     }
 
     fn cuLinkAddFile_v2(
-        state: Handle, kind: u32, file: Text, _count: u32, _names: *const u32, _values: *const *mut c_void,
+        state: Handle, kind: u32, file: TextArgument, _count: u32, _names: *const u32, _values: *const *mut c_void,
     ) {
         add(state, kind, CodeImage::from_file(file.get()?))
     }

@@ -1,6 +1,6 @@
 //! Modules: loading them, their functions and variables.
 
-use super::argument::{Out, Text, array, write_text};
+use super::argument::{Out, TextArgument, array, write_text};
 use super::functions::functions;
 use crate::driver::image::CodeImage;
 use crate::driver::process::{Handle, create_in_current, handle, parts, with};
@@ -66,7 +66,7 @@ impl JitOptions {
 }
 
 /// Puts the address and the size of a module's variable, each where it is asked for.
-pub(super) fn variable(pointer: Out<u64>, bytes: Out<usize>, module: Handle, name: Text) -> Result<()> {
+pub(super) fn variable(pointer: Out<u64>, bytes: Out<usize>, module: Handle, name: TextArgument) -> Result<()> {
     let name = name.get()?;
     let (address, size) = with(module, |context, module| {
         let module = context.module(module)?.clone();
@@ -80,7 +80,7 @@ pub(super) fn variable(pointer: Out<u64>, bytes: Out<usize>, module: Handle, nam
 }
 
 functions! { module_functions($)
-    fn cuModuleLoad(module: Out<Handle>, file: Text) {
+    fn cuModuleLoad(module: Out<Handle>, file: TextArgument) {
         load(module, CodeImage::from_file(file.get()?)?, |_| ())
     }
 
@@ -135,13 +135,13 @@ functions! { module_functions($)
         with(module, |context, module| context.unload_module(module))
     }
 
-    fn cuModuleGetFunction(function: Out<Handle>, module: Handle, name: Text) {
+    fn cuModuleGetFunction(function: Out<Handle>, module: Handle, name: TextArgument) {
         let name = name.get()?;
         let id = with(module, |context, module| context.find_function(module, name))?;
         function.put(handle(parts(module).0, id))
     }
 
-    fn cuModuleGetGlobal_v2(pointer: Out<u64>, bytes: Out<usize>, module: Handle, name: Text) {
+    fn cuModuleGetGlobal_v2(pointer: Out<u64>, bytes: Out<usize>, module: Handle, name: TextArgument) {
         variable(pointer, bytes, module, name)
     }
 }

@@ -11,22 +11,22 @@ use std::ffi::c_void;
 const PINNED: u32 = 1;
 /// A location that is a device.
 const DEVICE: u32 = 1;
-/// Access for reads and writes.
+/// MemoryAccess for reads and writes.
 const READ_WRITE: u32 = 3;
 
 /// The beginning of `CUmemPoolProps`, all that counts here.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct PoolProperties {
+pub struct PoolProperties {
     allocation: u32,
     handle_types: u32,
-    location: Location,
+    location: MemoryLocation,
 }
 
 /// `CUmemLocation`
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Location {
+pub struct MemoryLocation {
     kind: u32,
     id: i32,
 }
@@ -34,8 +34,8 @@ struct Location {
 /// `CUmemAccessDesc`
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Access {
-    location: Location,
+pub struct MemoryAccess {
+    location: MemoryLocation,
     flags: u32,
 }
 
@@ -114,16 +114,16 @@ functions! { pool_functions($)
         pools::set_attribute(pool, attribute, value)
     }
 
-    fn cuMemPoolSetAccess(pool: Handle, accesses: *const Access, count: usize) {
+    fn cuMemPoolSetAccess(pool: Handle, accesses: *const MemoryAccess, count: usize) {
         let device = pools::device_of(pool)?;
         // SAFETY: the function requires so many descriptions.
         let accesses = unsafe { array(accesses, count) }?;
-        let own = |access: &Access| (access.location.id, access.flags) == (device, READ_WRITE);
+        let own = |access: &MemoryAccess| (access.location.id, access.flags) == (device, READ_WRITE);
         // Peers reach a pool's memory as they reach any: by `cuCtxEnablePeerAccess`.
         if accesses.iter().all(own) { Ok(()) } else { Err(ResultCode::NotSupported) }
     }
 
-    fn cuMemPoolGetAccess(flags: Out<u32>, pool: Handle, location: *const Location) {
+    fn cuMemPoolGetAccess(flags: Out<u32>, pool: Handle, location: *const MemoryLocation) {
         let device = pools::device_of(pool)?;
         // SAFETY: the function requires a location.
         let [location] = unsafe { array(location, 1) }?[..] else { return Err(ResultCode::InvalidValue) };

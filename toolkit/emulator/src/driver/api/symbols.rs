@@ -28,3 +28,28 @@ pub(super) fn symbol(name: &str) -> Option<*const c_void> {
     ];
     files.into_iter().flatten().find(|(known, _)| *known == name).map(|&(_, address)| address)
 }
+
+/// Hands the names of all functions to a macro, some at a time: for a library that exports them.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! driver_functions {
+    ($export:ident) => {
+        $crate::context_functions!($export);
+        $crate::device_functions!($export);
+        $crate::module_functions!($export);
+        $crate::kernel_functions!($export);
+        $crate::launch_functions!($export);
+        $crate::occupancy_functions!($export);
+        $crate::library_functions!($export);
+        $crate::link_functions!($export);
+        $crate::memory_functions!($export);
+        $crate::copy_functions!($export);
+        $crate::fill_functions!($export);
+        $crate::pointer_functions!($export);
+        $crate::pool_functions!($export);
+        $crate::stream_functions!($export);
+        $crate::graph_functions!($export);
+        $crate::tensor_functions!($export);
+        $crate::entry_point_functions!($export);
+    };
+}

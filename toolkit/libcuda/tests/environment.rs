@@ -1,0 +1,113 @@
+//! What environment variables set, each in a process of its own: a test starts itself again as that process.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+mod common;
+
+use common::*;
+use std::process::{Command, Output};
+
+/// Says to the process that it is the one that was started again.
+const CHILD: &str = "LIBCUDA_TEST_CHILD";
+
+/// Whether this process was started again by [`run`].
+fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
+/// Starts a test of this file again, with variables.
+fn run(test: &str, variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture"]).env(CHILD, "1").envs(variables.iter().copied());
+    command.output().unwrap()
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Adds numbers, and more of them than there are.
+fn read_too_far() {
+    enter(0);
+    let (_, add) = load(include_bytes!("fatbins/lz4.fatbin"), "add");
+    let (a, b) = (upload(&[1.0, 2.0]), upload(&[1.0, 2.0]));
+    assert_eq!(launch(add, 32, &[arg(&a), arg(&b), arg(&3i32)]), 0);
+    const ILLEGAL_ADDRESS: u32 = 700;
+    assert_eq!(call!(cuCtxSynchronize()), ILLEGAL_ADDRESS);
+}
+
+#[test]
+fn faults_are_told_and_counted() {
+    if is_child() {
+        return read_too_far();
+    }
+    let name = "faults_are_told_and_counted";
+    let plain = run(name, &[]);
+    let told = errors(&plain);
+    assert!(plain.status.success(), "{told}");
+    assert!(told.contains("========= Invalid __global__ read\n=========     at add (PTX line "), "{told}");
+    assert!(told.contains("by thread (2,0,0) in block (0,0,0)"), "{told}");
+    assert!(told.ends_with("========= ERROR SUMMARY: 1 error\n"), "{told}");
+    assert_eq!(run(name, &[("QUIRE_EMULATOR_EXIT_CODE", "86")]).status.code(), Some(86));
+
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report");
+    let quiet = run(name, &[("QUIRE_EMULATOR_REPORT", report.to_str().unwrap())]);
+    assert!(!errors(&quiet).contains("========="));
+    assert!(std::fs::read_to_string(report).unwrap().ends_with("ERROR SUMMARY: 1 error\n"));
+}
+
+#[test]
+fn devices_are_those_that_were_asked_for() {
+    if is_child() {
+        enter(1);
+        let (mut count, mut major, mut minor) = (0, 0, 0);
+        assert_eq!(call!(cuDeviceGetCount(&mut count => &mut i32)), 0);
+        assert_eq!(call!(cuDeviceGetAttribute(&mut major => &mut i32, 75 => u32, 1 => i32)), 0);
+        assert_eq!(call!(cuDeviceGetAttribute(&mut minor => &mut i32, 76 => u32, 1 => i32)), 0);
+        assert_eq!((count, major, minor), (2, 8, 6));
+        return assert_copied_between_devices();
+    }
+    let variables = [("QUIRE_EMULATOR_DEVICES", "2"), ("QUIRE_EMULATOR_DEVICE", "sm_86")];
+    let output = run("devices_are_those_that_were_asked_for", &variables);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+/// Copies from one device to the other, neither of which has access to the other's memory.
+fn assert_copied_between_devices() {
+    let first = enter(0);
+    let from = upload(&[1.0, 2.0]);
+    let second = enter(1);
+    let to = upload(&[0.0, 0.0]);
+    let code = call!(cuMemcpyPeer(to => u64, second => Handle, from => u64, first => Handle, 8 => usize));
+    assert_eq!((code, download(to, 2)), (0, vec![1.0, 2.0]));
+}
+
+#[test]
+fn a_wrong_value_is_an_error() {
+    if is_child() {
+        const UNKNOWN: u32 = 999;
+        const NOT_INITIALISED: u32 = 3;
+        assert_eq!(call!(cuInit(0 => u32)), UNKNOWN);
+        assert_eq!(call!(cuDeviceGetCount(&mut 0 => &mut i32)), NOT_INITIALISED);
+        return;
+    }
+    let output = run("a_wrong_value_is_an_error", &[("QUIRE_EMULATOR_DEVICE", "H100")]);
+    let told = errors(&output);
+    assert!(output.status.success(), "{told}");
+    let wanted = "libcuda of Quire's emulator: QUIRE_EMULATOR_DEVICE=H100 is not possible: the devices are sm_80";
+    assert!(told.starts_with(wanted), "{told}");
+}
+
+#[test]
+fn what_is_refused_is_told() {
+    if is_child() {
+        enter(0);
+        assert_eq!(load(include_bytes!("fatbins/sass.fatbin"), "add").0, 209);
+        return;
+    }
+    let told = errors(&run("what_is_refused_is_told", &[]));
+    let wanted =
+        "========= Refused: `load of a module`: the fatbin only holds machine code (SASS), which the emulator does not";
+    assert!(told.contains(wanted), "{told}");
+}
