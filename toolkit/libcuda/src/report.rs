@@ -93,6 +93,7 @@ fn heading(fault: &Fault) -> String {
         FaultKind::AsyncRegion => "Race reported with an asynchronous copy or product".into(),
         FaultKind::MissingProxyFence => "Race reported between the generic and the asynchronous proxy".into(),
         FaultKind::Trap => "Trap".into(),
+        FaultKind::Assertion => "Device-side assert".into(),
         FaultKind::InstructionLimit => "The kernel does not end".into(),
         FaultKind::Unsupported => "An instruction is not supported".into(),
         FaultKind::Launch => "Invalid launch".into(),

@@ -29,7 +29,7 @@ fn errors(output: &Output) -> String {
 /// Adds numbers, and more of them than there are.
 fn read_too_far() {
     enter(0);
-    let (_, add) = load(include_bytes!("fatbins/lz4.fatbin"), "add");
+    let (_, add) = load(include_bytes!("compiled/lz4.fatbin"), "add");
     let (a, b) = (upload(&[1.0, 2.0]), upload(&[1.0, 2.0]));
     assert_eq!(launch(add, 32, &[arg(&a), arg(&b), arg(&3i32)]), 0);
     const ILLEGAL_ADDRESS: u32 = 700;
@@ -103,11 +103,35 @@ fn a_wrong_value_is_an_error() {
 fn what_is_refused_is_told() {
     if is_child() {
         enter(0);
-        assert_eq!(load(include_bytes!("fatbins/sass.fatbin"), "add").0, 209);
+        assert_eq!(load(include_bytes!("compiled/sass.fatbin"), "add").0, 209);
         return;
     }
     let told = errors(&run("what_is_refused_is_told", &[]));
     let wanted =
         "========= Refused: `load of a module`: the fatbin only holds machine code (SASS), which the emulator does not";
     assert!(told.contains(wanted), "{told}");
+}
+
+#[test]
+fn kernels_print_and_assert() {
+    if is_child() {
+        enter(0);
+        let ptx = std::ffi::CString::new(include_str!("compiled/checked.ptx")).unwrap();
+        let (code, checked) = load(ptx.as_bytes_with_nul(), "checked");
+        assert_eq!(code, 0);
+        let mut data = 0u64;
+        assert_eq!(call!(cuMemAlloc(&mut data => &mut u64, 8 => usize)), 0);
+        assert_eq!(call!(cuMemcpyHtoD(data => u64, [3i32, 14].as_ptr() => *const i32, 8 => usize)), 0);
+        assert_eq!(launch(checked, 2, &[arg(&data), arg(&10i32)]), 0);
+        const ASSERT: u32 = 710;
+        assert_eq!(call!(cuCtxSynchronize()), ASSERT);
+        return;
+    }
+    let output = run("kernels_print_and_assert", &[]);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}");
+    assert!(printed.contains("0: half is   1.50 %\n1: half is   7.00 %\n"), "{printed}");
+    let told = errors(&output);
+    let wanted = "the assertion `data[i] < limit` of `void checked(const int *, int)` does not hold, at checked.cu:7";
+    assert!(told.contains("========= Device-side assert\n") && told.contains(wanted), "{told}");
 }

@@ -57,8 +57,11 @@ fn arguments_may_lie_in_one_buffer() {
 #[test]
 fn fatbins_are_read_however_they_are_compressed() {
     enter(0);
-    let fatbins =
-        [include_bytes!("fatbins/plain.fatbin").as_slice(), include_bytes!("fatbins/lz4.fatbin"), include_bytes!("fatbins/zstd.fatbin")];
+    let fatbins = [
+        include_bytes!("compiled/plain.fatbin").as_slice(),
+        include_bytes!("compiled/lz4.fatbin"),
+        include_bytes!("compiled/zstd.fatbin"),
+    ];
     for fatbin in fatbins {
         let (code, add) = load(fatbin, "add");
         assert_eq!(code, 0);
@@ -70,7 +73,7 @@ fn fatbins_are_read_however_they_are_compressed() {
 fn machine_code_is_refused() {
     enter(0);
     const NO_BINARY: u32 = 209;
-    assert_eq!(load(include_bytes!("fatbins/sass.fatbin"), "add").0, NO_BINARY);
+    assert_eq!(load(include_bytes!("compiled/sass.fatbin"), "add").0, NO_BINARY);
     assert_eq!(load(b"\x7fELF", "add").0, NO_BINARY);
 }
 
@@ -78,7 +81,7 @@ fn machine_code_is_refused() {
 fn a_fatbin_that_is_cut_is_no_fatbin() {
     enter(0);
     const INVALID_IMAGE: u32 = 200;
-    let whole = include_bytes!("fatbins/zstd.fatbin");
+    let whole = include_bytes!("compiled/zstd.fatbin");
     // The header says that there is less than the entry has.
     let mut cut = whole.to_vec();
     cut[8..16].copy_from_slice(&100u64.to_le_bytes());
@@ -97,7 +100,10 @@ fn what_is_linked_can_be_loaded() {
         ld.param.u64 %rd1, [data];\nld.global.f32 %f1, [%rd1];\n{\n.param .b32 a;\n.param .b32 b;\n\
         st.param.f32 [a], %f1;\ncall (b), thrice, (a);\nld.param.f32 %f2, [b];\n}\nst.global.f32 [%rd1], %f2;\nret;\n}\n\0";
     let (mut state, mut cubin, mut size) = (null_mut(), null_mut::<u8>(), 0);
-    assert_eq!(call!(cuLinkCreate(0 => u32, null() => *const u32, null() => *const Handle, &mut state => &mut Handle)), 0);
+    assert_eq!(
+        call!(cuLinkCreate(0 => u32, null() => *const u32, null() => *const Handle, &mut state => &mut Handle)),
+        0
+    );
     let add = |kind: u32, bytes: &[u8]| {
         call!(cuLinkAddData(
             state => Handle, kind => u32, bytes.as_ptr() => *const u8, bytes.len() => usize, null() => *const c_char,
@@ -107,7 +113,7 @@ fn what_is_linked_can_be_loaded() {
     let [ptx, fatbin, object] = [1, 2, 3];
     assert_eq!(add(ptx, kernel.as_bytes()), 0);
     assert_eq!(add(ptx, called.as_bytes()), 0);
-    assert_eq!(add(fatbin, include_bytes!("fatbins/lz4.fatbin")), 0);
+    assert_eq!(add(fatbin, include_bytes!("compiled/lz4.fatbin")), 0);
     assert_eq!(add(object, b"\x7fELF"), 209);
     assert_eq!(call!(cuLinkComplete(state => Handle, &mut cubin => &mut *mut u8, &mut size => &mut usize)), 0);
     // SAFETY: the result of a link has this many bytes and lives until the link is destroyed.
@@ -151,11 +157,12 @@ fn a_library_serves_every_context() {
     enter(0);
     let none = null::<c_void>();
     let code = call!(cuLibraryLoadData(
-        &mut library => &mut Handle, include_bytes!("fatbins/zstd.fatbin").as_ptr() => *const u8, none => *const c_void,
+        &mut library => &mut Handle, include_bytes!("compiled/zstd.fatbin").as_ptr() => *const u8, none => *const c_void,
         none => *const c_void, 0 => u32, none => *const c_void, none => *const c_void, 0 => u32
     ));
     assert_eq!(code, 0);
-    let code = call!(cuLibraryGetKernel(&mut kernel => &mut Handle, library => Handle, c"add".as_ptr() => *const c_char));
+    let code =
+        call!(cuLibraryGetKernel(&mut kernel => &mut Handle, library => Handle, c"add".as_ptr() => *const c_char));
     assert_eq!(code, 0);
     assert_eq!(call!(cuKernelGetName(&mut name => &mut *const c_char, kernel => Handle)), 0);
     // SAFETY: the name lives as long as the library.
@@ -179,7 +186,8 @@ fn rows_are_copied_and_filled() {
     struct Copy(Side, Side, usize, usize);
     enter(0);
     let (mut rows, mut pitch) = (0u64, 0usize);
-    let code = call!(cuMemAllocPitch(&mut rows => &mut u64, &mut pitch => &mut usize, 12 => usize, 3 => usize, 4 => u32));
+    let code =
+        call!(cuMemAllocPitch(&mut rows => &mut u64, &mut pitch => &mut usize, 12 => usize, 3 => usize, 4 => u32));
     assert_eq!((code, pitch), (0, 512));
     let fill = call!(cuMemsetD2D32(rows => u64, pitch => usize, 9 => u32, 3 => usize, 3 => usize));
     assert_eq!(fill, 0);
@@ -200,10 +208,11 @@ fn managed_memory_is_the_same_for_host_and_kernels() {
     let mut memory = 0u64;
     assert_eq!(call!(cuMemAllocManaged(&mut memory => &mut u64, 12 => usize, 1 => u32)), 0);
     // SAFETY: managed memory can be accessed by the host, and no kernel runs.
-    let numbers = unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut::<f32>(memory as usize), 3) };
+    let numbers =
+        unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut::<f32>(memory as usize), 3) };
     numbers.copy_from_slice(&[1.0, 2.0, 3.0]);
     let other = upload(&[4.0, 5.0, 6.0]);
-    let (_, add) = load(include_bytes!("fatbins/lz4.fatbin"), "add");
+    let (_, add) = load(include_bytes!("compiled/lz4.fatbin"), "add");
     assert_eq!(launch(add, 32, &[arg(&memory), arg(&other), arg(&3i32)]), 0);
     assert_eq!(call!(cuCtxSynchronize()), 0);
     assert_eq!(numbers, [5.0, 7.0, 9.0]);

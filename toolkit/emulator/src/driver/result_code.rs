@@ -38,6 +38,7 @@ codes! {
     PeerAccessAlreadyEnabled = 704 c"CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED" c"access to the peer was enabled before",
     PeerAccessNotEnabled = 705 c"CUDA_ERROR_PEER_ACCESS_NOT_ENABLED" c"access to the peer was not enabled",
     CooperativeTooLarge = 720 c"CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE" c"not all blocks of the launch fit the device",
+    Assert = 710 c"CUDA_ERROR_ASSERT" c"an assertion in a kernel does not hold",
     MisalignedAddress = 716 c"CUDA_ERROR_MISALIGNED_ADDRESS" c"a kernel used a misaligned address",
     LaunchFailed = 719 c"CUDA_ERROR_LAUNCH_FAILED" c"a kernel failed",
     NotPermitted = 800 c"CUDA_ERROR_NOT_PERMITTED" c"not permitted in a host function",
@@ -62,6 +63,7 @@ impl ResultCode {
             FaultKind::OutOfBounds => Self::IllegalAddress,
             FaultKind::Misaligned => Self::MisalignedAddress,
             FaultKind::Deadlock | FaultKind::InstructionLimit => Self::LaunchTimeout,
+            FaultKind::Assertion => Self::Assert,
             FaultKind::Unsupported => Self::NotSupported,
             _ => Self::LaunchFailed,
         }

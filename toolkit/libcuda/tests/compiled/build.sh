@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes the fatbins again, with nvcc 13.5 (nvidia-cuda-nvcc 13.5.37 of PyPI): one kernel, compressed in each way, and as SASS.
+# Makes what is here again, with nvcc 13.5 (nvidia-cuda-nvcc 13.5.37 of PyPI): one kernel as fatbins that are compressed in each
+# way, and as SASS; one as PTX.
 set -euo pipefail
 cd "$(dirname "$0")"
 ptx=(-gencode arch=compute_80,code=compute_80)
@@ -7,3 +8,4 @@ nvcc -fatbin --compress-mode=none "${ptx[@]}" -gencode arch=compute_90,code=comp
 nvcc -fatbin --compress-mode=speed "${ptx[@]}" add.cu -o lz4.fatbin
 nvcc -fatbin --compress-mode=balance "${ptx[@]}" add.cu -o zstd.fatbin
 nvcc -fatbin -gencode arch=compute_80,code=sm_80 add.cu -o sass.fatbin
+nvcc -ptx -arch=compute_80 checked.cu -o checked.ptx
