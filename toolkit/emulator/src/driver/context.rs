@@ -11,6 +11,7 @@ use super::options::DeviceOptions;
 use super::queue::{QueuedWork, StreamId, StreamOrder, WorkQueue};
 use super::result_code::{Result, ResultCode};
 use super::settings::ContextSettings;
+use super::timeline::Timeline;
 use super::work::Work;
 use crate::exec::Others;
 use crate::fault::{Fault, FaultKind};
@@ -59,6 +60,8 @@ pub(super) struct DriverContext {
     pub queue: WorkQueue<Work>,
     /// Work that must be done now, in order.
     pub due: VecDeque<QueuedWork<Work>>,
+    /// When work is done, for events.
+    pub timeline: Timeline,
     /// The error that ended the context.
     pub failed: Option<ResultCode>,
     /// What went wrong last, in full.
@@ -89,6 +92,7 @@ impl DriverContext {
             captures: Vec::new(),
             queue: WorkQueue::default(),
             due: VecDeque::new(),
+            timeline: Timeline::default(),
             failed: None,
             fault: None,
             reports: None,

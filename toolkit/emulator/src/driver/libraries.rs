@@ -11,8 +11,9 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What stands in the place of a context's number in the handles of libraries and their kernels.
-const LIBRARIES: u32 = u32::MAX - 1;
+/// What stands in the place of a context's number in the handles of libraries and their kernels. Bindings to Python
+/// take handles for numbers that are not negative.
+const LIBRARIES: u32 = i32::MAX as u32 - 1;
 
 /// Code that is loaded for all contexts.
 struct Library {

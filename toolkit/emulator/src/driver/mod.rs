@@ -46,6 +46,7 @@ mod result_code;
 mod session;
 mod settings;
 mod streams;
+mod timeline;
 mod work;
 
 pub use launch_report::LaunchReport;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What stands in the place of a context's number in the handle of a pool, which belongs to no context.
-const POOLS: u32 = u32::MAX;
+const POOLS: u32 = i32::MAX as u32;
 /// The number of the first pool that is not the default one of a device.
 const FIRST: u32 = 1 << 16;
 

@@ -202,7 +202,11 @@ pub(super) fn enable_peer(peer: u32) -> Result<()> {
 
 /// Puts the current context into one group with another, with which it has memory in common.
 pub(super) fn join_current(other: u32) -> Result<()> {
-    let id = current::get().ok_or(ResultCode::InvalidContext)?;
+    join(current::get().ok_or(ResultCode::InvalidContext)?, other)
+}
+
+/// Puts two contexts into one group.
+pub(super) fn join(id: u32, other: u32) -> Result<()> {
     find(id)?;
     lock(&PROCESS).join(id, other)
 }

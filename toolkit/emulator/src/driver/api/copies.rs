@@ -4,7 +4,7 @@ use super::argument::array;
 use super::functions::functions;
 use super::memory::{host, now};
 use crate::driver::context::DEFAULT_STREAM;
-use crate::driver::process::{self, Handle, parts, with_current, with_current_stream};
+use crate::driver::process::{self, Handle, parts, with_current, with_current_stream, with_stream};
 use crate::driver::queue::{StreamId, Until};
 use crate::driver::result_code::{Result, ResultCode};
 use crate::driver::session::Session;
@@ -190,15 +190,16 @@ unsafe fn described_3d(copy: *const Copy3D) -> Result<(Side, Side, [usize; 3])> 
     Ok((to.side(), from.side(), [width, height, depth]))
 }
 
-/// Copies from the memory of one context to that of another, in a stream of the current one.
+/// Copies from the memory of one context to that of another, in a stream whose context may be a third one.
 fn between(stream: Handle, to: (Handle, u64), from: (Handle, u64), bytes: usize) -> Result<()> {
     let (there, here) = (parts(to.0).0, parts(from.0).0);
+    let own = with_stream(stream, |context, _| Ok(context.id))?;
     for (id, at) in [(there, to.1), (here, from.1)] {
         process::with_id(id, |context| context.check_memory("copy between devices", at, bytes))?;
-        process::join_current(id)?;
+        process::join(own, id)?;
     }
     let work = Work::PeerCopy { to: (there, to.1), from: (here, from.1), bytes };
-    with_current_stream(stream, |context, stream| context.submit(stream, work))
+    with_stream(stream, |context, stream| context.submit(stream, work))
 }
 
 functions! { copy_functions($)
