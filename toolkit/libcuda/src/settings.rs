@@ -13,8 +13,10 @@ const DEVICES: [(&str, (u32, u32)); 6] =
     [("sm_80", (8, 0)), ("sm_86", (8, 6)), ("sm_87", (8, 7)), ("sm_89", (8, 9)), ("sm_90", (9, 0)), ("sm_90a", (9, 0))];
 /// The most devices.
 const MOST_DEVICES: usize = 16;
-/// What can be checked.
-const CHECKS: &str = "`all`, `none`, or some of `uninitialised`, `races` and `global-races` with commas between";
+/// What can be checked, and what is.
+const CHECKS: &str =
+    "`all`, `none`, or some of `uninitialised`, `copies`, `races` and `global-races` with commas between";
+const DEFAULT_CHECKS: &str = "uninitialised,races,global-races";
 
 /// What environment variables set.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -47,8 +49,9 @@ impl fmt::Display for WrongSetting {
 impl Settings {
     /// What variables set, given by their names, which begin with [`PREFIX`], and their values. An empty one sets nothing.
     pub fn read(variables: impl Iterator<Item = (String, String)>) -> Result<Self, WrongSetting> {
-        let mut settings =
-            Self { launches: LaunchOptions { poison: true, ..LaunchOptions::default() }, ..Self::default() };
+        let mut settings = Self::default();
+        settings.launches.poison = true;
+        settings.check(DEFAULT_CHECKS);
         for (name, value) in variables.filter(|(_, value)| !value.is_empty()) {
             let set = settings.set(name.strip_prefix(PREFIX).unwrap_or(&name), &value);
             set.map_err(|wanted| WrongSetting { name, value, wanted })?;
@@ -86,13 +89,15 @@ impl Settings {
     fn check(&mut self, value: &str) -> Option<()> {
         let launches = &mut self.launches;
         let all = value == "all";
-        (launches.check_initialised, launches.check_races, launches.check_global_races) = (all, all, all);
+        (launches.check_initialised, launches.check_copies) = (all, all);
+        (launches.check_races, launches.check_global_races) = (all, all);
         if all || value == "none" {
             return Some(());
         }
         for check in value.split(',') {
             match check {
                 "uninitialised" => launches.check_initialised = true,
+                "copies" => (launches.check_initialised, launches.check_copies) = (true, true),
                 "races" => launches.check_races = true,
                 "global-races" => launches.check_global_races = true,
                 _ => return None,
@@ -119,7 +124,7 @@ mod tests {
         assert_eq!((settings.device.capability, settings.device.devices), ((8, 0), 3));
         assert_eq!((settings.launches.seed, settings.exit_code), (7, 9));
         assert_eq!(settings.report, Some("x".into()));
-        assert_eq!(read(&[]).unwrap(), read(&[("DEVICE", ""), ("CHECKS", "all")]).unwrap());
+        assert_eq!(read(&[]).unwrap(), read(&[("DEVICE", ""), ("CHECKS", DEFAULT_CHECKS)]).unwrap());
         assert_eq!(read(&[("DEVICE", "sm_90a")]).unwrap().device.capability, (9, 0));
     }
 
@@ -127,11 +132,12 @@ mod tests {
     fn checks_are_those_that_are_named() {
         let checks = |value| {
             let launches = read(&[("CHECKS", value)]).unwrap().launches;
-            [launches.check_initialised, launches.check_races, launches.check_global_races]
+            [launches.check_initialised, launches.check_copies, launches.check_races, launches.check_global_races]
         };
-        assert_eq!(checks("none"), [false; 3]);
-        assert_eq!(checks("all"), [true; 3]);
-        assert_eq!(checks("global-races,uninitialised"), [true, false, true]);
+        assert_eq!(checks("none"), [false; 4]);
+        assert_eq!(checks("all"), [true; 4]);
+        assert_eq!(checks("global-races,uninitialised"), [true, false, false, true]);
+        assert_eq!(checks("copies"), [true, true, false, false]);
     }
 
     #[test]

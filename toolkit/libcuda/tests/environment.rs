@@ -135,3 +135,22 @@ fn kernels_print_and_assert() {
     let wanted = "the assertion `data[i] < limit` of `void checked(const int *, int)` does not hold, at checked.cu:7";
     assert!(told.contains("========= Device-side assert\n") && told.contains(wanted), "{told}");
 }
+
+#[test]
+fn copies_of_memory_that_nothing_wrote_are_faults_if_they_are_checked() {
+    if is_child() {
+        enter(0);
+        let (mut memory, mut word) = (0u64, 0u32);
+        assert_eq!(call!(cuMemAlloc(&mut memory => &mut u64, 4 => usize)), 0);
+        let code = call!(cuMemcpyDtoH(&mut word => &mut u32, memory => u64, 4 => usize));
+        const LAUNCH_FAILED: u32 = 719;
+        let is_checked = std::env::var("QUIRE_EMULATOR_CHECKS").is_ok_and(|checks| checks == "all");
+        assert_eq!(code, if is_checked { LAUNCH_FAILED } else { 0 });
+        return;
+    }
+    let name = "copies_of_memory_that_nothing_wrote_are_faults_if_they_are_checked";
+    let quiet = run(name, &[]);
+    assert!(quiet.status.success() && errors(&quiet).is_empty(), "{}", errors(&quiet));
+    let told = errors(&run(name, &[("QUIRE_EMULATOR_CHECKS", "all")]));
+    assert!(told.starts_with("========= Uninitialized __global__ memory read\n"), "{told}");
+}

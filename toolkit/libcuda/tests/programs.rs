@@ -169,7 +169,7 @@ fn a_library_serves_every_context() {
     assert_eq!(unsafe { std::ffi::CStr::from_ptr(name) }, c"add");
     assert_adds(kernel);
     let mut other = null_mut();
-    assert_eq!(call!(cuCtxCreate(&mut other => &mut Handle, null() => *const c_void, 0 => i32, 0 => u32, 0 => i32)), 0);
+    assert_eq!(call!(cuCtxCreate(&mut other => &mut Handle, null() => *const c_void, 0 => u32, 0 => i32)), 0);
     assert_adds(kernel);
     assert_eq!(call!(cuCtxDestroy(other => Handle)), 0);
     enter(0);

@@ -284,7 +284,8 @@ impl Session<'_> {
                 device.write(to, &bytes.read()).map_err(wrong("copy to the device"))?;
             }
             Work::Download { from, to } => {
-                let check_initialised = context.launch_options.check_initialised;
+                let options = &context.launch_options;
+                let check_initialised = options.check_initialised && options.check_copies;
                 device.fetch(from, to.len());
                 to.write(&self.download(from, to.len(), check_initialised)?);
             }

@@ -10,14 +10,14 @@ use std::ffi::c_void;
 /// changed its arguments is given only to those who ask for a version that has it.
 const SINCE: &[(&str, i32)] = &[
     ("cuCtxCreate_v3", 11_040),
-    ("cuCtxCreate_v4", 13_000),
+    ("cuCtxCreate_v4", 12_050),
     ("cuEventElapsedTime_v2", 12_080),
     ("cuGetProcAddress_v2", 12_000),
     ("cuGraphExecUpdate_v2", 12_000),
     ("cuGraphInstantiateWithFlags", 12_000),
-    ("cuMemAdvise_v2", 13_000),
-    ("cuMemPrefetchAsync_v2", 13_000),
-    ("cuStreamGetCaptureInfo_v2", 12_000),
+    ("cuMemAdvise_v2", 12_020),
+    ("cuMemPrefetchAsync_v2", 12_020),
+    ("cuStreamGetCaptureInfo_v2", 11_030),
 ];
 /// Functions that another name stands for, from a version on.
 const RENAMED: &[(&str, &str)] = &[("cuGraphInstantiate", "cuGraphInstantiateWithFlags")];

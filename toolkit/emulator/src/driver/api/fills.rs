@@ -2,10 +2,19 @@
 
 use super::functions::functions;
 use crate::driver::context::DEFAULT_STREAM;
+use crate::driver::host::owner_of_mapped;
 use crate::driver::process::{Handle, with_current, with_current_stream};
-use crate::driver::queue::StreamId;
+use crate::driver::queue::{StreamId, Until};
 use crate::driver::result_code::{Result, ResultCode};
 use crate::driver::session::Session;
+
+/// Fills elements in the default stream, and waits for it if they are memory of the host.
+fn fill(at: u64, pattern: &[u8], count: usize) -> Result<()> {
+    with_current(|context| {
+        context.fill(DEFAULT_STREAM, at, pattern, count)?;
+        if owner_of_mapped(at as usize).is_some() { context.run(Until::Stream(DEFAULT_STREAM)) } else { Ok(()) }
+    })
+}
 
 /// Fills rows of so many elements, whose beginnings are `pitch` bytes apart.
 fn rows(
@@ -24,15 +33,15 @@ fn rows(
 
 functions! { fill_functions($)
     fn cuMemsetD8_v2(at: u64, value: u8, count: usize) {
-        with_current(|context| context.fill(DEFAULT_STREAM, at, &[value], count))
+        fill(at, &[value], count)
     }
 
     fn cuMemsetD16_v2(at: u64, value: u16, count: usize) {
-        with_current(|context| context.fill(DEFAULT_STREAM, at, &value.to_le_bytes(), count))
+        fill(at, &value.to_le_bytes(), count)
     }
 
     fn cuMemsetD32_v2(at: u64, value: u32, count: usize) {
-        with_current(|context| context.fill(DEFAULT_STREAM, at, &value.to_le_bytes(), count))
+        fill(at, &value.to_le_bytes(), count)
     }
 
     fn cuMemsetD8Async(at: u64, value: u8, count: usize, stream: Handle) {

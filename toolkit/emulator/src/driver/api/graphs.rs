@@ -22,6 +22,15 @@ fn instantiate(ready: Out<Handle>, graph: Handle) -> Result<()> {
     ready.put(handle(parts(graph).0, id))
 }
 
+/// `CUDA_GRAPH_INSTANTIATE_PARAMS`
+#[repr(C)]
+pub struct InstantiateParameters {
+    flags: u64,
+    upload: Handle,
+    node: Handle,
+    result: u32,
+}
+
 /// `CUgraphExecUpdateResultInfo`
 #[repr(C)]
 pub struct UpdateResult {
@@ -78,6 +87,15 @@ functions! { graph_functions($)
 
     fn cuGraphInstantiateWithFlags(ready: Out<Handle>, graph: Handle, _flags: u64) {
         instantiate(ready, graph)
+    }
+
+    fn cuGraphInstantiateWithParams(ready: Out<Handle>, graph: Handle, parameters: *mut InstantiateParameters) {
+        instantiate(ready, graph)?;
+        if !parameters.is_null() {
+            // SAFETY: the function requires null or parameters, and writes what came of it to their end.
+            unsafe { (*parameters).result = 0 };
+        }
+        Ok(())
     }
 
     fn cuGraphExecUpdate(ready: Handle, graph: Handle, _node: Out<Handle>, result: Out<u32>) {

@@ -114,10 +114,13 @@ functions! { memory_functions($)
         })
     }
 
-    fn cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, _flags: u32) {
+    fn cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, flags: u32) {
         // SAFETY: the function requires memory of the host that is valid until the copy is done, or until it is unregistered.
         let memory = unsafe { host(pointer, bytes) }?;
-        with_current(|context| context.pinned.register(memory))
+        with_current(|context| {
+            let owner = context.id;
+            context.pinned.register(memory, (flags & MAPPED != 0).then_some(owner))
+        })
     }
 
     fn cuMemHostUnregister(pointer: *mut c_void) {

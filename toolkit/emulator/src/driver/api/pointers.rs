@@ -123,8 +123,8 @@ functions! { pointer_functions($)
 
     fn cuMemGetAddressRange_v2(start: Out<u64>, bytes: Out<usize>, pointer: u64) {
         let known = known(pointer)?;
-        if known.kind != DEVICE {
-            return Err(ResultCode::NotFound);
+        if !known.is_mapped {
+            return Err(ResultCode::NotFound); // no address of the device
         }
         if !start.is_null() {
             start.put(known.start)?;
