@@ -57,7 +57,11 @@ fn join(texts: &[String]) -> Result<String, String> {
     let mut body = String::new();
     let mut defined = HashSet::new();
     let mut files = 0;
-    for text in texts {
+    // What a text has for itself alone must not have the name of anything that another has.
+    let mut taken: HashSet<String> =
+        texts.iter().flat_map(|text| text.lines()).filter_map(definition).map(str::to_owned).collect();
+    for (number, text) in texts.iter().enumerate() {
+        let text = &apart(text, number, &mut taken);
         let mut most = files;
         let mut is_left_out = false;
         for line in text.lines() {
@@ -101,20 +105,50 @@ fn join(texts: &[String]) -> Result<String, String> {
     Ok(format!("{HEAD}.version {version}\n.target {target}\n.address_size 64\n{body}"))
 }
 
+/// A text in which what it defines for itself alone has names that no text before it has.
+fn apart(text: &str, number: usize, taken: &mut HashSet<String>) -> String {
+    let kinds = [".func", ".global", ".const", ".shared"];
+    let own = text.lines().filter(|line| kinds.iter().any(|kind| line.starts_with(kind))).filter_map(name);
+    let own: HashSet<String> = own.map(str::to_owned).collect();
+    let mut text = text.to_owned();
+    for name in own {
+        if !taken.insert(name.clone()) {
+            text = renamed(&text, &name, &format!("{name}$${number}"));
+        }
+    }
+    text
+}
+
+/// A text with another name for something.
+fn renamed(text: &str, name: &str, new: &str) -> String {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "_$%.".contains(c);
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(name) {
+        let (before, after) = (&rest[..at], &rest[at + name.len()..]);
+        let is_whole = !before.ends_with(is_part) && !after.starts_with(is_part);
+        out += before;
+        out += if is_whole { new } else { name };
+        rest = after;
+    }
+    out + rest
+}
+
 /// The name of what a line at the top of a file defines for others: a function or a variable.
 fn definition(line: &str) -> Option<&str> {
-    let rest = [".visible ", ".weak "].iter().find_map(|linkage| line.strip_prefix(linkage))?;
-    if line.trim_end().ends_with(')') && rest.starts_with(".func")
-        || rest.starts_with(".entry")
-        || rest.starts_with(".func")
-    {
-        let rest = rest.trim_start_matches(".entry").trim_start_matches(".func").trim_start();
+    name([".visible ", ".weak "].iter().find_map(|linkage| line.strip_prefix(linkage))?)
+}
+
+/// The name of the function or variable that a declaration is about, from the word on that says which of them it is.
+fn name(rest: &str) -> Option<&str> {
+    if let Some(rest) = [".entry", ".func"].iter().find_map(|kind| rest.strip_prefix(kind)) {
+        let rest = rest.trim_start();
         // A function may have results before its name.
         let rest = rest.strip_prefix('(').and_then(|rest| rest.split_once(')')).map_or(rest, |(_, rest)| rest);
-        return Some(rest.trim_start().split(['(', ' ', '\t', ';']).next().unwrap_or_default());
+        return rest.trim_start().split(['(', ' ', '\t', ';']).next();
     }
     let name = rest.split(['=', ';']).next()?.split_whitespace().last()?;
-    Some(name.split('[').next().unwrap_or(name))
+    name.split('[').next()
 }
 
 #[cfg(test)]
@@ -159,6 +193,26 @@ mod tests {
     fn what_is_defined_twice_is_refused() {
         let twice = join(&[CALLED.to_owned(), CALLED.to_owned()]).unwrap_err();
         assert_eq!(twice, "`twice` is defined twice");
+    }
+
+    #[test]
+    fn what_a_text_has_for_itself_stays_its_own() {
+        let text = |value: u32| {
+            format!(
+                ".version 8.0\n.target sm_80\n.address_size 64\n.global .align 4 .u32 $own = {value};\n\
+                .visible .global .align 4 .u32 $own$1{value};\nmov.u64 %rd1, $own;\n"
+            )
+        };
+        let joined = join(&[text(1), text(2)]).unwrap();
+        assert!(joined.contains(".u32 $own = 1;") && joined.contains(".u32 $own$$1 = 2;"), "{joined}");
+        assert!(joined.contains("mov.u64 %rd1, $own;") && joined.contains("mov.u64 %rd1, $own$$1;"));
+        let hidden = ".version 8.0\n.target sm_80\n.func f\n{\nret;\n}\n".to_owned();
+        assert!(
+            join(&[hidden, ".version 8.0\n.target sm_80\n.visible .func f\n{\nret;\n}\n".into()])
+                .unwrap()
+                .contains(".func f$$0")
+        );
+        assert!(joined.contains("$own$12;"), "another name that begins alike stays");
     }
 
     #[test]

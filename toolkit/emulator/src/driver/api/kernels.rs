@@ -12,6 +12,12 @@ use std::ffi::c_char;
 const MAX_DYNAMIC_SHARED: u32 = 8;
 /// How much of the memory that it shares with the L1 cache shared memory should have.
 const CARVEOUT: u32 = 9;
+/// The shape of clusters that every launch must have, where the kernel does not declare it.
+const REQUIRED_CLUSTER_WIDTH: u32 = 11;
+const REQUIRED_CLUSTER_DEPTH: u32 = 13;
+/// Permission for clusters of more than eight blocks, which launches here have in any case, and how clusters are spread.
+const NON_PORTABLE_CLUSTERS: u32 = 14;
+const CLUSTER_SCHEDULING: u32 = 15;
 /// Registers that a thread is said to have where the PTX does not say how many it may: PTX itself has as many as it likes.
 const REGISTERS_OF_A_THREAD: u32 = 32;
 /// A function is loaded as soon as it is there.
@@ -49,7 +55,8 @@ pub(super) fn set_attribute(function: Handle, attribute: u32, value: i32) -> Res
         let function = context.function(function)?;
         let room = most.saturating_sub(function.entry()?.static_shared());
         match (attribute, usize::try_from(value)) {
-            (CARVEOUT | 10..=15, _) => Ok(()),
+            (CARVEOUT | NON_PORTABLE_CLUSTERS | CLUSTER_SCHEDULING, _) => Ok(()),
+            (REQUIRED_CLUSTER_WIDTH..=REQUIRED_CLUSTER_DEPTH, _) => Err(ResultCode::NotSupported),
             (MAX_DYNAMIC_SHARED, Ok(bytes)) if bytes <= room => {
                 function.dynamic_limit = bytes;
                 Ok(())
