@@ -1,12 +1,10 @@
 //! A `libcuda.so.1` for machines without a GPU: the functions of the CUDA driver API, which run PTX in the emulator.
 //!
 //! The functions are the emulator's; here they get the names under which programs look for them, in a library that stands for
-//! the driver's. What is set by environment variables is in [`settings`], and what is said of faults in [`report`].
+//! the driver's. What is set by environment variables is in `settings.rs`, and what is said of faults in `report.rs`.
 
 mod report;
 mod settings;
-
-use std::sync::OnceLock;
 
 /// Exports functions of the emulator's driver under their own names. Each leaves everything as it is and goes on in the
 /// emulator's, so that no signature is needed here.
@@ -27,9 +25,6 @@ macro_rules! export {
 mod exports {
     emulator::driver_functions!(export);
 }
-
-/// What the environment has set, from the moment on when the driver is initialised.
-static SETTINGS: OnceLock<settings::Settings> = OnceLock::new();
 
 /// Has [`load`] called when the library is loaded.
 #[used]
@@ -53,7 +48,7 @@ fn initialise() -> bool {
         Ok(settings) => {
             emulator::driver::configure(settings.device.clone());
             emulator::driver::configure_launches(settings.launches.clone());
-            let _ = SETTINGS.set(settings); // a second initialisation changes nothing
+            settings::keep(settings);
             true
         }
         Err(wrong) => {
@@ -65,7 +60,7 @@ fn initialise() -> bool {
 
 /// Says how many faults there were when the process ends, and ends it with the code that was asked for if there were any.
 extern "C" fn end() {
-    let Some(settings) = SETTINGS.get() else { return };
+    let Some(settings) = settings::kept() else { return };
     if report::summarise() && settings.exit_code != 0 {
         // SAFETY: a null pointer stands for all streams, whose contents would be lost; `_exit` ends the process at once.
         unsafe {

@@ -1,6 +1,6 @@
 //! What is said of faults, in the words and the form of NVIDIA's compute-sanitizer: when one is found, and when the process ends.
 
-use crate::SETTINGS;
+use crate::settings;
 use emulator::driver::Notice;
 use emulator::{Fault, FaultKind};
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ pub fn hear(notice: Notice<'_>) {
 /// Tells how many faults there were, if there were any or somebody wants a report. Returns whether there were any.
 pub fn summarise() -> bool {
     let faults = FAULTS.load(Ordering::Relaxed);
-    if faults != 0 || SETTINGS.get().is_some_and(|settings| settings.report.is_some()) {
+    if faults != 0 || settings::kept().is_some_and(|settings| settings.report.is_some()) {
         tell(&summary(faults));
     }
     faults != 0
@@ -35,7 +35,7 @@ pub fn summarise() -> bool {
 
 /// Writes to the file of the settings, or to the standard error stream.
 fn tell(text: &str) {
-    let file = SETTINGS.get().and_then(|settings| settings.report.as_ref());
+    let file = settings::kept().and_then(|settings| settings.report.as_ref());
     let written = match file {
         Some(path) => {
             let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
@@ -44,7 +44,7 @@ fn tell(text: &str) {
         None => return eprint!("{text}"),
     };
     if let Err(error) = written {
-        eprint!("{text}{MARK} The report cannot be written: {error}\n");
+        eprintln!("{text}{MARK} The report cannot be written: {error}");
     }
 }
 

@@ -4,6 +4,7 @@ use emulator::LaunchOptions;
 use emulator::driver::DeviceOptions;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 /// What the names of all variables begin with.
 pub const PREFIX: &str = "QUIRE_EMULATOR_";
@@ -29,6 +30,19 @@ pub struct Settings {
     pub report: Option<PathBuf>,
     /// The exit code of a process with faults; 0 leaves the program its own.
     pub exit_code: u8,
+}
+
+/// What the environment has set, from the moment on when the driver is initialised.
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
+
+/// Keeps the settings of the process. A second time nothing changes.
+pub fn keep(settings: Settings) {
+    let _ = SETTINGS.set(settings);
+}
+
+/// The settings of the process, once the driver has been initialised.
+pub fn kept() -> Option<&'static Settings> {
+    SETTINGS.get()
 }
 
 /// A variable with a wrong value, or one that there is not.

@@ -103,7 +103,7 @@ impl DeviceOptions {
             106 => BLOCKS_PER_MULTIPROCESSOR,
             111 => SHARED_RESERVED as u32,
             120 => (self.capability >= (9, 0)).into(), // clusters
-            1..ATTRIBUTES => 0,                        // sizes of textures, and what the emulator does not have
+            _ if number < ATTRIBUTES => 0,             // sizes of textures, and what the emulator does not have
             _ => return None,
         };
         Some(value as i32)

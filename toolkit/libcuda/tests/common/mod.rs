@@ -34,7 +34,6 @@ pub fn find(name: &str) -> Option<*const c_void> {
 }
 
 /// Calls a function of the driver and gives its result code.
-#[macro_export]
 macro_rules! call {
     ($name:ident($($arg:expr => $ty:ty),* $(,)?)) => {{
         let function = $crate::common::find(stringify!($name)).unwrap();
