@@ -204,6 +204,14 @@ fn rows_are_copied_and_filled() {
 }
 
 #[test]
+fn copies_of_nothing_need_no_memory() {
+    enter(0);
+    let null_copy = call!(cuMemcpyHtoD(0 => u64, null() => *const c_void, 0 => usize));
+    assert_eq!((null_copy, call!(cuMemsetD8(0 => u64, 0 => u8, 0 => usize))), (0, 0));
+    assert_eq!(call!(cuMemcpyHtoD(0 => u64, arg(&1u8) => *const c_void, 1 => usize)), 1);
+}
+
+#[test]
 fn managed_memory_is_the_same_for_host_and_kernels() {
     enter(0);
     let mut memory = 0u64;
