@@ -4,7 +4,7 @@ use super::image::CodeImage;
 use super::modules::compile;
 use super::options::DeviceOptions;
 use super::result_code::{Compiled, ResultCode};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// What was linked begins so: a driver gives a cubin, and the emulator PTX.
 const HEAD: &str = "// Linked by Quire's emulator: PTX in the place of a cubin.\n";
@@ -55,7 +55,8 @@ fn version(text: &str) -> (u32, u32) {
 fn join(texts: &[String]) -> Result<String, String> {
     let (mut versions, mut targets) = (vec![], vec![]);
     let mut body = String::new();
-    let mut defined = HashSet::new();
+    // What the texts before define, with the number of the text.
+    let mut defined: HashMap<String, usize> = HashMap::new();
     let mut files = 0;
     // What a text has for itself alone must not have the name of anything that another has.
     let mut taken: HashSet<String> =
@@ -63,13 +64,12 @@ fn join(texts: &[String]) -> Result<String, String> {
     for (number, text) in texts.iter().enumerate() {
         let text = &apart(text, number, &mut taken);
         let mut most = files;
-        let mut is_left_out = false;
+        let mut left_out = LeftOut::No;
         for line in text.lines() {
             let mut words = line.split_whitespace();
             let first = words.next().unwrap_or_default();
-            if is_left_out {
-                // A body ends with a brace at the beginning of a line.
-                is_left_out = !line.starts_with('}');
+            if left_out != LeftOut::No {
+                left_out = left_out.after(line);
                 continue;
             }
             match first {
@@ -84,13 +84,14 @@ fn join(texts: &[String]) -> Result<String, String> {
                 }
                 _ => {
                     if let Some(name) = definition(line) {
-                        match (defined.insert(name.to_owned()), first) {
-                            (true, _) => {}
-                            (false, ".weak") => {
-                                is_left_out = !line.trim_end().ends_with(';');
-                                continue;
-                            }
-                            (false, _) => return Err(format!("`{name}` is defined twice")),
+                        // A text may declare what it defines.
+                        let by = *defined.entry(name.to_owned()).or_insert(number);
+                        if by != number && first == ".weak" {
+                            left_out = LeftOut::Head.after(line);
+                            continue;
+                        }
+                        if by != number {
+                            return Err(format!("`{name}` is defined twice"));
                         }
                     }
                     body += line;
@@ -103,6 +104,27 @@ fn join(texts: &[String]) -> Result<String, String> {
     let version = versions.into_iter().max_by_key(|text| version(text)).ok_or("nothing was linked")?;
     let target = targets.into_iter().max_by_key(|target| rank(target)).ok_or("nothing says its target")?;
     Ok(format!("{HEAD}.version {version}\n.target {target}\n.address_size 64\n{body}"))
+}
+
+/// Whether a declaration or a definition is left out, and how far it has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LeftOut {
+    No,
+    Head,
+    Body,
+}
+
+impl LeftOut {
+    /// After another line.
+    fn after(self, line: &str) -> Self {
+        let end = line.trim_end();
+        match self {
+            Self::Head if end.ends_with('{') => Self::Body,
+            Self::Head if end.ends_with(';') => Self::No,
+            Self::Body if end.starts_with('}') => Self::No,
+            _ => self,
+        }
+    }
 }
 
 /// A text in which what it defines for itself alone has names that no text before it has.
@@ -191,6 +213,9 @@ mod tests {
 
     #[test]
     fn what_is_defined_twice_is_refused() {
+        let declared =
+            CALLED.replacen(".visible", ".visible .func (.param .b32 r) twice(.param .b32 x)\n;\n.visible", 1);
+        assert!(join(&[declared]).is_ok(), "what a text declares and defines is defined once");
         let twice = join(&[CALLED.to_owned(), CALLED.to_owned()]).unwrap_err();
         assert_eq!(twice, "`twice` is defined twice");
     }
