@@ -86,7 +86,15 @@ impl EmulatedDevice {
         let buffer = &mut self.memory.buffers[index];
         buffer.data[offset..offset + bytes.len()].copy_from_slice(bytes);
         buffer.written.insert_range(offset, bytes.len());
+        self.memory.bring(index, offset, bytes.len());
         Ok(())
+    }
+
+    /// Fetches bytes that are memory of the host which kernels reach, before they are read.
+    pub(crate) fn fetch(&mut self, at: DeviceAddress, bytes: usize) {
+        if let Ok((index, offset)) = self.locate(at, bytes) {
+            self.memory.fetch(index, offset, bytes);
+        }
     }
 
     /// Copies bytes from the device. Bytes that nothing wrote are an error: they hold nothing.
@@ -113,20 +121,42 @@ impl EmulatedDevice {
 
     /// Copies bytes within the device. Bytes that nothing wrote are copied as such.
     pub(crate) fn copy(&mut self, to: DeviceAddress, from: DeviceAddress, bytes: usize) -> Result<(), MemoryError> {
-        let data = self.read_any(from, bytes)?;
-        let (source, start) = self.locate(from, bytes)?;
-        let (target, offset) = self.locate(to, bytes)?;
+        let source = self.locate(from, bytes)?;
+        let target = self.locate(to, bytes)?;
+        self.copy_located(target, source, bytes);
+        Ok(())
+    }
+
+    /// The same from the memory of one device to that of another, each given by its number, whether or not they are peers.
+    pub(crate) fn copy_between(
+        &mut self,
+        (there, to): (usize, DeviceAddress),
+        (here, from): (usize, DeviceAddress),
+        bytes: usize,
+    ) -> Result<(), MemoryError> {
+        self.memory.enter(here);
+        let source = self.locate(from, bytes)?;
+        self.memory.enter(there);
+        let target = self.locate(to, bytes)?;
+        self.copy_located(target, source, bytes);
+        Ok(())
+    }
+
+    /// Copies bytes between places that were located.
+    fn copy_located(&mut self, (target, offset): (usize, usize), (source, start): (usize, usize), bytes: usize) {
+        self.memory.fetch(source, start, bytes);
+        let data = self.memory.buffers[source].data[start..start + bytes].to_vec();
         let known = &self.memory.buffers[source].written;
         let unknown: Vec<usize> = if known.contains_range(start, bytes) {
             Vec::new()
         } else {
             (0..bytes).filter(|at| !known.contains_range(start + at, 1)).collect()
         };
-        let target = &mut self.memory.buffers[target];
-        target.data[offset..offset + bytes].copy_from_slice(&data);
-        target.written.insert_range(offset, bytes);
-        unknown.into_iter().for_each(|at| target.written.remove(offset + at));
-        Ok(())
+        let buffer = &mut self.memory.buffers[target];
+        buffer.data[offset..offset + bytes].copy_from_slice(&data);
+        buffer.written.insert_range(offset, bytes);
+        unknown.into_iter().for_each(|at| buffer.written.remove(offset + at));
+        self.memory.bring(target, offset, bytes);
     }
 
     /// Gives the buffer that starts at an address another name.

@@ -31,6 +31,8 @@ pub enum FaultKind {
     Mbarrier,
     /// `trap`: a Rust panic.
     Trap,
+    /// An `assert` of CUDA C++ that does not hold.
+    Assertion,
     /// More instructions than the limit: probably an endless loop.
     InstructionLimit,
     /// Something that the emulator does not support.

@@ -7,6 +7,9 @@ pub struct LaunchOptions {
     pub seed: u64,
     /// Whether reads of memory that nothing wrote are faults.
     pub check_initialised: bool,
+    /// Whether copies to the host of memory that nothing wrote are faults as well, in a context of the driver. Without
+    /// `check_initialised` they are not.
+    pub check_copies: bool,
     /// Whether what a thread reads of shared memory that nothing wrote is poison, in the place of a fault at once: it may be
     /// selected away, and is a fault where it is used, in an address, a condition or a store to global memory. For kernels
     /// that read more than they need.
@@ -27,6 +30,7 @@ impl Default for LaunchOptions {
         Self {
             seed: 0,
             check_initialised: true,
+            check_copies: true,
             poison: false,
             check_races: true,
             check_global_races: true,

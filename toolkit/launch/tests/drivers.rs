@@ -9,7 +9,7 @@ use launch::{Context, Driver, Error, Module};
 /// Whether a libcuda is in this process.
 #[cfg(target_os = "linux")]
 fn has_libcuda() -> bool {
-    std::fs::read_to_string("/proc/self/maps").unwrap().contains("libcuda")
+    std::fs::read_to_string("/proc/self/maps").unwrap().contains("/libcuda.so")
 }
 
 fn assert_the_emulator_is_what_it_is_told_to_be(driver: &'static Driver) {
@@ -48,11 +48,18 @@ fn a_driver_is_chosen_once_and_libcuda_is_loaded_by_nothing_else() {
             assert!(emulator.is_emulator() && Driver::chosen().is_some_and(|chosen| chosen.is_emulator()));
             let refused = Driver::machine().unwrap_err();
             assert!(matches!(refused, Error::DriverChosen("emulator")), "{refused}");
-            assert!(emulator.lookup("cuLaunchKernel").is_some() && emulator.lookup("cuMemAllocManaged").is_none());
+            assert!(emulator.lookup("cuLaunchKernel").is_some() && emulator.lookup("cuTexObjectDestroy").is_none());
             let context = Context::new(emulator, 0).unwrap();
             assert_eq!((context.name(), context.is_emulator()), ("Quire emulator", true));
-            let missing = launch::cust::memory::UnifiedBuffer::<u8>::new(&0, 1).map(|_| ());
-            assert_eq!(missing, Err(CudaError::NotSupported), "managed memory is not in the emulator");
+            let managed = launch::cust::memory::UnifiedBuffer::<u8>::new(&7, 3).unwrap();
+            assert_eq!(*managed, [7; 3]);
+            // SAFETY: there is no texture, and the emulator has no such function.
+            let missing = unsafe { launch::cust::sys::cuTexObjectDestroy(0) };
+            assert_eq!(
+                missing,
+                launch::cust::sys::CUresult::CUDA_ERROR_NOT_SUPPORTED,
+                "textures are not in the emulator"
+            );
             #[cfg(target_os = "linux")]
             assert!(!has_libcuda());
             assert_the_emulator_is_what_it_is_told_to_be(emulator);

@@ -2,7 +2,7 @@
 
 use super::decoder::{Decoded, Decoder, PendingPointerCall};
 use crate::ops::Type;
-use crate::program::{Activation, Call, Op, PointerCall, Transfer, Value};
+use crate::program::{Activation, Call, Op, PointerCall, SystemCall, SystemFunction, Transfer, Value};
 use crate::ptx::ast::{Function, Initial, Operand, Space, Statement, Variable, Width};
 use crate::window::function_address;
 use std::collections::{HashMap, HashSet};
@@ -47,6 +47,11 @@ impl Decoder<'_> {
             return Err(format!("`{name}` is no function"));
         };
         let callee = &functions[index];
+        if !callee.defined
+            && let Some(call) = self.system_call(&call)?
+        {
+            return Ok(call);
+        }
         if !callee.defined {
             return Err(format!("function `{name}` has no body"));
         }
@@ -55,6 +60,22 @@ impl Decoder<'_> {
         let call = call.ok_or_else(|| format!("`{name}` has other parameters"))?;
         self.queue.push(index);
         Ok(Op::Call(Box::new(call)))
+    }
+
+    /// The call of a function that every GPU has, if it is one.
+    fn system_call(&mut self, call: &CallOperands<'_>) -> Decoded<Option<Op>> {
+        let (function, sizes): (_, &[usize]) = match call.callee {
+            "__assertfail" => (SystemFunction::AssertFail, &[8, 8, 4, 8, 8]),
+            "vprintf" => (SystemFunction::Print, &[8, 8]),
+            _ => return Ok(None),
+        };
+        let (arguments, results) = (self.own_places(call.arguments)?, self.own_places(call.results)?);
+        if !arguments.iter().map(|(_, size)| size).eq(sizes) {
+            return Err(format!("`{}` has other parameters", call.callee));
+        }
+        let arguments = arguments.into_iter().map(|(place, _)| place).collect();
+        let result = results.first().filter(|(_, size)| *size == 4).map(|(place, _)| *place);
+        Ok(Some(Op::CallSystem(Box::new(SystemCall { function, arguments, result }))))
     }
 
     fn pointer_call(&mut self, statement: &Statement, call: &CallOperands<'_>) -> Decoded<Op> {

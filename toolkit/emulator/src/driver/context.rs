@@ -5,9 +5,13 @@ use super::event::EventState;
 use super::function::LoadedKernel;
 use super::host::PinnedMemory;
 use super::launch_report::LaunchReport;
+use super::linker::Linker;
+use super::notice::{self, Notice};
 use super::options::DeviceOptions;
 use super::queue::{QueuedWork, StreamId, StreamOrder, WorkQueue};
 use super::result_code::{Result, ResultCode};
+use super::settings::ContextSettings;
+use super::timeline::Timeline;
 use super::work::Work;
 use crate::exec::Others;
 use crate::fault::{Fault, FaultKind};
@@ -15,7 +19,7 @@ use crate::launch_options::LaunchOptions;
 use crate::memory::DeviceAddress;
 use crate::module::PtxModule;
 use crate::ptx::ParseError;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 /// The default stream of every context.
@@ -33,6 +37,7 @@ pub(super) struct StreamSettings {
 pub(super) struct DriverContext {
     pub device_options: DeviceOptions,
     pub launch_options: LaunchOptions,
+    pub settings: ContextSettings,
     /// The number of the device.
     pub ordinal: i32,
     /// Its number among the devices of its group.
@@ -41,17 +46,22 @@ pub(super) struct DriverContext {
     pub before: Option<Arc<Others>>,
     pub pinned: PinnedMemory,
     /// Sizes of the buffers.
-    pub buffers: HashMap<DeviceAddress, usize>,
+    pub buffers: BTreeMap<DeviceAddress, usize>,
+    /// The buffers that are managed memory.
+    pub managed: BTreeSet<DeviceAddress>,
     pub streams: HashMap<StreamId, StreamSettings>,
     pub events: HashMap<u32, EventState>,
     pub modules: HashMap<u32, Arc<PtxModule>>,
     pub functions: HashMap<u32, LoadedKernel>,
+    pub links: HashMap<u32, Linker>,
     /// Graphs, and graphs made ready to run, which are the same here.
     pub graphs: HashMap<u32, Arc<[Work]>>,
     pub captures: Vec<Capture>,
     pub queue: WorkQueue<Work>,
     /// Work that must be done now, in order.
     pub due: VecDeque<QueuedWork<Work>>,
+    /// When work is done, for events.
+    pub timeline: Timeline,
     /// The error that ended the context.
     pub failed: Option<ResultCode>,
     /// What went wrong last, in full.
@@ -62,23 +72,27 @@ pub(super) struct DriverContext {
 }
 
 impl DriverContext {
-    pub fn new(device_options: DeviceOptions, ordinal: i32) -> Self {
+    pub fn new(device_options: DeviceOptions, launch_options: LaunchOptions, ordinal: i32) -> Self {
         Self {
             device_options,
-            launch_options: LaunchOptions::default(),
+            launch_options,
+            settings: ContextSettings::default(),
             ordinal,
             member: 0,
             before: None,
             pinned: PinnedMemory::default(),
-            buffers: HashMap::new(),
+            buffers: BTreeMap::new(),
+            managed: BTreeSet::new(),
             streams: HashMap::new(),
             events: HashMap::new(),
             modules: HashMap::new(),
             functions: HashMap::new(),
+            links: HashMap::new(),
             graphs: HashMap::new(),
             captures: Vec::new(),
             queue: WorkQueue::default(),
             due: VecDeque::new(),
+            timeline: Timeline::default(),
             failed: None,
             fault: None,
             reports: None,
@@ -99,14 +113,20 @@ impl DriverContext {
 
     /// Remembers in words why a call was refused.
     pub fn refuse(&mut self, call: &str, message: impl ToString) -> ResultCode {
-        self.fault = Some(Fault::of_call(FaultKind::Launch, call, message.to_string()));
+        self.refuse_for(Fault::of_call(FaultKind::Launch, call, message.to_string()));
         ResultCode::InvalidValue
+    }
+
+    /// Remembers why a call was refused, and tells whoever listens.
+    pub fn refuse_for(&mut self, why: Box<Fault>) {
+        notice::tell(Notice::Refusal(&why));
+        self.fault = Some(why);
     }
 
     /// Remembers which form of a kernel's instructions the emulator does not have.
     pub fn refuse_form(&mut self, kernel: &str, why: &ParseError) -> ResultCode {
         let fault = Fault::of_call(FaultKind::Unsupported, kernel, why.message.clone());
-        self.fault = Some(Box::new(Fault { ptx_line: why.line, ..*fault }));
+        self.refuse_for(Box::new(Fault { ptx_line: why.line, ..*fault }));
         ResultCode::NotSupported
     }
 

@@ -6,6 +6,7 @@ use super::group::{RunningWork, Waiting};
 use super::host::mapped_of;
 use super::host_call;
 use super::launch_report::LaunchReport;
+use super::pools;
 use super::queue::{QueuedWork, Until};
 use super::result_code::Result;
 use super::session::Session;
@@ -114,10 +115,12 @@ impl Session<'_> {
             (count - 1, ROUNDS_ALONE)
         };
         let running = &mut state.running[index];
+        let before = Instant::now();
         let advanced = kernel(&running.request.module, &running.request.kernel).and_then(|kernel| {
             let mut shared = Shared { memory: &mut state.device.memory, releases: &mut state.device.releases };
             running.launch.advance(kernel, &mut shared, rounds)
         });
+        running.busy += before.elapsed();
         match advanced {
             Ok(Progress::Ended) => {
                 self.end(index);
@@ -210,17 +213,28 @@ impl Session<'_> {
     /// Begins work of a context: a launch goes on in the steps to come, anything else is done at once.
     fn begin(&mut self, context: u32, item: QueuedWork<Work>) {
         self.state_mut().note_event();
+        let began = self.state().start_of(context, &item);
         let (place, work) = item.parts();
         let begun = match work {
-            Work::Launch(request) => self.begin_launch(context, place, request),
-            work => self.execute(context, place.seq(), work),
+            Work::Launch(request) => self.begin_launch(context, (place, began), request),
+            work => {
+                let before = Instant::now();
+                let executed = self.execute(context, (place.seq(), began), work);
+                self.state_mut().note_done(context, &place, began + before.elapsed());
+                executed
+            }
         };
         if let Err(fault) = begun {
             self.state_mut().fail(context, fault);
         }
     }
 
-    fn begin_launch(&mut self, id: u32, item: QueuedWork<()>, request: LaunchRequest) -> Executed<()> {
+    fn begin_launch(
+        &mut self,
+        id: u32,
+        (item, began): (QueuedWork<()>, Instant),
+        request: LaunchRequest,
+    ) -> Executed<()> {
         let state = self.state_mut();
         let in_company = state.is_company();
         let Some(context) = state.contexts.get(&id) else { return Ok(()) };
@@ -241,11 +255,19 @@ impl Session<'_> {
         let config = LaunchConfig { grid, block, dynamic_shared, cluster };
         let launch = state.device.begin(kernel, config, options, &request.args, place)?;
         state.blocks = state.blocks.wrapping_add(config.blocks() as u32);
-        state.running.push(RunningWork { context: id, item, request, launch, at_event: (0, 0) });
+        state.running.push(RunningWork {
+            context: id,
+            item,
+            request,
+            launch,
+            at_event: (0, 0),
+            began,
+            busy: Duration::ZERO,
+        });
         Ok(())
     }
 
-    fn execute(&mut self, id: u32, seq: u64, work: Work) -> Executed<()> {
+    fn execute(&mut self, id: u32, (seq, began): (u64, Instant), work: Work) -> Executed<()> {
         let wrong = |call: &str| {
             let call = call.to_string();
             move |error: MemoryError| Fault::of_call(FaultKind::OutOfBounds, &call, error.to_string())
@@ -262,8 +284,20 @@ impl Session<'_> {
                 device.write(to, &bytes.read()).map_err(wrong("copy to the device"))?;
             }
             Work::Download { from, to } => {
-                let check_initialised = context.launch_options.check_initialised;
+                let options = &context.launch_options;
+                let check_initialised = options.check_initialised && options.check_copies;
+                device.fetch(from, to.len());
                 to.write(&self.download(from, to.len(), check_initialised)?);
+            }
+            Work::PeerCopy { to: (there, to), from: (here, from), bytes } => {
+                let member = |id| state.contexts.get(&id).map(|context| context.member);
+                let (Some(there), Some(here)) = (member(there), member(here)) else { return Ok(()) };
+                state.device.copy_between((there, to), (here, from), bytes).map_err(wrong("copy between devices"))?;
+            }
+            Work::Free { at } => {
+                context.buffers.remove(&at);
+                pools::note_freed(at);
+                device.free(at).map_err(wrong("free of memory"))?;
             }
             Work::Copy { to, from, bytes } => device.copy(to, from, bytes).map_err(wrong("copy on the device"))?,
             Work::Fill { at, pattern, count } => device.write(at, &pattern.repeat(count)).map_err(wrong("fill"))?,
@@ -271,7 +305,7 @@ impl Session<'_> {
                 if let Some(event) = context.events.get_mut(&event)
                     && matches!(event.recorded, Recorded::Queued(at) if at == seq)
                 {
-                    event.at = Some(Instant::now());
+                    event.at = Some(began);
                 }
             }
             Work::Wait | Work::Launch(_) => {}
@@ -279,6 +313,12 @@ impl Session<'_> {
                 // SAFETY: `cuLaunchHostFunc`, which alone makes this work, requires that the function can be called with this
                 // data until it has been called.
                 host_call::run(|| unsafe { function(std::ptr::with_exposed_provenance_mut(data)) });
+            }
+            Work::CallBack { function, stream, data } => {
+                let stream = std::ptr::without_provenance_mut(stream);
+                // SAFETY: `cuStreamAddCallback`, which alone makes this work, requires that the function can be called with
+                // this data until it has been called.
+                host_call::run(|| unsafe { function(stream, 0, std::ptr::with_exposed_provenance_mut(data)) });
             }
         }
         Ok(())

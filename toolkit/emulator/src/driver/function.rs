@@ -3,6 +3,7 @@
 use super::result_code::{Result, ResultCode};
 use crate::entry::Entry;
 use crate::module::PtxModule;
+use std::ffi::CString;
 use std::sync::Arc;
 
 /// A kernel of a loaded module.
@@ -13,6 +14,8 @@ pub(super) struct LoadedKernel {
     pub module_id: u32,
     /// The name of the kernel.
     pub kernel: String,
+    /// The same for callers of the driver.
+    pub c_name: CString,
     /// Bytes of dynamic shared memory that a launch may ask for.
     pub dynamic_limit: usize,
 }

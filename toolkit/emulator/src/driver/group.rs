@@ -4,6 +4,7 @@
 //! while a thread waits for work it does that work, and that of the others where a launch waits for one of theirs.
 
 use super::context::DriverContext;
+use super::notice::{self, Notice};
 use super::queue::QueuedWork;
 use super::result_code::{Result, ResultCode};
 use super::work::{LaunchRequest, Work};
@@ -12,6 +13,7 @@ use crate::exec::{Orders, RunningLaunch, join_others};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Contexts under one lock.
 #[derive(Default)]
@@ -33,6 +35,9 @@ pub(super) struct RunningWork {
     /// Instructions that it had executed when last something began or ended in the group, and how often it had accessed
     /// memory then as threads do that wait for others.
     pub at_event: (u64, u64),
+    /// When it began as its stream sees it, and how long it has run since.
+    pub began: Instant,
+    pub busy: Duration,
 }
 
 /// A thread of the host that waits for work.
@@ -154,6 +159,7 @@ impl GroupState {
         let several = self.is_company();
         let Some(context) = self.contexts.get_mut(&id) else { return };
         fault.device = several.then_some(context.ordinal);
+        notice::tell(Notice::Fault(&fault));
         context.queue.clear();
         context.due.clear();
         context.failed = Some(ResultCode::of_fault(fault.kind));
@@ -168,6 +174,7 @@ impl GroupState {
     /// Takes a launch out that has ended, and lets later ones of its context come after it.
     pub fn end(&mut self, index: usize) -> RunningWork {
         let ended = self.running.remove(index);
+        self.note_done(ended.context, &ended.item, ended.began + ended.busy);
         if let (Some(handed_on), Some(context)) = (ended.launch.handed_on(), self.contexts.get_mut(&ended.context)) {
             join_others(context.before.get_or_insert_default(), handed_on);
         }
@@ -176,6 +183,22 @@ impl GroupState {
         }
         self.note_event();
         ended
+    }
+
+    /// When work of a context begins, as its stream sees it.
+    pub fn start_of<W>(&self, context: u32, item: &QueuedWork<W>) -> Instant {
+        self.contexts.get(&context).map_or_else(Instant::now, |context| context.timeline.start(item))
+    }
+
+    /// Notes when work of a context is over, as its stream sees it.
+    pub fn note_done<W>(&mut self, id: u32, item: &QueuedWork<W>, at: Instant) {
+        let is_idle = self.running_of(id).next().is_none();
+        if let Some(context) = self.contexts.get_mut(&id) {
+            context.timeline.end(item, at);
+            if is_idle && context.queue.is_empty() && context.due.is_empty() {
+                context.timeline.forget();
+            }
+        }
     }
 
     /// Forgets how launches are ordered that are over.

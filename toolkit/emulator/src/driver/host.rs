@@ -71,16 +71,31 @@ impl PinnedMemory {
         Ok(())
     }
 
-    pub fn register(&mut self, memory: HostBytes) -> Result<()> {
+    /// Page-locks memory of the program. Kernels reach it if it is `mapped` for the context of this number.
+    pub fn register(&mut self, memory: HostBytes, mapped: Option<u32>) -> Result<()> {
         if memory.len() == 0 {
             return Err(ResultCode::InvalidValue);
+        }
+        if let Some(owner) = mapped {
+            lock_mapped().insert(memory.address(), (memory, owner));
         }
         self.registered.insert(memory.address(), memory.len());
         Ok(())
     }
 
     pub fn unregister(&mut self, address: usize) -> Result<()> {
-        self.registered.remove(&address).map(|_| ()).ok_or(ResultCode::InvalidValue)
+        self.registered.remove(&address).ok_or(ResultCode::InvalidValue)?;
+        lock_mapped().remove(&address);
+        Ok(())
+    }
+
+    /// The memory around an address: its start, its size, and whether kernels reach it.
+    pub fn around(&self, address: usize) -> Option<(usize, usize, bool)> {
+        let allocated = self.allocated.range(..=address).next_back().map(|(&start, layout)| (start, layout.size()));
+        let registered = self.registered.range(..=address).next_back().map(|(&start, &size)| (start, size));
+        let holds = |&(start, size): &(usize, usize)| address < start + size;
+        let (start, size) = allocated.filter(holds).or(registered.filter(holds))?;
+        Some((start, size, lock_mapped().contains_key(&start)))
     }
 
     /// Whether all of these bytes are page-locked.
@@ -97,6 +112,9 @@ impl Drop for PinnedMemory {
     fn drop(&mut self) {
         for address in self.allocated.keys().copied().collect::<Vec<_>>() {
             let _ = self.free(address); // cannot fail: the address is in the list
+        }
+        for address in self.registered.keys().copied().collect::<Vec<_>>() {
+            let _ = self.unregister(address); // as above
         }
     }
 }
@@ -125,7 +143,7 @@ mod tests {
         assert!(!pinned.contains(bytes(at, 1)));
 
         let own = [7u8; 16];
-        pinned.register(bytes(own.as_ptr() as usize, 16)).unwrap();
+        pinned.register(bytes(own.as_ptr() as usize, 16), None).unwrap();
         assert!(pinned.contains(bytes(own.as_ptr() as usize + 8, 8)));
         pinned.unregister(own.as_ptr() as usize).unwrap();
         assert!(!pinned.contains(bytes(own.as_ptr() as usize, 16)));

@@ -6,6 +6,9 @@ use std::ffi::c_void;
 /// A host function that a stream calls.
 pub(super) type HostFunction = unsafe extern "C" fn(*mut c_void);
 
+/// A host function that is told its stream and how the work before it ended.
+pub(super) type StreamCallback = unsafe extern "C" fn(*mut c_void, u32, *mut c_void);
+
 thread_local! {
     /// Whether the thread is in a host function that a stream calls.
     static RUNNING: Cell<bool> = const { Cell::new(false) };

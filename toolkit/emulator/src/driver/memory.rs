@@ -1,6 +1,8 @@
 //! A context's device memory, and copies from, to and within it.
 
 use super::context::DriverContext;
+use super::host::{mapped_of, owner_of_mapped};
+use super::pools;
 use super::queue::{StreamId, Until};
 use super::result_code::{Result, ResultCode};
 use super::session::Session;
@@ -39,19 +41,79 @@ impl Session<'_> {
     /// Frees a buffer after all work that may use it.
     pub fn free(&mut self, pointer: DeviceAddress) -> Result<()> {
         self.finish()?;
+        if self.managed.remove(&pointer) {
+            self.pinned.free(pointer as usize)?;
+            return self.healthy();
+        }
         self.buffers.remove(&pointer).ok_or(ResultCode::InvalidValue)?;
+        pools::note_freed(pointer);
         self.device().free(pointer).map_err(|_| ResultCode::InvalidValue)?;
         self.healthy()
     }
 
-    fn check_memory(&mut self, call: &str, at: DeviceAddress, bytes: usize) -> Result<()> {
+    /// Allocates a buffer in the order of a stream. It is there at once; where there is no room, what the stream is still to
+    /// free is freed first.
+    pub fn allocate_in(&mut self, stream: StreamId, bytes: usize) -> Result<DeviceAddress> {
+        if self.capture_of(stream).is_some() {
+            return Err(self.spoil(stream));
+        }
+        match self.allocate(bytes) {
+            Err(ResultCode::OutOfMemory) => {
+                self.run(Until::Stream(stream))?;
+                self.allocate(bytes)
+            }
+            allocated => allocated,
+        }
+    }
+
+    /// Frees a buffer when a stream comes to it.
+    pub fn free_in(&mut self, stream: StreamId, pointer: DeviceAddress) -> Result<()> {
+        if !self.buffers.contains_key(&pointer) {
+            return Err(ResultCode::InvalidValue);
+        }
+        if self.capture_of(stream).is_some() {
+            return Err(self.spoil(stream));
+        }
+        self.submit(stream, Work::Free { at: pointer })
+    }
+
+    /// Allocates memory of the host that kernels reach at the same address: what managed memory is here.
+    pub fn allocate_managed(&mut self, bytes: usize) -> Result<DeviceAddress> {
+        self.check_waiting()?;
+        let owner = self.id;
+        let address = self.pinned.allocate(bytes, Some(owner))? as DeviceAddress;
+        self.managed.insert(address);
+        Ok(address)
+    }
+
+    /// Lets copies reach the host's memory at an address, if kernels reach it.
+    fn map_host(&mut self, at: DeviceAddress) {
+        if owner_of_mapped(at as usize).is_some() {
+            let state = self.state_mut();
+            state.device.memory.map_host(&mapped_of(|owner| state.contexts.contains_key(&owner)));
+        }
+    }
+
+    /// Whether an address is one of the device, or of memory of the host that kernels reach, so that no copy needs to know
+    /// more of it.
+    pub fn is_on_device(&mut self, at: DeviceAddress) -> bool {
+        self.map_host(at);
+        self.device().memory.find(at).is_some()
+    }
+
+    /// Checks that bytes are within one buffer of the context.
+    pub fn check_memory(&mut self, call: &str, at: DeviceAddress, bytes: usize) -> Result<()> {
         self.healthy()?;
+        self.map_host(at);
         let checked = self.device().check(at, bytes);
         checked.map_err(|error| self.refuse(call, error))
     }
 
     /// Copies to the device: from page-locked memory as it is when the stream comes to it, else as it is now.
     pub fn upload(&mut self, stream: StreamId, to: DeviceAddress, from: HostBytes) -> Result<()> {
+        if from.len() == 0 {
+            return self.healthy(); // the address may be anything, as for other copies and fills
+        }
         self.check_memory("copy to the device", to, from.len())?;
         let from = if self.pinned.contains(from) {
             UploadSource::Pinned(from)
@@ -65,6 +127,9 @@ impl Session<'_> {
 
     /// Copies to the host: to page-locked memory when the stream comes to it, else before this returns.
     pub fn download_to(&mut self, stream: StreamId, to: HostBytes, from: DeviceAddress) -> Result<()> {
+        if to.len() == 0 {
+            return self.healthy();
+        }
         self.check_memory("copy to the host", from, to.len())?;
         let pinned = self.pinned.contains(to);
         if !pinned && self.capture_of(stream).is_some() {
@@ -75,12 +140,18 @@ impl Session<'_> {
     }
 
     pub fn copy(&mut self, stream: StreamId, to: DeviceAddress, from: DeviceAddress, bytes: usize) -> Result<()> {
+        if bytes == 0 {
+            return self.healthy();
+        }
         self.check_memory("copy on the device", to, bytes)?;
         self.check_memory("copy on the device", from, bytes)?;
         self.submit(stream, Work::Copy { to, from, bytes })
     }
 
     pub fn fill(&mut self, stream: StreamId, at: DeviceAddress, pattern: &[u8], count: usize) -> Result<()> {
+        if count == 0 {
+            return self.healthy();
+        }
         self.check_memory("fill", at, pattern.len().checked_mul(count).ok_or(ResultCode::InvalidValue)?)?;
         if !at.is_multiple_of(pattern.len() as u64) {
             return Err(self.refuse("fill", format!("{at:#x} is no multiple of {} bytes", pattern.len())));

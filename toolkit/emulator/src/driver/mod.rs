@@ -1,7 +1,7 @@
 //! libcuda, over the emulator: the functions of the CUDA driver API, and what only an emulator can tell.
 //!
 //! [`symbol`] finds a function by the name and with the signature that it has in libcuda. There are as many devices as
-//! [`configure`] says. What the emulator does not have (textures, managed memory, memory pools ...) has no symbol.
+//! [`configure`] says. What the emulator does not have (arrays, textures, virtual memory ...) has no symbol.
 //!
 //! Work waits in its stream until something asks for its result, so that a missing synchronisation shows: a
 //! page-locked buffer that is read too early has its old contents. Copies from pageable memory take their bytes when
@@ -25,23 +25,32 @@ mod current;
 mod event;
 mod events;
 mod execution;
+mod fatbin;
 mod function;
 mod graphs;
 mod group;
 mod host;
 mod host_call;
+mod image;
 mod launch_report;
+mod libraries;
+mod linker;
 mod memory;
 mod modules;
+mod notice;
 mod options;
+mod pools;
 mod process;
 mod queue;
 mod result_code;
 mod session;
+mod settings;
 mod streams;
+mod timeline;
 mod work;
 
 pub use launch_report::LaunchReport;
+pub use notice::{Notice, listen};
 pub use options::DeviceOptions;
 
 use crate::fault::Fault;
@@ -49,6 +58,13 @@ use crate::launch_options::LaunchOptions;
 use result_code::Result;
 use session::Session;
 use std::ffi::c_void;
+
+/// The functions themselves, for a library that exports them under their names. The macros `context_functions` and so on hand
+/// these names to a macro of that library.
+#[doc(hidden)]
+pub mod functions {
+    pub use super::api::exported::*;
+}
 
 /// No context is current to the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +84,17 @@ pub fn configure(options: DeviceOptions) {
 /// What the device is for contexts that are created from now on.
 pub fn configured() -> DeviceOptions {
     process::configured()
+}
+
+/// Sets how contexts execute kernels that are created from now on.
+pub fn configure_launches(options: LaunchOptions) {
+    process::configure_launches(options);
+}
+
+/// Has a function called when the driver is first initialised: `cuInit` fails unless it returns true. Only the first function
+/// that is given in a process counts.
+pub fn initialise_with(first: fn() -> bool) {
+    process::initialise_with(first);
 }
 
 fn with_current<T>(action: impl FnOnce(&mut Session<'_>) -> T) -> std::result::Result<T, NoContext> {

@@ -2,25 +2,33 @@
 
 use super::context::DriverContext;
 use super::function::LoadedKernel;
-use super::options::SHARED_PER_BLOCK;
-use super::result_code::{Result, ResultCode};
+use super::image::CodeImage;
+use super::options::{DeviceOptions, SHARED_PER_BLOCK};
+use super::result_code::{Compiled, Result, ResultCode};
 use super::session::Session;
 use crate::module::PtxModule;
+use std::ffi::CString;
 use std::sync::Arc;
 
+/// Compiles PTX for a device.
+pub(super) fn compile(ptx: &str, options: &DeviceOptions) -> Compiled<PtxModule> {
+    // A driver compiles all of a module as it loads it. A kernel with a form that the emulator does not know is refused when it
+    // is launched, and only then.
+    let wrong = |module: &PtxModule| module.check_all().find(|error| !error.is_form);
+    let module = PtxModule::parse(ptx).and_then(|module| wrong(&module).map_or(Ok(module), Err));
+    let module = module.map_err(|error| (ResultCode::InvalidPtx, error.to_string()))?;
+    if !options.runs(module.target()) {
+        let (major, minor) = options.capability;
+        let text = format!("code for {} on a device of capability {major}.{minor}", module.target());
+        return Err((ResultCode::NoBinary, text));
+    }
+    Ok(module)
+}
+
 impl DriverContext {
-    pub fn load_module(&mut self, ptx: &str) -> std::result::Result<u32, (ResultCode, String)> {
+    pub fn load_module(&mut self, image: &CodeImage) -> Compiled<u32> {
         self.check_waiting().map_err(|code| (code, String::new()))?;
-        // A driver compiles all of a module as it loads it. A kernel with a form that the emulator does not know is refused
-        // when it is launched, and only then.
-        let wrong = |module: &PtxModule| module.check_all().find(|error| !error.is_form);
-        let module = PtxModule::parse(ptx).and_then(|module| wrong(&module).map_or(Ok(module), Err));
-        let module = module.map_err(|error| (ResultCode::InvalidPtx, error.to_string()))?;
-        if !self.device_options.runs(module.target()) {
-            let (major, minor) = self.device_options.capability;
-            let text = format!("code for {} on a device of capability {major}.{minor}", module.target());
-            return Err((ResultCode::NoBinary, text));
-        }
+        let module = compile(&image.ptx(&self.device_options)?, &self.device_options)?;
         let id = self.id();
         self.modules.insert(id, Arc::new(module));
         Ok(id)
@@ -40,7 +48,9 @@ impl DriverContext {
         }
         let id = self.id();
         let dynamic_limit = SHARED_PER_BLOCK.saturating_sub(static_shared);
-        self.functions.insert(id, LoadedKernel { module, module_id, kernel: kernel.to_string(), dynamic_limit });
+        let c_name = CString::new(kernel).map_err(|_| ResultCode::NotFound)?;
+        let kernel = LoadedKernel { module, module_id, kernel: kernel.to_string(), c_name, dynamic_limit };
+        self.functions.insert(id, kernel);
         Ok(id)
     }
 

@@ -46,6 +46,9 @@ pub(super) const THREADS_PER_BLOCK: u32 = 1024;
 /// Registers of a multiprocessor.
 pub(super) const REGISTERS: u32 = 65_536;
 
+/// The first number that is no attribute of a device.
+const ATTRIBUTES: u32 = 151;
+
 impl DeviceOptions {
     /// Bytes of shared memory of a multiprocessor: those of an A100 or an H100.
     pub(super) fn shared_per_multiprocessor(&self) -> usize {
@@ -84,7 +87,7 @@ impl DeviceOptions {
             19 => 1,           // mapped host memory
             31 | 78 => 1,      // concurrent kernels, stream priorities
             32 | 35 => 0,      // ECC, TCC
-            33 | 34 | 50 => 0, // bus, device and domain
+            34 | 50 => 0,      // device and domain on the bus
             36 => 1_000_000,   // memory clock, kHz
             37 => 5120,        // memory bus, bits
             38 => 50 << 20,    // L2 cache
@@ -94,10 +97,13 @@ impl DeviceOptions {
             75 => self.capability.0,
             76 => self.capability.1,
             81 => self.shared_per_multiprocessor() as u32,
-            83 | 95 | 115 => 0, // managed memory, cooperative launch, memory pools
+            83 | 89 => 1,       // managed memory, also while kernels run
+            95 | 99 | 115 => 1, // cooperative launches, registration of the host's memory, memory pools
             97 => self.shared_opt_in() as u32,
             106 => BLOCKS_PER_MULTIPROCESSOR,
             111 => SHARED_RESERVED as u32,
+            120 => (self.capability >= (9, 0)).into(), // clusters
+            _ if number < ATTRIBUTES => 0,             // sizes of textures, and what the emulator does not have
             _ => return None,
         };
         Some(value as i32)

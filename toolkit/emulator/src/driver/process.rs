@@ -8,25 +8,31 @@ use super::options::DeviceOptions;
 use super::queue::StreamId;
 use super::result_code::{Result, ResultCode};
 use super::session::Session;
+use crate::launch_options::LaunchOptions;
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What a caller holds of a stream, a module, an event or another object: the number of its context, and its own number in
 /// that context. It is never used as an address, so a handle of something that is gone gives an error and does no harm.
 pub(super) type Handle = *mut c_void;
 
-/// The default stream, also by the name that excludes the default stream of a thread.
-const DEFAULT_STREAMS: [usize; 2] = [0, 1];
+/// The default stream, also by the name that excludes the default stream of a thread, and by that of a thread's own, which is
+/// no other one here.
+const DEFAULT_STREAMS: [usize; 3] = [0, 1, 2];
 
 #[derive(Default)]
 struct Process {
     initialised: bool,
     options: DeviceOptions,
+    /// How new contexts execute kernels.
+    launches: LaunchOptions,
     /// The group of each context.
     groups: HashMap<u32, Arc<Group>>,
     /// The primary contexts of devices, and how often each was retained.
     primary: HashMap<i32, (u32, usize)>,
+    /// The flags of primary contexts.
+    primary_flags: HashMap<i32, u32>,
     next: u32,
 }
 
@@ -46,8 +52,19 @@ pub(super) fn parts(handle: Handle) -> (u32, u32) {
     ((handle.addr() >> 32) as u32, handle.addr() as u32)
 }
 
-pub(super) fn initialise() {
+static FIRST: OnceLock<fn() -> bool> = OnceLock::new();
+
+/// Has a function called when the driver is first initialised, which it must permit.
+pub(super) fn initialise_with(first: fn() -> bool) {
+    let _ = FIRST.set(first);
+}
+
+pub(super) fn initialise() -> Result<()> {
+    if !lock(&PROCESS).initialised && FIRST.get().is_some_and(|first| !first()) {
+        return Err(ResultCode::Unknown);
+    }
     lock(&PROCESS).initialised = true;
+    Ok(())
 }
 
 /// What the device is, once the driver has been initialised.
@@ -65,6 +82,11 @@ pub(super) fn configured() -> DeviceOptions {
     lock(&PROCESS).options.clone()
 }
 
+/// Sets how contexts execute kernels that are created from now on.
+pub(super) fn configure_launches(options: LaunchOptions) {
+    lock(&PROCESS).launches = options;
+}
+
 /// Sets what the device is for contexts that are created from now on.
 pub(super) fn configure(options: DeviceOptions) {
     lock(&PROCESS).options = options;
@@ -73,7 +95,7 @@ pub(super) fn configure(options: DeviceOptions) {
 impl Process {
     fn create(&mut self, ordinal: i32) -> u32 {
         self.next += 1;
-        let context = DriverContext::new(self.options.clone(), ordinal);
+        let context = DriverContext::new(self.options.clone(), self.launches.clone(), ordinal);
         self.groups.insert(self.next, Group::of(self.next, context));
         self.next
     }
@@ -113,6 +135,20 @@ pub(super) fn retain_primary(ordinal: i32) -> Result<u32> {
     };
     process.primary.insert(ordinal, (id, count + 1));
     Ok(id)
+}
+
+/// The flags of a device's primary context, and whether there is one.
+pub(super) fn primary_state(ordinal: i32) -> Result<(u32, bool)> {
+    device(ordinal)?;
+    let process = lock(&PROCESS);
+    Ok((process.primary_flags.get(&ordinal).copied().unwrap_or(0), process.primary.contains_key(&ordinal)))
+}
+
+/// Sets the flags of a device's primary context.
+pub(super) fn set_primary_flags(ordinal: i32, flags: u32) -> Result<()> {
+    device(ordinal)?;
+    lock(&PROCESS).primary_flags.insert(ordinal, flags);
+    Ok(())
 }
 
 /// Gives the primary context back, or up entirely.
@@ -166,7 +202,11 @@ pub(super) fn enable_peer(peer: u32) -> Result<()> {
 
 /// Puts the current context into one group with another, with which it has memory in common.
 pub(super) fn join_current(other: u32) -> Result<()> {
-    let id = current::get().ok_or(ResultCode::InvalidContext)?;
+    join(current::get().ok_or(ResultCode::InvalidContext)?, other)
+}
+
+/// Puts two contexts into one group.
+pub(super) fn join(id: u32, other: u32) -> Result<()> {
     find(id)?;
     lock(&PROCESS).join(id, other)
 }
@@ -219,6 +259,19 @@ fn with_context<T>(id: u32, action: impl FnOnce(&mut Session<'_>) -> Result<T>) 
             return action(&mut session);
         }
     }
+}
+
+/// Does something with the context of a number.
+pub(super) fn with_id<T>(id: u32, action: impl FnOnce(&mut Session<'_>) -> Result<T>) -> Result<T> {
+    with_context(id, action)
+}
+
+/// The numbers of all contexts, that of the calling thread's current one first.
+pub(super) fn all() -> Vec<u32> {
+    let mut ids: Vec<u32> = lock(&PROCESS).groups.keys().copied().collect();
+    let own = current::get();
+    ids.sort_by_key(|&id| (Some(id) != own, id));
+    ids
 }
 
 /// Does something with the current context.

@@ -4,6 +4,7 @@
 //! so the mistake shows in every run. On a GPU it would show only now and then.
 
 use std::collections::{HashSet, VecDeque};
+use std::time::Instant;
 
 /// The number of a stream in its context.
 pub(super) type StreamId = u32;
@@ -27,6 +28,8 @@ pub(super) struct QueuedWork<W> {
     order: StreamOrder,
     /// The work of another stream that this waits for.
     after: Option<u64>,
+    /// When it was asked for.
+    asked: Instant,
     pub work: W,
 }
 
@@ -59,13 +62,18 @@ impl<W> WorkQueue<W> {
     pub fn push(&mut self, stream: StreamId, order: StreamOrder, after: Option<u64>, work: W) -> u64 {
         let seq = self.next;
         self.next += 1;
-        self.items.push_back(QueuedWork { seq, stream, order, after, work });
+        self.items.push_back(QueuedWork { seq, stream, order, after, asked: Instant::now(), work });
         seq
     }
 
     /// Whether a piece of work, or any work of a stream, is still to be done.
     pub fn is_pending(&self, until: Until) -> bool {
         self.items.iter().any(|item| until.names(item))
+    }
+
+    /// Whether there is no work.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
     }
 
     /// Forgets all work.
@@ -123,8 +131,35 @@ impl<W> QueuedWork<W> {
 
     /// Its place in the queue, and the work itself.
     pub fn parts(self) -> (QueuedWork<()>, W) {
-        let Self { seq, stream, order, after, work } = self;
-        (QueuedWork { seq, stream, order, after, work: () }, work)
+        let Self { seq, stream, order, after, asked, work } = self;
+        (QueuedWork { seq, stream, order, after, asked, work: () }, work)
+    }
+
+    /// Its stream.
+    pub fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// How its stream is ordered with others.
+    pub fn order(&self) -> StreamOrder {
+        self.order
+    }
+
+    /// The work of another stream that it waits for.
+    pub fn after(&self) -> Option<u64> {
+        self.after
+    }
+
+    /// When it was asked for.
+    pub fn asked(&self) -> Instant {
+        self.asked
+    }
+
+    /// Whether it waits for earlier work of a stream.
+    pub fn comes_after(&self, stream: StreamId, order: StreamOrder) -> bool {
+        self.stream == stream
+            || self.order == StreamOrder::Default && order == StreamOrder::Blocking
+            || self.order == StreamOrder::Blocking && order == StreamOrder::Default
     }
 
     /// Whether it must wait for any of the work that is running.

@@ -1,6 +1,6 @@
 //! What a stream can be asked to do.
 
-use super::host_call::HostFunction;
+use super::host_call::{HostFunction, StreamCallback};
 use crate::arg::Arg;
 use crate::host_bytes::HostBytes;
 use crate::memory::DeviceAddress;
@@ -33,13 +33,47 @@ pub(super) struct LaunchRequest {
 #[derive(Clone, Debug)]
 pub(super) enum Work {
     Launch(LaunchRequest),
-    Upload { to: DeviceAddress, from: UploadSource },
-    Download { from: DeviceAddress, to: HostBytes },
-    Copy { to: DeviceAddress, from: DeviceAddress, bytes: usize },
-    Fill { at: DeviceAddress, pattern: Vec<u8>, count: usize },
-    Record { event: u32 },
+    Upload {
+        to: DeviceAddress,
+        from: UploadSource,
+    },
+    Download {
+        from: DeviceAddress,
+        to: HostBytes,
+    },
+    Copy {
+        to: DeviceAddress,
+        from: DeviceAddress,
+        bytes: usize,
+    },
+    /// From the memory of one context to that of another of its group, by their numbers.
+    PeerCopy {
+        to: (u32, DeviceAddress),
+        from: (u32, DeviceAddress),
+        bytes: usize,
+    },
+    Free {
+        at: DeviceAddress,
+    },
+    Fill {
+        at: DeviceAddress,
+        pattern: Vec<u8>,
+        count: usize,
+    },
+    Record {
+        event: u32,
+    },
     Wait,
-    Call { function: HostFunction, data: usize },
+    Call {
+        function: HostFunction,
+        data: usize,
+    },
+    /// What `cuStreamAddCallback` asked for, with the stream's handle.
+    CallBack {
+        function: StreamCallback,
+        stream: usize,
+        data: usize,
+    },
 }
 
 impl Work {

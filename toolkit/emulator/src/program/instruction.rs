@@ -39,6 +39,23 @@ pub(crate) struct PointerCall {
     pub targets: Vec<(u64, Call)>,
 }
 
+/// A function that every GPU has, and no PTX text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SystemFunction {
+    /// `__assertfail`: what an assertion calls that does not hold.
+    AssertFail,
+    /// `vprintf`
+    Print,
+}
+
+/// A call of a function that every GPU has: places in the thread's private memory of its arguments and its result.
+#[derive(Clone, Debug)]
+pub(crate) struct SystemCall {
+    pub function: SystemFunction,
+    pub arguments: Vec<usize>,
+    pub result: Option<usize>,
+}
+
 /// What a call of a recursive function saves, so that the caller finds its own again: the function's registers and parameters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Activation {
@@ -147,6 +164,8 @@ pub(crate) enum Op {
     },
     Call(Box<Call>),
     CallPointer(Box<PointerCall>),
+    /// A call of a function that every GPU has.
+    CallSystem(Box<SystemCall>),
     Return,
     Exit,
     Trap,

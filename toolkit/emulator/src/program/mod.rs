@@ -12,7 +12,7 @@ use crate::ptx::ast::Width;
 pub(crate) use bulk::{BulkCopy, BulkEnd, BulkSource, FirstFactor, MbarrierInstruction, MbarrierOp, Product};
 pub(crate) use instruction::{
     Activation, BarrierReduction, BarrierVote, Call, Carry, CarryOp, Combine, Instruction, IsSpace, Op, PointerCall,
-    Transfer,
+    SystemCall, SystemFunction, Transfer,
 };
 pub(crate) use matrix::{Factor, FactorKind, Fragment, FragmentAccess, FragmentProduct, Mma, OtherMma};
 pub(crate) use memory::{Access, AsyncCopy, Atomic, AtomicOp, MemoryOrder, Scope};

@@ -48,6 +48,23 @@ impl Driver {
         Self::choose(|kind| matches!(kind, Kind::Emulator), || Ok(Kind::Emulator))
     }
 
+    /// The driver that was chosen, or else NVIDIA's where there is one, and the emulator elsewhere: for tests that shall run on
+    /// any machine, `Context::new(Driver::anywhere()?, 0)`.
+    ///
+    /// # Errors
+    /// None where a driver was chosen or can be; the signature is that of the others.
+    pub fn anywhere() -> Result<&'static Driver> {
+        match Self::chosen() {
+            Some(driver) => Ok(driver),
+            None => Self::machine().or_else(|error| match (error, Self::chosen()) {
+                // Another thread has chosen meanwhile.
+                (_, Some(driver)) => Ok(driver),
+                (Error::NoDriver(_), None) => Self::emulator(),
+                (error, None) => Err(error),
+            }),
+        }
+    }
+
     /// The driver of a name: `cuda` or `emulator`.
     ///
     /// # Errors

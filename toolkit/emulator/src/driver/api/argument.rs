@@ -9,14 +9,14 @@ use std::ffi::{CStr, c_char};
 /// reason.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub(super) struct Out<T>(*mut T);
+pub struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    pub fn is_null(&self) -> bool {
+    pub(in crate::driver) fn is_null(&self) -> bool {
         self.0.is_null()
     }
 
-    pub fn put(self, value: T) -> Result<()> {
+    pub(in crate::driver) fn put(self, value: T) -> Result<()> {
         if self.0.is_null() {
             return Err(ResultCode::InvalidValue);
         }
@@ -32,10 +32,10 @@ impl<T> Out<T> {
 /// One is made only when such a function is called, as for [`Out`].
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub(super) struct Text(*const c_char);
+pub struct TextArgument(*const c_char);
 
-impl Text {
-    pub fn get<'a>(self) -> Result<&'a str> {
+impl TextArgument {
+    pub(in crate::driver) fn get<'a>(self) -> Result<&'a str> {
         if self.0.is_null() {
             return Err(ResultCode::InvalidValue);
         }

@@ -1,27 +1,37 @@
 //! The driver itself, devices and contexts.
 
-use super::argument::{Out, write_text};
+use super::argument::Out;
 use super::functions::functions;
 use crate::driver::current;
 use crate::driver::process::{self, Handle, handle, parts};
-use crate::driver::result_code::ResultCode;
-use std::ffi::c_char;
+use crate::driver::result_code::{Result, ResultCode};
+use std::ffi::{c_char, c_void};
 
-/// The version of CUDA that the emulator claims: the first that knows PTX 8.0, which it takes.
-const VERSION: i32 = 12_000;
+/// The version of CUDA that the emulator claims: the first that knows PTX 8.7, whose forms it has.
+const VERSION: i32 = 12_080;
 
-/// The version of the driver API that it follows: CUDA 11.4.
-const API_VERSION: u32 = 11_040;
+/// The version of the driver API that a context has by default.
+const API_VERSION: u32 = 3_020;
 /// Greatest and least priority of a stream.
 pub(super) const PRIORITIES: [i32; 2] = [-5, 0];
 
-functions! {
+/// Creates a context and makes it current.
+fn create(context: Out<Handle>, flags: u32, device: i32) -> Result<()> {
+    let id = process::create(device)?;
+    process::push(id)?;
+    process::with_current(|context| {
+        context.settings.flags = flags;
+        Ok(())
+    })?;
+    context.put(handle(id, 0))
+}
+
+functions! { context_functions($)
     fn cuInit(flags: u32) {
         if flags != 0 {
             return Err(ResultCode::InvalidValue);
         }
-        process::initialise();
-        Ok(())
+        process::initialise()
     }
 
     fn cuDriverGetVersion(version: Out<i32>) {
@@ -36,49 +46,16 @@ functions! {
         text.put(ResultCode::describe(code).ok_or(ResultCode::InvalidValue)?.1.as_ptr())
     }
 
-    fn cuDeviceGetCount(count: Out<i32>) {
-        count.put(process::device(0)?.devices as i32)
+    fn cuCtxCreate_v2(context: Out<Handle>, flags: u32, device: i32) {
+        create(context, flags, device)
     }
 
-    fn cuDeviceGet(device: Out<i32>, ordinal: i32) {
-        process::device(ordinal)?;
-        device.put(ordinal)
+    fn cuCtxCreate_v3(context: Out<Handle>, _affinity: *const c_void, affinities: i32, flags: u32, device: i32) {
+        if affinities == 0 { create(context, flags, device) } else { Err(ResultCode::NotSupported) }
     }
 
-    fn cuDeviceGetName(name: *mut c_char, room: i32, device: i32) {
-        process::device(device)?;
-        // SAFETY: the function requires that `name` has room for `room` bytes.
-        unsafe { write_text(name, room.max(0) as usize, "Quire emulator") }
-    }
-
-    fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) {
-        bytes.put(process::device(device)?.memory)
-    }
-
-    fn cuDeviceGetAttribute(value: Out<i32>, attribute: u32, device: i32) {
-        value.put(process::device(device)?.attribute(attribute).ok_or(ResultCode::InvalidValue)?)
-    }
-
-    fn cuDevicePrimaryCtxRetain(context: Out<Handle>, device: i32) {
-        context.put(handle(process::retain_primary(device)?, 0))
-    }
-
-    fn cuDevicePrimaryCtxRelease_v2(device: i32) {
-        process::release_primary(device, false)
-    }
-
-    fn cuDevicePrimaryCtxReset_v2(device: i32) {
-        process::release_primary(device, true)
-    }
-
-    fn cuDevicePrimaryCtxSetFlags_v2(device: i32, _flags: u32) {
-        process::device(device).map(|_| ())
-    }
-
-    fn cuCtxCreate_v2(context: Out<Handle>, _flags: u32, device: i32) {
-        let id = process::create(device)?;
-        process::push(id)?;
-        context.put(handle(id, 0))
+    fn cuCtxCreate_v4(context: Out<Handle>, parameters: *const c_void, flags: u32, device: i32) {
+        if parameters.is_null() { create(context, flags, device) } else { Err(ResultCode::NotSupported) }
     }
 
     fn cuCtxDestroy_v2(context: Handle) {
@@ -115,12 +92,6 @@ functions! {
         least.put(PRIORITIES[1])
     }
 
-    fn cuDeviceCanAccessPeer(can: Out<i32>, device: i32, peer: i32) {
-        process::device(device)?;
-        let has_access = process::device(peer)?.peer_access;
-        can.put((has_access && device != peer).into())
-    }
-
     fn cuCtxEnablePeerAccess(peer: Handle, flags: u32) {
         if flags != 0 {
             return Err(ResultCode::InvalidValue);
@@ -134,5 +105,67 @@ functions! {
 
     fn cuCtxSynchronize() {
         process::with_current(|context| context.synchronize())
+    }
+    fn cuCtxGetId(context: Handle, id: Out<u64>) {
+        let own = if context.is_null() { current::get().ok_or(ResultCode::InvalidContext)? } else { parts(context).0 };
+        id.put(own.into())
+    }
+
+    fn cuCtxGetFlags(flags: Out<u32>) {
+        flags.put(process::with_current(|context| Ok(context.settings.flags))?)
+    }
+
+    fn cuCtxSetFlags(flags: u32) {
+        process::with_current(|context| {
+            context.settings.flags = flags;
+            Ok(())
+        })
+    }
+
+    fn cuCtxGetLimit(value: Out<usize>, limit: u32) {
+        value.put(process::with_current(|context| {
+            context.settings.limits.get(limit as usize).copied().ok_or(ResultCode::InvalidValue)
+        })?)
+    }
+
+    fn cuCtxSetLimit(limit: u32, value: usize) {
+        process::with_current(|context| {
+            *context.settings.limits.get_mut(limit as usize).ok_or(ResultCode::InvalidValue)? = value;
+            Ok(())
+        })
+    }
+
+    fn cuCtxGetCacheConfig(config: Out<u32>) {
+        config.put(process::with_current(|context| Ok(context.settings.cache))?)
+    }
+
+    fn cuCtxSetCacheConfig(config: u32) {
+        process::with_current(|context| {
+            context.settings.cache = config;
+            Ok(())
+        })
+    }
+
+    fn cuCtxGetSharedMemConfig(config: Out<u32>) {
+        config.put(process::with_current(|context| Ok(context.settings.banks))?)
+    }
+
+    fn cuCtxSetSharedMemConfig(config: u32) {
+        process::with_current(|context| {
+            context.settings.banks = config;
+            Ok(())
+        })
+    }
+
+    fn cuCtxResetPersistingL2Cache() {
+        process::with_current(|context| context.healthy())
+    }
+
+    fn cuProfilerStart() {
+        process::with_current(|context| context.healthy())
+    }
+
+    fn cuProfilerStop() {
+        process::with_current(|context| context.healthy())
     }
 }

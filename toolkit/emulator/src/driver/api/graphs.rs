@@ -22,7 +22,33 @@ fn instantiate(ready: Out<Handle>, graph: Handle) -> Result<()> {
     ready.put(handle(parts(graph).0, id))
 }
 
-functions! {
+/// `CUDA_GRAPH_INSTANTIATE_PARAMS`
+#[repr(C)]
+pub struct InstantiateParameters {
+    flags: u64,
+    upload: Handle,
+    node: Handle,
+    result: u32,
+}
+
+/// `CUgraphExecUpdateResultInfo`
+#[repr(C)]
+pub struct UpdateResult {
+    result: u32,
+    node: Handle,
+    from: Handle,
+}
+
+/// Tells whether a stream is captured, and by which capture.
+fn capture_info(stream: Handle, status: Out<i32>, id: Out<u64>) -> Result<()> {
+    let capture = with_stream(stream, |context, stream| {
+        Ok(context.capture_of(stream).map(|capture| (capture.invalid, capture.id)))
+    })?;
+    status.put(capture.map_or(STATUS[0], |(invalid, _)| STATUS[if invalid { 2 } else { 1 }]))?;
+    if id.is_null() { Ok(()) } else { id.put(capture.map_or(0, |(_, id)| id.into())) }
+}
+
+functions! { graph_functions($)
     fn cuStreamBeginCapture_v2(stream: Handle, mode: u32) {
         let mode = match mode {
             0 => CaptureMode::Global,
@@ -63,6 +89,15 @@ functions! {
         instantiate(ready, graph)
     }
 
+    fn cuGraphInstantiateWithParams(ready: Out<Handle>, graph: Handle, parameters: *mut InstantiateParameters) {
+        instantiate(ready, graph)?;
+        if !parameters.is_null() {
+            // SAFETY: the function requires null or parameters, and writes what came of it to their end.
+            unsafe { (*parameters).result = 0 };
+        }
+        Ok(())
+    }
+
     fn cuGraphExecUpdate(ready: Handle, graph: Handle, _node: Out<Handle>, result: Out<u32>) {
         let nodes = with(graph, |context, graph| context.graph(graph))?;
         let updated = with(ready, |context, ready| context.update_graph(ready, nodes));
@@ -86,5 +121,33 @@ functions! {
 
     fn cuGraphDestroy(graph: Handle) {
         with(graph, |context, graph| context.destroy_graph(graph))
+    }
+    fn cuGraphExecUpdate_v2(ready: Handle, graph: Handle, result: Out<UpdateResult>) {
+        let nodes = with(graph, |context, graph| context.graph(graph))?;
+        let updated = with(ready, |context, ready| context.update_graph(ready, nodes));
+        if !result.is_null() {
+            let none = std::ptr::null_mut();
+            result.put(UpdateResult { result: UPDATE[usize::from(updated.is_ok())], node: none, from: none })?;
+        }
+        updated
+    }
+
+    fn cuGraphUpload(ready: Handle, stream: Handle) {
+        let ready = beside(stream, ready)?;
+        with_current_stream(stream, |context, _| context.graph(ready).map(|_| ()))
+    }
+
+    fn cuStreamGetCaptureInfo_v2(
+        stream: Handle, status: Out<i32>, id: Out<u64>, graph: Out<Handle>, dependencies: Out<Handle>, count: Out<usize>,
+    ) {
+        capture_info(stream, status, id)?;
+        // The graph comes to be when the capture ends, and its nodes have no handles.
+        let none = std::ptr::null_mut();
+        [graph, dependencies].into_iter().filter(|out| !out.is_null()).try_for_each(|out| out.put(none))?;
+        if count.is_null() { Ok(()) } else { count.put(0) }
+    }
+
+    fn cuStreamGetCaptureInfo(stream: Handle, status: Out<i32>, id: Out<u64>) {
+        capture_info(stream, status, id)
     }
 }

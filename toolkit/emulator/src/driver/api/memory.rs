@@ -15,13 +15,13 @@ use std::ffi::c_void;
 ///
 /// # Safety
 /// The bytes must be valid for reads, and for writes if the copy is to the host, until the copy is done.
-unsafe fn host(address: *const c_void, bytes: usize) -> Result<HostBytes> {
+pub(super) unsafe fn host(address: *const c_void, bytes: usize) -> Result<HostBytes> {
     // SAFETY: the bytes are valid until the copy is done.
     unsafe { HostBytes::new(address.expose_provenance(), bytes) }.ok_or(ResultCode::InvalidValue)
 }
 
 /// A copy or fill that the host waits for.
-fn now(action: impl FnOnce(&mut Session<'_>) -> Result<()>) -> Result<()> {
+pub(super) fn now(action: impl FnOnce(&mut Session<'_>) -> Result<()>) -> Result<()> {
     with_current(|context| {
         context.check_waiting()?;
         action(context)?;
@@ -29,6 +29,8 @@ fn now(action: impl FnOnce(&mut Session<'_>) -> Result<()>) -> Result<()> {
     })
 }
 
+/// Rows of a pitched buffer begin at multiples of so many bytes.
+const PITCH: usize = 512;
 /// The flag of page-locked memory that kernels reach.
 const MAPPED: u32 = 2;
 
@@ -41,7 +43,7 @@ fn allocate_host(pointer: Out<*mut c_void>, bytes: usize, flags: u32) -> Result<
     pointer.put(std::ptr::with_exposed_provenance_mut(address))
 }
 
-functions! {
+functions! { memory_functions($)
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
         let (used, all) = with_current(|context| {
             context.healthy()?;
@@ -53,6 +55,33 @@ functions! {
 
     fn cuMemAlloc_v2(pointer: Out<u64>, bytes: usize) {
         pointer.put(with_current(|context| context.allocate(bytes))?)
+    }
+
+    fn cuMemAllocPitch_v2(pointer: Out<u64>, pitch: Out<usize>, width: usize, height: usize, _element: u32) {
+        let row = width.checked_next_multiple_of(PITCH).ok_or(ResultCode::InvalidValue)?;
+        let bytes = row.checked_mul(height).ok_or(ResultCode::InvalidValue)?;
+        pointer.put(with_current(|context| context.allocate(bytes))?)?;
+        pitch.put(row)
+    }
+
+    fn cuMemAllocManaged(pointer: Out<u64>, bytes: usize, _flags: u32) {
+        pointer.put(with_current(|context| context.allocate_managed(bytes))?)
+    }
+
+    fn cuMemPrefetchAsync(_pointer: u64, _bytes: usize, _device: i32, stream: Handle) {
+        with_current_stream(stream, |context, _| context.healthy())
+    }
+
+    fn cuMemPrefetchAsync_v2(_pointer: u64, _bytes: usize, _location: u64, _flags: u32, stream: Handle) {
+        with_current_stream(stream, |context, _| context.healthy())
+    }
+
+    fn cuMemAdvise(_pointer: u64, _bytes: usize, _advice: u32, _device: i32) {
+        with_current(|context| context.healthy())
+    }
+
+    fn cuMemAdvise_v2(_pointer: u64, _bytes: usize, _advice: u32, _location: u64) {
+        with_current(|context| context.healthy())
     }
 
     fn cuMemFree_v2(pointer: u64) {
@@ -85,10 +114,13 @@ functions! {
         })
     }
 
-    fn cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, _flags: u32) {
+    fn cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, flags: u32) {
         // SAFETY: the function requires memory of the host that is valid until the copy is done, or until it is unregistered.
         let memory = unsafe { host(pointer, bytes) }?;
-        with_current(|context| context.pinned.register(memory))
+        with_current(|context| {
+            let owner = context.id;
+            context.pinned.register(memory, (flags & MAPPED != 0).then_some(owner))
+        })
     }
 
     fn cuMemHostUnregister(pointer: *mut c_void) {
@@ -129,29 +161,5 @@ functions! {
 
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle) {
         with_current_stream(stream, |context, stream| context.copy(stream, to, from, bytes))
-    }
-
-    fn cuMemsetD8_v2(at: u64, value: u8, count: usize) {
-        with_current(|context| context.fill(DEFAULT_STREAM, at, &[value], count))
-    }
-
-    fn cuMemsetD16_v2(at: u64, value: u16, count: usize) {
-        with_current(|context| context.fill(DEFAULT_STREAM, at, &value.to_le_bytes(), count))
-    }
-
-    fn cuMemsetD32_v2(at: u64, value: u32, count: usize) {
-        with_current(|context| context.fill(DEFAULT_STREAM, at, &value.to_le_bytes(), count))
-    }
-
-    fn cuMemsetD8Async(at: u64, value: u8, count: usize, stream: Handle) {
-        with_current_stream(stream, |context, stream| context.fill(stream, at, &[value], count))
-    }
-
-    fn cuMemsetD16Async(at: u64, value: u16, count: usize, stream: Handle) {
-        with_current_stream(stream, |context, stream| context.fill(stream, at, &value.to_le_bytes(), count))
-    }
-
-    fn cuMemsetD32Async(at: u64, value: u32, count: usize, stream: Handle) {
-        with_current_stream(stream, |context, stream| context.fill(stream, at, &value.to_le_bytes(), count))
     }
 }

@@ -4,24 +4,45 @@
 
 mod argument;
 mod contexts;
+mod copies;
+mod devices;
+mod entry_points;
+mod fills;
 mod functions;
 mod graphs;
+mod kernels;
+mod launch_configuration;
+mod launches;
+mod libraries;
+mod links;
 mod memory;
 mod modules;
+mod occupancy;
+mod pointers;
+mod pools;
 mod streams;
+mod symbols;
 mod tensors;
 
-use std::ffi::c_void;
+pub(super) use entry_points::symbol;
 
-/// The address of the function of this name, if the emulator has it.
-pub(super) fn symbol(name: &str) -> Option<*const c_void> {
-    let files = [
-        contexts::FUNCTIONS,
-        modules::FUNCTIONS,
-        memory::FUNCTIONS,
-        streams::FUNCTIONS,
-        graphs::FUNCTIONS,
-        tensors::FUNCTIONS,
-    ];
-    files.into_iter().flatten().find(|(known, _)| *known == name).map(|&(_, address)| address)
+/// All functions, for a library that exports them.
+pub mod exported {
+    pub use super::contexts::*;
+    pub use super::copies::*;
+    pub use super::devices::*;
+    pub use super::entry_points::*;
+    pub use super::fills::*;
+    pub use super::graphs::*;
+    pub use super::kernels::*;
+    pub use super::launches::*;
+    pub use super::libraries::*;
+    pub use super::links::*;
+    pub use super::memory::*;
+    pub use super::modules::*;
+    pub use super::occupancy::*;
+    pub use super::pointers::*;
+    pub use super::pools::*;
+    pub use super::streams::*;
+    pub use super::tensors::*;
 }

@@ -3,8 +3,8 @@
 use super::argument::Out;
 use super::contexts::PRIORITIES;
 use super::functions::functions;
-use crate::driver::host_call::HostFunction;
-use crate::driver::process::{Handle, beside, create_in_current, with, with_current_stream, with_stream};
+use crate::driver::host_call::{HostFunction, StreamCallback};
+use crate::driver::process::{Handle, beside, create_in_current, handle, with, with_current_stream, with_stream};
 use crate::driver::queue::StreamOrder;
 use crate::driver::result_code::ResultCode;
 use crate::driver::work::Work;
@@ -19,7 +19,7 @@ fn order(flags: u32) -> StreamOrder {
     if flags & NON_BLOCKING == 0 { StreamOrder::Blocking } else { StreamOrder::NonBlocking }
 }
 
-functions! {
+functions! { stream_functions($)
     fn cuStreamCreate(stream: Out<Handle>, flags: u32) {
         stream.put(create_in_current(|context| context.create_stream(order(flags), 0))?)
     }
@@ -55,7 +55,10 @@ functions! {
     }
 
     fn cuStreamWaitEvent(stream: Handle, event: Handle, _flags: u32) {
-        let event = beside(stream, event)?;
+        let Ok(event) = beside(stream, event) else {
+            // What another context was asked to do before the event is done at once.
+            return with(event, |context, event| context.synchronize_event(event));
+        };
         with_stream(stream, |context, stream| context.wait_event(stream, event))
     }
 
@@ -89,5 +92,39 @@ functions! {
     fn cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end: Handle) {
         let start = beside(end, start)?;
         milliseconds.put(with(end, |context, end| context.elapsed(start, end))?)
+    }
+    fn cuEventRecordWithFlags(event: Handle, stream: Handle, _flags: u32) {
+        let event = beside(stream, event)?;
+        with_stream(stream, |context, stream| context.record_event(event, stream))
+    }
+
+    fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Handle, end: Handle) {
+        let start = beside(end, start)?;
+        milliseconds.put(with(end, |context, end| context.elapsed(start, end))?)
+    }
+
+    fn cuStreamAddCallback(stream: Handle, function: Option<StreamCallback>, data: *mut c_void, flags: u32) {
+        if flags != 0 {
+            return Err(ResultCode::InvalidValue);
+        }
+        let function = function.ok_or(ResultCode::InvalidValue)?;
+        let work = Work::CallBack { function, stream: stream.addr(), data: data.expose_provenance() };
+        with_stream(stream, |context, stream| context.submit(stream, work))
+    }
+
+    fn cuStreamGetCtx(stream: Handle, context: Out<Handle>) {
+        context.put(handle(with_stream(stream, |context, _| Ok(context.id))?, 0))
+    }
+
+    fn cuStreamGetDevice(stream: Handle, device: Out<i32>) {
+        device.put(with_stream(stream, |context, _| Ok(context.ordinal))?)
+    }
+
+    fn cuStreamGetId(stream: Handle, id: Out<u64>) {
+        id.put(with_stream(stream, |context, stream| Ok(handle(context.id, stream).addr() as u64))?)
+    }
+
+    fn cuStreamAttachMemAsync(stream: Handle, _pointer: u64, _bytes: usize, _flags: u32) {
+        with_stream(stream, |context, _| context.healthy())
     }
 }

@@ -4,7 +4,6 @@ use super::argument::{Out, array};
 use super::functions::functions;
 use crate::driver::process::with_current;
 use crate::driver::result_code::ResultCode;
-use crate::fault::{Fault, FaultKind};
 use crate::tensor_map::{Swizzle, TensorMap};
 
 /// The most dimensions that a tensor has.
@@ -21,7 +20,7 @@ fn element_bytes(ty: u32) -> Option<usize> {
     })
 }
 
-functions! {
+functions! { tensor_functions($)
     fn cuTensorMapEncodeTiled(
         map: Out<[u8; TensorMap::BYTES]>, element: u32, rank: u32, base: u64, sizes: *const u64, strides: *const u64,
         tile: *const u32, element_strides: *const u32, interleave: u32, swizzle: u32, _promotion: u32, fill: u32,
@@ -48,9 +47,17 @@ functions! {
         match tensor.encode() {
             Ok(bytes) => map.put(bytes),
             Err(why) => with_current(|context| {
-                context.fault = Some(Fault::of_call(FaultKind::Launch, "a map of a tensor", why.to_string()));
-                Err(ResultCode::InvalidValue)
+                Err(context.refuse("a map of a tensor", why))
             }),
         }
+    }
+    fn cuTensorMapReplaceAddress(map: *mut [u8; TensorMap::BYTES], base: u64) {
+        // SAFETY: the function requires a map.
+        let [bytes] = unsafe { array(map.cast_const(), 1) }?[..] else { return Err(ResultCode::InvalidValue) };
+        let tensor = TensorMap::decode(&bytes).ok_or(ResultCode::InvalidValue)?;
+        let bytes = TensorMap { base, ..tensor }.encode().map_err(|_| ResultCode::InvalidValue)?;
+        // SAFETY: the pointer is that of a map, and is not null: `array` has read it.
+        unsafe { map.write_unaligned(bytes) };
+        Ok(())
     }
 }

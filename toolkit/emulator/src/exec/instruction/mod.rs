@@ -23,6 +23,7 @@ mod race;
 mod register;
 mod shared;
 mod space;
+mod system;
 mod traffic;
 mod warp_group;
 mod wmma;
@@ -103,6 +104,7 @@ pub(crate) fn run(env: &mut BlockEnv<'_>, warp: &mut Warp, op: &Op, mask: u32) -
         Op::ActiveMask(slot) => {
             register::broadcast(registers, Register { slot: *slot, bits: 32 }, mask.into(), mask);
         }
+        Op::CallSystem(call) => system::call(env, warp, call, mask)?,
         // The others change the flow of control, or do nothing.
         _ => {}
     }

@@ -17,7 +17,7 @@ pub(crate) fn rank_of(offset: u64) -> Option<usize> {
 
 /// The space of a generic address, and the address at which the space begins.
 #[inline(always)]
-fn space_of(address: u64) -> (Space, u64) {
+pub(crate) fn space_of(address: u64) -> (Space, u64) {
     match address >> WINDOW_BITS {
         window if window == SHARED_WINDOW >> WINDOW_BITS => {
             let is_own = address - SHARED_WINDOW < 1 << RANK_SHIFT;

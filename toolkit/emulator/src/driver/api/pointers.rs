@@ -1,0 +1,142 @@
+//! What is known of an address.
+
+use super::argument::{Out, array};
+use super::functions::functions;
+use crate::driver::pools;
+use crate::driver::process::{self, Handle, handle, with_current};
+use crate::driver::result_code::{Result, ResultCode};
+use crate::driver::session::Session;
+use std::ffi::c_void;
+
+/// Kinds of memory, by CUDA's numbers.
+const HOST: u32 = 1;
+const DEVICE: u32 = 2;
+
+/// What is known of an address.
+struct Known {
+    context: u32,
+    ordinal: i32,
+    kind: u32,
+    start: u64,
+    bytes: usize,
+    is_managed: bool,
+    /// Whether kernels reach it.
+    is_mapped: bool,
+}
+
+fn known_in(context: &Session<'_>, address: u64) -> Option<Known> {
+    let of = |(kind, start, bytes, is_mapped)| Known {
+        context: context.id,
+        ordinal: context.ordinal,
+        kind,
+        start,
+        bytes,
+        is_managed: context.managed.contains(&start),
+        is_mapped,
+    };
+    let buffer =
+        context.buffers.range(..=address).next_back().filter(|&(start, bytes)| address < start + *bytes as u64);
+    let buffer = buffer.map(|(&start, &bytes)| (DEVICE, start, bytes, true));
+    let pinned = || {
+        let (start, bytes, is_mapped) = context.pinned.around(address as usize)?;
+        Some((if context.managed.contains(&(start as u64)) { DEVICE } else { HOST }, start as u64, bytes, is_mapped))
+    };
+    buffer.or_else(pinned).map(of)
+}
+
+/// What is known of an address, in any context.
+fn known(address: u64) -> Result<Known> {
+    with_current(|context| context.healthy())?;
+    let of = |id| process::with_id(id, |context| Ok(known_in(context, address))).ok().flatten();
+    process::all().into_iter().find_map(of).ok_or(ResultCode::InvalidValue)
+}
+
+/// Writes an attribute of an address. Of an address that is not known there are none, which `unknown` permits.
+///
+/// # Safety
+/// `value` must be null or have room for the attribute.
+unsafe fn put(value: *mut c_void, attribute: u32, address: u64, unknown: bool) -> Result<()> {
+    if value.is_null() {
+        return Err(ResultCode::InvalidValue);
+    }
+    let known = match known(address) {
+        Err(ResultCode::InvalidValue) if unknown => None,
+        known => Some(known?),
+    };
+    let known = known.as_ref();
+    let small = |bits: u32| {
+        // SAFETY: `value` has room for the attribute, which has four bytes, and is not null.
+        unsafe { value.cast::<u32>().write_unaligned(bits) }
+    };
+    let flag = |bit: bool| {
+        // SAFETY: as above; the attribute has one byte.
+        unsafe { value.cast::<u8>().write(bit.into()) }
+    };
+    let large = |bits: u64| {
+        // SAFETY: as above; the attribute has eight bytes.
+        unsafe { value.cast::<u64>().write_unaligned(bits) }
+    };
+    match attribute {
+        1 => large(known.map_or(0, |known| handle(known.context, 0).addr() as u64)),
+        2 => small(known.map_or(0, |known| known.kind)),
+        3 => match known {
+            Some(known) if !known.is_mapped => return Err(ResultCode::InvalidValue),
+            _ => large(known.map_or(0, |_| address)),
+        },
+        4 => match known {
+            Some(known) if known.kind == DEVICE && !known.is_managed => return Err(ResultCode::InvalidValue),
+            _ => large(address),
+        },
+        6 => flag(false), // copies are as synchronous as ever
+        7 => large(known.map_or(0, |known| known.start)),
+        8 => flag(known.is_some_and(|known| known.is_managed)),
+        9 => small(known.map_or(-2, |known| known.ordinal) as u32),
+        11 => large(known.map_or(0, |known| known.start)),
+        12 => large(known.map_or(0, |known| known.bytes as u64)),
+        13 => flag(known.is_some_and(|known| known.is_mapped)),
+        10 | 14 | 15 | 16 => large(0), // not shared with other processes
+        17 => large(known.and_then(|known| pools::pool_of(known.start)).map_or(0, |pool| pool.addr() as u64)),
+        _ => return Err(ResultCode::InvalidValue),
+    }
+    Ok(())
+}
+
+functions! { pointer_functions($)
+    fn cuPointerGetAttribute(value: *mut c_void, attribute: u32, pointer: u64) {
+        // SAFETY: the function requires room for the attribute.
+        unsafe { put(value, attribute, pointer, false) }
+    }
+
+    fn cuPointerGetAttributes(count: u32, attributes: *const u32, values: *const *mut c_void, pointer: u64) {
+        // SAFETY: the function requires that both arrays have `count` elements.
+        let (attributes, values) = unsafe { (array(attributes, count as usize)?, array(values, count as usize)?) };
+        attributes.into_iter().zip(values).try_for_each(|(attribute, value)| {
+            // SAFETY: the function requires room for each attribute.
+            unsafe { put(value, attribute, pointer, true) }
+        })
+    }
+
+    fn cuPointerSetAttribute(_value: *const c_void, attribute: u32, pointer: u64) {
+        const SYNCHRONOUS: u32 = 6;
+        if attribute == SYNCHRONOUS { known(pointer).map(|_| ()) } else { Err(ResultCode::InvalidValue) }
+    }
+
+    fn cuMemGetAddressRange_v2(start: Out<u64>, bytes: Out<usize>, pointer: u64) {
+        let known = known(pointer)?;
+        if !known.is_mapped {
+            return Err(ResultCode::NotFound); // no address of the device
+        }
+        if !start.is_null() {
+            start.put(known.start)?;
+        }
+        if bytes.is_null() { Ok(()) } else { bytes.put(known.bytes) }
+    }
+
+    fn cuMemHostGetFlags(flags: Out<u32>, pointer: *mut c_void) {
+        let known = known(pointer.addr() as u64)?;
+        flags.put(if known.is_mapped { 2 } else { 0 })
+    }
+}
+
+/// The size of a handle, which attributes 1 and 17 put.
+const _: () = assert!(size_of::<Handle>() == 8);

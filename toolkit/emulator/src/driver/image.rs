@@ -1,0 +1,147 @@
+//! Code as programs hand it over: PTX, or a fatbin that holds PTX for several kinds of GPUs.
+
+use super::fatbin;
+use super::options::DeviceOptions;
+use super::result_code::{Compiled, Result, ResultCode};
+use std::borrow::Cow;
+use std::ffi::{CStr, c_char, c_void};
+
+/// What an image begins with that only NVIDIA's own compiler could read on: SASS.
+const ELF: [u8; 4] = *b"\x7fELF";
+/// What a reference to a fatbin begins with, as compilers leave it in programs.
+const WRAPPER: [u8; 4] = 0x4662_43b1u32.to_le_bytes();
+
+/// Code that a program wants to load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum CodeImage {
+    /// PTX.
+    Text(String),
+    /// A fatbin.
+    Fatbin(Vec<u8>),
+    /// SASS.
+    Sass,
+}
+
+/// `__fatBinC_Wrapper_t`
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Wrapper {
+    magic: u32,
+    version: u32,
+    data: *const c_void,
+}
+
+impl CodeImage {
+    /// Reads the image at an address, which says itself what it is and where it ends.
+    ///
+    /// # Safety
+    /// The address must be null, or that of a PTX text that ends with a zero, a cubin, a fatbin or a reference to a fatbin.
+    pub unsafe fn at(address: *const c_void) -> Result<Self> {
+        if address.is_null() {
+            return Err(ResultCode::InvalidValue);
+        }
+        // SAFETY: as for this function: what follows reads no further than the image goes.
+        let begins = |magic: [u8; 4]| unsafe { begins_with(address.cast(), magic) };
+        if begins(ELF) {
+            return Ok(Self::Sass);
+        }
+        if begins(WRAPPER) {
+            // SAFETY: what begins so is a reference to a fatbin, whose address it has.
+            return unsafe { Self::at(address.cast::<Wrapper>().read_unaligned().data) };
+        }
+        if begins(fatbin::MAGIC) {
+            // SAFETY: what begins so is a fatbin, and has a header.
+            let header = unsafe { address.cast::<[u8; fatbin::HEADER]>().read_unaligned() };
+            let bytes = fatbin::size(&header).ok_or(ResultCode::InvalidImage)?;
+            // SAFETY: a fatbin has as many bytes as its header says.
+            let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), bytes) };
+            return Ok(Self::Fatbin(bytes.to_vec()));
+        }
+        // SAFETY: what is nothing else is PTX that ends with a zero.
+        let text = unsafe { CStr::from_ptr(address.cast::<c_char>()) };
+        text.to_str().map(|text| Self::Text(text.to_owned())).map_err(|_| ResultCode::InvalidImage)
+    }
+
+    /// The image that bytes are.
+    pub fn of(bytes: &[u8]) -> Result<Self> {
+        if bytes.starts_with(&ELF) {
+            return Ok(Self::Sass);
+        }
+        if bytes.starts_with(&fatbin::MAGIC) {
+            return Ok(Self::Fatbin(bytes.to_vec()));
+        }
+        let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+        let text = std::str::from_utf8(text).map_err(|_| ResultCode::InvalidImage)?;
+        Ok(Self::Text(text.to_owned()))
+    }
+
+    /// The image in a file.
+    pub fn from_file(path: &str) -> Result<Self> {
+        Self::of(&std::fs::read(path).map_err(|_| ResultCode::FileNotFound)?)
+    }
+
+    /// The PTX in the image that is made for the newest kind of GPU that the device can stand for.
+    pub fn ptx(&self, options: &DeviceOptions) -> Compiled<Cow<'_, str>> {
+        let (major, minor) = options.capability;
+        let sass = "holds machine code (SASS), which the emulator does not execute: it needs PTX";
+        match self {
+            Self::Text(text) => Ok(Cow::Borrowed(text)),
+            Self::Sass => Err((ResultCode::NoBinary, format!("the image {sass}, as compilers give it with `-ptx`"))),
+            Self::Fatbin(bytes) => {
+                let texts = fatbin::ptx(bytes).map_err(|why| (ResultCode::InvalidImage, why))?;
+                if texts.is_empty() {
+                    let text =
+                        format!("the fatbin only {sass}, as `nvcc -gencode arch=compute_80,code=compute_80` adds it");
+                    return Err((ResultCode::NoBinary, text));
+                }
+                let fitting = texts.iter().filter(|(_, text)| options.runs(target(text)));
+                let best = fitting.max_by_key(|(architecture, _)| *architecture);
+                best.map(|(_, text)| Cow::Owned(text.clone())).ok_or_else(|| {
+                    let targets: Vec<&str> = texts.iter().map(|(_, text)| target(text)).collect();
+                    let targets = targets.join(", ");
+                    (ResultCode::NoBinary, format!("PTX for {targets} on a device of capability {major}.{minor}"))
+                })
+            }
+        }
+    }
+}
+
+/// Whether what is at an address begins with four bytes. It is read no further than to the first that differs.
+///
+/// # Safety
+/// The address must be that of at least one byte, and of more unless that is a zero or the text's end.
+unsafe fn begins_with(address: *const u8, magic: [u8; 4]) -> bool {
+    // SAFETY: a text ends with a zero, which differs from all bytes of the magic numbers.
+    (0..4).all(|index| unsafe { address.add(index).read() } == magic[index])
+}
+
+/// The target that a PTX text names.
+fn target(text: &str) -> &str {
+    let line = text.lines().find_map(|line| line.trim_start().strip_prefix(".target"));
+    line.and_then(|line| line.split([',', ' ', '\t']).find(|word| !word.is_empty())).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+    use super::*;
+
+    #[test]
+    fn an_image_says_itself_what_it_is() {
+        let at = |bytes: &[u8]| {
+            // SAFETY: the bytes are what they begin as, or a text with a zero at its end.
+            unsafe { CodeImage::at(bytes.as_ptr().cast()) }
+        };
+        assert_eq!(at(b".version 8.0\0").unwrap(), CodeImage::Text(".version 8.0".into()));
+        assert_eq!(at(b"\x7f\0").unwrap(), CodeImage::Text("\x7f".into()));
+        assert_eq!(at(b"\x7fELF").unwrap(), CodeImage::Sass);
+        assert_eq!(CodeImage::of(b"text\0\0").unwrap(), CodeImage::Text("text".into()));
+        assert!(CodeImage::Sass.ptx(&DeviceOptions::default()).unwrap_err().1.contains("SASS"));
+    }
+
+    #[test]
+    fn the_target_is_the_first_word_after_its_directive() {
+        assert_eq!(target("// x\n.version 8.0\n.target sm_90a, debug\n"), "sm_90a");
+        assert_eq!(target("no"), "");
+    }
+}

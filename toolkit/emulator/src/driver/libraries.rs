@@ -1,0 +1,156 @@
+//! Libraries: code that is loaded once for all contexts, and into each of them when it is first used there.
+
+use super::image::CodeImage;
+use super::modules::compile;
+use super::notice::{self, Notice};
+use super::process::{self, Handle, handle, parts, with};
+use super::result_code::{Result, ResultCode};
+use super::session::Session;
+use crate::fault::{Fault, FaultKind};
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What stands in the place of a context's number in the handles of libraries and their kernels. Bindings to Python
+/// take handles for numbers that are not negative.
+const LIBRARIES: u32 = i32::MAX as u32 - 1;
+
+/// Code that is loaded for all contexts.
+struct Library {
+    image: CodeImage,
+    /// The names of its kernels.
+    kernels: Vec<String>,
+    /// Its modules' numbers in contexts, by the contexts' numbers.
+    modules: HashMap<u32, u32>,
+}
+
+/// A kernel of a library.
+struct LibraryKernel {
+    library: u32,
+    name: CString,
+}
+
+#[derive(Default)]
+struct Libraries {
+    libraries: HashMap<u32, Library>,
+    kernels: HashMap<u32, LibraryKernel>,
+    next: u32,
+}
+
+static ALL: Mutex<Option<Libraries>> = Mutex::new(None);
+
+fn lock() -> MutexGuard<'static, Option<Libraries>> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn with_library<T>(library: Handle, action: impl FnOnce(&mut Library) -> Result<T>) -> Result<T> {
+    let (of, id) = parts(library);
+    let mut all = lock();
+    let found = all.get_or_insert_default().libraries.get_mut(&id).filter(|_| of == LIBRARIES);
+    action(found.ok_or(ResultCode::InvalidHandle)?)
+}
+
+/// Loads a library. The code is checked at once.
+pub(super) fn load(image: CodeImage) -> Result<Handle> {
+    let options = process::device(0)?;
+    let compiled = image.ptx(&options).and_then(|ptx| compile(&ptx, &options));
+    let module = compiled.map_err(|(code, why)| {
+        notice::tell(Notice::Refusal(&Fault::of_call(FaultKind::Launch, "load of a library", why)));
+        code
+    })?;
+    let kernels = module.entries().iter().map(|entry| entry.name().to_owned()).collect();
+    let mut all = lock();
+    let all = all.get_or_insert_default();
+    all.next += 1;
+    all.libraries.insert(all.next, Library { image, kernels, modules: HashMap::new() });
+    Ok(handle(LIBRARIES, all.next))
+}
+
+/// Forgets a library, and unloads it from all contexts.
+pub(super) fn unload(library: Handle) -> Result<()> {
+    let modules = with_library(library, |library| Ok(std::mem::take(&mut library.modules)))?;
+    let id = parts(library).1;
+    if let Some(all) = lock().as_mut() {
+        all.libraries.remove(&id);
+        all.kernels.retain(|_, kernel| kernel.library != id);
+    }
+    for (context, module) in modules {
+        // The context may be gone already.
+        let _ = with(handle(context, module), |context, module| context.unload_module(module));
+    }
+    Ok(())
+}
+
+/// The names of a library's kernels.
+pub(super) fn kernels(library: Handle) -> Result<Vec<String>> {
+    with_library(library, |library| Ok(library.kernels.clone()))
+}
+
+/// A library's kernel.
+pub(super) fn kernel(library: Handle, name: &str) -> Result<Handle> {
+    let known = with_library(library, |library| Ok(library.kernels.iter().any(|kernel| kernel == name)))?;
+    if !known {
+        return Err(ResultCode::NotFound);
+    }
+    let id = parts(library).1;
+    let mut all = lock();
+    let all = all.get_or_insert_default();
+    let is_it = |kernel: &LibraryKernel| kernel.library == id && kernel.name.as_bytes() == name.as_bytes();
+    if let Some((&known, _)) = all.kernels.iter().find(|(_, kernel)| is_it(kernel)) {
+        return Ok(handle(LIBRARIES, known));
+    }
+    let name = CString::new(name).map_err(|_| ResultCode::NotFound)?;
+    all.next += 1;
+    all.kernels.insert(all.next, LibraryKernel { library: id, name });
+    Ok(handle(LIBRARIES, all.next))
+}
+
+fn with_kernel<T>(kernel: Handle, action: impl FnOnce(&LibraryKernel) -> T) -> Result<T> {
+    let (of, id) = parts(kernel);
+    let all = lock();
+    let found = all.as_ref().and_then(|all| all.kernels.get(&id)).filter(|_| of == LIBRARIES);
+    found.map(action).ok_or(ResultCode::InvalidHandle)
+}
+
+/// The library of a kernel.
+pub(super) fn library_of(kernel: Handle) -> Result<Handle> {
+    with_kernel(kernel, |kernel| handle(LIBRARIES, kernel.library))
+}
+
+/// A kernel's name, as a pointer that is valid as long as the library is loaded.
+pub(super) fn name_of(kernel: Handle) -> Result<*const std::ffi::c_char> {
+    with_kernel(kernel, |kernel| kernel.name.as_ptr())
+}
+
+/// The library's module in the current context.
+pub(super) fn module_of(library: Handle) -> Result<Handle> {
+    let context = process::with_current(|context| Ok(context.id))?;
+    let (known, image) = with_library(library, |library| {
+        let known = library.modules.get(&context).copied();
+        Ok((known, library.image.clone()))
+    })?;
+    if let Some(known) = known {
+        return Ok(handle(context, known));
+    }
+    let loaded = process::with_id(context, |context| context.load_module(&image).map_err(|(code, _)| code))?;
+    // Another thread may have been faster.
+    with_library(library, |library| Ok(handle(context, *library.modules.entry(context).or_insert(loaded))))
+}
+
+/// The function that a handle means: itself, or what a library's kernel is in the current context.
+pub(super) fn function_of(function: Handle) -> Result<Handle> {
+    if parts(function).0 != LIBRARIES {
+        return Ok(function);
+    }
+    let (library, name) = with_kernel(function, |kernel| (handle(LIBRARIES, kernel.library), kernel.name.clone()))?;
+    let module = module_of(library)?;
+    let name: &CStr = &name;
+    let name = name.to_str().map_err(|_| ResultCode::NotFound)?;
+    let id = with(module, |context, module| context.find_function(module, name))?;
+    Ok(handle(parts(module).0, id))
+}
+
+/// Does something with a function or a library's kernel.
+pub(super) fn with_function<T>(function: Handle, action: impl FnOnce(&mut Session<'_>, u32) -> Result<T>) -> Result<T> {
+    with(function_of(function)?, action)
+}

@@ -1,0 +1,252 @@
+//! Links PTX texts to one, in the place of a cubin.
+
+use super::image::CodeImage;
+use super::modules::compile;
+use super::options::DeviceOptions;
+use super::result_code::{Compiled, ResultCode};
+use std::collections::{HashMap, HashSet};
+
+/// What was linked begins so: a driver gives a cubin, and the emulator PTX.
+const HEAD: &str = "// Linked by Quire's emulator: PTX in the place of a cubin.\n";
+
+/// A link that goes on, or is done.
+#[derive(Default)]
+pub(super) struct Linker {
+    texts: Vec<String>,
+    /// The result, with a zero at its end. Callers have its address until the linker is destroyed.
+    linked: Vec<u8>,
+}
+
+impl Linker {
+    /// Adds code.
+    pub fn add(&mut self, image: &CodeImage, options: &DeviceOptions) -> Compiled<()> {
+        let text = image.ptx(options)?.into_owned();
+        compile(&text, options)?;
+        self.texts.push(text);
+        Ok(())
+    }
+
+    /// Joins what was added, and checks the whole.
+    pub fn complete(&mut self, options: &DeviceOptions) -> Compiled<&[u8]> {
+        if self.linked.is_empty() {
+            let linked = join(&self.texts).map_err(|why| (ResultCode::InvalidPtx, why))?;
+            compile(&linked, options)?;
+            self.linked = linked.into_bytes();
+            self.linked.push(0);
+        }
+        Ok(&self.linked)
+    }
+}
+
+/// The number of a target such as `sm_90a`, and whether it has a letter.
+fn rank(target: &str) -> (u32, bool) {
+    let digits: String = target.chars().filter(char::is_ascii_digit).collect();
+    (digits.parse().unwrap_or(0), target.ends_with(|last: char| last.is_ascii_alphabetic()))
+}
+
+/// The number of a version such as `8.7`.
+fn version(text: &str) -> (u32, u32) {
+    let (major, minor) = text.split_once('.').unwrap_or((text, "0"));
+    (major.parse().unwrap_or(0), minor.parse().unwrap_or(0))
+}
+
+/// One text that says what all say: the directives at the beginning once, files by numbers of their own, and what several
+/// define under `.weak` from the first.
+fn join(texts: &[String]) -> Result<String, String> {
+    let (mut versions, mut targets) = (vec![], vec![]);
+    let mut body = String::new();
+    // What the texts before define, with the number of the text.
+    let mut defined: HashMap<String, usize> = HashMap::new();
+    let mut files = 0;
+    // What a text has for itself alone must not have the name of anything that another has.
+    let mut taken: HashSet<String> =
+        texts.iter().flat_map(|text| text.lines()).filter_map(definition).map(str::to_owned).collect();
+    for (number, text) in texts.iter().enumerate() {
+        let text = &apart(text, number, &mut taken);
+        let mut most = files;
+        let mut left_out = LeftOut::No;
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            let first = words.next().unwrap_or_default();
+            if left_out != LeftOut::No {
+                left_out = left_out.after(line);
+                continue;
+            }
+            match first {
+                ".version" => versions.push(words.next().unwrap_or_default().to_owned()),
+                ".target" => targets.push(words.next().unwrap_or_default().trim_end_matches(',').to_owned()),
+                ".address_size" => {}
+                ".file" | ".loc" => {
+                    let number: usize = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+                    most = most.max(files + number);
+                    let rest = words.collect::<Vec<_>>().join(" ");
+                    body += &format!("{first} {} {rest}\n", files + number);
+                }
+                _ => {
+                    if let Some(name) = definition(line) {
+                        // A text may declare what it defines.
+                        let by = *defined.entry(name.to_owned()).or_insert(number);
+                        if by != number && first == ".weak" {
+                            left_out = LeftOut::Head.after(line);
+                            continue;
+                        }
+                        if by != number {
+                            return Err(format!("`{name}` is defined twice"));
+                        }
+                    }
+                    body += line;
+                    body.push('\n');
+                }
+            }
+        }
+        files = most;
+    }
+    let version = versions.into_iter().max_by_key(|text| version(text)).ok_or("nothing was linked")?;
+    let target = targets.into_iter().max_by_key(|target| rank(target)).ok_or("nothing says its target")?;
+    Ok(format!("{HEAD}.version {version}\n.target {target}\n.address_size 64\n{body}"))
+}
+
+/// Whether a declaration or a definition is left out, and how far it has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LeftOut {
+    No,
+    Head,
+    Body,
+}
+
+impl LeftOut {
+    /// After another line.
+    fn after(self, line: &str) -> Self {
+        let end = line.trim_end();
+        match self {
+            Self::Head if end.ends_with('{') => Self::Body,
+            Self::Head if end.ends_with(';') => Self::No,
+            Self::Body if end.starts_with('}') => Self::No,
+            _ => self,
+        }
+    }
+}
+
+/// A text in which what it defines for itself alone has names that no text before it has.
+fn apart(text: &str, number: usize, taken: &mut HashSet<String>) -> String {
+    let kinds = [".func", ".global", ".const", ".shared"];
+    let own = text.lines().filter(|line| kinds.iter().any(|kind| line.starts_with(kind))).filter_map(name);
+    let own: HashSet<String> = own.map(str::to_owned).collect();
+    let mut text = text.to_owned();
+    for name in own {
+        if !taken.insert(name.clone()) {
+            text = renamed(&text, &name, &format!("{name}$${number}"));
+        }
+    }
+    text
+}
+
+/// A text with another name for something.
+fn renamed(text: &str, name: &str, new: &str) -> String {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "_$%.".contains(c);
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(name) {
+        let (before, after) = (&rest[..at], &rest[at + name.len()..]);
+        let is_whole = !before.ends_with(is_part) && !after.starts_with(is_part);
+        out += before;
+        out += if is_whole { new } else { name };
+        rest = after;
+    }
+    out + rest
+}
+
+/// The name of what a line at the top of a file defines for others: a function or a variable.
+fn definition(line: &str) -> Option<&str> {
+    name([".visible ", ".weak "].iter().find_map(|linkage| line.strip_prefix(linkage))?)
+}
+
+/// The name of the function or variable that a declaration is about, from the word on that says which of them it is.
+fn name(rest: &str) -> Option<&str> {
+    if let Some(rest) = [".entry", ".func"].iter().find_map(|kind| rest.strip_prefix(kind)) {
+        let rest = rest.trim_start();
+        // A function may have results before its name.
+        let rest = rest.strip_prefix('(').and_then(|rest| rest.split_once(')')).map_or(rest, |(_, rest)| rest);
+        return rest.trim_start().split(['(', ' ', '\t', ';']).next();
+    }
+    let name = rest.split(['=', ';']).next()?.split_whitespace().last()?;
+    name.split('[').next()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+    use super::*;
+
+    const KERNEL: &str = ".version 8.0\n.target sm_80\n.address_size 64\n.file 1 \"k.cu\"\n\
+        .extern .func (.param .b32 r) twice\n(\n.param .b32 x\n)\n;\n\
+        .visible .entry k(.param .u64 out)\n{\n.reg .b32 %r<3>; .reg .b64 %rd<2>;\n.loc 1 5 1\n\
+        ld.param.u64 %rd1, [out];\n.param .b32 a; .param .b32 b;\nmov.u32 %r1, 21; st.param.b32 [a], %r1;\n\
+        call (b), twice, (a);\nld.param.b32 %r2, [b]; st.global.u32 [%rd1], %r2;\nret;\n}\n";
+    const CALLED: &str = ".version 8.7\n.target sm_75\n.address_size 64\n.file 1 \"t.cu\"\n\
+        .visible .func (.param .b32 r) twice(.param .b32 x)\n{\n.reg .b32 %r<3>;\n.loc 1 9 1\n\
+        ld.param.b32 %r1, [x]; add.u32 %r2, %r1, %r1; st.param.b32 [r], %r2;\nret;\n}\n\
+        .weak .func common()\n{\nret;\n}\n";
+
+    #[test]
+    fn texts_are_joined_to_one_that_compiles() {
+        let mut linker = Linker::default();
+        let options = DeviceOptions::default();
+        linker.add(&CodeImage::Text(KERNEL.into()), &options).unwrap();
+        linker.add(&CodeImage::Text(CALLED.into()), &options).unwrap();
+        linker
+            .add(
+                &CodeImage::Text(
+                    CALLED.split(".visible").next().unwrap().to_owned() + ".weak .func common()\n{\nret;\n}\n",
+                ),
+                &options,
+            )
+            .unwrap();
+        let linked = linker.complete(&options).unwrap();
+        assert_eq!(linked.last(), Some(&0));
+        let text = std::str::from_utf8(&linked[..linked.len() - 1]).unwrap();
+        assert!(text.starts_with(&format!("{HEAD}.version 8.7\n.target sm_80\n.address_size 64\n")));
+        assert!(text.contains(".file 2 \"t.cu\"") && text.contains(".loc 2 9 1") && text.contains(".loc 1 5 1"));
+        assert_eq!(text.matches("common").count(), 1);
+        assert!(compile(text, &options).unwrap().entry("k").unwrap().check().is_ok());
+    }
+
+    #[test]
+    fn what_is_defined_twice_is_refused() {
+        let declared =
+            CALLED.replacen(".visible", ".visible .func (.param .b32 r) twice(.param .b32 x)\n;\n.visible", 1);
+        assert!(join(&[declared]).is_ok(), "what a text declares and defines is defined once");
+        let twice = join(&[CALLED.to_owned(), CALLED.to_owned()]).unwrap_err();
+        assert_eq!(twice, "`twice` is defined twice");
+    }
+
+    #[test]
+    fn what_a_text_has_for_itself_stays_its_own() {
+        let text = |value: u32| {
+            format!(
+                ".version 8.0\n.target sm_80\n.address_size 64\n.global .align 4 .u32 $own = {value};\n\
+                .visible .global .align 4 .u32 $own$1{value};\nmov.u64 %rd1, $own;\n"
+            )
+        };
+        let joined = join(&[text(1), text(2)]).unwrap();
+        assert!(joined.contains(".u32 $own = 1;") && joined.contains(".u32 $own$$1 = 2;"), "{joined}");
+        assert!(joined.contains("mov.u64 %rd1, $own;") && joined.contains("mov.u64 %rd1, $own$$1;"));
+        let hidden = ".version 8.0\n.target sm_80\n.func f\n{\nret;\n}\n".to_owned();
+        assert!(
+            join(&[hidden, ".version 8.0\n.target sm_80\n.visible .func f\n{\nret;\n}\n".into()])
+                .unwrap()
+                .contains(".func f$$0")
+        );
+        assert!(joined.contains("$own$12;"), "another name that begins alike stays");
+    }
+
+    #[test]
+    fn names_of_definitions_are_found() {
+        assert_eq!(definition(".visible .entry k("), Some("k"));
+        assert_eq!(definition(".visible .func  (.param .b32 func_retval0) f("), Some("f"));
+        assert_eq!(definition(".visible .global .align 4 .b8 table[16] = {1};"), Some("table"));
+        assert_eq!(definition(".visible .const .f32 half;"), Some("half"));
+        assert_eq!(definition(".global .u32 own;"), None);
+        assert_eq!(definition(".extern .func f"), None);
+    }
+}
