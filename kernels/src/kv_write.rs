@@ -1,5 +1,10 @@
 //! How a warp writes heads to the cache, in each of its layouts.
 
+#![allow(
+    clippy::needless_range_loop,
+    reason = "an index is the same thing in several arrays, and a constant when unrolled"
+)]
+
 use core::marker::PhantomData;
 
 use cuda_std::unroll::unroll;

@@ -48,7 +48,7 @@
 //!
 //! | D | bytes an instruction | of the issue slots at 4.5 TB/s | registers | blocks an SM | in flight, KiB an SM |
 //! | --- | --- | --- | --- | --- | --- |
-//! | 64 | 7.1 | 71 % | 143 | 3 | 173 to 198 |
+//! | 64 | 7.0 | 72 % | 143 | 3 | 173 to 198 |
 //! | 128 | 7.1 | 71 % | 167 | 3 | 146 to 195 |
 //!
 //! For four codes there are seven instructions, five once `and` and `xor` are one: a third of all. So a GPU with the memory

@@ -5,6 +5,11 @@
 //! weight: nothing moves between the lanes. Codes of 8 bits become 16-bit numbers as they are loaded; scales of keys are
 //! those of scores, scales of values those of weights.
 
+#![allow(
+    clippy::needless_range_loop,
+    reason = "an index is the same thing in several arrays, and a constant when unrolled"
+)]
+
 use cuda_std::half::Half2;
 use cuda_std::unroll;
 use cuda_std::vector::Vector;
