@@ -15,8 +15,7 @@ use cuda_std::unroll;
 use cuda_std::vector::Vector;
 use cuda_std::warp::lane_id;
 
-use super::pages::part_bytes;
-use super::shape::{FRAGMENT, fragments, query_in_registers, tile_keys, tile_rows};
+use super::shape::{FRAGMENT, fragments, part_bytes, query_in_registers, tile_keys, tile_rows};
 use crate::attention::squares::{Squares, scales};
 use crate::element::Element;
 use crate::kv_element::KvElement;

@@ -81,9 +81,9 @@ mod softmax;
 mod tile;
 
 use fragment::{Queries, ZERO, add_values};
-use pages::{KvTiles, stage_bytes};
+use pages::KvTiles;
 use rows::QueryRows;
-use shape::{query_in_registers, tile_keys, tile_rows};
+use shape::{query_in_registers, row_bytes, stage_bytes, tile_keys, tile_rows};
 use softmax::Softmax;
 use tile::Tile;
 
@@ -147,7 +147,7 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
         let tile = Tile::of_block::<D>(&batch);
         let Some(sight) = tile.sight(tile.first, tile_rows(D), window) else { return };
         let image: *mut Vector = dynamic_shared_mem();
-        let stages = shared_offset(image) + rows::bytes(D);
+        let stages = shared_offset(image) + row_bytes(D);
         let rows = QueryRows::<D>::new(tile, head, kv_heads, image);
         let own_sight = rows.sight(window);
 

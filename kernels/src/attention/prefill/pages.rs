@@ -10,25 +10,15 @@ use core::marker::PhantomData;
 use cuda_std::thread;
 use cuda_std::vector::Vector;
 
-use super::shape::{STAGES, THREADS, tile_keys};
+use super::shape::{STAGES, THREADS, part_bytes, stage_bytes, tile_keys};
 use super::tile::Sight;
 use super::{Batch, Cache};
 use crate::kv_element::KvElement;
-use crate::layout::{KeyOrValue, KvFormat, Pages, VECTOR};
+use crate::layout::{KeyOrValue, Pages, VECTOR};
 use cuda_std::ptx::cp_async;
 
 /// Bytes of a vector.
 const VECTOR_BYTES: u32 = size_of::<Vector>() as u32;
-
-/// Bytes that the keys of a tile take, and its values, without their scales.
-pub const fn part_bytes(head_size: u32, format: KvFormat) -> u32 {
-    head_size / format.vector_elements() * VECTOR_BYTES * tile_keys(head_size, format)
-}
-
-/// Bytes of a tile's keys and values.
-pub const fn stage_bytes(head_size: u32, format: KvFormat) -> u32 {
-    2 * tile_keys(head_size, format) * format.head_bytes(head_size)
-}
 
 /// The tiles of keys and values that a block reads, in order of position.
 pub struct KvTiles<T, const D: u32> {

@@ -20,11 +20,6 @@ use crate::layout::VECTOR;
 use cuda_std::ptx::cp_async;
 use cuda_std::ptx::memory::store_l2;
 
-/// Bytes that the rows of a tile take.
-pub const fn bytes(head_size: u32) -> u32 {
-    2 * head_size * tile_rows(head_size)
-}
-
 /// The rows of a warp.
 #[derive(Clone, Copy)]
 pub struct QueryRows<const D: u32> {

@@ -3,8 +3,8 @@
 #[cfg(not(target_arch = "nvptx64"))]
 use cuda_std::launch::KernelCall;
 use cuda_std::launch::LaunchShape;
+use cuda_std::vector::Vector;
 
-use super::{pages, rows};
 use crate::attention::AttentionShape;
 use crate::floor::Floor;
 use crate::layout::KvFormat;
@@ -45,6 +45,21 @@ pub const fn tile_keys(head_size: u32, format: KvFormat) -> u32 {
     if head_size <= most { 64 } else { 32 }
 }
 
+/// Bytes that the query rows of a tile take.
+pub const fn row_bytes(head_size: u32) -> u32 {
+    2 * head_size * tile_rows(head_size)
+}
+
+/// Bytes that the keys of a tile take, and its values, without their scales.
+pub const fn part_bytes(head_size: u32, format: KvFormat) -> u32 {
+    head_size / format.vector_elements() * size_of::<Vector>() as u32 * tile_keys(head_size, format)
+}
+
+/// Bytes of a tile's keys and values.
+pub const fn stage_bytes(head_size: u32, format: KvFormat) -> u32 {
+    2 * tile_keys(head_size, format) * format.head_bytes(head_size)
+}
+
 /// Whether the queries stay in registers. Elsewhere output and scores leave too little room for them, and they are
 /// loaded from shared memory for every tile.
 pub const fn query_in_registers(head_size: u32) -> bool {
@@ -57,7 +72,7 @@ pub const fn launch_shape(shape: AttentionShape, tokens: u32, sequences: u32) ->
     let size = shape.head_size();
     // A sequence's last tile need not be full: one more for each.
     let tiles = tokens * shape.group() / tile_rows(size) + sequences;
-    let shared = rows::bytes(size) + STAGES * pages::stage_bytes(size, shape.pages().format);
+    let shared = row_bytes(size) + STAGES * stage_bytes(size, shape.pages().format);
     LaunchShape::new([shape.pages().heads, tiles, 1], THREADS).with_shared(shared)
 }
 
@@ -120,7 +135,7 @@ mod tests {
     fn two_blocks_share_a_multiprocessor() {
         for size in HEAD_SIZES {
             let LaunchShape { shared, threads, .. } = launch_shape(shape(1, 1, size), 1, 1);
-            assert_eq!(shared, rows::bytes(size) + STAGES * pages::stage_bytes(size, KvFormat::Plain));
+            assert_eq!(shared, row_bytes(size) + STAGES * stage_bytes(size, KvFormat::Plain));
             // An H200 has 228 KiB of shared memory, of which a block costs 1 beyond its own.
             assert!(2 * (shared + 1024) <= 228 * 1024 && threads == [128, 1, 1], "{shared}");
         }

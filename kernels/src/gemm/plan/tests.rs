@@ -6,6 +6,7 @@ extern crate std;
 use super::*;
 use crate::floor::Floor;
 use crate::gemm::activation::Activation;
+use crate::gemm::epilogue::Epilogue;
 use std::string::ToString;
 
 /// Rows and their length of the weights of OPT-13B and LLaMA-3-8B.

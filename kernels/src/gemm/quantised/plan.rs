@@ -156,6 +156,7 @@ mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
     extern crate std;
     use super::*;
+    use crate::gemm::epilogue::Epilogue;
 
     fn plan(m: u32, n: u32, k: u32, form: CodeForm) -> QuantisedPlan {
         let product = Product { m, n, k, epilogue: Epilogue::Half(None) };

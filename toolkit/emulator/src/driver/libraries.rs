@@ -1,7 +1,7 @@
 //! Libraries: code that is loaded once for all contexts, and into each of them when it is first used there.
 
+use super::compile::compile;
 use super::image::CodeImage;
-use super::modules::compile;
 use super::notice::{self, Notice};
 use super::process::{self, Handle, handle, parts, with};
 use super::result_code::{Result, ResultCode};

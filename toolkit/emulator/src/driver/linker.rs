@@ -1,7 +1,7 @@
 //! Links PTX texts to one, in the place of a cubin.
 
+use super::compile::compile;
 use super::image::CodeImage;
-use super::modules::compile;
 use super::options::DeviceOptions;
 use super::result_code::{Compiled, ResultCode};
 use std::collections::{HashMap, HashSet};

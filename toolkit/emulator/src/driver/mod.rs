@@ -20,6 +20,7 @@
 
 mod api;
 mod capture;
+mod compile;
 mod context;
 mod current;
 mod event;
