@@ -6,7 +6,7 @@ use engine::kv::KvDtype;
 use engine::llm::{AttentionKernels, Device, Options, Preemption, Prompt, SchedulerOptions};
 use engine::tensor::DType;
 
-use crate::values::{count, memory, number, switch};
+use crate::values::{coded, count, memory, number, switch};
 
 /// Which model runs, and how.
 #[derive(ArgsInfo, FromArgs, Debug)]
@@ -149,13 +149,12 @@ fn element_type(s: &str) -> Result<Option<DType>, String> {
 }
 
 fn kv_type(s: &str) -> Result<Option<KvDtype>, String> {
-    match s {
-        "int8" => Ok(Some(KvDtype::Int8)),
-        "fp8" | "fp8_e4m3" => Ok(Some(KvDtype::Fp8)),
-        _ => match element_type(s) {
-            Ok(dtype) => Ok(dtype.map(KvDtype::Float)),
-            Err(_) => Err(format!("{s:?} is not a type; auto, f32, f16, bf16, int8 and fp8 are")),
-        },
+    if let Ok(dtype) = coded(s) {
+        return Ok(Some(dtype));
+    }
+    match element_type(s) {
+        Ok(dtype) => Ok(dtype.map(KvDtype::Float)),
+        Err(_) => Err(format!("{s:?} is not a type; auto, f32, f16, bf16, int8 and fp8 are")),
     }
 }
 

@@ -5,13 +5,14 @@ use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 use argh::{ArgsInfo, FromArgs};
+use engine::kv::KvDtype;
 use simulator::gpu::{self, GpuSpec};
 use simulator::model::ModelShape;
 use simulator::plan::{self, Plan, Question};
 use simulator::traces::TraceWorkload;
 
 use crate::command::{Command, Positionals, Words};
-use crate::values::count;
+use crate::values::{coded, count};
 
 /// The command.
 pub const COMMAND: Command = Command {
@@ -40,6 +41,9 @@ pub struct Args {
     /// chat, code, long-document, or a file of lengths as bench serve takes (chat)
     #[argh(option, arg_name = "lengths", default = "\"chat\".into()")]
     workload: String,
+    /// element type of keys and values: int8 or fp8 (16 bits)
+    #[argh(option, arg_name = "type", from_str_fn(coded))]
+    kv_dtype: Option<KvDtype>,
     /// file that gets the figures as well
     #[argh(option, arg_name = "file")]
     json: Option<String>,
@@ -53,8 +57,8 @@ fn run(words: &Words) -> Result<()> {
         Ok(workload) => workload,
         Err(why) => listed(&args.workload).context(why)?,
     };
-    let question =
-        Question { model: &model, gpu: args.gpu, gpus: args.gpus, name: &args.workload, workload: &workload };
+    let (gpu, gpus, name, kv_dtype) = (args.gpu, args.gpus, &args.workload, args.kv_dtype);
+    let question = Question { model: &model, gpu, gpus, name, workload: &workload, kv_dtype };
     let plan = Plan::new(&question)?;
     write!(io::stdout(), "{plan}")?;
     let Some(file) = &args.json else { return Ok(()) };

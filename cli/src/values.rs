@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use engine::kv::KvDtype;
+
 /// A whole number.
 pub fn count(s: &str) -> Result<usize, String> {
     s.parse().map_err(|_| format!("{s:?} is not a whole number"))
@@ -15,6 +17,15 @@ pub fn seed(s: &str) -> Result<u64, String> {
 /// A number.
 pub fn number(s: &str) -> Result<f32, String> {
     s.parse().map_err(|_| format!("{s:?} is not a number"))
+}
+
+/// An element type of keys and values in 8 bits.
+pub fn coded(s: &str) -> Result<KvDtype, String> {
+    match s {
+        "int8" => Ok(KvDtype::Int8),
+        "fp8" | "fp8_e4m3" => Ok(KvDtype::Fp8),
+        _ => Err(format!("{s:?} is not a type of 8 bits; int8 and fp8 are")),
+    }
 }
 
 /// `on` or `off`.

@@ -51,6 +51,22 @@ fn expected(launches: &[(&str, u64)]) -> Vec<(String, u64)> {
 }
 
 #[test]
+fn keys_and_values_in_8_bits_are_fewer_bytes() {
+    let model = golden("opt-pre");
+    let kv_bytes = |words: &[&str]| {
+        let all = [&["--model", &model, "--dtype", "f16", "--batch", "2", "--context", "40"], words].concat();
+        let (printed, figures) = figures(&all);
+        (printed, figures["steps"][0]["kv_cache_bytes"].as_u64().unwrap(), launches(&figures["steps"][0]))
+    };
+    let (_, sixteen, _) = kv_bytes(&[]);
+    let (printed, eight, launches) = kv_bytes(&["--kv-dtype", "int8"]);
+    // Heads of 32, with two bytes for the scale.
+    assert_eq!(eight * 64, sixteen * 34);
+    assert!(printed.contains("f16, with a KV cache in int8, on"), "{printed}");
+    assert!(launches.contains(&("paged_attention_f16int8_32_8".to_owned(), 3)), "{launches:?}");
+}
+
+#[test]
 fn a_decode_step_of_opt_makes_these_launches_of_these_bytes() {
     let (printed, all) = figures(&["--model", &golden("opt-pre"), "--dtype", "f16", "--batch", "2", "--context", "40"]);
     let step = &all["steps"][0];
@@ -221,6 +237,7 @@ fn what_makes_no_sense_is_refused_in_one_sentence() {
     refused(&["--model", "facebook/opt-125m"], "HF_HUB_OFFLINE");
     misused(&with(&["--gpu", "abacus"]), "h200, h100");
     misused(&with(&["--dtype", "f32"]), "f16 and bf16");
+    misused(&with(&["--kv-dtype", "f16"]), "int8 and fp8 are");
     misused(&with(&["--batch", "1,0"]), "from 1 to 4096");
     refused(&with(&["--context", "2049"]), "2048");
     refused(&with(&["--prompt", "0"]), "--prompt");

@@ -38,7 +38,7 @@ use {
     emulator::CostReport,
     examples::{Lesson, LessonFailed, Result, teach},
     kernels::attention::decode::{DecodeLaunch, PLAN_THREADS, paged_attention, plan_paged_attention, plan_vectors},
-    kernels::layout::KeyOrValue,
+    kernels::layout::{KeyOrValue, KvFormat},
     workbench::number::Type,
     workbench::paged::{PagedProblem, PagedShape},
     workbench::{Buffer, Gpu, paper},
@@ -154,8 +154,8 @@ const ENGINE_PTX: &str = include_str!("../../kernels/prebuilt/sm_80.ptx");
 /// The lesson: what each rung cost.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn run(lesson: &mut Lesson) -> Result<Vec<CostReport>> {
-    let shape =
-        PagedShape { ty: Type::F16, heads: 8, kv_heads: 2, head_size: HEAD_SIZE, block_size: BLOCK_SIZE, window: 0 };
+    let (head_size, block_size, format) = (HEAD_SIZE, BLOCK_SIZE, KvFormat::Plain);
+    let shape = PagedShape { ty: Type::F16, heads: 8, kv_heads: 2, head_size, block_size, window: 0, format };
     let problem = PagedProblem::decode(shape, &[700, 300, 90], 0, 1);
     let mut reports = first_rungs(lesson, &problem)?;
     lesson.load(ENGINE_PTX)?;

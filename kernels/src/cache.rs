@@ -1,6 +1,8 @@
 //! Writing, copying and swapping the pages of the KV cache.
 //!
-//! All four kernels move 16-byte vectors without interpreting their elements, so that they serve every 16-bit type.
+//! All four kernels move 16-byte vectors without interpreting their elements, so that they serve every 16-bit type, and
+//! those that move pages caches of 8 bits as well, whose scales are part of a page. These are written by
+//! [`rope_and_cache`](crate::rope::rope_and_cache()).
 //! Pages are laid out as [`layout`](crate::layout) says; layers are `layer_stride` vectors apart.
 //!
 //! | kernel | computes | launch |
@@ -30,7 +32,7 @@ use cuda_std::launch::LaunchShape;
 use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
 
-use crate::layout::{KeyOrValue, Pages};
+use crate::layout::{KeyOrValue, KvFormat, Pages};
 use cuda_std::ptx::memory::{load_streaming, store_streaming};
 
 /// Threads per block of all kernels here.
@@ -83,7 +85,7 @@ pub unsafe fn reshape_and_cache(
     head_size: u32,
     block_size: u32,
 ) {
-    let pages = Pages { heads, head_size, block_size };
+    let pages = Pages { heads, head_size, block_size, format: KvFormat::Plain };
     let thread = thread::thread_idx_x();
     let token = thread::block_idx_x() * WRITE_TOKENS + thread % WRITE_TOKENS;
     let vector = thread::block_idx_y() * WRITE_VECTORS + thread / WRITE_TOKENS;
@@ -232,7 +234,7 @@ mod tests {
 
     use crate::registry::shipped;
 
-    const PAGES: Pages = Pages { heads: 8, head_size: 128, block_size: 16 };
+    const PAGES: Pages = Pages { heads: 8, head_size: 128, block_size: 16, format: KvFormat::Plain };
 
     #[test]
     fn kernels_are_compiled_for_their_block_size() {
@@ -246,7 +248,10 @@ mod tests {
     fn grids_cover_everything_once() {
         assert_eq!(write_shape(PAGES, 4096).grid, [512, 4, 1]);
         assert_eq!(write_shape(PAGES, 1).grid, [1, 4, 1]);
-        assert_eq!(write_shape(Pages { heads: 1, head_size: 80, block_size: 16 }, 9).grid, [2, 1, 1]);
+        assert_eq!(
+            write_shape(Pages { heads: 1, head_size: 80, block_size: 16, format: KvFormat::Plain }, 9).grid,
+            [2, 1, 1]
+        );
         assert_eq!(copy_shape(PAGES.page_vectors(), 3, 32).grid, [3, 4, 32]);
         assert_eq!(copy_shape(320, 3, 2).grid, [3, 1, 2]);
     }

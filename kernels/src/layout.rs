@@ -9,8 +9,16 @@
 //! The last axis is a 16-byte vector: eight neighbouring elements of one head of one token. Vectors of neighbouring
 //! tokens follow each other, so that for a block and head K is one contiguous piece of 8 x 8 matrices, as `ldmatrix`
 //! and `wgmma` read them, and V another.
-
-use cuda_std::vector::Vector;
+//!
+//! Where elements have 8 bits (see [`eight_bit`](crate::eight_bit)), a head of a block is
+//!
+//! ```text
+//! [K or V][head_size / 16][block_size][16]      of codes
+//! [K or V][block_size]                          of scales, halves
+//! ```
+//!
+//! A vector is 16 neighbouring elements of one head of one token, in the order 0, 8, 1, 9, 2, 10 ...: `ldmatrix` moves
+//! two bytes at a time, and so gives each lane the same elements as it does of 16 bits.
 
 /// Elements of 16 bits in a vector of 16 bytes, the unit in which kernels move keys and values.
 pub const VECTOR: u32 = 8;
@@ -24,75 +32,105 @@ pub enum KeyOrValue {
     Value = 1,
 }
 
+/// How the elements of a cache are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum KvFormat {
+    /// In the 16-bit type of the activations.
+    #[default]
+    Plain,
+    /// As 8-bit integers, with a scale for each head of a token.
+    Int8,
+    /// In FP8 e4m3, with a scale for each head of a token.
+    Fp8,
+}
+
+impl KvFormat {
+    /// All formats.
+    pub const ALL: [KvFormat; 3] = [KvFormat::Plain, KvFormat::Int8, KvFormat::Fp8];
+
+    /// Whether elements are codes of 8 bits, with scales.
+    #[inline(always)]
+    pub const fn is_coded(self) -> bool {
+        !matches!(self, KvFormat::Plain)
+    }
+
+    /// Elements in a vector of 16 bytes.
+    #[inline(always)]
+    pub const fn vector_elements(self) -> u32 {
+        if self.is_coded() { 2 * VECTOR } else { VECTOR }
+    }
+
+    /// Bytes of a head of one token, for K and for V each: of its elements, and of their scale if they have one.
+    #[inline(always)]
+    pub const fn head_bytes(self, head_size: u32) -> u32 {
+        if self.is_coded() { head_size + 2 } else { 2 * head_size }
+    }
+}
+
 /// The shape of a layer's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pages {
     /// Key/value heads.
     pub heads: u32,
-    /// Elements per head, a multiple of [`VECTOR`].
+    /// Elements per head, a multiple of those of a vector.
     pub head_size: u32,
-    /// Tokens per block.
+    /// Tokens per block, a multiple of 8 where elements have scales.
     pub block_size: u32,
+    /// Of the elements.
+    pub format: KvFormat,
 }
 
 impl Pages {
     /// Vectors that a head of one token takes, for K and for V each.
     #[inline(always)]
     pub const fn chunks(self) -> u32 {
-        self.head_size / VECTOR
+        self.head_size / self.format.vector_elements()
     }
 
-    /// Vectors that all heads of one token take, for K and for V each.
+    /// Vectors that all heads of one token take, for K and for V each, scales aside.
     #[inline(always)]
     pub const fn token_vectors(self) -> u32 {
         self.heads * self.chunks()
     }
 
+    /// Vectors that the scales of a head take in a page, those of keys and of values.
+    #[inline(always)]
+    const fn scale_vectors(self) -> u32 {
+        if self.format.is_coded() { 2 * self.block_size / VECTOR } else { 0 }
+    }
+
     /// Vectors in a page.
     #[inline(always)]
     pub const fn page_vectors(self) -> u32 {
-        2 * self.token_vectors() * self.block_size
+        2 * self.token_vectors() * self.block_size + self.heads * self.scale_vectors()
     }
 
-    /// The index of a vector in a layer's cache: of `part`, for the token at `offset` in `block`, elements
-    /// `8 * chunk ..` of `head`.
+    /// The index of a vector in a layer's cache: chunk number `chunk` of `head`, of `part`, for the token at `offset` in
+    /// `block`.
     #[inline(always)]
     pub const fn vector(self, block: u32, head: u32, part: KeyOrValue, chunk: u32, offset: u32) -> usize {
         let row = (head * 2 + part as u32) * self.chunks() + chunk;
-        block as usize * self.page_vectors() as usize + (row * self.block_size + offset) as usize
+        let in_page = row * self.block_size + offset + head * self.scale_vectors();
+        block as usize * self.page_vectors() as usize + in_page as usize
     }
 
-    /// The index of an element in a layer's cache.
+    /// The index of an element in a layer's cache, in units of an element.
     #[inline(always)]
     pub const fn element(self, block: u32, head: u32, part: KeyOrValue, element: u32, offset: u32) -> usize {
-        let vector = self.vector(block, head, part, element / VECTOR, offset);
-        vector * VECTOR as usize + (element % VECTOR) as usize
+        let elements = self.format.vector_elements();
+        let vector = self.vector(block, head, part, element / elements, offset);
+        let within = element % elements;
+        let place = if self.format.is_coded() { 2 * (within % VECTOR) + within / VECTOR } else { within };
+        vector * elements as usize + place as usize
     }
-}
 
-/// A layer's cache as kernels write it: a vector at a time, wherever its layout has the vector's elements.
-pub(crate) trait WriteVector: Copy {
-    /// Writes elements `8 * chunk ..` of `head`, of `part`, for the token at `offset` in `block`.
-    ///
-    /// # Safety
-    /// The cache has such a block, with such a head and token, and nothing else accesses these elements.
-    unsafe fn write(self, block: u32, head: u32, part: KeyOrValue, chunk: u32, offset: u32, vector: Vector);
-}
-
-/// A layer's cache in the layout of [`Pages`].
-#[derive(Clone, Copy)]
-pub(crate) struct LayerCache {
-    /// The shape of its pages.
-    pub pages: Pages,
-    /// Its first vector.
-    pub vectors: *mut Vector,
-}
-
-impl WriteVector for LayerCache {
+    /// The index of a scale in a layer's cache, in units of a half, where elements have scales. Those of neighbouring
+    /// tokens follow each other.
     #[inline(always)]
-    unsafe fn write(self, block: u32, head: u32, part: KeyOrValue, chunk: u32, offset: u32, vector: Vector) {
-        // SAFETY: the cache has such a vector, which is nobody else's, by this function's contract.
-        unsafe { *self.vectors.add(self.pages.vector(block, head, part, chunk, offset)) = vector };
+    pub const fn scale(self, block: u32, head: u32, part: KeyOrValue, offset: u32) -> usize {
+        // Behind the codes of both.
+        let first = self.vector(block, head, KeyOrValue::Value, self.chunks(), 0);
+        first * VECTOR as usize + (part as u32 * self.block_size + offset) as usize
     }
 }
 
@@ -102,7 +140,7 @@ mod tests {
     use super::*;
     use std::vec;
 
-    const PAGES: Pages = Pages { heads: 3, head_size: 80, block_size: 16 };
+    const PAGES: Pages = Pages { heads: 3, head_size: 80, block_size: 16, format: KvFormat::Plain };
 
     #[test]
     fn every_element_has_a_place_of_its_own() {
@@ -121,6 +159,36 @@ mod tests {
             }
         }
         assert!(seen.into_iter().all(|s| s));
+    }
+
+    #[test]
+    fn codes_and_scales_fill_a_page() {
+        for block_size in [8, 16, 32] {
+            let pages = Pages { heads: 3, head_size: 96, block_size, format: KvFormat::Int8 };
+            let (mut seen, mut count) = (vec![false; 2 * pages.page_vectors() as usize * 16], 0);
+            let mut take = |at: usize| {
+                assert!(!std::mem::replace(&mut seen[at], true), "{at} twice");
+                count += 1;
+            };
+            for (block, head) in (0..2).flat_map(|block| (0..3).map(move |head| (block, head))) {
+                for (part, offset) in
+                    [KeyOrValue::Key, KeyOrValue::Value].into_iter().flat_map(|p| (0..block_size).map(move |o| (p, o)))
+                {
+                    (0..96).for_each(|element| take(pages.element(block, head, part, element, offset)));
+                    (0..2).for_each(|byte| take(2 * pages.scale(block, head, part, offset) + byte));
+                }
+            }
+            assert_eq!(count, seen.len(), "nothing is left over");
+            assert_eq!(16 * pages.page_vectors(), 2 * 3 * block_size * pages.format.head_bytes(96));
+        }
+    }
+
+    #[test]
+    fn codes_that_are_eight_elements_apart_are_neighbours() {
+        let pages = Pages { heads: 1, head_size: 64, block_size: 16, format: KvFormat::Fp8 };
+        let at = |element| pages.element(0, 0, KeyOrValue::Key, element, 3);
+        assert_eq!([0, 8, 1, 9, 15].map(|e| at(e) - at(0)), [0, 1, 2, 3, 15]);
+        assert_eq!(at(16) - at(0), 16 * 16, "the next vector is behind those of all tokens");
     }
 
     #[test]
@@ -143,7 +211,7 @@ mod tests {
 
     #[test]
     fn large_caches_do_not_overflow() {
-        let pages = Pages { heads: 128, head_size: 256, block_size: 64 };
+        let pages = Pages { heads: 128, head_size: 256, block_size: 64, format: KvFormat::Plain };
         let last = pages.element(200_000, 127, KeyOrValue::Value, 255, 63);
         assert_eq!(last as u64 + 1, 200_001 * u64::from(pages.page_vectors()) * u64::from(VECTOR));
     }

@@ -34,6 +34,9 @@ pub mod arithmetic;
 pub mod eight_bit;
 pub mod element;
 pub mod floor;
+mod head_part;
+pub mod kv_element;
+mod kv_write;
 pub mod layout;
 pub mod vector;
 

@@ -8,7 +8,9 @@
 //! - writes queries to `query`, which may be where they came from, and keys and values to their slots in the layer's
 //!   pages ([`layout`](crate::layout)).
 //!
-//! All arithmetic is in `f32`, rounded once at the end. With neither norms nor table it splits and caches.
+//! All arithmetic is in `f32`, rounded once at the end. With neither norms nor table it splits and caches. Where the cache has
+//! 8 bits, it stores the codes of the keys and values that it would store in 16, to the bit those that
+//! [`eight_bit`](crate::eight_bit) defines: two more shuffles for the largest element of a head, and one for each vector.
 //!
 //! Grid [`shape`], block [`THREADS`]: a warp takes one head of [`TOKENS`] tokens. Lanes lie along the tokens first, as
 //! in [`reshape_and_cache`](crate::cache::reshape_and_cache()), four lanes to a head: a warp reads 64 contiguous bytes
@@ -17,7 +19,7 @@
 //!
 //! # Floor
 //!
-//! A token's row is read once and written once: `4 (heads + 2 kv_heads) D` bytes, and `4 D` of angles, which the heads'
+//! A token's row is read once and written once: `4 (heads + 2 kv_heads) D` bytes, less where the cache has 8 bits, and `4 D` of angles, which the heads'
 //! warps find in L2 after the first, and in L1 for the second half of each sector (a lane takes 32 bytes of them, by
 //! two loads). About 6 flops an element: the time is that of the memory.
 //!
@@ -35,22 +37,17 @@ use cuda_std::vector::Vector;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE};
 
 use crate::element::{Bf16, Element, F16};
-use crate::layout::{KeyOrValue, LayerCache, Pages, WriteVector};
+use crate::head_part::{HeadPart, PAIRS, Pairs};
+use crate::kv_element::{Bf16Fp8, Bf16Int8, F16Fp8, F16Int8, KvElement};
+use crate::kv_write::WriteHead;
+use crate::layout::{KeyOrValue, Pages, VECTOR};
 use crate::vector::{WidthError, narrow, sum_of_eight, widen};
-use cuda_std::ptx::memory::load_streaming;
 use cuda_std::unroll::{eight, unroll};
+
+pub use crate::head_part::TOKENS;
 
 /// Threads per block of [`rope_and_cache()`].
 pub const THREADS: u32 = 128;
-
-/// Tokens that a warp takes.
-pub const TOKENS: u32 = 8;
-
-/// Lanes that share a head of one token.
-const LANES: u32 = WARP_SIZE / TOKENS;
-
-/// Pairs of vectors that a lane holds, at most: of a head of 256 elements.
-const PAIRS: usize = 4;
 
 /// The launch of [`rope_and_cache()`].
 pub const fn shape(tokens: u32, heads: u32, kv_heads: u32) -> LaunchShape {
@@ -70,9 +67,11 @@ pub const fn check(head_size: u32) -> Result<(), WidthError> {
     }
 }
 
-/// Bytes that must be moved for `tokens` tokens.
-pub const fn floor_bytes(tokens: u64, heads: u64, kv_heads: u64, head_size: u64) -> u64 {
-    tokens * head_size * (4 * (heads + 2 * kv_heads) + 4)
+/// Bytes that must be moved for `tokens` tokens with so many query heads, to a cache with such pages.
+pub const fn floor_bytes(tokens: u64, heads: u64, pages: Pages) -> u64 {
+    let (kv_heads, head_size) = (pages.heads as u64, pages.head_size as u64);
+    let cached = 2 * kv_heads * pages.format.head_bytes(pages.head_size) as u64;
+    tokens * (head_size * (4 * heads + 2 * 2 * kv_heads + 4) + cached)
 }
 
 /// Norms, rotates, splits and caches the fused QKV rows of a step's tokens.
@@ -87,9 +86,9 @@ pub const fn floor_bytes(tokens: u64, heads: u64, kv_heads: u64, head_size: u64)
 ///
 /// # Safety
 /// The arrays have these shapes and are 16-byte aligned, slots are within the cache and no two are the same,
-/// `head_size` passes [`check`], and the launch is of [`shape`].
-#[kernel(max_threads = 128, instances(T = [F16, Bf16]))]
-pub unsafe fn rope_and_cache<T: Element>(
+/// `head_size` passes [`check`], is 32, 64, 96 or 128 where the cache has 8 bits, and the launch is of [`shape`].
+#[kernel(max_threads = 128, instances(T = [F16, Bf16, F16Int8, F16Fp8, Bf16Int8, Bf16Fp8]))]
+pub unsafe fn rope_and_cache<T: KvElement>(
     qkv: *const Vector,
     query: *mut Vector,
     cache: *mut Vector,
@@ -121,9 +120,9 @@ pub unsafe fn rope_and_cache<T: Element>(
         query_stride,
         heads,
     };
-    let pages = Pages { heads: kv_heads, head_size, block_size };
+    let pages = Pages { heads: kv_heads, head_size, block_size, format: T::FORMAT };
     // SAFETY: this kernel's contract is the function's.
-    unsafe { rotate_and_write::<T, _>(rows, pages, LayerCache { pages, vectors: cache }) };
+    unsafe { rotate_and_write::<T::Element, _>(rows, pages, T::writer(pages, cache)) };
 }
 
 /// The arguments of [`rope_and_cache()`] that say nothing of the cache.
@@ -148,9 +147,9 @@ pub(crate) struct FusedRows {
 /// # Safety
 /// As for [`rope_and_cache()`], with slots within `cache`.
 #[inline(always)]
-pub(crate) unsafe fn rotate_and_write<T: Element, C: WriteVector>(rows: FusedRows, pages: Pages, cache: C) {
+pub(crate) unsafe fn rotate_and_write<T: Element, C: WriteHead>(rows: FusedRows, pages: Pages, cache: C) {
     let FusedRows { heads, tokens, angles, .. } = rows;
-    let Pages { heads: kv_heads, head_size, block_size } = pages;
+    let Pages { heads: kv_heads, head_size, block_size, .. } = pages;
     let head = thread::block_idx_y() * (THREADS / WARP_SIZE) + warp::warp_id();
     if head >= heads + 2 * kv_heads {
         return;
@@ -162,7 +161,8 @@ pub(crate) unsafe fn rotate_and_write<T: Element, C: WriteVector>(rows: FusedRow
     // table, by this function's contract. All lanes of the warp have the same head, so that they take the same branches
     // to the shuffles.
     unsafe {
-        let from = rows.qkv.add(token as usize * rows.qkv_stride as usize + (head * pages.chunks()) as usize);
+        let first = head * (head_size / VECTOR);
+        let from = rows.qkv.add(token as usize * rows.qkv_stride as usize + first as usize);
         let mut pairs = own.load(from);
         let rotated = head < heads + kv_heads;
         if rotated {
@@ -173,74 +173,32 @@ pub(crate) unsafe fn rotate_and_write<T: Element, C: WriteVector>(rows: FusedRow
             }
         }
         if head < heads {
-            let to = rows.query.add(token as usize * rows.query_stride as usize + (head * pages.chunks()) as usize);
+            let to = rows.query.add(token as usize * rows.query_stride as usize + first as usize);
             own.each(|i, chunk| {
                 let [a, b] = pairs[i];
                 *to.add(chunk as usize) = a;
                 *to.add((chunk + own.halves) as usize) = b;
             });
-        } else if own.here {
+            return;
+        }
+        let stored = C::stored::<T>(own, pairs);
+        if own.here {
             let slot = *rows.slots.add(token as usize);
             if slot >= 0 {
                 core::hint::assert_unchecked(block_size != 0);
                 let (block, offset) = (slot as u32 / block_size, slot as u32 % block_size);
-                let (part, head) = if rotated {
+                let (which, head) = if rotated {
                     (KeyOrValue::Key, head - heads)
                 } else {
                     (KeyOrValue::Value, head - heads - kv_heads)
                 };
-                own.each(|i, chunk| {
-                    let [a, b] = pairs[i];
-                    cache.write(block, head, part, chunk, offset, a);
-                    cache.write(block, head, part, chunk + own.halves, offset, b);
-                });
+                cache.write(own, stored, block, head, which, offset);
             }
         }
     }
 }
 
-/// The part of one head of one token that a lane holds: of each half the vectors `first`, `first + LANES` ...
-#[derive(Clone, Copy)]
-struct HeadPart {
-    /// Vectors in half a head.
-    halves: u32,
-    /// The lane's first vector.
-    first: u32,
-    /// Whether there is such a token.
-    here: bool,
-}
-
-/// Pairs of vectors that are rotated together: one of a head's first half, and one of its second.
-type Pairs = [[Vector; 2]; PAIRS];
-
 impl HeadPart {
-    /// Calls `run` with the number and the place of each pair that is this lane's.
-    #[inline(always)]
-    fn each(self, mut run: impl FnMut(usize, u32)) {
-        unroll::<PAIRS>(|i| {
-            let chunk = self.first + i as u32 * LANES;
-            if self.here && chunk < self.halves {
-                run(i, chunk);
-            }
-        });
-    }
-
-    /// Loads the lane's pairs; zeros where it has none.
-    ///
-    /// # Safety
-    /// If [`Self::here`], `head` points to a head of `2 * halves` vectors.
-    #[inline(always)]
-    unsafe fn load(self, head: *const Vector) -> Pairs {
-        let mut pairs = [[Vector::default(); 2]; PAIRS];
-        self.each(|i, chunk| {
-            // SAFETY: `each` gives chunks within half a head, of a token that is there.
-            pairs[i] = unsafe {
-                [load_streaming(head.add(chunk as usize)), load_streaming(head.add((chunk + self.halves) as usize))]
-            };
-        });
-        pairs
-    }
-
     /// Norms the head if `norm` is not null, then rotates it if `angles` is not null.
     ///
     /// # Safety

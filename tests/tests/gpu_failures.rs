@@ -8,7 +8,7 @@ use emulator::LaunchOptions;
 use emulator::driver::{DeviceOptions, configure, set_launch_options};
 use engine::Error;
 use engine::kv::KvDtype;
-use engine::llm::{Device, Llm, Options, Prompt, SchedulerOptions};
+use engine::llm::{AttentionKernels, Device, Llm, Options, Prompt, SchedulerOptions};
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::tensor::DType;
@@ -91,7 +91,11 @@ fn what_the_gpu_does_not_compute_is_refused() {
     let dtype = Some(DType::F32);
     refused(&Options { dtype, ..options() }, &["dtype", "f16 and bf16"]);
     refused(&Options { kv_dtype: dtype.map(KvDtype::from), ..options() }, &["kv-dtype", "f16"]);
-    refused(&Options { kv_dtype: Some(KvDtype::Int8), ..options() }, &["kv-dtype", "int8 is for the CPU"]);
+    let attention = AttentionKernels::V1;
+    refused(
+        &Options { kv_dtype: Some(KvDtype::Int8), attention, ..options() },
+        &["kv-dtype", "the paper's kernels", "and not int8"],
+    );
     refused(&Options { block_size: 12, ..options() }, &["blocks of 12 tokens"]);
     refused(&Options { gpu_memory_utilization: 1.5, ..options() }, &["gpu-memory-utilization"]);
     let mut llm = load(&options()).unwrap();

@@ -9,7 +9,7 @@ use anyhow::Result;
 use engine::backend::cuda::{CudaBackend, NotedLaunch};
 use engine::config::ModelConfig;
 use engine::fit::{Rehearsal, rehearse};
-use engine::kv::KvLayout;
+use engine::kv::{KvDtype, KvLayout};
 use engine::load::Weights;
 use engine::model::Model;
 use engine::parallel::Shard;
@@ -23,7 +23,7 @@ use crate::gpu::GpuSpec;
 /// Tokens in a block of the rehearsals. The times do not depend on it.
 const BLOCK_SIZE: usize = 16;
 /// Elements are of 16 bits.
-const DTYPE: DType = DType::F16;
+pub(crate) const DTYPE: DType = DType::F16;
 
 /// What a step computes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -92,19 +92,20 @@ const STRIDE: usize = 32;
 const MOST: usize = 8192;
 
 impl RehearsedModel {
-    /// The model that `config` describes, divided among `gpus`.
+    /// The model that `config` describes, divided among `gpus`, with keys and values of this type.
     ///
     /// # Errors
     /// If there are no kernels for it, or it cannot be divided so.
-    pub fn new(config: &ModelConfig, gpu: &GpuSpec, gpus: usize) -> Result<Self> {
+    pub fn new(config: &ModelConfig, gpu: &GpuSpec, gpus: usize, kv_dtype: KvDtype) -> Result<Self> {
         let shard = Shard { rank: 0, of: gpus };
         let own = shard.config(config)?;
         let blocks = |launch| gpu.attention_blocks(launch, DTYPE);
-        let backend = CudaBackend::without_device(gpu.limits, blocks, &own, shard, BLOCK_SIZE, DTYPE)?;
+        let backend = CudaBackend::without_device(gpu.limits, blocks, &own, shard, BLOCK_SIZE, (DTYPE, kv_dtype))?;
         let model = engine::model::load(&backend, config, &mut Weights::of_zeros(DTYPE), config.max_positions)?;
         let (layers, heads, head_dim) = (config.layers, own.kv_heads, config.head_dim);
-        let layout = KvLayout { layers, heads, head_dim, block_size: BLOCK_SIZE, dtype: DTYPE.into() };
+        let layout = KvLayout { layers, heads, head_dim, block_size: BLOCK_SIZE, dtype: kv_dtype };
         let shape = AttentionShape::new(own.heads as u32, own.kv_heads as u32, head_dim as u32, BLOCK_SIZE as u32)
+            .and_then(|shape| shape.with_format(kv_dtype.format()))
             .map_err(|error| anyhow::anyhow!("{error}"))?;
         Ok(RehearsedModel { backend, model, layout, shape })
     }
@@ -132,8 +133,7 @@ impl RehearsedModel {
 
     /// Bytes of a token's keys and values on one GPU.
     pub fn token_bytes(&self) -> f64 {
-        let layout = self.layout;
-        (2 * 2 * layout.layers * layout.heads * layout.head_dim) as f64
+        self.layout.block_bytes() as f64 / self.layout.block_size as f64
     }
 
     /// Bytes of the activations on one GPU, of the largest step of this engine's default limits; of a larger one if that was
@@ -275,7 +275,7 @@ mod tests {
     fn the_model_is_within_a_hundredth_of_the_rehearsal() {
         for (model, gpu, gpus) in [("opt-13b", "a100-40gb", 1), ("opt-66b", "a100-40gb", 4), ("llama-3-8b", "l4", 1)] {
             let (config, gpu) = (ModelShape::find(model).unwrap().config, gpu::named(gpu).unwrap());
-            let rehearsed = RehearsedModel::new(&config, gpu, gpus).unwrap();
+            let rehearsed = RehearsedModel::new(&config, gpu, gpus, DTYPE.into()).unwrap();
             for efficiency in [Efficiency::of(gpu), Efficiency::floor(gpu)] {
                 let cost = CostModel::new(&rehearsed, efficiency).unwrap();
                 let mut random = WorkloadRng::new(7);

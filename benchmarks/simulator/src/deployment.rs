@@ -2,7 +2,7 @@
 
 use anyhow::{Result, anyhow};
 
-use crate::cost::{CostModel, RehearsedModel};
+use crate::cost::{CostModel, DTYPE, RehearsedModel};
 use crate::efficiency::Efficiency;
 use crate::gpu;
 use crate::model::ModelShape;
@@ -45,7 +45,7 @@ impl Deployment {
     pub fn cost(&self) -> Result<CostModel> {
         let gpu = gpu::named(self.gpu).map_err(|why| anyhow!(why))?;
         let config = ModelShape::find(self.model)?.config;
-        CostModel::new(&RehearsedModel::new(&config, gpu, self.gpus)?, Efficiency::of(gpu))
+        CostModel::new(&RehearsedModel::new(&config, gpu, self.gpus, DTYPE.into())?, Efficiency::of(gpu))
     }
 
     /// The model and its GPUs, in words.

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use anyhow::{Result, anyhow, bail};
+use engine::kv::KvDtype;
 use serde_json::{Value, json};
 
-use crate::cost::{CostModel, RehearsedModel};
+use crate::cost::{CostModel, DTYPE, RehearsedModel};
 use crate::deployment::Deployment;
 use crate::efficiency::Efficiency;
 use crate::gpu::{GPUS, GpuSpec};
@@ -44,6 +45,14 @@ pub struct Question<'a> {
     pub name: &'a str,
     /// Its lengths.
     pub workload: &'a TraceWorkload,
+    /// The type of keys and values; that of the weights if not said.
+    pub kv_dtype: Option<KvDtype>,
+}
+
+impl Question<'_> {
+    fn memory(&self, gpu: &GpuSpec, gpus: usize) -> Result<Memory> {
+        Memory::of(self.model, gpu, gpus, self.kv_dtype.unwrap_or(DTYPE.into()))
+    }
 }
 
 /// What a deployment needs and gives.
@@ -53,6 +62,7 @@ pub struct Plan {
     gpu: &'static GpuSpec,
     gpus: usize,
     workload: String,
+    kv_dtype: Option<KvDtype>,
     /// Bytes of one GPU: of weights, of activations, and of keys and values.
     weights: f64,
     activations: f64,
@@ -106,8 +116,8 @@ struct Memory {
 }
 
 impl Memory {
-    fn of(model: &ModelShape, gpu: &GpuSpec, gpus: usize) -> Result<Self> {
-        let model = RehearsedModel::new(&model.config, gpu, gpus)?;
+    fn of(model: &ModelShape, gpu: &GpuSpec, gpus: usize, kv_dtype: KvDtype) -> Result<Self> {
+        let model = RehearsedModel::new(&model.config, gpu, gpus, kv_dtype)?;
         let (weights, activations) = (model.weight_bytes() as f64, model.activation_bytes()? as f64);
         let (cache, token_bytes) = (UTILISATION * gpu.memory - weights - activations, model.token_bytes());
         let slots = (cache / token_bytes).max(0.0) as usize;
@@ -121,8 +131,8 @@ impl Memory {
 }
 
 /// The fewest GPUs of a kind that suffice.
-fn fewest(model: &ModelShape, gpu: &GpuSpec, max_len: usize) -> Option<(usize, Memory)> {
-    let found = DIVISIONS.iter().filter_map(|&gpus| Some((gpus, Memory::of(model, gpu, gpus).ok()?)));
+fn fewest(question: &Question<'_>, gpu: &GpuSpec, max_len: usize) -> Option<(usize, Memory)> {
+    let found = DIVISIONS.iter().filter_map(|&gpus| Some((gpus, question.memory(gpu, gpus).ok()?)));
     found.into_iter().find(|(_, memory)| memory.suffices(max_len))
 }
 
@@ -135,8 +145,8 @@ impl Plan {
         let &Question { model, gpu, name, workload, .. } = question;
         let max_len = model.config.max_positions;
         let fitting = match question.gpus {
-            Some(gpus) => Some((gpus, Memory::of(model, gpu, gpus)?)).filter(|(_, memory)| memory.suffices(max_len)),
-            None => fewest(model, gpu, max_len),
+            Some(gpus) => Some((gpus, question.memory(gpu, gpus)?)).filter(|(_, memory)| memory.suffices(max_len)),
+            None => fewest(question, gpu, max_len),
         };
         let Some((gpus, Memory { model: rehearsed, weights, activations, cache, token_bytes, slots })) = fitting else {
             bail!("{}", does_not_fit(question, max_len));
@@ -152,6 +162,7 @@ impl Plan {
             gpu,
             gpus,
             workload: name.to_owned(),
+            kv_dtype: question.kv_dtype,
             weights,
             activations,
             cache,
@@ -213,6 +224,9 @@ impl Plan {
         if self.gpus > 1 {
             line += &format!(" --tensor-parallel-size {}", self.gpus);
         }
+        if let Some(dtype) = self.kv_dtype {
+            line += &format!(" --kv-dtype {dtype}");
+        }
         if self.block_size != BLOCK_SIZES[0] {
             line += &format!(" --block-size {}", self.block_size);
         }
@@ -229,6 +243,7 @@ impl Plan {
             "gpu": self.gpu.name,
             "gpus": self.gpus,
             "workload": self.workload,
+            "kv_dtype": self.kv_dtype.unwrap_or(DTYPE.into()).to_string(),
             "weight_bytes_per_gpu": self.weights,
             "activation_bytes_per_gpu": self.activations,
             "kv_cache_bytes_per_gpu": self.cache,
@@ -256,7 +271,7 @@ fn cut((prompt, output): (usize, usize), max_len: usize) -> (usize, usize) {
 /// Says what is lacking, and what would do.
 fn does_not_fit(question: &Question<'_>, max_len: usize) -> String {
     let &Question { model, gpu, gpus, .. } = question;
-    let kinds = GPUS.iter().filter_map(|gpu| Some(format!("{} x {}", fewest(model, gpu, max_len)?.0, gpu.name)));
+    let kinds = GPUS.iter().filter_map(|gpu| Some(format!("{} x {}", fewest(question, gpu, max_len)?.0, gpu.name)));
     let kinds: Vec<_> = kinds.collect();
     let would = if kinds.is_empty() {
         "nothing that is known would do".into()
@@ -264,7 +279,7 @@ fn does_not_fit(question: &Question<'_>, max_len: usize) -> String {
         format!("what would do: {}", kinds.join(", "))
     };
     let asked = gpus.map_or(format!("up to 8 x {}", gpu.name), |gpus| format!("{gpus} x {}", gpu.name));
-    let weights = Memory::of(model, gpu, gpus.unwrap_or(8)).ok().map_or(String::new(), |memory| {
+    let weights = question.memory(gpu, gpus.unwrap_or(8)).ok().map_or(String::new(), |memory| {
         let (weights, room) = (memory.weights / GIB, UTILISATION * gpu.memory / GIB);
         format!(
             ": each has {room:.1} GiB to use, weights take {weights:.1}, and keys and values of {max_len} tokens {:.1}",
@@ -278,9 +293,10 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let memory = self.gpu.memory;
         let rest = memory - self.weights - self.activations - self.cache;
+        let kv = self.kv_dtype.map_or(String::new(), |dtype| format!(", with a KV cache in {dtype},"));
         writeln!(
             f,
-            "{} in 16 bits on {} x {}, {} requests: computed and simulated, not measured.\n",
+            "{} in 16 bits{kv} on {} x {}, {} requests: computed and simulated, not measured.\n",
             self.model, self.gpus, self.gpu.name, self.workload
         )?;
         let parts = [
@@ -326,7 +342,7 @@ mod tests {
 
     fn plan(model: &str, gpu: &str, gpus: Option<usize>, name: &str) -> Result<Plan> {
         let (model, gpu, workload) = (ModelShape::find(model).unwrap(), named(gpu).unwrap(), workload(name).unwrap());
-        Plan::new(&Question { model: &model, gpu, gpus, name, workload: &workload })
+        Plan::new(&Question { model: &model, gpu, gpus, name, workload: &workload, kv_dtype: None })
     }
 
     #[test]
@@ -339,6 +355,19 @@ mod tests {
         assert_eq!(plan.command(), "quire serve opt-13b");
         let parts: f64 = [plan.weights, plan.activations, plan.cache].iter().sum();
         assert!((parts / plan.gpu.memory - UTILISATION).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_cache_of_8_bits_has_room_for_nearly_twice_the_tokens() {
+        let (model, gpu) = (ModelShape::find("opt-13b").unwrap(), named("a100-40gb").unwrap());
+        let workload = workload("code").unwrap();
+        let question = Question { model: &model, gpu, gpus: None, name: "code", workload: &workload, kv_dtype: None };
+        let plain = Plan::new(&question).unwrap();
+        let coded = Plan::new(&Question { kv_dtype: Some(KvDtype::Int8), ..question }).unwrap();
+        // Heads of 128, with two bytes each for the scales.
+        assert_eq!(coded.token_bytes * 256.0, plain.token_bytes * 130.0);
+        assert!(coded.slots as f64 > 1.9 * plain.slots as f64 && coded.rate > plain.rate, "{coded}");
+        assert_eq!(coded.command(), "quire serve opt-13b --kv-dtype int8");
     }
 
     #[test]

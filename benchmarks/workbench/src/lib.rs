@@ -6,6 +6,7 @@
 
 mod case;
 pub mod cases;
+pub mod coded;
 mod gpu;
 pub mod group;
 mod links;

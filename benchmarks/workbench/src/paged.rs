@@ -1,8 +1,11 @@
 //! Attention problems: sequences whose keys and values lie anywhere in a paged cache, with a reference for attention
 //! over them.
 
-use kernels::layout::{KeyOrValue, Pages};
+use kernels::attention::{AttentionShape, UnsupportedShape};
+use kernels::kv_element::label;
+use kernels::layout::{KeyOrValue, KvFormat, Pages};
 
+use crate::coded::CodedHead;
 use crate::number::{ProblemRng, Type, relative_error};
 
 /// The shape of an attention problem.
@@ -20,12 +23,27 @@ pub struct PagedShape {
     pub block_size: u32,
     /// With w > 0 a position sees the last w positions, itself included; with 0 all before it.
     pub window: u32,
+    /// How the cache stores keys and values.
+    pub format: KvFormat,
 }
 
 impl PagedShape {
     /// The shape of a layer's pages.
     pub fn pages(&self) -> Pages {
-        Pages { heads: self.kv_heads, head_size: self.head_size, block_size: self.block_size }
+        Pages { heads: self.kv_heads, head_size: self.head_size, block_size: self.block_size, format: self.format }
+    }
+
+    /// The shape as kernels know it.
+    ///
+    /// # Errors
+    /// [`UnsupportedShape`] if there are none for it.
+    pub fn supported(&self) -> Result<AttentionShape, UnsupportedShape> {
+        AttentionShape::new(self.heads, self.kv_heads, self.head_size, self.block_size)?.with_format(self.format)
+    }
+
+    /// The types of activations and cache, as in the labels of kernels.
+    pub fn label(&self) -> &'static str {
+        label(self.ty.element(), self.format)
     }
 
     /// What the dot products are multiplied with.
@@ -59,6 +77,8 @@ pub struct PagedProblem {
     /// `[block][offset][kv_head][head_size]`
     keys: Vec<u16>,
     values: Vec<u16>,
+    /// What the cache has of them: the same numbers, or those that their codes stand for.
+    cached: [Vec<f64>; 2],
 }
 
 impl PagedProblem {
@@ -95,7 +115,8 @@ impl PagedProblem {
         let tokens: u32 = spans.iter().map(|s| s.new).sum();
         // Queries large enough that the softmax is not flat.
         let query = (0..tokens * shape.heads * shape.head_size).map(|_| shape.ty.bits(4.0 * random.unit())).collect();
-        PagedProblem { shape, spans: spans.to_vec(), blocks, tables, query, keys, values }
+        let cached = [&keys, &values].map(|elements| cached(shape, elements));
+        PagedProblem { shape, spans: spans.to_vec(), blocks, tables, query, keys, values, cached }
     }
 
     /// Sequences in decode: one query at the end of each.
@@ -104,12 +125,38 @@ impl PagedProblem {
         PagedProblem::new(shape, &spans, shared, seed)
     }
 
+    /// The same problem with values that are so many times as large.
+    pub fn with_values_times(mut self, factor: f64) -> PagedProblem {
+        let ty = self.shape.ty;
+        self.values.iter_mut().for_each(|bits| *bits = ty.bits(factor * ty.number(*bits)));
+        self.cached[1] = cached(self.shape, &self.values);
+        self
+    }
+
     /// Elements in a row of one token's keys.
     fn row(&self) -> usize {
         (self.shape.kv_heads * self.shape.head_size) as usize
     }
 
-    /// The cache in the layout of [`kernels::layout`].
+    /// The bytes of the cache in the layout of [`kernels::layout`], in any format.
+    pub fn cache(&self) -> Vec<u8> {
+        let PagedShape { ty, kv_heads, head_size, block_size, format, .. } = self.shape;
+        if !format.is_coded() {
+            return self.pages().into_iter().flat_map(u16::to_le_bytes).collect();
+        }
+        let pages = self.shape.pages();
+        let mut cache = vec![0; 16 * (self.blocks * pages.page_vectors()) as usize];
+        for (part, elements) in [(KeyOrValue::Key, &self.keys), (KeyOrValue::Value, &self.values)] {
+            for (index, head) in (0..).zip(elements.chunks_exact(head_size as usize)) {
+                let (slot, number) = (index / kv_heads, index % kv_heads);
+                let coded = CodedHead::of(format, &numbers(ty, head));
+                coded.put(&mut cache, pages, slot / block_size, number, part, slot % block_size);
+            }
+        }
+        cache
+    }
+
+    /// The cache of a problem in 16 bits, in the layout of [`kernels::layout`].
     pub fn pages(&self) -> Vec<u16> {
         let pages = self.shape.pages();
         let mut cache = vec![0; (self.blocks * pages.page_vectors() * 8) as usize];
@@ -200,7 +247,8 @@ impl PagedProblem {
 
     /// The reference for a head of one of the new tokens, which has this position in the sequence of this table.
     fn attend(&self, token: u32, head: u32, table: &[u32], position: u32) -> Vec<f64> {
-        let PagedShape { ty, heads, kv_heads, head_size, block_size, window } = self.shape;
+        let PagedShape { ty, heads, kv_heads, head_size, block_size, window, .. } = self.shape;
+        let [keys, values] = &self.cached;
         let size = head_size as usize;
         let first = if window > 0 { (position + 1).saturating_sub(window) } else { 0 };
         let kv_head = head / (heads / kv_heads);
@@ -211,8 +259,8 @@ impl PagedProblem {
             slot as usize * self.row() + (kv_head * head_size) as usize
         };
         let score = |token| -> f64 {
-            let key = &self.keys[at(token)..at(token) + size];
-            let dot: f64 = key.iter().zip(&query).map(|(&k, q)| ty.number(k) * q).sum();
+            let key = &keys[at(token)..at(token) + size];
+            let dot: f64 = key.iter().zip(&query).map(|(k, q)| k * q).sum();
             dot * f64::from(self.shape.scale())
         };
         let scores: Vec<f64> = (first..=position).map(score).collect();
@@ -221,8 +269,8 @@ impl PagedProblem {
         let sum: f64 = weights.iter().sum();
         let mut row = vec![0.0; size];
         for (token, weight) in (first..).zip(weights) {
-            for (out, &value) in row.iter_mut().zip(&self.values[at(token)..at(token) + size]) {
-                *out += weight / sum * ty.number(value);
+            for (out, &value) in row.iter_mut().zip(&values[at(token)..at(token) + size]) {
+                *out += weight / sum * value;
             }
         }
         row
@@ -242,4 +290,19 @@ impl PagedProblem {
         let sampled = tokens().flat_map(|token| &results[token as usize * row..][..row]);
         relative_error(sampled.map(|&bits| self.shape.ty.number(bits)), &self.reference_of(tokens()))
     }
+}
+
+/// Elements as numbers.
+fn numbers(ty: Type, elements: &[u16]) -> Vec<f32> {
+    elements.iter().map(|&bits| ty.number(bits) as f32).collect()
+}
+
+/// What a cache has of the elements of heads.
+fn cached(shape: PagedShape, elements: &[u16]) -> Vec<f64> {
+    let PagedShape { ty, format, head_size, .. } = shape;
+    if !format.is_coded() {
+        return elements.iter().map(|&bits| ty.number(bits)).collect();
+    }
+    let heads = elements.chunks_exact(head_size as usize);
+    heads.flat_map(|head| CodedHead::of(format, &numbers(ty, head)).numbers(format)).collect()
 }

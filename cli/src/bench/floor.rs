@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use argh::{ArgsInfo, FromArgs};
 use engine::backend::cuda::CudaBackend;
 use engine::fit::{Rehearsal, rehearse};
-use engine::kv::KvLayout;
+use engine::kv::{KvDtype, KvLayout};
 use engine::load::Weights;
 use engine::parallel::Shard;
 use engine::tensor::DType;
@@ -17,7 +17,7 @@ use simulator::model::ModelShape;
 
 use super::step::{Kind, StepRoofline};
 use crate::command::{Command, Positionals, Words};
-use crate::values::count;
+use crate::values::{coded, count};
 
 /// The command.
 pub const COMMAND: Command = Command {
@@ -55,6 +55,9 @@ pub struct Args {
     /// element type: f16 or bf16 (that of the weights; f16 if they are f32)
     #[argh(option, arg_name = "type", from_str_fn(dtype))]
     dtype: Option<DType>,
+    /// element type of keys and values: int8 or fp8 (that of the weights)
+    #[argh(option, arg_name = "type", from_str_fn(coded))]
+    kv_dtype: Option<KvDtype>,
     /// sequences of decode steps, one or several numbers (1,32,128)
     #[argh(option, arg_name = "n", from_str_fn(batches), default = "Batches(vec![1, 32, 128])")]
     batch: Batches,
@@ -102,6 +105,8 @@ fn run(words: &Words) -> Result<()> {
         (None, Some(DType::F32) | None) => DType::F16,
     };
 
+    let kv_dtype = args.kv_dtype.unwrap_or(dtype.into());
+
     let mut blocks = 0;
     let attention_blocks = |launch| {
         blocks = gpu.attention_blocks(launch, dtype);
@@ -109,7 +114,8 @@ fn run(words: &Words) -> Result<()> {
     };
     let shard = Shard { rank: 0, of: args.tensor_parallel_size };
     let own = shard.config(&config)?;
-    let backend = CudaBackend::without_device(gpu.limits, attention_blocks, &own, shard, BLOCK_SIZE, dtype)?;
+    let backend =
+        CudaBackend::without_device(gpu.limits, attention_blocks, &own, shard, BLOCK_SIZE, (dtype, kv_dtype))?;
     let longest = args.context.max(args.prompt.unwrap_or(0));
     let model = engine::model::load(&backend, &config, &mut Weights::of_zeros(dtype), longest)?;
     let layout = KvLayout {
@@ -117,7 +123,7 @@ fn run(words: &Words) -> Result<()> {
         heads: own.kv_heads,
         head_dim: config.head_dim,
         block_size: BLOCK_SIZE,
-        dtype: dtype.into(),
+        dtype: kv_dtype,
     };
     let decodes = args.batch.0.iter().map(|&batch| Kind::Decode { batch, context: args.context });
     let steps = decodes.chain(args.prompt.map(Kind::Prefill)).map(|kind| {
@@ -131,7 +137,9 @@ fn run(words: &Words) -> Result<()> {
 
     let mut out = io::stdout().lock();
     let gpus = if shard.is_whole() { gpu.name.to_owned() } else { format!("one of {} {}", shard.of, gpu.name) };
-    writeln!(out, "{name} in {dtype} on {gpus}: floors, computed from shapes. None of this was measured.\n")?;
+    let types =
+        if args.kv_dtype.is_some() { format!("{dtype}, with a KV cache in {kv_dtype},") } else { dtype.to_string() };
+    writeln!(out, "{name} in {types} on {gpus}: floors, computed from shapes. None of this was measured.\n")?;
     writeln!(out, "weights           {:.2} GB", backend.weight_bytes() as f64 / 1e9)?;
     writeln!(
         out,
@@ -156,6 +164,7 @@ fn run(words: &Words) -> Result<()> {
         "model": name,
         "tensor_parallel_size": shard.of,
         "dtype": dtype.to_string(),
+        "kv_dtype": kv_dtype.to_string(),
         "gpu": gpu.json(),
         "weight_bytes": backend.weight_bytes(),
         "attention_blocks_per_multiprocessor": blocks,

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use kernels::layout::KvFormat;
+
 use crate::tensor::DType;
 
 /// The element type of a KV cache.
@@ -22,6 +24,15 @@ impl KvDtype {
             KvDtype::Float(dtype) => head_dim * dtype.size(),
             // The scale is a half.
             KvDtype::Int8 | KvDtype::Fp8 => head_dim + 2,
+        }
+    }
+
+    /// How the GPU's kernels store elements of this type, if 16 bits are those of the activations.
+    pub const fn format(self) -> KvFormat {
+        match self {
+            KvDtype::Float(_) => KvFormat::Plain,
+            KvDtype::Int8 => KvFormat::Int8,
+            KvDtype::Fp8 => KvFormat::Fp8,
         }
     }
 }

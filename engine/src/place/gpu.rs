@@ -14,7 +14,7 @@ use crate::fit;
 use crate::kv::{KvDtype, KvLayout};
 use crate::load::Weights;
 use crate::model::{self, Model};
-use crate::options::{Device, Options};
+use crate::options::{AttentionKernels, Device, Options};
 use crate::parallel::{ParallelRunner, Shard};
 use crate::quantised::QuantType;
 use crate::runner::{ModelRunner, Runner};
@@ -28,6 +28,7 @@ pub(super) struct OpenGpus {
     /// With several workers what they share.
     group: Option<Arc<GpuGroup>>,
     dtype: DType,
+    kv_dtype: KvDtype,
 }
 
 /// The GPUs that the options say; none if the model is to run on the CPU.
@@ -48,6 +49,7 @@ pub(super) fn open(config: &ModelConfig, weights: &Weights, options: &Options) -
     };
     let driver = driver.map_err(|error| Error::Device(error.to_string()))?;
     let dtype = gpu_dtype(options, weights)?;
+    let kv_dtype = gpu_kv_dtype(options, dtype)?;
     let of = options.tensor_parallel_size;
     if of > 1 {
         provide(driver, ordinal, of)?;
@@ -55,11 +57,12 @@ pub(super) fn open(config: &ModelConfig, weights: &Weights, options: &Options) -
     let is_quantised = stays_quantised(options) && !weights.quantised().is_empty();
     let open = |rank: usize| {
         let shard = Shard { rank, of };
-        CudaBackend::new(driver, ordinal + rank as u32, &shard.config(config)?, shard, options, dtype, is_quantised)
+        let own = shard.config(config)?;
+        CudaBackend::new(driver, ordinal + rank as u32, &own, shard, options, (dtype, kv_dtype), is_quantised)
     };
     let mut workers = (0..of).map(open).collect::<Result<Vec<_>>>()?;
     let group = if of > 1 { Some(CudaBackend::connect(&mut workers)?) } else { None };
-    Ok(Some(OpenGpus { workers, group, dtype }))
+    Ok(Some(OpenGpus { workers, group, dtype, kv_dtype }))
 }
 
 /// Sees to it that there are GPUs for so many workers from `ordinal` on: the emulator makes them.
@@ -78,20 +81,27 @@ fn provide(driver: &Driver, ordinal: u32, workers: usize) -> Result<()> {
 
 /// The type in which a GPU computes.
 fn gpu_dtype(options: &Options, weights: &Weights) -> Result<DType> {
-    let dtype = match options.dtype {
-        Some(DType::F32) => return Err(Error::Option("dtype: the GPU computes in f16 and bf16, not in f32".into())),
-        Some(dtype) => dtype,
-        None if weights.dtype() == DType::F32 => DType::F16,
-        None => weights.dtype(),
-    };
+    match options.dtype {
+        Some(DType::F32) => Err(Error::Option("dtype: the GPU computes in f16 and bf16, not in f32".into())),
+        Some(dtype) => Ok(dtype),
+        None if weights.dtype() == DType::F32 => Ok(DType::F16),
+        None => Ok(weights.dtype()),
+    }
+}
+
+/// The type of keys and values beside activations of this type.
+fn gpu_kv_dtype(options: &Options, dtype: DType) -> Result<KvDtype> {
     match options.kv_dtype {
-        Some(eight @ (KvDtype::Int8 | KvDtype::Fp8)) => Err(Error::Option(format!(
-            "kv-dtype: {eight} is for the CPU; the GPU's kernels read keys and values of the weights' type, {dtype}, alone"
-        ))),
-        Some(other) if other != dtype.into() => {
-            Err(Error::Option(format!("kv-dtype: on the GPU it is that of the weights, {dtype}, not {other}")))
+        None => Ok(dtype.into()),
+        Some(eight @ (KvDtype::Int8 | KvDtype::Fp8)) if options.attention != AttentionKernels::Quire => {
+            Err(Error::Option(format!(
+                "kv-dtype: the paper's kernels read keys and values of the weights' type, {dtype}, and not {eight}"
+            )))
         }
-        _ => Ok(dtype),
+        Some(KvDtype::Float(other)) if other != dtype => Err(Error::Option(format!(
+            "kv-dtype: on the GPU it is that of the weights, {dtype}, or int8 or fp8, and not {other}"
+        ))),
+        Some(dtype) => Ok(dtype),
     }
 }
 
@@ -107,10 +117,10 @@ impl OpenGpus {
         mut open: impl FnMut() -> Result<Weights>,
         options: &Options,
     ) -> Result<PlacedModel> {
-        let OpenGpus { workers, group, dtype } = self;
+        let OpenGpus { workers, group, dtype, kv_dtype } = self;
         let of = workers.len();
         // Of each worker, and of all.
-        let part = kv_layout(&Shard { rank: 0, of }.config(config)?, options, dtype.into());
+        let part = kv_layout(&Shard { rank: 0, of }.config(config)?, options, kv_dtype);
         let layout = KvLayout { heads: of * part.heads, ..part };
 
         let mut first = Some(weights);

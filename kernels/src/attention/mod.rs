@@ -6,20 +6,24 @@
 //! | [`prefill`] | `paged_prefill` | many new tokens a sequence: prompts, and chunks of them behind a cached prefix |
 //! | [`paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` | one new token a sequence, as in the paper: for study, and as the yardstick |
 //!
-//! All take `f16` and `bf16`, compute in `f32`, and read the pages of [`layout`](crate::layout), except for the paper's
-//! kernels, which read vLLM's layouts. The softmax is computed in powers of two, `exp(s) = exp2(s log2(e))`, because
+//! All take `f16` and `bf16`, compute in `f32`, and read the pages of [`layout`](crate::layout), in 16 bits or in 8, except
+//! for the paper's kernels, which read vLLM's layouts. The softmax is computed in powers of two, `exp(s) = exp2(s log2(e))`, because
 //! the hardware has an instruction for `exp2`.
 
 use core::fmt;
 
-use crate::layout::Pages;
+use crate::layout::{KvFormat, Pages};
 
 pub mod decode;
 pub mod paper;
 pub mod prefill;
+mod squares;
 
 /// Head sizes that there are kernels for.
 pub const HEAD_SIZES: [u32; 6] = [32, 64, 80, 96, 128, 256];
+
+/// Head sizes that there are kernels for where the cache has 8 bits.
+pub const CODED_HEAD_SIZES: [u32; 3] = [32, 64, 128];
 
 /// Block sizes that kernels can read.
 pub const BLOCK_SIZES: [u32; 3] = [8, 16, 32];
@@ -30,6 +34,14 @@ pub const BLOCK_SIZES: [u32; 3] = [8, 16, 32];
 macro_rules! with_head_size {
     ($size:expr, $D:ident => $expression:expr) => {
         $crate::attention::with_constant!($size, $D => $expression, 32 64 80 96 128 256)
+    };
+}
+
+/// As `with_head_size!`, where the cache has 8 bits.
+#[cfg(not(target_arch = "nvptx64"))]
+macro_rules! with_coded_head_size {
+    ($size:expr, $D:ident => $expression:expr) => {
+        $crate::attention::with_constant!($size, $D => $expression, 32 64 128)
     };
 }
 
@@ -57,7 +69,7 @@ macro_rules! with_constant {
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
-pub(crate) use {with_block_size, with_constant, with_head_size};
+pub(crate) use {with_block_size, with_coded_head_size, with_constant, with_head_size};
 
 /// log2(e): the factor that turns the softmax's powers of e into powers of two.
 pub const LOG2_E: f32 = core::f32::consts::LOG2_E;
@@ -69,10 +81,11 @@ pub struct AttentionShape {
     kv_heads: u32,
     head_size: u32,
     block_size: u32,
+    format: KvFormat,
 }
 
 impl AttentionShape {
-    /// Checks a shape, whose numbers may be anything.
+    /// Checks a shape, whose numbers may be anything. The cache has 16 bits.
     pub fn new(heads: u32, kv_heads: u32, head_size: u32, block_size: u32) -> Result<AttentionShape, UnsupportedShape> {
         if kv_heads == 0 || heads == 0 || !heads.is_multiple_of(kv_heads) {
             return Err(UnsupportedShape::Heads { heads, kv_heads });
@@ -83,7 +96,18 @@ impl AttentionShape {
         if !BLOCK_SIZES.contains(&block_size) {
             return Err(UnsupportedShape::BlockSize(block_size));
         }
-        Ok(AttentionShape { heads, kv_heads, head_size, block_size })
+        Ok(AttentionShape { heads, kv_heads, head_size, block_size, format: KvFormat::Plain })
+    }
+
+    /// The same heads and blocks with a cache of this format.
+    ///
+    /// # Errors
+    /// [`UnsupportedShape::CodedHeadSize`] for codes, where the head size is not one of [`CODED_HEAD_SIZES`].
+    pub fn with_format(self, format: KvFormat) -> Result<AttentionShape, UnsupportedShape> {
+        if format.is_coded() && !CODED_HEAD_SIZES.contains(&self.head_size) {
+            return Err(UnsupportedShape::CodedHeadSize(self.head_size));
+        }
+        Ok(AttentionShape { format, ..self })
     }
 
     /// Query heads.
@@ -103,7 +127,8 @@ impl AttentionShape {
 
     /// The pages of one layer.
     pub const fn pages(self) -> Pages {
-        Pages { heads: self.kv_heads, head_size: self.head_size, block_size: self.block_size }
+        let AttentionShape { kv_heads: heads, head_size, block_size, format, .. } = self;
+        Pages { heads, head_size, block_size, format }
     }
 }
 
@@ -112,6 +137,8 @@ impl AttentionShape {
 pub enum UnsupportedShape {
     /// Not one of [`HEAD_SIZES`].
     HeadSize(u32),
+    /// Not one of [`CODED_HEAD_SIZES`], with a cache of 8 bits.
+    CodedHeadSize(u32),
     /// Not one of [`BLOCK_SIZES`].
     BlockSize(u32),
     /// Query heads that cannot be shared out evenly.
@@ -128,6 +155,12 @@ impl fmt::Display for UnsupportedShape {
         match self {
             UnsupportedShape::HeadSize(size) => {
                 write!(f, "attention has no kernels for head size {size}; there are some for {HEAD_SIZES:?}")
+            }
+            UnsupportedShape::CodedHeadSize(size) => {
+                write!(
+                    f,
+                    "attention reads caches of 8 bits with heads of {CODED_HEAD_SIZES:?} elements, and not with heads of {size}"
+                )
             }
             UnsupportedShape::BlockSize(size) => {
                 write!(f, "attention cannot read blocks of {size} tokens; they must have one of {BLOCK_SIZES:?}")
@@ -161,6 +194,12 @@ mod tests {
             message(8, 8, 64, 12),
             "attention cannot read blocks of 12 tokens; they must have one of [8, 16, 32]"
         );
+        let eighty = AttentionShape::new(8, 8, 80, 16).unwrap();
+        assert_eq!(
+            eighty.with_format(KvFormat::Fp8).unwrap_err().to_string(),
+            "attention reads caches of 8 bits with heads of [32, 64, 128] elements, and not with heads of 80"
+        );
+        assert_eq!(eighty.with_format(KvFormat::Plain), Ok(eighty));
         assert_eq!(message(8, 3, 64, 16), "8 query heads cannot share 3 key/value heads evenly");
         for (heads, kv_heads) in [(0, 0), (8, 0), (0, 8)] {
             assert!(matches!(AttentionShape::new(heads, kv_heads, 64, 16), Err(UnsupportedShape::Heads { .. })));

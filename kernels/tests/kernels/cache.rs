@@ -2,7 +2,7 @@
 
 use emulator::CostReport;
 use kernels::cache::{copy_blocks, copy_shape, reshape_and_cache, swap_blocks_in, swap_blocks_out, write_shape};
-use kernels::layout::{KeyOrValue, Pages};
+use kernels::layout::{KeyOrValue, KvFormat, Pages};
 
 use crate::frame::gpu::{Gpu, TARGETS};
 
@@ -12,7 +12,7 @@ fn elements(seed: u32, n: usize) -> Vec<u16> {
 }
 
 pub fn every_kernel(gpu: &mut Gpu) {
-    write_tokens(gpu, Pages { heads: 2, head_size: 64, block_size: 16 }, &[5, -1, 17, 40], 0);
+    write_tokens(gpu, Pages { heads: 2, head_size: 64, block_size: 16, format: KvFormat::Plain }, &[5, -1, 17, 40], 0);
     copy_and_swap(gpu, &caches()[0]);
 }
 
@@ -63,7 +63,7 @@ fn any_token_goes_to_any_slot_and_padding_is_skipped() {
     for (heads, head_size, block_size, padding) in
         [(1, 32, 8, 0), (3, 64, 16, 64), (2, 80, 16, 8), (5, 96, 32, 0), (4, 128, 16, 0), (1, 256, 32, 24)]
     {
-        let pages = Pages { heads, head_size, block_size };
+        let pages = Pages { heads, head_size, block_size, format: KvFormat::Plain };
         for (tokens, seed) in [(1, 0), (7, 1), (8, 2), (29, 3)] {
             // 29 has no divisor in common with the number of slots: no two tokens meet.
             let slots: Vec<i32> =
@@ -81,7 +81,7 @@ fn any_token_goes_to_any_slot_and_padding_is_skipped() {
 fn a_prompt_is_written_with_no_more_sectors_than_needed() {
     let slots: Vec<i32> = (0..64).collect();
     for (target, _) in TARGETS {
-        let pages = Pages { heads: 4, head_size: 128, block_size: 16 };
+        let pages = Pages { heads: 4, head_size: 128, block_size: 16, format: KvFormat::Plain };
         let report = write_tokens(&mut Gpu::new(target), pages, &slots, 0);
         assert!(report.total.sector_ratio() <= 1.05, "{}", report.total.sector_ratio());
     }
@@ -111,7 +111,7 @@ impl Cache {
 
 fn caches() -> [Cache; 3] {
     let cache = |heads, head_size, block_size, layers, blocks| Cache {
-        pages: Pages { heads, head_size, block_size },
+        pages: Pages { heads, head_size, block_size, format: KvFormat::Plain },
         layers,
         blocks,
     };
@@ -171,7 +171,7 @@ fn blocks_are_copied_and_swapped_in_all_layers() {
 
 #[test]
 fn a_slot_outside_of_the_cache_is_a_fault_that_names_the_line() {
-    let pages = Pages { heads: 1, head_size: 32, block_size: 8 };
+    let pages = Pages { heads: 1, head_size: 32, block_size: 8, format: KvFormat::Plain };
     let mut gpu = Gpu::new("sm_80");
     let rows = elements(1, 32);
     let cache = elements(3, page(pages));

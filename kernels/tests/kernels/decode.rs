@@ -17,6 +17,7 @@ use kernels::attention;
 use kernels::attention::decode::{
     self, DecodeLaunch, MIN_RANGE, PLAN_THREADS, Ranges, TILE, paged_attention, plan_paged_attention,
 };
+use kernels::layout::KvFormat;
 use launch::Error;
 use workbench::Buffer;
 use workbench::number::{ProblemRng, Type};
@@ -24,6 +25,9 @@ use workbench::paged::{PagedProblem, PagedShape};
 
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate;
+
+/// Formats of 8 bits.
+pub const CODES: [KvFormat; 2] = [KvFormat::Int8, KvFormat::Fp8];
 
 /// What is in an output row that nobody writes.
 const UNTOUCHED: u16 = 0x1234;
@@ -46,9 +50,7 @@ struct Step<'a> {
 impl<'a> Step<'a> {
     fn new(gpu: &mut Gpu, problem: &'a PagedProblem, slots: u32) -> Step<'a> {
         let shape = problem.shape;
-        let kernels =
-            attention::AttentionShape::new(shape.heads, shape.kv_heads, shape.head_size, shape.block_size).unwrap();
-        let launch = DecodeLaunch::new(kernels, slots);
+        let launch = DecodeLaunch::new(shape.supported().unwrap(), slots);
         // Padding at the front, at the end, and after every third sequence.
         let real: Vec<usize> = (0..problem.spans.len()).map(|s| 1 + s + s / 3).collect();
         let sequences = real.last().unwrap() + 2;
@@ -77,7 +79,7 @@ impl<'a> Step<'a> {
         let args = paged_attention {
             output: output.mut_ptr(),
             query: gpu.upload("query", &query).ptr(),
-            cache: gpu.upload("cache", &problem.pages()).ptr(),
+            cache: gpu.upload("cache", &problem.cache()).ptr(),
             tables: gpu.upload("tables", &tables).ptr(),
             table_starts: gpu.upload("table starts", &table_starts).ptr(),
             plan: plan.ptr(),
@@ -133,33 +135,44 @@ impl<'a> Step<'a> {
 }
 
 pub fn every_kernel(gpu: &mut Gpu) {
+    let mut shapes = Vec::new();
     for ty in Type::ALL {
         for head_size in attention::HEAD_SIZES {
-            for heads in if head_size == 256 { 4..=4 } else { 4..=12 }.step_by(8) {
-                let problem = PagedProblem::decode(shape(ty, heads, 1, head_size, 16, 0), &[70, 300], 0, 1);
-                let step = Step::new(gpu, &problem, 2);
-                step.plan(gpu);
-                step.attend(gpu);
-                assert!(step.is_right(gpu, &problem), "{:?}", problem.shape);
-            }
+            let groups = if head_size == 256 { 4..=4 } else { 4..=12 };
+            shapes.extend(groups.step_by(8).map(|heads| shape(ty, heads, 1, head_size, 16, 0)));
         }
+        for (head_size, format) in attention::CODED_HEAD_SIZES.into_iter().flat_map(|size| CODES.map(|f| (size, f))) {
+            shapes.push(PagedShape { format, ..shape(ty, 4, 1, head_size, 16, 0) });
+        }
+    }
+    for shape in shapes {
+        let problem = PagedProblem::decode(shape, &[70, 300], 0, 1);
+        let step = Step::new(gpu, &problem, 2);
+        step.plan(gpu);
+        step.attend(gpu);
+        assert!(step.is_right(gpu, &problem), "{:?}", problem.shape);
     }
 }
 
-fn shape(ty: Type, heads: u32, kv_heads: u32, head_size: u32, block_size: u32, window: u32) -> PagedShape {
-    PagedShape { ty, heads, kv_heads, head_size, block_size, window }
+pub fn shape(ty: Type, heads: u32, kv_heads: u32, head_size: u32, block_size: u32, window: u32) -> PagedShape {
+    PagedShape { ty, heads, kv_heads, head_size, block_size, window, format: KvFormat::Plain }
 }
 
 /// A device for each target.
-fn targets() -> [Gpu; 2] {
+pub fn targets() -> [Gpu; 2] {
     TARGETS.map(|(target, _)| Gpu::new(target))
 }
 
 /// Plans and attends on all devices, under several orders of warps and blocks. Results must not depend on the order.
-fn check(gpus: &mut [Gpu], shape: PagedShape, contexts: &[u32], shared: u32, slots: u32) {
-    let problem = PagedProblem::decode(shape, contexts, shared, 7);
+pub fn check(gpus: &mut [Gpu], shape: PagedShape, contexts: &[u32], shared: u32, slots: u32) {
+    check_problem(gpus, &PagedProblem::decode(shape, contexts, shared, 7), slots);
+}
+
+/// The same of a problem.
+pub fn check_problem(gpus: &mut [Gpu], problem: &PagedProblem, slots: u32) {
+    let (shape, contexts) = (problem.shape, problem.contexts());
     for gpu in gpus {
-        let step = Step::new(gpu, &problem, slots);
+        let step = Step::new(gpu, problem, slots);
         let mut first = None;
         for seed in [0, 1, 2] {
             gpu.seed(seed);
@@ -203,14 +216,12 @@ fn every_head_size_block_size_and_group_size() {
 #[test]
 fn window_edges() {
     let mut gpus = targets();
-    for (window, block_size) in [(1, 16), (4, 8), (16, 8), (17, 16), (100, 32), (257, 16)] {
-        check(
-            &mut gpus,
-            shape(Type::F16, 4, 2, 64, block_size, window),
-            &[1, 15, 16, 17, 99, 100, 101, 256, 257, 258, 640],
-            0,
-            6,
-        );
+    for (i, (window, block_size)) in [(1, 16), (4, 8), (16, 8), (17, 16), (100, 32), (257, 16)].into_iter().enumerate()
+    {
+        for format in [KvFormat::Plain, CODES[i % 2]] {
+            let shape = PagedShape { format, ..shape(Type::F16, 4, 2, 64, block_size, window) };
+            check(&mut gpus, shape, &[1, 15, 16, 17, 99, 100, 101, 256, 257, 258, 640], 0, 6);
+        }
     }
 }
 
@@ -331,15 +342,17 @@ fn memory_is_read_once_and_without_conflicts() {
         (shape(Bf16, 5, 1, 80, 16, 0), [8192, 6000], 3),
         (shape(F16, 3, 1, 256, 16, 0), [4000, 6000], 2),
         (shape(F16, 2, 1, 32, 16, 0), [8192, 5000], 2),
+        (PagedShape { format: KvFormat::Int8, ..shape(F16, 8, 2, 64, 16, 0) }, [8192, 5000], 3),
+        (PagedShape { format: KvFormat::Fp8, ..shape(F16, 4, 1, 64, 8, 0) }, [8192, 5000], 3),
+        (PagedShape { format: KvFormat::Int8, ..shape(Bf16, 8, 1, 128, 32, 0) }, [8192, 5000], 3),
+        (PagedShape { format: KvFormat::Fp8, ..shape(Bf16, 4, 4, 128, 16, 0) }, [2048, 1500], 3),
     ] {
         let problem = PagedProblem::decode(shape, &contexts, 0, 5);
         let mut gpu = Gpu::new("sm_90a");
         let step = Step::new(&mut gpu, &problem, slots);
         step.plan(&mut gpu);
         let report = step.attend(&mut gpu);
-        let kernels =
-            attention::AttentionShape::new(shape.heads, shape.kv_heads, shape.head_size, shape.block_size).unwrap();
-        let floor = decode::floor(kernels, u64::from(contexts[0] + contexts[1]), 2);
+        let floor = decode::floor(shape.supported().unwrap(), u64::from(contexts[0] + contexts[1]), 2);
         let total = report.total;
         let over = (32 * total.sectors) as f64 / floor.bytes as f64;
         println!(
@@ -349,7 +362,8 @@ fn memory_is_read_once_and_without_conflicts() {
         assert_eq!(total.bank_conflicts(), 0, "{shape:?}");
         assert!(total.sector_ratio() <= 1.02, "{shape:?}: {} of ideal", total.sector_ratio());
         // Beside keys and values each warp reads a sector of the block table for a tile, and the queries of its heads.
-        let most = if shape.head_size < 80 || shape.heads / shape.kv_heads > 8 { 1.04 } else { 1.02 };
+        let small = shape.head_size < 80 || shape.format.is_coded();
+        let most = if small || shape.heads / shape.kv_heads > 8 { 1.04 } else { 1.02 };
         assert!(over <= most, "{shape:?}: {over} of the floor");
     }
 }

@@ -9,6 +9,7 @@
 mod cache;
 mod communicator;
 mod decode;
+mod eight_bits;
 mod embedding;
 #[path = "../frame/mod.rs"]
 mod frame;

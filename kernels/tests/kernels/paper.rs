@@ -22,6 +22,7 @@ use emulator::CostReport;
 use kernels::attention::paper::floor::floor;
 use kernels::attention::paper::launch::Version;
 use kernels::attention::{BLOCK_SIZES, HEAD_SIZES};
+use kernels::layout::KvFormat;
 use launch::Result;
 use workbench::number::{ProblemRng, Type};
 use workbench::paged::{PagedProblem, PagedShape};
@@ -31,7 +32,7 @@ use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::without_each;
 
 fn shape(ty: Type, heads: u32, kv_heads: u32, head_size: u32, block_size: u32) -> PagedShape {
-    PagedShape { ty, heads, kv_heads, head_size, block_size, window: 0 }
+    PagedShape { ty, heads, kv_heads, head_size, block_size, window: 0, format: KvFormat::Plain }
 }
 
 /// Runs a version. Gives the output, and a report of each launch.

@@ -2,7 +2,7 @@
 //!
 //! Tried by hand on the source: if padding (slot -1) is written too, `any_shape_goes_to_any_slot` fails, out of bounds.
 
-use kernels::layout::Pages;
+use kernels::layout::{KvFormat, Pages};
 use workbench::cases::rope::{Layout, RopeProblem};
 use workbench::number::Type;
 
@@ -11,6 +11,14 @@ use crate::frame::gpu::{Gpu, TARGETS};
 /// Each with a kernel of its own.
 const LAYOUTS: [Layout; 2] = [Layout::Quire, Layout::Paper];
 
+/// Layouts and formats, each with a kernel of its own.
+const CACHES: [(Layout, KvFormat); 4] = [
+    (Layout::Quire, KvFormat::Plain),
+    (Layout::Paper, KvFormat::Plain),
+    (Layout::Quire, KvFormat::Int8),
+    (Layout::Quire, KvFormat::Fp8),
+];
+
 /// Slots of four blocks, without order, every fifth of them padding.
 fn scattered(tokens: i32, block_size: u32) -> Vec<i32> {
     // 29 has no divisor in common with the number of slots: no two tokens meet.
@@ -18,8 +26,8 @@ fn scattered(tokens: i32, block_size: u32) -> Vec<i32> {
 }
 
 pub fn every_kernel(gpu: &mut Gpu) {
-    for (ty, layout) in Type::ALL.into_iter().flat_map(|ty| LAYOUTS.map(|layout| (ty, layout))) {
-        let pages = Pages { heads: 1, head_size: 64, block_size: 16 };
+    for (ty, (layout, format)) in Type::ALL.into_iter().flat_map(|ty| CACHES.map(|cache| (ty, cache))) {
+        let pages = Pages { heads: 1, head_size: 64, block_size: 16, format };
         let slots = scattered(5, 16);
         gpu.run(
             &RopeProblem { ty, heads: 2, pages, layout, slots, norm: true, rotate: true, in_place: true, seed: 1 }
@@ -43,8 +51,40 @@ fn any_shape_goes_to_any_slot() {
             let rope = RopeProblem {
                 ty: Type::ALL[(i + j) % 2],
                 heads,
-                pages: Pages { heads: kv_heads, head_size, block_size },
+                pages: Pages { heads: kv_heads, head_size, block_size, format: KvFormat::Plain },
                 layout,
+                slots: scattered(tokens, block_size),
+                norm: j & 1 != 0,
+                rotate: j & 2 != 0,
+                in_place: (i + j) % 3 == 0,
+                seed: j as u64,
+            };
+            let mut gpu = Gpu::new(TARGETS[(i + j / 2) % 2].0);
+            gpu.seed((i + j) as u64);
+            gpu.run(&rope.case());
+        }
+    }
+}
+
+/// Codes and scales are to the bit those that the host makes of the keys and values that the kernel writes in 16 bits: see
+/// [`RopeProblem::case`].
+#[test]
+fn codes_and_scales_are_those_of_the_host() {
+    let shapes = [
+        (32, 8, 2, 1, 3),
+        (32, 32, 1, 3, 17),
+        (64, 16, 3, 3, 9),
+        (64, 8, 0, 2, 8),
+        (128, 16, 4, 2, 11),
+        (128, 32, 2, 1, 1),
+    ];
+    for (i, (head_size, block_size, heads, kv_heads, tokens)) in shapes.into_iter().enumerate() {
+        for (j, format) in (0..4).flat_map(|j| [KvFormat::Int8, KvFormat::Fp8].map(|format| (j, format))) {
+            let rope = RopeProblem {
+                ty: Type::ALL[(i + j) % 2],
+                heads,
+                pages: Pages { heads: kv_heads, head_size, block_size, format },
+                layout: Layout::Quire,
                 slots: scattered(tokens, block_size),
                 norm: j & 1 != 0,
                 rotate: j & 2 != 0,
@@ -61,10 +101,10 @@ fn any_shape_goes_to_any_slot() {
 #[test]
 fn a_prompt_is_moved_with_no_more_sectors_than_needed() {
     const TOKENS: u64 = 48;
-    for head_size in [64, 128] {
+    for (head_size, format) in [64, 128].into_iter().flat_map(|size| KvFormat::ALL.map(|format| (size, format))) {
         for (rotate, (target, _)) in [false, true].into_iter().flat_map(|rotate| TARGETS.map(|target| (rotate, target)))
         {
-            let pages = Pages { heads: 2, head_size, block_size: 16 };
+            let pages = Pages { heads: 2, head_size, block_size: 16, format };
             let slots: Vec<i32> = (0..TOKENS as i32).collect();
             let layout = Layout::Quire;
             let rope = RopeProblem {
@@ -85,7 +125,9 @@ fn a_prompt_is_moved_with_no_more_sectors_than_needed() {
                 // Six heads read angles, twice each sector; positions and slots are a sector for each warp.
                 let angles = if rotate { (2 * 6 - 1) * TOKENS * u64::from(head_size) * 4 } else { 0 };
                 let indices = TOKENS / 8 * 32 * (6 + 4);
-                let most = case.floor.bytes + angles + indices;
+                // A warp's eight scales are half a sector.
+                let scales = if format.is_coded() { TOKENS / 8 * 2 * 2 * 16 } else { 0 };
+                let most = case.floor.bytes + angles + indices + scales;
                 assert!(report.total.sectors * 32 <= most, "{} of {most}", report.total.sectors * 32);
                 assert!(rotate || report.total.sector_ratio() <= 1.02, "{}", report.total.sector_ratio());
             }

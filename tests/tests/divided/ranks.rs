@@ -120,7 +120,8 @@ fn workers_on_the_emulator_have_the_same_bits_in_two_sums_a_layer() {
             let worker = |rank| {
                 let shard = Shard { rank, of };
                 let own = shard.config(&config).unwrap();
-                CudaBackend::new(driver, rank as u32, &own, shard, &options, DType::F16, false).unwrap()
+                let types = (DType::F16, DType::F16.into());
+                CudaBackend::new(driver, rank as u32, &own, shard, &options, types, false).unwrap()
             };
             let mut backends: Vec<_> = (0..of).map(worker).collect();
             let _group = CudaBackend::connect(&mut backends).unwrap();

@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
+mod eight_bits;
 mod parallel;
 
 use std::sync::Once;

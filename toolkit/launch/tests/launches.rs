@@ -8,12 +8,12 @@ use common::device::{add, through_shared};
 use common::{PTX, context, module};
 use cuda_std::launch::{Descriptor, Kernel, LaunchShape, Param};
 use kernels::cache::{copy_blocks, copy_shape, reshape_and_cache, write_shape};
-use kernels::layout::{KeyOrValue, Pages};
+use kernels::layout::{KeyOrValue, KvFormat, Pages};
 use launch::{DeviceBuffer, Error, Module};
 
 const SHIPPED: &str = include_str!("../../../kernels/prebuilt/sm_80.ptx");
 
-const PAGES: Pages = Pages { heads: 2, head_size: 32, block_size: 8 };
+const PAGES: Pages = Pages { heads: 2, head_size: 32, block_size: 8, format: KvFormat::Plain };
 
 fn numbers(n: usize) -> Vec<u16> {
     (0..n).map(|i| (i as u16).wrapping_mul(40_503)).collect()

@@ -3,7 +3,7 @@
 use cuda_std::launch::KernelCall;
 use cuda_std::vector::Vector;
 use kernels::cache::{copy_blocks, copy_shape, reshape_and_cache, swap_blocks_in, swap_blocks_out, write_shape};
-use kernels::layout::{KeyOrValue, Pages};
+use kernels::layout::{KeyOrValue, KvFormat, Pages};
 
 use super::exact;
 use crate::Floor;
@@ -13,7 +13,7 @@ use crate::number::ProblemRng;
 const BLOCK_SIZE: u32 = 16;
 
 pub fn cases(scale: Scale) -> Vec<Case> {
-    let pages = |heads, head_size| Pages { heads, head_size, block_size: BLOCK_SIZE };
+    let pages = |heads, head_size| Pages { heads, head_size, block_size: BLOCK_SIZE, format: KvFormat::Plain };
     match scale {
         Scale::Small => vec![
             write(pages(4, 64), 64, false),

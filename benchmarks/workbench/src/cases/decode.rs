@@ -6,6 +6,7 @@ use kernels::attention;
 use kernels::attention::decode::{
     DecodeLaunch, PLAN_THREADS, floor, paged_attention, plan_paged_attention, plan_vectors,
 };
+use kernels::layout::KvFormat;
 
 use super::exact;
 use crate::Floor;
@@ -18,8 +19,14 @@ use crate::paged::{PagedProblem, PagedShape};
 const STREAMS: u32 = 8;
 
 pub fn cases(scale: Scale) -> Vec<Case> {
-    let shape =
-        |ty, heads, kv_heads, head_size| PagedShape { ty, heads, kv_heads, head_size, block_size: 16, window: 0 };
+    let shape = |ty, heads, kv_heads, head_size| {
+        let (block_size, window, format) = (16, 0, KvFormat::Plain);
+        PagedShape { ty, heads, kv_heads, head_size, block_size, window, format }
+    };
+    let coded = || {
+        let every = Type::ALL.into_iter().flat_map(|ty| [KvFormat::Int8, KvFormat::Fp8].map(|format| (ty, format)));
+        every.flat_map(|(ty, format)| attention::CODED_HEAD_SIZES.map(|size| (ty, format, size)))
+    };
     match scale {
         Scale::Small => {
             let mut cases = vec![plan(64, 12)];
@@ -34,6 +41,15 @@ pub fn cases(scale: Scale) -> Vec<Case> {
                     }
                 }
             }
+            // As those with some thousands of tokens above.
+            cases.extend([64, 128].into_iter().flat_map(|size| {
+                KvFormat::ALL
+                    .map(|format| attend(PagedShape { format, ..shape(Type::F16, 8, 2, size) }, vec![4096, 3000], 4))
+            }));
+            cases
+                .extend(coded().map(|(ty, format, size)| {
+                    attend(PagedShape { format, ..shape(ty, 4, 1, size) }, vec![70, 300], 2)
+                }));
             cases
         }
         // What the design is for, on a GPU of 132 multiprocessors that hold three blocks each.
@@ -52,6 +68,11 @@ pub fn cases(scale: Scale) -> Vec<Case> {
                     }
                 }
             }
+            cases.extend(
+                coded().map(|(ty, format, size)| {
+                    attend(PagedShape { format, ..shape(ty, 8, 1, size) }, vec![8192; 8], 396)
+                }),
+            );
             cases
         }
     }
@@ -96,22 +117,21 @@ fn lengths(contexts: &[u32]) -> String {
 
 /// The attention kernel that serves a shape.
 fn attend(shape: PagedShape, contexts: Vec<u32>, slots: u32) -> Case {
-    let PagedShape { ty, heads, kv_heads, head_size, block_size, window } = shape;
+    let PagedShape { ty, heads, kv_heads, head_size, block_size, window, .. } = shape;
     // The shapes of the cases above are such that there are kernels for.
-    let supported =
-        attention::AttentionShape::new(heads, kv_heads, head_size, block_size).unwrap_or_else(|e| panic!("{e}"));
+    let supported = shape.supported().unwrap_or_else(|e| panic!("{e}"));
     let decode = DecodeLaunch::new(supported, slots);
     let least = floor(supported, contexts.iter().copied().map(u64::from).sum(), contexts.len() as u64);
     Case {
         kernel: "paged_attention",
-        shape: format!("{}, {heads}/{kv_heads} heads of {head_size}, {}", ty.label(), lengths(&contexts)),
+        shape: format!("{}, {heads}/{kv_heads} heads of {head_size}, {}", shape.label(), lengths(&contexts)),
         floor: least,
         prepare: Box::new(move |gpu| {
             let problem = PagedProblem::decode(shape, &contexts, 0, 1);
             let sequences = contexts.len() as u32;
             let output = gpu.alloc::<u16>("output", problem.query.len())?;
             let query = gpu.upload("query", &problem.query)?;
-            let cache = gpu.upload("cache", &problem.pages())?;
+            let cache = gpu.upload("cache", &problem.cache())?;
             let (tables, starts) = problem.flat_tables();
             let (tables, starts) = (gpu.upload("tables", &tables)?, gpu.upload("table starts", &starts)?);
             let plan = gpu.alloc::<Vector>("plan", plan_vectors(slots, sequences) as usize)?;

@@ -8,6 +8,7 @@ use crate::case::{Case, Prepared, Scale};
 use crate::number::Type;
 use crate::paged::{PagedProblem, PagedShape};
 use crate::paper::{PlacedAttention, shape, versions};
+use kernels::layout::KvFormat;
 
 /// The kernels of the two versions, as cases name them.
 const KERNELS: [&str; 2] = ["paged_attention_v1", "paged_attention_v2"];
@@ -37,6 +38,7 @@ fn every_instance(version: usize) -> Case {
                 head_size,
                 block_size,
                 window: 0,
+                format: KvFormat::Plain,
             })
         })
     };
@@ -60,7 +62,15 @@ fn every_instance(version: usize) -> Case {
 
 /// A batch, in `f16` with heads of 128 and blocks of 16.
 fn batch(version: usize, heads: u32, kv_heads: u32, lengths: Vec<u32>) -> Case {
-    let shaped = PagedShape { ty: Type::F16, heads, kv_heads, head_size: 128, block_size: 16, window: 0 };
+    let shaped = PagedShape {
+        ty: Type::F16,
+        heads,
+        kv_heads,
+        head_size: 128,
+        block_size: 16,
+        window: 0,
+        format: KvFormat::Plain,
+    };
     let longest = lengths.iter().copied().max().unwrap_or(0);
     let tiny = PagedProblem::decode(shaped, &[1], 0, 1);
     let floor = floor(shape(&tiny), &lengths, 0);

@@ -1,7 +1,8 @@
 //! Attention of prompts.
 
 use kernels::attention::prefill::{paged_prefill, shape};
-use kernels::attention::{self, HEAD_SIZES};
+use kernels::attention::{CODED_HEAD_SIZES, HEAD_SIZES};
+use kernels::layout::KvFormat;
 
 use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
@@ -9,21 +10,42 @@ use crate::number::Type;
 use crate::paged::{PagedProblem, PagedSequence, PagedShape};
 
 pub fn cases(scale: Scale) -> Vec<Case> {
-    let every = Type::ALL.into_iter().flat_map(|ty| HEAD_SIZES.map(|head_size| (ty, head_size)));
+    let every = Type::ALL.into_iter().flat_map(|ty| {
+        let plain = HEAD_SIZES.map(|size| (ty, KvFormat::Plain, size)).into_iter();
+        plain.chain(
+            [KvFormat::Int8, KvFormat::Fp8]
+                .into_iter()
+                .flat_map(move |format| CODED_HEAD_SIZES.map(|size| (ty, format, size))),
+        )
+    });
     match scale {
         Scale::Small => {
             let spans = [PagedSequence { new: 40, context: 40 }, PagedSequence { new: 9, context: 70 }];
-            let shape =
-                |(ty, head_size)| PagedShape { ty, heads: 4, kv_heads: 2, head_size, block_size: 16, window: 0 };
+            let shape = |(ty, format, head_size)| PagedShape {
+                ty,
+                heads: 4,
+                kv_heads: 2,
+                head_size,
+                block_size: 16,
+                window: 0,
+                format,
+            };
             every.map(shape).filter_map(|shape| case(shape, &spans)).collect()
         }
         // A prompt of 8k tokens, for as many heads as make 4,096 elements; and what else engines do at head size 128.
         Scale::Full => {
             let long = vec![PagedSequence { new: 8192, context: 8192 }];
-            let shape =
-                |ty, heads, head_size| PagedShape { ty, heads, kv_heads: heads, head_size, block_size: 16, window: 0 };
-            let all = every.map(|(ty, head_size)| (shape(ty, 4096 / head_size, head_size), long.clone()));
-            let grouped = PagedShape { kv_heads: 8, ..shape(Type::Bf16, 32, 128) };
+            let shape = |ty, format, heads, head_size| PagedShape {
+                ty,
+                heads,
+                kv_heads: heads,
+                head_size,
+                block_size: 16,
+                window: 0,
+                format,
+            };
+            let all = every.map(|(ty, format, size)| (shape(ty, format, 4096 / size, size), long.clone()));
+            let grouped = PagedShape { kv_heads: 8, ..shape(Type::Bf16, KvFormat::Plain, 32, 128) };
             let others = [
                 (grouped, long.clone()),
                 (grouped, vec![PagedSequence { new: 512, context: 8192 }]),
@@ -40,8 +62,8 @@ pub fn cases(scale: Scale) -> Vec<Case> {
 
 /// One launch for all sequences.
 fn case(shape: PagedShape, spans: &[PagedSequence]) -> Option<Case> {
-    let PagedShape { ty, heads, kv_heads, head_size, block_size, window } = shape;
-    let checked = attention::AttentionShape::new(heads, kv_heads, head_size, block_size).ok()?;
+    let PagedShape { ty, heads, kv_heads, head_size, block_size, window, .. } = shape;
+    let checked = shape.supported().ok()?;
     let mut floor = Floor::default();
     for span in spans {
         let sequence = shape::floor(checked, span.new, span.context, window);
@@ -53,7 +75,7 @@ fn case(shape: PagedShape, spans: &[PagedSequence]) -> Option<Case> {
     let spans = spans.to_vec();
     Some(Case {
         kernel: "paged_prefill",
-        shape: format!("{}, {heads}/{kv_heads} heads of {head_size}, {}{seen}", ty.label(), lengths.join(", ")),
+        shape: format!("{}, {heads}/{kv_heads} heads of {head_size}, {}{seen}", shape.label(), lengths.join(", ")),
         floor,
         prepare: Box::new(move |gpu| {
             let problem = PagedProblem::new(shape, &spans, 0, 1);
@@ -69,7 +91,7 @@ fn case(shape: PagedShape, spans: &[PagedSequence]) -> Option<Case> {
             let args = paged_prefill {
                 output: output.mut_ptr(),
                 query: gpu.upload("query", &problem.query)?.ptr(),
-                cache: gpu.upload("cache", &problem.pages())?.ptr(),
+                cache: gpu.upload("cache", &problem.cache())?.ptr(),
                 tables: gpu.upload("tables", &tables)?.ptr(),
                 table_starts: gpu.upload("table starts", &table_starts)?.ptr(),
                 query_starts: gpu.upload("query starts", &starts)?.ptr(),

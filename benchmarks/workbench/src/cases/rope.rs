@@ -1,16 +1,18 @@
 //! Rotation of heads, with the cache write.
 
-use cuda_std::launch::DevicePtr;
+use cuda_std::launch::{DevicePtr, KernelCall};
 use kernels::attention::paper::launch::apart;
-use kernels::layout::{KeyOrValue, Pages, VECTOR};
+use kernels::layout::{KeyOrValue, KvFormat, Pages, VECTOR};
 use kernels::rope::{floor_bytes, rope_and_cache, shape};
-use kernels::with_element;
+use kernels::{with_element, with_kv_element};
 use launch::Result;
 
+use super::exact;
 use super::norm::rounding;
 use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
-use crate::gpu::Gpu;
+use crate::coded::CodedHead;
+use crate::gpu::{Buffer, Gpu};
 use crate::number::{ProblemRng, Type, relative_error};
 
 const EPS: f32 = 1e-6;
@@ -22,13 +24,15 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
         Scale::Small => (24, 4, 2),
         Scale::Full => (4096, 32, 8),
     };
-    let pages = Pages { heads: kv_heads, head_size: 128, block_size: 16 };
+    let pages = Pages { heads: kv_heads, head_size: 128, block_size: 16, format: KvFormat::Plain };
     let slots: Vec<i32> = (0..tokens).collect();
-    let of = |ty, layout| {
-        let slots = slots.clone();
+    let of = |ty, layout, format| {
+        let (slots, pages) = (slots.clone(), Pages { format, ..pages });
         RopeProblem { ty, heads, pages, layout, slots, norm: false, rotate: true, in_place: false, seed: 1 }.case()
     };
-    [Layout::Quire, Layout::Paper].into_iter().flat_map(|layout| Type::ALL.map(|ty| of(ty, layout))).collect()
+    let layouts = KvFormat::ALL.map(|format| (Layout::Quire, format)).into_iter();
+    let layouts = layouts.chain([(Layout::Paper, KvFormat::Plain)]);
+    layouts.flat_map(|(layout, format)| Type::ALL.map(|ty| of(ty, layout, format))).collect()
 }
 
 /// A layout of the cache, which says which kernel is launched.
@@ -71,9 +75,20 @@ struct Tables {
     key_norm: Vec<u16>,
 }
 
+/// Rows in the device's memory, with what the kernel reads beside them.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    qkv: Buffer<u16>,
+    query: Buffer<u16>,
+    /// Elements from one row of queries to the next.
+    query_stride: usize,
+    tables: &'a Tables,
+}
+
 impl RopeProblem {
     /// The problem as a case. What is neither normed nor rotated must be right to the last bit; the rest within half a
-    /// unit in the last place of the largest result, and a little for arithmetic in `f32`.
+    /// unit in the last place of the largest result, and a little for arithmetic in `f32`. Codes must be those that the host
+    /// makes of what the kernel writes in 16 bits.
     pub fn case(self) -> Case {
         let (heads, kv_heads, size) = (self.heads, self.pages.heads, self.pages.head_size);
         let tokens = self.slots.len();
@@ -82,10 +97,15 @@ impl RopeProblem {
                 Layout::Quire => "rope_and_cache",
                 Layout::Paper => "paper_rope_and_cache",
             },
-            shape: format!("{}, {heads}+2x{kv_heads} heads of {size}, {tokens} tokens", self.ty.label()),
-            floor: Floor { bytes: floor_bytes(tokens as u64, heads.into(), kv_heads.into(), size.into()), flops: 0 },
+            shape: format!("{}, {heads}+2x{kv_heads} heads of {size}, {tokens} tokens", self.label()),
+            floor: Floor { bytes: floor_bytes(tokens as u64, heads.into(), self.pages), flops: 0 },
             prepare: Box::new(move |gpu| self.prepare(gpu)),
         }
+    }
+
+    /// The types of the rows and of the cache.
+    fn label(&self) -> &'static str {
+        kernels::kv_element::label(self.ty.element(), self.pages.format)
     }
 
     fn size(&self) -> usize {
@@ -97,15 +117,16 @@ impl RopeProblem {
         self.slots.iter().max().map_or(0, |&slot| slot.max(0) as u32 / self.pages.block_size) + 2
     }
 
-    /// Keys in the cache, where the paper's values begin.
+    /// Keys in a cache of 16 bits, where the paper's values begin.
     fn keys(&self) -> usize {
-        (self.blocks() * self.pages.page_vectors() * VECTOR / 2) as usize
+        let Pages { heads, head_size, block_size, .. } = self.pages;
+        (self.blocks() * heads * head_size * block_size) as usize
     }
 
     /// The index of an element in the cache. In vLLM's layouts keys are `[block][head][size / 8][block_size][8]`, and
     /// values `[block][head][size][block_size]`.
     fn index(&self, block: u32, head: u32, part: KeyOrValue, element: u32, offset: u32) -> usize {
-        let Pages { heads, head_size, block_size } = self.pages;
+        let Pages { heads, head_size, block_size, .. } = self.pages;
         let page = (block * heads + head) as usize;
         match (self.layout, part) {
             (Layout::Quire, _) => self.pages.element(block, head, part, element, offset),
@@ -180,6 +201,56 @@ impl RopeProblem {
         (query, cache)
     }
 
+    /// The cache that held `old`, with the codes of what is in the places of its tokens in `plain`, a cache of 16 bits.
+    fn coded(&self, old: &[u8], plain: &[u16]) -> Vec<u8> {
+        let mut cache = old.to_vec();
+        let sixteen = Pages { format: KvFormat::Plain, ..self.pages };
+        for slot in self.slots.iter().filter(|&&slot| slot >= 0) {
+            let (block, offset) = (*slot as u32 / self.pages.block_size, *slot as u32 % self.pages.block_size);
+            for (head, part) in (0..self.pages.heads).flat_map(|h| [(h, KeyOrValue::Key), (h, KeyOrValue::Value)]) {
+                let element = |e| self.ty.number(plain[sixteen.element(block, head, part, e, offset)]) as f32;
+                let elements: Vec<f32> = (0..self.pages.head_size).map(element).collect();
+                CodedHead::of(self.pages.format, &elements).put(&mut cache, self.pages, block, head, part, offset);
+            }
+        }
+        cache
+    }
+
+    /// The kernel on these rows, to a cache of this format.
+    fn call(&self, gpu: &mut Gpu, rows: Rows<'_>, cache: Buffer<u8>, format: KvFormat) -> Result<KernelCall> {
+        let RopeProblem { ty, heads, pages, norm, rotate, .. } = *self;
+        let Rows { qkv, query, query_stride, tables } = rows;
+        let angles = if rotate { gpu.upload("angles", &tables.angles)?.ptr() } else { DevicePtr::NULL };
+        let norms = [("query norm", &tables.query_norm), ("key norm", &tables.key_norm)];
+        let [query_norm, key_norm] = norms.map(|(name, weight)| gpu.upload(name, weight));
+        let [query_norm, key_norm] = if norm { [query_norm?.ptr(), key_norm?.ptr()] } else { [DevicePtr::NULL; 2] };
+        let args = rope_and_cache {
+            qkv: qkv.ptr(),
+            query: query.mut_ptr(),
+            cache: cache.mut_ptr(),
+            angles,
+            positions: gpu.upload("positions", &tables.positions)?.ptr(),
+            slots: gpu.upload("slots", &self.slots)?.ptr(),
+            query_norm,
+            key_norm,
+            eps: EPS,
+            tokens: self.slots.len() as u32,
+            qkv_stride: self.row() as u32 / VECTOR,
+            query_stride: query_stride as u32 / VECTOR,
+            heads,
+            kv_heads: pages.heads,
+            head_size: pages.head_size,
+            block_size: pages.block_size,
+        };
+        Ok(match self.layout {
+            Layout::Quire => with_kv_element!(ty.element(), format, T => args.instance::<T>()),
+            Layout::Paper => {
+                let args = apart(args, cache.mut_ptr::<u16>().offset(self.keys()));
+                with_element!(ty.element(), T => args.instance::<T>())
+            }
+        })
+    }
+
     fn prepare(&self, gpu: &mut Gpu) -> Result<Prepared> {
         let RopeProblem { ty, heads, pages, norm, rotate, in_place, .. } = *self;
         let mut random = ProblemRng(self.seed);
@@ -188,53 +259,48 @@ impl RopeProblem {
         let old = random.bits(ty, 2 * self.keys());
         let tables = self.tables(&mut random);
         let (query_truth, cache_truth) = self.reference(&rows, &old, &tables);
+        let bytes = |elements: &[u16]| elements.iter().copied().flat_map(u16::to_le_bytes).collect::<Vec<_>>();
+        let shape = shape(tokens as u32, heads, pages.heads);
 
         let width = heads as usize * self.size();
         let qkv = gpu.upload("qkv", &rows)?;
-        let out = if in_place { qkv } else { gpu.alloc("query", tokens * width)? };
-        let stride = if in_place { self.row() } else { width };
-        let cache = gpu.upload("cache", &old)?;
-        let angles = if rotate { gpu.upload("angles", &tables.angles)?.ptr() } else { DevicePtr::NULL };
-        let norms = [("query norm", &tables.query_norm), ("key norm", &tables.key_norm)];
-        let [query_norm, key_norm] = norms.map(|(name, weight)| gpu.upload(name, weight));
-        let [query_norm, key_norm] = if norm { [query_norm?.ptr(), key_norm?.ptr()] } else { [DevicePtr::NULL; 2] };
-        let args = rope_and_cache {
-            qkv: qkv.ptr(),
-            query: out.mut_ptr(),
-            cache: cache.mut_ptr(),
-            angles,
-            positions: gpu.upload("positions", &tables.positions)?.ptr(),
-            slots: gpu.upload("slots", &self.slots)?.ptr(),
-            query_norm,
-            key_norm,
-            eps: EPS,
-            tokens: tokens as u32,
-            qkv_stride: self.row() as u32 / VECTOR,
-            query_stride: stride as u32 / VECTOR,
-            heads,
-            kv_heads: pages.heads,
-            head_size: pages.head_size,
-            block_size: pages.block_size,
+        let query = if in_place { qkv } else { gpu.alloc("query", tokens * width)? };
+        let query_stride = if in_place { self.row() } else { width };
+        let launched = Rows { qkv, query, query_stride, tables: &tables };
+        let codes_truth = if pages.format.is_coded() {
+            let plain = gpu.upload("cache in 16 bits", &bytes(&old))?;
+            let (qkv, query) = (gpu.upload("same qkv", &rows)?, gpu.alloc("other query", tokens * width)?);
+            let rows = Rows { qkv, query, query_stride: width, tables: &tables };
+            let call = self.call(gpu, rows, plain, KvFormat::Plain)?;
+            // SAFETY: the arrays are of these shapes; slots are within the cache, and positions within the table.
+            unsafe { gpu.launch(shape, call) }?;
+            let plain: Vec<_> = gpu.download(plain)?.as_chunks().0.iter().map(|&b| u16::from_le_bytes(b)).collect();
+            let old = &bytes(&old)[..16 * (self.blocks() * pages.page_vectors()) as usize];
+            Some((old.to_vec(), self.coded(old, &plain)))
+        } else {
+            None
         };
-        let shape = shape(tokens as u32, heads, pages.heads);
-        let call = match self.layout {
-            Layout::Quire => with_element!(ty.element(), T => args.instance::<T>()),
-            Layout::Paper => {
-                let args = apart(args, cache.mut_ptr().offset(self.keys()));
-                with_element!(ty.element(), T => args.instance::<T>())
-            }
+        let cache = match &codes_truth {
+            Some((old, _)) => gpu.upload("cache", old)?,
+            None => gpu.upload("cache", &bytes(&old))?,
         };
+        let call = self.call(gpu, launched, cache, pages.format)?;
         // Bits that are copied are the same numbers.
         let allowed = if norm || rotate { rounding(ty) } else { f64::MIN_POSITIVE };
         Ok(Prepared {
             // SAFETY: the arrays are of these shapes; slots are within the cache, and positions within the table.
             launch: Box::new(move |gpu| unsafe { gpu.launch(shape, call) }),
             error: Box::new(move |gpu| {
-                let queries = gpu.download::<u16>(out)?;
-                let queries = queries.chunks_exact(stride).flat_map(|row| &row[..width]).map(|&v| ty.number(v));
-                let cached = gpu.download::<u16>(cache)?.into_iter().map(|v| ty.number(v));
-                let error = relative_error(queries, &query_truth).max(relative_error(cached, &cache_truth));
-                Ok(error / allowed)
+                let queries = gpu.download::<u16>(query)?;
+                let queries =
+                    queries.chunks_exact(query_stride.max(1)).flat_map(|row| &row[..width]).map(|&v| ty.number(v));
+                let error = relative_error(queries, &query_truth) / allowed;
+                let cached = gpu.download(cache)?;
+                if let Some((_, codes)) = &codes_truth {
+                    return Ok(error.max(exact(&cached, codes)));
+                }
+                let cached = cached.as_chunks().0.iter().map(|&bits| ty.number(u16::from_le_bytes(bits)));
+                Ok(error.max(relative_error(cached, &cache_truth) / allowed))
             }),
         })
     }

@@ -5,7 +5,7 @@ use kernels::attention::decode::{paged_attention, plan_paged_attention};
 use kernels::attention::{AttentionShape, paper, prefill::paged_prefill};
 use kernels::element::ElementType;
 use kernels::gemm::{decode::gemm_decode, gemv::gemv, hopper::gemm_hopper, prefill::gemm, quantised::gemm_quantised};
-use kernels::{cache, communicator, embedding, norm, rope, sampling};
+use kernels::{cache, communicator, embedding, kv_element, norm, rope, sampling};
 use launch::{Context, Driver, Module, Stream};
 
 use super::ptx::{self, Image};
@@ -114,7 +114,8 @@ fn papers_kernels(element: ElementType, heads: AttentionShape) -> Vec<&'static D
 /// The kernels of a target that a model with such heads and plain weights may launch.
 fn kernels(element: ElementType, heads: AttentionShape, target: &str) -> Vec<&'static Descriptor> {
     let size = heads.head_size().to_string();
-    let (typed, headed) = ([element.label()], [element.label(), size.as_str()]);
+    let cached = kv_element::label(element, heads.pages().format);
+    let (typed, headed) = ([element.label()], [cached, size.as_str()]);
     [
         &cache::reshape_and_cache::DESCRIPTOR,
         &cache::copy_blocks::DESCRIPTOR,
@@ -138,7 +139,7 @@ fn kernels(element: ElementType, heads: AttentionShape, target: &str) -> Vec<&'s
     .chain(of::<embedding::add_positions>(&typed))
     .chain(of::<norm::layer_norm>(&typed))
     .chain(of::<norm::rms_norm>(&typed))
-    .chain(of::<rope::rope_and_cache>(&typed))
+    .chain(of::<rope::rope_and_cache>(&[cached]))
     .filter(|kernel| kernel.is_for(target))
     .collect()
 }
@@ -168,6 +169,7 @@ mod tests {
         assert!(names.contains(&"paged_prefill_bf16_64") && names.contains(&"gemm_bf16_256"));
         assert!(!names.iter().any(|name| name.contains("_f16")
             || name.contains("hopper")
+            || name.contains("int8")
             || name.starts_with("paged_prefill_bf16_128")));
     }
 }

@@ -50,7 +50,7 @@ use self::step::queue::LaunchQueue;
 use self::step::staging::Staging;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
-use crate::kv::KvLayout;
+use crate::kv::{KvDtype, KvLayout};
 use crate::options::Options;
 use crate::parallel::Shard;
 use crate::quantised::QuantType;
@@ -94,7 +94,8 @@ impl CudaBackend {
     /// A GPU of `driver`, or the emulator, for a model whose weights and activations are of a 16-bit type. `config` is the
     /// model's [as this worker sees it](Shard::config); several workers are [connected](Self::connect) afterwards. Of the
     /// options it reads the block size, which kernels attend and multiply, and whether decode steps are recorded as CUDA graphs.
-    /// `is_quantised` says whether there are kernels to be loaded for quantised weights.
+    /// `kv_dtype` is that of keys and values: that of the activations, or of 8 bits. `is_quantised` says whether there are
+    /// kernels to be loaded for quantised weights.
     ///
     /// # Errors
     /// [`Error::Device`] if there is no such GPU or it cannot be used; [`Error::Unsupported`] if there are no kernels for
@@ -105,10 +106,10 @@ impl CudaBackend {
         config: &ModelConfig,
         shard: Shard,
         options: &Options,
-        dtype: DType,
+        (dtype, kv_dtype): (DType, KvDtype),
         is_quantised: bool,
     ) -> Result<Self> {
-        let (heads, element) = (shape(config, options.block_size)?, element_type(dtype)?);
+        let (heads, element) = (shape(config, options.block_size, kv_dtype)?, element_type(dtype)?);
         let paper = PaperAttention::new(options.attention, config.max_positions)?;
         let device = CudaDevice::open(driver, ordinal, element, heads, is_quantised, paper.is_some())?;
         let one = DecodeLaunch::new(heads, 1);
@@ -139,9 +140,9 @@ impl CudaBackend {
         config: &ModelConfig,
         shard: Shard,
         block_size: usize,
-        dtype: DType,
+        (dtype, kv_dtype): (DType, KvDtype),
     ) -> Result<Self> {
-        let (heads, element) = (shape(config, block_size)?, element_type(dtype)?);
+        let (heads, element) = (shape(config, block_size, kv_dtype)?, element_type(dtype)?);
         let slots = gpu.multiprocessors * attention_blocks(DecodeLaunch::new(heads, 1));
         let queue = LaunchQueue::without_device(gpu);
         Ok(CudaBackend { records: true, shard, ..Self::with_queue(queue, config, heads, (dtype, element), slots) })
@@ -287,13 +288,14 @@ impl CudaBackend {
     }
 }
 
-/// The model's heads, if there are kernels for them, and for its hidden size.
-fn shape(config: &ModelConfig, block_size: usize) -> Result<AttentionShape> {
+/// The model's heads, if there are kernels for them and for such keys and values, and for its hidden size.
+fn shape(config: &ModelConfig, block_size: usize, kv_dtype: KvDtype) -> Result<AttentionShape> {
     NormShape::of(u32::try_from(config.hidden).unwrap_or(u32::MAX))
         .map_err(|error| Error::Unsupported(format!("a hidden size on the GPU: {error}")))?;
     let [heads, kv_heads, size, block_size] =
         [config.heads, config.kv_heads, config.head_dim, block_size].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
     AttentionShape::new(heads, kv_heads, size, block_size)
+        .and_then(|shape| shape.with_format(kv_dtype.format()))
         .map_err(|error| Error::Unsupported(format!("on the GPU: {error}")))
 }
 

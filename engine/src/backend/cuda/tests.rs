@@ -14,7 +14,7 @@ use super::*;
 use crate::backend::Backend;
 use crate::batch::{Batch, Span};
 use crate::fit::{Rehearsal, fit, rehearse};
-use crate::kv::{BlockCopy, BlockMoves, KvLayout};
+use crate::kv::{BlockCopy, BlockMoves, KvDtype, KvLayout};
 use crate::load::ModelFiles;
 use crate::model::{self, Model};
 use crate::options::{AttentionKernels, Options};
@@ -40,8 +40,14 @@ fn load(name: &str, records: bool, swap_blocks: usize) -> Loaded {
 fn load_with(name: &str, options: &Options, swap_blocks: usize) -> Loaded {
     let config = open(name).1;
     let driver = Driver::emulator().unwrap();
-    let backend = CudaBackend::new(driver, 0, &config, Shard::WHOLE, options, DType::F16, false).unwrap();
-    ready(name, backend, swap_blocks)
+    let backend =
+        CudaBackend::new(driver, 0, &config, Shard::WHOLE, options, (DType::F16, kv(options)), false).unwrap();
+    ready(name, backend, swap_blocks, kv(options))
+}
+
+/// The type of keys and values beside activations in f16.
+fn kv(options: &Options) -> KvDtype {
+    options.kv_dtype.unwrap_or(DType::F16.into())
 }
 
 fn open(name: &str) -> (ModelFiles, ModelConfig) {
@@ -52,19 +58,14 @@ fn open(name: &str) -> (ModelFiles, ModelConfig) {
 }
 
 /// A model's part on a backend, with its cache.
-fn ready(name: &str, backend: CudaBackend, swap_blocks: usize) -> Loaded {
+fn ready(name: &str, backend: CudaBackend, swap_blocks: usize, kv_dtype: KvDtype) -> Loaded {
     let (files, config) = open(name);
     let mut weights = files.weights(Some(DType::F16)).unwrap();
     weights.strip_prefix(config.family.weight_prefixes());
     let model = model::load(&backend, &config, &mut weights, config.max_positions).unwrap();
     let own = backend.shard().config(&config).unwrap();
-    let layout = KvLayout {
-        layers: own.layers,
-        heads: own.kv_heads,
-        head_dim: own.head_dim,
-        block_size: 16,
-        dtype: DType::F16.into(),
-    };
+    let layout =
+        KvLayout { layers: own.layers, heads: own.kv_heads, head_dim: own.head_dim, block_size: 16, dtype: kv_dtype };
     let options = SchedulerOptions { max_batch_tokens: 64, max_num_seqs: 8, ..SchedulerOptions::default() };
     fit(&backend, &*model, layout, options, 0.9).unwrap();
     let cache = backend.kv_cache(layout, 16, swap_blocks).unwrap();
@@ -110,14 +111,16 @@ impl Loaded {
 
 #[test]
 fn a_rehearsal_asks_for_what_a_step_asks_for() {
-    for (name, attention, hopper_from) in [
-        ("opt-350m-like", AttentionKernels::Quire, None),
-        ("qwen3", AttentionKernels::Quire, None),
-        ("llama3", AttentionKernels::Quire, Some(1)),
-        ("llama3", AttentionKernels::V1, None),
-        ("llama3", AttentionKernels::V2, None),
+    for (name, attention, hopper_from, kv_dtype) in [
+        ("opt-350m-like", AttentionKernels::Quire, None, None),
+        ("opt-350m-like", AttentionKernels::Quire, None, Some(KvDtype::Int8)),
+        ("qwen3", AttentionKernels::Quire, None, None),
+        ("qwen3", AttentionKernels::Quire, None, Some(KvDtype::Fp8)),
+        ("llama3", AttentionKernels::Quire, Some(1), None),
+        ("llama3", AttentionKernels::V1, None, None),
+        ("llama3", AttentionKernels::V2, None, None),
     ] {
-        let options = Options { cuda_graphs: false, attention, hopper_from, ..Options::default() };
+        let options = Options { cuda_graphs: false, attention, hopper_from, kv_dtype, ..Options::default() };
         let mut loaded = load_with(name, &options, 0);
         loaded.step(batch(&[(3, 3), (9, 9)]));
         let step = Rehearsal { decodes: 2, context: 10, prompt: 5, logits: 3 };
@@ -227,17 +230,22 @@ fn larger_inputs_end_the_recordings_that_read_the_old_ones() {
 
 #[test]
 fn blocks_are_swapped_and_copied_in_every_layer() {
-    assert_moves(AttentionKernels::Quire, 1);
+    assert_moves(AttentionKernels::Quire, 1, None);
+}
+
+#[test]
+fn blocks_of_eight_bits_move_with_their_scales() {
+    assert_moves(AttentionKernels::Quire, 1, Some(KvDtype::Int8));
 }
 
 #[test]
 fn blocks_move_in_the_papers_layouts_too() {
-    assert_moves(AttentionKernels::V1, 2);
+    assert_moves(AttentionKernels::V1, 2, None);
 }
 
 /// Moves reach every page of a block, of which a layer has so many.
-fn assert_moves(attention: AttentionKernels, pages: usize) {
-    let options = Options { attention, cuda_graphs: false, ..Options::default() };
+fn assert_moves(attention: AttentionKernels, pages: usize, kv_dtype: Option<KvDtype>) {
+    let options = Options { attention, cuda_graphs: false, kv_dtype, ..Options::default() };
     let mut loaded = load_with("llama3", &options, 6);
     let device = loaded.backend.queue.device().unwrap();
     let layers = pages * loaded.layout.layers;

@@ -11,7 +11,10 @@
 //!
 //! So lanes exchange nothing as long as the largest score does not grow. Nor need scores be taken relative to the
 //! largest: any reference serves that is not so far below it that weights overflow. It is raised only when it is more
-//! than [`SLACK`] too low, which happens about once a stream.
+//! than [a slack](KvElement::SLACK) too low, which happens about once a stream.
+//!
+//! Where the cache has 8 bits, codes become 16-bit numbers as they are loaded. Scores are multiplied with the scales of
+//! their keys, and weights, once they are summed, with those of their values.
 
 #![allow(
     clippy::needless_range_loop,
@@ -25,12 +28,9 @@ use cuda_std::prelude::*;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE};
 
 use super::plan::{PlanEntry, TILE};
-use super::stream::tile_bytes;
+use crate::attention::squares::{Squares, scales};
 use crate::element::Element;
-use cuda_std::ptx::ldmatrix;
-
-/// By how much, in powers of two, a score may be above the reference: weights stay below 2^8.
-const SLACK: f32 = 8.0;
+use crate::kv_element::KvElement;
 
 /// Most steps of 16 elements in a head.
 const STEPS: usize = 16;
@@ -49,7 +49,7 @@ pub struct QueryHeads<T, const D: u32, const H: u32> {
     element: PhantomData<T>,
 }
 
-impl<T: Element, const D: u32, const H: u32> QueryHeads<T, D, H> {
+impl<T: KvElement, const D: u32, const H: u32> QueryHeads<T, D, H> {
     const STEPS: usize = D as usize / 16;
     const TILES: usize = H as usize / 8;
 
@@ -91,46 +91,55 @@ impl<T: Element, const D: u32, const H: u32> QueryHeads<T, D, H> {
     /// this together.
     #[inline(always)]
     pub unsafe fn take(&mut self, tile: u32, position: u32, span: PlanEntry, scale: f32) {
-        let lane = warp::lane_id();
         let mut scores = [[0.0; 4]; 2];
-        // SAFETY: the addresses are in the tile's K; all lanes take part.
+        let values_at = tile + TILE * D * 16 / T::FORMAT.vector_elements();
+        // SAFETY: the squares are in the tile's K; all lanes take part.
         unsafe {
-            let keys = tile + 16 * lane;
+            let mut keys = Squares::<T>::along_elements(tile, TILE, true);
             for step in 0..Self::STEPS {
-                let [low, low8, high, high8] = ldmatrix::load_x4_at(keys + 512 * step as u32);
-                scores[0] = T::mma(self.query[step], [low, high], scores[0]);
-                scores[1] = T::mma(self.query[step], [low8, high8], scores[1]);
+                let [low, high] = keys.of_tokens(step as u32);
+                scores[0] = T::Element::mma(self.query[step], low, scores[0]);
+                scores[1] = T::Element::mma(self.query[step], high, scores[1]);
             }
+        }
+        let mut value_scales = [[T::VALUE_GAIN; 2]; 2];
+        if T::FORMAT.is_coded() {
+            // SAFETY: the scales are behind the tile's V; all lanes take part.
+            let [keys_low, keys_high, values_low, values_high] = unsafe { scales(2 * values_at - tile) };
+            for i in 0..4 {
+                scores[0][i] *= keys_low[i % 2];
+                scores[1][i] *= keys_high[i % 2];
+            }
+            value_scales = [values_low, values_high].map(|pair| pair.map(|scale| scale * T::VALUE_GAIN));
         }
         if position < span.first || position + TILE > span.length {
             hide(&mut scores, position, span);
         }
-        // SAFETY: all lanes take part; the addresses are in the tile's V.
+        // SAFETY: all lanes take part; the squares are in the tile's V.
         unsafe {
-            let weights = self.weigh(scores, scale);
-            // The four matrices of A: 8 elements, the next 8; then both for the other 8 tokens.
-            let values = tile + tile_bytes(D) / 2 + lane / 8 % 2 * 256 + lane / 16 * 128 + lane % 8 * 16;
+            let weights = self.weigh(scores, scale * T::KEY_FACTOR, value_scales);
+            let mut values = Squares::<T>::along_elements(values_at, TILE, false);
             for step in 0..Self::STEPS {
-                let value = ldmatrix::load_x4_trans_at(values + 512 * step as u32);
+                let [[a, b], [c, d]] = values.of_elements(step as u32);
                 for n in 0..Self::TILES {
-                    self.out[step][n] = T::mma(value, weights[n], self.out[step][n]);
+                    self.out[step][n] = T::Element::mma([a, b, c, d], weights[n], self.out[step][n]);
                 }
             }
         }
     }
 
-    /// The weights of scores, as fragments of B; they are added to the sums.
+    /// The weights of scores, as fragments of B; they are added to the sums, and then multiplied with the scales of values.
     ///
     /// # Safety
     /// All lanes of the warp call this together.
     #[inline(always)]
-    unsafe fn weigh(&mut self, scores: [[f32; 4]; 2], scale: f32) -> [[u32; 2]; 2] {
+    unsafe fn weigh(&mut self, scores: [[f32; 4]; 2], scale: f32, value_scales: [[f32; 2]; 2]) -> [[u32; 2]; 2] {
         let of_head = |n: usize| [scores[0][2 * n], scores[0][2 * n + 1], scores[1][2 * n], scores[1][2 * n + 1]];
         let (mut top, mut above) = ([0.0; 2], false);
         for n in 0..Self::TILES {
             let [a, b, c, d] = of_head(n);
             top[n] = a.max(b).max(c.max(d)) * scale;
-            above |= top[n] > self.max[n] + SLACK;
+            above |= top[n] > self.max[n] + T::SLACK;
         }
         // SAFETY: all lanes take part, and go the same way.
         unsafe {
@@ -144,7 +153,13 @@ impl<T: Element, const D: u32, const H: u32> QueryHeads<T, D, H> {
             let [a, b, c, d] = of_head(n);
             let (a, b, c, d) = (weight(a), weight(b), weight(c), weight(d));
             self.sum[n] += (a + b) + (c + d);
-            weights[n] = [T::Pair::from_f32([a, b]).to_bits(), T::Pair::from_f32([c, d]).to_bits()];
+            let [low, high] = if T::FORMAT.is_coded() {
+                let [[first, second], [third, fourth]] = value_scales;
+                [[a * first, b * second], [c * third, d * fourth]]
+            } else {
+                [[a, b], [c, d]]
+            };
+            weights[n] = [low, high].map(|pair| <T::Element as Element>::Pair::from_f32(pair).to_bits());
         }
         weights
     }
@@ -192,7 +207,7 @@ impl<T: Element, const D: u32, const H: u32> QueryHeads<T, D, H> {
                 let head = 8 * n as u32 + row;
                 if head < count && column == 0 {
                     let state = rows.add((head * stride + D) as usize).cast::<[f32; 4]>();
-                    *state = [self.max[n], sum, 0.0, 0.0];
+                    *state = [self.max[n], sum * T::SUM_GAIN, 0.0, 0.0];
                 }
                 for odd in 0..2 {
                     let head = 8 * n as u32 + column + odd as u32;

@@ -11,12 +11,12 @@ use super::paged_attention;
 use super::stream::tile_bytes;
 use crate::attention::AttentionShape;
 use crate::floor::Floor;
-use crate::layout::VECTOR;
+use crate::layout::{KvFormat, VECTOR};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::{
-    attention::{with_constant, with_head_size},
+    attention::{with_coded_head_size, with_constant, with_head_size},
     element::ElementType,
-    with_element,
+    with_kv_element,
 };
 
 /// Warps in a block.
@@ -25,16 +25,17 @@ pub const fn warps(head_size: u32) -> u32 {
     if head_size > 128 { 2 } else { 4 }
 }
 
-/// Tiles in a warp's ring: 8 to 32 KiB, of which all but the tile in use are in flight.
+/// Tiles in a warp's ring: 8 to 32 KiB, of which all but the tile in use are in flight. As many bytes of codes are more tiles.
 #[inline(always)]
-pub const fn stages(head_size: u32) -> u32 {
-    if head_size > 64 { 2 } else { 4 }
+pub const fn stages(head_size: u32, format: KvFormat) -> u32 {
+    let plain = if head_size > 64 { 2 } else { 4 };
+    if format.is_coded() { 2 * plain } else { plain }
 }
 
 /// Bytes of the rings of all warps.
 #[inline(always)]
-pub const fn ring_bytes(head_size: u32) -> u32 {
-    warps(head_size) * stages(head_size) * tile_bytes(head_size)
+pub const fn ring_bytes(head_size: u32, format: KvFormat) -> u32 {
+    warps(head_size) * stages(head_size, format) * tile_bytes(head_size, format)
 }
 
 /// A launch of decode attention. It does not depend on the batch's size and lengths, so that a CUDA graph can hold it.
@@ -57,29 +58,30 @@ impl DecodeLaunch {
     }
 
     /// Query heads that a block takes at once: the kernel's parameter `H`. 16 cost more registers than 8, too many
-    /// of them with heads of 256, and are worth it where they save reading the cache twice.
+    /// of them with heads of 256, and are worth it where they save reading the cache twice. There are none for codes.
     pub const fn heads_at_once(self) -> u32 {
-        if self.shape.group() > 8 && self.shape.head_size() <= 128 { 16 } else { 8 }
+        let is_plain = !self.shape.pages().format.is_coded();
+        if is_plain && self.shape.group() > 8 && self.shape.head_size() <= 128 { 16 } else { 8 }
     }
 
     /// The kernel with these arguments, for elements of this type.
     #[cfg(not(target_arch = "nvptx64"))]
     pub fn call(self, element: ElementType, args: paged_attention) -> KernelCall {
         let size = self.shape.head_size();
-        with_element!(element, T => match self.heads_at_once() {
+        with_kv_element!(element, self.shape.pages().format, T => match self.heads_at_once() {
             16 => with_constant!(size, D => args.instance::<T, D, 16>(), 32 64 80 96 128),
             _ => with_head_size!(size, D => args.instance::<T, D, 8>()),
-        })
+        }, with_coded_head_size!(size, D => args.instance::<T, D, 8>()))
     }
 
     /// The entry of the kernel, for elements of this type.
     #[cfg(not(target_arch = "nvptx64"))]
     pub fn descriptor(self, element: ElementType) -> &'static Descriptor {
         let size = self.shape.head_size();
-        with_element!(element, T => match self.heads_at_once() {
+        with_kv_element!(element, self.shape.pages().format, T => match self.heads_at_once() {
             16 => with_constant!(size, D => entry::<(T, Const<D>, Const<16>)>(), 32 64 80 96 128),
             _ => with_head_size!(size, D => entry::<(T, Const<D>, Const<8>)>()),
-        })
+        }, with_coded_head_size!(size, D => entry::<(T, Const<D>, Const<8>)>()))
     }
 
     /// Streams of a sequence: for each KV head, one for every 8 or 16 query heads.
@@ -96,7 +98,7 @@ impl DecodeLaunch {
     /// Bytes of dynamic shared memory: the rings, and the warps' partial results.
     pub const fn shared_bytes(self) -> u32 {
         let size = self.shape.head_size();
-        ring_bytes(size) + warps(size) * self.rows() * row_vectors(size) * 2 * VECTOR
+        ring_bytes(size, self.shape.pages().format) + warps(size) * self.rows() * row_vectors(size) * 2 * VECTOR
     }
 
     /// Vectors of the partial results in the workspace.
@@ -122,9 +124,10 @@ where
 /// The floor of a launch over `sequences` whose queries see `tokens` in all: keys and values are read once for all
 /// heads of their group, queries once, and results are written.
 pub const fn floor(shape: AttentionShape, tokens: u64, sequences: u64) -> Floor {
-    let size = shape.head_size() as u64;
-    let (kv_heads, heads) = (shape.pages().heads as u64, shape.heads() as u64);
-    Floor { bytes: 2 * size * (2 * kv_heads * tokens + 2 * heads * sequences), flops: 4 * size * heads * tokens }
+    let (size, pages) = (shape.head_size() as u64, shape.pages());
+    let (kv_heads, heads) = (pages.heads as u64, shape.heads() as u64);
+    let kv_cache = 2 * kv_heads * tokens * pages.format.head_bytes(pages.head_size) as u64;
+    Floor { bytes: kv_cache + 2 * size * 2 * heads * sequences, flops: 4 * size * heads * tokens }
 }
 
 #[cfg(test)]

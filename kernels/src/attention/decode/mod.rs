@@ -19,7 +19,7 @@
 //! | [`DecodeLaunch`] | which kernel serves which shape; grid, shared memory, workspace |
 //!
 //! `H` is 8 for groups of up to 8 query heads to a KV head, and 16 for larger ones, for both types; with heads of 256
-//! it is always 8, since registers do not suffice for more. More heads than a kernel takes at once are further streams,
+//! it is always 8, since registers do not suffice for more, and with a cache of 8 bits, for fewer kernels. More heads than a kernel takes at once are further streams,
 //! and read the cache again. A few query tokens for a sequence could be rows beside the heads.
 //!
 //! # Floor
@@ -44,6 +44,17 @@
 //! arithmetic and moves. Blocks on an SM are what registers and 227 KiB of shared memory allow (with groups of 6 to 8
 //! and D = 128: two). The last column is the bytes in flight: the smaller figure counts the rings without the tile that
 //! each warp computes with, the larger one the whole rings, since a warp that waits has all of its stages in flight.
+//! In 8 bits, with the same columns for `f16` beside integers:
+//!
+//! | D | bytes an instruction | of the issue slots at 4.5 TB/s | registers | blocks an SM | in flight, KiB an SM |
+//! | --- | --- | --- | --- | --- | --- |
+//! | 64 | 7.1 | 71 % | 143 | 3 | 173 to 198 |
+//! | 128 | 7.1 | 71 % | 167 | 3 | 146 to 195 |
+//!
+//! For four codes there are seven instructions, five once `and` and `xor` are one: a third of all. So a GPU with the memory
+//! of an H200 comes near to its issue slots, and one of 3.4 TB/s has half of them left. A token is read in 1.94 times fewer
+//! bytes at D = 64.
+//!
 //! The tensor cores do 12 times the work of the floor with MHA, 54 TFLOP/s at the memory's full rate, a tenth of what
 //! `mma.sync` can do. Global sectors are 1.01 of the floor with some thousands of tokens a block; shared memory has no
 //! bank conflicts, and takes a write and a read of each byte, a third of its bandwidth.
@@ -79,7 +90,8 @@ use cuda_std::vector::Vector;
 use cuda_std::warp::FULL_MASK;
 
 use super::LOG2_E;
-use crate::element::{Bf16, Element, F16};
+use crate::element::{Bf16, F16};
+use crate::kv_element::{Bf16Fp8, Bf16Int8, F16Fp8, F16Int8, KvElement};
 use crate::layout::Pages;
 use cuda_std::ptx::cp_async;
 use heads::QueryHeads;
@@ -107,9 +119,10 @@ pub use plan::{MIN_RANGE, PLAN_THREADS, Ranges, TILE, plan_paged_attention, plan
     max_threads = 128,
     min_blocks = 2,
     instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128, 256], H = [8]),
-    instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128], H = [16])
+    instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128], H = [16]),
+    instances(T = [F16Int8, F16Fp8, Bf16Int8, Bf16Fp8], D = [32, 64, 128], H = [8])
 )]
-pub unsafe fn paged_attention<T: Element, const D: u32, const H: u32>(
+pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
     output: *mut u16,
     query: *const u16,
     cache: *const Vector,
@@ -124,7 +137,7 @@ pub unsafe fn paged_attention<T: Element, const D: u32, const H: u32>(
     block_size: u32,
     scale: f32,
 ) {
-    let pages = Pages { heads: kv_heads, head_size: D, block_size };
+    let pages = Pages { heads: kv_heads, head_size: D, block_size, format: T::FORMAT };
     let cache = Cache { vectors: cache, pages, tables, table_starts, head_tiles: group.div_ceil(H) };
     let (slots, rows, warp) = (thread::grid_dim_x(), group.min(H), warp::warp_id());
     let plan = DecodePlan::new(plan, slots);
@@ -137,13 +150,14 @@ pub unsafe fn paged_attention<T: Element, const D: u32, const H: u32>(
             return;
         }
         let exchange = Exchange { partials, arrivals, ranges: plan.ranges(), slots, rows };
-        let ring = shared_offset(dynamic_shared_mem::<u8>()) + warp * stages(D) * tile_bytes(D);
-        let merged = dynamic_shared_mem::<u8>().add(ring_bytes(D) as usize).cast::<Vector>();
+        let (stages, tile_bytes) = (stages(D, T::FORMAT), tile_bytes(D, T::FORMAT));
+        let ring = shared_offset(dynamic_shared_mem::<u8>()) + warp * stages * tile_bytes;
+        let merged = dynamic_shared_mem::<u8>().add(ring_bytes(D, T::FORMAT) as usize).cast::<Vector>();
 
         let mut stream = KvStream::holding(plan, begin, sequence);
         let (mut tile, mut stage) = (begin + warp, 0);
-        let mut reader = Reader::<D>::new(plan, cache, stream, tile, end, warps(D), ring);
-        for stage in 0..stages(D) {
+        let mut reader = Reader::<T, D>::new(plan, cache, stream, tile, end, warps(D), ring);
+        for stage in 0..stages {
             reader.fetch(stage);
         }
         loop {
@@ -155,23 +169,24 @@ pub unsafe fn paged_attention<T: Element, const D: u32, const H: u32>(
             let mut heads = QueryHeads::<T, D, H>::load(row.add((head * D) as usize), count);
             let stop = stream.end().min(end);
             while tile < stop {
-                match stages(D) {
+                match stages {
+                    8 => cp_async::wait::<7>(),
                     4 => cp_async::wait::<3>(),
                     _ => cp_async::wait::<1>(),
                 }
                 // What the other lanes copied has arrived, too.
                 warp::sync_warp(FULL_MASK);
-                let at = ring + stage * tile_bytes(D);
+                let at = ring + stage * tile_bytes;
                 heads.take(at, stream.position(tile), stream.span, scale * LOG2_E);
                 // The stage is free when all lanes are done with it.
                 warp::sync_warp(FULL_MASK);
                 reader.fetch(stage);
-                stage = (stage + 1) % stages(D);
+                stage = (stage + 1) % stages;
                 tile += warps(D);
             }
             heads.leave(merged.add((warp * rows * row_vectors(D)) as usize).cast(), count);
             let at = stream.sequence as usize * (kv_heads * group * D) as usize + (head * D) as usize;
-            finish::<T, D>(merged, warps(D), count, stream, exchange, output.add(at));
+            finish::<T::Element, D>(merged, warps(D), count, stream, exchange, output.add(at));
             if stop == end {
                 return;
             }

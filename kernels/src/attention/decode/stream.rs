@@ -1,10 +1,13 @@
 //! Iteration over a range: its streams one after the other, and a warp's tiles, fetched ahead of their use.
 
+use core::marker::PhantomData;
+
 use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
 
 use super::plan::{DecodePlan, PlanEntry, TILE, divide};
-use crate::layout::{KeyOrValue, Pages};
+use crate::kv_element::KvElement;
+use crate::layout::{KeyOrValue, KvFormat, Pages, VECTOR};
 use cuda_std::ptx::cp_async;
 
 /// A stream: the keys and values of one KV head for one sequence, read for one tile of query heads.
@@ -93,10 +96,11 @@ impl Cache {
 
 /// Copies every n-th tile of a range to a warp's ring in shared memory, a tile at a time.
 ///
-/// In the ring a tile is as in a page of 16 tokens: K as `[D / 8][16][8]`, then V. A lane copies one token's vectors,
-/// those with an even or those with an odd index. What the query does not see becomes zeros, and is not read: it may be
-/// anything, and zero weights would not hide a NaN.
-pub struct Reader<const D: u32> {
+/// In the ring a tile is as in a page of 16 tokens: K as `[D / 8][16][8]`, then V, and the scales if there are any. A lane
+/// copies one token's vectors, those with an even or those with an odd index. What the query does not see becomes zeros, and
+/// is not read: it may be anything, and zero weights would not hide a NaN. Scales are copied eight at a time, of which those
+/// before a window are read with the others: they are those of tokens that are in the cache.
+pub struct Reader<T, const D: u32> {
     plan: DecodePlan,
     cache: Cache,
     /// Tiles from one of the warp's to the next.
@@ -111,9 +115,10 @@ pub struct Reader<const D: u32> {
     block: u32,
     /// Where in the ring the lane's first vector goes.
     target: u32,
+    element: PhantomData<T>,
 }
 
-impl<const D: u32> Reader<D> {
+impl<T: KvElement, const D: u32> Reader<T, D> {
     /// Begins with `tile`, which need not be in `stream` but is not before it. `ring` is an offset in shared memory.
     ///
     /// # Safety
@@ -134,7 +139,8 @@ impl<const D: u32> Reader<D> {
         // block table.
         unsafe {
             let table = cache.tables.add(*cache.table_starts.add(stream.sequence as usize) as usize);
-            let mut reader = Reader { plan, cache, step, tile, stream, end, table, block: 0, target };
+            let mut reader =
+                Reader { plan, cache, step, tile, stream, end, table, block: 0, target, element: PhantomData };
             reader.look_up();
             reader
         }
@@ -157,21 +163,45 @@ impl<const D: u32> Reader<D> {
                 self.cache.pages.vector(self.block, head, KeyOrValue::Key, lane / TILE, token & (block_size - 1));
             // A step of this loop copies two vectors of each token.
             let (from_step, to_step) = (2 * 16 * block_size as usize, 2 * 16 * TILE);
+            let vectors = 2 * D / T::FORMAT.vector_elements();
+            let stage = stage * tile_bytes(D, T::FORMAT);
             // SAFETY: the block is the token's, and where the lane's token is not seen nothing is read.
             unsafe {
                 let mut from = self.cache.vectors.add(vector).cast::<u8>();
-                let mut to = self.target + stage * tile_bytes(D);
+                let mut to = self.target + stage;
                 // K and V follow each other, in the page as in the ring.
-                for _ in 0..2 * D / 16 {
+                for _ in 0..vectors / 2 {
                     cp_async::copy_cg_zero_fill(to, from, bytes);
                     from = from.add(from_step);
                     to += to_step;
+                }
+                if T::FORMAT.is_coded() && lane.is_multiple_of(VECTOR) {
+                    self.copy_scales(stage + vectors * TILE * 16, head, token);
                 }
                 self.tile += self.step;
                 self.look_up();
             }
         }
         cp_async::commit();
+    }
+
+    /// Starts copying the scales of the eight tokens from `token` on, which is the lane's: the keys' in the first half of the
+    /// warp, the values' in the second. They go to the vector of the ring that is the lane's share of those from `at` on.
+    ///
+    /// # Safety
+    /// As for [`Reader::fetch`], by every eighth lane.
+    #[inline(always)]
+    unsafe fn copy_scales(&self, at: u32, head: u32, token: u32) {
+        let (lane, pages) = (warp::lane_id(), self.cache.pages);
+        let PlanEntry { first, length, .. } = self.stream.span;
+        let part = if lane < TILE { KeyOrValue::Key } else { KeyOrValue::Value };
+        let bytes = if first < token + VECTOR && token < length { 2 * (length - token).min(VECTOR) } else { 0 };
+        let scale = pages.scale(self.block, head, part, token & (pages.block_size - 1));
+        // SAFETY: if one of the tokens is seen, the block is theirs: it holds whole groups of eight; else nothing is read.
+        unsafe {
+            let from = self.cache.vectors.cast::<u16>().add(scale);
+            cp_async::copy_cg_zero_fill(self.target - lane * 16 + at + lane * 2, from.cast(), bytes);
+        }
     }
 
     /// Finds the block of the lane's token in the tile that is fetched next.
@@ -201,7 +231,7 @@ impl<const D: u32> Reader<D> {
     }
 }
 
-/// Bytes of a tile: keys and values of 16 tokens.
-pub const fn tile_bytes(head_size: u32) -> u32 {
-    2 * TILE * head_size * 2
+/// Bytes of a tile: keys and values of 16 tokens, and their scales.
+pub const fn tile_bytes(head_size: u32, format: KvFormat) -> u32 {
+    2 * TILE * format.head_bytes(head_size)
 }

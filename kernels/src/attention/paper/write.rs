@@ -11,7 +11,8 @@ use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
 
 use crate::element::{Bf16, Element, F16};
-use crate::layout::{KeyOrValue, Pages, VECTOR, WriteVector};
+use crate::kv_write::WriteVector;
+use crate::layout::{KeyOrValue, KvFormat, Pages, VECTOR};
 use crate::rope::{FusedRows, rotate_and_write};
 use cuda_std::unroll::unroll;
 
@@ -56,7 +57,7 @@ pub unsafe fn paper_rope_and_cache<T: Element>(
         query_stride,
         heads,
     };
-    let pages = Pages { heads: kv_heads, head_size, block_size };
+    let pages = Pages { heads: kv_heads, head_size, block_size, format: KvFormat::Plain };
     // SAFETY: this kernel's contract is the function's.
     unsafe { rotate_and_write::<T, _>(rows, pages, PaperCache { pages, keys, values }) };
 }
@@ -73,7 +74,7 @@ struct PaperCache {
 
 impl WriteVector for PaperCache {
     #[inline(always)]
-    unsafe fn write(self, block: u32, head: u32, part: KeyOrValue, chunk: u32, offset: u32, vector: Vector) {
+    unsafe fn write_vector(self, block: u32, head: u32, part: KeyOrValue, chunk: u32, offset: u32, vector: Vector) {
         let Pages { heads, block_size, .. } = self.pages;
         let row = (block as usize * heads as usize + head as usize) * self.pages.chunks() as usize + chunk as usize;
         // SAFETY: the cache has such a block, head and token, by this function's contract, so that both indices are

@@ -2,14 +2,19 @@
 //!
 //! A warp has its rows in fragments of 16. Keys and values come from shared memory four 8 x 8 matrices at a time, and
 //! each load serves all fragments. `mma` leaves each score in the lane and register from which the next `mma` takes its
-//! weight: nothing moves between the lanes.
+//! weight: nothing moves between the lanes. Codes of 8 bits become 16-bit numbers as they are loaded; scales of keys are
+//! those of scores, scales of values those of weights.
 
 use cuda_std::half::Half2;
+use cuda_std::unroll;
 use cuda_std::vector::Vector;
 use cuda_std::warp::lane_id;
 
+use super::pages::part_bytes;
 use super::shape::{FRAGMENT, fragments, query_in_registers, tile_keys, tile_rows};
+use crate::attention::squares::{Squares, scales};
 use crate::element::Element;
+use crate::kv_element::KvElement;
 use crate::layout::VECTOR;
 use cuda_std::ptx::ldmatrix;
 
@@ -84,26 +89,38 @@ impl<const D: u32> Queries<D> {
         factors
     }
 
-    /// The products with the keys of a tile at `keys`, an offset in shared memory.
+    /// The products with the keys of a tile at `tile`, an offset in shared memory, times the keys' scales.
     ///
     /// # Safety
-    /// As for [`Self::hold`]; the keys are in shared memory, too.
+    /// As for [`Self::hold`]; the tile is in shared memory, too.
     #[inline(always)]
-    pub unsafe fn times_keys<T: Element>(&self, keys: u32) -> ScoreFragments {
-        // Eight keys of eight elements and of the next eight, then the next eight keys.
-        let (key, chunk) = (lane_id() / 16 * 8 + lane_id() % 8, lane_id() / 8 % 2);
-        let keys = keys + (chunk * tile_keys(D) + key) * ROW;
+    pub unsafe fn times_keys<T: KvElement>(&self, tile: u32) -> ScoreFragments {
         let mut scores = [[[0.0; 4]; KEYS / 8]; FRAGMENTS];
         for step in 0..D / 16 {
-            // SAFETY: queries and keys are in shared memory and all lanes are here, by this function's contract; rows
+            let keys = tile + step * Squares::<T>::CHUNKS * tile_keys(D, T::FORMAT) * ROW;
+            let mut squares = Squares::<T>::along_tokens(keys, tile_keys(D, T::FORMAT));
+            // SAFETY: queries and keys are in shared memory and all lanes are here, by this function's contract; squares
             // are within the tile.
             unsafe {
                 let factors = if query_in_registers(D) { self.held[step as usize] } else { self.load(step) };
-                for pair in 0..tile_keys(D) / 16 {
-                    let four = ldmatrix::load_x4_at(keys + (2 * step * tile_keys(D) + 16 * pair) * ROW);
+                for pair in 0..tile_keys(D, T::FORMAT) / 16 {
+                    let [low, high] = squares.of_tokens(pair);
                     for fragment in 0..fragments(D) as usize {
-                        multiply::<T>(factors[fragment], four, &mut scores[fragment], pair);
+                        multiply::<T::Element>(factors[fragment], [low, high], &mut scores[fragment], pair);
                     }
+                }
+            }
+        }
+        if T::FORMAT.is_coded() {
+            let at = tile + 2 * part_bytes(D, T::FORMAT);
+            for group in 0..tile_keys(D, T::FORMAT) / 32 {
+                // SAFETY: the scales are in shared memory and all lanes are here, by this function's contract.
+                let scales = unsafe { scales(at + 64 * group) };
+                for fragment in 0..fragments(D) as usize {
+                    unroll!(n in [0 1 2 3] {
+                        let four = &mut scores[fragment][4 * group as usize + n];
+                        *four = by_columns(*four, scales[n]);
+                    });
                 }
             }
         }
@@ -111,39 +128,56 @@ impl<const D: u32> Queries<D> {
     }
 }
 
-/// Adds to the output the values of a tile at `values`, an offset in shared memory, times their weights, which are
-/// rounded to 16 bits.
+/// Adds to the output the values of a tile at `tile`, an offset in shared memory, times their weights, which are multiplied
+/// with the values' scales and rounded to 16 bits.
 ///
 /// # Safety
-/// All lanes of the warp call this together, and the values are in shared memory.
+/// All lanes of the warp call this together, and the tile is in shared memory.
 #[inline(always)]
-pub unsafe fn add_values<T: Element, const D: u32>(
+pub unsafe fn add_values<T: KvElement, const D: u32>(
     output: &mut OutputFragments,
     weights: &ScoreFragments,
-    values: u32,
+    tile: u32,
 ) {
-    // Values 0 to 7 and 8 to 15 of eight elements, then of the next eight. `mma` wants the values of an element side by
-    // side: they are transposed on the way.
-    let (value, chunk) = (lane_id() % 16, lane_id() / 16);
-    let values = values + (chunk * tile_keys(D) + value) * ROW;
-    for step in 0..tile_keys(D) / 16 {
+    let part = part_bytes(D, T::FORMAT);
+    let mut value_scales = [[0.0; 2]; 4];
+    for step in 0..tile_keys(D, T::FORMAT) / 16 {
+        if T::FORMAT.is_coded() && step.is_multiple_of(2) {
+            // SAFETY: the scales are in shared memory and all lanes are here, by this function's contract.
+            value_scales = unsafe { scales(tile + 2 * part + 2 * tile_keys(D, T::FORMAT) + 32 * step) };
+        }
         let mut factors = [[0; 4]; FRAGMENTS];
         for fragment in 0..fragments(D) as usize {
-            let [low, high] = [0, 1].map(|half| weights[fragment][2 * step as usize + half]);
+            let [low, high] = [0, 1].map(|half| {
+                let four = weights[fragment][2 * step as usize + half];
+                if !T::FORMAT.is_coded() {
+                    return four;
+                }
+                let [first, second] = value_scales[2 * (step as usize % 2) + half];
+                by_columns(four, [first * T::VALUE_GAIN, second * T::VALUE_GAIN])
+            });
             factors[fragment] = [[low[0], low[1]], [low[2], low[3]], [high[0], high[1]], [high[2], high[3]]]
-                .map(|pair| T::Pair::from_f32(pair).to_bits());
+                .map(|pair| <T::Element as Element>::Pair::from_f32(pair).to_bits());
         }
+        // `mma` wants the values of an element side by side: they are transposed on the way.
+        let mut squares = Squares::<T>::along_elements(tile + part + 16 * step * ROW, tile_keys(D, T::FORMAT), true);
         for pair in 0..D / VECTOR / 2 {
-            // SAFETY: the values are in shared memory and all lanes are here, by this function's contract; rows are
+            // SAFETY: the values are in shared memory and all lanes are here, by this function's contract; squares are
             // within the tile.
             unsafe {
-                let four = ldmatrix::load_x4_trans_at(values + (2 * pair * tile_keys(D) + 16 * step) * ROW);
+                let [[a, b], [c, d]] = squares.of_elements(pair);
                 for fragment in 0..fragments(D) as usize {
-                    multiply::<T>(factors[fragment], four, &mut output[fragment], pair);
+                    multiply::<T::Element>(factors[fragment], [[a, c], [b, d]], &mut output[fragment], pair);
                 }
             }
         }
     }
+}
+
+/// Scores or weights, times the scales of the lane's two columns.
+#[inline(always)]
+fn by_columns([a, b, c, d]: [f32; 4], [first, second]: [f32; 2]) -> [f32; 4] {
+    [a * first, b * second, c * first, d * second]
 }
 
 /// Multiplies 16 x 16 by 16 x 16, and adds the product to columns `16 * pair ..` of `sums`.
@@ -151,11 +185,11 @@ pub unsafe fn add_values<T: Element, const D: u32>(
 /// # Safety
 /// All lanes of the warp call this together.
 #[inline(always)]
-unsafe fn multiply<T: Element>(a: [u32; 4], [b0, b1, b2, b3]: [u32; 4], sums: &mut [[f32; 4]], pair: u32) {
+unsafe fn multiply<T: Element>(a: [u32; 4], [low, high]: [[u32; 2]; 2], sums: &mut [[f32; 4]], pair: u32) {
     let pair = 2 * pair as usize;
     // SAFETY: all lanes of the warp are here together, by this function's contract.
     unsafe {
-        sums[pair] = T::mma(a, [b0, b1], sums[pair]);
-        sums[pair + 1] = T::mma(a, [b2, b3], sums[pair + 1]);
+        sums[pair] = T::mma(a, low, sums[pair]);
+        sums[pair + 1] = T::mma(a, high, sums[pair + 1]);
     }
 }

@@ -27,6 +27,9 @@
 //! side, so that a group of any size fills tiles, and a token's heads share its keys. Which rows a block has follows
 //! from `query_starts` by bisection: the host needs bounds on tokens and sequences, and no lengths.
 //!
+//! Where the cache has 8 bits, each warp turns codes into 16-bit numbers as it loads them: for a tile of 64 keys and head
+//! size 64 that is twice the instructions of 16 bits. At head size 128 tiles have 32 keys, since registers do not suffice.
+//!
 //! # Floor
 //!
 //! [`shape::floor()`] gives bytes and operations; from prompts of some 500 tokens on it is the tensor cores' time. At
@@ -65,7 +68,8 @@ use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::vector::Vector;
 use cuda_std::warp::FULL_MASK;
 
-use crate::element::{Bf16, Element, F16};
+use crate::element::{Bf16, F16};
+use crate::kv_element::{Bf16Fp8, Bf16Int8, F16Fp8, F16Int8, KvElement};
 use crate::layout::Pages;
 use cuda_std::ptx::cp_async;
 
@@ -77,7 +81,7 @@ mod softmax;
 mod tile;
 
 use fragment::{Queries, ZERO, add_values};
-use pages::{KvTiles, part_bytes, stage_bytes};
+use pages::{KvTiles, stage_bytes};
 use rows::QueryRows;
 use shape::{query_in_registers, tile_keys, tile_rows};
 use softmax::Softmax;
@@ -110,8 +114,13 @@ struct Cache {
 /// bytes; `group` is at least 1, `block_size` a power of two, `scale` positive, contexts and `window` are below 2^31; a
 /// context holds at least the new tokens, and their keys and values are in the cache; the launch is of
 /// [`launch_shape`](shape::launch_shape()).
-#[kernel(max_threads = 128, min_blocks = 2, instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128, 256]))]
-pub unsafe fn paged_prefill<T: Element, const D: u32>(
+#[kernel(
+    max_threads = 128,
+    min_blocks = 2,
+    instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128, 256]),
+    instances(T = [F16Int8, F16Fp8, Bf16Int8, Bf16Fp8], D = [32, 64, 128])
+)]
+pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
     output: *mut u16,
     query: *const u16,
     cache: *const Vector,
@@ -128,7 +137,7 @@ pub unsafe fn paged_prefill<T: Element, const D: u32>(
     scale: f32,
 ) {
     let batch = Batch { query, query_stride, tables, table_starts, query_starts, contexts, sequences, group };
-    let cache = Cache { pages: Pages { heads: kv_heads, head_size: D, block_size }, vectors: cache };
+    let cache = Cache { pages: Pages { heads: kv_heads, head_size: D, block_size, format: T::FORMAT }, vectors: cache };
     let window = if window == 0 { i32::MAX as u32 } else { window };
     let head = thread::block_idx_x();
     // SAFETY: the arrays are as this kernel's contract says, which is what the functions called here ask for; the
@@ -147,8 +156,8 @@ pub unsafe fn paged_prefill<T: Element, const D: u32>(
             // In a group of their own, so that they are not waited for together with the first tile.
             cp_async::commit();
         }
-        let mut stream = KvTiles::<D>::new(&batch, &cache, tile.sequence, head, sight, stages);
-        let (mut index, last) = (sight.first_key() / tile_keys(D), sight.last / tile_keys(D));
+        let mut stream = KvTiles::<T, D>::new(&batch, &cache, tile.sequence, head, sight, stages);
+        let (mut index, last) = (sight.first_key() / tile_keys(D, T::FORMAT), sight.last / tile_keys(D, T::FORMAT));
         stream.copy(index % 2);
 
         let mut queries = Queries::<D>::new(shared_offset(rows.place(0, 0)));
@@ -157,7 +166,7 @@ pub unsafe fn paged_prefill<T: Element, const D: u32>(
             warp::sync_warp(FULL_MASK);
             queries.hold();
         }
-        let mut softmax = Softmax::<D>::new(scale);
+        let mut softmax = Softmax::<T, D>::new(scale);
         let mut sums = ZERO;
         while index <= last {
             // The tile has arrived, and all warps are done with the one before, whose stage the next one takes.
@@ -166,22 +175,22 @@ pub unsafe fn paged_prefill<T: Element, const D: u32>(
             if index < last {
                 stream.copy((index + 1) % 2);
             }
-            let key = index * tile_keys(D);
+            let key = index * tile_keys(D, T::FORMAT);
             if let Some(own) = own_sight
-                && own.any(key, tile_keys(D))
+                && own.any(key, tile_keys(D, T::FORMAT))
             {
-                let stage = stages + index % 2 * stage_bytes(D);
+                let stage = stages + index % 2 * stage_bytes(D, T::FORMAT);
                 let mut scores = queries.times_keys::<T>(stage);
-                if !own.all(key, tile_keys(D)) {
-                    rows.mask(&mut scores, key, window);
+                if !own.all(key, tile_keys(D, T::FORMAT)) {
+                    rows.mask::<T>(&mut scores, key, window);
                 }
                 softmax.weigh(&mut scores, &mut sums);
-                add_values::<T, D>(&mut sums, &scores, stage + part_bytes(D));
+                add_values::<T, D>(&mut sums, &scores, stage);
             }
             index += 1;
         }
         if own_sight.is_some() {
-            rows.store::<T>(output, &sums, &softmax.finish());
+            rows.store::<T::Element>(output, &sums, &softmax.finish());
         }
     }
 }

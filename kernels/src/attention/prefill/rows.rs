@@ -15,6 +15,7 @@ use super::shape::{FRAGMENT, fragments, query_in_registers, tile_keys, tile_rows
 use super::softmax::PerRow;
 use super::tile::{Sight, Tile};
 use crate::element::Element;
+use crate::kv_element::KvElement;
 use crate::layout::VECTOR;
 use cuda_std::ptx::cp_async;
 use cuda_std::ptx::memory::store_l2;
@@ -103,12 +104,14 @@ impl<const D: u32> QueryRows<D> {
     /// Masks the scores of keys that a row does not see: they become minus infinity, whose weight is 0. `key` is the
     /// tile's first.
     #[inline(always)]
-    pub fn mask(&self, scores: &mut ScoreFragments, key: u32, window: u32) {
+    pub fn mask<T: KvElement>(&self, scores: &mut ScoreFragments, key: u32, window: u32) {
         for fragment in 0..fragments(D) {
             for half in 0..2 {
                 let row = self.tile.first + self.first + fragment * FRAGMENT + half * 8 + lane_id() / 4;
                 let to_first = self.tile.position(row).wrapping_sub(key + lane_id() % 4 * 2);
-                for (n, four) in scores[fragment as usize][..tile_keys(D) as usize / 8].iter_mut().enumerate() {
+                for (n, four) in
+                    scores[fragment as usize][..tile_keys(D, T::FORMAT) as usize / 8].iter_mut().enumerate()
+                {
                     for i in 0..2 {
                         // To a key behind the row's position the distance is negative: a very large number.
                         let distance = to_first.wrapping_sub(8 * n as u32 + i);

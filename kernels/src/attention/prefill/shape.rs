@@ -4,10 +4,16 @@
 use cuda_std::launch::KernelCall;
 use cuda_std::launch::LaunchShape;
 
+use super::{pages, rows};
 use crate::attention::AttentionShape;
 use crate::floor::Floor;
+use crate::layout::KvFormat;
 #[cfg(not(target_arch = "nvptx64"))]
-use crate::{attention::with_head_size, element::ElementType, with_element};
+use crate::{
+    attention::{with_coded_head_size, with_head_size},
+    element::ElementType,
+    with_kv_element,
+};
 
 /// Warps in a block.
 pub const WARPS: u32 = 4;
@@ -32,9 +38,11 @@ pub const fn tile_rows(head_size: u32) -> u32 {
     WARPS * FRAGMENT * fragments(head_size)
 }
 
-/// Keys in a tile, and as many values.
-pub const fn tile_keys(head_size: u32) -> u32 {
-    if head_size <= 128 { 64 } else { 32 }
+/// Keys in a tile, and as many values. Where codes become numbers, registers do not suffice for the scores of 64 keys beside
+/// outputs of 128 elements.
+pub const fn tile_keys(head_size: u32, format: KvFormat) -> u32 {
+    let most = if format.is_coded() { 64 } else { 128 };
+    if head_size <= most { 64 } else { 32 }
 }
 
 /// Whether the queries stay in registers. Elsewhere output and scores leave too little room for them, and they are
@@ -49,14 +57,20 @@ pub const fn launch_shape(shape: AttentionShape, tokens: u32, sequences: u32) ->
     let size = shape.head_size();
     // A sequence's last tile need not be full: one more for each.
     let tiles = tokens * shape.group() / tile_rows(size) + sequences;
-    let shared = 2 * size * (tile_rows(size) + STAGES * 2 * tile_keys(size));
+    let shared = rows::bytes(size) + STAGES * pages::stage_bytes(size, shape.pages().format);
     LaunchShape::new([shape.pages().heads, tiles, 1], THREADS).with_shared(shared)
 }
 
 /// The kernel with these arguments, for elements of this type and heads of this shape.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn call(shape: AttentionShape, element: ElementType, args: super::paged_prefill) -> KernelCall {
-    with_element!(element, T => with_head_size!(shape.head_size(), D => args.instance::<T, D>()))
+    let size = shape.head_size();
+    with_kv_element!(
+        element,
+        shape.pages().format,
+        T => with_head_size!(size, D => args.instance::<T, D>()),
+        with_coded_head_size!(size, D => args.instance::<T, D>())
+    )
 }
 
 /// The floor of one sequence's attention; a batch's is the sum. Queries are read, outputs written, and each key and
@@ -78,15 +92,15 @@ pub const fn floor(shape: AttentionShape, new: u32, context: u32, window: u32) -
     };
     let pairs = (growing * (growing + 1) - cached * (cached + 1)) / 2 + (context - growing) * window;
     let (size, heads, kv_heads) = (shape.head_size() as u64, shape.heads() as u64, shape.pages().heads as u64);
-    let elements = 2 * new * heads * size + if new > 0 { 2 * in_sight * kv_heads * size } else { 0 };
-    Floor { bytes: 2 * elements, flops: 4 * pairs * heads * size }
+    let head_bytes = shape.pages().format.head_bytes(shape.head_size()) as u64;
+    let kv_cache = if new > 0 { 2 * in_sight * kv_heads * head_bytes } else { 0 };
+    Floor { bytes: 2 * 2 * new * heads * size + kv_cache, flops: 4 * pairs * heads * size }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attention::prefill::{pages, rows};
-    use crate::attention::{AttentionShape, HEAD_SIZES};
+    use crate::attention::HEAD_SIZES;
 
     fn shape(heads: u32, kv_heads: u32, head_size: u32) -> AttentionShape {
         AttentionShape::new(heads, kv_heads, head_size, 16).unwrap_or_else(|refused| panic!("{refused}"))
@@ -106,7 +120,7 @@ mod tests {
     fn two_blocks_share_a_multiprocessor() {
         for size in HEAD_SIZES {
             let LaunchShape { shared, threads, .. } = launch_shape(shape(1, 1, size), 1, 1);
-            assert_eq!(shared, rows::bytes(size) + STAGES * pages::stage_bytes(size));
+            assert_eq!(shared, rows::bytes(size) + STAGES * pages::stage_bytes(size, KvFormat::Plain));
             // An H200 has 228 KiB of shared memory, of which a block costs 1 beyond its own.
             assert!(2 * (shared + 1024) <= 228 * 1024 && threads == [128, 1, 1], "{shared}");
         }

@@ -1,9 +1,11 @@
 //! Softmax over keys that come tile by tile, in powers of two.
 //!
 //! A row keeps a reference and its sum of `2^(score - reference)`. The reference need not be the largest score so far:
-//! it is enough that no score exceeds it by more than [`SLACK`], so that the powers stay far below the largest 16-bit
+//! it is enough that no score exceeds it by more than [a slack](KvElement::SLACK), so that the powers stay far below the largest 16-bit
 //! number, at the same relative precision. As long as that is so, which after the first tiles it nearly always is, the
 //! lanes need not agree on a maximum, and what was summed need not be scaled.
+
+use core::marker::PhantomData;
 
 use cuda_std::float::GpuFloat;
 use cuda_std::warp::{self, FULL_MASK, WARP_SIZE};
@@ -11,9 +13,7 @@ use cuda_std::warp::{self, FULL_MASK, WARP_SIZE};
 use super::fragment::{FRAGMENTS, OutputFragments, ScoreFragments};
 use super::shape::{fragments, tile_keys};
 use crate::attention::LOG2_E;
-
-/// By how much a score may exceed its row's reference, as a power of two.
-const SLACK: f32 = 8.0;
+use crate::kv_element::KvElement;
 
 /// The reference of a row that has seen no key: below every score, and yet a number.
 const NONE: f32 = -1e30;
@@ -22,21 +22,23 @@ const NONE: f32 = -1e30;
 pub type PerRow<V> = [[V; 2]; FRAGMENTS];
 
 /// The state of a warp's rows.
-pub struct Softmax<const D: u32> {
+pub struct Softmax<T, const D: u32> {
     /// Factor from a product of query and key to a power of two.
     scale: f32,
     reference: PerRow<f32>,
     /// The lane's part of the sums.
     sum: PerRow<f32>,
+    element: PhantomData<T>,
 }
 
-impl<const D: u32> Softmax<D> {
+impl<T: KvElement, const D: u32> Softmax<T, D> {
     /// The state of rows that have seen no key. `scale`, a positive number, is what products of query and key are
     /// multiplied with.
     #[inline(always)]
     pub fn new(scale: f32) -> Self {
-        let scale = scale * LOG2_E;
-        Self { scale, reference: [[NONE; 2]; FRAGMENTS], sum: [[0.0; 2]; FRAGMENTS] }
+        let scale = scale * LOG2_E * T::KEY_FACTOR;
+        let (reference, sum) = ([[NONE; 2]; FRAGMENTS], [[0.0; 2]; FRAGMENTS]);
+        Self { scale, reference, sum, element: PhantomData }
     }
 
     /// Turns the scores of a tile into weights, and adds them to the sums; scales `output` where the references change.
@@ -46,7 +48,7 @@ impl<const D: u32> Softmax<D> {
     #[inline(always)]
     pub unsafe fn weigh(&mut self, scores: &mut ScoreFragments, output: &mut OutputFragments) {
         let most = self.largest(scores);
-        let exceeds = |fragment: usize, half: usize| most[fragment][half] > self.reference[fragment][half] + SLACK;
+        let exceeds = |fragment: usize, half: usize| most[fragment][half] > self.reference[fragment][half] + T::SLACK;
         let mut any = false;
         for fragment in 0..fragments(D) as usize {
             any |= exceeds(fragment, 0) | exceeds(fragment, 1);
@@ -59,7 +61,7 @@ impl<const D: u32> Softmax<D> {
             }
         }
         for (fragment, scores) in scores[..fragments(D) as usize].iter_mut().enumerate() {
-            for four in &mut scores[..tile_keys(D) as usize / 8] {
+            for four in &mut scores[..tile_keys(D, T::FORMAT) as usize / 8] {
                 for (i, score) in four.iter_mut().enumerate() {
                     *score = score.mul_add(self.scale, -self.reference[fragment][i / 2]).exp2_fast();
                     self.sum[fragment][i / 2] += *score;
@@ -73,7 +75,7 @@ impl<const D: u32> Softmax<D> {
     fn largest(&self, scores: &ScoreFragments) -> PerRow<f32> {
         let mut most = [[f32::NEG_INFINITY; 2]; FRAGMENTS];
         for fragment in 0..fragments(D) as usize {
-            for four in &scores[fragment][..tile_keys(D) as usize / 8] {
+            for four in &scores[fragment][..tile_keys(D, T::FORMAT) as usize / 8] {
                 for (i, score) in four.iter().enumerate() {
                     most[fragment][i / 2] = most[fragment][i / 2].max(*score);
                 }
@@ -107,7 +109,7 @@ impl<const D: u32> Softmax<D> {
         }
     }
 
-    /// One over the sum of each row.
+    /// One over the sum of each row, with what the output is to be multiplied with besides.
     ///
     /// # Safety
     /// All lanes of the warp call this together.
@@ -117,7 +119,7 @@ impl<const D: u32> Softmax<D> {
         for rows in &mut inverse[..fragments(D) as usize] {
             for row in rows {
                 // SAFETY: all lanes are here, by this function's contract; the loops are the same for all of them.
-                *row = unsafe { over_row(*row, |a, b| a + b) }.rcp_fast();
+                *row = (unsafe { over_row(*row, |a, b| a + b) } * T::SUM_GAIN).rcp_fast();
             }
         }
         inverse

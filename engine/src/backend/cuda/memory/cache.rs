@@ -68,6 +68,7 @@ impl CudaKvCache {
             heads: layout.heads as u32,
             head_size: layout.head_dim as u32,
             block_size: layout.block_size as u32,
+            format: layout.dtype.format(),
         };
         CudaKvCache { pages, arrays, layers: layout.layers as u32, num_blocks: 0, memory: None, swap: None }
     }

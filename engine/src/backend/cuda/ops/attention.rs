@@ -9,7 +9,7 @@ use kernels::cache::{reshape_and_cache, write_shape};
 use kernels::floor::Floor;
 use kernels::layout::VECTOR;
 use kernels::rope::{self, rope_and_cache};
-use kernels::with_element;
+use kernels::{with_element, with_kv_element};
 
 use crate::backend::cuda::CudaBackend;
 use crate::backend::cuda::memory::cache::CudaKvCache;
@@ -33,7 +33,9 @@ impl CudaBackend {
         let stride = qkv.stride / VECTOR;
         let query_vectors = (shape.heads() * shape.head_size() / VECTOR) as usize;
         let row: DevicePtrMut<Vector> = qkv.ptr();
-        if self.paper.is_none() && heads.norms.is_none() && heads.rope.is_none() {
+        let only_writes = self.paper.is_none() && heads.norms.is_none() && heads.rope.is_none();
+        let is_coded = pages.format.is_coded();
+        if only_writes && !is_coded {
             let key = row.offset(query_vectors).cast_const();
             let call = reshape_and_cache {
                 key,
@@ -53,6 +55,8 @@ impl CudaBackend {
             return;
         }
         let norm = |weight: Option<&CudaWeight>| weight.map_or(DevicePtr::NULL, CudaWeight::ptr);
+        // Queries that stay as they are need not be moved.
+        let (row, query_heads) = if only_writes { (row.offset(query_vectors), 0) } else { (row, shape.heads()) };
         let args = rope_and_cache {
             qkv: row.cast_const(),
             query: row,
@@ -66,24 +70,21 @@ impl CudaBackend {
             tokens: qkv.rows,
             qkv_stride: stride,
             query_stride: stride,
-            heads: shape.heads(),
+            heads: query_heads,
             kv_heads: pages.heads,
             head_size: pages.head_size,
             block_size: pages.block_size,
         };
-        let floor = || {
-            let [heads, kv_heads, size] = [shape.heads(), pages.heads, pages.head_size].map(u64::from);
-            Floor { bytes: rope::floor_bytes(qkv.rows.into(), heads, kv_heads, size), flops: 0 }
-        };
+        let floor = || Floor { bytes: rope::floor_bytes(qkv.rows.into(), query_heads.into(), pages), flops: 0 };
         let call = if self.paper.is_some() {
             let args = apart(args, cache.values(layer).cast());
             with_element!(self.element, T => args.instance::<T>())
         } else {
-            with_element!(self.element, T => args.instance::<T>())
+            with_kv_element!(self.element, pages.format, T => args.instance::<T>())
         };
         // SAFETY: rows consist of whole vectors, and the block pool has no slot beyond the end of the cache. The table
         // of angles has a row for each position, and the backend was made for a head size that there are kernels for.
-        unsafe { self.queue.launch(rope::shape(qkv.rows, shape.heads(), pages.heads), call, floor) };
+        unsafe { self.queue.launch(rope::shape(qkv.rows, query_heads, pages.heads), call, floor) };
     }
 
     /// Attention of the rows' queries: decode's kernel for the first rows, prefill's for the rest.

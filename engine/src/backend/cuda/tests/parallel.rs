@@ -12,11 +12,12 @@ fn workers(name: &str, of: usize) -> Vec<Loaded> {
     let worker = |rank| {
         let shard = Shard { rank, of };
         let own = shard.config(&config).unwrap();
-        CudaBackend::new(driver, rank as u32, &own, shard, &Options::default(), DType::F16, false).unwrap()
+        let types = (DType::F16, DType::F16.into());
+        CudaBackend::new(driver, rank as u32, &own, shard, &Options::default(), types, false).unwrap()
     };
     let mut backends: Vec<_> = (0..of).map(worker).collect();
     CudaBackend::connect(&mut backends).unwrap();
-    backends.into_iter().map(|backend| ready(name, backend, 0)).collect()
+    backends.into_iter().map(|backend| ready(name, backend, 0, DType::F16.into())).collect()
 }
 
 /// A step on all workers; what the first one samples.

@@ -1,0 +1,63 @@
+//! Attention over caches of 8 bits, against plain attention in `f64` over the numbers that the codes stand for.
+
+use workbench::number::Type;
+use workbench::paged::{PagedProblem, PagedShape};
+
+use crate::decode::{self, CODES};
+use crate::prefill::{self, span};
+
+#[test]
+fn decode_in_every_head_size_block_size_and_group_size() {
+    let (mut gpus, contexts) = (decode::targets(), [1, 700, 16, 33, 300]);
+    for (i, (heads, kv_heads, head_size, block_size, slots)) in [
+        (2, 2, 32, 8, 5),
+        (9, 1, 32, 16, 7),
+        (3, 1, 64, 32, 3),
+        (8, 2, 64, 8, 6),
+        (20, 1, 64, 16, 2),
+        (4, 4, 128, 16, 9),
+        (7, 1, 128, 32, 3),
+        (12, 2, 128, 8, 5),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for format in CODES {
+            let shape = decode::shape(Type::ALL[i % 2], heads, kv_heads, head_size, block_size, 0);
+            decode::check(&mut gpus, PagedShape { format, ..shape }, &contexts, 1, slots);
+        }
+    }
+}
+
+#[test]
+fn prefill_in_every_head_size_block_size_and_group() {
+    let cases = [
+        (prefill::shape(3, 1, 32, 8, 0), vec![span(1, 1), span(64, 64), span(65, 200)]),
+        (prefill::shape(1, 16, 32, 16, 1), vec![span(9, 9), span(1, 40)]),
+        (prefill::shape(2, 3, 64, 16, 20), vec![span(43, 43), span(1, 1), span(30, 77)]),
+        (prefill::shape(1, 7, 64, 32, 0), vec![span(20, 40), span(3, 700)]),
+        (prefill::shape(2, 1, 64, 8, 33), vec![span(70, 220), span(0, 30), span(5, 5)]),
+        (prefill::shape(2, 8, 128, 16, 0), vec![span(20, 60), span(17, 49)]),
+        (prefill::shape(1, 1, 128, 32, 64), vec![span(70, 220)]),
+        (prefill::shape(1, 2, 128, 8, 0), vec![span(100, 130)]),
+    ];
+    for (seed, (shape, spans)) in cases.into_iter().enumerate() {
+        for (ty, format) in Type::ALL.into_iter().flat_map(|ty| CODES.map(|format| (ty, format))) {
+            prefill::check(&PagedProblem::new(PagedShape { ty, format, ..shape }, &spans, 2, seed as u64), 0);
+        }
+    }
+}
+
+/// Scales of values go into the weights, which are rounded to 16 bits: small values, and nearly the largest of `f16`, come out as
+/// right as others.
+#[test]
+fn values_of_any_size_are_weighted() {
+    let mut gpus = decode::targets();
+    for (format, factor) in CODES.into_iter().flat_map(|format| [1e-2, 3e4].map(|factor| (format, factor))) {
+        let shape = PagedShape { format, ..decode::shape(Type::F16, 4, 1, 64, 16, 0) };
+        let problem = PagedProblem::decode(shape, &[5, 700, 90], 0, 3).with_values_times(factor);
+        decode::check_problem(&mut gpus, &problem, 3);
+        let shape = PagedShape { format, ..prefill::shape(1, 2, 64, 16, 0) };
+        prefill::check(&PagedProblem::new(shape, &[span(40, 400)], 0, 5).with_values_times(factor), 0);
+    }
+}
