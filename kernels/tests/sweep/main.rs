@@ -3,27 +3,36 @@
 //!
 //! `cargo test` takes a fixed sample of the places. All of them, in some minutes:
 //!
-//!     cargo test -p kernels --release --test sweep -- --all
+//!     cargo test --test sweep -- --all
 
+mod problems;
 mod reviewed;
 mod sites;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 
 use launch::Driver;
-use workbench::{Case, Gpu, Scale, cases, measure};
+use workbench::{Case, Gpu, measure};
 
-use reviewed::{Place, REVIEWED};
-use sites::{Site, without};
+use reviewed::{REVIEWED, Reviewed};
+use sites::{Site, excerpt};
 
-const TARGETS: [(&str, (u32, u32), &str); 2] = [
-    ("sm_80", (8, 0), include_str!("../../prebuilt/sm_80.ptx")),
-    ("sm_90a", (9, 0), include_str!("../../prebuilt/sm_90a.ptx")),
+/// The PTX of a target.
+#[derive(Clone, Copy)]
+struct Target {
+    name: &'static str,
+    capability: (u32, u32),
+    ptx: &'static str,
+}
+
+const TARGETS: [Target; 2] = [
+    Target { name: "sm_80", capability: (8, 0), ptx: include_str!("../../prebuilt/sm_80.ptx") },
+    Target { name: "sm_90a", capability: (9, 0), ptx: include_str!("../../prebuilt/sm_90a.ptx") },
 ];
 /// One place of so many is in the sample.
 const SAMPLE: usize = 53;
@@ -34,8 +43,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     // The same command runs test binaries with a harness: their options and filters say nothing here.
-    let all = arguments.iter().any(|argument| argument == "--all");
-    match TARGETS.iter().try_for_each(|target| sweep(*target, if all { 1 } else { SAMPLE })) {
+    match run(arguments.iter().any(|argument| argument == "--all")) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -44,66 +52,99 @@ fn main() -> ExitCode {
     }
 }
 
-/// Takes away one of every `step` places, and holds those that nobody notices against the list.
-fn sweep((name, capability, ptx): (&str, (u32, u32), &str), step: usize) -> Result<(), Box<dyn Error>> {
-    let launched = kernels_of_cases(name, capability, ptx)?;
-    let kernels: BTreeSet<&str> = launched.iter().flatten().copied().collect();
-    let sites: Vec<Site> = kernels.iter().flat_map(|kernel| sites::of(ptx, kernel)).collect();
-    let chosen: Vec<&Site> = sites.iter().step_by(step).collect();
-    let (next, unnoticed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let work = || -> Result<(), String> {
-        // Cases are made in each thread, since what they hold is not shared.
-        let cases = cases::all(Scale::Small, name);
-        while let Some(site) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let mut with_it = cases.iter().zip(&launched).filter(|(_, kernels)| kernels.contains(site.kernel));
-            let is_noticed = with_it.any(|(case, kernels)| is_wrong(case, capability, without(ptx, kernels, site)));
-            if !is_noticed {
-                unnoticed.lock().map_err(|error| error.to_string())?.push(*site);
+/// Sweeps all targets, and says of each what was found, before it fails.
+fn run(all: bool) -> Result<(), Box<dyn Error>> {
+    let (mut new, mut is_used) = (Vec::new(), [false; REVIEWED.len()]);
+    for target in TARGETS {
+        let launched = target.launched()?;
+        let kernels: BTreeSet<&str> = launched.iter().flatten().copied().collect();
+        let sites: Vec<Site> = kernels.into_iter().flat_map(|kernel| sites::of(target.ptx, kernel)).collect();
+        let chosen: Vec<&Site> = sites.iter().step_by(if all { 1 } else { SAMPLE }).collect();
+        let unnoticed = target.unnoticed(&launched, &chosen)?;
+        let rest = Reviewed::rest(&unnoticed);
+        println!(
+            "{}: {} of {} places taken away, {} noticed, {} reviewed, {} new",
+            target.name,
+            chosen.len(),
+            sites.len(),
+            chosen.len() - unnoticed.len(),
+            unnoticed.len() - rest.len(),
+            rest.len()
+        );
+        for (entry, is_used) in REVIEWED.iter().zip(&mut is_used) {
+            let count = unnoticed.iter().filter(|site| entry.covers(site)).count();
+            *is_used |= count > 0;
+            if all && count > 0 {
+                println!("  {count} x {} of {} near {}: {}", entry.opcode, entry.family, entry.file, entry.why);
             }
         }
-        Ok(())
-    };
-    thread::scope(|scope| {
-        let threads: Vec<_> =
-            (0..thread::available_parallelism().map_or(1, usize::from)).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or(Err("a thread panicked".to_owned())))
-    })?;
-    let unnoticed = unnoticed.into_inner().map_err(|error| error.to_string())?;
-    for site in &unnoticed { println!("{} {} {} {}", site.kernel, site.instruction, site.source, 0); }
-    let unnoticed: Vec<Place> = unnoticed.into_iter().map(Place::of).collect();
-    let reviewed = |place: &Place| REVIEWED.iter().any(|(reviewed, _)| reviewed == place);
-    println!(
-        "{name}: {} of {} places taken away, {} of them noticed",
-        chosen.len(),
-        sites.len(),
-        chosen.len() - unnoticed.len()
-    );
-    let mut new: BTreeMap<&Place, usize> = BTreeMap::new();
-    unnoticed.iter().filter(|place| !reviewed(place)).for_each(|place| *new.entry(place).or_default() += 1);
-    match new.is_empty() {
-        true => Ok(()),
-        false => Err(format!("{name}: nothing notices that these are gone: {new:#?}").into()),
+        let mut kinds: BTreeMap<_, usize> = BTreeMap::new();
+        rest.iter().for_each(|site| *kinds.entry((site.kernel, &site.instruction, &site.source)).or_default() += 1);
+        let kind = |((kernel, instruction, source), count)| {
+            format!("\n  {}: {kernel}, {count} x {instruction} near {source}", target.name)
+        };
+        new.extend(kinds.into_iter().map(kind));
+    }
+    let stale = REVIEWED.iter().zip(is_used).find(|(_, is_used)| all && !is_used);
+    match (new.is_empty(), stale) {
+        (false, _) => Err(format!("nothing notices that these are gone:{}", new.concat()).into()),
+        (true, Some((entry, _))) => Err(format!("a reviewed entry is out of date, all is noticed: {entry:?}").into()),
+        (true, None) => Ok(()),
     }
 }
 
-/// The kernels that each case launches.
-fn kernels_of_cases(
-    name: &str,
-    capability: (u32, u32),
-    ptx: &str,
-) -> Result<Vec<BTreeSet<&'static str>>, Box<dyn Error>> {
-    let driver = Driver::emulator()?;
-    let launched = |case: Case| {
-        let mut gpu = Gpu::new(driver, capability, ptx)?;
-        let prepared = (case.prepare)(&mut gpu)?;
-        gpu.rehearse(|gpu| (prepared.launch)(gpu))?;
-        Ok(gpu.launched().keys().copied().collect())
-    };
-    cases::all(Scale::Small, name).into_iter().map(launched).collect()
-}
+impl Target {
+    /// The kernels that each problem launches.
+    fn launched(self) -> Result<Vec<BTreeSet<&'static str>>, Box<dyn Error>> {
+        let driver = Driver::emulator()?;
+        let launched = |case: Case| {
+            let mut gpu = Gpu::new(driver, self.capability, self.ptx)?;
+            let prepared = (case.prepare)(&mut gpu)?;
+            gpu.rehearse(|gpu| (prepared.launch)(gpu))?;
+            Ok(gpu.launched().keys().copied().collect())
+        };
+        problems::all(self.name).into_iter().map(launched).collect()
+    }
 
-/// Whether the case is at fault or wrong with this PTX.
-fn is_wrong(case: &Case, capability: (u32, u32), ptx: String) -> bool {
-    let measured = Driver::emulator().and_then(|driver| measure(case, &mut Gpu::new(driver, capability, ptx)?));
-    measured.map_or(true, |measured| measured.error > 1.0)
+    /// Those of the places without which all problems come out right. `launched`: what each of them launches.
+    fn unnoticed<'a>(self, launched: &[BTreeSet<&str>], chosen: &[&'a Site]) -> Result<Vec<&'a Site>, Box<dyn Error>> {
+        let whole: Vec<OnceLock<bool>> = launched.iter().map(|_| OnceLock::new()).collect();
+        let (next, unnoticed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let work = || -> Result<(), String> {
+            // Cases are made in each thread, since what they hold is not shared.
+            let cases = problems::all(self.name);
+            while let Some(at) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < chosen.len()) {
+                let mut is_noticed = false;
+                for (i, case) in cases.iter().enumerate().filter(|(i, _)| launched[*i].contains(chosen[at].kernel)) {
+                    // What is wrong with all of its places notices nothing.
+                    if !whole[i].get_or_init(|| self.is_right(case, excerpt(self.ptx, &launched[i], None))) {
+                        return Err(format!("{} is wrong with all of its places: {}", case.kernel, case.shape));
+                    }
+                    is_noticed = !self.is_right(case, excerpt(self.ptx, &launched[i], Some(chosen[at])));
+                    if is_noticed {
+                        break;
+                    }
+                }
+                if !is_noticed {
+                    unnoticed.lock().map_err(|error| error.to_string())?.push(at);
+                }
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..thread::available_parallelism().map_or(1, usize::from)).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or(Err("a thread panicked".to_owned())))
+        })?;
+        let mut unnoticed = unnoticed.into_inner().map_err(|error| error.to_string())?;
+        unnoticed.sort_unstable();
+        Ok(unnoticed.into_iter().map(|at| chosen[at]).collect())
+    }
+
+    /// Whether the case has no fault and a right result with this PTX.
+    fn is_right(self, case: &Case, ptx: String) -> bool {
+        let measured =
+            Driver::emulator().and_then(|driver| measure(case, &mut Gpu::new(driver, self.capability, ptx)?));
+        measured.is_ok_and(|measured| measured.error <= 1.0)
+    }
 }

@@ -1,23 +1,45 @@
 //! Places that can be taken away without anything to notice, and why.
 
+use std::collections::BTreeMap;
+
 use crate::sites::Site;
 
-/// A place in a family of kernels.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// The kernel, without its types and sizes.
+/// Places of a family of kernels that nothing notices the absence of.
+#[derive(Clone, Copy, Debug)]
+pub struct Reviewed {
+    /// The kernels, without their types and sizes.
     pub family: &'static str,
     /// The instruction, without its operands.
-    pub opcode: std::borrow::Cow<'static, str>,
-}
-
-impl Place {
-    pub fn of(site: &Site) -> Place {
-        let end = ["_f16", "_bf16"].iter().filter_map(|ty| site.kernel.find(ty)).min();
-        let opcode = site.instruction.split([' ', ';']).next().unwrap_or_default().to_owned();
-        Place { family: &site.kernel[..end.unwrap_or(site.kernel.len())], opcode: opcode.into() }
-    }
+    pub opcode: &'static str,
+    /// The source file that the PTX names before it.
+    pub file: &'static str,
+    /// How many there are in one kernel, at most.
+    pub most: usize,
+    /// Why nothing notices.
+    pub why: &'static str,
 }
 
 /// The list.
-pub const REVIEWED: [(Place, &str); 0] = [];
+pub const REVIEWED: [Reviewed; 0] = [];
+
+impl Reviewed {
+    /// Whether the entry is about a place of this kind.
+    pub fn covers(&self, site: &Site) -> bool {
+        let family = ["_f16", "_bf16"].iter().filter_map(|ty| site.kernel.find(ty)).min();
+        self.family == &site.kernel[..family.unwrap_or(site.kernel.len())]
+            && self.opcode == site.opcode()
+            && self.file == site.file()
+    }
+
+    /// The places that no entry is about, or more of them in a kernel than its entry allows.
+    pub fn rest<'a>(unnoticed: &[&'a Site]) -> Vec<&'a Site> {
+        let mut seen: BTreeMap<(&str, usize), usize> = BTreeMap::new();
+        let is_new = |site: &&&Site| {
+            let Some(entry) = REVIEWED.iter().position(|entry| entry.covers(site)) else { return true };
+            let count = seen.entry((site.kernel, entry)).or_default();
+            *count += 1;
+            *count > REVIEWED[entry].most
+        };
+        unnoticed.iter().filter(is_new).copied().collect()
+    }
+}

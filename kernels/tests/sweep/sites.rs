@@ -32,6 +32,18 @@ pub struct Site {
     lines: usize,
 }
 
+impl Site {
+    /// The instruction, without its operands.
+    pub fn opcode(&self) -> &str {
+        self.instruction.split([' ', ';']).next().unwrap_or_default()
+    }
+
+    /// The file of the source.
+    pub fn file(&self) -> &str {
+        self.source.split(':').next().unwrap_or_default()
+    }
+}
+
 /// The places of a kernel.
 pub fn of(ptx: &str, kernel: &'static str) -> Vec<Site> {
     let files: HashMap<&str, &str> = ptx.lines().filter_map(own_file).collect();
@@ -62,15 +74,15 @@ fn own_file(line: &str) -> Option<(&str, &str)> {
     Some((number, path.trim_matches('"').strip_prefix("./kernels/src/")?))
 }
 
-/// The PTX of some kernels alone, of one of them without a place.
-pub fn without(ptx: &str, kernels: &BTreeSet<&str>, site: &Site) -> String {
+/// The PTX of some kernels alone, if need be of one of them without a place.
+pub fn excerpt(ptx: &str, kernels: &BTreeSet<&str>, without: Option<&Site>) -> String {
     let mut text = ptx.split(".visible .entry ").next().unwrap_or_default().to_owned();
     for kernel in kernels {
         let entry = entry(ptx, kernel);
-        if *kernel != site.kernel {
+        let Some(site) = without.filter(|site| site.kernel == *kernel) else {
             text += entry;
             continue;
-        }
+        };
         let gone = site.line..site.line + site.lines;
         for (at, line) in entry.lines().enumerate() {
             // Lines keep their numbers.

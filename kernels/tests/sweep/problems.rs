@@ -1,0 +1,60 @@
+//! What kernels are run on without one of their places: the microbenchmarks' cases, and problems that are no benchmark but in
+//! which further places matter.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use kernels::gemm::epilogue::Epilogue;
+use kernels::gemm::operand::DEPTH;
+use kernels::gemm::plan::{GemmPlan, Product};
+use kernels::gemm::quantised::TOKENS;
+use kernels::gemm::quantised::layout::CodeForm;
+use kernels::gemm::quantised::plan::QuantisedPlan;
+use workbench::number::Type;
+use workbench::{Case, Gpu, Prepared, Scale, cases, product};
+
+/// All of them for a target, the smallest first: most places are noticed by any.
+pub fn all(target: &str) -> Vec<Case> {
+    let mut all = cases::all(Scale::Small, target);
+    all.extend(undivided_products(target));
+    all.push(afresh(cases::sampling::case("every kind", cases::sampling::every_kind(260, 1))));
+    all.sort_by_key(|case| case.floor.bytes);
+    all
+}
+
+/// Products of a single tile, which no other block has a part of: there is no barrier then where parts are added up, and the one
+/// behind it is all that stands between reading a tile and storing sums in its place.
+fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
+    let product = |tokens: u32| Product { m: tokens.min(8), n: 128, k: DEPTH, epilogue: Epilogue::Half(None) };
+    let plain = product::kernels(target).flat_map(move |(kernel, tokens)| {
+        let plan = GemmPlan { product: product(tokens), kernel, splits: 1, blocks: 3 };
+        Type::ALL.map(|ty| cases::gemm::case(plan, ty))
+    });
+    let quantised = CodeForm::ALL.into_iter().flat_map(move |form| {
+        TOKENS.into_iter().flat_map(move |tokens| {
+            let plan = QuantisedPlan { product: product(tokens), form, group: DEPTH, tokens, splits: 1 };
+            Type::ALL.map(|ty| cases::quantised::case(plan, ty))
+        })
+    });
+    plain.chain(quantised)
+}
+
+/// The case with a new problem for each launch: masks and adjustments overwrite logits.
+fn afresh(case: Case) -> Case {
+    let Case { kernel, shape, floor, prepare } = case;
+    let prepare = Rc::new(prepare);
+    let anew = move |_: &mut Gpu| {
+        let (prepare, latest) = (Rc::clone(&prepare), Rc::new(RefCell::new(None)));
+        let launched = Rc::clone(&latest);
+        Ok(Prepared {
+            launch: Box::new(move |gpu| {
+                let prepared = prepare(gpu)?;
+                (prepared.launch)(gpu)?;
+                launched.replace(Some(prepared));
+                Ok(())
+            }),
+            error: Box::new(move |gpu| latest.borrow().as_ref().map_or(Ok(f64::NAN), |latest| (latest.error)(gpu))),
+        })
+    };
+    Case { kernel, shape, floor, prepare: Box::new(anew) }
+}
