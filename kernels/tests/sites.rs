@@ -7,6 +7,8 @@ mod sites;
 
 use std::collections::BTreeSet;
 
+use sites::Parts;
+
 const PTX: &str = r#"
 .version 8.0
 .target sm_90a
@@ -41,7 +43,8 @@ $again:
 
 #[test]
 fn places_are_found_with_their_nearest_own_source() {
-    let places = sites::of(PTX, "one");
+    let parts = Parts::of(PTX);
+    let places = parts.sites("one");
     let found: Vec<_> = places.iter().map(|site| (site.kernel, site.opcode(), site.source.as_str())).collect();
     let wanted = [
         ("one", "bar.sync", "first.rs:12"),
@@ -53,22 +56,23 @@ fn places_are_found_with_their_nearest_own_source() {
     ];
     assert_eq!(found, wanted);
     assert_eq!((places[1].instruction.as_str(), places[1].file()), ("bar.sync \t1, 128;", "first.rs"));
-    assert_eq!(sites::of(PTX, "two").len(), 1);
+    assert_eq!(parts.sites("two").len(), 1);
 }
 
 #[test]
 fn one_place_goes_and_nothing_else() {
-    let (kernels, all) = (BTreeSet::from(["one"]), sites::of(PTX, "one"));
-    let whole = sites::excerpt(PTX, &kernels, None);
+    let parts = Parts::of(PTX);
+    let (kernels, all) = (BTreeSet::from(["one"]), parts.sites("one"));
+    let whole = parts.excerpt(&kernels, None);
     assert!(whole.starts_with("\n.version 8.0") && whole.contains(".entry one(") && !whole.contains(".entry two("));
     for (place, site) in all.iter().enumerate() {
-        let text = sites::excerpt(PTX, &kernels, Some(site));
+        let text = parts.excerpt(&kernels, Some(site));
         let differ: Vec<_> = whole.lines().zip(text.lines()).filter(|(before, after)| before != after).collect();
         // A wait that asks again goes with its branch.
         assert_eq!(differ.len(), if place == 3 { 2 } else { 1 });
         assert!(differ[0].0.contains(&site.instruction) && differ.iter().all(|(_, after)| after.is_empty()));
         assert_eq!(text.lines().count(), whole.lines().count(), "lines keep their numbers");
     }
-    let other = sites::excerpt(PTX, &BTreeSet::from(["one", "two"]), Some(&sites::of(PTX, "two")[0]));
+    let other = parts.excerpt(&BTreeSet::from(["one", "two"]), Some(&parts.sites("two")[0]));
     assert!(other.starts_with(&whole) && other.matches("bar.sync").count() == 2);
 }

@@ -20,7 +20,7 @@ use launch::Driver;
 use workbench::{Case, Gpu, measure};
 
 use reviewed::{REVIEWED, Reviewed};
-use sites::{Site, excerpt};
+use sites::{Parts, Site};
 
 /// The PTX of a target.
 #[derive(Clone, Copy)]
@@ -56,11 +56,11 @@ fn main() -> ExitCode {
 fn run(all: bool) -> Result<(), Box<dyn Error>> {
     let (mut new, mut is_used) = (Vec::new(), [false; REVIEWED.len()]);
     for target in TARGETS {
-        let launched = target.launched()?;
+        let (parts, launched) = (Parts::of(target.ptx), target.launched()?);
         let kernels: BTreeSet<&str> = launched.iter().flatten().copied().collect();
-        let sites: Vec<Site> = kernels.into_iter().flat_map(|kernel| sites::of(target.ptx, kernel)).collect();
+        let sites: Vec<Site> = kernels.into_iter().flat_map(|kernel| parts.sites(kernel)).collect();
         let chosen: Vec<&Site> = sites.iter().step_by(if all { 1 } else { SAMPLE }).collect();
-        let unnoticed = target.unnoticed(&launched, &chosen)?;
+        let unnoticed = target.unnoticed(&parts, &launched, &chosen)?;
         let rest = Reviewed::rest(&unnoticed);
         println!(
             "{}: {} of {} places taken away, {} noticed, {} reviewed, {} new",
@@ -99,15 +99,19 @@ impl Target {
         let driver = Driver::emulator()?;
         let launched = |case: Case| {
             let mut gpu = Gpu::new(driver, self.capability, self.ptx)?;
-            let prepared = (case.prepare)(&mut gpu)?;
-            gpu.rehearse(|gpu| (prepared.launch)(gpu))?;
+            gpu.rehearse(|gpu| ((case.prepare)(gpu)?.launch)(gpu))?;
             Ok(gpu.launched().keys().copied().collect())
         };
         problems::all(self.name).into_iter().map(launched).collect()
     }
 
     /// Those of the places without which all problems come out right. `launched`: what each of them launches.
-    fn unnoticed<'a>(self, launched: &[BTreeSet<&str>], chosen: &[&'a Site]) -> Result<Vec<&'a Site>, Box<dyn Error>> {
+    fn unnoticed<'a>(
+        self,
+        parts: &Parts,
+        launched: &[BTreeSet<&str>],
+        chosen: &[&'a Site],
+    ) -> Result<Vec<&'a Site>, Box<dyn Error>> {
         let whole: Vec<OnceLock<bool>> = launched.iter().map(|_| OnceLock::new()).collect();
         let (next, unnoticed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let work = || -> Result<(), String> {
@@ -117,10 +121,10 @@ impl Target {
                 let mut is_noticed = false;
                 for (i, case) in cases.iter().enumerate().filter(|(i, _)| launched[*i].contains(chosen[at].kernel)) {
                     // What is wrong with all of its places notices nothing.
-                    if !whole[i].get_or_init(|| self.is_right(case, excerpt(self.ptx, &launched[i], None))) {
+                    if !whole[i].get_or_init(|| self.is_right(case, parts.excerpt(&launched[i], None))) {
                         return Err(format!("{} is wrong with all of its places: {}", case.kernel, case.shape));
                     }
-                    is_noticed = !self.is_right(case, excerpt(self.ptx, &launched[i], Some(chosen[at])));
+                    is_noticed = !self.is_right(case, parts.excerpt(&launched[i], Some(chosen[at])));
                     if is_noticed {
                         break;
                     }

@@ -5,8 +5,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use kernels::gemm::epilogue::Epilogue;
+use kernels::gemm::hopper;
 use kernels::gemm::operand::DEPTH;
-use kernels::gemm::plan::{GemmPlan, Product};
+use kernels::gemm::plan::{GemmKernel, GemmPlan, Product};
 use kernels::gemm::quantised::TOKENS;
 use kernels::gemm::quantised::layout::CodeForm;
 use kernels::gemm::quantised::plan::QuantisedPlan;
@@ -22,17 +23,24 @@ pub fn all(target: &str) -> Vec<Case> {
     all
 }
 
-/// Products of a single tile, which no other block has a part of: there is no barrier then where parts are added up, and the one
-/// behind it is all that stands between reading a tile and storing sums in its place.
+/// Products which no other block has a part of: there is no barrier then where parts are added up, and the one behind it is all
+/// that stands between reading a tile and storing sums in its place. So there is a single tile. But the ring of Hopper's kernel
+/// goes round twice: places are given back, and waited for.
 fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
-    let product = |tokens: u32| Product { m: tokens.min(8), n: 128, k: DEPTH, epilogue: Epilogue::Half(None) };
+    let product = |tokens: u32, tiles: u32| Product {
+        m: tokens.min(8),
+        n: 128,
+        k: tiles * DEPTH,
+        epilogue: Epilogue::Half(None),
+    };
     let plain = product::kernels(target).flat_map(move |(kernel, tokens)| {
-        let plan = GemmPlan { product: product(tokens), kernel, splits: 1, blocks: 3 };
+        let tiles = if let GemmKernel::Hopper(columns) = kernel { 2 * hopper::stages(columns) + 1 } else { 1 };
+        let plan = GemmPlan { product: product(tokens, tiles), kernel, splits: 1, blocks: 3 };
         Type::ALL.map(|ty| cases::gemm::case(plan, ty))
     });
     let quantised = CodeForm::ALL.into_iter().flat_map(move |form| {
         TOKENS.into_iter().flat_map(move |tokens| {
-            let plan = QuantisedPlan { product: product(tokens), form, group: DEPTH, tokens, splits: 1 };
+            let plan = QuantisedPlan { product: product(tokens, 1), form, group: DEPTH, tokens, splits: 1 };
             Type::ALL.map(|ty| cases::quantised::case(plan, ty))
         })
     });
