@@ -4,6 +4,8 @@
 //! `cargo test` takes a fixed sample of the places. All of them, in some minutes:
 //!
 //!     cargo test --test sweep -- --all
+//!
+//! With the name of a kernel behind it, or a part of one, those of such kernels.
 
 mod problems;
 mod reviewed;
@@ -42,8 +44,14 @@ fn main() -> ExitCode {
     if arguments.iter().any(|argument| argument == "--list") {
         return ExitCode::SUCCESS;
     }
-    // The same command runs test binaries with a harness: their options and filters say nothing here.
-    match run(arguments.iter().any(|argument| argument == "--all")) {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let all_of = match arguments[..] {
+        ["--all"] => Some(""),
+        ["--all", name] => Some(name),
+        // The same command runs test binaries with a harness: their options and filters say nothing here.
+        _ => None,
+    };
+    match run(all_of) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -52,14 +60,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// Sweeps all targets, and says of each what was found, before it fails.
-fn run(all: bool) -> Result<(), Box<dyn Error>> {
-    let (mut new, mut is_used) = (Vec::new(), [false; REVIEWED.len()]);
+/// Sweeps all targets, and says of each what was found, before it fails: all places of kernels whose names contain `all_of`, or a
+/// sample of everything.
+fn run(all_of: Option<&str>) -> Result<(), Box<dyn Error>> {
+    let (mut new, mut is_used) = (0, [false; REVIEWED.len()]);
     for target in TARGETS {
         let (parts, launched) = (Parts::of(target.ptx), target.launched()?);
         let kernels: BTreeSet<&str> = launched.iter().flatten().copied().collect();
         let sites: Vec<Site> = kernels.into_iter().flat_map(|kernel| parts.sites(kernel)).collect();
-        let chosen: Vec<&Site> = sites.iter().step_by(if all { 1 } else { SAMPLE }).collect();
+        let chosen: Vec<&Site> = match all_of {
+            Some(name) => sites.iter().filter(|site| site.kernel.contains(name)).collect(),
+            None => sites.iter().step_by(SAMPLE).collect(),
+        };
         let unnoticed = target.unnoticed(&parts, &launched, &chosen)?;
         let rest = Reviewed::rest(&unnoticed);
         println!(
@@ -74,22 +86,22 @@ fn run(all: bool) -> Result<(), Box<dyn Error>> {
         for (entry, is_used) in REVIEWED.iter().zip(&mut is_used) {
             let count = unnoticed.iter().filter(|site| entry.covers(site)).count();
             *is_used |= count > 0;
-            if all && count > 0 {
+            if all_of.is_some() && count > 0 {
                 println!("  {count} x {} of {} near {}: {}", entry.opcode, entry.family, entry.file, entry.why);
             }
         }
         let mut kinds: BTreeMap<_, usize> = BTreeMap::new();
         rest.iter().for_each(|site| *kinds.entry((site.kernel, &site.instruction, &site.source)).or_default() += 1);
-        let kind = |((kernel, instruction, source), count)| {
-            format!("\n  {}: {kernel}, {count} x {instruction} near {source}", target.name)
-        };
-        new.extend(kinds.into_iter().map(kind));
+        for ((kernel, instruction, source), count) in kinds {
+            println!("  new: {count} x {instruction} of {kernel} near {source}");
+        }
+        new += rest.len();
     }
-    let stale = REVIEWED.iter().zip(is_used).find(|(_, is_used)| all && !is_used);
-    match (new.is_empty(), stale) {
-        (false, _) => Err(format!("nothing notices that these are gone:{}", new.concat()).into()),
-        (true, Some((entry, _))) => Err(format!("a reviewed entry is out of date, all is noticed: {entry:?}").into()),
-        (true, None) => Ok(()),
+    let stale = REVIEWED.iter().zip(is_used).find(|(_, is_used)| all_of == Some("") && !is_used);
+    match (new, stale) {
+        (0, None) => Ok(()),
+        (0, Some((entry, _))) => Err(format!("nothing goes unnoticed of a reviewed entry: {entry:?}").into()),
+        _ => Err(format!("nothing notices that {new} places are gone, and nobody has said why").into()),
     }
 }
 

@@ -24,23 +24,26 @@ pub fn all(target: &str) -> Vec<Case> {
 }
 
 /// Products which no other block has a part of: there is no barrier then where parts are added up, and the one behind it is all
-/// that stands between reading a tile and storing sums in its place. So there is a single tile. But the ring of Hopper's kernel
-/// goes round twice: places are given back, and waited for.
+/// that stands between reading a tile and storing sums in its place. So there is a single tile. But a block of Hopper's kernel
+/// has two of the product, and its ring goes round more than twice in each: every copy waits until its place is given back.
 fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
-    let product = |tokens: u32, tiles: u32| Product {
+    let product = |tokens: u32, n: u32, tiles: u32| Product {
         m: tokens.min(8),
-        n: 128,
+        n,
         k: tiles * DEPTH,
         epilogue: Epilogue::Half(None),
     };
     let plain = product::kernels(target).flat_map(move |(kernel, tokens)| {
-        let tiles = if let GemmKernel::Hopper(columns) = kernel { 2 * hopper::stages(columns) + 1 } else { 1 };
-        let plan = GemmPlan { product: product(tokens, tiles), kernel, splits: 1, blocks: 3 };
+        let product = match kernel {
+            GemmKernel::Hopper(columns) => product(tokens, 2 * columns, 2 * hopper::stages(columns) + 1),
+            _ => product(tokens, 128, 1),
+        };
+        let plan = GemmPlan { product, kernel, splits: 1, blocks: 1 };
         Type::ALL.map(|ty| cases::gemm::case(plan, ty))
     });
     let quantised = CodeForm::ALL.into_iter().flat_map(move |form| {
         TOKENS.into_iter().flat_map(move |tokens| {
-            let plan = QuantisedPlan { product: product(tokens, 1), form, group: DEPTH, tokens, splits: 1 };
+            let plan = QuantisedPlan { product: product(tokens, 128, 1), form, group: DEPTH, tokens, splits: 1 };
             Type::ALL.map(|ty| cases::quantised::case(plan, ty))
         })
     });

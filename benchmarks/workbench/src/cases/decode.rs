@@ -30,7 +30,7 @@ pub fn cases(scale: Scale) -> Vec<Case> {
     match scale {
         Scale::Small => {
             // More sequences than the planner has threads, so that it takes them in two passes.
-            let mut cases = vec![plan(260, 12)];
+            let mut cases = vec![plan(400, 12)];
             // Problems with some thousands of tokens for each block, as on a GPU.
             cases.push(attend(shape(Type::F16, 2, 2, 128), vec![4096, 3000], 4));
             cases.push(attend(shape(Type::F16, 8, 2, 128), vec![4096, 3000], 4));
