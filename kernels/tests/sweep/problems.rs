@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use kernels::attention::CODED_HEAD_SIZES;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::hopper;
 use kernels::gemm::operand::DEPTH;
@@ -11,13 +12,16 @@ use kernels::gemm::plan::{GemmKernel, GemmPlan, Product};
 use kernels::gemm::quantised::TOKENS;
 use kernels::gemm::quantised::layout::CodeForm;
 use kernels::gemm::quantised::plan::QuantisedPlan;
+use kernels::layout::KvFormat;
 use workbench::number::Type;
+use workbench::paged::PagedShape;
 use workbench::{Case, Gpu, Prepared, Scale, cases, product};
 
 /// All of them for a target, the smallest first: most places are noticed by any.
 pub fn all(target: &str) -> Vec<Case> {
     let mut all = cases::all(Scale::Small, target);
     all.extend(undivided_products(target));
+    all.extend(long_coded_contexts());
     all.push(afresh(cases::sampling::case("every kind", cases::sampling::every_kind(260, 1))));
     all.sort_by_key(|case| case.floor.bytes);
     all
@@ -48,6 +52,17 @@ fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
         })
     });
     plain.chain(quantised)
+}
+
+/// Decode attention over caches of 8 bits, whose small tiles have a deep ring: with more tiles for a warp than its ring has places.
+fn long_coded_contexts() -> impl Iterator<Item = Case> {
+    let kinds = Type::ALL.into_iter().flat_map(|ty| [KvFormat::Int8, KvFormat::Fp8].map(|format| (ty, format)));
+    kinds.flat_map(|(ty, format)| {
+        CODED_HEAD_SIZES.map(|head_size| {
+            let shape = PagedShape { ty, heads: 4, kv_heads: 1, head_size, block_size: 16, window: 0, format };
+            cases::decode::attend(shape, vec![1500], 1)
+        })
+    })
 }
 
 /// The case with a new problem for each launch: masks and adjustments overwrite logits.

@@ -18,7 +18,7 @@ use crate::paged::{PagedProblem, PagedShape};
 /// Streams of a sequence in the planner's own case.
 const STREAMS: u32 = 8;
 
-pub fn cases(scale: Scale) -> Vec<Case> {
+pub(super) fn cases(scale: Scale) -> Vec<Case> {
     let shape = |ty, heads, kv_heads, head_size| {
         let (block_size, window, format) = (16, 0, KvFormat::Plain);
         PagedShape { ty, heads, kv_heads, head_size, block_size, window, format }
@@ -117,8 +117,8 @@ fn lengths(contexts: &[u32]) -> String {
     }
 }
 
-/// The attention kernel that serves a shape.
-fn attend(shape: PagedShape, contexts: Vec<u32>, slots: u32) -> Case {
+/// The attention kernel that serves a shape, on a grid of `slots` blocks, for sequences with so many tokens in the cache.
+pub fn attend(shape: PagedShape, contexts: Vec<u32>, slots: u32) -> Case {
     let PagedShape { ty, heads, kv_heads, head_size, block_size, window, .. } = shape;
     // The shapes of the cases above are such that there are kernels for.
     let supported = shape.supported().unwrap_or_else(|e| panic!("{e}"));

@@ -2,7 +2,7 @@
 
 mod cache;
 mod communicator;
-mod decode;
+pub mod decode;
 pub mod embedding;
 pub mod gemm;
 pub mod norm;
