@@ -1,7 +1,5 @@
 //! What the sweep takes away: the places that it finds in PTX, and the text without one.
 
-#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
-
 #[path = "sweep/sites.rs"]
 mod sites;
 

@@ -63,7 +63,7 @@ fn main() -> ExitCode {
 /// Sweeps all targets, and says of each what was found, before it fails: all places of kernels whose names contain `all_of`, or a
 /// sample of everything.
 fn run(all_of: Option<&str>) -> Result<(), Box<dyn Error>> {
-    let (mut new, mut is_used) = (0, [false; REVIEWED.len()]);
+    let (mut taken, mut new, mut is_used) = (0, 0, [false; REVIEWED.len()]);
     for target in TARGETS {
         let (parts, launched) = (Parts::of(target.ptx), target.launched()?);
         let kernels: BTreeSet<&str> = launched.iter().flatten().copied().collect();
@@ -95,10 +95,12 @@ fn run(all_of: Option<&str>) -> Result<(), Box<dyn Error>> {
         for ((kernel, instruction, source), count) in kinds {
             println!("  new: {count} x {instruction} of {kernel} near {source}");
         }
+        taken += chosen.len();
         new += rest.len();
     }
     let stale = REVIEWED.iter().zip(is_used).find(|(_, is_used)| all_of == Some("") && !is_used);
     match (new, stale) {
+        _ if taken == 0 => Err("no kernel of this name has anything to take away".into()),
         (0, None) => Ok(()),
         (0, Some((entry, _))) => Err(format!("nothing goes unnoticed of a reviewed entry: {entry:?}").into()),
         _ => Err(format!("nothing notices that {new} places are gone, and nobody has said why").into()),
