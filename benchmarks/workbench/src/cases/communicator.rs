@@ -15,13 +15,14 @@ use crate::gpu::{Buffer, Gpu};
 use crate::number::{ProblemRng, Type, relative_error};
 
 pub(super) fn cases(scale: Scale) -> Vec<Case> {
-    let (rows, width, vocab) = match scale {
-        Scale::Small => (3, 512, 1001),
-        Scale::Full => (256, 8192, 50272),
+    let (rows, width, vocab, blocks) = match scale {
+        // Blocks of several rows, and one that exchanges twice: what goes from row to row and from chunk to chunk counts.
+        Scale::Small => (17, 2048, 1001, 2),
+        Scale::Full => (256, 8192, 50272, BLOCKS),
     };
     let kinds = [(1, SumNorm::None), (2, SumNorm::None), (1, SumNorm::Rms), (2, SumNorm::Layer)];
-    let sum = |ty| kinds.map(|(shots, norm)| SumAlone { ty, shots, norm, rows, width }.case());
-    Type::ALL.into_iter().flat_map(sum).chain([gather(rows, vocab)]).collect()
+    let sum = |ty| kinds.map(|(shots, norm)| SumAlone { ty, shots, norm, rows, width, blocks }.case());
+    Type::ALL.into_iter().flat_map(sum).chain([gather(rows, vocab, blocks)]).collect()
 }
 
 /// A rank's mailbox, epochs and abort word: all arguments but those of the data.
@@ -53,11 +54,12 @@ struct SumAlone {
     norm: SumNorm,
     rows: usize,
     width: usize,
+    blocks: u32,
 }
 
 impl SumAlone {
     fn case(self) -> Case {
-        let SumAlone { ty, shots, norm, rows, width } = self;
+        let SumAlone { ty, shots, norm, rows, width, .. } = self;
         let (exchanges, then) = (
             if shots == 1 { "one exchange" } else { "two exchanges" },
             match norm {
@@ -76,7 +78,7 @@ impl SumAlone {
     }
 
     fn prepare(self, gpu: &mut Gpu) -> Result<Prepared> {
-        let SumAlone { ty, shots, norm, rows, width } = self;
+        let SumAlone { ty, shots, norm, rows, width, blocks } = self;
         let mut random = ProblemRng(1);
         let (numbers, weight, bias) = (random.bits(ty, rows * width), random.bits(ty, width), random.bits(ty, width));
         let normed = NormProblem {
@@ -101,8 +103,8 @@ impl SumAlone {
         let Alone { mailboxes, epochs, abort } = Alone::new(gpu)?;
         let row = NormShape::of(width as u32).unwrap_or_else(|error| panic!("{error}"));
         let ExchangeShape { launch, chunk } = match norm {
-            SumNorm::None => ExchangeShape::of_sum(numbers.len() as u32, BLOCKS),
-            _ => ExchangeShape::of_rows(rows as u32, row, BLOCKS),
+            SumNorm::None => ExchangeShape::of_sum(numbers.len() as u32, blocks),
+            _ => ExchangeShape::of_rows(rows as u32, row, blocks),
         };
         let args = all_reduce {
             x: x.mut_ptr(),
@@ -138,7 +140,7 @@ impl SumAlone {
 }
 
 /// Gathers the columns of one rank.
-fn gather(rows: usize, vocab: usize) -> Case {
+fn gather(rows: usize, vocab: usize, blocks: u32) -> Case {
     Case {
         kernel: "gather_logits",
         shape: format!("{rows} rows of {vocab} logits, one rank"),
@@ -149,7 +151,7 @@ fn gather(rows: usize, vocab: usize) -> Case {
             let logits: Vec<f32> = (0..rows * stride).map(|_| random.unit() as f32).collect();
             let (part, out) = (gpu.upload("part", &logits)?, gpu.upload("out", &vec![0f32; rows * stride])?);
             let Alone { mailboxes, epochs, abort } = Alone::new(gpu)?;
-            let ExchangeShape { launch, chunk } = ExchangeShape::of_logits(rows as u32, vocab as u32, 1, BLOCKS);
+            let ExchangeShape { launch, chunk } = ExchangeShape::of_logits(rows as u32, vocab as u32, 1, blocks);
             let call = gather_logits {
                 part: part.ptr(),
                 out: out.mut_ptr(),

@@ -18,7 +18,7 @@ use crate::paged::{PagedProblem, PagedShape};
 /// Streams of a sequence in the planner's own case.
 const STREAMS: u32 = 8;
 
-pub fn cases(scale: Scale) -> Vec<Case> {
+pub(super) fn cases(scale: Scale) -> Vec<Case> {
     let shape = |ty, heads, kv_heads, head_size| {
         let (block_size, window, format) = (16, 0, KvFormat::Plain);
         PagedShape { ty, heads, kv_heads, head_size, block_size, window, format }
@@ -29,15 +29,17 @@ pub fn cases(scale: Scale) -> Vec<Case> {
     };
     match scale {
         Scale::Small => {
-            let mut cases = vec![plan(64, 12)];
+            // More sequences than the planner has threads, so that it takes them in two passes.
+            let mut cases = vec![plan(400, 12)];
             // Problems with some thousands of tokens for each block, as on a GPU.
             cases.push(attend(shape(Type::F16, 2, 2, 128), vec![4096, 3000], 4));
             cases.push(attend(shape(Type::F16, 8, 2, 128), vec![4096, 3000], 4));
+            // The longer sequence is shared by both blocks.
             for ty in Type::ALL {
                 for head_size in attention::HEAD_SIZES {
-                    cases.push(attend(shape(ty, 4, 1, head_size), vec![70, 300], 2));
+                    cases.push(attend(shape(ty, 4, 1, head_size), vec![70, 450], 2));
                     if head_size <= 128 {
-                        cases.push(attend(shape(ty, 12, 1, head_size), vec![70, 300], 2));
+                        cases.push(attend(shape(ty, 12, 1, head_size), vec![70, 450], 2));
                     }
                 }
             }
@@ -48,7 +50,7 @@ pub fn cases(scale: Scale) -> Vec<Case> {
             }));
             cases
                 .extend(coded().map(|(ty, format, size)| {
-                    attend(PagedShape { format, ..shape(ty, 4, 1, size) }, vec![70, 300], 2)
+                    attend(PagedShape { format, ..shape(ty, 4, 1, size) }, vec![70, 450], 2)
                 }));
             cases
         }
@@ -115,8 +117,8 @@ fn lengths(contexts: &[u32]) -> String {
     }
 }
 
-/// The attention kernel that serves a shape.
-fn attend(shape: PagedShape, contexts: Vec<u32>, slots: u32) -> Case {
+/// The attention kernel that serves a shape, on a grid of `slots` blocks, for sequences with so many tokens in the cache.
+pub fn attend(shape: PagedShape, contexts: Vec<u32>, slots: u32) -> Case {
     let PagedShape { ty, heads, kv_heads, head_size, block_size, window, .. } = shape;
     // The shapes of the cases above are such that there are kernels for.
     let supported = shape.supported().unwrap_or_else(|e| panic!("{e}"));

@@ -24,13 +24,14 @@ const WEIGHTS: [(u32, u32, Epilogue); 10] = [
     (128_256, 4096, Epilogue::Float),
 ];
 
-pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
+pub(super) fn cases(scale: Scale, target: &str) -> Vec<Case> {
     let gpu = if target == "sm_90a" { GpuLimits::H200 } else { GpuLimits { hopper_from: None, ..GpuLimits::H200 } };
     let every_kernel = |m: u32, n: u32, k: u32, splits: u32| {
         Type::ALL.into_iter().flat_map(move |ty| {
             kernels(target).map(move |(kernel, tokens)| {
+                // A warp of `gemv` takes 256 elements of a row at a time, and is to do so twice; it splits nothing.
+                let (splits, k) = if matches!(kernel, GemmKernel::Gemv(_)) { (1, k.max(512)) } else { (splits, k) };
                 let product = Product { m: m.min(tokens), n, k, epilogue: Epilogue::Half(None) };
-                let splits = if matches!(kernel, GemmKernel::Gemv(_)) { 1 } else { splits };
                 // Fewer blocks of Hopper's kernel than there are parts of tiles, so that they go through several.
                 case(GemmPlan { product, kernel, splits, blocks: 3 }, ty)
             })
@@ -49,8 +50,8 @@ pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
     }
 }
 
-/// A plan on random data.
-fn case(plan: GemmPlan, ty: Type) -> Case {
+/// A plan on random data, as a case.
+pub fn case(plan: GemmPlan, ty: Type) -> Case {
     let Product { m, n, k, epilogue } = plan.product;
     let floor = plan.product.floor();
     Case {

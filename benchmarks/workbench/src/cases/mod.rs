@@ -2,13 +2,13 @@
 
 mod cache;
 mod communicator;
-mod decode;
+pub mod decode;
 pub mod embedding;
-mod gemm;
+pub mod gemm;
 pub mod norm;
 mod paper;
 mod prefill;
-mod quantised;
+pub mod quantised;
 pub mod rope;
 pub mod sampling;
 mod stream;

@@ -16,7 +16,7 @@ use crate::quantised::QuantisedProblem;
 /// Rows and their length of weights of LLaMA-3-8B.
 const WEIGHTS: [(u32, u32); 4] = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)];
 
-pub fn cases(scale: Scale) -> Vec<Case> {
+pub(super) fn cases(scale: Scale) -> Vec<Case> {
     let kinds = || CodeForm::ALL.into_iter().flat_map(|form| Type::ALL.map(|ty| (form, ty)));
     let all = |n: u32, k: u32, splits: u32| {
         kinds().flat_map(move |(form, ty)| {
@@ -41,8 +41,8 @@ pub fn cases(scale: Scale) -> Vec<Case> {
     }
 }
 
-/// A plan on random data.
-fn case(plan: QuantisedPlan, ty: Type) -> Case {
+/// A plan on random data, as a case.
+pub fn case(plan: QuantisedPlan, ty: Type) -> Case {
     let Product { m, n, k, .. } = plan.product;
     Case {
         kernel: plan.call(ty.element(), Operands::NULL, PackedOperand::NULL).descriptor().name,

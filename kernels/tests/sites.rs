@@ -1,0 +1,76 @@
+//! What the sweep takes away: the places that it finds in PTX, and the text without one.
+
+#[path = "sweep/sites.rs"]
+mod sites;
+
+use std::collections::BTreeSet;
+
+use sites::Parts;
+
+const PTX: &str = r#"
+.version 8.0
+.target sm_90a
+	.file	1 "./kernels/src/first.rs"
+	.file	2 "/somewhere/else/core.rs"
+.visible .entry one(
+	.param .u64 one_param_0
+)
+{
+	.loc	1 12 9
+	bar.sync 	0;
+	.loc	2 99 1
+	@%p1 bar.sync 	1, 128;
+	.loc	1 0 5, function_name $L__info_string1, inlined_at 1 40 3
+	cp.async.commit_group;
+$again:
+	mbarrier.try_wait.parity.shared::cta.b64 	%p2, [%r1], %r2;
+	@!%p2 bra 	$again;
+	wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 	{%f1}, %rd1, %rd2;
+	wgmma.wait_group.sync.aligned 	0;
+	st.global.u32 	[%rd1], %r1;
+	ret;
+}
+.visible .entry two(
+	.param .u64 two_param_0
+)
+{
+	bar.sync 	0;
+	ret;
+}
+"#;
+
+#[test]
+fn places_are_found_with_their_nearest_own_source() {
+    let parts = Parts::of(PTX);
+    let places = parts.sites("one");
+    let found: Vec<_> = places.iter().map(|site| (site.kernel, site.opcode(), site.source.as_str())).collect();
+    let wanted = [
+        ("one", "bar.sync", "first.rs:12"),
+        // What is not of the kernels' own sources names no place.
+        ("one", "bar.sync", "first.rs:12"),
+        ("one", "cp.async.commit_group", "first.rs:0"),
+        ("one", "mbarrier.try_wait.parity.shared::cta.b64", "first.rs:0"),
+        ("one", "wgmma.wait_group.sync.aligned", "first.rs:0"),
+    ];
+    assert_eq!(found, wanted);
+    assert_eq!((places[1].instruction.as_str(), places[1].file()), ("bar.sync \t1, 128;", "first.rs"));
+    assert_eq!(parts.sites("two").len(), 1);
+}
+
+#[test]
+fn one_place_goes_and_nothing_else() {
+    let parts = Parts::of(PTX);
+    let (kernels, all) = (BTreeSet::from(["one"]), parts.sites("one"));
+    let whole = parts.excerpt(&kernels, None);
+    assert!(whole.starts_with("\n.version 8.0") && whole.contains(".entry one(") && !whole.contains(".entry two("));
+    for (place, site) in all.iter().enumerate() {
+        let text = parts.excerpt(&kernels, Some(site));
+        let differ: Vec<_> = whole.lines().zip(text.lines()).filter(|(before, after)| before != after).collect();
+        // A wait that asks again goes with its branch.
+        assert_eq!(differ.len(), if place == 3 { 2 } else { 1 });
+        assert!(differ[0].0.contains(&site.instruction) && differ.iter().all(|(_, after)| after.is_empty()));
+        assert_eq!(text.lines().count(), whole.lines().count(), "lines keep their numbers");
+    }
+    let other = parts.excerpt(&BTreeSet::from(["one", "two"]), Some(&parts.sites("two")[0]));
+    assert!(other.starts_with(&whole) && other.matches("bar.sync").count() == 2);
+}

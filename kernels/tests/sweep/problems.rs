@@ -1,0 +1,86 @@
+//! What kernels are run on without one of their places: the microbenchmarks' cases, and problems that are no benchmark but in
+//! which further places matter.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use kernels::attention::CODED_HEAD_SIZES;
+use kernels::gemm::epilogue::Epilogue;
+use kernels::gemm::hopper;
+use kernels::gemm::operand::DEPTH;
+use kernels::gemm::plan::{GemmKernel, GemmPlan, Product};
+use kernels::gemm::quantised::TOKENS;
+use kernels::gemm::quantised::layout::CodeForm;
+use kernels::gemm::quantised::plan::QuantisedPlan;
+use kernels::layout::KvFormat;
+use workbench::number::Type;
+use workbench::paged::PagedShape;
+use workbench::{Case, Gpu, Prepared, Scale, cases, product};
+
+/// All of them for a target, the smallest first: most places are noticed by any.
+pub fn all(target: &str) -> Vec<Case> {
+    let mut all = cases::all(Scale::Small, target);
+    all.extend(undivided_products(target));
+    all.extend(long_coded_contexts());
+    all.push(afresh(cases::sampling::case("every kind", cases::sampling::every_kind(260, 1))));
+    all.sort_by_key(|case| case.floor.bytes);
+    all
+}
+
+/// Products which no other block has a part of: there is no barrier then where parts are added up, and the one behind it is all
+/// that stands between reading a tile and storing sums in its place. So there is a single tile. But a block of Hopper's kernel
+/// has two of the product, and its ring goes round more than twice in each: every copy waits until its place is given back.
+fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
+    let product = |tokens: u32, n: u32, tiles: u32| Product {
+        m: tokens.min(8),
+        n,
+        k: tiles * DEPTH,
+        epilogue: Epilogue::Half(None),
+    };
+    let plain = product::kernels(target).flat_map(move |(kernel, tokens)| {
+        let product = match kernel {
+            GemmKernel::Hopper(columns) => product(tokens, 2 * columns, 2 * hopper::stages(columns) + 1),
+            _ => product(tokens, 128, 1),
+        };
+        let plan = GemmPlan { product, kernel, splits: 1, blocks: 1 };
+        Type::ALL.map(|ty| cases::gemm::case(plan, ty))
+    });
+    let quantised = CodeForm::ALL.into_iter().flat_map(move |form| {
+        TOKENS.into_iter().flat_map(move |tokens| {
+            let plan = QuantisedPlan { product: product(tokens, 128, 1), form, group: DEPTH, tokens, splits: 1 };
+            Type::ALL.map(|ty| cases::quantised::case(plan, ty))
+        })
+    });
+    plain.chain(quantised)
+}
+
+/// Decode attention over caches of 8 bits, whose small tiles have a deep ring: with more tiles for a warp than its ring has places.
+fn long_coded_contexts() -> impl Iterator<Item = Case> {
+    let kinds = Type::ALL.into_iter().flat_map(|ty| [KvFormat::Int8, KvFormat::Fp8].map(|format| (ty, format)));
+    kinds.flat_map(|(ty, format)| {
+        CODED_HEAD_SIZES.map(|head_size| {
+            let shape = PagedShape { ty, heads: 4, kv_heads: 1, head_size, block_size: 16, window: 0, format };
+            cases::decode::attend(shape, vec![1500], 1)
+        })
+    })
+}
+
+/// The case with a new problem for each launch: masks and adjustments overwrite logits.
+fn afresh(case: Case) -> Case {
+    let Case { kernel, shape, floor, prepare } = case;
+    let prepare = Rc::new(prepare);
+    let anew = move |_: &mut Gpu| {
+        let (prepare, latest) = (Rc::clone(&prepare), Rc::new(RefCell::new(None)));
+        let launched = Rc::clone(&latest);
+        Ok(Prepared {
+            launch: Box::new(move |gpu| {
+                let prepared = prepare(gpu)?;
+                (prepared.launch)(gpu)?;
+                launched.replace(Some(prepared));
+                Ok(())
+            }),
+            error: Box::new(move |gpu| latest.borrow().as_ref().map_or(Ok(f64::NAN), |latest| (latest.error)(gpu))),
+        })
+    };
+    Case { kernel, shape, floor, prepare: Box::new(anew) }
+}
