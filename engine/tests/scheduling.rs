@@ -15,7 +15,7 @@ use engine::kv::{CacheChanges, PrefixId, Space};
 use follower::Follower;
 use oracle::{Kept, Memory, Oracle, config, contiguous};
 use proptest::prelude::*;
-use schedules::{Answer, Cut, OWNERS, Request, Setup, alone, answer, arrive, request, setup};
+use schedules::{Answer, OWNERS, Request, Setup, alone, answer, arrive, cut_short, request, setup};
 
 /// An engine over the oracle, with the oracle's memory, and what changes in its cache from the first pinned prefix on.
 fn engine(requests: &[Request], s: &Setup) -> (Engine, Arc<Mutex<Memory>>, Arc<Mutex<CacheChanges>>) {
@@ -101,15 +101,7 @@ proptest! {
         let mut texts = KnownTexts::default();
         for step in 0.. {
             arrive(&mut engine, step, &requests, &owners, &mut ids);
-            for (&id, &i) in &ids {
-                if let Some((_, how)) = requests[i].cut.filter(|(at, _)| *at == step && !outputs.contains_key(&i)) {
-                    match how {
-                        Cut::Abort => engine.abort(id),
-                        Cut::Stop { index } => engine.stop_output(id, index),
-                    }
-                    cut.insert(i);
-                }
-            }
+            cut_short(&mut engine, step, &requests, &ids, &outputs, &mut cut);
             let seqs = |e: &Engine| e.scheduler().running().iter().map(|g| g.running.len()).sum::<usize>();
             let (decoding, computed) = (seqs(&engine), engine.stats().computed_tokens);
             for done in engine.step().unwrap().finished {

@@ -21,7 +21,7 @@ use engine::runner::ModelRunner;
 use engine::scheduler::SchedulerOptions;
 use engine::tensor::DType;
 use proptest::prelude::*;
-use schedules::{Answer, Cut, OWNERS, Request, Setup, alone, answer, arrive, request, setup};
+use schedules::{Answer, OWNERS, Request, Setup, alone, answer, arrive, cut_short, request, setup};
 
 /// One that sees everything, and one with a window.
 const MODELS: [&str; 2] = ["llama3", "mistral"];
@@ -57,15 +57,7 @@ fn serve(mut engine: Engine, requests: &[Request], setup: &Setup) -> BTreeMap<us
     let (mut outputs, mut cut) = (BTreeMap::new(), BTreeSet::new());
     for step in 0.. {
         arrive(&mut engine, step, requests, &owners, &mut ids);
-        for (&id, &i) in &ids {
-            if let Some((_, how)) = requests[i].cut.filter(|(at, _)| *at == step && !outputs.contains_key(&i)) {
-                match how {
-                    Cut::Abort => engine.abort(id),
-                    Cut::Stop { index } => engine.stop_output(id, index),
-                }
-                cut.insert(i);
-            }
-        }
+        cut_short(&mut engine, step, requests, &ids, &outputs, &mut cut);
         outputs.extend(engine.step().unwrap().finished.into_iter().map(|done| (ids[&done.id], answer(done))));
         assert_eq!(engine.scheduler().check_integrity(), Ok(()));
         if step > 60 && !engine.has_work() {

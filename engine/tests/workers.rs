@@ -19,7 +19,7 @@ use engine::group::{OwnerId, RequestId};
 use heads::{Failure, Point, engine};
 use oracle::config;
 use proptest::prelude::*;
-use schedules::{Answer, Cut, OWNERS, Request, Setup, alone, answer, arrive, request, setup};
+use schedules::{Answer, OWNERS, Request, Setup, alone, answer, arrive, cut_short, request, setup};
 
 /// The time after which workers are taken to wait for each other for ever. A case takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -82,15 +82,7 @@ fn serve(
     let (mut outputs, mut cut) = (BTreeMap::new(), BTreeSet::new());
     for step in 0.. {
         arrive(&mut engine, step, requests, &owners, &mut ids);
-        for (&id, &i) in &ids {
-            if let Some((_, how)) = requests[i].cut.filter(|(at, _)| *at == step) {
-                match how {
-                    Cut::Abort => engine.abort(id),
-                    Cut::Stop { index } => engine.stop_output(id, index),
-                }
-                cut.insert(i);
-            }
-        }
+        cut_short(&mut engine, step, requests, &ids, &outputs, &mut cut);
         let result = catch_unwind(AssertUnwindSafe(|| engine.step()));
         if let Ok(Ok(output)) = result {
             outputs.extend(output.finished.into_iter().filter_map(|done| Some((ids.remove(&done.id)?, answer(done)))));

@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // not every test needs all of it
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use engine::embedding::Pooling;
 use engine::engine::{Engine, EngineConfig, Finished};
@@ -211,5 +211,26 @@ pub fn arrive(
     for (i, r) in requests.iter().enumerate().filter(|(_, r)| r.arrives == step) {
         let id = engine.add_for(owners[r.owner], r.prompt.clone(), r.params.clone());
         ids.insert(id.unwrap(), i);
+    }
+}
+
+/// Ends the requests that are to be cut in this step and are not answered yet, and notes which these are.
+pub fn cut_short(
+    engine: &mut Engine,
+    step: usize,
+    requests: &[Request],
+    ids: &BTreeMap<RequestId, usize>,
+    answered: &BTreeMap<usize, Answer>,
+    cut: &mut BTreeSet<usize>,
+) {
+    for (&id, &i) in ids {
+        let due = |&(at, _): &(usize, Cut)| at == step && !answered.contains_key(&i);
+        if let Some((_, how)) = requests[i].cut.filter(due) {
+            match how {
+                Cut::Abort => engine.abort(id),
+                Cut::Stop { index } => engine.stop_output(id, index),
+            }
+            cut.insert(i);
+        }
     }
 }
