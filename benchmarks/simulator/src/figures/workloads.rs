@@ -107,8 +107,8 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
         let percent = |share: f64| format!("{:.1}", 100.0 * share);
         let states = |at: usize| if at == 0 { name.clone() } else { percent(shares[at - 1].tokens) };
         memory.row(std::array::from_fn::<_, 8, _>(states));
-        let usual = shares[4];
-        rest.row([name.clone(), percent(usual.tokens), percent(usual.internal), percent(usual.external)]);
+        let of_16 = shares[4];
+        rest.row([name.clone(), percent(of_16.tokens), percent(of_16.internal), percent(of_16.external)]);
         let [a, b, c, d] = [0, 1, 2, 3].map(|at| format!("{:.2}", rates[at]));
         sustained.row([name, a, b, c, d, gain]);
         let points = SIZES.iter().zip(&shares[3..]).map(|(size, share)| (*size as f64, 100.0 * share.tokens)).collect();
