@@ -13,9 +13,10 @@ use simulator::price;
 use simulator::request::Method;
 use simulator::server::{SimulatedServer, Swapping};
 use simulator::system::System;
-use simulator::traces::{ALPACA_LIKE, SHAREGPT_LIKE, TraceWorkload};
+use simulator::traces::{ALPACA_LIKE, PublishedLengths, SHAREGPT_LIKE, TraceWorkload};
 
-const LAB: Lab<'_> = Lab { seed: 1, seconds: 200.0, progress: &|_| {} };
+const NONE: PublishedLengths<'_> = PublishedLengths { sharegpt: None, alpaca: None };
+const LAB: Lab<'_> = Lab { seed: 1, seconds: 200.0, published: NONE, progress: &|_| {} };
 
 fn rates(curves: &[Curve], lineages: &Lineages) -> Vec<f64> {
     LAB.sustained(curves, lineages).unwrap().iter().map(|found| found.rate).collect()
