@@ -113,7 +113,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
              close to the hardware's limits, without the time that the paper's host took. At the paper's rate Quire is not \
              limited by memory here, so that fewer requests are in flight; at {SATURATED_SHAREGPT} and {SATURATED_ALPACA} \
              requests a second all systems are. A slow host is one for which the GPU waits {:.0} ms of each step: that is \
-             chosen so that Quire batches as many as vLLM did on ShareGPT, and nothing else here is.",
+             chosen so that Quire batches as many as vLLM did on Alpaca, and nothing else here is.",
             1e3 * PAPER_HOST
         )],
         tables: vec![table],
