@@ -6,4 +6,5 @@
 mod cuda;
 mod numba;
 mod problem;
+mod sweep;
 mod triton;

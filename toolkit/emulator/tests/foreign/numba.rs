@@ -72,7 +72,8 @@ fn warps(blocks: usize) -> Problem {
     let warp = |at: usize| &x[at / 32 * 32..at / 32 * 32 + 32];
     let sums = |at: usize| warp(at)[..=at % 32].iter().sum();
     let is_even = |x: &&i32| **x % 2 == 0;
-    let place = |at: usize| if is_even(&&x[at]) { warp(at)[..at % 32].iter().filter(is_even).count() as i32 } else { -1 };
+    let place =
+        |at: usize| if is_even(&&x[at]) { warp(at)[..at % 32].iter().filter(is_even).count() as i32 } else { -1 };
     let peers = |at: usize| (0..32).filter(|&lane| warp(at)[lane] == x[at]).fold(0, |set, lane| set | 1 << lane);
     let all: [Vec<i32>; 3] =
         [(0..count).map(sums).collect(), (0..count).map(place).collect(), (0..count).map(peers).collect()];

@@ -137,7 +137,15 @@ impl Problem {
             arguments.extend(form.arguments(address));
         }
         device
-            .launch_with(options, module, self.kernel, self.grid, self.block, shared_bytes(text, self.kernel), &arguments)
+            .launch_with(
+                options,
+                module,
+                self.kernel,
+                self.grid,
+                self.block,
+                shared_bytes(text, self.kernel),
+                &arguments,
+            )
             .map_err(|fault| format!("{:?}: {fault}", fault.kind))?;
         let outputs: Result<Vec<_>, _> = outputs.iter().map(|&(address, size)| device.read(address, size)).collect();
         (self.judge)(&outputs.map_err(|error| error.to_string())?)

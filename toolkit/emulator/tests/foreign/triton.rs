@@ -120,7 +120,8 @@ fn attention(heads: usize, length: usize) -> Problem {
         let score = |key: usize| (0..SIZE).map(|at| number(&q, head, row, at) * number(&k, head, key, at)).sum::<f64>();
         let powers: Vec<f64> = (0..=row).map(|key| (score(key) * 0.125).exp()).collect();
         let total: f64 = powers.iter().sum();
-        let mean = |at: usize| powers.iter().enumerate().map(|(key, power)| power * number(&v, head, key, at)).sum::<f64>();
+        let mean =
+            |at: usize| powers.iter().enumerate().map(|(key, power)| power * number(&v, head, key, at)).sum::<f64>();
         expected.extend((0..SIZE).map(|at| mean(at) / total));
     }
     Problem {
