@@ -1,6 +1,6 @@
 //! Products of one warp (`mma.sync`), and the loads of their factors (`ldmatrix`).
 
-use super::fragment::{first_factor, load_sums, store_sums};
+use super::fragment::{first_factor, load_row_sums, second_factor, store_row_sums};
 use super::operand::addresses;
 use super::poison;
 use super::space::shared_offset;
@@ -9,7 +9,7 @@ use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::lane_access::LaneAccess;
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::Warp;
-use crate::exec::tensor_core::{DEPTH, Factors, multiply_add};
+use crate::exec::tensor_core::halves::Rows;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::lanes::Registers;
 use crate::program::{Address, Mma};
@@ -110,7 +110,7 @@ pub(crate) fn mma(registers: &mut Registers, mma: &Mma) {
     {
         #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
         fn avx2(registers: &mut Registers, mma: &Mma) {
-            multiply(registers, mma);
+            multiply(registers, mma, true);
         }
         if crate::lanes::has_avx2() {
             // SAFETY: `has_avx2` has just found every feature that the function is compiled for.
@@ -118,21 +118,13 @@ pub(crate) fn mma(registers: &mut Registers, mma: &Mma) {
             return;
         }
     }
-    multiply(registers, mma);
+    multiply(registers, mma, false);
 }
 
 #[inline(always)]
-fn multiply(registers: &mut Registers, mma: &Mma) {
-    let mut b = [[0u16; 8]; DEPTH];
-    for (index, &slot) in mma.b.iter().enumerate() {
-        for (lane, &word) in registers.words[slot as usize].iter().enumerate() {
-            let (column, k) = (lane / 4, lane % 4 * 2 + index * 8);
-            (b[k][column], b[k + 1][column]) = (word as u16, (word >> 16) as u16);
-        }
-    }
-    let mut sums = [[0f32; 8]; 16];
-    load_sums(registers, &mma.c, mma.half_sum, &mut sums);
-    let (a, b) = (Factors::new(mma.factor, first_factor(registers, &mma.a)), Factors::new(mma.factor, b));
-    multiply_add(mma.factor, &a, &b, &mut sums);
-    store_sums(registers, &mma.d, mma.half_sum, &sums);
+fn multiply(registers: &mut Registers, mma: &Mma, fast: bool) {
+    let a = Rows::new(mma.factor, first_factor(registers, &mma.a), fast);
+    let mut sums = load_row_sums(registers, &mma.c, mma.half_sum);
+    a.multiply_add(&second_factor(registers, &mma.b), &mut sums);
+    store_row_sums(registers, &mma.d, mma.half_sum, &sums);
 }
