@@ -35,20 +35,27 @@ pub(crate) fn load_matrix(
     }
     let at = addresses(warp, address).map(shared_offset);
     for (matrix, &register) in registers.iter().enumerate() {
-        let mut rows = [[0u16; 8]; 8];
+        let mut rows = [[0u32; 4]; 8];
         count_shared(env.meter, 0xff << (8 * matrix), &at, 16);
-        for (row, values) in rows.iter_mut().enumerate() {
+        for (row, words) in rows.iter_mut().enumerate() {
             let lane = 8 * matrix + row;
             let offset = env.block.shared.locate(at[lane], 16).map_err(|fault| fault.lane(lane))?;
             let who = LaneAccess::of(warp, lane, false);
             env.block.shared.read(offset, 16, who).map_err(|fault| fault.lane(lane))?;
-            for (value, bytes) in values.iter_mut().zip(env.block.shared.data[offset..offset + 16].chunks_exact(2)) {
-                *value = u16::from_le_bytes([bytes[0], bytes[1]]);
+            for (word, bytes) in words.iter_mut().zip(env.block.shared.data[offset..offset + 16].chunks_exact(4)) {
+                *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
             }
         }
-        for (lane, word) in warp.registers.words[register as usize].iter_mut().enumerate() {
-            let pair = places(lane, transposed).map(|(row, column)| u32::from(rows[row][column]));
-            *word = pair[0] | pair[1] << 16;
+        let target = &mut warp.registers.words[register as usize];
+        if transposed {
+            for (column, words) in target.chunks_exact_mut(4).enumerate() {
+                let element = |row: usize| rows[row][column / 2] >> (column % 2 * 16) & 0xffff;
+                for (pair, word) in words.iter_mut().enumerate() {
+                    *word = element(2 * pair) | element(2 * pair + 1) << 16;
+                }
+            }
+        } else {
+            target.chunks_exact_mut(4).zip(&rows).for_each(|(words, row)| words.copy_from_slice(row));
         }
         if env.block.shared.take_unwritten() || warp.poison.is_some() {
             let written = |lane: usize| {

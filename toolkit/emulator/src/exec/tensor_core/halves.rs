@@ -78,13 +78,17 @@ impl Rows {
     /// Adds the product with eight columns to the sums.
     #[inline(always)]
     pub fn multiply_add(&self, columns: &Bits<8>, sums: &mut [[f32; 8]; 16]) {
-        let finite = sums.iter().flatten().fold(true, |all, sum| all & (sum.to_bits() & 0x7f80_0000 != 0x7f80_0000));
+        let mut finite = true;
+        for row in sums.iter() {
+            for sum in row {
+                finite &= sum.to_bits() & 0x7f80_0000 != 0x7f80_0000;
+            }
+        }
         if let Some(a) = self.split.as_ref().filter(|_| finite) {
             let mut values = [[0f32; 8]; DEPTH];
             for (column, bits) in columns.iter().enumerate() {
-                let wide = bits.map(|bits| widen(self.factor, bits));
-                for (k, value) in wide.into_iter().enumerate() {
-                    values[k][column] = value;
+                for (k, &bits) in bits.iter().enumerate() {
+                    values[k][column] = widen(self.factor, bits);
                 }
             }
             if let Some(b) = Split::of(self.factor, values) {
@@ -108,7 +112,10 @@ fn multiply_add_any(factor: Factor, a: &Bits<16>, b: &Bits<8>, sums: &mut [[f32;
 fn multiply_add_common(a: &Split<DEPTH, 16>, b: &Split<8, DEPTH>, sums: &mut [[f32; 8]; 16]) {
     for row in 0..16 {
         let before = sums[row];
-        let mut largest = before.map(|sum| ((sum.to_bits() >> 23 & 255) as i32) - 127);
+        let mut largest = [0; 8];
+        for column in 0..8 {
+            largest[column] = (before[column].to_bits() >> 23 & 255) as i32 - 127;
+        }
         for k in 0..DEPTH {
             let exponent = a.exponents[row][k];
             for column in 0..8 {
@@ -167,7 +174,13 @@ mod tests {
                     (1 | 2, _) => (bits & 0x87ff) as u16 | 0x3c00,
                     (3, Factor::F16) => (bits & 0x87ff) as u16,
                     (3, _) => (bits & 0x81ff) as u16 | if bits & 0x10000 == 0 { 0 } else { 0x2700 },
-                    (4, _) => if bits & 0x70000 == 0 { bits as u16 & 0xbfff } else { bits as u16 & 0x8000 },
+                    (4, _) => {
+                        if bits & 0x70000 == 0 {
+                            bits as u16 & 0xbfff
+                        } else {
+                            bits as u16 & 0x8000
+                        }
+                    }
                     (5, Factor::F16) => f16::from_f32((bits % 17) as f32 - 8.0).to_bits(),
                     (5, _) => bf16::from_f32((bits % 17) as f32 - 8.0).to_bits(),
                     // All as large as they can be: the sum of their products is as well.
