@@ -8,6 +8,8 @@
 //! are computed.
 
 pub(crate) mod halves;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
 use crate::number::{bf16_to_f32, f16_to_f32};
 use crate::program::Factor;

@@ -113,24 +113,7 @@ pub(crate) fn store_matrix(
 
 /// `mma.sync.m16n8k16` or `m16n8k8` on a warp's fragments.
 pub(crate) fn mma(registers: &mut Registers, mma: &Mma) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
-        fn avx2(registers: &mut Registers, mma: &Mma) {
-            multiply(registers, mma, true);
-        }
-        if crate::lanes::has_avx2() {
-            // SAFETY: `has_avx2` has just found every feature that the function is compiled for.
-            unsafe { avx2(registers, mma) };
-            return;
-        }
-    }
-    multiply(registers, mma, false);
-}
-
-#[inline(always)]
-fn multiply(registers: &mut Registers, mma: &Mma, fast: bool) {
-    let a = Rows::new(mma.factor, first_factor(registers, &mma.a), fast);
+    let a = Rows::new(mma.factor, first_factor(registers, &mma.a));
     let mut sums = load_row_sums(registers, &mma.c, mma.half_sum);
     a.multiply_add(&second_factor(registers, &mma.b), &mut sums);
     store_row_sums(registers, &mma.d, mma.half_sum, &sums);

@@ -73,32 +73,15 @@ pub(crate) fn wait_products(program: &Program, block: &mut BlockState, warp: &mu
     }
 }
 
-/// Computes a product with the widest instructions of this CPU.
+/// Computes a product.
 fn compute(registers: &mut Registers, memory: &[u8], product: &Product, pending: &PendingProduct) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
-        fn avx2(registers: &mut Registers, memory: &[u8], product: &Product, pending: &PendingProduct) {
-            multiply(registers, memory, product, pending, true);
-        }
-        if crate::lanes::has_avx2() {
-            // SAFETY: `has_avx2` has just found every feature that the function is compiled for.
-            unsafe { avx2(registers, memory, product, pending) };
-            return;
-        }
-    }
-    multiply(registers, memory, product, pending, false);
-}
-
-#[inline(always)]
-fn multiply(registers: &mut Registers, memory: &[u8], product: &Product, pending: &PendingProduct, fast: bool) {
     let mut a = match (&product.a, &pending.a) {
         (FirstFactor::Registers(slots), _) => first_factor(registers, slots),
         (_, Some(tile)) => tile.read(memory, tile.first),
         (_, None) => [[0; DEPTH]; 16],
     };
     negate(&mut a, product.negates[0]);
-    let a = Rows::new(product.factor, a, fast);
+    let a = Rows::new(product.factor, a);
     // Eight columns lie in four registers, or in two of packed halves.
     let width = if product.half_sum { 2 } else { 4 };
     for (group, slots) in product.d.chunks_exact(width).enumerate() {

@@ -1,98 +1,41 @@
-//! Products of halves, many at a time: bit for bit those of [`multiply_add`], for numbers of common sizes, and a few times as fast.
-//!
-//! The product of two halves is exact in f32, and so is what it becomes when it is scaled by a power of two. Scaled so that the
-//! last bit that is kept is one, it is cut by a conversion to an integer.
+//! Products of halves: bit for bit those of [`multiply_add`], and a few times as fast for numbers of common sizes where the CPU
+//! can.
 
-use super::{DEPTH, Factors, KEPT, ZERO, multiply_add};
-use crate::number::{bf16_to_f32, f16_to_f32};
+#[cfg(target_arch = "x86_64")]
+use super::wide::{WideRows, has_wide, multiply_add_wide, wide_rows};
+use super::{DEPTH, Factors, multiply_add};
 use crate::program::Factor;
-use half::{bf16, f16};
-
-/// Exponents of factors whose products, and those scaled, are normal numbers of f32.
-const COMMON: std::ops::RangeInclusive<i32> = -49..=60;
-/// The exponent of a sum up to which all products of such factors are zeros.
-const TINY: i32 = -100;
 
 /// Rows of a first factor, by row and depth, or columns of a second one, by column and depth.
 pub(crate) type Bits<const S: usize> = [[u16; DEPTH]; S];
-
-/// Factors as f32, and their exponents: `A` of them side by side, for each of `B`.
-#[derive(Clone)]
-struct Split<const A: usize, const B: usize> {
-    values: [[f32; A]; B],
-    exponents: [[i32; A]; B],
-}
-
-impl<const A: usize, const B: usize> Split<A, B> {
-    /// Finds the exponents. None if some are not common, or a number is not finite.
-    #[inline(always)]
-    fn of(factor: Factor, values: [[f32; A]; B]) -> Option<Self> {
-        // Subnormals keep the exponent of the least normal number.
-        let least = if factor == Factor::F16 { -14 } else { -126 };
-        let (mut exponents, mut uncommon) = ([[0; A]; B], false);
-        for (exponents, values) in exponents.iter_mut().zip(&values) {
-            for (exponent, value) in exponents.iter_mut().zip(values) {
-                let bits = (value.to_bits() & 0x7fff_ffff) as i32;
-                let size = ((bits >> 23) - 127).max(least);
-                *exponent = if bits == 0 { ZERO } else { size };
-                uncommon |= (bits != 0) & ((size < *COMMON.start()) | (size > *COMMON.end()));
-            }
-        }
-        (!uncommon).then_some(Self { values, exponents })
-    }
-}
-
-#[inline(always)]
-fn widen(factor: Factor, bits: u16) -> f32 {
-    match factor {
-        Factor::Bf16 => bf16_to_f32(bf16::from_bits(bits)),
-        _ => f16_to_f32(f16::from_bits(bits)),
-    }
-}
 
 /// A first factor, ready to be multiplied.
 pub(crate) struct Rows {
     factor: Factor,
     bits: Bits<16>,
-    split: Option<Split<DEPTH, 16>>,
+    #[cfg(target_arch = "x86_64")]
+    wide: Option<WideRows>,
 }
 
 impl Rows {
-    /// Takes over the bits. With `fast` a product may be computed many at a time.
-    #[inline(always)]
-    pub fn new(factor: Factor, bits: Bits<16>, fast: bool) -> Self {
-        let split = if fast {
-            let mut values = [[0f32; DEPTH]; 16];
-            for (values, bits) in values.iter_mut().zip(&bits) {
-                for (value, &bits) in values.iter_mut().zip(bits) {
-                    *value = widen(factor, bits);
-                }
-            }
-            Split::of(factor, values)
-        } else {
-            None
-        };
-        Self { factor, bits, split }
+    /// Takes over the bits.
+    pub fn new(factor: Factor, bits: Bits<16>) -> Self {
+        Self {
+            factor,
+            bits,
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `has_wide` has just found every feature that the function is compiled for.
+            wide: if has_wide() { unsafe { wide_rows(factor, &bits) } } else { None },
+        }
     }
 
     /// Adds the product with eight columns to the sums.
-    #[inline(always)]
     pub fn multiply_add(&self, columns: &Bits<8>, sums: &mut [[f32; 8]; 16]) {
-        let mut finite = true;
-        for row in sums.iter() {
-            for sum in row {
-                finite &= sum.to_bits() & 0x7f80_0000 != 0x7f80_0000;
-            }
-        }
-        if let Some(a) = self.split.as_ref().filter(|_| finite) {
-            let mut values = [[0f32; 8]; DEPTH];
-            for (column, bits) in columns.iter().enumerate() {
-                for (k, &bits) in bits.iter().enumerate() {
-                    values[k][column] = widen(self.factor, bits);
-                }
-            }
-            if let Some(b) = Split::of(self.factor, values) {
-                return multiply_add_common(a, &b, sums);
+        #[cfg(target_arch = "x86_64")]
+        if let Some(rows) = &self.wide {
+            // SAFETY: there are such rows where `has_wide` has found every feature that the function is compiled for.
+            if unsafe { multiply_add_wide(self.factor, rows, columns, sums) } {
+                return;
             }
         }
         multiply_add_any(self.factor, &self.bits, columns, sums);
@@ -107,52 +50,10 @@ fn multiply_add_any(factor: Factor, a: &Bits<16>, b: &Bits<8>, sums: &mut [[f32;
     multiply_add(factor, &a, &b, sums);
 }
 
-/// The product of numbers of common sizes with finite sums.
-#[inline(always)]
-fn multiply_add_common(a: &Split<DEPTH, 16>, b: &Split<8, DEPTH>, sums: &mut [[f32; 8]; 16]) {
-    for row in 0..16 {
-        let before = sums[row];
-        let mut largest = [0; 8];
-        for column in 0..8 {
-            largest[column] = (before[column].to_bits() >> 23 & 255) as i32 - 127;
-        }
-        for k in 0..DEPTH {
-            let exponent = a.exponents[row][k];
-            for column in 0..8 {
-                largest[column] = largest[column].max(exponent + b.exponents[k][column]);
-            }
-        }
-        let (mut scale, mut unit) = ([0f32; 8], [0f32; 8]);
-        for column in 0..8 {
-            let kept = largest[column].max(TINY) - KEPT;
-            scale[column] = f32::from_bits(((127 - kept) as u32) << 23);
-            unit[column] = f32::from_bits(((127 + kept) as u32) << 23);
-        }
-        let mut products = [0i32; 8];
-        for k in 0..DEPTH {
-            let factor = a.values[row][k];
-            for column in 0..8 {
-                let scaled = factor * b.values[k][column] * scale[column];
-                // SAFETY: the exponents of the factors, and so of the product, are at most `largest`, scaled `KEPT`: it is finite
-                // and less than 2^(KEPT + 2), which fits.
-                products[column] = products[column].wrapping_add(unsafe { scaled.to_int_unchecked::<i32>() });
-            }
-        }
-        for column in 0..8 {
-            let c = before[column] * scale[column];
-            // SAFETY: the exponent of the sum is at most `largest`, scaled `KEPT`, or less than -99, scaled less than that.
-            let c = unsafe { c.to_int_unchecked::<i32>() };
-            let sum = f64::from(products[column]) + f64::from(c);
-            // Cut to 24 bits it is exact in f32; none is subnormal, but it may become infinite.
-            let cut = f64::from_bits(sum.to_bits() & !0x1fff_ffff) as f32 * unit[column];
-            sums[row][column] = if largest[column] > TINY { cut } else { before[column] + 0.0 };
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::{bf16, f16};
 
     #[test]
     fn the_same_bits_as_one_at_a_time() {
@@ -161,7 +62,8 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as u32
         };
-        let mut fast = 0;
+        #[cfg(target_arch = "x86_64")]
+        let mut wide = 0;
         for round in 0..6000 {
             let factor = if round % 2 == 0 { Factor::F16 } else { Factor::Bf16 };
             let kind = round / 2 % 10;
@@ -204,14 +106,18 @@ mod tests {
                     }
                 })
             });
-            let rows = Rows::new(factor, a, true);
-            fast += u32::from(rows.split.is_some());
+            let rows = Rows::new(factor, a);
+            #[cfg(target_arch = "x86_64")]
+            {
+                wide += u32::from(rows.wide.is_some());
+            }
             let (mut found, mut wanted) = (before, before);
             rows.multiply_add(&b, &mut found);
             multiply_add_any(factor, &a, &b, &mut wanted);
             let bits = |sums: [[f32; 8]; 16]| sums.map(|row| row.map(f32::to_bits));
             assert_eq!(bits(found), bits(wanted), "round {round}");
         }
-        assert!((3000..6000).contains(&fast), "{fast} of 6000 are of common sizes");
+        #[cfg(target_arch = "x86_64")]
+        assert!(!has_wide() || (3000..6000).contains(&wide), "{wide} of 6000 are of common sizes");
     }
 }
