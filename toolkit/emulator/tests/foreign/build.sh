@@ -19,7 +19,7 @@ install cuda nvidia-cuda-nvcc==13.5.37 nvidia-cuda-runtime==13.5.37 nvidia-cuda-
 cuda=$(echo "$tools"/cuda/lib/python3*/site-packages/nvidia/cu13)
 "$cuda/bin/nvcc" -ptx -arch=sm_90a -std=c++17 -I"$cuda/include" -I"$cuda/include/cccl" kernels.cu -o kernels.ptx
 
-export TRITON_CACHE_DIR="$tools/cache"
+export TRITON_CACHE_DIR="$tools/cache" TRITON_DEFAULT_FP_FUSION=1
 for version in 3.4.0 3.9.0; do
     install "triton-$version" "triton==$version"
     "$tools/triton-$version/bin/python" triton_kernels.py .
