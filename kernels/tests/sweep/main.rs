@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::thread;
 
-use emulator::{ORDERING, Place, PtxParts};
+use emulator::{ORDERING, PtxParts, PtxPlace};
 use launch::Driver;
 use workbench::{Case, Gpu, measure};
 
@@ -66,8 +66,8 @@ fn run(all_of: Option<&str>) -> Result<(), Box<dyn Error>> {
     for target in TARGETS {
         let (parts, launched) = (PtxParts::of(target.ptx, "./kernels/src/"), target.launched()?);
         let kernels: BTreeSet<&str> = launched.iter().flatten().copied().collect();
-        let sites: Vec<Place<'_>> = kernels.into_iter().flat_map(|kernel| parts.places(kernel, &ORDERING)).collect();
-        let chosen: Vec<&Place<'_>> = match all_of {
+        let sites: Vec<PtxPlace<'_>> = kernels.into_iter().flat_map(|kernel| parts.places(kernel, &ORDERING)).collect();
+        let chosen: Vec<&PtxPlace<'_>> = match all_of {
             Some(name) => sites.iter().filter(|site| site.kernel.contains(name)).collect(),
             None => sites.iter().step_by(SAMPLE).collect(),
         };
@@ -123,8 +123,8 @@ impl Target {
         self,
         parts: &PtxParts<'_>,
         launched: &[BTreeSet<&str>],
-        chosen: &[&'a Place<'a>],
-    ) -> Result<Vec<&'a Place<'a>>, Box<dyn Error>> {
+        chosen: &[&'a PtxPlace<'a>],
+    ) -> Result<Vec<&'a PtxPlace<'a>>, Box<dyn Error>> {
         let whole: Vec<OnceLock<bool>> = launched.iter().map(|_| OnceLock::new()).collect();
         let (next, unnoticed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let work = || -> Result<(), String> {

@@ -94,7 +94,7 @@ pub use launch_options::LaunchOptions;
 pub use memory::DeviceAddress;
 pub use module::PtxModule;
 pub use parameter::Parameter;
-pub use parts::{ORDERING, Place, PtxParts};
+pub use parts::{ORDERING, PtxParts, PtxPlace};
 pub use ptx::ParseError;
 pub use ptx::ast::LaunchBounds;
 pub use report::{Class, CostReport, Counts, LineCounts};

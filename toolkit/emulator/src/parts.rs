@@ -27,7 +27,7 @@ const ENTRY: &str = ".visible .entry ";
 
 /// An instruction of a kernel that can be taken away.
 #[derive(Clone, Debug)]
-pub struct Place<'a> {
+pub struct PtxPlace<'a> {
     /// The kernel.
     pub kernel: &'a str,
     /// The instruction, without a predicate.
@@ -38,7 +38,7 @@ pub struct Place<'a> {
     line: usize,
 }
 
-impl Place<'_> {
+impl PtxPlace<'_> {
     /// The instruction, without its operands.
     pub fn opcode(&self) -> &str {
         self.instruction.split([' ', '\t', ';']).next().unwrap_or_default()
@@ -61,7 +61,7 @@ impl Place<'_> {
     }
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for PtxPlace<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {} of {}: {}", self.line + 1, self.kernel, self.instruction)
     }
@@ -115,7 +115,7 @@ impl<'a> PtxParts<'a> {
     }
 
     /// The instructions of a kernel that begin like one of these; none if there is no such kernel.
-    pub fn places(&self, kernel: &str, opcodes: &[&str]) -> Vec<Place<'a>> {
+    pub fn places(&self, kernel: &str, opcodes: &[&str]) -> Vec<PtxPlace<'a>> {
         let Some((&kernel, entry)) = self.entries.get_key_value(kernel) else { return Vec::new() };
         let (mut places, mut source) = (Vec::new(), String::new());
         for (line, text) in entry.lines().map(str::trim).enumerate() {
@@ -129,14 +129,18 @@ impl<'a> PtxParts<'a> {
             let guarded = text.split_once(char::is_whitespace).filter(|(word, _)| word.starts_with('@'));
             let instruction = guarded.map_or(text, |(_, rest)| rest.trim());
             if opcodes.iter().any(|opcode| instruction.starts_with(opcode)) {
-                places.push(Place { kernel, instruction, source: source.clone(), line });
+                places.push(PtxPlace { kernel, instruction, source: source.clone(), line });
             }
         }
         places
     }
 
     /// The text of some kernels and of what is in none, if need be without a place of one of them. Lines keep their numbers.
-    pub fn excerpt(&self, kernels: impl IntoIterator<Item = impl AsRef<str>>, without: Option<&Place<'_>>) -> String {
+    pub fn excerpt(
+        &self,
+        kernels: impl IntoIterator<Item = impl AsRef<str>>,
+        without: Option<&PtxPlace<'_>>,
+    ) -> String {
         let mut text = self.rest.clone();
         for kernel in kernels {
             let Some((&kernel, entry)) = self.entries.get_key_value(kernel.as_ref()) else { continue };

@@ -3,17 +3,11 @@
 use emulator::{LaunchOptions, PtxModule};
 use half::f16;
 
-use crate::problem::{Argument, Number, Problem, check, exactly, input, numbers, output, value};
+use crate::problem::{Argument, Judge, Number, Problem, check, exactly, input, numbers, output, value};
 
 pub const PTX: &str = include_str!("kernels.ptx");
 
-fn problem(
-    kernel: &'static str,
-    blocks: u32,
-    threads: u32,
-    arguments: Vec<Argument>,
-    judge: Box<dyn Fn(&[Vec<u8>]) -> Result<(), String>>,
-) -> Problem {
+fn problem(kernel: &'static str, blocks: u32, threads: u32, arguments: Vec<Argument>, judge: Judge) -> Problem {
     Problem { kernel, grid: [blocks, 1, 1], block: [threads, 1, 1], arguments, judge }
 }
 

@@ -77,7 +77,7 @@ pub fn value<T: Number>(number: T) -> Argument {
 }
 
 /// What is wrong with the outputs, which come in the order of the arguments.
-type Judge = Box<dyn Fn(&[Vec<u8>]) -> Result<(), String>>;
+pub type Judge = Box<dyn Fn(&[Vec<u8>]) -> Result<(), String>>;
 
 /// A launch, and what it should give.
 pub struct Problem {
@@ -107,7 +107,9 @@ pub fn nearly<T: Number + Into<f64>>(expected: Vec<f64>, tolerance: impl Fn(f64)
     Box::new(move |outputs| {
         for (at, (found, &expected)) in read::<T>(&outputs[0]).into_iter().zip(&expected).enumerate() {
             let found: f64 = found.into();
-            if !((found - expected).abs() <= tolerance(expected)) {
+            // Nothing is near to what is no number.
+            let is_near = (found - expected).abs() <= tolerance(expected);
+            if !is_near {
                 return Err(format!("number {at} is {found} and should be nearly {expected}"));
             }
         }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use emulator::{LaunchOptions, ORDERING, Place, PtxModule, PtxParts};
+use emulator::{LaunchOptions, ORDERING, PtxModule, PtxParts, PtxPlace};
 
 use crate::problem::{ORDERS, Problem};
 use crate::{cuda, numba, triton};
@@ -29,7 +29,7 @@ fn is_noticed(text: &str, problems: &[&Problem]) -> bool {
 /// Takes away all places of a text's kernels, and fails if what nothing notices is not what was reviewed.
 fn sweep(text: &str, problems: Vec<Problem>, reviewed: &[Reviewed]) {
     let parts = PtxParts::of(text, "");
-    let mut unnoticed: BTreeMap<(&str, &str), Vec<Place<'_>>> = BTreeMap::new();
+    let mut unnoticed: BTreeMap<(&str, &str), Vec<PtxPlace<'_>>> = BTreeMap::new();
     for kernel in parts.kernels() {
         let problems: Vec<&Problem> = problems.iter().filter(|problem| problem.kernel == kernel).collect();
         let places = parts.places(kernel, &ORDERING);
@@ -37,7 +37,7 @@ fn sweep(text: &str, problems: Vec<Problem>, reviewed: &[Reviewed]) {
             continue;
         }
         let head = text.lines().find(|line| line.starts_with(&format!("// {kernel}: "))).unwrap_or_default();
-        let excerpt = |place: Option<&Place<'_>>| format!("{head}\n{}", parts.excerpt([kernel], place));
+        let excerpt = |place: Option<&PtxPlace<'_>>| format!("{head}\n{}", parts.excerpt([kernel], place));
         assert!(!is_noticed(&excerpt(None), &problems), "{kernel} is wrong with all of its places");
         for place in places.into_iter().filter(|place| !is_noticed(&excerpt(Some(place)), &problems)) {
             let opcode = place.instruction.split([' ', '\t', ';']).next().unwrap();

@@ -114,7 +114,7 @@ fn differ(part: u32, at: &[u64; 32], bytes: usize) -> bool {
     }
     let (mut seen, mut again, mut offsets) = (0u32, 0, 0);
     for lane in lanes(part) {
-        let place = 1 << (at[lane] / bytes as u64 & (128 / bytes as u64 - 1));
+        let place = 1 << ((at[lane] / bytes as u64) % (128 / bytes as u64));
         again |= seen & place;
         seen |= place;
         offsets |= at[lane];

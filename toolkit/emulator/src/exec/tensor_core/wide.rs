@@ -8,8 +8,10 @@ use super::{DEPTH, KEPT, ZERO};
 use crate::program::Factor;
 use std::arch::x86_64::*;
 
-/// The least and the greatest exponent of factors whose products, and those scaled, are normal numbers of f32.
-const COMMON: [i32; 2] = [-49, 60];
+/// The least exponent of factors whose products, and those scaled, are normal numbers of f32.
+const LEAST: i32 = -49;
+/// The greatest.
+const GREATEST: i32 = 60;
 /// The exponent of a sum up to which all products of such factors are zeros.
 const TINY: i32 = -100;
 
@@ -25,11 +27,11 @@ pub(crate) fn has_wide() -> bool {
     has!("avx2") && has!("f16c")
 }
 
-/// Eight halves as f32.
+/// Eight halves, from one of them on, as f32.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn widen(factor: Factor, bits: &[u16]) -> __m256 {
-    let bits: &[u16; 8] = bits.first_chunk().unwrap_or(&[0; 8]);
+fn widen(factor: Factor, bits: &[u16; DEPTH], first: usize) -> __m256 {
+    let bits = &bits[first..first + 8];
     // SAFETY: these are the sixteen bytes of eight halves.
     let bits = unsafe { _mm_loadu_si128(bits.as_ptr().cast()) };
     match factor {
@@ -46,7 +48,7 @@ fn exponents(factor: Factor, values: __m256) -> (__m256i, __m256i) {
     let bits = _mm256_and_si256(_mm256_castps_si256(values), _mm256_set1_epi32(0x7fff_ffff));
     let size = _mm256_max_epi32(_mm256_sub_epi32(_mm256_srli_epi32::<23>(bits), _mm256_set1_epi32(127)), least);
     let zero = _mm256_cmpeq_epi32(bits, _mm256_setzero_si256());
-    let [low, high] = COMMON.map(|bound| _mm256_set1_epi32(bound));
+    let (low, high) = (_mm256_set1_epi32(LEAST), _mm256_set1_epi32(GREATEST));
     let uncommon = _mm256_or_si256(_mm256_cmpgt_epi32(low, size), _mm256_cmpgt_epi32(size, high));
     (_mm256_blendv_epi8(size, _mm256_set1_epi32(ZERO), zero), _mm256_andnot_si256(zero, uncommon))
 }
@@ -58,7 +60,7 @@ pub(crate) fn wide_rows(factor: Factor, bits: &Bits<16>) -> Option<WideRows> {
     let mut any = _mm256_setzero_si256();
     for row in 0..16 {
         for first in [0, 8] {
-            let values = widen(factor, &bits[row][first..]);
+            let values = widen(factor, &bits[row], first);
             let (exponents, uncommon) = exponents(factor, values);
             any = _mm256_or_si256(any, uncommon);
             let (to, to_exponents) =
@@ -96,7 +98,7 @@ pub(crate) fn multiply_add_wide(factor: Factor, a: &WideRows, columns: &Bits<8>,
     for first in [0, 8] {
         let mut part = [_mm256_setzero_ps(); 8];
         for column in 0..8 {
-            part[column] = widen(factor, &columns[column][first..]);
+            part[column] = widen(factor, &columns[column], first);
         }
         let part = transpose(part);
         for k in 0..8 {
