@@ -4,7 +4,12 @@
 //! bits below it. Their sum is exact, and is cut to f32. Measurements found that the tensor cores of the H100 round
 //! like this.
 //!
-//! All loops run over the eight columns innermost and without branches, so that they vectorise.
+//! All loops run over the eight columns innermost and without branches, so that they vectorise. [`halves`] is how most products
+//! are computed.
+
+pub(crate) mod halves;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
 use crate::number::{bf16_to_f32, f16_to_f32};
 use crate::program::Factor;
