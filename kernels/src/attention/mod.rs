@@ -22,7 +22,8 @@ mod squares;
 /// Head sizes that there are kernels for.
 pub const HEAD_SIZES: [u32; 6] = [32, 64, 80, 96, 128, 256];
 
-/// Head sizes that there are kernels for where the cache has this format. In FP8 these are fewer: each costs eight kernels.
+/// Head sizes that there are kernels for where the cache has this format. In FP8 these are fewer, since each takes four kernels,
+/// some 80 KB of a program for each kind of GPU.
 pub const fn head_sizes(format: KvFormat) -> &'static [u32] {
     match format {
         KvFormat::Plain | KvFormat::Int8 => &HEAD_SIZES,

@@ -95,7 +95,7 @@ impl<T: KvElement> Squares<T> {
         }
         if index.is_multiple_of(2) {
             // The last of an odd number has no other behind it: it is loaded twice.
-            let is_alone = index + 1 == self.count;
+            let is_alone = !self.count.is_multiple_of(2) && index + 1 == self.count;
             self.held = load(if is_alone { row - lane_id() / 16 * self.stride } else { row });
         }
         let [a, b, c, d] = self.held;

@@ -44,7 +44,7 @@
 //! arithmetic and moves. Blocks on an SM are what registers and 227 KiB of shared memory allow (with groups of 6 to 8
 //! and D = 128: two). The last column is the bytes in flight: the smaller figure counts the rings without the tile that
 //! each warp computes with, the larger one the whole rings, since a warp that waits has all of its stages in flight.
-//! In 8 bits, with the same columns for `f16` beside integers:
+//! In 8 bits, with the same columns for `f16` beside integers (the registers of the other sizes are in `resources.tsv`):
 //!
 //! | D | bytes an instruction | of the issue slots at 4.5 TB/s | registers | blocks an SM | in flight, KiB an SM |
 //! | --- | --- | --- | --- | --- | --- |

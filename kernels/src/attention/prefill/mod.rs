@@ -28,7 +28,8 @@
 //! from `query_starts` by bisection: the host needs bounds on tokens and sequences, and no lengths.
 //!
 //! Where the cache has 8 bits, each warp turns codes into 16-bit numbers as it loads them: for a tile of 64 keys and head
-//! size 64 that is twice the instructions of 16 bits. At head size 128 tiles have 32 keys, since registers do not suffice.
+//! size 64 that is twice the instructions of 16 bits. From head size 80 on tiles have 32 keys, since registers do not suffice, and
+//! at head size 256 the queries stay in shared memory.
 //!
 //! # Floor
 //!
