@@ -2,6 +2,8 @@
 //!
 //! Nothing here depends on an order of summation, so that the results are the same on every instruction set.
 
+#![allow(clippy::needless_range_loop)] // a loop is compiled for the instruction set, where a closure might not be
+
 use pulp::Arch;
 
 /// Logits that are looked at side by side.
