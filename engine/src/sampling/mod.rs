@@ -5,6 +5,7 @@ mod options;
 mod params;
 mod request;
 mod sampler;
+mod scan;
 
 pub use beam::{Advance, Candidate, Hypothesis};
 pub use options::SamplingOptions;

@@ -12,6 +12,7 @@ use kernels::sampling::noise::{MAX_GUMBEL, Noise};
 use kernels::sampling::{Adjustment, Request};
 
 use super::SamplingParams;
+use super::scan::{self, argmax};
 use crate::error::{Error, Result};
 
 /// What the sampler must know about the sequence that a row of logits belongs to.
@@ -61,15 +62,14 @@ pub struct Sampled {
 /// # Errors
 /// [`Error::NotANumber`] if a logit is none, or infinitely great.
 pub fn sample_row(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> Result<Sampled> {
-    // Not `is_finite`: a logit of negative infinity is that of a token that cannot be chosen.
-    if !logits.iter().all(|&v| v < f32::INFINITY) {
+    if !scan::below_infinity(logits) {
         return Err(Error::NotANumber);
     }
     let greatest = logits[argmax(logits) as usize];
     if greatest == f32::NEG_INFINITY {
         return Err(Error::NotANumber);
     }
-    let sum = logits.iter().map(|v| weight(v - greatest)).sum();
+    let sum = scan::sum(logits, |v| weight(v - greatest));
     let logprob = |token: u32| logprob(logits[token as usize], greatest, sum);
     let token = choose(logits, row, scratch);
     let top = likeliest(logits, row.top).into_iter().map(|t| (t, logprob(t))).collect();
@@ -166,17 +166,6 @@ fn gumbel_max(scaled: &[f32], tokens: impl Iterator<Item = u32>, best: u32, nois
         }
     }
     winner
-}
-
-/// The index of the greatest element, the first among equals.
-fn argmax(x: &[f32]) -> u32 {
-    let mut best = 0;
-    for (i, v) in x.iter().enumerate() {
-        if *v > x[best] {
-            best = i;
-        }
-    }
-    best as u32
 }
 
 /// The `k` greatest elements' indices, greatest first, the lower index first among equals.

@@ -1,7 +1,7 @@
 //! Attention of prompts.
 
 use kernels::attention::prefill::{paged_prefill, shape};
-use kernels::attention::{CODED_HEAD_SIZES, HEAD_SIZES};
+use kernels::attention::{HEAD_SIZES, coded_heads};
 use kernels::layout::KvFormat;
 
 use crate::Floor;
@@ -12,11 +12,7 @@ use crate::paged::{PagedProblem, PagedSequence, PagedShape};
 pub fn cases(scale: Scale) -> Vec<Case> {
     let every = Type::ALL.into_iter().flat_map(|ty| {
         let plain = HEAD_SIZES.map(|size| (ty, KvFormat::Plain, size)).into_iter();
-        plain.chain(
-            [KvFormat::Int8, KvFormat::Fp8]
-                .into_iter()
-                .flat_map(move |format| CODED_HEAD_SIZES.map(|size| (ty, format, size))),
-        )
+        plain.chain(coded_heads().map(move |(format, size)| (ty, format, size)))
     });
     match scale {
         Scale::Small => {
