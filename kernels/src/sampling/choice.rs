@@ -72,8 +72,8 @@ pub unsafe fn sample(
         let top = u32::from(request.top);
         let mut found = top;
         if is_masked && request.masked_top != 0 {
+            // A thread counts the tokens that it has ruled out or not itself; behind the sum all are seen by all.
             rule_out(mask, logits, vocab);
-            thread::sync_threads();
             found = top.min(count_possible(&mut team, &raw));
         }
         if found > 0 {
@@ -137,7 +137,7 @@ pub unsafe fn sample(
 /// Makes the logits of tokens whose bit in `mask` is 0 negative infinity, those of this thread.
 ///
 /// # Safety
-/// `logits` has `vocab` elements, `mask` its words, and no thread reads or writes the logits meanwhile.
+/// `logits` has `vocab` elements, `mask` its words, and no other thread reads or writes this thread's logits meanwhile.
 #[inline(always)]
 unsafe fn rule_out(mask: *const u32, logits: *mut f32, vocab: u32) {
     let mut first = 4 * thread::thread_idx_x();
@@ -202,7 +202,7 @@ unsafe fn sum_of_weights(team: &mut Team, scores: &LogitRow) -> u64 {
 /// How many scores are of tokens that are possible, in every thread.
 ///
 /// # Safety
-/// As for [`likeliest`].
+/// As for [`likeliest`], but that other threads may still write to the tokens that they visit themselves.
 #[inline(always)]
 unsafe fn count_possible(team: &mut Team, scores: &LogitRow) -> u32 {
     let mut own = 0;
