@@ -254,6 +254,7 @@ pub fn compute_masks(mut matchers: Vec<&mut Matcher>) {
     let mut groups: Vec<_> = matchers.chunk_by_mut(|a, b| a.lexer() == b.lexer()).collect();
     let compute = |group: &mut &mut [&mut Matcher]| group.iter_mut().for_each(|matcher| matcher.compute_mask());
     match groups.as_mut_slice() {
+        [] => {}
         [one] => compute(one),
         several => several.par_iter_mut().for_each(compute),
     }
