@@ -191,7 +191,8 @@ fn constrained_searches_are_what_they_are_alone() {
     let request = |i: usize| {
         let width = 1 + i % 4;
         // One in two writes documents, which take longer.
-        let constraint = (i % 5 != 4).then(|| constraints[if i % 2 == 0 { 0 } else { i % constraints.len() }].clone());
+        let constraint =
+            (i % 5 != 4).then(|| constraints[if i.is_multiple_of(2) { 0 } else { i % constraints.len() }].clone());
         let stopping = [EarlyStopping::No, EarlyStopping::Yes, EarlyStopping::Never][i % 3];
         let beam = (i % 6 != 5).then_some(Beam { width, length_penalty: 1.0, early_stopping: stopping });
         let prompt: Vec<u32> = (0..18 + i as u32 % 5).map(|at| 10 + at * (1 + i as u32)).collect();
