@@ -1,5 +1,6 @@
 //! What the integration tests share: the golden models and what Hugging Face transformers made of them.
 
+pub mod constrained;
 pub mod models;
 pub mod scores;
 
