@@ -39,7 +39,10 @@ fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
     };
     let plain = product::kernels(target).flat_map(move |(kernel, tokens)| {
         let product = match kernel {
-            GemmKernel::Hopper(columns) => product(tokens, 2 * columns, 2 * hopper::stages(columns) + 1),
+            GemmKernel::Hopper(columns) => {
+                let tiles = (2 * hopper::stages(columns) + 1) * hopper::depth(columns) / DEPTH;
+                product(tokens, 2 * columns, tiles)
+            }
             _ => product(tokens, 128, 1),
         };
         let plan = GemmPlan { product, kernel, splits: 1, blocks: 1 };
