@@ -17,8 +17,8 @@ pub trait Element {
     /// All lanes of the warp call this together.
     unsafe fn mma(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4];
 
-    /// Multiplies 64 rows by 128 or 256 columns, 64 elements along K, and adds, with factors at these offsets in shared memory, see
-    /// [`wgmma`]; of 128 columns the first half of the sums is used. Hopper.
+    /// Multiplies 64 rows by 128 or 256 columns, 64 elements along K, and adds, with factors of these
+    /// [descriptors](wgmma::row_descriptor); of 128 columns the first half of the sums is used. Hopper.
     ///
     /// # Safety
     /// All threads of the warp group call this together; nobody writes the factors meanwhile.

@@ -62,48 +62,54 @@ kernels! {
     /// `m64n8k64` of `f16`: K-major rows of 128 bytes.
     v_wgmma_8_f16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
-        let mut sums = wgmma::m64n8k64_f16_first(at, at + SECOND);
-        wgmma::m64n8k64_f16(&mut sums, at, at + SECOND);
+        let [a, b] = [at, at + SECOND].map(wgmma::row_descriptor);
+        let mut sums = wgmma::m64n8k64_f16_first(a, b);
+        wgmma::m64n8k64_f16(&mut sums, a, b);
         store(&sums, out);
     }
 
     /// `m64n16k64` of `f16`: K-major rows of 128 bytes.
     v_wgmma_16_f16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
-        let mut sums = wgmma::m64n16k64_f16_first(at, at + SECOND);
-        wgmma::m64n16k64_f16(&mut sums, at, at + SECOND);
+        let [a, b] = [at, at + SECOND].map(wgmma::row_descriptor);
+        let mut sums = wgmma::m64n16k64_f16_first(a, b);
+        wgmma::m64n16k64_f16(&mut sums, a, b);
         store(&sums, out);
     }
 
     /// `m64n32k64` of `f16`: K-major rows of 128 bytes.
     v_wgmma_32_f16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
-        let mut sums = wgmma::m64n32k64_f16_first(at, at + SECOND);
-        wgmma::m64n32k64_f16(&mut sums, at, at + SECOND);
+        let [a, b] = [at, at + SECOND].map(wgmma::row_descriptor);
+        let mut sums = wgmma::m64n32k64_f16_first(a, b);
+        wgmma::m64n32k64_f16(&mut sums, a, b);
         store(&sums, out);
     }
 
     /// `m64n64k64` of `f16`: K-major rows of 128 bytes.
     v_wgmma_64_f16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
-        let mut sums = wgmma::m64n64k64_f16_first(at, at + SECOND);
-        wgmma::m64n64k64_f16(&mut sums, at, at + SECOND);
+        let [a, b] = [at, at + SECOND].map(wgmma::row_descriptor);
+        let mut sums = wgmma::m64n64k64_f16_first(a, b);
+        wgmma::m64n64k64_f16(&mut sums, a, b);
         store(&sums, out);
     }
 
     /// `m64n128k64` of `f16`: K-major rows of 128 bytes.
     v_wgmma_128_f16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
-        let mut sums = wgmma::m64n128k64_f16_first(at, at + SECOND);
-        wgmma::m64n128k64_f16(&mut sums, at, at + SECOND);
+        let [a, b] = [at, at + SECOND].map(wgmma::row_descriptor);
+        let mut sums = wgmma::m64n128k64_f16_first(a, b);
+        wgmma::m64n128k64_f16(&mut sums, a, b);
         store(&sums, out);
     }
 
     /// `m64n256k64` of `f16`: K-major rows of 128 bytes.
     v_wgmma_256_f16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
-        let mut sums = wgmma::m64n256k64_f16_first(at, at + SECOND);
-        wgmma::m64n256k64_f16(&mut sums, at, at + SECOND);
+        let [a, b] = [at, at + SECOND].map(wgmma::row_descriptor);
+        let mut sums = wgmma::m64n256k64_f16_first(a, b);
+        wgmma::m64n256k64_f16(&mut sums, a, b);
         store(&sums, out);
     }
 
@@ -138,48 +144,54 @@ kernels! {
     /// `m64n8k64` of `bf16`: K-major rows of 128 bytes.
     v_wgmma_8_bf16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
-        let mut sums = wgmma::m64n8k64_bf16_first(at, at + SECOND);
-        wgmma::m64n8k64_bf16(&mut sums, at, at + SECOND);
+        let [a, b] = [at, at + SECOND].map(wgmma::row_descriptor);
+        let mut sums = wgmma::m64n8k64_bf16_first(a, b);
+        wgmma::m64n8k64_bf16(&mut sums, a, b);
         store(&sums, out);
     }
 
     /// `m64n16k64` of `bf16`: K-major rows of 128 bytes.
     v_wgmma_16_bf16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
-        let mut sums = wgmma::m64n16k64_bf16_first(at, at + SECOND);
-        wgmma::m64n16k64_bf16(&mut sums, at, at + SECOND);
+        let [a, b] = [at, at + SECOND].map(wgmma::row_descriptor);
+        let mut sums = wgmma::m64n16k64_bf16_first(a, b);
+        wgmma::m64n16k64_bf16(&mut sums, a, b);
         store(&sums, out);
     }
 
     /// `m64n32k64` of `bf16`: K-major rows of 128 bytes.
     v_wgmma_32_bf16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
-        let mut sums = wgmma::m64n32k64_bf16_first(at, at + SECOND);
-        wgmma::m64n32k64_bf16(&mut sums, at, at + SECOND);
+        let [a, b] = [at, at + SECOND].map(wgmma::row_descriptor);
+        let mut sums = wgmma::m64n32k64_bf16_first(a, b);
+        wgmma::m64n32k64_bf16(&mut sums, a, b);
         store(&sums, out);
     }
 
     /// `m64n64k64` of `bf16`: K-major rows of 128 bytes.
     v_wgmma_64_bf16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
-        let mut sums = wgmma::m64n64k64_bf16_first(at, at + SECOND);
-        wgmma::m64n64k64_bf16(&mut sums, at, at + SECOND);
+        let [a, b] = [at, at + SECOND].map(wgmma::row_descriptor);
+        let mut sums = wgmma::m64n64k64_bf16_first(a, b);
+        wgmma::m64n64k64_bf16(&mut sums, a, b);
         store(&sums, out);
     }
 
     /// `m64n128k64` of `bf16`: K-major rows of 128 bytes.
     v_wgmma_128_bf16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
-        let mut sums = wgmma::m64n128k64_bf16_first(at, at + SECOND);
-        wgmma::m64n128k64_bf16(&mut sums, at, at + SECOND);
+        let [a, b] = [at, at + SECOND].map(wgmma::row_descriptor);
+        let mut sums = wgmma::m64n128k64_bf16_first(a, b);
+        wgmma::m64n128k64_bf16(&mut sums, a, b);
         store(&sums, out);
     }
 
     /// `m64n256k64` of `bf16`: K-major rows of 128 bytes.
     v_wgmma_256_bf16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
-        let mut sums = wgmma::m64n256k64_bf16_first(at, at + SECOND);
-        wgmma::m64n256k64_bf16(&mut sums, at, at + SECOND);
+        let [a, b] = [at, at + SECOND].map(wgmma::row_descriptor);
+        let mut sums = wgmma::m64n256k64_bf16_first(a, b);
+        wgmma::m64n256k64_bf16(&mut sums, a, b);
         store(&sums, out);
     }
 

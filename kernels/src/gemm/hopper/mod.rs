@@ -28,11 +28,12 @@
 //! barriers, and registers that go from the one to the others. Simpler here: a group is on its own from the first wait to the
 //! last store, so that there is no barrier of the block after the first.
 
+mod output;
 mod ring;
 
 use cuda_std::prelude::*;
 use cuda_std::ptx::tensor::{self, CuTensorMap};
-use cuda_std::ptx::{control, mbarrier};
+use cuda_std::ptx::{control, mbarrier, wgmma};
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::unroll;
 use cuda_std::vector::{HalfVector, Vector};
@@ -43,6 +44,8 @@ use super::operand::{DEPTH, ROW_BYTES};
 use super::prefill::place;
 use super::split::{Meeting, share};
 use crate::element::{Bf16, Element, F16};
+pub use output::TILED;
+use output::{PASS, PASS_BYTES, TiledOutput};
 use ring::{Ring, RingPlace};
 
 /// Tokens of a tile.
@@ -62,19 +65,41 @@ const READERS: u32 = 2 * GROUP_THREADS / warp::WARP_SIZE;
 
 /// Tiles in the ring.
 pub const fn stages(columns: u32) -> u32 {
-    if columns == 256 { 4 } else { 6 }
+    if columns == 256 { 4 } else { 3 }
 }
 
-/// Bytes of a tile of both operands.
+/// Elements along `k` of a tile of the ring: of narrow tiles twice as many, for as much work between two waits.
+pub const fn depth(columns: u32) -> u32 {
+    if columns == 256 { DEPTH } else { 2 * DEPTH }
+}
+
+/// Bytes of a tile of both operands: tiles of [`DEPTH`] elements a row, first those of `x`.
 const fn stage_bytes(columns: u32) -> u32 {
-    (ROWS + columns) * ROW_BYTES
+    (ROWS + columns) * depth(columns) * 2
 }
 
-/// Columns that a warp group stores at a time.
+/// Tiles of [`DEPTH`] elements a row, of each operand in a tile of the ring.
+const fn parts(columns: u32) -> u32 {
+    depth(columns) / DEPTH
+}
+
+/// Where part `part` of `x` is in a tile of the ring.
+const fn a_at(part: u32) -> u32 {
+    part * ROWS * ROW_BYTES
+}
+
+/// Where part `part` of the weight is in a tile of the ring.
+const fn b_at(columns: u32, part: u32) -> u32 {
+    a_at(parts(columns)) + part * columns * ROW_BYTES
+}
+
+/// Columns that a warp group stores at a time, where tensor copies do not.
 const SLAB: u32 = 64;
 
 /// Bytes in which a warp group passes sums on.
 const SLAB_BYTES: u32 = GROUP_ROWS * SLAB * 4;
+
+const _: () = assert!(SLAB_BYTES == PASS_BYTES && PASS == 2 * SLAB);
 
 /// What tiles are aligned to, for the pattern that tensor copies leave.
 const ALIGNMENT: u32 = 1024;
@@ -96,11 +121,13 @@ const FLAGS_BYTES: u32 = 2 * 4;
 ///
 /// # Safety
 /// The arrays have the shapes that the arguments say, and the launch is the [`GemmPlan`](super::plan::GemmPlan)'s: of each tile
-/// every block has at least 64 elements of `k`.
+/// every block has at least one element of `k`. If `epilogue` has the bit [`TILED`], `tiles` is the output, in tiles of
+/// [`GROUP_ROWS`] rows, and else not used.
 #[kernel(arch = "sm_90a", max_threads = 384, min_blocks = 1, instances(T = [F16, Bf16], COLUMNS = [128, 256]))]
 pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
     x: &CuTensorMap,
     weight: &CuTensorMap,
+    tiles: &CuTensorMap,
     bias: *const u16,
     out: *mut u8,
     workspace: *mut Vector,
@@ -125,7 +152,7 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
     }
     thread::sync_threads();
 
-    let (first, last) = share(k.div_ceil(DEPTH));
+    let (first, last) = share(k.div_ceil(depth(COLUMNS)));
     let (rows, columns) = (m.div_ceil(ROWS), n.div_ceil(COLUMNS));
     let mut tile = thread::block_idx_x();
     let mut at = RingPlace::default();
@@ -147,9 +174,14 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
                 unsafe {
                     mbarrier::wait(ring.empty(at), at.parity ^ 1);
                     mbarrier::arrive_expect(full, stage_bytes(COLUMNS));
-                    let along = (step * DEPTH) as i32;
-                    tensor::load_2d(to, x, [along, (tile_m * ROWS) as i32], full);
-                    tensor::load_2d(to + ROWS * ROW_BYTES, weight, [along, (tile_n * COLUMNS) as i32], full);
+                    let (row, column) = ((tile_m * ROWS) as i32, (tile_n * COLUMNS) as i32);
+                    unroll!(part in [0 1] {
+                        if part < parts(COLUMNS) {
+                            let along = (step * depth(COLUMNS) + part * DEPTH) as i32;
+                            tensor::load_2d(to + a_at(part), x, [along, row], full);
+                            tensor::load_2d(to + b_at(COLUMNS, part), weight, [along, column], full);
+                        }
+                    });
                 }
                 at.advance(ring.stages);
                 step += 1;
@@ -180,21 +212,28 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
         pitch: SLAB,
         is_permuted: true,
     };
+    let at_slab = start + ring_bytes + group * SLAB_BYTES;
+    let tiled = TiledOutput { tiles, bias, n, at: at_slab, thread: in_group };
     let flag_at = ring_bytes + 2 * SLAB_BYTES + ring::barrier_bytes(stages(COLUMNS)) + 4 * group;
     let flag: *mut u32 = memory.wrapping_add(flag_at as usize).cast();
+    // Descriptors of the first place's factors; those of others are a 16th of the distance greater.
+    let [a, b] = [start + group * (GROUP_ROWS * ROW_BYTES), start + b_at(COLUMNS, 0)].map(wgmma::row_descriptor);
     let factors = |at: RingPlace| {
-        let to = ring.tiles + at.stage * stage_bytes(COLUMNS);
-        (to + group * (GROUP_ROWS * ROW_BYTES), to + ROWS * ROW_BYTES)
+        let further = at.stage * (stage_bytes(COLUMNS) / 16);
+        (a + further, b + further)
     };
     // Waits for a tile, multiplies, and gives its place back.
     macro_rules! with_tile {
-        ($a:ident, $b:ident => $product:expr) => {{
+        ($sums:ident, $a:ident, $b:ident => $product:expr) => {{
             let ($a, $b) = factors(at);
             // SAFETY: all threads of the group are here: every branch is on values that they share. The copies of the tile are
             // waited for, and the place is not free before all eight warps have arrived.
             unsafe {
                 mbarrier::wait(ring.full(at), at.parity);
                 $product;
+                if parts(COLUMNS) == 2 {
+                    T::multiply::<COLUMNS>(&mut $sums, $a + a_at(1) / 16, $b + COLUMNS * ROW_BYTES / 16);
+                }
                 if lane == 0 {
                     mbarrier::arrive(ring.empty(at));
                 }
@@ -205,10 +244,10 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
     while tile < rows * columns {
         let (tile_m, tile_n) = place(tile, rows, columns);
         let mut sums;
-        with_tile!(a, b => sums = T::multiply_first::<COLUMNS>(a, b));
+        with_tile!(sums, a, b => sums = T::multiply_first::<COLUMNS>(a, b));
         let mut step = first + 1;
         while step < last {
-            with_tile!(a, b => T::multiply::<COLUMNS>(&mut sums, a, b));
+            with_tile!(sums, a, b => T::multiply::<COLUMNS>(&mut sums, a, b));
             step += 1;
         }
         let (row, column) = (tile_m * ROWS + group * GROUP_ROWS, tile_n * COLUMNS);
@@ -225,6 +264,14 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
                 // The compiler would write the loop's body out several times, and keep what follows from the epilogue for all tiles.
                 let (slabs, epilogue) = (hidden(COLUMNS / SLAB), hidden(epilogue));
                 let output = ProductOutput { out, stride: out_stride, bias, m, n, epilogue };
+                if epilogue & TILED != 0 {
+                    tiled.store::<T>(&mut sums, 0, row, column, sync);
+                    if COLUMNS == 256 && column + PASS < n {
+                        tiled.store::<T>(&mut sums, 16, row, column + PASS, sync);
+                    }
+                    tile += thread::grid_dim_x();
+                    continue;
+                }
                 let mut slab = 0;
                 while slab < slabs && column + slab * SLAB < n {
                     // All have read the slab before.
@@ -249,4 +296,5 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
         }
         tile += thread::grid_dim_x();
     }
+    tiled.finish();
 }

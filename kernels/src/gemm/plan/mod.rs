@@ -8,6 +8,7 @@ mod tests;
 use cuda_std::launch::{DevicePtr, KernelCall, LaunchShape, TensorTile, TileDimension};
 use cuda_std::ptx::pattern::TilePattern;
 
+use super::epilogue::Epilogue;
 use super::{decode, gemv, hopper, operand, prefill};
 use crate::element::ElementType;
 use crate::with_element;
@@ -141,6 +142,7 @@ impl GemmPlan {
             GemmKernel::Hopper(width) => (width, gpu.blocks(self.shared_bytes())),
             _ => return u64::MAX,
         };
+        // Every block then has a step, also of 128 elements.
         if together == 0 || (self.splits > 1 && depth / self.splits < 4) {
             return u64::MAX;
         }
@@ -230,7 +232,17 @@ impl GemmPlan {
         macro_rules! hopper {
             ($T:ident, $N:literal) => {{
                 let (x, weight) = (rows(x, m, k, x_stride, hopper::ROWS), rows(weight, n, k, k, $N));
-                hopper::gemm_hopper { x, weight, bias, out, workspace, counters, out_stride, m, n, k, epilogue }
+                let is_tiled = epilogue == Epilogue::Half(None).bits()
+                    && out.address().is_multiple_of(16)
+                    && out_stride.is_multiple_of(8)
+                    && n.is_multiple_of(8);
+                let (tiles, epilogue) = if is_tiled {
+                    let out = DevicePtr::from_address(out.address());
+                    (rows(out, m, n, out_stride, hopper::GROUP_ROWS), epilogue | hopper::TILED)
+                } else {
+                    (weight, epilogue)
+                };
+                hopper::gemm_hopper { x, weight, tiles, bias, out, workspace, counters, out_stride, m, n, k, epilogue }
                     .instance::<$T, $N>()
             }};
         }

@@ -29,8 +29,8 @@ fn products_of_many_tokens_cost_few_instructions() {
     for (kernel, most, most_besides) in [
         (GemmKernel::Prefill(128), 2.4, 100e3),
         (GemmKernel::Prefill(256), 2.4, 100e3),
-        (GemmKernel::Hopper(128), 0.9, 120e3),
-        (GemmKernel::Hopper(256), 0.45, 120e3),
+        (GemmKernel::Hopper(128), 0.6, 42e3),
+        (GemmKernel::Hopper(256), 0.4, 26e3),
     ] {
         let [short, long] = [512, 1024].map(|k| instructions(kernel, k));
         let steps = f64::from(512 * 512 / (16 * 8) * 512 / 16);

@@ -25,6 +25,7 @@ mod mutants;
 use emulator::CostReport;
 use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::Epilogue;
+use kernels::gemm::hopper;
 use kernels::gemm::plan::{GemmKernel, GemmPlan, GpuLimits, Product};
 use launch::Error;
 use workbench::number::{ProblemRng, Type};
@@ -45,7 +46,11 @@ const EPILOGUES: [Epilogue; 8] = [
 
 /// A problem for a kernel that may not be the planned one; one that has no splits has none.
 fn problem(product: Product, kernel: GemmKernel, splits: u32, data: Data) -> ProductProblem {
-    let splits = if matches!(kernel, GemmKernel::Gemv(_)) { 1 } else { splits };
+    let splits = match kernel {
+        GemmKernel::Gemv(_) => 1,
+        GemmKernel::Hopper(columns) => splits.min(product.k.div_ceil(hopper::depth(columns))),
+        _ => splits,
+    };
     // Of Hopper's kernel so few blocks that each has several tiles.
     ProductProblem::new(GemmPlan { product, kernel, splits, blocks: 3 }, data)
 }
@@ -93,11 +98,14 @@ fn ragged_shapes() {
         for (m, n, k, parts) in [
             (1, 1, 8, 1),
             (most, 61, 72, 1),
+            (most, 264, 136, 1),
             (most.div_ceil(2), 130, 200, 2),
             (most - most / 3, 8 + random.below(56) as u32, 8 * (9 + random.below(40) as u32), 2),
         ] {
             let ty = Type::ALL[random.below(2) as usize];
-            let gaps = (8 * random.below(3) as u32, random.below(6) as u32);
+            // Outputs that tensor copies can store, and others.
+            let gap = random.below(6) as u32;
+            let gaps = (8 * random.below(3) as u32, if n % 8 == 0 { 8 * (gap / 3) } else { gap });
             let data = Data { gaps, bias: n % 2 == 0, ..Data::new(ty, random.word()) };
             check(&problem(Product { m, n, k, epilogue: Epilogue::Half(None) }, kernel, parts, data), &mut gpu);
         }

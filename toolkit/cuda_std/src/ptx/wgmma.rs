@@ -60,6 +60,14 @@ impl MatrixLayout {
     }
 }
 
+/// The lower half of the descriptor of a factor of K-major rows of 64 elements ([`MatrixLayout::ROWS_OF_128_BYTES`]), which
+/// begins at an offset in shared memory; the upper half is the same for all. A factor that begins so many bytes further has a
+/// descriptor that is a 16th of them greater.
+#[inline(always)]
+pub const fn row_descriptor(offset: u32) -> u32 {
+    MatrixLayout::ROWS_OF_128_BYTES.at(offset) as u32
+}
+
 /// A place or distance as descriptors have it.
 #[inline(always)]
 const fn field(bytes: u32) -> u64 {
@@ -118,15 +126,13 @@ macro_rules! products {
         }
 
         #[doc = concat!("Multiplies `", $ty, "` by 64 along K and adds: [`", stringify!($one), "`] four times, along")]
-        /// K-major rows of 64 elements ([`MatrixLayout::ROWS_OF_128_BYTES`]), which begin at these offsets in shared memory.
+        /// K-major rows of 64 elements, whose places are [`row_descriptor`]s.
         ///
         /// # Safety
         /// As for one.
         #[inline(always)]
         pub unsafe fn $four(sums: &mut [[f32; 4]; $n / 8], a: u32, b: u32) {
             device!((sums, a, b) => {
-                // Only the lower halves of descriptors differ.
-                let [a, b] = [a, b].map(|offset| offset >> 4 | MatrixLayout::ROWS_OF_128_BYTES.0 as u32);
                 // SAFETY: all threads of the warp group are here and the factors are valid, by this function's contract.
                 unsafe {
                     core::arch::asm!(
@@ -187,8 +193,6 @@ macro_rules! products {
         pub unsafe fn $first(a: u32, b: u32) -> [[f32; 4]; $n / 8] {
             device!((a, b) => {
                 let mut sums = [[0.0; 4]; $n / 8];
-                // Only the lower halves of descriptors differ.
-                let [a, b] = [a, b].map(|offset| offset >> 4 | MatrixLayout::ROWS_OF_128_BYTES.0 as u32);
                 // SAFETY: all threads of the warp group are here and the factors are valid, by this function's contract.
                 unsafe {
                     core::arch::asm!(
