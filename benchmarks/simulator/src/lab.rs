@@ -8,7 +8,7 @@ use crate::jobs::{self, JobProgress};
 use crate::lineage::Lineages;
 use crate::outcome::Outcome;
 use crate::request::Method;
-use crate::server::{BLOCK_SIZE, SimulatedServer};
+use crate::server::{BLOCK_SIZE, MAX_NUM_SEQS, SimulatedServer};
 use crate::sustained::{self, BOUND, Sustained};
 use crate::system::System;
 use crate::traces::{PublishedLengths, Trace, TraceWorkload};
@@ -46,6 +46,8 @@ pub struct Curve {
     pub keeps_prefix: bool,
     /// Tokens in a block.
     pub block_size: usize,
+    /// Most sequences that run at a time.
+    pub max_num_seqs: usize,
     /// Seconds of a step in which the GPU waits for the host.
     pub host: f64,
     /// Seconds of the trace.
@@ -73,6 +75,7 @@ impl Curve {
             method: Method::Single,
             keeps_prefix: false,
             block_size: BLOCK_SIZE,
+            max_num_seqs: MAX_NUM_SEQS,
             host: 0.0,
             seconds: if is_largest { lab.seconds / 4.0 } else { lab.seconds },
             guess,
@@ -96,7 +99,7 @@ impl Curve {
         let trace = Trace { workload, method: self.method, seconds: self.seconds, max_len, seed };
         self.system.run(&self.deployment, cost, lineages, &trace.requests(rate), |server| {
             server.keeps_prefix = self.keeps_prefix;
-            server.block_size = self.block_size;
+            (server.block_size, server.max_num_seqs) = (self.block_size, self.max_num_seqs);
             change(server);
         })
     }

@@ -12,7 +12,6 @@ use kernels::gemm::plan::{GemmKernel, GemmPlan, Product};
 use kernels::gemm::quantised::TOKENS;
 use kernels::gemm::quantised::layout::CodeForm;
 use kernels::gemm::quantised::plan::QuantisedPlan;
-use kernels::layout::KvFormat;
 use workbench::number::Type;
 use workbench::paged::PagedShape;
 use workbench::{Case, Gpu, Prepared, Scale, cases, product};

@@ -53,12 +53,12 @@ const REVIEWED: [&str; 8] = [
     // both, as the registers are now dealt out. They are needed as soon as the compiler moves one. It is the same with fences of
     // products that are added; that of the first products is noticed.
     "wgmma.commit_group.sync.aligned;",
+    "wgmma.wait_group.sync.aligned 0;",
     "wgmma.fence.sync.aligned;",
     "wgmma.fence.sync.aligned;",
     "wgmma.commit_group.sync.aligned;",
+    "wgmma.wait_group.sync.aligned 0;",
     "wgmma.fence.sync.aligned;",
-    "wgmma.wait_group.sync.aligned 0;",
-    "wgmma.wait_group.sync.aligned 0;",
 ];
 
 #[test]
