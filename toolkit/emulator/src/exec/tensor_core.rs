@@ -22,6 +22,9 @@ pub(crate) const DEPTH: usize = 16;
 /// The exponent of a zero, which is less than that of every product.
 const ZERO: i32 = -500;
 
+/// Rows of a first factor, by row and depth, or columns of a second one, by column and depth.
+pub(crate) type Bits<const S: usize> = [[u16; DEPTH]; S];
+
 /// Factors of a product, split into mantissa and exponent: `S` of them side by side, for each step of depth.
 pub(crate) struct Factors<const S: usize, B = u16> {
     bits: [[B; S]; DEPTH],

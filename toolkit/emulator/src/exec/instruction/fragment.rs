@@ -1,7 +1,7 @@
 //! Fragments of matrices: how the elements of a product lie in the registers of a warp's lanes.
 
+use crate::exec::tensor_core::Bits;
 use crate::exec::tensor_core::DEPTH;
-use crate::exec::tensor_core::halves::Bits;
 use crate::lanes::Registers;
 use crate::number::{f16_to_f32, f32_to_f16};
 use half::f16;

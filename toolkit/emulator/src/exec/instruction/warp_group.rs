@@ -9,7 +9,7 @@ use crate::exec::state::meter::Meter;
 use crate::exec::state::product::{Descriptor, PendingProduct, Tile};
 use crate::exec::state::warp::Warp;
 use crate::exec::tensor_core::DEPTH;
-use crate::exec::tensor_core::halves::{Bits, Rows};
+use crate::exec::tensor_core::{Bits, halves::Rows};
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::lanes::Registers;
 use crate::program::{FirstFactor, Op, Product, Program};

@@ -1,7 +1,7 @@
 //! Products of a warp group (`wgmma`) that have not ended, and where their factors lie in shared memory.
 
+use crate::exec::tensor_core::Bits;
 use crate::exec::tensor_core::DEPTH;
-use crate::exec::tensor_core::halves::Bits;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::tensor_map::Swizzle;
 

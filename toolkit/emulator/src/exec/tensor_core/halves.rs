@@ -3,11 +3,8 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::wide::{WideRows, has_wide, multiply_add_wide, wide_rows};
-use super::{DEPTH, Factors, multiply_add};
+use super::{Bits, DEPTH, Factors, multiply_add};
 use crate::program::Factor;
-
-/// Rows of a first factor, by row and depth, or columns of a second one, by column and depth.
-pub(crate) type Bits<const S: usize> = [[u16; DEPTH]; S];
 
 /// A first factor, ready to be multiplied.
 pub(crate) struct Rows {

@@ -3,7 +3,7 @@
 //! The product of two halves is exact in f32, and so is what it becomes when it is scaled by a power of two. Scaled so that the
 //! last bit that is kept is one, it is cut by a conversion to an integer.
 
-use super::halves::Bits;
+use super::Bits;
 use super::{DEPTH, KEPT, ZERO};
 use crate::program::Factor;
 use std::arch::x86_64::*;
