@@ -17,7 +17,9 @@ install() {
 install cuda nvidia-cuda-nvcc==13.5.37 nvidia-cuda-runtime==13.5.37 nvidia-cuda-crt==13.5.37 nvidia-nvvm==13.5.37 \
     nvidia-cuda-cccl==13.3.5.0.6
 cuda=$(echo "$tools"/cuda/lib/python3*/site-packages/nvidia/cu13)
-"$cuda/bin/nvcc" -ptx -arch=sm_90a -std=c++17 -I"$cuda/include" -I"$cuda/include/cccl" kernels.cu -o kernels.ptx
+for source in cub halves kernels tiles; do
+    "$cuda/bin/nvcc" -ptx -arch=sm_90a -std=c++17 -I"$cuda/include" -I"$cuda/include/cccl" "$source.cu" -o "$source.ptx"
+done
 
 export TRITON_CACHE_DIR="$tools/cache" TRITON_DEFAULT_FP_FUSION=1
 for version in 3.4.0 3.9.0; do

@@ -3,7 +3,10 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
+mod cub;
 mod cuda;
+mod exact;
+mod halves;
 mod numba;
 mod problem;
 mod sweep;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use emulator::{LaunchOptions, ORDERING, PtxModule, PtxParts, PtxPlace};
 
 use crate::problem::{ORDERS, Problem};
-use crate::{cuda, numba, triton};
+use crate::{cub, cuda, numba, triton};
 
 /// Places of a kernel that nothing notices the absence of: the kernel, the instruction without operands, how many there are, and
 /// why.
@@ -52,6 +52,35 @@ fn sweep(text: &str, problems: Vec<Problem>, reviewed: &[Reviewed]) {
 #[test]
 fn of_cuda() {
     sweep(cuda::PTX, cuda::problems(), &[]);
+}
+
+#[test]
+fn of_cub() {
+    let own = "each thread stores next where it has just read itself, and nobody else did";
+    let shuffles = "before shuffles, which exchange registers only";
+    let reviewed = [
+        ("exchange", "bar.sync", 3, own),
+        (
+            "histogram_sort",
+            "bar.sync",
+            4,
+            "two behind the bins' first values, before others that come before they are used; keys give way to counters of the same \
+             thread; a thread reads the bin that it wrote",
+        ),
+        ("load_and_store", "bar.sync", 1, own),
+        (
+            "neighbours",
+            "bar.sync",
+            1,
+            "the next collective has a place of its own, whose last reads are two barriers before",
+        ),
+        ("reduce_commutative", "bar.warp.sync", 1, shuffles),
+        ("reduce_raking", "bar.warp.sync", 3, shuffles),
+        ("scan_memoize", "bar.sync", 2, own),
+        ("scan_raking", "bar.sync", 2, own),
+        ("scan_warps", "bar.sync", 1, "the warps' sums are read before the barrier that hands on the prefix"),
+    ];
+    sweep(cub::PTX, cub::problems(), &reviewed);
 }
 
 #[test]
