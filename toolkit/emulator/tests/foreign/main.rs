@@ -6,8 +6,12 @@
 mod cub;
 mod cuda;
 mod exact;
+mod half_arithmetic;
+mod half_conversions;
 mod halves;
 mod numba;
 mod problem;
+mod products;
 mod sweep;
+mod tiles;
 mod triton;

@@ -59,6 +59,8 @@ pub enum Form {
     Array(u64, Vec<u64>),
     /// Triton's tensor: rows and columns of halves, those of a tile, and how that lies in shared memory.
     Tensor([u64; 2], [u32; 2], Swizzle),
+    /// A tensor map, which gets the memory's address.
+    Map(TensorMap),
 }
 
 /// Numbers that a kernel gets by a pointer.
@@ -189,6 +191,10 @@ impl Form {
     fn arguments(&self, address: u64) -> Vec<Arg> {
         match self {
             Form::Pointer => vec![Arg::Ptr(address)],
+            Form::Map(map) => {
+                let map = TensorMap { base: address, ..map.clone() };
+                vec![Arg::Bytes(map.encode().unwrap().to_vec())]
+            }
             Form::Array(element, shape) => {
                 let number = |number: u64| Arg::Bytes(number.bytes());
                 let strides = (1..=shape.len()).map(|axis| shape[axis..].iter().product::<u64>() * element);

@@ -6,11 +6,14 @@ use std::collections::BTreeMap;
 use emulator::{LaunchOptions, ORDERING, PtxModule, PtxParts, PtxPlace};
 
 use crate::problem::{ORDERS, Problem};
-use crate::{cub, cuda, numba, triton};
+use crate::{cub, cuda, numba, products, tiles, triton};
 
 /// Places of a kernel that nothing notices the absence of: the kernel, the instruction without operands, how many there are, and
 /// why.
 type Reviewed = (&'static str, &'static str, usize, &'static str);
+
+/// Why the fence behind the first values of an mbarrier is not missed.
+const FIRST_VALUES: &str = "the emulator knows a new mbarrier at once; Triton's kernels have no such fence either";
 
 /// Instructions after which a kernel without a place is taken to be endless.
 const MOST: u64 = 1 << 22;
@@ -90,6 +93,25 @@ fn of_numba() {
         ("sum_of_squares", "bar.sync", 1, "the last: one thread reads what it wrote itself"),
     ];
     sweep(numba::PTX, numba::problems(), &reviewed);
+}
+
+#[test]
+fn of_tiles() {
+    let reviewed = ["copy_1", "copy_2", "copy_3", "copy_4", "copy_5"]
+        .map(|kernel| (kernel, "fence.mbarrier_init.release.cluster", 1, FIRST_VALUES));
+    sweep(tiles::PTX, tiles::problems().into_iter().step_by(37).collect(), &reviewed);
+}
+
+#[test]
+fn of_products() {
+    use emulator::Swizzle::{Bytes32, Bytes128};
+    let kernels = ["f32_f16_f16_n16_rc", "f32_f16_f16_n16_gr"];
+    let reviewed = [
+        ("f32_f16_f16_n16_gr", "fence.mbarrier_init.release.cluster", 1, FIRST_VALUES),
+        ("f32_f16_f16_n16_gr", "wgmma.wait_group.sync.aligned", 1, "the last: every step has waited for its product"),
+        ("f32_f16_f16_n16_rc", "fence.mbarrier_init.release.cluster", 1, FIRST_VALUES),
+    ];
+    sweep(products::PTX, kernels.map(|kernel| products::problem(kernel, [Bytes32, Bytes128])).into(), &reviewed);
 }
 
 #[test]
