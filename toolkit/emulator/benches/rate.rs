@@ -1,4 +1,5 @@
-//! How many warp instructions a second one core executes, with all checks and with fewer. An item is a warp instruction.
+//! How many warp instructions a second one core executes, with all checks and with fewer, and how many all cores. An item is a
+//! warp instruction.
 //!
 //!     cargo bench -p quire-emulator --bench rate
 
@@ -12,15 +13,18 @@ enum Checks {
     All,
     NoGlobalRaces,
     None,
+    /// All, on all cores of the machine.
+    AllOnCores,
 }
 
-const CHECKS: [Checks; 3] = [Checks::All, Checks::NoGlobalRaces, Checks::None];
+const CHECKS: [Checks; 4] = [Checks::All, Checks::NoGlobalRaces, Checks::None, Checks::AllOnCores];
 
 impl Checks {
     fn options(self) -> LaunchOptions {
-        let all = LaunchOptions::default();
+        let all = LaunchOptions { cores: 1, ..LaunchOptions::default() };
         match self {
             Checks::All => all,
+            Checks::AllOnCores => LaunchOptions::default(),
             Checks::NoGlobalRaces => LaunchOptions { check_global_races: false, ..all },
             Checks::None => {
                 LaunchOptions { check_initialised: false, check_races: false, check_global_races: false, ..all }

@@ -70,6 +70,7 @@ pub mod driver;
 mod entry;
 mod exec;
 mod fault;
+mod fork;
 mod history;
 mod host_bytes;
 mod lanes;

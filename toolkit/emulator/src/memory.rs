@@ -47,6 +47,22 @@ impl Bits {
         self.0[at / 64] &= !(1 << (at % 64));
     }
 
+    /// Whether a number is in both sets.
+    pub fn meets(&self, other: &Bits) -> bool {
+        self.0.iter().zip(&other.0).any(|(a, b)| a & b != 0)
+    }
+
+    /// Adds all numbers of another set.
+    pub fn join(&mut self, other: &Bits) {
+        self.0.iter_mut().zip(&other.0).for_each(|(word, other)| *word |= other);
+    }
+
+    /// The numbers.
+    pub fn iter(&self) -> impl Iterator<Item = usize> {
+        let words = self.0.iter().enumerate().filter(|(_, word)| **word != 0);
+        words.flat_map(|(at, &word)| (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at * 64 + bit))
+    }
+
     /// Parts of a range: word and mask.
     #[inline(always)]
     fn parts(at: usize, len: usize) -> impl Iterator<Item = (usize, u64)> {
@@ -100,6 +116,8 @@ pub(crate) struct Buffer {
     pub written: Bits,
     /// Sectors the current launch touched.
     pub touched: Bits,
+    /// Sectors that the current launch wrote, since its memory was last copied.
+    pub stored: Bits,
     /// Whether it touched any.
     pub used: bool,
     /// Writes of the current launch.
@@ -118,12 +136,13 @@ impl Buffer {
         self.data = Vec::new();
         self.written = Bits::default();
         self.touched = Bits::default();
+        self.stored = Bits::default();
         self.history = History::default();
     }
 }
 
 /// The addresses of a device.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Area {
     base: u64,
     /// Buffer of each page, counted from one; 0 is none.
@@ -133,7 +152,7 @@ struct Area {
 }
 
 /// All buffers of one device, or of several that share their addresses.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Memory {
     pub buffers: Vec<Buffer>,
     /// The area of each device.
@@ -183,6 +202,11 @@ impl Memory {
             .extend(other.buffers.into_iter().map(|buffer| Buffer { device: buffer.device + devices, ..buffer }));
     }
 
+    /// Whether some of it is memory of the host.
+    pub fn has_host(&self) -> bool {
+        !self.of_host.is_empty()
+    }
+
     /// Whether any address may mean memory of both.
     pub fn overlaps(&self, other: &Memory) -> bool {
         self.areas.iter().any(|area| other.areas.iter().any(|other| area.base == other.base))
@@ -202,6 +226,7 @@ impl Memory {
             data: vec![0xcd; bytes],
             written: Bits::new(bytes),
             touched: Bits::new(bytes / 32 + 2),
+            stored: Bits::new(bytes / 32 + 2),
             used: false,
             history: History::default(),
             live: true,
@@ -338,10 +363,20 @@ impl Memory {
         Some(found)
     }
 
+    /// Notes that a launch stores bytes at an address of a buffer.
+    #[inline(always)]
+    pub fn note_stored(&mut self, index: usize, address: DeviceAddress, bytes: usize) {
+        let buffer = &mut self.buffers[index];
+        let first = address.saturating_sub(buffer.base) >> 5;
+        let last = (address + bytes as u64 - 1).saturating_sub(buffer.base) >> 5;
+        (first..=last).for_each(|sector| buffer.stored.insert(sector as usize));
+    }
+
     /// Forgets what launches did that are over.
     pub fn forget_launches(&mut self) {
         for buffer in self.buffers.iter_mut().filter(|buffer| buffer.live && buffer.used) {
             buffer.touched.clear();
+            buffer.stored.clear();
             buffer.used = false;
             buffer.history.clear();
         }
