@@ -167,11 +167,12 @@ mod tests {
         let (mut leaps, mut before) = (false, 0);
         loop {
             let mut shared = Shared { memory: &mut device.memory, releases: &mut device.releases };
-            if launch.advance(kernel, &mut shared, 1).unwrap() == Progress::Ended {
-                break;
-            }
+            let progress = launch.advance(kernel, &mut shared, 1).unwrap();
             leaps |= before < 200 && launch.run.started == 400;
             before = launch.run.started;
+            if progress == Progress::Ended {
+                break;
+            }
         }
         let sum = |bytes: Vec<u8>| bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>();
         assert_eq!(sum(device.read(out, 400 * 32).unwrap()), if apart == 0 { 400 / 256 + 400 % 256 } else { 400 });

@@ -60,7 +60,9 @@ again:
     @%p3 bra again;
     wgmma.wait_group.sync.aligned 0;
     ld.param.u64 %w6, [sums];
-    mul.wide.u32 %w7, %r0, {bytes};
+    mov.u32 %r14, %ctaid.x;
+    mad.lo.u32 %r14, %r14, 128, %r0;
+    mul.wide.u32 %w7, %r14, {bytes};
     add.u64 %w6, %w6, %w7;
 {stores}    ret;
 }}
