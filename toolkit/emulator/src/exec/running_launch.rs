@@ -149,7 +149,8 @@ mod tests {
     /// Whether a round begins before the middle of a grid and ends with its end, of a kernel whose blocks store apart from each
     /// other or all in the same place.
     fn leaps(cores: usize, apart: u32) -> bool {
-        let text = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out, .param .u32 apart) {
+        let text =
+            ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out, .param .u32 apart) {
             .reg .pred %p; .reg .b32 %r<4>; .reg .b64 %d<2>;
             mov.u32 %r0, 1000;
             again: sub.u32 %r0, %r0, 1; setp.ne.u32 %p, %r0, 0; @%p bra again;

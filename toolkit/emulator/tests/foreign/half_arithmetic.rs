@@ -1,5 +1,7 @@
 //! Arithmetic of f16 and bf16, which NVIDIA's compiler made of C++.
 
+use std::cmp::Ordering;
+
 use crate::exact::{Exact, Towards};
 use crate::halves::{ALL, KINDS, Kind, NO_NUMBER, Wanted, binary, list, run, unary};
 use crate::problem::input;
@@ -126,7 +128,8 @@ fn minima_and_maxima() {
 fn comparisons() {
     binary("compared", [2, 1], |kind, _, a, b| {
         let (a, b) = (kind.double(a), kind.double(b));
-        let ordered = [a == b, a < b || a > b, a < b, a <= b, a > b, a >= b];
+        let differ = a.partial_cmp(&b).is_some_and(Ordering::is_ne);
+        let ordered = [a == b, differ, a < b, a <= b, a > b, a >= b];
         let unordered = a.is_nan() || b.is_nan();
         let bit = |(at, &holds): (usize, &bool)| {
             u64::from(holds) << at | u64::from(holds || unordered) << (at + ordered.len())
@@ -167,7 +170,10 @@ fn pairs() {
             }
         };
         let (s, t) = (kind.double(a), kind.double(b));
-        let both = u64::from(!s.is_nan() && !t.is_nan()) | u64::from(s < t || s > t) << 1;
+        let both = {
+            let order = s.partial_cmp(&t);
+            u64::from(order.is_some()) | u64::from(order.is_some_and(Ordering::is_ne)) << 1
+        };
         Wanted::Bits(if part == 7 { both } else { half(a, b) | half(b, a) << 16 })
     });
 }

@@ -75,7 +75,7 @@ fn to_and_of_wider_numbers() {
             Wanted::Bits(if value.is_nan() { 0 } else { value.to_bits().into() })
         });
         let judge: Judge = Box::new(move |outputs| {
-            let numbers = outputs[0].chunks_exact(4).map(|bytes| f32::read(bytes));
+            let numbers = outputs[0].chunks_exact(4).map(f32::read);
             let cleared = numbers.map(|x| if x.is_nan() { 0f32 } else { x }).flat_map(f32::bytes).collect();
             judge(&[cleared])
         });
@@ -90,7 +90,7 @@ fn to_and_of_wider_numbers() {
         run(kind, "of_float", Some(first), [2, 5, count], judge);
         // Numbers in the middle between two, and the least bit beside.
         let middles = (0..ALL).flat_map(|bits| {
-            let middle = (kind.double(bits) + kind.double(bits + 1 & 0xffff)) / 2.0;
+            let middle = (kind.double(bits) + kind.double((bits + 1) & 0xffff)) / 2.0;
             [middle, middle.next_up(), middle.next_down(), kind.double(bits).next_up()]
         });
         let doubles: Vec<f64> = middles.collect();

@@ -75,7 +75,7 @@ fn swizzled(at: usize, (swizzle, width, rows): (Swizzle, usize, usize)) -> usize
         return at;
     }
     let (row, column) = (at / width, at % width);
-    let piece = column / 16 ^ row / rows % (width / 16);
+    let piece = (column / 16) ^ (row / rows % (width / 16));
     row * width + piece * 16 + column % 16
 }
 
