@@ -20,6 +20,8 @@ use std::thread;
 const KNOWN: u64 = 1 << 15;
 /// The most bytes that are copied for an instruction which is still to come: they take less than half of the time that is saved.
 const COPIED: u64 = 32;
+/// How often as many instructions as were to come a part may execute: it may wait for what an earlier one would store.
+const PATIENCE: u64 = 16;
 /// The most parts of a grid.
 const MOST: usize = 8;
 /// Parts begin at multiples of so many clusters where there are many: neighbours often store into one sector.
@@ -42,7 +44,7 @@ pub(super) fn parts(run: &GridRun, launch: &LaunchConstants<'_>, memory: &Memory
         return None;
     }
     let cores = (launch.options.cores.min(MOST) as u64).min(rest);
-    let to_come = run.meter.executed / run.started.max(1) * rest;
+    let to_come = to_come(run);
     if to_come < KNOWN || memory.bytes() * (cores - 1) > to_come * COPIED {
         return None;
     }
@@ -51,6 +53,11 @@ pub(super) fn parts(run: &GridRun, launch: &LaunchConstants<'_>, memory: &Memory
         if rest >= TOGETHER * cores && part != 0 && part != cores { at / TOGETHER * TOGETHER } else { at }
     };
     Some((0..cores).map(|part| border(part)..border(part + 1)).collect())
+}
+
+/// About how many instructions the blocks will execute that have not started.
+fn to_come(run: &GridRun) -> u64 {
+    run.meter.executed / run.started.max(1) * (run.end - run.started)
 }
 
 /// Runs the first part of a grid, and beside it the others. Afterwards the grid goes on behind the last part that was taken over.
@@ -62,11 +69,12 @@ pub(super) fn divide(
 ) -> Checked<()> {
     let Some((first, others)) = parts.split_first() else { return Ok(()) };
     let (end, stop) = (run.end, &AtomicBool::new(false));
+    let most = to_come(run).saturating_mul(PATIENCE);
     let forks = shared.memory.fork(others.len());
     let taken = thread::scope(|scope| {
         let ahead = |(part, memory): (&Range<u64>, Memory)| {
             let part = part.clone();
-            (part.end, scope.spawn(move || run_ahead(launch, part, memory, stop)))
+            (part.end, scope.spawn(move || run_ahead(launch, part, memory, (stop, most))))
         };
         let threads: Vec<_> = others.iter().zip(forks).map(ahead).collect();
         run.end = first.end;
@@ -104,16 +112,16 @@ fn run_first(run: &mut GridRun, launch: &LaunchConstants<'_>, shared: &mut Share
     }
 }
 
-/// Runs a part of a grid on a copy of the memory. Nothing if it has a fault, waits for another part, or shall stop.
+/// Runs a part of a grid on a copy of the memory. Nothing if it has a fault, waits for another part, goes on for too long, or shall stop.
 fn run_ahead(
     launch: &LaunchConstants<'_>,
     part: Range<u64>,
     mut memory: Memory,
-    stop: &AtomicBool,
+    (stop, most): (&AtomicBool, u64),
 ) -> Option<(Memory, Meter)> {
     let (mut run, mut releases) = (GridRun::new(launch, false), GlobalReleases::default());
     (run.started, run.end) = (part.start, part.end);
-    while !stop.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) && run.meter.executed <= most {
         let mut shared = Shared { memory: &mut memory, releases: &mut releases };
         match run.round(launch, &mut shared) {
             Ok(Progress::Ended) => return Some((memory, run.meter)),
