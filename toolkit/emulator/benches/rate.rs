@@ -1,10 +1,16 @@
-//! How many warp instructions a second one core executes, with all checks and with fewer. An item is a warp instruction.
+//! How many warp instructions a second one core executes, with all checks and with fewer, and how many all cores. An item is a
+//! warp instruction.
 //!
 //!     cargo bench -p quire-emulator --bench rate
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use emulator::{Arg, CostReport, EmulatedDevice, LaunchOptions, PtxModule};
+use emulator::{Arg, CostReport, EmulatedDevice, LaunchOptions, PtxModule, Swizzle, TensorMap};
+
+/// Scalar kernels, and one by `mma.sync`.
+const KERNELS: &str = include_str!("../tests/ptx/kernels.ptx");
+/// Kernels by `wgmma`.
+const PRODUCTS: &str = include_str!("../tests/foreign/products.ptx");
 
 /// What is checked while a kernel runs.
 #[derive(Clone, Copy, Debug)]
@@ -12,15 +18,18 @@ enum Checks {
     All,
     NoGlobalRaces,
     None,
+    /// All, on all cores of the machine.
+    AllOnCores,
 }
 
-const CHECKS: [Checks; 3] = [Checks::All, Checks::NoGlobalRaces, Checks::None];
+const CHECKS: [Checks; 4] = [Checks::All, Checks::NoGlobalRaces, Checks::None, Checks::AllOnCores];
 
 impl Checks {
     fn options(self) -> LaunchOptions {
-        let all = LaunchOptions::default();
+        let all = LaunchOptions { cores: 1, ..LaunchOptions::default() };
         match self {
             Checks::All => all,
+            Checks::AllOnCores => LaunchOptions::default(),
             Checks::NoGlobalRaces => LaunchOptions { check_global_races: false, ..all },
             Checks::None => {
                 LaunchOptions { check_initialised: false, check_races: false, check_global_races: false, ..all }
@@ -57,7 +66,7 @@ fn main() {
 fn softmax(bencher: Bencher<'_, '_>, checks: Checks) {
     let (rows, columns) = (256u32, 4096u32);
     let numbers: Vec<u8> = (0..rows * columns).flat_map(|i| ((i % 97) as f32).to_le_bytes()).collect();
-    measure(bencher, checks, || {
+    measure(bencher, KERNELS, checks, || {
         let mut device = EmulatedDevice::new();
         let (x, out) = (device.alloc_from("x", &numbers), device.alloc_named("out", numbers.len()));
         let arguments = vec![Arg::Ptr(x), Arg::Ptr(out), Arg::U32(rows), Arg::U32(columns)];
@@ -70,7 +79,7 @@ fn softmax(bencher: Bencher<'_, '_>, checks: Checks) {
 fn saxpy(bencher: Bencher<'_, '_>, checks: Checks) {
     let n = 1u32 << 22;
     let numbers: Vec<u8> = (0..n).flat_map(|i| (i as f32).to_le_bytes()).collect();
-    measure(bencher, checks, || {
+    measure(bencher, KERNELS, checks, || {
         let mut device = EmulatedDevice::new();
         let (x, y) = (device.alloc_from("x", &numbers), device.alloc_from("y", &numbers));
         let arguments = vec![Arg::F32(1.5), Arg::Ptr(x), Arg::Ptr(y), Arg::U32(n / 4)];
@@ -83,7 +92,7 @@ fn saxpy(bencher: Bencher<'_, '_>, checks: Checks) {
 fn gemm(bencher: Bencher<'_, '_>, checks: Checks) {
     let (m, n, k) = (256u32, 256u32, 512u32);
     let numbers = vec![0x3c; (m * k * 2) as usize];
-    measure(bencher, checks, || {
+    measure(bencher, KERNELS, checks, || {
         let mut device = EmulatedDevice::new();
         let (a, b) = (device.alloc_from("a", &numbers), device.alloc_from("b", &numbers));
         let c = device.alloc_named("c", (m * n * 4) as usize);
@@ -92,9 +101,41 @@ fn gemm(bencher: Bencher<'_, '_>, checks: Checks) {
     });
 }
 
-/// Measures launches, each on a new device.
-fn measure(bencher: Bencher<'_, '_>, checks: Checks, prepare: impl Fn() -> Launch) {
-    let module = PtxModule::parse(include_str!("../tests/ptx/kernels.ptx")).unwrap_or_else(|error| panic!("{error}"));
+/// A product of f16 matrices by `wgmma`, in each of eight blocks 256 of 64 rows and 256 columns.
+#[divan::bench(args = CHECKS, sample_count = 5, sample_size = 1)]
+fn wgmma(bencher: Bencher<'_, '_>, checks: Checks) {
+    let (rows, columns, steps) = (64u64, 256u64, 256u32);
+    let numbers = vec![0x3c; (columns * 64 * 2) as usize];
+    let bytes = |words: &[u32]| Arg::Bytes(words.iter().flat_map(|word| word.to_le_bytes()).collect());
+    measure(bencher, PRODUCTS, checks, || {
+        let mut device = EmulatedDevice::new();
+        let mut map = |rows: u64| {
+            let map = TensorMap {
+                base: device.alloc_from("factor", &numbers),
+                element_bytes: 2,
+                dimensions: vec![64, rows],
+                strides: vec![128],
+                tile: vec![64, rows as u32],
+                swizzle: Swizzle::Bytes128,
+            };
+            Arg::Bytes(map.encode().unwrap_or_else(|error| panic!("{error}")).to_vec())
+        };
+        let (a, b) = (map(rows), map(columns));
+        // One box of each factor; then the bytes of both, and the steps.
+        let (of_a, of_b) = ((rows * 128) as u32, (columns * 128) as u32);
+        let boxes = bytes(&[1, 64, of_a, 0, 1, 64, of_b, of_a, of_a + of_b, steps]);
+        let descriptor = |at: u32| u64::from(at) >> 4 | 1 << 16 | 64 << 32 | 1 << 62;
+        let pairs = (0..steps).map(|step| 32 * (step % 4)).flat_map(|at| [descriptor(at), descriptor(of_a + at)]);
+        let steps = device.alloc_from("steps", &pairs.flat_map(u64::to_le_bytes).collect::<Vec<u8>>());
+        let sums = device.alloc_named("sums", (8 * rows * columns * 4) as usize);
+        let arguments = vec![a, b, boxes, Arg::Ptr(steps), Arg::Bytes(vec![0; 8]), Arg::Ptr(sums)];
+        Launch { device, kernel: "f32_f16_f16_n256_rr", grid: 8, threads: 128, shared_bytes: 40_960, arguments }
+    });
+}
+
+/// Measures launches of a kernel of a text, each on a new device.
+fn measure(bencher: Bencher<'_, '_>, text: &str, checks: Checks, prepare: impl Fn() -> Launch) {
+    let module = PtxModule::parse(text).unwrap_or_else(|error| panic!("{error}"));
     let options = checks.options();
     let instructions = prepare().run(&module, &options).total.instructions;
     let bencher = bencher.counter(ItemsCount::new(instructions)).with_inputs(prepare);

@@ -75,6 +75,17 @@ impl History {
         line.writes(bytes).find(|write| !is_before(write)).copied()
     }
 
+    /// Notes the writes of some bytes of a line that another history knows.
+    pub fn take_over(&mut self, other: &History, line: usize, bytes: u128) {
+        let Some(Some(lines)) = other.chunks.get(line / CHUNK) else { return };
+        let from = &lines[line % CHUNK];
+        match &from.each {
+            _ if from.bytes & bytes == 0 => {}
+            None => self.record(line, from.bytes & bytes, from.write),
+            Some(each) => set_bits(from.bytes & bytes).for_each(|byte| self.record(line, 1 << byte, each[byte])),
+        }
+    }
+
     /// Notes a write of some bytes of a line.
     pub fn record(&mut self, line: usize, bytes: u128, write: Write) {
         let chunk = line / CHUNK;

@@ -1,5 +1,10 @@
 //! How a kernel is run, and what is checked as it runs.
 
+use std::sync::LazyLock;
+
+/// The cores of this machine that the process may use.
+static CORES: LazyLock<usize> = LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
+
 /// How to run a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchOptions {
@@ -23,6 +28,9 @@ pub struct LaunchOptions {
     pub cluster: Option<[u32; 3]>,
     /// The most warp instructions of a launch. One with more is taken to be endless.
     pub instruction_limit: u64,
+    /// The most cores on which blocks run that do not communicate, in the natural order. Memory, reports and faults are the
+    /// same whatever their number; from the start it is that of the machine.
+    pub cores: usize,
 }
 
 impl Default for LaunchOptions {
@@ -36,6 +44,7 @@ impl Default for LaunchOptions {
             check_global_races: true,
             cluster: None,
             instruction_limit: 1 << 34,
+            cores: *CORES,
         }
     }
 }

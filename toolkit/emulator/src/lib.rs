@@ -63,6 +63,7 @@
 #![allow(clippy::needless_range_loop, reason = "a lane is an index into several arrays at once")]
 
 mod arg;
+mod bits;
 mod decode;
 mod device;
 mod dominators;
@@ -70,6 +71,7 @@ pub mod driver;
 mod entry;
 mod exec;
 mod fault;
+mod fork;
 mod history;
 mod host_bytes;
 mod lanes;

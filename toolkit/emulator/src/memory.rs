@@ -2,6 +2,7 @@
 //!
 //! Devices that reach each other's memory share one [`Memory`], in which each has an area of addresses of its own.
 
+use crate::bits::Bits;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::history::History;
 use crate::host_bytes::HostBytes;
@@ -21,75 +22,6 @@ const PAGE_BITS: u32 = 21;
 /// Distance of a buffer's first byte from its first page.
 const FRONT_GAP: u64 = 1 << 16;
 
-/// A set of small numbers.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Bits(Vec<u64>);
-
-impl Bits {
-    pub fn new(len: usize) -> Self {
-        Self(vec![0; len / 64 + 1])
-    }
-
-    pub fn clear(&mut self) {
-        self.0.fill(0);
-    }
-
-    pub fn count(&self) -> u64 {
-        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
-    }
-
-    #[inline(always)]
-    pub fn insert(&mut self, at: usize) {
-        self.0[at / 64] |= 1 << (at % 64);
-    }
-
-    pub fn remove(&mut self, at: usize) {
-        self.0[at / 64] &= !(1 << (at % 64));
-    }
-
-    /// Parts of a range: word and mask.
-    #[inline(always)]
-    fn parts(at: usize, len: usize) -> impl Iterator<Item = (usize, u64)> {
-        let end = at + len;
-        (at / 64..end.div_ceil(64)).map(move |word| {
-            let (from, to) = (at.max(word * 64) % 64, end.min(word * 64 + 64) - word * 64);
-            (word, (u64::MAX >> (64 - to)) & (u64::MAX << from))
-        })
-    }
-
-    #[inline(always)]
-    pub fn insert_range(&mut self, at: usize, len: usize) {
-        if (1..=64 - at % 64).contains(&len) {
-            self.0[at / 64] |= u64::MAX >> (64 - len) << (at % 64);
-            return;
-        }
-        for (word, mask) in Self::parts(at, len) {
-            self.0[word] |= mask;
-        }
-    }
-
-    #[inline(always)]
-    pub fn contains_range(&self, at: usize, len: usize) -> bool {
-        if (1..=64 - at % 64).contains(&len) {
-            let mask = u64::MAX >> (64 - len) << (at % 64);
-            return self.0[at / 64] & mask == mask;
-        }
-        Self::parts(at, len).all(|(word, mask)| self.0[word] & mask == mask)
-    }
-
-    /// The same for a range within one aligned group of at most 32.
-    #[inline(always)]
-    pub fn contains_small(&self, at: usize, len: usize) -> bool {
-        let mask = (1u64 << len) - 1;
-        self.0[at / 64] >> (at % 64) & mask == mask
-    }
-
-    #[inline(always)]
-    pub fn insert_small(&mut self, at: usize, len: usize) {
-        self.0[at / 64] |= ((1u64 << len) - 1) << (at % 64);
-    }
-}
-
 /// A buffer of device memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Buffer {
@@ -100,6 +32,8 @@ pub(crate) struct Buffer {
     pub written: Bits,
     /// Sectors the current launch touched.
     pub touched: Bits,
+    /// Sectors that the current launch wrote, since its memory was last copied.
+    pub stored: Bits,
     /// Whether it touched any.
     pub used: bool,
     /// Writes of the current launch.
@@ -118,12 +52,13 @@ impl Buffer {
         self.data = Vec::new();
         self.written = Bits::default();
         self.touched = Bits::default();
+        self.stored = Bits::default();
         self.history = History::default();
     }
 }
 
 /// The addresses of a device.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Area {
     base: u64,
     /// Buffer of each page, counted from one; 0 is none.
@@ -133,7 +68,7 @@ struct Area {
 }
 
 /// All buffers of one device, or of several that share their addresses.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Memory {
     pub buffers: Vec<Buffer>,
     /// The area of each device.
@@ -183,6 +118,11 @@ impl Memory {
             .extend(other.buffers.into_iter().map(|buffer| Buffer { device: buffer.device + devices, ..buffer }));
     }
 
+    /// Whether some of it is memory of the host.
+    pub fn has_host(&self) -> bool {
+        !self.of_host.is_empty()
+    }
+
     /// Whether any address may mean memory of both.
     pub fn overlaps(&self, other: &Memory) -> bool {
         self.areas.iter().any(|area| other.areas.iter().any(|other| area.base == other.base))
@@ -202,6 +142,7 @@ impl Memory {
             data: vec![0xcd; bytes],
             written: Bits::new(bytes),
             touched: Bits::new(bytes / 32 + 2),
+            stored: Bits::new(bytes / 32 + 2),
             used: false,
             history: History::default(),
             live: true,
@@ -338,10 +279,20 @@ impl Memory {
         Some(found)
     }
 
+    /// Notes that a launch stores bytes at an address of a buffer.
+    #[inline(always)]
+    pub fn note_stored(&mut self, index: usize, address: DeviceAddress, bytes: usize) {
+        let buffer = &mut self.buffers[index];
+        let first = address.saturating_sub(buffer.base) >> 5;
+        let last = (address + bytes as u64 - 1).saturating_sub(buffer.base) >> 5;
+        (first..=last).for_each(|sector| buffer.stored.insert(sector as usize));
+    }
+
     /// Forgets what launches did that are over.
     pub fn forget_launches(&mut self) {
         for buffer in self.buffers.iter_mut().filter(|buffer| buffer.live && buffer.used) {
             buffer.touched.clear();
+            buffer.stored.clear();
             buffer.used = false;
             buffer.history.clear();
         }
@@ -355,16 +306,6 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranges_of_bits() {
-        let mut bits = Bits::new(300);
-        bits.insert_range(60, 140);
-        assert!(bits.contains_range(60, 140) && !bits.contains_range(59, 2) && !bits.contains_range(190, 11));
-        assert_eq!(bits.count(), 140);
-        bits.insert_range(5, 0);
-        assert_eq!(bits.count(), 140);
-    }
 
     #[test]
     fn addresses_name_one_buffer_or_none() {

@@ -206,8 +206,9 @@ impl Decoder<'_> {
             _ => return Err("not supported".into()),
         };
         let (to, from) = (Type::parse(to).ok_or("not supported")?, Type::parse(from).ok_or("not supported")?);
-        if matches!(from, Type::F16x2 | Type::Bf16x2) && to == from && !ftz {
-            let op = ops::set_pair(name, from).ok_or("not supported")?;
+        let mask = matches!(to, Type::U32 | Type::S32);
+        if matches!(from, Type::F16x2 | Type::Bf16x2) && (to == from || mask) && !ftz {
+            let op = ops::set_pair(name, from, mask).ok_or("not supported")?;
             let [d, a, b] = statement.operands.as_slice() else { return Err("wrong number of operands".into()) };
             let (d, a, b) = (self.output(d, to)?, self.input(a, from)?, self.input(b, from)?);
             return Ok(Op::Lanes(op, Slots { d, a, b, c: 0 }));

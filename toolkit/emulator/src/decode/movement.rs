@@ -4,7 +4,7 @@ use super::decoder::{Decoded, Decoder};
 use crate::lanes::{Slots, lanes};
 use crate::ops::{self, Modifiers, Type};
 use crate::program::{Op, Register};
-use crate::ptx::ast::{Operand, Statement, Width};
+use crate::ptx::ast::{Operand, Statement};
 use crate::window::{LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW, WINDOW_BITS};
 
 impl Decoder<'_> {
@@ -139,16 +139,16 @@ impl Decoder<'_> {
 
     fn parts(&mut self, list: &[Operand], ty: Type) -> Decoded<Box<[Register]>> {
         let bits = usize::from(ty.bytes()) * 8 / list.len().max(1);
-        let width = match bits {
-            16 => Width::B16,
-            32 => Width::B32,
-            _ => return Err("not supported".into()),
-        };
+        if !matches!(bits, 8 | 16 | 32) {
+            return Err("not supported".into());
+        }
+        // A register of 8 bits is one of 16, and a constant has 32.
         let parts: Decoded<Box<[Register]>> = list.iter().map(|part| self.element(part, bits as u8 / 8)).collect();
         let parts = parts?;
-        let fits = parts
-            .iter()
-            .all(|part| part.bits == 0 || part.bits as usize == bits || width == Width::B16 && part.bits == 32);
+        let fits = parts.iter().all(|part| match part.bits {
+            16 => bits <= 16,
+            given => given == 0 || given == 32,
+        });
         if fits { Ok(parts) } else { Err("registers of the wrong width".into()) }
     }
 }

@@ -53,7 +53,9 @@ pub(super) struct GridRun {
     /// The order of clusters, if it is not the natural one. A block in no cluster is one by itself.
     order: Vec<u64>,
     /// Clusters that have started.
-    started: u64,
+    pub started: u64,
+    /// The cluster before which it ends for now: behind the last one, or where another part of the grid begins.
+    pub end: u64,
     /// Blocks that run.
     running: u64,
     /// How many clusters are resident.
@@ -84,10 +86,16 @@ impl GridRun {
             orders,
             order,
             started: 0,
+            end: constants.config.blocks() / constants.config.cluster_size() as u64,
             running: 0,
             spun: 0,
             turns: Vec::new(),
         }
+    }
+
+    /// Whether it is between two blocks, and none has waited for another one so far.
+    pub fn is_between_blocks(&self) -> bool {
+        self.running == 0 && self.resident == 1
     }
 
     /// Gives each warp of the resident blocks a turn. In the natural order one block is resident at a time, else several,
@@ -96,7 +104,7 @@ impl GridRun {
     pub fn round(&mut self, launch: &LaunchConstants<'_>, shared: &mut Shared<'_>) -> Checked<Progress> {
         let random = launch.options.seed != 0;
         let size = launch.config.cluster_size();
-        let count = launch.config.blocks() / size as u64;
+        let count = self.end;
         for cluster in 0..self.resident {
             let slots = cluster * size..(cluster + 1) * size;
             if slots.start == self.blocks.len() && self.started < count {

@@ -11,6 +11,7 @@ mod launch_config;
 mod launch_kernel;
 mod orders;
 mod outcome;
+mod parallel;
 mod peers;
 mod resident;
 mod running_launch;

@@ -4,6 +4,7 @@ use super::grid_run::{GridRun, Progress, Shared};
 use super::launch_config::LaunchConfig;
 use super::launch_kernel::LaunchKernel;
 use super::outcome::{fault, report};
+use super::parallel;
 use super::state::clock::Others;
 use super::state::constants::LaunchConstants;
 use crate::fault::{Fault, FaultKind, Violation};
@@ -41,6 +42,8 @@ pub(crate) struct RunningLaunch {
     arguments: LaunchArguments,
     place: LaunchPlace,
     run: GridRun,
+    /// Whether its blocks may still be divided among cores.
+    divides: bool,
     /// Whether it did nothing but wait when it last ran.
     spins: bool,
 }
@@ -49,7 +52,10 @@ impl RunningLaunch {
     /// Begins a launch, of which no block has started yet.
     pub fn new(kernel: LaunchKernel<'_>, arguments: LaunchArguments, place: LaunchPlace) -> Self {
         let run = GridRun::new(&constants(kernel.program, &arguments, &place), place.in_company);
-        Self { arguments, place, run, spins: false }
+        let options = &arguments.options;
+        let alone = !place.in_company && place.first_block == 0;
+        let divides = options.cores > 1 && options.seed == 0 && alone && parallel::is_separable(kernel.program);
+        Self { arguments, place, run, divides, spins: false }
     }
 
     /// Whether it seemed to do nothing but wait for others when it last ran.
@@ -70,11 +76,21 @@ impl RunningLaunch {
         shared: &mut Shared<'_>,
         rounds: usize,
     ) -> Result<Progress, Box<Fault>> {
-        let Self { arguments, place, run, spins } = self;
+        let Self { arguments, place, run, divides, spins } = self;
         let constants = constants(kernel.program, arguments, place);
         shared.memory.enter(place.device);
         let mut progress = Ok(Progress::Runs);
         for _ in 0..rounds {
+            if *divides
+                && run.is_between_blocks()
+                && let Some(parts) = parallel::parts(run, &constants, shared.memory)
+            {
+                *divides = false;
+                if let Err(violation) = parallel::divide(run, &constants, shared, &parts) {
+                    progress = Err(violation);
+                    break;
+                }
+            }
             progress = run.round(&constants, shared);
             if !matches!(progress, Ok(Progress::Runs | Progress::Spins)) {
                 break;
@@ -120,5 +136,53 @@ fn constants<'a>(program: &'a Program, arguments: &'a LaunchArguments, place: &'
         device: place.device,
         first_block: place.first_block,
         before: place.before.as_ref(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arg::Arg;
+    use crate::device::{EmulatedDevice, kernel};
+    use crate::module::PtxModule;
+
+    /// Whether a round begins before the middle of a grid and ends with its end, of a kernel whose blocks store apart from each
+    /// other or all in the same place.
+    fn leaps(cores: usize, apart: u32) -> bool {
+        let text =
+            ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out, .param .u32 apart) {
+            .reg .pred %p; .reg .b32 %r<4>; .reg .b64 %d<2>;
+            mov.u32 %r0, 1000;
+            again: sub.u32 %r0, %r0, 1; setp.ne.u32 %p, %r0, 0; @%p bra again;
+            ld.param.u64 %d0, [out]; ld.param.u32 %r1, [apart]; mov.u32 %r2, %ctaid.x; mul.lo.u32 %r1, %r1, %r2;
+            mul.wide.u32 %d1, %r1, 32; add.u64 %d0, %d0, %d1; ld.global.u32 %r3, [%d0]; add.u32 %r3, %r3, 1;
+            st.global.u32 [%d0], %r3; ret; }";
+        let module = PtxModule::parse(text).unwrap();
+        let mut device = EmulatedDevice::new();
+        let out = device.alloc_from("out", &[0; 400 * 32]);
+        let kernel = kernel(&module, "k").unwrap();
+        let config = LaunchConfig { grid: [400, 1, 1], block: [32, 1, 1], dynamic_shared: 0, cluster: [1; 3] };
+        let options = LaunchOptions { cores, check_global_races: false, ..LaunchOptions::default() };
+        let arguments = [Arg::Ptr(out), Arg::U32(apart)];
+        let mut launch = device.begin(kernel, config, &options, &arguments, LaunchPlace::default()).unwrap();
+        let (mut leaps, mut before) = (false, 0);
+        loop {
+            let mut shared = Shared { memory: &mut device.memory, releases: &mut device.releases };
+            let progress = launch.advance(kernel, &mut shared, 1).unwrap();
+            leaps |= before < 200 && launch.run.started == 400;
+            before = launch.run.started;
+            if progress == Progress::Ended {
+                break;
+            }
+        }
+        let sum = |bytes: Vec<u8>| bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>();
+        assert_eq!(sum(device.read(out, 400 * 32).unwrap()), if apart == 0 { 400 / 256 + 400 % 256 } else { 400 });
+        leaps
+    }
+
+    #[test]
+    fn blocks_run_ahead_where_they_do_not_meet() {
+        assert_eq!([leaps(1, 1), leaps(2, 1), leaps(4, 1)], [false, true, true]);
+        assert_eq!([leaps(1, 0), leaps(2, 0), leaps(4, 0)], [false; 3]);
     }
 }

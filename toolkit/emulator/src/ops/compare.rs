@@ -80,17 +80,17 @@ pub(crate) fn compare(name: &str, ty: Type, ftz: bool) -> Option<LaneOp> {
     })
 }
 
-/// The comparison of `set.<name>.<type>.<type>` on pairs of halves: 1 where it holds, else 0.
-pub(crate) fn set_pair(name: &str, ty: Type) -> Option<LaneOp> {
+/// The comparison of `set.<name>.<type>.<type>` on pairs of halves: 1 where it holds, else 0; or as a mask all ones.
+pub(crate) fn set_pair(name: &str, ty: Type, mask: bool) -> Option<LaneOp> {
     macro_rules! of {
-        ($h:ty, $to:ident, { $($name:literal => |$a:ident, $b:ident| $test:expr,)+ }) => {
+        ($h:ty, $to:ident, $holds:expr, { $($name:literal => |$a:ident, $b:ident| $test:expr,)+ }) => {
             match name {
                 $($name => rare_lanes!(|a: [$h; 2], b: [$h; 2]| -> [$h; 2] {
                     let mut result = [<$h>::ZERO; 2];
                     for half in 0..2 {
                         let ($a, $b) = ($to(a[half]), $to(b[half]));
                         if $test {
-                            result[half] = <$h>::ONE;
+                            result[half] = $holds;
                         }
                     }
                     result
@@ -100,8 +100,8 @@ pub(crate) fn set_pair(name: &str, ty: Type) -> Option<LaneOp> {
         };
     }
     macro_rules! tests {
-        ($h:ty, $to:ident) => {
-            float_tests!(of!($h, $to))
+        ($h:ty, $to:ident, $holds:expr) => {
+            float_tests!(of!($h, $to, $holds))
         };
     }
     #[allow(
@@ -110,8 +110,10 @@ pub(crate) fn set_pair(name: &str, ty: Type) -> Option<LaneOp> {
         reason = "unordered comparisons are true for NaN"
     )]
     Some(match ty {
-        Type::F16x2 => tests!(f16, f16_to_f32),
-        Type::Bf16x2 => tests!(bf16, bf16_to_f32),
+        Type::F16x2 if mask => tests!(f16, f16_to_f32, f16::from_bits(u16::MAX)),
+        Type::F16x2 => tests!(f16, f16_to_f32, f16::ONE),
+        Type::Bf16x2 if mask => tests!(bf16, bf16_to_f32, bf16::from_bits(u16::MAX)),
+        Type::Bf16x2 => tests!(bf16, bf16_to_f32, bf16::ONE),
         _ => return None,
     })
 }

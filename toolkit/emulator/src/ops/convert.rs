@@ -1,6 +1,7 @@
 //! `cvt`.
 
 use super::directed::{DOWN, UP, ZERO, narrow, step_f32, step_f64};
+use super::to_half::{half_from_integer, half_from_single};
 use super::types::Type;
 use crate::lanes::{LaneOp, lanes, rare_lanes};
 use crate::number::{
@@ -16,6 +17,7 @@ pub(crate) fn convert(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool
         (false, false) if sat => between_integers_saturating(to, from),
         (false, false) => between_integers(to, from),
         (true, false) if sat || ftz => None,
+        (true, false) if to.is_half() => half_from_integer(rounding, to, from),
         (true, false) if rounding == "rn" => from_integer(to, from),
         (true, false) => from_integer_directed(rounding, to, from),
         (false, true) => to_integer(rounding, to, from, ftz),
@@ -125,14 +127,11 @@ fn from_integer_directed(rounding: &str, to: Type, from: Type) -> Option<LaneOp>
 }
 
 fn from_integer(to: Type, from: Type) -> Option<LaneOp> {
-    // Through f64 and a rounding to odd where f32 would round twice on the way to a half.
     macro_rules! from {
         ($s:ty) => {
             match to {
                 Type::F32 => lanes!(|a: $s| -> f32 { a as f32 }),
                 Type::F64 => lanes!(|a: $s| -> f64 { a as f64 }),
-                Type::F16 => lanes!(|a: $s| -> f16 { f32_to_f16(f64_to_f32_odd(a as f64)) }),
-                Type::Bf16 => lanes!(|a: $s| -> bf16 { f32_to_bf16(f64_to_f32_odd(a as f64)) }),
                 _ => return None,
             }
         };
@@ -144,9 +143,8 @@ fn from_integer(to: Type, from: Type) -> Option<LaneOp> {
         Type::S16 => from!(i16),
         Type::U32 => from!(u32),
         Type::S32 => from!(i32),
-        // A 64-bit integer may not fit f64, so its way to a half is left out.
-        Type::U64 if !to.is_half() => from!(u64),
-        Type::S64 if !to.is_half() => from!(i64),
+        Type::U64 => from!(u64),
+        Type::S64 => from!(i64),
         _ => return None,
     })
 }
@@ -240,9 +238,22 @@ fn between_floats(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool) ->
         ("rzi", Type::F16, Type::F16, false, false) => lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).trunc()) }),
         ("rmi", Type::F16, Type::F16, false, false) => lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).floor()) }),
         ("rpi", Type::F16, Type::F16, false, false) => lanes!(|a: f16| -> f16 { f32_to_f16(f16_to_f32(a).ceil()) }),
+        ("rni", Type::Bf16, Type::Bf16, false, false) => {
+            rare_lanes!(|a: bf16| -> bf16 { f32_to_bf16(bf16_to_f32(a).round_ties_even()) })
+        }
+        ("rzi", Type::Bf16, Type::Bf16, false, false) => {
+            rare_lanes!(|a: bf16| -> bf16 { f32_to_bf16(bf16_to_f32(a).trunc()) })
+        }
+        ("rmi", Type::Bf16, Type::Bf16, false, false) => {
+            rare_lanes!(|a: bf16| -> bf16 { f32_to_bf16(bf16_to_f32(a).floor()) })
+        }
+        ("rpi", Type::Bf16, Type::Bf16, false, false) => {
+            rare_lanes!(|a: bf16| -> bf16 { f32_to_bf16(bf16_to_f32(a).ceil()) })
+        }
         ("rn", Type::F16, Type::F32, false, false) => lanes!(|a: f32| -> f16 { f32_to_f16(a) }),
         ("rn", Type::F16, Type::F32, false, true) => lanes!(|a: f32| -> f16 { f32_to_f16(flush(a)) }),
         ("rz", Type::F16, Type::F32, false, false) => lanes!(|a: f32| -> f16 { f32_to_f16_rz(a) }),
+        ("rm" | "rp", Type::F16 | Type::Bf16, Type::F32, false, false) => return half_from_single(rounding, to),
         ("rn", Type::Bf16, Type::F32, false, false) => lanes!(|a: f32| -> bf16 { f32_to_bf16(a) }),
         ("rz", Type::Bf16, Type::F32, false, false) => lanes!(|a: f32| -> bf16 { f32_to_bf16_rz(a) }),
         ("rn", Type::F16, Type::F64, false, false) => lanes!(|a: f64| -> f16 { f32_to_f16(f64_to_f32_odd(a)) }),

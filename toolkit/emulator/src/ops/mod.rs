@@ -13,6 +13,7 @@ mod half_float;
 mod integer;
 mod modifiers;
 pub(crate) mod rare;
+mod to_half;
 mod types;
 
 use crate::lanes::LaneOp;

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Compiles the kernels of the tests with other people's compilers, of the versions below, which Python's packages bring: NVIDIA's
-# for C++, two versions of Triton, and Numba. It needs Python 3.11 or later with venv, and a C++ compiler; no GPU.
+# for C++ (CUB among it), two versions of Triton, and Numba; `products.py` writes one text itself. It needs Python 3.11 or later
+# with venv, and a C++ compiler; no GPU.
 set -eu
 cd "$(dirname "$0")"
 tools=$(mktemp -d)
@@ -17,7 +18,12 @@ install() {
 install cuda nvidia-cuda-nvcc==13.5.37 nvidia-cuda-runtime==13.5.37 nvidia-cuda-crt==13.5.37 nvidia-nvvm==13.5.37 \
     nvidia-cuda-cccl==13.3.5.0.6
 cuda=$(echo "$tools"/cuda/lib/python3*/site-packages/nvidia/cu13)
-"$cuda/bin/nvcc" -ptx -arch=sm_90a -std=c++17 -I"$cuda/include" -I"$cuda/include/cccl" kernels.cu -o kernels.ptx
+for source in cub halves kernels tiles; do
+    "$cuda/bin/nvcc" -ptx -arch=sm_90a -std=c++17 -I"$cuda/include" -I"$cuda/include/cccl" "$source.cu" -o "$source.ptx"
+done
+# NVIDIA's assembler must take what our script writes.
+python3 products.py products.ptx
+"$cuda/bin/ptxas" -arch=sm_90a products.ptx -o "$tools/products.cubin"
 
 export TRITON_CACHE_DIR="$tools/cache" TRITON_DEFAULT_FP_FUSION=1
 for version in 3.4.0 3.9.0; do

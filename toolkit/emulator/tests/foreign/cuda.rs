@@ -3,13 +3,9 @@
 use emulator::{LaunchOptions, PtxModule};
 use half::f16;
 
-use crate::problem::{Argument, Judge, Number, Problem, check, exactly, input, numbers, output, value};
+use crate::problem::{Argument, Number, Problem, check, exactly, input, numbers, output, value};
 
 pub const PTX: &str = include_str!("kernels.ptx");
-
-fn problem(kernel: &'static str, blocks: u32, threads: u32, arguments: Vec<Argument>, judge: Judge) -> Problem {
-    Problem { kernel, grid: [blocks, 1, 1], block: [threads, 1, 1], arguments, judge }
-}
 
 fn calls() -> Vec<Problem> {
     let line = [2f32.bytes(), 1f32.bytes(), 10i32.bytes(), 20i32.bytes(), 30i32.bytes()].concat();
@@ -21,9 +17,9 @@ fn calls() -> Vec<Problem> {
     let ackermann = |m: i32, n: i32| [n + 1, n + 2, 2 * n + 3][m as usize];
     let recursive: Vec<i32> = (0..32).map(|i| ackermann(i % 3, i % 5)).collect();
     vec![
-        problem("by_value", 4, 32, vec![line, output::<f32>(100), value(100i32)], exactly(vec![by_value])),
-        problem("through_pointers", 1, 64, vec![input(&which), output::<i32>(64)], exactly(vec![called])),
-        problem("recursive", 1, 32, vec![output::<i32>(32)], exactly(vec![recursive])),
+        Problem::line("by_value", 4, 32, vec![line, output::<f32>(100), value(100i32)], exactly(vec![by_value])),
+        Problem::line("through_pointers", 1, 64, vec![input(&which), output::<i32>(64)], exactly(vec![called])),
+        Problem::line("recursive", 1, 32, vec![output::<i32>(32)], exactly(vec![recursive])),
     ]
 }
 
@@ -39,14 +35,14 @@ fn products() -> Vec<Problem> {
     let of_halves: Vec<f32> = (0..256).map(|i| (exact(i, true) + 1) as f32 * 0.5).collect();
     let of_bytes: Vec<i32> = (0..256).map(|i| exact(i, false)).collect();
     vec![
-        problem(
+        Problem::line(
             "fragments",
             1,
             32,
             vec![halves(&a), halves(&b), output::<f32>(256), value(0.5f32)],
             exactly(vec![of_halves]),
         ),
-        problem("byte_fragments", 1, 32, vec![small(&a), small(&b), output::<i32>(256)], exactly(vec![of_bytes])),
+        Problem::line("byte_fragments", 1, 32, vec![small(&a), small(&b), output::<i32>(256)], exactly(vec![of_bytes])),
     ]
 }
 
@@ -65,8 +61,8 @@ fn narrow() -> Vec<Problem> {
     let greater: Vec<f16> = a.iter().zip(b).map(greater).collect();
     let eight_bits = vec![input(&x), output::<f32>(64), output::<f32>(64)];
     vec![
-        problem("eight_bits", 1, 32, eight_bits, exactly(narrowed.to_vec())),
-        problem("compare_pairs", 1, 32, vec![input(a), input(b), output::<f16>(64)], exactly(vec![greater])),
+        Problem::line("eight_bits", 1, 32, eight_bits, exactly(narrowed.to_vec())),
+        Problem::line("compare_pairs", 1, 32, vec![input(a), input(b), output::<f16>(64)], exactly(vec![greater])),
     ]
 }
 
@@ -79,9 +75,15 @@ fn clusters_and_copies() -> Vec<Problem> {
     let tile = numbers(256, 1000);
     let turned: Vec<i32> = tile.chunks(4).rev().flatten().copied().collect();
     vec![
-        problem("cluster_sum", 8, 64, vec![input(&x), output::<i32>(8)], exactly(vec![sums])),
-        problem("cluster_histogram", 2, 64, vec![input(&x), output::<i32>(64), value(512i32)], exactly(vec![bins])),
-        problem("async_copies", 1, 64, vec![input(&tile), output::<i32>(256)], exactly(vec![turned])),
+        Problem::line("cluster_sum", 8, 64, vec![input(&x), output::<i32>(8)], exactly(vec![sums])),
+        Problem::line(
+            "cluster_histogram",
+            2,
+            64,
+            vec![input(&x), output::<i32>(64), value(512i32)],
+            exactly(vec![bins]),
+        ),
+        Problem::line("async_copies", 1, 64, vec![input(&tile), output::<i32>(256)], exactly(vec![turned])),
     ]
 }
 
@@ -93,7 +95,7 @@ pub fn problems() -> Vec<Problem> {
 fn masked_sum() -> Problem {
     let x: Vec<f32> = numbers(64, 100).iter().map(|&x| x as f32).collect();
     let sums = vec![x[..32].iter().sum::<f32>(), x[32..40].iter().sum()];
-    problem("masked_sum", 1, 64, vec![input(&x), output::<f32>(2), value(40i32)], exactly(vec![sums]))
+    Problem::line("masked_sum", 1, 64, vec![input(&x), output::<f32>(2), value(40i32)], exactly(vec![sums]))
 }
 
 #[test]

@@ -3,8 +3,15 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
+mod cub;
 mod cuda;
+mod exact;
+mod half_arithmetic;
+mod half_conversions;
+mod halves;
 mod numba;
 mod problem;
+mod products;
 mod sweep;
+mod tiles;
 mod triton;

@@ -27,6 +27,7 @@ fn sum_of_squares(count: usize, blocks: u32) -> Problem {
         block: [128, 1, 1],
         arguments: vec![array(&floats, &[count]), sum],
         judge: exactly(vec![vec![start + x.iter().map(|x| x * x).sum::<i32>() as f32]]),
+        poison: false,
     }
 }
 
@@ -41,6 +42,7 @@ fn product(m: usize, n: usize, k: usize) -> Problem {
         block: [8, 8, 1],
         arguments: vec![array(&a, &[m, k]), array(&b, &[k, n]), room::<f32>(&[m, n])],
         judge: exactly(vec![(0..m * n).map(exact).collect::<Vec<f32>>()]),
+        poison: false,
     }
 }
 
@@ -63,6 +65,7 @@ fn mandelbrot(rows: usize, columns: usize) -> Problem {
         block: [16, 4, 1],
         arguments: vec![room::<i32>(&[rows, columns]), value(left), value(top), value(pitch), value(most)],
         judge: exactly(vec![(0..rows * columns).map(steps).collect::<Vec<i32>>()]),
+        poison: false,
     }
 }
 
@@ -83,6 +86,7 @@ fn warps(blocks: usize) -> Problem {
         block: [64, 1, 1],
         arguments: [array(&x, &[count])].into_iter().chain((0..3).map(|_| room::<i32>(&[count]))).collect(),
         judge: exactly(all.to_vec()),
+        poison: false,
     }
 }
 

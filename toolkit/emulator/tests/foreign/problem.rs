@@ -24,7 +24,7 @@ macro_rules! number {
         }
     )*};
 }
-number!(i8, u16, i32, u32, i64, u64, f32, f64, f16);
+number!(i8, u8, u16, i32, u32, i64, u64, f32, f64, f16);
 
 /// The bytes of numbers.
 pub fn bytes<T: Number>(numbers: &[T]) -> Vec<u8> {
@@ -59,6 +59,8 @@ pub enum Form {
     Array(u64, Vec<u64>),
     /// Triton's tensor: rows and columns of halves, those of a tile, and how that lies in shared memory.
     Tensor([u64; 2], [u32; 2], Swizzle),
+    /// A tensor map, which gets the memory's address.
+    Map(TensorMap),
 }
 
 /// Numbers that a kernel gets by a pointer.
@@ -86,6 +88,8 @@ pub struct Problem {
     pub block: [u32; 3],
     pub arguments: Vec<Argument>,
     pub judge: Judge,
+    /// Whether it reads more of shared memory than was written, and uses none of that.
+    pub poison: bool,
 }
 
 /// Outputs that must be just these numbers, one list for each.
@@ -118,8 +122,14 @@ pub fn nearly<T: Number + Into<f64>>(expected: Vec<f64>, tolerance: impl Fn(f64)
 }
 
 impl Problem {
+    /// A launch of a grid in one dimension.
+    pub fn line(kernel: &'static str, blocks: u32, threads: u32, arguments: Vec<Argument>, judge: Judge) -> Self {
+        Self { kernel, grid: [blocks, 1, 1], block: [threads, 1, 1], arguments, judge, poison: false }
+    }
+
     /// Launches the module's kernel, of a text that says how much shared memory it has; says what is wrong.
     pub fn run(&self, text: &str, module: &PtxModule, options: &LaunchOptions) -> Result<(), String> {
+        let options = &LaunchOptions { poison: self.poison || options.poison, ..options.clone() };
         let mut device = EmulatedDevice::new();
         let (mut arguments, mut outputs) = (Vec::new(), Vec::new());
         for argument in &self.arguments {
@@ -181,6 +191,10 @@ impl Form {
     fn arguments(&self, address: u64) -> Vec<Arg> {
         match self {
             Form::Pointer => vec![Arg::Ptr(address)],
+            Form::Map(map) => {
+                let map = TensorMap { base: address, ..map.clone() };
+                vec![Arg::Bytes(map.encode().unwrap().to_vec())]
+            }
             Form::Array(element, shape) => {
                 let number = |number: u64| Arg::Bytes(number.bytes());
                 let strides = (1..=shape.len()).map(|axis| shape[axis..].iter().product::<u64>() * element);

@@ -6,11 +6,14 @@ use std::collections::BTreeMap;
 use emulator::{LaunchOptions, ORDERING, PtxModule, PtxParts, PtxPlace};
 
 use crate::problem::{ORDERS, Problem};
-use crate::{cuda, numba, triton};
+use crate::{cub, cuda, numba, products, tiles, triton};
 
 /// Places of a kernel that nothing notices the absence of: the kernel, the instruction without operands, how many there are, and
 /// why.
 type Reviewed = (&'static str, &'static str, usize, &'static str);
+
+/// Why the fence behind the first values of an mbarrier is not missed.
+const FIRST_VALUES: &str = "the emulator knows a new mbarrier at once; Triton's kernels have no such fence either";
 
 /// Instructions after which a kernel without a place is taken to be endless.
 const MOST: u64 = 1 << 22;
@@ -55,12 +58,60 @@ fn of_cuda() {
 }
 
 #[test]
+fn of_cub() {
+    let own = "each thread stores next where it has just read itself, and nobody else did";
+    let shuffles = "before shuffles, which exchange registers only";
+    let reviewed = [
+        ("exchange", "bar.sync", 3, own),
+        (
+            "histogram_sort",
+            "bar.sync",
+            4,
+            "two behind the bins' first values, before others that come before they are used; keys give way to counters of the same \
+             thread; a thread reads the bin that it wrote",
+        ),
+        ("load_and_store", "bar.sync", 1, own),
+        (
+            "neighbours",
+            "bar.sync",
+            1,
+            "the next collective has a place of its own, whose last reads are two barriers before",
+        ),
+        ("reduce_commutative", "bar.warp.sync", 1, shuffles),
+        ("reduce_raking", "bar.warp.sync", 3, shuffles),
+        ("scan_memoize", "bar.sync", 2, own),
+        ("scan_raking", "bar.sync", 2, own),
+        ("scan_warps", "bar.sync", 1, "the warps' sums are read before the barrier that hands on the prefix"),
+    ];
+    sweep(cub::PTX, cub::problems(), &reviewed);
+}
+
+#[test]
 fn of_numba() {
     let reviewed = [
         ("product", "bar.sync", 1, "that behind the last tile, after which nothing is stored"),
         ("sum_of_squares", "bar.sync", 1, "the last: one thread reads what it wrote itself"),
     ];
     sweep(numba::PTX, numba::problems(), &reviewed);
+}
+
+#[test]
+fn of_tiles() {
+    let reviewed = ["copy_1", "copy_2", "copy_3", "copy_4", "copy_5"]
+        .map(|kernel| (kernel, "fence.mbarrier_init.release.cluster", 1, FIRST_VALUES));
+    sweep(tiles::PTX, tiles::problems().into_iter().step_by(37).collect(), &reviewed);
+}
+
+#[test]
+fn of_products() {
+    use emulator::Swizzle::{Bytes32, Bytes128};
+    let kernels = ["f32_f16_f16_n16_rc", "f32_f16_f16_n16_gr"];
+    let reviewed = [
+        ("f32_f16_f16_n16_gr", "fence.mbarrier_init.release.cluster", 1, FIRST_VALUES),
+        ("f32_f16_f16_n16_gr", "wgmma.wait_group.sync.aligned", 1, "the last: every step has waited for its product"),
+        ("f32_f16_f16_n16_rc", "fence.mbarrier_init.release.cluster", 1, FIRST_VALUES),
+    ];
+    sweep(products::PTX, kernels.map(|kernel| products::problem(kernel, [Bytes32, Bytes128])).into(), &reviewed);
 }
 
 #[test]

@@ -28,6 +28,7 @@ fn add(kernel: &'static str, block: usize, count: usize) -> Problem {
             .into_iter()
             .chain(scratch())
             .collect(),
+        poison: false,
     }
 }
 
@@ -55,6 +56,7 @@ fn softmax(kernel: &'static str, threads: u32, rows: usize, columns: usize, stri
         .chain(scratch())
         .collect(),
         judge: nearly::<f32>(expected, |expected| 1e-5 * expected.abs()),
+        poison: false,
     }
 }
 
@@ -78,6 +80,7 @@ fn matmul(kernel: &'static str, threads: u32, tile: usize, shape: [usize; 3]) ->
         block: [threads, 1, 1],
         arguments: [input(&a), input(&b), output::<f32>(m * n)].into_iter().chain(sizes).chain(scratch()).collect(),
         judge: exactly(vec![product]),
+        poison: false,
     }
 }
 
@@ -103,6 +106,7 @@ fn matmul_tensors(kernel: &'static str, threads: u32, tile: [u32; 3], swizzle: S
         .chain(scratch())
         .collect(),
         judge: exactly(vec![product.into_iter().map(f16::from_f32).collect::<Vec<f16>>()]),
+        poison: false,
     }
 }
 
@@ -134,6 +138,7 @@ fn attention(heads: usize, length: usize) -> Problem {
             .collect(),
         // Weights of values are halves, and so are the results.
         judge: nearly::<f16>(expected, |expected| 0.001 + 0.0005 * expected.abs()),
+        poison: false,
     }
 }
 

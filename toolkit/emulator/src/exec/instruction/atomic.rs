@@ -40,7 +40,7 @@ fn atomic_in(
         Space::Local | Space::Param => {
             return Err(Violation::new(FaultKind::Unsupported, "an atomic on local memory"));
         }
-        _ => count_global(env.meter, env.memory, mask, at, bytes),
+        _ => count_global(env.meter, env.memory, mask, at, bytes, true),
     }
     for lane in lanes(mask) {
         atomic_lane(env, warp, atomic, space, lane, at[lane])?;

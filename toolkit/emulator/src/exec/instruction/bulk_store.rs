@@ -66,6 +66,7 @@ fn end_store(env: &mut BlockEnv<'_>, warp: &Warp, store: &PendingStore) -> Check
         let data = &store.bulk.data[place..place + bytes];
         let request = Request { buffer: index, mask: 1 << store.lane, bytes, strong: false };
         check_global_write(env, warp, request, |_| offset, |old, _| old[offset..offset + bytes] == *data)?;
+        env.memory.note_stored(index, address, bytes);
         let buffer = &mut env.memory.buffers[index];
         buffer.written.insert_range(offset, bytes);
         buffer.data[offset..offset + bytes].copy_from_slice(data);

@@ -25,7 +25,7 @@ pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCo
     };
     // What only fills with zeros reads no memory.
     let reading = lanes(mask).filter(|&lane| source_bytes(warp, lane) != 0).fold(0, |all, lane| all | 1 << lane);
-    count_global(env.meter, env.memory, reading, &source, bytes);
+    count_global(env.meter, env.memory, reading, &source, bytes, false);
     for lane in lanes(mask) {
         let source_bytes = source_bytes(warp, lane);
         let offset = env.block.shared.locate(target[lane], bytes).map_err(|fault| fault.lane(lane))?;

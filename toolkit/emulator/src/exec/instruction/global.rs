@@ -78,7 +78,7 @@ pub(crate) fn load_global(
     at: &[u64; 32],
 ) -> Checked<()> {
     let bytes = access.bytes();
-    count_global(env.meter, env.memory, mask, at, bytes);
+    count_global(env.meter, env.memory, mask, at, bytes, false);
     if let Some(index) = common_buffer(env.memory, mask, at, bytes) {
         let buffer = &env.memory.buffers[index];
         let offset = |lane: usize| (at[lane] - buffer.base) as usize;
@@ -134,7 +134,7 @@ pub(crate) fn store_global(
     if warp.poison.is_some() {
         poison::check_stored(env.launch.program, warp, access, mask)?;
     }
-    count_global(env.meter, env.memory, mask, at, bytes);
+    count_global(env.meter, env.memory, mask, at, bytes, true);
     let strong = access.order.is_some();
     if let Some(index) = common_buffer(env.memory, mask, at, bytes) {
         let base = env.memory.buffers[index].base;

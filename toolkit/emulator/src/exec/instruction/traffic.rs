@@ -4,9 +4,16 @@ use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::meter::Meter;
 use crate::memory::{DeviceAddress, Memory};
 
-/// Counts the sectors of a request of some lanes to global memory, and notes them as touched.
+/// Counts the sectors of a request of some lanes to global memory, and notes them as touched, and if it `stores` as stored.
 #[inline(always)]
-pub(crate) fn count_global(meter: &mut Meter, memory: &mut Memory, mask: u32, at: &[u64; 32], bytes: usize) {
+pub(crate) fn count_global(
+    meter: &mut Meter,
+    memory: &mut Memory,
+    mask: u32,
+    at: &[u64; 32],
+    bytes: usize,
+    stores: bool,
+) {
     let sectors = sectors(mask, at, bytes);
     let counts = meter.current();
     let asked = u64::from(mask.count_ones()) * bytes as u64;
@@ -16,6 +23,9 @@ pub(crate) fn count_global(meter: &mut Meter, memory: &mut Memory, mask: u32, at
     let mut last = None;
     for &sector in &sectors.list[..sectors.len] {
         last = memory.touch(sector, last);
+        if let Some(index) = last.filter(|_| stores) {
+            memory.note_stored(index, sector << 5, 32);
+        }
         counts.peer_sectors += u64::from(last.is_some_and(|buffer| memory.is_peers(buffer)));
     }
 }

@@ -27,4 +27,12 @@ impl Meter {
     pub fn current(&mut self) -> &mut Counts {
         &mut self.counts[self.pc]
     }
+
+    /// Adds what another meter of the same program has counted.
+    pub fn take_over(&mut self, other: &Meter) {
+        self.counts.iter_mut().zip(&other.counts).for_each(|(counts, other)| counts.add(other));
+        self.executed += other.executed;
+        self.polls += other.polls;
+        self.barriers += other.barriers;
+    }
 }

@@ -2,8 +2,8 @@
 
 use super::lane_access::LaneAccess;
 use super::shadow::Shadow;
+use crate::bits::Bits;
 use crate::fault::{Checked, FaultKind, Violation};
-use crate::memory::Bits;
 
 /// The shared memory of a block.
 #[derive(Debug, Default)]

@@ -1,0 +1,95 @@
+//! Conversions to f16 and bf16 that round down, up or towards zero, and those of integers.
+
+use super::directed::{DOWN, UP, ZERO};
+use super::types::Type;
+use crate::lanes::{LaneOp, rare_lanes};
+use crate::number::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+use half::{bf16, f16};
+
+/// To nearest even.
+const NEAREST: u8 = 3;
+
+/// The bits of a half that an exact value becomes in a direction, from those of the nearest half and from that half's value.
+#[inline(always)]
+fn step<const TO: u8>(value: f32, nearest: u16, back: f32) -> u16 {
+    // Beyond the greatest half the nearest is infinite, and what was lost has the right sign.
+    let lost = value - back;
+    let down = lost < 0.0 && (TO == DOWN || TO == ZERO && value > 0.0);
+    let up = lost > 0.0 && (TO == UP || TO == ZERO && value < 0.0);
+    match (down || up, nearest & 0x7fff) {
+        (false, _) => nearest,
+        (true, 0) => u16::from(down) << 15 | 1,
+        (true, _) if down == (nearest >> 15 == 0) => nearest - 1,
+        (true, _) => nearest + 1,
+    }
+}
+
+#[inline(always)]
+fn to_f16<const TO: u8>(value: f32) -> f16 {
+    let nearest = f32_to_f16(value);
+    f16::from_bits(step::<TO>(value, nearest.to_bits(), f16_to_f32(nearest)))
+}
+
+#[inline(always)]
+fn to_bf16<const TO: u8>(value: f32) -> bf16 {
+    let nearest = f32_to_bf16(value);
+    bf16::from_bits(step::<TO>(value, nearest.to_bits(), bf16_to_f32(nearest)))
+}
+
+/// An integer of at most 64 bits as f32, whose last bit is set if anything was cut: a second rounding, whatever its direction,
+/// then comes out right.
+#[inline(always)]
+fn odd(value: i128) -> f32 {
+    let size = value.unsigned_abs() as u64;
+    let cut = 40u32.saturating_sub(size.leading_zeros());
+    let kept = size >> cut;
+    let kept = kept | u64::from(kept << cut != size);
+    let size = kept as f32 * (1u64 << cut) as f32;
+    if value < 0 { -size } else { size }
+}
+
+/// The conversion of `cvt.<rounding>.<to>.<from>` from an integer to a half.
+pub(super) fn half_from_integer(rounding: &str, to: Type, from: Type) -> Option<LaneOp> {
+    macro_rules! of {
+        ($s:ty, $to:ident) => {
+            match to {
+                Type::F16 => rare_lanes!(|a: $s| -> f16 { to_f16::<$to>(odd(a.into())) }),
+                Type::Bf16 => rare_lanes!(|a: $s| -> bf16 { to_bf16::<$to>(odd(a.into())) }),
+                _ => return None,
+            }
+        };
+    }
+    macro_rules! from {
+        ($to:ident) => {
+            match from {
+                Type::U8 => of!(u8, $to),
+                Type::S8 => of!(i8, $to),
+                Type::U16 => of!(u16, $to),
+                Type::S16 => of!(i16, $to),
+                Type::U32 => of!(u32, $to),
+                Type::S32 => of!(i32, $to),
+                Type::U64 => of!(u64, $to),
+                Type::S64 => of!(i64, $to),
+                _ => return None,
+            }
+        };
+    }
+    Some(match rounding {
+        "rn" => from!(NEAREST),
+        "rm" => from!(DOWN),
+        "rp" => from!(UP),
+        "rz" => from!(ZERO),
+        _ => return None,
+    })
+}
+
+/// The conversion of f32 to a half, down or up.
+pub(super) fn half_from_single(rounding: &str, to: Type) -> Option<LaneOp> {
+    Some(match (rounding, to) {
+        ("rm", Type::F16) => rare_lanes!(|a: f32| -> f16 { to_f16::<DOWN>(a) }),
+        ("rp", Type::F16) => rare_lanes!(|a: f32| -> f16 { to_f16::<UP>(a) }),
+        ("rm", Type::Bf16) => rare_lanes!(|a: f32| -> bf16 { to_bf16::<DOWN>(a) }),
+        ("rp", Type::Bf16) => rare_lanes!(|a: f32| -> bf16 { to_bf16::<UP>(a) }),
+        _ => return None,
+    })
+}

@@ -1,0 +1,200 @@
+//! Numbers without error, and what they become where a form has too few bits for them.
+
+/// A form of floating-point numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Form {
+    bits: u32,
+    fraction: u32,
+    bias: i32,
+    /// The bits of the greatest finite number.
+    greatest: u64,
+    /// Whether there are infinite numbers, behind the greatest, before what is no number.
+    infinite: bool,
+}
+
+pub const F16: Form = Form { bits: 16, fraction: 10, bias: 15, greatest: 0x7bff, infinite: true };
+pub const BF16: Form = Form { bits: 16, fraction: 7, bias: 127, greatest: 0x7f7f, infinite: true };
+pub const E4M3: Form = Form { bits: 8, fraction: 3, bias: 7, greatest: 0x7e, infinite: false };
+pub const E5M2: Form = Form { bits: 8, fraction: 2, bias: 15, greatest: 0x7b, infinite: true };
+pub const SINGLE: Form = Form { bits: 32, fraction: 23, bias: 127, greatest: 0x7f7f_ffff, infinite: true };
+const DOUBLE: Form = Form { bits: 64, fraction: 52, bias: 1023, greatest: 0x7fef_ffff_ffff_ffff, infinite: true };
+
+/// Where to what lies between two numbers goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Towards {
+    Nearest,
+    Zero,
+    Down,
+    Up,
+}
+
+/// The directions in the order of the kernels' outputs.
+pub const DIRECTIONS: [Towards; 4] = [Towards::Nearest, Towards::Zero, Towards::Down, Towards::Up];
+
+/// A number, or none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Exact {
+    NoNumber,
+    Infinite {
+        negative: bool,
+    },
+    /// `size * 2^exponent`, where zero has a sign, too.
+    Finite {
+        negative: bool,
+        size: u128,
+        exponent: i32,
+    },
+}
+
+use Exact::{Finite, Infinite, NoNumber};
+
+impl Exact {
+    pub fn of_bits(form: Form, bits: u64) -> Self {
+        let negative = bits >> (form.bits - 1) & 1 == 1;
+        let size = bits & ((1 << (form.bits - 1)) - 1);
+        let (field, low) = (size >> form.fraction, size & ((1 << form.fraction) - 1));
+        match size {
+            _ if form.infinite && size == form.greatest + 1 => Infinite { negative },
+            _ if size > form.greatest => NoNumber,
+            _ => {
+                let leading = u64::from(field > 0) << form.fraction;
+                let exponent = field.max(1) as i32 - form.bias - form.fraction as i32;
+                Finite { negative, size: (leading | low).into(), exponent }
+            }
+        }
+    }
+
+    pub fn of_double(value: f64) -> Self {
+        Self::of_bits(DOUBLE, value.to_bits())
+    }
+
+    pub fn of_integer(value: i128) -> Self {
+        Finite { negative: value < 0, size: value.unsigned_abs(), exponent: 0 }
+    }
+
+    pub fn negated(self) -> Self {
+        match self {
+            NoNumber => NoNumber,
+            Infinite { negative } => Infinite { negative: !negative },
+            Finite { negative, size, exponent } => Finite { negative: !negative, size, exponent },
+        }
+    }
+
+    pub fn is_negative(self) -> bool {
+        matches!(self, Infinite { negative: true } | Finite { negative: true, .. })
+    }
+
+    pub fn is_zero(self) -> bool {
+        matches!(self, Finite { size: 0, .. })
+    }
+
+    /// The sum of numbers of few bits, exactly; or if their sizes are very different, something between the same neighbours.
+    pub fn plus(self, other: Self) -> Self {
+        match (self, other) {
+            (NoNumber, _) | (_, NoNumber) => NoNumber,
+            (Infinite { negative: a }, Infinite { negative: b }) if a != b => NoNumber,
+            (Infinite { .. }, _) => self,
+            (_, Infinite { .. }) => other,
+            _ if self.is_zero() && other.is_zero() => {
+                if self.is_negative() {
+                    other
+                } else {
+                    self
+                }
+            }
+            _ if other.is_zero() => self,
+            _ if self.is_zero() => other,
+            (Finite { exponent: a, .. }, Finite { exponent: b, .. }) if a < b => other.plus(self),
+            (Finite { negative: n, size: a, exponent }, Finite { negative: m, size: b, exponent: low }) => {
+                let gap = exponent - low;
+                let shift = gap.min(80);
+                let b = if gap > 80 { 1 } else { b };
+                let signed = |negative: bool, size: u128| if negative { -(size as i128) } else { size as i128 };
+                let sum = signed(n, a << shift) + signed(m, b);
+                Finite { negative: sum < 0, size: sum.unsigned_abs(), exponent: exponent - shift }
+            }
+        }
+    }
+
+    pub fn times(self, other: Self) -> Self {
+        let negative = self.is_negative() != other.is_negative();
+        match (self, other) {
+            (Finite { size: a, exponent, .. }, Finite { size: b, exponent: low, .. }) => {
+                Finite { negative, size: a * b, exponent: exponent + low }
+            }
+            (NoNumber, _) | (_, NoNumber) => NoNumber,
+            _ if self.is_zero() || other.is_zero() => NoNumber,
+            _ => Infinite { negative },
+        }
+    }
+
+    /// The quotient of numbers of few bits: something between the same neighbours.
+    pub fn over(self, other: Self) -> Self {
+        let negative = self.is_negative() != other.is_negative();
+        match (self, other) {
+            (NoNumber, _) | (_, NoNumber) | (Infinite { .. }, Infinite { .. }) => NoNumber,
+            _ if self.is_zero() && other.is_zero() => NoNumber,
+            (Infinite { .. }, _) => Infinite { negative },
+            _ if other.is_zero() => Infinite { negative },
+            (_, Infinite { .. }) => Finite { negative, size: 0, exponent: 0 },
+            (Finite { size: a, exponent, .. }, Finite { size: b, exponent: low, .. }) => {
+                let (whole, rest) = ((a << 60) / b, (a << 60) % b);
+                Finite { negative, size: whole << 1 | u128::from(rest != 0), exponent: exponent - low - 61 }
+            }
+        }
+    }
+
+    /// The bits of the number that this becomes; of what is no number all ones but the sign.
+    pub fn round(self, form: Form, towards: Towards) -> u64 {
+        let sign = |negative: bool| u64::from(negative) << (form.bits - 1);
+        match self {
+            NoNumber => (1 << (form.bits - 1)) - 1,
+            Infinite { negative } => sign(negative) | (form.greatest + 1),
+            Finite { negative, size: 0, .. } => sign(negative),
+            Finite { negative, size, exponent } => {
+                let top = size.ilog2() as i32 + exponent;
+                let top = top.max(1 - form.bias);
+                let kept = shifted(size, top - form.fraction as i32 - exponent, negative, towards) as u64;
+                let bits = (((top + form.bias - 1) as u64) << form.fraction) + kept;
+                let away = match towards {
+                    Towards::Nearest => true,
+                    Towards::Zero => false,
+                    Towards::Down => negative,
+                    Towards::Up => !negative,
+                };
+                sign(negative) | bits.min(form.greatest + u64::from(away))
+            }
+        }
+    }
+
+    /// The integer that this becomes.
+    pub fn to_integer(self, towards: Towards) -> Option<i128> {
+        match self {
+            NoNumber => None,
+            // No integer of 64 bits is that great.
+            Infinite { negative } => Some(if negative { i128::MIN } else { i128::MAX }),
+            Finite { negative, exponent: 70.., size: 1.. } => Some(if negative { i128::MIN } else { i128::MAX }),
+            Finite { negative, size, exponent } => {
+                let size = shifted(size, -exponent, negative, towards) as i128;
+                Some(if negative { -size } else { size })
+            }
+        }
+    }
+}
+
+/// `size / 2^shift`, rounded.
+fn shifted(size: u128, shift: i32, negative: bool, towards: Towards) -> u128 {
+    let shift = match shift {
+        ..=0 => return size << -shift,
+        127.. => 127, // more than any size has
+        _ => shift,
+    };
+    let (kept, rest, half) = (size >> shift, size & ((1 << shift) - 1), 1 << (shift - 1));
+    let up = match towards {
+        Towards::Nearest => rest > half || rest == half && kept % 2 == 1,
+        Towards::Zero => false,
+        Towards::Down => negative && rest > 0,
+        Towards::Up => !negative && rest > 0,
+    };
+    kept + u128::from(up)
+}
