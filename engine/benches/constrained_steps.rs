@@ -53,7 +53,7 @@ fn main() {
             assert!(llm.engine().scheduler().running().is_empty(), "a sequence has not ended in time");
         }
     }
-    let [free, constrained] = times.map(|times| Times::of(times));
+    let [free, constrained] = times.map(Times::of);
     println!("{SEQUENCES} sequences of the bundled model, {ROUNDS} times {STEPS} steps; milliseconds a step:");
     println!("              median    mean    a tenth below");
     for (name, times) in [("free", &free), ("constrained", &constrained)] {
