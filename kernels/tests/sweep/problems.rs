@@ -38,15 +38,17 @@ fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
         epilogue: Epilogue::Half(None),
     };
     let plain = product::kernels(target).flat_map(move |(kernel, tokens)| {
-        let product = match kernel {
+        let (product, others) = match kernel {
             GemmKernel::Hopper(columns) => {
                 let tiles = (2 * hopper::stages(columns) + 1) * hopper::depth(columns) / DEPTH;
-                product(tokens, 2 * columns, tiles)
+                // Tensor copies store plain outputs alone.
+                (product(tokens, 2 * columns, tiles), &[Epilogue::Float][..])
             }
-            _ => product(tokens, 128, 1),
+            _ => (product(tokens, 128, 1), &[][..]),
         };
-        let plan = GemmPlan { product, kernel, splits: 1, blocks: 1 };
-        Type::ALL.map(|ty| cases::gemm::case(plan, ty))
+        let of = move |epilogue| GemmPlan { product: Product { epilogue, ..product }, kernel, splits: 1, blocks: 1 };
+        let epilogues = [product.epilogue].into_iter().chain(others.iter().copied());
+        epilogues.flat_map(move |epilogue| Type::ALL.map(|ty| cases::gemm::case(of(epilogue), ty)))
     });
     let quantised = CodeForm::ALL.into_iter().flat_map(move |form| {
         TOKENS.into_iter().flat_map(move |tokens| {

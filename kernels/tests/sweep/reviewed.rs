@@ -20,7 +20,7 @@ pub struct Reviewed {
 }
 
 /// The list.
-pub const REVIEWED: [Reviewed; 2] = [
+pub const REVIEWED: [Reviewed; 7] = [
     Reviewed {
         family: "gemm_hopper",
         opcode: "fence.mbarrier_init.release.cluster",
@@ -34,6 +34,41 @@ pub const REVIEWED: [Reviewed; 2] = [
         file: "gemm/hopper/ring.rs",
         most: 1,
         why: "of products that are added: as registers are dealt out now, nothing touches the sums since the products before",
+    },
+    Reviewed {
+        family: "gemm_hopper",
+        opcode: "wgmma.fence.sync.aligned",
+        file: "gemm/hopper/mod.rs",
+        most: 2,
+        why: "of the second products of a tile, as for those that are added",
+    },
+    Reviewed {
+        family: "gemm_hopper",
+        opcode: "wgmma.commit_group.sync.aligned",
+        file: "gemm/hopper/mod.rs",
+        most: 1,
+        why: "a tile of the ring is two statements, and the second's commit and wait do for both: nothing touches the sums between them",
+    },
+    Reviewed {
+        family: "gemm_hopper",
+        opcode: "wgmma.commit_group.sync.aligned",
+        file: "gemm/hopper/ring.rs",
+        most: 1,
+        why: "the same, of a tile whose products are added",
+    },
+    Reviewed {
+        family: "gemm_hopper",
+        opcode: "wgmma.wait_group.sync.aligned",
+        file: "gemm/hopper/mod.rs",
+        most: 1,
+        why: "the same of waits",
+    },
+    Reviewed {
+        family: "gemm_hopper",
+        opcode: "wgmma.wait_group.sync.aligned",
+        file: "gemm/hopper/ring.rs",
+        most: 1,
+        why: "the same of waits",
     },
 ];
 

@@ -3,7 +3,8 @@
 //! A block has a tile of 128 tokens by `COLUMNS` (128 or 256) rows of the weight at a time. One warp group, of which one lane
 //! works, fetches tiles of both operands into a ring in shared memory (`ring.rs`); two others multiply them, 64 tokens by
 //! all columns each, in 128 registers a lane. As many blocks run as there are multiprocessors, and each goes through
-//! several tiles of the product: while the groups store one, the ring fills with the operands of the next.
+//! several tiles of the product: while the groups store one, the ring fills with the operands of the next. Plain outputs in 16
+//! bits are stored by tensor copies (`output.rs`), all others by the code that all kernels share.
 //!
 //! | | |
 //! | --- | --- |
@@ -29,7 +30,7 @@
 //! last store, so that there is no barrier of the block after the first.
 
 mod output;
-mod ring;
+pub(crate) mod ring;
 
 use cuda_std::prelude::*;
 use cuda_std::ptx::tensor::{self, CuTensorMap};

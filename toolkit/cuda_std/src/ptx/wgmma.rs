@@ -58,6 +58,14 @@ impl MatrixLayout {
     pub const fn at(self, offset: u32) -> u64 {
         self.0 | field(offset)
     }
+
+    /// The descriptors of four factors, the first of which begins at an offset in shared memory, and each other one so many bytes
+    /// further.
+    #[inline(always)]
+    pub const fn along(self, offset: u32, bytes: u32) -> [u64; 4] {
+        let (high, low, step) = (self.0 >> 32 << 32, self.at(offset) as u32, bytes / 16);
+        [high | low as u64, high | (low + step) as u64, high | (low + 2 * step) as u64, high | (low + 3 * step) as u64]
+    }
 }
 
 /// The lower half of the descriptor of a factor of K-major rows of 64 elements ([`MatrixLayout::ROWS_OF_128_BYTES`]), which
