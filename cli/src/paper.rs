@@ -9,8 +9,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use simulator::figures::{self, ALL};
 use simulator::lab::{HOUR, Lab};
 use simulator::page;
+use simulator::traces::PublishedLengths;
 
 use crate::command::{Command, Positionals, Words};
+use crate::plan::listed;
 use crate::values::{seconds, seed};
 
 /// The command.
@@ -40,6 +42,12 @@ pub struct Args {
     /// seconds of a trace (3600); a quarter of it for OPT-175B, as in the paper
     #[argh(option, arg_name = "s", from_str_fn(trace_seconds), default = "HOUR")]
     seconds: f64,
+    /// trace of ShareGPT's lengths, made by bench trace, in place of lengths like them
+    #[argh(option, arg_name = "file")]
+    sharegpt: Option<String>,
+    /// trace of Alpaca's lengths, likewise
+    #[argh(option, arg_name = "file")]
+    alpaca: Option<String>,
 }
 
 fn trace_seconds(s: &str) -> Result<f64, String> {
@@ -69,7 +77,10 @@ fn run(words: &Words) -> Result<()> {
         bar.inc(1);
         bar.set_message(done.to_owned());
     };
-    let lab = Lab { seed: args.seed, seconds: args.seconds, progress: &progress };
+    let [sharegpt, alpaca] = [&args.sharegpt, &args.alpaca].map(|file| file.as_deref().map(listed).transpose());
+    let (sharegpt, alpaca) = (sharegpt?, alpaca?);
+    let published = PublishedLengths { sharegpt: sharegpt.as_ref(), alpaca: alpaca.as_ref() };
+    let lab = Lab { seed: args.seed, seconds: args.seconds, published, progress: &progress };
     let mut figures = Vec::new();
     for (number, make) in wanted {
         bar.set_prefix(number);

@@ -66,7 +66,10 @@ fn run(words: &Words) -> Result<()> {
 }
 
 /// The lengths of a file.
-fn listed(file: &str) -> Result<TraceWorkload> {
+///
+/// # Errors
+/// If it cannot be read, or is no trace.
+pub fn listed(file: &str) -> Result<TraceWorkload> {
     let requests = match file.parse()? {
         loadgen::workload::Workload::Listed { requests, .. } => requests,
         other => other.requests(1, usize::MAX).take(10_000).collect(),

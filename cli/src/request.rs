@@ -116,7 +116,7 @@ pub fn sampling(args: &Args, defaults: &GenerationConfig) -> Result<SamplingPara
 /// The grammar of outputs and the option that asks for it, if one does.
 ///
 /// # Errors
-/// If several do, with beams, or if a file cannot be read or is no JSON.
+/// If several do, or if a file cannot be read or is no JSON.
 pub fn grammar(args: &Args) -> Result<Option<(&'static str, Grammar)>> {
     let read = |file: &String| std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"));
     let mut asked = Vec::new();
@@ -133,12 +133,7 @@ pub fn grammar(args: &Args) -> Result<Option<(&'static str, Grammar)>> {
     if let [(first, _), (second, _), ..] = asked.as_slice() {
         return Err(UsageError::new(format!("--{first} and --{second} exclude each other")).into());
     }
-    match asked.pop() {
-        Some((option, _)) if args.beam_width.is_some() => {
-            Err(UsageError::new(format!("--{option} cannot be used with --beam-width")).into())
-        }
-        asked => Ok(asked),
-    }
+    Ok(asked.pop())
 }
 
 /// The engine's refusal of a request, with the names of options in place of its fields'.

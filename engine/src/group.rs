@@ -1,6 +1,7 @@
 //! A sequence group: all sequences of one request, scheduled, preempted and restored together (4.5 of the paper). Where
 //! they do not depend on each other and cannot run together, a request is several groups, its parts.
 
+mod beams;
 mod parts;
 mod prompt;
 
@@ -11,7 +12,7 @@ pub use self::parts::Rank;
 use crate::constraint::{Matcher, Reading};
 use crate::embedding::PooledStates;
 use crate::kv::{BlockPool, BlockTable};
-use crate::sampling::{Candidate, SampleRow, Sampled, SamplingParams};
+use crate::sampling::{SampleRow, Sampled, SamplingParams};
 use crate::sequence::{FinishReason, Output, PromptLogprobs, Sequence, TokenLogprob};
 
 /// Names a request within an engine.
@@ -211,8 +212,8 @@ impl SequenceGroup {
         if self.max_output == 0 {
             return self.stop_all(FinishReason::Length);
         }
-        if self.params.beam.is_some() {
-            self.advance_beams(sampled);
+        if let Some(beam) = self.params.beam {
+            self.advance_beams(beam, sampled);
             self.first_token.get_or_insert_with(Instant::now);
             return;
         }
@@ -312,41 +313,5 @@ impl SequenceGroup {
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ (z >> 31)
-    }
-
-    fn advance_beams(&mut self, sampled: &[Sampled]) {
-        let Some(beam) = self.params.beam else { return };
-        let length = self.running.first().map_or(0, |s| s.output().len()) + 1;
-        let candidates = sampled.iter().enumerate().flat_map(|(parent, s)| {
-            let so_far = self.running[parent].cumulative_logprob;
-            let extend = move |&(token, logprob): &(u32, f32)| Candidate {
-                parent,
-                token,
-                logprob,
-                sum: so_far + f64::from(logprob),
-            };
-            s.top.iter().map(extend)
-        });
-        let step = beam.advance(candidates.collect(), &self.ends, length, length >= self.max_output);
-        let parents = std::mem::take(&mut self.running);
-        let extend = |c: &Candidate| {
-            let mut seq = parents[c.parent].clone();
-            let top = &sampled[c.parent].top;
-            seq.push(c.token, c.logprob, &top[..top.len().min(self.params.logprobs.unwrap_or(0))]);
-            seq
-        };
-        for f in &step.finished {
-            let ended = self.ends.contains(&f.candidate.token);
-            let reason = if ended { FinishReason::Stop } else { FinishReason::Length };
-            self.finished.push(extend(&f.candidate).finish(reason, Some(f.score)));
-        }
-        self.finished.sort_by(|a, b| b.score.unwrap_or(0.0).total_cmp(&a.score.unwrap_or(0.0)));
-        self.finished.truncate(beam.width);
-        let worst = self.finished.get(beam.width - 1).and_then(|o| o.score);
-        let best = step.running.first().map_or(f64::NEG_INFINITY, |c| c.sum);
-        if !worst.is_some_and(|worst| beam.is_done(worst, best, length, self.max_output)) {
-            // Forked in one go, then the parents are dropped: blocks that no beam holds any more go back.
-            self.running = step.running.iter().map(extend).collect();
-        }
     }
 }

@@ -56,6 +56,8 @@ struct Request {
     /// Texts and tokens of the request's own that end outputs.
     stops: Vec<String>,
     stop_tokens: Vec<u32>,
+    /// Whether tokens that end sequences of the model end nothing.
+    ignore_eos: bool,
     /// What the text of each output begins as.
     begin: OutputText,
     texts: BTreeMap<usize, OutputText>,
@@ -144,8 +146,9 @@ impl Llm {
         let (prompt, prompt_tokens, texts) = (text, tokens, BTreeMap::new());
         let (stops, mut stop_tokens) = (params.stop, params.stop_token_ids);
         // A token that ends every sequence is not what the request has named.
-        stop_tokens.retain(|token| params.ignore_eos || !self.engine.config().eos.contains(token));
-        let request = Request { prompt, prompt_tokens, echo, streams, stops, stop_tokens, begin, texts };
+        let ignore_eos = params.ignore_eos;
+        stop_tokens.retain(|token| ignore_eos || !self.engine.config().eos.contains(token));
+        let request = Request { prompt, prompt_tokens, echo, streams, stops, stop_tokens, ignore_eos, begin, texts };
         self.requests.insert(id, request);
         Ok(id)
     }
@@ -299,9 +302,10 @@ impl Llm {
                 // Its tokens were not reported: it is a beam, or has none.
                 None => {
                     let mut text = request.begin.clone();
-                    let ends = |at: usize| output.finish_reason == FinishReason::Stop && at + 1 == output.tokens.len();
-                    for (at, &token) in output.tokens.iter().enumerate() {
-                        text.push(&self.tokenizer, token, ends(at))?;
+                    // A grammar may end a beam with a token of its text.
+                    let ends = |token: u32| !request.ignore_eos && self.engine.config().eos.contains(&token);
+                    for &token in &output.tokens {
+                        text.push(&self.tokenizer, token, ends(token))?;
                     }
                     text
                 }

@@ -66,9 +66,10 @@ fn an_output_that_cannot_go_on_ends() {
     for (regex, tokens, reason) in
         [("7{3}a", 3, FinishReason::Length), ("a", 0, FinishReason::Length), ("7{4}", 4, FinishReason::Stop)]
     {
-        for temperature in [0.0, 1.0] {
+        let beam = |width| Some(Beam { width, length_penalty: 1.0, early_stopping: EarlyStopping::No });
+        for (temperature, beam) in [(0.0, None), (1.0, None), (0.0, beam(1)), (0.0, beam(3))] {
             let config = EngineConfig {
-                num_blocks: 20,
+                num_blocks: 50,
                 block_size: 4,
                 swap_blocks: 0,
                 window: None,
@@ -78,10 +79,12 @@ fn an_output_that_cannot_go_on_ends() {
                 scheduler: SchedulerOptions::default(),
             };
             let mut engine = Engine::new(config, Box::new(Stubborn(digit)));
-            let params = SamplingParams { temperature, constraint: constraint(regex), ..SamplingParams::default() };
+            let constraint = constraint(regex);
+            let params = SamplingParams { temperature, constraint, beam, ..SamplingParams::default() };
             let free = engine.add(vec![5], SamplingParams { max_tokens: 9, ..SamplingParams::default() }).unwrap();
             let id = engine.add(vec![5], params).unwrap();
             let done = run(&mut engine);
+            assert_eq!(done[&id].len(), 1);
             let output = &done[&id][0];
             assert_eq!((output.tokens.len(), output.finish_reason), (tokens, reason), "{regex}");
             assert_eq!(done[&free][0].tokens, [digit; 9]);
@@ -115,13 +118,9 @@ fn a_grammar_is_about_what_follows_thoughts() {
 }
 
 #[test]
-fn beams_and_foreign_vocabularies_are_refused() {
+fn a_constraint_of_a_foreign_vocabulary_is_refused() {
     let language = Language::new();
     let constraint = Some(language.compile(Grammar::JsonObject));
-    let beam = Some(Beam { width: 2, length_penalty: 1.0, early_stopping: EarlyStopping::No });
-    let params = SamplingParams { constraint: constraint.clone(), beam, ..SamplingParams::default() };
-    let error = params.validate().unwrap_err().to_string();
-    assert!(error.contains("constraint cannot be used with beam search"), "{error}");
     let mut small = Engine::new(
         EngineConfig { vocab_size: 100, ..language.engine(9, SchedulerOptions::default()).config().clone() },
         Box::new(Stubborn(3)),

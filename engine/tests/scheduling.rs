@@ -15,7 +15,7 @@ use engine::kv::{CacheChanges, PrefixId, Space};
 use follower::Follower;
 use oracle::{Kept, Memory, Oracle, config, contiguous};
 use proptest::prelude::*;
-use schedules::{Answer, OWNERS, Request, Setup, alone, answer, arrive, cut_short, request, setup};
+use schedules::{Answer, OWNERS, Request, Setup, alone, answer, arrive, constrained_request, cut_short, setup};
 
 /// An engine over the oracle, with the oracle's memory, and what changes in its cache from the first pinned prefix on.
 fn engine(requests: &[Request], s: &Setup) -> (Engine, Arc<Mutex<Memory>>, Arc<Mutex<CacheChanges>>) {
@@ -87,7 +87,7 @@ proptest! {
 
     #[test]
     fn every_schedule_gives_each_request_what_it_gets_alone(
-        requests in prop::collection::vec(request(), 1..12),
+        requests in prop::collection::vec(constrained_request(), 1..12),
         setup in setup(),
     ) {
         let widest = requests.iter().map(|r| r.params.width()).max().unwrap();

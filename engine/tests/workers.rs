@@ -19,7 +19,7 @@ use engine::group::{OwnerId, RequestId};
 use heads::{Failure, Point, engine};
 use oracle::config;
 use proptest::prelude::*;
-use schedules::{Answer, OWNERS, Request, Setup, alone, answer, arrive, cut_short, request, setup};
+use schedules::{Answer, OWNERS, Request, Setup, alone, answer, arrive, constrained_request, cut_short, setup};
 
 /// The time after which workers are taken to wait for each other for ever. A case takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -139,7 +139,7 @@ proptest! {
 
     #[test]
     fn workers_give_each_request_what_one_worker_gives_it_alone(
-        requests in prop::collection::vec(request(), 1..12),
+        requests in prop::collection::vec(constrained_request(), 1..12),
         setup in setup(),
         of in prop_oneof![Just(1usize), Just(2), Just(4)],
     ) {
@@ -151,7 +151,7 @@ proptest! {
 
     #[test]
     fn a_worker_that_fails_costs_its_step_and_nothing_else(
-        requests in prop::collection::vec(request(), 1..12),
+        requests in prop::collection::vec(constrained_request(), 1..12),
         setup in setup(),
         of in prop_oneof![Just(1usize), Just(2), Just(4)],
         failures in prop::collection::vec(failure(), 1..4),

@@ -154,30 +154,30 @@ impl<T: FromCodes, C: KvCode + CodeFactor<T>> KvElement for Coded<T, C> {
 
 /// `with_kv_element!(element, format, T => expression)`: the expression with `T` as the [`KvElement`](crate::kv_element::KvElement)
 /// that an [`ElementType`](crate::element::ElementType) and a [`KvFormat`](crate::layout::KvFormat) stand for; with
-/// `T => plain, coded` one expression is for 16-bit types, and one for codes.
+/// `T => plain, int8, fp8` each format has its expression.
 #[macro_export]
 macro_rules! with_kv_element {
     ($element:expr, $format:expr, $T:ident => $expression:expr) => {
-        $crate::with_kv_element!($element, $format, $T => $expression, $expression)
+        $crate::with_kv_element!($element, $format, $T => $expression, $expression, $expression)
     };
-    ($element:expr, $format:expr, $T:ident => $plain:expr, $coded:expr) => {
+    ($element:expr, $format:expr, $T:ident => $plain:expr, $int8:expr, $fp8:expr) => {
         match ($element, $format) {
             (element, $crate::layout::KvFormat::Plain) => $crate::with_element!(element, $T => $plain),
             ($crate::element::ElementType::F16, $crate::layout::KvFormat::Int8) => {
                 type $T = $crate::kv_element::F16Int8;
-                $coded
+                $int8
             }
             ($crate::element::ElementType::F16, $crate::layout::KvFormat::Fp8) => {
                 type $T = $crate::kv_element::F16Fp8;
-                $coded
+                $fp8
             }
             ($crate::element::ElementType::Bf16, $crate::layout::KvFormat::Int8) => {
                 type $T = $crate::kv_element::Bf16Int8;
-                $coded
+                $int8
             }
             ($crate::element::ElementType::Bf16, $crate::layout::KvFormat::Fp8) => {
                 type $T = $crate::kv_element::Bf16Fp8;
-                $coded
+                $fp8
             }
         }
     };

@@ -93,14 +93,16 @@ pub struct CodedCache<C> {
     pub code: PhantomData<C>,
 }
 
-/// Pairs of vectors that a lane holds, at most, where they become codes: of a head of 128 elements.
-const CODED_PAIRS: usize = PAIRS / 2;
+/// Codes of a lane's part of a head, in the order of its elements.
+type Codes = [[[u32; 2]; 2]; PAIRS];
+
+/// Half a vector of codes for each vector of elements of a lane's part of a head.
+type HalfVectors = [[HalfVector; 2]; PAIRS];
 
 /// Codes of a lane's part of a head, as they lie in the cache, and the head's scale.
 #[derive(Clone, Copy)]
 pub struct CodedPart {
-    /// Half a vector of codes for each vector of elements.
-    codes: [[HalfVector; 2]; CODED_PAIRS],
+    codes: HalfVectors,
     /// The bits of a half.
     scale: u16,
 }
@@ -111,7 +113,7 @@ impl<C: EightBit + Copy> WriteHead for CodedCache<C> {
     #[inline(always)]
     unsafe fn stored<T: Element>(part: HeadPart, pairs: Pairs) -> CodedPart {
         let mut largest = 0;
-        unroll::<CODED_PAIRS>(|i| {
+        unroll::<PAIRS>(|i| {
             // Zeros where the lane has no pair.
             for half in 0..2 {
                 let [a, b, c, d, e, f, g, h] = widen::<T>(pairs[i][half]).map(size);
@@ -124,24 +126,21 @@ impl<C: EightBit + Copy> WriteHead for CodedCache<C> {
             largest = largest.max(warp_shuffle_xor(FULL_MASK, largest, 2 * TOKENS, WARP_SIZE));
         }
         let scale = HeadScale::of::<C>(largest);
-        // A vector of codes is of two of elements, which neighbouring lanes have.
-        let odd = part.first % 2 == 1;
-        let mut codes = [[HalfVector([0; 2]); 2]; CODED_PAIRS];
-        unroll::<CODED_PAIRS>(|i| {
+        let mut own = [[[0; 2]; 2]; PAIRS];
+        unroll::<PAIRS>(|i| {
             // The same for all lanes.
             if i as u32 * LANES < part.halves {
                 for half in 0..2 {
                     let x = widen::<T>(pairs[i][half]);
                     let code = |n: usize| C::encode(x[n] * scale.inverse);
                     let four = |n: usize| u32::from_le_bytes([code(n), code(n + 1), code(n + 2), code(n + 3)]);
-                    let own = [four(0), four(4)];
-                    let given = if odd { own[0] } else { own[1] };
-                    // SAFETY: all lanes are here.
-                    let got = unsafe { warp_shuffle_xor(FULL_MASK, given, TOKENS, WARP_SIZE) };
-                    codes[i][half] = HalfVector(if odd { interleaved(got, own[1]) } else { interleaved(own[0], got) });
+                    own[i][half] = [four(0), four(4)];
                 }
             }
         });
+        // SAFETY: all lanes are here.
+        let codes =
+            unsafe { if part.halves.is_multiple_of(2) { by_neighbours(part, own) } else { by_five(part, own) } };
         CodedPart { codes, scale: scale.bits }
     }
 
@@ -154,17 +153,69 @@ impl<C: EightBit + Copy> WriteHead for CodedCache<C> {
             unsafe { *vectors.add(vector).cast::<HalfVector>().add(chunk as usize % 2) = codes };
         };
         part.each(|i, chunk| {
-            if i < CODED_PAIRS {
-                let [a, b] = stored.codes[i];
-                put(chunk, a);
-                put(chunk + part.halves, b);
-            }
+            let [a, b] = stored.codes[i];
+            put(chunk, a);
+            put(chunk + part.halves, b);
         });
         if part.here && part.first == 0 {
             // SAFETY: the cache has a scale for this head of the token, by this function's contract.
             unsafe { *vectors.cast::<u16>().add(pages.scale(block, head, which, offset)) = stored.scale };
         }
     }
+}
+
+/// Vectors of codes from those of elements, two for one, which neighbouring lanes have: each lane returns half of it.
+///
+/// # Safety
+/// All lanes of the warp call this together, for the same head.
+#[inline(always)]
+unsafe fn by_neighbours(part: HeadPart, own: Codes) -> HalfVectors {
+    let mut codes = [[HalfVector([0; 2]); 2]; PAIRS];
+    unroll::<PAIRS>(|i| {
+        // The same for all lanes.
+        if i as u32 * LANES < part.halves {
+            for half in 0..2 {
+                // SAFETY: this function's contract is that of the exchange.
+                codes[i][half] = unsafe { exchanged(own[i][half], part.first % 2 == 1, TOKENS) };
+            }
+        }
+    });
+    codes
+}
+
+/// As [`by_neighbours`] for heads of 80 elements, whose halves have five vectors. The first half's last goes with the second
+/// half's first, and both are the first lane's. The others of the second half go together by twos from its second on: the
+/// lanes' of the middle, and the last lane's fourth with the first lane's fifth.
+///
+/// # Safety
+/// As for [`by_neighbours`].
+#[inline(always)]
+unsafe fn by_five(part: HeadPart, own: Codes) -> HalfVectors {
+    let (is_first, is_odd) = (part.first == 0, part.first % 2 == 1);
+    // SAFETY: this function's contract is that of the exchanges.
+    let (low, high) = unsafe {
+        let given = if is_first { own[1][1] } else { own[0][1] };
+        (exchanged(own[0][0], is_odd, TOKENS), exchanged(given, !is_odd, 3 * TOKENS))
+    };
+    let ([a, b], [c, d]) = (own[1][0], own[0][1]);
+    let middle = [HalfVector(interleaved(a, c)), HalfVector(interleaved(b, d))];
+    let mut codes = [[HalfVector([0; 2]); 2]; PAIRS];
+    codes[0] = [low, if is_first { middle[1] } else { high }];
+    codes[1] = [middle[0], high];
+    codes
+}
+
+/// A lane's half of a vector of codes that it shares with the lane whose number differs by `lanes`: the first of them has the
+/// codes of the elements in front, and gets the first half.
+///
+/// # Safety
+/// All lanes of the warp call this together.
+#[inline(always)]
+unsafe fn exchanged(own: [u32; 2], is_second: bool, lanes: u32) -> HalfVector {
+    let given = if is_second { own[0] } else { own[1] };
+    // SAFETY: this function's contract is that of the exchange.
+    let got = unsafe { warp_shuffle_xor(FULL_MASK, given, lanes, WARP_SIZE) };
+    HalfVector(if is_second { interleaved(got, own[1]) } else { interleaved(own[0], got) })
 }
 
 /// The bytes of two words in turns.

@@ -20,6 +20,8 @@
 //! A vector is 16 neighbouring elements of one head of one token, in the order 0, 8, 1, 9, 2, 10 ...: `ldmatrix` moves
 //! two bytes at a time, and so gives each lane the same elements as it does of 16 bits.
 
+use core::fmt;
+
 /// Elements of 16 bits in a vector of 16 bytes, the unit in which kernels move keys and values.
 pub const VECTOR: u32 = 8;
 
@@ -64,6 +66,16 @@ impl KvFormat {
     #[inline(always)]
     pub const fn head_bytes(self, head_size: u32) -> u32 {
         if self.is_coded() { head_size + 2 } else { 2 * head_size }
+    }
+}
+
+impl fmt::Display for KvFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            KvFormat::Plain => "16 bits",
+            KvFormat::Int8 => "8-bit integers",
+            KvFormat::Fp8 => "FP8",
+        })
     }
 }
 

@@ -111,14 +111,46 @@ fn regex_like(text: &str) -> bool {
 }
 
 #[tokio::test]
-async fn beams_and_two_grammars_are_refused() {
+async fn every_beam_keeps_to_the_schema() {
     let server = TestServer::start().await;
-    let body = json!({"prompt": PROMPT, "max_tokens": 5, "guided_regex": "a+"});
-    let beams = json!({"use_beam_search": true, "best_of": 2, "temperature": 0});
-    for (fields, param) in [(beams, "guided_regex"), (json!({"guided_choice": ["a"]}), "guided_choice")] {
-        let error = server.refused(COMPLETIONS, &with(&body, &fields), 400).await;
-        assert_eq!(error["param"], param, "{error}");
+    let beams = json!({"use_beam_search": true, "best_of": 4, "n": 3, "temperature": 0, "max_tokens": 300});
+    let text = with(&json!({"prompt": PROMPT, "logprobs": 2}), &beams);
+    let chat = with(&json!({"messages": [{"role": "user", "content": PROMPT}]}), &beams);
+    for way in ways() {
+        let answer = server.post(COMPLETIONS, &with(&text, &way)).await;
+        let choices = answer["choices"].as_array().unwrap();
+        assert_eq!(choices.len(), 3);
+        for choice in choices {
+            assert_eq!(choice["finish_reason"], "stop", "{choice}");
+            assert_valid(choice["text"].as_str().unwrap());
+        }
     }
+    let way = &ways()[0];
+    let whole = server.post(CHAT, &with(&chat, way)).await;
+    let events = server.stream(CHAT, &with(&with(&chat, way), &json!({"stream": true}))).await;
+    for (index, choice) in whole["choices"].as_array().unwrap().iter().enumerate() {
+        let own = events.iter().filter(|event| event["choices"][0]["index"] == index);
+        let said: String = own.filter_map(|e| e["choices"][0]["delta"]["content"].as_str()).collect();
+        assert_eq!(choice["message"]["content"], said);
+        assert_valid(&said);
+    }
+    // There are two sentences, and no more choices than these.
+    let few = json!({"guided_regex": "[23]", "max_tokens": 5});
+    let answer = server.post(COMPLETIONS, &with(&with(&text, &few), &json!({"max_tokens": 5}))).await;
+    let mut texts: Vec<&str> =
+        answer["choices"].as_array().unwrap().iter().map(|c| c["text"].as_str().unwrap()).collect();
+    texts.sort_unstable();
+    assert_eq!(texts, ["2", "3"]);
+    server.assert_unharmed().await;
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn two_grammars_are_refused() {
+    let server = TestServer::start().await;
+    let body = json!({"prompt": PROMPT, "max_tokens": 5, "guided_regex": "a+", "guided_choice": ["a"]});
+    let error = server.refused(COMPLETIONS, &body, 400).await;
+    assert_eq!(error["param"], "guided_choice", "{error}");
     server.assert_unharmed().await;
     server.stop().await.unwrap();
 }

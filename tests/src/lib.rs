@@ -1,5 +1,7 @@
 //! What the integration tests share: the golden models and what Hugging Face transformers made of them.
 
+pub mod constrained;
+pub mod models;
 pub mod scores;
 
 use std::path::{Path, PathBuf};

@@ -7,6 +7,7 @@ use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::tensor::DType;
 use serde::Deserialize;
+use tests::constrained::constrained_searches;
 
 #[derive(Deserialize)]
 struct Golden {
@@ -96,6 +97,17 @@ fn beams_equal_hugging_face() {
             assert_eq!(got.tokens, want.ids, "{}", c.prompt);
             assert_eq!(got.text, want.text);
             assert!((got.score.unwrap() - want.score).abs() < 1e-3);
+        }
+    }
+}
+
+#[test]
+fn constrained_beams_equal_hugging_face() {
+    for (search, done) in constrained_searches(&mut llm(Options::default())) {
+        assert_eq!(done.outputs.len(), search.beams.len());
+        for (got, want) in done.outputs.iter().zip(&search.beams) {
+            assert_eq!(got.tokens, want.ids, "{}", search.regex);
+            assert!((got.score.unwrap() - want.score).abs() < 1e-3, "{:?} is not {}", got.score, want.score);
         }
     }
 }

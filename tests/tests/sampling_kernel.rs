@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use engine::sampling::{SampleRow, SamplingParams, sample_row};
+use engine::sampling::{Beam, EarlyStopping, SampleRow, SamplingParams, sample_row};
 use kernels::sampling::Request;
 use launch::Driver;
 use workbench::Gpu;
@@ -31,6 +31,10 @@ fn params() -> Vec<SamplingParams> {
         }
     }
     all.push(SamplingParams { top_k: 40, top_p: 0.95, repetition_penalty: 1.2, frequency_penalty: 0.3, ..base });
+    for width in [1, 3, 40] {
+        let beam = Some(Beam { width, length_penalty: 1.0, early_stopping: EarlyStopping::No });
+        all.push(SamplingParams { beam, ..Default::default() });
+    }
     all
 }
 
@@ -48,10 +52,13 @@ fn the_kernel_chooses_as_the_sampler_does() {
             let free = SampleRow { prompt: &prompt, output: &output, top, given, ..SampleRow::new(params, seed) };
             let likeliest = sample_row(&logits, &SampleRow { top: 4, ..free }, &mut Vec::new()).unwrap();
             let barred: Vec<u32> = likeliest.top.iter().map(|top| top.0).chain([likeliest.token, 3]).collect();
-            // For every third a mask allows but half of the tokens.
-            let mask: Vec<u32> = (0..vocab.div_ceil(32)).map(|_| random.below(1 << 32) as u32).collect();
-            let mask = (seed % 3 == 2 && given.is_none()).then_some(mask);
-            let barred = if seed % 2 == 1 { &barred[..] } else { &[] };
+            // For every third a mask allows but half of the tokens; of beams only those that are multiples of their width.
+            let mut mask: Vec<u32> = (0..vocab.div_ceil(32)).map(|_| random.below(1 << 32) as u32).collect();
+            let few = params.beam.map_or(1, |beam| 50 * beam.width);
+            (0..vocab).filter(|token| token % few != 0).for_each(|token| mask[token / 32] &= !(1 << (token % 32)));
+            mask[0] |= 1;
+            let mask = ((seed % 3 == 2 || params.beam.is_some()) && given.is_none()).then_some(mask);
+            let barred = if seed % 2 == 1 && params.beam.is_none() { &barred[..] } else { &[] };
             let row = SampleRow { barred, mask: mask.as_deref(), ..free };
             let sampled = sample_row(&logits, &row, &mut Vec::new()).unwrap();
             assert!(given.is_some() || !row.barred.contains(&sampled.token));
@@ -78,7 +85,7 @@ fn the_kernel_chooses_as_the_sampler_does() {
 }
 
 fn params_top(params: &SamplingParams) -> usize {
-    params.logprobs.unwrap_or(0)
+    params.logprobs.unwrap_or(0).max(params.beam.map_or(0, |beam| beam.num_candidates(1)))
 }
 
 fn bits(top: &[(u32, f32)]) -> Vec<(u32, u32)> {

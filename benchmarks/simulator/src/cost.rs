@@ -70,6 +70,8 @@ pub struct CostModel {
     layers: f64,
     /// How much longer than its bytes attention to a decode step's context takes.
     attention_factor: f64,
+    /// Seconds of each step in which the GPU waits for the host.
+    host: f64,
     /// Seconds of all but attention in steps of decodes alone, which are padded, by their number.
     decodes: Curve,
     /// Seconds of all but attention and logits in other steps, by the number of tokens.
@@ -189,6 +191,7 @@ impl CostModel {
             shape: model.shape,
             layers: layout.layers as f64,
             attention_factor: 1.0,
+            host: 0.0,
             decodes: Curve::rehearse(EXACT, |decodes| {
                 let step = Rehearsal { decodes, context: 1, prompt: 0, logits: decodes };
                 // The launch that plans attention is counted here.
@@ -205,6 +208,12 @@ impl CostModel {
     /// The same, where attention in decode steps takes so many times as long.
     pub fn with_attention_factor(mut self, factor: f64) -> Self {
         self.attention_factor = factor;
+        self
+    }
+
+    /// The same, where the GPU waits so many seconds of each step for the host.
+    pub fn with_host(mut self, seconds: f64) -> Self {
+        self.host = seconds;
         self
     }
 
@@ -225,11 +234,12 @@ impl StepCost for CostModel {
         if tokens == 0 {
             return 0.0;
         }
-        let mut seconds = if step.prompts.is_empty() {
+        let rest = if step.prompts.is_empty() {
             self.decodes.at(tokens)
         } else {
             self.bodies.at(tokens) + self.heads.at(step.logits)
         };
+        let mut seconds = self.host + rest;
         if step.decodes > 0 {
             let floor = decode::floor(self.shape, step.decode_context, step.decodes as u64);
             let attention = self.attention_factor * self.efficiency.work_seconds(floor);

@@ -11,7 +11,7 @@ use crate::request::Method;
 use crate::server::{BLOCK_SIZE, MAX_NUM_SEQS, SimulatedServer};
 use crate::sustained::{self, BOUND, Sustained};
 use crate::system::System;
-use crate::traces::{Trace, TraceWorkload};
+use crate::traces::{PublishedLengths, Trace, TraceWorkload};
 
 /// Seconds of a trace of the paper's.
 pub const HOUR: f64 = 3600.0;
@@ -23,6 +23,8 @@ pub struct Lab<'a> {
     pub seed: u64,
     /// Seconds of traces for most models. That of OPT-175B is a quarter of it, as in the paper.
     pub seconds: f64,
+    /// Lengths that take the place of those like the paper's data sets.
+    pub published: PublishedLengths<'a>,
     /// Hears of each piece that is done.
     pub progress: JobProgress<'a>,
 }
@@ -46,6 +48,8 @@ pub struct Curve {
     pub block_size: usize,
     /// Most sequences that run at a time.
     pub max_num_seqs: usize,
+    /// Seconds of a step in which the GPU waits for the host.
+    pub host: f64,
     /// Seconds of the trace.
     pub seconds: f64,
     /// A rate to begin the search at.
@@ -72,6 +76,7 @@ impl Curve {
             keeps_prefix: false,
             block_size: BLOCK_SIZE,
             max_num_seqs: MAX_NUM_SEQS,
+            host: 0.0,
             seconds: if is_largest { lab.seconds / 4.0 } else { lab.seconds },
             guess,
         }
@@ -90,8 +95,8 @@ impl Curve {
         change: impl FnOnce(&mut SimulatedServer<'_>),
     ) -> Result<Outcome> {
         let (max_len, seed) = (self.deployment.max_len, lab.seed);
-        let trace =
-            Trace { workload: self.workload.clone(), method: self.method, seconds: self.seconds, max_len, seed };
+        let workload = lab.published.of(&self.workload).clone();
+        let trace = Trace { workload, method: self.method, seconds: self.seconds, max_len, seed };
         self.system.run(&self.deployment, cost, lineages, &trace.requests(rate), |server| {
             server.keeps_prefix = self.keeps_prefix;
             (server.block_size, server.max_num_seqs) = (self.block_size, self.max_num_seqs);
@@ -104,7 +109,7 @@ impl Curve {
     /// # Errors
     /// If a request does not fit.
     pub fn sustained(&self, lab: &Lab<'_>, cost: &CostModel, lineages: &Lineages) -> Result<Sustained> {
-        let cost = self.system.cost(cost);
+        let cost = self.system.cost(cost).with_host(self.host);
         sustained::search(BOUND, self.guess, |rate| {
             let outcome = self.run(lab, &cost, lineages, rate, |server| server.limit = 1.2 * BOUND)?;
             Ok(outcome.normalized_latency())

@@ -37,6 +37,29 @@ pub const SHAREGPT_LIKE: TraceWorkload = TraceWorkload::Like(SHAREGPT);
 /// Instructions.
 pub const ALPACA_LIKE: TraceWorkload = TraceWorkload::Like(ALPACA);
 
+/// Lengths of the paper's data sets as they are published, where somebody has them: they take the place of what is like them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PublishedLengths<'a> {
+    /// Of ShareGPT.
+    pub sharegpt: Option<&'a TraceWorkload>,
+    /// Of Alpaca.
+    pub alpaca: Option<&'a TraceWorkload>,
+}
+
+impl<'a> PublishedLengths<'a> {
+    /// What is to be drawn for a workload: the published lengths if it is like theirs and they are known.
+    pub fn of<'b>(&self, workload: &'b TraceWorkload) -> &'b TraceWorkload
+    where
+        'a: 'b,
+    {
+        match workload {
+            TraceWorkload::Like(lengths) if *lengths == SHAREGPT => self.sharegpt.unwrap_or(workload),
+            TraceWorkload::Like(lengths) if *lengths == ALPACA => self.alpaca.unwrap_or(workload),
+            _ => workload,
+        }
+    }
+}
+
 /// A workload, and when and how it is asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {

@@ -12,9 +12,10 @@ use simulator::outcome::Outcome;
 use simulator::request::Method;
 use simulator::sustained::BOUND;
 use simulator::system::{PAPER, System};
-use simulator::traces::{ALPACA_LIKE, SHAREGPT_LIKE, Trace, TraceWorkload};
+use simulator::traces::{ALPACA_LIKE, PublishedLengths, SHAREGPT_LIKE, Trace, TraceWorkload};
 
-const LAB: Lab<'_> = Lab { seed: 1, seconds: 300.0, progress: &|_| {} };
+const NONE: PublishedLengths<'_> = PublishedLengths { sharegpt: None, alpaca: None };
+const LAB: Lab<'_> = Lab { seed: 1, seconds: 300.0, published: NONE, progress: &|_| {} };
 
 fn serve(system: System, on: &Deployment, workload: TraceWorkload, method: Method, rate: f64) -> Outcome {
     let trace = Trace { workload, method, seconds: 120.0, max_len: on.max_len, seed: 3 };
@@ -59,7 +60,7 @@ fn a_run_follows_from_its_seed() {
 /// Figure 2. Ours: Max 18.6 to 20 %, Pow2 27.7, Oracle 37.5, paged 96.7.
 #[test]
 fn memory_goes_where_the_paper_says() {
-    let outcomes = at_rate(&LAB, OPT_13B, &SHAREGPT_LIKE, SATURATED_SHAREGPT).unwrap();
+    let outcomes = at_rate(&LAB, OPT_13B, &SHAREGPT_LIKE, SATURATED_SHAREGPT, 0.0).unwrap();
     for ((system, outcome), paper) in SYSTEMS.iter().zip(&outcomes).zip([20.4, 26.8, 38.2, 96.3]) {
         let ours = 100.0 * outcome.memory.shares().tokens;
         assert!((ours - paper).abs() < 4.0, "{}: {ours} for {paper}", system.name());

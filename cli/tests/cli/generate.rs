@@ -20,6 +20,15 @@ fn beams_come_best_first_with_their_scores() {
 }
 
 #[test]
+fn beams_keep_to_a_grammar() {
+    let lines = json(&["--prompt", "Tom is", "--beam-width", "4", "--n", "3", "--regex", " [0-9]{2} years", "--json"]);
+    let texts = lines[0]["outputs"].as_array().unwrap().iter().map(|output| output["text"].as_str().unwrap());
+    let texts: Vec<&str> = texts.collect();
+    let is_one = |text: &&str| text[1..3].parse::<u32>().is_ok() && text[3..] == *" years";
+    assert!(texts.len() == 3 && texts.iter().all(is_one), "{texts:?}");
+}
+
+#[test]
 fn early_stopping_is_true_when_it_stands_alone() {
     let dir = fixture("opt-pre");
     let base = [

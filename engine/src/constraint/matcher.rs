@@ -1,14 +1,19 @@
 //! How far an output is on its way through a grammar.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use kernels::sampling::mask_words;
+use llguidance::toktrie::SimpleVob;
 use rayon::prelude::*;
 
 /// What an output must be: a compiled grammar. Clones are the same constraint.
 #[derive(Clone)]
 pub struct Constraint(Arc<Beginning>, Thoughts);
+
+/// A constraint for as long as any request has it.
+pub(super) struct LiveConstraint(Weak<Beginning>);
 
 /// Where a model thinks before it speaks. A grammar is about what it says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +33,14 @@ pub enum Thoughts {
 }
 
 struct Beginning {
+    /// All matchers begin as this one, and share its lexer. Most of the work on a mask is to find states of the lexer that were
+    /// not met before; what one sequence has met is there for all.
     matcher: llguidance::Matcher,
+    /// The same with a lexer that stays as it is. A lexer may have so many states and no more; a matcher whose lexer fails goes
+    /// on with a copy of this one.
+    fresh: llguidance::Matcher,
+    /// Whether the lexer that is shared has failed.
+    is_spent: AtomicBool,
     vocab_size: usize,
     eos: Arc<[u32]>,
 }
@@ -36,8 +48,11 @@ struct Beginning {
 /// Has read a sequence's output, and says which tokens may follow. A clone reads on by itself.
 pub struct Matcher {
     inner: llguidance::Matcher,
-    vocab_size: usize,
-    eos: Arc<[u32]>,
+    beginning: Arc<Beginning>,
+    /// What `inner` has read.
+    tokens: Vec<u32>,
+    /// Whether its lexer is its own.
+    is_alone: bool,
     thoughts: Thoughts,
     mask: Vec<u32>,
 }
@@ -55,7 +70,13 @@ pub enum Reading {
 
 impl Constraint {
     pub(super) fn new(matcher: llguidance::Matcher, vocab_size: usize, eos: Arc<[u32]>) -> Self {
-        Constraint(Arc::new(Beginning { matcher, vocab_size, eos }), Thoughts::Over)
+        let (fresh, is_spent) = (matcher.deep_clone(), AtomicBool::new(false));
+        Constraint(Arc::new(Beginning { matcher, fresh, is_spent, vocab_size, eos }), Thoughts::Over)
+    }
+
+    /// The same, as long as another has it.
+    pub(super) fn live(&self) -> LiveConstraint {
+        LiveConstraint(Arc::downgrade(&self.0))
     }
 
     /// The same, of what comes after thoughts.
@@ -70,9 +91,21 @@ impl Constraint {
 
     /// A matcher at the beginning.
     pub fn matcher(&self) -> Matcher {
-        let Beginning { matcher, vocab_size, eos } = &*self.0;
-        let (inner, eos) = (matcher.deep_clone(), eos.clone());
-        Matcher { inner, vocab_size: *vocab_size, eos, thoughts: self.1, mask: Vec::new() }
+        let (inner, beginning) = (self.0.matcher.clone(), self.0.clone());
+        Matcher { inner, beginning, tokens: Vec::new(), is_alone: false, thoughts: self.1, mask: Vec::new() }
+    }
+}
+
+impl LiveConstraint {
+    /// The constraint, if a request has it, and there is more that its lexer can do.
+    pub(super) fn get(&self) -> Option<Constraint> {
+        let beginning = self.0.upgrade().filter(|beginning| !beginning.is_spent.load(Ordering::Relaxed));
+        beginning.map(|beginning| Constraint(beginning, Thoughts::Over))
+    }
+
+    /// Whether a request has it.
+    pub(super) fn is_there(&self) -> bool {
+        self.0.strong_count() > 0
     }
 }
 
@@ -97,31 +130,65 @@ impl Matcher {
 
     /// Computes the mask. It is empty if the output cannot go on, or if finding that out is more work than is allowed.
     pub fn compute_mask(&mut self) {
-        let words = mask_words(self.vocab_size as u32) as usize;
+        let Beginning { vocab_size, ref eos, .. } = *self.beginning;
+        let words = mask_words(vocab_size as u32) as usize;
         self.mask.clear();
         if let Thoughts::Until(_) = self.thoughts {
             self.mask.resize(words, u32::MAX);
             // Thoughts alone are no answer.
-            self.eos.iter().for_each(|&token| allow(&mut self.mask, token, false));
+            eos.iter().for_each(|&token| allow(&mut self.mask, token, false));
             return;
         }
-        match self.inner.compute_mask() {
-            Ok(bits) => {
+        match self.bits() {
+            Some(bits) => {
                 self.mask.extend(&bits.as_slice()[..words]);
                 // The end is one more token of the library's vocabulary, and any of several of the model's.
-                let ends = bits.is_allowed(self.vocab_size as u32);
+                let ends = bits.is_allowed(vocab_size as u32);
                 if let Some(last) = self.mask.last_mut() {
-                    *last &= u32::MAX >> (words * 32 - self.vocab_size);
+                    *last &= u32::MAX >> (words * 32 - vocab_size);
                 }
                 if ends {
-                    self.eos.iter().for_each(|&token| allow(&mut self.mask, token, true));
+                    self.beginning.eos.iter().for_each(|&token| allow(&mut self.mask, token, true));
                 }
             }
-            Err(_) => self.mask.resize(words, 0),
+            None => self.mask.resize(words, 0),
         }
         if let Thoughts::Possible { begin, .. } = self.thoughts {
             allow(&mut self.mask, begin, true);
         }
+    }
+
+    /// The mask as the library has it.
+    fn bits(&mut self) -> Option<SimpleVob> {
+        match self.inner.compute_mask() {
+            Err(_) if self.step_aside() => self.inner.compute_mask().ok(),
+            bits => bits.ok(),
+        }
+    }
+
+    /// Goes on with a lexer of its own, after that of all has failed. False if it has one already, or comes no further with it.
+    fn step_aside(&mut self) -> bool {
+        if self.is_alone {
+            return false;
+        }
+        self.beginning.is_spent.store(true, Ordering::Relaxed);
+        let mut inner = self.beginning.fresh.deep_clone();
+        self.is_alone = inner.consume_tokens(&self.tokens).is_ok();
+        if self.is_alone {
+            self.inner = inner;
+        }
+        self.is_alone
+    }
+
+    /// Whether its lexer is its own.
+    #[cfg(test)]
+    pub(super) fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+
+    /// What is the same for matchers that share a lexer.
+    fn lexer(&self) -> (usize, usize) {
+        (Arc::as_ptr(&self.beginning).addr(), if self.is_alone { std::ptr::from_ref(self).addr() } else { 0 })
     }
 
     /// Reads one more token.
@@ -139,12 +206,17 @@ impl Matcher {
             }
             Thoughts::Possible { .. } | Thoughts::Over => self.thoughts = Thoughts::Over,
         }
-        let token = if self.eos.contains(&token) { self.vocab_size as u32 } else { token };
-        match self.inner.try_consume_tokens(&[token]) {
-            Ok(1) if self.inner.is_stopped() => Reading::Complete,
-            Ok(1) => Reading::Open,
-            _ => Reading::Refused,
+        let Beginning { vocab_size, ref eos, .. } = *self.beginning;
+        let token = if eos.contains(&token) { vocab_size as u32 } else { token };
+        let mut taken = self.inner.try_consume_tokens(&[token]);
+        if taken.is_err() && self.step_aside() {
+            taken = self.inner.try_consume_tokens(&[token]);
         }
+        if !matches!(taken, Ok(1)) {
+            return Reading::Refused;
+        }
+        self.tokens.push(token);
+        if self.inner.is_stopped() { Reading::Complete } else { Reading::Open }
     }
 
     /// Whether the output would be complete if it ended here.
@@ -155,8 +227,10 @@ impl Matcher {
 
 impl Clone for Matcher {
     fn clone(&self) -> Self {
-        // Deep, so that matchers of one request do not wait for each other.
-        Matcher { inner: self.inner.deep_clone(), mask: self.mask.clone(), eos: self.eos.clone(), ..*self }
+        // A lexer that has failed for all is not shared again.
+        let inner = if self.is_alone { self.inner.deep_clone() } else { self.inner.clone() };
+        let (beginning, tokens, mask) = (self.beginning.clone(), self.tokens.clone(), self.mask.clone());
+        Matcher { inner, beginning, tokens, mask, ..*self }
     }
 }
 
@@ -174,11 +248,14 @@ fn allow(mask: &mut [u32], token: u32, may_follow: bool) {
     }
 }
 
-/// Computes the masks of all `matchers`, several at a time.
+/// Computes the masks of all `matchers`: one after the other where they share a lexer, and would wait for it; others at a time.
 pub fn compute_masks(mut matchers: Vec<&mut Matcher>) {
-    match matchers.as_mut_slice() {
+    matchers.sort_by_key(|matcher| matcher.lexer());
+    let mut groups: Vec<_> = matchers.chunk_by_mut(|a, b| a.lexer() == b.lexer()).collect();
+    let compute = |group: &mut &mut [&mut Matcher]| group.iter_mut().for_each(|matcher| matcher.compute_mask());
+    match groups.as_mut_slice() {
         [] => {}
-        [one] => one.compute_mask(),
-        several => several.par_iter_mut().for_each(|matcher| matcher.compute_mask()),
+        [one] => compute(one),
+        several => several.par_iter_mut().for_each(compute),
     }
 }

@@ -16,41 +16,59 @@ pub struct Candidate {
     pub sum: f64,
 }
 
-/// A candidate that ended its sequence, with its final score.
+/// What becomes of a candidate: a sequence `S` that grows, or an output `O`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hypothesis {
-    /// The last step of the sequence.
-    pub candidate: Candidate,
-    /// `sum / length^length_penalty`.
-    pub score: f64,
+pub enum Branch<S, O> {
+    /// It may go on.
+    Runs(S),
+    /// The candidate's token ends it.
+    Ends(O),
+    /// Its token cannot follow after all.
+    Dead,
 }
 
 /// The result of one step of the search.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Advance {
+#[derive(Clone, Debug, PartialEq)]
+pub struct Advance<S, O> {
     /// The beams that run on, best first. Empty when the search is over.
-    pub running: Vec<Candidate>,
-    /// Candidates that finished in this step, best first. Each is still to be offered to the list of the best.
-    pub finished: Vec<Hypothesis>,
+    pub running: Vec<S>,
+    /// What finished in this step, best first. Each is still to be offered to the list of the best.
+    pub finished: Vec<O>,
 }
 
 impl Beam {
-    /// Tokens that each running beam must propose, so that enough that are not end-of-sequence remain.
+    /// Tokens that each running beam must propose, so that enough that are not end-of-sequence remain. A grammar may end
+    /// sequences with other tokens; then fewer beams may run on.
     pub fn num_candidates(&self, num_eos: usize) -> usize {
         self.width * 2.max(1 + num_eos)
     }
 
-    /// Chooses among `candidates`, whose sequences all have `length` generated tokens with the candidate. `last` says
-    /// that no sequence may grow further.
-    pub fn advance(&self, mut candidates: Vec<Candidate>, eos: &[u32], length: usize, last: bool) -> Advance {
+    /// Chooses among `candidates`, of which there may be fewer than beams. `branch` says what becomes of one; it is called for
+    /// the best of them, in order, and for no more than are needed.
+    pub fn advance<S, O>(
+        &self,
+        mut candidates: Vec<Candidate>,
+        num_eos: usize,
+        mut branch: impl FnMut(&Candidate) -> Branch<S, O>,
+    ) -> Advance<S, O> {
         candidates.sort_by(|a, b| b.sum.total_cmp(&a.sum));
-        candidates.truncate(self.num_candidates(eos.len()));
-        let ends = |c: &Candidate| last || eos.contains(&c.token);
-        // Only the best `width` may finish: one below them is no better than what runs on.
-        let finished = candidates.iter().take(self.width).filter(|c| ends(c));
-        let finished = finished.map(|c| Hypothesis { candidate: *c, score: self.score(c.sum, length) }).collect();
-        let running = candidates.into_iter().filter(|c| !ends(c)).take(self.width).collect();
-        Advance { running, finished }
+        candidates.truncate(self.num_candidates(num_eos));
+        let mut step = Advance { running: Vec::with_capacity(self.width), finished: Vec::new() };
+        let mut better = 0;
+        for candidate in &candidates {
+            if step.running.len() == self.width {
+                break;
+            }
+            match branch(candidate) {
+                Branch::Runs(seq) => step.running.push(seq),
+                // Only the best `width` may finish: one below them is no better than what runs on.
+                Branch::Ends(output) if better < self.width => step.finished.push(output),
+                Branch::Ends(_) => {}
+                Branch::Dead => continue,
+            }
+            better += 1;
+        }
+        step
     }
 
     /// Whether the search is over: `width` sequences are finished, the worst of them with score `worst`, and the best
@@ -81,6 +99,15 @@ mod tests {
         Candidate { parent, token, logprob: -1.0, sum }
     }
 
+    /// Chooses where tokens from 9 on end a sequence, 0 is none after all, and all end it in the `last` step.
+    fn advance(candidates: Vec<Candidate>, last: bool) -> Advance<u32, u32> {
+        beam(EarlyStopping::No).advance(candidates, 1, |c| match c.token {
+            0 => Branch::Dead,
+            token if last || token >= 9 => Branch::Ends(token),
+            token => Branch::Runs(token),
+        })
+    }
+
     #[test]
     fn an_end_below_the_width_is_dropped_and_others_move_up() {
         let all = vec![
@@ -90,9 +117,7 @@ mod tests {
             candidate(1, 6, -4.0),
             candidate(1, 7, -5.0),
         ];
-        let step = beam(EarlyStopping::No).advance(all, &[9], 2, false);
-        assert_eq!(step.finished, [Hypothesis { candidate: candidate(0, 9, -1.0), score: -0.5 }]);
-        assert_eq!(step.running.iter().map(|c| c.token).collect::<Vec<_>>(), [5, 6]);
+        assert_eq!(advance(all, false), Advance { running: vec![5, 6], finished: vec![9] });
     }
 
     #[test]
@@ -103,9 +128,15 @@ mod tests {
     #[test]
     fn the_last_step_finishes_the_best() {
         let all = vec![candidate(0, 3, -1.0), candidate(1, 9, -2.0), candidate(0, 4, -3.0)];
-        let step = beam(EarlyStopping::No).advance(all, &[9], 4, true);
-        assert_eq!(step.finished.iter().map(|f| f.candidate.token).collect::<Vec<_>>(), [3, 9]);
-        assert!(step.running.is_empty());
+        assert_eq!(advance(all, true), Advance { running: vec![], finished: vec![3, 9] });
+    }
+
+    #[test]
+    fn fewer_candidates_than_beams_are_all_that_go_on() {
+        assert_eq!(advance(vec![candidate(1, 5, -2.0)], false), Advance { running: vec![5], finished: vec![] });
+        let all = vec![candidate(0, 10, -1.0), candidate(0, 0, -2.0), candidate(0, 11, -3.0), candidate(1, 12, -4.0)];
+        assert_eq!(advance(all, false), Advance { running: vec![], finished: vec![10, 11] });
+        assert_eq!(advance(vec![], false), Advance { running: vec![], finished: vec![] });
     }
 
     #[test]

@@ -15,7 +15,9 @@ pub enum EarlyStopping {
     Never,
 }
 
-/// Beam search: deterministic, over the raw logits (4.4 of the paper).
+/// Beam search: deterministic, over the raw logits (4.4 of the paper). A constraint leaves the beams that it allows, and their
+/// scores as they are: sums of the logprobs that tokens have without it, as in Hugging Face's `generate` with
+/// `prefix_allowed_tokens_fn`. Where it allows fewer than `width` sequences there are fewer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Beam {
     /// Beams kept at each step.
@@ -186,7 +188,6 @@ impl SamplingParams {
             ("stop", self.stop.is_empty()),
             ("stop_token_ids", self.stop_token_ids.is_empty()),
             ("min_tokens", self.min_tokens == 0),
-            ("constraint", self.constraint.is_none()),
         ];
         for (field, is_off) in without {
             check(field, is_off, format!("{field} cannot be used with beam search"))?;

@@ -8,8 +8,10 @@ impl SampleRow<'_> {
     /// The request; where its adjustments, its mask and its likeliest tokens lie on a device is left open.
     pub fn request(&self) -> Request {
         let p = self.params;
+        // More than any vocabulary has is refused.
+        let top = u16::try_from(self.top).unwrap_or(u16::MAX);
         if self.given.is_some() {
-            return Request { top: self.top as u32, ..Request::GREEDY };
+            return Request { top, ..Request::GREEDY };
         }
         let penalties = Penalties {
             repetition: p.repetition_penalty,
@@ -22,12 +24,18 @@ impl SampleRow<'_> {
             // More than any vocabulary has is all.
             top_k: u32::try_from(p.top_k).unwrap_or(0),
             penalties,
-            top: self.top as u32,
+            top,
+            masked_top: u16::from(self.masks_top()),
             ..Request::GREEDY
         }
         .with_temperature(p.temperature)
         .with_top_p(p.top_p)
         .with_min_p(p.min_p)
+    }
+
+    /// Whether the likeliest tokens are among those that the mask allows: a beam search goes on with them, and with no others.
+    pub fn masks_top(&self) -> bool {
+        self.mask.is_some() && self.params.beam.is_some()
     }
 
     /// Whether a token can be chosen, as far as the mask says.

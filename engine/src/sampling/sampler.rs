@@ -7,11 +7,13 @@
 //! Arithmetic and noise are the GPU's own code, which gives the same bits everywhere, so that both give the same tokens
 //! and logprobs.
 
-use kernels::arithmetic::{logprob, part, weight};
+use kernels::arithmetic::{logprob, weight};
 use kernels::sampling::noise::{MAX_GUMBEL, Noise};
 use kernels::sampling::{Adjustment, Request};
 
 use super::SamplingParams;
+use super::likeliest::{likeliest, nucleus};
+use super::scan::{self, argmax};
 use crate::error::{Error, Result};
 
 /// What the sampler must know about the sequence that a row of logits belongs to.
@@ -27,7 +29,7 @@ pub struct SampleRow<'a> {
     pub output: &'a [u32],
     /// Tokens that cannot be chosen, unless no other can be.
     pub barred: &'a [u32],
-    /// How many of the likeliest tokens to return.
+    /// How many of the likeliest tokens to return, if there are so many: see [`SampleRow::masks_top`].
     pub top: usize,
     /// The token that is there already: it is reported, and nothing is chosen. One that is impossible may give way to
     /// another.
@@ -61,18 +63,25 @@ pub struct Sampled {
 /// # Errors
 /// [`Error::NotANumber`] if a logit is none, or infinitely great.
 pub fn sample_row(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> Result<Sampled> {
-    // Not `is_finite`: a logit of negative infinity is that of a token that cannot be chosen.
-    if !logits.iter().all(|&v| v < f32::INFINITY) {
+    if !scan::below_infinity(logits) {
         return Err(Error::NotANumber);
     }
     let greatest = logits[argmax(logits) as usize];
     if greatest == f32::NEG_INFINITY {
         return Err(Error::NotANumber);
     }
-    let sum = logits.iter().map(|v| weight(v - greatest)).sum();
+    let sum = scan::sum(logits, |v| weight(v - greatest));
     let logprob = |token: u32| logprob(logits[token as usize], greatest, sum);
+    let top = if row.masks_top() {
+        rule_out(logits, row, scratch);
+        let mut top = likeliest(scratch, row.top);
+        top.retain(|&t| scratch[t as usize] > f32::NEG_INFINITY);
+        top
+    } else {
+        likeliest(logits, row.top)
+    };
+    let top = top.into_iter().map(|t| (t, logprob(t))).collect();
     let token = choose(logits, row, scratch);
-    let top = likeliest(logits, row.top).into_iter().map(|t| (t, logprob(t))).collect();
     let logprob = if row.allows(token as usize) { logprob(token) } else { f32::NEG_INFINITY };
     Ok(Sampled { token, logprob, top })
 }
@@ -83,12 +92,7 @@ fn choose(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> u32 {
     if request.inverse_temperature == 0.0 && adjustments.is_empty() && row.mask.is_none() {
         return argmax(logits);
     }
-    scratch.clear();
-    scratch.extend_from_slice(logits);
-    if row.mask.is_some() {
-        let ruled_out = scratch.iter_mut().enumerate().filter(|(token, _)| !row.allows(*token));
-        ruled_out.for_each(|(_, x)| *x = f32::NEG_INFINITY);
-    }
+    rule_out(logits, row, scratch);
     for Adjustment { token, count, bias, .. } in adjustments {
         let logit = &mut scratch[token as usize];
         *logit = request.penalties.adjust(*logit, count, bias);
@@ -105,6 +109,16 @@ fn choose(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) -> u32 {
     sample(scratch, best, &request)
 }
 
+/// Makes `scratch` the logits, those of tokens that the mask does not allow negative infinity.
+fn rule_out(logits: &[f32], row: &SampleRow<'_>, scratch: &mut Vec<f32>) {
+    scratch.clear();
+    scratch.extend_from_slice(logits);
+    if row.mask.is_some() {
+        let ruled_out = scratch.iter_mut().enumerate().filter(|(token, _)| !row.allows(*token));
+        ruled_out.for_each(|(_, x)| *x = f32::NEG_INFINITY);
+    }
+}
+
 /// Samples from the softmax of `scaled`, restricted by top-k, then top-p, then min-p. `best` has the greatest logit.
 fn sample(scaled: &[f32], best: u32, request: &Request) -> u32 {
     let noise = Noise::new(request.seed, request.position.into());
@@ -114,41 +128,6 @@ fn sample(scaled: &[f32], best: u32, request: &Request) -> u32 {
     }
     let k = if request.top_k == 0 { scaled.len() } else { scaled.len().min(request.top_k as usize) };
     gumbel_max(scaled, nucleus(scaled, k, request.top_p).into_iter().filter(allowed), best, &noise)
-}
-
-/// The smallest set of likeliest tokens, among the `k` likeliest, whose probability reaches `top_p` (in units of 2^-64; 0 is
-/// off): a token stays while those before it have not reached it.
-fn nucleus(scaled: &[f32], k: usize, top_p: u64) -> Vec<u32> {
-    if top_p == 0 {
-        return likeliest(scaled, k);
-    }
-    // Few tokens usually suffice, so that the whole vocabulary is sorted only when they don't.
-    let all = k == scaled.len();
-    let mut width = if all { 64.min(k) } else { k };
-    let total: u64 = if all { scaled.iter().map(|&x| weight(x)).sum() } else { weights(scaled, &likeliest(scaled, k)) };
-    let target = part(total, top_p);
-    loop {
-        let mut order = likeliest(scaled, width);
-        let mut before = 0;
-        let kept = order.iter().position(|&t| {
-            let enough = before >= target;
-            before += weight(scaled[t as usize]);
-            enough
-        });
-        if let Some(kept) = kept {
-            order.truncate(kept);
-            return order;
-        }
-        if order.len() == k {
-            return order;
-        }
-        width = (width * 8).min(k);
-    }
-}
-
-/// The sum of the weights of `tokens`.
-fn weights(scaled: &[f32], tokens: &[u32]) -> u64 {
-    tokens.iter().map(|&t| weight(scaled[t as usize])).sum()
 }
 
 /// The token among `tokens` with the greatest logit plus noise. `best` has the greatest logit of all and is allowed.
@@ -168,38 +147,9 @@ fn gumbel_max(scaled: &[f32], tokens: impl Iterator<Item = u32>, best: u32, nois
     winner
 }
 
-/// The index of the greatest element, the first among equals.
-fn argmax(x: &[f32]) -> u32 {
-    let mut best = 0;
-    for (i, v) in x.iter().enumerate() {
-        if *v > x[best] {
-            best = i;
-        }
-    }
-    best as u32
-}
-
-/// The `k` greatest elements' indices, greatest first, the lower index first among equals.
-fn likeliest(x: &[f32], k: usize) -> Vec<u32> {
-    let k = k.min(x.len());
-    if k == 0 {
-        return Vec::new();
-    }
-    let order = |a: &u32, b: &u32| x[*b as usize].total_cmp(&x[*a as usize]).then(a.cmp(b));
-    let mut ids: Vec<u32> = (0..x.len() as u32).collect();
-    if k < ids.len() {
-        ids.select_nth_unstable_by(k - 1, order);
-        ids.truncate(k);
-    }
-    ids.sort_unstable_by(order);
-    ids
-}
-
 #[cfg(test)]
 mod tests {
-    use kernels::arithmetic::share;
-
-    use super::super::MAX_TEMPERATURE;
+    use super::super::{Beam, EarlyStopping, MAX_TEMPERATURE};
     use super::*;
 
     /// How often each of the tokens is drawn in 20,000 draws.
@@ -275,13 +225,6 @@ mod tests {
     }
 
     #[test]
-    fn top_p_over_a_flat_vocabulary_keeps_its_share() {
-        let logits = vec![0.0; 1000];
-        assert_eq!(nucleus(&logits, 1000, share(0.5)).len(), 500);
-        assert_eq!(nucleus(&logits, 200, share(0.5)).len(), 100);
-    }
-
-    #[test]
     fn penalties_change_the_choice() {
         let logits = [2.0, 1.9, -1.0];
         let choose = |params: &SamplingParams, prompt: &[u32], output: &[u32]| {
@@ -344,6 +287,20 @@ mod tests {
             }
             assert_near(&count, &[0.0, 1.0 / 3.0, 2.0 / 3.0, 0.0, 0.0]);
         }
+    }
+
+    #[test]
+    fn a_beam_goes_on_with_what_a_mask_allows_as_likely_as_without_it() {
+        let beam = Some(Beam { width: 2, length_penalty: 1.0, early_stopping: EarlyStopping::No });
+        let params = SamplingParams { beam, ..Default::default() };
+        let logits = [5.0, 0.0, 2.0, f32::NEG_INFINITY, 4.0];
+        let row = SampleRow { top: 4, ..SampleRow::new(&params, 0) };
+        let sample = |mask| sample_row(&logits, &SampleRow { mask, ..row }, &mut Vec::new()).unwrap().top;
+        let free = sample(None);
+        assert_eq!(free.iter().map(|top| top.0).collect::<Vec<_>>(), [0, 4, 2, 1]);
+        assert_eq!(sample(Some(&[0b01110])), [free[2], free[3]], "token 3 is impossible");
+        assert_eq!(sample(Some(&[0b11111])), free);
+        assert_eq!(sample(Some(&[0])), []);
     }
 
     #[test]

@@ -56,28 +56,37 @@ impl Language {
             eos: vec![EOS],
             scheduler,
         };
+        Engine::new(config, Box::new(self.noise()))
+    }
+
+    /// What such an engine has in place of a model.
+    pub fn noise(&self) -> Noise {
         // Documents are short where what ends their parts is likely.
         let likely =
             |id: u32| "\"}],:0123456789 ".split("").any(|text| text == self.tokenizer.decode(&[id], true).unwrap());
         let bias = (0..self.vocab_size as u32).map(|id| if likely(id) && id != EOS { 7.0 } else { 0.0 }).collect();
-        Engine::new(config, Box::new(Noise { bias }))
+        Noise { bias }
     }
 }
 
 /// In place of a model: logits that are a hash of what came before, with a bias for each token.
-struct Noise {
+pub struct Noise {
     bias: Vec<f32>,
+}
+
+impl Noise {
+    /// What follows a prompt and an output.
+    pub fn logits(&self, prompt: &[u32], output: &[u32]) -> Vec<f32> {
+        let mut hasher = DefaultHasher::new();
+        (prompt, output).hash(&mut hasher);
+        let mut state = hasher.finish();
+        self.bias.iter().map(|bias| bias + noise(&mut state)).collect()
+    }
 }
 
 impl Runner for Noise {
     fn run(&mut self, _: Batch, rows: &[SampleRow<'_>]) -> engine::Result<Computed> {
-        let sample = |row: &SampleRow<'_>| {
-            let mut hasher = DefaultHasher::new();
-            (row.prompt, row.output).hash(&mut hasher);
-            let mut state = hasher.finish();
-            let logits: Vec<f32> = self.bias.iter().map(|bias| bias + noise(&mut state)).collect();
-            sample_row(&logits, row, &mut Vec::new())
-        };
+        let sample = |row: &SampleRow<'_>| sample_row(&self.logits(row.prompt, row.output), row, &mut Vec::new());
         rows.iter().map(sample).collect()
     }
 }

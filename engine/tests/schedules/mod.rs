@@ -3,16 +3,21 @@
 #![allow(dead_code)] // not every test needs all of it
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
 
+use engine::constraint::{Constraint, Grammar, GrammarCompiler};
 use engine::embedding::Pooling;
 use engine::engine::{Engine, EngineConfig, Finished};
 use engine::group::{OwnerId, RequestId};
+use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::scheduler::{Preemption, SchedulerOptions};
 use engine::sequence::{Output, PromptLogprobs};
+use engine::tokenizer::{Tokenizer, TokenizerFiles};
 use proptest::prelude::*;
+use serde_json::json;
 
-use crate::oracle::{VOCAB, config, scheduler_options};
+use crate::oracle::{EOS, VOCAB, config, scheduler_options};
 
 /// A request, and when it comes.
 #[derive(Clone, Debug)]
@@ -118,6 +123,39 @@ pub fn request() -> impl Strategy<Value = Request> {
         owner,
         arrives,
         cut,
+    })
+}
+
+/// As [`request`], where outputs may have to be of a grammar of the oracle's language.
+pub fn constrained_request() -> impl Strategy<Value = Request> {
+    (request(), prop::option::weighted(0.5, 0..GRAMMARS.len())).prop_map(|(request, grammar)| {
+        let grammar = grammar.filter(|_| request.params.pooling.is_none());
+        let constraint = grammar.map(|at| constraints()[at].clone());
+        Request { params: SamplingParams { constraint, ..request.params }, ..request }
+    })
+}
+
+/// Grammars over the oracle's tokens: one that allows many sentences of any length, one with short ones, which end in the
+/// middle of a search, and one with so few that beams are lacking.
+const GRAMMARS: [&str; 3] = ["([a-d]{2}[e-h]|[i-k]a){1,20}", "[a-k][b-d]{0,3}k|jj", "abc|abk[e-f]"];
+
+/// A constraint for each of the grammars.
+fn constraints() -> &'static [Constraint] {
+    static CONSTRAINTS: OnceLock<Vec<Constraint>> = OnceLock::new();
+    CONSTRAINTS.get_or_init(|| {
+        let letter = |id: u32| char::from(b'a' + (id - 1) as u8).to_string();
+        let letters = (0..VOCAB).map(|id| (if id == EOS { "<e>".into() } else { letter(id) }, id.into()));
+        let vocab: serde_json::Map<String, serde_json::Value> = letters.collect();
+        let end = json!({"id": EOS, "content": "<e>", "special": true, "single_word": false, "lstrip": false,
+                         "rstrip": false, "normalized": false});
+        let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+        let json = json!({"version": "1.0", "added_tokens": [end], "pre_tokenizer": bytes, "decoder": bytes,
+                          "model": {"type": "BPE", "vocab": vocab, "merges": []}})
+        .to_string();
+        let files = TokenizerFiles { tokenizer_json: Some(json.as_bytes()), ..TokenizerFiles::default() };
+        let tokenizer = Arc::new(Tokenizer::from_files(&files, &ModelFiles::bundled().config().unwrap()).unwrap());
+        let compiler = GrammarCompiler::new(tokenizer, VOCAB as usize, &[EOS]);
+        GRAMMARS.map(|regex| compiler.compile(&Grammar::Regex(regex.into())).unwrap()).into()
     })
 }
 

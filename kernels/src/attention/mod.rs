@@ -22,8 +22,21 @@ mod squares;
 /// Head sizes that there are kernels for.
 pub const HEAD_SIZES: [u32; 6] = [32, 64, 80, 96, 128, 256];
 
-/// Head sizes that there are kernels for where the cache has 8 bits.
-pub const CODED_HEAD_SIZES: [u32; 3] = [32, 64, 128];
+/// Head sizes that there are kernels for where the cache has this format. In FP8 these are fewer, since each takes four kernels,
+/// some 80 KB of a program for each kind of GPU.
+pub const fn head_sizes(format: KvFormat) -> &'static [u32] {
+    match format {
+        KvFormat::Plain | KvFormat::Int8 => &HEAD_SIZES,
+        KvFormat::Fp8 => &[32, 64, 128],
+    }
+}
+
+/// The formats of 8 bits, each with the head sizes that there are kernels for.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn coded_heads() -> impl Iterator<Item = (KvFormat, u32)> {
+    let coded = KvFormat::ALL.into_iter().filter(|format| format.is_coded());
+    coded.flat_map(|format| head_sizes(format).iter().map(move |&size| (format, size)))
+}
 
 /// Block sizes that kernels can read.
 pub const BLOCK_SIZES: [u32; 3] = [8, 16, 32];
@@ -37,9 +50,9 @@ macro_rules! with_head_size {
     };
 }
 
-/// As `with_head_size!`, where the cache has 8 bits.
+/// As `with_head_size!`, where the cache is in FP8.
 #[cfg(not(target_arch = "nvptx64"))]
-macro_rules! with_coded_head_size {
+macro_rules! with_fp8_head_size {
     ($size:expr, $D:ident => $expression:expr) => {
         $crate::attention::with_constant!($size, $D => $expression, 32 64 128)
     };
@@ -69,7 +82,7 @@ macro_rules! with_constant {
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
-pub(crate) use {with_block_size, with_coded_head_size, with_constant, with_head_size};
+pub(crate) use {with_block_size, with_constant, with_fp8_head_size, with_head_size};
 
 /// log2(e): the factor that turns the softmax's powers of e into powers of two.
 pub const LOG2_E: f32 = core::f32::consts::LOG2_E;
@@ -102,10 +115,10 @@ impl AttentionShape {
     /// The same heads and blocks with a cache of this format.
     ///
     /// # Errors
-    /// [`UnsupportedShape::CodedHeadSize`] for codes, where the head size is not one of [`CODED_HEAD_SIZES`].
+    /// [`UnsupportedShape::FormatHeadSize`] where the head size is not one of the format's [`head_sizes`].
     pub fn with_format(self, format: KvFormat) -> Result<AttentionShape, UnsupportedShape> {
-        if format.is_coded() && !CODED_HEAD_SIZES.contains(&self.head_size) {
-            return Err(UnsupportedShape::CodedHeadSize(self.head_size));
+        if !head_sizes(format).contains(&self.head_size) {
+            return Err(UnsupportedShape::FormatHeadSize(format, self.head_size));
         }
         Ok(AttentionShape { format, ..self })
     }
@@ -137,8 +150,8 @@ impl AttentionShape {
 pub enum UnsupportedShape {
     /// Not one of [`HEAD_SIZES`].
     HeadSize(u32),
-    /// Not one of [`CODED_HEAD_SIZES`], with a cache of 8 bits.
-    CodedHeadSize(u32),
+    /// Not one of the [`head_sizes`] of a cache's format.
+    FormatHeadSize(KvFormat, u32),
     /// Not one of [`BLOCK_SIZES`].
     BlockSize(u32),
     /// Query heads that cannot be shared out evenly.
@@ -156,10 +169,11 @@ impl fmt::Display for UnsupportedShape {
             UnsupportedShape::HeadSize(size) => {
                 write!(f, "attention has no kernels for head size {size}; there are some for {HEAD_SIZES:?}")
             }
-            UnsupportedShape::CodedHeadSize(size) => {
+            UnsupportedShape::FormatHeadSize(format, size) => {
+                let sizes = head_sizes(*format);
                 write!(
                     f,
-                    "attention reads caches of 8 bits with heads of {CODED_HEAD_SIZES:?} elements, and not with heads of {size}"
+                    "attention reads caches in {format} with heads of {sizes:?} elements, and not with heads of {size}"
                 )
             }
             UnsupportedShape::BlockSize(size) => {
@@ -197,9 +211,10 @@ mod tests {
         let eighty = AttentionShape::new(8, 8, 80, 16).unwrap();
         assert_eq!(
             eighty.with_format(KvFormat::Fp8).unwrap_err().to_string(),
-            "attention reads caches of 8 bits with heads of [32, 64, 128] elements, and not with heads of 80"
+            "attention reads caches in FP8 with heads of [32, 64, 128] elements, and not with heads of 80"
         );
         assert_eq!(eighty.with_format(KvFormat::Plain), Ok(eighty));
+        assert!(eighty.with_format(KvFormat::Int8).is_ok_and(|shape| shape.pages().format == KvFormat::Int8));
         assert_eq!(message(8, 3, 64, 16), "8 query heads cannot share 3 key/value heads evenly");
         for (heads, kv_heads) in [(0, 0), (8, 0), (0, 8)] {
             assert!(matches!(AttentionShape::new(heads, kv_heads, 64, 16), Err(UnsupportedShape::Heads { .. })));

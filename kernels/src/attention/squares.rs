@@ -25,6 +25,8 @@ pub struct Squares<T> {
     row: u32,
     /// Bytes from one square to the next.
     stride: u32,
+    /// How many there are.
+    count: u32,
     /// Whether `ldmatrix` loads both halves of a square's tokens before the other elements.
     tokens_first: bool,
     /// Codes of two squares.
@@ -36,10 +38,10 @@ impl<T: KvElement> Squares<T> {
     /// Chunks of a square.
     pub const CHUNKS: u32 = 16 / T::FORMAT.vector_elements();
 
-    /// Squares of which the first is at `first`, an offset in shared memory, and each other `stride` bytes behind the one
-    /// before; a chunk has so many rows.
+    /// `count` squares of which the first is at `first`, an offset in shared memory, and each other `stride` bytes behind the
+    /// one before; a chunk has so many rows.
     #[inline(always)]
-    fn new(first: u32, stride: u32, rows: u32, tokens_first: bool) -> Self {
+    fn new(first: u32, count: u32, stride: u32, rows: u32, tokens_first: bool) -> Self {
         let lane = lane_id();
         let row = if T::FORMAT.is_coded() {
             lane % 16 * ROW + lane / 16 * stride
@@ -48,27 +50,26 @@ impl<T: KvElement> Squares<T> {
         } else {
             (lane / 8 % 2 * rows + lane / 16 * 8 + lane % 8) * ROW
         };
-        Squares { row: first + row, stride, tokens_first, held: [0; 4], element: PhantomData }
+        Squares { row: first + row, stride, count, tokens_first, held: [0; 4], element: PhantomData }
     }
 
     /// Squares of the same tokens and successive elements. `tokens_first` says in which order 16-bit matrices are loaded, which are in
     /// neighbouring registers then: an operand's should be, or, in decode, addresses are those that the lane has anyway.
     #[inline(always)]
-    pub fn along_elements(first: u32, rows: u32, tokens_first: bool) -> Self {
-        Self::new(first, Self::CHUNKS * rows * ROW, rows, tokens_first)
+    pub fn along_elements(first: u32, count: u32, rows: u32, tokens_first: bool) -> Self {
+        Self::new(first, count, Self::CHUNKS * rows * ROW, rows, tokens_first)
     }
 
-    /// Squares of the same elements and successive tokens.
+    /// Squares of the same elements and successive tokens: a chunk's `rows`.
     #[inline(always)]
     pub fn along_tokens(first: u32, rows: u32) -> Self {
-        Self::new(first, 16 * ROW, rows, false)
+        Self::new(first, rows / 16, 16 * ROW, rows, false)
     }
 
     /// Square number `index`: each token's elements side by side, as keys are taken. After the first they are asked for in order.
     ///
     /// # Safety
-    /// All lanes of the warp call this together. The square is in shared memory; in 8 bits squares come in pairs, of which the
-    /// other is there, too.
+    /// All lanes of the warp call this together, and all squares are in shared memory.
     #[inline(always)]
     pub unsafe fn of_tokens(&mut self, index: u32) -> Square {
         // SAFETY: this function's contract is that of the load.
@@ -93,7 +94,9 @@ impl<T: KvElement> Squares<T> {
             return if self.tokens_first { [[a, c], [b, d]] } else { [[a, b], [c, d]] };
         }
         if index.is_multiple_of(2) {
-            self.held = load(row);
+            // The last of an odd number has no other behind it: it is loaded twice.
+            let is_alone = !self.count.is_multiple_of(2) && index + 1 == self.count;
+            self.held = load(if is_alone { row - lane_id() / 16 * self.stride } else { row });
         }
         let [a, b, c, d] = self.held;
         let [low, high] = if index.is_multiple_of(2) { [a, b] } else { [c, d] };

@@ -25,7 +25,8 @@ pub const fn floor_bytes(rows: u64, vocab: u64) -> u64 {
 ///   and `top_logprobs`.
 /// - `masks`: `[masks][mask_words(vocab)]`, see [`mask_words`]; several rows may have the same one.
 /// - `tokens`, `logprobs`: `[rows]`; a row that cannot be sampled gets [`NO_TOKEN`], and nothing else.
-/// - `top_tokens`, `top_logprobs`: the likeliest tokens of each row, best first.
+/// - `top_tokens`, `top_logprobs`: the likeliest tokens of each row, best first. Where a mask leaves fewer than are wanted the
+///   others are [`NO_TOKEN`], whose logprobs are not written.
 ///
 /// # Safety
 /// The arrays have these shapes, `logits` is 16-byte aligned, requests pass [`Request::check`], adjusted tokens are in
@@ -66,23 +67,31 @@ pub unsafe fn sample(
         }
         let sum = sum_of_weights(&mut team, &LogitRow { greatest, ..raw });
 
-        if request.top > 0 {
-            let last = threshold::<false>(&mut team, &raw, greatest, 0, request.top.into());
-            let ranks = collect(&raw, last, u64::MAX, request.top);
-            let mut at = thread::thread_idx_x();
-            while at < request.top {
-                let rank = *ranks.add(at as usize);
-                let to = (request.first_top + at) as usize;
+        let is_masked = request.mask != NO_MASK;
+        let mask = masks.add(if is_masked { request.mask as usize * mask_words(vocab) as usize } else { 0 });
+        let top = u32::from(request.top);
+        let mut found = top;
+        if is_masked && request.masked_top != 0 {
+            // A thread counts the tokens that it has ruled out or not itself; behind the sum all are seen by all.
+            rule_out(mask, logits, vocab);
+            found = top.min(count_possible(&mut team, &raw));
+        }
+        if found > 0 {
+            let last = threshold::<false>(&mut team, &raw, greatest, 0, found.into());
+            let ranks = collect(&raw, last, u64::MAX, found);
+            each(found, |at| {
+                let rank = *ranks.add(at);
+                let to = request.first_top as usize + at;
                 *top_tokens.add(to) = token(rank);
                 *top_logprobs.add(to) = logprob(score(rank), greatest, sum);
-                at += THREADS;
-            }
+            });
         }
+        each(top - found, |at| *top_tokens.add((request.first_top + found) as usize + at) = NO_TOKEN);
 
         let own = adjustments.add(request.first_adjustment as usize);
         let mut adjusted = best;
-        if request.mask != NO_MASK {
-            rule_out(masks.add(request.mask as usize * mask_words(vocab) as usize), logits, vocab);
+        if is_masked && request.masked_top == 0 {
+            rule_out(mask, logits, vocab);
             thread::sync_threads();
         }
         if request.adjustments > 0 {
@@ -94,7 +103,7 @@ pub unsafe fn sample(
             });
             thread::sync_threads();
         }
-        if request.mask != NO_MASK || request.adjustments > 0 {
+        if is_masked || request.adjustments > 0 {
             adjusted = likeliest(&mut team, &raw);
         }
         let mut chosen = token(adjusted);
@@ -128,7 +137,7 @@ pub unsafe fn sample(
 /// Makes the logits of tokens whose bit in `mask` is 0 negative infinity, those of this thread.
 ///
 /// # Safety
-/// `logits` has `vocab` elements, `mask` its words, and no thread reads or writes the logits meanwhile.
+/// `logits` has `vocab` elements, `mask` its words, and no other thread reads or writes this thread's logits meanwhile.
 #[inline(always)]
 unsafe fn rule_out(mask: *const u32, logits: *mut f32, vocab: u32) {
     let mut first = 4 * thread::thread_idx_x();
@@ -187,6 +196,21 @@ unsafe fn sum_of_weights(team: &mut Team, scores: &LogitRow) -> u64 {
         scores.each(|_, score| own += weight(score));
         let [sum] = team.sum([own]);
         sum
+    }
+}
+
+/// How many scores are of tokens that are possible, in every thread.
+///
+/// # Safety
+/// As for [`likeliest`], but that other threads may still write to the tokens that they visit themselves.
+#[inline(always)]
+unsafe fn count_possible(team: &mut Team, scores: &LogitRow) -> u32 {
+    let mut own = 0;
+    // SAFETY: the row is valid and all threads of the block are here, by this function's contract.
+    unsafe {
+        scores.each(|_, score| own += u64::from(score > f32::NEG_INFINITY));
+        let [count] = team.sum([own]);
+        count as u32
     }
 }
 

@@ -5,7 +5,8 @@
 //!
 //! 1. The greatest raw logit; a row with a NaN or an infinite logit is refused.
 //! 2. The logarithm of the sum of exponentials, for logprobs, which are of the raw logits.
-//! 3. The likeliest tokens with their logprobs, if wanted: for reports, and for beam search its 2k candidates.
+//! 3. The likeliest tokens with their logprobs, if wanted: for reports, and for beam search its 2k candidates, which are
+//!    of those that the row's mask allows: there the mask comes first.
 //! 4. A mask, if the row has one: the logits of tokens that cannot be chosen become negative infinity, in place. Penalties
 //!    and biases, in place too, of the tokens that have them. A row that has any of these is scanned again.
 //! 5. Greedy: the greatest logit, the lower id among equals. Otherwise logits are scaled by the temperature, restricted

@@ -45,7 +45,9 @@ pub struct Request {
     /// Where the likeliest tokens and their logprobs go.
     pub first_top: u32,
     /// How many of them are wanted.
-    pub top: u32,
+    pub top: u16,
+    /// 1 if they are among the tokens that the mask allows, of which there may be fewer; 0 if among all.
+    pub masked_top: u16,
 }
 
 /// Penalties of one request.
@@ -89,6 +91,7 @@ impl Request {
         adjustments: 0,
         first_top: 0,
         top: 0,
+        masked_top: 0,
     };
 
     /// The request with a temperature, 0 for greedy. A temperature so small that its inverse would overflow counts as
@@ -117,9 +120,10 @@ impl Request {
         if vocab == 0 || vocab > MAX_VOCAB {
             return Err(Refused::Vocabulary(vocab));
         }
-        if self.top > vocab || self.top > CANDIDATES {
+        let wanted = self.top as u32;
+        if wanted > vocab || wanted > CANDIDATES {
             let most = if vocab < CANDIDATES { vocab } else { CANDIDATES };
-            return Err(Refused::Top { wanted: self.top, most });
+            return Err(Refused::Top { wanted, most });
         }
         Ok(())
     }
@@ -143,7 +147,7 @@ impl Request {
             self.first_adjustment,
             self.adjustments,
             self.first_top,
-            self.top,
+            self.top as u32 | (self.masked_top as u32) << 16,
         ]
     }
 }
@@ -224,6 +228,7 @@ mod tests {
             adjustments: 14,
             first_top: 15,
             top: 16,
+            masked_top: 1,
         };
         // SAFETY: the record has no padding: its fields are as many bytes as its words.
         assert_eq!(unsafe { core::mem::transmute::<Request, [u32; 16]>(request) }, request.words());

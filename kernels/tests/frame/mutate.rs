@@ -1,43 +1,24 @@
-//! Kernels with one line missing: what a test must notice.
+//! Kernels with one instruction missing: what a test must notice.
 
-/// The PTX of one entry alone: the file's header, its globals, and the entry.
+use emulator::PtxParts;
+
+/// The PTX of one entry alone: the entry, and what is in none.
 pub fn only(ptx: &str, entry: &str) -> String {
-    let start = format!(".visible .entry {entry}(");
-    let mut out = String::new();
-    let (mut inside, mut other) = (false, false);
-    for line in ptx.lines() {
-        if line.starts_with(".visible .entry ") {
-            inside = line.starts_with(&start);
-            other = !inside;
-        }
-        if !other {
-            out.push_str(line);
-            out.push('\n');
-        }
-        if line == "}" {
-            (inside, other) = (false, false);
-        }
-    }
-    assert!(!inside && out.contains(&start), "{entry} is in the PTX, and ends");
-    out
+    let parts = PtxParts::of(ptx, "");
+    assert!(parts.kernels().any(|kernel| kernel == entry), "{entry} is in the PTX");
+    parts.excerpt([entry], None)
 }
 
 /// A kernel with one instruction missing.
 pub struct Mutant {
-    /// The instruction, and where it stood in the PTX of the entry alone.
+    /// The instruction, and where it stood in the entry.
     pub removed: String,
     pub ptx: String,
 }
 
-/// For every instruction of `entry` that begins with one of `opcodes`: the PTX without it.
+/// For every instruction of `entry` that begins with one of `opcodes`: the PTX without it. A wait for an mbarrier is over at once.
 pub fn without_each(ptx: &str, entry: &str, opcodes: &[&str]) -> Vec<Mutant> {
-    let alone = only(ptx, entry);
-    let lines: Vec<&str> = alone.lines().collect();
-    let is_target = |line: &str| opcodes.iter().any(|opcode| line.trim_start().starts_with(opcode));
-    let mutant = |at: usize| {
-        let rest = lines.iter().enumerate().map(|(i, line)| if i == at { "" } else { line });
-        let ptx = rest.collect::<Vec<_>>().join("\n");
-        Mutant { removed: format!("line {}: {}", at + 1, lines[at].trim()), ptx }
-    };
-    (0..lines.len()).filter(|&at| is_target(lines[at])).map(mutant).collect()
+    let parts = PtxParts::of(ptx, "");
+    let places = parts.places(entry, opcodes);
+    places.iter().map(|place| Mutant { removed: place.to_string(), ptx: parts.excerpt([entry], Some(place)) }).collect()
 }

@@ -141,7 +141,7 @@ pub fn every_kernel(gpu: &mut Gpu) {
             let groups = if head_size == 256 { 4..=4 } else { 4..=12 };
             shapes.extend(groups.step_by(8).map(|heads| shape(ty, heads, 1, head_size, 16, 0)));
         }
-        for (head_size, format) in attention::CODED_HEAD_SIZES.into_iter().flat_map(|size| CODES.map(|f| (size, f))) {
+        for (format, head_size) in attention::coded_heads() {
             shapes.push(PagedShape { format, ..shape(ty, 4, 1, head_size, 16, 0) });
         }
     }

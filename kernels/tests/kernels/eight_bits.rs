@@ -1,5 +1,6 @@
 //! Attention over caches of 8 bits, against plain attention in `f64` over the numbers that the codes stand for.
 
+use kernels::attention::{coded_heads, head_sizes};
 use workbench::number::Type;
 use workbench::paged::{PagedProblem, PagedShape};
 
@@ -18,11 +19,19 @@ fn decode_in_every_head_size_block_size_and_group_size() {
         (4, 4, 128, 16, 9),
         (7, 1, 128, 32, 3),
         (12, 2, 128, 8, 5),
+        (3, 3, 80, 16, 4),
+        (12, 1, 80, 8, 3),
+        (10, 2, 80, 32, 7),
+        (6, 2, 96, 16, 5),
+        (9, 1, 96, 8, 2),
+        (4, 2, 256, 16, 6),
+        (12, 1, 256, 32, 3),
+        (2, 1, 256, 8, 9),
     ]
     .into_iter()
     .enumerate()
     {
-        for format in CODES {
+        for format in CODES.into_iter().filter(|&format| head_sizes(format).contains(&head_size)) {
             let shape = decode::shape(Type::ALL[i % 2], heads, kv_heads, head_size, block_size, 0);
             decode::check(&mut gpus, PagedShape { format, ..shape }, &contexts, 1, slots);
         }
@@ -40,9 +49,17 @@ fn prefill_in_every_head_size_block_size_and_group() {
         (prefill::shape(2, 8, 128, 16, 0), vec![span(20, 60), span(17, 49)]),
         (prefill::shape(1, 1, 128, 32, 64), vec![span(70, 220)]),
         (prefill::shape(1, 2, 128, 8, 0), vec![span(100, 130)]),
+        (prefill::shape(2, 3, 80, 16, 20), vec![span(43, 43), span(1, 1), span(30, 77)]),
+        (prefill::shape(1, 1, 80, 8, 0), vec![span(70, 220)]),
+        (prefill::shape(1, 4, 80, 32, 0), vec![span(33, 700)]),
+        (prefill::shape(2, 2, 96, 16, 0), vec![span(64, 64), span(0, 30), span(65, 100)]),
+        (prefill::shape(1, 1, 96, 32, 33), vec![span(70, 220)]),
+        (prefill::shape(1, 3, 256, 16, 0), vec![span(40, 90), span(1, 33)]),
+        (prefill::shape(1, 1, 256, 8, 40), vec![span(70, 130)]),
     ];
     for (seed, (shape, spans)) in cases.into_iter().enumerate() {
-        for (ty, format) in Type::ALL.into_iter().flat_map(|ty| CODES.map(|format| (ty, format))) {
+        let formats = coded_heads().filter(|&(_, size)| size == shape.head_size);
+        for (ty, format) in formats.flat_map(|(format, _)| Type::ALL.map(|ty| (ty, format))) {
             prefill::check(&PagedProblem::new(PagedShape { ty, format, ..shape }, &spans, 2, seed as u64), 0);
         }
     }

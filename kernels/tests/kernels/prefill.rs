@@ -25,7 +25,6 @@ use launch::Error;
 use workbench::number::{ProblemRng, Type, relative_error};
 use workbench::paged::{PagedProblem, PagedSequence, PagedShape};
 
-use crate::decode::CODES;
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::without_each;
 
@@ -124,10 +123,10 @@ fn check_hopper(problem: &PagedProblem, spare: u32) -> CostReport {
 }
 
 pub fn every_kernel(gpu: &mut Gpu) {
-    let plain = attention::HEAD_SIZES.map(|size| (size, KvFormat::Plain)).into_iter();
-    let coded = attention::CODED_HEAD_SIZES.into_iter().flat_map(|size| CODES.map(|format| (size, format)));
-    let every: Vec<_> = plain.chain(coded).flat_map(|kernel| Type::ALL.map(|ty| (ty, kernel))).collect();
-    for (ty, (head_size, format)) in every {
+    let plain = attention::HEAD_SIZES.map(|size| (KvFormat::Plain, size)).into_iter();
+    let every: Vec<_> =
+        plain.chain(attention::coded_heads()).flat_map(|kernel| Type::ALL.map(|ty| (ty, kernel))).collect();
+    for (ty, (format, head_size)) in every {
         let shape = PagedShape { ty, format, ..shape(1, 2, head_size, 16, 0) };
         let problem = PagedProblem::new(shape, &[span(5, 20)], 0, 0);
         let (output, _) = attend(gpu, &problem, 0, false).unwrap_or_else(|error| panic!("{error}"));
@@ -239,9 +238,8 @@ fn scores_that_grow_from_tile_to_tile() {
 
 #[test]
 fn each_byte_is_moved_once() {
-    let plain = attention::HEAD_SIZES.map(|size| (size, KvFormat::Plain)).into_iter();
-    let coded = attention::CODED_HEAD_SIZES.into_iter().flat_map(|size| CODES.map(|format| (size, format)));
-    for (head_size, format) in plain.chain(coded) {
+    let plain = attention::HEAD_SIZES.map(|size| (KvFormat::Plain, size)).into_iter();
+    for (format, head_size) in plain.chain(attention::coded_heads()) {
         // One tile of rows: the floor is what must be read.
         let tokens = shape::tile_rows(head_size) / 4;
         let shape = PagedShape { format, ..shape(1, 4, head_size, 16, 0) };

@@ -77,6 +77,10 @@ fn codes_and_scales_are_those_of_the_host() {
         (64, 8, 0, 2, 8),
         (128, 16, 4, 2, 11),
         (128, 32, 2, 1, 1),
+        (80, 16, 3, 2, 9),
+        (80, 8, 1, 1, 20),
+        (96, 16, 2, 2, 10),
+        (256, 32, 2, 1, 9),
     ];
     for (i, (head_size, block_size, heads, kv_heads, tokens)) in shapes.into_iter().enumerate() {
         for (j, format) in (0..4).flat_map(|j| [KvFormat::Int8, KvFormat::Fp8].map(|format| (j, format))) {

@@ -9,7 +9,6 @@
 
 mod problems;
 mod reviewed;
-mod sites;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -18,11 +17,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::thread;
 
+use emulator::{ORDERING, PtxParts, PtxPlace};
 use launch::Driver;
 use workbench::{Case, Gpu, measure};
 
 use reviewed::{REVIEWED, Reviewed};
-use sites::{Parts, Site};
 
 /// The PTX of a target.
 #[derive(Clone, Copy)]
@@ -65,10 +64,10 @@ fn main() -> ExitCode {
 fn run(all_of: Option<&str>) -> Result<(), Box<dyn Error>> {
     let (mut taken, mut new, mut is_used) = (0, 0, [false; REVIEWED.len()]);
     for target in TARGETS {
-        let (parts, launched) = (Parts::of(target.ptx), target.launched()?);
+        let (parts, launched) = (PtxParts::of(target.ptx, "./kernels/src/"), target.launched()?);
         let kernels: BTreeSet<&str> = launched.iter().flatten().copied().collect();
-        let sites: Vec<Site> = kernels.into_iter().flat_map(|kernel| parts.sites(kernel)).collect();
-        let chosen: Vec<&Site> = match all_of {
+        let sites: Vec<PtxPlace<'_>> = kernels.into_iter().flat_map(|kernel| parts.places(kernel, &ORDERING)).collect();
+        let chosen: Vec<&PtxPlace<'_>> = match all_of {
             Some(name) => sites.iter().filter(|site| site.kernel.contains(name)).collect(),
             None => sites.iter().step_by(SAMPLE).collect(),
         };
@@ -91,7 +90,7 @@ fn run(all_of: Option<&str>) -> Result<(), Box<dyn Error>> {
             }
         }
         let mut kinds: BTreeMap<_, usize> = BTreeMap::new();
-        rest.iter().for_each(|site| *kinds.entry((site.kernel, &site.instruction, &site.source)).or_default() += 1);
+        rest.iter().for_each(|site| *kinds.entry((site.kernel, site.instruction, &site.source)).or_default() += 1);
         for ((kernel, instruction, source), count) in kinds {
             println!("  new: {count} x {instruction} of {kernel} near {source}");
         }
@@ -122,10 +121,10 @@ impl Target {
     /// Those of the places without which all problems come out right. `launched`: what each of them launches.
     fn unnoticed<'a>(
         self,
-        parts: &Parts,
+        parts: &PtxParts<'_>,
         launched: &[BTreeSet<&str>],
-        chosen: &[&'a Site],
-    ) -> Result<Vec<&'a Site>, Box<dyn Error>> {
+        chosen: &[&'a PtxPlace<'a>],
+    ) -> Result<Vec<&'a PtxPlace<'a>>, Box<dyn Error>> {
         let whole: Vec<OnceLock<bool>> = launched.iter().map(|_| OnceLock::new()).collect();
         let (next, unnoticed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let work = || -> Result<(), String> {

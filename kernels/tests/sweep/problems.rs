@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use kernels::attention::CODED_HEAD_SIZES;
+use kernels::attention::coded_heads;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::hopper;
 use kernels::gemm::operand::DEPTH;
@@ -12,7 +12,6 @@ use kernels::gemm::plan::{GemmKernel, GemmPlan, Product};
 use kernels::gemm::quantised::TOKENS;
 use kernels::gemm::quantised::layout::CodeForm;
 use kernels::gemm::quantised::plan::QuantisedPlan;
-use kernels::layout::KvFormat;
 use workbench::number::Type;
 use workbench::paged::PagedShape;
 use workbench::{Case, Gpu, Prepared, Scale, cases, product};
@@ -61,9 +60,8 @@ fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
 
 /// Decode attention over caches of 8 bits, whose small tiles have a deep ring: with more tiles for a warp than its ring has places.
 fn long_coded_contexts() -> impl Iterator<Item = Case> {
-    let kinds = Type::ALL.into_iter().flat_map(|ty| [KvFormat::Int8, KvFormat::Fp8].map(|format| (ty, format)));
-    kinds.flat_map(|(ty, format)| {
-        CODED_HEAD_SIZES.map(|head_size| {
+    coded_heads().flat_map(|(format, head_size)| {
+        Type::ALL.map(|ty| {
             let shape = PagedShape { ty, heads: 4, kv_heads: 1, head_size, block_size: 16, window: 0, format };
             cases::decode::attend(shape, vec![1500], 1)
         })

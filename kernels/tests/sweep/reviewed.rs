@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::sites::Site;
+use emulator::PtxPlace;
 
 /// Places of a family of kernels that nothing notices the absence of.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ pub const REVIEWED: [Reviewed; 7] = [
 
 impl Reviewed {
     /// Whether the entry is about a place of this kind.
-    pub fn covers(&self, site: &Site) -> bool {
+    pub fn covers(&self, site: &PtxPlace<'_>) -> bool {
         let family = ["_f16", "_bf16"].iter().filter_map(|ty| site.kernel.find(ty)).min();
         self.family == &site.kernel[..family.unwrap_or(site.kernel.len())]
             && self.opcode == site.opcode()
@@ -82,9 +82,9 @@ impl Reviewed {
     }
 
     /// The places that no entry is about, or more of them in a kernel than its entry allows.
-    pub fn rest<'a>(unnoticed: &[&'a Site]) -> Vec<&'a Site> {
+    pub fn rest<'a>(unnoticed: &[&'a PtxPlace<'a>]) -> Vec<&'a PtxPlace<'a>> {
         let mut seen: BTreeMap<(&str, usize), usize> = BTreeMap::new();
-        let is_new = |site: &&&Site| {
+        let is_new = |site: &&&'a PtxPlace<'a>| {
             let Some(entry) = REVIEWED.iter().position(|entry| entry.covers(site)) else { return true };
             let count = seen.entry((site.kernel, entry)).or_default();
             *count += 1;

@@ -158,9 +158,6 @@ impl Decoding {
         check(beams || length_penalty == 1.0, "length_penalty", || needs_beams("length_penalty"))?;
         check(beams || early_stopping == EarlyStopping::No, "early_stopping", || needs_beams("early_stopping"))?;
         let constraint = match grammar {
-            Some((field, _)) if beams => {
-                return Err(ApiError::field(field, format!("{field} cannot be used with use_beam_search")));
-            }
             Some((field, grammar)) => Some(app.grammars.compile(field, grammar).await?.after(thoughts)),
             None => None,
         };

@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-mod models;
 mod ranks;
 
 use std::sync::Once;
@@ -12,8 +11,8 @@ use engine::llm::{Completion, Continuation, Device, Llm, Options, Preemption, Pr
 use engine::load::ModelFiles;
 use engine::sampling::{Beam, EarlyStopping, SamplingParams};
 use engine::tensor::DType;
-use models::{LAYERS, MODELS, make};
 use tests::complete;
+use tests::models::{LAYERS, MODELS, make};
 use workbench::number::ProblemRng;
 
 /// How far a logprob may be from that on one worker. Sums of four parts in f32 are rounded otherwise than those of one.

@@ -16,8 +16,8 @@ use engine::parallel::{RankGroup, Shard};
 use engine::tensor::DType;
 use launch::Driver;
 
-use super::models::{LAYERS, MODELS, make};
 use super::{configure, one_on_the_emulator};
+use tests::models::{LAYERS, MODELS, make};
 
 /// A worker's part of a model.
 struct Part<B: Backend> {

@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
+mod beams;
 mod eight_bits;
 mod parallel;
 mod tiers;

@@ -1,7 +1,8 @@
 //! Registers of a warp, and operations that work on all 32 lanes at once.
 //!
-//! A register is an array of 32 values. An operation on lanes is compiled twice, once for the target's baseline and once
-//! for AVX2, and the decoder picks one when it resolves an instruction.
+//! A register is an array of 32 values. An operation on lanes is compiled for AVX2, and as a short loop for x86-64 processors
+//! without it; the decoder picks one when it resolves an instruction. An operation that is rare has the loop alone, since there
+//! are many of these. For other processors the compiler does what it can with the 32 lanes.
 
 use half::{bf16, f16};
 
@@ -145,53 +146,86 @@ impl Lane for bool {
     }
 }
 
+/// How many lanes there are, kept from the compiler: what loops over them stays a loop, of a few instructions.
+#[inline(always)]
+pub(crate) fn lanes_of_loop() -> usize {
+    std::hint::black_box(32)
+}
+
+/// [`Lane::commit`] for all loops that give this type.
+#[inline(never)]
+pub(crate) fn commit<D: Lane>(registers: &mut Registers, slot: u32, buffer: D::Buffer, mask: u32) {
+    D::commit(registers, slot, buffer, mask);
+}
+
 /// Makes a [`LaneOp`] of an expression on one lane's values.
 macro_rules! lanes {
-    (|$a:ident: $A:ty| -> $D:ty $body:block) => {
-        $crate::lanes::lanes!(@op $D, $body, ($a, a, $A))
+    (|$($operation:tt)+) => { $crate::lanes::lanes!(wide |$($operation)+) };
+    ($form:ident |$a:ident: $A:ty| -> $D:ty $body:block) => {
+        $crate::lanes::lanes!(@$form $D, $body, ($a, a, $A))
     };
-    (|$a:ident: $A:ty, $b:ident: $B:ty| -> $D:ty $body:block) => {
-        $crate::lanes::lanes!(@op $D, $body, ($a, a, $A), ($b, b, $B))
+    ($form:ident |$a:ident: $A:ty, $b:ident: $B:ty| -> $D:ty $body:block) => {
+        $crate::lanes::lanes!(@$form $D, $body, ($a, a, $A), ($b, b, $B))
     };
-    (|$a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty| -> $D:ty $body:block) => {
-        $crate::lanes::lanes!(@op $D, $body, ($a, a, $A), ($b, b, $B), ($c, c, $C))
+    ($form:ident |$a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty| -> $D:ty $body:block) => {
+        $crate::lanes::lanes!(@$form $D, $body, ($a, a, $A), ($b, b, $B), ($c, c, $C))
     };
-    (@op $D:ty, $body:block, $(($name:ident, $slot:ident, $T:ty)),+) => {{
-        use $crate::lanes::{Lane, LaneOp, Registers, Slots};
-        #[inline(always)]
-        fn apply(registers: &mut Registers, slots: Slots, mask: u32) {
-            $(let $slot = <$T as Lane>::view(registers, slots.$slot);)+
-            let mut result = <$D as Lane>::buffer();
-            for lane in 0..32 {
-                $(let $name = <$T as Lane>::get($slot, lane);)+
-                let value: $D = $body;
-                Lane::set(value, &mut result, lane);
-            }
-            <$D as Lane>::commit(registers, slots.d, result, mask);
-        }
-        fn baseline(registers: &mut Registers, slots: Slots, mask: u32) {
-            apply(registers, slots, mask)
-        }
-        #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
-        fn avx2(registers: &mut Registers, slots: Slots, mask: u32) {
-            apply(registers, slots, mask)
+    (@wide $($op:tt)+) => {{
+        $crate::lanes::lanes!(@compute $($op)+);
+        #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
+        fn wide(registers: &mut Registers, slots: Slots, mask: u32) {
+            let result = compute(registers, slots, 32);
+            Given::commit(registers, slots.d, result, mask);
         }
         #[cfg(target_arch = "x86_64")]
         let op = if $crate::lanes::has_avx2() {
             // SAFETY: `has_avx2` has just found every feature that the function is compiled for.
-            unsafe { LaneOp::new(avx2) }
+            unsafe { LaneOp::new(wide) }
         } else {
-            // SAFETY: the function is compiled for no feature beyond those of the target.
-            unsafe { LaneOp::new(baseline) }
+            $crate::lanes::lanes!(@short)
         };
         #[cfg(not(target_arch = "x86_64"))]
         // SAFETY: the function is compiled for no feature beyond those of the target.
-        let op = unsafe { LaneOp::new(baseline) };
+        let op = unsafe { LaneOp::new(wide) };
         op
+    }};
+    (@rare $($op:tt)+) => {{
+        $crate::lanes::lanes!(@compute $($op)+);
+        $crate::lanes::lanes!(@short)
+    }};
+    // What the operation gives for all lanes.
+    (@compute $D:ty, $body:block, $(($name:ident, $slot:ident, $T:ty)),+) => {
+        use $crate::lanes::{Lane, LaneOp, Registers, Slots};
+        type Given = $D;
+        #[inline(always)]
+        fn compute(registers: &Registers, slots: Slots, lanes: usize) -> <Given as Lane>::Buffer {
+            $(let $slot = <$T as Lane>::view(registers, slots.$slot);)+
+            let mut result = <Given as Lane>::buffer();
+            for lane in 0..lanes {
+                let lane = lane % 32;
+                $(let $name = <$T as Lane>::get($slot, lane);)+
+                let value: Given = $body;
+                Lane::set(value, &mut result, lane);
+            }
+            result
+        }
+    };
+    (@short) => {{
+        fn short(registers: &mut Registers, slots: Slots, mask: u32) {
+            let result = compute(registers, slots, $crate::lanes::lanes_of_loop());
+            $crate::lanes::commit::<Given>(registers, slots.d, result, mask);
+        }
+        // SAFETY: the function is compiled for no feature beyond those of the target.
+        unsafe { LaneOp::new(short) }
     }};
 }
 pub(crate) use lanes;
+
+/// [`lanes!`] for an operation that is rare: a loop, whatever the processor.
+macro_rules! rare_lanes {
+    ($($operation:tt)+) => { $crate::lanes::lanes!(rare $($operation)+) };
+}
+pub(crate) use rare_lanes;
 
 #[cfg(test)]
 mod tests {

@@ -59,6 +59,10 @@ impl Bits {
 
     #[inline(always)]
     pub fn insert_range(&mut self, at: usize, len: usize) {
+        if (1..=64 - at % 64).contains(&len) {
+            self.0[at / 64] |= u64::MAX >> (64 - len) << (at % 64);
+            return;
+        }
         for (word, mask) in Self::parts(at, len) {
             self.0[word] |= mask;
         }
@@ -66,6 +70,10 @@ impl Bits {
 
     #[inline(always)]
     pub fn contains_range(&self, at: usize, len: usize) -> bool {
+        if (1..=64 - at % 64).contains(&len) {
+            let mask = u64::MAX >> (64 - len) << (at % 64);
+            return self.0[at / 64] & mask == mask;
+        }
         Self::parts(at, len).all(|(word, mask)| self.0[word] & mask == mask)
     }
 

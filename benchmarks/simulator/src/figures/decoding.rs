@@ -6,6 +6,7 @@ use super::rates::{self, Panel};
 use super::searches;
 use crate::admission::Reservation;
 use crate::deployment::OPT_13B;
+use crate::efficiency::PAPER_HOST;
 use crate::figure::{Figure, FigureOrigin};
 use crate::lab::{Curve, Lab};
 use crate::lineage::Lineages;
@@ -15,17 +16,32 @@ use crate::sustained::Sustained;
 use crate::system::System;
 use crate::traces::ALPACA_LIKE;
 
-/// Outputs or beams of the panels.
-pub const WIDTHS: [usize; 3] = [2, 4, 6];
-/// Sequences at a time of the last panels, which are more than memory has room for.
-pub const MANY: usize = 1024;
+/// What the panels differ in: how tokens are chosen, seconds of each step in which the GPU waits for the host, and most
+/// sequences at a time.
+type Case = (Method, f64, usize);
 
-/// The curves of a panel, where so many sequences run at most.
-pub fn curves(panel: usize, method: Method, max_num_seqs: usize, lab: &Lab<'_>) -> Vec<Curve> {
+/// Sequences at a time of the last panels, which are more than memory has room for.
+const MANY: usize = 1024;
+const CASES: [Case; 10] = [
+    (Method::Samples(2), 0.0, MAX_NUM_SEQS),
+    (Method::Samples(4), 0.0, MAX_NUM_SEQS),
+    (Method::Samples(6), 0.0, MAX_NUM_SEQS),
+    (Method::Beams(2), 0.0, MAX_NUM_SEQS),
+    (Method::Beams(4), 0.0, MAX_NUM_SEQS),
+    (Method::Beams(6), 0.0, MAX_NUM_SEQS),
+    (Method::Beams(6), PAPER_HOST, MAX_NUM_SEQS),
+    (Method::Beams(2), PAPER_HOST, MANY),
+    (Method::Samples(6), PAPER_HOST, MANY),
+    (Method::Beams(6), PAPER_HOST, MANY),
+];
+
+/// The curves of a panel.
+fn curves(panel: usize, (method, host, max_num_seqs): Case, lab: &Lab<'_>) -> Vec<Curve> {
     let orca = [Reservation::Oracle, Reservation::Pow2, Reservation::Max].map(System::Orca);
     let systems = [System::Paged].into_iter().chain(orca).chain([System::Quire]);
     let guess = 40.0 / method.width() as f64;
-    let curve = |system| Curve { method, max_num_seqs, ..Curve::new(panel, system, OPT_13B, ALPACA_LIKE, guess, lab) };
+    let curve =
+        |system| Curve { method, host, max_num_seqs, ..Curve::new(panel, system, OPT_13B, ALPACA_LIKE, guess, lab) };
     systems.map(curve).collect()
 }
 
@@ -36,22 +52,20 @@ pub fn curves(panel: usize, method: Method, max_num_seqs: usize, lab: &Lab<'_>) 
 pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let mut panels = Vec::new();
     let (mut curves_of, mut found): (Vec<Curve>, Vec<Sustained>) = Default::default();
-    let usual = [Method::Samples as fn(usize) -> Method, Method::Beams]
-        .into_iter()
-        .flat_map(|method| WIDTHS.map(|width| (method(width), MAX_NUM_SEQS)));
-    let many = [Method::Samples(6), Method::Beams(6)].map(|method| (method, MANY));
-    for (method, max_num_seqs) in usual.chain(many) {
+    for case in CASES {
+        let (method, host, max_num_seqs) = case;
         let (outputs, lineages, paper) = match method {
             Method::Beams(6) => ("6 beams".into(), searches::record(6, lab)?, "2.3x Oracle (1.3x for one output)"),
             Method::Beams(width) => (format!("{width} beams"), searches::record(width, lab)?, ""),
             Method::Samples(6) => ("6 samples".into(), Lineages::default(), "less than with beams"),
             other => (format!("{} samples", other.width()), Lineages::default(), ""),
         };
-        let own = curves(panels.len(), method, max_num_seqs, lab);
+        let own = curves(panels.len(), case, lab);
         found.extend(lab.sustained(&own, &lineages)?);
         curves_of.extend(own);
-        let limit = if max_num_seqs == MANY { format!(", up to {MANY} sequences at a time") } else { String::new() };
-        panels.push(Panel { title: format!("OPT-13B, Alpaca, {outputs}{limit}"), paper: paper.into() });
+        let slow = if host > 0.0 { ", slow host" } else { "" };
+        let many = if max_num_seqs > MAX_NUM_SEQS { format!(", up to {MANY} sequences") } else { String::new() };
+        panels.push(Panel { title: format!("OPT-13B, Alpaca, {outputs}{slow}{many}"), paper: paper.into() });
     }
     let (table, charts) = rates::draw(&panels, &curves_of, &found);
     Ok(Figure {
@@ -61,13 +75,13 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
         paper: "The more outputs and the more sharing, the greater the gain: over Orca (Oracle) 1.3 times the rate for one output \
                 and 2.3 times for beams of width 6."
             .into(),
-        notes: vec![
+        notes: vec![format!(
             "Which beams survive is replayed from searches of the bundled model. In contiguous memory each output has its own \
              copy of the prompt, and a beam with several children is copied for each but the first, as far as it was \
              generated. FasterTransformer is not in the paper's figure. Up to 256 sequences run at a time, vLLM's limit then, \
-             but in the last two panels."
-                .into(),
-        ],
+             unless a panel says otherwise. A slow host is figure 13's, for which the GPU waits {:.0} ms of each step.",
+            1e3 * PAPER_HOST
+        )],
         tables: vec![table],
         charts,
     })

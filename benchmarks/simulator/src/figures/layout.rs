@@ -40,7 +40,7 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
         ]);
     }
     // Tokens that a running request has, on average over its time: the longer an output, the longer it runs.
-    let lengths = SHAREGPT_LIKE.lengths(REQUESTS, lab.seed);
+    let lengths = lab.published.of(&SHAREGPT_LIKE).lengths(REQUESTS, lab.seed);
     let steps: f64 = lengths.iter().map(|(_, output)| *output as f64).sum();
     let tokens = |&(prompt, output): &(usize, usize)| output as f64 * (prompt as f64 + output as f64 / 2.0);
     let mean = lengths.iter().map(tokens).sum::<f64>() / steps;

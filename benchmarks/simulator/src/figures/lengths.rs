@@ -37,7 +37,8 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
     let mut table = FigureTable::new("Mean tokens", &["trace", "of", "paper", "drawn"]);
     let (mut charts, mut means) = (Vec::new(), Vec::new());
     for (name, workload, paper) in cases {
-        let (prompts, outputs): (Vec<_>, Vec<_>) = workload.lengths(REQUESTS, lab.seed).into_iter().unzip();
+        let (prompts, outputs): (Vec<_>, Vec<_>) =
+            lab.published.of(&workload).lengths(REQUESTS, lab.seed).into_iter().unzip();
         let mut lines = Vec::new();
         for ((of, lengths), paper) in [("prompts", prompts), ("outputs", outputs)].into_iter().zip(paper) {
             table.row([name.into(), of.into(), format!("{paper:.2}"), format!("{:.2}", mean(&lengths))]);
@@ -56,8 +57,9 @@ pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
                 more."
             .into(),
         notes: vec![
-            "Means are the paper's. The shape is an assumption: a log-normal distribution whose logarithm has a standard \
-             deviation of 0.8, cut at 1,023 tokens; the paper only draws the densities."
+            "Means are the paper's, unless a file of the data set's lengths is given. The shape is an assumption then: a \
+             log-normal distribution whose logarithm has a standard deviation of 0.8, cut at 1,023 tokens; the paper only \
+             draws the densities."
                 .into(),
         ],
         tables: vec![table],
@@ -70,6 +72,7 @@ mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
     use super::*;
+    use crate::traces::PublishedLengths;
 
     #[test]
     fn lengths_have_the_papers_ratios() {
@@ -79,6 +82,16 @@ mod tests {
         };
         let (long, short) = (means(SHAREGPT_LIKE), means(ALPACA_LIKE));
         assert!((long[0] / short[0] - 8.4).abs() < 0.5 && (long[1] / short[1] - 5.8).abs() < 0.4, "{long:?} {short:?}");
+    }
+
+    #[test]
+    fn published_lengths_take_the_place_of_their_like() {
+        let alpaca = TraceWorkload::Listed(vec![(3, 7)]);
+        let published = PublishedLengths { alpaca: Some(&alpaca), ..PublishedLengths::default() };
+        let lab = Lab { seed: 1, seconds: 1.0, published, progress: &|_| {} };
+        let text = figure(&lab).unwrap().text();
+        assert!(text.contains("| Alpaca | outputs | 58.45 | 7.00 |"), "{text}");
+        assert_eq!(published.of(&SHAREGPT_LIKE), &SHAREGPT_LIKE);
     }
 
     #[test]

@@ -23,7 +23,7 @@ const PAPER: [(&str, [&str; 4]); 4] = [
 /// # Errors
 /// If a request does not fit.
 pub fn figure(lab: &Lab<'_>) -> Result<Figure> {
-    let outcomes = at_rate(lab, OPT_13B, &SHAREGPT_LIKE, SATURATED_SHAREGPT)?;
+    let outcomes = at_rate(lab, OPT_13B, &SHAREGPT_LIKE, SATURATED_SHAREGPT, 0.0)?;
     let mut table = FigureTable::new(
         "Share of the memory for keys and values, in per cent: simulated / paper",
         &["system", "token states", "reserved", "internal fragmentation", "external fragmentation and others"],

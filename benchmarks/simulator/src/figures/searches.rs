@@ -84,10 +84,12 @@ mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
     use super::*;
+    use crate::traces::PublishedLengths;
 
     #[test]
     fn as_many_beams_go_on_as_the_search_has() {
-        let lineages = record(4, &Lab { seed: 1, seconds: 1.0, progress: &|_| {} }).unwrap();
+        let published = PublishedLengths::default();
+        let lineages = record(4, &Lab { seed: 1, seconds: 1.0, published, progress: &|_| {} }).unwrap();
         let mut has_branched = false;
         for search in 0..SEARCHES as u64 {
             for step in 0..TOKENS {

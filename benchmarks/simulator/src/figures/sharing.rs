@@ -2,7 +2,6 @@
 
 use anyhow::Result;
 
-use super::decoding::WIDTHS;
 use super::searches;
 use crate::chart::{Chart, ChartData};
 use crate::deployment::OPT_13B;
@@ -13,6 +12,9 @@ use crate::lineage::Lineages;
 use crate::request::Method;
 use crate::system::System;
 use crate::traces::{ALPACA_LIKE, SHAREGPT_LIKE};
+
+/// Samples or beams of a request.
+const WIDTHS: [usize; 3] = [2, 4, 6];
 
 /// Seconds of these traces at most: what is shared does not change over time.
 const SECONDS: f64 = 600.0;

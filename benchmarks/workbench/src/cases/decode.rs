@@ -23,10 +23,8 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
         let (block_size, window, format) = (16, 0, KvFormat::Plain);
         PagedShape { ty, heads, kv_heads, head_size, block_size, window, format }
     };
-    let coded = || {
-        let every = Type::ALL.into_iter().flat_map(|ty| [KvFormat::Int8, KvFormat::Fp8].map(|format| (ty, format)));
-        every.flat_map(|(ty, format)| attention::CODED_HEAD_SIZES.map(|size| (ty, format, size)))
-    };
+    let coded =
+        || Type::ALL.into_iter().flat_map(|ty| attention::coded_heads().map(move |(format, size)| (ty, format, size)));
     match scale {
         Scale::Small => {
             // More sequences than the planner has threads, so that it takes them in two passes.

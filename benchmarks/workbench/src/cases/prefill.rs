@@ -1,7 +1,7 @@
 //! Attention of prompts.
 
 use kernels::attention::prefill::{hopper, paged_prefill, shape};
-use kernels::attention::{CODED_HEAD_SIZES, HEAD_SIZES};
+use kernels::attention::{HEAD_SIZES, coded_heads};
 use kernels::layout::KvFormat;
 
 use crate::Floor;
@@ -13,11 +13,7 @@ pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
     let has_hopper = target == "sm_90a";
     let every = Type::ALL.into_iter().flat_map(|ty| {
         let plain = HEAD_SIZES.map(|size| (ty, KvFormat::Plain, size)).into_iter();
-        plain.chain(
-            [KvFormat::Int8, KvFormat::Fp8]
-                .into_iter()
-                .flat_map(move |format| CODED_HEAD_SIZES.map(|size| (ty, format, size))),
-        )
+        plain.chain(coded_heads().map(move |(format, size)| (ty, format, size)))
     });
     match scale {
         Scale::Small => {

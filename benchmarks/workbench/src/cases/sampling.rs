@@ -79,7 +79,7 @@ fn prepare(gpu: &mut Gpu, rows: &[Row]) -> Result<Prepared> {
         request.check(vocab as u32).unwrap_or_else(|error| panic!("{error}"));
         adjustments.extend(row.adjustments.iter().map(Adjustment::words));
         requests.push(request.words());
-        tops += request.top;
+        tops += u32::from(request.top);
     }
     // A buffer has one element at least.
     adjustments.push([0; 4]);
@@ -110,7 +110,8 @@ fn prepare(gpu: &mut Gpu, rows: &[Row]) -> Result<Prepared> {
             let mut tops = gpu.download(top_tokens)?.into_iter().zip(gpu.download(top_logprobs)?);
             let chosen = gpu.download(tokens)?.into_iter().zip(gpu.download(logprobs)?);
             let choice = |((token, logprob), &width): ((u32, u32), &usize)| {
-                let top = tops.by_ref().take(width).collect();
+                // A mask may leave fewer than were asked for.
+                let top = tops.by_ref().take(width).filter(|top| top.0 != NO_TOKEN).collect();
                 (token != NO_TOKEN).then_some((token, logprob, top))
             };
             Ok(exact(&chosen.zip(&widths).map(choice).collect::<Vec<Choice>>(), &truth))
@@ -165,7 +166,9 @@ impl Row {
         let sure = request.inverse_temperature == 0.0 || adjusted[best] == f32::NEG_INFINITY;
         let token = if sure { best } else { draw(request, &adjusted, best) };
         let chosen = logprob(allowed(token), greatest, sum).to_bits();
-        let top = sorted(x).into_iter().take(request.top as usize).map(|t| (t as u32, report(t))).collect();
+        let counts = |t: &usize| request.masked_top == 0 || self.mask.is_none() || allowed(*t) > f32::NEG_INFINITY;
+        let likeliest = sorted(x).into_iter().filter(counts).take(request.top.into());
+        let top = likeliest.map(|t| (t as u32, report(t))).collect();
         Some((token as u32, chosen, top))
     }
 }
@@ -201,7 +204,7 @@ pub fn every_kind(vocab: usize, seed: u64) -> Vec<Row> {
     let penalties = Penalties { repetition: 1.3, presence: 0.7, frequency: 0.4 };
     let kinds = [
         (Request::GREEDY, 0),
-        (Request { top: 5.min(n), ..Request::GREEDY }, 0),
+        (Request { top: n.min(5) as u16, ..Request::GREEDY }, 0),
         (Request { penalties, top: 1, ..Request::GREEDY }, 9),
         (warm(0.8), 0),
         (Request { top_k: 20, ..warm(1.5) }, 0),
@@ -210,9 +213,9 @@ pub fn every_kind(vocab: usize, seed: u64) -> Vec<Row> {
         (warm(2.0).with_min_p(0.02), 0),
         (Request { top_k: 1, ..warm(1.0) }, 0),
         (Request { top_k: n + 3, ..warm(3.0).with_top_p(0.999) }, 0),
-        (Request { top: (n / 2).min(4096), ..warm(1e-40) }, 0),
+        (Request { top: (n / 2).min(4096) as u16, ..warm(1e-40) }, 0),
         (warm(30.0).with_top_p(1e-30), 1),
-        (Request { top_k: 7, top: 16.min(n), penalties, ..warm(0.5).with_top_p(0.5).with_min_p(0.3) }, 3),
+        (Request { top_k: 7, top: n.min(16) as u16, penalties, ..warm(0.5).with_top_p(0.5).with_min_p(0.3) }, 3),
     ];
     let row = |(request, adjusted): (Request, usize)| {
         let mut row = Row::new(bell(&mut random, vocab), request);
@@ -228,6 +231,16 @@ pub fn every_kind(vocab: usize, seed: u64) -> Vec<Row> {
         let mut mask = vec![0; vocab.div_ceil(32)];
         (0..vocab).filter(|token| allows(*token)).for_each(|token| mask[token / 32] |= 1 << (token % 32));
         rows.push(Row { mask: Some(mask), ..rows[kind].clone() });
+    }
+    // As beam searches ask: the likeliest of what a mask allows, of which there are more than wanted, some, one or none.
+    for one_in in [2, 50, vocab, 0] {
+        let masked = rows.iter().find(|row| row.mask.is_some()).cloned();
+        let mut mask = vec![0; vocab.div_ceil(32)];
+        (0..vocab)
+            .filter(|token| one_in > 0 && token % one_in == one_in / 2)
+            .for_each(|token| mask[token / 32] |= 1 << (token % 32));
+        let request = Request { top: n.min(16) as u16, masked_top: 1, ..Request::GREEDY };
+        rows.extend(masked.map(|row| Row { mask: Some(mask), request, ..row }));
     }
     rows
 }

@@ -1,37 +1,43 @@
-//! The kernels' PTX, embedded by the build script for each kind of GPU: compressed, and as two images, since the paper's
-//! kernels are loaded only where they are asked for.
+//! The kernels' PTX, embedded by the build script: compressed, and as two images, since the paper's kernels are loaded only
+//! where they are asked for. Each has the texts for all kinds of GPU, one after the other.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, ErrorKind};
 
-use flate2::read::ZlibDecoder;
+use lzma_rust2::LzmaReader;
+
+static ENGINE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/engine.ptx.lzma"));
+static PAPER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/paper.ptx.lzma"));
 
 /// PTX for one kind of GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Image {
     /// The GPU it is for, as compilers name it.
     pub arch: &'static str,
-    engine: &'static [u8],
-    paper: &'static [u8],
+    /// Which of an image's texts is for it.
+    at: usize,
 }
 
 impl Image {
     /// The PTX of the kernels that the engine runs.
     pub fn engine(&self) -> String {
-        text(self.engine)
+        text(ENGINE, self.at)
     }
 
     /// The PTX of the paper's kernels.
     pub fn paper(&self) -> String {
-        text(self.paper)
+        text(PAPER, self.at)
     }
 }
 
-/// The text that the build script compressed.
-fn text(compressed: &[u8]) -> String {
-    let mut text = String::new();
-    match ZlibDecoder::new(compressed).read_to_string(&mut text) {
-        Ok(_) => text,
-        Err(error) => unreachable!("the build script has compressed text: {error}"),
+/// One of the texts that the build script compressed. Those after it are not decompressed.
+fn text(compressed: &[u8], at: usize) -> String {
+    let decompressed = LzmaReader::new_mem_limit(compressed, u32::MAX, None).map(BufReader::new).and_then(|reader| {
+        let mut texts = reader.split(0);
+        texts.nth(at).unwrap_or_else(|| Err(ErrorKind::UnexpectedEof.into()))
+    });
+    match decompressed.map(String::from_utf8) {
+        Ok(Ok(text)) => text,
+        other => unreachable!("the build script has compressed texts: {other:?}"),
     }
 }
 
@@ -50,18 +56,10 @@ pub fn version(ptx: &str) -> (&str, (i32, i32)) {
 }
 
 /// For Ampere and everything after it.
-pub static SM_80: Image = Image {
-    arch: "sm_80",
-    engine: include_bytes!(concat!(env!("OUT_DIR"), "/engine.sm_80.ptx.zlib")),
-    paper: include_bytes!(concat!(env!("OUT_DIR"), "/paper.sm_80.ptx.zlib")),
-};
+pub static SM_80: Image = Image { arch: "sm_80", at: 0 };
 
 /// For Hopper alone: what an `a` target has is in no later GPU.
-pub static SM_90A: Image = Image {
-    arch: "sm_90a",
-    engine: include_bytes!(concat!(env!("OUT_DIR"), "/engine.sm_90a.ptx.zlib")),
-    paper: include_bytes!(concat!(env!("OUT_DIR"), "/paper.sm_90a.ptx.zlib")),
-};
+pub static SM_90A: Image = Image { arch: "sm_90a", at: 1 };
 
 /// The images for a GPU of this compute capability, or none if it is too old to run the kernels.
 pub fn for_capability(major: u32, minor: u32) -> Option<Image> {

@@ -95,7 +95,7 @@ impl<T: KvElement, const D: u32, const H: u32> QueryHeads<T, D, H> {
         let values_at = tile + TILE * D * 16 / T::FORMAT.vector_elements();
         // SAFETY: the squares are in the tile's K; all lanes take part.
         unsafe {
-            let mut keys = Squares::<T>::along_elements(tile, TILE, true);
+            let mut keys = Squares::<T>::along_elements(tile, D / 16, TILE, true);
             for step in 0..Self::STEPS {
                 let [low, high] = keys.of_tokens(step as u32);
                 scores[0] = T::Element::mma(self.query[step], low, scores[0]);
@@ -118,7 +118,7 @@ impl<T: KvElement, const D: u32, const H: u32> QueryHeads<T, D, H> {
         // SAFETY: all lanes take part; the squares are in the tile's V.
         unsafe {
             let weights = self.weigh(scores, scale * T::KEY_FACTOR, value_scales);
-            let mut values = Squares::<T>::along_elements(values_at, TILE, false);
+            let mut values = Squares::<T>::along_elements(values_at, D / 16, TILE, false);
             for step in 0..Self::STEPS {
                 let [[a, b], [c, d]] = values.of_elements(step as u32);
                 for n in 0..Self::TILES {

@@ -14,7 +14,7 @@ use crate::floor::Floor;
 use crate::layout::{KvFormat, VECTOR};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::{
-    attention::{with_coded_head_size, with_constant, with_head_size},
+    attention::{with_constant, with_fp8_head_size, with_head_size},
     element::ElementType,
     with_kv_element,
 };
@@ -71,7 +71,7 @@ impl DecodeLaunch {
         with_kv_element!(element, self.shape.pages().format, T => match self.heads_at_once() {
             16 => with_constant!(size, D => args.instance::<T, D, 16>(), 32 64 80 96 128),
             _ => with_head_size!(size, D => args.instance::<T, D, 8>()),
-        }, with_coded_head_size!(size, D => args.instance::<T, D, 8>()))
+        }, with_head_size!(size, D => args.instance::<T, D, 8>()), with_fp8_head_size!(size, D => args.instance::<T, D, 8>()))
     }
 
     /// The entry of the kernel, for elements of this type.
@@ -81,7 +81,8 @@ impl DecodeLaunch {
         with_kv_element!(element, self.shape.pages().format, T => match self.heads_at_once() {
             16 => with_constant!(size, D => entry::<(T, Const<D>, Const<16>)>(), 32 64 80 96 128),
             _ => with_head_size!(size, D => entry::<(T, Const<D>, Const<8>)>()),
-        }, with_coded_head_size!(size, D => entry::<(T, Const<D>, Const<8>)>()))
+        }, with_head_size!(size, D => entry::<(T, Const<D>, Const<8>)>()),
+            with_fp8_head_size!(size, D => entry::<(T, Const<D>, Const<8>)>()))
     }
 
     /// Streams of a sequence: for each KV head, one for every 8 or 16 query heads.
@@ -137,7 +138,8 @@ mod tests {
     use std::format;
 
     use super::*;
-    use crate::attention::{HEAD_SIZES, UnsupportedShape};
+    use crate::attention::{HEAD_SIZES, UnsupportedShape, coded_heads};
+    use crate::kv_element::label;
 
     /// Arguments with null addresses.
     const ARGS: paged_attention = paged_attention {
@@ -162,12 +164,13 @@ mod tests {
 
     #[test]
     fn every_shape_has_a_kernel_and_fits_a_block() -> Result<(), UnsupportedShape> {
-        for head_size in HEAD_SIZES {
+        for (format, head_size) in HEAD_SIZES.map(|size| (KvFormat::Plain, size)).into_iter().chain(coded_heads()) {
             for group in 1..40 {
-                let launch = launch(group, 1, head_size)?;
+                let shape = AttentionShape::new(group, 1, head_size, 16)?.with_format(format)?;
+                let launch = DecodeLaunch::new(shape, 396);
                 for element in ElementType::ALL {
-                    let head_size = format!("{head_size}");
-                    assert_eq!(launch.call(element, ARGS).descriptor().labels[..2], [element.label(), &head_size]);
+                    let labels = [label(element, format), &format!("{head_size}")];
+                    assert_eq!(launch.call(element, ARGS).descriptor().labels[..2], labels);
                 }
                 assert!(launch.shared_bytes() <= 99 << 10, "the least that a block may have from 8.0 on");
                 assert!(launch.streams() * launch.heads_at_once() >= group);

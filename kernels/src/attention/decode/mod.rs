@@ -44,7 +44,7 @@
 //! arithmetic and moves. Blocks on an SM are what registers and 227 KiB of shared memory allow (with groups of 6 to 8
 //! and D = 128: two). The last column is the bytes in flight: the smaller figure counts the rings without the tile that
 //! each warp computes with, the larger one the whole rings, since a warp that waits has all of its stages in flight.
-//! In 8 bits, with the same columns for `f16` beside integers:
+//! In 8 bits, with the same columns for `f16` beside integers (the registers of the other sizes are in `resources.tsv`):
 //!
 //! | D | bytes an instruction | of the issue slots at 4.5 TB/s | registers | blocks an SM | in flight, KiB an SM |
 //! | --- | --- | --- | --- | --- | --- |
@@ -120,7 +120,8 @@ pub use plan::{MIN_RANGE, PLAN_THREADS, Ranges, TILE, plan_paged_attention, plan
     min_blocks = 2,
     instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128, 256], H = [8]),
     instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128], H = [16]),
-    instances(T = [F16Int8, F16Fp8, Bf16Int8, Bf16Fp8], D = [32, 64, 128], H = [8])
+    instances(T = [F16Int8, Bf16Int8], D = [32, 64, 80, 96, 128, 256], H = [8]),
+    instances(T = [F16Fp8, Bf16Fp8], D = [32, 64, 128], H = [8])
 )]
 pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
     output: *mut u16,

@@ -19,7 +19,6 @@ use super::shape::{FRAGMENT, fragments, part_bytes, query_in_registers, tile_key
 use crate::attention::squares::{Squares, scales};
 use crate::element::Element;
 use crate::kv_element::KvElement;
-use crate::layout::VECTOR;
 use cuda_std::ptx::ldmatrix;
 
 /// Fragments that a warp has at most. Arrays are sized for the largest head size, whatever the instance's: elements
@@ -64,7 +63,7 @@ impl<const D: u32> Queries<D> {
         Self { row: place + (chunk * tile_rows(D) + row) * ROW, held: [[[0; 4]; FRAGMENTS]; ELEMENTS / 16] }
     }
 
-    /// Loads the queries into registers, for head sizes with [`query_in_registers`].
+    /// Loads the queries into registers, where they are to be: see [`query_in_registers`].
     ///
     /// # Safety
     /// All lanes of the warp call this together, and the queries are in shared memory.
@@ -106,7 +105,7 @@ impl<const D: u32> Queries<D> {
             // SAFETY: queries and keys are in shared memory and all lanes are here, by this function's contract; squares
             // are within the tile.
             unsafe {
-                let factors = if query_in_registers(D) { self.held[step as usize] } else { self.load(step) };
+                let factors = if query_in_registers(D, T::FORMAT) { self.held[step as usize] } else { self.load(step) };
                 for pair in 0..tile_keys(D, T::FORMAT) / 16 {
                     let [low, high] = squares.of_tokens(pair);
                     for fragment in 0..fragments(D) as usize {
@@ -164,8 +163,9 @@ pub unsafe fn add_values<T: KvElement, const D: u32>(
                 .map(|pair| <T::Element as Element>::Pair::from_f32(pair).to_bits());
         }
         // `mma` wants the values of an element side by side: they are transposed on the way.
-        let mut squares = Squares::<T>::along_elements(tile + part + 16 * step * ROW, tile_keys(D, T::FORMAT), true);
-        for pair in 0..D / VECTOR / 2 {
+        let values = tile + part + 16 * step * ROW;
+        let mut squares = Squares::<T>::along_elements(values, D / 16, tile_keys(D, T::FORMAT), true);
+        for pair in 0..D / 16 {
             // SAFETY: the values are in shared memory and all lanes are here, by this function's contract; squares are
             // within the tile.
             unsafe {

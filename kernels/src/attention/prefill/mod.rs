@@ -28,7 +28,8 @@
 //! from `query_starts` by bisection: the host needs bounds on tokens and sequences, and no lengths.
 //!
 //! Where the cache has 8 bits, each warp turns codes into 16-bit numbers as it loads them: for a tile of 64 keys and head
-//! size 64 that is twice the instructions of 16 bits. At head size 128 tiles have 32 keys, since registers do not suffice.
+//! size 64 that is twice the instructions of 16 bits. From head size 80 on tiles have 32 keys, since registers do not suffice, and
+//! at head size 256 the queries stay in shared memory.
 //!
 //! # Floor
 //!
@@ -120,7 +121,8 @@ struct Cache {
     max_threads = 128,
     min_blocks = 2,
     instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128, 256]),
-    instances(T = [F16Int8, F16Fp8, Bf16Int8, Bf16Fp8], D = [32, 64, 128])
+    instances(T = [F16Int8, Bf16Int8], D = [32, 64, 80, 96, 128, 256]),
+    instances(T = [F16Fp8, Bf16Fp8], D = [32, 64, 128])
 )]
 pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
     output: *mut u16,
@@ -154,7 +156,7 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
         let own_sight = rows.sight(window);
 
         rows.copy_queries(&batch);
-        if query_in_registers(D) {
+        if query_in_registers(D, T::FORMAT) {
             // In a group of their own, so that they are not waited for together with the first tile.
             cp_async::commit();
         }
@@ -163,7 +165,7 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
         stream.copy(index % 2);
 
         let mut queries = Queries::<D>::new(shared_offset(rows.place(0, 0)));
-        if query_in_registers(D) {
+        if query_in_registers(D, T::FORMAT) {
             cp_async::wait::<1>();
             warp::sync_warp(FULL_MASK);
             queries.hold();
@@ -192,7 +194,7 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
             index += 1;
         }
         if own_sight.is_some() {
-            rows.store::<T::Element, _>(output, &sums, &softmax.finish());
+            rows.store::<T, _>(output, &sums, &softmax.finish());
         }
     }
 }

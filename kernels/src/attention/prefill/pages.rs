@@ -115,7 +115,13 @@ impl<T: KvElement, const D: u32> KvTiles<T, D> {
         // function's contract.
         unsafe {
             let page = self.head.add(self.block as usize * self.page_vectors as usize + offset as usize);
-            for i in 0..pages.chunks() / chunks_at_once {
+            for i in 0..pages.chunks().div_ceil(chunks_at_once) {
+                // All threads have a chunk but perhaps in the last turn.
+                if !pages.chunks().is_multiple_of(chunks_at_once)
+                    && i * chunks_at_once + thread::thread_idx_x() / tile_keys(D, T::FORMAT) >= pages.chunks()
+                {
+                    break;
+                }
                 let to = to + i * THREADS * VECTOR_BYTES;
                 let [key, value] = [KeyOrValue::Key, KeyOrValue::Value]
                     .map(|part| page.add(pages.vector(0, 0, part, i * chunks_at_once, 0)));

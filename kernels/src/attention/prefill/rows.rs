@@ -128,7 +128,7 @@ impl<const D: u32> QueryRows<D> {
     /// # Safety
     /// All lanes of the warp call this together; the rest is as for [`paged_prefill()`](super::paged_prefill()).
     #[inline(always)]
-    pub unsafe fn store<T: Element, const N: usize>(
+    pub unsafe fn store<T: KvElement, const N: usize>(
         &self,
         to: *mut u16,
         output: &[[[f32; 4]; N]],
@@ -138,7 +138,7 @@ impl<const D: u32> QueryRows<D> {
         // SAFETY: places are the warp's own, only rows of the sequence are stored, and all lanes reach the warp's
         // barriers, by this function's contract.
         unsafe {
-            if !query_in_registers(D) {
+            if !query_in_registers(D, T::FORMAT) {
                 // The queries are here, and other lanes may have yet to read them for the last tile.
                 warp::sync_warp(FULL_MASK);
             }
@@ -148,7 +148,10 @@ impl<const D: u32> QueryRows<D> {
                     let factor = factors[fragment][half];
                     for chunk in 0..D / VECTOR {
                         let four = output[fragment][chunk as usize];
-                        let pair = T::Pair::from_f32([four[2 * half] * factor, four[2 * half + 1] * factor]);
+                        let pair = <T::Element as Element>::Pair::from_f32([
+                            four[2 * half] * factor,
+                            four[2 * half + 1] * factor,
+                        ]);
                         *self.place(row, chunk).cast::<u32>().add(lane_id() as usize % 4) = pair.to_bits();
                     }
                 }

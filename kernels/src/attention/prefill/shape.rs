@@ -10,7 +10,7 @@ use crate::floor::Floor;
 use crate::layout::KvFormat;
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::{
-    attention::{with_coded_head_size, with_head_size},
+    attention::{with_fp8_head_size, with_head_size},
     element::ElementType,
     with_kv_element,
 };
@@ -62,8 +62,8 @@ pub const fn stage_bytes(head_size: u32, format: KvFormat) -> u32 {
 
 /// Whether the queries stay in registers. Elsewhere output and scores leave too little room for them, and they are
 /// loaded from shared memory for every tile.
-pub const fn query_in_registers(head_size: u32) -> bool {
-    head_size <= 64 || head_size == 256
+pub const fn query_in_registers(head_size: u32, format: KvFormat) -> bool {
+    head_size <= 64 || head_size == 256 && !format.is_coded()
 }
 
 /// The launch for up to `tokens` new tokens in up to `sequences` sequences, however the tokens are shared out: neither
@@ -84,7 +84,8 @@ pub fn call(shape: AttentionShape, element: ElementType, args: super::paged_pref
         element,
         shape.pages().format,
         T => with_head_size!(size, D => args.instance::<T, D>()),
-        with_coded_head_size!(size, D => args.instance::<T, D>())
+        with_head_size!(size, D => args.instance::<T, D>()),
+        with_fp8_head_size!(size, D => args.instance::<T, D>())
     )
 }
 
@@ -115,7 +116,7 @@ pub const fn floor(shape: AttentionShape, new: u32, context: u32, window: u32) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attention::HEAD_SIZES;
+    use crate::attention::{HEAD_SIZES, coded_heads};
 
     fn shape(heads: u32, kv_heads: u32, head_size: u32) -> AttentionShape {
         AttentionShape::new(heads, kv_heads, head_size, 16).unwrap_or_else(|refused| panic!("{refused}"))
@@ -133,9 +134,10 @@ mod tests {
 
     #[test]
     fn two_blocks_share_a_multiprocessor() {
-        for size in HEAD_SIZES {
-            let LaunchShape { shared, threads, .. } = launch_shape(shape(1, 1, size), 1, 1);
-            assert_eq!(shared, row_bytes(size) + STAGES * stage_bytes(size, KvFormat::Plain));
+        for (format, size) in HEAD_SIZES.map(|size| (KvFormat::Plain, size)).into_iter().chain(coded_heads()) {
+            let shape = shape(1, 1, size).with_format(format).unwrap_or_else(|refused| panic!("{refused}"));
+            let LaunchShape { shared, threads, .. } = launch_shape(shape, 1, 1);
+            assert_eq!(shared, row_bytes(size) + STAGES * stage_bytes(size, format));
             // An H200 has 228 KiB of shared memory, of which a block costs 1 beyond its own.
             assert!(2 * (shared + 1024) <= 228 * 1024 && threads == [128, 1, 1], "{shared}");
         }

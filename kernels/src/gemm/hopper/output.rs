@@ -58,7 +58,7 @@ impl TiledOutput<'_> {
         let lane = warp::lane_id();
         // The row of matrices whose address this lane gives: rows 0 to 7 and 8 to 15 of eight columns, then of the next eight.
         let in_tile = self.thread / 32 * 16 + lane % 16;
-        let to = self.at + in_tile * ROW_BYTES + (lane % 8 ^ lane / 16) * 16;
+        let to = self.at + in_tile * ROW_BYTES + ((lane % 8) ^ (lane / 16)) * 16;
         if self.thread == 0 {
             // The tiles of the pass before have been read.
             bulk::wait_read::<0>();
@@ -80,7 +80,7 @@ impl TiledOutput<'_> {
                     [T::Pair::from_f32([a, b]).to_bits(), T::Pair::from_f32([c, d]).to_bits()]
                 });
                 let tile = pair as u32 / 4 * TILE_BYTES;
-                stmatrix::store_x4((to ^ pair as u32 % 4 * 32) + tile, [low[0], low[1], high[0], high[1]]);
+                stmatrix::store_x4((to ^ (pair as u32 % 4 * 32)) + tile, [low[0], low[1], high[0], high[1]]);
             });
             fence::proxy_async_shared();
             sync();

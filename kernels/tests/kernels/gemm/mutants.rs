@@ -1,5 +1,6 @@
 //! Barriers, waits and commits, each missing once.
 
+use emulator::ORDERING;
 use kernels::element::ElementType;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::plan::{GemmKernel, Operands, Product};
@@ -10,10 +11,7 @@ use super::{problem, run};
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::{Mutant, only, without_each};
 
-/// What orders the asynchronous work of Hopper's kernel.
-const HOPPER_OPCODES: [&str; 6] =
-    ["bar", "fence.", "mbarrier.init", "mbarrier.arrive", "wgmma.fence", "wgmma.commit_group"];
-
+/// What orders the threads and copies of the other kernels.
 const OPCODES: [&str; 3] = ["bar", "cp.async.wait_group", "cp.async.commit_group"];
 
 /// Whether one of the problems shows that the PTX is not right, under some order of warps and blocks.
@@ -55,12 +53,12 @@ const REVIEWED: [&str; 8] = [
     // both, as the registers are now dealt out. They are needed as soon as the compiler moves one. It is the same with fences of
     // products that are added; that of the first products is noticed.
     "wgmma.commit_group.sync.aligned;",
+    "wgmma.wait_group.sync.aligned 0;",
     "wgmma.fence.sync.aligned;",
     "wgmma.fence.sync.aligned;",
     "wgmma.commit_group.sync.aligned;",
+    "wgmma.wait_group.sync.aligned 0;",
     "wgmma.fence.sync.aligned;",
-    "wgmma.wait_group.sync.aligned 0;",
-    "wgmma.wait_group.sync.aligned 0;",
 ];
 
 #[test]
@@ -73,22 +71,9 @@ fn mutants_of_hoppers_kernel_are_noticed() {
     let (plain, added) = (Epilogue::Half(None), Epilogue::Add);
     let problems = [problem(130, 7, 1, plain), problem(100, 8, 2, added)];
     let entry = problems[0].plan.call(ElementType::F16, Operands::NULL).descriptor().name;
-    let mut mutants = without_each(TARGETS[1].1, entry, &HOPPER_OPCODES);
+    let mut mutants = without_each(TARGETS[1].1, entry, &ORDERING);
     let alone = only(TARGETS[1].1, entry);
-    // Waits for an mbarrier, whose second line asks again; and of the products.
     let lines: Vec<&str> = alone.lines().collect();
-    for (at, line) in lines.iter().enumerate() {
-        let gone = match line.split_whitespace().next() {
-            Some("mbarrier.try_wait.parity.shared::cta.b64") => at..at + 2,
-            Some("wgmma.wait_group.sync.aligned") => at..at + 1,
-            _ => continue,
-        };
-        let rest = lines.iter().enumerate().map(|(i, line)| if gone.contains(&i) { "" } else { line });
-        mutants.push(Mutant {
-            removed: format!("line {}: {}", at + 1, line.trim()),
-            ptx: rest.collect::<Vec<_>>().join("\n"),
-        });
-    }
     // Arrivals that announce no bytes; a count that orders nothing.
     for (at, line) in lines.iter().enumerate().filter(|(_, line)| line.contains("arrive.expect_tx")) {
         let (arrival, _) = line.rsplit_once(',').unwrap();

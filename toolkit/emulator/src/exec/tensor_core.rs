@@ -4,7 +4,12 @@
 //! bits below it. Their sum is exact, and is cut to f32. Measurements found that the tensor cores of the H100 round
 //! like this.
 //!
-//! All loops run over the eight columns innermost and without branches, so that they vectorise.
+//! All loops run over the eight columns innermost and without branches, so that they vectorise. [`halves`] is how most products
+//! are computed.
+
+pub(crate) mod halves;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
 use crate::number::{bf16_to_f32, f16_to_f32};
 use crate::program::Factor;
@@ -16,6 +21,9 @@ const KEPT: i32 = 25;
 pub(crate) const DEPTH: usize = 16;
 /// The exponent of a zero, which is less than that of every product.
 const ZERO: i32 = -500;
+
+/// Rows of a first factor, by row and depth, or columns of a second one, by column and depth.
+pub(crate) type Bits<const S: usize> = [[u16; DEPTH]; S];
 
 /// Factors of a product, split into mantissa and exponent: `S` of them side by side, for each step of depth.
 pub(crate) struct Factors<const S: usize, B = u16> {

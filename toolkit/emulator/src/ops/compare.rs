@@ -1,7 +1,7 @@
 //! Comparisons and selections.
 
 use super::types::Type;
-use crate::lanes::{LaneOp, lanes};
+use crate::lanes::{LaneOp, lanes, rare_lanes};
 use crate::number::{bf16_to_f32, f16_to_f32, flush};
 use half::{bf16, f16};
 
@@ -85,7 +85,7 @@ pub(crate) fn set_pair(name: &str, ty: Type) -> Option<LaneOp> {
     macro_rules! of {
         ($h:ty, $to:ident, { $($name:literal => |$a:ident, $b:ident| $test:expr,)+ }) => {
             match name {
-                $($name => lanes!(|a: [$h; 2], b: [$h; 2]| -> [$h; 2] {
+                $($name => rare_lanes!(|a: [$h; 2], b: [$h; 2]| -> [$h; 2] {
                     let mut result = [<$h>::ZERO; 2];
                     for half in 0..2 {
                         let ($a, $b) = ($to(a[half]), $to(b[half]));

@@ -2,7 +2,7 @@
 
 use super::directed::{DOWN, UP, ZERO, narrow, step_f32, step_f64};
 use super::types::Type;
-use crate::lanes::{LaneOp, lanes};
+use crate::lanes::{LaneOp, lanes, rare_lanes};
 use crate::number::{
     bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_bf16_rz, f32_to_f16, f32_to_f16_rz, f64_to_f32_odd, flush, max_f32,
     min_f32,
@@ -56,7 +56,7 @@ fn between_integers(to: Type, from: Type) -> Option<LaneOp> {
 fn between_integers_saturating(to: Type, from: Type) -> Option<LaneOp> {
     macro_rules! to {
         ($s:ty, $d:ty) => {
-            lanes!(|a: $s| -> $d { i128::from(a).clamp(i128::from(<$d>::MIN), i128::from(<$d>::MAX)) as $d })
+            rare_lanes!(|a: $s| -> $d { i128::from(a).clamp(i128::from(<$d>::MIN), i128::from(<$d>::MAX)) as $d })
         };
     }
     macro_rules! from {
@@ -93,11 +93,11 @@ fn from_integer_directed(rounding: &str, to: Type, from: Type) -> Option<LaneOp>
         ($s:ty, $to:ident) => {
             match to {
                 // The greatest integers do not fit a float's way back exactly, but i128 has room for all.
-                Type::F32 => lanes!(|a: $s| -> f32 {
+                Type::F32 => rare_lanes!(|a: $s| -> f32 {
                     let nearest = a as f32;
                     step_f32::<$to>(nearest, (i128::from(a) - nearest as i128) as f64)
                 }),
-                Type::F64 => lanes!(|a: $s| -> f64 {
+                Type::F64 => rare_lanes!(|a: $s| -> f64 {
                     let nearest = a as f64;
                     step_f64::<$to>(nearest, (i128::from(a) - nearest as i128) as f64)
                 }),
@@ -156,36 +156,36 @@ fn to_integer(rounding: &str, to: Type, from: Type, ftz: bool) -> Option<LaneOp>
     macro_rules! to {
         ($s:ty, |$x:ident| $value:expr, $round:ident) => {
             match to {
-                Type::U8 => lanes!(|a: $s| -> u8 {
+                Type::U8 => rare_lanes!(|a: $s| -> u8 {
                     let $x = a;
                     $value.$round() as u8
                 }),
-                Type::S8 => lanes!(|a: $s| -> i8 {
+                Type::S8 => rare_lanes!(|a: $s| -> i8 {
                     let $x = a;
                     $value.$round() as i8
                 }),
-                Type::U16 => lanes!(|a: $s| -> u16 {
+                Type::U16 => rare_lanes!(|a: $s| -> u16 {
                     let $x = a;
                     $value.$round() as u16
                 }),
-                Type::S16 => lanes!(|a: $s| -> i16 {
+                Type::S16 => rare_lanes!(|a: $s| -> i16 {
                     let $x = a;
                     $value.$round() as i16
                 }),
-                Type::U32 => lanes!(|a: $s| -> u32 {
+                Type::U32 => rare_lanes!(|a: $s| -> u32 {
                     let $x = a;
                     $value.$round() as u32
                 }),
-                Type::S32 => lanes!(|a: $s| -> i32 {
+                Type::S32 => rare_lanes!(|a: $s| -> i32 {
                     let $x = a;
                     $value.$round() as i32
                 }),
-                Type::U64 => lanes!(|a: $s| -> u64 {
+                Type::U64 => rare_lanes!(|a: $s| -> u64 {
                     let $x = a;
                     let value = $value;
                     if value.is_nan() { 1 << 63 } else { value.$round() as u64 }
                 }),
-                Type::S64 => lanes!(|a: $s| -> i64 {
+                Type::S64 => rare_lanes!(|a: $s| -> i64 {
                     let $x = a;
                     let value = $value;
                     if value.is_nan() { i64::MIN } else { value.$round() as i64 }

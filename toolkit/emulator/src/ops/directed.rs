@@ -6,7 +6,7 @@
 use super::exact::lost_sign;
 use super::modifiers::Modifiers;
 use super::types::Type;
-use crate::lanes::{LaneOp, lanes};
+use crate::lanes::{LaneOp, rare_lanes};
 
 /// Where to: down, up, or towards zero.
 pub(super) const DOWN: u8 = 0;
@@ -162,20 +162,20 @@ pub(super) fn directed(opcode: &str, ty: Type, rounding: &str, m: Modifiers) -> 
     macro_rules! of {
         ($to:ident) => {
             match (opcode, ty) {
-                ("add", Type::F32) => lanes!(|a: f32, b: f32| -> f32 { add_f32::<$to>(a, b) }),
-                ("sub", Type::F32) => lanes!(|a: f32, b: f32| -> f32 { add_f32::<$to>(a, -b) }),
-                ("mul", Type::F32) => lanes!(|a: f32, b: f32| -> f32 { mul_f32::<$to>(a, b) }),
-                ("fma" | "mad", Type::F32) => lanes!(|a: f32, b: f32, c: f32| -> f32 { fma_f32::<$to>(a, b, c) }),
-                ("div", Type::F32) => lanes!(|a: f32, b: f32| -> f32 { div_f32::<$to>(a, b) }),
-                ("rcp", Type::F32) => lanes!(|a: f32| -> f32 { div_f32::<$to>(1.0, a) }),
-                ("sqrt", Type::F32) => lanes!(|a: f32| -> f32 { sqrt_f32::<$to>(a) }),
-                ("add", Type::F64) => lanes!(|a: f64, b: f64| -> f64 { add_f64::<$to>(a, b) }),
-                ("sub", Type::F64) => lanes!(|a: f64, b: f64| -> f64 { add_f64::<$to>(a, -b) }),
-                ("mul", Type::F64) => lanes!(|a: f64, b: f64| -> f64 { mul_f64::<$to>(a, b) }),
-                ("fma" | "mad", Type::F64) => lanes!(|a: f64, b: f64, c: f64| -> f64 { fma_f64::<$to>(a, b, c) }),
-                ("div", Type::F64) => lanes!(|a: f64, b: f64| -> f64 { div_f64::<$to>(a, b) }),
-                ("rcp", Type::F64) => lanes!(|a: f64| -> f64 { div_f64::<$to>(1.0, a) }),
-                ("sqrt", Type::F64) => lanes!(|a: f64| -> f64 { sqrt_f64::<$to>(a) }),
+                ("add", Type::F32) => rare_lanes!(|a: f32, b: f32| -> f32 { add_f32::<$to>(a, b) }),
+                ("sub", Type::F32) => rare_lanes!(|a: f32, b: f32| -> f32 { add_f32::<$to>(a, -b) }),
+                ("mul", Type::F32) => rare_lanes!(|a: f32, b: f32| -> f32 { mul_f32::<$to>(a, b) }),
+                ("fma" | "mad", Type::F32) => rare_lanes!(|a: f32, b: f32, c: f32| -> f32 { fma_f32::<$to>(a, b, c) }),
+                ("div", Type::F32) => rare_lanes!(|a: f32, b: f32| -> f32 { div_f32::<$to>(a, b) }),
+                ("rcp", Type::F32) => rare_lanes!(|a: f32| -> f32 { div_f32::<$to>(1.0, a) }),
+                ("sqrt", Type::F32) => rare_lanes!(|a: f32| -> f32 { sqrt_f32::<$to>(a) }),
+                ("add", Type::F64) => rare_lanes!(|a: f64, b: f64| -> f64 { add_f64::<$to>(a, b) }),
+                ("sub", Type::F64) => rare_lanes!(|a: f64, b: f64| -> f64 { add_f64::<$to>(a, -b) }),
+                ("mul", Type::F64) => rare_lanes!(|a: f64, b: f64| -> f64 { mul_f64::<$to>(a, b) }),
+                ("fma" | "mad", Type::F64) => rare_lanes!(|a: f64, b: f64, c: f64| -> f64 { fma_f64::<$to>(a, b, c) }),
+                ("div", Type::F64) => rare_lanes!(|a: f64, b: f64| -> f64 { div_f64::<$to>(a, b) }),
+                ("rcp", Type::F64) => rare_lanes!(|a: f64| -> f64 { div_f64::<$to>(1.0, a) }),
+                ("sqrt", Type::F64) => rare_lanes!(|a: f64| -> f64 { sqrt_f64::<$to>(a) }),
                 _ => return None,
             }
         };

@@ -2,7 +2,7 @@
 //! last place off, so code that uses them is compared with tolerances.
 
 use super::modifiers::Modifiers;
-use crate::lanes::{LaneOp, lanes};
+use crate::lanes::{LaneOp, lanes, rare_lanes};
 use crate::number::{flush, max_f32, max_f64, min_f32, min_f64};
 
 pub(super) fn single(opcode: &str, m: Modifiers) -> Option<LaneOp> {
@@ -15,9 +15,9 @@ pub(super) fn single(opcode: &str, m: Modifiers) -> Option<LaneOp> {
             match (m.ftz, m.sat) {
                 (false, false) => lanes!(|$($name: f32),+| -> f32 { $body }),
                 (true, false) => lanes!(|$($name: f32),+| -> f32 { $(let $name = flush($name);)+ flush($body) }),
-                (false, true) => lanes!(|$($name: f32),+| -> f32 { min_f32(max_f32($body, 0.0), 1.0) }),
+                (false, true) => rare_lanes!(|$($name: f32),+| -> f32 { min_f32(max_f32($body, 0.0), 1.0) }),
                 (true, true) => {
-                    lanes!(|$($name: f32),+| -> f32 { $(let $name = flush($name);)+ flush(min_f32(max_f32($body, 0.0), 1.0)) })
+                    rare_lanes!(|$($name: f32),+| -> f32 { $(let $name = flush($name);)+ flush(min_f32(max_f32($body, 0.0), 1.0)) })
                 }
             }
         };

@@ -12,9 +12,9 @@ pub(super) fn half(opcode: &str, ty: Type, m: Modifiers) -> Option<LaneOp> {
         return None;
     }
     macro_rules! of {
-        ($h:ty, $pair:literal, $to:ident, $from:ident, |$($name:ident),+| $body:expr) => {
+        ($form:ident, $h:ty, $pair:literal, $to:ident, $from:ident, |$($name:ident),+| $body:expr) => {
             if $pair {
-                lanes!(|$($name: [$h; 2]),+| -> [$h; 2] {
+                lanes!($form |$($name: [$h; 2]),+| -> [$h; 2] {
                     let mut result = [<$h>::ZERO; 2];
                     for half in 0..2 {
                         $(let $name = $to($name[half]);)+
@@ -23,39 +23,47 @@ pub(super) fn half(opcode: &str, ty: Type, m: Modifiers) -> Option<LaneOp> {
                     result
                 })
             } else {
-                lanes!(|$($name: $h),+| -> $h { $(let $name = $to($name);)+ $from($body) })
+                lanes!($form |$($name: $h),+| -> $h { $(let $name = $to($name);)+ $from($body) })
             }
         };
     }
     macro_rules! forms {
         ($h:ty, $pair:literal, $to:ident, $from:ident) => {
             match (opcode, m.nan, m.relu) {
-                ("add", ..) if m.sat => of!($h, $pair, $to, $from, |a, b| min_f32(max_f32(a + b, 0.0), 1.0)),
-                ("sub", ..) if m.sat => of!($h, $pair, $to, $from, |a, b| min_f32(max_f32(a - b, 0.0), 1.0)),
-                ("mul", ..) if m.sat => of!($h, $pair, $to, $from, |a, b| min_f32(max_f32(a * b, 0.0), 1.0)),
+                ("add", ..) if m.sat => of!(rare, $h, $pair, $to, $from, |a, b| min_f32(max_f32(a + b, 0.0), 1.0)),
+                ("sub", ..) if m.sat => of!(rare, $h, $pair, $to, $from, |a, b| min_f32(max_f32(a - b, 0.0), 1.0)),
+                ("mul", ..) if m.sat => of!(rare, $h, $pair, $to, $from, |a, b| min_f32(max_f32(a * b, 0.0), 1.0)),
                 ("fma", ..) if m.sat => {
-                    of!($h, $pair, $to, $from, |a, b, c| min_f32(max_f32(fused(a, b, c), 0.0), 1.0))
+                    of!(rare, $h, $pair, $to, $from, |a, b, c| min_f32(max_f32(fused(a, b, c), 0.0), 1.0))
                 }
-                ("add", false, false) => of!($h, $pair, $to, $from, |a, b| a + b),
-                ("sub", false, false) => of!($h, $pair, $to, $from, |a, b| a - b),
-                ("mul", false, false) => of!($h, $pair, $to, $from, |a, b| a * b),
-                ("fma", false, false) => of!($h, $pair, $to, $from, |a, b, c| fused(a, b, c)),
-                ("fma", false, true) => of!($h, $pair, $to, $from, |a, b, c| {
+                ("add", false, false) => of!(wide, $h, $pair, $to, $from, |a, b| a + b),
+                ("sub", false, false) => of!(wide, $h, $pair, $to, $from, |a, b| a - b),
+                ("mul", false, false) => of!(wide, $h, $pair, $to, $from, |a, b| a * b),
+                ("fma", false, false) => of!(wide, $h, $pair, $to, $from, |a, b, c| fused(a, b, c)),
+                ("fma", false, true) => of!(rare, $h, $pair, $to, $from, |a, b, c| {
                     let value = fused(a, b, c);
                     if value < 0.0 { 0.0 } else { value }
                 }),
-                ("min", false, false) => of!($h, $pair, $to, $from, |a, b| min_f32(a, b)),
-                ("max", false, false) => of!($h, $pair, $to, $from, |a, b| max_f32(a, b)),
+                ("min", false, false) => of!(wide, $h, $pair, $to, $from, |a, b| min_f32(a, b)),
+                ("max", false, false) => of!(wide, $h, $pair, $to, $from, |a, b| max_f32(a, b)),
                 ("min", true, false) => {
-                    of!($h, $pair, $to, $from, |a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { min_f32(a, b) })
+                    of!(rare, $h, $pair, $to, $from, |a, b| if a.is_nan() || b.is_nan() {
+                        f32::NAN
+                    } else {
+                        min_f32(a, b)
+                    })
                 }
                 ("max", true, false) => {
-                    of!($h, $pair, $to, $from, |a, b| if a.is_nan() || b.is_nan() { f32::NAN } else { max_f32(a, b) })
+                    of!(rare, $h, $pair, $to, $from, |a, b| if a.is_nan() || b.is_nan() {
+                        f32::NAN
+                    } else {
+                        max_f32(a, b)
+                    })
                 }
-                ("abs", false, false) => of!($h, $pair, $to, $from, |a| a.abs()),
-                ("neg", false, false) => of!($h, $pair, $to, $from, |a| -a),
-                ("ex2", false, false) => of!($h, $pair, $to, $from, |a| f64::from(a).exp2() as f32),
-                ("tanh", false, false) => of!($h, $pair, $to, $from, |a| f64::from(a).tanh() as f32),
+                ("abs", false, false) => of!(wide, $h, $pair, $to, $from, |a| a.abs()),
+                ("neg", false, false) => of!(wide, $h, $pair, $to, $from, |a| -a),
+                ("ex2", false, false) => of!(wide, $h, $pair, $to, $from, |a| f64::from(a).exp2() as f32),
+                ("tanh", false, false) => of!(rare, $h, $pair, $to, $from, |a| f64::from(a).tanh() as f32),
                 _ => return None,
             }
         };

@@ -16,7 +16,7 @@ pub(super) struct Activations {
     quants: CpuTensor,
     /// `[M, K / group]`
     scales: CpuTensor,
-    /// `[M, K / sum]`: sums of the integers of parts, or of half parts, as integers.
+    /// `[M, K / sum]`: sums of the integers of parts, or of half parts, as integers; in 16 bits if they are [`paired`].
     sums: CpuTensor,
 }
 
@@ -49,12 +49,18 @@ pub(super) const fn summed(kind: QuantType) -> usize {
     }
 }
 
+/// Whether sums are in 16 bits, two in a word: those that are multiplied with minima. They are sums of 32 bytes.
+const fn paired(kind: QuantType) -> bool {
+    matches!(kind, QuantType::Q4_K | QuantType::Q5_K)
+}
+
 impl Activations {
     /// Quantises all rows of `x` for a weight of this type.
     pub fn new(x: &CpuTensor, kind: QuantType, with: &Projector<'_>) -> Self {
         let (rows, cols) = (x.rows(), x.cols());
+        let words_of_sums = summed(kind) * if paired(kind) { 2 } else { 1 };
         let [mut quants, mut scales, mut sums] =
-            [cols / 4, cols / kind.group(), cols / summed(kind)].map(|cols| with.pool.tensor(rows, cols));
+            [cols / 4, cols / kind.group(), cols / words_of_sums].map(|cols| with.pool.tensor(rows, cols));
         let chunk = rows.div_ceil(with.threads.parts(rows * cols * 2, rows));
         let widths = [quants.cols(), scales.cols(), sums.cols()].map(|width| (width * chunk).max(1));
         let outputs = quants.as_mut_slice().chunks_mut(widths[0]);
@@ -62,18 +68,23 @@ impl Activations {
         let outputs = outputs.zip(sums.as_mut_slice().chunks_mut(widths[2]));
         let tasks: Vec<_> = x.as_slice().chunks((cols * chunk).max(1)).zip(outputs).collect();
         with.threads.each(tasks.into_iter(), |(x, ((quants, scales), sums))| {
-            let (quants, sums): (&mut [i8], &mut [i32]) =
-                (bytemuck::cast_slice_mut(quants), bytemuck::cast_slice_mut(sums));
+            let quants: &mut [i8] = bytemuck::cast_slice_mut(quants);
             with.arch.dispatch(
                 #[inline(always)]
                 || {
                     // Rows are whole numbers of groups, so that groups need not be told apart by rows.
                     let groups = x.chunks_exact(kind.group()).zip(quants.chunks_exact_mut(kind.group()));
-                    let sums = sums.chunks_exact_mut(kind.group() / summed(kind));
+                    let sums = sums.chunks_exact_mut(kind.group() / words_of_sums);
                     for (((x, quants), scale), sums) in groups.zip(scales).zip(sums) {
                         *scale = quantise(x, quants);
-                        for (sum, quants) in sums.iter_mut().zip(quants.chunks_exact(summed(kind))) {
-                            *sum = quants.iter().map(|&quant| i32::from(quant)).sum();
+                        let each = quants.chunks_exact(summed(kind));
+                        let each = each.map(|quants| quants.iter().map(|&quant| i32::from(quant)).sum::<i32>());
+                        if paired(kind) {
+                            let sums: &mut [i16] = bytemuck::cast_slice_mut(sums);
+                            sums.iter_mut().zip(each).for_each(|(to, sum)| *to = sum as i16);
+                        } else {
+                            let sums: &mut [i32] = bytemuck::cast_slice_mut(sums);
+                            sums.iter_mut().zip(each).for_each(|(to, sum)| *to = sum);
                         }
                     }
                 },

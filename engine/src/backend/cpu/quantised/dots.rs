@@ -216,7 +216,9 @@ fn scaled<L: Lanes, B: Bits, const T: usize, const MINIMA: bool>(
     let mut totals = [lanes.zeros(); T];
     for (group, ((lines, scales), small)) in groups.zip(weight.parts.chunks_exact(kind.parts())).enumerate() {
         let words = x.map(|x| &x.words.as_chunks::<{ 8 * CHUNKS }>().0[group]);
-        let x_sums = x.map(|x| &x.sums[group * sums_of_group..][..sums_of_group]);
+        // Two of them are a word where there are minima.
+        let words_of_sums = if const { MINIMA } { sums_of_group / 2 } else { sums_of_group };
+        let x_sums = x.map(|x| &x.sums[group * words_of_sums..][..words_of_sums]);
         let mut whole = [lanes.splat(0); T];
         for (p, lines) in lines.chunks_exact(kind.lines()).enumerate() {
             if const { MINIMA } {
@@ -249,10 +251,10 @@ fn scaled<L: Lanes, B: Bits, const T: usize, const MINIMA: bool>(
         if const { MINIMA } {
             let scale = lanes.halves(&scales[1]);
             let mut mins = [lanes.splat(0); T];
-            for (p, min) in small[parts..].iter().enumerate() {
-                let min = lanes.widen(min);
+            for (p, [first, second]) in small[parts..].as_chunks().0.iter().enumerate() {
+                let pairs = lanes.pairs(first, second);
                 for t in 0..T {
-                    mins[t] = lanes.multiply(min, lanes.splat(x_sums[t][p]), mins[t]);
+                    mins[t] = lanes.dot_pairs(mins[t], pairs, x_sums[t][p]);
                 }
             }
             for t in 0..T {

@@ -45,6 +45,10 @@ pub(super) trait Lanes: Copy {
     fn widen_signed(self, x: &[u8; ROWS]) -> Self::Ints;
     /// `a * b + c`
     fn multiply(self, a: Self::Ints, b: Self::Ints, c: Self::Ints) -> Self::Ints;
+    /// Two integers of 16 bits a row, the first in the lower half.
+    fn pairs(self, first: &[u8; ROWS], second: &[u8; ROWS]) -> Self::Ints;
+    /// `sum + a . x`: the two integers of each row times those of `x`, all with signs.
+    fn dot_pairs(self, sum: Self::Ints, a: Self::Ints, x: i32) -> Self::Ints;
 
     fn zeros(self) -> Self::Floats;
     /// Numbers of 16 bits.

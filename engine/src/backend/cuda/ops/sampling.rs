@@ -103,11 +103,13 @@ impl CudaBackend {
         if tokens.contains(&NO_TOKEN) {
             return Err(Error::NotANumber);
         }
+        // A mask may leave fewer than were asked for.
+        let is_there = |top: &(u32, f32)| top.0 != NO_TOKEN;
         let mut likeliest = top_tokens.iter().zip(top_logprobs).map(|(&token, &bits)| (token, f32::from_bits(bits)));
         let sampled = rows.iter().zip(tokens.iter().zip(logprobs)).map(|(row, (&token, &bits))| Sampled {
             token,
             logprob: f32::from_bits(bits),
-            top: likeliest.by_ref().take(row.top.min(logits.cols as usize)).collect(),
+            top: likeliest.by_ref().take(row.top.min(logits.cols as usize)).filter(is_there).collect(),
         });
         Ok(sampled.collect())
     }

@@ -226,10 +226,11 @@ impl StepInputs {
         let requests: Vec<Request> = rows
             .iter()
             .map(|row| {
-                let (own, wanted) = (row.adjustments(), row.top.min(vocab) as u32);
+                let (own, wanted) = (row.adjustments(), row.top.min(vocab));
                 let (first_adjustment, first_top) = (adjustments.len() as u32, top);
-                top += wanted;
-                let request = Request { adjustments: own.len() as u32, top: wanted, ..row.request() };
+                top += wanted as u32;
+                let row = SampleRow { top: wanted, ..*row };
+                let request = Request { adjustments: own.len() as u32, ..row.request() };
                 adjustments.extend(own);
                 // Rows that follow one prompt have the same mask.
                 if let Some(own) = row.mask

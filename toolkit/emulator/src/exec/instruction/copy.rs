@@ -75,9 +75,14 @@ pub(crate) fn wait_copies(env: &mut BlockEnv<'_>, warp: &mut Warp, pending: Opti
         }
     }
     while warp.groups.len() > pending.unwrap_or(0) as usize {
-        for copy in warp.groups.pop_front().unwrap_or_default() {
+        let mut group = warp.groups.pop_front().unwrap_or_default();
+        for copy in group.drain(..) {
             let writer = (warp.clock.warp * 32 + usize::from(copy.lane), warp.clock.epoch);
             end_copy(env.block, env.memory, copy, writer)?;
+        }
+        // The next group has its place in memory.
+        if warp.copies.capacity() == 0 {
+            warp.copies = group;
         }
     }
     Ok(())

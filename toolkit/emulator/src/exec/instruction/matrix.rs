@@ -1,6 +1,6 @@
 //! Products of one warp (`mma.sync`), and the loads of their factors (`ldmatrix`).
 
-use super::fragment::{first_factor, load_sums, store_sums};
+use super::fragment::{first_factor, load_row_sums, second_factor, store_row_sums};
 use super::operand::addresses;
 use super::poison;
 use super::space::shared_offset;
@@ -9,7 +9,7 @@ use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::lane_access::LaneAccess;
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::Warp;
-use crate::exec::tensor_core::{DEPTH, Factors, multiply_add};
+use crate::exec::tensor_core::halves::Rows;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::lanes::Registers;
 use crate::program::{Address, Mma};
@@ -35,20 +35,27 @@ pub(crate) fn load_matrix(
     }
     let at = addresses(warp, address).map(shared_offset);
     for (matrix, &register) in registers.iter().enumerate() {
-        let mut rows = [[0u16; 8]; 8];
+        let mut rows = [[0u32; 4]; 8];
         count_shared(env.meter, 0xff << (8 * matrix), &at, 16);
-        for (row, values) in rows.iter_mut().enumerate() {
+        for (row, words) in rows.iter_mut().enumerate() {
             let lane = 8 * matrix + row;
             let offset = env.block.shared.locate(at[lane], 16).map_err(|fault| fault.lane(lane))?;
             let who = LaneAccess::of(warp, lane, false);
             env.block.shared.read(offset, 16, who).map_err(|fault| fault.lane(lane))?;
-            for (value, bytes) in values.iter_mut().zip(env.block.shared.data[offset..offset + 16].chunks_exact(2)) {
-                *value = u16::from_le_bytes([bytes[0], bytes[1]]);
+            for (word, bytes) in words.iter_mut().zip(env.block.shared.data[offset..offset + 16].chunks_exact(4)) {
+                *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
             }
         }
-        for (lane, word) in warp.registers.words[register as usize].iter_mut().enumerate() {
-            let pair = places(lane, transposed).map(|(row, column)| u32::from(rows[row][column]));
-            *word = pair[0] | pair[1] << 16;
+        let target = &mut warp.registers.words[register as usize];
+        if transposed {
+            for (column, words) in target.chunks_exact_mut(4).enumerate() {
+                let element = |row: usize| rows[row][column / 2] >> (column % 2 * 16) & 0xffff;
+                for (pair, word) in words.iter_mut().enumerate() {
+                    *word = element(2 * pair) | element(2 * pair + 1) << 16;
+                }
+            }
+        } else {
+            target.chunks_exact_mut(4).zip(&rows).for_each(|(words, row)| words.copy_from_slice(row));
         }
         if env.block.shared.take_unwritten() || warp.poison.is_some() {
             let written = |lane: usize| {
@@ -106,33 +113,8 @@ pub(crate) fn store_matrix(
 
 /// `mma.sync.m16n8k16` or `m16n8k8` on a warp's fragments.
 pub(crate) fn mma(registers: &mut Registers, mma: &Mma) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
-        fn avx2(registers: &mut Registers, mma: &Mma) {
-            multiply(registers, mma);
-        }
-        if crate::lanes::has_avx2() {
-            // SAFETY: `has_avx2` has just found every feature that the function is compiled for.
-            unsafe { avx2(registers, mma) };
-            return;
-        }
-    }
-    multiply(registers, mma);
-}
-
-#[inline(always)]
-fn multiply(registers: &mut Registers, mma: &Mma) {
-    let mut b = [[0u16; 8]; DEPTH];
-    for (index, &slot) in mma.b.iter().enumerate() {
-        for (lane, &word) in registers.words[slot as usize].iter().enumerate() {
-            let (column, k) = (lane / 4, lane % 4 * 2 + index * 8);
-            (b[k][column], b[k + 1][column]) = (word as u16, (word >> 16) as u16);
-        }
-    }
-    let mut sums = [[0f32; 8]; 16];
-    load_sums(registers, &mma.c, mma.half_sum, &mut sums);
-    let (a, b) = (Factors::new(mma.factor, first_factor(registers, &mma.a)), Factors::new(mma.factor, b));
-    multiply_add(mma.factor, &a, &b, &mut sums);
-    store_sums(registers, &mma.d, mma.half_sum, &sums);
+    let a = Rows::new(mma.factor, first_factor(registers, &mma.a));
+    let mut sums = load_row_sums(registers, &mma.c, mma.half_sum);
+    a.multiply_add(&second_factor(registers, &mma.b), &mut sums);
+    store_row_sums(registers, &mma.d, mma.half_sum, &sums);
 }

@@ -2,19 +2,20 @@
 //!
 //! Each warp of the group computes its own sixteen rows, at the latest moment: when it waits for the group of products.
 
-use super::fragment::{first_factor, load_sums, store_sums};
+use super::fragment::{first_factor, load_row_sums, position, store_row_sums};
 use crate::exec::state::block::BlockState;
 use crate::exec::state::lane_access::LaneAccess;
 use crate::exec::state::meter::Meter;
 use crate::exec::state::product::{Descriptor, PendingProduct, Tile};
 use crate::exec::state::warp::Warp;
-use crate::exec::tensor_core::{DEPTH, Factors, multiply_add};
+use crate::exec::tensor_core::DEPTH;
+use crate::exec::tensor_core::{Bits, halves::Rows};
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::lanes::Registers;
 use crate::program::{FirstFactor, Op, Product, Program};
 
 /// Flips the signs of halves.
-fn negate<const S: usize>(bits: &mut [[u16; S]; DEPTH], negates: bool) {
+fn negate<const S: usize>(bits: &mut Bits<S>, negates: bool) {
     if negates {
         bits.iter_mut().flatten().for_each(|bits| *bits ^= 0x8000);
     }
@@ -72,42 +73,24 @@ pub(crate) fn wait_products(program: &Program, block: &mut BlockState, warp: &mu
     }
 }
 
-/// Computes a product with the widest instructions of this CPU.
+/// Computes a product.
 fn compute(registers: &mut Registers, memory: &[u8], product: &Product, pending: &PendingProduct) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
-        fn avx2(registers: &mut Registers, memory: &[u8], product: &Product, pending: &PendingProduct) {
-            multiply(registers, memory, product, pending);
-        }
-        if crate::lanes::has_avx2() {
-            // SAFETY: `has_avx2` has just found every feature that the function is compiled for.
-            unsafe { avx2(registers, memory, product, pending) };
-            return;
-        }
-    }
-    multiply(registers, memory, product, pending);
-}
-
-#[inline(always)]
-fn multiply(registers: &mut Registers, memory: &[u8], product: &Product, pending: &PendingProduct) {
     let mut a = match (&product.a, &pending.a) {
         (FirstFactor::Registers(slots), _) => first_factor(registers, slots),
         (_, Some(tile)) => tile.read(memory, tile.first),
-        (_, None) => [[0; 16]; DEPTH],
+        (_, None) => [[0; DEPTH]; 16],
     };
     negate(&mut a, product.negates[0]);
-    let a = Factors::new(product.factor, a);
+    let a = Rows::new(product.factor, a);
     // Eight columns lie in four registers, or in two of packed halves.
     let width = if product.half_sum { 2 } else { 4 };
     for (group, slots) in product.d.chunks_exact(width).enumerate() {
-        let mut b = pending.b.read(memory, group * 8);
+        let columns: Bits<8> = pending.b.read(memory, group * 8);
+        let mut b = [[0; DEPTH]; 8];
+        columns.into_iter().enumerate().for_each(|(column, bits)| b[position(column)] = bits);
         negate(&mut b, product.negates[1]);
-        let mut sums = [[0f32; 8]; 16];
-        if pending.adds {
-            load_sums(registers, slots, product.half_sum, &mut sums);
-        }
-        multiply_add(product.factor, &a, &Factors::new(product.factor, b), &mut sums);
-        store_sums(registers, slots, product.half_sum, &sums);
+        let mut sums = if pending.adds { load_row_sums(registers, slots, product.half_sum) } else { [[0f32; 8]; 16] };
+        a.multiply_add(&b, &mut sums);
+        store_row_sums(registers, slots, product.half_sum, &sums);
     }
 }

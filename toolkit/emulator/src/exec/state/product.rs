@@ -1,5 +1,6 @@
 //! Products of a warp group (`wgmma`) that have not ended, and where their factors lie in shared memory.
 
+use crate::exec::tensor_core::Bits;
 use crate::exec::tensor_core::DEPTH;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::tensor_map::Swizzle;
@@ -76,18 +77,25 @@ impl Tile {
         self.descriptor.pieces(self.first, self.count)
     }
 
-    /// The bits of the `S` rows from `first` on, by depth.
-    pub fn read<const S: usize>(&self, memory: &[u8], first: usize) -> [[u16; S]; DEPTH] {
-        let mut bits = [[0; S]; DEPTH];
-        let mut pieces = self.descriptor.pieces(first, S);
-        let (indices, parts) = if self.descriptor.transposed { (DEPTH, S / 8) } else { (S, DEPTH / 8) };
-        for index in 0..indices {
-            for part in 0..parts {
-                let at = pieces.next().unwrap_or(0);
-                for (element, bytes) in memory[at..at + 16].chunks_exact(2).enumerate() {
-                    let along = part * 8 + element;
-                    let (k, row) = if self.descriptor.transposed { (index, along) } else { (along, index) };
-                    bits[k][row] = u16::from_le_bytes([bytes[0], bytes[1]]);
+    /// The bits of the `S` rows from `first` on, by row and depth.
+    #[inline(always)]
+    pub fn read<const S: usize>(&self, memory: &[u8], first: usize) -> Bits<S> {
+        let (mut bits, descriptor) = ([[0; DEPTH]; S], self.descriptor);
+        let piece = |index: usize, part: usize| {
+            let at = descriptor.piece(index, part);
+            let bytes = memory[at..at + 16].chunks_exact(2);
+            bytes.map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]))
+        };
+        if descriptor.transposed {
+            for (k, part) in (0..DEPTH).flat_map(|k| (0..S / 8).map(move |part| (k, part))) {
+                for (row, element) in piece(k, first / 8 + part).enumerate() {
+                    bits[part * 8 + row][k] = element;
+                }
+            }
+        } else {
+            for (row, bits) in bits.iter_mut().enumerate() {
+                for (part, bits) in bits.chunks_exact_mut(8).enumerate() {
+                    bits.iter_mut().zip(piece(first + row, part)).for_each(|(bits, element)| *bits = element);
                 }
             }
         }

@@ -31,194 +31,264 @@ struct Cell {
     more: u32,
 }
 
+/// Sets of reads by several warps.
+#[derive(Debug, Default)]
+struct Sets {
+    /// Sets of reads, by warp.
+    list: Vec<Box<[Reads]>>,
+    /// Sets that no cell uses, counted from one.
+    free: Vec<u32>,
+}
+
+impl Sets {
+    /// The reads of a cell that has a set.
+    fn of(&mut self, cell: &Cell) -> &mut [Reads] {
+        &mut self.list[cell.more as usize - 1]
+    }
+
+    /// Adds a set, and gives its number.
+    fn add(&mut self, set: Box<[Reads]>) -> u32 {
+        if let Some(free) = self.free.pop() {
+            self.list[free as usize - 1] = set;
+            return free;
+        }
+        self.list.push(set);
+        self.list.len() as u32
+    }
+}
+
+/// The binary logarithm of a page's bytes.
+const PAGE_BITS: usize = 8;
+/// The binary logarithm of the most bytes of a cell.
+const COARSE: usize = 4;
+
+/// The shadow of a page.
+#[derive(Debug, Default)]
+struct Page {
+    cells: Vec<Cell>,
+    /// The binary logarithm of a cell's bytes. Cells are as large as they can be, until an access to fewer bytes splits all of
+    /// the page.
+    shift: usize,
+}
+
+impl Page {
+    /// The cells of the bytes from one place in the page to another.
+    #[inline(always)]
+    fn cells(&mut self, sets: &mut Sets, from: usize, to: usize) -> &mut [Cell] {
+        while (from | to) & ((1 << self.shift) - 1) != 0 {
+            self.split(sets);
+        }
+        &mut self.cells[from >> self.shift..to >> self.shift]
+    }
+
+    /// Splits all cells in two.
+    #[cold]
+    fn split(&mut self, sets: &mut Sets) {
+        self.shift -= 1;
+        let mut finer = Vec::with_capacity(self.cells.len() * 2);
+        for cell in std::mem::take(&mut self.cells) {
+            let mut twin = cell;
+            if cell.more != 0 {
+                let set = sets.of(&cell).into();
+                twin.more = sets.add(set);
+            }
+            finer.extend([cell, twin]);
+        }
+        self.cells = finer;
+    }
+}
+
 /// The shadow of shared memory.
 #[derive(Debug, Default)]
 pub(crate) struct Shadow {
-    cells: Vec<Cell>,
-    /// The binary logarithm of a cell's bytes. Cells have four bytes, until an access to fewer bytes splits all cells.
-    shift: u32,
-    /// Sets of reads, by warp.
-    sets: Vec<Box<[Reads]>>,
+    pages: Vec<Page>,
+    sets: Sets,
     /// The warps of a block, and of its cluster.
     warps: (usize, usize),
-    /// Sets that no cell uses, counted from one.
-    free_sets: Vec<u32>,
 }
 
 impl Shadow {
     /// Makes it the shadow of so many bytes that nothing has accessed.
     pub fn reset(&mut self, bytes: usize, warps: (usize, usize)) {
         self.warps = warps;
-        self.shift = 2;
-        self.cells.clear();
-        self.cells.resize(bytes / 4 + 1, Cell::default());
-        self.sets.clear();
-        self.free_sets.clear();
+        self.pages.resize_with((bytes >> PAGE_BITS) + 1, Page::default);
+        for page in &mut self.pages {
+            page.shift = COARSE;
+            page.cells.clear();
+            page.cells.resize(1 << (PAGE_BITS - COARSE), Cell::default());
+        }
+        self.sets.list.clear();
+        self.sets.free.clear();
     }
 
-    /// Splits cells until they are small enough for an access.
+    /// Does something with each cell of some bytes.
     #[inline(always)]
-    fn refine(&mut self, bytes: usize) {
-        while bytes < 1 << self.shift {
-            self.shift -= 1;
-            let mut finer = Vec::with_capacity(self.cells.len() * 2);
-            for cell in std::mem::take(&mut self.cells) {
-                finer.push(cell);
-                let mut twin = cell;
-                if cell.more != 0 {
-                    self.sets.push(self.sets[cell.more as usize - 1].clone());
-                    twin.more = self.sets.len() as u32;
-                }
-                finer.push(twin);
+    fn each(
+        &mut self,
+        at: usize,
+        bytes: usize,
+        mut action: impl FnMut(&mut Cell, &mut Sets) -> Checked<()>,
+    ) -> Checked<()> {
+        let (mut from, end) = (at, at + bytes);
+        while from < end {
+            let page = from >> PAGE_BITS;
+            let (start, to) = (page << PAGE_BITS, end.min((page + 1) << PAGE_BITS));
+            let cells = self.pages[page].cells(&mut self.sets, from - start, to - start);
+            for cell in cells {
+                action(cell, &mut self.sets)?;
             }
-            self.cells = finer;
+            from = to;
         }
+        Ok(())
+    }
+
+    /// The same where nothing can go wrong.
+    #[inline(always)]
+    fn all(&mut self, at: usize, bytes: usize, mut action: impl FnMut(&mut Cell, &mut Sets)) {
+        // It never fails.
+        let _ = self.each(at, bytes, |cell, sets| {
+            action(cell, sets);
+            Ok(())
+        });
     }
 
     /// Checks and notes a read.
     #[inline(always)]
     pub fn read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
-        self.refine(bytes);
-        for index in at >> self.shift..(at + bytes) >> self.shift {
-            check_readable(&self.cells[index], at, bytes, who, self.warps)?;
-            self.note_read(index, who);
-        }
-        Ok(())
+        let warps = self.warps;
+        self.each(at, bytes, |cell, sets| {
+            check_readable(cell, at, bytes, who, warps)?;
+            note_read(cell, sets, who, warps);
+            Ok(())
+        })
     }
 
     /// Checks and notes a write. `same` says that it leaves the bytes as they are, which is no race with another write.
     #[inline(always)]
     pub fn write(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>, same: bool) -> Checked<()> {
-        self.refine(bytes);
-        for index in at >> self.shift..(at + bytes) >> self.shift {
-            self.check_write(index, at, bytes, who, same)?;
-            self.put(index, who.thread(), who.epoch, who.strong);
-        }
-        Ok(())
-    }
-
-    /// Checks a write.
-    fn check_write(&self, index: usize, at: usize, bytes: usize, who: LaneAccess<'_>, same: bool) -> Checked<()> {
-        let cell = &self.cells[index];
-        if cell.in_flight != 0 {
-            return Err(in_flight(cell.in_flight, at, "writes", self.warps));
-        }
-        if cell.async_reads != 0 {
-            return Err(async_read(at));
-        }
-        if !same && !write_is_before(cell, who) {
-            return Err(race(at, bytes, (who.thread(), "writes"), (cell.writer.into(), "wrote"), self.warps));
-        }
-        if who.strong && cell.strong_reads {
-            return Ok(());
-        }
-        let single = [cell.reads];
-        let sets = if cell.more != 0 { &self.sets[cell.more as usize - 1][..] } else { &single[..] };
-        for &reads in sets {
-            if reads.epoch != 0 && !reads_are_before(reads, who) {
-                let own = if usize::from(reads.warp) == who.warp { 1 << who.lane } else { 0 };
-                let other = usize::from(reads.warp) * 32 + (reads.mask & !own).trailing_zeros() as usize;
-                return Err(race(at, bytes, (who.thread(), "writes"), (other, "read"), self.warps));
-            }
-        }
-        Ok(())
-    }
-
-    /// Notes a read.
-    #[inline(always)]
-    fn note_read(&mut self, index: usize, who: LaneAccess<'_>) {
-        let cell = &mut self.cells[index];
-        let reads = &mut cell.reads;
-        let none = reads.epoch == 0 && cell.more == 0;
-        cell.strong_reads = who.strong && (none || cell.strong_reads);
-        if cell.more != 0 {
-            add_read(&mut self.sets[cell.more as usize - 1], who);
-        } else if usize::from(reads.warp) == who.warp && reads.epoch == who.epoch {
-            reads.mask |= 1 << who.lane;
-        } else if none || reads_are_before(*reads, who) {
-            *reads = Reads { epoch: who.epoch, mask: 1 << who.lane, warp: who.warp as u16 };
-        } else {
-            let mut set = vec![Reads::default(); self.warps.1].into_boxed_slice();
-            set[usize::from(reads.warp)] = *reads;
-            add_read(&mut set, who);
-            cell.more = match self.free_sets.pop() {
-                Some(free) => {
-                    self.sets[free as usize - 1] = set;
-                    free
-                }
-                None => {
-                    self.sets.push(set);
-                    self.sets.len() as u32
-                }
-            };
-        }
-    }
-
-    /// Notes a write.
-    #[inline(always)]
-    fn put(&mut self, index: usize, thread: usize, epoch: u32, strong: bool) {
-        let cell = &mut self.cells[index];
-        if cell.more != 0 {
-            self.free_sets.push(cell.more);
-        }
-        *cell = Cell { write_epoch: epoch, writer: thread as u16, strong_write: strong, ..Cell::default() };
-    }
-
-    /// The cells of some bytes.
-    fn cells(&mut self, at: usize, bytes: usize) -> &mut [Cell] {
-        &mut self.cells[at >> self.shift..(at + bytes) >> self.shift]
+        let warps = self.warps;
+        self.each(at, bytes, |cell, sets| {
+            check_write(cell, sets, (at, bytes), who, same, warps)?;
+            put(cell, sets, who.thread(), who.epoch, who.strong);
+            Ok(())
+        })
     }
 
     /// Checks the start of an asynchronous copy to here, and notes that it is in flight.
     pub fn start_copy(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
-        for index in at >> self.shift..(at + bytes) >> self.shift {
-            self.check_write(index, at, bytes, who, false)?;
-            self.cells[index].in_flight = who.thread() as u16 + 1;
-        }
-        Ok(())
+        let warps = self.warps;
+        self.each(at, bytes, |cell, sets| {
+            check_write(cell, sets, (at, bytes), who, false, warps)?;
+            cell.in_flight = who.thread() as u16 + 1;
+            Ok(())
+        })
     }
 
     /// Notes the end of an asynchronous copy, as a write by a thread in an epoch.
     pub fn end_copy(&mut self, at: usize, bytes: usize, thread: usize, epoch: u32) {
-        for index in at >> self.shift..(at + bytes) >> self.shift {
-            self.put(index, thread, epoch, false);
-        }
+        self.all(at, bytes, |cell, sets| put(cell, sets, thread, epoch, false));
     }
 
     /// Checks that bytes which hold nothing are not the target of a copy in flight.
     #[cold]
     pub fn check_landed(&mut self, at: usize, bytes: usize) -> Checked<()> {
         let warps = self.warps;
-        let flying = self.cells(at, bytes).iter().find(|cell| cell.in_flight != 0);
-        flying.map_or(Ok(()), |cell| Err(in_flight(cell.in_flight, at, "reads", warps)))
+        self.each(at, bytes, |cell, _| match cell.in_flight {
+            0 => Ok(()),
+            flying => Err(in_flight(flying, at, "reads", warps)),
+        })
     }
 
     /// Checks the start of an asynchronous read, and notes it.
     pub fn start_async_read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
-        for index in at >> self.shift..(at + bytes) >> self.shift {
-            let cell = &mut self.cells[index];
-            check_readable(cell, at, bytes, who, self.warps)?;
+        let warps = self.warps;
+        self.each(at, bytes, |cell, _| {
+            check_readable(cell, at, bytes, who, warps)?;
             if cell.write_epoch != 0 && !who.view.is_proxied(cell.writer.into(), cell.write_epoch) {
-                return Err(unproxied(at, cell.writer, self.warps));
+                return Err(unproxied(at, cell.writer, warps));
             }
             cell.async_reads += 1;
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Notes the end of an asynchronous read, as a read.
     pub fn end_async_read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) {
-        for index in at >> self.shift..(at + bytes) >> self.shift {
-            self.cells[index].async_reads -= 1;
-            self.note_read(index, who);
-        }
+        let warps = self.warps;
+        self.all(at, bytes, |cell, sets| {
+            cell.async_reads -= 1;
+            note_read(cell, sets, who, warps);
+        });
     }
 
     /// Notes that an mbarrier lives here, or no longer does.
     pub fn set_mbarrier(&mut self, at: usize, exists: bool) {
         let mark = if exists { MBARRIER } else { 0 };
-        self.cells(at, 8).iter_mut().for_each(|cell| cell.in_flight = mark);
+        self.all(at, 8, |cell, _| cell.in_flight = mark);
     }
+}
+
+/// Checks a write.
+#[inline(always)]
+fn check_write(
+    cell: &Cell,
+    sets: &mut Sets,
+    (at, bytes): (usize, usize),
+    who: LaneAccess<'_>,
+    same: bool,
+    warps: (usize, usize),
+) -> Checked<()> {
+    if cell.in_flight != 0 {
+        return Err(in_flight(cell.in_flight, at, "writes", warps));
+    }
+    if cell.async_reads != 0 {
+        return Err(async_read(at));
+    }
+    if !same && !write_is_before(cell, who) {
+        return Err(race(at, bytes, (who.thread(), "writes"), (cell.writer.into(), "wrote"), warps));
+    }
+    if who.strong && cell.strong_reads {
+        return Ok(());
+    }
+    let single = [cell.reads];
+    let reads = if cell.more != 0 { &*sets.of(cell) } else { &single[..] };
+    for &reads in reads {
+        if reads.epoch != 0 && !reads_are_before(reads, who) {
+            let own = if usize::from(reads.warp) == who.warp { 1 << who.lane } else { 0 };
+            let other = usize::from(reads.warp) * 32 + (reads.mask & !own).trailing_zeros() as usize;
+            return Err(race(at, bytes, (who.thread(), "writes"), (other, "read"), warps));
+        }
+    }
+    Ok(())
+}
+
+/// Notes a read.
+#[inline(always)]
+fn note_read(cell: &mut Cell, sets: &mut Sets, who: LaneAccess<'_>, warps: (usize, usize)) {
+    let reads = &mut cell.reads;
+    let none = reads.epoch == 0 && cell.more == 0;
+    cell.strong_reads = who.strong && (none || cell.strong_reads);
+    if cell.more != 0 {
+        add_read(sets.of(cell), who);
+    } else if usize::from(reads.warp) == who.warp && reads.epoch == who.epoch {
+        reads.mask |= 1 << who.lane;
+    } else if none || reads_are_before(*reads, who) {
+        *reads = Reads { epoch: who.epoch, mask: 1 << who.lane, warp: who.warp as u16 };
+    } else {
+        let mut set = vec![Reads::default(); warps.1].into_boxed_slice();
+        set[usize::from(reads.warp)] = *reads;
+        add_read(&mut set, who);
+        cell.more = sets.add(set);
+    }
+}
+
+/// Notes a write.
+#[inline(always)]
+fn put(cell: &mut Cell, sets: &mut Sets, thread: usize, epoch: u32, strong: bool) {
+    if cell.more != 0 {
+        sets.free.push(cell.more);
+    }
+    *cell = Cell { write_epoch: epoch, writer: thread as u16, strong_write: strong, ..Cell::default() };
 }
 
 /// Checks that nothing still writes a cell, and that the last write comes before the read.

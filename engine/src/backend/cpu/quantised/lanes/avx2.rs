@@ -145,6 +145,17 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn pairs(self, first: &[u8; ROWS], second: &[u8; ROWS]) -> Two<__m256i> {
+        let (first, second) = (self.widen(first), self.widen(second));
+        both!(i => instruction!(_mm256_or_si256(first[i], _mm256_slli_epi32::<16>(second[i]))))
+    }
+
+    #[inline(always)]
+    fn dot_pairs(self, sum: Two<__m256i>, a: Two<__m256i>, x: i32) -> Two<__m256i> {
+        both!(i => instruction!(_mm256_add_epi32(sum[i], _mm256_madd_epi16(a[i], _mm256_set1_epi32(x)))))
+    }
+
+    #[inline(always)]
     fn zeros(self) -> Two<__m256> {
         [instruction!(_mm256_setzero_ps()); 2]
     }

@@ -107,6 +107,16 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn pairs(self, first: &[u8; ROWS], second: &[u8; ROWS]) -> __m512i {
+        instruction!(_mm512_or_si512(self.widen(first), _mm512_slli_epi32::<16>(self.widen(second))))
+    }
+
+    #[inline(always)]
+    fn dot_pairs(self, sum: __m512i, a: __m512i, x: i32) -> __m512i {
+        instruction!(_mm512_dpwssd_epi32(sum, a, _mm512_set1_epi32(x)))
+    }
+
+    #[inline(always)]
     fn zeros(self) -> __m512 {
         instruction!(_mm512_setzero_ps())
     }

@@ -60,6 +60,16 @@ impl Lanes for Plain {
         std::array::from_fn(|i| a[i] * b[i] + c[i])
     }
 
+    fn pairs(self, first: &[u8; ROWS], second: &[u8; ROWS]) -> [i32; ROWS] {
+        std::array::from_fn(|i| i32::from(first[i]) | i32::from(second[i]) << 16)
+    }
+
+    fn dot_pairs(self, sum: [i32; ROWS], a: [i32; ROWS], x: i32) -> [i32; ROWS] {
+        let halves = |pair: i32| [pair as i16, (pair >> 16) as i16].map(i32::from);
+        let [low, high] = halves(x);
+        std::array::from_fn(|i| sum[i] + halves(a[i])[0] * low + halves(a[i])[1] * high)
+    }
+
     fn zeros(self) -> [f32; ROWS] {
         [0.0; ROWS]
     }

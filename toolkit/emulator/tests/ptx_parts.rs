@@ -1,11 +1,6 @@
-//! What the sweep takes away: the places that it finds in PTX, and the text without one.
+//! Instructions that can be taken away: the places that are found in PTX, and the text without one.
 
-#[path = "sweep/sites.rs"]
-mod sites;
-
-use std::collections::BTreeSet;
-
-use sites::Parts;
+use emulator::{ORDERING, PtxParts};
 
 const PTX: &str = r#"
 .version 8.0
@@ -22,9 +17,11 @@ const PTX: &str = r#"
 	@%p1 bar.sync 	1, 128;
 	.loc	1 0 5, function_name $L__info_string1, inlined_at 1 40 3
 	cp.async.commit_group;
+{
 $again:
 	mbarrier.try_wait.parity.shared::cta.b64 	%p2, [%r1], %r2;
 	@!%p2 bra 	$again;
+}
 	wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 	{%f1}, %rd1, %rd2;
 	wgmma.wait_group.sync.aligned 	0;
 	st.global.u32 	[%rd1], %r1;
@@ -41,9 +38,9 @@ $again:
 
 #[test]
 fn places_are_found_with_their_nearest_own_source() {
-    let parts = Parts::of(PTX);
-    let places = parts.sites("one");
-    let found: Vec<_> = places.iter().map(|site| (site.kernel, site.opcode(), site.source.as_str())).collect();
+    let parts = PtxParts::of(PTX, "./kernels/src/");
+    let places = parts.places("one", &ORDERING);
+    let found: Vec<_> = places.iter().map(|place| (place.kernel, place.opcode(), place.source.as_str())).collect();
     let wanted = [
         ("one", "bar.sync", "first.rs:12"),
         // What is not of the kernels' own sources names no place.
@@ -53,24 +50,24 @@ fn places_are_found_with_their_nearest_own_source() {
         ("one", "wgmma.wait_group.sync.aligned", "first.rs:0"),
     ];
     assert_eq!(found, wanted);
-    assert_eq!((places[1].instruction.as_str(), places[1].file()), ("bar.sync \t1, 128;", "first.rs"));
-    assert_eq!(parts.sites("two").len(), 1);
+    assert_eq!((places[1].instruction, places[1].file()), ("bar.sync \t1, 128;", "first.rs"));
+    assert_eq!(parts.places("two", &ORDERING).len(), 1);
 }
 
 #[test]
 fn one_place_goes_and_nothing_else() {
-    let parts = Parts::of(PTX);
-    let (kernels, all) = (BTreeSet::from(["one"]), parts.sites("one"));
-    let whole = parts.excerpt(&kernels, None);
+    let parts = PtxParts::of(PTX, "./kernels/src/");
+    let (kernels, all) = (["one"], parts.places("one", &ORDERING));
+    let whole = parts.excerpt(kernels, None);
     assert!(whole.starts_with("\n.version 8.0") && whole.contains(".entry one(") && !whole.contains(".entry two("));
-    for (place, site) in all.iter().enumerate() {
-        let text = parts.excerpt(&kernels, Some(site));
+    for (at, place) in all.iter().enumerate() {
+        let text = parts.excerpt(kernels, Some(place));
         let differ: Vec<_> = whole.lines().zip(text.lines()).filter(|(before, after)| before != after).collect();
-        // A wait that asks again goes with its branch.
-        assert_eq!(differ.len(), if place == 3 { 2 } else { 1 });
-        assert!(differ[0].0.contains(&site.instruction) && differ.iter().all(|(_, after)| after.is_empty()));
+        // A wait that asks again is over at once.
+        let instead = if at == 3 { "setp.eq.u32 %p2, 0, 0;" } else { "" };
+        assert!(differ.len() == 1 && differ[0].0.contains(place.instruction) && differ[0].1 == instead);
         assert_eq!(text.lines().count(), whole.lines().count(), "lines keep their numbers");
     }
-    let other = parts.excerpt(&BTreeSet::from(["one", "two"]), Some(&parts.sites("two")[0]));
+    let other = parts.excerpt(["one", "two"], Some(&parts.places("two", &ORDERING)[0]));
     assert!(other.starts_with(&whole) && other.matches("bar.sync").count() == 2);
 }

@@ -1,4 +1,7 @@
-//! Models of every family, tiny and with random weights, whose heads and layers divide by four.
+//! Models of every family, tiny and with random weights: those whose heads and layers divide by four, and those with heads of
+//! unusual size.
+
+#![allow(clippy::unwrap_used)] // these are parts of tests, and a failed unwrap is a failed test
 
 use std::fs;
 use std::path::Path;
@@ -6,9 +9,10 @@ use std::path::Path;
 use engine::load::ModelFiles;
 use safetensors::Dtype;
 use serde_json::{Value, json};
-use tests::golden_dir;
-use tests::scores::{FileTensor, write};
 use workbench::number::ProblemRng;
+
+use crate::golden_dir;
+use crate::scores::{FileTensor, write};
 
 /// Tokens, which four workers cannot divide evenly: the last has fewer.
 const VOCAB: usize = 515;
@@ -18,9 +22,12 @@ const POSITIONS: usize = 128;
 /// Decoder layers of each model.
 pub const LAYERS: usize = 2;
 
-/// The models.
+/// The models that can be divided.
 pub const MODELS: [&str; 9] =
     ["opt", "opt-350m-like", "gpt2", "llama", "llama-grouped", "mistral", "qwen2", "qwen3", "one-kv-head"];
+
+/// Models with heads of sizes that no golden model has.
+pub const HEADS: [&str; 2] = ["heads-of-96", "heads-of-256"];
 
 /// A model's `config.json`, and the names and shapes of its tensors.
 struct Shape {
@@ -28,7 +35,10 @@ struct Shape {
     tensors: Vec<(String, Vec<usize>)>,
 }
 
-/// Writes a model of [`MODELS`] to a directory.
+/// Writes a model of [`MODELS`] or [`HEADS`] to a directory.
+///
+/// # Panics
+/// If there is no such model, or it cannot be written.
 pub fn make(name: &str, directory: &Path) -> ModelFiles {
     let shape = match name {
         "opt" => opt(true, HIDDEN),
@@ -51,9 +61,11 @@ pub fn make(name: &str, directory: &Path) -> ModelFiles {
         "qwen2" => llama("Qwen2ForCausalLM", 4, &json!({ "tie_word_embeddings": true })),
         "qwen3" => llama("Qwen3ForCausalLM", 2, &json!({ "head_dim": 64 })),
         "one-kv-head" => llama("Qwen3ForCausalLM", 1, &json!({ "attention_bias": true })),
+        "heads-of-96" => llama("LlamaForCausalLM", 2, &json!({ "head_dim": 96 })),
+        "heads-of-256" => llama("Qwen3ForCausalLM", 1, &json!({ "head_dim": 256 })),
         _ => panic!("there is no model {name}"),
     };
-    let seed = MODELS.iter().position(|model| *model == name).unwrap() as u64;
+    let seed = MODELS.iter().chain(&HEADS).position(|model| *model == name).unwrap() as u64;
     let mut random = ProblemRng(seed);
     let tensors: Vec<FileTensor> = shape
         .tensors

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Decode with and without drafts from the text (`--speculate ngram`), on the same prompts, in turns.
+
+    pip install numpy
+    python benchmarks/scripts/compare_drafts.py QUIRE [--batches 1,8] [--threads 2] [--rounds 5] [--drafts 5]
+
+What drafts save depends on how much of an output stands in the text already. So two models are asked. The first copies: it
+has the shape of a LLaMA of 125 million parameters in bf16 and costs what that costs, but its layers add nothing, and its last
+matrix is such that each token has a certain next one. A prompt is 256 tokens of such a text, of which one in so many was
+changed, and its beginning again; the output is the text as it was: an edit that puts every changed token right. With "new" the
+output has nothing in common with the prompt. The second model is the bundled one, which tells stories that are somewhat alike.
+
+Prints a JSON line for each case and batch: medians of tokens per second after the first, what drafts gain, the share of drafted
+tokens that were right, and steps for each token of an output. The tokens must be the same with and without drafts.
+"""
+import argparse, json, os, re, shutil, statistics, subprocess, tempfile
+
+import numpy as np
+
+HIDDEN, LAYERS, FEED_FORWARD, VOCAB, HEADS, KV_HEADS = 768, 12, 2048, 32000, 12, 4
+KV = HIDDEN // HEADS * KV_HEADS
+PROMPT, NEW = 256, 192
+HERE = os.path.dirname(os.path.abspath(__file__))
+STORIES = ["Once upon a time", "There was a little fox", "One day, a girl named Anna", "Tom had a red ball", "In a small village",
+           "The old man", "A bird sat", "Every morning"]
+
+
+def make(path):
+    """Writes the model that copies, and returns each token's next one."""
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": FEED_FORWARD,
+              "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "vocab_size": VOCAB,
+              "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
+              "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "attention_bias": False}
+    with open(os.path.join(path, "config.json"), "w") as file:
+        json.dump(config, file)
+    shutil.copy(os.path.join(HERE, "../../tests/fixtures/golden/llama2/tokenizer.json"), path)
+    random, tensors = np.random.default_rng(1), {}
+    matrix = lambda rows, columns: random.uniform(-0.05, 0.05, (rows, columns)).astype(np.float32)
+    # All tokens but the special ones, in one circle.
+    circle = random.permutation(np.arange(3, VOCAB))
+    following = np.arange(VOCAB)
+    following[circle] = np.roll(circle, -1)
+    tensors["model.embed_tokens.weight"] = matrix(VOCAB, HIDDEN)
+    head = np.empty((VOCAB, HIDDEN), np.float32)
+    head[following] = tensors["model.embed_tokens.weight"]
+    tensors["lm_head.weight"], tensors["model.norm.weight"] = head, np.ones(HIDDEN, np.float32)
+    for i in range(LAYERS):
+        layer = f"model.layers.{i}."
+        for name, rows, columns in [("self_attn.q_proj", HIDDEN, HIDDEN), ("self_attn.k_proj", KV, HIDDEN), ("self_attn.v_proj", KV, HIDDEN),
+                                    ("mlp.gate_proj", FEED_FORWARD, HIDDEN), ("mlp.up_proj", FEED_FORWARD, HIDDEN)]:
+            tensors[f"{layer}{name}.weight"] = matrix(rows, columns)
+        # What the layer would add to the token's own vector is multiplied with zeros, which takes as long.
+        tensors[layer + "self_attn.o_proj.weight"] = np.zeros((HIDDEN, HIDDEN), np.float32)
+        tensors[layer + "mlp.down_proj.weight"] = np.zeros((HIDDEN, FEED_FORWARD), np.float32)
+        for name in ["input_layernorm", "post_attention_layernorm"]:
+            tensors[f"{layer}{name}.weight"] = np.ones(HIDDEN, np.float32)
+    header, offset = {}, 0
+    for name, values in tensors.items():
+        header[name] = {"dtype": "BF16", "shape": values.shape, "data_offsets": [offset, offset + 2 * values.size]}
+        offset += 2 * values.size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(os.path.join(path, "model.safetensors"), "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for values in tensors.values():
+            file.write(((values.view(np.uint32) + 0x8000) >> 16).astype(np.uint16).tobytes())
+    return following
+
+
+def prompts(following, batch, every):
+    """Texts of which each token number `every` was changed, and their beginnings; without `every` texts of another beginning."""
+    random = np.random.default_rng(batch)
+    for _ in range(batch):
+        text = [int(random.integers(3, VOCAB))]
+        while len(text) < PROMPT:
+            text.append(int(following[text[-1]]))
+        begin = text[:4]
+        if every is None:
+            begin = [int(random.integers(3, VOCAB))]
+        elif every:
+            text[every - 1::every] = [int(token) for token in random.integers(3, VOCAB, len(text[every - 1::every]))]
+        yield ",".join(map(str, text + begin))
+
+
+def run(binary, options):
+    """Outputs, tokens per second after the first of each, steps, and the share of drafted tokens that were right."""
+    command = [binary, "--temperature", "0", "--ignore-eos", "--json", "--stats", *options]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    outputs = [json.loads(line)["outputs"][0]["token_ids"] for line in run.stdout.splitlines()]
+    number = lambda pattern: float(found[1]) if (found := re.search(pattern, run.stderr, re.M)) else None
+    milliseconds = number(r"^time per token after +([0-9.]+) ms")
+    return outputs, 1000 * len(outputs) / milliseconds, number(r"^steps +([0-9]+)"), number(r"^drafts .* ([0-9.]+) % of them right")
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("quire")
+    p.add_argument("--batches", default="1,8")
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--drafts", type=int, default=5)
+    a = p.parse_args()
+    with tempfile.TemporaryDirectory() as path:
+        following = make(path)
+        for batch in map(int, a.batches.split(",")):
+            cases = [(f"one token in {every} changed" if every else "the same text" if every == 0 else "new",
+                      ["--model", path, "--max-tokens", str(NEW)] + [w for ids in prompts(following, batch, every) for w in ("--prompt-ids", ids)])
+                     for every in (0, 32, 16, 8, 4, None)]
+            cases.append(("bundled model, stories", ["--max-tokens", "400"] + [w for text in STORIES[:batch] for w in ("--prompt", text)]))
+            for name, options in cases:
+                plain, drafted = [], []
+                for _ in range(a.rounds):
+                    for how, into in [(["off"], plain), (["ngram", "--draft-tokens", str(a.drafts)], drafted)]:
+                        into.append(run(a.quire, options + ["--device", "cpu", "--threads", str(a.threads), "--speculate", *how]))
+                assert all(one[0] == plain[0][0] for one in plain + drafted), "the tokens are not the same"
+                before, after = (statistics.median(one[1] for one in each) for each in (plain, drafted))
+                right, tokens = drafted[0][3], len(plain[0][0][0])
+                print(json.dumps({"case": name, "batch": batch, "threads": a.threads, "plain": round(before, 1), "drafted": round(after, 1),
+                                  "gain": round(after / before, 2), "right_percent": right,
+                                  "steps_per_token": round(drafted[0][2] / tokens, 2)}), flush=True)
+
+
+main()

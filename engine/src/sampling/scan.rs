@@ -1,0 +1,92 @@
+//! What is found by looking at every logit of a row, in vectors: vocabularies are long.
+//!
+//! Nothing here depends on an order of summation, so that the results are the same on every instruction set.
+
+#![allow(clippy::needless_range_loop)] // a loop is compiled for the instruction set, where a closure might not be
+
+use pulp::Arch;
+
+/// Logits that are looked at side by side.
+const LANES: usize = 64;
+
+/// Whether every logit is a number, and none infinitely great. One of negative infinity is that of a token that cannot be
+/// chosen.
+pub fn below_infinity(logits: &[f32]) -> bool {
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            // Not `all`, which would stop at each logit to see whether to go on.
+            let (chunks, rest) = logits.as_chunks::<LANES>();
+            let is_below = |logits: &[f32]| logits.iter().fold(true, |all, &v| all & (v < f32::INFINITY));
+            chunks.iter().fold(true, |all, chunk| all & is_below(chunk)) & is_below(rest)
+        },
+    )
+}
+
+/// The index of the greatest element, the first among equals; elements that are no numbers do not count.
+pub fn argmax(x: &[f32]) -> u32 {
+    let at = Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let greater = |a: f32, b: f32| if b > a { b } else { a };
+            let (chunks, rest) = x.as_chunks::<LANES>();
+            let mut most = [f32::NEG_INFINITY; LANES];
+            for chunk in chunks {
+                for i in 0..LANES {
+                    most[i] = greater(most[i], chunk[i]);
+                }
+            }
+            let most = most.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| greater(a, b));
+            let has_it = |chunk: &[f32; LANES]| chunk.iter().fold(false, |has, &v| has | (v == most));
+            let before = chunks.iter().position(has_it).unwrap_or(chunks.len()) * LANES;
+            x[before..].iter().position(|&v| v == most).map(|at| before + at)
+        },
+    );
+    at.unwrap_or(0) as u32
+}
+
+/// The sum of a whole number for each element.
+pub fn sum(x: &[f32], of: impl Fn(f32) -> u64) -> u64 {
+    Arch::new().dispatch(
+        #[inline(always)]
+        || x.iter().map(|&x| of(x)).sum(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_the_greatest_is_found_wherever_it_is() {
+        for len in [1, 2, 63, 64, 65, 128, 200] {
+            for at in 0..len {
+                let mut x: Vec<f32> = (0..len).map(|i| (i * 37 % 11) as f32 - 20.0).collect();
+                (x[at], x[len - 1]) = (3.0, 3.0);
+                assert_eq!(argmax(&x), at as u32, "of {len}");
+            }
+            assert_eq!(argmax(&vec![f32::NEG_INFINITY; len]), 0);
+            assert_eq!(argmax(&vec![-0.0; len]), 0);
+        }
+        assert_eq!(argmax(&[f32::NAN, 1.0, f32::NAN, 2.0]), 3);
+    }
+
+    #[test]
+    fn what_is_no_number_or_infinitely_great_is_seen() {
+        for len in [1, 64, 65, 150] {
+            for at in 0..len {
+                for (odd, want) in [(f32::NAN, false), (f32::INFINITY, false), (f32::NEG_INFINITY, true)] {
+                    let mut x = vec![1.0; len];
+                    x[at] = odd;
+                    assert_eq!(below_infinity(&x), want, "{odd} at {at} of {len}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sums_are_of_every_element() {
+        let x: Vec<f32> = (0..151).map(|i| i as f32).collect();
+        assert_eq!(sum(&x, |x| x as u64), 75 * 151);
+    }
+}

@@ -1,0 +1,172 @@
+//! A PTX text taken apart, to take instructions out of it: what a test of a kernel should notice.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+/// What orders threads: barriers, waits, fences, commits and arrivals. `shfl`, `vote` and `redux` are results, too, and not
+/// orders alone.
+pub const ORDERING: [&str; 14] = [
+    "bar.",
+    "barrier.",
+    "membar.",
+    "fence.",
+    "cp.async.commit_group",
+    "cp.async.wait_group",
+    "cp.async.wait_all",
+    "cp.async.mbarrier.",
+    "cp.async.bulk.commit_group",
+    "cp.async.bulk.wait_group",
+    "mbarrier.",
+    "wgmma.fence",
+    "wgmma.commit_group",
+    "wgmma.wait_group",
+];
+
+/// What an entry begins with.
+const ENTRY: &str = ".visible .entry ";
+
+/// An instruction of a kernel that can be taken away.
+#[derive(Clone, Debug)]
+pub struct PtxPlace<'a> {
+    /// The kernel.
+    pub kernel: &'a str,
+    /// The instruction, without a predicate.
+    pub instruction: &'a str,
+    /// Near where it comes from: the last line of a source that the PTX names before it, as `path:line`. Empty if none is named.
+    pub source: String,
+    /// Its line in the entry, counted from zero.
+    line: usize,
+}
+
+impl PtxPlace<'_> {
+    /// The instruction, without its operands.
+    pub fn opcode(&self) -> &str {
+        self.instruction.split([' ', '\t', ';']).next().unwrap_or_default()
+    }
+
+    /// The file of the source.
+    pub fn file(&self) -> &str {
+        self.source.split(':').next().unwrap_or_default()
+    }
+
+    /// What stands in its place when it is gone: nothing, or a wait that is over at once.
+    fn substitute(&self) -> String {
+        let waits = ["mbarrier.try_wait", "mbarrier.test_wait"].iter().any(|wait| self.instruction.starts_with(wait));
+        let predicate =
+            self.instruction.split_once(char::is_whitespace).and_then(|(_, operands)| operands.split_once(','));
+        match predicate.filter(|_| waits) {
+            Some((predicate, _)) => format!("setp.eq.u32 {}, 0, 0;", predicate.trim()),
+            None => String::new(),
+        }
+    }
+}
+
+impl fmt::Display for PtxPlace<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {} of {}: {}", self.line + 1, self.kernel, self.instruction)
+    }
+}
+
+/// A PTX text in parts: its kernels, and the rest.
+///
+/// ```
+/// use emulator::{ORDERING, PtxParts};
+///
+/// # let ptx = ".version 8.0\n.visible .entry reverse(\n)\n{\n\tst.shared.u32 [%r1], %r2;\n\tbar.sync 0;\n\tret;\n}\n";
+/// let parts = PtxParts::of(ptx, "");
+/// let places = parts.places("reverse", &ORDERING);
+/// assert_eq!(places[0].instruction, "bar.sync 0;");
+/// // A test of the kernel should notice that this is not the same.
+/// let mutant = parts.excerpt(["reverse"], Some(&places[0]));
+/// assert!(!mutant.contains("bar.sync"));
+/// ```
+#[derive(Debug)]
+pub struct PtxParts<'a> {
+    /// What is in no kernel.
+    rest: String,
+    /// The text of each kernel, by name.
+    entries: BTreeMap<&'a str, &'a str>,
+    /// The paths of sources, by number.
+    files: HashMap<&'a str, &'a str>,
+}
+
+impl<'a> PtxParts<'a> {
+    /// The parts of a text. Places are found near lines of those sources whose paths begin like this; they are called by what
+    /// comes after it.
+    pub fn of(ptx: &'a str, sources: &str) -> Self {
+        let (mut rest, mut entries, mut left) = (String::new(), BTreeMap::new(), ptx);
+        while let Some(start) = left.find(ENTRY) {
+            let entry = &left[start..start + end_of_block(&left[start..])];
+            rest += &left[..start];
+            entries.insert(entry[ENTRY.len()..].split('(').next().unwrap_or_default().trim(), entry);
+            left = left[start + entry.len()..].trim_start_matches('\n');
+        }
+        rest += left;
+        let file = |line: &'a str| {
+            let (number, path) = line.trim().strip_prefix(".file\t")?.split_once(' ')?;
+            Some((number, path.split('"').nth(1)?.strip_prefix(sources)?))
+        };
+        Self { rest, entries, files: ptx.lines().filter_map(file).collect() }
+    }
+
+    /// The names of the kernels.
+    pub fn kernels(&self) -> impl Iterator<Item = &'a str> + '_ {
+        self.entries.keys().copied()
+    }
+
+    /// The instructions of a kernel that begin like one of these; none if there is no such kernel.
+    pub fn places(&self, kernel: &str, opcodes: &[&str]) -> Vec<PtxPlace<'a>> {
+        let Some((&kernel, entry)) = self.entries.get_key_value(kernel) else { return Vec::new() };
+        let (mut places, mut source) = (Vec::new(), String::new());
+        for (line, text) in entry.lines().map(str::trim).enumerate() {
+            if let Some((file, rest)) = text.strip_prefix(".loc\t").and_then(|rest| rest.split_once(' ')) {
+                if let Some(file) = self.files.get(file) {
+                    source = format!("{file}:{}", rest.split(' ').next().unwrap_or_default());
+                }
+                continue;
+            }
+            // What is done under a predicate stands behind it.
+            let guarded = text.split_once(char::is_whitespace).filter(|(word, _)| word.starts_with('@'));
+            let instruction = guarded.map_or(text, |(_, rest)| rest.trim());
+            if opcodes.iter().any(|opcode| instruction.starts_with(opcode)) {
+                places.push(PtxPlace { kernel, instruction, source: source.clone(), line });
+            }
+        }
+        places
+    }
+
+    /// The text of some kernels and of what is in none, if need be without a place of one of them. Lines keep their numbers.
+    pub fn excerpt(
+        &self,
+        kernels: impl IntoIterator<Item = impl AsRef<str>>,
+        without: Option<&PtxPlace<'_>>,
+    ) -> String {
+        let mut text = self.rest.clone();
+        for kernel in kernels {
+            let Some((&kernel, entry)) = self.entries.get_key_value(kernel.as_ref()) else { continue };
+            let gone = without.filter(|place| place.kernel == kernel);
+            for (at, line) in entry.lines().enumerate() {
+                match gone.filter(|place| place.line == at) {
+                    Some(place) => text += &place.substitute(),
+                    None => text += line,
+                }
+                text.push('\n');
+            }
+        }
+        text
+    }
+}
+
+/// Where the first block in braces of a text ends.
+fn end_of_block(text: &str) -> usize {
+    let mut depth = 0;
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'{' => depth += 1,
+            b'}' if depth == 1 => return at + 1,
+            b'}' => depth -= 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
