@@ -17,6 +17,8 @@
 //!
 //! "All that were run" leaves out `without_an_instruction` and, but for the first, `each_byte_is_moved_once`.
 
+mod on_hopper;
+
 use emulator::CostReport;
 use kernels::attention;
 use kernels::attention::prefill::{hopper, paged_prefill, shape};

@@ -61,11 +61,11 @@ pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
 fn kernels_for(shape: PagedShape, spans: &[PagedSequence], has_hopper: bool) -> Vec<Case> {
     let is_served = has_hopper && shape.supported().is_ok_and(hopper::shape::serves);
     let kernels: &[bool] = if is_served { &[false, true] } else { &[false] };
-    kernels.iter().filter_map(|&hopper| case(shape, spans, hopper)).collect()
+    kernels.iter().filter_map(|&hopper| attend(shape, spans, hopper)).collect()
 }
 
-/// One launch for all sequences, if `on_hopper` of Hopper's kernel.
-fn case(shape: PagedShape, spans: &[PagedSequence], on_hopper: bool) -> Option<Case> {
+/// One launch for all sequences, if `on_hopper` of Hopper's kernel; none if there is no kernel for the shape.
+pub fn attend(shape: PagedShape, spans: &[PagedSequence], on_hopper: bool) -> Option<Case> {
     let PagedShape { ty, heads, kv_heads, head_size, block_size, window, .. } = shape;
     let checked = shape.supported().ok()?;
     let mut floor = Floor::default();

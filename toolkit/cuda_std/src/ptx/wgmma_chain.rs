@@ -3,7 +3,7 @@
 //! Each factor in shared memory is given by four descriptors, see [`MatrixLayout::along`](super::wgmma::MatrixLayout::along).
 
 macro_rules! chains {
-    ($ty:literal $n:literal [$($i:literal)*] [$($list:literal)*] $first:ident $add:ident $registers:ident) => {
+    ($ty:literal $n:literal [$($i:literal)*] [$($list:literal)*] shared $first:ident $add:ident) => {
         #[doc = concat!("Four products of `", $ty, "` with ", $n, " columns, whose sum begins anew: both factors are K-major.")]
         ///
         /// # Safety
@@ -87,7 +87,8 @@ macro_rules! chains {
                 }
             })
         }
-
+    };
+    ($ty:literal $n:literal [$($i:literal)*] [$($list:literal)*] registers $registers:ident) => {
         #[doc = concat!("Four products of `", $ty, "` with ", $n, " columns, added to the sums: A in registers, B MN-major.")]
         ///
         /// # Safety
@@ -135,9 +136,9 @@ macro_rules! chains {
 }
 
 macro_rules! both_types {
-    ($($n:literal $indices:tt $list:tt [$($f16:ident)*] [$($bf16:ident)*];)*) => {$(
-        chains!("f16" $n $indices $list $($f16)*);
-        chains!("bf16" $n $indices $list $($bf16)*);
+    ($n:literal $indices:tt $list:tt $([$kind:ident [$($f16:ident)*] [$($bf16:ident)*]])*) => {$(
+        chains!("f16" $n $indices $list $kind $($f16)*);
+        chains!("bf16" $n $indices $list $kind $($bf16)*);
     )*};
 }
 
@@ -148,8 +149,10 @@ both_types! {
         "{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15}, "
         "{16}, {17}, {18}, {19}, {20}, {21}, {22}, {23}, {24}, {25}, {26}, {27}, {28}, {29}, {30}, {31}"
     ]
-    [m64n64_f16_first m64n64_f16 m64n64_f16_registers]
-    [m64n64_bf16_first m64n64_bf16 m64n64_bf16_registers];
+    [registers [m64n64_f16_registers] [m64n64_bf16_registers]]
+}
+
+both_types! {
     128
     [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15]
     [
@@ -158,6 +161,6 @@ both_types! {
         "{32}, {33}, {34}, {35}, {36}, {37}, {38}, {39}, {40}, {41}, {42}, {43}, {44}, {45}, {46}, {47}, "
         "{48}, {49}, {50}, {51}, {52}, {53}, {54}, {55}, {56}, {57}, {58}, {59}, {60}, {61}, {62}, {63}"
     ]
-    [m64n128_f16_first m64n128_f16 m64n128_f16_registers]
-    [m64n128_bf16_first m64n128_bf16 m64n128_bf16_registers];
+    [shared [m64n128_f16_first m64n128_f16] [m64n128_bf16_first m64n128_bf16]]
+    [registers [m64n128_f16_registers] [m64n128_bf16_registers]]
 }

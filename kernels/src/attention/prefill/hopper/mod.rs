@@ -15,7 +15,9 @@
 //!
 //! `wgmma` of 64 x 128 x 16 keeps the tensor cores busy for 64 clocks: a tile is 2,048 for both groups, at head size 128, in
 //! which 64 KiB come from L2, 32 bytes a clock. A lane has 64 exponentials in it, a scheduler's special functions 1,024 clocks
-//! of them. A group waits for its products; those of the other, and its softmax, are what goes on meanwhile.
+//! of them. A group waits for its products, and what goes on meanwhile is the other's work: the second begins with a tile when the
+//! first has its scores, so that the softmax of each is beside products of the other from the first tile on. Were both to begin
+//! together they would go on so, first with all products and then with all exponentials.
 //!
 //! # How pages become factors
 //!
@@ -36,7 +38,7 @@ use super::Batch;
 use super::rows::QueryRows;
 use super::tile::Tile;
 use crate::element::{Bf16, F16};
-use crate::gemm::hopper::ring::{Ring, RingPlace};
+use crate::gemm::hopper::ring::{Ring, RingPlace, barrier_bytes};
 
 mod fetch;
 mod products;
@@ -89,11 +91,15 @@ pub unsafe fn paged_prefill_hopper<T: GroupProducts, const D: u32>(
     // The shuffle tells the assembler that all lanes have the same number.
     // SAFETY: all lanes of the warp are here together.
     let warp = unsafe { warp::warp_shuffle_idx(FULL_MASK, warp::warp_id(), 0, warp::WARP_SIZE) };
-    let patched = ring.barriers + crate::gemm::hopper::ring::barrier_bytes(STAGES);
+    let patched = ring.barriers + barrier_bytes(STAGES);
+    let scored = patched + 8;
     if thread::thread_idx_x() == 0 {
         // SAFETY: nobody uses the barriers before the block's barrier below.
         unsafe {
             mbarrier::init(patched, 1);
+            for stage in 0..STAGES {
+                mbarrier::init(scored + 8 * stage, READERS / GROUPS);
+            }
             ring.set_up(READERS);
         }
     }
@@ -133,20 +139,30 @@ pub unsafe fn paged_prefill_hopper<T: GroupProducts, const D: u32>(
         let positions = [0, 1].map(|half| rows.position(0, half));
         let mut softmax = GroupSoftmax::<T, D>::new(scale);
         let mut sums: Sums = [[0.0; 4]; 16];
+        // The second group's turn comes when the first has the scores of the tile, which therefore is there.
+        let ready = if own_group == 0 { ring.full(RingPlace::default()) } else { scored };
         let mut at = RingPlace::default();
         let (mut index, mut key) = (0, start);
         while index < tiles {
-            mbarrier::wait(ring.full(at), at.parity);
+            mbarrier::wait(ready + 8 * at.stage, at.parity);
+            let give_turn = || {
+                if own_group == 0 && warp::lane_id() == 0 {
+                    mbarrier::arrive(scored + 8 * at.stage);
+                }
+            };
             let is_seen = group_sight.is_some_and(|seen| seen.any(key, KEYS));
             // The vote tells the assembler that a warp stays together.
             if warp::warp_vote_any(FULL_MASK, is_seen) {
                 let keys = ring.tiles + at.stage * (2 * part_bytes(D));
                 let mut weights = scores::<T, D>(queries, keys);
+                give_turn();
                 if !own_sight.is_some_and(|own| own.all(key, KEYS)) {
                     mask(&mut weights, positions, key, window);
                 }
                 softmax.weigh(&mut weights, &mut sums);
                 add_values::<T, D>(&mut sums, &weights, keys + part_bytes(D));
+            } else {
+                give_turn();
             }
             if warp::lane_id() == 0 {
                 mbarrier::arrive(ring.empty(at));

@@ -40,9 +40,9 @@ pub const fn query_bytes(head_size: u32) -> u32 {
     2 * head_size * GROUPS * GROUP_ROWS
 }
 
-/// Dynamic shared memory: queries, the ring and its barriers, and one barrier more.
+/// Dynamic shared memory: queries, the ring and its barriers, one barrier more, and another for each tile of the ring.
 const fn shared_bytes(head_size: u32) -> u32 {
-    query_bytes(head_size) + STAGES * 2 * part_bytes(head_size) + ring::barrier_bytes(STAGES) + 8
+    query_bytes(head_size) + STAGES * 2 * part_bytes(head_size) + ring::barrier_bytes(STAGES) + 8 + 8 * STAGES
 }
 
 /// Whether the kernel is for such heads and pages; for others there is [`paged_prefill`](super::super::paged_prefill()).
