@@ -7,7 +7,7 @@ pub mod embedding;
 pub mod gemm;
 pub mod norm;
 mod paper;
-mod prefill;
+pub mod prefill;
 pub mod quantised;
 pub mod rope;
 pub mod sampling;

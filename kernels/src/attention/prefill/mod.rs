@@ -194,6 +194,10 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
             index += 1;
         }
         if own_sight.is_some() {
+            if !query_in_registers(D, T::FORMAT) {
+                // Other lanes may have yet to read the queries for the last tile.
+                warp::sync_warp(FULL_MASK);
+            }
             rows.store::<T, _>(output, &sums, &softmax.finish());
         }
     }

@@ -11,7 +11,7 @@ use cuda_std::warp::{self, FULL_MASK, lane_id};
 
 use super::Batch;
 use super::fragment::ScoreFragments;
-use super::shape::{FRAGMENT, query_in_registers, tile_keys, tile_rows};
+use super::shape::{FRAGMENT, tile_keys, tile_rows};
 use super::tile::{Sight, Tile};
 use crate::element::Element;
 use crate::kv_element::KvElement;
@@ -126,7 +126,8 @@ impl<const D: u32> QueryRows<D> {
     /// least a head's.
     ///
     /// # Safety
-    /// All lanes of the warp call this together; the rest is as for [`paged_prefill()`](super::paged_prefill()).
+    /// All lanes of the warp call this together, when nobody reads the queries any more, whose place the outputs take; the rest is as
+    /// for [`paged_prefill()`](super::paged_prefill()).
     #[inline(always)]
     pub unsafe fn store<T: KvElement, const N: usize>(
         &self,
@@ -138,10 +139,6 @@ impl<const D: u32> QueryRows<D> {
         // SAFETY: places are the warp's own, only rows of the sequence are stored, and all lanes reach the warp's
         // barriers, by this function's contract.
         unsafe {
-            if !query_in_registers(D, T::FORMAT) {
-                // The queries are here, and other lanes may have yet to read them for the last tile.
-                warp::sync_warp(FULL_MASK);
-            }
             for fragment in 0..self.fragments as usize {
                 for half in 0..2 {
                     let row = fragment as u32 * FRAGMENT + half as u32 * 8 + lane_id() / 4;

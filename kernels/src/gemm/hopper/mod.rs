@@ -221,7 +221,8 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
     let [a, b] = [start + group * (GROUP_ROWS * ROW_BYTES), start + b_at(COLUMNS, 0)].map(wgmma::row_descriptor);
     let factors = |at: RingPlace| {
         let further = at.stage * (stage_bytes(COLUMNS) / 16);
-        (a + further, b + further)
+        let second = [a_at(1) / 16, COLUMNS * ROW_BYTES / 16];
+        ([a + further, a + further + second[0]], [b + further, b + further + second[1]])
     };
     // Waits for a tile, multiplies, and gives its place back.
     macro_rules! with_tile {
@@ -232,9 +233,6 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
             unsafe {
                 mbarrier::wait(ring.full(at), at.parity);
                 $product;
-                if parts(COLUMNS) == 2 {
-                    T::multiply::<COLUMNS>(&mut $sums, $a + a_at(1) / 16, $b + COLUMNS * ROW_BYTES / 16);
-                }
                 if lane == 0 {
                     mbarrier::arrive(ring.empty(at));
                 }

@@ -18,9 +18,9 @@ enum Layout {
     MnMajor,
     /// A in registers, and B in 8 x 8 matrices.
     Registers,
-    /// 8 x 8 matrices of 128 bytes, eight along K: of four products.
-    Chain,
-    /// Of four products A in registers, and B MN-major, in 8 x 8 matrices; so many columns.
+    /// 8 x 8 matrices of 128 bytes, so many along K: two for each product.
+    Chain(usize),
+    /// Of eight products A in registers, and B MN-major, in 8 x 8 matrices; so many columns.
     ChainOfRegisters(usize),
 }
 
@@ -31,7 +31,7 @@ impl Layout {
             Layout::Rows => row * 128 + k * 2,
             Layout::Plain | Layout::Registers => row / 8 * 256 + k / 8 * 128 + row % 8 * 16 + k % 8 * 2,
             Layout::MnMajor => row / 64 * 2048 + k * 128 + row % 64 * 2,
-            Layout::Chain => row / 8 * 1024 + k / 8 * 128 + row % 8 * 16 + k % 8 * 2,
+            Layout::Chain(matrices) => row / 8 * (matrices * 128) + k / 8 * 128 + row % 8 * 16 + k % 8 * 2,
             Layout::ChainOfRegisters(columns) => k / 8 * (columns * 16) + row / 8 * 128 + k % 8 * 16 + row % 8 * 2,
         };
         if matches!(self, Layout::Rows | Layout::MnMajor) { at ^ (at / 128 % 8 * 16) } else { at }
@@ -39,7 +39,12 @@ impl Layout {
 
     /// Elements along K.
     fn depth(self) -> usize {
-        if matches!(self, Layout::Rows | Layout::Chain | Layout::ChainOfRegisters(_)) { 64 } else { 16 }
+        match self {
+            Layout::Rows => 64,
+            Layout::Plain | Layout::MnMajor | Layout::Registers => 16,
+            Layout::Chain(matrices) => 8 * matrices,
+            Layout::ChainOfRegisters(_) => 128,
+        }
     }
 
     fn is_from_registers(self) -> bool {
@@ -55,25 +60,26 @@ type Form = fn(Arguments) -> KernelCall;
 
 pub fn every_form(gpu: &mut Gpu) {
     macro_rules! forms {
-        ($($layout:ident $n:literal $f16:ident $bf16:ident;)*) => {$(
+        ($($layout:expr, $n:literal $f16:ident $bf16:ident;)*) => {$(
             for (ty, call) in [
                 (Type::F16, (|(image, bytes, _, out)| $f16 { image, bytes, out }.into()) as Form),
                 (Type::Bf16, |(image, bytes, _, out)| $bf16 { image, bytes, out }.into()),
             ] {
-                check(gpu, ty, Layout::$layout, $n, call);
+                check(gpu, ty, $layout, $n, call);
             }
         )*};
     }
     forms! {
-        Rows 8 v_wgmma_8_f16 v_wgmma_8_bf16;
-        Rows 16 v_wgmma_16_f16 v_wgmma_16_bf16;
-        Rows 32 v_wgmma_32_f16 v_wgmma_32_bf16;
-        Rows 64 v_wgmma_64_f16 v_wgmma_64_bf16;
-        Rows 128 v_wgmma_128_f16 v_wgmma_128_bf16;
-        Rows 256 v_wgmma_256_f16 v_wgmma_256_bf16;
-        Plain 64 v_wgmma_plain_f16 v_wgmma_plain_bf16;
-        MnMajor 64 v_wgmma_mn_major_f16 v_wgmma_mn_major_bf16;
-        Chain 128 v_wgmma_chain_128_f16 v_wgmma_chain_128_bf16;
+        Layout::Rows, 8 v_wgmma_8_f16 v_wgmma_8_bf16;
+        Layout::Rows, 16 v_wgmma_16_f16 v_wgmma_16_bf16;
+        Layout::Rows, 32 v_wgmma_32_f16 v_wgmma_32_bf16;
+        Layout::Rows, 64 v_wgmma_64_f16 v_wgmma_64_bf16;
+        Layout::Rows, 128 v_wgmma_128_f16 v_wgmma_128_bf16;
+        Layout::Rows, 256 v_wgmma_256_f16 v_wgmma_256_bf16;
+        Layout::Plain, 64 v_wgmma_plain_f16 v_wgmma_plain_bf16;
+        Layout::MnMajor, 64 v_wgmma_mn_major_f16 v_wgmma_mn_major_bf16;
+        Layout::Chain(8), 128 v_wgmma_short_chain_128_f16 v_wgmma_short_chain_128_bf16;
+        Layout::Chain(16), 128 v_wgmma_chain_128_f16 v_wgmma_chain_128_bf16;
     }
     macro_rules! forms_from_registers {
         ($($layout:expr, $n:literal $f16:ident $bf16:ident;)*) => {$(

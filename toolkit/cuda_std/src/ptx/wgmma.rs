@@ -59,12 +59,27 @@ impl MatrixLayout {
         self.0 | field(offset)
     }
 
-    /// The descriptors of four factors, the first of which begins at an offset in shared memory, and each other one so many bytes
+    /// The descriptors of eight factors, the first of which begins at an offset in shared memory, and each other one so many bytes
     /// further.
     #[inline(always)]
-    pub const fn along(self, offset: u32, bytes: u32) -> [u64; 4] {
-        let (high, low, step) = (self.0 >> 32 << 32, self.at(offset) as u32, bytes / 16);
-        [high | low as u64, high | (low + step) as u64, high | (low + 2 * step) as u64, high | (low + 3 * step) as u64]
+    pub const fn along(self, offset: u32, bytes: u32) -> [u64; 8] {
+        let (low, step) = (self.at(offset) as u32, bytes / 16);
+        [
+            self.with_lower(low),
+            self.with_lower(low + step),
+            self.with_lower(low + 2 * step),
+            self.with_lower(low + 3 * step),
+            self.with_lower(low + 4 * step),
+            self.with_lower(low + 5 * step),
+            self.with_lower(low + 6 * step),
+            self.with_lower(low + 7 * step),
+        ]
+    }
+
+    /// The descriptor with this lower half.
+    #[inline(always)]
+    const fn with_lower(self, low: u32) -> u64 {
+        self.0 >> 32 << 32 | low as u64
     }
 }
 
@@ -76,6 +91,23 @@ pub const fn row_descriptor(offset: u32) -> u32 {
     MatrixLayout::ROWS_OF_128_BYTES.at(offset) as u32
 }
 
+/// The descriptors of eight factors, each of 16 elements along two tiles of rows of 64, whose [`row_descriptor`]s are given.
+#[inline(always)]
+pub const fn row_descriptors(tiles: [u32; 2]) -> [u64; 8] {
+    let [first, second] = tiles;
+    let layout = MatrixLayout::ROWS_OF_128_BYTES;
+    [
+        layout.with_lower(first),
+        layout.with_lower(first + STEP),
+        layout.with_lower(first + 2 * STEP),
+        layout.with_lower(first + 3 * STEP),
+        layout.with_lower(second),
+        layout.with_lower(second + STEP),
+        layout.with_lower(second + 2 * STEP),
+        layout.with_lower(second + 3 * STEP),
+    ]
+}
+
 /// A place or distance as descriptors have it.
 #[inline(always)]
 const fn field(bytes: u32) -> u64 {
@@ -83,7 +115,6 @@ const fn field(bytes: u32) -> u64 {
 }
 
 /// Descriptor bits of 16 elements further along rows of 64 elements.
-#[cfg(target_arch = "nvptx64")]
 const STEP: u32 = 2;
 
 macro_rules! products {

@@ -210,7 +210,7 @@ impl CudaBackend {
             LaunchCost { floor, kv_cache, ..LaunchCost::default() }
         };
         let (tokens, sequences) = (inputs.rows - inputs.decodes, inputs.prefills);
-        let (launch, call) = if self.queue.limits().hopper_from.is_some() && hopper::shape::serves(head_shape) {
+        let (launch, call) = if self.queue.limits().has_hopper() && hopper::shape::serves(head_shape) {
             let pages = hopper::shape::pages(head_shape, args.cache, cache.blocks());
             let call = hopper::shape::call(head_shape, self.element, hopper::shape::arguments(args, pages));
             (hopper::shape::launch_shape(head_shape, tokens, sequences), call)

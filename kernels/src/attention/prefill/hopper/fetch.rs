@@ -3,7 +3,7 @@
 use cuda_std::prelude::*;
 use cuda_std::ptx::tensor::{self, CuTensorMap};
 use cuda_std::ptx::{fence, mbarrier};
-use cuda_std::vector::Vector;
+use cuda_std::vector::HalfVector;
 use cuda_std::warp::FULL_MASK;
 
 use super::shape::{KEYS, part_bytes};
@@ -61,9 +61,9 @@ impl<const D: u32> PageTiles<'_, D> {
                 let block = if token <= self.last { *table.add((token >> shift) as usize) as i32 } else { -1 };
                 mbarrier::wait(self.ring.empty(at), at.parity ^ 1);
                 if lane == 0 {
+                    // Other lanes' copies may have begun: the phase does not end before this arrival.
                     mbarrier::arrive_expect(arrives, 2 * part_bytes(D));
                 }
-                warp::sync_warp(FULL_MASK);
                 if has_page {
                     tensor::load_5d(to, self.cache, [0, 0, 0, (2 * self.head + part) as i32, block], arrives);
                 }
@@ -87,15 +87,17 @@ impl<const D: u32> PageTiles<'_, D> {
     /// # Safety
     /// All lanes of the warp call this together, when the values have come.
     #[inline(always)]
-    unsafe fn patch(&self, values: *mut Vector) {
+    unsafe fn patch(&self, values: *mut HalfVector) {
         let first = (self.last + 1 - self.start) % KEYS;
-        let count = self.block_size - (first & (self.block_size - 1));
-        let mut vector = warp::lane_id();
-        while vector < count * (D / VECTOR) {
-            let (token, chunk) = (first + vector / (D / VECTOR), vector % (D / VECTOR));
-            // SAFETY: the token is one of the tile's.
-            unsafe { *values.add(((token / 8 * (D / VECTOR) + chunk) * 8 + token % 8) as usize) = Vector([0; 4]) };
-            vector += warp::WARP_SIZE;
+        let behind = (first + self.block_size - 1) & !(self.block_size - 1);
+        // Halves of vectors in the order in which they lie: eight tokens, the next eight elements of these, and so on.
+        let mut at = first / VECTOR * (2 * D) + warp::lane_id();
+        while at < behind / VECTOR * (2 * D) {
+            if at / (2 * D) * VECTOR + at / 2 % VECTOR >= first {
+                // SAFETY: the token is one of the tile's.
+                unsafe { *values.add(at as usize) = HalfVector([0; 2]) };
+            }
+            at += warp::WARP_SIZE;
         }
     }
 }
