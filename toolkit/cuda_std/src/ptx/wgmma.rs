@@ -62,7 +62,7 @@ impl MatrixLayout {
     /// The descriptors of eight factors, the first of which begins at an offset in shared memory, and each other one so many bytes
     /// further.
     #[inline(always)]
-    pub const fn along(self, offset: u32, bytes: u32) -> [u64; 8] {
+    pub fn along(self, offset: u32, bytes: u32) -> [u64; 8] {
         let (low, step) = (self.at(offset) as u32, bytes / 16);
         [
             self.with_lower(low),
@@ -78,8 +78,23 @@ impl MatrixLayout {
 
     /// The descriptor with this lower half.
     #[inline(always)]
-    const fn with_lower(self, low: u32) -> u64 {
-        self.0 >> 32 << 32 | low as u64
+    fn with_lower(self, low: u32) -> u64 {
+        let high = (self.0 >> 32) as u32;
+        device!((low, high) => {
+            let descriptor;
+            // Said so, since the compiler makes three instructions of 64 bits of each sum and its join.
+            // SAFETY: registers are joined.
+            unsafe {
+                core::arch::asm!(
+                    "mov.b64 {descriptor}, {{{low}, {high}}};",
+                    descriptor = out(reg64) descriptor,
+                    low = in(reg32) low,
+                    high = in(reg32) high,
+                    options(pure, nomem, nostack, preserves_flags),
+                );
+            }
+            descriptor
+        })
     }
 }
 
@@ -93,7 +108,7 @@ pub const fn row_descriptor(offset: u32) -> u32 {
 
 /// The descriptors of eight factors, each of 16 elements along two tiles of rows of 64, whose [`row_descriptor`]s are given.
 #[inline(always)]
-pub const fn row_descriptors(tiles: [u32; 2]) -> [u64; 8] {
+pub fn row_descriptors(tiles: [u32; 2]) -> [u64; 8] {
     let [first, second] = tiles;
     let layout = MatrixLayout::ROWS_OF_128_BYTES;
     [
