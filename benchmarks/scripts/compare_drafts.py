@@ -13,57 +13,31 @@ output has nothing in common with the prompt. The second model is the bundled on
 Prints a JSON line for each case and batch: medians of tokens per second after the first, what drafts gain, the share of drafted
 tokens that were right, and steps for each token of an output. The tokens must be the same with and without drafts.
 """
-import argparse, json, os, re, shutil, statistics, subprocess, tempfile
+import argparse, json, re, statistics, subprocess, tempfile
 
 import numpy as np
 
-HIDDEN, LAYERS, FEED_FORWARD, VOCAB, HEADS, KV_HEADS = 768, 12, 2048, 32000, 12, 4
-KV = HIDDEN // HEADS * KV_HEADS
+from small_llama import VOCAB, random_weights, tensors, write
+
 PROMPT, NEW = 256, 192
-HERE = os.path.dirname(os.path.abspath(__file__))
 STORIES = ["Once upon a time", "There was a little fox", "One day, a girl named Anna", "Tom had a red ball", "In a small village",
            "The old man", "A bird sat", "Every morning"]
 
 
 def make(path):
     """Writes the model that copies, and returns each token's next one."""
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": FEED_FORWARD,
-              "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "vocab_size": VOCAB,
-              "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
-              "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "attention_bias": False}
-    with open(os.path.join(path, "config.json"), "w") as file:
-        json.dump(config, file)
-    shutil.copy(os.path.join(HERE, "../../tests/fixtures/golden/llama2/tokenizer.json"), path)
-    random, tensors = np.random.default_rng(1), {}
-    matrix = lambda rows, columns: random.uniform(-0.05, 0.05, (rows, columns)).astype(np.float32)
+    random = np.random.default_rng(1)
     # All tokens but the special ones, in one circle.
     circle = random.permutation(np.arange(3, VOCAB))
     following = np.arange(VOCAB)
     following[circle] = np.roll(circle, -1)
-    tensors["model.embed_tokens.weight"] = matrix(VOCAB, HIDDEN)
-    head = np.empty((VOCAB, HIDDEN), np.float32)
-    head[following] = tensors["model.embed_tokens.weight"]
-    tensors["lm_head.weight"], tensors["model.norm.weight"] = head, np.ones(HIDDEN, np.float32)
-    for i in range(LAYERS):
-        layer = f"model.layers.{i}."
-        for name, rows, columns in [("self_attn.q_proj", HIDDEN, HIDDEN), ("self_attn.k_proj", KV, HIDDEN), ("self_attn.v_proj", KV, HIDDEN),
-                                    ("mlp.gate_proj", FEED_FORWARD, HIDDEN), ("mlp.up_proj", FEED_FORWARD, HIDDEN)]:
-            tensors[f"{layer}{name}.weight"] = matrix(rows, columns)
-        # What the layer would add to the token's own vector is multiplied with zeros, which takes as long.
-        tensors[layer + "self_attn.o_proj.weight"] = np.zeros((HIDDEN, HIDDEN), np.float32)
-        tensors[layer + "mlp.down_proj.weight"] = np.zeros((HIDDEN, FEED_FORWARD), np.float32)
-        for name in ["input_layernorm", "post_attention_layernorm"]:
-            tensors[f"{layer}{name}.weight"] = np.ones(HIDDEN, np.float32)
-    header, offset = {}, 0
-    for name, values in tensors.items():
-        header[name] = {"dtype": "BF16", "shape": values.shape, "data_offsets": [offset, offset + 2 * values.size]}
-        offset += 2 * values.size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(os.path.join(path, "model.safetensors"), "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for values in tensors.values():
-            file.write(((values.view(np.uint32) + 0x8000) >> 16).astype(np.uint16).tobytes())
+    weights = {name: random_weights(random, shape) for name, shape in tensors()}
+    weights["lm_head.weight"][following] = weights["model.embed_tokens.weight"]
+    for name in weights:
+        # What a layer would add to the token's own vector is multiplied with zeros, which takes as long.
+        if "o_proj" in name or "down_proj" in name:
+            weights[name][:] = 0.0
+    write(path, "bf16", weights)
     return following
 
 

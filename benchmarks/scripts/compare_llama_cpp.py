@@ -5,81 +5,48 @@
     python benchmarks/scripts/compare_llama_cpp.py QUIRE [--types f32,f16,bf16] [--batches 1,8,32] [--threads 2] [--rounds 3]
                                                    [--prompt 64] [--new 64] [--options=--round-activations]
 
-The model is LLaMA-shaped: 125 million parameters, 12 layers of 768, 12 query and 4 key-value heads of 64, feed-forward layers of
-2,048, a vocabulary of 32,000. Both programs get the same weights in the same type: quire reads f32, f16 and bf16 as safetensors,
+The model is that of `small_llama.py`. Both programs get the same weights in the same type: quire reads f32, f16 and bf16 as safetensors,
 and the quantised types (q8_0, q4_0, q4_k) from a GGUF file, as llama.cpp does. `quire quantize` writes the first two of these,
 llama.cpp the last. Prompts are random tokens, outputs greedy without an end. Prints a JSON line for each type and batch: medians
 over the rounds in tokens per second, and quire over llama.cpp.
 """
-import argparse, json, os, shutil, statistics, subprocess, sys, tempfile, time
+import argparse, json, os, statistics, subprocess, sys, tempfile, time
 
 import numpy as np
 
-HIDDEN, LAYERS, FEED_FORWARD, VOCAB, HEADS, KV_HEADS = 768, 12, 2048, 32000, 12, 4
-KV = HIDDEN // HEADS * KV_HEADS
-HERE = os.path.dirname(os.path.abspath(__file__))
+from small_llama import FEED_FORWARD, HEADS, HIDDEN, KV_HEADS, LAYERS, POSITIONS, VOCAB, random_weights, stored, tensors, write
+
 QUANTISED = ("q8_0", "q4_0", "q4_k")
-
-
-def tensors():
-    """Names and shapes, as Hugging Face has them, and the names in a GGUF file."""
-    yield "model.embed_tokens.weight", "token_embd.weight", (VOCAB, HIDDEN)
-    yield "model.norm.weight", "output_norm.weight", (HIDDEN,)
-    yield "lm_head.weight", "output.weight", (VOCAB, HIDDEN)
-    for i in range(LAYERS):
-        for name, other, shape in [
-                ("self_attn.q_proj", "attn_q", (HIDDEN, HIDDEN)), ("self_attn.k_proj", "attn_k", (KV, HIDDEN)),
-                ("self_attn.v_proj", "attn_v", (KV, HIDDEN)), ("self_attn.o_proj", "attn_output", (HIDDEN, HIDDEN)),
-                ("mlp.gate_proj", "ffn_gate", (FEED_FORWARD, HIDDEN)), ("mlp.up_proj", "ffn_up", (FEED_FORWARD, HIDDEN)),
-                ("mlp.down_proj", "ffn_down", (HIDDEN, FEED_FORWARD)), ("input_layernorm", "attn_norm", (HIDDEN,)),
-                ("post_attention_layernorm", "ffn_norm", (HIDDEN,))]:
-            yield f"model.layers.{i}.{name}.weight", f"blk.{i}.{other}.weight", shape
-
-
-def stored(values, kind):
-    """The elements as a file holds them; bf16 by its upper halves, since numpy has no such type."""
-    if kind == "bf16":
-        return ((values.view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
-    return values.astype({"f32": np.float32, "f16": np.float16}[kind])
+# Parts of names in a GGUF file, by those of Hugging Face.
+NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "model.layers": "blk",
+         "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
+         "post_attention_layernorm": "ffn_norm"}
 
 
 def make(path, kind):
     """The directory of a model for quire, and the same weights as a GGUF file for llama.cpp."""
+    random = np.random.default_rng(1)
+    weights = {name: random_weights(random, shape) for name, shape in tensors()}
+    write(path, kind, weights)
     import gguf
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": FEED_FORWARD,
-              "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "vocab_size": VOCAB,
-              "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
-              "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "attention_bias": False}
-    with open(os.path.join(path, "config.json"), "w") as file:
-        json.dump(config, file)
-    shutil.copy(os.path.join(HERE, "../../tests/fixtures/golden/llama2/tokenizer.json"), path)
     writer = gguf.GGUFWriter(os.path.join(path, "model.gguf"), "llama")
-    writer.add_context_length(8192), writer.add_embedding_length(HIDDEN), writer.add_block_count(LAYERS)
+    writer.add_context_length(POSITIONS), writer.add_embedding_length(HIDDEN), writer.add_block_count(LAYERS)
     writer.add_feed_forward_length(FEED_FORWARD), writer.add_head_count(HEADS), writer.add_head_count_kv(KV_HEADS)
     writer.add_layer_norm_rms_eps(1e-5), writer.add_rope_dimension_count(HIDDEN // HEADS), writer.add_vocab_size(VOCAB)
     writer.add_tokenizer_model("llama"), writer.add_token_list([f"t{i}".encode() for i in range(VOCAB)])
     writer.add_token_scores([0.0] * VOCAB), writer.add_token_types([1] * VOCAB)
     writer.add_bos_token_id(1), writer.add_eos_token_id(2)
     types = {"f32": gguf.GGMLQuantizationType.F32, "f16": gguf.GGMLQuantizationType.F16, "bf16": gguf.GGMLQuantizationType.BF16}
-    random, header, parts, offset = np.random.default_rng(1), {}, [], 0
-    for name, other, shape in tensors():
-        norm = len(shape) == 1
-        values = np.ones(shape, np.float32) if norm else random.uniform(-0.05, 0.05, shape).astype(np.float32)
-        raw = stored(values, kind)
-        header[name] = {"dtype": kind.upper(), "shape": shape, "data_offsets": [offset, offset + raw.nbytes]}
-        parts.append(raw.tobytes())
-        offset += raw.nbytes
+    for name, values in weights.items():
+        # Norms are f32 in every GGUF file.
+        data, kind_of = (values, types["f32"]) if values.ndim == 1 else (stored(values, kind), types[kind])
         if "q_proj" in name or "k_proj" in name:
             # llama.cpp rotates neighbours where Hugging Face rotates halves.
-            raw = raw.reshape(-1, 2, 32, HIDDEN).swapaxes(1, 2).reshape(shape)
-        # Norms are f32 in every GGUF file.
-        data, kind_of = (values, types["f32"]) if norm else (raw, types[kind])
-        writer.add_tensor(other, data.view(np.uint8) if kind_of == types["bf16"] else data, raw_dtype=kind_of)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(os.path.join(path, "model.safetensors"), "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.writelines(parts)
+            data = data.reshape(-1, 2, 32, HIDDEN).swapaxes(1, 2).reshape(values.shape)
+        for part, other in NAMES.items():
+            name = name.replace(part, other)
+        writer.add_tensor(name, data.view(np.uint8) if kind_of == types["bf16"] else data, raw_dtype=kind_of)
     writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file(), writer.close()
 
 

@@ -1,5 +1,4 @@
-//! The masks of one decode step of constrained sequences, and whole steps with and without them: what structured output adds.
-//! An item is a sequence.
+//! The masks of one decode step of constrained sequences. An item is a sequence; `constrained_steps` measures whole steps.
 //!
 //!     cargo bench -p engine --bench masks
 //!
@@ -13,9 +12,7 @@ use std::sync::Arc;
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use engine::constraint::{Constraint, Grammar, GrammarCompiler, Matcher, Reading, compute_masks};
-use engine::llm::{Device, Llm, Options, Prompt};
 use engine::load::ModelFiles;
-use engine::sampling::SamplingParams;
 use engine::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
@@ -42,30 +39,6 @@ fn of_128000_tokens(bencher: Bencher<'_, '_>) {
     let folder = made(tempfile::tempdir());
     made(write_model(folder.path()));
     steps(bencher, &made(ModelFiles::directory(folder.path())), 635);
-}
-
-/// Decode steps of the bundled model on the CPU, of free sequences or of such that write documents.
-#[divan::bench(args = [false, true], sample_count = STEPS as u32, sample_size = 1)]
-fn steps_of_the_bundled_model(bencher: Bencher<'_, '_>, constrained: bool) {
-    let mut llm = made(Llm::load(&ModelFiles::bundled(), &Options { device: Device::Cpu, ..Options::default() }));
-    let mut schema = schema();
-    // So that no document ends while steps are measured.
-    schema["properties"]["chapters"]["minItems"] = 100.into();
-    let constraint = constrained.then(|| made(llm.compile(&Grammar::JsonSchema(schema))));
-    for seed in 0..SEQUENCES as u64 {
-        let params = SamplingParams {
-            max_tokens: STEPS + 20,
-            temperature: 1.0,
-            seed: Some(seed),
-            ignore_eos: true,
-            constraint: constraint.clone(),
-            ..SamplingParams::default()
-        };
-        made(llm.add(&Prompt::Text("Once upon a time".into()), params));
-    }
-    made(llm.step());
-    bencher.counter(ItemsCount::new(SEQUENCES)).bench_local(|| made(llm.step()));
-    assert_eq!(llm.engine().scheduler().running().len(), SEQUENCES, "a sequence has ended early");
 }
 
 /// All masks of a step. Between two steps each sequence reads a token that its mask allows, which is measured with whole steps.
