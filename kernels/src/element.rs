@@ -4,8 +4,8 @@ use core::fmt;
 
 use cuda_std::half::{Bf16x2, F16x2, Half2};
 
-use cuda_std::ptx::wgmma::{self, row_descriptors};
-use cuda_std::ptx::{mma, wgmma_chain};
+use cuda_std::ptx::wgmma_chain::{self, row_descriptors};
+use cuda_std::ptx::{mma, wgmma};
 
 /// A 16-bit floating-point type. Kernels move elements as bits, and compute in `f32`.
 pub trait Element {

@@ -62,39 +62,18 @@ impl MatrixLayout {
     /// The descriptors of eight factors, the first of which begins at an offset in shared memory, and each other one so many bytes
     /// further.
     #[inline(always)]
-    pub fn along(self, offset: u32, bytes: u32) -> [u64; 8] {
-        let (low, step) = (self.at(offset) as u32, bytes / 16);
+    pub const fn along(self, offset: u32, bytes: u32) -> [u64; 8] {
+        let (high, low, step) = (self.0 >> 32 << 32, self.at(offset) as u32, bytes / 16);
         [
-            self.with_lower(low),
-            self.with_lower(low + step),
-            self.with_lower(low + 2 * step),
-            self.with_lower(low + 3 * step),
-            self.with_lower(low + 4 * step),
-            self.with_lower(low + 5 * step),
-            self.with_lower(low + 6 * step),
-            self.with_lower(low + 7 * step),
+            high | low as u64,
+            high | (low + step) as u64,
+            high | (low + 2 * step) as u64,
+            high | (low + 3 * step) as u64,
+            high | (low + 4 * step) as u64,
+            high | (low + 5 * step) as u64,
+            high | (low + 6 * step) as u64,
+            high | (low + 7 * step) as u64,
         ]
-    }
-
-    /// The descriptor with this lower half.
-    #[inline(always)]
-    fn with_lower(self, low: u32) -> u64 {
-        let high = (self.0 >> 32) as u32;
-        device!((low, high) => {
-            let descriptor;
-            // Said so, since the compiler makes three instructions of 64 bits of each sum and its join.
-            // SAFETY: registers are joined.
-            unsafe {
-                core::arch::asm!(
-                    "mov.b64 {descriptor}, {{{low}, {high}}};",
-                    descriptor = out(reg64) descriptor,
-                    low = in(reg32) low,
-                    high = in(reg32) high,
-                    options(pure, nomem, nostack, preserves_flags),
-                );
-            }
-            descriptor
-        })
     }
 }
 
@@ -106,23 +85,6 @@ pub const fn row_descriptor(offset: u32) -> u32 {
     MatrixLayout::ROWS_OF_128_BYTES.at(offset) as u32
 }
 
-/// The descriptors of eight factors, each of 16 elements along two tiles of rows of 64, whose [`row_descriptor`]s are given.
-#[inline(always)]
-pub fn row_descriptors(tiles: [u32; 2]) -> [u64; 8] {
-    let [first, second] = tiles;
-    let layout = MatrixLayout::ROWS_OF_128_BYTES;
-    [
-        layout.with_lower(first),
-        layout.with_lower(first + STEP),
-        layout.with_lower(first + 2 * STEP),
-        layout.with_lower(first + 3 * STEP),
-        layout.with_lower(second),
-        layout.with_lower(second + STEP),
-        layout.with_lower(second + 2 * STEP),
-        layout.with_lower(second + 3 * STEP),
-    ]
-}
-
 /// A place or distance as descriptors have it.
 #[inline(always)]
 const fn field(bytes: u32) -> u64 {
@@ -130,7 +92,7 @@ const fn field(bytes: u32) -> u64 {
 }
 
 /// Descriptor bits of 16 elements further along rows of 64 elements.
-const STEP: u32 = 2;
+pub(super) const STEP: u32 = 2;
 
 macro_rules! products {
     ($ty:literal $n:literal [$($i:literal)*] [$($list:literal)*] $one:ident $four:ident $first:ident $registers:ident) => {

@@ -1,7 +1,45 @@
 //! Chains of [`wgmma`](super::wgmma): four or eight products along K in one statement, with factors that lie anyhow. Hopper.
 //!
 //! Each factor in shared memory is given by a descriptor for each product: see
-//! [`MatrixLayout::along`](super::wgmma::MatrixLayout::along) and [`row_descriptors`](super::wgmma::row_descriptors).
+//! [`MatrixLayout::along`](super::wgmma::MatrixLayout::along) and [`row_descriptors`].
+
+use super::wgmma::{MatrixLayout, STEP};
+
+/// The descriptors of eight factors, each of 16 elements along two tiles of rows of 64, whose [`row_descriptor`](super::wgmma::row_descriptor)s are given.
+#[inline(always)]
+pub fn row_descriptors(tiles: [u32; 2]) -> [u64; 8] {
+    let [first, second] = tiles;
+    [
+        whole_row_descriptor(first),
+        whole_row_descriptor(first + STEP),
+        whole_row_descriptor(first + 2 * STEP),
+        whole_row_descriptor(first + 3 * STEP),
+        whole_row_descriptor(second),
+        whole_row_descriptor(second + STEP),
+        whole_row_descriptor(second + 2 * STEP),
+        whole_row_descriptor(second + 3 * STEP),
+    ]
+}
+
+/// A descriptor of which the lower half is given.
+#[inline(always)]
+fn whole_row_descriptor(low: u32) -> u64 {
+    device!((low) => {
+        let descriptor;
+        // Said so, since the compiler makes three instructions of 64 bits of a sum that is then joined.
+        // SAFETY: registers are joined.
+        unsafe {
+            core::arch::asm!(
+                "mov.b64 {descriptor}, {{{low}, {high}}};",
+                descriptor = out(reg64) descriptor,
+                low = in(reg32) low,
+                high = in(reg32) (MatrixLayout::ROWS_OF_128_BYTES.at(0) >> 32) as u32,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        }
+        descriptor
+    })
+}
 
 /// The text of one product.
 macro_rules! product {
