@@ -4,6 +4,7 @@ use core::fmt;
 
 use cuda_std::half::{Bf16x2, F16x2, Half2};
 
+use cuda_std::ptx::wgmma_chain::{self, row_descriptors};
 use cuda_std::ptx::{mma, wgmma};
 
 /// A 16-bit floating-point type. Kernels move elements as bits, and compute in `f32`.
@@ -17,18 +18,18 @@ pub trait Element {
     /// All lanes of the warp call this together.
     unsafe fn mma(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4];
 
-    /// Multiplies 64 rows by 128 or 256 columns, 64 elements along K, and adds, with factors of these
-    /// [descriptors](wgmma::row_descriptor); of 128 columns the first half of the sums is used. Hopper.
+    /// Multiplies 64 rows by 256 columns, 64 elements along K, and adds, with factors of these [descriptors](wgmma::row_descriptor),
+    /// of which the first are used; or by 128 columns with both, 128 along K, of whose sums the first half is used. Hopper.
     ///
     /// # Safety
     /// All threads of the warp group call this together; nobody writes the factors meanwhile.
-    unsafe fn multiply<const COLUMNS: u32>(sums: &mut [[f32; 4]; 32], a: u32, b: u32);
+    unsafe fn multiply<const COLUMNS: u32>(sums: &mut [[f32; 4]; 32], a: [u32; 2], b: [u32; 2]);
 
     /// [`multiply`](Self::multiply) of new sums.
     ///
     /// # Safety
     /// As for that.
-    unsafe fn multiply_first<const COLUMNS: u32>(a: u32, b: u32) -> [[f32; 4]; 32];
+    unsafe fn multiply_first<const COLUMNS: u32>(a: [u32; 2], b: [u32; 2]) -> [[f32; 4]; 32];
 }
 
 /// The first half of all sums.
@@ -99,26 +100,26 @@ impl Element for F16 {
     }
 
     #[inline(always)]
-    unsafe fn multiply<const COLUMNS: u32>(sums: &mut [[f32; 4]; 32], a: u32, b: u32) {
+    unsafe fn multiply<const COLUMNS: u32>(sums: &mut [[f32; 4]; 32], a: [u32; 2], b: [u32; 2]) {
         // SAFETY: all threads of the warp group are here, and the factors stay, by this function's contract.
         unsafe {
             if COLUMNS == 256 {
-                wgmma::m64n256k64_f16(sums, a, b);
+                wgmma::m64n256k64_f16(sums, a[0], b[0]);
             } else {
-                wgmma::m64n128k64_f16(half(sums), a, b);
+                wgmma_chain::m64n128k128_f16(half(sums), row_descriptors(a), row_descriptors(b));
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn multiply_first<const COLUMNS: u32>(a: u32, b: u32) -> [[f32; 4]; 32] {
+    unsafe fn multiply_first<const COLUMNS: u32>(a: [u32; 2], b: [u32; 2]) -> [[f32; 4]; 32] {
         // SAFETY: all threads of the warp group are here, and the factors stay, by this function's contract.
         unsafe {
             if COLUMNS == 256 {
-                return wgmma::m64n256k64_f16_first(a, b);
+                return wgmma::m64n256k64_f16_first(a[0], b[0]);
             }
             let mut sums = [[0.0; 4]; 32];
-            *half(&mut sums) = wgmma::m64n128k64_f16_first(a, b);
+            *half(&mut sums) = wgmma_chain::m64n128k128_f16_first(row_descriptors(a), row_descriptors(b));
             sums
         }
     }
@@ -134,26 +135,26 @@ impl Element for Bf16 {
     }
 
     #[inline(always)]
-    unsafe fn multiply<const COLUMNS: u32>(sums: &mut [[f32; 4]; 32], a: u32, b: u32) {
+    unsafe fn multiply<const COLUMNS: u32>(sums: &mut [[f32; 4]; 32], a: [u32; 2], b: [u32; 2]) {
         // SAFETY: all threads of the warp group are here, and the factors stay, by this function's contract.
         unsafe {
             if COLUMNS == 256 {
-                wgmma::m64n256k64_bf16(sums, a, b);
+                wgmma::m64n256k64_bf16(sums, a[0], b[0]);
             } else {
-                wgmma::m64n128k64_bf16(half(sums), a, b);
+                wgmma_chain::m64n128k128_bf16(half(sums), row_descriptors(a), row_descriptors(b));
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn multiply_first<const COLUMNS: u32>(a: u32, b: u32) -> [[f32; 4]; 32] {
+    unsafe fn multiply_first<const COLUMNS: u32>(a: [u32; 2], b: [u32; 2]) -> [[f32; 4]; 32] {
         // SAFETY: all threads of the warp group are here, and the factors stay, by this function's contract.
         unsafe {
             if COLUMNS == 256 {
-                return wgmma::m64n256k64_bf16_first(a, b);
+                return wgmma::m64n256k64_bf16_first(a[0], b[0]);
             }
             let mut sums = [[0.0; 4]; 32];
-            *half(&mut sums) = wgmma::m64n128k64_bf16_first(a, b);
+            *half(&mut sums) = wgmma_chain::m64n128k128_bf16_first(row_descriptors(a), row_descriptors(b));
             sums
         }
     }

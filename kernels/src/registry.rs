@@ -35,6 +35,7 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         .into_iter()
         .chain(instances::<decode::paged_attention>())
         .chain(instances::<prefill::paged_prefill>())
+        .chain(instances::<prefill::hopper::paged_prefill_hopper>())
         .chain(instances::<gemm>())
         .chain(instances::<gemm_hopper>())
         .chain(instances::<gemm_decode>())

@@ -17,9 +17,11 @@
 //!
 //! "All that were run" leaves out `without_an_instruction` and, but for the first, `each_byte_is_moved_once`.
 
+mod on_hopper;
+
 use emulator::CostReport;
 use kernels::attention;
-use kernels::attention::prefill::{paged_prefill, shape};
+use kernels::attention::prefill::{hopper, paged_prefill, shape};
 use kernels::layout::KvFormat;
 use launch::Error;
 use workbench::number::{ProblemRng, Type, relative_error};
@@ -33,9 +35,9 @@ fn checked(shape: PagedShape) -> attention::AttentionShape {
     shape.supported().unwrap()
 }
 
-/// Runs the kernel in a launch that has room for `spare` more tokens. Queries are parts of longer rows, whose rest is
+/// Runs a kernel, if `hopper` that of Hopper, in a launch that has room for `spare` more tokens. Queries are parts of longer rows, whose rest is
 /// NaN; two tokens that are not of this launch come before.
-fn attend(gpu: &mut Gpu, problem: &PagedProblem, spare: u32) -> Result<(Vec<u16>, CostReport), Error> {
+fn attend(gpu: &mut Gpu, problem: &PagedProblem, spare: u32, hopper: bool) -> Result<(Vec<u16>, CostReport), Error> {
     let PagedShape { ty, heads, head_size, kv_heads, block_size, window, .. } = problem.shape;
     let row = (heads * head_size) as usize;
     let stride = row + 16;
@@ -52,10 +54,11 @@ fn attend(gpu: &mut Gpu, problem: &PagedProblem, spare: u32) -> Result<(Vec<u16>
     let before = vec![ty.nan(); 2 * row];
     let output = gpu.upload("output", &[before.clone(), vec![ty.nan(); problem.query.len()]].concat());
     let sequences = problem.spans.len() as u32;
+    let (tokens, cache) = (starts[starts.len() - 1] - 2 + spare, gpu.upload("cache", &problem.cache()).ptr());
     let args = paged_prefill {
         output: output.mut_ptr(),
         query: gpu.upload("query", &query).ptr(),
-        cache: gpu.upload("cache", &problem.cache()).ptr(),
+        cache,
         tables: gpu.upload("tables", &tables).ptr(),
         table_starts: gpu.upload("table starts", &table_starts).ptr(),
         query_starts: gpu.upload("query starts", &starts).ptr(),
@@ -69,9 +72,14 @@ fn attend(gpu: &mut Gpu, problem: &PagedProblem, spare: u32) -> Result<(Vec<u16>
         scale: problem.shape.scale(),
     };
     let shape = checked(problem.shape);
-    let launch = shape::launch_shape(shape, starts[starts.len() - 1] - 2 + spare, sequences);
+    let (launch, call) = if hopper {
+        let args = hopper::shape::arguments(args, hopper::shape::pages(shape, cache, problem.blocks));
+        (hopper::shape::launch_shape(shape, tokens, sequences), hopper::shape::call(shape, ty.element(), args))
+    } else {
+        (shape::launch_shape(shape, tokens, sequences), shape::call(shape, ty.element(), args))
+    };
     // SAFETY: the arrays are those of the problem, whose blocks are of the cache.
-    let report = unsafe { gpu.try_launch(launch, shape::call(shape, ty.element(), args)) }?;
+    let report = unsafe { gpu.try_launch(launch, call) }?;
     let mut all = gpu.download(output);
     let output = all.split_off(before.len());
     assert_eq!(all, before, "tokens that are not of this launch");
@@ -86,7 +94,8 @@ pub fn check(problem: &PagedProblem, spare: u32) -> CostReport {
     for (seed, (target, _)) in TARGETS.into_iter().enumerate() {
         let mut gpu = Gpu::new(target);
         gpu.seed(seed as u64 * u64::from(problem.blocks));
-        let result = attend(&mut gpu, problem, spare).unwrap_or_else(|fault| panic!("{:?}: {fault}", problem.shape));
+        let result =
+            attend(&mut gpu, problem, spare, false).unwrap_or_else(|fault| panic!("{:?}: {fault}", problem.shape));
         let error = relative_error(result.0.iter().map(|&bits| ty.number(bits)), &truth);
         assert!(error <= ty.tolerance(), "{target}: error {error}, {:?}", problem.shape);
         if let Some(first) = &first {
@@ -94,7 +103,25 @@ pub fn check(problem: &PagedProblem, spare: u32) -> CostReport {
         }
         first.get_or_insert(result);
     }
+    if hopper::shape::serves(checked(problem.shape)) {
+        check_hopper(problem, spare);
+    }
     first.unwrap().1
+}
+
+/// Runs Hopper's kernel in several orders of warps and blocks, and holds it to the truth.
+fn check_hopper(problem: &PagedProblem, spare: u32) -> CostReport {
+    let (ty, truth) = (problem.shape.ty, problem.reference());
+    let runs = (0..3).map(|seed| {
+        let mut gpu = Gpu::new("sm_90a");
+        gpu.seed(seed);
+        attend(&mut gpu, problem, spare, true).unwrap_or_else(|fault| panic!("{:?}: {fault}", problem.shape))
+    });
+    let mut runs: Vec<_> = runs.collect();
+    let error = relative_error(runs[0].0.iter().map(|&bits| ty.number(bits)), &truth);
+    assert!(error <= ty.tolerance(), "Hopper's: error {error}, {:?}", problem.shape);
+    assert!(runs.iter().all(|run| run.0 == runs[0].0), "{:?}: another result in another order", problem.shape);
+    runs.remove(0).1
 }
 
 pub fn every_kernel(gpu: &mut Gpu) {
@@ -104,8 +131,12 @@ pub fn every_kernel(gpu: &mut Gpu) {
     for (ty, (format, head_size)) in every {
         let shape = PagedShape { ty, format, ..shape(1, 2, head_size, 16, 0) };
         let problem = PagedProblem::new(shape, &[span(5, 20)], 0, 0);
-        let (output, _) = attend(gpu, &problem, 0).unwrap_or_else(|error| panic!("{error}"));
+        let (output, _) = attend(gpu, &problem, 0, false).unwrap_or_else(|error| panic!("{error}"));
         assert!(problem.error(&output) <= ty.tolerance(), "{:?}", problem.shape);
+        if gpu.has_hopper() && hopper::shape::serves(checked(shape)) {
+            let (output, _) = attend(gpu, &problem, 0, true).unwrap_or_else(|error| panic!("{error}"));
+            assert!(problem.error(&output) <= ty.tolerance(), "Hopper's, {:?}", problem.shape);
+        }
     }
 }
 
@@ -151,15 +182,18 @@ fn every_head_size_block_size_and_group() {
 #[test]
 fn rows_end_anywhere_in_a_tile() {
     let spans = [63, 64, 65, 127, 128, 129].map(|new| span(new, new));
-    check(&PagedProblem::new(shape(1, 1, 32, 16, 0), &spans, 0, 1), 0);
+    for head_size in [32, 64] {
+        check(&PagedProblem::new(shape(1, 1, head_size, 16, 0), &spans, 0, 1), 0);
+    }
 }
 
 #[test]
 fn windows_begin_anywhere_in_a_tile() {
-    for (window, format) in
-        [1, 2, 63, 64, 65, 100, 149, 150, 151].into_iter().flat_map(|w| [(w, KvFormat::Plain), (w, KvFormat::Int8)])
+    let kinds = [(32, KvFormat::Plain), (32, KvFormat::Int8), (64, KvFormat::Plain)];
+    for (window, (head_size, format)) in
+        [1, 2, 63, 64, 65, 100, 149, 150, 151].into_iter().flat_map(|window| kinds.map(|kind| (window, kind)))
     {
-        let shape = PagedShape { format, ..shape(1, 1, 32, 8, window) };
+        let shape = PagedShape { format, ..shape(1, 1, head_size, 8, window) };
         let mut problem = PagedProblem::new(shape, &[span(70, 150)], 0, window.into());
         // Blocks that no new token sees may be gone.
         let unseen = 81u32.saturating_sub(window) / 8;
@@ -187,6 +221,7 @@ fn many_sequences_some_without_new_tokens() {
         })
         .collect();
     spans.extend([span(0, 30), span(140, 160), span(0, 0), span(0, 0)]);
+    check(&PagedProblem::new(shape(1, 2, 64, 16, 0), &spans, 0, 4), 70);
     let problem = PagedProblem::new(shape(1, 2, 32, 8, 0), &spans, 0, 4);
     check(&problem, 0);
     // A launch that was made for larger batches.
@@ -248,7 +283,8 @@ fn without_an_instruction() {
             let survives = (0..3).all(|seed| {
                 let mut gpu = Gpu::with_ptx(&mutant.ptx);
                 gpu.seed(seed);
-                attend(&mut gpu, &problem, 0).is_ok_and(|(output, _)| problem.error(&output) <= shape.ty.tolerance())
+                attend(&mut gpu, &problem, 0, false)
+                    .is_ok_and(|(output, _)| problem.error(&output) <= shape.ty.tolerance())
             });
             assert!(!survives, "head size {head_size}, without {}", mutant.removed);
         }

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use kernels::attention::coded_heads;
+use kernels::attention::prefill::hopper::shape as attention;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::hopper;
 use kernels::gemm::operand::DEPTH;
@@ -12,8 +13,9 @@ use kernels::gemm::plan::{GemmKernel, GemmPlan, Product};
 use kernels::gemm::quantised::TOKENS;
 use kernels::gemm::quantised::layout::CodeForm;
 use kernels::gemm::quantised::plan::QuantisedPlan;
+use kernels::layout::KvFormat;
 use workbench::number::Type;
-use workbench::paged::PagedShape;
+use workbench::paged::{PagedSequence, PagedShape};
 use workbench::{Case, Gpu, Prepared, Scale, cases, product};
 
 /// All of them for a target, the smallest first: most places are noticed by any.
@@ -21,6 +23,7 @@ pub fn all(target: &str) -> Vec<Case> {
     let mut all = cases::all(Scale::Small, target);
     all.extend(undivided_products(target));
     all.extend(long_coded_contexts());
+    all.extend(long_prompts(target));
     all.push(afresh(cases::sampling::case("every kind", cases::sampling::every_kind(260, 1))));
     all.sort_by_key(|case| case.floor.bytes);
     all
@@ -64,6 +67,20 @@ fn long_coded_contexts() -> impl Iterator<Item = Case> {
         Type::ALL.map(|ty| {
             let shape = PagedShape { ty, heads: 4, kv_heads: 1, head_size, block_size: 16, window: 0, format };
             cases::decode::attend(shape, vec![1500], 1)
+        })
+    })
+}
+
+/// Attention of prompts on Hopper, in more tiles than twice the places of the ring. The last is seen by the second warp group alone,
+/// and ends within a block.
+fn long_prompts(target: &str) -> impl Iterator<Item = Case> {
+    let tokens = (2 * attention::STAGES + 1) * attention::KEYS + 20;
+    let sizes = if target == "sm_90a" { &[64, 128][..] } else { &[] };
+    sizes.iter().flat_map(move |&head_size| {
+        Type::ALL.into_iter().filter_map(move |ty| {
+            let shape =
+                PagedShape { ty, heads: 2, kv_heads: 1, head_size, block_size: 16, window: 0, format: KvFormat::Plain };
+            cases::prefill::attend(shape, &[PagedSequence { new: 64, context: tokens }], true)
         })
     })
 }

@@ -20,7 +20,7 @@ pub struct Reviewed {
 }
 
 /// The list.
-pub const REVIEWED: [Reviewed; 7] = [
+pub const REVIEWED: [Reviewed; 4] = [
     Reviewed {
         family: "gemm_hopper",
         opcode: "fence.mbarrier_init.release.cluster",
@@ -39,36 +39,15 @@ pub const REVIEWED: [Reviewed; 7] = [
         family: "gemm_hopper",
         opcode: "wgmma.fence.sync.aligned",
         file: "gemm/hopper/mod.rs",
-        most: 2,
-        why: "of the second products of a tile, as for those that are added",
-    },
-    Reviewed {
-        family: "gemm_hopper",
-        opcode: "wgmma.commit_group.sync.aligned",
-        file: "gemm/hopper/mod.rs",
         most: 1,
-        why: "a tile of the ring is two statements, and the second's commit and wait do for both: nothing touches the sums between them",
+        why: "the same of narrow tiles",
     },
     Reviewed {
-        family: "gemm_hopper",
-        opcode: "wgmma.commit_group.sync.aligned",
+        family: "paged_prefill_hopper",
+        opcode: "fence.mbarrier_init.release.cluster",
         file: "gemm/hopper/ring.rs",
         most: 1,
-        why: "the same, of a tile whose products are added",
-    },
-    Reviewed {
-        family: "gemm_hopper",
-        opcode: "wgmma.wait_group.sync.aligned",
-        file: "gemm/hopper/mod.rs",
-        most: 1,
-        why: "the same of waits",
-    },
-    Reviewed {
-        family: "gemm_hopper",
-        opcode: "wgmma.wait_group.sync.aligned",
-        file: "gemm/hopper/ring.rs",
-        most: 1,
-        why: "the same of waits",
+        why: "as for gemm_hopper",
     },
 ];
 

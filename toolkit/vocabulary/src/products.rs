@@ -7,6 +7,7 @@ use cuda_std::prelude::*;
 use cuda_std::ptx::fence;
 use cuda_std::ptx::pattern::TilePattern;
 use cuda_std::ptx::wgmma::{self, MatrixLayout};
+use cuda_std::ptx::wgmma_chain;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::vector::Vector;
 
@@ -18,6 +19,17 @@ const PLAIN: MatrixLayout = MatrixLayout::new(TilePattern::Plain, 128, 256);
 
 /// MN-major rows of 64 elements, 16 of them along K.
 const MN_MAJOR: MatrixLayout = MatrixLayout::new(TilePattern::Bytes128, 2048, 1024);
+
+/// 8 x 8 matrices of 128 bytes, 16 of them along K next to each other: 16 elements of it take 256 bytes.
+const CHAIN: MatrixLayout = MatrixLayout::new(TilePattern::Plain, 128, 2048);
+
+/// The same with eight.
+const SHORT_CHAIN: MatrixLayout = MatrixLayout::new(TilePattern::Plain, 128, 1024);
+
+/// The same, of an MN-major factor of so many rows or columns: those along M or N are next to each other.
+const fn mn_major_chain(columns: u32) -> MatrixLayout {
+    MatrixLayout::new(TilePattern::Plain, columns / 8 * 128, 128)
+}
 
 /// Fills shared memory, and returns where the image begins: at a multiple of 1024.
 ///
@@ -54,6 +66,22 @@ unsafe fn store<const BLOCKS: usize>(sums: &[[f32; 4]; BLOCKS], out: *mut [f32; 
         )*};
     }
     all!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31);
+}
+
+/// Two blocks' sums, added.
+#[inline(always)]
+fn added(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+    [a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]]
+}
+
+/// The A of a chain that this thread has: four registers of each product, of all threads one after the other.
+///
+/// # Safety
+/// There are those of 128 threads.
+#[inline(always)]
+unsafe fn chain_registers(registers: *const [u32; 4]) -> [[u32; 4]; 8] {
+    // SAFETY: the caller's.
+    [0, 1, 2, 3, 4, 5, 6, 7].map(|step| unsafe { *registers.add(step * 128 + thread::thread_idx_x() as usize) })
 }
 
 kernels! {
@@ -220,6 +248,90 @@ kernels! {
         let mut sums = [[0.0; 4]; 8];
         wgmma::m64n64k16_bf16_registers::<0>(&mut sums, a, PLAIN.at(at + SECOND), false);
         wgmma::m64n64k16_bf16_registers::<0>(&mut sums, a, PLAIN.at(at + SECOND), true);
+        store(&sums, out);
+    }
+
+    /// Four products of `f16` in a chain, 128 columns: both K-major, without a pattern; and the same again.
+    v_wgmma_short_chain_128_f16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
+        let at = fill(image, bytes);
+        let [a, b] = [at, at + SECOND].map(|at| {
+            let [first, second, third, fourth, ..] = SHORT_CHAIN.along(at, 256);
+            [first, second, third, fourth]
+        });
+        let (sums, again) = (wgmma_chain::m64n128k64_f16_first(a, b), wgmma_chain::m64n128k64_f16_first(a, b));
+        store(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].map(|j: usize| added(sums[j], again[j])), out);
+    }
+
+    /// Eight products of `f16` in a chain, 128 columns: both K-major, without a pattern.
+    v_wgmma_chain_128_f16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
+        let at = fill(image, bytes);
+        let [a, b] = [at, at + SECOND].map(|at| CHAIN.along(at, 256));
+        let mut sums = wgmma_chain::m64n128k128_f16_first(a, b);
+        wgmma_chain::m64n128k128_f16(&mut sums, a, b);
+        store(&sums, out);
+    }
+
+    /// Eight products of `f16` in a chain, 64 columns: A in registers, B MN-major, without a pattern.
+    v_wgmma_chain_64_registers_f16(image: *const Vector, bytes: u32, registers: *const [u32; 4], out: *mut [f32; 4]) {
+        let at = fill(image, bytes);
+        let a = chain_registers(registers);
+        let b = mn_major_chain(64).along(at + SECOND, 2 * 64 / 8 * 128);
+        let mut sums = [[0.0; 4]; 64 / 8];
+        wgmma_chain::m64n64k128_f16_registers(&mut sums, a, b);
+        wgmma_chain::m64n64k128_f16_registers(&mut sums, a, b);
+        store(&sums, out);
+    }
+
+    /// Eight products of `f16` in a chain, 128 columns: A in registers, B MN-major, without a pattern.
+    v_wgmma_chain_128_registers_f16(image: *const Vector, bytes: u32, registers: *const [u32; 4], out: *mut [f32; 4]) {
+        let at = fill(image, bytes);
+        let a = chain_registers(registers);
+        let b = mn_major_chain(128).along(at + SECOND, 2 * 128 / 8 * 128);
+        let mut sums = [[0.0; 4]; 128 / 8];
+        wgmma_chain::m64n128k128_f16_registers(&mut sums, a, b);
+        wgmma_chain::m64n128k128_f16_registers(&mut sums, a, b);
+        store(&sums, out);
+    }
+
+    /// Four products of `bf16` in a chain, 128 columns: both K-major, without a pattern; and the same again.
+    v_wgmma_short_chain_128_bf16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
+        let at = fill(image, bytes);
+        let [a, b] = [at, at + SECOND].map(|at| {
+            let [first, second, third, fourth, ..] = SHORT_CHAIN.along(at, 256);
+            [first, second, third, fourth]
+        });
+        let (sums, again) = (wgmma_chain::m64n128k64_bf16_first(a, b), wgmma_chain::m64n128k64_bf16_first(a, b));
+        store(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].map(|j: usize| added(sums[j], again[j])), out);
+    }
+
+    /// Eight products of `bf16` in a chain, 128 columns: both K-major, without a pattern.
+    v_wgmma_chain_128_bf16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
+        let at = fill(image, bytes);
+        let [a, b] = [at, at + SECOND].map(|at| CHAIN.along(at, 256));
+        let mut sums = wgmma_chain::m64n128k128_bf16_first(a, b);
+        wgmma_chain::m64n128k128_bf16(&mut sums, a, b);
+        store(&sums, out);
+    }
+
+    /// Eight products of `bf16` in a chain, 64 columns: A in registers, B MN-major, without a pattern.
+    v_wgmma_chain_64_registers_bf16(image: *const Vector, bytes: u32, registers: *const [u32; 4], out: *mut [f32; 4]) {
+        let at = fill(image, bytes);
+        let a = chain_registers(registers);
+        let b = mn_major_chain(64).along(at + SECOND, 2 * 64 / 8 * 128);
+        let mut sums = [[0.0; 4]; 64 / 8];
+        wgmma_chain::m64n64k128_bf16_registers(&mut sums, a, b);
+        wgmma_chain::m64n64k128_bf16_registers(&mut sums, a, b);
+        store(&sums, out);
+    }
+
+    /// Eight products of `bf16` in a chain, 128 columns: A in registers, B MN-major, without a pattern.
+    v_wgmma_chain_128_registers_bf16(image: *const Vector, bytes: u32, registers: *const [u32; 4], out: *mut [f32; 4]) {
+        let at = fill(image, bytes);
+        let a = chain_registers(registers);
+        let b = mn_major_chain(128).along(at + SECOND, 2 * 128 / 8 * 128);
+        let mut sums = [[0.0; 4]; 128 / 8];
+        wgmma_chain::m64n128k128_bf16_registers(&mut sums, a, b);
+        wgmma_chain::m64n128k128_bf16_registers(&mut sums, a, b);
         store(&sums, out);
     }
 }

@@ -7,7 +7,7 @@ pub mod embedding;
 pub mod gemm;
 pub mod norm;
 mod paper;
-mod prefill;
+pub mod prefill;
 pub mod quantised;
 pub mod rope;
 pub mod sampling;
@@ -26,12 +26,16 @@ pub fn all(scale: Scale, target: &str) -> Vec<Case> {
         embedding::cases,
         norm::cases,
         paper::cases,
-        prefill::cases,
         quantised::cases,
         rope::cases,
         sampling::cases,
     ];
-    families.into_iter().flat_map(|cases| cases(scale)).chain(gemm::cases(scale, target)).collect()
+    families
+        .into_iter()
+        .flat_map(|cases| cases(scale))
+        .chain(prefill::cases(scale, target))
+        .chain(gemm::cases(scale, target))
+        .collect()
 }
 
 /// The error of results that are either right or wrong.

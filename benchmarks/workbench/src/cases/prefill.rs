@@ -1,6 +1,6 @@
 //! Attention of prompts.
 
-use kernels::attention::prefill::{paged_prefill, shape};
+use kernels::attention::prefill::{hopper, paged_prefill, shape};
 use kernels::attention::{HEAD_SIZES, coded_heads};
 use kernels::layout::KvFormat;
 
@@ -9,7 +9,8 @@ use crate::case::{Case, Prepared, Scale};
 use crate::number::Type;
 use crate::paged::{PagedProblem, PagedSequence, PagedShape};
 
-pub fn cases(scale: Scale) -> Vec<Case> {
+pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
+    let has_hopper = target == "sm_90a";
     let every = Type::ALL.into_iter().flat_map(|ty| {
         let plain = HEAD_SIZES.map(|size| (ty, KvFormat::Plain, size)).into_iter();
         plain.chain(coded_heads().map(move |(format, size)| (ty, format, size)))
@@ -26,7 +27,7 @@ pub fn cases(scale: Scale) -> Vec<Case> {
                 window: 0,
                 format,
             };
-            every.map(shape).filter_map(|shape| case(shape, &spans)).collect()
+            every.map(shape).flat_map(|shape| kernels_for(shape, &spans, has_hopper)).collect()
         }
         // A prompt of 8k tokens, for as many heads as make 4,096 elements; and what else engines do at head size 128.
         Scale::Full => {
@@ -51,13 +52,20 @@ pub fn cases(scale: Scale) -> Vec<Case> {
                 ),
                 (PagedShape { window: 1024, ..grouped }, long.clone()),
             ];
-            all.chain(others).filter_map(|(shape, spans)| case(shape, &spans)).collect()
+            all.chain(others).flat_map(|(shape, spans)| kernels_for(shape, &spans, has_hopper)).collect()
         }
     }
 }
 
-/// One launch for all sequences.
-fn case(shape: PagedShape, spans: &[PagedSequence]) -> Option<Case> {
+/// A case for each kernel that serves the shape.
+fn kernels_for(shape: PagedShape, spans: &[PagedSequence], has_hopper: bool) -> Vec<Case> {
+    let is_served = has_hopper && shape.supported().is_ok_and(hopper::shape::serves);
+    let kernels: &[bool] = if is_served { &[false, true] } else { &[false] };
+    kernels.iter().filter_map(|&hopper| attend(shape, spans, hopper)).collect()
+}
+
+/// One launch for all sequences, if `on_hopper` of Hopper's kernel; none if there is no kernel for the shape.
+pub fn attend(shape: PagedShape, spans: &[PagedSequence], on_hopper: bool) -> Option<Case> {
     let PagedShape { ty, heads, kv_heads, head_size, block_size, window, .. } = shape;
     let checked = shape.supported().ok()?;
     let mut floor = Floor::default();
@@ -70,7 +78,7 @@ fn case(shape: PagedShape, spans: &[PagedSequence]) -> Option<Case> {
     let seen = if window > 0 { format!(", window {window}") } else { String::new() };
     let spans = spans.to_vec();
     Some(Case {
-        kernel: "paged_prefill",
+        kernel: if on_hopper { "paged_prefill_hopper" } else { "paged_prefill" },
         shape: format!("{}, {heads}/{kv_heads} heads of {head_size}, {}{seen}", shape.label(), lengths.join(", ")),
         floor,
         prepare: Box::new(move |gpu| {
@@ -84,10 +92,11 @@ fn case(shape: PagedShape, spans: &[PagedSequence]) -> Option<Case> {
                 .collect();
             let (tokens, sequences) = (problem.tokens(), spans.len() as u32);
             let output = gpu.alloc::<u16>("output", problem.query.len())?;
+            let cache = gpu.upload("cache", &problem.cache())?.ptr();
             let args = paged_prefill {
                 output: output.mut_ptr(),
                 query: gpu.upload("query", &problem.query)?.ptr(),
-                cache: gpu.upload("cache", &problem.cache())?.ptr(),
+                cache,
                 tables: gpu.upload("tables", &tables)?.ptr(),
                 table_starts: gpu.upload("table starts", &table_starts)?.ptr(),
                 query_starts: gpu.upload("query starts", &starts)?.ptr(),
@@ -100,12 +109,18 @@ fn case(shape: PagedShape, spans: &[PagedSequence]) -> Option<Case> {
                 window,
                 scale: shape.scale(),
             };
-            let call = shape::call(checked, ty.element(), args);
+            let (launch, call) = if on_hopper {
+                let args = hopper::shape::arguments(args, hopper::shape::pages(checked, cache, problem.blocks));
+                (
+                    hopper::shape::launch_shape(checked, tokens, sequences),
+                    hopper::shape::call(checked, ty.element(), args),
+                )
+            } else {
+                (shape::launch_shape(checked, tokens, sequences), shape::call(checked, ty.element(), args))
+            };
             Ok(Prepared {
                 // SAFETY: the arrays are those of the problem, whose blocks are of the cache.
-                launch: Box::new(move |gpu| unsafe {
-                    gpu.launch(shape::launch_shape(checked, tokens, sequences), call)
-                }),
+                launch: Box::new(move |gpu| unsafe { gpu.launch(launch, call) }),
                 error: Box::new(move |gpu| Ok(problem.sampled_error(&gpu.download(output)?) / ty.tolerance())),
             })
         }),

@@ -2,7 +2,7 @@
 
 use cuda_std::launch::{Descriptor, Family, Kernel, KernelCall, LaunchShape};
 use kernels::attention::decode::{paged_attention, plan_paged_attention};
-use kernels::attention::{AttentionShape, paper, prefill::paged_prefill};
+use kernels::attention::{AttentionShape, paper, prefill::hopper::paged_prefill_hopper, prefill::paged_prefill};
 use kernels::element::ElementType;
 use kernels::gemm::{decode::gemm_decode, gemv::gemv, hopper::gemm_hopper, prefill::gemm, quantised::gemm_quantised};
 use kernels::{cache, communicator, embedding, kv_element, norm, rope, sampling};
@@ -129,6 +129,7 @@ fn kernels(element: ElementType, heads: AttentionShape, target: &str) -> Vec<&'s
     .into_iter()
     .chain(of::<paged_attention>(&headed))
     .chain(of::<paged_prefill>(&headed))
+    .chain(of::<paged_prefill_hopper>(&headed))
     .chain(of::<gemm>(&typed))
     .chain(of::<gemm_hopper>(&typed))
     .chain(of::<gemm_decode>(&typed))

@@ -141,6 +141,26 @@ fn a_rehearsal_asks_for_what_a_step_asks_for() {
     }
 }
 
+/// Prompts are attended to by Hopper's kernel where it serves their heads, and elsewhere by that of all GPUs.
+#[test]
+fn prompts_have_hoppers_attention_where_it_serves_their_heads() {
+    for (name, kv_dtype, kernel) in [
+        ("opt-350m-like", None, "paged_prefill_hopper_f16_64"),
+        ("qwen3", None, "paged_prefill_hopper_f16_128"),
+        ("opt-350m-like", Some(KvDtype::Int8), "paged_prefill_f16int8_64"),
+        ("llama3", None, "paged_prefill_f16_32"),
+    ] {
+        let mut loaded = load_with(name, &Options { cuda_graphs: false, kv_dtype, ..Options::default() }, 0);
+        collect_reports(true).unwrap();
+        loaded.step(batch(&[(1, 10), (9, 9)]));
+        let launched = take_reports().unwrap();
+        collect_reports(false).unwrap();
+        let attended: Vec<_> =
+            launched.iter().map(|launch| &*launch.kernel).filter(|name| name.starts_with("paged_prefill")).collect();
+        assert_eq!(attended, vec![kernel; loaded.layout.layers], "{name}, {kv_dtype:?}");
+    }
+}
+
 #[test]
 fn steps_allocate_nothing() {
     let mut loaded = load("llama2", true, 0);

@@ -75,6 +75,8 @@ use crate::layout::Pages;
 use cuda_std::ptx::cp_async;
 
 mod fragment;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+pub mod hopper;
 mod pages;
 mod rows;
 pub mod shape;
@@ -84,7 +86,7 @@ mod tile;
 use fragment::{Queries, ZERO, add_values};
 use pages::KvTiles;
 use rows::QueryRows;
-use shape::{query_in_registers, row_bytes, stage_bytes, tile_keys, tile_rows};
+use shape::{fragments, query_in_registers, row_bytes, stage_bytes, tile_keys, tile_rows};
 use softmax::Softmax;
 use tile::Tile;
 
@@ -150,7 +152,7 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
         let Some(sight) = tile.sight(tile.first, tile_rows(D), window) else { return };
         let image: *mut Vector = dynamic_shared_mem();
         let stages = shared_offset(image) + row_bytes(D);
-        let rows = QueryRows::<D>::new(tile, head, kv_heads, image);
+        let rows = QueryRows::<D>::new(tile, head, kv_heads, image, fragments(D));
         let own_sight = rows.sight(window);
 
         rows.copy_queries(&batch);
@@ -192,7 +194,11 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
             index += 1;
         }
         if own_sight.is_some() {
-            rows.store::<T>(output, &sums, &softmax.finish());
+            if !query_in_registers(D, T::FORMAT) {
+                // Other lanes may have yet to read the queries for the last tile.
+                warp::sync_warp(FULL_MASK);
+            }
+            rows.store::<T, _>(output, &sums, &softmax.finish());
         }
     }
 }

@@ -10,9 +10,8 @@ use cuda_std::vector::Vector;
 use cuda_std::warp::{self, FULL_MASK, lane_id};
 
 use super::Batch;
-use super::fragment::{OutputFragments, ScoreFragments};
-use super::shape::{FRAGMENT, fragments, query_in_registers, tile_keys, tile_rows};
-use super::softmax::PerRow;
+use super::fragment::ScoreFragments;
+use super::shape::{FRAGMENT, tile_keys, tile_rows};
 use super::tile::{Sight, Tile};
 use crate::element::Element;
 use crate::kv_element::KvElement;
@@ -29,24 +28,23 @@ pub struct QueryRows<const D: u32> {
     kv_heads: u32,
     /// The warp's first row, counted in the tile.
     first: u32,
+    /// The warp's fragments of rows, a constant.
+    fragments: u32,
     /// Where the tile's rows lie in shared memory.
     image: *mut Vector,
 }
 
 impl<const D: u32> QueryRows<D> {
-    /// How many rows a warp has.
-    const COUNT: u32 = FRAGMENT * fragments(D);
-
     /// This warp's rows of a tile, whose place in shared memory is `image`.
     #[inline(always)]
-    pub fn new(tile: Tile, head: u32, kv_heads: u32, image: *mut Vector) -> Self {
-        Self { tile, head, kv_heads, first: warp::warp_id() * Self::COUNT, image }
+    pub fn new(tile: Tile, head: u32, kv_heads: u32, image: *mut Vector, fragments: u32) -> Self {
+        Self { tile, head, kv_heads, first: warp::warp_id() * FRAGMENT * fragments, fragments, image }
     }
 
     /// What the rows see, if any of them is in the sequence.
     #[inline(always)]
     pub fn sight(&self, window: u32) -> Option<Sight> {
-        self.tile.sight(self.tile.first + self.first, Self::COUNT, window)
+        self.tile.sight(self.tile.first + self.first, FRAGMENT * self.fragments, window)
     }
 
     /// Where a vector of a row is in shared memory.
@@ -79,7 +77,7 @@ impl<const D: u32> QueryRows<D> {
     #[inline(always)]
     pub unsafe fn copy_queries(&self, batch: &Batch) {
         let (lane_row, lane_chunk) = Self::lane();
-        for fragment in 0..fragments(D) {
+        for fragment in 0..self.fragments {
             let row = fragment * FRAGMENT + lane_row;
             let (at, bytes) = match self.element(row, lane_chunk, batch.query_stride) {
                 Some(at) => (at, size_of::<Vector>() as u32),
@@ -96,14 +94,19 @@ impl<const D: u32> QueryRows<D> {
         }
     }
 
+    /// The position of the token of the lane's row in a half of a fragment.
+    #[inline(always)]
+    pub fn position(&self, fragment: u32, half: u32) -> u32 {
+        self.tile.position(self.tile.first + self.first + fragment * FRAGMENT + half * 8 + lane_id() / 4)
+    }
+
     /// Masks the scores of keys that a row does not see: they become minus infinity, whose weight is 0. `key` is the
     /// tile's first.
     #[inline(always)]
     pub fn mask<T: KvElement>(&self, scores: &mut ScoreFragments, key: u32, window: u32) {
-        for fragment in 0..fragments(D) {
+        for fragment in 0..self.fragments {
             for half in 0..2 {
-                let row = self.tile.first + self.first + fragment * FRAGMENT + half * 8 + lane_id() / 4;
-                let to_first = self.tile.position(row).wrapping_sub(key + lane_id() % 4 * 2);
+                let to_first = self.position(fragment, half).wrapping_sub(key + lane_id() % 4 * 2);
                 for (n, four) in
                     scores[fragment as usize][..tile_keys(D, T::FORMAT) as usize / 8].iter_mut().enumerate()
                 {
@@ -119,21 +122,24 @@ impl<const D: u32> QueryRows<D> {
         }
     }
 
-    /// Writes the outputs, each row times its factor.
+    /// Writes the outputs of the fragments, each row times its factor; of each fragment there are eight columns an element, and at
+    /// least a head's.
     ///
     /// # Safety
-    /// All lanes of the warp call this together; the rest is as for [`paged_prefill()`](super::paged_prefill()).
+    /// All lanes of the warp call this together, when nobody reads the queries any more, whose place the outputs take; the rest is as
+    /// for [`paged_prefill()`](super::paged_prefill()).
     #[inline(always)]
-    pub unsafe fn store<T: KvElement>(&self, to: *mut u16, output: &OutputFragments, factors: &PerRow<f32>) {
+    pub unsafe fn store<T: KvElement, const N: usize>(
+        &self,
+        to: *mut u16,
+        output: &[[[f32; 4]; N]],
+        factors: &[[f32; 2]],
+    ) {
         let (lane_row, lane_chunk) = Self::lane();
         // SAFETY: places are the warp's own, only rows of the sequence are stored, and all lanes reach the warp's
         // barriers, by this function's contract.
         unsafe {
-            if !query_in_registers(D, T::FORMAT) {
-                // The queries are here, and other lanes may have yet to read them for the last tile.
-                warp::sync_warp(FULL_MASK);
-            }
-            for fragment in 0..fragments(D) as usize {
+            for fragment in 0..self.fragments as usize {
                 for half in 0..2 {
                     let row = fragment as u32 * FRAGMENT + half as u32 * 8 + lane_id() / 4;
                     let factor = factors[fragment][half];
@@ -148,7 +154,7 @@ impl<const D: u32> QueryRows<D> {
                 }
             }
             warp::sync_warp(FULL_MASK);
-            for fragment in 0..fragments(D) {
+            for fragment in 0..self.fragments {
                 let row = fragment * FRAGMENT + lane_row;
                 let Some(at) = self.element(row, lane_chunk, self.kv_heads * self.tile.group * D) else { continue };
                 for pair in 0..D / VECTOR / 2 {

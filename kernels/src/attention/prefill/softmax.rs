@@ -16,7 +16,7 @@ use crate::attention::LOG2_E;
 use crate::kv_element::KvElement;
 
 /// The reference of a row that has seen no key: below every score, and yet a number.
-const NONE: f32 = -1e30;
+pub const NONE: f32 = -1e30;
 
 /// A value for each row that a lane has part of: `lane / 4` and `lane / 4 + 8` of each fragment.
 pub type PerRow<V> = [[V; 2]; FRAGMENTS];
@@ -131,7 +131,7 @@ impl<T: KvElement, const D: u32> Softmax<T, D> {
 /// # Safety
 /// All lanes of the warp call this together.
 #[inline(always)]
-unsafe fn over_row(value: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
+pub unsafe fn over_row(value: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
     // SAFETY: all lanes of the warp are here together, by this function's contract.
     unsafe {
         let value = combine(value, warp::warp_shuffle_xor(FULL_MASK, value, 1, WARP_SIZE));

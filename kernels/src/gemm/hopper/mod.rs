@@ -3,7 +3,8 @@
 //! A block has a tile of 128 tokens by `COLUMNS` (128 or 256) rows of the weight at a time. One warp group, of which one lane
 //! works, fetches tiles of both operands into a ring in shared memory (`ring.rs`); two others multiply them, 64 tokens by
 //! all columns each, in 128 registers a lane. As many blocks run as there are multiprocessors, and each goes through
-//! several tiles of the product: while the groups store one, the ring fills with the operands of the next.
+//! several tiles of the product: while the groups store one, the ring fills with the operands of the next. Plain outputs in 16
+//! bits are stored by tensor copies (`output.rs`), all others by the code that all kernels share.
 //!
 //! | | |
 //! | --- | --- |
@@ -29,7 +30,7 @@
 //! last store, so that there is no barrier of the block after the first.
 
 mod output;
-mod ring;
+pub(crate) mod ring;
 
 use cuda_std::prelude::*;
 use cuda_std::ptx::tensor::{self, CuTensorMap};
@@ -220,7 +221,8 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
     let [a, b] = [start + group * (GROUP_ROWS * ROW_BYTES), start + b_at(COLUMNS, 0)].map(wgmma::row_descriptor);
     let factors = |at: RingPlace| {
         let further = at.stage * (stage_bytes(COLUMNS) / 16);
-        (a + further, b + further)
+        let second = [a_at(1) / 16, COLUMNS * ROW_BYTES / 16];
+        ([a + further, a + further + second[0]], [b + further, b + further + second[1]])
     };
     // Waits for a tile, multiplies, and gives its place back.
     macro_rules! with_tile {
@@ -231,9 +233,6 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
             unsafe {
                 mbarrier::wait(ring.full(at), at.parity);
                 $product;
-                if parts(COLUMNS) == 2 {
-                    T::multiply::<COLUMNS>(&mut $sums, $a + a_at(1) / 16, $b + COLUMNS * ROW_BYTES / 16);
-                }
                 if lane == 0 {
                     mbarrier::arrive(ring.empty(at));
                 }

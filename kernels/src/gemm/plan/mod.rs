@@ -39,6 +39,11 @@ impl GpuLimits {
         GpuLimits { multiprocessors, shared_bytes, hopper_from }
     }
 
+    /// Whether there are kernels of Hopper's.
+    pub const fn has_hopper(self) -> bool {
+        self.hopper_from.is_some()
+    }
+
     /// Whether products of so many tokens are Hopper's kernel.
     const fn has_hopper_for(self, tokens: u32) -> bool {
         match self.hopper_from {

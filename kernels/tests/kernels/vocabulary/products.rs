@@ -16,8 +16,12 @@ enum Layout {
     Plain,
     /// MN-major rows of 64 elements, permuted.
     MnMajor,
-    /// In registers.
+    /// A in registers, and B in 8 x 8 matrices.
     Registers,
+    /// 8 x 8 matrices of 128 bytes, so many along K: two for each product.
+    Chain(usize),
+    /// Of eight products A in registers, and B MN-major, in 8 x 8 matrices; so many columns.
+    ChainOfRegisters(usize),
 }
 
 impl Layout {
@@ -27,8 +31,24 @@ impl Layout {
             Layout::Rows => row * 128 + k * 2,
             Layout::Plain | Layout::Registers => row / 8 * 256 + k / 8 * 128 + row % 8 * 16 + k % 8 * 2,
             Layout::MnMajor => row / 64 * 2048 + k * 128 + row % 64 * 2,
+            Layout::Chain(matrices) => row / 8 * (matrices * 128) + k / 8 * 128 + row % 8 * 16 + k % 8 * 2,
+            Layout::ChainOfRegisters(columns) => k / 8 * (columns * 16) + row / 8 * 128 + k % 8 * 16 + row % 8 * 2,
         };
         if matches!(self, Layout::Rows | Layout::MnMajor) { at ^ (at / 128 % 8 * 16) } else { at }
+    }
+
+    /// Elements along K.
+    fn depth(self) -> usize {
+        match self {
+            Layout::Rows => 64,
+            Layout::Plain | Layout::MnMajor | Layout::Registers => 16,
+            Layout::Chain(matrices) => 8 * matrices,
+            Layout::ChainOfRegisters(_) => 128,
+        }
+    }
+
+    fn is_from_registers(self) -> bool {
+        matches!(self, Layout::Registers | Layout::ChainOfRegisters(_))
     }
 }
 
@@ -40,36 +60,46 @@ type Form = fn(Arguments) -> KernelCall;
 
 pub fn every_form(gpu: &mut Gpu) {
     macro_rules! forms {
-        ($($layout:ident $n:literal $f16:ident $bf16:ident;)*) => {$(
+        ($($layout:expr, $n:literal $f16:ident $bf16:ident;)*) => {$(
             for (ty, call) in [
                 (Type::F16, (|(image, bytes, _, out)| $f16 { image, bytes, out }.into()) as Form),
                 (Type::Bf16, |(image, bytes, _, out)| $bf16 { image, bytes, out }.into()),
             ] {
-                check(gpu, ty, Layout::$layout, $n, call);
+                check(gpu, ty, $layout, $n, call);
             }
         )*};
     }
     forms! {
-        Rows 8 v_wgmma_8_f16 v_wgmma_8_bf16;
-        Rows 16 v_wgmma_16_f16 v_wgmma_16_bf16;
-        Rows 32 v_wgmma_32_f16 v_wgmma_32_bf16;
-        Rows 64 v_wgmma_64_f16 v_wgmma_64_bf16;
-        Rows 128 v_wgmma_128_f16 v_wgmma_128_bf16;
-        Rows 256 v_wgmma_256_f16 v_wgmma_256_bf16;
-        Plain 64 v_wgmma_plain_f16 v_wgmma_plain_bf16;
-        MnMajor 64 v_wgmma_mn_major_f16 v_wgmma_mn_major_bf16;
+        Layout::Rows, 8 v_wgmma_8_f16 v_wgmma_8_bf16;
+        Layout::Rows, 16 v_wgmma_16_f16 v_wgmma_16_bf16;
+        Layout::Rows, 32 v_wgmma_32_f16 v_wgmma_32_bf16;
+        Layout::Rows, 64 v_wgmma_64_f16 v_wgmma_64_bf16;
+        Layout::Rows, 128 v_wgmma_128_f16 v_wgmma_128_bf16;
+        Layout::Rows, 256 v_wgmma_256_f16 v_wgmma_256_bf16;
+        Layout::Plain, 64 v_wgmma_plain_f16 v_wgmma_plain_bf16;
+        Layout::MnMajor, 64 v_wgmma_mn_major_f16 v_wgmma_mn_major_bf16;
+        Layout::Chain(8), 128 v_wgmma_short_chain_128_f16 v_wgmma_short_chain_128_bf16;
+        Layout::Chain(16), 128 v_wgmma_chain_128_f16 v_wgmma_chain_128_bf16;
     }
-    let from_registers: [(Type, Form); 2] = [
-        (Type::F16, |(image, bytes, registers, out)| v_wgmma_registers_f16 { image, bytes, registers, out }.into()),
-        (Type::Bf16, |(image, bytes, registers, out)| v_wgmma_registers_bf16 { image, bytes, registers, out }.into()),
-    ];
-    for (ty, call) in from_registers {
-        check(gpu, ty, Layout::Registers, 64, call);
+    macro_rules! forms_from_registers {
+        ($($layout:expr, $n:literal $f16:ident $bf16:ident;)*) => {$(
+            for (ty, call) in [
+                (Type::F16, (|(image, bytes, registers, out)| $f16 { image, bytes, registers, out }.into()) as Form),
+                (Type::Bf16, |(image, bytes, registers, out)| $bf16 { image, bytes, registers, out }.into()),
+            ] {
+                check(gpu, ty, $layout, $n, call);
+            }
+        )*};
+    }
+    forms_from_registers! {
+        Layout::Registers, 64 v_wgmma_registers_f16 v_wgmma_registers_bf16;
+        Layout::ChainOfRegisters(64), 64 v_wgmma_chain_64_registers_f16 v_wgmma_chain_64_registers_bf16;
+        Layout::ChainOfRegisters(128), 128 v_wgmma_chain_128_registers_f16 v_wgmma_chain_128_registers_bf16;
     }
 }
 
 fn check(gpu: &mut Gpu, ty: Type, layout: Layout, columns: usize, call: Form) {
-    let depth = if layout == Layout::Rows { 64 } else { 16 };
+    let depth = layout.depth();
     let mut random = ProblemRng(columns as u64);
     let mut integers = |n: usize| (0..n).map(|_| random.below(17) as f64 - 8.0).collect::<Vec<_>>();
     let (a, b) = (integers(64 * depth), integers(columns * depth));
@@ -77,7 +107,7 @@ fn check(gpu: &mut Gpu, ty: Type, layout: Layout, columns: usize, call: Form) {
     let mut image = vec![0u8; second + (columns * depth * 2).max(2048)];
     for k in 0..depth {
         let mut put = |at: usize, value: f64| image[at..at + 2].copy_from_slice(&ty.bits(value).to_le_bytes());
-        if layout != Layout::Registers {
+        if !layout.is_from_registers() {
             (0..64).for_each(|row| put(layout.at(row, k), a[row * depth + k]));
         }
         (0..columns).for_each(|column| put(second + layout.at(column, k), b[column * depth + k]));
@@ -86,9 +116,10 @@ fn check(gpu: &mut Gpu, ty: Type, layout: Layout, columns: usize, call: Form) {
         let [low, high] = [0, 1].map(|i| u32::from(ty.bits(a[row * depth + k + i])));
         low | high << 16
     };
-    let registers: Vec<[u32; 4]> = (0..128)
-        .map(|thread| {
-            let (row, k) = (thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2);
+    let registers: Vec<[u32; 4]> = (0..depth / 16 * 128)
+        .map(|i| {
+            let (step, thread) = (i / 128, i % 128);
+            let (row, k) = (thread / 32 * 16 + thread % 32 / 4, step * 16 + thread % 4 * 2);
             [pair(row, k), pair(row + 8, k), pair(row, k + 8), pair(row + 8, k + 8)]
         })
         .collect();

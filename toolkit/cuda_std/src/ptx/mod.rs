@@ -20,3 +20,4 @@ pub mod pattern;
 pub mod stmatrix;
 pub mod tensor;
 pub mod wgmma;
+pub mod wgmma_chain;

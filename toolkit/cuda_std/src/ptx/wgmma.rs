@@ -58,6 +58,23 @@ impl MatrixLayout {
     pub const fn at(self, offset: u32) -> u64 {
         self.0 | field(offset)
     }
+
+    /// The descriptors of eight factors, the first of which begins at an offset in shared memory, and each other one so many bytes
+    /// further.
+    #[inline(always)]
+    pub const fn along(self, offset: u32, bytes: u32) -> [u64; 8] {
+        let (high, low, step) = (self.0 >> 32 << 32, self.at(offset) as u32, bytes / 16);
+        [
+            high | low as u64,
+            high | (low + step) as u64,
+            high | (low + 2 * step) as u64,
+            high | (low + 3 * step) as u64,
+            high | (low + 4 * step) as u64,
+            high | (low + 5 * step) as u64,
+            high | (low + 6 * step) as u64,
+            high | (low + 7 * step) as u64,
+        ]
+    }
 }
 
 /// The lower half of the descriptor of a factor of K-major rows of 64 elements ([`MatrixLayout::ROWS_OF_128_BYTES`]), which
@@ -75,8 +92,7 @@ const fn field(bytes: u32) -> u64 {
 }
 
 /// Descriptor bits of 16 elements further along rows of 64 elements.
-#[cfg(target_arch = "nvptx64")]
-const STEP: u32 = 2;
+pub(super) const STEP: u32 = 2;
 
 macro_rules! products {
     ($ty:literal $n:literal [$($i:literal)*] [$($list:literal)*] $one:ident $four:ident $first:ident $registers:ident) => {

@@ -106,6 +106,11 @@ impl CudaKvCache {
         self.pages
     }
 
+    /// Blocks in the pool; none in rehearsals.
+    pub fn blocks(&self) -> u32 {
+        self.num_blocks as u32
+    }
+
     /// Pages of a block: one a layer, or one of keys and one of values.
     fn pages_of_a_block(&self) -> u32 {
         match self.arrays {

@@ -4,7 +4,7 @@ use cuda_std::launch::{DevicePtr, DevicePtrMut, LaunchShape};
 use cuda_std::vector::Vector;
 use kernels::attention::decode::{self, PLAN_THREADS, paged_attention, plan_paged_attention, plan_vectors};
 use kernels::attention::paper::launch::apart;
-use kernels::attention::prefill::{paged_prefill, shape};
+use kernels::attention::prefill::{hopper, paged_prefill, shape};
 use kernels::cache::{reshape_and_cache, write_shape};
 use kernels::floor::Floor;
 use kernels::layout::VECTOR;
@@ -209,8 +209,15 @@ impl CudaBackend {
             let kv_cache = floor.bytes - rows * u64::from(head_shape.heads() * head_shape.head_size());
             LaunchCost { floor, kv_cache, ..LaunchCost::default() }
         };
-        let launch = shape::launch_shape(head_shape, inputs.rows - inputs.decodes, inputs.prefills);
-        let call = shape::call(head_shape, self.element, args);
+        let (tokens, sequences) = (inputs.rows - inputs.decodes, inputs.prefills);
+        let (launch, call) = if self.queue.limits().has_hopper() && hopper::shape::serves(head_shape) {
+            let pages = hopper::shape::pages(head_shape, args.cache, cache.blocks());
+            let call = hopper::shape::call(head_shape, self.element, hopper::shape::arguments(args, pages));
+            (hopper::shape::launch_shape(head_shape, tokens, sequences), call)
+        } else {
+            let call = shape::call(head_shape, self.element, args);
+            (shape::launch_shape(head_shape, tokens, sequences), call)
+        };
         // SAFETY: query rows are numbered from the first of all; the rest is as for decode.
         unsafe { self.queue.launch(launch, call, cost) };
     }

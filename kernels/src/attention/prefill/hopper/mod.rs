@@ -1,0 +1,195 @@
+//! `paged_prefill_hopper`: [`paged_prefill`](super::paged_prefill()) on Hopper, by `wgmma`, with pages that tensor copies bring.
+//!
+//! A block has 128 query rows of a sequence and KV head, as there. Two warp groups have 64 of them each: their queries lie in
+//! shared memory, scores and outputs are in registers, and weights go from the one product to the other without leaving them.
+//! The first warp of a third group fetches tiles of 128 keys and values into a ring (see [`gemm_hopper`](crate::gemm::hopper)).
+//!
+//! | | |
+//! | --- | --- |
+//! | arguments | those of [`paged_prefill`](super::paged_prefill()), with the cache as a tensor: [`shape::pages`] |
+//! | grid | (KV heads, tiles of rows), see [`shape::launch_shape`]; [`shape::THREADS`] threads |
+//! | shared memory | 225 KiB at head size 128, 113 KiB at 64; one block an SM |
+//! | floor | that of [`paged_prefill`](super::shape::floor()) |
+//!
+//! # What limits it
+//!
+//! `wgmma` of 64 x 128 x 16 keeps the tensor cores busy for 64 clocks: a tile is 2,048 for both groups, at head size 128, in
+//! which 64 KiB come from L2, 32 bytes a clock. A lane has 64 exponentials in it, a scheduler's special functions 1,024 clocks
+//! of them. A group waits for its products, and what goes on meanwhile is the other's work: the second begins with a tile when the
+//! first has its scores, so that the softmax of each is beside products of the other from the first tile on. Were both to begin
+//! together they would go on so, first with all products and then with all exponentials.
+//!
+//! # How pages become factors
+//!
+//! Eight tokens of eight elements are 128 contiguous bytes of a page, and as `wgmma` wants a matrix without a pattern. Next to
+//! it lie the page's next eight tokens; but then no single stride leads through the tokens of several pages. So the
+//! tensor has another order, `[group of 8 tokens][head_size / 8][8 x 8]`, in which tiles of any pages follow each other. What no
+//! row sees is not read: the copy is told of a block that there is not, and brings zeros. In the last page, which ends
+//! within a block, the values behind the last are made zeros, since a weight of zero does not undo the NaN that may lie there.
+
+use cuda_std::prelude::*;
+use cuda_std::ptx::tensor::CuTensorMap;
+use cuda_std::ptx::{control, cp_async, fence, mbarrier};
+use cuda_std::shared::{dynamic_shared_mem, shared_offset};
+use cuda_std::vector::Vector;
+use cuda_std::warp::FULL_MASK;
+
+use super::Batch;
+use super::rows::QueryRows;
+use super::tile::Tile;
+use crate::element::{Bf16, F16};
+use crate::gemm::hopper::ring::{Ring, RingPlace, barrier_bytes};
+
+mod fetch;
+mod products;
+pub mod shape;
+mod softmax;
+
+use fetch::PageTiles;
+use products::{GroupProducts, Sums, add_values, scores};
+use shape::{GROUP_ROWS, GROUP_THREADS, GROUPS, KEYS, STAGES, part_bytes, query_bytes};
+use softmax::GroupSoftmax;
+
+/// Warps that read tiles.
+const READERS: u32 = GROUPS * GROUP_THREADS / warp::WARP_SIZE;
+
+/// Causal attention of each sequence's new tokens over its whole context, see the module.
+///
+/// # Safety
+/// As for [`paged_prefill()`](super::paged_prefill()); `cache` is [`shape::pages`], the launch [`shape::launch_shape`].
+#[kernel(arch = "sm_90a", max_threads = 384, min_blocks = 1, instances(T = [F16, Bf16], D = [64, 128]))]
+pub unsafe fn paged_prefill_hopper<T: GroupProducts, const D: u32>(
+    cache: &CuTensorMap,
+    output: *mut u16,
+    query: *const u16,
+    tables: *const u32,
+    table_starts: *const u32,
+    query_starts: *const u32,
+    contexts: *const u32,
+    sequences: u32,
+    query_stride: u32,
+    kv_heads: u32,
+    group: u32,
+    block_size: u32,
+    window: u32,
+    scale: f32,
+) {
+    let batch = Batch { query, query_stride, tables, table_starts, query_starts, contexts, sequences, group };
+    let window = if window == 0 { i32::MAX as u32 } else { window };
+    let head = thread::block_idx_x();
+    // SAFETY: the arrays are as this kernel's contract says.
+    let tile = unsafe { Tile::of_block::<D>(&batch) };
+    let Some(sight) = tile.sight(tile.first, GROUPS * GROUP_ROWS, window) else { return };
+    // Tiles begin with a page.
+    let start = sight.first_key() & !(block_size - 1);
+    let tiles = (sight.last - start) / KEYS + 1;
+
+    let memory: *mut u8 = dynamic_shared_mem();
+    let queries = shared_offset(memory);
+    let ring_at = queries + query_bytes(D);
+    let ring = Ring { tiles: ring_at, barriers: ring_at + STAGES * 2 * part_bytes(D), stages: STAGES };
+    // The shuffle tells the assembler that all lanes have the same number.
+    // SAFETY: all lanes of the warp are here together.
+    let warp = unsafe { warp::warp_shuffle_idx(FULL_MASK, warp::warp_id(), 0, warp::WARP_SIZE) };
+    let patched = ring.barriers + barrier_bytes(STAGES);
+    let scored = patched + 8;
+    if thread::thread_idx_x() == 0 {
+        // SAFETY: nobody uses the barriers before the block's barrier below.
+        unsafe {
+            mbarrier::init(patched, 1);
+            for stage in 0..STAGES {
+                mbarrier::init(scored + 8 * stage, READERS / GROUPS);
+            }
+            ring.set_up(READERS);
+        }
+    }
+    thread::sync_threads();
+    if warp >= READERS {
+        // SAFETY: all threads of the warp group are here, and then all lanes of a warp; the block's tiles are those of a sequence.
+        unsafe {
+            control::give_registers::<40>();
+            if warp == READERS {
+                let memory = memory.add(query_bytes(D) as usize);
+                let pages =
+                    PageTiles::<D> { cache, head, block_size, start, last: sight.last, tiles, ring, memory, patched };
+                pages.fetch(batch.tables.add(*batch.table_starts.add(tile.sequence as usize) as usize));
+            }
+        }
+        return;
+    }
+    // SAFETY: all threads of the warp group are here, and the fetching one gives back what the two take.
+    unsafe { control::take_registers::<232>() };
+    let own_group = warp / 4;
+    let sync = || {
+        // SAFETY: both groups have a barrier of their own, which all of their threads reach.
+        unsafe { thread::sync_named(1 + own_group, GROUP_THREADS) };
+    };
+    let rows = QueryRows::<D>::new(tile, head, kv_heads, memory.cast(), 1);
+    let own_sight = rows.sight(window);
+    let group_sight = tile.sight(tile.first + own_group * GROUP_ROWS, GROUP_ROWS, window);
+    // SAFETY: the arrays are as this kernel's contract says. All threads of a group take the same branches, but for those of a
+    // warp within the softmax, so that they reach products and barriers together. A tile is there when its barrier says so.
+    unsafe {
+        rows.copy_queries(&batch);
+        cp_async::commit();
+        cp_async::wait::<0>();
+        fence::proxy_async_shared();
+        sync();
+        let queries = queries + own_group * GROUP_ROWS * size_of::<Vector>() as u32;
+        let positions = [0, 1].map(|half| rows.position(0, half));
+        let mut softmax = GroupSoftmax::<T, D>::new(scale);
+        let mut sums: Sums = [[0.0; 4]; 16];
+        // The second group's turn comes when the first has the scores of the tile, which therefore is there.
+        let ready = if own_group == 0 { ring.full(RingPlace::default()) } else { scored };
+        let mut at = RingPlace::default();
+        let (mut index, mut key) = (0, start);
+        while index < tiles {
+            mbarrier::wait(ready + 8 * at.stage, at.parity);
+            let give_turn = || {
+                if own_group == 0 && warp::lane_id() == 0 {
+                    mbarrier::arrive(scored + 8 * at.stage);
+                }
+            };
+            let is_seen = group_sight.is_some_and(|seen| seen.any(key, KEYS));
+            // The vote tells the assembler that a warp stays together.
+            if warp::warp_vote_any(FULL_MASK, is_seen) {
+                let keys = ring.tiles + at.stage * (2 * part_bytes(D));
+                let mut weights = scores::<T, D>(queries, keys);
+                give_turn();
+                if !own_sight.is_some_and(|own| own.all(key, KEYS)) {
+                    mask(&mut weights, positions, key, window);
+                }
+                softmax.weigh(&mut weights, &mut sums);
+                add_values::<T, D>(&mut sums, &weights, keys + part_bytes(D));
+            } else {
+                give_turn();
+            }
+            if warp::lane_id() == 0 {
+                mbarrier::arrive(ring.empty(at));
+            }
+            at.advance(STAGES);
+            index += 1;
+            key += KEYS;
+        }
+        // Outputs take the place of queries, which the group has read.
+        sync();
+        if own_sight.is_some() {
+            rows.store::<T, 16>(output, core::slice::from_ref(&sums), core::slice::from_ref(&softmax.finish()));
+        }
+    }
+}
+
+/// Masks the scores of keys that the lane's rows, whose tokens are at `positions`, do not see: they become minus infinity, whose
+/// weight is 0. `key` is the tile's first.
+#[inline(always)]
+fn mask(scores: &mut Sums, positions: [u32; 2], key: u32, window: u32) {
+    let to_first = positions.map(|position| position.wrapping_sub(key + warp::lane_id() % 4 * 2));
+    for (n, four) in scores.iter_mut().enumerate() {
+        for (i, score) in four.iter_mut().enumerate() {
+            // To a key behind the row's position the distance is negative: a very large number.
+            if to_first[i / 2].wrapping_sub((8 * n + i % 2) as u32) >= window {
+                *score = f32::NEG_INFINITY;
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! [`Softmax`](super::super::softmax::Softmax) of a warp of a warp group: of two rows a lane.
+
+use core::marker::PhantomData;
+
+use cuda_std::float::GpuFloat;
+use cuda_std::warp::{self, FULL_MASK};
+
+use super::products::Sums;
+use crate::attention::LOG2_E;
+use crate::attention::prefill::softmax::{NONE, over_row};
+use crate::kv_element::KvElement;
+
+/// The state of a lane's rows, `lane / 4` and `lane / 4 + 8` of the warp's.
+pub struct GroupSoftmax<T, const D: u32> {
+    /// Factor from a product of query and key to a power of two.
+    scale: f32,
+    reference: [f32; 2],
+    /// The lane's part of the sums.
+    sum: [f32; 2],
+    element: PhantomData<T>,
+}
+
+impl<T: KvElement, const D: u32> GroupSoftmax<T, D> {
+    /// The state of rows that have seen no key. `scale`, a positive number, is what products of query and key are
+    /// multiplied with.
+    #[inline(always)]
+    pub fn new(scale: f32) -> Self {
+        Self { scale: scale * LOG2_E, reference: [NONE; 2], sum: [0.0; 2], element: PhantomData }
+    }
+
+    /// Turns the scores of a tile into weights, and adds them to the sums; scales `output` where the references change.
+    ///
+    /// # Safety
+    /// All lanes of the warp call this together.
+    #[inline(always)]
+    pub unsafe fn weigh(&mut self, scores: &mut Sums, output: &mut Sums) {
+        let mut most = [f32::NEG_INFINITY; 2];
+        for four in scores.iter() {
+            for (i, score) in four.iter().enumerate() {
+                most[i / 2] = most[i / 2].max(*score);
+            }
+        }
+        let most = most.map(|most| most * self.scale);
+        let exceeds = |half: usize| most[half] > self.reference[half] + T::SLACK;
+        // SAFETY: all lanes are here, by this function's contract; the vote gives all of them the same answer.
+        unsafe {
+            if warp::warp_vote_any(FULL_MASK, exceeds(0) | exceeds(1)) {
+                self.raise(most, output);
+            }
+        }
+        for four in scores {
+            for (i, score) in four.iter_mut().enumerate() {
+                *score = score.mul_add(self.scale, -self.reference[i / 2]).exp2_fast();
+                self.sum[i / 2] += *score;
+            }
+        }
+    }
+
+    /// Raises the references to the largest scores.
+    ///
+    /// # Safety
+    /// All lanes of the warp call this together.
+    #[inline(always)]
+    unsafe fn raise(&mut self, most: [f32; 2], output: &mut Sums) {
+        for half in 0..2 {
+            // SAFETY: all lanes are here, by this function's contract.
+            let new = unsafe { over_row(most[half], f32::max) }.max(self.reference[half]);
+            let factor = (self.reference[half] - new).exp2_fast();
+            self.reference[half] = new;
+            self.sum[half] *= factor;
+            for four in &mut output[..D as usize / 8] {
+                four[2 * half] *= factor;
+                four[2 * half + 1] *= factor;
+            }
+        }
+    }
+
+    /// One over the sum of each row.
+    ///
+    /// # Safety
+    /// All lanes of the warp call this together.
+    #[inline(always)]
+    pub unsafe fn finish(self) -> [f32; 2] {
+        // SAFETY: all lanes are here, by this function's contract.
+        self.sum.map(|sum| unsafe { over_row(sum, |a, b| a + b) }.rcp_fast())
+    }
+}
