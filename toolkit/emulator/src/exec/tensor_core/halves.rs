@@ -3,7 +3,7 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::wide::{WideRows, has_wide, multiply_add_wide, wide_rows};
-use super::{Bits, DEPTH, Factors, multiply_add};
+use super::{Bits, Factors, multiply_add};
 use crate::program::Factor;
 
 /// A first factor, ready to be multiplied.
