@@ -154,30 +154,30 @@ impl<T: FromCodes, C: KvCode + CodeFactor<T>> KvElement for Coded<T, C> {
 
 /// `with_kv_element!(element, format, T => expression)`: the expression with `T` as the [`KvElement`](crate::kv_element::KvElement)
 /// that an [`ElementType`](crate::element::ElementType) and a [`KvFormat`](crate::layout::KvFormat) stand for; with
-/// `T => plain, int8, fp8` each format has its expression.
+/// `T => plain, coded` the formats of 8 bits have their own.
 #[macro_export]
 macro_rules! with_kv_element {
     ($element:expr, $format:expr, $T:ident => $expression:expr) => {
-        $crate::with_kv_element!($element, $format, $T => $expression, $expression, $expression)
+        $crate::with_kv_element!($element, $format, $T => $expression, $expression)
     };
-    ($element:expr, $format:expr, $T:ident => $plain:expr, $int8:expr, $fp8:expr) => {
+    ($element:expr, $format:expr, $T:ident => $plain:expr, $coded:expr) => {
         match ($element, $format) {
             (element, $crate::layout::KvFormat::Plain) => $crate::with_element!(element, $T => $plain),
             ($crate::element::ElementType::F16, $crate::layout::KvFormat::Int8) => {
                 type $T = $crate::kv_element::F16Int8;
-                $int8
+                $coded
             }
             ($crate::element::ElementType::F16, $crate::layout::KvFormat::Fp8) => {
                 type $T = $crate::kv_element::F16Fp8;
-                $fp8
+                $coded
             }
             ($crate::element::ElementType::Bf16, $crate::layout::KvFormat::Int8) => {
                 type $T = $crate::kv_element::Bf16Int8;
-                $int8
+                $coded
             }
             ($crate::element::ElementType::Bf16, $crate::layout::KvFormat::Fp8) => {
                 type $T = $crate::kv_element::Bf16Fp8;
-                $fp8
+                $coded
             }
         }
     };

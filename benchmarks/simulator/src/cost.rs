@@ -107,7 +107,7 @@ impl RehearsedModel {
         let (layers, heads, head_dim) = (config.layers, own.kv_heads, config.head_dim);
         let layout = KvLayout { layers, heads, head_dim, block_size: BLOCK_SIZE, dtype: kv_dtype };
         let shape = AttentionShape::new(own.heads as u32, own.kv_heads as u32, head_dim as u32, BLOCK_SIZE as u32)
-            .and_then(|shape| shape.with_format(kv_dtype.format()))
+            .map(|shape| shape.with_format(kv_dtype.format()))
             .map_err(|error| anyhow::anyhow!("{error}"))?;
         Ok(RehearsedModel { backend, model, layout, shape })
     }

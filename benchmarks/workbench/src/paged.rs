@@ -38,7 +38,8 @@ impl PagedShape {
     /// # Errors
     /// [`UnsupportedShape`] if there are none for it.
     pub fn supported(&self) -> Result<AttentionShape, UnsupportedShape> {
-        AttentionShape::new(self.heads, self.kv_heads, self.head_size, self.block_size)?.with_format(self.format)
+        let shape = AttentionShape::new(self.heads, self.kv_heads, self.head_size, self.block_size)?;
+        Ok(shape.with_format(self.format))
     }
 
     /// The types of activations and cache, as in the labels of kernels.

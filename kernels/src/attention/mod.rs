@@ -22,20 +22,11 @@ mod squares;
 /// Head sizes that there are kernels for.
 pub const HEAD_SIZES: [u32; 6] = [32, 64, 80, 96, 128, 256];
 
-/// Head sizes that there are kernels for where the cache has this format. In FP8 these are fewer, since each takes four kernels,
-/// some 80 KB of a program for each kind of GPU.
-pub const fn head_sizes(format: KvFormat) -> &'static [u32] {
-    match format {
-        KvFormat::Plain | KvFormat::Int8 => &HEAD_SIZES,
-        KvFormat::Fp8 => &[32, 64, 128],
-    }
-}
-
-/// The formats of 8 bits, each with the head sizes that there are kernels for.
+/// The formats of 8 bits, each with all head sizes.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn coded_heads() -> impl Iterator<Item = (KvFormat, u32)> {
     let coded = KvFormat::ALL.into_iter().filter(|format| format.is_coded());
-    coded.flat_map(|format| head_sizes(format).iter().map(move |&size| (format, size)))
+    coded.flat_map(|format| HEAD_SIZES.map(move |size| (format, size)))
 }
 
 /// Block sizes that kernels can read.
@@ -47,14 +38,6 @@ pub const BLOCK_SIZES: [u32; 3] = [8, 16, 32];
 macro_rules! with_head_size {
     ($size:expr, $D:ident => $expression:expr) => {
         $crate::attention::with_constant!($size, $D => $expression, 32 64 80 96 128 256)
-    };
-}
-
-/// As `with_head_size!`, where the cache is in FP8.
-#[cfg(not(target_arch = "nvptx64"))]
-macro_rules! with_fp8_head_size {
-    ($size:expr, $D:ident => $expression:expr) => {
-        $crate::attention::with_constant!($size, $D => $expression, 32 64 128)
     };
 }
 
@@ -82,7 +65,7 @@ macro_rules! with_constant {
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
-pub(crate) use {with_block_size, with_constant, with_fp8_head_size, with_head_size};
+pub(crate) use {with_block_size, with_constant, with_head_size};
 
 /// log2(e): the factor that turns the softmax's powers of e into powers of two.
 pub const LOG2_E: f32 = core::f32::consts::LOG2_E;
@@ -113,14 +96,8 @@ impl AttentionShape {
     }
 
     /// The same heads and blocks with a cache of this format.
-    ///
-    /// # Errors
-    /// [`UnsupportedShape::FormatHeadSize`] where the head size is not one of the format's [`head_sizes`].
-    pub fn with_format(self, format: KvFormat) -> Result<AttentionShape, UnsupportedShape> {
-        if !head_sizes(format).contains(&self.head_size) {
-            return Err(UnsupportedShape::FormatHeadSize(format, self.head_size));
-        }
-        Ok(AttentionShape { format, ..self })
+    pub const fn with_format(self, format: KvFormat) -> AttentionShape {
+        AttentionShape { format, ..self }
     }
 
     /// Query heads.
@@ -150,8 +127,6 @@ impl AttentionShape {
 pub enum UnsupportedShape {
     /// Not one of [`HEAD_SIZES`].
     HeadSize(u32),
-    /// Not one of the [`head_sizes`] of a cache's format.
-    FormatHeadSize(KvFormat, u32),
     /// Not one of [`BLOCK_SIZES`].
     BlockSize(u32),
     /// Query heads that cannot be shared out evenly.
@@ -168,13 +143,6 @@ impl fmt::Display for UnsupportedShape {
         match self {
             UnsupportedShape::HeadSize(size) => {
                 write!(f, "attention has no kernels for head size {size}; there are some for {HEAD_SIZES:?}")
-            }
-            UnsupportedShape::FormatHeadSize(format, size) => {
-                let sizes = head_sizes(*format);
-                write!(
-                    f,
-                    "attention reads caches in {format} with heads of {sizes:?} elements, and not with heads of {size}"
-                )
             }
             UnsupportedShape::BlockSize(size) => {
                 write!(f, "attention cannot read blocks of {size} tokens; they must have one of {BLOCK_SIZES:?}")
@@ -208,13 +176,6 @@ mod tests {
             message(8, 8, 64, 12),
             "attention cannot read blocks of 12 tokens; they must have one of [8, 16, 32]"
         );
-        let eighty = AttentionShape::new(8, 8, 80, 16).unwrap();
-        assert_eq!(
-            eighty.with_format(KvFormat::Fp8).unwrap_err().to_string(),
-            "attention reads caches in FP8 with heads of [32, 64, 128] elements, and not with heads of 80"
-        );
-        assert_eq!(eighty.with_format(KvFormat::Plain), Ok(eighty));
-        assert!(eighty.with_format(KvFormat::Int8).is_ok_and(|shape| shape.pages().format == KvFormat::Int8));
         assert_eq!(message(8, 3, 64, 16), "8 query heads cannot share 3 key/value heads evenly");
         for (heads, kv_heads) in [(0, 0), (8, 0), (0, 8)] {
             assert!(matches!(AttentionShape::new(heads, kv_heads, 64, 16), Err(UnsupportedShape::Heads { .. })));

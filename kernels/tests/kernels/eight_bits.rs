@@ -1,6 +1,5 @@
 //! Attention over caches of 8 bits, against plain attention in `f64` over the numbers that the codes stand for.
 
-use kernels::attention::{coded_heads, head_sizes};
 use workbench::number::Type;
 use workbench::paged::{PagedProblem, PagedShape};
 
@@ -31,7 +30,7 @@ fn decode_in_every_head_size_block_size_and_group_size() {
     .into_iter()
     .enumerate()
     {
-        for format in CODES.into_iter().filter(|&format| head_sizes(format).contains(&head_size)) {
+        for format in CODES {
             let shape = decode::shape(Type::ALL[i % 2], heads, kv_heads, head_size, block_size, 0);
             decode::check(&mut gpus, PagedShape { format, ..shape }, &contexts, 1, slots);
         }
@@ -58,8 +57,7 @@ fn prefill_in_every_head_size_block_size_and_group() {
         (prefill::shape(1, 1, 256, 8, 40), vec![span(70, 130)]),
     ];
     for (seed, (shape, spans)) in cases.into_iter().enumerate() {
-        let formats = coded_heads().filter(|&(_, size)| size == shape.head_size);
-        for (ty, format) in formats.flat_map(|(format, _)| Type::ALL.map(|ty| (ty, format))) {
+        for (ty, format) in CODES.into_iter().flat_map(|format| Type::ALL.map(|ty| (ty, format))) {
             prefill::check(&PagedProblem::new(PagedShape { ty, format, ..shape }, &spans, 2, seed as u64), 0);
         }
     }

@@ -10,9 +10,6 @@ use super::*;
 
 const DTYPES: [KvDtype; 2] = [KvDtype::Int8, KvDtype::Fp8];
 
-/// The model whose heads, of 80 elements, there are no kernels for with a cache in FP8.
-const REFUSED: &str = "opt-bin";
-
 /// How far a logprob may be from that of the CPU: at most, and as the root of the mean square. In 16 bits keys and values come to
 /// other codes here and there, so that outputs of these models, whose weights are random, differ by more than without codes.
 type Bound = (f32, f32);
@@ -93,14 +90,7 @@ macro_rules! eight_bit_tests {
             #[test]
             fn in_one_batch() {
                 for kv_dtype in DTYPES {
-                    let setup = one_batch(DType::F16, kv_dtype);
-                    if $model == REFUSED && kv_dtype == KvDtype::Fp8 {
-                        let files = ModelFiles::directory(golden_dir($model)).unwrap();
-                        let error = Llm::load(&files, &setup.options).err().unwrap().to_string();
-                        assert!(error.contains("caches in FP8 with heads of [32, 64, 128] elements"), "{error}");
-                        continue;
-                    }
-                    assert_scored_alike($model, &setup);
+                    assert_scored_alike($model, &one_batch(DType::F16, kv_dtype));
                 }
             }
         })*
@@ -126,21 +116,18 @@ fn beside_activations_in_bf16() {
     }
 }
 
-/// Heads of sizes that no golden model has, decoded and in prompts of several tiles; in FP8 they are refused.
+/// Heads of sizes that no golden model has, decoded and in prompts of several tiles.
 #[test]
 fn heads_of_other_sizes() {
-    for model in HEADS {
+    for (model, kv_dtype) in HEADS.iter().flat_map(|model| DTYPES.map(|kv_dtype| (model, kv_dtype))) {
         let directory = tempfile::tempdir().unwrap();
         let files = make(model, directory.path());
-        let load = |options: &Options| Llm::load(&files, options);
-        let error = load(&in_eight_bits(DType::F16, KvDtype::Fp8)).err().unwrap().to_string();
-        assert!(error.contains("caches in FP8 with heads of [32, 64, 128] elements"), "{error}");
-        let same_type = Options { device: Device::Cpu, kv_dtype: Some(KvDtype::Int8), ..Options::default() };
-        let mut oracle = load(&same_type).unwrap();
+        let load = |options: &Options| Llm::load(&files, options).unwrap();
+        let mut oracle = load(&Options { device: Device::Cpu, kv_dtype: Some(kv_dtype), ..Options::default() });
         let prompts: Vec<Vec<u32>> =
             [3, 37, 90].map(|len| (0..len).map(|i| 5 + (i * i * 7 + len) % 500).collect()).into();
         for dtype in [DType::F16, DType::Bf16] {
-            let mut llm = load(&in_eight_bits(dtype, KvDtype::Int8)).unwrap();
+            let mut llm = load(&in_eight_bits(dtype, kv_dtype));
             let requests =
                 prompts.iter().map(|ids| (Prompt::Tokens(ids.clone()), SamplingParams { max_tokens: 20, ..greedy() }));
             let (mut squares, mut count) = (0.0, 0);
@@ -153,8 +140,11 @@ fn heads_of_other_sizes() {
                 }
             }
             let root = (squares / count as f32).sqrt();
-            println!("| {model} | {dtype:?} | int8 | {root:.4} |");
-            assert!(root <= bound(dtype, Some(KvDtype::Int8)).1, "{model}, {dtype:?}: off by {root} in the mean");
+            println!("| {model} | {dtype:?} | {kv_dtype} | {root:.4} |");
+            assert!(
+                root <= bound(dtype, Some(kv_dtype)).1,
+                "{model}, {dtype:?}, {kv_dtype}: off by {root} in the mean"
+            );
         }
     }
 }

@@ -63,6 +63,9 @@ impl Element for f16 {
             // compiled for.
             return unsafe { widen_halves_avx512(from, to) };
         }
+        #[cfg(target_arch = "aarch64")]
+        return widen_halves_neon(from, to);
+        #[cfg(not(target_arch = "aarch64"))]
         widen_halves(from, to);
     }
 
@@ -90,6 +93,11 @@ impl Element for f16 {
             // SAFETY: on x86-64 only AVX-512 has vectors of sixteen lanes, and whoever has this `S` has found it.
             let wide = unsafe { std::arch::x86_64::_mm512_cvtph_ps(bytemuck::must_cast(*halves)) };
             return bytemuck::cast(wide);
+        }
+        #[cfg(target_arch = "aarch64")]
+        if S::F32_LANES == 4 {
+            let halves: &[f16; 4] = from.try_into().unwrap_or_else(|_| unreachable!("a vector of elements"));
+            return bytemuck::cast(widen_four(*halves));
         }
         widen_halves(from, &mut wide[..S::F32_LANES]);
         S::as_simd_f32s(&wide).0[0]
@@ -120,6 +128,26 @@ fn widen_halves_avx512(from: &[f16], to: &mut [f32]) {
     for (to, from) in to_16.iter_mut().zip(from_16) {
         let wide: __m512 = _mm512_cvtph_ps(bytemuck::must_cast(*from));
         *to = bytemuck::must_cast(wide);
+    }
+    widen_halves(from_rest, to_rest);
+}
+
+/// Widens four halves by one instruction, which all processors of this architecture have.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+fn widen_four(halves: [f16; 4]) -> std::arch::aarch64::float32x4_t {
+    use std::arch::aarch64::{vcvt_f32_f16, vreinterpret_f16_u16};
+    // SAFETY: the instruction is part of NEON, as all processors of this architecture have it, and accesses no memory.
+    unsafe { vcvt_f32_f16(vreinterpret_f16_u16(bytemuck::must_cast(halves))) }
+}
+
+/// The same for as many as there are.
+#[cfg(target_arch = "aarch64")]
+fn widen_halves_neon(from: &[f16], to: &mut [f32]) {
+    let (from_4, from_rest) = from.as_chunks::<4>();
+    let (to_4, to_rest) = to.as_chunks_mut::<4>();
+    for (to, from) in to_4.iter_mut().zip(from_4) {
+        *to = bytemuck::must_cast(widen_four(*from));
     }
     widen_halves(from_rest, to_rest);
 }

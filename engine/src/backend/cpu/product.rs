@@ -122,6 +122,7 @@ impl Product for Pairs {
 }
 
 /// Rounds the activations of a token to bf16, in pairs: an odd last one has a zero beside it.
+#[cfg(any(target_arch = "x86_64", test))]
 #[inline(always)]
 pub(super) fn round_to_pairs(x: &[f32], to: &mut [f32]) {
     #[inline(always)]

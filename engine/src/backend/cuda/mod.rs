@@ -295,7 +295,7 @@ fn shape(config: &ModelConfig, block_size: usize, kv_dtype: KvDtype) -> Result<A
     let [heads, kv_heads, size, block_size] =
         [config.heads, config.kv_heads, config.head_dim, block_size].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
     AttentionShape::new(heads, kv_heads, size, block_size)
-        .and_then(|shape| shape.with_format(kv_dtype.format()))
+        .map(|shape| shape.with_format(kv_dtype.format()))
         .map_err(|error| Error::Unsupported(format!("on the GPU: {error}")))
 }
 

@@ -14,7 +14,7 @@ use crate::floor::Floor;
 use crate::layout::{KvFormat, VECTOR};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::{
-    attention::{with_constant, with_fp8_head_size, with_head_size},
+    attention::{with_constant, with_head_size},
     element::ElementType,
     with_kv_element,
 };
@@ -71,7 +71,7 @@ impl DecodeLaunch {
         with_kv_element!(element, self.shape.pages().format, T => match self.heads_at_once() {
             16 => with_constant!(size, D => args.instance::<T, D, 16>(), 32 64 80 96 128),
             _ => with_head_size!(size, D => args.instance::<T, D, 8>()),
-        }, with_head_size!(size, D => args.instance::<T, D, 8>()), with_fp8_head_size!(size, D => args.instance::<T, D, 8>()))
+        }, with_head_size!(size, D => args.instance::<T, D, 8>()))
     }
 
     /// The entry of the kernel, for elements of this type.
@@ -81,8 +81,7 @@ impl DecodeLaunch {
         with_kv_element!(element, self.shape.pages().format, T => match self.heads_at_once() {
             16 => with_constant!(size, D => entry::<(T, Const<D>, Const<16>)>(), 32 64 80 96 128),
             _ => with_head_size!(size, D => entry::<(T, Const<D>, Const<8>)>()),
-        }, with_head_size!(size, D => entry::<(T, Const<D>, Const<8>)>()),
-            with_fp8_head_size!(size, D => entry::<(T, Const<D>, Const<8>)>()))
+        }, with_head_size!(size, D => entry::<(T, Const<D>, Const<8>)>()))
     }
 
     /// Streams of a sequence: for each KV head, one for every 8 or 16 query heads.
@@ -166,7 +165,7 @@ mod tests {
     fn every_shape_has_a_kernel_and_fits_a_block() -> Result<(), UnsupportedShape> {
         for (format, head_size) in HEAD_SIZES.map(|size| (KvFormat::Plain, size)).into_iter().chain(coded_heads()) {
             for group in 1..40 {
-                let shape = AttentionShape::new(group, 1, head_size, 16)?.with_format(format)?;
+                let shape = AttentionShape::new(group, 1, head_size, 16)?.with_format(format);
                 let launch = DecodeLaunch::new(shape, 396);
                 for element in ElementType::ALL {
                     let labels = [label(element, format), &format!("{head_size}")];

@@ -120,8 +120,7 @@ pub use plan::{MIN_RANGE, PLAN_THREADS, Ranges, TILE, plan_paged_attention, plan
     min_blocks = 2,
     instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128, 256], H = [8]),
     instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128], H = [16]),
-    instances(T = [F16Int8, Bf16Int8], D = [32, 64, 80, 96, 128, 256], H = [8]),
-    instances(T = [F16Fp8, Bf16Fp8], D = [32, 64, 128], H = [8])
+    instances(T = [F16Int8, F16Fp8, Bf16Int8, Bf16Fp8], D = [32, 64, 80, 96, 128, 256], H = [8])
 )]
 pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
     output: *mut u16,

@@ -121,8 +121,7 @@ struct Cache {
     max_threads = 128,
     min_blocks = 2,
     instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128, 256]),
-    instances(T = [F16Int8, Bf16Int8], D = [32, 64, 80, 96, 128, 256]),
-    instances(T = [F16Fp8, Bf16Fp8], D = [32, 64, 128])
+    instances(T = [F16Int8, F16Fp8, Bf16Int8, Bf16Fp8], D = [32, 64, 80, 96, 128, 256])
 )]
 pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
     output: *mut u16,

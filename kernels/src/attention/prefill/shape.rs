@@ -9,11 +9,7 @@ use crate::attention::AttentionShape;
 use crate::floor::Floor;
 use crate::layout::KvFormat;
 #[cfg(not(target_arch = "nvptx64"))]
-use crate::{
-    attention::{with_fp8_head_size, with_head_size},
-    element::ElementType,
-    with_kv_element,
-};
+use crate::{attention::with_head_size, element::ElementType, with_kv_element};
 
 /// Warps in a block.
 pub const WARPS: u32 = 4;
@@ -80,13 +76,7 @@ pub const fn launch_shape(shape: AttentionShape, tokens: u32, sequences: u32) ->
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn call(shape: AttentionShape, element: ElementType, args: super::paged_prefill) -> KernelCall {
     let size = shape.head_size();
-    with_kv_element!(
-        element,
-        shape.pages().format,
-        T => with_head_size!(size, D => args.instance::<T, D>()),
-        with_head_size!(size, D => args.instance::<T, D>()),
-        with_fp8_head_size!(size, D => args.instance::<T, D>())
-    )
+    with_kv_element!(element, shape.pages().format, T => with_head_size!(size, D => args.instance::<T, D>()))
 }
 
 /// The floor of one sequence's attention; a batch's is the sum. Queries are read, outputs written, and each key and
@@ -135,7 +125,7 @@ mod tests {
     #[test]
     fn two_blocks_share_a_multiprocessor() {
         for (format, size) in HEAD_SIZES.map(|size| (KvFormat::Plain, size)).into_iter().chain(coded_heads()) {
-            let shape = shape(1, 1, size).with_format(format).unwrap_or_else(|refused| panic!("{refused}"));
+            let shape = shape(1, 1, size).with_format(format);
             let LaunchShape { shared, threads, .. } = launch_shape(shape, 1, 1);
             assert_eq!(shared, row_bytes(size) + STAGES * stage_bytes(size, format));
             // An H200 has 228 KiB of shared memory, of which a block costs 1 beyond its own.

@@ -1,4 +1,4 @@
-//! What each instruction set does with vectors of sixteen rows: AVX-512 with VNNI, AVX2, and plain Rust.
+//! What each instruction set does with vectors of sixteen rows: AVX-512 with VNNI, AVX2, NEON, and plain Rust.
 //!
 //! A value of a type of [`Lanes`] exists only where the processor has its instructions, which is what its functions rely on.
 
@@ -6,6 +6,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod plain;
 
 use self::plain::Plain;
@@ -102,6 +104,8 @@ pub(in crate::backend::cpu) enum Isa {
     Avx512(avx512::Avx512),
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Avx2),
+    #[cfg(target_arch = "aarch64")]
+    Neon(neon::Neon),
     Plain,
 }
 
@@ -119,6 +123,8 @@ impl Isa {
             all.extend(avx512::Avx512::new().map(Isa::Avx512));
             all.extend(avx2::Avx2::new().map(Isa::Avx2));
         }
+        #[cfg(target_arch = "aarch64")]
+        all.extend(neon::Neon::new().map(Isa::Neon));
         all.push(Isa::Plain);
         all
     }
@@ -130,6 +136,8 @@ impl Isa {
             Isa::Avx512(lanes) => lanes.run(work),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2(lanes) => lanes.run(work),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon(lanes) => lanes.run(work),
             Isa::Plain => work.run(Plain),
         }
     }

@@ -5,7 +5,7 @@ use cuda_std::ptx::pattern::TilePattern;
 use cuda_std::ptx::wgmma::MatrixLayout;
 use cuda_std::ptx::wgmma_chain as chain;
 
-use super::shape::{GROUP_ROWS, GROUPS, KEYS};
+use super::shape::{GROUP_ROWS, GROUPS};
 
 use crate::element::{Bf16, Element, F16};
 use crate::kv_element::KvElement;
