@@ -3,7 +3,9 @@
 //! Each factor in shared memory is given by a descriptor for each product: see
 //! [`MatrixLayout::along`](super::wgmma::MatrixLayout::along) and [`row_descriptors`].
 
-use super::wgmma::{MatrixLayout, STEP};
+#[cfg(target_arch = "nvptx64")]
+use super::wgmma::MatrixLayout;
+use super::wgmma::STEP;
 
 /// The descriptors of eight factors, each of 16 elements along two tiles of rows of 64, whose [`row_descriptor`](super::wgmma::row_descriptor)s are given.
 #[inline(always)]
@@ -42,6 +44,7 @@ fn whole_row_descriptor(low: u32) -> u64 {
 }
 
 /// The text of one product.
+#[cfg(target_arch = "nvptx64")]
 macro_rules! product {
     ($ty:literal $n:literal [$($list:literal)*] ($a:ident) $b:ident $adds:literal) => {
         concat!(
