@@ -9,6 +9,7 @@ use crate::case::{Case, Prepared, Scale};
 use crate::number::Type;
 use crate::paged::{PagedProblem, PagedSequence, PagedShape};
 
+/// The cases of attention of prompts, for a target: Hopper has a kernel of its own.
 pub fn cases(scale: Scale, target: &str) -> Vec<Case> {
     let has_hopper = target == "sm_90a";
     let every = Type::ALL.into_iter().flat_map(|ty| {
