@@ -103,6 +103,7 @@ impl EngineArgs {
             gpu_memory_utilization: self.gpu_memory_utilization,
             attention: self.attention,
             hopper_from: None,
+            hopper_decode_from: None,
             cuda_graphs: self.cuda_graphs,
             warmup: self.warmup,
             scheduler: SchedulerOptions {

@@ -94,6 +94,9 @@ pub struct Options {
     /// The fewest tokens whose projections are computed by the kernel that is made for Hopper, on such a GPU; `None` is where
     /// it serves best. For tests, and for measuring.
     pub hopper_from: Option<u32>,
+    /// The fewest tokens for which projections of up to 64 are computed by Hopper's kernel for some tokens, on such a GPU; `None` is
+    /// where it serves best. For tests, and for measuring.
+    pub hopper_decode_from: Option<u32>,
     /// Whether a GPU's decode steps are recorded as CUDA graphs.
     pub cuda_graphs: bool,
     /// Whether decode steps are computed before any request: a GPU records them as CUDA graphs then, and not while it
@@ -122,6 +125,7 @@ impl Default for Options {
             gpu_memory_utilization: 0.9,
             attention: AttentionKernels::Quire,
             hopper_from: None,
+            hopper_decode_from: None,
             cuda_graphs: true,
             warmup: false,
             scheduler: SchedulerOptions::default(),

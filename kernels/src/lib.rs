@@ -10,7 +10,7 @@
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
 //! | [`communicator`] | `all_reduce`, `all_reduce_two_shot`, `gather_logits` |
 //! | [`embedding`] | `gather_rows`, `embed`, `embed_part`, `add_positions` |
-//! | [`gemm`] | `gemm`, `gemm_decode`, `gemv`, `gemm_hopper`, `gemm_quantised` |
+//! | [`gemm`] | `gemm`, `gemm_decode`, `gemv`, `gemm_hopper`, `gemm_hopper_decode`, `gemm_quantised` |
 //! | [`norm`] | `layer_norm`, `rms_norm` |
 //! | [`rope`] | `rope_and_cache` |
 //! | [`sampling`] | `sample` |

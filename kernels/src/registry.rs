@@ -3,7 +3,10 @@
 use cuda_std::launch::{Descriptor, Family, Kernel};
 
 use crate::attention::{decode, paper, prefill};
-use crate::gemm::{decode::gemm_decode, gemv::gemv, hopper::gemm_hopper, prefill::gemm, quantised::gemm_quantised};
+use crate::gemm::{
+    decode::gemm_decode, gemv::gemv, hopper::decode::gemm_hopper_decode, hopper::gemm_hopper, prefill::gemm,
+    quantised::gemm_quantised,
+};
 use crate::{cache, communicator, embedding, norm, rope, sampling};
 
 /// Every kernel in the crate's PTX for some target.
@@ -38,6 +41,7 @@ pub fn engine() -> impl Iterator<Item = &'static Descriptor> {
         .chain(instances::<prefill::hopper::paged_prefill_hopper>())
         .chain(instances::<gemm>())
         .chain(instances::<gemm_hopper>())
+        .chain(instances::<gemm_hopper_decode>())
         .chain(instances::<gemm_decode>())
         .chain(instances::<gemm_quantised>())
         .chain(instances::<gemv>())

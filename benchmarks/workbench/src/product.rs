@@ -235,11 +235,16 @@ impl PlacedProduct {
 /// The kernels there are for a target, and the tokens that each is for at most.
 pub fn kernels(target: &str) -> impl Iterator<Item = (GemmKernel, u32)> {
     let is_hopper = target == "sm_90a";
-    KERNELS.into_iter().filter(move |(kernel, _)| is_hopper || !matches!(kernel, GemmKernel::Hopper(_)))
+    KERNELS.into_iter().filter(move |(kernel, _)| is_hopper || !is_for_hopper(*kernel))
+}
+
+/// Whether only Hopper has the kernel.
+pub fn is_for_hopper(kernel: GemmKernel) -> bool {
+    matches!(kernel, GemmKernel::Hopper(_) | GemmKernel::HopperDecode(_))
 }
 
 /// All kernels.
-const KERNELS: [(GemmKernel, u32); 11] = [
+const KERNELS: [(GemmKernel, u32); 15] = [
     (GemmKernel::Gemv(1), 1),
     (GemmKernel::Gemv(2), 2),
     (GemmKernel::Gemv(4), 4),
@@ -251,6 +256,10 @@ const KERNELS: [(GemmKernel, u32); 11] = [
     (GemmKernel::Prefill(256), u32::MAX),
     (GemmKernel::Hopper(128), u32::MAX),
     (GemmKernel::Hopper(256), u32::MAX),
+    (GemmKernel::HopperDecode(8), 8),
+    (GemmKernel::HopperDecode(16), 16),
+    (GemmKernel::HopperDecode(32), 32),
+    (GemmKernel::HopperDecode(64), 64),
 ];
 
 /// An activation, in `f64`.

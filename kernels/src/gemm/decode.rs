@@ -113,7 +113,7 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
             cp_async::wait::<2>();
         }
     };
-    let (warp, lane) = (warp::warp_id(), warp::lane_id());
+    let warp = warp::warp_id();
     let warp_row = warp * (rows / WARPS);
     let (weight_place, x_place) = (place_a(warp_row), rows * ROW_BYTES + place_steps());
 
@@ -188,12 +188,7 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
         unroll!(j in [0 1 2 3 4 5 6 7] {
             unroll!(i in [0 1] {
                 if j * 8 < TOKENS && i < fragments {
-                    let [a, b, c, d] = sums[(i * eighths + j) as usize];
-                    let at = staged.at(j * 8 + lane % 4 * 2, warp_row + i * 16 + lane / 4);
-                    *at = a;
-                    *at.add(staged.pitch as usize) = b;
-                    *at.add(8) = c;
-                    *at.add(8 + staged.pitch as usize) = d;
+                    staged.put_of_weight(j * 8, warp_row + i * 16, sums[(i * eighths + j) as usize]);
                 }
             });
         });

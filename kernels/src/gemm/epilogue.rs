@@ -4,6 +4,7 @@
 //! product has the rows of both its weights in one matrix: see [`gated_row`].
 
 use cuda_std::half::Half2;
+use cuda_std::prelude::*;
 use cuda_std::unroll;
 use cuda_std::vector::{HalfVector, Vector};
 
@@ -88,6 +89,24 @@ impl Staged {
     #[inline(always)]
     pub fn row(&self, row: u32) -> *mut f32 {
         self.sums.wrapping_add((row * self.pitch) as usize)
+    }
+
+    /// Puts a warp's sums of 16 rows of the weight, from `column` on, by eight tokens, from `token` on: those that it has of a product
+    /// whose first factor is the weight. Not for a tile that is permuted.
+    ///
+    /// # Safety
+    /// They are within the tile, and nobody else uses their places.
+    #[inline(always)]
+    pub unsafe fn put_of_weight(&self, token: u32, column: u32, [a, b, c, d]: [f32; 4]) {
+        let lane = warp::lane_id();
+        let at = self.at(token + lane % 4 * 2, column + lane / 4);
+        // SAFETY: the places are within the tile, by this function's contract.
+        unsafe {
+            *at = a;
+            *at.add(self.pitch as usize) = b;
+            *at.add(8) = c;
+            *at.add(8 + self.pitch as usize) = d;
+        }
     }
 
     /// Where a column is among a token's sums; the same for tokens that are a multiple of four apart.

@@ -6,13 +6,14 @@
 //! | [`decode`] | [`gemm_decode`](decode::gemm_decode()) | 5 to 64 | memory |
 //! | [`prefill`] | [`gemm`](prefill::gemm()) | more | tensor cores |
 //! | [`hopper`] | [`gemm_hopper`](hopper::gemm_hopper()) | more, on Hopper | tensor cores |
+//! | [`hopper::decode`] | [`gemm_hopper_decode`](hopper::decode::gemm_hopper_decode()) | 5 to 64, on Hopper | memory |
 //! | [`quantised`] | [`gemm_quantised`](quantised::gemm_quantised()) | any, weights of 4 and 8 bits | memory, then tensor cores |
 //!
 //! What they have in common: [`operand`], tiles in shared memory; [`split`], sums of several blocks; [`epilogue`] and
 //! [`activation`], what is applied to the sums before they are stored. [`plan`] chooses the kernel and its launch, and
 //! is all that a host needs.
 //!
-//! All kernels take the same arguments; that of Hopper has `x` and `weight` as tensors:
+//! All kernels take the same arguments; those of Hopper have `x` and `weight` as tensors:
 //!
 //! | | |
 //! | --- | --- |

@@ -222,6 +222,14 @@ macro_rules! gpu_tests {
             }
 
             #[test]
+            fn multiplied_by_hoppers_kernel_for_some_tokens() {
+                for dtype in [DType::F16, DType::Bf16] {
+                    let options = Options { hopper_decode_from: Some(1), ..options(dtype) };
+                    assert_setup($model, &Setup { name: "Hopper's kernel for some tokens", dtype, options, pool_tokens: None });
+                }
+            }
+
+            #[test]
             fn with_the_papers_first_kernel() {
                 let options = Options { attention: AttentionKernels::V1, ..options(DType::F16) };
                 assert_setup($model, &Setup { name: "v1", dtype: DType::F16, options, pool_tokens: None });

@@ -4,7 +4,10 @@ use cuda_std::launch::{Descriptor, Family, Kernel, KernelCall, LaunchShape};
 use kernels::attention::decode::{paged_attention, plan_paged_attention};
 use kernels::attention::{AttentionShape, paper, prefill::hopper::paged_prefill_hopper, prefill::paged_prefill};
 use kernels::element::ElementType;
-use kernels::gemm::{decode::gemm_decode, gemv::gemv, hopper::gemm_hopper, prefill::gemm, quantised::gemm_quantised};
+use kernels::gemm::{
+    decode::gemm_decode, gemv::gemv, hopper::decode::gemm_hopper_decode, hopper::gemm_hopper, prefill::gemm,
+    quantised::gemm_quantised,
+};
 use kernels::{cache, communicator, embedding, kv_element, norm, rope, sampling};
 use launch::{Context, Driver, Module, Stream};
 
@@ -132,6 +135,7 @@ fn kernels(element: ElementType, heads: AttentionShape, target: &str) -> Vec<&'s
     .chain(of::<paged_prefill_hopper>(&headed))
     .chain(of::<gemm>(&typed))
     .chain(of::<gemm_hopper>(&typed))
+    .chain(of::<gemm_hopper_decode>(&typed))
     .chain(of::<gemm_decode>(&typed))
     .chain(of::<gemv>(&typed))
     .chain(of::<communicator::all_reduce>(&typed))
@@ -166,6 +170,7 @@ mod tests {
             kernels(ElementType::Bf16, heads, target).iter().map(|kernel| kernel.name).collect()
         };
         assert!(names("sm_90a").contains(&"gemm_hopper_bf16_256"));
+        assert!(names("sm_90a").contains(&"gemm_hopper_decode_bf16_64"));
         let names = names("sm_80");
         assert!(names.contains(&"paged_prefill_bf16_64") && names.contains(&"gemm_bf16_256"));
         assert!(!names.iter().any(|name| name.contains("_f16")

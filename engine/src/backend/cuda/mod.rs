@@ -125,7 +125,13 @@ impl CudaBackend {
             shard,
             // Launches of the paper's kernels depend on the longest sequence of a step.
             records: options.cuda_graphs && paper.is_none(),
-            ..Self::with_queue(LaunchQueue::new(device, options.hopper_from), config, heads, (dtype, element), slots)
+            ..Self::with_queue(
+                LaunchQueue::new(device, options.hopper_from, options.hopper_decode_from),
+                config,
+                heads,
+                (dtype, element),
+                slots,
+            )
         })
     }
 

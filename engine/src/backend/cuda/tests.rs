@@ -111,16 +111,18 @@ impl Loaded {
 
 #[test]
 fn a_rehearsal_asks_for_what_a_step_asks_for() {
-    for (name, attention, hopper_from, kv_dtype) in [
-        ("opt-350m-like", AttentionKernels::Quire, None, None),
-        ("opt-350m-like", AttentionKernels::Quire, None, Some(KvDtype::Int8)),
-        ("qwen3", AttentionKernels::Quire, None, None),
-        ("qwen3", AttentionKernels::Quire, None, Some(KvDtype::Fp8)),
-        ("llama3", AttentionKernels::Quire, Some(1), None),
-        ("llama3", AttentionKernels::V1, None, None),
-        ("llama3", AttentionKernels::V2, None, None),
+    for (name, attention, hopper_from, hopper_decode_from, kv_dtype) in [
+        ("opt-350m-like", AttentionKernels::Quire, None, None, None),
+        ("opt-350m-like", AttentionKernels::Quire, None, None, Some(KvDtype::Int8)),
+        ("qwen3", AttentionKernels::Quire, None, None, None),
+        ("qwen3", AttentionKernels::Quire, None, None, Some(KvDtype::Fp8)),
+        ("llama3", AttentionKernels::Quire, Some(1), None, None),
+        ("llama3", AttentionKernels::Quire, None, Some(1), None),
+        ("llama3", AttentionKernels::V1, None, None, None),
+        ("llama3", AttentionKernels::V2, None, None, None),
     ] {
-        let options = Options { cuda_graphs: false, attention, hopper_from, kv_dtype, ..Options::default() };
+        let options =
+            Options { cuda_graphs: false, attention, hopper_from, hopper_decode_from, kv_dtype, ..Options::default() };
         let mut loaded = load_with(name, &options, 0);
         loaded.step(batch(&[(3, 3), (9, 9)]));
         let step = Rehearsal { decodes: 2, context: 10, prompt: 5, logits: 3 };
@@ -133,11 +135,15 @@ fn a_rehearsal_asks_for_what_a_step_asks_for() {
         for (rehearsed, launched) in rehearsed.iter().zip(&launched) {
             assert_eq!((rehearsed.kernel, rehearsed.shape.grid), (&*launched.kernel, launched.grid), "{name}");
         }
-        // Seven tokens are otherwise too few for the kernel that Hopper has.
+        // Seven tokens are otherwise too few for the kernel of many, and three rows of logits for that of some.
         let products: Vec<_> =
             rehearsed.iter().map(|launch| launch.kernel).filter(|name| name.starts_with("gem")).collect();
-        let are_hoppers = |name: &&str| name.starts_with("gemm_hopper") == hopper_from.is_some();
-        assert!(!products.is_empty() && products.iter().all(are_hoppers), "{products:?}");
+        let are_as_asked = |name: &&str| match (hopper_from, hopper_decode_from) {
+            (None, None) => name.starts_with("gemm_hopper_decode") || name.starts_with("gemv"),
+            (None, _) => name.starts_with("gemm_hopper_decode"),
+            _ => name.starts_with("gemm_hopper_") && !name.starts_with("gemm_hopper_decode"),
+        };
+        assert!(!products.is_empty() && products.iter().all(are_as_asked), "{products:?}");
     }
 }
 

@@ -29,12 +29,14 @@
 //! barriers, and registers that go from the one to the others. Simpler here: a group is on its own from the first wait to the
 //! last store, so that there is no barrier of the block after the first.
 
+pub mod decode;
 mod output;
 pub(crate) mod ring;
+mod token_products;
 
 use cuda_std::prelude::*;
 use cuda_std::ptx::tensor::{self, CuTensorMap};
-use cuda_std::ptx::{control, mbarrier, wgmma};
+use cuda_std::ptx::{control, wgmma};
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::unroll;
 use cuda_std::vector::{HalfVector, Vector};
@@ -170,21 +172,22 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
             let (tile_m, tile_n) = place(tile, rows, columns);
             let mut step = first;
             while step < last {
-                let (full, to) = (ring.full(at), ring.tiles + at.stage * stage_bytes(COLUMNS));
-                // SAFETY: the tile's place was read by all, or never written; the maps are those of the operands.
-                unsafe {
-                    mbarrier::wait(ring.empty(at), at.parity ^ 1);
-                    mbarrier::arrive_expect(full, stage_bytes(COLUMNS));
-                    let (row, column) = ((tile_m * ROWS) as i32, (tile_n * COLUMNS) as i32);
+                let to = ring.tiles + at.stage * stage_bytes(COLUMNS);
+                let (row, column) = ((tile_m * ROWS) as i32, (tile_n * COLUMNS) as i32);
+                let load = |full: u32| {
                     unroll!(part in [0 1] {
                         if part < parts(COLUMNS) {
                             let along = (step * depth(COLUMNS) + part * DEPTH) as i32;
-                            tensor::load_2d(to + a_at(part), x, [along, row], full);
-                            tensor::load_2d(to + b_at(COLUMNS, part), weight, [along, column], full);
+                            // SAFETY: the tile's place is free, and has room for both; the maps are those of the operands.
+                            unsafe {
+                                tensor::load_2d(to + a_at(part), x, [along, row], full);
+                                tensor::load_2d(to + b_at(COLUMNS, part), weight, [along, column], full);
+                            }
                         }
                     });
-                }
-                at.advance(ring.stages);
+                };
+                // SAFETY: this lane alone fills the ring, and the copies bring so many bytes.
+                unsafe { ring.fill(&mut at, stage_bytes(COLUMNS), load) };
                 step += 1;
             }
             tile += thread::grid_dim_x();
@@ -224,29 +227,17 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
         let second = [a_at(1) / 16, COLUMNS * ROW_BYTES / 16];
         ([a + further, a + further + second[0]], [b + further, b + further + second[1]])
     };
-    // Waits for a tile, multiplies, and gives its place back.
-    macro_rules! with_tile {
-        ($sums:ident, $a:ident, $b:ident => $product:expr) => {{
-            let ($a, $b) = factors(at);
-            // SAFETY: all threads of the group are here: every branch is on values that they share. The copies of the tile are
-            // waited for, and the place is not free before all eight warps have arrived.
-            unsafe {
-                mbarrier::wait(ring.full(at), at.parity);
-                $product;
-                if lane == 0 {
-                    mbarrier::arrive(ring.empty(at));
-                }
-            }
-            at.advance(ring.stages);
-        }};
-    }
     while tile < rows * columns {
         let (tile_m, tile_n) = place(tile, rows, columns);
-        let mut sums;
-        with_tile!(sums, a, b => sums = T::multiply_first::<COLUMNS>(a, b));
+        let (a, b) = factors(at);
+        // SAFETY: all threads of the group are here: every branch is on values that they share. The tile is there while the products
+        // are computed.
+        let mut sums = unsafe { ring.read(&mut at, || T::multiply_first::<COLUMNS>(a, b)) };
         let mut step = first + 1;
         while step < last {
-            with_tile!(sums, a, b => T::multiply::<COLUMNS>(&mut sums, a, b));
+            let (a, b) = factors(at);
+            // SAFETY: as for the first.
+            unsafe { ring.read(&mut at, || T::multiply::<COLUMNS>(&mut sums, a, b)) };
             step += 1;
         }
         let (row, column) = (tile_m * ROWS + group * GROUP_ROWS, tile_n * COLUMNS);

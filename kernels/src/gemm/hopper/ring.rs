@@ -1,5 +1,6 @@
 //! A ring of tiles in shared memory: filled by one lane, emptied by warps.
 
+use cuda_std::prelude::*;
 use cuda_std::ptx::mbarrier;
 
 /// The ring. For each of its places there are two mbarriers: of one phase the first ends when the tile has come, and the second
@@ -36,6 +37,41 @@ impl Ring {
             at.stage += 1;
         }
         mbarrier::fence_init();
+    }
+
+    /// Fills the place at `at`, when it was read by all or never filled, and goes on to the next: `load` starts copies of so many
+    /// bytes, for the barrier that it is given.
+    ///
+    /// # Safety
+    /// The barriers are set up, and one thread alone fills the ring.
+    #[inline(always)]
+    pub unsafe fn fill(self, at: &mut RingPlace, bytes: u32, load: impl FnOnce(u32)) {
+        let full = self.full(*at);
+        // SAFETY: the barriers are set up, and their phases lack this thread's arrival, by this function's contract.
+        unsafe {
+            mbarrier::wait(self.empty(*at), at.parity ^ 1);
+            mbarrier::arrive_expect(full, bytes);
+        }
+        load(full);
+        at.advance(self.stages);
+    }
+
+    /// Does `work` with the tile at `at`, when it has come, gives its place back, and goes on to the next.
+    ///
+    /// # Safety
+    /// The barriers are set up; all lanes of each reading warp are here together, and no longer use the tile when `work` is done.
+    #[inline(always)]
+    pub unsafe fn read<R>(self, at: &mut RingPlace, work: impl FnOnce() -> R) -> R {
+        // SAFETY: the barriers are set up, and every warp arrives once, by this function's contract.
+        unsafe {
+            mbarrier::wait(self.full(*at), at.parity);
+            let result = work();
+            if warp::lane_id() == 0 {
+                mbarrier::arrive(self.empty(*at));
+            }
+            at.advance(self.stages);
+            result
+        }
     }
 
     /// The barrier that says that a tile has come.

@@ -24,10 +24,15 @@ pub struct GpuLimits {
     pub shared_bytes: u32,
     /// The fewest tokens for which products are [Hopper's kernel](hopper), on a GPU that has it: of compute capability 9.0.
     pub hopper_from: Option<u32>,
+    /// The fewest tokens for which products of fewer are [Hopper's kernel for some tokens](hopper::decode), on such a GPU.
+    pub hopper_decode_from: u32,
 }
 
 /// The fewest tokens for which Hopper's kernel serves best: with fewer, reading the weight is the limit.
 pub const HOPPER_FROM: u32 = 65;
+
+/// The fewest tokens for which Hopper's kernel for some tokens serves best.
+pub const HOPPER_DECODE_FROM: u32 = 5;
 
 impl GpuLimits {
     /// NVIDIA's H200.
@@ -36,7 +41,7 @@ impl GpuLimits {
     /// A GPU of a compute capability.
     pub const fn new(multiprocessors: u32, shared_bytes: u32, capability: (u32, u32)) -> GpuLimits {
         let hopper_from = if matches!(capability, (9, 0)) { Some(HOPPER_FROM) } else { None };
-        GpuLimits { multiprocessors, shared_bytes, hopper_from }
+        GpuLimits { multiprocessors, shared_bytes, hopper_from, hopper_decode_from: HOPPER_DECODE_FROM }
     }
 
     /// Whether there are kernels of Hopper's.
@@ -70,6 +75,8 @@ pub enum GemmKernel {
     Prefill(u32),
     /// [`gemm_hopper`](hopper::gemm_hopper()) with tiles of this number of columns.
     Hopper(u32),
+    /// [`gemm_hopper_decode`](hopper::decode::gemm_hopper_decode()) for up to this number of tokens.
+    HopperDecode(u32),
 }
 
 /// How a product is launched.
@@ -95,12 +102,12 @@ impl GemmPlan {
             _ if gpu.has_hopper_for(product.m) => {
                 GemmPlan::cheapest(product, GemmKernel::Hopper(128), GemmKernel::Hopper(256), gpu)
             }
+            m @ ..=64 if gpu.has_hopper() && m >= gpu.hopper_decode_from => {
+                GemmPlan::decode(product, GemmKernel::HopperDecode(padded(m)), gpu)
+            }
             m @ 1..=2 => GemmPlan { product, kernel: GemmKernel::Gemv(m), splits: 1, blocks: 0 },
             3..=4 => GemmPlan { product, kernel: GemmKernel::Gemv(4), splits: 1, blocks: 0 },
-            5..=8 => GemmPlan::decode(product, 8, gpu),
-            9..=16 => GemmPlan::decode(product, 16, gpu),
-            17..=32 => GemmPlan::decode(product, 32, gpu),
-            33..=64 => GemmPlan::decode(product, 64, gpu),
+            m @ 5..=64 => GemmPlan::decode(product, GemmKernel::Decode(padded(m)), gpu),
             _ => GemmPlan::cheapest(product, GemmKernel::Prefill(128), GemmKernel::Prefill(256), gpu),
         };
         if plan.shared_bytes() > gpu.shared_bytes {
@@ -111,11 +118,12 @@ impl GemmPlan {
 
     /// Splits until there are two blocks an SM, unless parts of sums would be more than an eighth of the weight's
     /// bytes, or a block have fewer than four tiles.
-    const fn decode(product: Product, tokens: u32, gpu: GpuLimits) -> GemmPlan {
-        let tiles = product.n.div_ceil(decode::rows(tokens));
+    const fn decode(product: Product, kernel: GemmKernel, gpu: GpuLimits) -> GemmPlan {
+        let one = GemmPlan { product, kernel, splits: 1, blocks: 0 };
         let depth = product.k.div_ceil(operand::DEPTH);
-        let splits = least(2 * gpu.multiprocessors / tiles, least(product.k / (16 * tokens), depth / 4));
-        GemmPlan { product, kernel: GemmKernel::Decode(tokens), splits: if splits > 1 { splits } else { 1 }, blocks: 0 }
+        let most = least(product.k / (16 * padded(product.m)), depth / 4);
+        let splits = least(2 * gpu.multiprocessors / one.tiles(), most);
+        if splits > 1 { GemmPlan { splits, ..one } } else { one }
     }
 
     /// The kernel of two, with narrow and with wide tiles, and the splits that cost least.
@@ -179,6 +187,7 @@ impl GemmPlan {
             GemmKernel::Decode(tokens) => n.div_ceil(decode::rows(tokens)),
             GemmKernel::Prefill(columns) => m.div_ceil(prefill::ROWS) * n.div_ceil(columns),
             GemmKernel::Hopper(columns) => m.div_ceil(hopper::ROWS) * n.div_ceil(columns),
+            GemmKernel::HopperDecode(_) => n.div_ceil(hopper::decode::ROWS),
         }
     }
 
@@ -189,6 +198,7 @@ impl GemmPlan {
             GemmKernel::Decode(_) => decode::THREADS,
             GemmKernel::Prefill(columns) => columns,
             GemmKernel::Hopper(_) => hopper::THREADS,
+            GemmKernel::HopperDecode(_) => hopper::decode::THREADS,
         };
         let grid = match self.kernel {
             GemmKernel::Hopper(_) => [least(self.tiles(), at_once(self.blocks, self.splits)), self.splits, 1],
@@ -204,6 +214,7 @@ impl GemmPlan {
             GemmKernel::Decode(tokens) => decode::shared_bytes(tokens),
             GemmKernel::Prefill(columns) => prefill::shared_bytes(columns),
             GemmKernel::Hopper(columns) => hopper::shared_bytes(columns),
+            GemmKernel::HopperDecode(tokens) => hopper::decode::shared_bytes(tokens),
         }
     }
 
@@ -224,6 +235,7 @@ impl GemmPlan {
             GemmKernel::Decode(tokens) => decode::rows(tokens) * tokens,
             GemmKernel::Prefill(columns) => prefill::ROWS * columns,
             GemmKernel::Hopper(columns) => hopper::GROUP_ROWS * columns,
+            GemmKernel::HopperDecode(tokens) => hopper::decode::ROWS * tokens,
             GemmKernel::Gemv(_) => 0,
         };
         self.counters() as u64 * self.splits as u64 * sums as u64 * 4
@@ -251,6 +263,13 @@ impl GemmPlan {
                     .instance::<$T, $N>()
             }};
         }
+        macro_rules! hopper_decode {
+            ($T:ident, $N:literal) => {{
+                let (x, weight) = (rows(x, m, k, x_stride, $N), rows(weight, n, k, k, hopper::decode::ROWS));
+                use hopper::decode::gemm_hopper_decode as Args;
+                Args { x, weight, bias, out, workspace, counters, out_stride, m, n, k, epilogue }.instance::<$T, $N>()
+            }};
+        }
         // All other kernels have the same parameters.
         macro_rules! call {
             ($kernel:path, $T:ident, $N:literal) => {{
@@ -271,7 +290,21 @@ impl GemmPlan {
             GemmKernel::Prefill(_) => call!(prefill::gemm, T, 256),
             GemmKernel::Hopper(128) => hopper!(T, 128),
             GemmKernel::Hopper(_) => hopper!(T, 256),
+            GemmKernel::HopperDecode(8) => hopper_decode!(T, 8),
+            GemmKernel::HopperDecode(16) => hopper_decode!(T, 16),
+            GemmKernel::HopperDecode(32) => hopper_decode!(T, 32),
+            GemmKernel::HopperDecode(_) => hopper_decode!(T, 64),
         })
+    }
+}
+
+/// The fewest tokens that some kernel of decode is for and that are as many, up to 64.
+const fn padded(tokens: u32) -> u32 {
+    match tokens {
+        ..=8 => 8,
+        9..=16 => 16,
+        17..=32 => 32,
+        _ => 64,
     }
 }
 

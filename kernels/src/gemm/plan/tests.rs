@@ -34,14 +34,19 @@ fn product(m: u32, n: u32, k: u32) -> Product {
 fn kernels_go_by_the_number_of_tokens() {
     let kernel = |m| GemmPlan::new(product(m, 4096, 4096), GpuLimits::H200).unwrap().kernel;
     assert_eq!([1, 2, 3, 4].map(kernel), [1, 2, 4, 4].map(GemmKernel::Gemv));
-    assert_eq!([5, 8, 9, 16, 17, 33, 64].map(kernel), [8, 8, 16, 16, 32, 64, 64].map(GemmKernel::Decode));
+    assert_eq!([5, 8, 9, 16, 17, 33, 64].map(kernel), [8, 8, 16, 16, 32, 64, 64].map(GemmKernel::HopperDecode));
     assert!(matches!(kernel(65), GemmKernel::Hopper(_)));
     assert_eq!(kernel(4096), GemmKernel::Hopper(256));
     let older = |m| GemmPlan::new(product(m, 4096, 4096), A100).unwrap().kernel;
+    assert_eq!([5, 8, 9, 16, 17, 33, 64].map(older), [8, 8, 16, 16, 32, 64, 64].map(GemmKernel::Decode));
     assert!(matches!(older(65), GemmKernel::Prefill(_)));
     assert_eq!(older(4096), GemmKernel::Prefill(256));
     // What runs on a later GPU is the code for Ampere.
     assert_eq!(GpuLimits::new(148, 227 << 10, (10, 0)).hopper_from, None);
+    let decode = GpuLimits { hopper_decode_from: 1, ..GpuLimits::H200 };
+    let decode = |m| GemmPlan::new(product(m, 64, 64), decode).unwrap().kernel;
+    assert_eq!([1, 8, 9, 64].map(decode), [8, 8, 16, 64].map(GemmKernel::HopperDecode));
+    assert!(matches!(decode(65), GemmKernel::Hopper(_)));
     let all = GpuLimits { hopper_from: Some(1), ..GpuLimits::H200 };
     assert!(matches!(GemmPlan::new(product(1, 64, 64), all).unwrap().kernel, GemmKernel::Hopper(_)));
 }
@@ -49,8 +54,8 @@ fn kernels_go_by_the_number_of_tokens() {
 #[test]
 fn decode_has_blocks_for_every_sm_and_few_parts_of_sums() {
     for (n, k) in WEIGHTS {
-        for m in [8, 16, 32, 64] {
-            let plan = GemmPlan::new(product(m, n, k), GpuLimits::H200).unwrap();
+        for (m, gpu) in [8, 16, 32, 64].into_iter().flat_map(|m| [(m, GpuLimits::H200), (m, WITHOUT_HOPPER)]) {
+            let plan = GemmPlan::new(product(m, n, k), gpu).unwrap();
             let [x, y, _] = plan.shape().grid;
             assert_eq!((y, plan.counters()), (plan.splits, if plan.splits == 1 { 0 } else { x }));
             assert!(plan.splits == 1 || x * y <= 2 * 132, "{plan:?}: all run at once");

@@ -9,9 +9,9 @@ use workbench::product::{Data, ProductProblem};
 use super::check;
 use crate::frame::gpu::Gpu;
 
-/// The instructions of a product of 512 tokens with 512 rows, and how many of them are on mbarriers, polls among them.
-fn instructions(kernel: GemmKernel, k: u32) -> [f64; 2] {
-    let product = Product { m: 512, n: 512, k, epilogue: Epilogue::Half(None) };
+/// The instructions of a product of `m` tokens with 512 rows, and how many of them are on mbarriers, polls among them.
+fn instructions(kernel: GemmKernel, m: u32, k: u32) -> [f64; 2] {
+    let product = Product { m, n: 512, k, epilogue: Epilogue::Half(None) };
     let plan = GemmPlan { product, kernel, splits: 1, blocks: 132 };
     let data = Data { bias: false, every: 97, ..Data::new(Type::F16, 1) };
     let problem = ProductProblem::new(plan, data);
@@ -32,12 +32,27 @@ fn products_of_many_tokens_cost_few_instructions() {
         (GemmKernel::Hopper(128), 0.6, 42e3),
         (GemmKernel::Hopper(256), 0.4, 26e3),
     ] {
-        let [short, long] = [512, 1024].map(|k| instructions(kernel, k));
+        let [short, long] = [512, 1024].map(|k| instructions(kernel, 512, k));
         let steps = f64::from(512 * 512 / (16 * 8) * 512 / 16);
         let [marginal, barriers] = [0, 1].map(|i| (long[i] - short[i]) / steps);
         let besides = 2.0 * short[0] - long[0];
         println!("{kernel:?}: {marginal:.3} a step, {barriers:.3} of them on mbarriers, and {besides:.0} besides");
         assert!(marginal <= most, "{kernel:?}: {marginal} a step");
         assert!(besides <= most_besides, "{kernel:?}: {besides} besides the steps");
+    }
+}
+
+/// For each KiB of the weight, by the slope over `k`.
+#[test]
+fn products_of_some_tokens_cost_few_instructions() {
+    for (tokens, most) in [(8, 17.0), (16, 17.0), (32, 17.0), (64, 17.0)] {
+        let [older, own] = [GemmKernel::Decode(tokens), GemmKernel::HopperDecode(tokens)].map(|kernel| {
+            let [short, long] = [1024, 2048].map(|k| instructions(kernel, tokens, k));
+            let [marginal, barriers] = [0, 1].map(|i| (long[i] - short[i]) / 1024.0);
+            let besides = 2.0 * short[0] - long[0];
+            println!("{kernel:?}: {marginal:.2} a KiB, {barriers:.2} of them on mbarriers, and {besides:.0} besides");
+            marginal
+        });
+        assert!(own <= most && own < older, "{tokens} tokens: {own} a KiB, and {older}");
     }
 }

@@ -29,7 +29,7 @@ use kernels::gemm::hopper;
 use kernels::gemm::plan::{GemmKernel, GemmPlan, GpuLimits, Product};
 use launch::Error;
 use workbench::number::{ProblemRng, Type};
-use workbench::product::{Data, ProductProblem, kernels};
+use workbench::product::{Data, ProductProblem, is_for_hopper, kernels};
 
 use crate::frame::gpu::{Gpu, TARGETS};
 
@@ -49,6 +49,7 @@ fn problem(product: Product, kernel: GemmKernel, splits: u32, data: Data) -> Pro
     let splits = match kernel {
         GemmKernel::Gemv(_) => 1,
         GemmKernel::Hopper(columns) => splits.min(product.k.div_ceil(hopper::depth(columns))),
+        GemmKernel::HopperDecode(_) => splits.min(product.k.div_ceil(hopper::decode::TILE_DEPTH)),
         _ => splits,
     };
     // Of Hopper's kernel so few blocks that each has several tiles.
@@ -57,7 +58,7 @@ fn problem(product: Product, kernel: GemmKernel, splits: u32, data: Data) -> Pro
 
 /// A target that has the kernel: of those that both have, they take turns.
 fn target_of(kernel: GemmKernel, number: usize) -> &'static str {
-    if matches!(kernel, GemmKernel::Hopper(_)) { "sm_90a" } else { TARGETS[number % 2].0 }
+    if is_for_hopper(kernel) { "sm_90a" } else { TARGETS[number % 2].0 }
 }
 
 /// Launches a problem: how far off the result is, as a part of what is allowed, the result, and what it cost.
@@ -121,6 +122,8 @@ fn every_length_of_the_ring() {
         GemmKernel::Prefill(128),
         GemmKernel::Hopper(128),
         GemmKernel::Hopper(256),
+        GemmKernel::HopperDecode(8),
+        GemmKernel::HopperDecode(64),
     ];
     for kernel in all {
         let mut gpu = Gpu::new("sm_90a");
@@ -139,6 +142,8 @@ fn every_epilogue() {
         (GemmKernel::Prefill(256), 130),
         (GemmKernel::Hopper(128), 130),
         (GemmKernel::Hopper(256), 70),
+        (GemmKernel::HopperDecode(8), 7),
+        (GemmKernel::HopperDecode(64), 61),
     ];
     for (i, (kernel, m)) in kernels.into_iter().enumerate() {
         let mut gpu = Gpu::new(target_of(kernel, i));
@@ -170,6 +175,19 @@ fn activations_keep_their_precision() {
     }
 }
 
+/// Every number of tokens that Hopper's kernel for some tokens takes, each by the kernels that are wide enough.
+#[test]
+fn every_number_of_tokens() {
+    for m in 1..=64 {
+        for tokens in [8, 16, 32, 64].into_iter().filter(|&tokens| m <= tokens) {
+            let ty = Type::ALL[(m / 2 % 2) as usize];
+            let product = Product { m, n: 144, k: 264, epilogue: EPILOGUES[m as usize % EPILOGUES.len()] };
+            let problem = problem(product, GemmKernel::HopperDecode(tokens), 1 + m % 3, Data::new(ty, m.into()));
+            check(&problem, &mut Gpu::new("sm_90a"));
+        }
+    }
+}
+
 /// The result is the same to the bit whichever block is last.
 #[test]
 fn orders_of_warps_and_blocks() {
@@ -178,6 +196,8 @@ fn orders_of_warps_and_blocks() {
         (GemmKernel::Decode(32), 32),
         (GemmKernel::Prefill(128), 40),
         (GemmKernel::Hopper(128), 150),
+        (GemmKernel::HopperDecode(8), 5),
+        (GemmKernel::HopperDecode(32), 32),
     ];
     for (kernel, m) in all {
         let product = Product { m, n: 200, k: 640, epilogue: Epilogue::Add };
@@ -228,11 +248,13 @@ fn traffic_is_what_it_must_be() {
 /// What comes from L2 as well as from DRAM: the weight once, activations once a block.
 #[test]
 fn the_weight_is_streamed_once() {
-    for tokens in [8, 64] {
+    let both =
+        |tokens| [(GemmKernel::Decode(tokens), "sm_80", tokens), (GemmKernel::HopperDecode(tokens), "sm_90a", tokens)];
+    for (kernel, target, tokens) in [8, 64].into_iter().flat_map(both) {
         let product = Product { m: tokens, n: 512, k: 512, epilogue: Epilogue::Half(None) };
         let data = Data { bias: false, ..Data::new(Type::F16, 3) };
-        let problem = problem(product, GemmKernel::Decode(tokens), 2, data);
-        let report = check(&problem, &mut Gpu::new("sm_80"));
+        let problem = problem(product, kernel, 2, data);
+        let report = check(&problem, &mut Gpu::new(target));
         let [tiles, ..] = problem.plan.shape().grid;
         let operands = 2 * 512 * u64::from(512 + tokens * tiles);
         let stored = 2 * 512 * u64::from(tokens);

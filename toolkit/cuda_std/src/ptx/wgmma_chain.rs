@@ -169,6 +169,12 @@ macro_rules! from_registers {
 macro_rules! from_shared {
     ($ty:literal $n:literal $indices:tt $list:tt $four:ident $eight:ident $more:ident) => {
         first!($ty $n $indices $list $four 4 a0 b0, [1 a1 b1] [2 a2 b2] [3 a3 b3]);
+        eight_from_shared!($ty $n $indices $list $eight $more);
+    };
+}
+
+macro_rules! eight_from_shared {
+    ($ty:literal $n:literal $indices:tt $list:tt $eight:ident $more:ident) => {
         first!(
             $ty $n $indices $list $eight 8
             a0 b0, [1 a1 b1] [2 a2 b2] [3 a3 b3] [4 a4 b4] [5 a5 b5] [6 a6 b6] [7 a7 b7]
@@ -222,6 +228,25 @@ chains! {
         "{16}, {17}, {18}, {19}, {20}, {21}, {22}, {23}, {24}, {25}, {26}, {27}, {28}, {29}, {30}, {31}"
     ]
     [m64n64k128_f16_registers] [m64n64k128_bf16_registers];
+    eight_from_shared 8
+    [0]
+    ["{0}, {1}, {2}, {3}"]
+    [m64n8k128_f16_first m64n8k128_f16] [m64n8k128_bf16_first m64n8k128_bf16];
+    eight_from_shared 16
+    [0 1]
+    ["{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}"]
+    [m64n16k128_f16_first m64n16k128_f16] [m64n16k128_bf16_first m64n16k128_bf16];
+    eight_from_shared 32
+    [0 1 2 3]
+    ["{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15}"]
+    [m64n32k128_f16_first m64n32k128_f16] [m64n32k128_bf16_first m64n32k128_bf16];
+    eight_from_shared 64
+    [0 1 2 3 4 5 6 7]
+    [
+        "{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15}, "
+        "{16}, {17}, {18}, {19}, {20}, {21}, {22}, {23}, {24}, {25}, {26}, {27}, {28}, {29}, {30}, {31}"
+    ]
+    [m64n64k128_f16_first m64n64k128_f16] [m64n64k128_bf16_first m64n64k128_bf16];
 }
 
 wide_chains! {

@@ -52,11 +52,16 @@ pub struct LaunchQueue {
 }
 
 impl LaunchQueue {
-    /// Work for a GPU. `hopper_from` says from how many tokens on Hopper's kernel multiplies, where there is one.
-    pub fn new(device: CudaDevice, hopper_from: Option<u32>) -> Self {
+    /// Work for a GPU. `hopper_from` says from how many tokens on Hopper's kernel multiplies, where there is one, and
+    /// `hopper_decode_from` the same of that for some tokens.
+    pub fn new(device: CudaDevice, hopper_from: Option<u32>, hopper_decode_from: Option<u32>) -> Self {
         let of = device.context.limits();
         let own = GpuLimits::new(of.multiprocessors, of.shared_opt_in as u32, of.capability);
-        let limits = GpuLimits { hopper_from: own.hopper_from.map(|best| hopper_from.unwrap_or(best)), ..own };
+        let limits = GpuLimits {
+            hopper_from: own.hopper_from.map(|best| hopper_from.unwrap_or(best)),
+            hopper_decode_from: hopper_decode_from.unwrap_or(own.hopper_decode_from),
+            ..own
+        };
         LaunchQueue { device: Some(device), limits, notes: RefCell::default(), failed: RefCell::default() }
     }
 

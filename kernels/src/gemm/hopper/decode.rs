@@ -1,0 +1,192 @@
+//! Some tokens, up to 64, on Hopper: the weight streams by tensor copies, and is `wgmma`'s first operand.
+//!
+//! A block has [`ROWS`] rows of the weight, all tokens, and a part of `k`. One lane fetches tiles of both operands into a ring in
+//! shared memory; two warp groups multiply 64 rows each with the tokens as columns, so that the work is that of the tokens,
+//! padded to a multiple of 8. Splits of `k` make enough blocks for two an SM. At the end the sums take the ring's place, a row a
+//! token, and the code that all kernels share stores them.
+//!
+//! | | |
+//! | --- | --- |
+//! | shapes | `x [m][k]`, `weight [n][k]`, `out [m][n]`; `m` up to `TOKENS`, any `n`, `k` a multiple of 8 |
+//! | grid | [`ROWS`] of the weight by splits of `k`; [`THREADS`] threads |
+//! | shared memory | [`shared_bytes`]: 81 to 109 KiB, two blocks an SM |
+//! | floor | `2 n k` bytes of weight; `2 m n k` flops |
+//!
+//! # What limits it
+//!
+//! Reading the weight. With two blocks an SM 128 to 192 KiB of weight are asked for at a time, of which at most a tile of each
+//! block is multiplied: many times what latency times bandwidth asks for. A `wgmma` of 64 x `TOKENS` x 16 reads 2 KiB of weight from
+//! shared memory, 16 clocks, whatever the tokens up to 32. Activations come from L2, half a byte for each of weight at most.
+//!
+//! # Ladder
+//!
+//! 1. [`gemm_decode`](crate::gemm::decode::gemm_decode()): each thread copies, loads fragments and multiplies by turns, with a
+//!    barrier of the block for every tile.
+//! 2. (here) A lane fetches, and `wgmma` reads shared memory: `BENCHMARKS.md` has the counts.
+
+use cuda_std::prelude::*;
+use cuda_std::ptx::tensor::{self, CuTensorMap};
+use cuda_std::ptx::{control, wgmma};
+use cuda_std::shared::{dynamic_shared_mem, shared_offset};
+use cuda_std::unroll;
+use cuda_std::vector::Vector;
+use cuda_std::warp::FULL_MASK;
+
+use super::ring::{self, Ring, RingPlace};
+use super::token_products::TokenProducts;
+use super::{ALIGNMENT, GROUP_ROWS, READERS};
+use crate::element::{Bf16, F16};
+use crate::gemm::epilogue::{ProductOutput, Staged};
+use crate::gemm::operand::{DEPTH, ROW_BYTES};
+use crate::gemm::split::{Meeting, share};
+
+/// Rows of the weight that a block has.
+pub const ROWS: u32 = 2 * GROUP_ROWS;
+
+/// Elements along `k` of a tile of the ring: two tiles of [`DEPTH`].
+pub const TILE_DEPTH: u32 = 2 * DEPTH;
+
+/// Threads that multiply: two warp groups.
+pub const READING_THREADS: u32 = READERS * warp::WARP_SIZE;
+
+/// Threads of a block: those, and a warp of which a lane fetches.
+pub const THREADS: u32 = READING_THREADS + warp::WARP_SIZE;
+
+/// Tiles in the ring.
+pub const fn stages(tokens: u32) -> u32 {
+    if tokens <= 16 { 3 } else { 2 }
+}
+
+/// Bytes of a tile of the ring: two tiles of the weight, and then two of the activations.
+const fn stage_bytes(tokens: u32) -> u32 {
+    2 * (ROWS + tokens) * ROW_BYTES
+}
+
+/// Where part `part` of the weight is in a tile of the ring.
+const fn weight_at(part: u32) -> u32 {
+    part * ROWS * ROW_BYTES
+}
+
+/// Where part `part` of the activations is in a tile of the ring.
+const fn x_at(tokens: u32, part: u32) -> u32 {
+    weight_at(2) + part * tokens * ROW_BYTES
+}
+
+/// Dynamic shared memory, in bytes: what aligns the ring, the ring, which the sums reuse at the end, and the barriers.
+pub const fn shared_bytes(tokens: u32) -> u32 {
+    ALIGNMENT + stages(tokens) * stage_bytes(tokens) + ring::barrier_bytes(stages(tokens))
+}
+
+/// Multiplies up to `TOKENS` activations with a weight: `out = epilogue(x weight^T)`, see [`gemm`](crate::gemm) for the arguments;
+/// `x` and `weight` are tensors of tiles of `TOKENS` and [`ROWS`] rows of [`DEPTH`] elements.
+///
+/// # Safety
+/// The arrays have the shapes that the arguments say, and the launch is the [`GemmPlan`](crate::gemm::plan::GemmPlan)'s: every
+/// block has at least one element of `k`. `m` is at most `TOKENS`.
+#[kernel(arch = "sm_90a", max_threads = 288, min_blocks = 2, instances(T = [F16, Bf16], TOKENS = [8, 16, 32, 64]))]
+pub unsafe fn gemm_hopper_decode<T: TokenProducts, const TOKENS: u32>(
+    x: &CuTensorMap,
+    weight: &CuTensorMap,
+    bias: *const u16,
+    out: *mut u8,
+    workspace: *mut Vector,
+    counters: *mut u32,
+    out_stride: u32,
+    m: u32,
+    n: u32,
+    k: u32,
+    epilogue: u32,
+) {
+    let memory: *mut u8 = dynamic_shared_mem();
+    let memory = memory.wrapping_add((shared_offset(memory).wrapping_neg() % ALIGNMENT) as usize);
+    let start = shared_offset(memory);
+    let stages = stages(TOKENS);
+    let ring = Ring { tiles: start, barriers: start + stages * stage_bytes(TOKENS), stages };
+    // The shuffle tells the assembler that all lanes have the same number.
+    // SAFETY: all lanes of the warp are here together.
+    let warp = unsafe { warp::warp_shuffle_idx(FULL_MASK, warp::warp_id(), 0, warp::WARP_SIZE) };
+    if thread::thread_idx_x() == 0 {
+        // SAFETY: nobody uses the barriers before the block's barrier below.
+        unsafe { ring.set_up(READERS) };
+    }
+    thread::sync_threads();
+
+    let row = thread::block_idx_x() * ROWS;
+    let (first, last) = share(k.div_ceil(TILE_DEPTH));
+    let mut at = RingPlace::default();
+    let mut step = first;
+    if warp == READERS {
+        // SAFETY: all lanes of the warp are here.
+        if !unsafe { control::elect() } {
+            return;
+        }
+        while step < last {
+            let to = ring.tiles + at.stage * stage_bytes(TOKENS);
+            let load = |full: u32| {
+                unroll!(part in [0 1] {
+                    let along = (step * TILE_DEPTH + part * DEPTH) as i32;
+                    // SAFETY: the tile's place is free, and has room for both; the maps are those of the operands.
+                    unsafe {
+                        tensor::load_2d(to + weight_at(part), weight, [along, row as i32], full);
+                        tensor::load_2d(to + x_at(TOKENS, part), x, [along, 0], full);
+                    }
+                });
+            };
+            // SAFETY: this lane alone fills the ring, and the copies bring so many bytes.
+            unsafe { ring.fill(&mut at, stage_bytes(TOKENS), load) };
+            step += 1;
+        }
+        return;
+    }
+
+    // Descriptors of the first place's factors; those of others are a 16th of the distance greater.
+    let own = start + warp / 4 * (GROUP_ROWS * ROW_BYTES);
+    let [a, b] = [own, start + x_at(TOKENS, 0)].map(wgmma::row_descriptor);
+    let factors = |at: RingPlace| {
+        let further = at.stage * (stage_bytes(TOKENS) / 16);
+        let second = [weight_at(1) / 16, TOKENS * ROW_BYTES / 16];
+        ([a + further, a + further + second[0]], [b + further, b + further + second[1]])
+    };
+    let (a, b) = factors(at);
+    // SAFETY: all threads of both groups are here, and take the same branches: `step` and `last` are the same for all. The tile is
+    // there while the products are computed.
+    let mut sums = unsafe { ring.read(&mut at, || T::multiply_tokens_first::<TOKENS>(a, b)) };
+    step += 1;
+    while step < last {
+        let (a, b) = factors(at);
+        // SAFETY: as for the first.
+        unsafe { ring.read(&mut at, || T::multiply_tokens::<TOKENS>(&mut sums, a, b)) };
+        step += 1;
+    }
+
+    let sync = || {
+        // SAFETY: all threads of both groups reach it.
+        unsafe { thread::sync_named(1, READING_THREADS) };
+    };
+    // SAFETY: all threads of both groups are here. After the barrier no thread reads the ring's tiles, all of which have come, and it
+    // has room for the sums.
+    unsafe {
+        let flag = || shared_array![u32; 1];
+        let meeting = Meeting::of_block(workspace, counters);
+        let is_last = match TOKENS {
+            8 => meeting.add_up::<READING_THREADS, 1>(&mut sums, flag, sync),
+            16 => meeting.add_up::<READING_THREADS, 2>(&mut sums, flag, sync),
+            32 => meeting.add_up::<READING_THREADS, 4>(&mut sums, flag, sync),
+            _ => meeting.add_up::<READING_THREADS, 8>(&mut sums, flag, sync),
+        };
+        if !is_last {
+            return;
+        }
+        sync();
+        // The pitch keeps the lanes' rows and tokens in different banks.
+        let staged = Staged { sums: memory.cast(), rows: TOKENS, columns: ROWS, pitch: ROWS + 4, is_permuted: false };
+        unroll!(j in [0 1 2 3 4 5 6 7] {
+            if j * 8 < TOKENS {
+                staged.put_of_weight(j * 8, warp * 16, sums[j as usize]);
+            }
+        });
+        sync();
+        let output = ProductOutput { out, stride: out_stride, bias, m, n, epilogue };
+        output.store::<T, READING_THREADS, 8>(staged, thread::thread_idx_x(), 0, row);
+    }
+}
