@@ -31,7 +31,8 @@ pub fn all(target: &str) -> Vec<Case> {
 
 /// Products which no other block has a part of: there is no barrier then where parts are added up, and the one behind it is all
 /// that stands between reading a tile and storing sums in its place. So there is a single tile. But a block of Hopper's kernel
-/// has two of the product, and its ring goes round more than twice in each: every copy waits until its place is given back.
+/// has two of the product, and its ring goes round more than twice in each, as in that for some tokens: every copy waits until its
+/// place is given back.
 fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
     let product = |tokens: u32, n: u32, tiles: u32| Product {
         m: tokens.min(8),
@@ -45,6 +46,11 @@ fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
                 let tiles = (2 * hopper::stages(columns) + 1) * hopper::depth(columns) / DEPTH;
                 // Tensor copies store plain outputs alone.
                 (product(tokens, 2 * columns, tiles), &[Epilogue::Float][..])
+            }
+            // The last tile is where the sums are put.
+            GemmKernel::HopperDecode(tokens) => {
+                let tiles = (2 * hopper::decode::stages(tokens) + 1) * hopper::decode::TILE_DEPTH / DEPTH;
+                (product(tokens, hopper::decode::ROWS, tiles), &[][..])
             }
             _ => (product(tokens, 128, 1), &[][..]),
         };

@@ -20,7 +20,7 @@ pub struct Reviewed {
 }
 
 /// The list.
-pub const REVIEWED: [Reviewed; 3] = [
+pub const REVIEWED: [Reviewed; 5] = [
     Reviewed {
         family: "gemm_hopper",
         opcode: "fence.mbarrier_init.release.cluster",
@@ -34,6 +34,20 @@ pub const REVIEWED: [Reviewed; 3] = [
         file: "gemm/hopper/ring.rs",
         most: 1,
         why: "of products that are added: as registers are dealt out now, nothing touches the sums since the products before",
+    },
+    Reviewed {
+        family: "gemm_hopper_decode",
+        opcode: "fence.mbarrier_init.release.cluster",
+        file: "gemm/hopper/ring.rs",
+        most: 1,
+        why: "as for gemm_hopper",
+    },
+    Reviewed {
+        family: "gemm_hopper_decode",
+        opcode: "wgmma.fence.sync.aligned",
+        file: "gemm/hopper/ring.rs",
+        most: 1,
+        why: "as for gemm_hopper",
     },
     Reviewed {
         family: "paged_prefill_hopper",

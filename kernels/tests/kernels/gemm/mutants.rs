@@ -55,13 +55,23 @@ const REVIEWED: [&str; 2] = [
 
 #[test]
 fn mutants_of_hoppers_kernel_are_noticed() {
+    // Tiles of the product for each block, and more of the operands than the ring has places.
+    all_but_reviewed_are_noticed(GemmKernel::Hopper(128), [130, 100]);
+}
+
+#[test]
+fn mutants_of_hoppers_kernel_for_some_tokens_are_noticed() {
+    all_but_reviewed_are_noticed(GemmKernel::HopperDecode(32), [32, 20]);
+}
+
+/// Mutants of one of Hopper's kernels, with so many tokens: plain and whole, and added and in two parts.
+fn all_but_reviewed_are_noticed(kernel: GemmKernel, tokens: [u32; 2]) {
     let problem = |m: u32, tiles: u32, parts, epilogue| {
         let product = Product { m, n: 304, k: tiles * 128, epilogue };
-        problem(product, GemmKernel::Hopper(128), parts, Data::new(Type::F16, 1))
+        problem(product, kernel, parts, Data::new(Type::F16, 1))
     };
-    // Tiles of the product for each block, and more of the operands than the ring has places.
     let (plain, added) = (Epilogue::Half(None), Epilogue::Add);
-    let problems = [problem(130, 7, 1, plain), problem(100, 8, 2, added)];
+    let problems = [problem(tokens[0], 7, 1, plain), problem(tokens[1], 8, 2, added)];
     let entry = problems[0].plan.call(ElementType::F16, Operands::NULL).descriptor().name;
     let mut mutants = without_each(TARGETS[1].1, entry, &ORDERING);
     let alone = only(TARGETS[1].1, entry);
