@@ -27,6 +27,9 @@ const CHUNK: usize = 64;
 /// About how many rows a task has.
 const ROWS: usize = 48;
 
+/// Most rows for which values are read where they are: more would read each of them several times.
+const FEW: usize = 6;
+
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
@@ -177,8 +180,11 @@ impl<E: StoredElement> WithSimd for Run<'_, '_, E> {
                 }
             }
 
-            job.load_values(place, seen.clone(), start, dim, scratch);
             let inner = seen.start - start..seen.end - start;
+            if rows <= FEW && job.add_values(simd, place, seen.clone(), start, (rows, stride), scratch) {
+                continue;
+            }
+            job.load_values(place, seen.clone(), start, dim, scratch);
             if E::SCALED {
                 // In place of the values, of which there are more.
                 for weights in scratch.scores.chunks_exact_mut(stride) {
@@ -281,6 +287,43 @@ impl<'a, E: StoredElement> Job<'a, E> {
                 to.for_each(|(to, from)| to[..block_size].copy_from_slice(from));
             }
         }
+    }
+
+    /// Adds the values of the positions `seen`, weighted by each row's scores, from where they are in the cache. Returns whether
+    /// it did: they must be in f32, and fill whole vectors.
+    #[inline(always)]
+    fn add_values<S: Simd>(
+        &self,
+        simd: S,
+        place: Place,
+        seen: Range<usize>,
+        start: usize,
+        (rows, stride): (usize, usize),
+        scratch: &mut Scratch,
+    ) -> bool {
+        let KvLayout { head_dim, block_size, .. } = *self.layout;
+        if !head_dim.is_multiple_of(LANES) {
+            return false;
+        }
+        let mut at = seen.start;
+        while at < seen.end {
+            let count = (block_size - at % block_size).min(seen.end - at);
+            let Some(values) = E::as_f32(self.blocks.values(self.block(place, at), place.head).elements) else {
+                return false;
+            };
+            self.ask_ahead(place, at, |block| self.blocks.values(block, place.head));
+            simd.vectorize(Accumulate {
+                a: View { data: &scratch.scores[at - start..], stride },
+                b: View { data: &values[at % block_size * head_dim..], stride: head_dim },
+                c: &mut scratch.sums,
+                c_stride: head_dim,
+                rows,
+                inner: 0..count,
+                cols: head_dim,
+            });
+            at += count;
+        }
+        true
     }
 
     /// Gathers the values of the positions `seen`, and of no others: they are multiplied by the zero weights of

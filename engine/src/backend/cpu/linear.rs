@@ -72,7 +72,7 @@ impl Linear<'_> {
         }
         let cols = self.weight.rows();
         let band = if cols >= PANEL * threads.count() { PANEL } else { HALF };
-        let tiles = Tile::cut(out, cols, band, out.len() * self.inner, threads);
+        let tiles = Tile::cut(out, cols, (1, band), out.len() * self.inner, threads);
         threads.each(tiles.into_iter(), |tile| run(Job { linear: self, product, words, tile }));
     }
 }
@@ -121,7 +121,7 @@ impl<P: Product> Job<'_, P> {
     #[inline(always)]
     fn columns<S: Simd, const V: usize>(&mut self, simd: S, column: usize, block: Range<usize>) -> usize {
         let at = self.tile.column + column;
-        let lines = self.linear.inner.div_ceil(P::DEPTH);
+        let lines = self.linear.weight.row_words();
         let first = (at / PANEL * lines + block.start / P::DEPTH) * PANEL + at % PANEL;
         let words = &self.words[first..];
         let mut token = 0;
@@ -206,20 +206,13 @@ fn add_products<S: Simd, P: Product, const V: usize, const T: usize>(
                 break;
             }
             let at = |v: usize| line * PANEL + v % V * lanes;
-            // SAFETY: the line is one of `lines`, the last of which has so many words, as asserted above.
-            let load = |v| unsafe { vector(simd, product, words, at(v), depth) };
-            // Of bf16, `from_fn` is not inlined, and a call for each vector takes most of the time that a single token has. With
-            // six tokens it takes little, and calls of `vector` side by side, which are inlined, take longer: why is not known.
-            let w: [S::f32s; V] = if T > 1 {
-                std::array::from_fn(load)
-            } else {
-                let mut w = [simd.splat_f32s(0.0); V];
-                for (v, w) in w.iter_mut().enumerate() {
-                    // SAFETY: as above.
-                    *w = unsafe { vector(simd, product, words, at(v), depth) };
-                }
-                w
-            };
+            // Not `from_fn`: its closure is not always inlined, and is then compiled for no instruction set in particular, so
+            // that each operation in it is a call.
+            let mut w = [simd.splat_f32s(0.0); V];
+            for (v, w) in w.iter_mut().enumerate() {
+                // SAFETY: the line is one of `lines`, the last of which has so many words, as asserted above.
+                *w = unsafe { vector(simd, product, words, at(v), depth) };
+            }
             for t in 0..T {
                 // SAFETY: `k` is less than the length of each of these slices.
                 let x = simd.splat_f32s(unsafe { *x[t].get_unchecked(k) });

@@ -5,6 +5,8 @@
 //! instruction set (AVX-512, AVX2, NEON or none) is chosen when the backend is made. The result for a token does not
 //! depend, to the bit, on what else is in its batch or on the number of threads.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod attention;
 mod cache;
 mod element;
@@ -19,6 +21,8 @@ mod quantised;
 mod rows;
 mod stored;
 mod tensor;
+#[cfg(target_arch = "x86_64")]
+mod terms;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -36,6 +40,8 @@ pub use projection::CpuProjection;
 pub use tensor::CpuTensor;
 pub use weight::CpuWeight;
 
+#[cfg(target_arch = "x86_64")]
+use self::amx::Amx;
 use self::element::Floats;
 use self::pages::Pages;
 use self::panels::Panels;
@@ -55,6 +61,8 @@ use crate::tensor::HostTensor;
 /// The processor as a device.
 pub struct CpuBackend {
     arch: Arch,
+    #[cfg(target_arch = "x86_64")]
+    amx: Option<Amx>,
     #[cfg(target_arch = "x86_64")]
     pairs: Option<Pairs>,
     isa: Isa,
@@ -77,6 +85,8 @@ impl CpuBackend {
     pub fn new(threads: Option<usize>) -> Result<Self> {
         Ok(CpuBackend {
             arch: Arch::new(),
+            #[cfg(target_arch = "x86_64")]
+            amx: Amx::new(),
             #[cfg(target_arch = "x86_64")]
             pairs: None,
             isa: Isa::new(),

@@ -33,10 +33,19 @@ impl Word {
         if matches!(self, Word::Bf16Pair) { 2 } else { 1 }
     }
 
+    /// Words of a row of the weight, for so many columns of `K`.
+    const fn words(self, cols: usize) -> usize {
+        match self {
+            Word::F32 | Word::F16 => cols,
+            // Whole tiles (see `terms`): zeros fill the last one up.
+            Word::Bf16Pair => cols.div_ceil(2).next_multiple_of(16),
+        }
+    }
+
     /// Lines of a panel with so many columns of `K`.
     const fn lines(self, cols: usize) -> usize {
         let bytes = if matches!(self, Word::F16) { size_of::<f16>() } else { size_of::<f32>() };
-        cols.div_ceil(self.columns()) * PANEL * bytes / size_of::<Line>()
+        self.words(cols) * PANEL * bytes / size_of::<Line>()
     }
 }
 
@@ -48,7 +57,8 @@ pub(super) struct Panels {
     lines: Lines,
 }
 
-/// The words of all panels, one panel after the other, each with [`PANEL`] words for every column of `K`, or every two.
+/// The words of all panels, one panel after the other, each with [`PANEL`] words for every column of `K`, or every two: see
+/// [`Panels::row_words`].
 pub(super) enum Words<'a> {
     F32(&'a [f32]),
     F16(&'a [f16]),
@@ -115,6 +125,11 @@ impl Panels {
     /// `K`
     pub fn cols(&self) -> usize {
         self.cols
+    }
+
+    /// Words of a row.
+    pub fn row_words(&self) -> usize {
+        self.word.words(self.cols)
     }
 
     pub fn words(&self) -> Words<'_> {

@@ -121,16 +121,18 @@ impl Product for Pairs {
     }
 }
 
+/// A number as bf16, in the lower half: the nearest one, and the even one of two. What is no number stays none.
+#[cfg(any(target_arch = "x86_64", test))]
+#[inline(always)]
+pub(super) fn rounded(x: f32) -> u32 {
+    let bits = x.to_bits();
+    if x.is_nan() { 0x7fc0 } else { (bits + 0x7fff + (bits >> 16 & 1)) >> 16 }
+}
+
 /// Rounds the activations of a token to bf16, in pairs: an odd last one has a zero beside it.
 #[cfg(any(target_arch = "x86_64", test))]
 #[inline(always)]
 pub(super) fn round_to_pairs(x: &[f32], to: &mut [f32]) {
-    #[inline(always)]
-    fn rounded(x: f32) -> u32 {
-        // To nearest, and to even between two; what is no number stays none.
-        let bits = x.to_bits();
-        if x.is_nan() { 0x7fc0 } else { (bits + 0x7fff + (bits >> 16 & 1)) >> 16 }
-    }
     let (whole, rest) = x.as_chunks::<2>();
     for (to, &[low, high]) in to.iter_mut().zip(whole) {
         *to = f32::from_bits(rounded(low) | rounded(high) << 16);

@@ -58,6 +58,11 @@ impl CpuBackend {
 
     fn multiply(&self, x: &CpuTensor, weight: &Panels, finish: Finish<'_>, out: &mut CpuTensor) {
         #[cfg(target_arch = "x86_64")]
+        if let (Some(amx), Words::Bf16Pairs(_), 1..) = (self.amx, weight.words(), x.cols()) {
+            let linear = Linear { x: x.as_slice(), inner: x.cols(), weight, finish };
+            return self.multiply_tiles(amx, self.pairs.is_some(), linear, out.as_mut_slice());
+        }
+        #[cfg(target_arch = "x86_64")]
         if let (Some(pairs), Words::Bf16Pairs(_)) = (self.pairs, weight.words()) {
             let mut rounded = self.pool.tensor(x.rows(), x.cols().div_ceil(2));
             let (cols, inner, x) = (x.cols(), rounded.cols(), x.as_slice());

@@ -15,11 +15,17 @@ pub(super) struct Tile<'a> {
 }
 
 impl<'a> Tile<'a> {
-    /// Cuts `out`, which is not empty and has rows of `cols` elements, into tiles of nearly equal height, whose widths but for
-    /// the last are a multiple of `band`. There are as many as threads are worth for so much `work`.
-    pub fn cut(out: &'a mut [f32], cols: usize, band: usize, work: usize, threads: &Threads) -> Vec<Self> {
+    /// Cuts `out`, which is not empty and has rows of `cols` elements, into tiles of nearly equal height, whose heights and
+    /// widths but for the last are multiples of `unit` and `band`. There are as many as threads are worth for so much `work`.
+    pub fn cut(
+        out: &'a mut [f32],
+        cols: usize,
+        (unit, band): (usize, usize),
+        work: usize,
+        threads: &Threads,
+    ) -> Vec<Self> {
         let rows = out.len() / cols;
-        let tall = rows.div_ceil(rows.div_ceil(TOKENS));
+        let tall = rows.div_ceil(rows.div_ceil(TOKENS)).next_multiple_of(unit);
         let parts = threads.parts(work, cols.div_ceil(band));
         let wide = cols.div_ceil(parts.div_ceil(rows.div_ceil(tall))).next_multiple_of(band);
         let tiles = out.chunks_mut(tall * cols).enumerate().flat_map(|(i, block)| {

@@ -53,7 +53,7 @@ impl Projector<'_> {
         let activations = activations.as_ref().map(Activations::view);
         // A product of bytes takes a fourth of one of f32's.
         let work = tokens * cols * weight.cols() / if activations.is_some() { 4 } else { 1 };
-        let tiles = Tile::cut(out.as_mut_slice(), cols, packed::ROWS, work, self.threads);
+        let tiles = Tile::cut(out.as_mut_slice(), cols, (1, packed::ROWS), work, self.threads);
         self.threads.each(tiles.into_iter(), |mut tile| {
             let width = tile.out[0].len();
             for at in (0..width).step_by(packed::ROWS) {
