@@ -9,8 +9,11 @@ use argh::{ArgsInfo, FromArgs};
 use cuda_std::launch::LaunchShape;
 use engine::backend::cuda::ptx::{self, Image};
 use kernels::registry;
+use simulator::bound::Demand;
+use simulator::gpu::GpuSpec;
 use workbench::launch::{self, Context, Driver};
-use workbench::{Case, Cost, Counts, Gpu, LineCounts, Scale, cases, measure, resources};
+use workbench::{Case, Cost, Counts, Gpu, LaunchReport, LineCounts, Occupancy, Scale};
+use workbench::{cases, measure, product_loop, resources};
 
 use crate::command::{Command, Positionals, Words};
 use crate::suggest::shown;
@@ -160,8 +163,37 @@ impl Device {
             writeln!(out, "    bank conflicts     {conflicts:>12}")?;
             writeln!(out, "    divergent branches {divergent:>12} of {branches}")?;
             writeln!(out, "    tensor flops       {tensor_flops:>12}")?;
+            self.show_bound(&mut out, &launch)?;
             writeln!(out, "{}", lines(launch.report.lines, most))?;
         }
+        Ok(())
+    }
+
+    /// The GPU that bounds are for: the first that is known for the code.
+    fn bounding(&self) -> Result<&'static GpuSpec> {
+        GpuSpec::of_target(self.image.arch).ok_or_else(|| anyhow!("no GPU is known for {}", self.image.arch))
+    }
+
+    /// What a multiprocessor of that GPU holds of a launch's blocks.
+    fn occupancy(&self, kernel: &str, threads: u32, dynamic: u32) -> Result<Option<Occupancy>> {
+        let gpu = self.bounding()?;
+        Ok(resources(self.image.arch, kernel).map(|used| used.occupancy(threads, dynamic, gpu.limits)))
+    }
+
+    /// What NVIDIA's assembler made of a kernel, and what bounds its time.
+    fn show_bound(&self, out: &mut impl Write, launch: &LaunchReport) -> Result<()> {
+        let gpu = self.bounding()?;
+        let threads = launch.block.iter().product();
+        if let Some(held) = self.occupancy(&launch.kernel, threads, launch.dynamic_shared as u32)? {
+            let Occupancy { blocks, warps, by } = held;
+            writeln!(out, "    blocks at once     {blocks:>12} of {warps} warps on a multiprocessor, limited by {by}")?;
+        }
+        if let Some(found) = product_loop(self.image.arch, &launch.kernel) {
+            let (instructions, products) = (found.instructions, found.products);
+            writeln!(out, "    loop of products   {instructions:>12} SASS instructions for {products} {}", found.name)?;
+        }
+        let name = gpu.name.to_uppercase();
+        writeln!(out, "    bound on an {name:<7} by {}", Demand::counted(launch).on(gpu))?;
         Ok(())
     }
 }
@@ -193,12 +225,16 @@ fn list(device: &Device) -> Result<()> {
             launches.entry(name).or_insert((shape, case.shape.clone()));
         }
     }
-    let headings = ["kernel", "registers", "shared", "grid", "threads", "dynamic", "for instance"];
+    let headings = ["kernel", "registers", "shared", "grid", "threads", "dynamic", "at once", "for instance"];
     let mut table = Table::new(&headings);
     for kernel in registry::shipped().filter(|kernel| kernel.is_for(device.image.arch)) {
         let number = |n: Option<u32>| n.map_or("-".to_owned(), |n| n.to_string());
         let used = resources(device.image.arch, kernel.name);
-        let (shape, problem) = launches.get(kernel.name).cloned().unzip();
+        let (shape, problem): (Option<LaunchShape>, _) = launches.get(kernel.name).cloned().unzip();
+        let held = match shape {
+            Some(LaunchShape { threads, shared, .. }) => device.occupancy(kernel.name, threads[0], shared)?,
+            None => None,
+        };
         table.row([
             kernel.name.to_owned(),
             number(used.map(|used| used.registers)),
@@ -206,13 +242,16 @@ fn list(device: &Device) -> Result<()> {
             shape.map_or("-".to_owned(), |LaunchShape { grid: [x, y, z], .. }| format!("{x} x {y} x {z}")),
             number(shape.map(|shape| shape.threads[0])),
             number(shape.map(|shape| shape.shared)),
+            number(held.map(|held| held.blocks)),
             problem.unwrap_or_default(),
         ]);
     }
     writeln!(
         io::stdout(),
-        "Kernels for {}. Shared memory in bytes: static, and dynamic as launched.\n\n{table}",
-        device.image.arch
+        "Kernels for {}. Shared memory in bytes: static, and dynamic as launched. At once: blocks that a multiprocessor of an {} \
+         holds.\n\n{table}",
+        device.image.arch,
+        device.bounding()?.name.to_uppercase()
     )?;
     Ok(())
 }

@@ -22,6 +22,8 @@ pub struct GpuSpec {
     target: &'static str,
     /// Nominal bandwidth of its memory, in bytes a second.
     pub bandwidth: f64,
+    /// Cycles a second at which it has its nominal rates.
+    pub clock: f64,
     /// Operations a second of dense 16-bit matrix products that are summed in f32.
     pub rate: f64,
     /// Where the rate comes from.
@@ -45,7 +47,7 @@ const fn gpu(
     (multiprocessors, shared_kib): (u32, u32),
     gib: f64,
     bandwidth: f64,
-    rate: f64,
+    (rate, clock): (f64, f64),
 ) -> GpuSpec {
     let limits = GpuLimits::new(multiprocessors, shared_kib << 10, (8, 0));
     let (link, link_name) = (32e9, "PCIe 4.0 x16");
@@ -54,6 +56,7 @@ const fn gpu(
         limits,
         target: "sm_80",
         bandwidth,
+        clock,
         rate,
         rate_source: "nominal",
         link,
@@ -65,7 +68,7 @@ const fn gpu(
 
 /// A GPU of the Hopper generation, of whose nominal 989 TFLOP/s others found cuBLAS to reach 790 on random data.
 const fn hopper(name: &'static str, gib: f64, bandwidth: f64) -> GpuSpec {
-    let gpu = gpu(name, (132, 227), gib, bandwidth, 790e12);
+    let gpu = gpu(name, (132, 227), gib, bandwidth, (790e12, 1.83e9));
     let (link, link_name) = (450e9, "NVLink 4");
     let limits = GpuLimits::new(132, 227 << 10, (9, 0));
     GpuSpec {
@@ -82,7 +85,7 @@ const fn hopper(name: &'static str, gib: f64, bandwidth: f64) -> GpuSpec {
 /// An A100 with SXM.
 const fn a100(name: &'static str, gib: f64, bandwidth: f64) -> GpuSpec {
     let (link, link_name) = (300e9, "NVLink 3");
-    GpuSpec { link, link_name, ..gpu(name, (108, 163), gib, bandwidth, 312e12) }
+    GpuSpec { link, link_name, ..gpu(name, (108, 163), gib, bandwidth, (312e12, 1.41e9)) }
 }
 
 /// Those that are known: an H100 with SXM, A100s with 80 and with 40 GB.
@@ -91,9 +94,9 @@ pub const GPUS: [GpuSpec; 7] = [
     hopper("h100", 80.0, 3.35e12),
     a100("a100", 80.0, 2.039e12),
     a100("a100-40gb", 40.0, 1.555e12),
-    gpu("l40s", (142, 99), 48.0, 0.864e12, 362e12),
-    gpu("l4", (58, 99), 24.0, 0.3e12, 121e12),
-    gpu("rtx-4090", (128, 99), 24.0, 1.008e12, 165e12),
+    gpu("l40s", (142, 99), 48.0, 0.864e12, (362e12, 2.49e9)),
+    gpu("l4", (58, 99), 24.0, 0.3e12, (121e12, 2.04e9)),
+    gpu("rtx-4090", (128, 99), 24.0, 1.008e12, (165e12, 2.52e9)),
 ];
 
 /// The GPU of this name.
@@ -109,6 +112,12 @@ pub fn named(name: &str) -> Result<&'static GpuSpec, String> {
 }
 
 impl GpuSpec {
+    /// The first that runs the PTX for a target.
+    pub fn of_target(target: &str) -> Option<&'static GpuSpec> {
+        const KNOWN: &[GpuSpec] = &GPUS;
+        KNOWN.iter().find(|gpu| gpu.target == target)
+    }
+
     /// Bytes a second that a read-only stream should reach.
     pub fn stream(&self) -> f64 {
         STREAM * self.bandwidth
@@ -140,7 +149,7 @@ impl GpuSpec {
         let kernel = element_type(dtype).ok().map(|element| launch.descriptor(element).name);
         let used = kernel.and_then(|kernel| resources(self.target, kernel));
         let LaunchShape { threads, shared, .. } = launch.shape();
-        used.map_or(1, |used| used.blocks(threads[0], shared, self.limits).max(1))
+        used.map_or(1, |used| used.occupancy(threads[0], shared, self.limits).blocks.max(1))
     }
 
     /// What floors were computed with.

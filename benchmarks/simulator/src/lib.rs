@@ -5,6 +5,7 @@
 //! policies of [`admission`], or a loop of their own. [`figures`] has what the paper shows.
 
 pub mod admission;
+pub mod bound;
 pub mod buddy;
 pub mod chart;
 pub mod cost;

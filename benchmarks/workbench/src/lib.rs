@@ -26,4 +26,4 @@ pub use kernels::floor::Floor;
 pub use launch;
 pub use links::LinkBytes;
 pub use measure::{Cost, Measured, measure};
-pub use resources::{Resources, resources};
+pub use resources::{Occupancy, ProductLoop, Resources, product_loop, resources};

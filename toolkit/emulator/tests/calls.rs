@@ -139,3 +139,34 @@ fn recursion_without_an_end_is_a_fault() {
     assert_eq!(fault.kind, FaultKind::OutOfBounds);
     assert!(fault.message.contains("recursion without an end"), "{fault}");
 }
+
+/// Every other lane gets memory, puts its number there, and does what `then` says with the pointer in `%d2`.
+fn with_memory(then: &str) -> Result<Vec<u32>, Box<Fault>> {
+    let functions = ".extern .func (.param .b64 p) malloc(.param .b64 n);\n.extern .func free(.param .b64 p);\n";
+    let body = format!(
+        ".param .b64 size; .param .b64 got; .param .b64 given; mov.u32 %r2, 77; and.b32 %r3, %r1, 1;
+         setp.ne.u32 %p1, %r3, 0; @%p1 bra done; mov.u64 %d3, 4; st.param.b64 [size], %d3;
+         call.uni (got), malloc, (size); ld.param.b64 %d2, [got];
+         st.u32 [%d2], %r1; bar.warp.sync 0x55555555; ld.u32 %r2, [%d2]; {then} done:"
+    );
+    run(functions, &body)
+}
+
+#[test]
+fn threads_get_memory_of_their_own() {
+    let freed = "st.param.b64 [given], %d2; call.uni free, (given);";
+    let results = with_memory(freed).unwrap();
+    assert!(results.iter().enumerate().all(|(lane, &result)| result == if lane % 2 == 0 { lane as u32 } else { 77 }));
+    // Nothing is freed at address 0.
+    assert!(with_memory("mov.u64 %d3, 0; st.param.b64 [given], %d3; call.uni free, (given);").is_ok());
+    let wrong = [
+        ("ld.u32 %r3, [%d2+4];".to_owned(), "offset 4 of `memory from malloc`, which has 4 bytes"),
+        (freed.to_owned() + "ld.u32 %r3, [%d2];", "in `memory from malloc`, which was freed"),
+        (freed.to_owned() + freed, "in `memory from malloc`, which was freed"),
+        (format!("mov.u64 %d2, %d1; {freed}"), "which is not the beginning of memory from malloc"),
+    ];
+    for (then, message) in wrong {
+        let fault = with_memory(&then).unwrap_err();
+        assert!(fault.kind == FaultKind::OutOfBounds && fault.message.contains(message), "{fault}");
+    }
+}

@@ -1,8 +1,8 @@
-//! `cp.async` and mbarriers that wait for it; right, and with parts missing.
+//! `cp.async` and mbarriers that wait for it; right, and with parts missing. Tensor copies of a whole warp.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
-use emulator::{Arg, EmulatedDevice, Fault, FaultKind, LaunchOptions, PtxModule};
+use emulator::{Arg, EmulatedDevice, Fault, FaultKind, LaunchOptions, PtxModule, Swizzle, TensorMap};
 
 /// Two warps copy a word each lane, tell an mbarrier by `arrive`, wait, and read what the other warp has copied.
 fn exchange(seed: u64, count: u32, arrive: &str, wait: &str) -> Result<Vec<u32>, Box<Fault>> {
@@ -68,4 +68,33 @@ fn wrong_counts_of_copies_are_faults() {
     assert_eq!(fault.kind, FaultKind::Deadlock, "{fault}");
     let fault = exchange(0, 64, "cp.async.mbarrier.arrive.shared.b64 [tile];", WAIT).unwrap_err();
     assert!(fault.message.contains("no mbarrier at offset"), "{fault}");
+}
+
+#[test]
+fn a_tile_that_all_lanes_store_is_one_copy() {
+    let module = PtxModule::parse(
+        ".version 8.0\n.target sm_90a\n.address_size 64
+         .visible .entry k(.param .u64 map) {
+         .reg .b64 %d<4>; .reg .b32 %r<4>; .shared .align 128 .b8 tile[128];
+         ld.param.u64 %d1, [map]; mov.u32 %r1, %tid.x; mov.u32 %r2, tile; shl.b32 %r3, %r1, 2; add.u32 %r3, %r2, %r3;
+         st.shared.u32 [%r3], %r1; fence.proxy.async.shared::cta; bar.warp.sync -1; mov.u32 %r0, 0;
+         cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%d1, {%r0}], [%r2];
+         cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; ret; }",
+    )
+    .unwrap();
+    let mut device = EmulatedDevice::new();
+    let out = device.alloc(128);
+    let map = TensorMap {
+        base: out,
+        element_bytes: 4,
+        dimensions: vec![32],
+        strides: vec![],
+        tile: vec![32],
+        swizzle: Swizzle::None,
+    };
+    let map = device.alloc_from("map", &map.encode().unwrap());
+    let report = device.launch(&module, "k", [1; 3], [32, 1, 1], 0, &[Arg::Ptr(map)]).unwrap();
+    let expected: Vec<u8> = (0..32u32).flat_map(u32::to_le_bytes).collect();
+    assert_eq!(device.read(out, 128).unwrap(), expected);
+    assert_eq!(report.total.sectors, 4, "{:?}", report.total);
 }

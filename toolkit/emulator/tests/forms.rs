@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 use emulator::{Arg, EmulatedDevice, Fault, FaultKind, PtxModule};
+use half::{bf16, f16};
 
 /// The numbers of a lane: four of 64 bits, of which narrower registers have the lower bits.
 type Numbers = [u64; 4];
@@ -164,6 +165,22 @@ fn conversions_saturate_and_round_in_each_direction() {
         let value = double(a);
         u64::from(if value.is_nan() { 1 << 31 } else { value.round_ties_even() as u32 })
     });
+    check("cvt.rn.bf16.f16 %h9, %h0; cvt.u64.u16 %d9, %h9;", |[a, ..]| {
+        let half = f16::from_bits(a as u16);
+        if half.is_nan() { 0x7fff } else { bf16::from_f32(half.to_f32()).to_bits().into() }
+    });
+    check("cvt.rn.f16.bf16 %h9, %h0; cvt.u64.u16 %d9, %h9;", |[a, ..]| {
+        let half = bf16::from_bits(a as u16);
+        if half.is_nan() { 0x7fff } else { f16::from_f32(half.to_f32()).to_bits().into() }
+    });
+    // Of bits that the result has no place for, nothing is rounded up.
+    // 2 + 7/512 is cut to 2; 65,280 stays, and 65,536 becomes the greatest f16.
+    for (types, half, expected) in
+        [("bf16.f16", 0xc007, 0xc000), ("f16.bf16", 0x477f, 0x7bf8), ("f16.bf16", 0x4780, 0x7bff)]
+    {
+        let body = format!("cvt.rz.{types} %h9, %h0; cvt.u64.u16 %d9, %h9;");
+        assert_eq!(run(&body, &[[half, 0, 0, 0]]).unwrap()[0], expected, "{types} {half:#x}");
+    }
     check("cvt.rp.f32.s32 %f9, %r0; mov.b32 %r9, %f9; cvt.u64.u32 %d9, %r9;", |[a, ..]| {
         let (value, nearest) = (a as i32, a as i32 as f32);
         u64::from(if f64::from(nearest) < f64::from(value) { nearest.next_up() } else { nearest }.to_bits())

@@ -67,6 +67,8 @@ impl Decoder<'_> {
         let (function, sizes): (_, &[usize]) = match call.callee {
             "__assertfail" => (SystemFunction::AssertFail, &[8, 8, 4, 8, 8]),
             "vprintf" => (SystemFunction::Print, &[8, 8]),
+            "malloc" => (SystemFunction::Allocate, &[8]),
+            "free" => (SystemFunction::Free, &[8]),
             _ => return Ok(None),
         };
         let (arguments, results) = (self.own_places(call.arguments)?, self.own_places(call.results)?);
@@ -74,7 +76,8 @@ impl Decoder<'_> {
             return Err(format!("`{}` has other parameters", call.callee));
         }
         let arguments = arguments.into_iter().map(|(place, _)| place).collect();
-        let result = results.first().filter(|(_, size)| *size == 4).map(|(place, _)| *place);
+        let size = if function == SystemFunction::Allocate { 8 } else { 4 };
+        let result = results.first().filter(|(_, found)| *found == size).map(|(place, _)| *place);
         Ok(Some(Op::CallSystem(Box::new(SystemCall { function, arguments, result }))))
     }
 

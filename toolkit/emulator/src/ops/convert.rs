@@ -256,6 +256,11 @@ fn between_floats(rounding: &str, to: Type, from: Type, sat: bool, ftz: bool) ->
         ("rm" | "rp", Type::F16 | Type::Bf16, Type::F32, false, false) => return half_from_single(rounding, to),
         ("rn", Type::Bf16, Type::F32, false, false) => lanes!(|a: f32| -> bf16 { f32_to_bf16(a) }),
         ("rz", Type::Bf16, Type::F32, false, false) => lanes!(|a: f32| -> bf16 { f32_to_bf16_rz(a) }),
+        // A half is widened exactly, so that it is rounded once.
+        ("rn", Type::Bf16, Type::F16, false, false) => rare_lanes!(|a: f16| -> bf16 { f32_to_bf16(f16_to_f32(a)) }),
+        ("rz", Type::Bf16, Type::F16, false, false) => rare_lanes!(|a: f16| -> bf16 { f32_to_bf16_rz(f16_to_f32(a)) }),
+        ("rn", Type::F16, Type::Bf16, false, false) => rare_lanes!(|a: bf16| -> f16 { f32_to_f16(bf16_to_f32(a)) }),
+        ("rz", Type::F16, Type::Bf16, false, false) => rare_lanes!(|a: bf16| -> f16 { f32_to_f16_rz(bf16_to_f32(a)) }),
         ("rn", Type::F16, Type::F64, false, false) => lanes!(|a: f64| -> f16 { f32_to_f16(f64_to_f32_odd(a)) }),
         ("rn", Type::Bf16, Type::F64, false, false) => lanes!(|a: f64| -> bf16 { f32_to_bf16(f64_to_f32_odd(a)) }),
         ("", Type::F32, Type::F32, true, false) => lanes!(|a: f32| -> f32 { min_f32(max_f32(a, 0.0), 1.0) }),

@@ -46,6 +46,10 @@ pub(crate) enum SystemFunction {
     AssertFail,
     /// `vprintf`
     Print,
+    /// `malloc`
+    Allocate,
+    /// `free`
+    Free,
 }
 
 /// A call of a function that every GPU has: places in the thread's private memory of its arguments and its result.

@@ -1,4 +1,4 @@
-//! Functions that every GPU has: what `assert` and `printf` of CUDA C++ call.
+//! Functions that every GPU has: what `assert`, `printf`, `malloc` and `free` of CUDA C++ call.
 
 use super::space::space_of;
 use crate::exec::state::block_env::BlockEnv;
@@ -10,6 +10,10 @@ use crate::ptx::ast::Space;
 
 /// The most bytes of a text.
 const LONGEST: u64 = 4096;
+/// The most bytes that a thread gets at once: the whole of a GPU's heap, unless a program asks for more.
+const HEAP: u64 = 8 << 20;
+/// What faults call memory that a thread got.
+const ALLOCATED: &str = "memory from malloc";
 
 /// Calls a function that every GPU has.
 pub(crate) fn call(env: &mut BlockEnv<'_>, warp: &mut Warp, call: &SystemCall, mask: u32) -> Checked<()> {
@@ -33,8 +37,32 @@ pub(crate) fn call(env: &mut BlockEnv<'_>, warp: &mut Warp, call: &SystemCall, m
                     warp.private[at..at + 4].copy_from_slice(&(text.len() as u32).to_le_bytes());
                 }
             }
+            SystemFunction::Allocate => {
+                let bytes = argument(warp, 0);
+                let address = if bytes > HEAP { 0 } else { env.memory.allocate(ALLOCATED, bytes as usize) };
+                if let Some(result) = call.result {
+                    let at = lane * private + result;
+                    warp.private[at..at + 8].copy_from_slice(&address.to_le_bytes());
+                }
+            }
+            SystemFunction::Free => free(env, argument(warp, 0)).map_err(|violation| violation.lane(lane))?,
         }
     }
+    Ok(())
+}
+
+/// Gives back memory from `malloc`. Nothing is at address 0.
+fn free(env: &mut BlockEnv<'_>, address: u64) -> Checked<()> {
+    if address == 0 {
+        return Ok(());
+    }
+    let (index, offset) = env.memory.locate(address, 0)?;
+    let buffer = &mut env.memory.buffers[index];
+    if offset != 0 || buffer.name != ALLOCATED {
+        let message = format!("`free` of {address:#x}, which is not the beginning of {ALLOCATED}");
+        return Err(Violation::new(FaultKind::OutOfBounds, message).address(address));
+    }
+    buffer.free();
     Ok(())
 }
 

@@ -1,0 +1,99 @@
+//! The resource of a GPU that a launch needs longest: a bound on its time, and no prediction of it. Kernels that others timed are too
+//! far from their bounds for that: `tests/published.rs` has them, and the book's chapter on the emulator says how far.
+
+use std::fmt;
+
+use workbench::LaunchReport;
+
+use crate::gpu::GpuSpec;
+
+/// Schedulers of a multiprocessor, each of which issues an instruction a cycle.
+const SCHEDULERS: f64 = 4.0;
+/// Bytes of a sector of global memory.
+const SECTOR: f64 = 32.0;
+/// Bytes that a multiprocessor exchanges with the L2 cache in a cycle.
+const PORT: f64 = 64.0;
+
+/// What a kernel takes of a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Demand {
+    /// Warp instructions.
+    pub instructions: f64,
+    /// Bytes of memory, each counted once.
+    pub bytes: f64,
+    /// Bytes between the multiprocessors and the L2 cache.
+    pub moved: f64,
+    /// Operations of the tensor cores.
+    pub flops: f64,
+    /// Passes over shared memory.
+    pub wavefronts: f64,
+}
+
+impl Demand {
+    /// What the emulator counted. Its instructions are those of PTX.
+    pub fn counted(launch: &LaunchReport) -> Demand {
+        let total = &launch.report.total;
+        Demand {
+            instructions: total.instructions as f64,
+            bytes: launch.report.distinct_sectors as f64 * SECTOR,
+            moved: total.sectors as f64 * SECTOR,
+            flops: total.tensor_flops as f64,
+            wavefronts: total.wavefronts as f64,
+        }
+    }
+
+    /// How long a GPU that is full of it is busy with each of its resources.
+    pub fn on(self, gpu: &GpuSpec) -> Bound {
+        let cycles = f64::from(gpu.limits.multiprocessors) * gpu.clock;
+        Bound([
+            ("memory", self.bytes / gpu.stream()),
+            ("tensor cores", self.flops / gpu.rate),
+            ("issue slots", self.instructions / (SCHEDULERS * cycles)),
+            ("shared memory", self.wavefronts / cycles),
+            ("the way to L2", self.moved / (PORT * cycles)),
+        ])
+    }
+}
+
+/// The least time by each of a GPU's resources.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bound([(&'static str, f64); 5]);
+
+impl Bound {
+    /// The resource that is needed longest, and for how many seconds.
+    pub fn longest(&self) -> (&'static str, f64) {
+        self.0.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_default()
+    }
+}
+
+/// The bound, and for which part of its time the other resources are needed.
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (longest, seconds) = self.longest();
+        let mut others: Vec<_> = self.0.into_iter().filter(|(name, needs)| *name != longest && *needs > 0.0).collect();
+        others.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let others: Vec<_> =
+            others.into_iter().map(|(name, needs)| format!("{name} {:.0} %", 100.0 * needs / seconds)).collect();
+        write!(f, "{longest}")?;
+        if others.is_empty() { Ok(()) } else { write!(f, "; of its time {}", others.join(", ")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::GPUS;
+
+    #[test]
+    fn the_resource_that_is_needed_longest_is_the_bound() {
+        let h200 = &GPUS[0];
+        let demand = Demand { bytes: 4.5e12, flops: 79e12, ..Demand::default() };
+        assert_eq!(demand.on(h200).longest(), ("memory", 1.0));
+        assert_eq!(demand.on(h200).to_string(), "memory; of its time tensor cores 10 %");
+        // A warp instruction a cycle for each of four schedulers, and a pass over shared memory for each multiprocessor.
+        let instructions = 4.0 * 132.0 * 1.83e9;
+        let bound = Demand { instructions, wavefronts: instructions / 8.0, ..Demand::default() }.on(h200);
+        assert_eq!(bound.to_string(), "issue slots; of its time shared memory 50 %");
+        assert_eq!(Demand { moved: 64.0, ..Demand::default() }.on(h200).longest().0, "the way to L2");
+    }
+}

@@ -1,0 +1,78 @@
+//! Kernels that others timed, beside their bounds: how far a bound is from a time. The book has the table.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+use simulator::bound::Demand;
+use simulator::gpu;
+
+/// The book's chapter on the emulator.
+const CHAPTER: &str = include_str!("../../../docs/src/emulator.md");
+/// How far a prediction may be off, as a part of what was measured, for a time to be told.
+const ALLOWED: f64 = 0.15;
+
+/// A kernel that others timed.
+struct Published {
+    what: &'static str,
+    gpu: &'static str,
+    demand: Demand,
+    /// Microseconds that were measured.
+    measured: f64,
+}
+
+/// A product of matrices of `n` by `n` halves, at so many TFLOP/s, with so many instructions for each 16 x 8 x 16, or 0 where they
+/// are not known.
+fn product(what: &'static str, gpu: &'static str, n: f64, tflops: f64, instructions: f64) -> Published {
+    let flops = 2.0 * n * n * n;
+    let demand = Demand { instructions: flops / 4096.0 * instructions, bytes: 6.0 * n * n, flops, ..Demand::default() };
+    Published { what, gpu, demand, measured: flops / tflops / 1e6 }
+}
+
+/// Attention of 16 heads of 128 to all 16,384 tokens of a prompt.
+fn prompt(what: &'static str, tflops: f64, instructions: f64) -> Published {
+    let (heads, size, tokens) = (16.0, 128.0, 16_384.0);
+    let flops = 4.0 * heads * tokens * tokens * size;
+    let bytes = 8.0 * heads * tokens * size;
+    let demand = Demand { instructions: flops / 4096.0 * instructions, bytes, flops, ..Demand::default() };
+    Published { what, gpu: "h100", demand, measured: flops / tflops / 1e6 }
+}
+
+/// Attention of the newest token of so many sequences with KV heads of 128 halves.
+fn decode(what: &'static str, [sequences, tokens, kv_heads]: [f64; 3], measured: f64) -> Published {
+    let demand = Demand { bytes: sequences * tokens * kv_heads * 512.0, ..Demand::default() };
+    Published { what, gpu: "h100", demand, measured }
+}
+
+/// Who measured each stands in the book.
+fn published() -> Vec<Published> {
+    vec![
+        product("cuBLAS, 4,096 cubed", "h100", 4096.0, 716.0, 0.0),
+        product("cuBLAS, 8,192 cubed", "h100", 8192.0, 795.0, 0.0),
+        product("a product by hand, 8,192 cubed", "h100", 8192.0, 808.0, 0.0),
+        product("Triton's tutorial, 3,072 cubed", "a100", 3072.0, 230.0, 2.28),
+        prompt("FlashAttention-3, prompt", 648.0, 0.0),
+        prompt("Triton, prompt", 395.0, 3.88),
+        prompt("FlashAttention-2, prompt", 370.0, 4.80),
+        decode("FlashAttention-3, paged, 16 x 4,000", [16.0, 4000.0, 32.0], 567.2),
+        decode("FlashAttention-3, paged, 16 x 128", [16.0, 128.0, 32.0], 27.6),
+        decode("FlashAttention-2, paged, 64 x 256", [64.0, 256.0, 8.0], 43.563),
+    ]
+}
+
+/// Bounds are below what was measured, and too far below it to be told as times.
+#[test]
+fn bounds_are_no_times() {
+    let mut errors = Vec::new();
+    for Published { what, gpu, demand, measured } in published() {
+        let (by, seconds) = demand.on(gpu::named(gpu).unwrap()).longest();
+        let error = 1e6 * seconds / measured - 1.0;
+        let gpu = gpu.to_uppercase();
+        let row = format!("| {what} | {gpu} | {measured:.1} | {:.1} | {by} | {:+.0} % |", 1e6 * seconds, 100.0 * error);
+        assert!(CHAPTER.lines().any(|line| line.starts_with(&row)), "the book lacks\n{row}");
+        // The tensor cores' rate is what cuBLAS was seen to reach, and no more than that.
+        assert!(error < 0.03, "{row}");
+        errors.push(error.abs());
+    }
+    let off = errors.iter().filter(|error| **error > ALLOWED).count();
+    assert!(CHAPTER.contains(&format!("{off} of {} are off by more than 15 %", errors.len())), "{off}");
+    assert!(off > 0, "bounds are so near what was measured that `quire kernels profile` may tell them as times");
+}
