@@ -3,8 +3,9 @@
 use cuda_std::launch::{Descriptor, DevicePtr, DevicePtrMut, Family, Kernel, KernelCall};
 use emulator::LaunchOptions;
 use emulator::driver::{self, DeviceOptions};
-use kernels::communicator::{ExchangeShape, MAILBOX_BYTES, MAX_BLOCKS, SumNorm, all_reduce, gather_logits};
+use kernels::communicator::{ExchangeShape, MAILBOX_BYTES, MAX_BLOCKS, all_reduce, gather_logits};
 use kernels::layout::VECTOR;
+use kernels::norm::SumNorm;
 use kernels::with_element;
 use launch::{Context, DeviceBuffer, Driver, MappedBuffer, Module, Result, Stream};
 

@@ -3,7 +3,7 @@
 use cuda_std::launch::{DevicePtr, KernelCall, LaunchShape};
 use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::{Epilogue, GATED_ROWS};
-use kernels::gemm::plan::{GemmKernel, GemmPlan, Operands, Product};
+use kernels::gemm::plan::{GemmKernel, GemmPlan, NormOperands, Operands, Product};
 use launch::Result;
 
 use crate::gpu::{Buffer, Gpu};
@@ -79,10 +79,15 @@ impl ProductProblem {
     /// # Errors
     /// [`launch::Error`], if there is not enough memory.
     pub fn place(&self, gpu: &mut Gpu) -> Result<PlacedProduct> {
-        let weight = gpu.upload("weight", &self.weight)?.ptr();
+        let weight = self.place_weight(gpu)?.ptr();
         let (plan, element) = (self.plan, self.data.ty.element());
         let call = |operands| plan.call(element, Operands { weight, ..operands });
         self.place_launch(gpu, plan.shape(), (plan.workspace_bytes(), plan.counters()), call)
+    }
+
+    /// Puts the weight on a device.
+    pub(crate) fn place_weight(&self, gpu: &mut Gpu) -> Result<Buffer<u16>> {
+        gpu.upload("weight", &self.weight)
     }
 
     /// Puts it on a device, for a launch with a workspace of so many bytes and counters. The weight is the caller's matter.
@@ -121,6 +126,7 @@ impl ProductProblem {
             out_stride: self.out_stride(),
             workspace: workspace.mut_ptr(),
             counters: counters.mut_ptr(),
+            norm: NormOperands::NONE,
         };
         Ok(PlacedProduct { shape, call: call(operands), out, counters })
     }
@@ -229,6 +235,13 @@ impl PlacedProduct {
     pub fn launch(&self, gpu: &mut Gpu) -> Result<()> {
         // SAFETY: the matrices are of the plan's shapes, and the workspace has its size.
         unsafe { gpu.launch(self.shape, self.call) }
+    }
+}
+
+impl PlacedProduct {
+    /// The output, if it is of 16 bits.
+    pub(crate) fn halves(&self) -> Option<Buffer<u16>> {
+        if let Out::Half(out) = self.out { Some(out) } else { None }
     }
 }
 

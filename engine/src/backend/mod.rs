@@ -198,6 +198,19 @@ pub trait Backend: Send + 'static {
         weight: &Self::Weight,
         bias: Option<&Self::Weight>,
     );
+    /// The same, and then the norm of `residual`.
+    fn linear_add_norm(
+        &self,
+        residual: &mut Self::Tensor,
+        x: Self::Tensor,
+        weight: &Self::Weight,
+        bias: Option<&Self::Weight>,
+        norm: &Norm<Self::Weight>,
+    ) -> Self::Tensor {
+        self.linear_add(residual, &x, weight, bias);
+        drop(x);
+        self.norm(residual, norm)
+    }
     /// `act(gate(x)) * up(x)`, elementwise: `[M, N]`.
     fn gated(&self, x: &Self::Tensor, weight: &Self::GatedWeight, act: Activation) -> Self::Tensor;
     /// Queries (`[T, heads * D]`), keys and values (`[T, kv_heads * D]`) of the rows of `x`.

@@ -20,18 +20,18 @@ impl<B: Backend> Block<B> {
     /// Normalises before attention and feed-forward.
     pub fn norm_first(&self, b: &B, cache: &mut B::KvCache, layer: usize, x: &mut Residual<B>, inputs: &B::Inputs) {
         let attended = self.attend(b, cache, layer, &x.norm(b, &self.attention_norm), inputs);
-        self.out.add_to(b, x, &attended);
+        self.out.add_to(b, x, attended);
         let up = self.up.apply_act(b, &x.norm(b, &self.ffn_norm), self.activation);
-        self.down.add_to(b, x, &up);
+        self.down.add_to(b, x, up);
     }
 
     /// Normalises after the residual sums.
     pub fn norm_last(&self, b: &B, cache: &mut B::KvCache, layer: usize, x: &mut Residual<B>, inputs: &B::Inputs) {
         let attended = self.attend(b, cache, layer, x.sum(b), inputs);
-        self.out.add_to(b, x, &attended);
+        self.out.add_to(b, x, attended);
         *x = Residual::new(x.norm(b, &self.attention_norm));
         let up = self.up.apply_act(b, x.sum(b), self.activation);
-        self.down.add_to(b, x, &up);
+        self.down.add_to(b, x, up);
         *x = Residual::new(x.norm(b, &self.ffn_norm));
     }
 

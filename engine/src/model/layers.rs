@@ -103,10 +103,17 @@ impl<B: Backend> Loader<'_, B> {
     }
 }
 
-/// A projection.
+/// A projection. Cloning shares its weights.
 pub struct Linear<B: Backend> {
     pub weight: B::Weight,
     pub bias: Option<B::Weight>,
+}
+
+// Derived, it would ask the same of the backend.
+impl<B: Backend> Clone for Linear<B> {
+    fn clone(&self) -> Self {
+        Linear { weight: self.weight.clone(), bias: self.bias.clone() }
+    }
 }
 
 impl<B: Backend> Linear<B> {
@@ -126,43 +133,56 @@ impl<B: Backend> Linear<B> {
 
 /// The residual stream, `[T, H]`: what layers read, each through a norm, and add their results to.
 ///
-/// Where workers divide a model, each has computed a part of what was added last, and the sum of the parts is made when the
-/// stream is read: together with the norm, since that is how it is mostly read.
+/// What was added last is computed when the stream is read: together with the norm, since that is how it is mostly read.
 pub struct Residual<B: Backend> {
     x: B::Tensor,
-    /// The worker's part of what is still to be added to `x`.
-    part: Option<B::Tensor>,
-    /// False if `part` is still to be added; and without one if `x` itself is the worker's part of the sum.
-    is_complete: bool,
+    rest: Rest<B>,
+}
+
+/// What is still to be done to a stream.
+enum Rest<B: Backend> {
+    /// Nothing.
+    None,
+    /// To add a projection of this tensor.
+    Projection(B::Tensor, Linear<B>),
+    /// To add the sum of all workers' parts, of which this is the worker's.
+    Part(B::Tensor),
+    /// To add up all workers' streams.
+    Sum,
 }
 
 impl<B: Backend> Residual<B> {
     /// A stream that begins with `x`, the same for all workers.
     pub fn new(x: B::Tensor) -> Self {
-        Residual { x, part: None, is_complete: true }
+        Residual { x, rest: Rest::None }
     }
 
     /// A stream that begins with the sum of all workers' `x`.
     fn of_parts(b: &B, x: B::Tensor) -> Self {
-        Residual { x, part: None, is_complete: b.shard().is_whole() }
+        Residual { x, rest: if b.shard().is_whole() { Rest::None } else { Rest::Sum } }
     }
 
     /// What is in the stream.
     pub fn sum(&mut self, b: &B) -> &B::Tensor {
-        if !self.is_complete {
-            b.all_reduce(&mut self.x, self.part.take());
-            self.is_complete = true;
+        match std::mem::replace(&mut self.rest, Rest::None) {
+            Rest::None => {}
+            Rest::Projection(y, linear) => b.linear_add(&mut self.x, &y, &linear.weight, linear.bias.as_ref()),
+            Rest::Part(part) => b.all_reduce(&mut self.x, Some(part)),
+            Rest::Sum => b.all_reduce(&mut self.x, None),
         }
         &self.x
     }
 
     /// The norm of what is in the stream.
     pub fn norm(&mut self, b: &B, norm: &Norm<B::Weight>) -> B::Tensor {
-        if self.is_complete {
-            return b.norm(&self.x, norm);
+        match std::mem::replace(&mut self.rest, Rest::None) {
+            Rest::None => b.norm(&self.x, norm),
+            Rest::Projection(y, linear) => {
+                b.linear_add_norm(&mut self.x, y, &linear.weight, linear.bias.as_ref(), norm)
+            }
+            Rest::Part(part) => b.all_reduce_norm(&mut self.x, Some(part), norm),
+            Rest::Sum => b.all_reduce_norm(&mut self.x, None, norm),
         }
-        self.is_complete = true;
-        b.all_reduce_norm(&mut self.x, self.part.take(), norm)
     }
 
     /// What is in the stream at its end.
@@ -184,14 +204,10 @@ impl<B: Backend> ResidualLinear<B> {
     }
 
     /// `residual += self(x)`
-    pub fn add_to(&self, b: &B, residual: &mut Residual<B>, x: &B::Tensor) {
+    pub fn add_to(&self, b: &B, residual: &mut Residual<B>, x: B::Tensor) {
         residual.sum(b);
-        if b.shard().is_whole() {
-            b.linear_add(&mut residual.x, x, &self.0.weight, self.0.bias.as_ref());
-        } else {
-            residual.part = Some(self.0.apply(b, x));
-            residual.is_complete = false;
-        }
+        residual.rest =
+            if b.shard().is_whole() { Rest::Projection(x, self.0.clone()) } else { Rest::Part(self.0.apply(b, &x)) };
     }
 }
 

@@ -96,11 +96,11 @@ impl<B: Backend> Model<B> for Llama<B> {
             b.write_kv(&mut qkv, QkNormRope { norms, rope: Some(&self.rope) }, cache, i, inputs);
             let params = Attention { layer: i, scale: self.scale, window: layer.window };
             let attended = b.attention(&qkv, cache, params, inputs);
-            layer.out.add_to(b, &mut x, &attended);
+            layer.out.add_to(b, &mut x, attended);
 
             let h = x.norm(b, &layer.ffn_norm);
             let inner = b.gated(&h, &layer.gate_up, self.activation);
-            layer.down.add_to(b, &mut x, &inner);
+            layer.down.add_to(b, &mut x, inner);
         }
         x.into_sum(b)
     }

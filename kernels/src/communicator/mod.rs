@@ -58,7 +58,7 @@ use crate::layout::VECTOR;
 use crate::norm::{MAX_WIDTH, NormShape};
 
 pub use gather::gather_logits;
-pub use sum::{SumNorm, all_reduce};
+pub use sum::all_reduce;
 
 /// Ranks of a group, at most.
 pub const MAX_RANKS: u32 = 8;

@@ -8,20 +8,8 @@ use cuda_std::vector::Vector;
 use super::MAX_RANKS;
 use super::exchange::{Exchange, Slots, each};
 use crate::element::{Bf16, Element, F16};
-use crate::norm::{layer_norm_row, rms_norm_row};
+use crate::norm::{SumNorm, layer_norm_row, rms_norm_row};
 use crate::vector::{narrow, widen};
-
-/// The norm that follows a sum, by the number that kernels take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum SumNorm {
-    /// None.
-    None,
-    /// The root-mean-square norm.
-    Rms,
-    /// The layer norm.
-    Layer,
-}
 
 /// What a chunk's sums are added to, and what becomes of them.
 #[derive(Clone, Copy)]

@@ -38,6 +38,7 @@ use super::epilogue::{ProductOutput, Staged};
 use super::operand::{DEPTH, ROW_BYTES, TileCopy, load, place_a, place_steps};
 use super::split::{Meeting, share};
 use crate::element::{Bf16, Element, F16};
+use crate::norm::following::FollowingNorm;
 use cuda_std::ptx::cp_async;
 
 /// Threads of a block.
@@ -82,6 +83,12 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
     n: u32,
     k: u32,
     epilogue: u32,
+    norm: u32,
+    norm_weight: *const Vector,
+    norm_bias: *const Vector,
+    normed: *mut Vector,
+    eps: f32,
+    arrivals: *mut u32,
 ) {
     let (rows, stages) = (rows(TOKENS), stages(TOKENS));
     let row = thread::block_idx_x() * rows;
@@ -199,5 +206,15 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
             0,
             row,
         );
+        let following = FollowingNorm { norm, weight: norm_weight, bias: norm_bias, out: normed, eps, arrivals };
+        if following.is_some() {
+            following.apply::<T, THREADS>(
+                out.cast(),
+                (m, n),
+                thread::thread_idx_x(),
+                ring.cast(),
+                thread::sync_threads,
+            );
+        }
     }
 }

@@ -36,6 +36,7 @@ use cuda_std::warp::FULL_MASK;
 
 use super::epilogue::{GATED_ROWS, ProductOutput};
 use crate::element::{Bf16, Element, F16};
+use crate::norm::following::FollowingNorm;
 use cuda_std::ptx::{cp_async, memory::load_constant};
 
 /// Threads of a block.
@@ -83,6 +84,12 @@ pub unsafe fn gemv<T: Element, const TOKENS: u32>(
     n: u32,
     k: u32,
     epilogue: u32,
+    norm: u32,
+    norm_weight: *const Vector,
+    norm_bias: *const Vector,
+    normed: *mut Vector,
+    eps: f32,
+    arrivals: *mut u32,
 ) {
     // These serve splits of `k`, of which there are none here.
     let _ = (workspace, counters);
@@ -146,6 +153,13 @@ pub unsafe fn gemv<T: Element, const TOKENS: u32>(
         let is_up = output.is_gated() && i >= 2;
         if lane < TOKENS * ROWS && token < m && row(i) < n && !is_up {
             output.store_one::<T>(token, row(i), mine, up);
+        }
+        let following = FollowingNorm { norm, weight: norm_weight, bias: norm_bias, out: normed, eps, arrivals };
+        if following.is_some() {
+            // The last copies are of nothing, and still in flight.
+            cp_async::wait::<0>();
+            let memory = dynamic_shared_mem();
+            following.apply::<T, THREADS>(out.cast(), (m, n), thread::thread_idx_x(), memory, thread::sync_threads);
         }
     }
 }

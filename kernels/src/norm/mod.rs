@@ -11,6 +11,8 @@
 //! deviations from the mean (two passes over registers), summed in an order that depends on the width alone: a row's
 //! result is the same whatever batch it is in.
 //!
+//! In decode steps the product before a norm normalises, too: [`following`].
+//!
 //! Norms of single heads (Qwen3's queries and keys) are part of [`rope`](crate::rope).
 //!
 //! A block takes a row ([`NormShape`] has its threads): each thread holds up to [`HELD`] vectors, so that the row is
@@ -27,6 +29,7 @@
 //! 3. (here) Held in registers, packed as loaded (four registers a vector, not eight); weights are loaded before the
 //!    barriers, so that their latency is hidden behind the reduction.
 
+pub(crate) mod following;
 mod layer;
 mod rms;
 
@@ -41,6 +44,7 @@ use crate::layout::VECTOR;
 use crate::vector::{WidthError, row_vectors, sum_of_eight, widen};
 use cuda_std::unroll::unroll;
 
+pub use following::MAX_WIDTH as MAX_FOLLOWING_WIDTH;
 pub use layer::layer_norm;
 pub(crate) use layer::layer_norm_row;
 pub use rms::rms_norm;
@@ -57,6 +61,23 @@ const MOST_WARPS: u32 = MAX_THREADS / WARP_SIZE;
 
 /// Elements of a row, at most.
 pub const MAX_WIDTH: u32 = MAX_THREADS * HELD as u32 * VECTOR;
+
+/// The norm that follows a sum in the same launch, by the number that kernels take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SumNorm {
+    /// None.
+    None,
+    /// The root-mean-square norm.
+    Rms,
+    /// The layer norm.
+    Layer,
+}
+
+/// Threads of a block for rows of so many vectors.
+const fn threads_of(vectors: u32) -> u32 {
+    vectors.div_ceil(vectors.div_ceil(MAX_THREADS)).next_multiple_of(WARP_SIZE)
+}
 
 /// How [`layer_norm()`] and [`rms_norm()`] are launched; the grid is the number of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +101,7 @@ impl NormShape {
         if width > MAX_WIDTH {
             return Err(WidthError::Long { width, most: MAX_WIDTH });
         }
-        let held = vectors.div_ceil(MAX_THREADS);
-        Ok(NormShape { vectors, threads: vectors.div_ceil(held).next_multiple_of(32) })
+        Ok(NormShape { vectors, threads: threads_of(vectors) })
     }
 }
 

@@ -14,6 +14,8 @@ use kernels::gemm::quantised::TOKENS;
 use kernels::gemm::quantised::layout::CodeForm;
 use kernels::gemm::quantised::plan::QuantisedPlan;
 use kernels::layout::KvFormat;
+use kernels::norm::SumNorm;
+use workbench::cases::normed::NormedProduct;
 use workbench::number::Type;
 use workbench::paged::{PagedSequence, PagedShape};
 use workbench::{Case, Gpu, Prepared, Scale, cases, product};
@@ -22,6 +24,7 @@ use workbench::{Case, Gpu, Prepared, Scale, cases, product};
 pub fn all(target: &str) -> Vec<Case> {
     let mut all = cases::all(Scale::Small, target);
     all.extend(undivided_products(target));
+    all.extend(normed_products(target));
     all.extend(long_coded_contexts());
     all.extend(long_prompts(target));
     all.push(afresh(cases::sampling::case("every kind", cases::sampling::every_kind(260, 1))));
@@ -65,6 +68,22 @@ fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
         })
     });
     plain.chain(quantised)
+}
+
+/// Products with a norm behind them: of as many rows as tiles, and of more, so that a block has several.
+fn normed_products(target: &str) -> impl Iterator<Item = Case> {
+    let kernels = product::kernels(target).filter(|(kernel, _)| {
+        matches!(kernel, GemmKernel::Gemv(_) | GemmKernel::Decode(_) | GemmKernel::HopperDecode(_))
+    });
+    kernels.flat_map(|(kernel, tokens)| {
+        let norms = [(SumNorm::Rms, 8), (SumNorm::Layer, 264)];
+        norms.into_iter().flat_map(move |(norm, n)| {
+            Type::ALL.map(|ty| {
+                let (sizes, affine) = ((tokens.min(3), n, 64), (true, norm == SumNorm::Layer));
+                afresh(NormedProduct { kernel, sizes, splits: 1, ty, norm, affine, neutral: false, seed: 7 }.case())
+            })
+        })
+    })
 }
 
 /// Decode attention over caches of 8 bits, whose small tiles have a deep ring: with more tiles for a warp than its ring has places.

@@ -1,9 +1,10 @@
 //! What GPUs exchange, with a single rank that exchanges with itself: what a launch costs beside the links.
 
 use cuda_std::launch::{DevicePtr, KernelCall};
-use kernels::communicator::{ExchangeShape, MAILBOX_BYTES, MAX_BLOCKS, SumNorm, all_reduce, gather_logits};
+use kernels::communicator::{ExchangeShape, MAILBOX_BYTES, MAX_BLOCKS, all_reduce, gather_logits};
 use kernels::layout::VECTOR;
 use kernels::norm::NormShape;
+use kernels::norm::SumNorm;
 use kernels::with_element;
 use launch::Result;
 

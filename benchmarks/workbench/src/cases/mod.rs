@@ -6,6 +6,7 @@ pub mod decode;
 pub mod embedding;
 pub mod gemm;
 pub mod norm;
+pub mod normed;
 mod paper;
 pub mod prefill;
 pub mod quantised;
@@ -35,6 +36,7 @@ pub fn all(scale: Scale, target: &str) -> Vec<Case> {
         .flat_map(|cases| cases(scale))
         .chain(prefill::cases(scale, target))
         .chain(gemm::cases(scale, target))
+        .chain(normed::cases(scale, target))
         .collect()
 }
 

@@ -9,12 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cuda_std::launch::{DevicePtr, DevicePtrMut, KernelCall, LaunchShape};
-use kernels::communicator::{
-    ExchangeShape, MAILBOX_BYTES, MAX_BLOCKS, MAX_RANKS, SumNorm, all_reduce, gather_logits, shots,
-};
+use kernels::communicator::{ExchangeShape, MAILBOX_BYTES, MAX_BLOCKS, MAX_RANKS, all_reduce, gather_logits, shots};
 use kernels::floor::Floor;
 use kernels::layout::VECTOR;
-use kernels::norm::NormShape;
+use kernels::norm::{NormShape, SumNorm};
 use kernels::with_element;
 use launch::{Context, DeviceBuffer, MappedBuffer};
 

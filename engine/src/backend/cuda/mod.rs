@@ -116,7 +116,7 @@ impl CudaBackend {
         let shape = one.shape();
         let together = device.module.occupancy(one.descriptor(element), shape.threads[0], shape.shared as usize)?;
         let slots = device.context.limits().multiprocessors * together.max(1);
-        let counters = DeviceBuffer::zeroed(&device.stream, COUNTERS)?.named("counters");
+        let counters = DeviceBuffer::zeroed(&device.stream, COUNTERS + 1)?.named("counters");
         let upload = Upload::new(&device.context)?;
         Ok(CudaBackend {
             counters: Some(counters),
@@ -291,6 +291,11 @@ impl CudaBackend {
             self.queue.fail(Error::Unsupported(format!("a launch with {count} counters; {COUNTERS} at most")));
         }
         DevicePtrMut::from_address(self.counters.as_ref().map_or(0, DeviceBuffer::address))
+    }
+
+    /// The address of the word behind the counters, by which the blocks of a product find that all its rows are stored.
+    fn arrivals(&self) -> DevicePtrMut<u32> {
+        self.counters(COUNTERS as u32).offset(COUNTERS)
     }
 }
 

@@ -241,6 +241,22 @@ impl Backend for CudaBackend {
         self.project(x, weight, bias, Epilogue::Add, residual);
     }
 
+    fn linear_add_norm(
+        &self,
+        residual: &mut CudaTensor,
+        x: CudaTensor,
+        weight: &CudaWeight,
+        bias: Option<&CudaWeight>,
+        norm: &Norm<CudaWeight>,
+    ) -> CudaTensor {
+        if let Some(normed) = self.project_and_norm(&x, (weight, bias), residual, norm) {
+            return normed;
+        }
+        self.linear_add(residual, &x, weight, bias);
+        drop(x);
+        self.norm(residual, norm)
+    }
+
     fn gated(&self, x: &CudaTensor, projection: &CudaProjection, act: Activation) -> CudaTensor {
         let out = self.tensor(x.rows, projection.weight.rows / 2);
         self.project(x, &projection.weight, projection.bias.as_ref(), Epilogue::Gated(act), &out);

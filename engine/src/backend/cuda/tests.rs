@@ -147,6 +147,21 @@ fn a_rehearsal_asks_for_what_a_step_asks_for() {
     }
 }
 
+/// Products of some tokens normalise the rows that they add to: all norms but the first and the last, which follows the choice of
+/// rows, have no launch of their own.
+#[test]
+fn norms_are_made_by_the_products_before_them() {
+    for (name, first_and_last) in [("opt-pre", 2), ("opt-350m-like", 0), ("llama3", 2), ("gpt2", 2)] {
+        let loaded = load(name, false, 0);
+        let norms = |decodes| {
+            let step = Rehearsal { decodes, context: 10, prompt: 0, logits: decodes };
+            let launches = rehearse(&loaded.backend, &*loaded.model, loaded.layout, step).unwrap();
+            launches.iter().filter(|launch| launch.kernel.contains("_norm_")).count()
+        };
+        assert_eq!([1, 4, 5, 8].map(norms), [first_and_last; 4], "{name}");
+    }
+}
+
 /// Prompts are attended to by Hopper's kernel where it serves their heads, and elsewhere by that of all GPUs.
 #[test]
 fn prompts_have_hoppers_attention_where_it_serves_their_heads() {

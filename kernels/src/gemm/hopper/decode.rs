@@ -39,6 +39,7 @@ use crate::element::{Bf16, F16};
 use crate::gemm::epilogue::{ProductOutput, Staged};
 use crate::gemm::operand::{DEPTH, ROW_BYTES};
 use crate::gemm::split::{Meeting, share};
+use crate::norm::following::FollowingNorm;
 
 /// Rows of the weight that a block has.
 pub const ROWS: u32 = 2 * GROUP_ROWS;
@@ -96,6 +97,12 @@ pub unsafe fn gemm_hopper_decode<T: TokenProducts, const TOKENS: u32>(
     n: u32,
     k: u32,
     epilogue: u32,
+    norm: u32,
+    norm_weight: *const Vector,
+    norm_bias: *const Vector,
+    normed: *mut Vector,
+    eps: f32,
+    arrivals: *mut u32,
 ) {
     let memory: *mut u8 = dynamic_shared_mem();
     let memory = memory.wrapping_add((shared_offset(memory).wrapping_neg() % ALIGNMENT) as usize);
@@ -188,5 +195,9 @@ pub unsafe fn gemm_hopper_decode<T: TokenProducts, const TOKENS: u32>(
         sync();
         let output = ProductOutput { out, stride: out_stride, bias, m, n, epilogue };
         output.store::<T, READING_THREADS, 8>(staged, thread::thread_idx_x(), 0, row);
+        let following = FollowingNorm { norm, weight: norm_weight, bias: norm_bias, out: normed, eps, arrivals };
+        if following.is_some() {
+            following.apply::<T, READING_THREADS>(out.cast(), (m, n), thread::thread_idx_x(), memory.cast(), sync);
+        }
     }
 }

@@ -11,9 +11,11 @@ use cuda_std::ptx::pattern::TilePattern;
 use super::epilogue::Epilogue;
 use super::{decode, gemv, hopper, operand, prefill};
 use crate::element::ElementType;
+use crate::layout::VECTOR;
+use crate::norm;
 use crate::with_element;
 
-pub use product::{Operands, Product, UnsupportedProduct};
+pub use product::{NormOperands, Operands, Product, UnsupportedProduct};
 
 /// What a plan needs to know of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,6 +181,16 @@ impl GemmPlan {
         steps * (blocks / places * if together == 256 / width { full } else { alone } + rest)
     }
 
+    /// Whether the launch can also [normalise](Operands::norm) the rows that it has added to: with some tokens, on a GPU with more
+    /// multiprocessors than blocks wait for each other's rows.
+    pub const fn can_normalise(self, gpu: GpuLimits) -> bool {
+        let Product { m, n, epilogue, .. } = self.product;
+        let has_norm = matches!(self.kernel, GemmKernel::Gemv(_) | GemmKernel::Decode(_) | GemmKernel::HopperDecode(_));
+        let is_sum = matches!(epilogue, Epilogue::Add);
+        let is_row = n.is_multiple_of(VECTOR) && n <= norm::MAX_FOLLOWING_WIDTH;
+        has_norm && is_sum && is_row && least(m, self.tiles()) < gpu.multiprocessors
+    }
+
     /// Tiles of the product.
     const fn tiles(self) -> u32 {
         let Product { m, n, .. } = self.product;
@@ -243,7 +255,9 @@ impl GemmPlan {
 
     /// The kernel with its arguments, for elements of a type.
     pub fn call(self, element: ElementType, operands: Operands) -> KernelCall {
-        let Operands { x, x_stride, weight, bias, out, out_stride, workspace, counters } = operands;
+        let Operands { x, x_stride, weight, bias, out, out_stride, workspace, counters, norm } = operands;
+        let NormOperands { norm, weight: norm_weight, bias: norm_bias, out: normed, eps, arrivals } = norm;
+        let norm = norm as u32;
         let Product { m, n, k, epilogue } = self.product;
         let epilogue = epilogue.bits();
         macro_rules! hopper {
@@ -267,15 +281,59 @@ impl GemmPlan {
             ($T:ident, $N:literal) => {{
                 let (x, weight) = (rows(x, m, k, x_stride, $N), rows(weight, n, k, k, hopper::decode::ROWS));
                 use hopper::decode::gemm_hopper_decode as Args;
-                Args { x, weight, bias, out, workspace, counters, out_stride, m, n, k, epilogue }.instance::<$T, $N>()
+                Args {
+                    x,
+                    weight,
+                    bias,
+                    out,
+                    workspace,
+                    counters,
+                    out_stride,
+                    m,
+                    n,
+                    k,
+                    epilogue,
+                    norm,
+                    norm_weight,
+                    norm_bias,
+                    normed,
+                    eps,
+                    arrivals,
+                }
+                .instance::<$T, $N>()
             }};
         }
-        // All other kernels have the same parameters.
+        macro_rules! prefill {
+            ($T:ident, $N:literal) => {{
+                use prefill::gemm as Args;
+                Args { x, weight, bias, out, workspace, counters, x_stride, out_stride, m, n, k, epilogue }
+                    .instance::<$T, $N>()
+            }};
+        }
         macro_rules! call {
             ($kernel:path, $T:ident, $N:literal) => {{
                 use $kernel as Args;
-                Args { x, weight, bias, out, workspace, counters, x_stride, out_stride, m, n, k, epilogue }
-                    .instance::<$T, $N>()
+                Args {
+                    x,
+                    weight,
+                    bias,
+                    out,
+                    workspace,
+                    counters,
+                    x_stride,
+                    out_stride,
+                    m,
+                    n,
+                    k,
+                    epilogue,
+                    norm,
+                    norm_weight,
+                    norm_bias,
+                    normed,
+                    eps,
+                    arrivals,
+                }
+                .instance::<$T, $N>()
             }};
         }
         with_element!(element, T => match self.kernel {
@@ -286,8 +344,8 @@ impl GemmPlan {
             GemmKernel::Decode(16) => call!(decode::gemm_decode, T, 16),
             GemmKernel::Decode(32) => call!(decode::gemm_decode, T, 32),
             GemmKernel::Decode(_) => call!(decode::gemm_decode, T, 64),
-            GemmKernel::Prefill(128) => call!(prefill::gemm, T, 128),
-            GemmKernel::Prefill(_) => call!(prefill::gemm, T, 256),
+            GemmKernel::Prefill(128) => prefill!(T, 128),
+            GemmKernel::Prefill(_) => prefill!(T, 256),
             GemmKernel::Hopper(128) => hopper!(T, 128),
             GemmKernel::Hopper(_) => hopper!(T, 256),
             GemmKernel::HopperDecode(8) => hopper_decode!(T, 8),

@@ -8,6 +8,7 @@ use cuda_std::launch::{DevicePtr, DevicePtrMut};
 use crate::floor::Floor;
 use crate::gemm::epilogue::Epilogue;
 use crate::layout::VECTOR;
+use crate::norm::SumNorm;
 
 /// The shape of a product `x [m][k] . weight [n][k]`, and its epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +70,37 @@ pub struct Operands {
     pub workspace: DevicePtrMut<Vector>,
     /// [`GemmPlan::counters`](super::GemmPlan::counters).
     pub counters: DevicePtrMut<u32>,
+    /// What is made of the rows when they are stored, if [`GemmPlan::can_normalise`](super::GemmPlan::can_normalise).
+    pub norm: NormOperands,
+}
+
+/// The norm of a product's rows, made in the same launch. The rows of the output must follow each other.
+#[derive(Clone, Copy, Debug)]
+pub struct NormOperands {
+    /// Which one.
+    pub norm: SumNorm,
+    /// `[n]`, 16-byte aligned; null for a layer norm without.
+    pub weight: DevicePtr<Vector>,
+    /// `[n]`, 16-byte aligned; null if there is none.
+    pub bias: DevicePtr<Vector>,
+    /// `[m][n]`, 16-byte aligned: the normalised rows.
+    pub out: DevicePtrMut<Vector>,
+    /// Added to the variance.
+    pub eps: f32,
+    /// A word for all launches that do not overlap: zero before the first of them, and used for nothing else.
+    pub arrivals: DevicePtrMut<u32>,
+}
+
+impl NormOperands {
+    /// No norm.
+    pub const NONE: NormOperands = NormOperands {
+        norm: SumNorm::None,
+        weight: DevicePtr::NULL,
+        bias: DevicePtr::NULL,
+        out: DevicePtrMut::NULL,
+        eps: 0.0,
+        arrivals: DevicePtrMut::NULL,
+    };
 }
 
 impl Operands {
@@ -82,6 +114,7 @@ impl Operands {
         out_stride: 0,
         workspace: DevicePtrMut::NULL,
         counters: DevicePtrMut::NULL,
+        norm: NormOperands::NONE,
     };
 }
 

@@ -1,7 +1,7 @@
 //! Sums that are added to the residual stream and normalised.
 
-use kernels::communicator::SumNorm;
 use kernels::norm::NormShape;
+use kernels::norm::SumNorm;
 use workbench::cases::norm::{EPS, NormProblem, rounding};
 use workbench::group::GroupNorm;
 use workbench::number::relative_error;

@@ -21,6 +21,7 @@
 
 mod counts;
 mod mutants;
+mod normed;
 
 use emulator::CostReport;
 use kernels::gemm::activation::Activation;

@@ -7,6 +7,7 @@ use kernels::gemm::plan::{GemmKernel, Operands, Product};
 use workbench::number::Type;
 use workbench::product::{Data, ProductProblem};
 
+use super::normed::normed_cases;
 use super::{problem, run};
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::{Mutant, only, without_each};
@@ -40,7 +41,10 @@ fn mutants_are_noticed() {
         // A count that orders nothing.
         let ptx = only(TARGETS[1].1, entry).replace("atom.acq_rel.", "atom.relaxed.");
         mutants.push(Mutant { removed: "acq_rel".to_owned(), ptx });
-        let unnoticed = mutants.into_iter().filter(|mutant| !is_noticed(&mutant.ptx, &problems));
+        let normed = normed_cases(kernel, m);
+        let unnoticed = mutants.into_iter().filter(|mutant| {
+            !is_noticed(&mutant.ptx, &problems) && !normed.iter().any(|case| Gpu::notices(&mutant.ptx, case))
+        });
         assert_eq!(unnoticed.map(|mutant| mutant.removed).collect::<Vec<_>>(), Vec::<String>::new(), "{entry}");
     }
 }
@@ -85,7 +89,10 @@ fn all_but_reviewed_are_noticed(kernel: GemmKernel, tokens: [u32; 2]) {
     }
     mutants.push(Mutant { removed: "acq_rel".to_owned(), ptx: alone.replace("atom.acq_rel.", "atom.relaxed.") });
     assert!(mutants.len() >= 20, "{entry} has {} lines to lose", mutants.len());
-    let unnoticed = mutants.into_iter().filter(|mutant| !is_noticed(&mutant.ptx, &problems));
+    let normed = normed_cases(kernel, 3);
+    let unnoticed = mutants.into_iter().filter(|mutant| {
+        !is_noticed(&mutant.ptx, &problems) && !normed.iter().any(|case| Gpu::notices(&mutant.ptx, case))
+    });
     let unnoticed: Vec<_> = unnoticed.map(|mutant| mutant.removed).collect();
     let instructions: Vec<_> =
         unnoticed.iter().map(|line| line.split_once(": ").map_or(&**line, |(_, it)| it)).collect();

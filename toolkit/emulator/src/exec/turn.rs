@@ -61,10 +61,10 @@ enum Flow {
 
 /// Runs a warp until it waits, ends, or has had its turn.
 pub(super) fn run(env: &mut BlockEnv<'_>, warp: &mut Warp, limit: TurnLimit) -> Checked<TurnEnd> {
-    let (started, spun) = (env.meter.executed, warp.spins_on.take());
+    let (started, polls, spun) = (env.meter.executed, env.meter.polls, warp.spins_on.take());
     let end = advance(env, warp, limit)?;
-    // A short turn may end anywhere in the loop that tests.
-    if env.meter.executed - started < SPIN {
+    // A short turn may end anywhere in the loop that tests. One that ends since it looked at global memory is in another loop.
+    if env.meter.executed - started < SPIN && env.meter.polls == polls {
         warp.spins_on = warp.spins_on.or(spun);
     }
     Ok(if end == TurnEnd::Over && warp.spins_on.is_some() { TurnEnd::Spins } else { end })

@@ -1,10 +1,13 @@
 //! Projections: one GEMM each, with all that becomes of the sums in its epilogue.
 
 use cuda_std::launch::{DevicePtr, DevicePtrMut};
+use kernels::floor::Floor;
 use kernels::gemm::epilogue::Epilogue;
-use kernels::gemm::plan::{GemmPlan, Operands, Product};
+use kernels::gemm::plan::{GemmPlan, NormOperands, Operands, Product};
 use kernels::gemm::quantised::plan::QuantisedPlan;
+use kernels::norm::SumNorm;
 
+use crate::backend::Norm;
 use crate::backend::cuda::CudaBackend;
 use crate::backend::cuda::memory::tensor::{CodedWeight, CudaTensor, CudaWeight};
 use crate::backend::cuda::memory::weights;
@@ -22,6 +25,38 @@ impl CudaBackend {
         epilogue: Epilogue,
         out: &CudaTensor,
     ) {
+        self.project_then(x, weight, bias, epilogue, out, None);
+    }
+
+    /// `residual += x weight^T + bias`, and in the same launch the norm of that in `out`, if there is a kernel that does both. Else it
+    /// launches nothing.
+    pub(in crate::backend::cuda) fn project_and_norm(
+        &self,
+        x: &CudaTensor,
+        (weight, bias): (&CudaWeight, Option<&CudaWeight>),
+        residual: &CudaTensor,
+        norm: &Norm<CudaWeight>,
+    ) -> Option<CudaTensor> {
+        let product = Product { m: x.rows, n: residual.cols, k: weight.cols, epilogue: Epilogue::Add };
+        let limits = self.queue.limits();
+        let can = weight.coded.is_none() && GemmPlan::new(product, limits).is_ok_and(|plan| plan.can_normalise(limits));
+        can.then(|| {
+            let out = self.tensor(residual.rows, residual.cols);
+            self.project_then(x, weight, bias, Epilogue::Add, residual, Some((norm, &out)));
+            out
+        })
+    }
+
+    /// [`project`](Self::project), and then a norm of the output, where there is one.
+    fn project_then(
+        &self,
+        x: &CudaTensor,
+        weight: &CudaWeight,
+        bias: Option<&CudaWeight>,
+        epilogue: Epilogue,
+        out: &CudaTensor,
+        then: Option<(&Norm<CudaWeight>, &CudaTensor)>,
+    ) {
         let n = if matches!(epilogue, Epilogue::Gated(_)) { 2 * out.cols } else { out.cols };
         debug_assert_eq!((x.cols, x.rows), (weight.cols, out.rows));
         debug_assert!((weight.rows..=weights::whole(weight.rows as usize) as u32).contains(&n));
@@ -38,13 +73,28 @@ impl CudaBackend {
             weight: weight.ptr(),
             workspace: DevicePtrMut::from_address(workspace.address()),
             counters: self.counters(plan.counters()),
+            norm: then.map_or(NormOperands::NONE, |(norm, normed)| self.norm_operands(norm, normed)),
             ..matrices(x, bias, out)
         };
         let weights = 2 * u64::from(n) * u64::from(weight.cols);
-        let cost = || LaunchCost { floor: product.floor(), weights, ..LaunchCost::default() };
+        // The norm stores its rows; what it reads, the launch has just stored.
+        let stored = then.map_or(0, |(_, normed)| 2 * u64::from(normed.rows) * u64::from(normed.cols));
+        let floor = Floor { bytes: product.floor().bytes + stored, ..product.floor() };
+        let cost = || LaunchCost { floor, weights, ..LaunchCost::default() };
         // SAFETY: the plan was made for these shapes, rows and weights are aligned to 16 bytes, and workspace and
-        // counters are used by one launch at a time, since launches of a stream run one after the other.
+        // counters are used by one launch at a time, since launches of a stream run one after the other. With a norm, it is a
+        // plan that can normalise, and the rows of the residual stream follow each other.
         unsafe { self.queue.launch(plan.shape(), plan.call(self.element, operands), cost) };
+    }
+
+    /// A norm for the launch of a product, whose rows go to `out`.
+    fn norm_operands(&self, norm: &Norm<CudaWeight>, out: &CudaTensor) -> NormOperands {
+        let ([weight, bias], norm, eps) = match norm {
+            Norm::Layer { weight, bias, eps } => ([weight.as_ref(), bias.as_ref()], SumNorm::Layer, *eps),
+            Norm::Rms { weight, eps } => ([Some(weight), None], SumNorm::Rms, *eps),
+        };
+        let [weight, bias] = [weight, bias].map(|w| w.map_or(DevicePtr::NULL, CudaWeight::ptr));
+        NormOperands { norm, weight, bias, out: out.ptr(), eps, arrivals: self.arrivals() }
     }
 
     /// The same with a quantised weight.
