@@ -253,11 +253,11 @@ pub fn kernels(target: &str) -> impl Iterator<Item = (GemmKernel, u32)> {
 
 /// Whether only Hopper has the kernel.
 pub fn is_for_hopper(kernel: GemmKernel) -> bool {
-    matches!(kernel, GemmKernel::Hopper(_) | GemmKernel::HopperDecode(_))
+    matches!(kernel, GemmKernel::Hopper(_) | GemmKernel::HopperPairs(_) | GemmKernel::HopperDecode(_))
 }
 
 /// All kernels.
-const KERNELS: [(GemmKernel, u32); 15] = [
+const KERNELS: [(GemmKernel, u32); 17] = [
     (GemmKernel::Gemv(1), 1),
     (GemmKernel::Gemv(2), 2),
     (GemmKernel::Gemv(4), 4),
@@ -269,6 +269,8 @@ const KERNELS: [(GemmKernel, u32); 15] = [
     (GemmKernel::Prefill(256), u32::MAX),
     (GemmKernel::Hopper(128), u32::MAX),
     (GemmKernel::Hopper(256), u32::MAX),
+    (GemmKernel::HopperPairs(128), u32::MAX),
+    (GemmKernel::HopperPairs(256), u32::MAX),
     (GemmKernel::HopperDecode(8), 8),
     (GemmKernel::HopperDecode(16), 16),
     (GemmKernel::HopperDecode(32), 32),

@@ -11,6 +11,7 @@ use cuda_std::vector::{HalfVector, Vector};
 use super::activation::{Activation, activate};
 use super::split::add;
 use crate::element::Element;
+use crate::layout::VECTOR;
 
 /// What is stored, for the sums `s = x w^T + bias`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +26,12 @@ pub enum Epilogue {
     Float,
 }
 
-const ACTIVATION: u32 = 7;
-const GATED: u32 = 8;
-const ADD: u32 = 16;
+/// The bits of [`Epilogue::bits`] that are the activation's number.
+pub(super) const ACTIVATION: u32 = 7;
+/// The bit that says that it is gated.
+pub(super) const GATED: u32 = 8;
+/// The bit that says that it adds to the output.
+pub(super) const ADD: u32 = 16;
 const FLOAT: u32 = 32;
 
 impl Epilogue {
@@ -139,6 +143,25 @@ impl ProductOutput {
     #[inline(always)]
     pub fn is_gated(&self) -> bool {
         self.epilogue & GATED != 0
+    }
+
+    /// Whether the output is plain, in 16 bits, and its rows are whole vectors.
+    #[inline(always)]
+    pub fn is_packed(&self) -> bool {
+        self.epilogue == 0 && self.stride.is_multiple_of(VECTOR) && self.n.is_multiple_of(VECTOR)
+    }
+
+    /// The bias of two rows of the weight from `row` on, an even number.
+    ///
+    /// # Safety
+    /// `bias` is as declared and not null, and `n` is even.
+    #[inline(always)]
+    pub unsafe fn bias2<T: Element>(&self, row: u32) -> [f32; 2] {
+        if row >= self.n {
+            return [0.0; 2];
+        }
+        // SAFETY: both rows are below `n`, an even number, and an even number of elements is aligned as the bias is.
+        unsafe { T::Pair::from_bits(*self.bias.add(row as usize).cast()).to_f32() }
     }
 
     /// The bias of a row of the weight.

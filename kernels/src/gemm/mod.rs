@@ -33,6 +33,7 @@ pub mod gemv;
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
 pub mod hopper;
 pub mod operand;
+mod packed;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod plan;
 pub mod prefill;

@@ -36,6 +36,7 @@ use cuda_std::warp::FULL_MASK;
 
 use super::epilogue::{ProductOutput, Staged};
 use super::operand::{DEPTH, ROW_BYTES, STEPS, TileCopy, load, place_a, place_b};
+use super::packed::PackedTile;
 use super::split::{Meeting, share};
 use crate::element::{Bf16, Element, F16};
 use cuda_std::ptx::cp_async;
@@ -171,6 +172,15 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
             return;
         }
         thread::sync_threads();
+        let (output, thread) =
+            (ProductOutput { out, stride: out_stride, bias, m, n, epilogue }, thread::thread_idx_x());
+        if output.is_packed() {
+            let tile = PackedTile::<ROWS, COLUMNS> { at: ring.cast() };
+            tile.put::<T>(&mut sums, [warp_row, warp_column], column + warp_column, output);
+            thread::sync_threads();
+            tile.store(output, thread, row, column);
+            return;
+        }
         let staged = Staged { sums: ring.cast(), rows: ROWS, columns: COLUMNS, pitch: COLUMNS + 8, is_permuted: false };
         let lane = warp::lane_id();
         unroll!(i in [0 1 2 3] {
@@ -183,12 +193,7 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
         });
         thread::sync_threads();
         // A thread stores four columns of each of its rows, and neighbouring threads fill whole sectors.
-        ProductOutput { out, stride: out_stride, bias, m, n, epilogue }.store::<T, COLUMNS, 8>(
-            staged,
-            thread::thread_idx_x(),
-            row,
-            column,
-        );
+        output.store::<T, COLUMNS, 8>(staged, thread, row, column);
     }
 }
 

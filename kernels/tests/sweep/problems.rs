@@ -45,7 +45,7 @@ fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
     };
     let plain = product::kernels(target).flat_map(move |(kernel, tokens)| {
         let (product, others) = match kernel {
-            GemmKernel::Hopper(columns) => {
+            GemmKernel::Hopper(columns) | GemmKernel::HopperPairs(columns) => {
                 let tiles = (2 * hopper::stages(columns) + 1) * hopper::depth(columns) / DEPTH;
                 // Tensor copies store plain outputs alone.
                 (product(tokens, 2 * columns, tiles), &[Epilogue::Float][..])

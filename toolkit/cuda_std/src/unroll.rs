@@ -44,6 +44,25 @@ macro_rules! unroll {
     ($i:ident in [$($number:literal)*] $body:block) => { $({ let $i = $number; $body })* };
 }
 
+/// The same number, of which the compiler knows nothing: a loop up to it stays a loop, and what follows from it is not worked out
+/// early and kept. The assembler still sees that it is the same for all threads if it is.
+#[inline(always)]
+pub fn hidden(number: u32) -> u32 {
+    device!((number) => {
+        let same: u32;
+        // SAFETY: copies a register, and accesses no memory.
+        unsafe {
+            core::arch::asm!(
+                "mov.b32 {0}, {1};",
+                out(reg32) same,
+                in(reg32) number,
+                options(nomem, nostack, preserves_flags),
+            );
+        }
+        same
+    })
+}
+
 /// What `element` gives for 0 to 7.
 #[inline(always)]
 pub fn eight(element: impl Fn(usize) -> f32) -> [f32; 8] {

@@ -3,13 +3,17 @@
 //! A block has a tile of 128 tokens by `COLUMNS` (128 or 256) rows of the weight at a time. One warp group, of which one lane
 //! works, fetches tiles of both operands into a ring in shared memory (`ring.rs`); two others multiply them, 64 tokens by
 //! all columns each, in 128 registers a lane. As many blocks run as there are multiprocessors, and each goes through
-//! several tiles of the product: while the groups store one, the ring fills with the operands of the next. Plain outputs in 16
-//! bits are stored by tensor copies (`output.rs`), all others by the code that all kernels share.
+//! several tiles of the product: while the groups store one, the ring fills with the operands of the next. Most outputs in 16
+//! bits are stored by tensor copies (`output.rs`), all others by the code that all kernels share. What an output is added to comes
+//! through the ring, behind the operands of its tile.
+//!
+//! Two blocks may be a cluster (`pair.rs`): their tiles are of different tokens and the same rows of the weight, of which
+//! each fetches a half for both.
 //!
 //! | | |
 //! | --- | --- |
 //! | shapes | `x [m][k]`, `weight [n][k]`, `out [m][n]`; any `m` and `n`, `k` a multiple of 8 |
-//! | grid | blocks that run at once, or one for each tile of the product, by splits of `k`; [`THREADS`] threads |
+//! | grid | blocks that run at once, or one for each tile of the product, by splits of `k`; clusters of one or two along x; [`THREADS`] threads |
 //! | shared memory | [`shared_bytes`]: 225 KiB, one block an SM |
 //! | floor | `2 m n k` flops; `2 (m k + n k + m n)` bytes |
 //!
@@ -17,7 +21,7 @@
 //!
 //! `wgmma` of 64 x 256 x 16 keeps the tensor cores busy for 128 clocks and reads 10 KiB of shared memory meanwhile, 8 of them
 //! for both groups' sake: 80 clocks. A tile of the ring is 1,024 clocks of work for which 48 KiB come from L2, 48 bytes a
-//! clock. A group waits for its products before it frees their tile; the other group's keep the tensor cores busy then.
+//! clock, or in pairs 32. A group waits for its products before it frees their tile; the other group's keep the tensor cores busy then.
 //!
 //! # Ladder
 //!
@@ -31,14 +35,16 @@
 
 pub mod decode;
 mod output;
+mod pair;
 pub(crate) mod ring;
 mod token_products;
 
 use cuda_std::prelude::*;
 use cuda_std::ptx::tensor::{self, CuTensorMap};
-use cuda_std::ptx::{control, wgmma};
+use cuda_std::ptx::{cluster, control, wgmma};
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::unroll;
+use cuda_std::unroll::hidden;
 use cuda_std::vector::{HalfVector, Vector};
 use cuda_std::warp::FULL_MASK;
 
@@ -47,8 +53,9 @@ use super::operand::{DEPTH, ROW_BYTES};
 use super::prefill::place;
 use super::split::{Meeting, share};
 use crate::element::{Bf16, Element, F16};
-pub use output::TILED;
-use output::{PASS, PASS_BYTES, TiledOutput};
+use output::{PASS, PASS_BYTES, TILE, TILE_BYTES, TiledOutput, adds_tiles};
+pub use output::{TILED, is_tiled};
+use pair::{Pair, SharedRing};
 use ring::{Ring, RingPlace};
 
 /// Tokens of a tile.
@@ -104,6 +111,11 @@ const SLAB_BYTES: u32 = GROUP_ROWS * SLAB * 4;
 
 const _: () = assert!(SLAB_BYTES == PASS_BYTES && PASS == 2 * SLAB);
 
+/// Bytes of what the output has in [`PASS`] columns: tiles of the first group, and then of the second.
+const BEFORE_BYTES: u32 = 2 * PASS_BYTES;
+
+const _: () = assert!(BEFORE_BYTES <= stage_bytes(128) && BEFORE_BYTES <= stage_bytes(256));
+
 /// What tiles are aligned to, for the pattern that tensor copies leave.
 const ALIGNMENT: u32 = 1024;
 
@@ -120,11 +132,11 @@ pub const fn shared_bytes(columns: u32) -> u32 {
 const FLAGS_BYTES: u32 = 2 * 4;
 
 /// Multiplies activations with a weight: `out = epilogue(x weight^T)`, see [`super`] for the arguments; `x` and `weight` are
-/// tensors of tiles of [`ROWS`] and `COLUMNS` rows of [`DEPTH`] elements.
+/// tensors of tiles of [`ROWS`] and `COLUMNS` rows of [`DEPTH`] elements, the weight in clusters of two in tiles of half as many.
 ///
 /// # Safety
 /// The arrays have the shapes that the arguments say, and the launch is the [`GemmPlan`](super::plan::GemmPlan)'s: of each tile
-/// every block has at least one element of `k`. If `epilogue` has the bit [`TILED`], `tiles` is the output, in tiles of
+/// every block has at least one element of `k`, and clusters have one block or two. If `epilogue` has the bit [`TILED`], `tiles` is the output, in tiles of
 /// [`GROUP_ROWS`] rows, and else not used.
 #[kernel(arch = "sm_90a", max_threads = 384, min_blocks = 1, instances(T = [F16, Bf16], COLUMNS = [128, 256]))]
 pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
@@ -149,15 +161,18 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
     // The shuffle tells the assembler that all lanes have the same number.
     // SAFETY: all lanes of the warp are here together.
     let warp = unsafe { warp::warp_shuffle_idx(FULL_MASK, warp::warp_id(), 0, warp::WARP_SIZE) };
+    let pair = Pair::of_block();
     if thread::thread_idx_x() == 0 {
-        // SAFETY: nobody uses the barriers before the block's barrier below.
-        unsafe { ring.set_up(READERS) };
+        // SAFETY: nobody uses the barriers before the cluster's barrier below.
+        unsafe { ring.set_up(READERS * pair.blocks()) };
     }
-    thread::sync_threads();
+    // SAFETY: all threads are here.
+    unsafe { cluster::sync() };
 
     let (first, last) = share(k.div_ceil(depth(COLUMNS)));
-    let (rows, columns) = (m.div_ceil(ROWS), n.div_ceil(COLUMNS));
-    let mut tile = thread::block_idx_x();
+    // Tiles are those of clusters: as many rows of tiles as they have blocks, and a column.
+    let (rows, columns) = (m.div_ceil(ROWS << pair.shift), n.div_ceil(COLUMNS));
+    let (mut tile, stride) = (thread::block_idx_x() >> pair.shift, thread::grid_dim_x() >> pair.shift);
     let mut at = RingPlace::default();
     if warp >= READERS {
         // SAFETY: all threads of the warp group are here; then all lanes of a warp.
@@ -170,37 +185,56 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
         }
         while tile < rows * columns {
             let (tile_m, tile_n) = place(tile, rows, columns);
+            let (row, column) = ((((tile_m << pair.shift) + pair.rank) * ROWS) as i32, (tile_n * COLUMNS) as i32);
             let mut step = first;
             while step < last {
                 let to = ring.tiles + at.stage * stage_bytes(COLUMNS);
-                let (row, column) = ((tile_m * ROWS) as i32, (tile_n * COLUMNS) as i32);
                 let load = |full: u32| {
                     unroll!(part in [0 1] {
                         if part < parts(COLUMNS) {
                             let along = (step * depth(COLUMNS) + part * DEPTH) as i32;
-                            // SAFETY: the tile's place is free, and has room for both; the maps are those of the operands.
+                            // SAFETY: the tile's place is free in all blocks, and has room for both; the maps are those of the
+                            // operands.
                             unsafe {
                                 tensor::load_2d(to + a_at(part), x, [along, row], full);
-                                tensor::load_2d(to + b_at(COLUMNS, part), weight, [along, column], full);
+                                pair.load_weight::<COLUMNS>(to + b_at(COLUMNS, part), weight, [along, column], full);
                             }
                         }
                     });
                 };
-                // SAFETY: this lane alone fills the ring, and the copies bring so many bytes.
+                // SAFETY: this lane alone fills the ring, and the copies bring so many bytes: in clusters some are other blocks'.
                 unsafe { ring.fill(&mut at, stage_bytes(COLUMNS), load) };
                 step += 1;
             }
-            tile += thread::grid_dim_x();
+            if adds_tiles(epilogue) && thread::block_idx_y() == 0 {
+                let mut pass = 0;
+                while pass < COLUMNS {
+                    let to = ring.tiles + at.stage * stage_bytes(COLUMNS);
+                    let load = |full: u32| {
+                        unroll!(part in [0 1 2 3] {
+                            let (row, column) = (row + part / 2 * GROUP_ROWS as i32, column + pass as i32 + part % 2 * TILE as i32);
+                            // SAFETY: the place is free, and has room for all; the map is that of the output.
+                            unsafe { tensor::load_2d(to + part as u32 * TILE_BYTES, tiles, [column, row], full) };
+                        });
+                    };
+                    // SAFETY: this lane alone fills the ring, and the copies bring so many bytes.
+                    unsafe { ring.fill(&mut at, BEFORE_BYTES, load) };
+                    pass += PASS;
+                }
+            }
+            tile += stride;
+        }
+        if pair.shift != 0 {
+            // Another block gives places back as long as it reads.
+            // SAFETY: this lane alone has filled the ring.
+            unsafe { ring.drain(at) };
         }
         return;
     }
 
     // SAFETY: all threads of the warp group are here, and the fetching one gives back what the two take.
     unsafe { control::take_registers::<232>() };
-    // The same number, which the compiler does not know to be the same: what it knows it keeps in registers across roles and
-    // tiles, and of these there are too few.
-    // SAFETY: all lanes of the warp are here.
-    let hidden = |number: u32| unsafe { warp::warp_shuffle_idx(FULL_MASK, number, 0, warp::WARP_SIZE) };
+    // What the compiler knows to be the same it keeps in registers across roles and tiles, and of these there are too few.
     let mut tile = hidden(tile);
     let group = warp / 4;
     let in_group = thread::thread_idx_x() % GROUP_THREADS;
@@ -217,7 +251,7 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
         is_permuted: true,
     };
     let at_slab = start + ring_bytes + group * SLAB_BYTES;
-    let tiled = TiledOutput { tiles, bias, n, at: at_slab, thread: in_group };
+    let tiled = TiledOutput { tiles, at: at_slab, thread: in_group };
     let flag_at = ring_bytes + 2 * SLAB_BYTES + ring::barrier_bytes(stages(COLUMNS)) + 4 * group;
     let flag: *mut u32 = memory.wrapping_add(flag_at as usize).cast();
     // Descriptors of the first place's factors; those of others are a 16th of the distance greater.
@@ -227,21 +261,37 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
         let second = [a_at(1) / 16, COLUMNS * ROW_BYTES / 16];
         ([a + further, a + further + second[0]], [b + further, b + further + second[1]])
     };
+    let shared = SharedRing::new(ring, pair);
     while tile < rows * columns {
-        let (tile_m, tile_n) = place(tile, rows, columns);
         let (a, b) = factors(at);
         // SAFETY: all threads of the group are here: every branch is on values that they share. The tile is there while the products
-        // are computed.
-        let mut sums = unsafe { ring.read(&mut at, || T::multiply_first::<COLUMNS>(a, b)) };
+        // are computed. Blocks end when all others have given all places back.
+        let mut sums = unsafe { shared.read(&mut at, || T::multiply_first::<COLUMNS>(a, b)) };
         let mut step = first + 1;
         while step < last {
             let (a, b) = factors(at);
             // SAFETY: as for the first.
-            unsafe { ring.read(&mut at, || T::multiply::<COLUMNS>(&mut sums, a, b)) };
+            unsafe { shared.read(&mut at, || T::multiply::<COLUMNS>(&mut sums, a, b)) };
             step += 1;
         }
-        let (row, column) = (tile_m * ROWS + group * GROUP_ROWS, tile_n * COLUMNS);
-        let meeting = Meeting { tile: 2 * tile + group, thread: in_group, ..Meeting::of_block(workspace, counters) };
+        if adds_tiles(epilogue) && thread::block_idx_y() == 0 {
+            // SAFETY: as for the products.
+            unsafe {
+                let before = |at: RingPlace| start + at.stage * stage_bytes(COLUMNS) + group * PASS_BYTES;
+                let from = before(at);
+                shared.read(&mut at, || tiled.add_before::<T, 0>(&mut sums, from));
+                if COLUMNS == 256 {
+                    let from = before(at);
+                    shared.read(&mut at, || tiled.add_before::<T, 16>(&mut sums, from));
+                }
+            }
+        }
+        // Only now: there are few registers of a warp, too, and what is kept there across the products may be too much.
+        let (tile_m, tile_n) = place(tile, rows, columns);
+        let row = ((tile_m << pair.shift) + pair.rank) * ROWS + group * GROUP_ROWS;
+        let column = tile_n * COLUMNS;
+        let part = ((tile << pair.shift) + pair.rank) * 2 + group;
+        let meeting = Meeting { tile: part, thread: in_group, ..Meeting::of_block(workspace, counters) };
         // SAFETY: all threads of the group are here; nobody else uses the group's memory.
         unsafe {
             let is_last = if COLUMNS == 256 {
@@ -255,11 +305,8 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
                 let (slabs, epilogue) = (hidden(COLUMNS / SLAB), hidden(epilogue));
                 let output = ProductOutput { out, stride: out_stride, bias, m, n, epilogue };
                 if epilogue & TILED != 0 {
-                    tiled.store::<T>(&mut sums, 0, row, column, sync);
-                    if COLUMNS == 256 && column + PASS < n {
-                        tiled.store::<T>(&mut sums, 16, row, column + PASS, sync);
-                    }
-                    tile += thread::grid_dim_x();
+                    tiled.store::<T, COLUMNS>(&mut sums, [row, column], output, sync);
+                    tile += stride;
                     continue;
                 }
                 let mut slab = 0;
@@ -284,7 +331,7 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
                 }
             }
         }
-        tile += thread::grid_dim_x();
+        tile += stride;
     }
     tiled.finish();
 }

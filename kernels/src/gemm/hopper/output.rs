@@ -1,39 +1,55 @@
-//! Plain outputs in 16 bits: sums become tiles in shared memory, which tensor copies store.
+//! Outputs in 16 bits: sums become tiles in shared memory, which tensor copies store.
 
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
 use cuda_std::ptx::tensor::{self, CuTensorMap};
-use cuda_std::ptx::{bulk, fence, stmatrix};
+use cuda_std::ptx::{bulk, fence, ldmatrix, stmatrix};
 use cuda_std::unroll;
+use cuda_std::unroll::unroll;
 
 use super::{GROUP_ROWS, GROUP_THREADS};
 use crate::element::Element;
+use crate::gemm::activation::{Activation, activate};
+use crate::gemm::epilogue::{ACTIVATION, ADD, Epilogue, GATED, ProductOutput};
 use crate::gemm::operand::ROW_BYTES;
+use crate::gemm::split::add;
 
-/// The bit of a kernel's epilogue that says that `tiles` are those of the output, and no activation is wanted.
+/// The bit of a kernel's epilogue that says that `tiles` are those of the output.
 pub const TILED: u32 = 64;
 
-/// Columns that a warp group stores at a time: two tiles of 64.
+/// Whether tensor copies can store what this epilogue makes of sums. They could anything; but the code is written out for each
+/// sum, and so only for what models have most.
+pub const fn is_tiled(epilogue: Epilogue) -> bool {
+    match epilogue {
+        Epilogue::Half(None | Some(Activation::Relu)) | Epilogue::Add => true,
+        Epilogue::Gated(Activation::Silu | Activation::GeluTanh) => true,
+        Epilogue::Half(_) | Epilogue::Gated(_) | Epilogue::Float => false,
+    }
+}
+
+/// Whether a kernel's epilogue adds to tiles of the output.
+#[inline(always)]
+pub fn adds_tiles(epilogue: u32) -> bool {
+    epilogue & (TILED | ADD) == TILED | ADD
+}
+
+/// Columns of the output that a warp group stores at a time: two tiles of 64.
 pub const PASS: u32 = 128;
 
 /// Columns of a tile.
-const TILE: u32 = 64;
+pub const TILE: u32 = 64;
 
 /// Bytes of a tile.
-const TILE_BYTES: u32 = GROUP_ROWS * ROW_BYTES;
+pub const TILE_BYTES: u32 = GROUP_ROWS * ROW_BYTES;
 
 /// Bytes of the tiles of a pass.
 pub const PASS_BYTES: u32 = 2 * TILE_BYTES;
 
-/// An output `[m][n]` of 16 bits.
+/// An output of 16 bits.
 #[derive(Clone, Copy)]
 pub struct TiledOutput<'a> {
     /// The output, in tiles of 64 rows and columns.
     pub tiles: &'a CuTensorMap,
-    /// `[n]`, aligned to 8 bytes, or null.
-    pub bias: *const u16,
-    /// Rows of the weight, a multiple of 8.
-    pub n: u32,
     /// Where the group's tiles are in shared memory: [`PASS_BYTES`], aligned to their pattern.
     pub at: u32,
     /// The thread's number in its group.
@@ -41,24 +57,97 @@ pub struct TiledOutput<'a> {
 }
 
 impl TiledOutput<'_> {
-    /// Adds the bias to the sums of [`PASS`] columns from `column` on, and starts to store them from row `row` on. What is
-    /// outside of the output is not stored.
+    /// Where this lane's row of matrices is in tiles at `at`: rows 0 to 7 and 8 to 15 of eight columns, then of the next eight.
+    #[inline(always)]
+    fn place(&self, at: u32) -> u32 {
+        let lane = warp::lane_id();
+        at + (self.thread / 32 * 16 + lane % 16) * ROW_BYTES + ((lane % 8) ^ (lane / 16)) * 16
+    }
+
+    /// Adds what the output has in [`PASS`] columns to their sums, from number `FIRST` on: tiles of 64 rows at `at`.
     ///
     /// # Safety
-    /// All threads of the group call this together, and `sync` is a barrier of theirs; nobody else uses the group's tiles.
+    /// All threads of the group call this together, and the tiles have come.
     #[inline(always)]
-    pub unsafe fn store<T: Element>(
+    pub unsafe fn add_before<T: Element, const FIRST: usize>(&self, sums: &mut [[f32; 4]; 32], at: u32) {
+        let from = self.place(at);
+        // SAFETY: all lanes of each warp are here, and the rows are those of the group's tiles.
+        unsafe {
+            unroll::<8>(|pair| {
+                let tile = pair as u32 / 4 * TILE_BYTES;
+                let [a, b, c, d] = ldmatrix::load_x4_at((from ^ (pair as u32 % 4 * 32)) + tile);
+                let widen = |upper: u32, lower: u32| {
+                    let ([a, b], [c, d]) = (T::Pair::from_bits(upper).to_f32(), T::Pair::from_bits(lower).to_f32());
+                    [a, b, c, d]
+                };
+                let first = FIRST + 2 * pair;
+                sums[first] = add(sums[first], widen(a, b));
+                sums[first + 1] = add(sums[first + 1], widen(c, d));
+            });
+        }
+    }
+
+    /// Finishes the sums of a tile of `COLUMNS` rows of the weight from `column` on, and starts to store them from row `row` on.
+    /// What is outside of the output is not stored.
+    ///
+    /// # Safety
+    /// All threads of the group call this together, and `sync` is a barrier of theirs; nobody else uses the group's tiles. The
+    /// epilogue is one of [`is_tiled`], and `n` a multiple of 8.
+    #[inline(always)]
+    pub unsafe fn store<T: Element, const COLUMNS: u32>(
         &self,
         sums: &mut [[f32; 4]; 32],
-        first: usize,
-        row: u32,
-        column: u32,
+        [row, column]: [u32; 2],
+        output: ProductOutput,
         sync: impl Fn(),
     ) {
-        let lane = warp::lane_id();
-        // The row of matrices whose address this lane gives: rows 0 to 7 and 8 to 15 of eight columns, then of the next eight.
-        let in_tile = self.thread / 32 * 16 + lane % 16;
-        let to = self.at + in_tile * ROW_BYTES + ((lane % 8) ^ (lane / 16)) * 16;
+        const RELU: u32 = Activation::Relu as u32;
+        const SILU: u32 = GATED | Activation::Silu as u32;
+        const GELU_TANH: u32 = GATED | Activation::GeluTanh as u32;
+        // SAFETY: as promised by this function's contract.
+        unsafe {
+            if !output.bias.is_null() {
+                unroll::<32>(|j| {
+                    if j < COLUMNS as usize / 8 {
+                        let [x, y] = output.bias2::<T>(column + j as u32 * 8 + warp::lane_id() % 4 * 2);
+                        sums[j] = add(sums[j], [x, y, x, y]);
+                    }
+                });
+            }
+            match output.epilogue & (GATED | ACTIVATION) {
+                RELU => unroll::<32>(|j| {
+                    if j < COLUMNS as usize / 8 {
+                        sums[j] = each(sums[j], |x| activate(RELU, x));
+                    }
+                }),
+                SILU => gate::<COLUMNS>(sums, |x| activate(Activation::Silu as u32, x)),
+                GELU_TANH => gate::<COLUMNS>(sums, |x| activate(Activation::GeluTanh as u32, x)),
+                _ => {}
+            }
+            if output.is_gated() {
+                self.store_pass::<T, 0>(sums, [row, column / 2], COLUMNS / 2, sync);
+                return;
+            }
+            self.store_pass::<T, 0>(sums, [row, column], PASS, &sync);
+            if COLUMNS == 256 && column + PASS < output.n {
+                self.store_pass::<T, 16>(sums, [row, column + PASS], PASS, &sync);
+            }
+        }
+    }
+
+    /// Starts to store finished sums from number `FIRST` on, of `columns` columns of the output: [`PASS`] or half of it.
+    ///
+    /// # Safety
+    /// As for [`store`](Self::store).
+    #[inline(always)]
+    unsafe fn store_pass<T: Element, const FIRST: usize>(
+        &self,
+        sums: &[[f32; 4]; 32],
+        [row, column]: [u32; 2],
+        columns: u32,
+        sync: impl Fn(),
+    ) {
+        let to = self.place(self.at);
         if self.thread == 0 {
             // The tiles of the pass before have been read.
             bulk::wait_read::<0>();
@@ -67,42 +156,26 @@ impl TiledOutput<'_> {
         // SAFETY: all threads are here, and the rows are those of the group's tiles. One thread starts the copies, behind a fence
         // of all and a barrier.
         unsafe {
-            if !self.bias.is_null() {
-                unroll!(j in [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15] {
-                    let [x, y] = self.bias_of::<T>(column + j as u32 * 8 + lane % 4 * 2);
-                    let [a, b, c, d] = sums[first + j];
-                    sums[first + j] = [a + x, b + y, c + x, d + y];
-                });
-            }
             unroll!(pair in [0 1 2 3 4 5 6 7] {
-                let [low, high] = [0, 1].map(|i| {
-                    let [a, b, c, d] = sums[first + 2 * pair as usize + i];
-                    [T::Pair::from_f32([a, b]).to_bits(), T::Pair::from_f32([c, d]).to_bits()]
-                });
-                let tile = pair as u32 / 4 * TILE_BYTES;
-                stmatrix::store_x4((to ^ (pair as u32 % 4 * 32)) + tile, [low[0], low[1], high[0], high[1]]);
+                if pair * 16 < columns {
+                    let [low, high] = [0, 1].map(|i| {
+                        let [a, b, c, d] = sums[FIRST + 2 * pair as usize + i];
+                        [T::Pair::from_f32([a, b]).to_bits(), T::Pair::from_f32([c, d]).to_bits()]
+                    });
+                    let tile = pair as u32 / 4 * TILE_BYTES;
+                    stmatrix::store_x4((to ^ (pair as u32 % 4 * 32)) + tile, [low[0], low[1], high[0], high[1]]);
+                }
             });
             fence::proxy_async_shared();
             sync();
             if self.thread == 0 {
                 tensor::store_2d(self.tiles, [column as i32, row as i32], self.at);
-                tensor::store_2d(self.tiles, [(column + TILE) as i32, row as i32], self.at + TILE_BYTES);
+                if TILE < columns {
+                    tensor::store_2d(self.tiles, [(column + TILE) as i32, row as i32], self.at + TILE_BYTES);
+                }
                 bulk::commit();
             }
         }
-    }
-
-    /// The bias of two columns from `column` on, an even number.
-    ///
-    /// # Safety
-    /// The bias is as declared, and not null.
-    #[inline(always)]
-    unsafe fn bias_of<T: Element>(&self, column: u32) -> [f32; 2] {
-        if column >= self.n {
-            return [0.0; 2];
-        }
-        // SAFETY: both columns are below `n`, a multiple of 8, and the bias is aligned to 8 bytes.
-        unsafe { T::Pair::from_bits(*self.bias.add(column as usize).cast()).to_f32() }
     }
 
     /// Waits until the copies have read what they store: before the block ends.
@@ -112,6 +185,23 @@ impl TiledOutput<'_> {
             bulk::wait_read::<0>();
         }
     }
+}
+
+/// Multiplies the sums of up with the activated ones of gate before them: the outputs take the first half of the places.
+#[inline(always)]
+fn gate<const COLUMNS: u32>(sums: &mut [[f32; 4]; 32], activate: impl Fn(f32) -> f32) {
+    unroll::<16>(|j| {
+        if j < COLUMNS as usize / 16 {
+            let ([a, b, c, d], [e, f, g, h]) = (each(sums[2 * j], &activate), sums[2 * j + 1]);
+            sums[j] = [a * e, b * f, c * g, d * h];
+        }
+    });
+}
+
+/// The function of each. Written out, as [`add`] is.
+#[inline(always)]
+fn each([a, b, c, d]: [f32; 4], of: impl Fn(f32) -> f32) -> [f32; 4] {
+    [of(a), of(b), of(c), of(d)]
 }
 
 const _: () = assert!(GROUP_THREADS == 128 && TILE * 2 == ROW_BYTES);

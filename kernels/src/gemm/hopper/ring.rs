@@ -2,6 +2,7 @@
 
 use cuda_std::prelude::*;
 use cuda_std::ptx::mbarrier;
+use cuda_std::unroll::hidden;
 
 /// The ring. For each of its places there are two mbarriers: of one phase the first ends when the tile has come, and the second
 /// when all warps have read it.
@@ -62,15 +63,48 @@ impl Ring {
     /// The barriers are set up; all lanes of each reading warp are here together, and no longer use the tile when `work` is done.
     #[inline(always)]
     pub unsafe fn read<R>(self, at: &mut RingPlace, work: impl FnOnce() -> R) -> R {
-        // SAFETY: the barriers are set up, and every warp arrives once, by this function's contract.
-        unsafe {
-            mbarrier::wait(self.full(*at), at.parity);
-            let result = work();
+        let give_back = |at| {
             if warp::lane_id() == 0 {
-                mbarrier::arrive(self.empty(*at));
+                // SAFETY: the barriers are set up, and every warp arrives once, by this function's contract.
+                unsafe { mbarrier::arrive(self.empty(at)) };
             }
+        };
+        // SAFETY: this function's contract is the same.
+        unsafe { self.read_giving(at, work, give_back) }
+    }
+
+    /// [`read`](Self::read), with another way to give a place back.
+    ///
+    /// # Safety
+    /// As for that; `give_back` arrives once for each warp that reads the place.
+    #[inline(always)]
+    pub unsafe fn read_giving<R>(
+        self,
+        at: &mut RingPlace,
+        work: impl FnOnce() -> R,
+        give_back: impl FnOnce(RingPlace),
+    ) -> R {
+        // SAFETY: the barriers are set up, by this function's contract.
+        unsafe { mbarrier::wait(self.full(*at), at.parity) };
+        let result = work();
+        give_back(*at);
+        at.advance(self.stages);
+        result
+    }
+
+    /// Waits until all places have been given back: from then on nobody arrives here any more. To have heard that of the last
+    /// place would not do, since arrivals from other blocks may overtake each other.
+    ///
+    /// # Safety
+    /// The barriers are set up, and this thread alone has filled the ring, up to `at`.
+    #[inline(always)]
+    pub unsafe fn drain(self, mut at: RingPlace) {
+        let mut left = self.stages;
+        while left > 0 {
+            // SAFETY: the barriers are set up, by this function's contract.
+            unsafe { mbarrier::wait(self.empty(at), at.parity ^ 1) };
             at.advance(self.stages);
-            result
+            left = hidden(left - 1);
         }
     }
 

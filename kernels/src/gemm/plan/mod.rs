@@ -1,19 +1,17 @@
 //! Which kernel multiplies, and how it is launched. Plans depend on shapes and the device alone, so that launches can
 //! be captured in a graph.
 
+mod call;
 mod product;
 #[cfg(test)]
 mod tests;
 
-use cuda_std::launch::{DevicePtr, KernelCall, LaunchShape, TensorTile, TileDimension};
-use cuda_std::ptx::pattern::TilePattern;
+use cuda_std::launch::LaunchShape;
 
 use super::epilogue::Epilogue;
 use super::{decode, gemv, hopper, operand, prefill};
-use crate::element::ElementType;
 use crate::layout::VECTOR;
 use crate::norm;
-use crate::with_element;
 
 pub use product::{NormOperands, Operands, Product, UnsupportedProduct};
 
@@ -77,9 +75,15 @@ pub enum GemmKernel {
     Prefill(u32),
     /// [`gemm_hopper`](hopper::gemm_hopper()) with tiles of this number of columns.
     Hopper(u32),
+    /// The same in clusters of two blocks, which fetch tiles of the weight together.
+    HopperPairs(u32),
     /// [`gemm_hopper_decode`](hopper::decode::gemm_hopper_decode()) for up to this number of tokens.
     HopperDecode(u32),
 }
+
+/// Those of many tokens on Hopper: in pairs, which fetch less, and then alone.
+const HOPPER: [GemmKernel; 4] =
+    [GemmKernel::HopperPairs(128), GemmKernel::HopperPairs(256), GemmKernel::Hopper(128), GemmKernel::Hopper(256)];
 
 /// How a product is launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,16 +105,16 @@ impl GemmPlan {
             return Err(why);
         }
         let plan = match product.m {
-            _ if gpu.has_hopper_for(product.m) => {
-                GemmPlan::cheapest(product, GemmKernel::Hopper(128), GemmKernel::Hopper(256), gpu)
-            }
+            // A pair has tiles of two times as many tokens.
+            m if gpu.has_hopper_for(m) && m > hopper::ROWS => GemmPlan::cheapest(product, &HOPPER, gpu),
+            m if gpu.has_hopper_for(m) => GemmPlan::cheapest(product, HOPPER.split_at(2).1, gpu),
             m @ ..=64 if gpu.has_hopper() && m >= gpu.hopper_decode_from => {
                 GemmPlan::decode(product, GemmKernel::HopperDecode(padded(m)), gpu)
             }
             m @ 1..=2 => GemmPlan { product, kernel: GemmKernel::Gemv(m), splits: 1, blocks: 0 },
             3..=4 => GemmPlan { product, kernel: GemmKernel::Gemv(4), splits: 1, blocks: 0 },
             m @ 5..=64 => GemmPlan::decode(product, GemmKernel::Decode(padded(m)), gpu),
-            _ => GemmPlan::cheapest(product, GemmKernel::Prefill(128), GemmKernel::Prefill(256), gpu),
+            _ => GemmPlan::cheapest(product, &[GemmKernel::Prefill(128), GemmKernel::Prefill(256)], gpu),
         };
         if plan.shared_bytes() > gpu.shared_bytes {
             return Err(UnsupportedProduct::Shared(plan.shared_bytes()));
@@ -128,15 +132,15 @@ impl GemmPlan {
         if splits > 1 { GemmPlan { splits, ..one } } else { one }
     }
 
-    /// The kernel of two, with narrow and with wide tiles, and the splits that cost least.
-    const fn cheapest(product: Product, narrow: GemmKernel, wide: GemmKernel, gpu: GpuLimits) -> GemmPlan {
-        let mut best = GemmPlan { product, kernel: narrow, splits: 1, blocks: gpu.multiprocessors };
+    /// The kernel and the splits that cost least; of several the first.
+    const fn cheapest(product: Product, kernels: &[GemmKernel], gpu: GpuLimits) -> GemmPlan {
+        let mut best = GemmPlan { product, kernel: kernels[0], splits: 1, blocks: gpu.multiprocessors };
         let mut least_cost = u64::MAX;
         let mut i = 0;
-        while i < 2 {
+        while i < kernels.len() {
             let mut splits = 1;
             while splits <= 8 {
-                let plan = GemmPlan { kernel: if i == 0 { narrow } else { wide }, splits, ..best };
+                let plan = GemmPlan { kernel: kernels[i], splits, ..best };
                 let cost = plan.cost(gpu);
                 if cost < least_cost {
                     (best, least_cost) = (plan, cost);
@@ -148,13 +152,13 @@ impl GemmPlan {
         best
     }
 
-    /// The cost of a plan for [`GemmKernel::Prefill`] or [`GemmKernel::Hopper`], in hundredths of the time in which an SM
+    /// The cost of a plan for [`GemmKernel::Prefill`], [`GemmKernel::Hopper`] or [`GemmKernel::HopperPairs`], in hundredths of the time in which an SM
     /// multiplies a tile of 128 x 256 x 64.
     const fn cost(self, gpu: GpuLimits) -> u64 {
         let depth = self.product.k.div_ceil(operand::DEPTH);
         let (width, together) = match self.kernel {
             GemmKernel::Prefill(width) => (width, least(256 / width, gpu.blocks(self.shared_bytes()))),
-            GemmKernel::Hopper(width) => (width, gpu.blocks(self.shared_bytes())),
+            GemmKernel::Hopper(width) | GemmKernel::HopperPairs(width) => (width, gpu.blocks(self.shared_bytes())),
             _ => return u64::MAX,
         };
         // Every block then has a step, also of 128 elements.
@@ -166,9 +170,9 @@ impl GemmPlan {
         let overhead = if self.splits == 1 { 4 } else { 6 + self.splits };
         let steps = (depth.div_ceil(self.splits) + overhead) as u64;
         let (blocks, places) = (self.tiles() as u64 * self.splits as u64, (gpu.multiprocessors * together) as u64);
-        if let GemmKernel::Hopper(_) = self.kernel {
+        if let GemmKernel::Hopper(_) | GemmKernel::HopperPairs(_) = self.kernel {
             // A narrow tile takes a little more than half the time of a wide one.
-            let rounds = self.tiles().div_ceil(at_once(gpu.multiprocessors, self.splits)) as u64;
+            let rounds = self.tiles().div_ceil(self.at_once(gpu.multiprocessors)) as u64;
             return steps * rounds * if width == 256 { 100 } else { 55 };
         }
         // Two narrow blocks take a little longer than a wide one; one alone does not fill the SM.
@@ -191,7 +195,7 @@ impl GemmPlan {
         has_norm && is_sum && is_row && least(m, self.tiles()) < gpu.multiprocessors
     }
 
-    /// Tiles of the product.
+    /// Tiles of the product; those of pairs go in twos.
     const fn tiles(self) -> u32 {
         let Product { m, n, .. } = self.product;
         match self.kernel {
@@ -199,6 +203,7 @@ impl GemmPlan {
             GemmKernel::Decode(tokens) => n.div_ceil(decode::rows(tokens)),
             GemmKernel::Prefill(columns) => m.div_ceil(prefill::ROWS) * n.div_ceil(columns),
             GemmKernel::Hopper(columns) => m.div_ceil(hopper::ROWS) * n.div_ceil(columns),
+            GemmKernel::HopperPairs(columns) => 2 * m.div_ceil(2 * hopper::ROWS) * n.div_ceil(columns),
             GemmKernel::HopperDecode(_) => n.div_ceil(hopper::decode::ROWS),
         }
     }
@@ -209,14 +214,27 @@ impl GemmPlan {
             GemmKernel::Gemv(_) => gemv::THREADS,
             GemmKernel::Decode(_) => decode::THREADS,
             GemmKernel::Prefill(columns) => columns,
-            GemmKernel::Hopper(_) => hopper::THREADS,
+            GemmKernel::Hopper(_) | GemmKernel::HopperPairs(_) => hopper::THREADS,
             GemmKernel::HopperDecode(_) => hopper::decode::THREADS,
         };
         let grid = match self.kernel {
-            GemmKernel::Hopper(_) => [least(self.tiles(), at_once(self.blocks, self.splits)), self.splits, 1],
+            GemmKernel::Hopper(_) | GemmKernel::HopperPairs(_) => {
+                [least(self.tiles(), self.at_once(self.blocks)), self.splits, 1]
+            }
             _ => [self.tiles(), self.splits, 1],
         };
-        LaunchShape::new(grid, threads).with_shared(self.shared_bytes())
+        LaunchShape::new(grid, threads).with_shared(self.shared_bytes()).with_clusters([self.together(), 1, 1])
+    }
+
+    /// Blocks of a cluster.
+    const fn together(self) -> u32 {
+        if let GemmKernel::HopperPairs(_) = self.kernel { 2 } else { 1 }
+    }
+
+    /// Tiles of the product that so many blocks have at once, which is whole clusters and at least one.
+    const fn at_once(self, blocks: u32) -> u32 {
+        let clusters = blocks / self.splits / self.together();
+        if clusters == 0 { self.together() } else { clusters * self.together() }
     }
 
     /// Dynamic shared memory of a block, in bytes.
@@ -225,7 +243,7 @@ impl GemmPlan {
             GemmKernel::Gemv(_) => gemv::SHARED_BYTES,
             GemmKernel::Decode(tokens) => decode::shared_bytes(tokens),
             GemmKernel::Prefill(columns) => prefill::shared_bytes(columns),
-            GemmKernel::Hopper(columns) => hopper::shared_bytes(columns),
+            GemmKernel::Hopper(columns) | GemmKernel::HopperPairs(columns) => hopper::shared_bytes(columns),
             GemmKernel::HopperDecode(tokens) => hopper::decode::shared_bytes(tokens),
         }
     }
@@ -236,7 +254,7 @@ impl GemmPlan {
         match self.kernel {
             _ if self.splits == 1 => 0,
             // Both warp groups of a block have sums of their own.
-            GemmKernel::Hopper(_) => 2 * self.tiles(),
+            GemmKernel::Hopper(_) | GemmKernel::HopperPairs(_) => 2 * self.tiles(),
             _ => self.tiles(),
         }
     }
@@ -246,113 +264,11 @@ impl GemmPlan {
         let sums = match self.kernel {
             GemmKernel::Decode(tokens) => decode::rows(tokens) * tokens,
             GemmKernel::Prefill(columns) => prefill::ROWS * columns,
-            GemmKernel::Hopper(columns) => hopper::GROUP_ROWS * columns,
+            GemmKernel::Hopper(columns) | GemmKernel::HopperPairs(columns) => hopper::GROUP_ROWS * columns,
             GemmKernel::HopperDecode(tokens) => hopper::decode::ROWS * tokens,
             GemmKernel::Gemv(_) => 0,
         };
         self.counters() as u64 * self.splits as u64 * sums as u64 * 4
-    }
-
-    /// The kernel with its arguments, for elements of a type.
-    pub fn call(self, element: ElementType, operands: Operands) -> KernelCall {
-        let Operands { x, x_stride, weight, bias, out, out_stride, workspace, counters, norm } = operands;
-        let NormOperands { norm, weight: norm_weight, bias: norm_bias, out: normed, eps, arrivals } = norm;
-        let norm = norm as u32;
-        let Product { m, n, k, epilogue } = self.product;
-        let epilogue = epilogue.bits();
-        macro_rules! hopper {
-            ($T:ident, $N:literal) => {{
-                let (x, weight) = (rows(x, m, k, x_stride, hopper::ROWS), rows(weight, n, k, k, $N));
-                let is_tiled = epilogue == Epilogue::Half(None).bits()
-                    && out.address().is_multiple_of(16)
-                    && out_stride.is_multiple_of(8)
-                    && n.is_multiple_of(8);
-                let (tiles, epilogue) = if is_tiled {
-                    let out = DevicePtr::from_address(out.address());
-                    (rows(out, m, n, out_stride, hopper::GROUP_ROWS), epilogue | hopper::TILED)
-                } else {
-                    (weight, epilogue)
-                };
-                hopper::gemm_hopper { x, weight, tiles, bias, out, workspace, counters, out_stride, m, n, k, epilogue }
-                    .instance::<$T, $N>()
-            }};
-        }
-        macro_rules! hopper_decode {
-            ($T:ident, $N:literal) => {{
-                let (x, weight) = (rows(x, m, k, x_stride, $N), rows(weight, n, k, k, hopper::decode::ROWS));
-                use hopper::decode::gemm_hopper_decode as Args;
-                Args {
-                    x,
-                    weight,
-                    bias,
-                    out,
-                    workspace,
-                    counters,
-                    out_stride,
-                    m,
-                    n,
-                    k,
-                    epilogue,
-                    norm,
-                    norm_weight,
-                    norm_bias,
-                    normed,
-                    eps,
-                    arrivals,
-                }
-                .instance::<$T, $N>()
-            }};
-        }
-        macro_rules! prefill {
-            ($T:ident, $N:literal) => {{
-                use prefill::gemm as Args;
-                Args { x, weight, bias, out, workspace, counters, x_stride, out_stride, m, n, k, epilogue }
-                    .instance::<$T, $N>()
-            }};
-        }
-        macro_rules! call {
-            ($kernel:path, $T:ident, $N:literal) => {{
-                use $kernel as Args;
-                Args {
-                    x,
-                    weight,
-                    bias,
-                    out,
-                    workspace,
-                    counters,
-                    x_stride,
-                    out_stride,
-                    m,
-                    n,
-                    k,
-                    epilogue,
-                    norm,
-                    norm_weight,
-                    norm_bias,
-                    normed,
-                    eps,
-                    arrivals,
-                }
-                .instance::<$T, $N>()
-            }};
-        }
-        with_element!(element, T => match self.kernel {
-            GemmKernel::Gemv(1) => call!(gemv::gemv, T, 1),
-            GemmKernel::Gemv(2) => call!(gemv::gemv, T, 2),
-            GemmKernel::Gemv(_) => call!(gemv::gemv, T, 4),
-            GemmKernel::Decode(8) => call!(decode::gemm_decode, T, 8),
-            GemmKernel::Decode(16) => call!(decode::gemm_decode, T, 16),
-            GemmKernel::Decode(32) => call!(decode::gemm_decode, T, 32),
-            GemmKernel::Decode(_) => call!(decode::gemm_decode, T, 64),
-            GemmKernel::Prefill(128) => prefill!(T, 128),
-            GemmKernel::Prefill(_) => prefill!(T, 256),
-            GemmKernel::Hopper(128) => hopper!(T, 128),
-            GemmKernel::Hopper(_) => hopper!(T, 256),
-            GemmKernel::HopperDecode(8) => hopper_decode!(T, 8),
-            GemmKernel::HopperDecode(16) => hopper_decode!(T, 16),
-            GemmKernel::HopperDecode(32) => hopper_decode!(T, 32),
-            GemmKernel::HopperDecode(_) => hopper_decode!(T, 64),
-        })
     }
 }
 
@@ -364,18 +280,6 @@ const fn padded(tokens: u32) -> u32 {
         17..=32 => 32,
         _ => 64,
     }
-}
-
-/// Tiles that so many blocks have at once, if each is split among some.
-const fn at_once(blocks: u32, splits: u32) -> u32 {
-    if blocks < splits { 1 } else { blocks / splits }
-}
-
-/// A matrix `[count][k]` whose rows are `stride` elements apart, in tiles of so many rows.
-fn rows(matrix: DevicePtr<u16>, count: u32, k: u32, stride: u32, tile: u32) -> TensorTile {
-    let along = TileDimension { size: k.into(), stride: 2, tile: operand::DEPTH };
-    let rows = TileDimension { size: count.into(), stride: 2 * u64::from(stride), tile };
-    TensorTile::new(matrix.address(), 2, TilePattern::Bytes128, [along, rows])
 }
 
 const fn least(a: u32, b: u32) -> u32 {

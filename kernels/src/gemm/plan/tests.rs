@@ -4,6 +4,7 @@
 extern crate std;
 
 use super::*;
+use crate::element::ElementType;
 use crate::floor::Floor;
 use crate::gemm::activation::Activation;
 use crate::gemm::epilogue::Epilogue;

@@ -1,6 +1,8 @@
 //! What products of many tokens cost: warp instructions for each 16 x 8 x 16 of the work, by the slope over `k`, and what a
 //! product costs besides. `BENCHMARKS.md` has the figures; with `-- --nocapture` this prints them.
 
+use emulator::CostReport;
+use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::plan::{GemmKernel, GemmPlan, Product};
 use workbench::number::Type;
@@ -9,36 +11,61 @@ use workbench::product::{Data, ProductProblem};
 use super::check;
 use crate::frame::gpu::Gpu;
 
-/// The instructions of a product of `m` tokens with 512 rows, and how many of them are on mbarriers, polls among them.
-fn instructions(kernel: GemmKernel, m: u32, k: u32) -> [f64; 2] {
-    let product = Product { m, n: 512, k, epilogue: Epilogue::Half(None) };
-    let plan = GemmPlan { product, kernel, splits: 1, blocks: 132 };
+/// What a product with 512 rows costs.
+fn report(kernel: GemmKernel, epilogue: Epilogue, m: u32, k: u32) -> CostReport {
+    let plan = GemmPlan { product: Product { m, n: 512, k, epilogue }, kernel, splits: 1, blocks: 132 };
     let data = Data { bias: false, every: 97, ..Data::new(Type::F16, 1) };
-    let problem = ProductProblem::new(plan, data);
-    let gpu = &mut Gpu::new("sm_90a");
-    check(&problem, gpu);
-    let placed = problem.place(gpu.bench()).unwrap();
-    let report = gpu.bench().reported(|gpu| placed.launch(gpu)).unwrap().remove(0).report;
+    check(&ProductProblem::new(plan, data), &mut Gpu::new("sm_90a"))
+}
+
+/// The instructions of a product of `m` tokens with 512 rows, and how many of them are on mbarriers, polls among them.
+fn instructions(kernel: GemmKernel, epilogue: Epilogue, m: u32, k: u32) -> [f64; 2] {
+    let report = report(kernel, epilogue, m, k);
     let barriers = report.lines.iter().filter(|line| line.file.ends_with("ptx/mbarrier.rs"));
     let barriers: u64 = barriers.map(|line| line.counts.instructions).sum();
     [report.total.instructions as f64, barriers as f64]
 }
 
+const PLAIN: Epilogue = Epilogue::Half(None);
+
 #[test]
 fn products_of_many_tokens_cost_few_instructions() {
+    let gated = Epilogue::Gated(Activation::Silu);
     for (kernel, most, most_besides) in [
-        (GemmKernel::Prefill(128), 2.4, 100e3),
-        (GemmKernel::Prefill(256), 2.4, 100e3),
-        (GemmKernel::Hopper(128), 0.6, 42e3),
-        (GemmKernel::Hopper(256), 0.4, 26e3),
+        (GemmKernel::Prefill(128), 2.4, [52e3, 140e3, 130e3]),
+        (GemmKernel::Prefill(256), 2.4, [52e3, 140e3, 130e3]),
+        (GemmKernel::Hopper(128), 0.6, [45e3, 75e3, 80e3]),
+        (GemmKernel::Hopper(256), 0.4, [26e3, 60e3, 60e3]),
+        (GemmKernel::HopperPairs(128), 0.6, [45e3, 75e3, 80e3]),
+        (GemmKernel::HopperPairs(256), 0.4, [26e3, 60e3, 60e3]),
     ] {
-        let [short, long] = [512, 1024].map(|k| instructions(kernel, 512, k));
-        let steps = f64::from(512 * 512 / (16 * 8) * 512 / 16);
-        let [marginal, barriers] = [0, 1].map(|i| (long[i] - short[i]) / steps);
-        let besides = 2.0 * short[0] - long[0];
-        println!("{kernel:?}: {marginal:.3} a step, {barriers:.3} of them on mbarriers, and {besides:.0} besides");
-        assert!(marginal <= most, "{kernel:?}: {marginal} a step");
-        assert!(besides <= most_besides, "{kernel:?}: {besides} besides the steps");
+        for (epilogue, most_besides) in [PLAIN, Epilogue::Add, gated].into_iter().zip(most_besides) {
+            let [short, long] = [512, 1024].map(|k| instructions(kernel, epilogue, 512, k));
+            let steps = f64::from(512 * 512 / (16 * 8) * 512 / 16);
+            let [marginal, barriers] = [0, 1].map(|i| (long[i] - short[i]) / steps);
+            let besides = 2.0 * short[0] - long[0];
+            println!(
+                "{kernel:?}, {epilogue:?}: {marginal:.3} a step, {barriers:.3} of them on mbarriers, and {besides:.0} besides"
+            );
+            assert!(marginal <= most, "{kernel:?}: {marginal} a step");
+            assert!(besides <= most_besides, "{kernel:?}, {epilogue:?}: {besides} besides the steps");
+        }
+    }
+}
+
+/// What comes from L2: activations once for each column of tiles, and the weight once for each row of them; in pairs once for two.
+#[test]
+fn pairs_read_the_weight_once_for_two_tiles() {
+    let (m, n, k) = (512, 512, 512);
+    for columns in [128, 256] {
+        let [alone, pairs] = [GemmKernel::Hopper(columns), GemmKernel::HopperPairs(columns)].map(|kernel| {
+            let report = report(kernel, PLAIN, m, k);
+            assert!(report.total.sector_ratio() <= 1.02 && report.total.bank_conflicts() == 0, "{report:?}");
+            report.total.global_bytes
+        });
+        let bytes = |rows| 2 * u64::from(m * k * (n / columns) + n * k * (m / rows) + m * n);
+        println!("tiles of {columns} columns: {alone} bytes, in pairs {pairs}");
+        assert_eq!([alone, pairs], [bytes(128), bytes(256)]);
     }
 }
 
@@ -47,7 +74,7 @@ fn products_of_many_tokens_cost_few_instructions() {
 fn products_of_some_tokens_cost_few_instructions() {
     for (tokens, most) in [(8, 17.0), (16, 17.0), (32, 17.0), (64, 17.0)] {
         let [older, own] = [GemmKernel::Decode(tokens), GemmKernel::HopperDecode(tokens)].map(|kernel| {
-            let [short, long] = [1024, 2048].map(|k| instructions(kernel, tokens, k));
+            let [short, long] = [1024, 2048].map(|k| instructions(kernel, PLAIN, tokens, k));
             let [marginal, barriers] = [0, 1].map(|i| (long[i] - short[i]) / 1024.0);
             let besides = 2.0 * short[0] - long[0];
             println!("{kernel:?}: {marginal:.2} a KiB, {barriers:.2} of them on mbarriers, and {besides:.0} besides");

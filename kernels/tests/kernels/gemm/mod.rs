@@ -17,6 +17,7 @@
 //! | `gemv`: tokens that there are not, read; stored | `ragged_shapes`, `plans_...` |
 //! | `gemv`: rows of up stored as outputs | `every_epilogue`, `plans_...` |
 //! | `gemm`: the last tile follows itself | `ragged_shapes`, `every_epilogue`, `every_length_of_the_ring` |
+//! | `gemm_hopper`: the half of the weight that a block of a pair fetches is the other's | `pairs_...`, all with pairs |
 //! | `share`: what a division leaves over | `ragged_shapes`, `every_length_of_the_ring` |
 
 mod counts;
@@ -49,12 +50,19 @@ const EPILOGUES: [Epilogue; 8] = [
 fn problem(product: Product, kernel: GemmKernel, splits: u32, data: Data) -> ProductProblem {
     let splits = match kernel {
         GemmKernel::Gemv(_) => 1,
-        GemmKernel::Hopper(columns) => splits.min(product.k.div_ceil(hopper::depth(columns))),
+        GemmKernel::Hopper(columns) | GemmKernel::HopperPairs(columns) => {
+            splits.min(product.k.div_ceil(hopper::depth(columns)))
+        }
         GemmKernel::HopperDecode(_) => splits.min(product.k.div_ceil(hopper::decode::TILE_DEPTH)),
         _ => splits,
     };
     // Of Hopper's kernel so few blocks that each has several tiles.
     ProductProblem::new(GemmPlan { product, kernel, splits, blocks: 3 }, data)
+}
+
+/// Tokens for a kernel that is for so many at most: several tiles of it, and not whole ones.
+fn some_tokens(kernel: GemmKernel, tokens: u32) -> u32 {
+    tokens.min(if let GemmKernel::HopperPairs(_) = kernel { 300 } else { 150 })
 }
 
 /// A target that has the kernel: of those that both have, they take turns.
@@ -83,7 +91,7 @@ pub fn every_kernel(gpu: &mut Gpu) {
     let target = if gpu.has_hopper() { "sm_90a" } else { "sm_80" };
     for (seed, (kernel, tokens)) in (1..).zip(kernels(target)) {
         for ty in Type::ALL {
-            let product = Product { m: tokens.min(150), n: 72, k: 152, epilogue: Epilogue::Half(None) };
+            let product = Product { m: some_tokens(kernel, tokens), n: 72, k: 152, epilogue: Epilogue::Half(None) };
             check(&problem(product, kernel, 2, Data::new(ty, seed)), gpu);
         }
     }
@@ -95,7 +103,7 @@ fn ragged_shapes() {
     let mut random = ProblemRng(1);
     for (i, (kernel, tokens)) in kernels("sm_90a").enumerate() {
         let mut gpu = Gpu::new(target_of(kernel, i));
-        let most = tokens.min(150);
+        let most = some_tokens(kernel, tokens);
         // Down to one row, column and vector; around the sizes of tiles.
         for (m, n, k, parts) in [
             (1, 1, 8, 1),
@@ -123,6 +131,8 @@ fn every_length_of_the_ring() {
         GemmKernel::Prefill(128),
         GemmKernel::Hopper(128),
         GemmKernel::Hopper(256),
+        GemmKernel::HopperPairs(128),
+        GemmKernel::HopperPairs(256),
         GemmKernel::HopperDecode(8),
         GemmKernel::HopperDecode(64),
     ];
@@ -143,6 +153,8 @@ fn every_epilogue() {
         (GemmKernel::Prefill(256), 130),
         (GemmKernel::Hopper(128), 130),
         (GemmKernel::Hopper(256), 70),
+        (GemmKernel::HopperPairs(128), 70),
+        (GemmKernel::HopperPairs(256), 260),
         (GemmKernel::HopperDecode(8), 7),
         (GemmKernel::HopperDecode(64), 61),
     ];
@@ -150,8 +162,8 @@ fn every_epilogue() {
         let mut gpu = Gpu::new(target_of(kernel, i));
         for (seed, epilogue) in (1..).zip(EPILOGUES) {
             for ty in Type::ALL {
-                // Rows of whole fours, and rows that are not.
-                for (gap, bias, n) in [(0, true, 80), (3, false, 48)] {
+                // Rows of whole vectors, of whole fours, and rows that are not.
+                for (gap, bias, n) in [(0, true, 80), (4, true, 80), (3, false, 48)] {
                     let data = Data { gaps: (0, gap), bias, ..Data::new(ty, seed) };
                     check(&problem(Product { m, n, k: 40, epilogue }, kernel, 1, data), &mut gpu);
                 }
@@ -197,6 +209,7 @@ fn orders_of_warps_and_blocks() {
         (GemmKernel::Decode(32), 32),
         (GemmKernel::Prefill(128), 40),
         (GemmKernel::Hopper(128), 150),
+        (GemmKernel::HopperPairs(256), 300),
         (GemmKernel::HopperDecode(8), 5),
         (GemmKernel::HopperDecode(32), 32),
     ];
@@ -232,7 +245,7 @@ fn plans_are_launched_as_they_are() {
 fn traffic_is_what_it_must_be() {
     for (kernel, tokens) in kernels("sm_90a") {
         for (epilogue, parts) in [(Epilogue::Half(None), 1), (Epilogue::Add, 1), (Epilogue::Float, 2)] {
-            let product = Product { m: tokens.min(128), n: 256, k: 512, epilogue };
+            let product = Product { m: tokens.min(256), n: 256, k: 512, epilogue };
             let problem = problem(product, kernel, parts, Data::new(Type::F16, 3));
             let report = check(&problem, &mut Gpu::new("sm_90a"));
             assert_eq!(report.total.bank_conflicts(), 0, "{:?}", problem.plan);

@@ -2,6 +2,7 @@
 
 use emulator::ORDERING;
 use kernels::element::ElementType;
+use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::plan::{GemmKernel, Operands, Product};
 use workbench::number::Type;
@@ -29,12 +30,13 @@ fn is_noticed(ptx: &str, problems: &[ProductProblem]) -> bool {
 #[test]
 fn mutants_are_noticed() {
     for (kernel, m) in [(GemmKernel::Decode(16), 16), (GemmKernel::Prefill(128), 128)] {
-        let problem = |tiles: u32, parts| {
-            let product = Product { m, n: 128, k: tiles * 64, epilogue: Epilogue::Half(None) };
+        let problem = |tiles: u32, parts, epilogue| {
+            let product = Product { m, n: 128, k: tiles * 64, epilogue };
             problem(product, kernel, parts, Data::new(Type::F16, 1))
         };
         // Seven tiles end where both rings begin: there the sums are put.
-        let problems = [problem(7, 1), problem(8, 2)];
+        let plain = Epilogue::Half(None);
+        let problems = [problem(7, 1, plain), problem(8, 2, plain), problem(7, 1, Epilogue::Add)];
         let entry = problems[0].plan.call(ElementType::F16, Operands::NULL).descriptor().name;
         let mut mutants = without_each(TARGETS[1].1, entry, &OPCODES);
         assert!(mutants.len() >= 8, "{entry} has {} lines to lose", mutants.len());
@@ -57,25 +59,37 @@ const REVIEWED: [&str; 2] = [
     "wgmma.fence.sync.aligned;",
 ];
 
+/// A problem of some tokens, rows of a weight that are several tiles, and so many tiles of 128 along `k`.
+fn tiles(kernel: GemmKernel, m: u32, tiles: u32, parts: u32, epilogue: Epilogue) -> ProductProblem {
+    let product = Product { m, n: 304, k: tiles * 128, epilogue };
+    problem(product, kernel, parts, Data::new(Type::F16, 1))
+}
+
 #[test]
 fn mutants_of_hoppers_kernel_are_noticed() {
     // Tiles of the product for each block, and more of the operands than the ring has places.
-    all_but_reviewed_are_noticed(GemmKernel::Hopper(128), [130, 100]);
+    let (alone, pairs) = (GemmKernel::Hopper(128), GemmKernel::HopperPairs(128));
+    all_but_reviewed_are_noticed(&[
+        tiles(alone, 130, 7, 1, Epilogue::Half(None)),
+        tiles(alone, 100, 8, 2, Epilogue::Add),
+        tiles(alone, 130, 1, 1, Epilogue::Gated(Activation::Silu)),
+        tiles(alone, 130, 1, 1, Epilogue::Float),
+        tiles(pairs, 200, 7, 1, Epilogue::Half(None)),
+        tiles(pairs, 200, 1, 2, Epilogue::Add),
+    ]);
 }
 
 #[test]
 fn mutants_of_hoppers_kernel_for_some_tokens_are_noticed() {
-    all_but_reviewed_are_noticed(GemmKernel::HopperDecode(32), [32, 20]);
+    let kernel = GemmKernel::HopperDecode(32);
+    all_but_reviewed_are_noticed(&[
+        tiles(kernel, 32, 7, 1, Epilogue::Half(None)),
+        tiles(kernel, 20, 8, 2, Epilogue::Add),
+    ]);
 }
 
-/// Mutants of one of Hopper's kernels, with so many tokens: plain and whole, and added and in two parts.
-fn all_but_reviewed_are_noticed(kernel: GemmKernel, tokens: [u32; 2]) {
-    let problem = |m: u32, tiles: u32, parts, epilogue| {
-        let product = Product { m, n: 304, k: tiles * 128, epilogue };
-        problem(product, kernel, parts, Data::new(Type::F16, 1))
-    };
-    let (plain, added) = (Epilogue::Half(None), Epilogue::Add);
-    let problems = [problem(tokens[0], 7, 1, plain), problem(tokens[1], 8, 2, added)];
+/// Mutants of one of Hopper's kernels, by problems for it.
+fn all_but_reviewed_are_noticed(problems: &[ProductProblem]) {
     let entry = problems[0].plan.call(ElementType::F16, Operands::NULL).descriptor().name;
     let mut mutants = without_each(TARGETS[1].1, entry, &ORDERING);
     let alone = only(TARGETS[1].1, entry);
@@ -89,9 +103,9 @@ fn all_but_reviewed_are_noticed(kernel: GemmKernel, tokens: [u32; 2]) {
     }
     mutants.push(Mutant { removed: "acq_rel".to_owned(), ptx: alone.replace("atom.acq_rel.", "atom.relaxed.") });
     assert!(mutants.len() >= 20, "{entry} has {} lines to lose", mutants.len());
-    let normed = normed_cases(kernel, 3);
+    let normed = normed_cases(problems[0].plan.kernel, 3);
     let unnoticed = mutants.into_iter().filter(|mutant| {
-        !is_noticed(&mutant.ptx, &problems) && !normed.iter().any(|case| Gpu::notices(&mutant.ptx, case))
+        !is_noticed(&mutant.ptx, problems) && !normed.iter().any(|case| Gpu::notices(&mutant.ptx, case))
     });
     let unnoticed: Vec<_> = unnoticed.map(|mutant| mutant.removed).collect();
     let instructions: Vec<_> =

@@ -51,6 +51,9 @@ instructions! {
         "Arrives once at an mbarrier of any block of the cluster, named by an address of \
          [`cluster::map`](crate::ptx::cluster::map).",
         "As for [`arrive`], and that block has not ended.";
+    arrive_remote_after_reads(barrier) = "mbarrier.arrive.shared::cluster.b64 _, [{0}]",
+        "[`arrive_remote`] of who has only read what others wait for: what this thread wrote before need not be visible to other          blocks. The assembler then makes no fence of the whole GPU before it.",
+        "As for [`arrive_remote`].";
 }
 
 /// Makes mbarriers that this thread has set up ready for other blocks and for copies, behind a barrier of whoever uses
