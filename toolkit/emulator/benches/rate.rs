@@ -90,11 +90,20 @@ fn saxpy(bencher: Bencher<'_, '_>, checks: Checks) {
 /// A product of f16 matrices, by `mma.sync` and `cp.async`.
 #[divan::bench(args = CHECKS, sample_count = 5, sample_size = 1)]
 fn gemm(bencher: Bencher<'_, '_>, checks: Checks) {
-    let (m, n, k) = (256u32, 256u32, 512u32);
-    let numbers = vec![0x3c; (m * k * 2) as usize];
+    measure_gemm(bencher, checks, [256, 256, 512]);
+}
+
+/// One of sixteen times the work: what several cores give when a launch takes longer.
+#[divan::bench(args = [Checks::All, Checks::AllOnCores], sample_count = 5, sample_size = 1)]
+fn gemm_longer(bencher: Bencher<'_, '_>, checks: Checks) {
+    measure_gemm(bencher, checks, [1024, 1024, 512]);
+}
+
+fn measure_gemm(bencher: Bencher<'_, '_>, checks: Checks, [m, n, k]: [u32; 3]) {
+    let numbers = |rows: u32| vec![0x3c; (rows * k * 2) as usize];
     measure(bencher, KERNELS, checks, || {
         let mut device = EmulatedDevice::new();
-        let (a, b) = (device.alloc_from("a", &numbers), device.alloc_from("b", &numbers));
+        let (a, b) = (device.alloc_from("a", &numbers(m)), device.alloc_from("b", &numbers(n)));
         let c = device.alloc_named("c", (m * n * 4) as usize);
         let arguments = vec![Arg::Ptr(a), Arg::Ptr(b), Arg::Ptr(c), Arg::U32(m), Arg::U32(n), Arg::U32(k)];
         Launch { device, kernel: "gemm_f16", grid: m / 64 * n / 64, threads: 128, shared_bytes: 20_480, arguments }

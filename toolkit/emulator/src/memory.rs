@@ -235,6 +235,15 @@ impl Memory {
         }
     }
 
+    /// The offset in a buffer of an access that lies in it and needs no more checks, if the buffer is that of `index`.
+    #[inline(always)]
+    pub fn offset_in(&self, index: usize, address: u64, bytes: usize) -> Option<usize> {
+        let buffer = self.buffers.get(index)?;
+        let offset = address.wrapping_sub(buffer.base) as usize;
+        let fits = offset < buffer.data.len() && bytes <= buffer.data.len() - offset;
+        (fits && self.is_plain(buffer)).then_some(offset)
+    }
+
     /// Checks one access, and gives the index of its buffer and its offset there.
     pub fn locate(&self, address: u64, bytes: usize) -> Checked<(usize, usize)> {
         let Some(index) = self.find(address) else {
@@ -285,7 +294,23 @@ impl Memory {
         let buffer = &mut self.buffers[index];
         let first = address.saturating_sub(buffer.base) >> 5;
         let last = (address + bytes as u64 - 1).saturating_sub(buffer.base) >> 5;
-        (first..=last).for_each(|sector| buffer.stored.insert(sector as usize));
+        buffer.stored.insert_range(first as usize, (last - first + 1) as usize);
+    }
+
+    /// Notes that a launch touches bytes of a buffer that lie side by side, and perhaps stores them. Returns how many sectors
+    /// these are.
+    #[inline(always)]
+    pub fn touch_all(&mut self, index: usize, address: DeviceAddress, bytes: usize, stores: bool) -> u64 {
+        let buffer = &mut self.buffers[index];
+        let offset = (address - buffer.base) as usize;
+        let first = offset / 32;
+        let count = (offset + bytes - 1) / 32 - first + 1;
+        buffer.used = true;
+        buffer.touched.insert_range(first, count);
+        if stores {
+            buffer.stored.insert_range(first, count);
+        }
+        count as u64
     }
 
     /// Forgets what launches did that are over.

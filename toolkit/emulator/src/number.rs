@@ -54,6 +54,42 @@ pub(crate) fn f32_to_bf16_rz(value: f32) -> bf16 {
     bf16::from_bits(if value.is_nan() { 0x7fff } else { (value.to_bits() >> 16) as u16 })
 }
 
+/// Two to the power of a number, computed in f64 and rounded once.
+#[inline(always)]
+pub(crate) fn exp2(value: f32) -> f32 {
+    // The powers of the natural logarithm of two over the factorials: the series of 2^x, which between -1/2 and 1/2 is as
+    // precise as f64.
+    const SERIES: [f64; 14] = [
+        1.0,
+        std::f64::consts::LN_2,
+        0.24022650695910072,
+        0.05550410866482158,
+        0.009618129107628477,
+        0.0013333558146428443,
+        0.0001540353039338161,
+        1.5252733804059841e-05,
+        1.321548679014431e-06,
+        1.01780860092397e-07,
+        7.054911620801123e-09,
+        4.4455382718708116e-10,
+        2.5678435993488206e-11,
+        1.3691488853904128e-12,
+    ];
+    // Beyond these f32 has zeros and infinities.
+    let wide = f64::from(value);
+    let bounded = if wide < -200.0 { -200.0 } else { wide };
+    let bounded = if bounded > 200.0 { 200.0 } else { bounded };
+    // A number so large has no bits for fractions, and ends in the bits of the nearest whole number.
+    let whole = bounded + (1.5 * (1u64 << 52) as f64);
+    let rest = bounded - (whole - 1.5 * (1u64 << 52) as f64);
+    let mut power = SERIES[13];
+    for i in (0..13).rev() {
+        power = power.mul_add(rest, SERIES[i]);
+    }
+    let scale = f64::from_bits((whole.to_bits() << 52).wrapping_add(1023 << 52));
+    if value.is_nan() { value + value } else { (power * scale) as f32 }
+}
+
 /// Flushes a subnormal to a zero of its sign.
 #[inline(always)]
 pub(crate) fn flush(value: f32) -> f32 {
@@ -134,6 +170,16 @@ mod tests {
             assert_eq!(h.to_bits(), f16::from_f32(value).to_bits(), "{value:e}");
             assert_eq!(b.to_bits(), bf16::from_f32(value).to_bits(), "{value:e}");
             assert!(f16_to_f32(f32_to_f16_rz(value)).abs() <= value.abs());
+        }
+    }
+
+    #[test]
+    fn powers_of_two_are_rounded_once() {
+        let steps = (0..1 << 20).map(|step: u32| f32::from_bits(step.wrapping_mul(4099)));
+        let near = (0..1 << 18).map(|step| (step as f32 - 131_072.0) / 800.0);
+        for value in steps.chain(near).chain([f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 127.0, -149.0, -150.0]) {
+            let (found, wanted) = (exp2(value), f64::from(value).exp2() as f32);
+            assert!(found.to_bits() == wanted.to_bits() || value.is_nan() && found.is_nan(), "{value:e}");
         }
     }
 

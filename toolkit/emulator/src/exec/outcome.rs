@@ -11,18 +11,21 @@ use std::collections::BTreeMap;
 /// The report of a launch that has ended.
 pub(super) fn report(module: &PtxModule, program: &Program, meter: &Meter, distinct_sectors: u64) -> CostReport {
     let mut report = CostReport { barriers: meter.barriers, distinct_sectors, ..CostReport::default() };
-    let mut lines: BTreeMap<(String, u32), Counts> = BTreeMap::new();
+    // By the index of the file: names are looked up once a line.
+    let mut places: BTreeMap<(Option<u32>, u32), Counts> = BTreeMap::new();
     for (instruction, counts) in program.code.iter().zip(&meter.counts) {
         if counts.instructions == 0 {
             continue;
         }
         report.total.add(counts);
         *report.classes.entry(instruction.class).or_default() += counts.instructions;
-        let key = match instruction.place {
-            Some(place) => (module.file(place.file), place.line),
-            None => (String::new(), instruction.line),
-        };
-        lines.entry(key).or_default().add(counts);
+        let key = instruction.place.map_or((None, instruction.line), |place| (Some(place.file), place.line));
+        places.entry(key).or_default().add(counts);
+    }
+    let mut lines: BTreeMap<(String, u32), Counts> = BTreeMap::new();
+    for ((file, line), counts) in places {
+        let file = file.map_or_else(String::new, |file| module.file(file));
+        lines.entry((file, line)).or_default().add(&counts);
     }
     report.lines = lines.into_iter().map(|((file, line), counts)| LineCounts { file, line, counts }).collect();
     report

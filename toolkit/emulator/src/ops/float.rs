@@ -3,7 +3,7 @@
 
 use super::modifiers::Modifiers;
 use crate::lanes::{LaneOp, lanes, rare_lanes};
-use crate::number::{flush, max_f32, max_f64, min_f32, min_f64};
+use crate::number::{exp2, flush, max_f32, max_f64, min_f32, min_f64};
 
 pub(super) fn single(opcode: &str, m: Modifiers) -> Option<LaneOp> {
     if m.relu || (m.sat && !matches!(opcode, "add" | "sub" | "mul" | "fma" | "mad")) {
@@ -38,7 +38,7 @@ pub(super) fn single(opcode: &str, m: Modifiers) -> Option<LaneOp> {
         "sqrt" => of!(|a| a.sqrt()),
         "rcp" => of!(|a| 1.0 / a),
         "rsqrt" if m.approx => of!(|a| if a == 0.0 { 1.0 / a } else { (1.0 / f64::from(a).sqrt()) as f32 }),
-        "ex2" if m.approx => of!(|a| f64::from(a).exp2() as f32),
+        "ex2" if m.approx => of!(|a| exp2(a)),
         "lg2" if m.approx => of!(|a| f64::from(a).log2() as f32),
         "sin" if m.approx => of!(|a| f64::from(a).sin() as f32),
         "cos" if m.approx => of!(|a| f64::from(a).cos() as f32),

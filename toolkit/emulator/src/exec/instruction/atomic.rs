@@ -40,7 +40,7 @@ fn atomic_in(
         Space::Local | Space::Param => {
             return Err(Violation::new(FaultKind::Unsupported, "an atomic on local memory"));
         }
-        _ => count_global(env.meter, env.memory, mask, at, bytes, true),
+        _ => count_global(env.meter, env.memory, mask, at, bytes, (None, true)),
     }
     for lane in lanes(mask) {
         atomic_lane(env, warp, atomic, space, lane, at[lane])?;
@@ -75,7 +75,7 @@ fn atomic_lane(
         &mut env.block.shared.data[offset..offset + bytes]
     } else {
         let (index, offset) = locate_global(env, at, bytes, lane, true)?;
-        let request = Request { buffer: index, mask: 1 << lane, bytes, strong: true };
+        let request = Request::of_lane(index, lane, bytes, true);
         check_global_read(env, warp, request, |_| offset)?;
         check_global_write(env, warp, request, |_| offset, |_, _| false)?;
         env.memory.fetch(index, offset, bytes);

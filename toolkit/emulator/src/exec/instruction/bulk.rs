@@ -164,7 +164,7 @@ fn start_fill(env: &mut BlockEnv<'_>, warp: &Warp, lane: usize, mut bulk: BulkDa
         if !buffer.history.is_empty() {
             for piece in part.cut() {
                 let at = offset + (piece.address - part.address) as usize;
-                let request = Request { buffer: index, mask: 1 << lane, bytes: piece.bytes, strong: false };
+                let request = Request::of_lane(index, lane, piece.bytes, false);
                 check_global_read(env, warp, request, |_| at)?;
             }
         }

@@ -22,11 +22,11 @@ pub(crate) fn start_store(block: &mut BlockState, warp: &mut Warp, lane: usize, 
             return Err(Violation::new(FaultKind::Uninitialised, message).address(at as u64).buffer("shared memory"));
         }
     }
+    let reads = block.shared.start_async_reads(pieces.clone(), LaneAccess::of(warp, lane, false), true)?;
     for (at, piece) in pieces.zip(bulk.data.chunks_exact_mut(PIECE)) {
-        block.shared.start_async_read(at, PIECE, LaneAccess::of(warp, lane, false), true)?;
         piece.copy_from_slice(&block.shared.data[at..at + PIECE]);
     }
-    warp.stores.push(PendingStore { bulk, lane, groups: 0, reads: true });
+    warp.stores.push(PendingStore { bulk, lane, groups: 0, reads });
     Ok(())
 }
 
@@ -45,11 +45,8 @@ pub(crate) fn wait_stores(env: &mut BlockEnv<'_>, warp: &mut Warp, mask: u32, pe
             warp.stores.push(store);
             continue;
         }
-        if std::mem::take(&mut store.reads) {
-            for at in store.bulk.pieces() {
-                env.block.shared.end_async_read(at, PIECE, LaneAccess::of(warp, store.lane, false));
-            }
-        }
+        let reads = std::mem::take(&mut store.reads);
+        env.block.shared.end_async_reads(&reads, LaneAccess::of(warp, store.lane, false));
         if read {
             warp.stores.push(store);
         } else {
@@ -64,7 +61,7 @@ fn end_store(env: &mut BlockEnv<'_>, warp: &Warp, store: &PendingStore) -> Check
     for BulkPart { address, place, bytes } in store.bulk.parts.iter().copied().flat_map(BulkPart::cut) {
         let (index, offset) = env.memory.locate(address, bytes)?;
         let data = &store.bulk.data[place..place + bytes];
-        let request = Request { buffer: index, mask: 1 << store.lane, bytes, strong: false };
+        let request = Request::of_lane(index, store.lane, bytes, false);
         check_global_write(env, warp, request, |_| offset, |old, _| old[offset..offset + bytes] == *data)?;
         env.memory.note_stored(index, address, bytes);
         let buffer = &mut env.memory.buffers[index];
@@ -76,7 +73,8 @@ fn end_store(env: &mut BlockEnv<'_>, warp: &Warp, store: &PendingStore) -> Check
 
 /// Ends the copies of a block that ends. None may need its shared memory any more; those to global memory arrive.
 pub(crate) fn end_block(env: &mut BlockEnv<'_>, warps: &mut [Warp]) -> Checked<()> {
-    let reads = warps.iter().any(|warp| warp.stores.iter().any(|store| store.reads) || !warp.products.is_empty());
+    let reads =
+        warps.iter().any(|warp| warp.stores.iter().any(|store| !store.reads.is_empty()) || !warp.products.is_empty());
     if reads || !env.block.fills.is_empty() {
         let message = "the block ends while an asynchronous copy or product still uses its shared memory";
         return Err(Violation::new(FaultKind::AsyncRegion, message));

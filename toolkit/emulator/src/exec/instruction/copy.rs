@@ -1,5 +1,6 @@
 //! `cp.async`: a thread's copies from global to shared memory, and mbarriers that wait for them.
 
+use super::global::{common_buffer, in_a_row};
 use super::operand::addresses;
 use super::race::{Request, check_global_read};
 use super::space::shared_offset;
@@ -24,35 +25,55 @@ pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCo
         None => copy.bytes,
     };
     // What only fills with zeros reads no memory.
-    let reading = lanes(mask).filter(|&lane| source_bytes(warp, lane) != 0).fold(0, |all, lane| all | 1 << lane);
-    count_global(env.meter, env.memory, reading, &source, bytes, false);
+    let reading = match copy.source_bytes {
+        Some(_) => lanes(mask).filter(|&lane| source_bytes(warp, lane) != 0).fold(0, |all, lane| all | 1 << lane),
+        None => mask,
+    };
+    let row = in_a_row(reading, &source, bytes);
+    let common = common_buffer(env.memory, reading, &source, bytes, row);
+    count_global(env.meter, env.memory, reading, &source, bytes, (common.filter(|_| row), false));
     for lane in lanes(mask) {
         let source_bytes = source_bytes(warp, lane);
         let offset = env.block.shared.locate(target[lane], bytes).map_err(|fault| fault.lane(lane))?;
         let who = LaneAccess::of(warp, lane, false);
         env.block.shared.start_copy(offset, bytes, who).map_err(|fault| fault.lane(lane))?;
-        if !source[lane].is_multiple_of(bytes as u64) {
+        if source[lane] & (bytes as u64 - 1) != 0 {
             let message = format!("{bytes} bytes at {:#x}: no multiple of {bytes}", source[lane]);
             return Err(Violation::new(FaultKind::Misaligned, message).lane(lane).address(source[lane]));
         }
-        let mut before = [0; 16];
+        let (mut before, mut buffer_index) = (0, 0);
         if source_bytes != 0 {
             let count = source_bytes as usize;
-            let (index, at) = env.memory.locate(source[lane], count).map_err(|fault| fault.lane(lane))?;
+            let (index, at) = match common {
+                Some(index) => (index, (source[lane] - env.memory.buffers[index].base) as usize),
+                None => env.memory.locate(source[lane], count).map_err(|fault| fault.lane(lane))?,
+            };
             let buffer = &env.memory.buffers[index];
             if env.launch.options.check_initialised && !buffer.written.contains_range(at, count) {
                 let message = format!("{count} bytes at offset {at} of `{}` that nothing wrote", buffer.name);
                 let fault = Violation::new(FaultKind::Uninitialised, message).lane(lane).address(source[lane]);
                 return Err(fault.buffer(&buffer.name));
             }
-            before[..count].copy_from_slice(&buffer.data[at..at + count]);
-            let request = Request { buffer: index, mask: 1 << lane, bytes: count, strong: false };
-            check_global_read(env, warp, request, |_| at)?;
+            (before, buffer_index) = (read(&buffer.data, at, count), index as u32);
+            check_global_read(env, warp, Request::of_lane(index, lane, count, false), |_| at)?;
         }
         let (source, bytes, lane) = (source[lane], copy.bytes, lane as u8);
-        warp.copies.push(PendingCopy { target: offset, source, bytes, source_bytes, lane, before });
+        let (target, buffer) = (offset, buffer_index);
+        warp.copies.push(PendingCopy { target, source, buffer, bytes, source_bytes, lane, before });
     }
     Ok(())
+}
+
+/// Reads up to sixteen bytes of a buffer, the first as the lowest ones of a number.
+#[inline(always)]
+fn read(data: &[u8], at: usize, count: usize) -> u128 {
+    let data = &data[at..at + count];
+    if let Some(whole) = data.as_array() {
+        return u128::from_le_bytes(*whole);
+    }
+    let mut bytes = [0; 16];
+    bytes[..count].copy_from_slice(data);
+    u128::from_le_bytes(bytes)
 }
 
 /// Closes the group of the copies that were started.
@@ -90,11 +111,15 @@ pub(crate) fn wait_copies(env: &mut BlockEnv<'_>, warp: &mut Warp, pending: Opti
 
 /// Ends a copy, as a write by a thread in an epoch.
 fn end_copy(block: &mut BlockState, memory: &Memory, copy: PendingCopy, (thread, epoch): (usize, u32)) -> Checked<()> {
-    let mut data = [0; 16];
+    let mut data = 0;
     let (count, lane) = (copy.source_bytes as usize, usize::from(copy.lane));
     if count != 0 {
-        let (index, at) = memory.locate(copy.source, count).map_err(|fault| fault.lane(lane))?;
-        data[..count].copy_from_slice(&memory.buffers[index].data[at..at + count]);
+        // Mostly it is the buffer in which the copy began.
+        let (index, at) = match memory.offset_in(copy.buffer as usize, copy.source, count) {
+            Some(at) => (copy.buffer as usize, at),
+            None => memory.locate(copy.source, count).map_err(|fault| fault.lane(lane))?,
+        };
+        data = read(&memory.buffers[index].data, at, count);
         if data != copy.before {
             let name = &memory.buffers[index].name;
             let message = format!(
@@ -104,7 +129,7 @@ fn end_copy(block: &mut BlockState, memory: &Memory, copy: PendingCopy, (thread,
             return Err(fault.buffer(name));
         }
     }
-    block.shared.end_copy(copy.target, &data[..copy.bytes as usize], thread, epoch);
+    block.shared.end_copy(copy.target, (data, copy.bytes as usize), thread, epoch);
     Ok(())
 }
 

@@ -1,10 +1,15 @@
 //! Fragments of matrices: how the elements of a product lie in the registers of a warp's lanes.
 
-use crate::exec::tensor_core::Bits;
-use crate::exec::tensor_core::DEPTH;
+use crate::exec::tensor_core::{Bits, DEPTH, Sums};
 use crate::lanes::Registers;
 use crate::number::{f16_to_f32, f32_to_f16};
 use half::f16;
+
+/// The eight halves of four words.
+#[inline(always)]
+fn halves(words: &[u32]) -> [u16; 8] {
+    std::array::from_fn(|half| (words[half / 2] >> (half % 2 * 16)) as u16)
+}
 
 /// The sixteen rows of a first factor: its registers go down the rows first, then along the depth.
 #[inline(always)]
@@ -13,26 +18,19 @@ pub(crate) fn first_factor(registers: &Registers, slots: &[u32]) -> Bits<16> {
     for (index, &slot) in slots.iter().enumerate() {
         let (down, along) = (index % 2 * 8, index / 2 * 8);
         for (row, words) in registers.words[slot as usize].chunks_exact(4).enumerate() {
-            for (pair, &word) in words.iter().enumerate() {
-                rows[row + down][along + 2 * pair] = word as u16;
-                rows[row + down][along + 2 * pair + 1] = (word >> 16) as u16;
-            }
+            rows[row + down][along..along + 8].copy_from_slice(&halves(words));
         }
     }
     rows
 }
 
-/// The eight columns of a second factor: its registers go along the depth. They come in the order of [`load_row_sums`].
+/// The eight columns of a second factor: its registers go along the depth. They come in the order of [`position`].
 #[inline(always)]
 pub(crate) fn second_factor(registers: &Registers, slots: &[u32]) -> Bits<8> {
     let mut columns = [[0u16; DEPTH]; 8];
     for (index, &slot) in slots.iter().enumerate() {
         for (column, words) in registers.words[slot as usize].chunks_exact(4).enumerate() {
-            let along = &mut columns[position(column)][8 * index..8 * index + 8];
-            for (pair, &word) in words.iter().enumerate() {
-                along[2 * pair] = word as u16;
-                along[2 * pair + 1] = (word >> 16) as u16;
-            }
+            columns[position(column)][8 * index..8 * index + 8].copy_from_slice(&halves(words));
         }
     }
     columns
@@ -44,40 +42,33 @@ pub(crate) fn position(column: usize) -> usize {
     column % 2 * 4 + column / 2
 }
 
-/// Reads sums of sixteen rows and eight columns from four registers, or from two of packed halves. Of a row, the even columns
-/// come first.
+/// Reads sums from four registers, or from two of packed halves.
 #[inline(always)]
-pub(crate) fn load_row_sums(registers: &Registers, slots: &[u32], halves: bool) -> [[f32; 8]; 16] {
-    let mut sums = [[0f32; 8]; 16];
-    for (index, &slot) in slots.iter().enumerate() {
-        for (row, words) in registers.words[slot as usize].chunks_exact(4).enumerate() {
-            for (pair, &word) in words.iter().enumerate() {
-                if halves {
-                    let sums = &mut sums[row + index * 8];
-                    sums[pair] = f16_to_f32(f16::from_bits(word as u16));
-                    sums[pair + 4] = f16_to_f32(f16::from_bits((word >> 16) as u16));
-                } else {
-                    sums[row + index / 2 * 8][index % 2 * 4 + pair] = f32::from_bits(word);
-                }
+pub(crate) fn load_row_sums(registers: &Registers, slots: &[u32], are_halves: bool, sums: &mut Sums) {
+    for (index, sums) in sums.iter_mut().enumerate() {
+        if are_halves {
+            let words = &registers.words[slots[index / 2] as usize];
+            for (sum, word) in sums.iter_mut().zip(words) {
+                *sum = f16_to_f32(f16::from_bits((word >> (index % 2 * 16)) as u16));
             }
+        } else {
+            let words = &registers.words[slots[index] as usize];
+            sums.iter_mut().zip(words).for_each(|(sum, &word)| *sum = f32::from_bits(word));
         }
     }
-    sums
 }
 
 /// Writes such sums to four registers, or to two of packed halves.
 #[inline(always)]
-pub(crate) fn store_row_sums(registers: &mut Registers, slots: &[u32], halves: bool, sums: &[[f32; 8]; 16]) {
+pub(crate) fn store_row_sums(registers: &mut Registers, slots: &[u32], are_halves: bool, sums: &Sums) {
     for (index, &slot) in slots.iter().enumerate() {
-        for (row, words) in registers.words[slot as usize].chunks_exact_mut(4).enumerate() {
-            for (pair, word) in words.iter_mut().enumerate() {
-                *word = if halves {
-                    let bits = |value: f32| u32::from(f32_to_f16(value).to_bits());
-                    bits(sums[row + index * 8][pair]) | bits(sums[row + index * 8][pair + 4]) << 16
-                } else {
-                    sums[row + index / 2 * 8][index % 2 * 4 + pair].to_bits()
-                };
-            }
+        let words = &mut registers.words[slot as usize];
+        if are_halves {
+            let bits = |value: f32| u32::from(f32_to_f16(value).to_bits());
+            let halves = sums[2 * index].iter().zip(&sums[2 * index + 1]);
+            words.iter_mut().zip(halves).for_each(|(word, (&low, &high))| *word = bits(low) | bits(high) << 16);
+        } else {
+            words.iter_mut().zip(&sums[index]).for_each(|(word, sum)| *word = sum.to_bits());
         }
     }
 }

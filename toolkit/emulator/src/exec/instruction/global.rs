@@ -1,6 +1,6 @@
 //! Loads and stores of global memory.
 
-use super::operand::{gather, scatter};
+use super::operand::{gather, gather_row, scatter, scatter_row};
 use super::poison;
 use super::race::{Request, check_global_read, check_global_write};
 use super::traffic::count_global;
@@ -13,7 +13,7 @@ use crate::program::Access;
 
 /// Whether all 32 lanes access one stretch of memory, in order.
 #[inline(always)]
-fn in_a_row(mask: u32, at: &[u64; 32], bytes: usize) -> bool {
+pub(crate) fn in_a_row(mask: u32, at: &[u64; 32], bytes: usize) -> bool {
     let mut gaps = 0;
     for lane in 0..32 {
         gaps |= at[lane] ^ at[0].wrapping_add((lane * bytes) as u64);
@@ -28,15 +28,19 @@ fn stored(warp: &Warp, access: &Access, lane: usize) -> [u8; 32] {
     data
 }
 
-/// The index of the buffer that holds all bytes of a request, if there is one and all addresses are aligned.
+/// The index of the buffer that holds all bytes of a request, if there is one and all addresses are aligned. `in_a_row` says
+/// that all lanes access one stretch of memory, in order.
 #[inline(always)]
-fn common_buffer(memory: &Memory, mask: u32, at: &[u64; 32], bytes: usize) -> Option<usize> {
-    let (mut low, mut high, mut any) = (u64::MAX, 0, 0);
-    for lane in 0..32 {
-        let active = mask >> lane & 1 == 1;
-        low = low.min(if active { at[lane] } else { u64::MAX });
-        high = high.max(if active { at[lane] } else { 0 });
-        any |= if active { at[lane] } else { 0 };
+pub(crate) fn common_buffer(memory: &Memory, mask: u32, at: &[u64; 32], bytes: usize, in_a_row: bool) -> Option<usize> {
+    let (mut low, mut high, mut any) = (at[0], at[31], at[0]);
+    if !in_a_row {
+        (low, high, any) = (u64::MAX, 0, 0);
+        for lane in 0..32 {
+            let active = mask >> lane & 1 == 1;
+            low = low.min(if active { at[lane] } else { u64::MAX });
+            high = high.max(if active { at[lane] } else { 0 });
+            any |= if active { at[lane] } else { 0 };
+        }
     }
     let index = memory.find(low)?;
     let buffer = &memory.buffers[index];
@@ -78,32 +82,25 @@ pub(crate) fn load_global(
     at: &[u64; 32],
 ) -> Checked<()> {
     let bytes = access.bytes();
-    count_global(env.meter, env.memory, mask, at, bytes, false);
-    if let Some(index) = common_buffer(env.memory, mask, at, bytes) {
+    let row = in_a_row(mask, at, bytes);
+    let common = common_buffer(env.memory, mask, at, bytes, row);
+    count_global(env.meter, env.memory, mask, at, bytes, (common.filter(|_| row), false));
+    if let Some(index) = common {
         let buffer = &env.memory.buffers[index];
         let offset = |lane: usize| (at[lane] - buffer.base) as usize;
         let check = env.launch.options.check_initialised;
         let bad = check
-            && if in_a_row(mask, at, bytes) {
+            && if row {
                 !buffer.written.contains_range(offset(0), 32 * bytes)
             } else {
                 lanes(mask).any(|lane| !buffer.written.contains_small(offset(lane), bytes))
             };
         if !bad {
-            let request = Request { buffer: index, mask, bytes, strong: access.order.is_some() };
-            check_global_read(env, warp, request, offset)?;
-            if access.size == 4 && mask == u32::MAX {
-                for (part, register) in access.registers.iter().enumerate().filter(|(_, r)| r.bits == 32) {
-                    let target = &mut warp.registers.words[register.slot as usize];
-                    for lane in 0..32 {
-                        let at = offset(lane) + 4 * part;
-                        let data = &buffer.data[at..at + 4];
-                        target[lane] = u32::from_le_bytes([data[0], data[1], data[2], data[3]]);
-                    }
-                }
-                if access.registers.iter().all(|register| matches!(register.bits, 0 | 32)) {
-                    return Ok(());
-                }
+            let strong = access.order.is_some();
+            check_global_read(env, warp, Request { buffer: index, mask, bytes, strong, in_a_row: row }, offset)?;
+            if row {
+                scatter_row(warp, access, &buffer.data[offset(0)..offset(0) + 32 * bytes]);
+                return Ok(());
             }
             for lane in lanes(mask) {
                 let at = offset(lane);
@@ -114,7 +111,7 @@ pub(crate) fn load_global(
     }
     for lane in lanes(mask) {
         let (index, offset) = locate_global(env, at[lane], bytes, lane, true)?;
-        let request = Request { buffer: index, mask: 1 << lane, bytes, strong: access.order.is_some() };
+        let request = Request::of_lane(index, lane, bytes, access.order.is_some());
         check_global_read(env, warp, request, |_| offset)?;
         env.memory.fetch(index, offset, bytes);
         scatter(warp, access, lane, &env.memory.buffers[index].data[offset..offset + bytes]);
@@ -134,22 +131,22 @@ pub(crate) fn store_global(
     if warp.poison.is_some() {
         poison::check_stored(env.launch.program, warp, access, mask)?;
     }
-    count_global(env.meter, env.memory, mask, at, bytes, true);
+    let row = in_a_row(mask, at, bytes);
+    let common = common_buffer(env.memory, mask, at, bytes, row);
+    count_global(env.meter, env.memory, mask, at, bytes, (common.filter(|_| row), true));
     let strong = access.order.is_some();
-    if let Some(index) = common_buffer(env.memory, mask, at, bytes) {
+    if let Some(index) = common {
         let base = env.memory.buffers[index].base;
         let offset = |lane: usize| (at[lane] - base) as usize;
-        let request = Request { buffer: index, mask, bytes, strong };
+        let request = Request { buffer: index, mask, bytes, strong, in_a_row: row };
         check_global_write(env, warp, request, offset, |old, mask| {
             lanes(mask).all(|lane| stored(warp, access, lane)[..bytes] == old[offset(lane)..offset(lane) + bytes])
         })?;
         let buffer = &mut env.memory.buffers[index];
-        if in_a_row(mask, at, bytes) {
+        if row {
             let start = offset(0);
             buffer.written.insert_range(start, 32 * bytes);
-            for (lane, data) in buffer.data[start..start + 32 * bytes].chunks_exact_mut(bytes).enumerate() {
-                gather(warp, access, lane, data);
-            }
+            gather_row(warp, access, &mut buffer.data[start..start + 32 * bytes]);
         } else {
             for lane in lanes(mask) {
                 buffer.written.insert_small(offset(lane), bytes);
@@ -161,7 +158,7 @@ pub(crate) fn store_global(
     for lane in lanes(mask) {
         let (index, offset) = locate_global(env, at[lane], bytes, lane, false)?;
         let data = stored(warp, access, lane);
-        let request = Request { buffer: index, mask: 1 << lane, bytes, strong };
+        let request = Request::of_lane(index, lane, bytes, strong);
         env.memory.fetch(index, offset, bytes);
         check_global_write(env, warp, request, |_| offset, |old, _| old[offset..offset + bytes] == data[..bytes])?;
         let buffer = &mut env.memory.buffers[index];

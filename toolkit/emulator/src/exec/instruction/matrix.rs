@@ -9,9 +9,7 @@ use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::lane_access::LaneAccess;
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::Warp;
-use crate::exec::tensor_core::halves::Rows;
 use crate::fault::{Checked, FaultKind, Violation};
-use crate::lanes::Registers;
 use crate::program::{Address, Mma};
 use crate::ptx::ast::Width;
 
@@ -34,16 +32,16 @@ pub(crate) fn load_matrix(
         return Err(Violation::new(FaultKind::MissingLanes, "a matrix load needs all 32 lanes"));
     }
     let at = addresses(warp, address).map(shared_offset);
+    count_shared(env.meter, u32::MAX >> (32 - 8 * registers.len()), &at, 16);
     for (matrix, &register) in registers.iter().enumerate() {
         let mut rows = [[0u32; 4]; 8];
-        count_shared(env.meter, 0xff << (8 * matrix), &at, 16);
         for (row, words) in rows.iter_mut().enumerate() {
             let lane = 8 * matrix + row;
             let offset = env.block.shared.locate(at[lane], 16).map_err(|fault| fault.lane(lane))?;
             let who = LaneAccess::of(warp, lane, false);
             env.block.shared.read(offset, 16, who).map_err(|fault| fault.lane(lane))?;
-            for (word, bytes) in words.iter_mut().zip(env.block.shared.data[offset..offset + 16].chunks_exact(4)) {
-                *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            for (word, bytes) in words.iter_mut().zip(env.block.shared.data[offset..offset + 16].as_chunks().0) {
+                *word = u32::from_le_bytes(*bytes);
             }
         }
         let target = &mut warp.registers.words[register as usize];
@@ -112,9 +110,10 @@ pub(crate) fn store_matrix(
 }
 
 /// `mma.sync.m16n8k16` or `m16n8k8` on a warp's fragments.
-pub(crate) fn mma(registers: &mut Registers, mma: &Mma) {
-    let a = Rows::new(mma.factor, first_factor(registers, &mma.a));
-    let mut sums = load_row_sums(registers, &mma.c, mma.half_sum);
-    a.multiply_add(&second_factor(registers, &mma.b), &mut sums);
+pub(crate) fn mma(Warp { registers, rows, .. }: &mut Warp, mma: &Mma) {
+    rows.set(mma.factor, &first_factor(registers, &mma.a));
+    let mut sums = [[0.0; 32]; 4];
+    load_row_sums(registers, &mma.c, mma.half_sum, &mut sums);
+    rows.multiply_add(&second_factor(registers, &mma.b), &mut sums);
     store_row_sums(registers, &mma.d, mma.half_sum, &sums);
 }

@@ -60,7 +60,7 @@ pub(crate) fn run(env: &mut BlockEnv<'_>, warp: &mut Warp, op: &Op, mask: u32) -
         }
         Op::Set { test, slots, target, value } => register::set(registers, *test, *slots, (*target, *value), mask),
         Op::Mma(mma) => {
-            matrix::mma(registers, mma);
+            matrix::mma(warp, mma);
             env.meter.current().tensor_flops += 2 * 16 * 8 * mma.depth as u64;
         }
         Op::OtherMma(mma) => {

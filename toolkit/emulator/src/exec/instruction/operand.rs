@@ -79,3 +79,61 @@ pub(crate) fn gather(warp: &Warp, access: &program::Access, lane: usize, bytes: 
         }
     }
 }
+
+/// Puts the bytes of all 32 lanes, which lie side by side, into their registers.
+#[inline(always)]
+pub(crate) fn scatter_row(warp: &mut Warp, access: &program::Access, bytes: &[u8]) {
+    match word_count(access) {
+        1 => scatter_words::<4>(warp, access, bytes),
+        2 => scatter_words::<8>(warp, access, bytes),
+        4 => scatter_words::<16>(warp, access, bytes),
+        _ => {
+            for (lane, bytes) in bytes.chunks_exact(access.bytes()).enumerate() {
+                scatter(warp, access, lane, bytes);
+            }
+        }
+    }
+}
+
+/// Takes the bytes of all 32 lanes, which lie side by side, from their registers.
+#[inline(always)]
+pub(crate) fn gather_row(warp: &Warp, access: &program::Access, bytes: &mut [u8]) {
+    match word_count(access) {
+        1 => gather_words::<4>(warp, access, bytes),
+        2 => gather_words::<8>(warp, access, bytes),
+        4 => gather_words::<16>(warp, access, bytes),
+        _ => {
+            for (lane, bytes) in bytes.chunks_exact_mut(access.bytes()).enumerate() {
+                gather(warp, access, lane, bytes);
+            }
+        }
+    }
+}
+
+/// How many registers an access has, if all are words; else 0.
+#[inline(always)]
+fn word_count(access: &program::Access) -> usize {
+    let are_words = access.size == 4 && access.registers.iter().all(|register| register.bits == 32);
+    if are_words { access.registers.len() } else { 0 }
+}
+
+/// Puts words into registers; each lane has `B` bytes.
+fn scatter_words<const B: usize>(warp: &mut Warp, access: &program::Access, bytes: &[u8]) {
+    for (part, register) in access.registers.iter().enumerate().take(B / 4) {
+        let words = &mut warp.registers.words[register.slot as usize];
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<B>().0) {
+            *word =
+                u32::from_le_bytes([bytes[4 * part], bytes[4 * part + 1], bytes[4 * part + 2], bytes[4 * part + 3]]);
+        }
+    }
+}
+
+/// Takes words from registers; each lane has `B` bytes.
+fn gather_words<const B: usize>(warp: &Warp, access: &program::Access, bytes: &mut [u8]) {
+    for (part, register) in access.registers.iter().enumerate().take(B / 4) {
+        let words = &warp.registers.words[register.slot as usize];
+        for (word, bytes) in words.iter().zip(bytes.as_chunks_mut::<B>().0) {
+            bytes[4 * part..4 * part + 4].copy_from_slice(&word.to_le_bytes());
+        }
+    }
+}

@@ -1,7 +1,8 @@
 //! Memory of each thread alone: loads and stores of local memory, and loads of the kernel's parameters.
 
-use super::operand::{gather, scatter};
+use super::operand::{gather, get_register, scatter};
 use super::poison;
+use super::register::broadcast;
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::Warp;
 use crate::fault::{Checked, FaultKind, Violation};
@@ -56,7 +57,12 @@ pub(crate) fn store_private(size: usize, warp: &mut Warp, access: &Access, mask:
 /// A load from the kernel's parameters: the same for all lanes.
 pub(crate) fn load_parameter(parameters: &[u8], warp: &mut Warp, access: &Access, offset: usize, mask: u32) {
     let bytes = &parameters[offset..offset + access.bytes()];
-    lanes(mask).for_each(|lane| scatter(warp, access, lane, bytes));
+    let Some(first) = lanes(mask).next() else { return };
+    scatter(warp, access, first, bytes);
+    for &register in access.registers.iter().filter(|register| register.bits != 0) {
+        let value = get_register(warp, register, first);
+        broadcast(&mut warp.registers, register, value, mask);
+    }
 }
 
 /// A load from the kernel's parameters by addresses, of which only the offsets in their window count.

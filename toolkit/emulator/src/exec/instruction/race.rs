@@ -20,6 +20,15 @@ pub(crate) struct Request {
     pub bytes: usize,
     /// Whether the access is atomic, volatile or relaxed.
     pub strong: bool,
+    /// Whether all 32 lanes access one stretch of the buffer, in order.
+    pub in_a_row: bool,
+}
+
+impl Request {
+    /// The request of one lane.
+    pub fn of_lane(buffer: usize, lane: usize, bytes: usize, strong: bool) -> Self {
+        Self { buffer, mask: 1 << lane, bytes, strong, in_a_row: false }
+    }
 }
 
 /// The part of a request that lies in one line of a buffer.
@@ -36,6 +45,19 @@ fn by_line(
     offset: impl Fn(usize) -> usize,
     mut action: impl FnMut(Part) -> Checked<()>,
 ) -> Checked<()> {
+    if request.in_a_row {
+        let start = offset(0);
+        let (mut from, end) = (start, start + 32 * request.bytes);
+        while from < end {
+            let line = from / LINE;
+            let to = end.min((line + 1) * LINE);
+            let (first, last) = ((from - start) / request.bytes, (to - start) / request.bytes - 1);
+            let bytes = u128::MAX >> (LINE - (to - from)) << (from % LINE);
+            action(Part { line, bytes, lanes: u32::MAX >> (31 - (last - first)) << first })?;
+            from = to;
+        }
+        return Ok(());
+    }
     let whole = u128::MAX >> (LINE - request.bytes);
     let mut part = Part { line: 0, bytes: 0, lanes: 0 };
     for lane in lanes(request.mask) {

@@ -124,6 +124,14 @@ pub(crate) fn is_space(registers: &mut Registers, question: &IsSpace, mask: u32)
 
 /// Writes one number to all lanes of a register.
 pub(crate) fn broadcast(registers: &mut Registers, target: Register, value: u64, mask: u32) {
+    if mask == u32::MAX {
+        if target.bits == 64 {
+            registers.wides[target.slot as usize].fill(value);
+        } else {
+            registers.words[target.slot as usize].fill(value as u32);
+        }
+        return;
+    }
     for lane in lanes(mask) {
         if target.bits == 64 {
             registers.wides[target.slot as usize][lane] = value;

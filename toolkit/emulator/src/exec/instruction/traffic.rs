@@ -5,6 +5,7 @@ use crate::exec::state::meter::Meter;
 use crate::memory::{DeviceAddress, Memory};
 
 /// Counts the sectors of a request of some lanes to global memory, and notes them as touched, and if it `stores` as stored.
+/// `row` is the index of the buffer if all lanes access one stretch of it, in order.
 #[inline(always)]
 pub(crate) fn count_global(
     meter: &mut Meter,
@@ -12,12 +13,19 @@ pub(crate) fn count_global(
     mask: u32,
     at: &[u64; 32],
     bytes: usize,
-    stores: bool,
+    (row, stores): (Option<usize>, bool),
 ) {
-    let sectors = sectors(mask, at, bytes);
     let counts = meter.current();
     let asked = u64::from(mask.count_ones()) * bytes as u64;
     counts.global_bytes += asked;
+    if let Some(index) = row {
+        let sectors = memory.touch_all(index, at[0], asked as usize, stores);
+        counts.sectors += sectors;
+        counts.ideal_sectors += asked.div_ceil(32).min(sectors);
+        counts.peer_sectors += if memory.is_peers(index) { sectors } else { 0 };
+        return;
+    }
+    let sectors = sectors(mask, at, bytes);
     counts.sectors += sectors.len as u64;
     counts.ideal_sectors += asked.div_ceil(32).min(sectors.len as u64);
     let mut last = None;
@@ -62,14 +70,16 @@ struct Sectors {
 #[inline(always)]
 fn sectors(mask: u32, at: &[u64; 32], bytes: usize) -> Sectors {
     let mut found = Sectors { list: [0; 64], len: 0 };
+    let mut highest = None;
     for lane in lanes(mask) {
         // An aligned request of at most 32 bytes lies in one sector; a misaligned one will be a fault.
         let sector = at[lane] >> 5;
         let known = &found.list[..found.len];
-        if known.last() != Some(&sector) && !known.contains(&sector) {
+        if Some(sector) > highest || known.last() != Some(&sector) && !known.contains(&sector) {
             found.list[found.len] = sector;
             found.len += 1;
         }
+        highest = highest.max(Some(sector));
         let end = (at[lane].wrapping_add(bytes as u64 - 1)) >> 5;
         if end != sector && !found.list[..found.len].contains(&end) && found.len < 64 {
             found.list[found.len] = end;
@@ -92,7 +102,13 @@ fn wavefronts(mask: u32, at: &[u64; 32], bytes: usize) -> (u64, u64) {
             continue;
         }
         ideal += 1;
-        if differ(part, at, bytes) {
+        // Mostly all lanes take part.
+        let differs = if part.count_ones() as usize == width {
+            differ(at[first..first + width].iter().copied(), bytes)
+        } else {
+            differ(lanes(part).map(|lane| at[lane]), bytes)
+        };
+        if differs {
             total += 1;
             continue;
         }
@@ -118,16 +134,17 @@ fn wavefronts(mask: u32, at: &[u64; 32], bytes: usize) -> (u64, u64) {
 
 /// Whether no two lanes of a pass access the same banks, as most do.
 #[inline(always)]
-fn differ(part: u32, at: &[u64; 32], bytes: usize) -> bool {
+fn differ(addresses: impl Iterator<Item = u64>, bytes: usize) -> bool {
     if !matches!(bytes, 4 | 8 | 16) {
         return false;
     }
     let (mut seen, mut again, mut offsets) = (0u32, 0, 0);
-    for lane in lanes(part) {
-        let place = 1 << ((at[lane] / bytes as u64) % (128 / bytes as u64));
+    let shift = bytes.trailing_zeros();
+    for at in addresses {
+        let place = 1 << (at >> shift & 127 >> shift);
         again |= seen & place;
         seen |= place;
-        offsets |= at[lane];
+        offsets |= at;
     }
     again == 0 && offsets & (bytes as u64 - 1) == 0
 }

@@ -8,10 +8,9 @@ use crate::exec::state::lane_access::LaneAccess;
 use crate::exec::state::meter::Meter;
 use crate::exec::state::product::{Descriptor, PendingProduct, Tile};
 use crate::exec::state::warp::Warp;
+use crate::exec::tensor_core::Bits;
 use crate::exec::tensor_core::DEPTH;
-use crate::exec::tensor_core::{Bits, halves::Rows};
 use crate::fault::{Checked, FaultKind, Violation};
-use crate::lanes::Registers;
 use crate::program::{FirstFactor, Op, Product, Program};
 
 /// Flips the signs of halves.
@@ -45,13 +44,10 @@ pub(crate) fn start_product(
     let b = Tile { descriptor: descriptor(product.b.0, product.b.1)?, first: 0, count: product.columns };
     let predicate = |slot: u32| warp.registers.masks[slot as usize] & 1 == 1;
     let adds = product.accumulates.is_none_or(|(slot, negated)| predicate(slot) != negated);
-    let pending = PendingProduct { pc: meter.pc, a, b, adds, groups: 0 };
-    for at in pending.pieces() {
-        let at = block.shared.locate(at as u64, 16)?;
-        block.shared.start_async_read(at, 16, LaneAccess::of(warp, 0, false), false)?;
-    }
+    let pieces = a.map(Tile::pieces).into_iter().flatten().chain(b.pieces());
+    let reads = block.shared.start_async_reads(pieces, LaneAccess::of(warp, 0, false), false)?;
     meter.current().tensor_flops += (2 * 16 * DEPTH * product.columns) as u64;
-    warp.products.push_back(pending);
+    warp.products.push_back(PendingProduct { pc: meter.pc, a, b, adds, groups: 0, reads });
     Ok(())
 }
 
@@ -65,32 +61,32 @@ pub(crate) fn wait_products(program: &Program, block: &mut BlockState, warp: &mu
     while warp.products.front().is_some_and(|product| product.groups > pending) {
         let Some(ending) = warp.products.pop_front() else { return };
         if let Op::Product(product) = &program.code[ending.pc].op {
-            compute(&mut warp.registers, &block.shared.data, product, &ending);
+            compute(warp, &block.shared.data, product, &ending);
         }
-        for at in ending.pieces() {
-            block.shared.end_async_read(at, 16, LaneAccess::of(warp, 0, false));
-        }
+        block.shared.end_async_reads(&ending.reads, LaneAccess::of(warp, 0, false));
     }
 }
 
 /// Computes a product.
-fn compute(registers: &mut Registers, memory: &[u8], product: &Product, pending: &PendingProduct) {
+fn compute(warp: &mut Warp, memory: &[u8], product: &Product, pending: &PendingProduct) {
+    let Warp { registers, rows, .. } = warp;
     let mut a = match (&product.a, &pending.a) {
         (FirstFactor::Registers(slots), _) => first_factor(registers, slots),
-        (_, Some(tile)) => tile.read(memory, tile.first),
+        (_, Some(tile)) => tile.read(memory, tile.first, |row| row),
         (_, None) => [[0; DEPTH]; 16],
     };
     negate(&mut a, product.negates[0]);
-    let a = Rows::new(product.factor, a);
+    rows.set(product.factor, &a);
     // Eight columns lie in four registers, or in two of packed halves.
     let width = if product.half_sum { 2 } else { 4 };
     for (group, slots) in product.d.chunks_exact(width).enumerate() {
-        let columns: Bits<8> = pending.b.read(memory, group * 8);
-        let mut b = [[0; DEPTH]; 8];
-        columns.into_iter().enumerate().for_each(|(column, bits)| b[position(column)] = bits);
+        let mut b: Bits<8> = pending.b.read(memory, group * 8, position);
         negate(&mut b, product.negates[1]);
-        let mut sums = if pending.adds { load_row_sums(registers, slots, product.half_sum) } else { [[0f32; 8]; 16] };
-        a.multiply_add(&b, &mut sums);
+        let mut sums = [[0.0; 32]; 4];
+        if pending.adds {
+            load_row_sums(registers, slots, product.half_sum, &mut sums);
+        }
+        rows.multiply_add(&b, &mut sums);
         store_row_sums(registers, slots, product.half_sum, &sums);
     }
 }

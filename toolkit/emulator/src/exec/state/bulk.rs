@@ -1,5 +1,6 @@
 //! Bulk and tensor copies that have not ended.
 
+use super::async_reads::Region;
 use crate::fault::Checked;
 use crate::memory::{DeviceAddress, Memory};
 use crate::tensor_map::Swizzle;
@@ -47,7 +48,7 @@ pub(crate) struct BulkData {
 
 impl BulkData {
     /// The offsets in shared memory of its pieces.
-    pub fn pieces(&self) -> impl Iterator<Item = usize> + use<> {
+    pub fn pieces(&self) -> impl Iterator<Item = usize> + Clone + use<> {
         let (at, swizzle) = (self.at, self.swizzle);
         (0..self.data.len() / PIECE).map(move |piece| swizzle.apply(at + piece * PIECE))
     }
@@ -80,6 +81,6 @@ pub(crate) struct PendingStore {
     pub lane: usize,
     /// Groups that its thread has closed since, its own included.
     pub groups: u32,
-    /// Whether it still reads shared memory.
-    pub reads: bool,
+    /// What it still reads of shared memory.
+    pub reads: Vec<Region>,
 }

@@ -6,6 +6,7 @@
 //! them do. A view has one warp more than the cluster. That warp stands for the asynchronous proxy, and each of its lanes for the
 //! copies of some mbarriers.
 
+use super::lane_mask::lanes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -138,7 +139,7 @@ impl View {
 }
 
 fn knows_lanes(known: &[u32], warp: usize, mask: u32, epoch: u32) -> bool {
-    (0..32).filter(|lane| mask >> lane & 1 == 1).all(|lane| known[warp * 32 + lane] >= epoch)
+    lanes(mask).all(|lane| known[warp * 32 + lane] >= epoch)
 }
 
 /// The clock of a warp: its epoch, and the views of its lanes.
@@ -147,29 +148,52 @@ pub(crate) struct WarpClock {
     /// The index of the warp among those of its cluster of blocks.
     pub warp: usize,
     pub epoch: u32,
-    views: Vec<Arc<View>>,
+    views: Views,
+}
+
+/// The views of the lanes of a warp.
+#[derive(Debug)]
+struct Views {
+    /// The view that all of them share, as long as none has one of its own.
+    shared: Arc<View>,
+    own: Option<Box<[Arc<View>; 32]>>,
+}
+
+impl Views {
+    /// A view that all lanes share.
+    fn new(shared: Arc<View>) -> Self {
+        Self { shared, own: None }
+    }
+
+    /// The views, one of each lane.
+    fn each(&mut self) -> &mut [Arc<View>; 32] {
+        self.own.get_or_insert_with(|| Box::new(std::array::from_fn(|_| Arc::clone(&self.shared))))
+    }
 }
 
 impl WarpClock {
     pub fn new(warp: usize, view: &Arc<View>) -> Self {
-        Self { warp, epoch: 1, views: vec![Arc::clone(view); 32] }
+        Self { warp, epoch: 1, views: Views::new(Arc::clone(view)) }
     }
 
     #[inline(always)]
     pub fn view(&self, lane: usize) -> &Arc<View> {
-        &self.views[lane]
+        match &self.views.own {
+            None => &self.views.shared,
+            Some(each) => &each[lane],
+        }
     }
 
     /// A lane's view, which from now on the lane does not share.
     pub fn view_mut(&mut self, lane: usize) -> &mut View {
-        Arc::make_mut(&mut self.views[lane])
+        Arc::make_mut(&mut self.views.each()[lane])
     }
 
     /// Adds the views of lanes, and their own accesses up to now, to a view that others will receive.
     pub fn publish(&mut self, mask: u32, into: &mut View) {
         let mut last: Option<&Arc<View>> = None;
         for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
-            let view = &self.views[lane];
+            let view = self.view(lane);
             if !last.is_some_and(|last| Arc::ptr_eq(last, view)) {
                 into.join(view);
             }
@@ -182,17 +206,29 @@ impl WarpClock {
 
     /// Gives lanes a view that contains their own.
     pub fn receive(&mut self, mask: u32, view: &Arc<View>) {
+        if mask == u32::MAX {
+            self.views = Views::new(Arc::clone(view));
+            return;
+        }
+        let views = self.views.each();
         for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
-            self.views[lane] = Arc::clone(view);
+            views[lane] = Arc::clone(view);
         }
     }
 
     /// Adds a view to those of some lanes.
     pub fn learn(&mut self, mask: u32, view: &View) {
+        if self.views.own.is_none() && mask == u32::MAX {
+            let shared = Arc::make_mut(&mut self.views.shared);
+            shared.join(view);
+            shared.settle();
+            return;
+        }
+        let views = self.views.each();
         // Lanes that shared a view share the new one.
         let mut last: Option<(Arc<View>, Arc<View>)> = None;
         for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
-            let old = &mut self.views[lane];
+            let old = &mut views[lane];
             let new = match &last {
                 Some((before, after)) if Arc::ptr_eq(before, old) => Arc::clone(after),
                 _ => {
@@ -216,8 +252,9 @@ impl WarpClock {
 
     /// Makes what lanes wrote, and what comes before it, visible to the asynchronous proxy.
     pub fn proxy_fence(&mut self, mask: u32) {
+        let views = self.views.each();
         for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
-            let view = Arc::make_mut(&mut self.views[lane]);
+            let view = Arc::make_mut(&mut views[lane]);
             let mut epochs = view.known.clone();
             epochs[self.warp * 32 + lane] = self.epoch;
             join_shared(&mut view.proxied, &Some(epochs.into()));

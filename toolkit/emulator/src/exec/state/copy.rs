@@ -7,14 +7,16 @@ pub(crate) struct PendingCopy {
     pub target: usize,
     /// The address in global memory that it reads.
     pub source: u64,
+    /// The index of the buffer that had it when the copy started.
+    pub buffer: u32,
     /// Bytes that it writes.
     pub bytes: u32,
     /// Bytes that it reads; it fills the rest with zeros.
     pub source_bytes: u32,
     /// The lane that started it.
     pub lane: u8,
-    /// The source's bytes when it started.
-    pub before: [u8; 16],
+    /// The source's bytes when it started, the first as the lowest ones of a number.
+    pub before: u128,
 }
 
 /// An arrival at an mbarrier that happens when copies of a thread have ended.

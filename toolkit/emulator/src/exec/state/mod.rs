@@ -1,5 +1,6 @@
 //! What a launch works on: the state of its warps and blocks, and what all of it have in common.
 
+pub(crate) mod async_reads;
 pub(crate) mod barrier;
 pub(crate) mod block;
 pub(crate) mod block_env;
@@ -16,5 +17,7 @@ pub(crate) mod meter;
 pub(crate) mod poison;
 pub(crate) mod product;
 pub(crate) mod shadow;
+mod shadow_cell;
+mod shadow_fault;
 pub(crate) mod shared;
 pub(crate) mod warp;

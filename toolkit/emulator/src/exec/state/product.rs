@@ -1,7 +1,7 @@
 //! Products of a warp group (`wgmma`) that have not ended, and where their factors lie in shared memory.
 
-use crate::exec::tensor_core::Bits;
-use crate::exec::tensor_core::DEPTH;
+use super::async_reads::Region;
+use crate::exec::tensor_core::{Bits, DEPTH};
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::tensor_map::Swizzle;
 
@@ -10,10 +10,10 @@ use crate::tensor_map::Swizzle;
 pub(crate) struct Descriptor {
     /// The offset in shared memory of the first one.
     start: usize,
-    /// The "leading dimension byte offset".
-    leading: usize,
-    /// The "stride dimension byte offset".
-    stride: usize,
+    /// Bytes from eight rows to the next eight, or if the factor is transposed from eight steps of depth to the next.
+    down: usize,
+    /// Bytes from one core matrix to the next across, where the swizzle's pattern ends.
+    across: usize,
     swizzle: Swizzle,
     /// Whether rows run along memory (the factor is "MN-major"). Otherwise the depth does.
     transposed: bool,
@@ -32,25 +32,26 @@ impl Descriptor {
         if bits >> 49 & 7 != 0 {
             return Err(Violation::new(FaultKind::Unsupported, "a matrix descriptor with a base offset"));
         }
-        Ok(Self { start: field(0), leading: field(16), stride: field(32), swizzle, transposed })
+        // The "leading dimension byte offset", and the "stride dimension byte offset".
+        let (leading, stride) = (field(16), field(32));
+        let swaps = transposed && swizzle == Swizzle::None;
+        let (down, across) = if swaps { (leading, stride) } else { (stride, leading) };
+        Ok(Self { start: field(0), down, across, swizzle, transposed })
     }
 
     /// The offset in shared memory of eight elements that lie side by side. They are those of row `index` from depth `8 * part`
     /// on, or if the factor is transposed those at depth `index` from row `8 * part` on.
+    #[inline(always)]
     fn piece(&self, index: usize, part: usize) -> usize {
-        let span = self.swizzle.span();
-        let (group, row) = (index / 8, index % 8 * span);
-        let offset = match (self.swizzle, self.transposed) {
-            (Swizzle::None, false) => group * self.stride + part * self.leading,
-            (Swizzle::None, true) => group * self.leading + part * self.stride,
-            (_, false) => group * self.stride + part * 16,
-            (_, true) => group * self.stride + part * 16 / span * self.leading + part * 16 % span,
-        };
-        self.swizzle.apply(self.start + offset + row)
+        // The pattern's rows have so many pieces, as a power of two.
+        let pieces = self.swizzle as usize;
+        let (down, across) = (index / 8 * self.down, (part >> pieces) * self.across);
+        let within = ((index % 8) << pieces) + (part & ((1 << pieces) - 1));
+        self.swizzle.apply(self.start + down + across + 16 * within)
     }
 
     /// The offsets of all pieces of the rows from `first` to `first + count`.
-    pub fn pieces(self, first: usize, count: usize) -> impl Iterator<Item = usize> {
+    pub fn pieces(self, first: usize, count: usize) -> impl Iterator<Item = usize> + Clone {
         let (indices, parts) = if self.transposed {
             (0..DEPTH, first / 8..(first + count) / 8)
         } else {
@@ -73,29 +74,29 @@ pub(crate) struct Tile {
 
 impl Tile {
     /// The offsets of the pieces of these rows.
-    pub fn pieces(self) -> impl Iterator<Item = usize> {
+    pub fn pieces(self) -> impl Iterator<Item = usize> + Clone {
         self.descriptor.pieces(self.first, self.count)
     }
 
-    /// The bits of the `S` rows from `first` on, by row and depth.
+    /// The bits of the `S` rows from `first` on, by row and depth. `position` says where each row comes among them.
     #[inline(always)]
-    pub fn read<const S: usize>(&self, memory: &[u8], first: usize) -> Bits<S> {
+    pub fn read<const S: usize>(&self, memory: &[u8], first: usize, position: impl Fn(usize) -> usize) -> Bits<S> {
         let (mut bits, descriptor) = ([[0; DEPTH]; S], self.descriptor);
-        let piece = |index: usize, part: usize| {
-            let at = descriptor.piece(index, part);
-            let bytes = memory[at..at + 16].chunks_exact(2);
-            bytes.map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]))
+        let piece = |index: usize, part: usize| -> [u16; 8] {
+            let (at, mut bytes) = (descriptor.piece(index, part), [0; 16]);
+            bytes.copy_from_slice(&memory[at..at + 16]);
+            std::array::from_fn(|half| u16::from_le_bytes([bytes[2 * half], bytes[2 * half + 1]]))
         };
         if descriptor.transposed {
             for (k, part) in (0..DEPTH).flat_map(|k| (0..S / 8).map(move |part| (k, part))) {
-                for (row, element) in piece(k, first / 8 + part).enumerate() {
-                    bits[part * 8 + row][k] = element;
+                for (row, element) in piece(k, first / 8 + part).into_iter().enumerate() {
+                    bits[position(part * 8 + row)][k] = element;
                 }
             }
         } else {
-            for (row, bits) in bits.iter_mut().enumerate() {
-                for (part, bits) in bits.chunks_exact_mut(8).enumerate() {
-                    bits.iter_mut().zip(piece(first + row, part)).for_each(|(bits, element)| *bits = element);
+            for row in 0..S {
+                for (part, bits) in bits[position(row)].chunks_exact_mut(8).enumerate() {
+                    bits.copy_from_slice(&piece(first + row, part));
                 }
             }
         }
@@ -116,11 +117,6 @@ pub(crate) struct PendingProduct {
     pub adds: bool,
     /// Groups that were closed since, its own included.
     pub groups: u32,
-}
-
-impl PendingProduct {
-    /// The offsets in shared memory that it reads.
-    pub fn pieces(&self) -> impl Iterator<Item = usize> {
-        self.a.into_iter().flat_map(Tile::pieces).chain(self.b.pieces())
-    }
+    /// What it reads of shared memory.
+    pub reads: Vec<Region>,
 }

@@ -1,61 +1,10 @@
 //! The shadow of shared memory: which threads read and wrote each cell of it, and which copies are in flight.
 
+use super::async_reads::{AsyncReads, Region};
 use super::lane_access::LaneAccess;
-use crate::fault::{Checked, FaultKind, Violation};
-
-/// Stands in the place of a thread for an mbarrier that lives in the cell.
-const MBARRIER: u16 = u16::MAX;
-
-/// Reads by lanes of one warp in one epoch. Epoch 0 means that there were none.
-#[derive(Clone, Copy, Debug, Default)]
-struct Reads {
-    epoch: u32,
-    mask: u32,
-    warp: u16,
-}
-
-/// The shadow of a few bytes: the last write, and the reads since then that come before no other read.
-#[derive(Clone, Copy, Debug, Default)]
-struct Cell {
-    write_epoch: u32,
-    writer: u16,
-    strong_write: bool,
-    strong_reads: bool,
-    /// The thread whose asynchronous copy will write the cell, counted from one, or [`MBARRIER`]. 0 means neither.
-    in_flight: u16,
-    /// Asynchronous reads of the cell that have not ended.
-    async_reads: u16,
-    reads: Reads,
-    /// Reads by several warps that nothing orders: the index of their set in the list of sets, counted from one. 0 means that
-    /// `reads` has all.
-    more: u32,
-}
-
-/// Sets of reads by several warps.
-#[derive(Debug, Default)]
-struct Sets {
-    /// Sets of reads, by warp.
-    list: Vec<Box<[Reads]>>,
-    /// Sets that no cell uses, counted from one.
-    free: Vec<u32>,
-}
-
-impl Sets {
-    /// The reads of a cell that has a set.
-    fn of(&mut self, cell: &Cell) -> &mut [Reads] {
-        &mut self.list[cell.more as usize - 1]
-    }
-
-    /// Adds a set, and gives its number.
-    fn add(&mut self, set: Box<[Reads]>) -> u32 {
-        if let Some(free) = self.free.pop() {
-            self.list[free as usize - 1] = set;
-            return free;
-        }
-        self.list.push(set);
-        self.list.len() as u32
-    }
-}
+use super::shadow_cell::{Cell, Sets, add_ended_read, check_readable, check_write, note_read, put, write_is_before};
+use super::shadow_fault::{MBARRIER, async_read, in_flight, race, unproxied};
+use crate::fault::Checked;
 
 /// The binary logarithm of a page's bytes.
 const PAGE_BITS: usize = 8;
@@ -87,11 +36,7 @@ impl Page {
         self.shift -= 1;
         let mut finer = Vec::with_capacity(self.cells.len() * 2);
         for cell in std::mem::take(&mut self.cells) {
-            let mut twin = cell;
-            if cell.more != 0 {
-                let set = sets.of(&cell).into();
-                twin.more = sets.add(set);
-            }
+            let twin = sets.twin(&cell);
             finer.extend([cell, twin]);
         }
         self.cells = finer;
@@ -103,6 +48,7 @@ impl Page {
 pub(crate) struct Shadow {
     pages: Vec<Page>,
     sets: Sets,
+    async_reads: AsyncReads,
     /// The warps of a block, and of its cluster.
     warps: (usize, usize),
 }
@@ -117,8 +63,8 @@ impl Shadow {
             page.cells.clear();
             page.cells.resize(1 << (PAGE_BITS - COARSE), Cell::default());
         }
-        self.sets.list.clear();
-        self.sets.free.clear();
+        self.sets.reset(warps.1);
+        self.async_reads.reset(bytes);
     }
 
     /// Does something with each cell of some bytes.
@@ -152,13 +98,34 @@ impl Shadow {
         });
     }
 
+    /// The cell of some bytes, if they are just one.
+    #[inline(always)]
+    fn only_cell(&mut self, at: usize, bytes: usize) -> Option<(&mut Cell, &mut Sets)> {
+        let page = &mut self.pages[at >> PAGE_BITS];
+        let cell = (at & ((1 << PAGE_BITS) - 1)) >> page.shift;
+        if bytes == 1 << page.shift { Some((&mut page.cells[cell], &mut self.sets)) } else { None }
+    }
+
     /// Checks and notes a read.
     #[inline(always)]
     pub fn read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
+        if let Some((cell, sets)) = self.only_cell(at, bytes)
+            && cell.in_flight == 0
+            && write_is_before(cell, who)
+        {
+            note_read(cell, sets, who);
+            return Ok(());
+        }
+        self.read_cells(at, bytes, who)
+    }
+
+    /// The same for any cells.
+    #[inline(never)]
+    fn read_cells(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
         let warps = self.warps;
         self.each(at, bytes, |cell, sets| {
             check_readable(cell, at, bytes, who, warps)?;
-            note_read(cell, sets, who, warps);
+            note_read(cell, sets, who);
             Ok(())
         })
     }
@@ -166,27 +133,52 @@ impl Shadow {
     /// Checks and notes a write. `same` says that it leaves the bytes as they are, which is no race with another write.
     #[inline(always)]
     pub fn write(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>, same: bool) -> Checked<()> {
-        let warps = self.warps;
+        let (warps, read) = (self.warps, !self.async_reads.is_empty(at));
+        if read {
+            self.check_landed_reads(at, bytes)?;
+        }
         self.each(at, bytes, |cell, sets| {
             check_write(cell, sets, (at, bytes), who, same, warps)?;
             put(cell, sets, who.thread(), who.epoch, who.strong);
             Ok(())
-        })
+        })?;
+        if read {
+            self.check_async_reads(at, bytes, who)?;
+            self.async_reads.forget(at, bytes);
+        }
+        Ok(())
     }
 
     /// Checks the start of an asynchronous copy to here, and notes that it is in flight.
+    #[inline(always)]
     pub fn start_copy(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
-        let warps = self.warps;
+        let (warps, read) = (self.warps, !self.async_reads.is_empty(at));
+        if !read && let Some((cell, sets)) = self.only_cell(at, bytes) {
+            check_write(cell, sets, (at, bytes), who, false, warps)?;
+            cell.in_flight = who.thread() as u16 + 1;
+            return Ok(());
+        }
+        if read {
+            self.check_landed_reads(at, bytes)?;
+        }
         self.each(at, bytes, |cell, sets| {
             check_write(cell, sets, (at, bytes), who, false, warps)?;
             cell.in_flight = who.thread() as u16 + 1;
             Ok(())
-        })
+        })?;
+        if read { self.check_async_reads(at, bytes, who) } else { Ok(()) }
     }
 
     /// Notes the end of an asynchronous copy, as a write by a thread in an epoch.
+    #[inline(always)]
     pub fn end_copy(&mut self, at: usize, bytes: usize, thread: usize, epoch: u32) {
-        self.all(at, bytes, |cell, sets| put(cell, sets, thread, epoch, false));
+        match self.only_cell(at, bytes) {
+            Some((cell, sets)) => put(cell, sets, thread, epoch, false),
+            None => self.all(at, bytes, |cell, sets| put(cell, sets, thread, epoch, false)),
+        }
+        if !self.async_reads.is_empty(at) {
+            self.async_reads.forget(at, bytes);
+        }
     }
 
     /// Checks that bytes which hold nothing are not the target of a copy in flight.
@@ -199,26 +191,68 @@ impl Shadow {
         })
     }
 
-    /// Checks the start of an asynchronous read, and notes it.
-    pub fn start_async_read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
+    /// Checks the start of asynchronous reads.
+    pub fn check_async_read(&mut self, region: Region, who: LaneAccess<'_>) -> Checked<()> {
         let warps = self.warps;
-        self.each(at, bytes, |cell, _| {
-            check_readable(cell, at, bytes, who, warps)?;
+        // Most cells were written by the same thread in the same epoch as the one before.
+        let mut last = (0, 0);
+        let mut check = |cell: &Cell, at: usize| {
+            if cell.in_flight == 0 && (cell.writer, cell.write_epoch) == last {
+                return Ok(());
+            }
+            check_readable(cell, at, 16, who, warps)?;
             if cell.write_epoch != 0 && !who.view.is_proxied(cell.writer.into(), cell.write_epoch) {
                 return Err(unproxied(at, cell.writer, warps));
             }
-            cell.async_reads += 1;
+            last = (cell.writer, cell.write_epoch);
             Ok(())
-        })
+        };
+        for at in region.offsets() {
+            if let Some((cell, _)) = self.only_cell(at, 16) {
+                check(cell, at)?;
+            } else {
+                self.each(at, 16, |cell, _| check(cell, at))?;
+            }
+        }
+        Ok(())
     }
 
-    /// Notes the end of an asynchronous read, as a read.
-    pub fn end_async_read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) {
-        let warps = self.warps;
-        self.all(at, bytes, |cell, sets| {
-            cell.async_reads -= 1;
-            note_read(cell, sets, who, warps);
-        });
+    /// Notes the start of asynchronous reads.
+    pub fn start_async_read(&mut self, region: Region, thread: usize) {
+        self.async_reads.start(region, thread);
+    }
+
+    /// Notes the end of asynchronous reads, as reads by a thread in an epoch.
+    pub fn end_async_read(&mut self, region: Region, thread: usize, epoch: u32) {
+        self.async_reads.end(region, thread, epoch);
+    }
+
+    /// Checks before a write that all asynchronous reads of some bytes have ended. If the write leaves other bytes of a cell as
+    /// they are, these reads are ordinary ones from now on.
+    #[cold]
+    fn check_landed_reads(&mut self, at: usize, bytes: usize) -> Checked<()> {
+        if self.async_reads.touching(at, bytes).any(|read| read.flying != 0) {
+            return Err(async_read(at));
+        }
+        if !(at | bytes).is_multiple_of(16) {
+            let reads: Vec<_> = self.async_reads.touching(at, bytes).collect();
+            let (from, to) = (at / 16 * 16, (at + bytes).next_multiple_of(16));
+            for read in reads {
+                self.all(from, to - from, |cell, sets| add_ended_read(cell, sets, read.thread, read.epoch));
+            }
+            self.async_reads.forget(at, bytes);
+        }
+        Ok(())
+    }
+
+    /// Checks that a write comes after all asynchronous reads of some bytes.
+    #[cold]
+    fn check_async_reads(&self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
+        let is_before = |thread, epoch| thread == who.thread() || who.view.knows(thread, epoch);
+        match self.async_reads.touching(at, bytes).find(|read| !is_before(read.thread, read.epoch)) {
+            Some(read) => Err(race(at, bytes, (who.thread(), "writes"), (read.thread, "read"), self.warps)),
+            None => Ok(()),
+        }
     }
 
     /// Notes that an mbarrier lives here, or no longer does.
@@ -228,159 +262,38 @@ impl Shadow {
     }
 }
 
-/// Checks a write.
-#[inline(always)]
-fn check_write(
-    cell: &Cell,
-    sets: &mut Sets,
-    (at, bytes): (usize, usize),
-    who: LaneAccess<'_>,
-    same: bool,
-    warps: (usize, usize),
-) -> Checked<()> {
-    if cell.in_flight != 0 {
-        return Err(in_flight(cell.in_flight, at, "writes", warps));
-    }
-    if cell.async_reads != 0 {
-        return Err(async_read(at));
-    }
-    if !same && !write_is_before(cell, who) {
-        return Err(race(at, bytes, (who.thread(), "writes"), (cell.writer.into(), "wrote"), warps));
-    }
-    if who.strong && cell.strong_reads {
-        return Ok(());
-    }
-    let single = [cell.reads];
-    let reads = if cell.more != 0 { &*sets.of(cell) } else { &single[..] };
-    for &reads in reads {
-        if reads.epoch != 0 && !reads_are_before(reads, who) {
-            let own = if usize::from(reads.warp) == who.warp { 1 << who.lane } else { 0 };
-            let other = usize::from(reads.warp) * 32 + (reads.mask & !own).trailing_zeros() as usize;
-            return Err(race(at, bytes, (who.thread(), "writes"), (other, "read"), warps));
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::state::clock::{Gathering, View, WarpClock};
+    use crate::fault::FaultKind;
+    use std::sync::Arc;
+
+    #[test]
+    fn writes_come_after_asynchronous_reads() {
+        let (nothing, mut all) = (Arc::new(View::new(3)), Gathering::default());
+        all.add(&mut WarpClock::new(0, &nothing), 3, u32::MAX);
+        let knowing = all.take(3);
+        let by = |lane: usize, view| LaneAccess { warp: 1, lane, epoch: 1, view, strong: false };
+        let kind = |result: Checked<()>| result.map_err(|violation| violation.kind);
+        for (at, bytes) in [(16, 16), (20, 4)] {
+            let mut shadow = Shadow::default();
+            shadow.reset(1024, (2, 2));
+            let region = Region { block: 0, cells: 6 };
+            shadow.start_async_read(region, 0);
+            assert_eq!(kind(shadow.write(at, bytes, by(0, &knowing), false)), Err(FaultKind::AsyncRegion));
+            shadow.end_async_read(region, 0, 1);
+            assert_eq!(kind(shadow.write(at, bytes, by(0, &nothing), false)), Err(FaultKind::SharedRace));
+            assert_eq!(kind(shadow.start_copy(32, 16, by(1, &nothing))), Err(FaultKind::SharedRace));
+            let mut shadow = Shadow::default();
+            shadow.reset(1024, (2, 2));
+            shadow.start_async_read(region, 0);
+            shadow.end_async_read(region, 0, 1);
+            assert_eq!(kind(shadow.write(at, bytes, by(0, &knowing), false)), Ok(()));
+            // What was written there was read by nobody since; the other bytes of the region were.
+            assert_eq!(kind(shadow.write(at, bytes, by(1, &nothing), true)), Ok(()));
+            assert_eq!(kind(shadow.write(at + bytes, 4, by(1, &nothing), true)), Err(FaultKind::SharedRace));
+            assert_eq!(kind(shadow.start_copy(32, 16, by(1, &knowing))), Ok(()));
         }
     }
-    Ok(())
-}
-
-/// Notes a read.
-#[inline(always)]
-fn note_read(cell: &mut Cell, sets: &mut Sets, who: LaneAccess<'_>, warps: (usize, usize)) {
-    let reads = &mut cell.reads;
-    let none = reads.epoch == 0 && cell.more == 0;
-    cell.strong_reads = who.strong && (none || cell.strong_reads);
-    if cell.more != 0 {
-        add_read(sets.of(cell), who);
-    } else if usize::from(reads.warp) == who.warp && reads.epoch == who.epoch {
-        reads.mask |= 1 << who.lane;
-    } else if none || reads_are_before(*reads, who) {
-        *reads = Reads { epoch: who.epoch, mask: 1 << who.lane, warp: who.warp as u16 };
-    } else {
-        let mut set = vec![Reads::default(); warps.1].into_boxed_slice();
-        set[usize::from(reads.warp)] = *reads;
-        add_read(&mut set, who);
-        cell.more = sets.add(set);
-    }
-}
-
-/// Notes a write.
-#[inline(always)]
-fn put(cell: &mut Cell, sets: &mut Sets, thread: usize, epoch: u32, strong: bool) {
-    if cell.more != 0 {
-        sets.free.push(cell.more);
-    }
-    *cell = Cell { write_epoch: epoch, writer: thread as u16, strong_write: strong, ..Cell::default() };
-}
-
-/// Checks that nothing still writes a cell, and that the last write comes before the read.
-#[inline(always)]
-fn check_readable(cell: &Cell, at: usize, bytes: usize, who: LaneAccess<'_>, warps: (usize, usize)) -> Checked<()> {
-    if cell.in_flight != 0 {
-        return Err(in_flight(cell.in_flight, at, "reads", warps));
-    }
-    if !write_is_before(cell, who) {
-        return Err(race(at, bytes, (who.thread(), "reads"), (cell.writer.into(), "wrote"), warps));
-    }
-    Ok(())
-}
-
-#[inline(always)]
-fn write_is_before(cell: &Cell, who: LaneAccess<'_>) -> bool {
-    cell.write_epoch == 0
-        || usize::from(cell.writer) == who.thread()
-        || who.view.knows(cell.writer.into(), cell.write_epoch)
-        || (who.strong && cell.strong_write)
-}
-
-#[inline(always)]
-fn reads_are_before(reads: Reads, who: LaneAccess<'_>) -> bool {
-    let own = if usize::from(reads.warp) == who.warp { 1 << who.lane } else { 0 };
-    let others = reads.mask & !own;
-    others == 0 || who.view.knows_all(reads.warp.into(), others, reads.epoch)
-}
-
-fn add_read(set: &mut [Reads], who: LaneAccess<'_>) {
-    let reads = &mut set[who.warp];
-    if reads.epoch == who.epoch {
-        reads.mask |= 1 << who.lane;
-    } else if reads.epoch == 0 || reads_are_before(*reads, who) {
-        *reads = Reads { epoch: who.epoch, mask: 1 << who.lane, warp: who.warp as u16 };
-    } else {
-        // The older epoch stands for both. That may hide a race, but never reports one that is none.
-        reads.mask |= 1 << who.lane;
-    }
-}
-
-/// A thread, in words. `warps` are those of a block and of its cluster.
-fn name(thread: usize, (block, cluster): (usize, usize)) -> String {
-    let threads = block * 32;
-    if cluster > block {
-        format!("thread {} of block {} of the cluster", thread % threads, thread / threads)
-    } else {
-        format!("thread {thread}")
-    }
-}
-
-#[cold]
-fn race(
-    at: usize,
-    bytes: usize,
-    (thread, does): (usize, &str),
-    (other, did): (usize, &str),
-    warps: (usize, usize),
-) -> Box<Violation> {
-    let (thread, other) = (name(thread, warps), name(other, warps));
-    let message = format!(
-        "{thread} {does} {bytes} bytes at offset {at:#x} of shared memory that {other} {did}, with no barrier between"
-    );
-    Violation::new(FaultKind::SharedRace, message).address(at as u64).buffer("shared memory")
-}
-
-#[cold]
-fn in_flight(thread: u16, at: usize, does: &str, warps: (usize, usize)) -> Box<Violation> {
-    if thread == MBARRIER {
-        let message = format!("{does} offset {at:#x} of shared memory, where an mbarrier lives");
-        return Violation::new(FaultKind::Mbarrier, message).address(at as u64).buffer("shared memory");
-    }
-    let message = format!(
-        "{does} offset {at:#x} of shared memory while the asynchronous copy of {} still writes it: a wait is missing",
-        name(usize::from(thread) - 1, warps)
-    );
-    Violation::new(FaultKind::AsyncRegion, message).address(at as u64).buffer("shared memory")
-}
-
-#[cold]
-fn async_read(at: usize) -> Box<Violation> {
-    let message = format!(
-        "writes offset {at:#x} of shared memory while an asynchronous copy or product still reads it: a wait is missing"
-    );
-    Violation::new(FaultKind::AsyncRegion, message).address(at as u64).buffer("shared memory")
-}
-
-#[cold]
-fn unproxied(at: usize, writer: u16, warps: (usize, usize)) -> Box<Violation> {
-    let writer = name(writer.into(), warps);
-    let message = format!(
-        "an asynchronous copy or product reads offset {at:#x} of shared memory, which {writer} wrote, with no `fence.proxy.async` between"
-    );
-    Violation::new(FaultKind::MissingProxyFence, message).address(at as u64).buffer("shared memory")
 }

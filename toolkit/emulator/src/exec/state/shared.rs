@@ -1,5 +1,6 @@
 //! Shared memory of a block: its bytes, which of them were written, and the shadow that finds races.
 
+use super::async_reads::{BLOCK, Region};
 use super::lane_access::LaneAccess;
 use super::shadow::Shadow;
 use crate::bits::Bits;
@@ -103,34 +104,67 @@ impl SharedMemory {
     }
 
     /// Starts an asynchronous copy to here. Until it ends nothing else may read or write the bytes.
+    #[inline(always)]
     pub fn start_copy(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) -> Checked<()> {
         if self.check_races { self.shadow.start_copy(at, bytes, who) } else { Ok(()) }
     }
 
-    /// Ends an asynchronous copy, as a write by a thread in an epoch.
-    pub fn end_copy(&mut self, at: usize, data: &[u8], thread: usize, epoch: u32) {
+    /// Ends an asynchronous copy of up to sixteen bytes, the lowest ones of a number, as a write by a thread in an epoch.
+    #[inline(always)]
+    pub fn end_copy(&mut self, at: usize, (data, bytes): (u128, usize), thread: usize, epoch: u32) {
         if self.check_races {
-            self.shadow.end_copy(at, data.len(), thread, epoch);
+            self.shadow.end_copy(at, bytes, thread, epoch);
         }
-        self.written.insert_range(at, data.len());
-        self.data[at..at + data.len()].copy_from_slice(data);
+        self.written.insert_range(at, bytes);
+        let target = &mut self.data[at..at + bytes];
+        match target.as_mut_array() {
+            Some(whole) => *whole = data.to_le_bytes(),
+            None => target.copy_from_slice(&data.to_le_bytes()[..bytes]),
+        }
     }
 
-    /// Starts an asynchronous read. Until it ends nothing may write the bytes. `only_poison` says that the caller looks
-    /// itself for what nothing wrote, where that is poison. What ordinary stores wrote must have been made
+    /// Starts asynchronous reads of pieces of 16 bytes. Until they end nothing may write the bytes. `only_poison` says that the
+    /// caller looks itself for what nothing wrote, where that is poison. What ordinary stores wrote must have been made
     /// visible to the asynchronous proxy before.
-    pub fn start_async_read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>, only_poison: bool) -> Checked<()> {
-        if self.check_initialised && !(only_poison && self.poison) && !self.written.contains_range(at, bytes) {
-            let message = format!("reads {bytes} bytes at offset {at:#x} of shared memory that nothing wrote");
+    pub fn start_async_reads(
+        &mut self,
+        pieces: impl Iterator<Item = usize> + Clone,
+        who: LaneAccess<'_>,
+        only_poison: bool,
+    ) -> Checked<Vec<Region>> {
+        let regions = Region::of_pieces(pieces.clone());
+        if regions.iter().any(|&region| self.check_async_read(region, who, only_poison).is_err()) {
+            // The fault is that of the first piece in their order.
+            pieces.into_iter().try_for_each(|at| self.check_async_read(Region::of_piece(at), who, only_poison))?;
+        }
+        if self.check_races {
+            regions.iter().for_each(|&region| self.shadow.start_async_read(region, who.thread()));
+        }
+        Ok(regions)
+    }
+
+    /// Checks the start of asynchronous reads.
+    fn check_async_read(&mut self, region: Region, who: LaneAccess<'_>, only_poison: bool) -> Checked<()> {
+        let start = region.block * BLOCK;
+        let is_whole = start + BLOCK <= self.data.len();
+        if !is_whole {
+            region.offsets().try_for_each(|at| self.locate(at as u64, 16).map(drop))?;
+        }
+        if self.check_initialised
+            && !(only_poison && self.poison)
+            && !(is_whole && self.written.contains_range(start, BLOCK))
+            && let Some(at) = region.offsets().find(|&at| !self.written.contains_range(at, 16))
+        {
+            let message = format!("reads 16 bytes at offset {at:#x} of shared memory that nothing wrote");
             return fault(FaultKind::Uninitialised, at as u64, message);
         }
-        if self.check_races { self.shadow.start_async_read(at, bytes, who) } else { Ok(()) }
+        if self.check_races { self.shadow.check_async_read(region, who) } else { Ok(()) }
     }
 
-    /// Ends an asynchronous read, as a read.
-    pub fn end_async_read(&mut self, at: usize, bytes: usize, who: LaneAccess<'_>) {
+    /// Ends asynchronous reads, as reads.
+    pub fn end_async_reads(&mut self, regions: &[Region], who: LaneAccess<'_>) {
         if self.check_races {
-            self.shadow.end_async_read(at, bytes, who);
+            regions.iter().for_each(|&region| self.shadow.end_async_read(region, who.thread(), who.epoch));
         }
     }
 

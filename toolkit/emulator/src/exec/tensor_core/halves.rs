@@ -2,49 +2,114 @@
 //! can.
 
 #[cfg(target_arch = "x86_64")]
-use super::wide::{WideRows, has_wide, multiply_add_wide, wide_rows};
-use super::{Bits, Factors, multiply_add};
+use super::wide::{self, WideRows, has_wide, multiply_add_wide};
+#[cfg(target_arch = "x86_64")]
+use super::wider::{self, has_wider, multiply_add_wider};
+use super::{Bits, DEPTH, Factors, Sums, multiply_add};
 use crate::program::Factor;
 
-/// A first factor, ready to be multiplied.
+/// How products with a first factor are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// One sum after the other, of any numbers.
+    Any,
+    /// By AVX2.
+    #[cfg(target_arch = "x86_64")]
+    Wide,
+    /// By AVX-512.
+    #[cfg(target_arch = "x86_64")]
+    Wider,
+}
+
+/// A first factor, ready to be multiplied. It stays so for the next product, which often has the same one.
+#[derive(Clone, Debug)]
 pub(crate) struct Rows {
     factor: Factor,
     bits: Bits<16>,
+    way: Way,
     #[cfg(target_arch = "x86_64")]
-    wide: Option<WideRows>,
+    wide: WideRows,
 }
 
 impl Rows {
-    /// Takes over the bits.
-    pub fn new(factor: Factor, bits: Bits<16>) -> Self {
+    /// Rows of what is no number.
+    pub fn new() -> Self {
         Self {
-            factor,
-            bits,
+            factor: Factor::F16,
+            bits: [[u16::MAX; DEPTH]; 16],
+            way: Way::Any,
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `has_wide` has just found every feature that the function is compiled for.
-            wide: if has_wide() { unsafe { wide_rows(factor, &bits) } } else { None },
+            wide: WideRows::new(),
         }
     }
 
-    /// Adds the product with eight columns to the sums.
-    pub fn multiply_add(&self, columns: &Bits<8>, sums: &mut [[f32; 8]; 16]) {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(rows) = &self.wide {
-            // SAFETY: there are such rows where `has_wide` has found every feature that the function is compiled for.
-            if unsafe { multiply_add_wide(self.factor, rows, columns, sums) } {
-                return;
-            }
+    /// Sets the rows, for the fastest way that this CPU has for their numbers.
+    #[inline(always)]
+    pub fn set(&mut self, factor: Factor, bits: &Bits<16>) {
+        if self.factor == factor && self.bits == *bits {
+            return;
         }
-        multiply_add_any(self.factor, &self.bits, columns, sums);
+        #[cfg(target_arch = "x86_64")]
+        if has_wider() {
+            return self.set_for(factor, bits, Way::Wider);
+        } else if has_wide() {
+            return self.set_for(factor, bits, Way::Wide);
+        }
+        self.set_for(factor, bits, Way::Any);
+    }
+
+    /// Sets the rows for a way that this CPU has, if that way can multiply their numbers.
+    fn set_for(&mut self, factor: Factor, bits: &Bits<16>, way: Way) {
+        (self.factor, self.bits) = (factor, *bits);
+        let fits = match way {
+            Way::Any => true,
+            // SAFETY: the caller has found every feature that the function is compiled for.
+            #[cfg(target_arch = "x86_64")]
+            Way::Wide => unsafe { wide::set_rows(&mut self.wide, factor, bits) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Way::Wider => unsafe { wider::set_rows(&mut self.wide, factor, bits) },
+        };
+        self.way = if fits { way } else { Way::Any };
+    }
+
+    /// Adds the product with eight columns to the sums. The even columns come first.
+    pub fn multiply_add(&self, columns: &Bits<8>, sums: &mut Sums) {
+        let done = match self.way {
+            Way::Any => false,
+            // SAFETY: who has chosen this way has found every feature that the function is compiled for.
+            #[cfg(target_arch = "x86_64")]
+            Way::Wide => unsafe { multiply_add_wide(self.factor, &self.wide, columns, sums) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Way::Wider => unsafe { multiply_add_wider(self.factor, &self.wide, columns, sums) },
+        };
+        if !done {
+            multiply_add_any(self.factor, &self.bits, columns, sums);
+        }
     }
 }
 
 /// The product of any numbers.
 #[inline(never)]
-fn multiply_add_any(factor: Factor, a: &Bits<16>, b: &Bits<8>, sums: &mut [[f32; 8]; 16]) {
+fn multiply_add_any(factor: Factor, a: &Bits<16>, b: &Bits<8>, sums: &mut Sums) {
     let a = Factors::new(factor, std::array::from_fn(|k| std::array::from_fn(|row| a[row][k])));
     let b = Factors::new(factor, std::array::from_fn(|k| std::array::from_fn(|column| b[column][k])));
-    multiply_add(factor, &a, &b, sums);
+    // Where the sum of a row and a column lies.
+    let place = |row: usize, column: usize| (row / 8 * 2 + column / 4, row % 8 * 4 + column % 4);
+    let mut rows: [[f32; 8]; 16] = std::array::from_fn(|row| {
+        std::array::from_fn(|column| {
+            let (register, lane) = place(row, column);
+            sums[register][lane]
+        })
+    });
+    multiply_add(factor, &a, &b, &mut rows);
+    for (row, values) in rows.into_iter().enumerate() {
+        for (column, value) in values.into_iter().enumerate() {
+            let (register, lane) = place(row, column);
+            sums[register][lane] = value;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -59,8 +124,10 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as u32
         };
+        let mut ways = Vec::new();
         #[cfg(target_arch = "x86_64")]
-        let mut wide = 0;
+        ways.extend([(has_wide(), Way::Wide), (has_wider(), Way::Wider)].iter().filter(|way| way.0).map(|way| way.1));
+        let mut computed = vec![0; ways.len()];
         for round in 0..6000 {
             let factor = if round % 2 == 0 { Factor::F16 } else { Factor::Bf16 };
             let kind = round / 2 % 10;
@@ -91,7 +158,7 @@ mod tests {
             };
             let a: Bits<16> = std::array::from_fn(|_| std::array::from_fn(|_| number()));
             let b: Bits<8> = std::array::from_fn(|_| std::array::from_fn(|_| number()));
-            let before: [[f32; 8]; 16] = std::array::from_fn(|_| {
+            let before: Sums = std::array::from_fn(|_| {
                 std::array::from_fn(|_| {
                     let bits = random();
                     match round / 20 % 5 {
@@ -103,18 +170,18 @@ mod tests {
                     }
                 })
             });
-            let rows = Rows::new(factor, a);
-            #[cfg(target_arch = "x86_64")]
-            {
-                wide += u32::from(rows.wide.is_some());
-            }
-            let (mut found, mut wanted) = (before, before);
-            rows.multiply_add(&b, &mut found);
+            let bits = |sums: Sums| sums.map(|register| register.map(f32::to_bits));
+            let mut wanted = before;
             multiply_add_any(factor, &a, &b, &mut wanted);
-            let bits = |sums: [[f32; 8]; 16]| sums.map(|row| row.map(f32::to_bits));
-            assert_eq!(bits(found), bits(wanted), "round {round}");
+            for (way, computed) in ways.iter().zip(&mut computed) {
+                let mut rows = Rows::new();
+                rows.set_for(factor, &a, *way);
+                *computed += u32::from(rows.way != Way::Any);
+                let mut found = before;
+                rows.multiply_add(&b, &mut found);
+                assert_eq!(bits(found), bits(wanted), "round {round}, {way:?}");
+            }
         }
-        #[cfg(target_arch = "x86_64")]
-        assert!(!has_wide() || (3000..6000).contains(&wide), "{wide} of 6000 are of common sizes");
+        assert!(computed.iter().all(|computed| (3000..6000).contains(computed)), "{computed:?} of 6000 are common");
     }
 }
