@@ -37,7 +37,7 @@ fn kernels_go_by_the_number_of_tokens() {
     assert_eq!([1, 2, 3, 4].map(kernel), [1, 2, 4, 4].map(GemmKernel::Gemv));
     assert_eq!([5, 8, 9, 16, 17, 33, 64].map(kernel), [8, 8, 16, 16, 32, 64, 64].map(GemmKernel::HopperDecode));
     assert!(matches!(kernel(65), GemmKernel::Hopper(_)));
-    assert_eq!(kernel(4096), GemmKernel::Hopper(256));
+    assert_eq!(kernel(4096), GemmKernel::HopperPairs(256));
     let older = |m| GemmPlan::new(product(m, 4096, 4096), A100).unwrap().kernel;
     assert_eq!([5, 8, 9, 16, 17, 33, 64].map(older), [8, 8, 16, 16, 32, 64, 64].map(GemmKernel::Decode));
     assert!(matches!(older(65), GemmKernel::Prefill(_)));
@@ -82,12 +82,28 @@ fn prefill_splits_where_tiles_are_few() {
                 let [x, y, _] = plan.shape().grid;
                 assert!(x * y >= 96, "{plan:?}: most SMs have a block");
                 assert!(k.div_ceil(operand::DEPTH) / plan.splits >= 4, "{plan:?}");
-                if let GemmKernel::Hopper(_) = plan.kernel {
+                if let GemmKernel::Hopper(_) | GemmKernel::HopperPairs(_) = plan.kernel {
                     assert!(x <= 132, "{plan:?}: all run at once");
                 }
             }
         }
     }
+}
+
+#[test]
+fn pairs_have_two_tiles_of_tokens() {
+    for (m, (n, k)) in [65, 128, 129, 256, 257, 384, 1024, 4096].into_iter().flat_map(|m| WEIGHTS.map(|w| (m, w))) {
+        let plan = GemmPlan::new(product(m, n, k), GpuLimits::H200).unwrap();
+        let (shape, is_paired) = (plan.shape(), matches!(plan.kernel, GemmKernel::HopperPairs(_)));
+        assert_eq!(shape.cluster, [1 + u32::from(is_paired), 1, 1], "{plan:?}");
+        assert!(shape.grid[0].is_multiple_of(shape.cluster[0]), "{plan:?}");
+        assert!(!is_paired || m > hopper::ROWS, "{plan:?}");
+        // Of as many rows of tiles as pairs have, there is no reason to be alone.
+        assert!(is_paired || !m.is_multiple_of(2 * hopper::ROWS), "{plan:?}");
+    }
+    // One row of tiles too many: pairs would take two rounds.
+    let plan = GemmPlan::new(product(384, 11 * 1024, 8192), GpuLimits::H200).unwrap();
+    assert_eq!(plan.kernel, GemmKernel::Hopper(256));
 }
 
 #[test]
