@@ -102,6 +102,19 @@ pub(crate) fn load_global(
                 scatter_row(warp, access, &buffer.data[offset(0)..offset(0) + 32 * bytes]);
                 return Ok(());
             }
+            if access.size == 4 && mask == u32::MAX {
+                for (part, register) in access.registers.iter().enumerate().filter(|(_, r)| r.bits == 32) {
+                    let target = &mut warp.registers.words[register.slot as usize];
+                    for lane in 0..32 {
+                        let at = offset(lane) + 4 * part;
+                        let data = &buffer.data[at..at + 4];
+                        target[lane] = u32::from_le_bytes([data[0], data[1], data[2], data[3]]);
+                    }
+                }
+                if access.registers.iter().all(|register| matches!(register.bits, 0 | 32)) {
+                    return Ok(());
+                }
+            }
             for lane in lanes(mask) {
                 let at = offset(lane);
                 scatter(warp, access, lane, &buffer.data[at..at + bytes]);
