@@ -79,7 +79,7 @@ fn normed_products(target: &str) -> impl Iterator<Item = Case> {
         let norms = [(SumNorm::Rms, 8), (SumNorm::Layer, 264)];
         norms.into_iter().flat_map(move |(norm, n)| {
             Type::ALL.map(|ty| {
-                let (sizes, affine) = ((tokens.min(3), n, 64), (true, norm == SumNorm::Layer));
+                let (sizes, affine) = ((tokens.min(3), n, 512), (true, norm == SumNorm::Layer));
                 afresh(NormedProduct { kernel, sizes, splits: 1, ty, norm, affine, neutral: false, seed: 7 }.case())
             })
         })
