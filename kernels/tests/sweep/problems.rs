@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use kernels::attention::coded_heads;
 use kernels::attention::prefill::hopper::shape as attention;
+use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::hopper;
 use kernels::gemm::operand::DEPTH;
@@ -34,8 +35,8 @@ pub fn all(target: &str) -> Vec<Case> {
 
 /// Products which no other block has a part of: there is no barrier then where parts are added up, and the one behind it is all
 /// that stands between reading a tile and storing sums in its place. So there is a single tile. But a block of Hopper's kernel
-/// has two of the product, and its ring goes round more than twice in each, as in that for some tokens: every copy waits until its
-/// place is given back.
+/// has two of the product or more, and its ring goes round more than twice in each, as in that for some tokens: every copy waits
+/// until its place is given back.
 fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
     let product = |tokens: u32, n: u32, tiles: u32| Product {
         m: tokens.min(8),
@@ -47,8 +48,9 @@ fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
         let (product, others) = match kernel {
             GemmKernel::Hopper(columns) | GemmKernel::HopperPairs(columns) => {
                 let tiles = (2 * hopper::stages(columns) + 1) * hopper::depth(columns) / DEPTH;
-                // Tensor copies store plain outputs alone.
-                (product(tokens, 2 * columns, tiles), &[Epilogue::Float][..])
+                // Both warp groups of both blocks of a pair have tokens. How sums are stored, and what they are added to, differs.
+                let product = Product { m: hopper::ROWS + 2, ..product(tokens, 2 * columns, tiles) };
+                (product, &[Epilogue::Float, Epilogue::Add, Epilogue::Gated(Activation::Silu)][..])
             }
             // The last tile is where the sums are put.
             GemmKernel::HopperDecode(tokens) => {
@@ -59,7 +61,7 @@ fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
         };
         let of = move |epilogue| GemmPlan { product: Product { epilogue, ..product }, kernel, splits: 1, blocks: 1 };
         let epilogues = [product.epilogue].into_iter().chain(others.iter().copied());
-        epilogues.flat_map(move |epilogue| Type::ALL.map(|ty| cases::gemm::case(of(epilogue), ty)))
+        epilogues.flat_map(move |epilogue| Type::ALL.map(|ty| afresh(cases::gemm::case(of(epilogue), ty))))
     });
     let quantised = CodeForm::ALL.into_iter().flat_map(move |form| {
         TOKENS.into_iter().flat_map(move |tokens| {
