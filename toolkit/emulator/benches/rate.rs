@@ -100,7 +100,7 @@ fn gemm_longer(bencher: Bencher<'_, '_>, checks: Checks) {
 }
 
 fn measure_gemm(bencher: Bencher<'_, '_>, checks: Checks, [m, n, k]: [u32; 3]) {
-    let numbers = |rows: u32| vec![0x3c; (rows * k * 2) as usize];
+    let numbers = |rows: u32| halves((rows * k) as usize);
     measure(bencher, KERNELS, checks, || {
         let mut device = EmulatedDevice::new();
         let (a, b) = (device.alloc_from("a", &numbers(m)), device.alloc_from("b", &numbers(n)));
@@ -114,7 +114,7 @@ fn measure_gemm(bencher: Bencher<'_, '_>, checks: Checks, [m, n, k]: [u32; 3]) {
 #[divan::bench(args = CHECKS, sample_count = 5, sample_size = 1)]
 fn wgmma(bencher: Bencher<'_, '_>, checks: Checks) {
     let (rows, columns, steps) = (64u64, 256u64, 256u32);
-    let numbers = vec![0x3c; (columns * 64 * 2) as usize];
+    let numbers = halves((columns * 64) as usize);
     let bytes = |words: &[u32]| Arg::Bytes(words.iter().flat_map(|word| word.to_le_bytes()).collect());
     measure(bencher, PRODUCTS, checks, || {
         let mut device = EmulatedDevice::new();
@@ -140,6 +140,12 @@ fn wgmma(bencher: Bencher<'_, '_>, checks: Checks) {
         let arguments = vec![a, b, boxes, Arg::Ptr(steps), Arg::Bytes(vec![0; 8]), Arg::Ptr(sums)];
         Launch { device, kernel: "f32_f16_f16_n256_rr", grid: 8, threads: 128, shared_bytes: 40_960, arguments }
     });
+}
+
+/// The bytes of so many halves of different signs and sizes.
+fn halves(count: usize) -> Vec<u8> {
+    let bits = |i: u32| (i.wrapping_mul(2_654_435_761) >> 16) as u16;
+    (0..count as u32).flat_map(|i| (bits(i) & 0x8fff | 0x3000).to_le_bytes()).collect()
 }
 
 /// Measures launches of a kernel of a text, each on a new device.

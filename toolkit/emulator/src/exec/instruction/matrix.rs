@@ -111,7 +111,7 @@ pub(crate) fn store_matrix(
 
 /// `mma.sync.m16n8k16` or `m16n8k8` on a warp's fragments.
 pub(crate) fn mma(Warp { registers, rows, .. }: &mut Warp, mma: &Mma) {
-    rows.set(mma.factor, &first_factor(registers, &mma.a));
+    let rows = rows.get(mma.factor, &first_factor(registers, &mma.a));
     let mut sums = [[0.0; 32]; 4];
     load_row_sums(registers, &mma.c, mma.half_sum, &mut sums);
     rows.multiply_add(&second_factor(registers, &mma.b), &mut sums);

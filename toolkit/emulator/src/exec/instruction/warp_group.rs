@@ -76,7 +76,7 @@ fn compute(warp: &mut Warp, memory: &[u8], product: &Product, pending: &PendingP
         (_, None) => [[0; DEPTH]; 16],
     };
     negate(&mut a, product.negates[0]);
-    rows.set(product.factor, &a);
+    let rows = rows.get(product.factor, &a);
     // Eight columns lie in four registers, or in two of packed halves.
     let width = if product.half_sum { 2 } else { 4 };
     for (group, slots) in product.d.chunks_exact(width).enumerate() {

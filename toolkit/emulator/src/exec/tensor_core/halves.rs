@@ -21,7 +21,33 @@ enum Way {
     Wider,
 }
 
-/// A first factor, ready to be multiplied. It stays so for the next product, which often has the same one.
+/// The first factors of a warp's last products: the next ones often have the same.
+#[derive(Clone, Debug)]
+pub(crate) struct RecentRows {
+    rows: [Rows; 2],
+    /// Which of them was used last.
+    last: usize,
+}
+
+impl RecentRows {
+    /// Those of a warp that has multiplied nothing yet.
+    pub fn new() -> Self {
+        Self { rows: [Rows::new(), Rows::new()], last: 0 }
+    }
+
+    /// The rows of these bits.
+    pub fn get(&mut self, factor: Factor, bits: &Bits<16>) -> &Rows {
+        if !self.rows[self.last].are(factor, bits) {
+            self.last = 1 - self.last;
+            if !self.rows[self.last].are(factor, bits) {
+                self.rows[self.last].set(factor, bits);
+            }
+        }
+        &self.rows[self.last]
+    }
+}
+
+/// A first factor, ready to be multiplied.
 #[derive(Clone, Debug)]
 pub(crate) struct Rows {
     factor: Factor,
@@ -33,7 +59,7 @@ pub(crate) struct Rows {
 
 impl Rows {
     /// Rows of what is no number.
-    pub fn new() -> Self {
+    fn new() -> Self {
         Self {
             factor: Factor::F16,
             bits: [[u16::MAX; DEPTH]; 16],
@@ -43,12 +69,13 @@ impl Rows {
         }
     }
 
+    /// Whether they are the rows of these bits.
+    fn are(&self, factor: Factor, bits: &Bits<16>) -> bool {
+        self.factor == factor && self.bits == *bits
+    }
+
     /// Sets the rows, for the fastest way that this CPU has for their numbers.
-    #[inline(always)]
-    pub fn set(&mut self, factor: Factor, bits: &Bits<16>) {
-        if self.factor == factor && self.bits == *bits {
-            return;
-        }
+    fn set(&mut self, factor: Factor, bits: &Bits<16>) {
         #[cfg(target_arch = "x86_64")]
         if has_wider() {
             return self.set_for(factor, bits, Way::Wider);
