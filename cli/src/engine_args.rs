@@ -80,7 +80,7 @@ pub struct EngineArgs {
     /// CPU threads (one a core)
     #[argh(option, arg_name = "n", from_str_fn(count))]
     pub threads: Option<usize>,
-    /// round activations to bf16 for products with bf16 weights on a CPU that has them (AVX512_BF16): faster, less exact
+    /// round activations to bf16 for products with bf16 weights on a CPU that has them (AMX or AVX512_BF16): faster, less exact
     #[argh(switch)]
     pub round_activations: bool,
 }

@@ -107,7 +107,7 @@ pub struct Options {
     /// CPU threads; `None` is one a core.
     pub threads: Option<usize>,
     /// Whether activations are rounded to bf16 before they meet weights of that type on the CPU, where the processor multiplies
-    /// pairs of them (AVX512_BF16): faster, but logprobs are no more those of f32.
+    /// pairs of them (AMX or AVX512_BF16): faster, but logprobs are no more those of f32.
     pub round_activations: bool,
 }
 
