@@ -24,6 +24,7 @@
 //! | `workspace`, `counters` | for parts of sums, see [`plan::GemmPlan`]; not touched without splits |
 //! | `x_stride`, `out_stride`, `m`, `n`, `k` | see above; `k` is a multiple of 8 |
 //! | `epilogue` | [`epilogue::Epilogue::bits`] |
+//! | `norm`, `norm_weight`, `norm_bias`, `normed`, `eps`, `arrivals` | of the kernels for up to 64 tokens: the norm that [follows](crate::norm#after-a-product), see [`plan::NormOperands`]; with it `out` is `[m][n]` without gaps |
 
 pub mod activation;
 pub mod decode;

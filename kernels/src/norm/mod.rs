@@ -11,7 +11,10 @@
 //! deviations from the mean (two passes over registers), summed in an order that depends on the width alone: a row's
 //! result is the same whatever batch it is in.
 //!
-//! In decode steps the product before a norm normalises, too: [`following`].
+//! # After a product
+//!
+//! In decode steps the product before a norm makes it, in the same launch: `following.rs`. A block of it does for its row what a
+//! block here does, and a step has a launch less.
 //!
 //! Norms of single heads (Qwen3's queries and keys) are part of [`rope`](crate::rope).
 //!
@@ -76,7 +79,9 @@ pub enum SumNorm {
 
 /// Threads of a block for rows of so many vectors.
 const fn threads_of(vectors: u32) -> u32 {
-    vectors.div_ceil(vectors.div_ceil(MAX_THREADS)).next_multiple_of(WARP_SIZE)
+    let held = vectors.div_ceil(MAX_THREADS);
+    // Rows are never empty, as the compiler cannot know.
+    if held == 0 { 0 } else { vectors.div_ceil(held).next_multiple_of(WARP_SIZE) }
 }
 
 /// How [`layer_norm()`] and [`rms_norm()`] are launched; the grid is the number of rows.

@@ -151,3 +151,21 @@ fn floors_count_each_byte_once() {
     let gated = Product { epilogue: Epilogue::Gated(Activation::Silu), ..product(2, 16, 8) };
     assert_eq!(gated.floor().bytes, 2 * (16 + 128 + 16));
 }
+
+#[test]
+fn products_of_some_tokens_that_are_added_can_normalise() {
+    let of = |m, n, epilogue, gpu| GemmPlan::new(Product { m, n, k: 5120, epilogue }, gpu).unwrap().can_normalise(gpu);
+    let a100 = GpuLimits::new(108, 163 << 10, (8, 0));
+    for gpu in [GpuLimits::H200, a100] {
+        assert!([1, 4, 5, 64].iter().all(|&m| of(m, 5120, Epilogue::Add, gpu)));
+        assert!(!of(65, 5120, Epilogue::Add, gpu), "too many tokens");
+        assert!(!of(8, 5120, Epilogue::Half(None), gpu), "nothing is added");
+        assert!(of(8, 8192, Epilogue::Add, gpu) && !of(8, 8200, Epilogue::Add, gpu), "rows that fit");
+        assert!(!of(8, 5124, Epilogue::Add, gpu), "whole vectors");
+    }
+    // As many blocks wait as there are rows: fewer than can run.
+    let small = GpuLimits::new(16, 163 << 10, (8, 0));
+    assert!(of(15, 5120, Epilogue::Add, small) && !of(16, 5120, Epilogue::Add, small));
+    // Or as there are tiles.
+    assert!(of(16, 128, Epilogue::Add, small));
+}
