@@ -124,7 +124,7 @@ fn launches_share_the_count_of_arrivals() {
         let placed = problem.place(gpu.bench(), arrivals).unwrap();
         placed.launch(gpu.bench()).unwrap();
         assert!(problem.error(&placed, gpu.bench()).unwrap() <= 1.0, "{problem:?}");
-        assert_eq!(gpu.download(arrivals), [(i as u32 + 1) % 2 << 31]);
+        assert_eq!(gpu.download(arrivals), [((i as u32 + 1) % 2) << 31]);
     }
 }
 
