@@ -398,25 +398,3 @@ fn whoever_touches_sums_fences_again() {
     let between = "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\nmov.b32 %r11, %r11;\n";
     assert!(product("f32.f16.f16", None, &layout(), 64, [PARTS[0], PARTS[1], PARTS[2], between]).is_err());
 }
-
-/// A warp that has tested an mbarrier in vain, and then waits for another block for thousands of turns, is not lost.
-#[test]
-fn a_wait_for_another_block_after_one_for_an_mbarrier() {
-    // Block 0: its second warp waits for the first, then for block 1, which adds to a word in the meantime.
-    let body = "mov.u32 %r10, %ctaid.x;\nsetp.ne.u32 %p4, %r10, 0;\n@%p4 bra $work;\n@%p1 bra $ready;\n\
-                mbarrier.init.shared.b64 [%r3], 1;\n$ready:\nbar.sync 0;\nsetp.ge.u32 %p3, %r1, 32;\n@%p3 bra $consume;\n\
-                @%p1 bra $end;\nmov.u32 %r11, 0;\n$delay:\nadd.u32 %r11, %r11, 1;\nsetp.lt.u32 %p5, %r11, 70000;\n\
-                @%p5 bra $delay;\nmbarrier.arrive.shared.b64 %rd5, [%r3];\nbra $end;\n$consume:\nWAIT\n$flag:\n\
-                ld.acquire.gpu.global.u32 %r12, [%rd2];\nsetp.lt.u32 %p6, %r12, 30000;\n@%p6 bra $flag;\nbra $end;\n\
-                $work:\n@%p1 bra $end;\nmov.u32 %r11, 0;\n$add:\natom.global.acq_rel.gpu.add.u32 %r13, [%rd2], 1;\n\
-                add.u32 %r11, %r11, 1;\nsetp.lt.u32 %p7, %r11, 30000;\n@%p7 bra $add;\n$end:\n"
-        .replace("WAIT", WAIT);
-    for seed in 1..6 {
-        let mut device = EmulatedDevice::new();
-        let (input, output) = (device.alloc_from("in", &[0; 4]), device.alloc_from("out", &[0; 4]));
-        let options = LaunchOptions { seed, ..LaunchOptions::default() };
-        let args = [Arg::Ptr(input), Arg::Ptr(output)];
-        device.launch_with(&options, &module(&body), "hopper", [2, 1, 1], [64, 1, 1], 0, &args).unwrap();
-        assert_eq!(device.read(output, 4).unwrap(), 30000u32.to_le_bytes());
-    }
-}
