@@ -57,6 +57,8 @@ fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
                 let tiles = (2 * hopper::decode::stages(tokens) + 1) * hopper::decode::TILE_DEPTH / DEPTH;
                 (product(tokens, hopper::decode::ROWS, tiles), &[][..])
             }
+            // Only plain outputs are put in the place of tiles as 16 bits.
+            GemmKernel::Prefill(_) => (product(tokens, 128, 1), &[Epilogue::Float][..]),
             _ => (product(tokens, 128, 1), &[][..]),
         };
         let of = move |epilogue| GemmPlan { product: Product { epilogue, ..product }, kernel, splits: 1, blocks: 1 };
