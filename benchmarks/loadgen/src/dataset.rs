@@ -14,7 +14,7 @@ pub enum Dataset {
 
 /// A question and its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pair {
+pub struct TextPair {
     /// What is asked.
     pub prompt: String,
     /// What is answered.
@@ -48,8 +48,8 @@ impl Dataset {
     ///
     /// # Errors
     /// If the text is not in the data set's form, or there is no request in it.
-    pub fn pairs(self, text: &str) -> Result<Vec<Pair>> {
-        let pairs: Vec<Pair> = match self {
+    pub fn pairs(self, text: &str) -> Result<Vec<TextPair>> {
+        let pairs: Vec<TextPair> = match self {
             Dataset::ShareGpt => {
                 let all: Vec<Conversation> = serde_json::from_str(text).context("not ShareGPT's form")?;
                 all.into_iter().filter_map(Conversation::first).collect()
@@ -66,19 +66,19 @@ impl Dataset {
 
 impl Conversation {
     /// The first question of a person that is answered.
-    fn first(self) -> Option<Pair> {
+    fn first(self) -> Option<TextPair> {
         let is_person = |turn: &Turn| matches!(turn.from.as_str(), "human" | "user");
         let at = self.conversations.windows(2).position(|turns| is_person(&turns[0]) && !is_person(&turns[1]))?;
         let mut turns = self.conversations.into_iter().skip(at).map(|turn| turn.value);
-        Some(Pair { prompt: turns.next()?, output: turns.next()? })
+        Some(TextPair { prompt: turns.next()?, output: turns.next()? })
     }
 }
 
 impl Instruction {
-    fn pair(self) -> Pair {
+    fn pair(self) -> TextPair {
         let prompt =
             if self.input.is_empty() { self.instruction } else { format!("{}\n{}", self.instruction, self.input) };
-        Pair { prompt, output: self.output }
+        TextPair { prompt, output: self.output }
     }
 }
 
@@ -93,7 +93,7 @@ mod tests {
         let text = r#"[{"id": "1", "conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "a"},
             {"from": "gpt", "value": "b"}, {"from": "human", "value": "c"}]}, {"id": "2", "conversations": []},
             {"id": "3", "conversations": [{"from": "gpt", "value": "d"}]}]"#;
-        let pair = Pair { prompt: "a".into(), output: "b".into() };
+        let pair = TextPair { prompt: "a".into(), output: "b".into() };
         assert_eq!(Dataset::ShareGpt.pairs(text).unwrap(), [pair]);
         assert!(Dataset::ShareGpt.pairs("[]").is_err() && Dataset::Alpaca.pairs(text).is_err());
     }
@@ -103,7 +103,7 @@ mod tests {
         let text =
             r#"[{"instruction": "Add", "input": "1 and 2", "output": "3"}, {"instruction": "Hi", "output": "Ho"}]"#;
         let pairs = Dataset::Alpaca.pairs(text).unwrap();
-        assert_eq!(pairs[0], Pair { prompt: "Add\n1 and 2".into(), output: "3".into() });
-        assert_eq!(pairs[1], Pair { prompt: "Hi".into(), output: "Ho".into() });
+        assert_eq!(pairs[0], TextPair { prompt: "Add\n1 and 2".into(), output: "3".into() });
+        assert_eq!(pairs[1], TextPair { prompt: "Hi".into(), output: "Ho".into() });
     }
 }

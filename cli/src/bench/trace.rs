@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Write};
 use anyhow::{Context, Result};
 use argh::{ArgsInfo, FromArgs};
 use engine::load::ModelFiles;
-use loadgen::dataset::{Dataset, Pair};
+use loadgen::dataset::{Dataset, TextPair};
 
 use crate::command::{Command, Positionals, Words};
 use crate::values::count;
@@ -68,7 +68,7 @@ fn run(words: &Words) -> Result<()> {
         None => Box::new(io::stdout().lock()),
     };
     let (mut sums, mut kept) = ([0usize; 2], 0usize);
-    for Pair { prompt, output } in &pairs {
+    for TextPair { prompt, output } in &pairs {
         let lengths = [tokenizer.encode_plain(prompt)?.len(), tokenizer.encode_plain(output)?.len()];
         if lengths.contains(&0) || lengths.iter().sum::<usize>() > args.max_len {
             continue;
