@@ -2,7 +2,7 @@
 //!
 //! Of a vector's sixteen numbers the even ones belong to one row, and the odd ones to the row eight below.
 
-use super::wide::{TINY, WideRows, exponents, load, transpose};
+use super::wide::{TINY, WideRows, exponents, has_wide, load, transpose};
 use super::{Bits, DEPTH, KEPT, Sums, ZERO};
 use crate::program::Factor;
 use std::arch::x86_64::*;
@@ -10,7 +10,7 @@ use std::arch::x86_64::*;
 /// Whether this CPU has what the functions here need.
 pub(super) fn has_wider() -> bool {
     use std::arch::is_x86_feature_detected as has;
-    has!("avx2") && has!("f16c") && has!("avx512f") && has!("avx512bw")
+    has_wide() && has!("avx512f") && has!("avx512bw")
 }
 
 /// Sixteen halves as f32.
@@ -70,10 +70,10 @@ fn load_sums(sums: &Sums, lanes: std::ops::Range<usize>) -> __m512 {
         // SAFETY: these are four numbers.
         unsafe { _mm_loadu_ps(sums[register][lanes.clone()].as_ptr()) }
     };
-    let own = _mm256_set_m128(load(1), load(0));
-    let below = _mm256_set_m128(load(3), load(2));
-    let order = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    _mm512_permutex2var_ps(_mm512_castps256_ps512(own), order, _mm512_castps256_ps512(below))
+    let halves = [_mm256_set_m128(load(1), load(0)), _mm256_set_m128(load(3), load(2))];
+    let [own, below] = halves.map(|half| _mm512_castps_si512(_mm512_castps256_ps512(half)));
+    let [all, _] = interleave(own, below);
+    _mm512_castsi512_ps(all)
 }
 
 /// Writes such sums.
