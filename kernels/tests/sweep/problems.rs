@@ -76,9 +76,7 @@ fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
 
 /// Products with a norm behind them: of as many rows as tiles, and of more, so that a block has several.
 fn normed_products(target: &str) -> impl Iterator<Item = Case> {
-    let kernels = product::kernels(target).filter(|(kernel, _)| {
-        matches!(kernel, GemmKernel::Gemv(_) | GemmKernel::Decode(_) | GemmKernel::HopperDecode(_))
-    });
+    let kernels = product::kernels(target).filter(|(kernel, _)| kernel.normalises());
     kernels.flat_map(|(kernel, tokens)| {
         let norms = [(SumNorm::Rms, 8), (SumNorm::Layer, 264)];
         norms.into_iter().flat_map(move |(norm, n)| {

@@ -34,17 +34,18 @@ impl GemmPlan {
                     .instance::<$T, $N>()
             }};
         }
-        macro_rules! hopper_decode {
-            ($T:ident, $N:literal) => {{
-                let (x, weight) = (rows(x, m, k, x_stride, $N), rows(weight, n, k, k, hopper::decode::ROWS));
-                use hopper::decode::gemm_hopper_decode as Args;
+        // Kernels that can normalise; those that get `x` as a tensor have no stride.
+        macro_rules! normed {
+            ($kernel:path, $T:ident, $N:literal, $x:expr, $weight:expr $(, $x_stride:ident)?) => {{
+                use $kernel as Args;
                 Args {
-                    x,
-                    weight,
+                    x: $x,
+                    weight: $weight,
                     bias,
                     out,
                     workspace,
                     counters,
+                    $($x_stride,)?
                     out_stride,
                     m,
                     n,
@@ -58,6 +59,17 @@ impl GemmPlan {
                     arrivals,
                 }
                 .instance::<$T, $N>()
+            }};
+        }
+        macro_rules! call {
+            ($kernel:path, $T:ident, $N:literal) => {
+                normed!($kernel, $T, $N, x, weight, x_stride)
+            };
+        }
+        macro_rules! hopper_decode {
+            ($T:ident, $N:literal) => {{
+                let (x, weight) = (rows(x, m, k, x_stride, $N), rows(weight, n, k, k, hopper::decode::ROWS));
+                normed!(hopper::decode::gemm_hopper_decode, $T, $N, x, weight)
             }};
         }
         macro_rules! prefill {
@@ -65,32 +77,6 @@ impl GemmPlan {
                 use prefill::gemm as Args;
                 Args { x, weight, bias, out, workspace, counters, x_stride, out_stride, m, n, k, epilogue }
                     .instance::<$T, $N>()
-            }};
-        }
-        macro_rules! call {
-            ($kernel:path, $T:ident, $N:literal) => {{
-                use $kernel as Args;
-                Args {
-                    x,
-                    weight,
-                    bias,
-                    out,
-                    workspace,
-                    counters,
-                    x_stride,
-                    out_stride,
-                    m,
-                    n,
-                    k,
-                    epilogue,
-                    norm,
-                    norm_weight,
-                    norm_bias,
-                    normed,
-                    eps,
-                    arrivals,
-                }
-                .instance::<$T, $N>()
             }};
         }
         with_element!(element, T => match self.kernel {

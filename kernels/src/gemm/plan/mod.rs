@@ -85,6 +85,13 @@ pub enum GemmKernel {
 const HOPPER: [GemmKernel; 4] =
     [GemmKernel::HopperPairs(128), GemmKernel::HopperPairs(256), GemmKernel::Hopper(128), GemmKernel::Hopper(256)];
 
+impl GemmKernel {
+    /// Whether the kernel can make a [norm](Operands::norm) of the rows that it has stored.
+    pub const fn normalises(self) -> bool {
+        matches!(self, GemmKernel::Gemv(_) | GemmKernel::Decode(_) | GemmKernel::HopperDecode(_))
+    }
+}
+
 /// How a product is launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GemmPlan {
@@ -189,10 +196,9 @@ impl GemmPlan {
     /// multiprocessors than blocks wait for each other's rows.
     pub const fn can_normalise(self, gpu: GpuLimits) -> bool {
         let Product { m, n, epilogue, .. } = self.product;
-        let has_norm = matches!(self.kernel, GemmKernel::Gemv(_) | GemmKernel::Decode(_) | GemmKernel::HopperDecode(_));
         let is_sum = matches!(epilogue, Epilogue::Add);
         let is_row = n.is_multiple_of(VECTOR) && n <= norm::MAX_FOLLOWING_WIDTH;
-        has_norm && is_sum && is_row && least(m, self.tiles()) < gpu.multiprocessors
+        self.kernel.normalises() && is_sum && is_row && least(m, self.tiles()) < gpu.multiprocessors
     }
 
     /// Tiles of the product; those of pairs go in twos.

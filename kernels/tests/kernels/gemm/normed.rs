@@ -9,25 +9,11 @@ use workbench::Case;
 use workbench::cases::norm::EPS;
 use workbench::cases::normed::{NormedProduct, PlacedNormedProduct};
 use workbench::number::Type;
+use workbench::product;
 
 use super::target_of;
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate::{Mutant, only, without_each};
-
-/// The kernels that normalise, and the most tokens of each.
-const KERNELS: [(GemmKernel, u32); 11] = [
-    (GemmKernel::Gemv(1), 1),
-    (GemmKernel::Gemv(2), 2),
-    (GemmKernel::Gemv(4), 4),
-    (GemmKernel::Decode(8), 8),
-    (GemmKernel::Decode(16), 16),
-    (GemmKernel::Decode(32), 32),
-    (GemmKernel::Decode(64), 64),
-    (GemmKernel::HopperDecode(8), 8),
-    (GemmKernel::HopperDecode(16), 16),
-    (GemmKernel::HopperDecode(32), 32),
-    (GemmKernel::HopperDecode(64), 64),
-];
 
 /// A problem; one of a kernel that has no splits has none.
 fn problem(kernel: GemmKernel, sizes: (u32, u32, u32), splits: u32, ty: Type, norm: SumNorm) -> NormedProduct {
@@ -72,7 +58,8 @@ fn check(problem: NormedProduct, gpu: &mut Gpu) -> Vec<u16> {
 /// Fewer rows than tiles, as many, and more; of one vector and of several a thread; in parts and not.
 #[test]
 fn rows_are_normalised_to_the_bit_as_by_a_launch_of_their_own() {
-    for (i, (kernel, tokens)) in KERNELS.into_iter().enumerate() {
+    let kernels = product::kernels("sm_90a").filter(|(kernel, _)| kernel.normalises());
+    for (i, (kernel, tokens)) in kernels.enumerate() {
         let mut gpu = Gpu::new(target_of(kernel, i));
         for (j, (m, n, splits)) in
             [(tokens, 72, 1), (tokens, 520, 2), (tokens.div_ceil(2), 8, 1)].into_iter().enumerate()
@@ -133,7 +120,7 @@ fn launches_share_the_count_of_arrivals() {
 pub fn normed_cases(kernel: GemmKernel, m: u32) -> Vec<Case> {
     let problems = [((m, 8, 64), 1, SumNorm::Rms), ((m, 264, 512), 2, SumNorm::Layer)];
     let case = |(sizes, splits, norm)| problem(kernel, sizes, splits, Type::F16, norm).case();
-    if KERNELS.iter().any(|(one, _)| *one == kernel) { problems.map(case).into() } else { Vec::new() }
+    if kernel.normalises() { problems.map(case).into() } else { Vec::new() }
 }
 
 /// What orders the blocks, and the copies of a row and its threads, each missing once.
