@@ -198,18 +198,16 @@ pub trait Backend: Send + 'static {
         weight: &Self::Weight,
         bias: Option<&Self::Weight>,
     );
-    /// The same, and then the norm of `residual`.
+    /// The same, and then the norm of `residual`, if there is one operation for both; else nothing is done.
     fn linear_add_norm(
         &self,
-        residual: &mut Self::Tensor,
-        x: Self::Tensor,
-        weight: &Self::Weight,
-        bias: Option<&Self::Weight>,
-        norm: &Norm<Self::Weight>,
-    ) -> Self::Tensor {
-        self.linear_add(residual, &x, weight, bias);
-        drop(x);
-        self.norm(residual, norm)
+        _residual: &mut Self::Tensor,
+        _x: &Self::Tensor,
+        _weight: &Self::Weight,
+        _bias: Option<&Self::Weight>,
+        _norm: &Norm<Self::Weight>,
+    ) -> Option<Self::Tensor> {
+        None
     }
     /// `act(gate(x)) * up(x)`, elementwise: `[M, N]`.
     fn gated(&self, x: &Self::Tensor, weight: &Self::GatedWeight, act: Activation) -> Self::Tensor;

@@ -178,7 +178,12 @@ impl<B: Backend> Residual<B> {
         match std::mem::replace(&mut self.rest, Rest::None) {
             Rest::None => b.norm(&self.x, norm),
             Rest::Projection(y, linear) => {
-                b.linear_add_norm(&mut self.x, y, &linear.weight, linear.bias.as_ref(), norm)
+                let Linear { weight, bias } = &linear;
+                if let Some(normed) = b.linear_add_norm(&mut self.x, &y, weight, bias.as_ref(), norm) {
+                    return normed;
+                }
+                self.rest = Rest::Projection(y, linear);
+                b.norm(self.sum(b), norm)
             }
             Rest::Part(part) => b.all_reduce_norm(&mut self.x, Some(part), norm),
             Rest::Sum => b.all_reduce_norm(&mut self.x, None, norm),

@@ -196,18 +196,11 @@ impl Communicator {
             Some(NormOfSum { shape, .. }) => ExchangeShape::of_rows(x.rows, shape, self.group.blocks),
             None => ExchangeShape::of_sum(x.rows * x.cols, self.group.blocks),
         };
-        let null = DevicePtr::NULL;
-        let (norm, weight, bias, eps) = match then.map(|then| then.norm) {
-            None => (SumNorm::None, null, null, 0.0),
-            Some(Norm::Rms { weight, eps }) => (SumNorm::Rms, weight.ptr(), null, *eps),
-            Some(Norm::Layer { weight, bias, eps }) => {
-                let [weight, bias] = [weight, bias].map(|w| w.as_ref().map_or(null, CudaWeight::ptr));
-                (SumNorm::Layer, weight, bias, *eps)
-            }
-        };
+        let none = (SumNorm::None, [DevicePtr::NULL; 2], 0.0);
+        let (norm, [weight, bias], eps) = then.map_or(none, |then| then.norm.arguments());
         let args = all_reduce {
             x: x.ptr(),
-            part: part.map_or(null, |part| part.ptr().cast_const()),
+            part: part.map_or(DevicePtr::NULL, |part| part.ptr().cast_const()),
             vectors,
             chunk,
             shots: shots(ranks, 16 * u64::from(vectors)),

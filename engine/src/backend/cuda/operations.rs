@@ -244,17 +244,12 @@ impl Backend for CudaBackend {
     fn linear_add_norm(
         &self,
         residual: &mut CudaTensor,
-        x: CudaTensor,
+        x: &CudaTensor,
         weight: &CudaWeight,
         bias: Option<&CudaWeight>,
         norm: &Norm<CudaWeight>,
-    ) -> CudaTensor {
-        if let Some(normed) = self.project_and_norm(&x, (weight, bias), residual, norm) {
-            return normed;
-        }
-        self.linear_add(residual, &x, weight, bias);
-        drop(x);
-        self.norm(residual, norm)
+    ) -> Option<CudaTensor> {
+        self.project_and_norm(x, (weight, bias), residual, norm)
     }
 
     fn gated(&self, x: &CudaTensor, projection: &CudaProjection, act: Activation) -> CudaTensor {
@@ -271,14 +266,14 @@ impl Backend for CudaBackend {
         let out = self.tensor(x.rows, x.cols);
         let Some(NormShape { vectors, threads }) = self.norm_shape(x.cols) else { return out };
         let (y, x_ptr, out_ptr) = (DevicePtr::NULL, x.ptr(), out.ptr());
+        let (_, [weight, bias], eps) = norm.arguments();
         let call: KernelCall = match norm {
-            Norm::Layer { weight, bias, eps } => {
-                let [weight, bias] = [weight, bias].map(|w| w.as_ref().map_or(DevicePtr::NULL, CudaWeight::ptr));
-                let args = layer_norm { x: x_ptr, y, weight, bias, out: out_ptr, eps: *eps, vectors };
+            Norm::Layer { .. } => {
+                let args = layer_norm { x: x_ptr, y, weight, bias, out: out_ptr, eps, vectors };
                 with_element!(self.element, T => args.instance::<T>())
             }
-            Norm::Rms { weight, eps } => {
-                let args = rms_norm { x: x_ptr, y, weight: weight.ptr(), out: out_ptr, eps: *eps, vectors };
+            Norm::Rms { .. } => {
+                let args = rms_norm { x: x_ptr, y, weight, out: out_ptr, eps, vectors };
                 with_element!(self.element, T => args.instance::<T>())
             }
         };

@@ -27,6 +27,15 @@ fn is_noticed(ptx: &str, problems: &[ProductProblem]) -> bool {
     })
 }
 
+/// What the mutants of a kernel lack that neither the problems notice nor those with a norm of so many tokens.
+fn unnoticed(mutants: Vec<Mutant>, problems: &[ProductProblem], normed_tokens: u32) -> Vec<String> {
+    let normed = normed_cases(problems[0].plan.kernel, normed_tokens);
+    let unnoticed = mutants.into_iter().filter(|mutant| {
+        !is_noticed(&mutant.ptx, problems) && !normed.iter().any(|case| Gpu::notices(&mutant.ptx, case))
+    });
+    unnoticed.map(|mutant| mutant.removed).collect()
+}
+
 #[test]
 fn mutants_are_noticed() {
     for (kernel, m) in [(GemmKernel::Decode(16), 16), (GemmKernel::Prefill(128), 128)] {
@@ -43,11 +52,7 @@ fn mutants_are_noticed() {
         // A count that orders nothing.
         let ptx = only(TARGETS[1].1, entry).replace("atom.acq_rel.", "atom.relaxed.");
         mutants.push(Mutant { removed: "acq_rel".to_owned(), ptx });
-        let normed = normed_cases(kernel, m);
-        let unnoticed = mutants.into_iter().filter(|mutant| {
-            !is_noticed(&mutant.ptx, &problems) && !normed.iter().any(|case| Gpu::notices(&mutant.ptx, case))
-        });
-        assert_eq!(unnoticed.map(|mutant| mutant.removed).collect::<Vec<_>>(), Vec::<String>::new(), "{entry}");
+        assert_eq!(unnoticed(mutants, &problems, m), Vec::<String>::new(), "{entry}");
     }
 }
 
@@ -103,11 +108,7 @@ fn all_but_reviewed_are_noticed(problems: &[ProductProblem]) {
     }
     mutants.push(Mutant { removed: "acq_rel".to_owned(), ptx: alone.replace("atom.acq_rel.", "atom.relaxed.") });
     assert!(mutants.len() >= 20, "{entry} has {} lines to lose", mutants.len());
-    let normed = normed_cases(problems[0].plan.kernel, 3);
-    let unnoticed = mutants.into_iter().filter(|mutant| {
-        !is_noticed(&mutant.ptx, problems) && !normed.iter().any(|case| Gpu::notices(&mutant.ptx, case))
-    });
-    let unnoticed: Vec<_> = unnoticed.map(|mutant| mutant.removed).collect();
+    let unnoticed = unnoticed(mutants, problems, 3);
     let instructions: Vec<_> =
         unnoticed.iter().map(|line| line.split_once(": ").map_or(&**line, |(_, it)| it)).collect();
     assert_eq!(instructions, REVIEWED, "{entry}: {unnoticed:?}");

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use cuda_std::launch::{DevicePtr, DevicePtrMut};
+use cuda_std::vector::Vector;
 use kernels::gemm::quantised::layout::PackedShape;
 use kernels::gemm::quantised::plan::PackedOperand;
+use kernels::norm::SumNorm;
 use launch::DeviceBuffer;
 
+use crate::backend::Norm;
 use crate::backend::cuda::memory::arena::Lease;
 
 /// An activation: a row-major matrix in the arena. Cloning shares it.
@@ -67,6 +70,18 @@ impl CudaWeight {
 
     fn address(&self) -> u64 {
         self.memory.as_ref().map_or(0, |memory| memory.address())
+    }
+}
+
+impl Norm<CudaWeight> {
+    /// What kernels take of it: which norm it is, the addresses of its factors and its bias, null where it has none, and what is added
+    /// to the variance.
+    pub(in crate::backend::cuda) fn arguments(&self) -> (SumNorm, [DevicePtr<Vector>; 2], f32) {
+        let (norm, affine, eps) = match self {
+            Norm::Layer { weight, bias, eps } => (SumNorm::Layer, [weight.as_ref(), bias.as_ref()], *eps),
+            Norm::Rms { weight, eps } => (SumNorm::Rms, [Some(weight), None], *eps),
+        };
+        (norm, affine.map(|w| w.map_or(DevicePtr::NULL, CudaWeight::ptr)), eps)
     }
 }
 

@@ -5,7 +5,6 @@ use kernels::floor::Floor;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::plan::{GemmPlan, NormOperands, Operands, Product};
 use kernels::gemm::quantised::plan::QuantisedPlan;
-use kernels::norm::SumNorm;
 
 use crate::backend::Norm;
 use crate::backend::cuda::CudaBackend;
@@ -89,11 +88,7 @@ impl CudaBackend {
 
     /// A norm for the launch of a product, whose rows go to `out`.
     fn norm_operands(&self, norm: &Norm<CudaWeight>, out: &CudaTensor) -> NormOperands {
-        let ([weight, bias], norm, eps) = match norm {
-            Norm::Layer { weight, bias, eps } => ([weight.as_ref(), bias.as_ref()], SumNorm::Layer, *eps),
-            Norm::Rms { weight, eps } => ([Some(weight), None], SumNorm::Rms, *eps),
-        };
-        let [weight, bias] = [weight, bias].map(|w| w.map_or(DevicePtr::NULL, CudaWeight::ptr));
+        let (norm, [weight, bias], eps) = norm.arguments();
         NormOperands { norm, weight, bias, out: out.ptr(), eps, arrivals: self.arrivals() }
     }
 
