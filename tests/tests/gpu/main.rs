@@ -11,6 +11,7 @@
 mod beams;
 mod eight_bits;
 mod parallel;
+mod setups;
 mod tiers;
 
 use std::sync::Once;
@@ -198,67 +199,6 @@ macro_rules! gpu_tests {
             #[test]
             fn everything_in_one_batch() {
                 assert_setup($model, &Setup { name: "f16", dtype: DType::F16, options: options(DType::F16), pool_tokens: None });
-            }
-
-            #[test]
-            fn chunked_preempted_and_not_recorded() {
-                let options =
-                    Options {
-                        cuda_graphs: false,
-                        block_size: 8,
-                        scheduler: SchedulerOptions { max_batch_tokens: 13, ..options(DType::F16).scheduler },
-                        ..options(DType::F16)
-                    };
-                let name = "f16, small pool, blocks of 8, chunks of 13";
-                assert_setup($model, &Setup { name, dtype: DType::F16, options, pool_tokens: Some(228) });
-            }
-
-            #[test]
-            fn multiplied_by_hoppers_kernel() {
-                for dtype in [DType::F16, DType::Bf16] {
-                    let options = Options { hopper_from: Some(1), ..options(dtype) };
-                    assert_setup($model, &Setup { name: "Hopper's kernel", dtype, options, pool_tokens: None });
-                }
-            }
-
-            #[test]
-            fn multiplied_by_hoppers_kernel_for_some_tokens() {
-                for dtype in [DType::F16, DType::Bf16] {
-                    let options = Options { hopper_decode_from: Some(1), ..options(dtype) };
-                    assert_setup($model, &Setup { name: "Hopper's kernel for some tokens", dtype, options, pool_tokens: None });
-                }
-            }
-
-            #[test]
-            fn with_the_papers_first_kernel() {
-                let options = Options { attention: AttentionKernels::V1, ..options(DType::F16) };
-                assert_setup($model, &Setup { name: "v1", dtype: DType::F16, options, pool_tokens: None });
-            }
-
-            #[test]
-            fn with_the_papers_second_kernel_chunked_and_preempted() {
-                let options = Options {
-                    attention: AttentionKernels::V2,
-                    block_size: 8,
-                    scheduler: SchedulerOptions { max_batch_tokens: 13, ..options(DType::F16).scheduler },
-                    ..options(DType::F16)
-                };
-                let name = "v2, small pool, blocks of 8, chunks of 13";
-                assert_setup($model, &Setup { name, dtype: DType::F16, options, pool_tokens: Some(228) });
-            }
-
-            #[test]
-            fn in_bf16_with_drafts() {
-                let options = Options {
-                    block_size: 32,
-                    scheduler: SchedulerOptions {
-                        max_batch_tokens: 48,
-                        draft_tokens: 3,
-                        ..options(DType::Bf16).scheduler
-                    },
-                    ..options(DType::Bf16)
-                };
-                assert_setup($model, &Setup { name: "bf16", dtype: DType::Bf16, options, pool_tokens: None });
             }
         })*
 

@@ -20,33 +20,36 @@ fn divided(options: Options, of: usize) -> Options {
     Options { tensor_parallel_size: of, ..options }
 }
 
-macro_rules! parallel_tests {
-    ($($name:ident: $model:literal,)*) => {
-        $(mod $name {
-            use super::*;
+/// Models of a fixed sample; the others take a minute.
+const SAMPLE: [&str; 3] = ["llama2", "mistral", "qwen3"];
 
-            #[test]
-            fn divided_among_gpus() {
-                for of in [2, 4] {
-                    let options = divided(options(DType::F16), of);
-                    if INDIVISIBLE.contains(&($model, of)) {
-                        let files = ModelFiles::directory(golden_dir($model)).unwrap();
-                        let error = Llm::load(&files, &options).err().unwrap().to_string();
-                        assert!(error.contains(&format!("cannot be divided among {of} workers")), "{error}");
-                        continue;
-                    }
-                    let setup = Setup { name: "f16, divided", dtype: DType::F16, options, pool_tokens: None };
-                    // Of a single token, and of several blocks.
-                    let mut golden = golden($model);
-                    golden.prompts.truncate(3);
-                    assert_prompts($model, &setup, &golden);
-                }
-            }
-        })*
-    };
+fn assert_divided<'a>(models: impl IntoIterator<Item = &'a &'a str>) {
+    for (model, of) in models.into_iter().flat_map(|model| [(*model, 2), (*model, 4)]) {
+        let options = divided(options(DType::F16), of);
+        if INDIVISIBLE.contains(&(model, of)) {
+            let files = ModelFiles::directory(golden_dir(model)).unwrap();
+            let error = Llm::load(&files, &options).err().unwrap().to_string();
+            assert!(error.contains(&format!("cannot be divided among {of} workers")), "{error}");
+            continue;
+        }
+        let setup = Setup { name: "f16, divided", dtype: DType::F16, options, pool_tokens: None };
+        // Of a single token, and of several blocks.
+        let mut golden = golden(model);
+        golden.prompts.truncate(3);
+        assert_prompts(model, &setup, &golden);
+    }
 }
 
-tests::each_model!(parallel_tests);
+#[test]
+fn a_sample_of_models_divided_among_gpus() {
+    assert_divided(&SAMPLE);
+}
+
+#[test]
+#[ignore = "takes a minute; .ci/run has a step for it"]
+fn all_other_models_divided_among_gpus() {
+    assert_divided(MODELS.iter().filter(|model| !SAMPLE.contains(model)));
+}
 
 /// In chunks and blocks of 8, with a pool so small that sequences are preempted.
 fn assert_preempted(model: &str, of: usize, preemption: Preemption, cuda_graphs: bool) {

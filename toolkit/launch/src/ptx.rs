@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use cuda_std::launch::Descriptor;
+use std::iter::repeat_n;
 use std::ops::Range;
 
 /// A kernel in a PTX text.
@@ -29,7 +30,8 @@ pub(crate) fn select(ptx: &str, entries: &[&'static Descriptor]) -> Result<Strin
     let mut done = 0;
     for kernel in kernels.iter().filter(|kernel| entries.iter().all(|entry| entry.name != kernel.name)) {
         selected.push_str(&ptx[done..kernel.place.start]);
-        selected.extend(ptx[kernel.place.clone()].chars().filter(|&c| c == '\n'));
+        let lines = ptx[kernel.place.clone()].bytes().filter(|&byte| byte == b'\n').count();
+        selected.extend(repeat_n('\n', lines));
         done = kernel.place.end;
     }
     selected.push_str(&ptx[done..]);
@@ -126,6 +128,9 @@ impl Tokens<'_> {
     fn skip_block(&mut self) -> Option<usize> {
         let mut depth = 1;
         while depth > 0 {
+            // Most of a PTX text is in blocks, where nothing but these is looked at.
+            let rest = &self.ptx.as_bytes()[self.at..];
+            self.at += rest.iter().position(|byte| matches!(byte, b'{' | b'}' | b'"' | b'/'))?;
             match &self.ptx[self.next()?] {
                 "{" => depth += 1,
                 "}" => depth -= 1,
