@@ -62,6 +62,11 @@ fn assert_preempted(model: &str, of: usize, preemption: Preemption, cuda_graphs:
 #[test]
 fn swapped_out_in_parts() {
     assert_preempted("llama3", 2, Preemption::Swap, true);
+}
+
+#[test]
+#[ignore = "takes half a minute; .ci/run has a step for it"]
+fn swapped_out_in_four_parts() {
     assert_preempted("opt-pre", 4, Preemption::Swap, false);
 }
 

@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 const ROUNDS_ALONE: usize = 4096;
 /// The most rounds that a launch runs at a time when others may run as well.
 const ROUNDS_IN_COMPANY: u64 = 4;
+/// How many times the others go on for each time that a launch which seems only to wait may look again.
+const LOOKS_OF_WAITING: u64 = 8;
 /// How long a thread waits for others to queue something, before launches that wait for it look again.
 const NAP: Duration = Duration::from_millis(1);
 /// Warp instructions that a launch spends on waiting before it is taken to wait for ever, when nobody can queue anything
@@ -104,15 +106,17 @@ impl Session<'_> {
     fn advance(&mut self) -> bool {
         let state = self.state_mut();
         let company = state.is_company();
-        let count = state.running.len();
-        if count == 0 {
-            return true;
-        }
+        let Some(last) = state.running.len().checked_sub(1) else { return true };
         let choice = state.orders.next();
         let (index, rounds) = if company {
-            ((choice >> 8) as usize % count, 1 + (choice % ROUNDS_IN_COMPANY) as usize)
+            let works = |index: &usize| !state.running[*index].launch.spins();
+            let mut candidates: Vec<usize> = (0..=last).filter(works).collect();
+            if candidates.is_empty() || (choice >> 4).is_multiple_of(LOOKS_OF_WAITING) {
+                candidates = (0..=last).collect();
+            }
+            (candidates[(choice >> 8) as usize % candidates.len()], 1 + (choice % ROUNDS_IN_COMPANY) as usize)
         } else {
-            (count - 1, ROUNDS_ALONE)
+            (last, ROUNDS_ALONE)
         };
         let running = &mut state.running[index];
         let before = Instant::now();

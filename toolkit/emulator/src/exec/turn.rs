@@ -16,8 +16,10 @@ use crate::program::{Instruction, NONE, Op};
 
 /// The binary logarithm of the instructions after which another warp gets its turn.
 const TURN_BITS: u32 = 16;
-/// Instructions of a turn that an access counts for when threads may spin on it.
-const SPIN: u64 = 256;
+/// Instructions of a turn that an access counts for when threads may spin on it: whatever they wait for is done by others.
+const SPIN: u64 = 1 << 12;
+/// The most instructions of a loop that does nothing but test an mbarrier.
+const TEST: u64 = 256;
 
 /// When a turn ends at the latest.
 pub(super) struct TurnLimit {
@@ -64,7 +66,7 @@ pub(super) fn run(env: &mut BlockEnv<'_>, warp: &mut Warp, limit: TurnLimit) -> 
     let (started, polls, spun) = (env.meter.executed, env.meter.polls, warp.spins_on.take());
     let end = advance(env, warp, limit)?;
     // A short turn may end anywhere in the loop that tests. One that ends since it looked at global memory is in another loop.
-    if env.meter.executed - started < SPIN && env.meter.polls == polls {
+    if env.meter.executed - started < TEST && env.meter.polls == polls {
         warp.spins_on = warp.spins_on.or(spun);
     }
     Ok(if end == TurnEnd::Over && warp.spins_on.is_some() { TurnEnd::Spins } else { end })
