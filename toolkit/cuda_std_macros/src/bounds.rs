@@ -5,7 +5,7 @@ use proc_macro::{Span, TokenTree};
 use crate::{Error, is_punct};
 
 /// Launch bounds as written; what is not given is not limited.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct BoundsAttribute {
     max_threads: Option<u32>,
     min_blocks: Option<u32>,
@@ -18,8 +18,8 @@ pub struct BoundsAttribute {
 const ARCHS: [&str; 1] = ["sm_90a"];
 
 impl BoundsAttribute {
-    /// Reads the parts of the attribute that are bounds.
-    pub fn parse(parts: Vec<Vec<TokenTree>>) -> Result<BoundsAttribute, Error> {
+    /// Reads the parts of an attribute, or of a list of instances, that are bounds. What they don't give is as in `others`.
+    pub fn parse(parts: Vec<Vec<TokenTree>>, others: &BoundsAttribute) -> Result<BoundsAttribute, Error> {
         let mut bounds = BoundsAttribute::default();
         let mut at = Span::call_site();
         for part in parts {
@@ -57,6 +57,12 @@ impl BoundsAttribute {
                 return Err(Error::new(at, "given twice"));
             }
         }
+        let bounds = BoundsAttribute {
+            max_threads: bounds.max_threads.or(others.max_threads),
+            min_blocks: bounds.min_blocks.or(others.min_blocks),
+            max_regs: bounds.max_regs.or(others.max_regs),
+            arch: bounds.arch.or_else(|| others.arch.clone()),
+        };
         match bounds {
             BoundsAttribute { max_threads: Some(1025..), .. } => {
                 Err(Error::new(at, "a block has at most 1024 threads"))

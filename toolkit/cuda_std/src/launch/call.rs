@@ -138,7 +138,12 @@ mod tests {
     }
 
     /// Fills.
-    #[crate::kernel(max_threads = 64, instances(T = [F16x2, Bf16x2], D = [32, 64]), instances(T = [F16x2], D = [96]))]
+    #[crate::kernel(
+        max_threads = 64,
+        min_blocks = 5,
+        instances(T = [F16x2, Bf16x2], D = [32, 64]),
+        instances(min_blocks = 3, T = [F16x2], D = [96])
+    )]
     unsafe fn fill<T: Half2, const D: u32>(out: *mut u32, n: u32) {
         if crate::thread::index_1d() < n {
             // SAFETY: never reached on the host.
@@ -158,6 +163,13 @@ mod tests {
         assert_eq!(call.descriptor().name, "fill_bf16x2_64");
         assert_eq!(call.descriptor().bounds.max_threads, Some(64));
         assert_eq!(args.instance::<F16x2, 96>().descriptor().name, "fill_f16x2_96");
+    }
+
+    #[test]
+    fn a_list_of_instances_may_have_bounds_of_its_own() {
+        let bounds = |min_blocks| Bounds { max_threads: Some(64), min_blocks: Some(min_blocks), max_regs: None };
+        assert!(fill::INSTANCES[..4].iter().all(|instance| instance.bounds == bounds(5)));
+        assert_eq!(fill::INSTANCES[4].bounds, bounds(3), "what the list does not say is as for the kernel");
     }
 
     /// Copies.
