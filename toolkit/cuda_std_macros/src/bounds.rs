@@ -1,4 +1,4 @@
-//! The launch bounds of a kernel, and the target that it is for, as its attribute gives them.
+//! The launch bounds of a kernel, the target that it is for, and whether it may begin early, as its attribute gives them.
 
 use proc_macro::{Span, TokenTree};
 
@@ -12,10 +12,15 @@ pub struct BoundsAttribute {
     max_regs: Option<u32>,
     /// The one target that the kernel exists for.
     arch: Option<String>,
+    /// Whether it begins with a wait for the launches ahead.
+    dependent: bool,
 }
 
 /// Targets that a kernel can be for alone: what they have is in no later GPU.
 const ARCHS: [&str; 1] = ["sm_90a"];
+
+/// The target for which there is a wait, as `cuda_std::launch::Descriptor::waits_in` says.
+const WAITS_IN: &str = "sm_90a";
 
 impl BoundsAttribute {
     /// Reads the parts of an attribute, or of a list of instances, that are bounds. What they don't give is as in `others`.
@@ -23,6 +28,12 @@ impl BoundsAttribute {
         let mut bounds = BoundsAttribute::default();
         let mut at = Span::call_site();
         for part in parts {
+            if let [TokenTree::Ident(key)] = part.as_slice()
+                && key.to_string() == "dependent"
+            {
+                bounds.dependent = true;
+                continue;
+            }
             let [TokenTree::Ident(key), equals, value] = part.as_slice() else {
                 let span = part.first().map_or(at, TokenTree::span);
                 return Err(Error::new(span, "expected `max_threads = 256`, `min_blocks = 2` or `max_regs = 128`"));
@@ -48,7 +59,7 @@ impl BoundsAttribute {
                 "max_regs" => &mut bounds.max_regs,
                 other => {
                     let message = format!(
-                        "a kernel has no bound `{other}`: there are `max_threads`, `min_blocks`, `max_regs` and `arch`"
+                        "a kernel has no bound `{other}`: there are `max_threads`, `min_blocks`, `max_regs`, `arch` and `dependent`"
                     );
                     return Err(Error::new(at, message));
                 }
@@ -62,6 +73,7 @@ impl BoundsAttribute {
             min_blocks: bounds.min_blocks.or(others.min_blocks),
             max_regs: bounds.max_regs.or(others.max_regs),
             arch: bounds.arch.or_else(|| others.arch.clone()),
+            dependent: bounds.dependent || others.dependent,
         };
         match bounds {
             BoundsAttribute { max_threads: Some(1025..), .. } => {
@@ -89,6 +101,19 @@ impl BoundsAttribute {
             Some(arch) => format!("all(target_arch = \"nvptx64\", target_feature = {arch:?})"),
             None => "target_arch = \"nvptx64\"".to_owned(),
         }
+    }
+
+    /// What comes before all else in an entry.
+    pub fn beginning(&self) -> String {
+        match self.dependent {
+            true => format!("#[cfg(target_feature = {WAITS_IN:?})] ::cuda_std::ptx::control::begin_dependent();"),
+            false => String::new(),
+        }
+    }
+
+    /// The expression that says on the host whether it may begin early.
+    pub fn dependent(&self) -> String {
+        self.dependent.to_string()
     }
 
     /// The expression that makes the target on the host.

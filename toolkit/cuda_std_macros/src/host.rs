@@ -137,9 +137,11 @@ impl<'a> Host<'a> {
                 params: <Self as ::cuda_std::launch::Args>::PARAMS,
                 bounds: {},
                 arch: {},
+                dependent: {},
             }};",
             bounds.literal(),
-            bounds.arch()
+            bounds.arch(),
+            bounds.dependent()
         )
     }
 }

@@ -23,7 +23,7 @@ pub fn expand(attributes: TokenStream, item: TokenStream) -> Result<TokenStream,
         }
         let mut out = tokens(&format!("#[cfg({})] #[unsafe(no_mangle)]", bounds.condition()))?;
         out.extend(function.head.clone());
-        out.extend(function.entry(&function.name.to_string(), &host.params, None)?);
+        out.extend(function.entry(&function.name.to_string(), &host.params, &bounds.beginning(), None)?);
         out.extend(marker(&function.name.to_string(), &bounds)?);
         out.extend(tokens("#[cfg(not(target_arch = \"nvptx64\"))] #[allow(clippy::too_many_arguments)]")?);
         out.extend(function.declared("unsafe fn")?);
@@ -58,7 +58,7 @@ fn entry(function: &Function, host: &Host<'_>, instance: &KernelInstance) -> Res
         "#[doc = \"`{name}` of these parameters.\"] #[cfg({})] #[unsafe(no_mangle)]",
         instance.bounds.condition()
     ))?;
-    out.extend(function.entry(&instance.name, &host.params, Some(body))?);
+    out.extend(function.entry(&instance.name, &host.params, &instance.bounds.beginning(), Some(body))?);
     // The host, too, is to see whether there can be such an instance.
     out.extend(tokens(&format!(
         "#[cfg(not(target_arch = \"nvptx64\"))] const _: () = {{ let _ = {name}::<{generics}>; }};"

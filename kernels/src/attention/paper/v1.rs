@@ -28,6 +28,7 @@ use crate::element::{Bf16, Element, F16};
 // as it does without a bound; so there it is asked for three. Five fit small heads anyway, for which it would otherwise aim for
 // seven and move registers about.
 #[kernel(
+    dependent,
     max_threads = 128,
     min_blocks = 5,
     instances(T = [F16, Bf16], D = [80, 96, 128], B = [8, 16, 32]),

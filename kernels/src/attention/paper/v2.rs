@@ -38,6 +38,7 @@ use crate::element::{Bf16, Element, F16};
 /// As for v1; `partials` is aligned to 8 bytes; the launch is [`Version::V2`](super::launch::Version)'s.
 // Blocks on a multiprocessor as for v1.
 #[kernel(
+    dependent,
     max_threads = 128,
     min_blocks = 5,
     instances(T = [F16, Bf16], D = [80, 96, 128], B = [8, 16, 32]),

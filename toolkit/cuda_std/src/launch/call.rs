@@ -122,8 +122,8 @@ mod tests {
 
     #[test]
     fn a_kernel_leaves_its_signature() {
-        let Descriptor { name, params, bounds, labels, arch } = scale::DESCRIPTOR;
-        assert_eq!((name, labels.len(), arch), ("scale", 0, None));
+        let Descriptor { name, params, bounds, labels, arch, dependent } = scale::DESCRIPTOR;
+        assert_eq!((name, labels.len(), arch, dependent), ("scale", 0, None, false));
         assert_eq!(bounds, Bounds { max_threads: Some(128), min_blocks: None, max_regs: Some(64) });
         assert_eq!(params[0], Param { name: "x", ty: "*mut f32", size: 8 });
         assert_eq!(params[1], Param { name: "by", ty: "f32", size: 4 });
@@ -173,7 +173,7 @@ mod tests {
     }
 
     /// Copies.
-    #[crate::kernel(arch = "sm_90a", max_threads = 32)]
+    #[crate::kernel(arch = "sm_90a", dependent, max_threads = 32)]
     unsafe fn copy(from: &CuTensorMap, n: u32, to: &CuTensorMap) {
         let _ = (from, n, to);
     }
@@ -181,6 +181,8 @@ mod tests {
     #[test]
     fn tensors_are_tiles_on_the_host() {
         assert_eq!(copy::DESCRIPTOR.arch, Some("sm_90a"));
+        assert!(copy::DESCRIPTOR.waits_in("sm_90a") && !copy::DESCRIPTOR.waits_in("sm_80"));
+        assert!(!scale::DESCRIPTOR.waits_in("sm_90a"));
         assert_eq!(copy::DESCRIPTOR.params[2], Param { name: "to", ty: "&CuTensorMap", size: 128 });
         let row = |address| {
             let dimension = TileDimension { size: 100, stride: 2, tile: 64 };
