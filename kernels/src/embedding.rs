@@ -54,7 +54,7 @@ fn place() -> (usize, u32) {
 /// # Safety
 /// Each of `rows` (one for each x of the grid) is a row of `x`; rows have `vectors` vectors and are 16-byte aligned;
 /// the launch is of [`shape`].
-#[kernel(max_threads = 128)]
+#[kernel(dependent, max_threads = 128)]
 pub unsafe fn gather_rows(x: *const Vector, rows: *const u32, out: *mut Vector, vectors: u32) {
     let (row, vector) = place();
     if vector >= vectors {
@@ -74,7 +74,7 @@ pub unsafe fn gather_rows(x: *const Vector, rows: *const u32, out: *mut Vector, 
 ///
 /// # Safety
 /// Tokens and positions (with the offset) are rows of their tables; the rest is as for [`gather_rows()`].
-#[kernel(max_threads = 128, instances(T = [F16, Bf16]))]
+#[kernel(dependent, max_threads = 128, instances(T = [F16, Bf16]))]
 pub unsafe fn embed<T: Element>(
     table: *const Vector,
     position_table: *const Vector,
@@ -103,7 +103,7 @@ pub unsafe fn embed<T: Element>(
 ///
 /// # Safety
 /// Positions (with the offset) are rows of their table, if there is one; the rest is as for [`gather_rows()`].
-#[kernel(max_threads = 128, instances(T = [F16, Bf16]))]
+#[kernel(dependent, max_threads = 128, instances(T = [F16, Bf16]))]
 pub unsafe fn embed_part<T: Element>(
     table: *const Vector,
     position_table: *const Vector,
@@ -140,7 +140,7 @@ pub unsafe fn embed_part<T: Element>(
 ///
 /// # Safety
 /// As for [`embed()`].
-#[kernel(max_threads = 128, instances(T = [F16, Bf16]))]
+#[kernel(dependent, max_threads = 128, instances(T = [F16, Bf16]))]
 pub unsafe fn add_positions<T: Element>(
     x: *mut Vector,
     table: *const Vector,

@@ -87,7 +87,7 @@ pub const fn floor_bytes(tokens: u64, heads: u64, pages: Pages) -> u64 {
 /// # Safety
 /// The arrays have these shapes and are 16-byte aligned, slots are within the cache and no two are the same,
 /// `head_size` passes [`check`], is 32, 64, 96 or 128 where the cache has 8 bits, and the launch is of [`shape`].
-#[kernel(max_threads = 128, instances(T = [F16, Bf16, F16Int8, F16Fp8, Bf16Int8, Bf16Fp8]))]
+#[kernel(dependent, max_threads = 128, instances(T = [F16, Bf16, F16Int8, F16Fp8, Bf16Int8, Bf16Fp8]))]
 pub unsafe fn rope_and_cache<T: KvElement>(
     qkv: *const Vector,
     query: *mut Vector,

@@ -87,7 +87,8 @@ impl Gpu {
             ptx: ptx.into(),
             modules: HashMap::new(),
             buffers: Vec::new(),
-            options: LaunchOptions::default(),
+            // Kernels are launched one at a time, but the engine launches one behind the other.
+            options: LaunchOptions { early_accesses: false, ..LaunchOptions::default() },
             launched: BTreeMap::new(),
             rehearses: false,
         })

@@ -69,7 +69,7 @@ pub const fn shared_bytes(tokens: u32) -> u32 {
 ///
 /// # Safety
 /// As for [`gemm`](super::prefill::gemm()), and `m` is at most `TOKENS`.
-#[kernel(max_threads = 128, min_blocks = 2, instances(T = [F16, Bf16], TOKENS = [8, 16, 32, 64]))]
+#[kernel(dependent, max_threads = 128, min_blocks = 2, instances(T = [F16, Bf16], TOKENS = [8, 16, 32, 64]))]
 pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
     x: *const u16,
     weight: *const u16,

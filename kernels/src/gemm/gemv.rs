@@ -70,7 +70,7 @@ pub const fn blocks(n: u32) -> u32 {
 ///
 /// # Safety
 /// As for [`gemm`](super::prefill::gemm()), and `m` is at most `TOKENS`.
-#[kernel(max_threads = 128, instances(T = [F16, Bf16], TOKENS = [1, 2, 4]))]
+#[kernel(dependent, max_threads = 128, instances(T = [F16, Bf16], TOKENS = [1, 2, 4]))]
 pub unsafe fn gemv<T: Element, const TOKENS: u32>(
     x: *const u16,
     weight: *const u16,

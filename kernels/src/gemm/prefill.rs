@@ -61,7 +61,7 @@ pub const fn shared_bytes(columns: u32) -> u32 {
 /// # Safety
 /// The arrays have the shapes that the arguments say, 16-byte aligned rows of `x` and `weight`, and the launch is the
 /// [`GemmPlan`](super::plan::GemmPlan)'s.
-#[kernel(max_threads = 256, instances(T = [F16, Bf16], COLUMNS = [128, 256]))]
+#[kernel(dependent, max_threads = 256, instances(T = [F16, Bf16], COLUMNS = [128, 256]))]
 pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     x: *const u16,
     weight: *const u16,

@@ -15,7 +15,7 @@ use cuda_std::unroll::{eight, unroll};
 /// # Safety
 /// The arrays have a row for each x of the grid, are 16-byte aligned, and the block is of
 /// [`NormShape::threads`](super::NormShape).
-#[kernel(max_threads = 512, instances(T = [F16, Bf16]))]
+#[kernel(dependent, max_threads = 512, instances(T = [F16, Bf16]))]
 pub unsafe fn rms_norm<T: Element>(
     x: *mut Vector,
     y: *const Vector,

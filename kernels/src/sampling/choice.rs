@@ -31,7 +31,7 @@ pub const fn floor_bytes(rows: u64, vocab: u64) -> u64 {
 /// # Safety
 /// The arrays have these shapes, `logits` is 16-byte aligned, requests pass [`Request::check`], adjusted tokens are in
 /// the vocabulary, no row adjusts one twice, there are as many masks as requests name, and the launch is of a block of [`THREADS`] for each row.
-#[kernel(max_threads = 512)]
+#[kernel(dependent, max_threads = 512)]
 pub unsafe fn sample(
     logits: *mut f32,
     stride: u32,

@@ -1,28 +1,39 @@
-//! The launch bounds of a kernel, and the target that it is for, as its attribute gives them.
+//! The launch bounds of a kernel, the target that it is for, and whether it may begin early, as its attribute gives them.
 
 use proc_macro::{Span, TokenTree};
 
 use crate::{Error, is_punct};
 
 /// Launch bounds as written; what is not given is not limited.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct BoundsAttribute {
     max_threads: Option<u32>,
     min_blocks: Option<u32>,
     max_regs: Option<u32>,
     /// The one target that the kernel exists for.
     arch: Option<String>,
+    /// Whether it begins with a wait for the launches ahead.
+    dependent: bool,
 }
 
 /// Targets that a kernel can be for alone: what they have is in no later GPU.
 const ARCHS: [&str; 1] = ["sm_90a"];
 
+/// The target for which there is a wait, as `cuda_std::launch::Descriptor::waits_in` says.
+const WAITS_IN: &str = "sm_90a";
+
 impl BoundsAttribute {
-    /// Reads the parts of the attribute that are bounds.
-    pub fn parse(parts: Vec<Vec<TokenTree>>) -> Result<BoundsAttribute, Error> {
+    /// Reads the parts of an attribute, or of a list of instances, that are bounds. What they don't give is as in `others`.
+    pub fn parse(parts: Vec<Vec<TokenTree>>, others: &BoundsAttribute) -> Result<BoundsAttribute, Error> {
         let mut bounds = BoundsAttribute::default();
         let mut at = Span::call_site();
         for part in parts {
+            if let [TokenTree::Ident(key)] = part.as_slice()
+                && key.to_string() == "dependent"
+            {
+                bounds.dependent = true;
+                continue;
+            }
             let [TokenTree::Ident(key), equals, value] = part.as_slice() else {
                 let span = part.first().map_or(at, TokenTree::span);
                 return Err(Error::new(span, "expected `max_threads = 256`, `min_blocks = 2` or `max_regs = 128`"));
@@ -48,7 +59,7 @@ impl BoundsAttribute {
                 "max_regs" => &mut bounds.max_regs,
                 other => {
                     let message = format!(
-                        "a kernel has no bound `{other}`: there are `max_threads`, `min_blocks`, `max_regs` and `arch`"
+                        "a kernel has no bound `{other}`: there are `max_threads`, `min_blocks`, `max_regs`, `arch` and `dependent`"
                     );
                     return Err(Error::new(at, message));
                 }
@@ -57,6 +68,13 @@ impl BoundsAttribute {
                 return Err(Error::new(at, "given twice"));
             }
         }
+        let bounds = BoundsAttribute {
+            max_threads: bounds.max_threads.or(others.max_threads),
+            min_blocks: bounds.min_blocks.or(others.min_blocks),
+            max_regs: bounds.max_regs.or(others.max_regs),
+            arch: bounds.arch.or_else(|| others.arch.clone()),
+            dependent: bounds.dependent || others.dependent,
+        };
         match bounds {
             BoundsAttribute { max_threads: Some(1025..), .. } => {
                 Err(Error::new(at, "a block has at most 1024 threads"))
@@ -83,6 +101,19 @@ impl BoundsAttribute {
             Some(arch) => format!("all(target_arch = \"nvptx64\", target_feature = {arch:?})"),
             None => "target_arch = \"nvptx64\"".to_owned(),
         }
+    }
+
+    /// What comes before all else in an entry.
+    pub fn beginning(&self) -> String {
+        match self.dependent {
+            true => format!("#[cfg(target_feature = {WAITS_IN:?})] ::cuda_std::ptx::control::begin_dependent();"),
+            false => String::new(),
+        }
+    }
+
+    /// The expression that says on the host whether it may begin early.
+    pub fn dependent(&self) -> String {
+        self.dependent.to_string()
     }
 
     /// The expression that makes the target on the host.

@@ -88,15 +88,16 @@ impl Function {
         }
     }
 
-    /// The entry as the device has it, without its attributes: named `entry`, with the bytes of tensors in place of references. `body` follows what
-    /// finds out where these are; without one it is the function's own.
+    /// The entry as the device has it, without its attributes: named `entry`, with the bytes of tensors in place of references. It begins with
+    /// `beginning`. `body` follows what finds out where these are; without one it is the function's own.
     pub fn entry(
         &self,
         entry: &str,
         params: &[FunctionParam],
+        beginning: &str,
         body: Option<TokenStream>,
     ) -> Result<TokenStream, Error> {
-        let (mut declared, mut inside) = (TokenStream::new(), TokenStream::new());
+        let (mut declared, mut inside) = (TokenStream::new(), tokens(beginning)?);
         for (i, param) in params.iter().enumerate() {
             let typed = |to: &mut TokenStream| -> Result<(), Error> {
                 to.extend(param.pattern.iter().cloned());

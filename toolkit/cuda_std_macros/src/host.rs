@@ -16,21 +16,20 @@ const MOST_TENSORS: usize = 3;
 /// A kernel, for the host.
 pub struct Host<'a> {
     function: &'a Function,
-    bounds: &'a BoundsAttribute,
     /// The parameters in order.
     pub params: Vec<FunctionParam>,
 }
 
 impl<'a> Host<'a> {
-    pub fn new(function: &'a Function, params: Vec<FunctionParam>, bounds: &'a BoundsAttribute) -> Self {
-        Self { function, bounds, params }
+    pub fn new(function: &'a Function, params: Vec<FunctionParam>) -> Self {
+        Self { function, params }
     }
 
     /// The arguments of a kernel that has one entry.
-    pub fn kernel(&self) -> Result<TokenStream, Error> {
+    pub fn kernel(&self, bounds: &BoundsAttribute) -> Result<TokenStream, Error> {
         let name = self.function.name.to_string();
         let mut out = self.args(&format!("The arguments of the kernel `{name}`."))?;
-        let descriptor = self.descriptor(&name, &[]);
+        let descriptor = self.descriptor(&name, &[], bounds);
         out.extend(tokens(&format!("{HOST} impl ::cuda_std::launch::Kernel for {name} {{ {descriptor} }}"))?);
         Ok(out)
     }
@@ -44,7 +43,7 @@ impl<'a> Host<'a> {
         for instance in instances {
             let values: Vec<_> = instance.values.iter().map(String::as_str).collect();
             let parameters = key(&generics, &values);
-            let descriptor = self.descriptor(&instance.name, &instance.labels);
+            let descriptor = self.descriptor(&instance.name, &instance.labels, &instance.bounds);
             out.extend(tokens(&format!(
                 "{HOST} impl ::cuda_std::launch::Instance<{parameters}> for {name} {{ {descriptor} }}"
             ))?);
@@ -130,7 +129,7 @@ impl<'a> Host<'a> {
     }
 
     /// The constant that describes an entry.
-    fn descriptor(&self, entry: &str, labels: &[String]) -> String {
+    fn descriptor(&self, entry: &str, labels: &[String], bounds: &BoundsAttribute) -> String {
         format!(
             "const DESCRIPTOR: ::cuda_std::launch::Descriptor = ::cuda_std::launch::Descriptor {{
                 name: {entry:?},
@@ -138,9 +137,11 @@ impl<'a> Host<'a> {
                 params: <Self as ::cuda_std::launch::Args>::PARAMS,
                 bounds: {},
                 arch: {},
+                dependent: {},
             }};",
-            self.bounds.literal(),
-            self.bounds.arch()
+            bounds.literal(),
+            bounds.arch(),
+            bounds.dependent()
         )
     }
 }

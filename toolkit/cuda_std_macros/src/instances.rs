@@ -2,6 +2,7 @@
 
 use proc_macro::{Delimiter, Group, Ident, Span, TokenTree};
 
+use crate::bounds::BoundsAttribute;
 use crate::{Error, is_punct, split};
 
 /// The lists of an attribute. Each gives every generic parameter its values.
@@ -11,6 +12,8 @@ pub struct Instances(Vec<List>);
 struct List {
     span: Span,
     parameters: Vec<(Ident, Vec<String>)>,
+    /// The launch bounds of its kernels.
+    bounds: BoundsAttribute,
 }
 
 /// A generic parameter of a kernel.
@@ -29,13 +32,15 @@ pub struct KernelInstance {
     pub values: Vec<String>,
     /// The values in lower case.
     pub labels: Vec<String>,
+    /// Its launch bounds.
+    pub bounds: BoundsAttribute,
 }
 
 impl Instances {
-    /// Reads the parts of the attribute that are `instances(...)`.
-    pub fn parse(parts: &[Vec<TokenTree>]) -> Result<Instances, Error> {
+    /// Reads the parts of the attribute that are `instances(...)`. `bounds` are the kernel's: a list may have others.
+    pub fn parse(parts: &[Vec<TokenTree>], bounds: &BoundsAttribute) -> Result<Instances, Error> {
         let groups = parts.iter().filter_map(|part| match part.as_slice() {
-            [_, TokenTree::Group(list)] => Some(List::parse(list)),
+            [_, TokenTree::Group(list)] => Some(List::parse(list, bounds)),
             _ => None,
         });
         Ok(Instances(groups.collect::<Result<_, _>>()?))
@@ -63,12 +68,14 @@ impl Instances {
 }
 
 impl List {
-    fn parse(list: &Group) -> Result<List, Error> {
+    fn parse(list: &Group, bounds: &BoundsAttribute) -> Result<List, Error> {
+        let is_values = |part: &Vec<TokenTree>| !matches!(part.as_slice(), [_, _, TokenTree::Literal(_)]);
+        let (parts, other_bounds): (Vec<_>, Vec<_>) = split(list.stream(), ',').into_iter().partition(is_values);
         let mut parameters = Vec::new();
-        for part in split(list.stream(), ',') {
+        for part in parts {
             let [TokenTree::Ident(name), equals, TokenTree::Group(values)] = part.as_slice() else {
                 let span = part.first().map_or(list.span(), TokenTree::span);
-                return Err(Error::new(span, "expected `T = [F16, Bf16]` or `D = [64, 128]`"));
+                return Err(Error::new(span, "expected `T = [F16, Bf16]`, `D = [64, 128]` or `min_blocks = 2`"));
             };
             if !is_punct(equals, '=') || values.delimiter() != Delimiter::Bracket {
                 return Err(Error::new(equals.span(), "expected `= [...]`"));
@@ -82,7 +89,7 @@ impl List {
             }
             parameters.push((name.clone(), words));
         }
-        Ok(List { span: list.span(), parameters })
+        Ok(List { span: list.span(), parameters, bounds: BoundsAttribute::parse(other_bounds, bounds)? })
     }
 
     fn of(&self, function: &Ident, declared: &[String]) -> Result<Vec<KernelInstance>, Error> {
@@ -101,7 +108,12 @@ impl List {
         }
         let instance = |values: Vec<String>| {
             let labels: Vec<_> = values.iter().map(|v| v.to_lowercase()).collect();
-            KernelInstance { name: format!("{function}_{}", labels.join("_")), values, labels }
+            KernelInstance {
+                name: format!("{function}_{}", labels.join("_")),
+                values,
+                labels,
+                bounds: self.bounds.clone(),
+            }
         };
         Ok(combinations.into_iter().map(instance).collect())
     }

@@ -11,9 +11,10 @@ use crate::{Error, split, tokens};
 /// What `#[kernel(attributes)]` makes of a function.
 pub fn expand(attributes: TokenStream, item: TokenStream) -> Result<TokenStream, Error> {
     let (lists, bounds): (Vec<_>, Vec<_>) = split(attributes, ',').into_iter().partition(|part| is_list(part));
-    let (bounds, instances) = (BoundsAttribute::parse(bounds)?, Instances::parse(&lists)?);
+    let bounds = BoundsAttribute::parse(bounds, &BoundsAttribute::default())?;
+    let instances = Instances::parse(&lists, &bounds)?;
     let function = Function::parse(item)?;
-    let host = Host::new(&function, parse_params(&function.params)?, &bounds);
+    let host = Host::new(&function, parse_params(&function.params)?);
     if instances.is_empty() {
         if !function.generics.is_empty() {
             let message =
@@ -22,19 +23,19 @@ pub fn expand(attributes: TokenStream, item: TokenStream) -> Result<TokenStream,
         }
         let mut out = tokens(&format!("#[cfg({})] #[unsafe(no_mangle)]", bounds.condition()))?;
         out.extend(function.head.clone());
-        out.extend(function.entry(&function.name.to_string(), &host.params, None)?);
+        out.extend(function.entry(&function.name.to_string(), &host.params, &bounds.beginning(), None)?);
         out.extend(marker(&function.name.to_string(), &bounds)?);
         out.extend(tokens("#[cfg(not(target_arch = \"nvptx64\"))] #[allow(clippy::too_many_arguments)]")?);
         out.extend(function.declared("unsafe fn")?);
-        out.extend(host.kernel()?);
+        out.extend(host.kernel(&bounds)?);
         return Ok(out);
     }
     let mut out = tokens("#[inline(always)] #[allow(clippy::too_many_arguments)]")?;
     out.extend(function.declared("unsafe fn")?);
     let instances = instances.of(&function.name, &function.generics)?;
     for instance in &instances {
-        out.extend(entry(&function, &host, &bounds, instance)?);
-        out.extend(marker(&instance.name, &bounds)?);
+        out.extend(entry(&function, &host, instance)?);
+        out.extend(marker(&instance.name, &instance.bounds)?);
     }
     out.extend(host.family(&instances)?);
     Ok(out)
@@ -46,12 +47,7 @@ fn is_list(part: &[TokenTree]) -> bool {
 }
 
 /// The entry of an instance, which calls the generic function.
-fn entry(
-    function: &Function,
-    host: &Host<'_>,
-    bounds: &BoundsAttribute,
-    instance: &KernelInstance,
-) -> Result<TokenStream, Error> {
+fn entry(function: &Function, host: &Host<'_>, instance: &KernelInstance) -> Result<TokenStream, Error> {
     let (name, generics) = (&function.name, instance.values.join(", "));
     let arguments: Vec<_> = host.params.iter().map(|p| p.name.as_str()).collect();
     let body = tokens(&format!(
@@ -60,9 +56,9 @@ fn entry(
     ))?;
     let mut out = tokens(&format!(
         "#[doc = \"`{name}` of these parameters.\"] #[cfg({})] #[unsafe(no_mangle)]",
-        bounds.condition()
+        instance.bounds.condition()
     ))?;
-    out.extend(function.entry(&instance.name, &host.params, Some(body))?);
+    out.extend(function.entry(&instance.name, &host.params, &instance.bounds.beginning(), Some(body))?);
     // The host, too, is to see whether there can be such an instance.
     out.extend(tokens(&format!(
         "#[cfg(not(target_arch = \"nvptx64\"))] const _: () = {{ let _ = {name}::<{generics}>; }};"

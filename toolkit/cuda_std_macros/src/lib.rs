@@ -19,10 +19,13 @@ use proc_macro::{Delimiter, Group, Ident, Literal, Punct, Spacing, Span, TokenSt
 /// multiprocessor, `.minnctapersm`; it needs `max_threads`) and `max_regs` (registers per thread, `.maxnreg`). With
 /// `arch = "sm_90a"` there is a kernel in the PTX for that target alone.
 ///
+/// With `dependent` the entry for `sm_90a` begins with `cuda_std::ptx::control::begin_dependent`, so that launches of it may begin before those ahead of
+/// them are over; for other targets, whose launches come one after the other, nothing changes.
+///
 /// A generic kernel lists what there is to be of it: `instances(T = [F16, Bf16], D = [64, 128])` on `attention<T, const D:
-/// u32>` gives the entries `attention_f16_64`, `attention_f16_128` and so on; a second `instances(...)` adds to them. The
-/// function itself is inlined into each, and can be called by others. The parameters' types are the same for all: they don't
-/// name `T` or `D`.
+/// u32>` gives the entries `attention_f16_64`, `attention_f16_128` and so on; a second `instances(...)` adds to them. Its entries may
+/// have bounds of their own in place of the kernel's: `instances(min_blocks = 3, T = [F16], D = [256])`. The function itself is
+/// inlined into each, and can be called by others. The parameters' types are the same for all: they don't name `T` or `D`.
 ///
 /// For the device this becomes an exported `extern "ptx-kernel"` function and a comment in the PTX from which the
 /// builder takes the bounds. On the host the function stays what it is, and a struct of the same name appears beside it:

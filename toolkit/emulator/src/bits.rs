@@ -31,8 +31,16 @@ impl Bits {
         self.0.iter().zip(&other.0).any(|(a, b)| a & b != 0)
     }
 
+    /// Whether a number of a range is in the set.
+    pub fn meets_range(&self, at: usize, len: usize) -> bool {
+        Self::parts(at, len).any(|(word, mask)| self.0.get(word).is_some_and(|bits| bits & mask != 0))
+    }
+
     /// Adds all numbers of another set.
     pub fn join(&mut self, other: &Bits) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
         self.0.iter_mut().zip(&other.0).for_each(|(word, other)| *word |= other);
     }
 
@@ -97,5 +105,9 @@ mod tests {
         assert_eq!(bits.count(), 140);
         bits.insert_range(5, 0);
         assert_eq!(bits.count(), 140);
+        assert!(bits.meets_range(0, 61) && !bits.meets_range(0, 60) && !bits.meets_range(200, 999));
+        let mut joined = Bits::default();
+        joined.join(&bits);
+        assert!(joined.count() == 140 && !Bits::default().meets_range(0, 300));
     }
 }

@@ -251,7 +251,7 @@ impl EmulatedDevice {
         self.memory.enter(place.device);
         self.place_variables(kernel.module);
         if place.first_block == 0 {
-            self.memory.forget_launches();
+            self.memory.begin_launch(options.dependent);
             self.releases.clear();
         }
         let variables =

@@ -14,7 +14,10 @@ impl Memory {
 
     /// Copies, which know what blocks touch and store there; this memory knows from now on what blocks store here.
     pub fn fork(&mut self, count: usize) -> Vec<Memory> {
-        self.buffers.iter_mut().for_each(|buffer| buffer.stored.clear());
+        for buffer in &mut self.buffers {
+            buffer.unfinished.stored.join(&buffer.stored);
+            buffer.stored.clear();
+        }
         let mut fork = self.clone();
         for buffer in &mut fork.buffers {
             buffer.touched.clear();
@@ -30,6 +33,7 @@ impl Memory {
 
     /// Takes over what blocks stored on a copy that does not conflict.
     pub fn take_over(&mut self, fork: &Memory) {
+        self.last_waited |= fork.last_waited;
         for (here, there) in self.buffers.iter_mut().zip(&fork.buffers).filter(|(_, there)| there.used) {
             here.used = true;
             here.touched.join(&there.touched);

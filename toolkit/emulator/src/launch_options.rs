@@ -26,6 +26,13 @@ pub struct LaunchOptions {
     pub check_global_races: bool,
     /// Blocks of a cluster, in each dimension. A kernel may declare the same itself.
     pub cluster: Option<[u32; 3]>,
+    /// Whether the launch may begin before the one ahead of it is over, as those may that have the driver's attribute for
+    /// programmatic stream serialisation. Until one of its threads has executed `griddepcontrol.wait`, or comes after one that has, it
+    /// is a fault if it reads what launches ahead wrote, or writes what they accessed. Sectors of 32 bytes count as a whole.
+    pub dependent: bool,
+    /// Whether threads of a dependent launch may access global memory before they wait which no launch ahead has to do with. If
+    /// not, any such access is a fault: for tests that have no launch ahead.
+    pub early_accesses: bool,
     /// The most warp instructions of a launch. One with more is taken to be endless.
     pub instruction_limit: u64,
     /// The most cores on which blocks run that do not communicate, in the natural order. Memory, reports and faults are the
@@ -43,6 +50,8 @@ impl Default for LaunchOptions {
             check_races: true,
             check_global_races: true,
             cluster: None,
+            dependent: false,
+            early_accesses: true,
             instruction_limit: 1 << 34,
             cores: *CORES,
         }

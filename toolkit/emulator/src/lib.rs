@@ -86,6 +86,7 @@ mod program;
 mod ptx;
 mod report;
 mod tensor_map;
+mod unfinished;
 mod window;
 
 pub use arg::Arg;

@@ -6,6 +6,7 @@ use crate::bits::Bits;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::history::History;
 use crate::host_bytes::HostBytes;
+use crate::unfinished::Unfinished;
 
 /// An address on the device.
 pub type DeviceAddress = u64;
@@ -38,6 +39,8 @@ pub(crate) struct Buffer {
     pub used: bool,
     /// Writes of the current launch.
     pub history: History,
+    /// What launches before the current one did, if it is a dependent one.
+    pub unfinished: Unfinished,
     pub live: bool,
     /// The number of the device that has it.
     pub device: usize,
@@ -54,6 +57,7 @@ impl Buffer {
         self.touched = Bits::default();
         self.stored = Bits::default();
         self.history = History::default();
+        self.unfinished = Unfinished::default();
     }
 }
 
@@ -79,6 +83,8 @@ pub(crate) struct Memory {
     device: usize,
     /// The same device's [`Area::reach`].
     reach: u64,
+    /// Whether a thread of the current launch has waited for those ahead, or all its threads come after them anyway.
+    pub last_waited: bool,
 }
 
 impl Memory {
@@ -86,7 +92,7 @@ impl Memory {
     pub fn new(area: u64) -> Self {
         let base = BASE + ((area % AREAS) << AREA_BITS);
         let areas = vec![Area { base, pages: Vec::new(), reach: 1 }];
-        Self { buffers: Vec::new(), areas, of_host: Vec::new(), device: 0, reach: 1 }
+        Self { buffers: Vec::new(), areas, of_host: Vec::new(), device: 0, reach: 1, last_waited: true }
     }
 
     /// Says which device's memory is allocated and which one accesses memory from now on.
@@ -145,6 +151,7 @@ impl Memory {
             stored: Bits::new(bytes / 32 + 2),
             used: false,
             history: History::default(),
+            unfinished: Unfinished::default(),
             live: true,
             device: self.device,
             host,

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// What orders threads: barriers, waits, fences, commits and arrivals. `shfl`, `vote` and `redux` are results, too, and not
 /// orders alone.
-pub const ORDERING: [&str; 14] = [
+pub const ORDERING: [&str; 15] = [
     "bar.",
     "barrier.",
     "membar.",
@@ -20,6 +20,7 @@ pub const ORDERING: [&str; 14] = [
     "wgmma.fence",
     "wgmma.commit_group",
     "wgmma.wait_group",
+    "griddepcontrol.wait",
 ];
 
 /// What an entry begins with.

@@ -50,8 +50,8 @@
 //! # Ok::<(), launch::Error>(())
 //! ```
 
+mod attributes;
 mod buffer;
-mod cluster;
 mod code;
 mod context;
 mod copies;

@@ -1,6 +1,6 @@
 //! Kernels on the device, and their launches.
 
-use crate::cluster;
+use crate::attributes;
 use crate::code::{self, Code};
 use crate::context::Context;
 use crate::driver::Driver;
@@ -38,6 +38,8 @@ struct Kernel {
     static_shared: usize,
     /// Whether it may already use all shared memory of a block.
     opted_in: AtomicBool,
+    /// Whether its launches may begin before those ahead of them are over.
+    early: bool,
 }
 
 // SAFETY: functions belong to no thread, and the driver's functions may be called from any.
@@ -64,9 +66,11 @@ impl Module {
                 error => error,
             }
         })?;
+        let (target, can_begin_early) = (ptx::target(ptx), attributes::can_begin_early(context));
         let kernel = |entry: &&'static Descriptor| {
             let kernel = context.call(&format!("load of `{}`", entry.name), || {
-                let kernel = Kernel::of(&raw, entry)?;
+                let early = can_begin_early && entry.waits_in(target);
+                let kernel = Kernel::of(&raw, entry, early)?;
                 load_now(context.driver(), kernel.function).map(|()| kernel)
             })?;
             Ok((entry.name, kernel))
@@ -82,7 +86,8 @@ impl Module {
 
     /// Asks a stream to run a kernel: `call` is the struct of its arguments, or an instance of a generic kernel.
     ///
-    /// Arguments are copied; what addresses among them point to is used when the stream comes to it.
+    /// Arguments are copied; what addresses among them point to is used when the stream comes to it. A kernel that waits for the
+    /// launches ahead itself ([`Descriptor::waits_in`]) may begin before they are over, on devices and drivers that can.
     ///
     /// # Safety
     /// The kernel's contract holds, until it has run.
@@ -106,11 +111,11 @@ impl Module {
         let mut addresses: Vec<*mut c_void> = call.bits().iter().zip(call.descriptor().params).map(address).collect();
         let ([gx, gy, gz], [tx, ty, tz]) = (grid, threads);
         let (function, stream, addresses) = (kernel.function, stream.as_raw(), addresses.as_mut_ptr());
-        if shape.cluster != [1; 3] {
-            let launch = cluster::function(self.context.driver())?;
+        if shape.cluster != [1; 3] || kernel.early {
+            let launch = attributes::function(self.context.driver())?;
             return self.context.call(name, || {
-                // SAFETY: as below.
-                unsafe { cluster::launch(launch, function, shape, stream, addresses) }
+                // SAFETY: as below; what may begin early begins with a wait, by its declaration.
+                unsafe { attributes::launch(launch, function, (shape, kernel.early), stream, addresses) }
             });
         }
         self.context.call(name, || {
@@ -176,7 +181,7 @@ impl Module {
 }
 
 impl Kernel {
-    fn of(module: &Raw, entry: &Descriptor) -> std::result::Result<Self, Code> {
+    fn of(module: &Raw, entry: &Descriptor, early: bool) -> std::result::Result<Self, Code> {
         let function = module.get_function(entry.name)?.to_raw();
         let get = |attribute| {
             let mut value = 0;
@@ -190,6 +195,7 @@ impl Kernel {
             max_threads: compiled.min(entry.bounds.max_threads.unwrap_or(u32::MAX)),
             static_shared: get(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)? as usize,
             opted_in: AtomicBool::new(false),
+            early,
         })
     }
 }

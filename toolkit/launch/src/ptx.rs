@@ -38,6 +38,12 @@ pub(crate) fn select(ptx: &str, entries: &[&'static Descriptor]) -> Result<Strin
     Ok(selected)
 }
 
+/// The target that a PTX text is for, such as `sm_90a`; empty if it names none.
+pub(crate) fn target(ptx: &str) -> &str {
+    let named = ptx.lines().find_map(|line| line.trim_start().strip_prefix(".target "));
+    named.and_then(|rest| rest.split(',').next()).map_or("", str::trim)
+}
+
 /// The kernels that a PTX text defines, in its order.
 fn kernels(ptx: &str) -> Result<Vec<Kernel<'_>>> {
     let wrong = |at: usize, reason| Error::Ptx { line: ptx[..at].matches('\n').count() + 1, reason };
@@ -210,7 +216,16 @@ mod tests {
             params: params.leak(),
             bounds: Bounds::default(),
             arch: None,
+            dependent: false,
         }))
+    }
+
+    #[test]
+    fn the_target_is_named_without_options() {
+        assert_eq!(
+            (target(".version 8.0\n.target sm_90a\n"), target(".target sm_80, debug"), target("")),
+            ("sm_90a", "sm_80", "")
+        );
     }
 
     #[test]

@@ -116,6 +116,7 @@ pub use plan::{MIN_RANGE, PLAN_THREADS, Ranges, TILE, plan_paged_attention, plan
 /// The arrays have these shapes; query rows are aligned to 4 bytes, output to 8, vectors to 16; the launch is as
 /// [`DecodeLaunch`] says, and no other uses the workspace meanwhile.
 #[kernel(
+    dependent,
     max_threads = 128,
     min_blocks = 2,
     instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128, 256], H = [8]),

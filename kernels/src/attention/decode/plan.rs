@@ -158,7 +158,7 @@ impl DecodePlan {
 /// # Safety
 /// `lengths` has `sequences` elements, `plan` the size of [`plan_vectors`], the batch has less than 2^32 tiles, and the
 /// launch is of one block of [`PLAN_THREADS`].
-#[kernel(max_threads = 256)]
+#[kernel(dependent, max_threads = 256)]
 pub unsafe fn plan_paged_attention(
     lengths: *const u32,
     plan: *mut Vector,

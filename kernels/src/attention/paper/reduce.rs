@@ -31,7 +31,7 @@ use crate::element::{Bf16, Element, F16};
 /// # Safety
 /// The arrays have these shapes and are aligned to 8 bytes; `lengths`, `block_size` and `window` are v2's; the launch
 /// is [`Version::V2`](super::launch::Version)'s.
-#[kernel(max_threads = 128, instances(T = [F16, Bf16]))]
+#[kernel(dependent, max_threads = 128, instances(T = [F16, Bf16]))]
 pub unsafe fn paged_attention_v2_reduce<T: Element>(
     output: *mut u16,
     partials: *const f32,

@@ -36,11 +36,17 @@ use crate::element::{Bf16, Element, F16};
 ///
 /// # Safety
 /// As for v1; `partials` is aligned to 8 bytes; the launch is [`Version::V2`](super::launch::Version)'s.
-// Three blocks on a multiprocessor, as for v1.
+// Blocks on a multiprocessor as for v1.
 #[kernel(
+    dependent,
     max_threads = 128,
-    min_blocks = 3,
-    instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128, 256], B = [8, 16, 32])
+    min_blocks = 5,
+    instances(T = [F16, Bf16], D = [80, 96, 128], B = [8, 16, 32]),
+    instances(T = [F16, Bf16], D = [64], B = [32]),
+    instances(T = [F16, Bf16], D = [256], B = [8]),
+    instances(min_blocks = 3, T = [F16, Bf16], D = [32], B = [8, 16, 32]),
+    instances(min_blocks = 3, T = [F16, Bf16], D = [64], B = [8, 16]),
+    instances(min_blocks = 3, T = [F16, Bf16], D = [256], B = [16, 32])
 )]
 pub unsafe fn paged_attention_v2<T: Element, const D: u32, const B: u32>(
     partials: *mut f32,

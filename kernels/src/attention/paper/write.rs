@@ -23,7 +23,7 @@ use cuda_std::unroll::unroll;
 ///
 /// # Safety
 /// As for [`rope_and_cache()`](crate::rope::rope_and_cache()), with both arrays in place of the cache.
-#[kernel(max_threads = 128, instances(T = [F16, Bf16]))]
+#[kernel(dependent, max_threads = 128, instances(T = [F16, Bf16]))]
 pub unsafe fn paper_rope_and_cache<T: Element>(
     qkv: *const Vector,
     query: *mut Vector,

@@ -118,6 +118,7 @@ struct Cache {
 /// context holds at least the new tokens, and their keys and values are in the cache; the launch is of
 /// [`launch_shape`](shape::launch_shape()).
 #[kernel(
+    dependent,
     max_threads = 128,
     min_blocks = 2,
     instances(T = [F16, Bf16], D = [32, 64, 80, 96, 128, 256]),

@@ -84,7 +84,7 @@ pub const fn shared_bytes(tokens: u32) -> u32 {
 /// # Safety
 /// The arrays have the shapes that the arguments say, and the launch is the [`GemmPlan`](crate::gemm::plan::GemmPlan)'s: every
 /// block has at least one element of `k`. `m` is at most `TOKENS`.
-#[kernel(arch = "sm_90a", max_threads = 288, min_blocks = 2, instances(T = [F16, Bf16], TOKENS = [8, 16, 32, 64]))]
+#[kernel(dependent, arch = "sm_90a", max_threads = 288, min_blocks = 2, instances(T = [F16, Bf16], TOKENS = [8, 16, 32, 64]))]
 pub unsafe fn gemm_hopper_decode<T: TokenProducts, const TOKENS: u32>(
     x: &CuTensorMap,
     weight: &CuTensorMap,

@@ -138,7 +138,7 @@ const FLAGS_BYTES: u32 = 2 * 4;
 /// The arrays have the shapes that the arguments say, and the launch is the [`GemmPlan`](super::plan::GemmPlan)'s: of each tile
 /// every block has at least one element of `k`, and clusters have one block or two. If `epilogue` has the bit [`TILED`], `tiles` is the output, in tiles of
 /// [`GROUP_ROWS`] rows, and else not used.
-#[kernel(arch = "sm_90a", max_threads = 384, min_blocks = 1, instances(T = [F16, Bf16], COLUMNS = [128, 256]))]
+#[kernel(dependent, arch = "sm_90a", max_threads = 384, min_blocks = 1, instances(T = [F16, Bf16], COLUMNS = [128, 256]))]
 pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
     x: &CuTensorMap,
     weight: &CuTensorMap,

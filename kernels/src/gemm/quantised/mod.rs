@@ -97,7 +97,7 @@ pub const fn shared_bytes(form: CodeForm, tokens: u32) -> u32 {
 /// # Safety
 /// The arrays have the shapes that the arguments say, 16-byte aligned rows of `x`, and the launch is the
 /// [`QuantisedPlan`](plan::QuantisedPlan)'s.
-#[kernel(max_threads = 128, instances(T = [F16, Bf16], FORM = [0, 1, 2], TOKENS = [8, 16, 32, 64]))]
+#[kernel(dependent, max_threads = 128, instances(T = [F16, Bf16], FORM = [0, 1, 2], TOKENS = [8, 16, 32, 64]))]
 pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
     x: *const u16,
     codes: *const Vector,

@@ -122,8 +122,8 @@ mod tests {
 
     #[test]
     fn a_kernel_leaves_its_signature() {
-        let Descriptor { name, params, bounds, labels, arch } = scale::DESCRIPTOR;
-        assert_eq!((name, labels.len(), arch), ("scale", 0, None));
+        let Descriptor { name, params, bounds, labels, arch, dependent } = scale::DESCRIPTOR;
+        assert_eq!((name, labels.len(), arch, dependent), ("scale", 0, None, false));
         assert_eq!(bounds, Bounds { max_threads: Some(128), min_blocks: None, max_regs: Some(64) });
         assert_eq!(params[0], Param { name: "x", ty: "*mut f32", size: 8 });
         assert_eq!(params[1], Param { name: "by", ty: "f32", size: 4 });
@@ -138,7 +138,12 @@ mod tests {
     }
 
     /// Fills.
-    #[crate::kernel(max_threads = 64, instances(T = [F16x2, Bf16x2], D = [32, 64]), instances(T = [F16x2], D = [96]))]
+    #[crate::kernel(
+        max_threads = 64,
+        min_blocks = 5,
+        instances(T = [F16x2, Bf16x2], D = [32, 64]),
+        instances(min_blocks = 3, T = [F16x2], D = [96])
+    )]
     unsafe fn fill<T: Half2, const D: u32>(out: *mut u32, n: u32) {
         if crate::thread::index_1d() < n {
             // SAFETY: never reached on the host.
@@ -160,8 +165,15 @@ mod tests {
         assert_eq!(args.instance::<F16x2, 96>().descriptor().name, "fill_f16x2_96");
     }
 
+    #[test]
+    fn a_list_of_instances_may_have_bounds_of_its_own() {
+        let bounds = |min_blocks| Bounds { max_threads: Some(64), min_blocks: Some(min_blocks), max_regs: None };
+        assert!(fill::INSTANCES[..4].iter().all(|instance| instance.bounds == bounds(5)));
+        assert_eq!(fill::INSTANCES[4].bounds, bounds(3), "what the list does not say is as for the kernel");
+    }
+
     /// Copies.
-    #[crate::kernel(arch = "sm_90a", max_threads = 32)]
+    #[crate::kernel(arch = "sm_90a", dependent, max_threads = 32)]
     unsafe fn copy(from: &CuTensorMap, n: u32, to: &CuTensorMap) {
         let _ = (from, n, to);
     }
@@ -169,6 +181,8 @@ mod tests {
     #[test]
     fn tensors_are_tiles_on_the_host() {
         assert_eq!(copy::DESCRIPTOR.arch, Some("sm_90a"));
+        assert!(copy::DESCRIPTOR.waits_in("sm_90a") && !copy::DESCRIPTOR.waits_in("sm_80"));
+        assert!(!scale::DESCRIPTOR.waits_in("sm_90a"));
         assert_eq!(copy::DESCRIPTOR.params[2], Param { name: "to", ty: "&CuTensorMap", size: 128 });
         let row = |address| {
             let dimension = TileDimension { size: 100, stride: 2, tile: 64 };

@@ -16,12 +16,20 @@ pub struct Descriptor {
     pub bounds: Bounds,
     /// The one target that it exists for, as compilers name it; `None`: all.
     pub arch: Option<&'static str>,
+    /// Whether its entry begins with a wait for the launches ahead where the target has one, as [`waits_in`](Self::waits_in) says.
+    pub dependent: bool,
 }
 
 impl Descriptor {
     /// Whether there is such a kernel in the PTX for a target.
     pub fn is_for(&self, target: &str) -> bool {
         self.arch.is_none_or(|only| only == target)
+    }
+
+    /// Whether its entry in the PTX for a target waits for the launches ahead before it accesses memory, so that it may be launched
+    /// before they are over. Elsewhere it has to be launched behind them.
+    pub fn waits_in(&self, target: &str) -> bool {
+        self.dependent && target == "sm_90a"
     }
 }
 

@@ -79,3 +79,13 @@ pub fn let_later_launches_begin() {
     // SAFETY: accesses no memory; what later launches may read they wait for.
     device!(() => unsafe { core::arch::asm!("griddepcontrol.launch_dependents;", options(nostack, preserves_flags)) })
 }
+
+/// What a kernel with `#[kernel(dependent)]` begins with: waits for the launches ahead, and lets those behind begin.
+///
+/// All threads of all blocks wait, before they access any memory, and none lets the next launch begin before it has waited. So what a
+/// launch waits for, the one ahead, has itself waited for all before that.
+#[inline(always)]
+pub fn begin_dependent() {
+    wait_for_earlier_launches();
+    let_later_launches_begin();
+}

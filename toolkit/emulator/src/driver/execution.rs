@@ -242,7 +242,13 @@ impl Session<'_> {
         let state = self.state_mut();
         let in_company = state.is_company();
         let Some(context) = state.contexts.get(&id) else { return Ok(()) };
-        let options = &LaunchOptions { cluster: request.cluster, ..context.launch_options.clone() };
+        let early = !context.launch_options.early_accesses || state.follows_launch(id, &item);
+        let options = LaunchOptions {
+            cluster: request.cluster,
+            dependent: request.dependent && early,
+            ..context.launch_options.clone()
+        };
+        let options = &options;
         if state.running.is_empty() {
             state.orders = Orders(options.seed);
         }
@@ -277,6 +283,9 @@ impl Session<'_> {
             move |error: MemoryError| Fault::of_call(FaultKind::OutOfBounds, &call, error.to_string())
         };
         let state = self.state_mut();
+        if !matches!(work, Work::Record { .. } | Work::Wait) {
+            state.last = None;
+        }
         let Some(context) = state.contexts.get_mut(&id) else { return Ok(()) };
         let device = &mut state.device;
         device.memory.enter(context.member);

@@ -5,11 +5,11 @@
 
 use super::context::DriverContext;
 use super::notice::{self, Notice};
-use super::queue::QueuedWork;
+use super::queue::{QueuedWork, StreamId};
 use super::result_code::{Result, ResultCode};
 use super::work::{LaunchRequest, Work};
 use crate::device::EmulatedDevice;
-use crate::exec::{Orders, RunningLaunch, join_others};
+use crate::exec::{Orders, RunningLaunch, forget_wait, join_others};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -40,6 +40,16 @@ pub(super) struct RunningWork {
     pub busy: Duration,
 }
 
+/// A launch that is over.
+#[derive(Clone, Copy)]
+pub(super) struct LastLaunch {
+    /// The number of its context.
+    context: u32,
+    stream: StreamId,
+    /// The number of the first work that was asked for after it was over.
+    next: u64,
+}
+
 /// A thread of the host that waits for work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Waiting {
@@ -60,6 +70,8 @@ pub(super) struct GroupState {
     pub running: Vec<RunningWork>,
     /// Blocks of the launches that have begun since none was running.
     pub blocks: u32,
+    /// What was done last, if that is a launch that a dependent one may follow.
+    pub last: Option<LastLaunch>,
     /// What decides which launch goes on.
     pub orders: Orders,
     /// Host threads that wait for work.
@@ -174,15 +186,31 @@ impl GroupState {
     /// Takes a launch out that has ended, and lets later ones of its context come after it.
     pub fn end(&mut self, index: usize) -> RunningWork {
         let ended = self.running.remove(index);
+        self.last = self.contexts.get(&ended.context).map(|context| LastLaunch {
+            context: ended.context,
+            stream: ended.item.stream(),
+            next: context.queue.next(),
+        });
         self.note_done(ended.context, &ended.item, ended.began + ended.busy);
         if let (Some(handed_on), Some(context)) = (ended.launch.handed_on(), self.contexts.get_mut(&ended.context)) {
-            join_others(context.before.get_or_insert_default(), handed_on);
+            let before = context.before.get_or_insert_default();
+            join_others(before, handed_on);
+            forget_wait(before);
         }
         if self.running.is_empty() {
             self.forget_launches();
         }
         self.note_event();
         ended
+    }
+
+    /// Whether a dependent launch, were it not for its waits, might have begun before the launch ahead of it was over: nothing else lies
+    /// between them, and it was asked for before that one was over. With several contexts or streams at work it is taken for one
+    /// that begins after all before it.
+    pub fn follows_launch(&self, context: u32, item: &QueuedWork<()>) -> bool {
+        let follows =
+            |last: LastLaunch| last.context == context && last.stream == item.stream() && item.seq() < last.next;
+        !self.is_company() && self.running.is_empty() && self.last.is_some_and(follows)
     }
 
     /// When work of a context begins, as its stream sees it.

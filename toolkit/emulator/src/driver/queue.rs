@@ -66,6 +66,11 @@ impl<W> WorkQueue<W> {
         seq
     }
 
+    /// The number that the next work gets.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
     /// Whether a piece of work, or any work of a stream, is still to be done.
     pub fn is_pending(&self, until: Until) -> bool {
         self.items.iter().any(|item| until.names(item))

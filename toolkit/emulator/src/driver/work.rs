@@ -26,6 +26,8 @@ pub(super) struct LaunchRequest {
     pub dynamic_shared: usize,
     /// Blocks of a cluster, if the launch has the attribute.
     pub cluster: Option<[u32; 3]>,
+    /// Whether it may begin before the launch ahead of it is over.
+    pub dependent: bool,
     pub args: Vec<Arg>,
 }
 

@@ -25,5 +25,5 @@ pub(crate) use launch_config::LaunchConfig;
 pub(crate) use launch_kernel::LaunchKernel;
 pub(crate) use orders::Orders;
 pub(crate) use running_launch::{LaunchArguments, LaunchPlace, RunningLaunch};
-pub(crate) use state::clock::{Others, join_others};
+pub(crate) use state::clock::{Others, forget_wait, join_others};
 pub(crate) use state::fences::GlobalReleases;

@@ -117,6 +117,8 @@ pub(crate) enum Op {
         target: Register,
         parts: Box<[Register]>,
     },
+    /// `griddepcontrol.wait`
+    GridWait,
     /// The count of instructions so far.
     Clock(Register),
     ActiveMask(u32),

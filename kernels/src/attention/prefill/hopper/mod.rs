@@ -57,7 +57,7 @@ const READERS: u32 = GROUPS * GROUP_THREADS / warp::WARP_SIZE;
 ///
 /// # Safety
 /// As for [`paged_prefill()`](super::paged_prefill()); `cache` is [`shape::pages`], the launch [`shape::launch_shape`].
-#[kernel(arch = "sm_90a", max_threads = 384, min_blocks = 1, instances(T = [F16, Bf16], D = [64, 128]))]
+#[kernel(dependent, arch = "sm_90a", max_threads = 384, min_blocks = 1, instances(T = [F16, Bf16], D = [64, 128]))]
 pub unsafe fn paged_prefill_hopper<T: GroupProducts, const D: u32>(
     cache: &CuTensorMap,
     output: *mut u16,

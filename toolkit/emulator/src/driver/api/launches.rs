@@ -34,6 +34,9 @@ unsafe fn arguments(parameters: &[Parameter], args: *const *const u8, extra: *co
     addresses.into_iter().zip(parameters).map(read).collect()
 }
 
+/// The lowest compute capability of devices on which a launch may begin before the one ahead of it is over.
+const DEPENDENT_CAPABILITY: (u32, u32) = (9, 0);
+
 /// Whether all blocks of a grid are resident together.
 fn fits(multiprocessors: u32, occupancy: u32, grid: [u32; 3]) -> bool {
     grid.iter().map(|&n| u64::from(n)).product::<u64>() <= u64::from(multiprocessors) * u64::from(occupancy)
@@ -51,7 +54,7 @@ unsafe fn launch(
     extra: *const *const c_void,
 ) -> Result<()> {
     let function = beside(stream, libraries::function_of(function)?)?;
-    let LaunchShape { grid, block, dynamic_shared, cluster, cooperative } = shape;
+    let LaunchShape { grid, block, dynamic_shared, cluster, cooperative, dependent } = shape;
     with_current_stream(stream, |context, stream| {
         context.healthy()?;
         let function = context.function(function)?;
@@ -68,13 +71,17 @@ unsafe fn launch(
             let why = format!("{dynamic_shared} bytes of dynamic shared memory, of at most {limit}");
             return Err(context.refuse(&kernel, why));
         }
+        if dependent && context.device_options.capability < DEPENDENT_CAPABILITY {
+            context.refuse(&kernel, "a launch that begins early, which devices of compute capability 9.0 have");
+            return Err(ResultCode::NotSupported);
+        }
         let occupancy = blocks_that_fit(&context.device_options, entry, block.iter().product(), dynamic_shared);
         if cooperative && !fits(context.device_options.multiprocessors, occupancy, grid) {
             let why = format!("a cooperative launch of {grid:?} blocks, of which {occupancy} fit a multiprocessor");
             context.refuse(&kernel, why);
             return Err(ResultCode::CooperativeTooLarge);
         }
-        let request = LaunchRequest { module, kernel, grid, block, dynamic_shared, cluster, args };
+        let request = LaunchRequest { module, kernel, grid, block, dynamic_shared, cluster, dependent, args };
         context.submit(stream, Work::Launch(request))
     })
 }
@@ -119,8 +126,7 @@ functions! { launch_functions($)
         dynamic_shared: u32, stream: Handle, args: *const *const u8, extra: *const *const c_void,
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let shape =
-            LaunchShape { grid, block, dynamic_shared: dynamic_shared as usize, cluster: None, cooperative: false };
+        let shape = LaunchShape::of(grid, block, dynamic_shared);
         // SAFETY: the function requires an argument for each parameter of the kernel, each of the parameter's size.
         unsafe { launch(function, shape, stream, args, extra) }
     }
@@ -130,8 +136,7 @@ functions! { launch_functions($)
         dynamic_shared: u32, stream: Handle, args: *const *const u8,
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let shape =
-            LaunchShape { grid, block, dynamic_shared: dynamic_shared as usize, cluster: None, cooperative: true };
+        let shape = LaunchShape { cooperative: true, ..LaunchShape::of(grid, block, dynamic_shared) };
         // SAFETY: the function requires an argument for each parameter of the kernel, each of the parameter's size.
         unsafe { launch(function, shape, stream, args, std::ptr::null()) }
     }

@@ -1,6 +1,7 @@
 //! Atomics and reductions in memory.
 
 use super::cluster::by_place;
+use super::early::check_early;
 use super::fence::meet_others;
 use super::global::locate_global;
 use super::operand::{bits, get_register, set_register};
@@ -40,7 +41,10 @@ fn atomic_in(
         Space::Local | Space::Param => {
             return Err(Violation::new(FaultKind::Unsupported, "an atomic on local memory"));
         }
-        _ => count_global(env.meter, env.memory, mask, at, bytes, (None, true)),
+        _ => {
+            count_global(env.meter, env.memory, mask, at, bytes, (None, true));
+            check_early(env, warp, mask, at, (bytes, true))?;
+        }
     }
     for lane in lanes(mask) {
         atomic_lane(env, warp, atomic, space, lane, at[lane])?;

@@ -2,6 +2,7 @@
 
 use super::bulk_store::start_store;
 use super::cluster::on_block;
+use super::early::check_early_copy;
 use super::mbarrier::mbarrier_at;
 use super::operand::addresses;
 use super::race::{Request, check_global_read};
@@ -34,7 +35,7 @@ pub(crate) fn bulk_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &BulkCopy
                 fill(env, warp, copy, lane, (shared[lane], barrier, *multicast))?;
             }
             BulkEnd::Global => {
-                let bulk = plan(env, warp, &copy.source, lane, shared[lane]).map_err(|fault| fault.lane(lane))?;
+                let bulk = plan(env, warp, copy, lane, shared[lane]).map_err(|fault| fault.lane(lane))?;
                 start_store(env.block, warp, lane, bulk).map_err(|fault| fault.lane(lane))?;
             }
         }
@@ -72,7 +73,7 @@ fn fill(
     for rank in lanes(ranks) {
         let bulk = on_block(env, warp, (lane, rank, false), |env, warp| {
             let bulk = match planned.take() {
-                None => plan(env, warp, &copy.source, lane, shared)?,
+                None => plan(env, warp, copy, lane, shared)?,
                 Some(bulk) => {
                     env.block.shared.locate_aligned(shared, bulk.data.len(), PIECE)?;
                     bulk
@@ -115,7 +116,8 @@ fn map_bytes<'a>(env: &'a BlockEnv<'_>, address: u64) -> Checked<&'a [u8]> {
 }
 
 /// What a lane's copy moves. Its places are checked, and nothing is read yet.
-fn plan(env: &mut BlockEnv<'_>, warp: &Warp, source: &BulkSource, lane: usize, shared: u64) -> Checked<BulkData> {
+fn plan(env: &mut BlockEnv<'_>, warp: &Warp, copy: &BulkCopy, lane: usize, shared: u64) -> Checked<BulkData> {
+    let source = &copy.source;
     let (swizzle, bytes, parts) = match source {
         BulkSource::Bytes { global, size } => {
             let (address, size) = (addresses(warp, *global)[lane], warp.registers.words[*size as usize][lane] as usize);
@@ -147,6 +149,7 @@ fn plan(env: &mut BlockEnv<'_>, warp: &Warp, source: &BulkSource, lane: usize, s
     for &BulkPart { address, bytes, .. } in &parts {
         env.memory.locate(address, bytes)?;
         count_bulk(env.meter, env.memory, address, bytes);
+        check_early_copy(env, warp, lane, address, (bytes, matches!(copy.end, BulkEnd::Global)))?;
     }
     Ok(BulkData { at, swizzle, data: vec![0; bytes], parts })
 }

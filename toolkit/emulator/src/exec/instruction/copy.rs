@@ -1,5 +1,6 @@
 //! `cp.async`: a thread's copies from global to shared memory, and mbarriers that wait for them.
 
+use super::early::check_early;
 use super::global::{common_buffer, in_a_row};
 use super::operand::addresses;
 use super::race::{Request, check_global_read};
@@ -32,6 +33,7 @@ pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCo
     let row = in_a_row(reading, &source, bytes);
     let common = common_buffer(env.memory, reading, &source, bytes, row);
     count_global(env.meter, env.memory, reading, &source, bytes, (common.filter(|_| row), false));
+    check_early(env, warp, reading, &source, (bytes, false))?;
     for lane in lanes(mask) {
         let source_bytes = source_bytes(warp, lane);
         let offset = env.block.shared.locate(target[lane], bytes).map_err(|fault| fault.lane(lane))?;

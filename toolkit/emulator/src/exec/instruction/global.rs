@@ -1,5 +1,6 @@
 //! Loads and stores of global memory.
 
+use super::early::check_early;
 use super::operand::{gather, gather_row, scatter, scatter_row};
 use super::poison;
 use super::race::{Request, check_global_read, check_global_write};
@@ -85,6 +86,7 @@ pub(crate) fn load_global(
     let row = in_a_row(mask, at, bytes);
     let common = common_buffer(env.memory, mask, at, bytes, row);
     count_global(env.meter, env.memory, mask, at, bytes, (common.filter(|_| row), false));
+    check_early(env, warp, mask, at, (bytes, false))?;
     if let Some(index) = common {
         let buffer = &env.memory.buffers[index];
         let offset = |lane: usize| (at[lane] - buffer.base) as usize;
@@ -147,6 +149,7 @@ pub(crate) fn store_global(
     let row = in_a_row(mask, at, bytes);
     let common = common_buffer(env.memory, mask, at, bytes, row);
     count_global(env.meter, env.memory, mask, at, bytes, (common.filter(|_| row), true));
+    check_early(env, warp, mask, at, (bytes, true))?;
     let strong = access.order.is_some();
     if let Some(index) = common {
         let base = env.memory.buffers[index].base;

@@ -10,6 +10,7 @@ pub(crate) mod call;
 pub(crate) mod cluster;
 mod collective;
 mod copy;
+mod early;
 mod fence;
 mod fragment;
 mod global;
@@ -88,6 +89,7 @@ pub(crate) fn run(env: &mut BlockEnv<'_>, warp: &mut Warp, op: &Op, mask: u32) -
         Op::Carry(sum) => register::carry(registers, sum, mask),
         Op::IsSpace(question) => register::is_space(registers, question, mask),
         Op::ClusterArrive { releases } => cluster::arrive(env, warp, *releases, mask)?,
+        Op::GridWait => early::wait_for_launches(env, warp, mask),
         Op::Fence { scope } => fence::fence(env, warp, *scope, mask),
         Op::ProxyFence => warp.clock.proxy_fence(mask),
         Op::Mbarrier(mbarrier) => mbarrier::mbarrier(env, warp, mbarrier, mask)?,

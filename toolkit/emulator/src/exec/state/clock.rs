@@ -28,6 +28,9 @@ pub(crate) struct View {
     proxied: Option<Epochs>,
 }
 
+/// The block whose presence among others says that launches ahead of a dependent one come before. No launch has one of this number.
+const LAUNCHES_AHEAD: u32 = u32::MAX;
+
 /// Raises epochs to those of another list.
 fn join_epochs(mine: &mut [u32], theirs: &[u32]) {
     mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));
@@ -54,6 +57,13 @@ pub(crate) fn join_others(mine: &mut Arc<Others>, theirs: &Arc<Others>) {
             Some(known) => join_epochs(Arc::make_mut(known), epochs),
             None => drop(mine.insert(block, Arc::clone(epochs))),
         }
+    }
+}
+
+/// Forgets of what a dependent launch handed on that it had waited: the next one must do so itself.
+pub(crate) fn forget_wait(others: &mut Arc<Others>) {
+    if others.contains_key(&LAUNCHES_AHEAD) {
+        Arc::make_mut(others).remove(&LAUNCHES_AHEAD);
     }
 }
 
@@ -114,6 +124,11 @@ impl View {
         for (floor, lanes) in self.floor.iter_mut().zip(self.known.chunks(32)) {
             *floor = lanes.iter().copied().min().unwrap_or(0);
         }
+    }
+
+    /// Whether the launches ahead of a dependent one come before.
+    pub fn has_waited(&self) -> bool {
+        self.others.as_ref().is_some_and(|others| others.contains_key(&LAUNCHES_AHEAD))
     }
 
     /// What a thread of `block` with this view hands on when it releases: the view, and its own accesses up to `epoch`.
@@ -240,6 +255,14 @@ impl WarpClock {
             };
             last = Some((std::mem::replace(old, Arc::clone(&new)), new));
         }
+    }
+
+    /// Lets the launches ahead of a dependent one come before what some lanes do from now on.
+    pub fn wait_for_launches(&mut self, mask: u32) {
+        let ahead = Arc::new(Others::from([(LAUNCHES_AHEAD, Epochs::from([]))]));
+        let mut view = View::new(0);
+        view.others = Some(ahead);
+        self.learn(mask, &view);
     }
 
     /// Orders lanes of this warp among each other.
