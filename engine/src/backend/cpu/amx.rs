@@ -31,6 +31,10 @@ pub(super) struct Tiles(PhantomData<*const ()>);
 #[repr(C, align(64))]
 pub(super) struct Sums(pub [[f32; PANEL]; ROWS]);
 
+/// Sums of products of bytes, of sixteen rows and sixteen columns.
+#[repr(C, align(64))]
+pub(super) struct ByteSums(pub [[i32; 16]; ROWS]);
+
 /// The shapes of the eight tiles: bytes of a row from 16 on, in two bytes each, and rows from 48 on.
 #[repr(C, align(64))]
 struct Shapes([u8; 64]);
@@ -38,8 +42,8 @@ struct Shapes([u8; 64]);
 static SHAPES: Shapes = {
     let mut shapes = [0; 64];
     shapes[0] = 1;
-    // Sums in 0 to 3; of 16 bits, activations in 4 and a weight in 5.
-    let all: [(u8, u8); 8] = [(16, 64); 8];
+    // Sums in 0 to 3; of 16 bits, activations in 4 and a weight in 5; of 8 bits, activations in 6 and a weight in 7.
+    let all: [(u8, u8); 8] = [(16, 64), (16, 64), (16, 64), (16, 64), (16, 64), (16, 64), (16, 32), (8, 64)];
     let mut tile = 0;
     while tile < all.len() {
         (shapes[48 + tile], shapes[16 + 2 * tile]) = all[tile];
@@ -143,6 +147,31 @@ impl Tiles {
                 words = inout(reg) words.as_ptr() => _,
                 chunks = inout(reg) chunks => _,
                 first = in(reg) usize::from(first),
+                options(nostack),
+            );
+        }
+    }
+}
+
+impl Tiles {
+    /// `sums[r][c] = rows[r] . column c`: products of 32 bytes with signs. A line has four bytes of each column, and then come
+    /// the next four.
+    #[inline(always)]
+    pub fn multiply_bytes(&self, rows: &[[i32; 8]; ROWS], lines: &[Line; 8], sums: &mut ByteSums) {
+        // SAFETY: tiles have their shapes, as this value shows, and with the strides of the arrays they are all of `rows`,
+        // of `lines` and of `sums`.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tileloadd tmm6, [{rows} + {row}]",
+                "tileloadd tmm7, [{lines} + {line}]",
+                "tdpbssd tmm0, tmm6, tmm7",
+                "tilestored [{sums} + {line}], tmm0",
+                rows = in(reg) rows,
+                row = in(reg) size_of::<[i32; 8]>(),
+                lines = in(reg) lines,
+                line = in(reg) size_of::<Line>(),
+                sums = in(reg) sums,
                 options(nostack),
             );
         }

@@ -1,7 +1,7 @@
 //! Causal attention through the block tables (4.1 and 5.1 of the PagedAttention paper).
 //!
 //! A task is a key/value head of a sequence with some consecutive query tokens; its rows are all pairs of such a token
-//! and a query head of the group. It walks the context in chunks of whole blocks: gathers a chunk's keys and values
+//! and a query head of the group. A thread takes some at a time. A task walks the context in chunks of whole blocks: gathers a chunk's keys and values
 //! (widening them once for all rows), computes scores, and folds them into a running maximum, sum and weighted sum of
 //! values (online softmax). So memory is that of a chunk, whatever the length of the context.
 //!
@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::math::{exp, max, sum};
+use super::math::{fold, multiply};
 use super::matmul::{Accumulate, LANES, View};
 use super::stored::{HeadPart, LayerBlocks, StoredElement, scale};
 use super::threads::Threads;
@@ -29,6 +29,9 @@ const ROWS: usize = 48;
 
 /// Most rows for which values are read where they are: more would read each of them several times.
 const FEW: usize = 6;
+
+/// How many times a thread takes tasks, if there are enough.
+const TURNS: usize = 8;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -69,12 +72,20 @@ impl<E: StoredElement> Job<'_, E> {
             }
         }
         // Outside of `dispatch`: closures within it would not be compiled for its instruction set.
-        let run = |task| SCRATCH.with_borrow_mut(|scratch| arch.dispatch(Run { job: self, task, scratch }));
+        let run = |tasks: &mut [Task<'_>]| {
+            SCRATCH.with_borrow_mut(|scratch| {
+                for i in 0..tasks.len() {
+                    scratch.next = tasks.get(i + 1).map(|task| task.place);
+                    arch.dispatch(Run { job: self, task: &mut tasks[i], scratch });
+                }
+            });
+        };
         if threads.parts(work, tasks.len()) == 1 {
-            tasks.into_iter().for_each(run);
+            run(&mut tasks);
         } else {
+            let at_a_time = (tasks.len() / (threads.count() * TURNS)).max(1);
             // The last tokens of a long prompt see most of it: begin with them, so that no thread is left with them.
-            threads.each(tasks.into_iter().rev(), run);
+            threads.each(tasks.chunks_mut(at_a_time).rev(), run);
         }
     }
 }
@@ -97,13 +108,14 @@ struct Place {
 
 struct Run<'a, 'b, E> {
     job: &'a Job<'a, E>,
-    task: Task<'b>,
+    task: &'a mut Task<'b>,
     scratch: &'a mut Scratch,
 }
 
-/// Buffers of one thread. Columns are padded to whole vectors.
+/// What one thread has: its next task, and buffers, whose columns are padded to whole vectors.
 #[derive(Default)]
 struct Scratch {
+    next: Option<Place>,
     /// `[rows][D]`, scaled.
     query: Vec<f32>,
     /// `[D][chunk]`
@@ -131,7 +143,7 @@ impl<E: StoredElement> WithSimd for Run<'_, '_, E> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Run { job, task: Task { place, out }, scratch } = self;
+        let Run { job, task: &mut Task { place, ref mut out }, scratch } = self;
         let Job { layout: &KvLayout { head_dim, .. }, group, .. } = *job;
         let rows = out.len() * group;
         let chunk = job.chunk();
@@ -202,7 +214,7 @@ impl<E: StoredElement> WithSimd for Run<'_, '_, E> {
             });
         }
 
-        for (t, out) in out.into_iter().enumerate() {
+        for (t, out) in out.iter_mut().enumerate() {
             for (g, out) in out.chunks_exact_mut(head_dim).enumerate() {
                 let row = t * group + g;
                 let norm = scratch.max_and_norm[row].1;
@@ -245,17 +257,28 @@ impl<'a, E: StoredElement> Job<'a, E> {
         self.batch.blocks[place.span.table + at / self.layout.block_size] as usize
     }
 
-    /// Prefetches what `part` gives of the block a chunk after position `at`, if the sequence has one: this head's keys
-    /// there, or its values.
+    /// Prefetches what `part` gives of the block a chunk after position `at`: a head's keys there, or values. After the last
+    /// block come the first ones of the thread's next task.
     ///
     /// The next block is anywhere in memory, and the processor itself prefetches only what follows within a page. One
     /// chunk ahead is early enough for a block to arrive from memory.
     #[inline(always)]
-    fn ask_ahead(&self, place: Place, at: usize, part: impl FnOnce(usize) -> HeadPart<'a, E>) {
-        let at = at + self.chunk();
+    fn ask_ahead(
+        &self,
+        mut place: Place,
+        at: usize,
+        next: Option<Place>,
+        part: impl FnOnce(usize, usize) -> HeadPart<'a, E>,
+    ) {
+        let (mut at, size) = (at + self.chunk(), self.layout.block_size);
+        if let Some(next) = next.filter(|_| at >= place.span.context) {
+            at = self.visible(next, 0).0 / size * size + at.saturating_sub(place.span.context.next_multiple_of(size));
+            place = next;
+        }
         if at < place.span.context {
             // What scales are beyond the last line of elements comes with the next head's elements, or late.
-            part(self.block(place, at)).elements.chunks(LINE / size_of::<E>()).for_each(|line| prefetch(line.as_ptr()));
+            let elements = part(self.block(place, at), place.head).elements;
+            elements.chunks(LINE / size_of::<E>()).for_each(|line| prefetch(line.as_ptr()));
         }
     }
 
@@ -266,7 +289,7 @@ impl<'a, E: StoredElement> Job<'a, E> {
         let KvLayout { head_dim, block_size, .. } = *self.layout;
         scratch.block.resize(head_dim * block_size, 0.0);
         for at in (seen.start / block_size * block_size..seen.end).step_by(block_size) {
-            self.ask_ahead(place, at, |block| self.blocks.keys(block, place.head));
+            self.ask_ahead(place, at, scratch.next, |block, head| self.blocks.keys(block, head));
             let HeadPart { elements, scales } = self.blocks.keys(self.block(place, at), place.head);
             if E::SCALED {
                 widen_scales(scales, &mut scratch.scales[0][at - start..]);
@@ -311,7 +334,7 @@ impl<'a, E: StoredElement> Job<'a, E> {
             let Some(values) = E::as_f32(self.blocks.values(self.block(place, at), place.head).elements) else {
                 return false;
             };
-            self.ask_ahead(place, at, |block| self.blocks.values(block, place.head));
+            self.ask_ahead(place, at, scratch.next, |block, head| self.blocks.values(block, head));
             simd.vectorize(Accumulate {
                 a: View { data: &scratch.scores[at - start..], stride },
                 b: View { data: &values[at % block_size * head_dim..], stride: head_dim },
@@ -334,7 +357,7 @@ impl<'a, E: StoredElement> Job<'a, E> {
         let mut at = seen.start;
         while at < seen.end {
             let count = (block_size - at % block_size).min(seen.end - at);
-            self.ask_ahead(place, at, |block| self.blocks.values(block, place.head));
+            self.ask_ahead(place, at, scratch.next, |block, head| self.blocks.values(block, head));
             let HeadPart { elements, scales } = self.blocks.values(self.block(place, at), place.head);
             if E::SCALED {
                 widen_scales(&scales[at % block_size..][..count], &mut scratch.scales[1][at - start..]);
@@ -352,35 +375,9 @@ impl<'a, E: StoredElement> Job<'a, E> {
     }
 }
 
-/// Multiplies each number by its own factor.
-#[inline(always)]
-fn multiply(numbers: &mut [f32], factors: &[f32]) {
-    numbers.iter_mut().zip(factors).for_each(|(x, factor)| *x *= factor);
-}
-
 #[inline(always)]
 fn widen_scales(from: &[[u8; 2]], to: &mut [f32]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = scale(*from));
-}
-
-/// Online softmax: turns `scores[from..to]` into exponentials relative to the greatest score so far and all others into
-/// zeros, and rescales what was summed relative to an earlier maximum.
-#[inline(always)]
-fn fold(scores: &mut [f32], from: usize, to: usize, sums: &mut [f32], (greatest, norm): &mut (f32, f32)) {
-    let before = *greatest;
-    let now = before.max(max(&scores[from..to]));
-    scores.iter_mut().for_each(|s| *s = exp(*s - now));
-    scores[..from].fill(0.0);
-    scores[to..].fill(0.0);
-    let added = sum(scores, |s| s);
-    if now > before {
-        // The first time there is nothing to rescale, and nothing to rescale it by.
-        let factor = if before == f32::NEG_INFINITY { 0.0 } else { exp(before - now) };
-        *norm *= factor;
-        sums.iter_mut().for_each(|s| *s *= factor);
-    }
-    *greatest = now;
-    *norm += added;
 }
 
 /// Prefetches the cache line at `at` into the second-level cache. The first level is full of the present chunk, and

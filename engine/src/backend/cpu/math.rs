@@ -1,9 +1,10 @@
 //! Functions of one element, written so that the compiler makes vector code of a loop over them, and sums whose order
-//! depends on the length alone.
+//! depends on the length alone; and how they are compiled for an instruction set.
 //!
 //! There is no fused multiply-add here: the results are the same on every instruction set.
 
 pub(super) use kernels::arithmetic::exp;
+use pulp::{Arch, Simd, WithSimd};
 
 use crate::backend::Activation;
 
@@ -51,9 +52,66 @@ pub(super) fn activate(x: &mut [f32], act: Activation) {
     match act {
         // Not `max`, which would turn NaN into 0.
         Activation::Relu => x.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
-        Activation::Gelu => x.iter_mut().for_each(|x| *x = gelu(*x)),
-        Activation::GeluTanh => x.iter_mut().for_each(|x| *x = gelu_tanh(*x)),
-        Activation::Silu => x.iter_mut().for_each(|x| *x = silu(*x)),
+        Activation::Gelu => {
+            for x in x {
+                *x = gelu(*x);
+            }
+        }
+        Activation::GeluTanh => {
+            for x in x {
+                *x = gelu_tanh(*x);
+            }
+        }
+        Activation::Silu => {
+            for x in x {
+                *x = silu(*x);
+            }
+        }
+    }
+}
+
+/// Multiplies each number by its own factor.
+#[inline(always)]
+pub(super) fn multiply(numbers: &mut [f32], factors: &[f32]) {
+    numbers.iter_mut().zip(factors).for_each(|(x, factor)| *x *= factor);
+}
+
+/// Online softmax: turns `scores[from..to]` into exponentials relative to the greatest score so far and all others into
+/// zeros, and rescales what was summed relative to an earlier maximum.
+#[inline(always)]
+pub(super) fn fold(scores: &mut [f32], from: usize, to: usize, sums: &mut [f32], (greatest, norm): &mut (f32, f32)) {
+    let before = *greatest;
+    let now = before.max(max(&scores[from..to]));
+    scores.iter_mut().for_each(|s| *s = exp(*s - now));
+    scores[..from].fill(0.0);
+    scores[to..].fill(0.0);
+    let added = sum(scores, |s| s);
+    if now > before {
+        // The first time there is nothing to rescale, and nothing to rescale it by.
+        let factor = if before == f32::NEG_INFINITY { 0.0 } else { exp(before - now) };
+        *norm *= factor;
+        sums.iter_mut().for_each(|s| *s *= factor);
+    }
+    *greatest = now;
+    *norm += added;
+}
+
+/// Calls a closure that is marked to be inlined, compiled for the instruction set.
+///
+/// [`Arch::dispatch`] takes it by value: to call by value what can be called again is a function of its own, which is not
+/// marked, and might be compiled for no instruction set.
+pub(super) fn compiled(arch: Arch, work: impl FnMut()) {
+    arch.dispatch(Compiled(work));
+}
+
+struct Compiled<F>(F);
+
+impl<F: FnMut()> WithSimd for Compiled<F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, _: S) {
+        (self.0)();
     }
 }
 

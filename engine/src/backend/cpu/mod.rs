@@ -135,7 +135,8 @@ impl CpuBackend {
         let chunk = rows.div_ceil(self.threads.parts(data.len() * 8, rows));
         self.threads.each(data.chunks_mut(chunk * cols).enumerate(), |(i, rows)| {
             // Inlined all the way, to be compiled for the instruction set that is dispatched to.
-            self.arch.dispatch(
+            math::compiled(
+                self.arch,
                 #[inline(always)]
                 || {
                     for (r, row) in rows.chunks_mut(cols).enumerate() {
@@ -291,10 +292,15 @@ impl Backend for CpuBackend {
     fn gated(&self, x: &CpuTensor, [gate, up]: &[CpuProjection; 2], act: Activation) -> CpuTensor {
         let (mut gate, up) = (self.apply(gate, x), self.apply(up, x));
         let (cols, up) = (gate.cols(), up.as_slice());
-        self.each_row(gate.as_mut_slice(), cols, |t, row| {
-            math::activate(row, act);
-            row.iter_mut().zip(&up[t * cols..]).for_each(|(g, u)| *g *= u);
-        });
+        self.each_row(
+            gate.as_mut_slice(),
+            cols,
+            #[inline(always)]
+            |t, row| {
+                math::activate(row, act);
+                row.iter_mut().zip(&up[t * cols..]).for_each(|(g, u)| *g *= u);
+            },
+        );
         gate
     }
 
@@ -316,9 +322,14 @@ impl Backend for CpuBackend {
             Norm::Rms { weight, eps } => {
                 let weight = Floats::new(weight.tensor(), &self.pool);
                 let weight = weight.as_slice();
-                self.each_row(out.as_mut_slice(), cols, |t, row| {
-                    rows::rms_norm(&x[t * cols..][..cols], weight, *eps, row);
-                });
+                self.each_row(
+                    out.as_mut_slice(),
+                    cols,
+                    #[inline(always)]
+                    |t, row| {
+                        rows::rms_norm(&x[t * cols..][..cols], weight, *eps, row);
+                    },
+                );
             }
         }
         out

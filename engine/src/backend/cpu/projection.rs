@@ -49,7 +49,14 @@ impl CpuBackend {
         match &weight.0 {
             WeightData::Panels(panels, _) => self.multiply(x, panels, finish, out),
             WeightData::Quantised(matrix) => {
-                let projector = Projector { isa: self.isa, arch: self.arch, threads: &self.threads, pool: &self.pool };
+                let projector = Projector {
+                    isa: self.isa,
+                    #[cfg(target_arch = "x86_64")]
+                    amx: self.amx,
+                    arch: self.arch,
+                    threads: &self.threads,
+                    pool: &self.pool,
+                };
                 projector.run(x, matrix, finish, out);
             }
             WeightData::Elements(_) => panic!("the weight of a projection has not been made one"),

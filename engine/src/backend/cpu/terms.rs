@@ -16,6 +16,7 @@ use pulp::Arch;
 use super::CpuBackend;
 use super::amx::{Amx, DEPTH, ROWS, Sums};
 use super::linear::Linear;
+use super::math::compiled;
 use super::pages::Line;
 use super::panels::{PANEL, Words};
 use super::product::rounded;
@@ -54,9 +55,14 @@ impl CpuBackend {
         let tiles = Tile::cut(out, cols, (ROWS, PANEL), work, &self.threads);
         self.threads.each(tiles.into_iter(), |mut tile| {
             SUMS.with_borrow_mut(|sums| rows.multiply(amx, self.arch, (words, linear.finish.add), &mut tile, sums));
-            self.arch.dispatch(
+            compiled(
+                self.arch,
                 #[inline(always)]
-                || tile.out.iter_mut().for_each(|row| linear.finish.apply(row, tile.column)),
+                || {
+                    for row in &mut tile.out {
+                        linear.finish.apply(row, tile.column);
+                    }
+                },
             );
         });
     }
@@ -71,7 +77,8 @@ impl Rows {
             let lines: &mut [Line] = bytemuck::cast_slice_mut(lines.as_mut_slice());
             let tasks = lines.chunks_mut(ROWS * terms * chunks).zip(x.chunks(ROWS * cols));
             backend.threads.each(tasks, |(lines, x)| {
-                backend.arch.dispatch(
+                compiled(
+                    backend.arch,
                     #[inline(always)]
                     || split(x, cols, terms, lines),
                 );
@@ -103,7 +110,8 @@ impl Rows {
                     tiles.add_products(count, height, lines, words, first == 0, sums);
                 }
             }
-            arch.dispatch(
+            compiled(
+                arch,
                 #[inline(always)]
                 || finish(sums, terms, start, add, &mut tile.out),
             );

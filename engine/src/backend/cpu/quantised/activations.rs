@@ -2,41 +2,45 @@
 
 use super::Projector;
 use super::packed::PART;
+use crate::backend::cpu::math::compiled;
 use crate::backend::cpu::tensor::CpuTensor;
-use crate::quantised::QuantType;
+use crate::quantised::{MAX_GROUP, QuantType};
 
 /// Below this, all of a group counts as zero: the inverse of its scale would be infinite.
 const TINY: f32 = 1e-30;
 /// Added to a number below 2^22 in magnitude, it leaves the nearest integer in the lowest bits: the even one of two.
 const ROUND: f32 = (3 << 22) as f32;
 
+/// Tokens of a block.
+pub(super) const BLOCK: usize = 16;
+
 /// The rows of a matrix of activations, quantised, in memory of the pool.
+///
+/// Tokens are in blocks of sixteen, of which the last one may have fewer. Of a block, what is of a part, group or sum lies
+/// side by side, token by token. What follows the last block's end is no token's, and may be read.
 pub(super) struct Activations {
-    /// `[M, K]`, integers.
+    tokens: usize,
+    /// Integers, 32 columns of a token side by side.
     quants: CpuTensor,
-    /// `[M, K / group]`
+    /// Of groups.
     scales: CpuTensor,
-    /// `[M, K / sum]`: sums of the integers of parts, or of half parts, as integers; in 16 bits if they are [`paired`].
+    /// Sums of the integers of parts, or of half parts, as integers; in 16 bits, two side by side, if they are [`paired`].
     sums: CpuTensor,
+    /// Parts, scales and words of sums of a token.
+    widths: [usize; 3],
 }
 
-/// Quantised activations of some tokens, from one on.
+/// A block of quantised activations.
 #[derive(Clone, Copy)]
-pub(super) struct ActivationsView<'a> {
+pub(super) struct Block<'a> {
     /// Four columns are one word.
-    words: &'a [i32],
+    words: &'a [[i32; PART / 4]],
     scales: &'a [f32],
     sums: &'a [i32],
-    /// Words, scales and sums of a token.
-    strides: [usize; 3],
-}
-
-/// One token's.
-#[derive(Clone, Copy)]
-pub(super) struct Token<'a> {
-    pub words: &'a [i32],
-    pub scales: &'a [f32],
-    pub sums: &'a [i32],
+    /// How many tokens it has.
+    height: usize,
+    /// The first token that is looked at.
+    first: usize,
 }
 
 /// Columns whose integers are summed together: those that have a scale of their own in the weight.
@@ -57,74 +61,94 @@ const fn paired(kind: QuantType) -> bool {
 impl Activations {
     /// Quantises all rows of `x` for a weight of this type.
     pub fn new(x: &CpuTensor, kind: QuantType, with: &Projector<'_>) -> Self {
-        let (rows, cols) = (x.rows(), x.cols());
+        let (tokens, cols) = (x.rows(), x.cols());
         let words_of_sums = summed(kind) * if paired(kind) { 2 } else { 1 };
-        let [mut quants, mut scales, mut sums] =
-            [cols / 4, cols / kind.group(), cols / words_of_sums].map(|cols| with.pool.tensor(rows, cols));
-        let chunk = rows.div_ceil(with.threads.parts(rows * cols * 2, rows));
-        let widths = [quants.cols(), scales.cols(), sums.cols()].map(|width| (width * chunk).max(1));
-        let outputs = quants.as_mut_slice().chunks_mut(widths[0]);
-        let outputs = outputs.zip(scales.as_mut_slice().chunks_mut(widths[1]));
-        let outputs = outputs.zip(sums.as_mut_slice().chunks_mut(widths[2]));
-        let tasks: Vec<_> = x.as_slice().chunks((cols * chunk).max(1)).zip(outputs).collect();
+        let widths = [cols / PART, cols / kind.group(), cols / words_of_sums];
+        let words = |i: usize, size: usize| with.pool.tensor(tokens * widths[i] + BLOCK, size);
+        let (mut quants, mut scales, mut sums) = (words(0, PART / 4), words(1, 1), words(2, 1));
+        let outputs = bytemuck::cast_slice_mut::<f32, [i8; PART]>(quants.as_mut_slice()).chunks_mut(BLOCK * widths[0]);
+        let outputs = outputs.zip(scales.as_mut_slice().chunks_mut(BLOCK * widths[1]));
+        let outputs = outputs.zip(sums.as_mut_slice().chunks_mut(BLOCK * widths[2]));
+        let tasks: Vec<_> = x.as_slice().chunks((BLOCK * cols).max(1)).zip(outputs).collect();
         with.threads.each(tasks.into_iter(), |(x, ((quants, scales), sums))| {
-            let quants: &mut [i8] = bytemuck::cast_slice_mut(quants);
-            with.arch.dispatch(
+            compiled(
+                with.arch,
                 #[inline(always)]
                 || {
-                    // Rows are whole numbers of groups, so that groups need not be told apart by rows.
-                    let groups = x.chunks_exact(kind.group()).zip(quants.chunks_exact_mut(kind.group()));
-                    let sums = sums.chunks_exact_mut(kind.group() / words_of_sums);
-                    for (((x, quants), scale), sums) in groups.zip(scales).zip(sums) {
-                        *scale = quantise(x, quants);
-                        let each = quants.chunks_exact(summed(kind));
-                        let each = each.map(|quants| quants.iter().map(|&quant| i32::from(quant)).sum::<i32>());
-                        if paired(kind) {
-                            let sums: &mut [i16] = bytemuck::cast_slice_mut(sums);
-                            sums.iter_mut().zip(each).for_each(|(to, sum)| *to = sum as i16);
-                        } else {
-                            let sums: &mut [i32] = bytemuck::cast_slice_mut(sums);
-                            sums.iter_mut().zip(each).for_each(|(to, sum)| *to = sum);
+                    let height = x.len() / cols;
+                    for (token, x) in x.chunks_exact(cols).enumerate() {
+                        for (group, x) in x.chunks_exact(kind.group()).enumerate() {
+                            let mut whole = [0; MAX_GROUP];
+                            let whole = &mut whole[..kind.group()];
+                            scales[group * height + token] = quantise(x, whole);
+                            let parts = whole.as_chunks::<PART>().0;
+                            for (i, part) in parts.iter().enumerate() {
+                                quants[(group * parts.len() + i) * height + token] = *part;
+                            }
+                            let first = group * (kind.group() / summed(kind));
+                            for (i, quants) in whole.chunks_exact(summed(kind)).enumerate() {
+                                let mut sum = 0;
+                                for &quant in quants {
+                                    sum += i32::from(quant);
+                                }
+                                let i = first + i;
+                                if paired(kind) {
+                                    let sums: &mut [i16] = bytemuck::cast_slice_mut(sums);
+                                    sums[(i / 2 * height + token) * 2 + i % 2] = sum as i16;
+                                } else {
+                                    let sums: &mut [i32] = bytemuck::cast_slice_mut(sums);
+                                    sums[i * height + token] = sum;
+                                }
+                            }
                         }
                     }
                 },
             );
         });
-        Activations { quants, scales, sums }
+        Activations { tokens, quants, scales, sums, widths }
     }
 
-    pub fn view(&self) -> ActivationsView<'_> {
-        ActivationsView {
-            words: bytemuck::cast_slice(self.quants.as_slice()),
-            scales: self.scales.as_slice(),
-            sums: bytemuck::cast_slice(self.sums.as_slice()),
-            strides: [self.quants.cols(), self.scales.cols(), self.sums.cols()],
+    /// The tokens from `token` on that are in its block.
+    #[inline(always)]
+    pub fn block(&self, token: usize) -> Block<'_> {
+        let before = token / BLOCK * BLOCK;
+        let [words, scales, sums] = self.widths.map(|width| width * before);
+        Block {
+            words: &bytemuck::cast_slice(self.quants.as_slice())[words..],
+            scales: &self.scales.as_slice()[scales..],
+            sums: &bytemuck::cast_slice(self.sums.as_slice())[sums..],
+            height: BLOCK.min(self.tokens - before),
+            first: token - before,
         }
     }
 }
 
-impl<'a> ActivationsView<'a> {
-    /// The tokens from `token` on.
+impl<'a> Block<'a> {
+    /// The integers of a part of the first `T` tokens.
     #[inline(always)]
-    pub fn from(self, token: usize) -> Self {
-        let [words, scales, sums] = self.strides.map(|stride| stride * token);
-        ActivationsView {
-            words: &self.words[words..],
-            scales: &self.scales[scales..],
-            sums: &self.sums[sums..],
-            strides: self.strides,
-        }
+    pub fn words<const T: usize>(self, part: usize) -> &'a [[i32; PART / 4]; T] {
+        first(&self.words[part * self.height + self.first..])
     }
 
+    /// Their scales of a group.
     #[inline(always)]
-    pub fn token(self, token: usize) -> Token<'a> {
-        let [words, scales, sums] = self.strides;
-        Token {
-            words: &self.words[token * words..][..words],
-            scales: &self.scales[token * scales..][..scales],
-            sums: &self.sums[token * sums..][..sums],
-        }
+    pub fn scales<const T: usize>(self, group: usize) -> &'a [f32; T] {
+        first(&self.scales[group * self.height + self.first..])
     }
+
+    /// Their sums: the `i`th, or two of them.
+    #[inline(always)]
+    pub fn sums<const T: usize>(self, i: usize) -> &'a [i32; T] {
+        first(&self.sums[i * self.height + self.first..])
+    }
+}
+
+#[inline(always)]
+fn first<E, const T: usize>(slice: &[E]) -> &[E; T] {
+    let Some(first) = slice.first_chunk() else {
+        unreachable!("a block has sixteen tokens, or other numbers behind them")
+    };
+    first
 }
 
 /// Rounds a group to integers times a scale, which is returned. If an element is not finite, the scale is no number, so

@@ -4,7 +4,7 @@
 
 #![allow(clippy::needless_range_loop)] // see above
 
-use super::activations::{ActivationsView, Token, summed};
+use super::activations::{Activations, Block, summed};
 use super::lanes::{Lanes, WithLanes};
 use super::packed::{PART, PackedBand, ROWS};
 use crate::backend::cpu::pages::Line;
@@ -16,7 +16,9 @@ const CHUNKS: usize = PART / 4;
 /// One band of a weight, tokens, and where their products belong.
 pub(super) struct Band<'a, 'b> {
     pub weight: PackedBand<'a>,
-    pub x: ActivationsView<'a>,
+    pub x: &'a Activations,
+    /// The first token of `rows`, which a block begins with.
+    pub first: usize,
     pub rows: Rows<'a, 'b>,
 }
 
@@ -37,7 +39,7 @@ impl WithLanes for Band<'_, '_> {
 
     #[inline(always)]
     fn tokens<L: Lanes, const T: usize>(&mut self, lanes: L, token: usize) -> usize {
-        let x: [Token<'_>; T] = std::array::from_fn(|t| self.x.token(token + t));
+        let x = self.x.block(self.first + token);
         let sums = match self.weight.kind {
             QuantType::Q8_0 => plain::<L, Wide, T>(lanes, self.weight, x),
             QuantType::Q4_0 => plain::<L, Nibbles, T>(lanes, self.weight, x),
@@ -143,11 +145,11 @@ fn part<L: Lanes, B: Bits, const T: usize, const N: usize>(
     lanes: L,
     mut sums: [L::Ints; T],
     lines: &[Line],
-    x: [&[i32; N]; T],
+    x: &[[i32; CHUNKS]; T],
     first: usize,
 ) -> [L::Ints; T] {
-    for chunk in 0..N {
-        let bytes = B::chunk(lanes, lines, first + chunk);
+    for chunk in first..first + N {
+        let bytes = B::chunk(lanes, lines, chunk);
         for t in 0..T {
             sums[t] = B::dot(lanes, sums[t], bytes, x[t][chunk]);
         }
@@ -157,19 +159,19 @@ fn part<L: Lanes, B: Bits, const T: usize, const N: usize>(
 
 /// Groups of one part, with a scale each.
 #[inline(always)]
-fn plain<L: Lanes, B: Bits, const T: usize>(lanes: L, weight: PackedBand<'_>, x: [Token<'_>; T]) -> [L::Floats; T] {
+fn plain<L: Lanes, B: Bits, const T: usize>(lanes: L, weight: PackedBand<'_>, x: Block<'_>) -> [L::Floats; T] {
     let zero = weight.kind.zero();
     let mut totals = [lanes.zeros(); T];
     for (group, (lines, scale)) in weight.lines.chunks_exact(weight.kind.lines()).zip(weight.scales).enumerate() {
-        let words = x.map(|x| &x.words.as_chunks::<CHUNKS>().0[group]);
+        let (x_sums, x_scales) = (x.sums::<T>(group), x.scales::<T>(group));
         let mut sums = [lanes.splat(0); T];
         for t in 0..T {
-            sums[t] = B::begin(lanes, zero, x[t].sums[group]);
+            sums[t] = B::begin(lanes, zero, x_sums[t]);
         }
-        let sums = part::<L, B, T, CHUNKS>(lanes, sums, lines, words, 0);
+        let sums = part::<L, B, T, CHUNKS>(lanes, sums, lines, x.words(group), 0);
         let scale = lanes.halves(scale);
         for t in 0..T {
-            totals[t] = lanes.mul_add(sums[t], lanes.mul(scale, x[t].scales[group]), totals[t]);
+            totals[t] = lanes.mul_add(sums[t], lanes.mul(scale, x_scales[t]), totals[t]);
         }
     }
     totals
@@ -177,24 +179,24 @@ fn plain<L: Lanes, B: Bits, const T: usize>(lanes: L, weight: PackedBand<'_>, x:
 
 /// Groups of 4 bits, with a scale and a zero each.
 #[inline(always)]
-fn zeroed<L: Lanes, const T: usize>(lanes: L, weight: PackedBand<'_>, x: [Token<'_>; T]) -> [L::Floats; T] {
+fn zeroed<L: Lanes, const T: usize>(lanes: L, weight: PackedBand<'_>, x: Block<'_>) -> [L::Floats; T] {
     let kind = weight.kind;
     let parts = kind.group() / PART;
     let mut totals = [lanes.zeros(); T];
     let groups = weight.lines.chunks_exact(parts * kind.lines()).zip(weight.wide_scales.iter().zip(weight.parts));
     for (group, (lines, (scale, zero))) in groups.enumerate() {
         let zero = lanes.widen(zero);
+        let (x_sums, x_scales) = (x.sums::<T>(group), x.scales::<T>(group));
         let mut sums = [lanes.splat(0); T];
         for t in 0..T {
-            sums[t] = lanes.multiply(zero, lanes.splat(-x[t].sums[group]), sums[t]);
+            sums[t] = lanes.multiply(zero, lanes.splat(-x_sums[t]), sums[t]);
         }
         for (p, lines) in lines.chunks_exact(kind.lines()).enumerate() {
-            let words = x.map(|x| &x.words.as_chunks::<CHUNKS>().0[group * parts + p]);
-            sums = part::<L, Nibbles, T, CHUNKS>(lanes, sums, lines, words, 0);
+            sums = part::<L, Nibbles, T, CHUNKS>(lanes, sums, lines, x.words(group * parts + p), 0);
         }
         let scale = lanes.floats(scale);
         for t in 0..T {
-            totals[t] = lanes.mul_add(sums[t], lanes.mul(scale, x[t].scales[group]), totals[t]);
+            totals[t] = lanes.mul_add(sums[t], lanes.mul(scale, x_scales[t]), totals[t]);
         }
     }
     totals
@@ -205,7 +207,7 @@ fn zeroed<L: Lanes, const T: usize>(lanes: L, weight: PackedBand<'_>, x: [Token<
 fn scaled<L: Lanes, B: Bits, const T: usize, const MINIMA: bool>(
     lanes: L,
     weight: PackedBand<'_>,
-    x: [Token<'_>; T],
+    x: Block<'_>,
 ) -> [L::Floats; T] {
     /// Half of a part, which has a scale of its own in Q6_K.
     const HALF: usize = CHUNKS / 2;
@@ -215,14 +217,13 @@ fn scaled<L: Lanes, B: Bits, const T: usize, const MINIMA: bool>(
     let groups = weight.lines.chunks_exact(parts * kind.lines()).zip(weight.scales.chunks_exact(kind.scales()));
     let mut totals = [lanes.zeros(); T];
     for (group, ((lines, scales), small)) in groups.zip(weight.parts.chunks_exact(kind.parts())).enumerate() {
-        let words = x.map(|x| &x.words.as_chunks::<{ 8 * CHUNKS }>().0[group]);
         // Two of them are a word where there are minima.
         let words_of_sums = if const { MINIMA } { sums_of_group / 2 } else { sums_of_group };
-        let x_sums = x.map(|x| &x.sums[group * words_of_sums..][..words_of_sums]);
+        let x_scales = x.scales::<T>(group);
         let mut whole = [lanes.splat(0); T];
         for (p, lines) in lines.chunks_exact(kind.lines()).enumerate() {
             if const { MINIMA } {
-                let words = words.map(|words| &words.as_chunks::<CHUNKS>().0[p]);
+                let words = x.words(group * parts + p);
                 let sums = part::<L, B, T, CHUNKS>(lanes, [lanes.splat(0); T], lines, words, 0);
                 let scale = lanes.widen(&small[p]);
                 for t in 0..T {
@@ -231,12 +232,12 @@ fn scaled<L: Lanes, B: Bits, const T: usize, const MINIMA: bool>(
             } else {
                 for half in 0..2 {
                     let at = 2 * p + half;
-                    let words = words.map(|words| &words.as_chunks::<HALF>().0[at]);
+                    let x_sums = x.sums::<T>(group * words_of_sums + at);
                     let mut sums = [lanes.splat(0); T];
                     for t in 0..T {
-                        sums[t] = B::begin(lanes, kind.zero(), x_sums[t][at]);
+                        sums[t] = B::begin(lanes, kind.zero(), x_sums[t]);
                     }
-                    let sums = part::<L, B, T, HALF>(lanes, sums, lines, words, half * HALF);
+                    let sums = part::<L, B, T, HALF>(lanes, sums, lines, x.words(group * parts + p), half * HALF);
                     let scale = lanes.widen_signed(&small[at]);
                     for t in 0..T {
                         whole[t] = lanes.multiply(sums[t], scale, whole[t]);
@@ -246,19 +247,20 @@ fn scaled<L: Lanes, B: Bits, const T: usize, const MINIMA: bool>(
         }
         let scale = lanes.halves(&scales[0]);
         for t in 0..T {
-            totals[t] = lanes.mul_add(whole[t], lanes.mul(scale, x[t].scales[group]), totals[t]);
+            totals[t] = lanes.mul_add(whole[t], lanes.mul(scale, x_scales[t]), totals[t]);
         }
         if const { MINIMA } {
             let scale = lanes.halves(&scales[1]);
             let mut mins = [lanes.splat(0); T];
             for (p, [first, second]) in small[parts..].as_chunks().0.iter().enumerate() {
                 let pairs = lanes.pairs(first, second);
+                let x_sums = x.sums::<T>(group * words_of_sums + p);
                 for t in 0..T {
-                    mins[t] = lanes.dot_pairs(mins[t], pairs, x_sums[t][p]);
+                    mins[t] = lanes.dot_pairs(mins[t], pairs, x_sums[t]);
                 }
             }
             for t in 0..T {
-                totals[t] = lanes.mul_add(mins[t], lanes.mul(scale, -x[t].scales[group]), totals[t]);
+                totals[t] = lanes.mul_add(mins[t], lanes.mul(scale, -x_scales[t]), totals[t]);
             }
         }
     }

@@ -5,7 +5,7 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx512;
+pub(super) mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod plain;
@@ -83,7 +83,12 @@ pub(super) trait WithLanes {
     where
         Self: Sized,
     {
-        let mut token = 0;
+        self.run_from(lanes, 0);
+    }
+
+    /// Does it for all tokens from `token` on. Inlined for the same reason.
+    #[inline(always)]
+    fn run_from<L: Lanes>(&mut self, lanes: L, mut token: usize) {
         while token < self.count() {
             let left = usize::min(self.count() - token, L::TOKENS);
             token += match left {
@@ -127,6 +132,15 @@ impl Isa {
         all.extend(neon::Neon::new().map(Isa::Neon));
         all.push(Isa::Plain);
         all
+    }
+
+    /// AVX-512, if that is computed with.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn avx512(self) -> Option<avx512::Avx512> {
+        match self {
+            Isa::Avx512(lanes) => Some(lanes),
+            _ => None,
+        }
     }
 
     /// Does the work with the vectors of this instruction set.

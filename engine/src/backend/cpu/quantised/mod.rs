@@ -9,7 +9,7 @@
 //! and sums are in f32 in one order, with the same results as above.
 //!
 //! `packed` has the layout of the weight, `activations` quantises what it is multiplied with, `dots` has the sums over the
-//! vectors of `lanes`, `fp8` those of FP8, and `lanes` what each instruction set does.
+//! vectors of `lanes`, `tiled` those of many tokens by AMX, `fp8` those of FP8, and `lanes` what each instruction set does.
 
 mod activations;
 mod dots;
@@ -18,16 +18,23 @@ mod lanes;
 mod packed;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod tiled;
 
 use std::sync::Arc;
 
 use pulp::Arch;
 
-use self::activations::Activations;
+use self::activations::{Activations, BLOCK};
 use self::dots::{Band, Rows};
 use self::fp8::Fp8Band;
 pub(super) use self::lanes::Isa;
 pub(super) use self::packed::PackedMatrix;
+#[cfg(target_arch = "x86_64")]
+use self::tiled::Tiled;
+#[cfg(target_arch = "x86_64")]
+use super::amx::Amx;
+use super::math::compiled;
 use super::tensor::{CpuTensor, Pool};
 use super::threads::Threads;
 use super::tiles::{Finish, Tile};
@@ -35,6 +42,8 @@ use super::tiles::{Finish, Tile};
 /// What a projection is computed with.
 pub(super) struct Projector<'a> {
     pub isa: Isa,
+    #[cfg(target_arch = "x86_64")]
+    pub amx: Option<Amx>,
     pub arch: Arch,
     pub threads: &'a Threads,
     pub pool: &'a Arc<Pool>,
@@ -50,26 +59,40 @@ impl Projector<'_> {
         let ordered = weight.order().map(|order| self.reordered(x, order));
         let x = ordered.as_ref().unwrap_or(x);
         let activations = (!weight.kind().is_fp8()).then(|| Activations::new(x, weight.kind(), self));
-        let activations = activations.as_ref().map(Activations::view);
         // A product of bytes takes a fourth of one of f32's.
         let work = tokens * cols * weight.cols() / if activations.is_some() { 4 } else { 1 };
-        let tiles = Tile::cut(out.as_mut_slice(), cols, (1, packed::ROWS), work, self.threads);
+        let tiles = Tile::cut(out.as_mut_slice(), cols, (BLOCK, packed::ROWS), work, self.threads);
         self.threads.each(tiles.into_iter(), |mut tile| {
+            #[cfg(target_arch = "x86_64")]
+            let tiled = Tiled::new(self.amx, self.isa, weight.kind(), tile.out.len());
             let width = tile.out[0].len();
             for at in (0..width).step_by(packed::ROWS) {
                 let band = weight.band((tile.column + at) / packed::ROWS);
                 let rows = Rows { out: &mut tile.out, at, add: finish.add };
-                match activations {
-                    Some(x) => self.isa.run(Band { weight: band, x: x.from(tile.row), rows }),
+                match &activations {
+                    Some(x) => {
+                        let band = Band { weight: band, x, first: tile.row, rows };
+                        #[cfg(target_arch = "x86_64")]
+                        if let Some(tiled) = &tiled {
+                            tiled.run(band);
+                            continue;
+                        }
+                        self.isa.run(band);
+                    }
                     None => {
                         let x = &x.as_slice()[tile.row * weight.cols()..];
                         self.isa.run(Fp8Band { weight: band, x, cols: weight.cols(), rows });
                     }
                 }
             }
-            self.arch.dispatch(
+            compiled(
+                self.arch,
                 #[inline(always)]
-                || tile.out.iter_mut().for_each(|row| finish.apply(row, tile.column)),
+                || {
+                    for row in &mut tile.out {
+                        finish.apply(row, tile.column);
+                    }
+                },
             );
         });
     }

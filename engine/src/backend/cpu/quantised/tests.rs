@@ -111,6 +111,30 @@ fn every_instruction_set_gives_the_same_bits() {
     }
 }
 
+/// All remainders of a block, and bands and groups that end anywhere.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn tiles_give_the_same_bits_as_vectors() {
+    let mut by_vectors = backend(1);
+    if by_vectors.amx.take().is_none() {
+        eprintln!("this processor has no AMX: only vectors are tested");
+    }
+    let with_tiles = backend(2);
+    for kind in [QuantType::Q8_0, QuantType::Q4_0] {
+        for (rows, groups) in [(1, 1), (16, 2), (50, 3), (33, 24)] {
+            let cols = groups * kind.group();
+            let x = noise(5, 33 * cols);
+            let [ours, want] = [&with_tiles, &by_vectors].map(|b| b.weight(quantised(kind, rows, cols)).unwrap());
+            for tokens in 1..=33 {
+                let x = &x[..tokens * cols];
+                let got = with_tiles.linear(&tensor(&with_tiles, tokens, x), &ours, None, None);
+                let want = by_vectors.linear(&tensor(&by_vectors, tokens, x), &want, None, None);
+                assert_eq!(bits(&got), bits(&want), "{kind}, {tokens} tokens, {rows} rows, {groups} groups");
+            }
+        }
+    }
+}
+
 /// The greatest integers of both factors, whose sums are the largest.
 #[test]
 fn no_sum_overflows() {

@@ -7,6 +7,7 @@ use bytemuck::must_cast;
 use super::{Lanes, WithLanes};
 use crate::backend::cpu::pages::Line;
 use crate::backend::cpu::quantised::packed::ROWS;
+use crate::backend::cpu::quantised::tiled::TiledBand;
 
 /// Made only where the processor has AVX-512 F, BW, VL and VNNI.
 #[derive(Clone, Copy)]
@@ -25,10 +26,27 @@ impl Avx512 {
         // SAFETY: this value exists only where the processor has the instructions that the function is compiled for.
         unsafe { run(self, work) }
     }
+
+    /// Does work for many tokens, compiled for AVX-512.
+    pub(in crate::backend::cpu::quantised) fn run_tiled(self, work: TiledBand<'_, '_>) {
+        // SAFETY: this value exists only where the processor has the instructions that the function is compiled for.
+        unsafe { run_tiled(self, work) }
+    }
+
+    /// An integer a row.
+    #[inline(always)]
+    pub(in crate::backend::cpu::quantised) fn ints(self, x: &[i32; ROWS]) -> __m512i {
+        must_cast(*x)
+    }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn run(lanes: Avx512, work: impl WithLanes) {
+    work.run(lanes);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn run_tiled(lanes: Avx512, work: TiledBand<'_, '_>) {
     work.run(lanes);
 }
 
