@@ -40,7 +40,7 @@ fn atomic_in(
         Space::Local | Space::Param => {
             return Err(Violation::new(FaultKind::Unsupported, "an atomic on local memory"));
         }
-        _ => count_global(env.meter, env.memory, mask, at, bytes, (None, true)),
+        _ => count_global(env.meter, env.memory, mask, at, bytes, ((None, false), true)),
     }
     for lane in lanes(mask) {
         atomic_lane(env, warp, atomic, space, lane, at[lane])?;
@@ -65,7 +65,7 @@ fn atomic_lane(
     let mut place = None;
     let data = if space == Space::Shared {
         let offset = env.block.shared.locate(at, bytes).map_err(|fault| fault.lane(lane))?;
-        let who = LaneAccess::of(warp, lane, true);
+        let who = LaneAccess::of(&warp.clock, lane, true);
         env.block.shared.read(offset, bytes, who).map_err(|fault| fault.lane(lane))?;
         if env.block.shared.take_unwritten() {
             let message = format!("an atomic on offset {offset:#x} of shared memory, which nothing wrote");
