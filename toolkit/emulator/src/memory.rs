@@ -295,6 +295,30 @@ impl Memory {
         Some(found)
     }
 
+    /// Notes that a launch touches the sectors at addresses that ascend in a buffer, and perhaps stores there. Returns how many
+    /// sectors these are; nothing if they do not ascend.
+    #[inline(always)]
+    pub fn touch_ascending(&mut self, index: usize, at: impl Iterator<Item = u64>, stores: bool) -> Option<u64> {
+        let buffer = &mut self.buffers[index];
+        buffer.used = true;
+        let (mut last, mut count) = (None, 0);
+        for address in at {
+            let sector = (address >> 5).wrapping_sub(buffer.base >> 5) as usize;
+            if Some(sector) == last {
+                continue;
+            }
+            if Some(sector) < last || !buffer.base.is_multiple_of(32) {
+                return None;
+            }
+            buffer.touched.insert(sector);
+            if stores {
+                buffer.stored.insert(sector);
+            }
+            (last, count) = (Some(sector), count + 1);
+        }
+        Some(count)
+    }
+
     /// Notes that a launch stores bytes at an address of a buffer.
     #[inline(always)]
     pub fn note_stored(&mut self, index: usize, address: DeviceAddress, bytes: usize) {

@@ -28,13 +28,14 @@ impl ResidentBlock {
     /// A block that has not started.
     pub fn new(launch: &LaunchConstants<'_>) -> Self {
         let program = launch.program;
-        let registers = Registers {
+        // Memory of zeros costs less than a copy of zeros: a kernel has thousands of registers.
+        let registers = || Registers {
             words: vec![[0; 32]; program.words],
             wides: vec![[0; 32]; program.wides],
             masks: vec![0; program.predicates],
         };
         let view = Arc::new(View::new(launch.clocks()));
-        let warps = (0..launch.warps()).map(|id| Warp::new(id, registers.clone(), program.private, &view));
+        let warps = (0..launch.warps()).map(|id| Warp::new(id, registers(), program.private, &view));
         let shared =
             SharedMemory::new(launch.options.check_races, launch.options.check_initialised, launch.options.poison);
         let state = BlockState { shared, ..BlockState::default() };

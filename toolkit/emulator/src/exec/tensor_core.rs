@@ -27,9 +27,11 @@ const ZERO: i32 = -500;
 /// Rows of a first factor, by row and depth, or columns of a second one, by column and depth.
 pub(crate) type Bits<const S: usize> = [[u16; DEPTH]; S];
 
-/// Sums of sixteen rows and eight columns, as four registers of a warp have them: each lane has two columns of a row, and two of
-/// the row eight below.
-pub(crate) type Sums = [[f32; 32]; 4];
+/// The bits of sums of sixteen rows and eight columns, as four registers of a warp have them: each lane has two columns of a row,
+/// and two of the row eight below.
+pub(crate) type Sums = [[u32; 32]; 4];
+/// The same before a product, where they lie.
+pub(crate) type Before<'a> = [&'a [u32; 32]; 4];
 
 /// Factors of a product, split into mantissa and exponent: `S` of them side by side, for each step of depth.
 pub(crate) struct Factors<const S: usize, B = u16> {

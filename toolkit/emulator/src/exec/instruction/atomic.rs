@@ -42,7 +42,7 @@ fn atomic_in(
             return Err(Violation::new(FaultKind::Unsupported, "an atomic on local memory"));
         }
         _ => {
-            count_global(env.meter, env.memory, mask, at, bytes, (None, true));
+            count_global(env.meter, env.memory, mask, at, bytes, ((None, false), true));
             check_early(env, warp, mask, at, (bytes, true))?;
         }
     }
@@ -69,7 +69,7 @@ fn atomic_lane(
     let mut place = None;
     let data = if space == Space::Shared {
         let offset = env.block.shared.locate(at, bytes).map_err(|fault| fault.lane(lane))?;
-        let who = LaneAccess::of(warp, lane, true);
+        let who = LaneAccess::of(&warp.clock, lane, true);
         env.block.shared.read(offset, bytes, who).map_err(|fault| fault.lane(lane))?;
         if env.block.shared.take_unwritten() {
             let message = format!("an atomic on offset {offset:#x} of shared memory, which nothing wrote");

@@ -4,7 +4,7 @@ use super::bulk_store::start_store;
 use super::cluster::on_block;
 use super::early::check_early_copy;
 use super::mbarrier::mbarrier_at;
-use super::operand::addresses;
+use super::operand::{addresses, shared_addresses};
 use super::race::{Request, check_global_read};
 use super::space::{rank_of, shared_offset};
 use super::traffic::count_bulk;
@@ -24,7 +24,7 @@ fn fault<T>(kind: FaultKind, message: String) -> Checked<T> {
 
 /// Starts a copy of each lane.
 pub(crate) fn bulk_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &BulkCopy, mask: u32) -> Checked<()> {
-    let shared = addresses(warp, copy.shared).map(shared_offset);
+    let shared = shared_addresses(warp, copy.shared);
     for lane in lanes(mask) {
         if is_repeated(warp, copy, &shared, mask, lane) {
             continue;
@@ -172,7 +172,7 @@ fn start_fill(env: &mut BlockEnv<'_>, warp: &Warp, lane: usize, mut bulk: BulkDa
             }
         }
     }
-    let who = LaneAccess::of(warp, lane, false);
+    let who = LaneAccess::of(&warp.clock, lane, false);
     for at in bulk.pieces() {
         env.block.shared.start_copy(at, PIECE, who)?;
     }

@@ -22,7 +22,7 @@ pub(crate) fn end_fills(block: &mut BlockState, memory: &Memory, clocks: usize, 
         }
         let Some((thread, epoch)) = note_filled(block, clocks, barrier, now.len()) else { continue };
         for (at, piece) in bulk.pieces().zip(now.as_chunks::<PIECE>().0) {
-            block.shared.end_copy(at, (u128::from_le_bytes(*piece), PIECE), thread, epoch);
+            block.shared.end_copy(at, piece, thread, epoch);
         }
     }
     Ok(())

@@ -22,7 +22,7 @@ pub(crate) fn start_store(block: &mut BlockState, warp: &mut Warp, lane: usize, 
             return Err(Violation::new(FaultKind::Uninitialised, message).address(at as u64).buffer("shared memory"));
         }
     }
-    let reads = block.shared.start_async_reads(pieces.clone(), LaneAccess::of(warp, lane, false), true)?;
+    let reads = block.shared.start_async_reads(pieces.clone(), LaneAccess::of(&warp.clock, lane, false), true)?;
     for (at, piece) in pieces.zip(bulk.data.chunks_exact_mut(PIECE)) {
         piece.copy_from_slice(&block.shared.data[at..at + PIECE]);
     }
@@ -46,7 +46,7 @@ pub(crate) fn wait_stores(env: &mut BlockEnv<'_>, warp: &mut Warp, mask: u32, pe
             continue;
         }
         let reads = std::mem::take(&mut store.reads);
-        env.block.shared.end_async_reads(&reads, LaneAccess::of(warp, store.lane, false));
+        env.block.shared.end_async_reads(&reads, LaneAccess::of(&warp.clock, store.lane, false));
         if read {
             warp.stores.push(store);
         } else {

@@ -9,7 +9,11 @@ use crate::program::{Collective, ReduxOp, ShuffleMode, VoteMode};
 /// Writes a word of each lane of a mask.
 fn put(warp: &mut Warp, slot: u32, values: &[u32; 32], mask: u32) {
     let target = &mut warp.registers.words[slot as usize];
-    lanes(mask).for_each(|lane| target[lane] = values[lane]);
+    if mask == u32::MAX {
+        *target = *values;
+    } else {
+        lanes(mask).for_each(|lane| target[lane] = values[lane]);
+    }
 }
 
 /// Writes a predicate of each lane of a mask.
@@ -31,7 +35,12 @@ pub(crate) fn collective(
     while rest != 0 {
         let first = rest.trailing_zeros() as usize;
         let members = named[first];
-        let same = lanes(rest).filter(|&lane| named[lane] == members).fold(0, |set, lane| set | 1 << lane);
+        // Mostly all lanes name the same ones.
+        let same = if named.iter().fold(0, |differs, &named| differs | named ^ members) == 0 {
+            rest
+        } else {
+            lanes(rest).filter(|&lane| named[lane] == members).fold(0, |set, lane| set | 1 << lane)
+        };
         let missing = members & warp.live & !same;
         if missing != 0 {
             let message = format!(
@@ -40,9 +49,10 @@ pub(crate) fn collective(
             );
             return Err(Violation::new(FaultKind::MissingLanes, message).lane(first));
         }
-        if let Some(lane) = lanes(same & !members).next() {
+        if same & !members != 0 {
+            let lane = (same & !members).trailing_zeros();
             let message = format!("lane {lane} executes a collective that names lanes {members:#010x}, not itself");
-            return Err(Violation::new(FaultKind::MissingLanes, message).lane(lane));
+            return Err(Violation::new(FaultKind::MissingLanes, message).lane(lane as usize));
         }
         exchange(launch, warp, op, same)?;
         rest &= !same;

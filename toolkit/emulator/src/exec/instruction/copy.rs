@@ -2,9 +2,8 @@
 
 use super::early::check_early;
 use super::global::{common_buffer, in_a_row};
-use super::operand::addresses;
+use super::operand::{addresses, shared_addresses};
 use super::race::{Request, check_global_read};
-use super::space::shared_offset;
 use super::traffic::count_global;
 use crate::exec::state::block::BlockState;
 use crate::exec::state::block_env::BlockEnv;
@@ -19,7 +18,7 @@ use crate::program::AsyncCopy;
 /// Starts a copy of each lane.
 pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCopy, mask: u32) -> Checked<()> {
     // A generic address of shared memory is accepted as well.
-    let (target, source) = (addresses(warp, copy.target).map(shared_offset), addresses(warp, copy.source));
+    let (target, source) = (shared_addresses(warp, copy.target), addresses(warp, copy.source));
     let bytes = copy.bytes as usize;
     let source_bytes = |warp: &Warp, lane: usize| match copy.source_bytes {
         Some(slot) => warp.registers.words[slot as usize][lane].min(copy.bytes),
@@ -32,18 +31,23 @@ pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCo
     };
     let row = in_a_row(reading, &source, bytes);
     let common = common_buffer(env.memory, reading, &source, bytes, row);
-    count_global(env.meter, env.memory, reading, &source, bytes, (common.filter(|_| row), false));
+    count_global(env.meter, env.memory, reading, &source, bytes, ((common, row), false));
     check_early(env, warp, reading, &source, (bytes, false))?;
+    if let Some(buffer) =
+        common.filter(|&buffer| copy.source_bytes.is_none() && is_readable(env, buffer, mask, &source, bytes))
+    {
+        return start_whole_copies(env, warp, copy, mask, (buffer, &source), &target);
+    }
     for lane in lanes(mask) {
         let source_bytes = source_bytes(warp, lane);
         let offset = env.block.shared.locate(target[lane], bytes).map_err(|fault| fault.lane(lane))?;
-        let who = LaneAccess::of(warp, lane, false);
+        let who = LaneAccess::of(&warp.clock, lane, false);
         env.block.shared.start_copy(offset, bytes, who).map_err(|fault| fault.lane(lane))?;
         if source[lane] & (bytes as u64 - 1) != 0 {
             let message = format!("{bytes} bytes at {:#x}: no multiple of {bytes}", source[lane]);
             return Err(Violation::new(FaultKind::Misaligned, message).lane(lane).address(source[lane]));
         }
-        let (mut before, mut buffer_index) = (0, 0);
+        let (mut before, mut buffer_index) = ([0; 16], 0);
         if source_bytes != 0 {
             let count = source_bytes as usize;
             let (index, at) = match common {
@@ -59,23 +63,60 @@ pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCo
             (before, buffer_index) = (read(&buffer.data, at, count), index as u32);
             check_global_read(env, warp, Request::of_lane(index, lane, count, false), |_| at)?;
         }
-        let (source, bytes, lane) = (source[lane], copy.bytes, lane as u8);
-        let (target, buffer) = (offset, buffer_index);
+        let (source, bytes, source_bytes, lane) = (source[lane], copy.bytes as u8, source_bytes as u8, lane as u8);
+        let (target, buffer) = (offset as u32, buffer_index);
         warp.copies.push(PendingCopy { target, source, buffer, bytes, source_bytes, lane, before });
     }
     Ok(())
 }
 
-/// Reads up to sixteen bytes of a buffer, the first as the lowest ones of a number.
+/// Whether nothing can be wrong with a read of bytes that lie in a buffer.
 #[inline(always)]
-fn read(data: &[u8], at: usize, count: usize) -> u128 {
+fn is_readable(env: &BlockEnv<'_>, buffer: usize, mask: u32, source: &[u64; 32], bytes: usize) -> bool {
+    let buffer = &env.memory.buffers[buffer];
+    let is_written = |lane: usize| buffer.written.contains_small((source[lane] - buffer.base) as usize, bytes);
+    buffer.history.is_empty() && (!env.launch.options.check_initialised || lanes(mask).all(is_written))
+}
+
+/// Starts copies of which each reads all its bytes from one buffer, and can.
+#[inline(always)]
+fn start_whole_copies(
+    env: &mut BlockEnv<'_>,
+    warp: &mut Warp,
+    copy: &AsyncCopy,
+    mask: u32,
+    (buffer, source): (usize, &[u64; 32]),
+    target: &[u64; 32],
+) -> Checked<()> {
+    let (memory, bytes) = (&env.memory.buffers[buffer], copy.bytes as usize);
+    // All loads of memory come first, so that the CPU waits for them together.
+    warp.copies.extend(lanes(mask).map(|lane| PendingCopy {
+        target: target[lane] as u32,
+        source: source[lane],
+        buffer: buffer as u32,
+        bytes: bytes as u8,
+        source_bytes: bytes as u8,
+        lane: lane as u8,
+        before: read(&memory.data, (source[lane] - memory.base) as usize, bytes),
+    }));
+    let who = LaneAccess::by_lane(&warp.clock, false);
+    for lane in lanes(mask) {
+        let target = env.block.shared.locate(target[lane], bytes).map_err(|fault| fault.lane(lane))?;
+        env.block.shared.start_copy(target, bytes, who(lane)).map_err(|fault| fault.lane(lane))?;
+    }
+    Ok(())
+}
+
+/// Reads up to sixteen bytes of a buffer, and zeros behind them.
+#[inline(always)]
+fn read(data: &[u8], at: usize, count: usize) -> [u8; 16] {
     let data = &data[at..at + count];
     if let Some(whole) = data.as_array() {
-        return u128::from_le_bytes(*whole);
+        return *whole;
     }
     let mut bytes = [0; 16];
     bytes[..count].copy_from_slice(data);
-    u128::from_le_bytes(bytes)
+    bytes
 }
 
 /// Closes the group of the copies that were started.
@@ -113,7 +154,7 @@ pub(crate) fn wait_copies(env: &mut BlockEnv<'_>, warp: &mut Warp, pending: Opti
 
 /// Ends a copy, as a write by a thread in an epoch.
 fn end_copy(block: &mut BlockState, memory: &Memory, copy: PendingCopy, (thread, epoch): (usize, u32)) -> Checked<()> {
-    let mut data = 0;
+    let mut data = [0; 16];
     let (count, lane) = (copy.source_bytes as usize, usize::from(copy.lane));
     if count != 0 {
         // Mostly it is the buffer in which the copy began.
@@ -131,7 +172,7 @@ fn end_copy(block: &mut BlockState, memory: &Memory, copy: PendingCopy, (thread,
             return Err(fault.buffer(name));
         }
     }
-    block.shared.end_copy(copy.target, (data, copy.bytes as usize), thread, epoch);
+    block.shared.end_copy(copy.target as usize, &data[..copy.bytes.into()], thread, epoch);
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Fragments of matrices: how the elements of a product lie in the registers of a warp's lanes.
 
-use crate::exec::tensor_core::{Bits, DEPTH, Sums};
+use crate::exec::tensor_core::{Before, Bits, DEPTH, Sums};
 use crate::lanes::Registers;
 use crate::number::{f16_to_f32, f32_to_f16};
 use half::f16;
@@ -11,29 +11,31 @@ fn halves(words: &[u32]) -> [u16; 8] {
     std::array::from_fn(|half| (words[half / 2] >> (half % 2 * 16)) as u16)
 }
 
-/// The sixteen rows of a first factor: its registers go down the rows first, then along the depth.
+/// Writes the sixteen rows of a first factor: its registers go down the rows first, then along the depth.
 #[inline(always)]
-pub(crate) fn first_factor(registers: &Registers, slots: &[u32]) -> Bits<16> {
-    let mut rows = [[0u16; DEPTH]; 16];
+pub(crate) fn first_factor(registers: &Registers, slots: &[u32], rows: &mut Bits<16>) {
+    if slots.len() < 4 {
+        *rows = [[0; DEPTH]; 16];
+    }
     for (index, &slot) in slots.iter().enumerate() {
         let (down, along) = (index % 2 * 8, index / 2 * 8);
         for (row, words) in registers.words[slot as usize].chunks_exact(4).enumerate() {
             rows[row + down][along..along + 8].copy_from_slice(&halves(words));
         }
     }
-    rows
 }
 
-/// The eight columns of a second factor: its registers go along the depth. They come in the order of [`position`].
+/// Writes the eight columns of a second factor: its registers go along the depth. They come in the order of [`position`].
 #[inline(always)]
-pub(crate) fn second_factor(registers: &Registers, slots: &[u32]) -> Bits<8> {
-    let mut columns = [[0u16; DEPTH]; 8];
+pub(crate) fn second_factor(registers: &Registers, slots: &[u32], columns: &mut Bits<8>) {
+    if slots.len() < 2 {
+        *columns = [[0; DEPTH]; 8];
+    }
     for (index, &slot) in slots.iter().enumerate() {
         for (column, words) in registers.words[slot as usize].chunks_exact(4).enumerate() {
             columns[position(column)][8 * index..8 * index + 8].copy_from_slice(&halves(words));
         }
     }
-    columns
 }
 
 /// Where a column comes among eight of which the even ones come first, as registers of sums have them.
@@ -42,20 +44,17 @@ pub(crate) fn position(column: usize) -> usize {
     column % 2 * 4 + column / 2
 }
 
-/// Reads sums from four registers, or from two of packed halves.
+/// Gives `action` the sums of four registers, or of two of packed halves.
 #[inline(always)]
-pub(crate) fn load_row_sums(registers: &Registers, slots: &[u32], are_halves: bool, sums: &mut Sums) {
-    for (index, sums) in sums.iter_mut().enumerate() {
-        if are_halves {
-            let words = &registers.words[slots[index / 2] as usize];
-            for (sum, word) in sums.iter_mut().zip(words) {
-                *sum = f16_to_f32(f16::from_bits((word >> (index % 2 * 16)) as u16));
-            }
-        } else {
-            let words = &registers.words[slots[index] as usize];
-            sums.iter_mut().zip(words).for_each(|(sum, &word)| *sum = f32::from_bits(word));
-        }
+pub(crate) fn with_row_sums(registers: &Registers, slots: &[u32], are_halves: bool, action: impl FnOnce(Before<'_>)) {
+    if !are_halves {
+        return action(std::array::from_fn(|index| &registers.words[slots[index] as usize]));
     }
+    let sums: Sums = std::array::from_fn(|index| {
+        let half = |word: u32| f16::from_bits((word >> (index % 2 * 16)) as u16);
+        registers.words[slots[index / 2] as usize].map(|word| f16_to_f32(half(word)).to_bits())
+    });
+    action(sums.each_ref())
 }
 
 /// Writes such sums to four registers, or to two of packed halves.
@@ -64,11 +63,11 @@ pub(crate) fn store_row_sums(registers: &mut Registers, slots: &[u32], are_halve
     for (index, &slot) in slots.iter().enumerate() {
         let words = &mut registers.words[slot as usize];
         if are_halves {
-            let bits = |value: f32| u32::from(f32_to_f16(value).to_bits());
+            let bits = |sum: u32| u32::from(f32_to_f16(f32::from_bits(sum)).to_bits());
             let halves = sums[2 * index].iter().zip(&sums[2 * index + 1]);
             words.iter_mut().zip(halves).for_each(|(word, (&low, &high))| *word = bits(low) | bits(high) << 16);
         } else {
-            words.iter_mut().zip(&sums[index]).for_each(|(word, sum)| *word = sum.to_bits());
+            *words = sums[index];
         }
     }
 }

@@ -15,11 +15,14 @@ use crate::program::Access;
 /// Whether all 32 lanes access one stretch of memory, in order.
 #[inline(always)]
 pub(crate) fn in_a_row(mask: u32, at: &[u64; 32], bytes: usize) -> bool {
+    if mask != u32::MAX || at[31].wrapping_sub(at[0]) != 31 * bytes as u64 {
+        return false;
+    }
     let mut gaps = 0;
     for lane in 0..32 {
         gaps |= at[lane] ^ at[0].wrapping_add((lane * bytes) as u64);
     }
-    mask == u32::MAX && gaps == 0
+    gaps == 0
 }
 
 /// The bytes that a lane stores.
@@ -34,7 +37,11 @@ fn stored(warp: &Warp, access: &Access, lane: usize) -> [u8; 32] {
 #[inline(always)]
 pub(crate) fn common_buffer(memory: &Memory, mask: u32, at: &[u64; 32], bytes: usize, in_a_row: bool) -> Option<usize> {
     let (mut low, mut high, mut any) = (at[0], at[31], at[0]);
-    if !in_a_row {
+    if !in_a_row && mask == u32::MAX {
+        for &at in at {
+            (low, high, any) = (low.min(at), high.max(at), any | at);
+        }
+    } else if !in_a_row {
         (low, high, any) = (u64::MAX, 0, 0);
         for lane in 0..32 {
             let active = mask >> lane & 1 == 1;
@@ -85,7 +92,7 @@ pub(crate) fn load_global(
     let bytes = access.bytes();
     let row = in_a_row(mask, at, bytes);
     let common = common_buffer(env.memory, mask, at, bytes, row);
-    count_global(env.meter, env.memory, mask, at, bytes, (common.filter(|_| row), false));
+    count_global(env.meter, env.memory, mask, at, bytes, ((common, row), false));
     check_early(env, warp, mask, at, (bytes, false))?;
     if let Some(index) = common {
         let buffer = &env.memory.buffers[index];
@@ -148,7 +155,7 @@ pub(crate) fn store_global(
     }
     let row = in_a_row(mask, at, bytes);
     let common = common_buffer(env.memory, mask, at, bytes, row);
-    count_global(env.meter, env.memory, mask, at, bytes, (common.filter(|_| row), true));
+    count_global(env.meter, env.memory, mask, at, bytes, ((common, row), true));
     check_early(env, warp, mask, at, (bytes, true))?;
     let strong = access.order.is_some();
     if let Some(index) = common {

@@ -1,14 +1,14 @@
 //! Products of one warp (`mma.sync`), and the loads of their factors (`ldmatrix`).
 
-use super::fragment::{first_factor, load_row_sums, second_factor, store_row_sums};
-use super::operand::addresses;
+use super::fragment::{first_factor, second_factor, store_row_sums, with_row_sums};
+use super::operand::shared_addresses;
 use super::poison;
-use super::space::shared_offset;
 use super::traffic::count_shared;
 use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::lane_access::LaneAccess;
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::Warp;
+use crate::exec::tensor_core::halves::RecentFactors;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::program::{Address, Mma};
 use crate::ptx::ast::Width;
@@ -31,19 +31,18 @@ pub(crate) fn load_matrix(
     if warp.live != u32::MAX {
         return Err(Violation::new(FaultKind::MissingLanes, "a matrix load needs all 32 lanes"));
     }
-    let at = addresses(warp, address).map(shared_offset);
+    let at = shared_addresses(warp, address);
     count_shared(env.meter, u32::MAX >> (32 - 8 * registers.len()), &at, 16);
-    for (matrix, &register) in registers.iter().enumerate() {
-        let mut rows = [[0u32; 4]; 8];
-        for (row, words) in rows.iter_mut().enumerate() {
-            let lane = 8 * matrix + row;
-            let offset = env.block.shared.locate(at[lane], 16).map_err(|fault| fault.lane(lane))?;
-            let who = LaneAccess::of(warp, lane, false);
-            env.block.shared.read(offset, 16, who).map_err(|fault| fault.lane(lane))?;
-            for (word, bytes) in words.iter_mut().zip(env.block.shared.data[offset..offset + 16].as_chunks().0) {
-                *word = u32::from_le_bytes(*bytes);
-            }
+    let (mut rows, who) = ([[0u32; 4]; 32], LaneAccess::by_lane(&warp.clock, false));
+    for (lane, words) in rows.iter_mut().enumerate().take(8 * registers.len()) {
+        let offset = env.block.shared.locate(at[lane], 16).map_err(|fault| fault.lane(lane))?;
+        env.block.shared.read(offset, 16, who(lane)).map_err(|fault| fault.lane(lane))?;
+        for (word, bytes) in words.iter_mut().zip(env.block.shared.data[offset..offset + 16].as_chunks().0) {
+            *word = u32::from_le_bytes(*bytes);
         }
+    }
+    let poisons = env.block.shared.take_unwritten() || warp.poison.is_some();
+    for (matrix, (&register, rows)) in registers.iter().zip(rows.as_chunks::<8>().0).enumerate() {
         let target = &mut warp.registers.words[register as usize];
         if transposed {
             for (column, words) in target.chunks_exact_mut(4).enumerate() {
@@ -53,9 +52,10 @@ pub(crate) fn load_matrix(
                 }
             }
         } else {
-            target.chunks_exact_mut(4).zip(&rows).for_each(|(words, row)| words.copy_from_slice(row));
+            // As they were written: loads of more would wait for them.
+            target.chunks_exact_mut(4).zip(rows).for_each(|(words, row)| words.copy_from_slice(row));
         }
-        if env.block.shared.take_unwritten() || warp.poison.is_some() {
+        if poisons {
             let written = |lane: usize| {
                 places(lane, transposed)
                     .iter()
@@ -80,7 +80,7 @@ pub(crate) fn store_matrix(
     if warp.live != u32::MAX {
         return Err(Violation::new(FaultKind::MissingLanes, "a matrix store needs all 32 lanes"));
     }
-    let at = addresses(warp, address).map(shared_offset);
+    let at = shared_addresses(warp, address);
     for (matrix, &register) in registers.iter().enumerate() {
         let mut rows = [[0u16; 8]; 8];
         for (lane, &word) in warp.registers.words[register as usize].iter().enumerate() {
@@ -92,7 +92,7 @@ pub(crate) fn store_matrix(
         for (row, values) in rows.iter().enumerate() {
             let lane = 8 * matrix + row;
             let offset = env.block.shared.locate(at[lane], 16).map_err(|fault| fault.lane(lane))?;
-            let who = LaneAccess::of(warp, lane, false);
+            let who = LaneAccess::of(&warp.clock, lane, false);
             env.block.shared.write(offset, 16, who, false).map_err(|fault| fault.lane(lane))?;
             for (bytes, value) in env.block.shared.data[offset..offset + 16].chunks_exact_mut(2).zip(values) {
                 bytes.copy_from_slice(&value.to_le_bytes());
@@ -110,10 +110,14 @@ pub(crate) fn store_matrix(
 }
 
 /// `mma.sync.m16n8k16` or `m16n8k8` on a warp's fragments.
-pub(crate) fn mma(Warp { registers, rows, .. }: &mut Warp, mma: &Mma) {
-    let rows = rows.get(mma.factor, &first_factor(registers, &mma.a));
-    let mut sums = [[0.0; 32]; 4];
-    load_row_sums(registers, &mma.c, mma.half_sum, &mut sums);
-    rows.multiply_add(&second_factor(registers, &mma.b), &mut sums);
+pub(crate) fn mma(Warp { registers, factors, .. }: &mut Warp, mma: &Mma) {
+    let factors = factors.get_or_insert_with(|| Box::new(RecentFactors::new()));
+    // What a product of less depth lacks is zeros.
+    let of = |slots: &[u32], index: usize| slots.get(index).map_or(&[0; 32], |&slot| &registers.words[slot as usize]);
+    let (a, b) = (std::array::from_fn(|index| of(&mma.a, index)), std::array::from_fn(|index| of(&mma.b, index)));
+    factors.set_rows_of(mma.factor, a, |rows| first_factor(registers, &mma.a, rows));
+    factors.set_columns_of(b, |columns| second_factor(registers, &mma.b, columns));
+    let mut sums = [[0; 32]; 4];
+    with_row_sums(registers, &mma.c, mma.half_sum, |before| factors.multiply_add(before, &mut sums));
     store_row_sums(registers, &mma.d, mma.half_sum, &sums);
 }

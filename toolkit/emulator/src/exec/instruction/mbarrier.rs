@@ -3,8 +3,8 @@
 use super::bulk_fill::end_fills;
 use super::cluster::on_block;
 use super::copy::end_arrivals;
-use super::operand::addresses;
-use super::space::{rank_of, shared_offset};
+use super::operand::shared_addresses;
+use super::space::rank_of;
 use crate::exec::state::block::BlockState;
 use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::constants::LaunchConstants;
@@ -53,7 +53,7 @@ pub(crate) fn mbarrier(
     instruction: &MbarrierInstruction,
     mask: u32,
 ) -> Checked<()> {
-    let at = addresses(warp, instruction.address).map(shared_offset);
+    let at = shared_addresses(warp, instruction.address);
     if matches!(instruction.op, MbarrierOp::TestParity | MbarrierOp::TestState) {
         return test(env, warp, instruction, &at, mask);
     }
@@ -119,7 +119,7 @@ fn set_up(block: &mut BlockState, warp: &mut Warp, lane: usize, at: u64, count: 
         return fault(lane, at, format!("an mbarrier already lives at offset {at:#x}"));
     }
     // It starts as an ordinary write.
-    let who = LaneAccess::of(warp, lane, false);
+    let who = LaneAccess::of(&warp.clock, lane, false);
     block.shared.write(at as usize, 8, who, false).map_err(|fault| fault.lane(lane))?;
     block.shared.set_mbarrier(at as usize, true);
     let agent = block.mbarriers.len() % 32;
@@ -234,7 +234,7 @@ pub(crate) fn arrive_after_copies(
     counted: bool,
     mask: u32,
 ) -> Checked<()> {
-    let (at, clocks) = (addresses(warp, address).map(shared_offset), env.launch.clocks());
+    let (at, clocks) = (shared_addresses(warp, address), env.launch.clocks());
     for lane in lanes(mask) {
         let epoch = warp.clock.epoch;
         let barrier = mbarrier_at(env.launch, env.block, warp, lane, at[lane])?;

@@ -1,5 +1,6 @@
 //! Operands of memory instructions: addresses, and the registers that are loaded and stored.
 
+use super::space::shared_offset;
 use crate::exec::state::warp::Warp;
 use crate::program::{self, Address, Register};
 
@@ -19,6 +20,13 @@ pub(crate) fn addresses(warp: &Warp, address: Address) -> [u64; 32] {
         }
     }
     found
+}
+
+/// The same as offsets in shared memory. An address of 64 bits may be a generic one.
+#[inline(always)]
+pub(crate) fn shared_addresses(warp: &Warp, address: Address) -> [u64; 32] {
+    let found = addresses(warp, address);
+    if address.wide { found.map(shared_offset) } else { found }
 }
 
 /// The number that one, two, four or eight bytes are.

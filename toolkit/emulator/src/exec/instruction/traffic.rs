@@ -5,7 +5,8 @@ use crate::exec::state::meter::Meter;
 use crate::memory::{DeviceAddress, Memory};
 
 /// Counts the sectors of a request of some lanes to global memory, and notes them as touched, and if it `stores` as stored.
-/// `row` is the index of the buffer if all lanes access one stretch of it, in order.
+/// `buffer` is the index of the buffer that holds all of it, if one does, and whether all lanes access one stretch of it, in
+/// order.
 #[inline(always)]
 pub(crate) fn count_global(
     meter: &mut Meter,
@@ -13,13 +14,22 @@ pub(crate) fn count_global(
     mask: u32,
     at: &[u64; 32],
     bytes: usize,
-    (row, stores): (Option<usize>, bool),
+    (buffer, stores): ((Option<usize>, bool), bool),
 ) {
     let counts = meter.current();
     let asked = u64::from(mask.count_ones()) * bytes as u64;
     counts.global_bytes += asked;
-    if let Some(index) = row {
+    if let (Some(index), true) = buffer {
         let sectors = memory.touch_all(index, at[0], asked as usize, stores);
+        counts.sectors += sectors;
+        counts.ideal_sectors += asked.div_ceil(32).min(sectors);
+        counts.peer_sectors += if memory.is_peers(index) { sectors } else { 0 };
+        return;
+    }
+    // Aligned accesses lie in one sector each.
+    if let (Some(index), 1..=32) = (buffer.0, bytes)
+        && let Some(sectors) = memory.touch_ascending(index, lanes(mask).map(|lane| at[lane]), stores)
+    {
         counts.sectors += sectors;
         counts.ideal_sectors += asked.div_ceil(32).min(sectors);
         counts.peer_sectors += if memory.is_peers(index) { sectors } else { 0 };
@@ -28,7 +38,7 @@ pub(crate) fn count_global(
     let sectors = sectors(mask, at, bytes);
     counts.sectors += sectors.len as u64;
     counts.ideal_sectors += asked.div_ceil(32).min(sectors.len as u64);
-    let mut last = None;
+    let mut last = buffer.0;
     for &sector in &sectors.list[..sectors.len] {
         last = memory.touch(sector, last);
         if let Some(index) = last.filter(|_| stores) {

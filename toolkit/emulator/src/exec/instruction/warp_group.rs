@@ -2,14 +2,14 @@
 //!
 //! Each warp of the group computes its own sixteen rows, at the latest moment: when it waits for the group of products.
 
-use super::fragment::{first_factor, load_row_sums, position, store_row_sums};
+use super::fragment::{first_factor, position, store_row_sums, with_row_sums};
 use crate::exec::state::block::BlockState;
 use crate::exec::state::lane_access::LaneAccess;
 use crate::exec::state::meter::Meter;
 use crate::exec::state::product::{Descriptor, PendingProduct, Tile};
 use crate::exec::state::warp::Warp;
-use crate::exec::tensor_core::Bits;
-use crate::exec::tensor_core::DEPTH;
+use crate::exec::tensor_core::halves::RecentFactors;
+use crate::exec::tensor_core::{Bits, DEPTH};
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::program::{FirstFactor, Op, Product, Program};
 
@@ -45,7 +45,7 @@ pub(crate) fn start_product(
     let predicate = |slot: u32| warp.registers.masks[slot as usize] & 1 == 1;
     let adds = product.accumulates.is_none_or(|(slot, negated)| predicate(slot) != negated);
     let pieces = a.map(Tile::pieces).into_iter().flatten().chain(b.pieces());
-    let reads = block.shared.start_async_reads(pieces, LaneAccess::of(warp, 0, false), false)?;
+    let reads = block.shared.start_async_reads(pieces, LaneAccess::of(&warp.clock, 0, false), false)?;
     meter.current().tensor_flops += (2 * 16 * DEPTH * product.columns) as u64;
     warp.products.push_back(PendingProduct { pc: meter.pc, a, b, adds, groups: 0, reads });
     Ok(())
@@ -63,30 +63,35 @@ pub(crate) fn wait_products(program: &Program, block: &mut BlockState, warp: &mu
         if let Op::Product(product) = &program.code[ending.pc].op {
             compute(warp, &block.shared.data, product, &ending);
         }
-        block.shared.end_async_reads(&ending.reads, LaneAccess::of(warp, 0, false));
+        block.shared.end_async_reads(&ending.reads, LaneAccess::of(&warp.clock, 0, false));
     }
 }
 
 /// Computes a product.
 fn compute(warp: &mut Warp, memory: &[u8], product: &Product, pending: &PendingProduct) {
-    let Warp { registers, rows, .. } = warp;
-    let mut a = match (&product.a, &pending.a) {
-        (FirstFactor::Registers(slots), _) => first_factor(registers, slots),
-        (_, Some(tile)) => tile.read(memory, tile.first, |row| row),
-        (_, None) => [[0; DEPTH]; 16],
-    };
+    let Warp { registers, factors, .. } = warp;
+    let factors = factors.get_or_insert_with(|| Box::new(RecentFactors::new()));
+    let mut a = [[0; DEPTH]; 16];
+    match (&product.a, &pending.a) {
+        (FirstFactor::Registers(slots), _) => first_factor(registers, slots, &mut a),
+        (_, Some(tile)) => tile.read(memory, tile.first, |row| row, &mut a),
+        (_, None) => {}
+    }
     negate(&mut a, product.negates[0]);
-    let rows = rows.get(product.factor, &a);
+    factors.set_rows(product.factor, &a);
     // Eight columns lie in four registers, or in two of packed halves.
     let width = if product.half_sum { 2 } else { 4 };
     for (group, slots) in product.d.chunks_exact(width).enumerate() {
-        let mut b: Bits<8> = pending.b.read(memory, group * 8, position);
-        negate(&mut b, product.negates[1]);
-        let mut sums = [[0.0; 32]; 4];
+        factors.set_columns(|columns| {
+            pending.b.read(memory, group * 8, position, columns);
+            negate(columns, product.negates[1]);
+        });
+        let mut sums = [[0; 32]; 4];
         if pending.adds {
-            load_row_sums(registers, slots, product.half_sum, &mut sums);
+            with_row_sums(registers, slots, product.half_sum, |before| factors.multiply_add(before, &mut sums));
+        } else {
+            factors.multiply_add([&[0; 32]; 4], &mut sums);
         }
-        rows.multiply_add(&b, &mut sums);
         store_row_sums(registers, slots, product.half_sum, &sums);
     }
 }

@@ -199,6 +199,12 @@ impl WarpClock {
         }
     }
 
+    /// Whether all lanes share one view.
+    #[inline(always)]
+    pub fn has_one_view(&self) -> bool {
+        self.views.own.is_none()
+    }
+
     /// A lane's view, which from now on the lane does not share.
     pub fn view_mut(&mut self, lane: usize) -> &mut View {
         Arc::make_mut(&mut self.views.each()[lane])

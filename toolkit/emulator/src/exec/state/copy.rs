@@ -4,19 +4,19 @@
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingCopy {
     /// The offset in shared memory that it writes.
-    pub target: usize,
+    pub target: u32,
     /// The address in global memory that it reads.
     pub source: u64,
     /// The index of the buffer that had it when the copy started.
     pub buffer: u32,
     /// Bytes that it writes.
-    pub bytes: u32,
+    pub bytes: u8,
     /// Bytes that it reads; it fills the rest with zeros.
-    pub source_bytes: u32,
+    pub source_bytes: u8,
     /// The lane that started it.
     pub lane: u8,
-    /// The source's bytes when it started, the first as the lowest ones of a number.
-    pub before: u128,
+    /// The source's bytes when it started, and zeros.
+    pub before: [u8; 16],
 }
 
 /// An arrival at an mbarrier that happens when copies of a thread have ended.

@@ -1,7 +1,6 @@
 //! One lane's access to memory, and which accesses of other threads come before it.
 
-use super::clock::View;
-use super::warp::Warp;
+use super::clock::{View, WarpClock};
 
 /// An access by one lane.
 #[derive(Clone, Copy)]
@@ -21,8 +20,15 @@ pub(crate) struct LaneAccess<'a> {
 impl<'a> LaneAccess<'a> {
     /// The access that a lane of a warp makes now.
     #[inline(always)]
-    pub fn of(warp: &'a Warp, lane: usize, strong: bool) -> Self {
-        Self { warp: warp.clock.warp, lane, epoch: warp.clock.epoch, view: warp.clock.view(lane), strong }
+    pub fn of(clock: &'a WarpClock, lane: usize, strong: bool) -> Self {
+        Self { warp: clock.warp, lane, epoch: clock.epoch, view: clock.view(lane), strong }
+    }
+
+    /// The accesses that the lanes of a warp make now. Mostly all lanes have one view.
+    #[inline(always)]
+    pub fn by_lane(clock: &'a WarpClock, strong: bool) -> impl Fn(usize) -> Self + Copy {
+        let (first, alike) = (Self::of(clock, 0, strong), clock.has_one_view());
+        move |lane| if alike { Self { lane, ..first } } else { Self::of(clock, lane, strong) }
     }
 
     /// The index of the thread in its cluster of blocks.

@@ -78,10 +78,16 @@ impl Tile {
         self.descriptor.pieces(self.first, self.count)
     }
 
-    /// The bits of the `S` rows from `first` on, by row and depth. `position` says where each row comes among them.
+    /// Writes the bits of the `S` rows from `first` on, by row and depth. `position` says where each row comes among them.
     #[inline(always)]
-    pub fn read<const S: usize>(&self, memory: &[u8], first: usize, position: impl Fn(usize) -> usize) -> Bits<S> {
-        let (mut bits, descriptor) = ([[0; DEPTH]; S], self.descriptor);
+    pub fn read<const S: usize>(
+        &self,
+        memory: &[u8],
+        first: usize,
+        position: impl Fn(usize) -> usize,
+        bits: &mut Bits<S>,
+    ) {
+        let descriptor = self.descriptor;
         let piece = |index: usize, part: usize| -> [u16; 8] {
             let (at, mut bytes) = (descriptor.piece(index, part), [0; 16]);
             bytes.copy_from_slice(&memory[at..at + 16]);
@@ -100,7 +106,6 @@ impl Tile {
                 }
             }
         }
-        bits
     }
 }
 

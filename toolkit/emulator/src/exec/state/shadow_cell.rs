@@ -21,10 +21,36 @@ pub(super) struct Cell {
     strong_reads: bool,
     /// The thread whose asynchronous copy will write the cell, counted from one, or [`MBARRIER`]. 0 means neither.
     pub in_flight: u16,
-    reads: Reads,
-    /// Reads by several warps that nothing orders: the index of their set in the list of sets, counted from one. 0 means that
+    /// Reads of two warps: factors of matrices are mostly read by two. The second has none while the first has none.
+    reads: [Reads; 2],
+    /// Reads by more warps that nothing orders: the index of their set in the list of sets, counted from one. 0 means that
     /// `reads` has all.
     more: u32,
+}
+
+impl Reads {
+    /// The first read of a warp in an epoch.
+    #[inline(always)]
+    fn of(who: LaneAccess<'_>) -> Self {
+        Self { epoch: who.epoch, mask: 1 << who.lane, warp: who.warp as u16 }
+    }
+
+    /// Whether these are reads by a warp.
+    #[inline(always)]
+    fn are_by(self, warp: usize) -> bool {
+        self.epoch != 0 && usize::from(self.warp) == warp
+    }
+
+    /// Adds a read by the same warp.
+    #[inline(always)]
+    fn add(&mut self, who: LaneAccess<'_>) {
+        if self.epoch != who.epoch && (self.epoch == 0 || reads_are_before(*self, who)) {
+            *self = Self::of(who);
+        } else {
+            // The older epoch stands for both. That may hide a race, but never reports one that is none.
+            self.mask |= 1 << who.lane;
+        }
+    }
 }
 
 /// Sets of reads by several warps.
@@ -63,6 +89,14 @@ impl Sets {
         &mut self.list[(cell.more as usize - 1) * self.warps..][..self.warps]
     }
 
+    /// Gives a cell a set of the reads that it has.
+    fn spill(&mut self, cell: &mut Cell) -> &mut [Reads] {
+        let reads = std::mem::take(&mut cell.reads);
+        let set = self.add(cell);
+        reads.into_iter().filter(|reads| reads.epoch != 0).for_each(|reads| set[usize::from(reads.warp)] = reads);
+        set
+    }
+
     /// Gives a cell an empty set.
     fn add(&mut self, cell: &mut Cell) -> &mut [Reads] {
         cell.more = self.free.pop().unwrap_or_else(|| {
@@ -94,8 +128,7 @@ pub(super) fn check_write(
     if who.strong && cell.strong_reads {
         return Ok(());
     }
-    let single = [cell.reads];
-    let reads = if cell.more != 0 { &*sets.of(cell) } else { &single[..] };
+    let reads = if cell.more != 0 { &*sets.of(cell) } else { &cell.reads[..] };
     for &reads in reads {
         if reads.epoch != 0 && !reads_are_before(reads, who) {
             let own = if usize::from(reads.warp) == who.warp { 1 << who.lane } else { 0 };
@@ -109,37 +142,36 @@ pub(super) fn check_write(
 /// Notes a read.
 #[inline(always)]
 pub(super) fn note_read(cell: &mut Cell, sets: &mut Sets, who: LaneAccess<'_>) {
-    let reads = &mut cell.reads;
-    let none = reads.epoch == 0 && cell.more == 0;
+    let none = cell.reads[0].epoch == 0 && cell.more == 0;
     cell.strong_reads = who.strong && (none || cell.strong_reads);
-    if cell.more != 0 {
-        add_read(sets.of(cell), who);
-    } else if usize::from(reads.warp) == who.warp && reads.epoch == who.epoch {
-        reads.mask |= 1 << who.lane;
-    } else if none || reads_are_before(*reads, who) {
-        *reads = Reads { epoch: who.epoch, mask: 1 << who.lane, warp: who.warp as u16 };
+    if none {
+        cell.reads[0] = Reads::of(who);
+    } else if cell.more != 0 {
+        sets.of(cell)[who.warp].add(who);
+    } else if cell.reads[0].are_by(who.warp) {
+        cell.reads[0].add(who);
+    } else if cell.reads[1].are_by(who.warp) {
+        cell.reads[1].add(who);
+    } else if reads_are_before(cell.reads[0], who) {
+        cell.reads[0] = Reads::of(who);
+    } else if cell.reads[1].epoch == 0 || reads_are_before(cell.reads[1], who) {
+        cell.reads[1] = Reads::of(who);
     } else {
-        let (first, set) = (*reads, sets.add(cell));
-        set[usize::from(first.warp)] = first;
-        add_read(set, who);
+        sets.spill(cell)[who.warp].add(who);
     }
 }
 
 /// Notes a read that has ended some time ago.
 pub(super) fn add_ended_read(cell: &mut Cell, sets: &mut Sets, thread: usize, epoch: u32) {
     let (warp, mask) = (thread / 32, 1 << (thread % 32));
-    let first = cell.reads;
     cell.strong_reads = false;
-    let reads = if cell.more != 0 {
-        &mut sets.of(cell)[warp]
-    } else if first.epoch == 0 || usize::from(first.warp) == warp {
-        &mut cell.reads
-    } else {
-        let set = sets.add(cell);
-        set[usize::from(first.warp)] = first;
-        &mut set[warp]
+    let place = cell.reads.iter().position(|reads| reads.epoch == 0 || reads.are_by(warp));
+    let reads = match place {
+        _ if cell.more != 0 => &mut sets.of(cell)[warp],
+        Some(place) => &mut cell.reads[place],
+        None => &mut sets.spill(cell)[warp],
     };
-    // The older epoch stands for both, as in `add_read`.
+    // The older epoch stands for both, as in `Reads::add`.
     let epoch = if reads.epoch == 0 { epoch } else { epoch.min(reads.epoch) };
     *reads = Reads { epoch, mask: reads.mask | mask, warp: warp as u16 };
 }
@@ -180,20 +212,42 @@ pub(super) fn write_is_before(cell: &Cell, who: LaneAccess<'_>) -> bool {
 }
 
 #[inline(always)]
-pub(super) fn reads_are_before(reads: Reads, who: LaneAccess<'_>) -> bool {
+fn reads_are_before(reads: Reads, who: LaneAccess<'_>) -> bool {
     let own = if usize::from(reads.warp) == who.warp { 1 << who.lane } else { 0 };
     let others = reads.mask & !own;
     others == 0 || who.view.knows_all(reads.warp.into(), others, reads.epoch)
 }
 
-pub(super) fn add_read(set: &mut [Reads], who: LaneAccess<'_>) {
-    let reads = &mut set[who.warp];
-    if reads.epoch == who.epoch {
-        reads.mask |= 1 << who.lane;
-    } else if reads.epoch == 0 || reads_are_before(*reads, who) {
-        *reads = Reads { epoch: who.epoch, mask: 1 << who.lane, warp: who.warp as u16 };
-    } else {
-        // The older epoch stands for both. That may hide a race, but never reports one that is none.
-        reads.mask |= 1 << who.lane;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::state::clock::{Gathering, View, WarpClock};
+    use std::sync::Arc;
+
+    fn by(warp: usize, view: &View) -> LaneAccess<'_> {
+        LaneAccess { warp, lane: 3, epoch: 1, view, strong: false }
+    }
+
+    #[test]
+    fn a_write_waits_for_the_reads_of_each_warp() {
+        let nothing = Arc::new(View::new(6));
+        for readers in 1..=4 {
+            let (mut cell, mut sets) = (Cell::default(), Sets::default());
+            sets.reset(5);
+            (0..readers).chain(0..readers).for_each(|warp| note_read(&mut cell, &mut sets, by(warp, &nothing)));
+            assert_eq!(cell.more != 0, readers > 2);
+            let twin = sets.twin(&cell);
+            for unknown in 0..=readers {
+                let mut known = Gathering::default();
+                for warp in (0..readers).filter(|&warp| warp != unknown) {
+                    known.add(&mut WarpClock::new(warp, &nothing), 6, u32::MAX);
+                }
+                let view = known.take(6);
+                for cell in [cell, twin] {
+                    let result = check_write(&cell, &mut sets, (0, 16), by(4, &view), false, (5, 5));
+                    assert_eq!(result.is_ok(), unknown == readers, "{readers} readers without {unknown}");
+                }
+            }
+        }
     }
 }

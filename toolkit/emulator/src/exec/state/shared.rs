@@ -109,17 +109,17 @@ impl SharedMemory {
         if self.check_races { self.shadow.start_copy(at, bytes, who) } else { Ok(()) }
     }
 
-    /// Ends an asynchronous copy of up to sixteen bytes, the lowest ones of a number, as a write by a thread in an epoch.
+    /// Ends an asynchronous copy of up to sixteen bytes, as a write by a thread in an epoch.
     #[inline(always)]
-    pub fn end_copy(&mut self, at: usize, (data, bytes): (u128, usize), thread: usize, epoch: u32) {
+    pub fn end_copy(&mut self, at: usize, data: &[u8], thread: usize, epoch: u32) {
         if self.check_races {
-            self.shadow.end_copy(at, bytes, thread, epoch);
+            self.shadow.end_copy(at, data.len(), thread, epoch);
         }
-        self.written.insert_range(at, bytes);
-        let target = &mut self.data[at..at + bytes];
-        match target.as_mut_array() {
-            Some(whole) => *whole = data.to_le_bytes(),
-            None => target.copy_from_slice(&data.to_le_bytes()[..bytes]),
+        self.written.insert_range(at, data.len());
+        let target = &mut self.data[at..at + data.len()];
+        match (target.as_mut_array::<16>(), data.as_array::<16>()) {
+            (Some(target), Some(data)) => *target = *data,
+            _ => self.data[at..at + data.len()].copy_from_slice(data),
         }
     }
 

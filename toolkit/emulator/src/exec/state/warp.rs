@@ -7,7 +7,7 @@ use super::copy::PendingCopy;
 use super::fences::Fences;
 use super::poison::Poison;
 use super::product::PendingProduct;
-use crate::exec::tensor_core::halves::RecentRows;
+use crate::exec::tensor_core::halves::RecentFactors;
 use crate::lanes::Registers;
 use crate::program::{BarrierReduction, BarrierVote, NONE};
 use std::collections::VecDeque;
@@ -104,8 +104,8 @@ pub(crate) struct Warp {
     pub products: VecDeque<PendingProduct>,
     /// Whether there was a `wgmma.fence`.
     pub product_fence: bool,
-    /// The first factors of its last products.
-    pub rows: Box<RecentRows>,
+    /// The factors of its last products. `None` until there was one.
+    pub factors: Option<Box<RecentFactors>>,
 }
 
 impl Warp {
@@ -132,7 +132,7 @@ impl Warp {
             stores: Vec::new(),
             products: VecDeque::new(),
             product_fence: false,
-            rows: Box::new(RecentRows::new()),
+            factors: None,
         }
     }
 

@@ -4,8 +4,8 @@
 #[cfg(target_arch = "x86_64")]
 use super::wide::{self, WideRows, has_wide, multiply_add_wide};
 #[cfg(target_arch = "x86_64")]
-use super::wider::{self, has_wider, multiply_add_wider};
-use super::{Bits, DEPTH, Factors, Sums, multiply_add};
+use super::wider::{self, WiderColumns, WiderRows, has_wider, multiply_add_wider};
+use super::{Before, Bits, DEPTH, Factors, Sums, multiply_add};
 use crate::program::Factor;
 
 /// How products with a first factor are computed.
@@ -21,40 +21,136 @@ enum Way {
     Wider,
 }
 
-/// The first factors of a warp's last products: the next ones often have the same.
+/// The factors of a warp's last products: the next ones often have the same.
 #[derive(Clone, Debug)]
-pub(crate) struct RecentRows {
+pub(crate) struct RecentFactors {
     rows: [Rows; 2],
     /// Which of them was used last.
     last: usize,
+    columns: Columns,
 }
 
-impl RecentRows {
+impl RecentFactors {
     /// Those of a warp that has multiplied nothing yet.
     pub fn new() -> Self {
-        Self { rows: [Rows::new(), Rows::new()], last: 0 }
+        Self { rows: [Rows::new(), Rows::new()], last: 0, columns: Columns::new() }
     }
 
-    /// The rows of these bits.
-    pub fn get(&mut self, factor: Factor, bits: &Bits<16>) -> &Rows {
-        if !self.rows[self.last].are(factor, bits) {
+    /// Sets the first factor of the next products.
+    pub fn set_rows(&mut self, factor: Factor, bits: &Bits<16>) {
+        self.choose_rows(
+            |rows| rows.factor == factor && rows.bits == *bits,
+            |rows| {
+                (rows.bits, rows.of_registers) = (*bits, false);
+                rows.prepare(factor);
+            },
+        );
+    }
+
+    /// The same from the registers that have it. `fill` writes what they have as rows.
+    pub fn set_rows_of(&mut self, factor: Factor, registers: [&[u32; 32]; 4], fill: impl FnOnce(&mut Bits<16>)) {
+        self.choose_rows(
+            |rows| rows.of_registers && rows.factor == factor && rows.registers.each_ref() == registers,
+            |rows| {
+                fill(&mut rows.bits);
+                rows.prepare(factor);
+                rows.registers.iter_mut().zip(registers).for_each(|(known, new)| *known = *new);
+                rows.of_registers = true;
+            },
+        );
+    }
+
+    /// Goes on with one of the last two first factors, or sets the other one.
+    #[inline(always)]
+    fn choose_rows(&mut self, are: impl Fn(&Rows) -> bool, set: impl FnOnce(&mut Rows)) {
+        if !are(&self.rows[self.last]) {
             self.last = 1 - self.last;
-            if !self.rows[self.last].are(factor, bits) {
-                self.rows[self.last].set(factor, bits);
+            if !are(&self.rows[self.last]) {
+                set(&mut self.rows[self.last]);
             }
         }
-        &self.rows[self.last]
+    }
+
+    /// Sets the second factor of the next products with the same first factor. `fill` writes its columns, the even ones first.
+    pub fn set_columns(&mut self, fill: impl FnOnce(&mut Bits<8>)) {
+        fill(&mut self.columns.bits);
+        self.columns.of_registers = false;
+        self.columns.prepare(&self.rows[self.last]);
+    }
+
+    /// The same from the registers that have it. `fill` writes what they have as columns.
+    pub fn set_columns_of(&mut self, registers: [&[u32; 32]; 2], fill: impl FnOnce(&mut Bits<8>)) {
+        let (rows, columns) = (&self.rows[self.last], &mut self.columns);
+        let is_ready = columns.of_registers && columns.made_for == (rows.factor, rows.way);
+        if !is_ready || columns.registers.each_ref() != registers {
+            fill(&mut columns.bits);
+            columns.prepare(rows);
+            columns.registers.iter_mut().zip(registers).for_each(|(known, new)| *known = *new);
+            columns.of_registers = true;
+        }
+    }
+
+    /// Adds the product of the factors to sums.
+    #[inline(always)]
+    pub fn multiply_add(&self, before: Before<'_>, after: &mut Sums) {
+        self.rows[self.last].multiply_add(&self.columns, before, after);
+    }
+}
+
+/// The eight columns of the last product.
+#[derive(Clone, Debug)]
+struct Columns {
+    /// The kind and the way of the rows that they are ready for.
+    made_for: (Factor, Way),
+    bits: Bits<8>,
+    /// The registers that they come from, if they do.
+    registers: [[u32; 32]; 2],
+    of_registers: bool,
+    /// Whether that way can multiply them, if it has to know before.
+    fits: bool,
+    #[cfg(target_arch = "x86_64")]
+    wider: WiderColumns,
+}
+
+impl Columns {
+    /// Columns of zeros.
+    fn new() -> Self {
+        Self {
+            made_for: (Factor::F16, Way::Any),
+            bits: [[0; DEPTH]; 8],
+            registers: [[0; 32]; 2],
+            of_registers: false,
+            fits: true,
+            #[cfg(target_arch = "x86_64")]
+            wider: WiderColumns::new(),
+        }
+    }
+
+    /// Makes the columns ready for the way of some rows.
+    fn prepare(&mut self, rows: &Rows) {
+        self.fits = match rows.way {
+            // SAFETY: who has chosen this way has found every feature that the function is compiled for.
+            #[cfg(target_arch = "x86_64")]
+            Way::Wider => unsafe { wider::set_columns(&mut self.wider, rows.factor, &self.bits) },
+            _ => true,
+        };
+        self.made_for = (rows.factor, rows.way);
     }
 }
 
 /// A first factor, ready to be multiplied.
 #[derive(Clone, Debug)]
-pub(crate) struct Rows {
+struct Rows {
     factor: Factor,
     bits: Bits<16>,
+    /// The registers that they come from, if they do.
+    registers: [[u32; 32]; 4],
+    of_registers: bool,
     way: Way,
     #[cfg(target_arch = "x86_64")]
     wide: WideRows,
+    #[cfg(target_arch = "x86_64")]
+    wider: WiderRows,
 }
 
 impl Rows {
@@ -63,56 +159,56 @@ impl Rows {
         Self {
             factor: Factor::F16,
             bits: [[u16::MAX; DEPTH]; 16],
+            registers: [[0; 32]; 4],
+            of_registers: false,
             way: Way::Any,
             #[cfg(target_arch = "x86_64")]
             wide: WideRows::new(),
+            #[cfg(target_arch = "x86_64")]
+            wider: WiderRows::new(),
         }
     }
 
-    /// Whether they are the rows of these bits.
-    fn are(&self, factor: Factor, bits: &Bits<16>) -> bool {
-        self.factor == factor && self.bits == *bits
-    }
-
-    /// Sets the rows, for the fastest way that this CPU has for their numbers.
-    fn set(&mut self, factor: Factor, bits: &Bits<16>) {
+    /// Makes the rows ready for the fastest way that this CPU has for their numbers.
+    fn prepare(&mut self, factor: Factor) {
         #[cfg(target_arch = "x86_64")]
         if has_wider() {
-            return self.set_for(factor, bits, Way::Wider);
+            return self.prepare_for(factor, Way::Wider);
         } else if has_wide() {
-            return self.set_for(factor, bits, Way::Wide);
+            return self.prepare_for(factor, Way::Wide);
         }
-        self.set_for(factor, bits, Way::Any);
+        self.prepare_for(factor, Way::Any);
     }
 
-    /// Sets the rows for a way that this CPU has, if that way can multiply their numbers.
-    fn set_for(&mut self, factor: Factor, bits: &Bits<16>, way: Way) {
-        (self.factor, self.bits) = (factor, *bits);
+    /// Makes the rows ready for a way that this CPU has, if that way can multiply their numbers.
+    fn prepare_for(&mut self, factor: Factor, way: Way) {
         let fits = match way {
             Way::Any => true,
             // SAFETY: the caller has found every feature that the function is compiled for.
             #[cfg(target_arch = "x86_64")]
-            Way::Wide => unsafe { wide::set_rows(&mut self.wide, factor, bits) },
+            Way::Wide => unsafe { wide::set_rows(&mut self.wide, factor, &self.bits) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Way::Wider => unsafe { wider::set_rows(&mut self.wide, factor, bits) },
+            Way::Wider => unsafe { wider::set_rows(&mut self.wider, factor, &self.bits) },
         };
         self.way = if fits { way } else { Way::Any };
+        self.factor = factor;
     }
 
-    /// Adds the product with eight columns to the sums. The even columns come first.
-    pub fn multiply_add(&self, columns: &Bits<8>, sums: &mut Sums) {
+    /// Adds the product with columns that are ready for these rows to sums.
+    fn multiply_add(&self, columns: &Columns, before: Before<'_>, after: &mut Sums) {
         let done = match self.way {
             Way::Any => false,
             // SAFETY: who has chosen this way has found every feature that the function is compiled for.
             #[cfg(target_arch = "x86_64")]
-            Way::Wide => unsafe { multiply_add_wide(self.factor, &self.wide, columns, sums) },
+            Way::Wide => unsafe { multiply_add_wide(self.factor, &self.wide, &columns.bits, before, after) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Way::Wider => unsafe { multiply_add_wider(self.factor, &self.wide, columns, sums) },
+            Way::Wider => columns.fits && unsafe { multiply_add_wider(&self.wider, &columns.wider, before, after) },
         };
         if !done {
-            multiply_add_any(self.factor, &self.bits, columns, sums);
+            *after = before.map(|register| *register);
+            multiply_add_any(self.factor, &self.bits, &columns.bits, after);
         }
     }
 }
@@ -127,14 +223,14 @@ fn multiply_add_any(factor: Factor, a: &Bits<16>, b: &Bits<8>, sums: &mut Sums) 
     let mut rows: [[f32; 8]; 16] = std::array::from_fn(|row| {
         std::array::from_fn(|column| {
             let (register, lane) = place(row, column);
-            sums[register][lane]
+            f32::from_bits(sums[register][lane])
         })
     });
     multiply_add(factor, &a, &b, &mut rows);
     for (row, values) in rows.into_iter().enumerate() {
         for (column, value) in values.into_iter().enumerate() {
             let (register, lane) = place(row, column);
-            sums[register][lane] = value;
+            sums[register][lane] = value.to_bits();
         }
     }
 }
@@ -189,24 +285,26 @@ mod tests {
                 std::array::from_fn(|_| {
                     let bits = random();
                     match round / 20 % 5 {
-                        0 => 0.0,
-                        1 => f32::from_bits(bits & 0x807f_ffff | 0x3f80_0000),
-                        2 => f32::from_bits(bits & 0x80ff_ffff),
-                        3 => f32::from_bits(bits << 1 & 0xfeff_ffff),
-                        _ => f32::from_bits(bits << 1),
+                        0 => 0,
+                        1 => bits & 0x807f_ffff | 0x3f80_0000,
+                        2 => bits & 0x80ff_ffff,
+                        3 => bits << 1 & 0xfeff_ffff,
+                        _ => bits << 1,
                     }
                 })
             });
-            let bits = |sums: Sums| sums.map(|register| register.map(f32::to_bits));
             let mut wanted = before;
             multiply_add_any(factor, &a, &b, &mut wanted);
             for (way, computed) in ways.iter().zip(&mut computed) {
                 let mut rows = Rows::new();
-                rows.set_for(factor, &a, *way);
+                rows.bits = a;
+                rows.prepare_for(factor, *way);
                 *computed += u32::from(rows.way != Way::Any);
-                let mut found = before;
-                rows.multiply_add(&b, &mut found);
-                assert_eq!(bits(found), bits(wanted), "round {round}, {way:?}");
+                let (mut columns, mut found) = (Columns::new(), [[0; 32]; 4]);
+                columns.bits = b;
+                columns.prepare(&rows);
+                rows.multiply_add(&columns, before.each_ref(), &mut found);
+                assert_eq!(found, wanted, "round {round}, {way:?}");
             }
         }
         assert!(computed.iter().all(|computed| (3000..6000).contains(computed)), "{computed:?} of 6000 are common");

@@ -3,7 +3,7 @@
 //! The product of two halves is exact in f32, and so is what it becomes when it is scaled by a power of two. Scaled so that the
 //! last bit that is kept is one, it is cut by a conversion to an integer.
 
-use super::{Bits, DEPTH, KEPT, Sums, ZERO};
+use super::{Before, Bits, DEPTH, KEPT, Sums, ZERO};
 use crate::program::Factor;
 use std::arch::x86_64::*;
 
@@ -114,7 +114,13 @@ pub(super) fn transpose(columns: [__m256i; 8]) -> [__m256i; 8] {
 
 /// Adds the product with eight columns to the sums. False if these, or some factors, are not common: nothing is done then.
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn multiply_add_wide(factor: Factor, a: &WideRows, columns: &Bits<8>, sums: &mut Sums) -> bool {
+pub(super) fn multiply_add_wide(
+    factor: Factor,
+    a: &WideRows,
+    columns: &Bits<8>,
+    before: Before<'_>,
+    after: &mut Sums,
+) -> bool {
     let mut any = _mm256_setzero_si256();
     // The exponents of the columns are in both halves, for two rows.
     let (mut values, mut of_values) = ([_mm256_setzero_ps(); DEPTH], [_mm256_setzero_si256(); DEPTH]);
@@ -129,9 +135,9 @@ pub(super) fn multiply_add_wide(factor: Factor, a: &WideRows, columns: &Bits<8>,
     }
     let of_infinite = _mm256_set1_epi32(255);
     let field = |sum: __m256| _mm256_and_si256(_mm256_srli_epi32::<23>(_mm256_castps_si256(sum)), of_infinite);
-    for part in sums.as_flattened().chunks_exact(8) {
+    for part in before.iter().flat_map(|register| register.chunks_exact(8)) {
         // SAFETY: these are eight numbers.
-        let sum = unsafe { _mm256_loadu_ps(part.as_ptr()) };
+        let sum = unsafe { _mm256_loadu_ps(part.as_ptr().cast()) };
         any = _mm256_or_si256(any, _mm256_cmpeq_epi32(field(sum), of_infinite));
     }
     if _mm256_testz_si256(any, any) == 0 {
@@ -145,8 +151,8 @@ pub(super) fn multiply_add_wide(factor: Factor, a: &WideRows, columns: &Bits<8>,
         let lanes = row % 8 * 4..row % 8 * 4 + 4;
         // SAFETY: both are four numbers.
         let c = unsafe {
-            let (even, odd) = (&sums[of_even][lanes.clone()], &sums[of_odd][lanes.clone()]);
-            _mm256_set_m128(_mm_loadu_ps(odd.as_ptr()), _mm_loadu_ps(even.as_ptr()))
+            let (even, odd) = (&before[of_even][lanes.clone()], &before[of_odd][lanes.clone()]);
+            _mm256_set_m128(_mm_loadu_ps(odd.as_ptr().cast()), _mm_loadu_ps(even.as_ptr().cast()))
         };
         let largest = if row % 2 == 0 {
             of_pair = _mm256_set1_epi16(ZERO as i16);
@@ -179,8 +185,8 @@ pub(super) fn multiply_add_wide(factor: Factor, a: &WideRows, columns: &Bits<8>,
         let sum = _mm256_blendv_ps(alone, cut, _mm256_castsi256_ps(_mm256_cmpgt_epi32(largest, tiny)));
         // SAFETY: both have room for four numbers.
         unsafe {
-            _mm_storeu_ps(sums[of_even][lanes.clone()].as_mut_ptr(), _mm256_castps256_ps128(sum));
-            _mm_storeu_ps(sums[of_odd][lanes].as_mut_ptr(), _mm256_extractf128_ps::<1>(sum));
+            _mm_storeu_ps(after[of_even][lanes.clone()].as_mut_ptr().cast(), _mm256_castps256_ps128(sum));
+            _mm_storeu_ps(after[of_odd][lanes].as_mut_ptr().cast(), _mm256_extractf128_ps::<1>(sum));
         }
     }
     true
