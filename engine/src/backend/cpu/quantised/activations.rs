@@ -76,10 +76,10 @@ impl Activations {
                 #[inline(always)]
                 || {
                     let height = x.len() / cols;
+                    let mut whole = [0; MAX_GROUP];
+                    let whole = &mut whole[..kind.group()];
                     for (token, x) in x.chunks_exact(cols).enumerate() {
                         for (group, x) in x.chunks_exact(kind.group()).enumerate() {
-                            let mut whole = [0; MAX_GROUP];
-                            let whole = &mut whole[..kind.group()];
                             scales[group * height + token] = quantise(x, whole);
                             let parts = whole.as_chunks::<PART>().0;
                             for (i, part) in parts.iter().enumerate() {
