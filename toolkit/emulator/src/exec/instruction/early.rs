@@ -24,10 +24,12 @@ pub(crate) fn check_early(
     at: &[DeviceAddress; 32],
     (bytes, stores): (usize, bool),
 ) -> Checked<()> {
-    if !env.launch.options.dependent || !env.launch.options.check_global_races {
-        return Ok(());
-    }
-    check_lanes(env, warp, mask, at, (bytes, stores))
+    if is_checked(env) { check_lanes(env, warp, mask, at, (bytes, stores)) } else { Ok(()) }
+}
+
+#[inline(always)]
+fn is_checked(env: &BlockEnv<'_>) -> bool {
+    env.launch.options.dependent && env.launch.options.check_global_races
 }
 
 #[inline(never)]
@@ -60,7 +62,7 @@ pub(crate) fn check_early_copy(
     address: DeviceAddress,
     (bytes, stores): (usize, bool),
 ) -> Checked<()> {
-    if !env.launch.options.dependent || !env.launch.options.check_global_races {
+    if !is_checked(env) {
         return Ok(());
     }
     check_one(env, warp.clock.view(lane).has_waited(), address, (bytes, stores))
