@@ -106,17 +106,19 @@ impl Session<'_> {
     fn advance(&mut self) -> bool {
         let state = self.state_mut();
         let company = state.is_company();
-        let Some(last) = state.running.len().checked_sub(1) else { return true };
+        let count = state.running.len();
+        if count == 0 {
+            return true;
+        }
         let choice = state.orders.next();
         let (index, rounds) = if company {
-            let works = |index: &usize| !state.running[*index].launch.spins();
-            let mut candidates: Vec<usize> = (0..=last).filter(works).collect();
-            if candidates.is_empty() || (choice >> 4).is_multiple_of(LOOKS_OF_WAITING) {
-                candidates = (0..=last).collect();
-            }
-            (candidates[(choice >> 8) as usize % candidates.len()], 1 + (choice % ROUNDS_IN_COMPANY) as usize)
+            let first = (choice >> 8) as usize % count;
+            let may_wait = (choice >> 4).is_multiple_of(LOOKS_OF_WAITING);
+            let goes_on = |index: &usize| may_wait || !state.running[*index].launch.spins();
+            let index = (first..first + count).map(|index| index % count).find(goes_on).unwrap_or(first);
+            (index, 1 + (choice % ROUNDS_IN_COMPANY) as usize)
         } else {
-            (last, ROUNDS_ALONE)
+            (count - 1, ROUNDS_ALONE)
         };
         let running = &mut state.running[index];
         let before = Instant::now();
