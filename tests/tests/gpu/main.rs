@@ -35,6 +35,11 @@ fn options(dtype: DType) -> Options {
     Options { device: device(), dtype: Some(dtype), kv_memory: Some(64 << 20), ..Options::default() }
 }
 
+/// The models that are not in a sample.
+fn others(sample: &[&str]) -> impl Iterator<Item = &'static str> {
+    MODELS.into_iter().filter(|model| !sample.contains(model))
+}
+
 /// The device under test. A small emulator: grids that are as large as the device have fewer blocks.
 fn device() -> Device {
     static ONCE: Once = Once::new();

@@ -5,7 +5,7 @@ use engine::llm::{AttentionKernels, Options, SchedulerOptions};
 use engine::tensor::DType;
 use tests::MODELS;
 
-use crate::{Setup, assert_setup, options};
+use crate::{Setup, assert_setup, options, others};
 
 /// f16 in blocks of 8 and chunks of 13 tokens, with a pool so small that sequences are preempted.
 fn small_pool(name: &'static str, others: Options) -> Setup {
@@ -38,7 +38,7 @@ macro_rules! setup_tests {
             #[test]
             #[ignore = "takes a minute; .ci/run has a step for it"]
             fn with_all_other_models() {
-                MODELS.iter().filter(|model| !SAMPLE.contains(model)).for_each(|model| assert(model));
+                others(SAMPLE).for_each(assert);
             }
         })*
 
