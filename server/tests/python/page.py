@@ -16,7 +16,9 @@ from server import server
 
 # A pool of a size that it can be seen how it fills.
 POOL = ["--kv-memory", "16MiB"]
-LONG = {"prompt": ["One day", "Once upon a time"], "n": 2, "max_tokens": 450, "ignore_eos": True}
+# A server whose requests last for seconds, so that there is time to cancel them: the processor would have answered before a click.
+SLOW = [*POOL, "--device", "emulator"]
+LONG = {"prompt": ["One day", "Once upon a time"], "n": 2, "max_tokens": 150, "ignore_eos": True}
 
 
 def test_live(browser, address, screenshot):
@@ -377,12 +379,15 @@ def main():
         with server(quire, *POOL) as address:
             wait_until_ready(address)
             test_live(browser, address, screenshot)
-            for test in [test_prompt_box, test_the_prompt_box_follows_the_context, test_chat, test_cancel, test_every_request_can_be_cancelled,
+            for test in [test_prompt_box, test_the_prompt_box_follows_the_context, test_chat, test_every_request_can_be_cancelled,
                          test_rows_stay_under_the_pointer, test_history_is_there_at_once, test_plots_do_not_smear, test_history_goes_on, test_facts_and_links, test_hidden_page_asks_nothing,
                          *page_map.ALL, *page_phone.ALL, *colours.ALL]:
                 test(browser, address)
+        with server(quire, *SLOW) as address:
+            wait_until_ready(address)
+            test_cancel(browser, address)
         test_a_server_that_is_gone(browser, quire)
-        with server(quire, "--api-key", "right") as address:
+        with server(quire, *SLOW, "--api-key", "right") as address:
             wait_until_ready(address)
             test_key(browser, address)
     print("the page: all is well")
