@@ -117,31 +117,38 @@ fn on_a_gpu(files: &ModelFiles) -> (Llm, Llm) {
 }
 
 /// They say the same as their elements do in f16, token by token, in prompts and in steps of one token.
-#[test]
-fn on_a_gpu_weights_stay_quantised() {
+fn stays_quantised_on_a_gpu(kind: QuantType) {
     let directory = tempfile::tempdir().unwrap();
-    for kind in [QuantType::Q8_0, QuantType::Q4_0] {
-        let path = directory.path().join(format!("{kind}.gguf"));
-        gguf::save(&ModelFiles::bundled(), kind, &path, |_, _| {}).unwrap();
-        let (mut packed, mut plain) = on_a_gpu(&ModelFiles::gguf(&path).unwrap());
-        let (device, notes) = (packed.device().clone(), plain.device().notes.join(" "));
-        assert!(device.quantised.contains(&kind) && device.notes.is_empty(), "{device:?}");
-        assert!(plain.device().quantised.is_empty() && notes.contains(&format!("{kind}")), "{notes}");
-        let weights = |llm: &Llm| llm.device().memory.unwrap().weights;
-        assert!(weights(&packed) < weights(&plain), "{} and {}", weights(&packed), weights(&plain));
-        let params = SamplingParams { max_tokens: 12, logprobs: Some(1), ..SamplingParams::default() };
-        let prompts = ["Once upon a time", "The dog"].map(|text| Prompt::Text(text.into()));
-        let outputs = |llm: &mut Llm| {
-            let done = llm.generate(&prompts, &params).unwrap();
-            done.into_iter().map(|mut c| c.outputs.remove(0)).collect::<Vec<_>>()
-        };
-        for (a, b) in outputs(&mut packed).into_iter().zip(outputs(&mut plain)) {
-            assert_eq!(a.tokens, b.tokens, "{kind}");
-            let (a, b) = (a.logprobs.unwrap(), b.logprobs.unwrap());
-            let most = a.iter().zip(&b).map(|(a, b)| (a.logprob - b.logprob).abs()).fold(0.0, f32::max);
-            assert!(most < 0.02, "{kind}: {most}");
-        }
+    let path = directory.path().join(format!("{kind}.gguf"));
+    gguf::save(&ModelFiles::bundled(), kind, &path, |_, _| {}).unwrap();
+    let (mut packed, mut plain) = on_a_gpu(&ModelFiles::gguf(&path).unwrap());
+    let (device, notes) = (packed.device().clone(), plain.device().notes.join(" "));
+    assert!(device.quantised.contains(&kind) && device.notes.is_empty(), "{device:?}");
+    assert!(plain.device().quantised.is_empty() && notes.contains(&format!("{kind}")), "{notes}");
+    let weights = |llm: &Llm| llm.device().memory.unwrap().weights;
+    assert!(weights(&packed) < weights(&plain), "{} and {}", weights(&packed), weights(&plain));
+    let params = SamplingParams { max_tokens: 12, logprobs: Some(1), ..SamplingParams::default() };
+    let prompts = ["Once upon a time", "The dog"].map(|text| Prompt::Text(text.into()));
+    let outputs = |llm: &mut Llm| {
+        let done = llm.generate(&prompts, &params).unwrap();
+        done.into_iter().map(|mut c| c.outputs.remove(0)).collect::<Vec<_>>()
+    };
+    for (a, b) in outputs(&mut packed).into_iter().zip(outputs(&mut plain)) {
+        assert_eq!(a.tokens, b.tokens, "{kind}");
+        let (a, b) = (a.logprobs.unwrap(), b.logprobs.unwrap());
+        let most = a.iter().zip(&b).map(|(a, b)| (a.logprob - b.logprob).abs()).fold(0.0, f32::max);
+        assert!(most < 0.02, "{kind}: {most}");
     }
+}
+
+#[test]
+fn on_a_gpu_q8_0_stays_quantised() {
+    stays_quantised_on_a_gpu(QuantType::Q8_0);
+}
+
+#[test]
+fn on_a_gpu_q4_0_stays_quantised() {
+    stays_quantised_on_a_gpu(QuantType::Q4_0);
 }
 
 /// Nearly as near to what the elements say in f32 as these are in f16: scales and minima are rounded to that type. Several types are

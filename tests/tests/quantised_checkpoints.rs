@@ -170,28 +170,30 @@ fn they_are_written_as_gguf_files() {
 /// As near to what the elements say in f32 as these are in 16 bits; what no kernel reads is named.
 #[test]
 fn on_a_gpu_they_stay_quantised() {
-    for (form, model, kinds) in MODELS {
-        let (directory, exact) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let files = checkpoint(form, model, directory.path());
-        let on_a_gpu = |options: Options| Llm::load(&files, &Options { device: Device::Emulator, ..options }).unwrap();
-        let mut packed = on_a_gpu(Options::default());
-        let (device, notes) = (packed.device().clone(), packed.device().notes.join(" "));
-        // Its columns have an order of their own.
-        let is_read = form != "gptq";
-        assert_eq!(device.quantised.len(), if is_read { kinds.len() } else { 0 }, "{form}");
-        assert!(!is_read || kinds.iter().all(|kind| device.quantised.contains(kind)), "{form}");
-        assert_eq!(notes.is_empty(), is_read, "{form}: {notes}");
-        assert!(is_read || notes.contains("int4-g32"), "{notes}");
-        let mut plain = on_a_gpu(Options { dtype: Some(device.dtype), ..Options::default() });
-        let notes = plain.device().notes.join(" ");
-        assert!(plain.device().quantised.is_empty() && notes.contains(&kinds[0].to_string()), "{notes}");
-        let texts = &texts(model)[..3];
-        let exact = scores(&mut load(&dequantised(&files, exact.path()), Options::default()), texts);
-        let [(mean, most), (plain, plain_most)] =
-            [&mut packed, &mut plain].map(|llm| difference(&scores(llm, texts), &exact));
-        println!("{form} on a GPU: {mean} {most}, in 16 bits {plain} {plain_most}");
-        assert!(mean > 0.0 && mean < 1.5 * plain, "{form}: {mean} {most}, in 16 bits {plain} {plain_most}");
-    }
+    std::thread::scope(|scope| MODELS.map(|checkpoint| scope.spawn(move || stays_quantised_on_a_gpu(checkpoint))));
+}
+
+fn stays_quantised_on_a_gpu((form, model, kinds): (&str, &str, &[QuantType])) {
+    let (directory, exact) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let files = checkpoint(form, model, directory.path());
+    let on_a_gpu = |options: Options| Llm::load(&files, &Options { device: Device::Emulator, ..options }).unwrap();
+    let mut packed = on_a_gpu(Options::default());
+    let (device, notes) = (packed.device().clone(), packed.device().notes.join(" "));
+    // Its columns have an order of their own.
+    let is_read = form != "gptq";
+    assert_eq!(device.quantised.len(), if is_read { kinds.len() } else { 0 }, "{form}");
+    assert!(!is_read || kinds.iter().all(|kind| device.quantised.contains(kind)), "{form}");
+    assert_eq!(notes.is_empty(), is_read, "{form}: {notes}");
+    assert!(is_read || notes.contains("int4-g32"), "{notes}");
+    let mut plain = on_a_gpu(Options { dtype: Some(device.dtype), ..Options::default() });
+    let notes = plain.device().notes.join(" ");
+    assert!(plain.device().quantised.is_empty() && notes.contains(&kinds[0].to_string()), "{notes}");
+    let texts = &texts(model)[..3];
+    let exact = scores(&mut load(&dequantised(&files, exact.path()), Options::default()), texts);
+    let [(mean, most), (plain, plain_most)] =
+        [&mut packed, &mut plain].map(|llm| difference(&scores(llm, texts), &exact));
+    println!("{form} on a GPU: {mean} {most}, in 16 bits {plain} {plain_most}");
+    assert!(mean > 0.0 && mean < 1.5 * plain, "{form}: {mean} {most}, in 16 bits {plain} {plain_most}");
 }
 
 /// Parts for workers would cut groups: they have elements, and a note says so.

@@ -11,11 +11,6 @@ fn elements(seed: u32, n: usize) -> Vec<u16> {
     (0..n as u32).map(|i| (i.wrapping_mul(0x9E37_79B9) ^ seed.wrapping_mul(0x85EB_CA6B)) as u16).collect()
 }
 
-pub fn every_kernel(gpu: &mut Gpu) {
-    write_tokens(gpu, Pages { heads: 2, head_size: 64, block_size: 16, format: KvFormat::Plain }, &[5, -1, 17, 40], 0);
-    copy_and_swap(gpu, &caches()[0]);
-}
-
 /// Writes tokens to `slots` of a cache of four blocks and compares all of it.
 fn write_tokens(gpu: &mut Gpu, pages: Pages, slots: &[i32], padding: u32) -> CostReport {
     let row = pages.heads * pages.head_size;

@@ -13,7 +13,6 @@
 use cuda_std::launch::LaunchShape;
 use cuda_std::vector::Vector;
 use emulator::CostReport;
-use kernels::attention;
 use kernels::attention::decode::{
     self, DecodeLaunch, MIN_RANGE, PLAN_THREADS, Ranges, TILE, paged_attention, plan_paged_attention,
 };
@@ -131,26 +130,6 @@ impl<'a> Step<'a> {
     fn is_right(&self, gpu: &Gpu, problem: &PagedProblem) -> bool {
         let error = problem.error(&self.output(gpu));
         error <= problem.shape.ty.tolerance() && gpu.download(self.arrivals).iter().all(|&count| count == 0)
-    }
-}
-
-pub fn every_kernel(gpu: &mut Gpu) {
-    let mut shapes = Vec::new();
-    for ty in Type::ALL {
-        for head_size in attention::HEAD_SIZES {
-            let groups = if head_size == 256 { 4..=4 } else { 4..=12 };
-            shapes.extend(groups.step_by(8).map(|heads| shape(ty, heads, 1, head_size, 16, 0)));
-        }
-        for (format, head_size) in attention::coded_heads() {
-            shapes.push(PagedShape { format, ..shape(ty, 4, 1, head_size, 16, 0) });
-        }
-    }
-    for shape in shapes {
-        let problem = PagedProblem::decode(shape, &[70, 300], 0, 1);
-        let step = Step::new(gpu, &problem, 2);
-        step.plan(gpu);
-        step.attend(gpu);
-        assert!(step.is_right(gpu, &problem), "{:?}", problem.shape);
     }
 }
 

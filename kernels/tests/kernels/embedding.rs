@@ -14,14 +14,6 @@ fn rows(ty: Type, lookup: Lookup, rows: usize, width: usize) -> LookupProblem {
 
 const LOOKUPS: [Lookup; 4] = [Lookup::Gather, Lookup::Embed, Lookup::Part, Lookup::Add];
 
-pub fn every_kernel(gpu: &mut Gpu) {
-    for ty in Type::ALL {
-        for lookup in LOOKUPS {
-            gpu.run(&rows(ty, lookup, 3, 64).case());
-        }
-    }
-}
-
 #[test]
 fn rows_of_any_width_are_looked_up_with_no_more_sectors_than_needed() {
     for (seed, (count, width)) in (0..).zip([(1, 8), (7, 96), (3, 1032), (4, 2048)]) {

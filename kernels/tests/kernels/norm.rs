@@ -23,14 +23,6 @@ fn norm(ty: Type, layer: bool, rows: usize, width: usize, parts: usize) -> NormP
     }
 }
 
-pub fn every_kernel(gpu: &mut Gpu) {
-    for ty in Type::ALL {
-        for layer in [false, true] {
-            gpu.run(&norm(ty, layer, 2, 264, 7).case());
-        }
-    }
-}
-
 #[test]
 fn rows_of_any_width_are_normalised() {
     for (i, (width, rows)) in [(8, 1), (64, 3), (264, 2), (768, 3), (4104, 2), (16384, 1)].into_iter().enumerate() {

@@ -140,22 +140,6 @@ fn check_hopper(problem: &PagedProblem, spare: u32) -> CostReport {
     runs.remove(0).1
 }
 
-pub fn every_kernel(gpu: &mut Gpu) {
-    let plain = attention::HEAD_SIZES.map(|size| (KvFormat::Plain, size)).into_iter();
-    let every: Vec<_> =
-        plain.chain(attention::coded_heads()).flat_map(|kernel| Type::ALL.map(|ty| (ty, kernel))).collect();
-    for (ty, (format, head_size)) in every {
-        let shape = PagedShape { ty, format, ..shape(1, 2, head_size, 16, 0) };
-        let problem = PagedProblem::new(shape, &[span(5, 20)], 0, 0);
-        let (output, _) = attend(gpu, &problem, 0, false).unwrap_or_else(|error| panic!("{error}"));
-        assert!(problem.error(&output) <= ty.tolerance(), "{:?}", problem.shape);
-        if gpu.has_hopper() && hopper::shape::serves(checked(shape)) {
-            let (output, _) = attend(gpu, &problem, 0, true).unwrap_or_else(|error| panic!("{error}"));
-            assert!(problem.error(&output) <= ty.tolerance(), "Hopper's, {:?}", problem.shape);
-        }
-    }
-}
-
 pub fn span(new: u32, context: u32) -> PagedSequence {
     PagedSequence { new, context }
 }

@@ -43,15 +43,6 @@ fn plain(m: u32, n: u32, k: u32) -> Product {
     Product { m, n, k, epilogue: Epilogue::Half(None) }
 }
 
-pub fn every_kernel(gpu: &mut Gpu) {
-    for (seed, (form, tokens)) in (1..).zip(kernels()) {
-        for ty in Type::ALL {
-            let plan = QuantisedPlan { product: plain(tokens - 1, 72, 160), form, group: 32, tokens, splits: 2 };
-            check(plan, Data::new(ty, seed), gpu);
-        }
-    }
-}
-
 /// Every end of every matrix: rows that are missing in a tile and in a fragment, a `k` that ends within a step and within a group,
 /// tiles of tokens, and rows with gaps between.
 #[test]

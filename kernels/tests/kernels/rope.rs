@@ -11,29 +11,10 @@ use crate::frame::gpu::{Gpu, TARGETS};
 /// Each with a kernel of its own.
 const LAYOUTS: [Layout; 2] = [Layout::Quire, Layout::Paper];
 
-/// Layouts and formats, each with a kernel of its own.
-const CACHES: [(Layout, KvFormat); 4] = [
-    (Layout::Quire, KvFormat::Plain),
-    (Layout::Paper, KvFormat::Plain),
-    (Layout::Quire, KvFormat::Int8),
-    (Layout::Quire, KvFormat::Fp8),
-];
-
 /// Slots of four blocks, without order, every fifth of them padding.
 fn scattered(tokens: i32, block_size: u32) -> Vec<i32> {
     // 29 has no divisor in common with the number of slots: no two tokens meet.
     (0..tokens).map(|t| if t % 5 == 3 { -1 } else { (t * 29 + 5) % (4 * block_size as i32) }).collect()
-}
-
-pub fn every_kernel(gpu: &mut Gpu) {
-    for (ty, (layout, format)) in Type::ALL.into_iter().flat_map(|ty| CACHES.map(|cache| (ty, cache))) {
-        let pages = Pages { heads: 1, head_size: 64, block_size: 16, format };
-        let slots = scattered(5, 16);
-        gpu.run(
-            &RopeProblem { ty, heads: 2, pages, layout, slots, norm: true, rotate: true, in_place: true, seed: 1 }
-                .case(),
-        );
-    }
 }
 
 #[test]

@@ -23,10 +23,6 @@ fn check(name: &str, rows: &[Row], seed: u64) {
     }
 }
 
-pub fn every_kernel(gpu: &mut Gpu) {
-    gpu.run(&case("every kind", every_kind(100, 1)));
-}
-
 #[test]
 fn every_kind_of_request_in_one_launch() {
     for (vocab, seed) in [(1, 0), (3, 0), (513, 0), (513, 1), (2048, 2), (9001, 3)] {

@@ -10,17 +10,9 @@ use kernels::layout::VECTOR;
 use launch::{DeviceBuffer, Graph, Result};
 use workbench::group::{DeviceGroup, GroupSum, MailboxPlace};
 use workbench::number::{ProblemRng, Type};
-use workbench::{LinkBytes, Scale, cases};
+use workbench::LinkBytes;
 
-use crate::frame::gpu::{Gpu, TARGETS};
-
-pub fn every_kernel(gpu: &mut Gpu) {
-    for case in cases::all(Scale::Small, "sm_80") {
-        if ["all_reduce", "gather_logits"].contains(&case.kernel) {
-            gpu.run(&case);
-        }
-    }
-}
+use crate::frame::gpu::TARGETS;
 
 /// Numbers of few digits, whose sums are exact in `f32`.
 fn numbers(ty: Type, ranks: usize, len: usize, seed: u64) -> Vec<Vec<u16>> {

@@ -87,16 +87,6 @@ fn check(problem: &ProductProblem, gpu: &mut Gpu) -> CostReport {
     report
 }
 
-pub fn every_kernel(gpu: &mut Gpu) {
-    let target = if gpu.has_hopper() { "sm_90a" } else { "sm_80" };
-    for (seed, (kernel, tokens)) in (1..).zip(kernels(target)) {
-        for ty in Type::ALL {
-            let product = Product { m: some_tokens(kernel, tokens), n: 72, k: 152, epilogue: Epilogue::Half(None) };
-            check(&problem(product, kernel, 2, Data::new(ty, seed)), gpu);
-        }
-    }
-}
-
 /// Every end of every matrix: rows that are missing in a tile, a `k` that ends within one, and rows with gaps between.
 #[test]
 fn ragged_shapes() {

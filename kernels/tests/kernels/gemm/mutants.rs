@@ -1,6 +1,5 @@
-//! Barriers, waits and commits, each missing once.
+//! Barriers, waits and commits, each missing once; arrivals and counts that are weaker than they must be.
 
-use emulator::ORDERING;
 use kernels::element::ElementType;
 use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::Epilogue;
@@ -56,14 +55,6 @@ fn mutants_are_noticed() {
     }
 }
 
-/// What the emulator does not notice, once each, and why.
-const REVIEWED: [&str; 2] = [
-    // It makes the mbarriers known to other blocks of a cluster and to tensor copies. The emulator knows them at once.
-    "fence.mbarrier_init.release.cluster;",
-    // Of products that are added: as registers are dealt out now, nothing touches the sums since the products before.
-    "wgmma.fence.sync.aligned;",
-];
-
 /// A problem of some tokens, rows of a weight that are several tiles, and so many tiles of 128 along `k`.
 fn tiles(kernel: GemmKernel, m: u32, tiles: u32, parts: u32, epilogue: Epilogue) -> ProductProblem {
     let product = Product { m, n: 304, k: tiles * 128, epilogue };
@@ -71,10 +62,10 @@ fn tiles(kernel: GemmKernel, m: u32, tiles: u32, parts: u32, epilogue: Epilogue)
 }
 
 #[test]
-fn mutants_of_hoppers_kernel_are_noticed() {
+fn weaker_arrivals_and_counts_of_hoppers_kernel_are_noticed() {
     // Tiles of the product for each block, and more of the operands than the ring has places.
     let (alone, pairs) = (GemmKernel::Hopper(128), GemmKernel::HopperPairs(128));
-    all_but_reviewed_are_noticed(&[
+    weaker_ones_are_noticed(&[
         tiles(alone, 130, 7, 1, Epilogue::Half(None)),
         tiles(alone, 100, 8, 2, Epilogue::Add),
         tiles(alone, 130, 1, 1, Epilogue::Gated(Activation::Silu)),
@@ -85,31 +76,26 @@ fn mutants_of_hoppers_kernel_are_noticed() {
 }
 
 #[test]
-fn mutants_of_hoppers_kernel_for_some_tokens_are_noticed() {
+fn weaker_arrivals_and_counts_for_some_tokens_are_noticed() {
     let kernel = GemmKernel::HopperDecode(32);
-    all_but_reviewed_are_noticed(&[
-        tiles(kernel, 32, 7, 1, Epilogue::Half(None)),
-        tiles(kernel, 20, 8, 2, Epilogue::Add),
-    ]);
+    weaker_ones_are_noticed(&[tiles(kernel, 32, 7, 1, Epilogue::Half(None)), tiles(kernel, 20, 8, 2, Epilogue::Add)]);
 }
 
-/// Mutants of one of Hopper's kernels, by problems for it.
-fn all_but_reviewed_are_noticed(problems: &[ProductProblem]) {
+/// One of Hopper's kernels whose arrivals announce no bytes, one at a time, or whose count orders nothing. What it lacks without a
+/// barrier, a wait or a fence is in the sweep.
+fn weaker_ones_are_noticed(problems: &[ProductProblem]) {
     let entry = problems[0].plan.call(ElementType::F16, Operands::NULL).descriptor().name;
-    let mut mutants = without_each(TARGETS[1].1, entry, &ORDERING);
     let alone = only(TARGETS[1].1, entry);
     let lines: Vec<&str> = alone.lines().collect();
-    // Arrivals that announce no bytes; a count that orders nothing.
-    for (at, line) in lines.iter().enumerate().filter(|(_, line)| line.contains("arrive.expect_tx")) {
-        let (arrival, _) = line.rsplit_once(',').unwrap();
+    let weaker_arrival = |at: usize| {
+        let (arrival, _) = lines[at].rsplit_once(',').unwrap();
         let changed = arrival.replace(".expect_tx", "") + ";";
         let rest = lines.iter().enumerate().map(|(i, line)| if i == at { changed.as_str() } else { line });
-        mutants.push(Mutant { removed: format!("the bytes of {line}"), ptx: rest.collect::<Vec<_>>().join("\n") });
-    }
+        Mutant { removed: format!("the bytes of {}", lines[at]), ptx: rest.collect::<Vec<_>>().join("\n") }
+    };
+    let arrivals = (0..lines.len()).filter(|&at| lines[at].contains("arrive.expect_tx"));
+    let mut mutants: Vec<_> = arrivals.map(weaker_arrival).collect();
+    assert!(mutants.len() >= 2, "{entry} has {} arrivals", mutants.len());
     mutants.push(Mutant { removed: "acq_rel".to_owned(), ptx: alone.replace("atom.acq_rel.", "atom.relaxed.") });
-    assert!(mutants.len() >= 20, "{entry} has {} lines to lose", mutants.len());
-    let unnoticed = unnoticed(mutants, problems, 3);
-    let instructions: Vec<_> =
-        unnoticed.iter().map(|line| line.split_once(": ").map_or(&**line, |(_, it)| it)).collect();
-    assert_eq!(instructions, REVIEWED, "{entry}: {unnoticed:?}");
+    assert_eq!(unnoticed(mutants, problems, 3), Vec::<String>::new(), "{entry}");
 }

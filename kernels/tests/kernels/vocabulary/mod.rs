@@ -3,12 +3,14 @@
 mod hopper;
 mod products;
 
+use std::collections::BTreeSet;
+
 use ::vocabulary::*;
+use cuda_builder::ptx::entries;
 use cuda_std::launch::{DevicePtr, DevicePtrMut, KernelCall, LaunchShape};
 use cuda_std::vector::Vector;
 
 use crate::frame::gpu::{Gpu, TARGETS};
-use crate::names;
 use workbench::number::{ProblemRng, Type};
 
 #[test]
@@ -43,7 +45,7 @@ fn every_function_of_the_vocabulary_is_executed() {
                 products::every_form(&mut gpu);
             }
         }
-        let only: std::collections::BTreeSet<_> = names(vocabulary).difference(&names(shipped)).cloned().collect();
+        let only: BTreeSet<_> = names(vocabulary).difference(&names(shipped)).cloned().collect();
         assert_eq!(gpu.launched(), only, "kernels launched for {target}, and those there are");
     }
 }
@@ -313,4 +315,9 @@ fn mma(gpu: &mut Gpu) {
             }
         }
     }
+}
+
+/// The names of the entries in PTX.
+fn names(ptx: &str) -> BTreeSet<String> {
+    entries(ptx).unwrap().into_iter().map(|entry| entry.name).collect()
 }
