@@ -7,7 +7,7 @@ use super::state::constants::LaunchConstants;
 use super::state::shared::SharedMemory;
 use super::state::warp::Warp;
 use crate::fault::{FaultKind, Violation};
-use crate::lanes::Registers;
+use crate::lanes::{Lanes, Registers};
 use crate::program::{Special, Value};
 use std::sync::Arc;
 
@@ -28,10 +28,9 @@ impl ResidentBlock {
     /// A block that has not started.
     pub fn new(launch: &LaunchConstants<'_>) -> Self {
         let program = launch.program;
-        // Memory of zeros costs less than a copy of zeros: a kernel has thousands of registers.
         let registers = || Registers {
-            words: vec![[0; 32]; program.words],
-            wides: vec![[0; 32]; program.wides],
+            words: vec![Lanes([0; 32]); program.words],
+            wides: vec![Lanes([0; 32]); program.wides],
             masks: vec![0; program.predicates],
         };
         let view = Arc::new(View::new(launch.clocks()));
