@@ -80,9 +80,9 @@ impl ResidentBlock {
             if changes != per_block {
                 continue;
             }
-            for lane in 0..32u32 {
+            let of_lane = |lane: u32| {
                 let thread = index as u32 * 32 + lane;
-                let bits = match value {
+                match value {
                     Value::Bits(bits) => bits,
                     Value::Global { variable, offset } => launch.variables[variable].wrapping_add_signed(offset),
                     Value::Private { place, .. } => place as u64,
@@ -116,13 +116,15 @@ impl ResidentBlock {
                         Special::TotalSharedSize => dynamic as u32 + config.dynamic_shared as u32,
                         Special::Multiprocessor => 0,
                     }),
-                };
-                let registers = &mut self.warps[index].registers;
-                if wide {
-                    registers.wides[slot as usize][lane as usize] = bits;
-                } else {
-                    registers.words[slot as usize][lane as usize] = bits as u32;
                 }
+            };
+            let differs = matches!(value, Value::Special(special) if special.differs_by_lane());
+            let bits = if differs { std::array::from_fn(|lane| of_lane(lane as u32)) } else { [of_lane(0); 32] };
+            let registers = &mut self.warps[index].registers;
+            if wide {
+                registers.wides[slot as usize] = Lanes(bits);
+            } else {
+                registers.words[slot as usize] = Lanes(bits.map(|bits| bits as u32));
             }
         }
     }
