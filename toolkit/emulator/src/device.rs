@@ -233,7 +233,12 @@ impl EmulatedDevice {
         let config = LaunchConfig { grid, block, dynamic_shared, cluster };
         let mut launch = self.begin(kernel, config, options, args, LaunchPlace::default())?;
         let mut shared = Shared { memory: &mut self.memory, releases: &mut self.releases };
-        launch.advance(kernel, &mut shared, usize::MAX)?;
+        let ended = launch.advance(kernel, &mut shared, usize::MAX);
+        if let Err(fault) = ended {
+            // It is over, and nothing that comes later can begin before its end.
+            self.memory.end_launches();
+            return Err(fault);
+        }
         Ok(launch.report(kernel, &self.memory))
     }
 

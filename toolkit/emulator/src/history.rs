@@ -55,7 +55,7 @@ fn set_bits(mask: u128) -> impl Iterator<Item = usize> {
 /// The writes to a buffer in the present launch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    chunks: Vec<Option<Box<[Line; CHUNK]>>>,
+    chunks: Vec<Option<Box<[Line]>>>,
 }
 
 impl History {
@@ -92,7 +92,8 @@ impl History {
         if chunk >= self.chunks.len() {
             self.chunks.resize(chunk + 1, None);
         }
-        let lines = self.chunks[chunk].get_or_insert_with(|| Box::new(std::array::from_fn(|_| Line::default())));
+        // Collected, they are made where they stay.
+        let lines = self.chunks[chunk].get_or_insert_with(|| (0..CHUNK).map(|_| Line::default()).collect());
         lines[line % CHUNK].record(bytes, write);
     }
 }

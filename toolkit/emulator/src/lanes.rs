@@ -1,18 +1,40 @@
 //! Registers of a warp, and operations that work on all 32 lanes at once.
 //!
-//! A register is an array of 32 values. An operation on lanes is compiled for AVX2, and as a short loop for x86-64 processors
-//! without it; the decoder picks one when it resolves an instruction. An operation that is rare has the loop alone, since there
-//! are many of these. For other processors the compiler does what it can with the 32 lanes.
+//! A register is an array of 32 values. An operation on lanes is compiled for AVX-512, for AVX2, and as a short loop for x86-64
+//! processors without either; the decoder picks one when it resolves an instruction. An operation that is rare has the loop
+//! alone, since there are many of these. For other processors the compiler does what it can with the 32 lanes.
 
 use half::{bf16, f16};
+use std::ops::{Deref, DerefMut};
+
+/// What the 32 lanes of a warp have in one register. It begins where a line of the processor's cache does, so that no vector
+/// lies in two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub(crate) struct Lanes<T>(pub [T; 32]);
+
+impl<T> Deref for Lanes<T> {
+    type Target = [T; 32];
+    #[inline(always)]
+    fn deref(&self) -> &[T; 32] {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for Lanes<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [T; 32] {
+        &mut self.0
+    }
+}
 
 /// The registers of one warp, by width. Predicates are masks of lanes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Registers {
     /// 16 and 32-bit registers; the former keep their upper half zero.
-    pub words: Vec<[u32; 32]>,
+    pub words: Vec<Lanes<u32>>,
     /// 64-bit registers.
-    pub wides: Vec<[u64; 32]>,
+    pub wides: Vec<Lanes<u64>>,
     /// Predicates.
     pub masks: Vec<u32>,
 }
@@ -26,49 +48,110 @@ pub(crate) struct Slots {
     pub c: u32,
 }
 
-/// An operation on lanes: registers, operands and the mask of lanes that take part.
+/// The kind of register that an operation writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum File {
+    Words,
+    Wides,
+    Masks,
+}
+
+/// An operation on all 32 lanes: registers and operands.
 ///
-/// The pointer may need AVX2, so calling it is unsafe; [`LaneOp::run`] is the only caller.
+/// The pointer may need AVX2 or AVX-512, so calling it is unsafe; [`LaneOp::run`] is the only caller.
 #[derive(Clone, Copy)]
-pub(crate) struct LaneOp(unsafe fn(&mut Registers, Slots, u32));
+pub(crate) struct LaneOp {
+    operation: unsafe fn(&mut Registers, Slots),
+    file: File,
+}
 
 impl LaneOp {
     /// # Safety
     /// `operation` must need no CPU feature that this machine lacks.
-    pub const unsafe fn new(operation: unsafe fn(&mut Registers, Slots, u32)) -> Self {
-        Self(operation)
+    pub const unsafe fn new(operation: unsafe fn(&mut Registers, Slots), file: File) -> Self {
+        Self { operation, file }
+    }
+
+    /// Runs it for the lanes of a mask.
+    #[inline(always)]
+    pub fn run(self, registers: &mut Registers, slots: Slots, mask: u32) {
+        if mask == u32::MAX { self.run_all(registers, slots) } else { self.run_some(registers, slots, mask) }
     }
 
     #[inline(always)]
-    pub fn run(self, registers: &mut Registers, slots: Slots, mask: u32) {
+    fn run_all(self, registers: &mut Registers, slots: Slots) {
         // SAFETY: the function needs only CPU features, and `new` was promised that this machine has them.
-        unsafe { (self.0)(registers, slots, mask) }
+        unsafe { (self.operation)(registers, slots) }
+    }
+
+    /// Computes all lanes, and gives those outside of the mask back what they had.
+    #[inline(never)]
+    fn run_some(self, registers: &mut Registers, slots: Slots, mask: u32) {
+        let target = slots.d as usize;
+        match self.file {
+            _ if mask == 0 => {}
+            File::Words => {
+                let old = registers.words[target];
+                self.run_all(registers, slots);
+                put_back(&mut registers.words[target], &old, mask, u32::MAX);
+            }
+            File::Wides => {
+                let old = registers.wides[target];
+                self.run_all(registers, slots);
+                put_back(&mut registers.wides[target], &old, mask, u64::MAX);
+            }
+            File::Masks => {
+                let old = registers.masks[target];
+                self.run_all(registers, slots);
+                let new = &mut registers.masks[target];
+                *new = *new & mask | old & !mask;
+            }
+        }
     }
 }
 
-/// Whether the wide versions can run here.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn has_avx2() -> bool {
-    use std::arch::is_x86_feature_detected as has;
-    has!("avx2") && has!("fma") && has!("bmi1") && has!("bmi2") && has!("lzcnt") && has!("popcnt")
+/// A bit for each lane.
+const BITS: [u32; 32] = {
+    let mut bits = [0; 32];
+    let mut lane = 0;
+    while lane < 32 {
+        bits[lane] = 1 << lane;
+        lane += 1;
+    }
+    bits
+};
+
+/// Gives lanes outside of a mask back what they had. Without a branch, and of values that are there: so these are vectors.
+#[inline(always)]
+fn put_back<T>(target: &mut Lanes<T>, old: &Lanes<T>, mask: u32, all: T)
+where
+    T: Copy + Default + std::ops::BitAnd<Output = T> + std::ops::BitOr<Output = T> + std::ops::Not<Output = T>,
+{
+    for lane in 0..32 {
+        let kept = if mask & BITS[lane] == 0 { all } else { T::default() };
+        target[lane] = old[lane] & kept | target[lane] & !kept;
+    }
 }
 
 /// A type that operations read from and write to registers.
 pub(crate) trait Lane: Copy {
+    /// The kind of register that holds it.
+    const FILE: File;
     type View<'a>: Copy;
     type Buffer;
     fn view(registers: &Registers, slot: u32) -> Self::View<'_>;
     fn get(view: Self::View<'_>, lane: usize) -> Self;
     fn buffer() -> Self::Buffer;
     fn set(self, buffer: &mut Self::Buffer, lane: usize);
-    fn commit(registers: &mut Registers, slot: u32, buffer: Self::Buffer, mask: u32);
+    fn commit(registers: &mut Registers, slot: u32, buffer: Self::Buffer);
 }
 
 macro_rules! lane {
-    ($type:ty, $file:ident, $raw:ty, |$from:ident| $get:expr, |$value:ident| $put:expr) => {
+    ($type:ty, $file:ident, $kind:ident, $raw:ty, |$from:ident| $get:expr, |$value:ident| $put:expr) => {
         impl Lane for $type {
+            const FILE: File = File::$kind;
             type View<'a> = &'a [$raw; 32];
-            type Buffer = [$raw; 32];
+            type Buffer = Lanes<$raw>;
             #[inline(always)]
             fn view(registers: &Registers, slot: u32) -> Self::View<'_> {
                 &registers.$file[slot as usize]
@@ -80,7 +163,7 @@ macro_rules! lane {
             }
             #[inline(always)]
             fn buffer() -> Self::Buffer {
-                [0; 32]
+                Lanes([0; 32])
             }
             #[inline(always)]
             fn set(self, buffer: &mut Self::Buffer, lane: usize) {
@@ -88,39 +171,33 @@ macro_rules! lane {
                 buffer[lane] = $put;
             }
             #[inline(always)]
-            fn commit(registers: &mut Registers, slot: u32, buffer: Self::Buffer, mask: u32) {
-                let target = &mut registers.$file[slot as usize];
-                if mask == u32::MAX {
-                    *target = buffer;
-                } else {
-                    for lane in 0..32 {
-                        target[lane] = if mask >> lane & 1 == 1 { buffer[lane] } else { target[lane] };
-                    }
-                }
+            fn commit(registers: &mut Registers, slot: u32, buffer: Self::Buffer) {
+                registers.$file[slot as usize] = buffer;
             }
         }
     };
 }
-lane!(u8, words, u32, |v| v as u8, |v| v.into());
-lane!(i8, words, u32, |v| v as i8, |v| (v as i16 as u16).into());
-lane!(u16, words, u32, |v| v as u16, |v| v.into());
-lane!(i16, words, u32, |v| v as i16, |v| (v as u16).into());
-lane!(f16, words, u32, |v| f16::from_bits(v as u16), |v| v.to_bits().into());
-lane!(bf16, words, u32, |v| bf16::from_bits(v as u16), |v| v.to_bits().into());
-lane!([f16; 2], words, u32, |v| [f16::from_bits(v as u16), f16::from_bits((v >> 16) as u16)], |v| {
+lane!(u8, words, Words, u32, |v| v as u8, |v| v.into());
+lane!(i8, words, Words, u32, |v| v as i8, |v| (v as i16 as u16).into());
+lane!(u16, words, Words, u32, |v| v as u16, |v| v.into());
+lane!(i16, words, Words, u32, |v| v as i16, |v| (v as u16).into());
+lane!(f16, words, Words, u32, |v| f16::from_bits(v as u16), |v| v.to_bits().into());
+lane!(bf16, words, Words, u32, |v| bf16::from_bits(v as u16), |v| v.to_bits().into());
+lane!([f16; 2], words, Words, u32, |v| [f16::from_bits(v as u16), f16::from_bits((v >> 16) as u16)], |v| {
     u32::from(v[0].to_bits()) | u32::from(v[1].to_bits()) << 16
 });
-lane!([bf16; 2], words, u32, |v| [bf16::from_bits(v as u16), bf16::from_bits((v >> 16) as u16)], |v| {
+lane!([bf16; 2], words, Words, u32, |v| [bf16::from_bits(v as u16), bf16::from_bits((v >> 16) as u16)], |v| {
     u32::from(v[0].to_bits()) | u32::from(v[1].to_bits()) << 16
 });
-lane!(u32, words, u32, |v| v, |v| v);
-lane!(i32, words, u32, |v| v as i32, |v| v as u32);
-lane!(f32, words, u32, |v| f32::from_bits(v), |v| v.to_bits());
-lane!(u64, wides, u64, |v| v, |v| v);
-lane!(i64, wides, u64, |v| v as i64, |v| v as u64);
-lane!(f64, wides, u64, |v| f64::from_bits(v), |v| v.to_bits());
+lane!(u32, words, Words, u32, |v| v, |v| v);
+lane!(i32, words, Words, u32, |v| v as i32, |v| v as u32);
+lane!(f32, words, Words, u32, |v| f32::from_bits(v), |v| v.to_bits());
+lane!(u64, wides, Wides, u64, |v| v, |v| v);
+lane!(i64, wides, Wides, u64, |v| v as i64, |v| v as u64);
+lane!(f64, wides, Wides, u64, |v| f64::from_bits(v), |v| v.to_bits());
 
 impl Lane for bool {
+    const FILE: File = File::Masks;
     type View<'a> = u32;
     type Buffer = u32;
     #[inline(always)]
@@ -140,9 +217,8 @@ impl Lane for bool {
         *buffer |= u32::from(self) << lane;
     }
     #[inline(always)]
-    fn commit(registers: &mut Registers, slot: u32, buffer: u32, mask: u32) {
-        let target = &mut registers.masks[slot as usize];
-        *target = *target & !mask | buffer & mask;
+    fn commit(registers: &mut Registers, slot: u32, buffer: u32) {
+        registers.masks[slot as usize] = buffer;
     }
 }
 
@@ -150,12 +226,6 @@ impl Lane for bool {
 #[inline(always)]
 pub(crate) fn lanes_of_loop() -> usize {
     std::hint::black_box(32)
-}
-
-/// [`Lane::commit`] for all loops that give this type.
-#[inline(never)]
-pub(crate) fn commit<D: Lane>(registers: &mut Registers, slot: u32, buffer: D::Buffer, mask: u32) {
-    D::commit(registers, slot, buffer, mask);
 }
 
 /// Makes a [`LaneOp`] of an expression on one lane's values.
@@ -173,32 +243,39 @@ macro_rules! lanes {
     (@wide $($op:tt)+) => {{
         $crate::lanes::lanes!(@compute $($op)+);
         #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
-        fn wide(registers: &mut Registers, slots: Slots, mask: u32) {
-            let result = compute(registers, slots, 32);
-            Given::commit(registers, slots.d, result, mask);
+        fn wide(registers: &mut Registers, slots: Slots) {
+            compute(registers, slots, 32);
         }
         #[cfg(target_arch = "x86_64")]
-        let op = if $crate::lanes::has_avx2() {
+        #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
+        fn widest(registers: &mut Registers, slots: Slots) {
+            compute(registers, slots, 32);
+        }
+        #[cfg(target_arch = "x86_64")]
+        let op = if $crate::vectors::has_avx512() {
+            // SAFETY: `has_avx512` has just found every feature that the function is compiled for.
+            unsafe { LaneOp::new(widest, <Given as Lane>::FILE) }
+        } else if $crate::vectors::has_avx2() {
             // SAFETY: `has_avx2` has just found every feature that the function is compiled for.
-            unsafe { LaneOp::new(wide) }
+            unsafe { LaneOp::new(wide, <Given as Lane>::FILE) }
         } else {
             $crate::lanes::lanes!(@short)
         };
         #[cfg(not(target_arch = "x86_64"))]
         // SAFETY: the function is compiled for no feature beyond those of the target.
-        let op = unsafe { LaneOp::new(wide) };
+        let op = unsafe { LaneOp::new(wide, <Given as Lane>::FILE) };
         op
     }};
     (@rare $($op:tt)+) => {{
         $crate::lanes::lanes!(@compute $($op)+);
         $crate::lanes::lanes!(@short)
     }};
-    // What the operation gives for all lanes.
+    // Computes the operation for all lanes.
     (@compute $D:ty, $body:block, $(($name:ident, $slot:ident, $T:ty)),+) => {
         use $crate::lanes::{Lane, LaneOp, Registers, Slots};
         type Given = $D;
         #[inline(always)]
-        fn compute(registers: &Registers, slots: Slots, lanes: usize) -> <Given as Lane>::Buffer {
+        fn compute(registers: &mut Registers, slots: Slots, lanes: usize) {
             $(let $slot = <$T as Lane>::view(registers, slots.$slot);)+
             let mut result = <Given as Lane>::buffer();
             for lane in 0..lanes {
@@ -207,16 +284,15 @@ macro_rules! lanes {
                 let value: Given = $body;
                 Lane::set(value, &mut result, lane);
             }
-            result
+            Given::commit(registers, slots.d, result);
         }
     };
     (@short) => {{
-        fn short(registers: &mut Registers, slots: Slots, mask: u32) {
-            let result = compute(registers, slots, $crate::lanes::lanes_of_loop());
-            $crate::lanes::commit::<Given>(registers, slots.d, result, mask);
+        fn short(registers: &mut Registers, slots: Slots) {
+            compute(registers, slots, $crate::lanes::lanes_of_loop());
         }
         // SAFETY: the function is compiled for no feature beyond those of the target.
-        unsafe { LaneOp::new(short) }
+        unsafe { LaneOp::new(short, <Given as Lane>::FILE) }
     }};
 }
 pub(crate) use lanes;
@@ -233,15 +309,18 @@ mod tests {
 
     #[test]
     fn only_lanes_of_the_mask_are_written() {
-        let mut registers = Registers { words: vec![[7; 32], [1; 32], [2; 32]], wides: vec![], masks: vec![] };
+        let mut registers =
+            Registers { words: vec![Lanes([7; 32]), Lanes([1; 32]), Lanes([2; 32])], wides: vec![], masks: vec![] };
         let add = lanes!(|a: u32, b: u32| -> u32 { a + b });
         add.run(&mut registers, Slots { d: 0, a: 1, b: 2, c: 0 }, 0x8000_0001);
         assert_eq!((registers.words[0][0], registers.words[0][1], registers.words[0][31]), (3, 7, 3));
+        add.run(&mut registers, Slots { d: 0, a: 1, b: 1, c: 0 }, 0);
+        assert_eq!(registers.words[0][0], 3);
     }
 
     #[test]
     fn narrow_values_keep_the_upper_half_zero() {
-        let mut registers = Registers { words: vec![[0xffff_ffff; 32]; 2], wides: vec![], masks: vec![0] };
+        let mut registers = Registers { words: vec![Lanes([0xffff_ffff; 32]); 2], wides: vec![], masks: vec![0] };
         lanes!(|a: i16| -> i16 { a }).run(&mut registers, Slots { d: 0, a: 1, b: 0, c: 0 }, !0);
         assert_eq!(registers.words[0][3], 0xffff);
         lanes!(|a: i32| -> bool { a < 0 }).run(&mut registers, Slots { d: 0, a: 1, b: 0, c: 0 }, 0xf0);

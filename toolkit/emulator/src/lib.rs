@@ -87,6 +87,7 @@ mod ptx;
 mod report;
 mod tensor_map;
 mod unfinished;
+mod vectors;
 mod window;
 
 pub use arg::Arg;

@@ -7,11 +7,17 @@ use crate::window::function_address;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// A number that no module has had.
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 /// A PTX text.
 pub struct PtxModule {
     /// Tells modules apart on a device.
     pub(crate) id: u64,
-    entries: Vec<Entry>,
+    entries: Arc<[Entry]>,
     pub(crate) variables: Vec<Variable>,
     source: Arc<Source>,
 }
@@ -20,15 +26,20 @@ impl PtxModule {
     /// Parses a PTX text. A kernel is decoded when it is first needed, so that one with an instruction that the emulator does
     /// not know does not stand in the way of the others.
     pub fn parse(ptx: &str) -> Result<Self, ParseError> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         let source = Arc::new(ptx::parse(ptx)?);
         let kernels = source.functions.iter().enumerate().filter(|(_, function)| function.entry && function.defined);
         Ok(Self {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            id: next_id(),
             entries: kernels.map(|(index, _)| Entry::new(&source, index)).collect(),
             variables: source.variables.iter().filter(|variable| variable.is_on_device()).cloned().collect(),
             source,
         })
+    }
+
+    /// The same module loaded once more: its kernels are those of this one, and its variables are its own.
+    pub(crate) fn again(&self) -> Self {
+        let (entries, variables, source) = (self.entries.clone(), self.variables.clone(), self.source.clone());
+        Self { id: next_id(), entries, variables, source }
     }
 
     /// Decodes all kernels. The first instruction that the emulator does not know is an error that names it and its line.

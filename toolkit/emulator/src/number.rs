@@ -54,27 +54,28 @@ pub(crate) fn f32_to_bf16_rz(value: f32) -> bf16 {
     bf16::from_bits(if value.is_nan() { 0x7fff } else { (value.to_bits() >> 16) as u16 })
 }
 
+/// The powers of the natural logarithm of two over the factorials: the series of 2^x, which between -1/2 and 1/2 is as precise
+/// as f64.
+pub(crate) const POWER_SERIES: [f64; 14] = [
+    1.0,
+    std::f64::consts::LN_2,
+    0.24022650695910072,
+    0.05550410866482158,
+    0.009618129107628477,
+    0.0013333558146428443,
+    0.0001540353039338161,
+    1.5252733804059841e-05,
+    1.321548679014431e-06,
+    1.01780860092397e-07,
+    7.054911620801123e-09,
+    4.4455382718708116e-10,
+    2.5678435993488206e-11,
+    1.3691488853904128e-12,
+];
+
 /// Two to the power of a number, computed in f64 and rounded once.
 #[inline(always)]
 pub(crate) fn exp2(value: f32) -> f32 {
-    // The powers of the natural logarithm of two over the factorials: the series of 2^x, which between -1/2 and 1/2 is as
-    // precise as f64.
-    const SERIES: [f64; 14] = [
-        1.0,
-        std::f64::consts::LN_2,
-        0.24022650695910072,
-        0.05550410866482158,
-        0.009618129107628477,
-        0.0013333558146428443,
-        0.0001540353039338161,
-        1.5252733804059841e-05,
-        1.321548679014431e-06,
-        1.01780860092397e-07,
-        7.054911620801123e-09,
-        4.4455382718708116e-10,
-        2.5678435993488206e-11,
-        1.3691488853904128e-12,
-    ];
     // Beyond these f32 has zeros and infinities.
     let wide = f64::from(value);
     let bounded = if wide < -200.0 { -200.0 } else { wide };
@@ -82,9 +83,9 @@ pub(crate) fn exp2(value: f32) -> f32 {
     // A number so large has no bits for fractions, and ends in the bits of the nearest whole number.
     let whole = bounded + (1.5 * (1u64 << 52) as f64);
     let rest = bounded - (whole - 1.5 * (1u64 << 52) as f64);
-    let mut power = SERIES[13];
+    let mut power = POWER_SERIES[13];
     for i in (0..13).rev() {
-        power = power.mul_add(rest, SERIES[i]);
+        power = power.mul_add(rest, POWER_SERIES[i]);
     }
     let scale = f64::from_bits((whole.to_bits() << 52).wrapping_add(1023 << 52));
     if value.is_nan() { value + value } else { (power * scale) as f32 }

@@ -51,6 +51,11 @@ impl Memory {
         self.forget_launches();
     }
 
+    /// Forgets what launches did: all of them are over, whatever the next launch is.
+    pub fn end_launches(&mut self) {
+        self.begin_launch(false);
+    }
+
     /// The buffer of an access that comes too early: launches that need not be over have stored there, or touched what it stores
     /// to. `waited` says whether the thread has waited for the launch ahead.
     pub fn too_early(&self, address: DeviceAddress, bytes: usize, stores: bool, waited: bool) -> Option<&Buffer> {

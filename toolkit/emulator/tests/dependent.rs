@@ -179,3 +179,18 @@ fn blocks_on_several_cores_are_no_less_ahead() {
         }
     }
 }
+
+#[test]
+fn a_launch_that_ended_by_a_fault_is_over() {
+    let mut launches = Launches::new(LaunchOptions::default());
+    let fault = launches.launch(false, &format!("{WRITE} trap;")).unwrap_err();
+    assert_eq!(fault.kind, FaultKind::Trap, "{fault}");
+    launches.launch(true, READ).unwrap_or_else(|fault| panic!("{fault}"));
+    // A dependent one as well, with all that came before it.
+    launches.launch(true, &format!("{WAIT} {WRITE}")).unwrap_or_else(|fault| panic!("{fault}"));
+    launches.launch(true, READ).expect_err("a read before the wait");
+    launches.launch(true, READ).unwrap_or_else(|fault| panic!("{fault}"));
+    // What comes behind it is checked as ever.
+    launches.launch(false, WRITE).unwrap_or_else(|fault| panic!("{fault}"));
+    launches.launch(true, READ).expect_err("a read before the wait");
+}

@@ -3,18 +3,83 @@
 use super::options::DeviceOptions;
 use super::result_code::{Compiled, ResultCode};
 use crate::module::PtxModule;
+use std::sync::{Mutex, PoisonError};
+
+/// How many modules are kept: programs, and tests above all, load the same ones again and again.
+const KEPT: usize = 4;
+
+/// Texts that were compiled, each with its module, in the order in which they were last asked for.
+struct KnownModules(Vec<(String, PtxModule)>);
+
+static KNOWN: Mutex<KnownModules> = Mutex::new(KnownModules(Vec::new()));
+
+impl KnownModules {
+    /// The module of a text, to be loaded once more.
+    fn find(&mut self, ptx: &str) -> Option<PtxModule> {
+        let at = self.0.iter().position(|(text, _)| text == ptx)?;
+        self.0[at..].rotate_left(1);
+        self.0.last().map(|(_, module)| module.again())
+    }
+
+    /// Keeps a module, and no more than so many.
+    fn keep(&mut self, ptx: &str, module: &PtxModule) {
+        if self.0.len() == KEPT {
+            self.0.remove(0);
+        }
+        self.0.push((ptx.to_string(), module.again()));
+    }
+}
 
 /// Compiles PTX for a device.
 pub(super) fn compile(ptx: &str, options: &DeviceOptions) -> Compiled<PtxModule> {
     // A driver compiles all of a module as it loads it. A kernel with a form that the emulator does not know is refused when it
     // is launched, and only then.
     let wrong = |module: &PtxModule| module.check_all().find(|error| !error.is_form);
-    let module = PtxModule::parse(ptx).and_then(|module| wrong(&module).map_or(Ok(module), Err));
-    let module = module.map_err(|error| (ResultCode::InvalidPtx, error.to_string()))?;
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = known().find(ptx);
+    let module = match found {
+        Some(module) => module,
+        None => {
+            let module = PtxModule::parse(ptx).and_then(|module| wrong(&module).map_or(Ok(module), Err));
+            let module = module.map_err(|error| (ResultCode::InvalidPtx, error.to_string()))?;
+            known().keep(ptx, &module);
+            module
+        }
+    };
     if !options.runs(module.target()) {
         let (major, minor) = options.capability;
         let text = format!("code for {} on a device of capability {major}.{minor}", module.target());
         return Err((ResultCode::NoBinary, text));
     }
     Ok(module)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_are_known_by_their_texts_and_have_variables_of_their_own() {
+        let text = |kernel: usize| {
+            format!(
+                ".version 8.0\n.target sm_80\n.address_size 64\n.global .u32 v;\n.visible .entry k{kernel}() {{ ret; }}\n"
+            )
+        };
+        let module = |kernel: usize| PtxModule::parse(&text(kernel)).unwrap();
+        let mut known = KnownModules(Vec::new());
+        assert!(known.find(&text(0)).is_none());
+        let first = module(0);
+        known.keep(&text(0), &first);
+        let again = known.find(&text(0)).unwrap();
+        assert!(std::ptr::eq(first.entries(), again.entries()));
+        let mut device = crate::EmulatedDevice::new();
+        let places = [&first, &again].map(|module| device.variable(module, "v").unwrap());
+        assert_ne!(places[0], places[1]);
+        // What was not asked for the longest time ago makes room.
+        (1..=KEPT).for_each(|kernel| {
+            assert!(known.find(&text(0)).is_some());
+            known.keep(&text(kernel), &module(kernel));
+        });
+        assert!(known.find(&text(0)).is_some() && known.find(&text(1)).is_none());
+    }
 }

@@ -7,7 +7,7 @@ use super::state::constants::LaunchConstants;
 use super::state::shared::SharedMemory;
 use super::state::warp::Warp;
 use crate::fault::{FaultKind, Violation};
-use crate::lanes::Registers;
+use crate::lanes::{Lanes, Registers};
 use crate::program::{Special, Value};
 use std::sync::Arc;
 
@@ -28,10 +28,9 @@ impl ResidentBlock {
     /// A block that has not started.
     pub fn new(launch: &LaunchConstants<'_>) -> Self {
         let program = launch.program;
-        // Memory of zeros costs less than a copy of zeros: a kernel has thousands of registers.
         let registers = || Registers {
-            words: vec![[0; 32]; program.words],
-            wides: vec![[0; 32]; program.wides],
+            words: vec![Lanes([0; 32]); program.words],
+            wides: vec![Lanes([0; 32]); program.wides],
             masks: vec![0; program.predicates],
         };
         let view = Arc::new(View::new(launch.clocks()));
@@ -81,9 +80,9 @@ impl ResidentBlock {
             if changes != per_block {
                 continue;
             }
-            for lane in 0..32u32 {
+            let of_lane = |lane: u32| {
                 let thread = index as u32 * 32 + lane;
-                let bits = match value {
+                match value {
                     Value::Bits(bits) => bits,
                     Value::Global { variable, offset } => launch.variables[variable].wrapping_add_signed(offset),
                     Value::Private { place, .. } => place as u64,
@@ -117,13 +116,15 @@ impl ResidentBlock {
                         Special::TotalSharedSize => dynamic as u32 + config.dynamic_shared as u32,
                         Special::Multiprocessor => 0,
                     }),
-                };
-                let registers = &mut self.warps[index].registers;
-                if wide {
-                    registers.wides[slot as usize][lane as usize] = bits;
-                } else {
-                    registers.words[slot as usize][lane as usize] = bits as u32;
                 }
+            };
+            let differs = matches!(value, Value::Special(special) if special.differs_by_lane());
+            let bits = if differs { std::array::from_fn(|lane| of_lane(lane as u32)) } else { [of_lane(0); 32] };
+            let registers = &mut self.warps[index].registers;
+            if wide {
+                registers.wides[slot as usize] = Lanes(bits);
+            } else {
+                registers.words[slot as usize] = Lanes(bits.map(|bits| bits as u32));
             }
         }
     }

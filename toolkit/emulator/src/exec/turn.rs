@@ -152,7 +152,7 @@ fn run_lane_operations(meter: &mut Meter, registers: &mut Registers, code: &[Ins
         }
         let counts = &mut counts[pc as usize];
         counts.instructions += 1;
-        counts.lanes += u64::from(mask.count_ones());
+        counts.lanes += if mask == u32::MAX { 32 } else { mask.count_ones().into() };
         executed += 1;
         let Op::Lanes(op, slots) = instruction.op else { break };
         op.run(registers, slots, mask);

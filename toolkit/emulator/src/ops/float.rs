@@ -2,12 +2,22 @@
 //! last place off, so code that uses them is compared with tolerances.
 
 use super::modifiers::Modifiers;
+#[cfg(target_arch = "x86_64")]
+use super::power::exp2_of_lanes;
 use crate::lanes::{LaneOp, lanes, rare_lanes};
 use crate::number::{exp2, flush, max_f32, max_f64, min_f32, min_f64};
 
 pub(super) fn single(opcode: &str, m: Modifiers) -> Option<LaneOp> {
     if m.relu || (m.sat && !matches!(opcode, "add" | "sub" | "mul" | "fma" | "mad")) {
         return None;
+    }
+    #[cfg(target_arch = "x86_64")]
+    if opcode == "ex2"
+        && m.approx
+        && !m.sat
+        && let Some(op) = exp2_of_lanes(m.ftz)
+    {
+        return Some(op);
     }
     // One expression gives the plain, the flushing and the saturating form.
     macro_rules! of {

@@ -12,6 +12,8 @@ pub(crate) mod fp8;
 mod half_float;
 mod integer;
 mod modifiers;
+#[cfg(target_arch = "x86_64")]
+mod power;
 pub(crate) mod rare;
 mod to_half;
 mod types;

@@ -68,3 +68,19 @@ pub(crate) enum Special {
     TotalSharedSize,
     Multiprocessor,
 }
+
+impl Special {
+    /// Whether the lanes of a warp may have different values of it.
+    pub fn differs_by_lane(self) -> bool {
+        matches!(
+            self,
+            Self::Thread(_)
+                | Self::Lane
+                | Self::MaskLess
+                | Self::MaskLessEqual
+                | Self::MaskEqual
+                | Self::MaskGreaterEqual
+                | Self::MaskGreater
+        )
+    }
+}

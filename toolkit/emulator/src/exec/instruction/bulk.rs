@@ -31,7 +31,7 @@ pub(crate) fn bulk_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &BulkCopy
         }
         match &copy.end {
             BulkEnd::Shared { barrier, multicast } => {
-                let barrier = shared_offset(addresses(warp, *barrier)[lane]);
+                let barrier = shared_offset(addresses(&warp.registers, *barrier)[lane]);
                 fill(env, warp, copy, lane, (shared[lane], barrier, *multicast))?;
             }
             BulkEnd::Global => {
@@ -91,7 +91,7 @@ fn fill(
 /// Whether a lane stores the same tile as one before it: lanes that do so together make one copy.
 fn is_repeated(warp: &Warp, copy: &BulkCopy, shared: &[u64; 32], mask: u32, lane: usize) -> bool {
     let (BulkEnd::Global, BulkSource::Tile { map, coordinates }) = (&copy.end, &copy.source) else { return false };
-    let maps = addresses(warp, *map);
+    let maps = addresses(&warp.registers, *map);
     let same = |slot: &u32, other: usize| {
         let word = &warp.registers.words[*slot as usize];
         word[lane] == word[other]
@@ -120,7 +120,8 @@ fn plan(env: &mut BlockEnv<'_>, warp: &Warp, copy: &BulkCopy, lane: usize, share
     let source = &copy.source;
     let (swizzle, bytes, parts) = match source {
         BulkSource::Bytes { global, size } => {
-            let (address, size) = (addresses(warp, *global)[lane], warp.registers.words[*size as usize][lane] as usize);
+            let (address, size) =
+                (addresses(&warp.registers, *global)[lane], warp.registers.words[*size as usize][lane] as usize);
             if !address.is_multiple_of(16) || !size.is_multiple_of(PIECE) {
                 let message = format!("a bulk copy of {size} bytes at {address:#x}: both must be multiples of 16");
                 return fault(FaultKind::Misaligned, message);
@@ -128,7 +129,7 @@ fn plan(env: &mut BlockEnv<'_>, warp: &Warp, copy: &BulkCopy, lane: usize, share
             (Swizzle::None, size, vec![BulkPart { address, place: 0, bytes: size }])
         }
         BulkSource::Tile { map, coordinates } => {
-            let address = addresses(warp, *map)[lane];
+            let address = addresses(&warp.registers, *map)[lane];
             let bytes = map_bytes(env, address)?;
             let Some(map) = TensorMap::decode(bytes).filter(|map| map.tile.len() == coordinates.len()) else {
                 let message = format!("no tensor map of {} dimensions is at {address:#x}", coordinates.len());

@@ -3,6 +3,7 @@
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::{Frame, Part, SavedFrame, Warp};
 use crate::fault::{Checked, FaultKind, Violation};
+use crate::lanes::Lanes;
 use crate::program::{Activation, Call, NONE, Op, PointerCall, Program, Transfer};
 
 /// Bytes of the stack that a call of a recursive function takes beside its variables, as a return address does.
@@ -75,7 +76,7 @@ fn save(program: &Program, warp: &Warp, activation: &Activation, mask: u32) -> S
         }
     }
     let address = |&(slot, wide, _): &(u32, bool, i64)| {
-        if wide { registers.wides[slot as usize] } else { registers.words[slot as usize].map(u64::from) }
+        if wide { registers.wides[slot as usize] } else { Lanes(registers.words[slot as usize].map(u64::from)) }
     };
     SavedFrame {
         words: activation.words.iter().map(|&slot| registers.words[slot as usize]).collect(),

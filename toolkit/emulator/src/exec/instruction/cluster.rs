@@ -91,7 +91,7 @@ pub(crate) fn by_place(
     mask: u32,
     action: impl Fn(&mut BlockEnv<'_>, &mut Warp, Space, u32, &[u64; 32]) -> Checked<()>,
 ) -> Checked<()> {
-    let mut at = addresses(warp, address);
+    let mut at = addresses(&warp.registers, address);
     by_space(space, mask, &mut at, |space, mask, at| match space {
         Space::Cluster => {
             by_rank(env, warp, mask, at, |env, warp, mask, at| action(env, warp, Space::Shared, mask, at))

@@ -4,13 +4,15 @@ use crate::exec::state::constants::LaunchConstants;
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::Warp;
 use crate::fault::{Checked, FaultKind, Violation};
+use crate::lanes::Lanes;
 use crate::program::{Collective, ReduxOp, ShuffleMode, VoteMode};
+use crate::vectors::widest;
 
 /// Writes a word of each lane of a mask.
 fn put(warp: &mut Warp, slot: u32, values: &[u32; 32], mask: u32) {
     let target = &mut warp.registers.words[slot as usize];
     if mask == u32::MAX {
-        *target = *values;
+        target.0 = *values;
     } else {
         lanes(mask).for_each(|lane| target[lane] = values[lane]);
     }
@@ -20,6 +22,42 @@ fn put(warp: &mut Warp, slot: u32, values: &[u32; 32], mask: u32) {
 fn put_mask(warp: &mut Warp, slot: u32, value: u32, mask: u32) {
     let target = &mut warp.registers.masks[slot as usize];
     *target = *target & !mask | value & mask;
+}
+
+widest! {
+    /// The lane that each lane reads in a shuffle, and a mask of those that need not read their own.
+    fn sources(mode: ShuffleMode, offset: &Lanes<u32>, clamp: &Lanes<u32>) -> (Lanes<u32>, u32) {
+        let (mut sources, mut inside) = (Lanes([0; 32]), 0);
+        for lane in 0..32 {
+            let own = lane as u32;
+            let (segment, limit, offset) = (clamp[lane] >> 8 & 31, clamp[lane] & 31, offset[lane] & 31);
+            let last = own & segment | limit & !segment;
+            let (source, fits) = match mode {
+                // The clamp of `up` is the lowest lane of the segment.
+                ShuffleMode::Up => (own.wrapping_sub(offset), own as i32 - offset as i32 >= last as i32),
+                ShuffleMode::Down => (own + offset, own + offset <= last),
+                ShuffleMode::Butterfly => (own ^ offset, own ^ offset <= last),
+                ShuffleMode::Index => {
+                    let source = own & segment | offset & !segment;
+                    (source, source <= last)
+                }
+            };
+            sources[lane] = if fits { source } else { own };
+            inside |= u32::from(fits) << lane;
+        }
+        (sources, inside)
+    }
+}
+
+widest! {
+    /// Of each lane the value that its source has.
+    fn pick(values: &Lanes<u32>, sources: &Lanes<u32>) -> Lanes<u32> {
+        let mut picked = Lanes([0; 32]);
+        for lane in 0..32 {
+            picked[lane] = values[sources[lane] as usize % 32];
+        }
+        picked
+    }
 }
 
 /// Runs a collective for each set of lanes that name the same members.
@@ -69,35 +107,18 @@ fn exchange(launch: &LaunchConstants<'_>, warp: &mut Warp, op: &Collective, mask
             }
         }
         Collective::Shuffle { mode, result, valid, value, lane, clamp } => {
-            let (value, offset, clamp) = {
-                let words = &warp.registers.words;
-                (words[value as usize], words[lane as usize], words[clamp as usize])
-            };
-            let (mut values, mut inside) = ([0; 32], 0);
-            for lane in lanes(mask) {
-                let (segment, limit) = (clamp[lane] >> 8 & 31, clamp[lane] & 31);
-                let own = lane as u32;
-                let last = own & segment | limit & !segment;
-                let offset = offset[lane] & 31;
-                let (source, fits) = match mode {
-                    // The clamp of `up` is the lowest lane of the segment.
-                    ShuffleMode::Up => (own.wrapping_sub(offset), own as i32 - offset as i32 >= last as i32),
-                    ShuffleMode::Down => (own + offset, own + offset <= last),
-                    ShuffleMode::Butterfly => (own ^ offset, own ^ offset <= last),
-                    ShuffleMode::Index => {
-                        let source = own & segment | offset & !segment;
-                        (source, source <= last)
-                    }
-                };
-                let source = if fits { source as usize } else { lane };
-                if mask >> source & 1 == 0 {
-                    let message =
-                        format!("a shuffle reads lane {source}, which does not take part (lanes {mask:#010x} do)");
-                    return Err(Violation::new(FaultKind::MissingLanes, message).lane(lane));
-                }
-                values[lane] = value[source];
-                inside |= u32::from(fits) << lane;
+            let words = &warp.registers.words;
+            let (sources, inside) = sources(mode, &words[lane as usize], &words[clamp as usize]);
+            let takes_part = |lane: &usize| mask >> sources[*lane] & 1 == 1;
+            if mask != u32::MAX
+                && let Some(lane) = lanes(mask).find(|lane| !takes_part(lane))
+            {
+                let source = sources[lane];
+                let message =
+                    format!("a shuffle reads lane {source}, which does not take part (lanes {mask:#010x} do)");
+                return Err(Violation::new(FaultKind::MissingLanes, message).lane(lane));
             }
+            let values = pick(&words[value as usize], &sources);
             put(warp, result, &values, mask);
             if let Some(valid) = valid {
                 put_mask(warp, valid, inside, mask);

@@ -18,7 +18,7 @@ use crate::program::AsyncCopy;
 /// Starts a copy of each lane.
 pub(crate) fn start_copy(env: &mut BlockEnv<'_>, warp: &mut Warp, copy: &AsyncCopy, mask: u32) -> Checked<()> {
     // A generic address of shared memory is accepted as well.
-    let (target, source) = (shared_addresses(warp, copy.target), addresses(warp, copy.source));
+    let (target, source) = (shared_addresses(warp, copy.target), addresses(&warp.registers, copy.source));
     let bytes = copy.bytes as usize;
     let source_bytes = |warp: &Warp, lane: usize| match copy.source_bytes {
         Some(slot) => warp.registers.words[slot as usize][lane].min(copy.bytes),

@@ -48,7 +48,7 @@ pub(crate) fn position(column: usize) -> usize {
 #[inline(always)]
 pub(crate) fn with_row_sums(registers: &Registers, slots: &[u32], are_halves: bool, action: impl FnOnce(Before<'_>)) {
     if !are_halves {
-        return action(std::array::from_fn(|index| &registers.words[slots[index] as usize]));
+        return action(std::array::from_fn(|index| &registers.words[slots[index] as usize].0));
     }
     let sums: Sums = std::array::from_fn(|index| {
         let half = |word: u32| f16::from_bits((word >> (index % 2 * 16)) as u16);
@@ -67,7 +67,7 @@ pub(crate) fn store_row_sums(registers: &mut Registers, slots: &[u32], are_halve
             let halves = sums[2 * index].iter().zip(&sums[2 * index + 1]);
             words.iter_mut().zip(halves).for_each(|(word, (&low, &high))| *word = bits(low) | bits(high) << 16);
         } else {
-            *words = sums[index];
+            words.0 = sums[index];
         }
     }
 }

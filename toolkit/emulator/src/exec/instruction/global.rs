@@ -11,18 +11,23 @@ use crate::exec::state::warp::Warp;
 use crate::fault::{Checked, FaultKind, Violation};
 use crate::memory::{DeviceAddress, Memory};
 use crate::program::Access;
+use crate::vectors::widest;
 
 /// Whether all 32 lanes access one stretch of memory, in order.
 #[inline(always)]
 pub(crate) fn in_a_row(mask: u32, at: &[u64; 32], bytes: usize) -> bool {
-    if mask != u32::MAX || at[31].wrapping_sub(at[0]) != 31 * bytes as u64 {
-        return false;
+    mask == u32::MAX && at[31].wrapping_sub(at[0]) == 31 * bytes as u64 && in_steps(at, bytes as u64)
+}
+
+widest! {
+    /// Whether each number is greater than the one before it by `step`.
+    fn in_steps(numbers: &[u64; 32], step: u64) -> bool {
+        let mut differs = 0;
+        for (next, number) in numbers[1..].iter().zip(&numbers[..31]) {
+            differs |= next.wrapping_sub(*number) ^ step;
+        }
+        differs == 0
     }
-    let mut gaps = 0;
-    for lane in 0..32 {
-        gaps |= at[lane] ^ at[0].wrapping_add((lane * bytes) as u64);
-    }
-    gaps == 0
 }
 
 /// The bytes that a lane stores.

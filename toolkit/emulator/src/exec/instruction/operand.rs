@@ -2,31 +2,34 @@
 
 use super::space::shared_offset;
 use crate::exec::state::warp::Warp;
+use crate::lanes::{Lanes, Registers};
 use crate::program::{self, Address, Register};
+use crate::vectors::widest;
 
-/// The addresses of all lanes.
-#[inline(always)]
-pub(crate) fn addresses(warp: &Warp, address: Address) -> [u64; 32] {
-    let mut found = [0; 32];
-    if address.wide {
-        let slot = &warp.registers.wides[address.slot as usize];
-        for lane in 0..32 {
-            found[lane] = slot[lane].wrapping_add_signed(address.offset);
+widest! {
+    /// The addresses of all lanes.
+    pub(crate) fn addresses(registers: &Registers, address: Address) -> Lanes<u64> {
+        let mut found = Lanes([0; 32]);
+        if address.wide {
+            let slot = &registers.wides[address.slot as usize];
+            for lane in 0..32 {
+                found[lane] = slot[lane].wrapping_add_signed(address.offset);
+            }
+        } else {
+            let slot = &registers.words[address.slot as usize];
+            for lane in 0..32 {
+                found[lane] = u64::from(slot[lane].wrapping_add(address.offset as u32));
+            }
         }
-    } else {
-        let slot = &warp.registers.words[address.slot as usize];
-        for lane in 0..32 {
-            found[lane] = u64::from(slot[lane].wrapping_add(address.offset as u32));
-        }
+        found
     }
-    found
 }
 
 /// The same as offsets in shared memory. An address of 64 bits may be a generic one.
 #[inline(always)]
-pub(crate) fn shared_addresses(warp: &Warp, address: Address) -> [u64; 32] {
-    let found = addresses(warp, address);
-    if address.wide { found.map(shared_offset) } else { found }
+pub(crate) fn shared_addresses(warp: &Warp, address: Address) -> Lanes<u64> {
+    let found = addresses(&warp.registers, address);
+    if address.wide { Lanes(found.map(shared_offset)) } else { found }
 }
 
 /// The number that one, two, four or eight bytes are.
@@ -92,9 +95,7 @@ pub(crate) fn gather(warp: &Warp, access: &program::Access, lane: usize, bytes: 
 #[inline(always)]
 pub(crate) fn scatter_row(warp: &mut Warp, access: &program::Access, bytes: &[u8]) {
     match word_count(access) {
-        1 => scatter_words::<4>(warp, access, bytes),
-        2 => scatter_words::<8>(warp, access, bytes),
-        4 => scatter_words::<16>(warp, access, bytes),
+        count @ (1 | 2 | 4) => scatter_words(&mut warp.registers.words, &access.registers, count, bytes),
         _ => {
             for (lane, bytes) in bytes.chunks_exact(access.bytes()).enumerate() {
                 scatter(warp, access, lane, bytes);
@@ -107,9 +108,7 @@ pub(crate) fn scatter_row(warp: &mut Warp, access: &program::Access, bytes: &[u8
 #[inline(always)]
 pub(crate) fn gather_row(warp: &Warp, access: &program::Access, bytes: &mut [u8]) {
     match word_count(access) {
-        1 => gather_words::<4>(warp, access, bytes),
-        2 => gather_words::<8>(warp, access, bytes),
-        4 => gather_words::<16>(warp, access, bytes),
+        count @ (1 | 2 | 4) => gather_words(&warp.registers.words, &access.registers, count, bytes),
         _ => {
             for (lane, bytes) in bytes.chunks_exact_mut(access.bytes()).enumerate() {
                 gather(warp, access, lane, bytes);
@@ -125,21 +124,47 @@ fn word_count(access: &program::Access) -> usize {
     if are_words { access.registers.len() } else { 0 }
 }
 
-/// Puts words into registers; each lane has `B` bytes.
-fn scatter_words<const B: usize>(warp: &mut Warp, access: &program::Access, bytes: &[u8]) {
-    for (part, register) in access.registers.iter().enumerate().take(B / 4) {
-        let words = &mut warp.registers.words[register.slot as usize];
-        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<B>().0) {
-            *word =
-                u32::from_le_bytes([bytes[4 * part], bytes[4 * part + 1], bytes[4 * part + 2], bytes[4 * part + 3]]);
+widest! {
+    /// Puts words into registers, of each lane one, two or four.
+    fn scatter_words(words: &mut [Lanes<u32>], registers: &[Register], count: usize, bytes: &[u8]) {
+        match count {
+            1 => scatter_chunks::<4>(words, registers, bytes),
+            2 => scatter_chunks::<8>(words, registers, bytes),
+            _ => scatter_chunks::<16>(words, registers, bytes),
         }
     }
 }
 
+widest! {
+    /// Takes words from registers, of each lane one, two or four.
+    fn gather_words(words: &[Lanes<u32>], registers: &[Register], count: usize, bytes: &mut [u8]) {
+        match count {
+            1 => gather_chunks::<4>(words, registers, bytes),
+            2 => gather_chunks::<8>(words, registers, bytes),
+            _ => gather_chunks::<16>(words, registers, bytes),
+        }
+    }
+}
+
+/// Puts words into registers; each lane has `B` bytes.
+#[inline(always)]
+fn scatter_chunks<const B: usize>(words: &mut [Lanes<u32>], registers: &[Register], bytes: &[u8]) {
+    let Some(bytes) = bytes.as_chunks::<B>().0.first_chunk::<32>() else { return };
+    for (part, register) in registers.iter().enumerate().take(B / 4) {
+        let mut found = Lanes([0; 32]);
+        for lane in 0..32 {
+            let bytes = &bytes[lane][4 * part..4 * part + 4];
+            found[lane] = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        words[register.slot as usize] = found;
+    }
+}
+
 /// Takes words from registers; each lane has `B` bytes.
-fn gather_words<const B: usize>(warp: &Warp, access: &program::Access, bytes: &mut [u8]) {
-    for (part, register) in access.registers.iter().enumerate().take(B / 4) {
-        let words = &warp.registers.words[register.slot as usize];
+#[inline(always)]
+fn gather_chunks<const B: usize>(words: &[Lanes<u32>], registers: &[Register], bytes: &mut [u8]) {
+    for (part, register) in registers.iter().enumerate().take(B / 4) {
+        let words = &words[register.slot as usize];
         for (word, bytes) in words.iter().zip(bytes.as_chunks_mut::<B>().0) {
             bytes[4 * part..4 * part + 4].copy_from_slice(&word.to_le_bytes());
         }

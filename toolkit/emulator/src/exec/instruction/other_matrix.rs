@@ -84,7 +84,7 @@ pub(crate) fn other_mma(registers: &mut Registers, mma: &OtherMma) {
     if let FactorKind::Integer { signed, saturates } = mma.kind {
         for (index, (&d, &c)) in mma.d.iter().zip(&mma.c).enumerate() {
             let old = registers.words[c as usize];
-            registers.words[d as usize] = std::array::from_fn(|lane| {
+            registers.words[d as usize].0 = std::array::from_fn(|lane| {
                 let (row, column) = place(lane, index);
                 let pairs = (0..mma.depth).map(|k| (a[k][row], b[k][column]));
                 add_integers(old[lane], pairs, signed, saturates)

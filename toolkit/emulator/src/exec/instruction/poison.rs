@@ -256,7 +256,7 @@ fn exchange(
             let kept = [words[value as usize], words[result as usize]];
             let predicate = valid.map(|slot| warp.registers.masks[slot as usize]);
             let poisoned = poison.of((Width::B32, value));
-            words[value as usize] = std::array::from_fn(|lane| poisoned >> lane & 1);
+            words[value as usize].0 = std::array::from_fn(|lane| poisoned >> lane & 1);
             let exchanged = collective(env.launch, warp, op, members, mask);
             let received = bits(warp.registers.words[result as usize].map(|word| word == 1));
             warp.registers.words[result as usize] = kept[1];

@@ -27,7 +27,7 @@ fn part(access: &FragmentAccess, bytes: usize, slot: u32) -> Access {
 /// Puts the addresses of an element of each lane's register into the scratch slot.
 fn set_addresses(warp: &mut Warp, access: &FragmentAccess, base: &[u64; 32], register: usize, element: usize) {
     let strides = warp.registers.words[access.stride as usize];
-    warp.registers.wides[access.scratch.0 as usize] = std::array::from_fn(|lane| {
+    warp.registers.wides[access.scratch.0 as usize].0 = std::array::from_fn(|lane| {
         let (side, along) = access.fragment.place(register, lane);
         let (side, along, stride) = (side as u64, (along + element) as u64, u64::from(strides[lane]));
         let index = if access.along_depth { side * stride + along } else { along * stride + side };
@@ -50,7 +50,7 @@ pub(crate) fn load_fragment(
     mask: u32,
 ) -> Checked<()> {
     check_whole(warp)?;
-    let base = addresses(warp, access.address);
+    let base = addresses(&warp.registers, access.address);
     let Fragment { bits, .. } = access.fragment;
     let real = access.fragment.registers();
     for (register, &slot) in access.registers[..real].iter().enumerate() {
@@ -64,13 +64,13 @@ pub(crate) fn load_fragment(
             set_addresses(warp, access, &base, register, element);
             load(env, warp, &part(access, bits / 8, access.scratch.1), mask)?;
             let loaded = &warp.registers.words[access.scratch.1 as usize];
-            words.iter_mut().zip(loaded).for_each(|(word, value)| *word |= value << (element * bits));
+            words.iter_mut().zip(&loaded.0).for_each(|(word, value)| *word |= value << (element * bits));
             if let Some(poison) = &mut warp.poison {
                 let part = poison.of((Width::B32, access.scratch.1));
                 poison.set((Width::B32, slot), part, part);
             }
         }
-        warp.registers.words[slot as usize] = words;
+        warp.registers.words[slot as usize].0 = words;
     }
     for (register, &slot) in access.registers.iter().enumerate().skip(real) {
         let original = access.registers[register % real];
@@ -90,7 +90,7 @@ pub(crate) fn store_fragment(
     mask: u32,
 ) -> Checked<()> {
     check_whole(warp)?;
-    let base = addresses(warp, access.address);
+    let base = addresses(&warp.registers, access.address);
     let Fragment { bits, .. } = access.fragment;
     for (register, &slot) in access.registers.iter().enumerate() {
         if access.along_depth {
@@ -100,7 +100,7 @@ pub(crate) fn store_fragment(
         }
         for element in 0..access.fragment.per_register() {
             set_addresses(warp, access, &base, register, element);
-            warp.registers.words[access.scratch.1 as usize] =
+            warp.registers.words[access.scratch.1 as usize].0 =
                 warp.registers.words[slot as usize].map(|word| word >> (element * bits));
             if let Some(poison) = &mut warp.poison {
                 poison.set((Width::B32, access.scratch.1), u32::MAX, poison.of((Width::B32, slot)));
@@ -161,7 +161,7 @@ pub(crate) fn multiply_fragments(registers: &mut Registers, product: &FragmentPr
     }
     let fragment = sum_of(d_half);
     for (register, &slot) in product.d.iter().enumerate() {
-        registers.words[slot as usize] = std::array::from_fn(|lane| {
+        registers.words[slot as usize].0 = std::array::from_fn(|lane| {
             let (side, along) = fragment.place(register, lane);
             let elements = sums[side][along..along + fragment.per_register()].iter().enumerate();
             elements.fold(0, |word, (element, bits)| word | bits << (element * fragment.bits))

@@ -8,7 +8,7 @@ use super::fences::Fences;
 use super::poison::Poison;
 use super::product::PendingProduct;
 use crate::exec::tensor_core::halves::RecentFactors;
-use crate::lanes::Registers;
+use crate::lanes::{Lanes, Registers};
 use crate::program::{BarrierReduction, BarrierVote, NONE};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,13 +42,13 @@ pub(crate) struct Frame {
 /// The registers and parameters of a recursive function when it was called once more.
 #[derive(Debug)]
 pub(crate) struct SavedFrame {
-    pub words: Vec<[u32; 32]>,
-    pub wides: Vec<[u64; 32]>,
+    pub words: Vec<Lanes<u32>>,
+    pub wides: Vec<Lanes<u64>>,
     pub predicates: Vec<u32>,
     /// Parameters, lane by lane.
     pub parameters: Vec<u8>,
     /// The slots of addresses of local variables.
-    pub addresses: Vec<[u64; 32]>,
+    pub addresses: Vec<Lanes<u64>>,
 }
 
 /// A wait for an mbarrier that was in vain.

@@ -1,0 +1,47 @@
+//! Which vectors the processor has, and functions that are compiled for the widest of them as well.
+
+/// Whether it has what code for AVX2 uses.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn has_avx2() -> bool {
+    use std::arch::is_x86_feature_detected as has;
+    has!("avx2") && has!("fma") && has!("bmi1") && has!("bmi2") && has!("lzcnt") && has!("popcnt")
+}
+
+/// Whether it has what code for AVX-512 uses.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn has_avx512() -> bool {
+    use std::arch::is_x86_feature_detected as has;
+    use std::sync::LazyLock;
+    // To ask for all of them takes longer than what is done with them.
+    static HAS_ALL: LazyLock<bool> = LazyLock::new(|| {
+        let is_wide = has!("avx512f") && has!("avx512bw") && has!("avx512cd") && has!("avx512dq") && has!("avx512vl");
+        is_wide && has_avx2()
+    });
+    *HAS_ALL
+}
+
+/// Compiles a function for AVX-512 as well, and calls that one where the processor has it: for short loops over 32 lanes. What
+/// one vector writes, another one as wide can read at once.
+macro_rules! widest {
+    ($(#[$about:meta])* $visible:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $given:ty)? $body:block) => {
+        $(#[$about])*
+        #[inline(always)]
+        $visible fn $name($($argument: $type),*) $(-> $given)? {
+            #[inline(always)]
+            fn any($($argument: $type),*) $(-> $given)? $body
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
+            fn widest($($argument: $type),*) $(-> $given)? {
+                any($($argument),*)
+            }
+            #[cfg(target_arch = "x86_64")]
+            if $crate::vectors::has_avx512() {
+                // SAFETY: `has_avx512` has found every feature that the function is compiled for.
+                return unsafe { widest($($argument),*) };
+            }
+            any($($argument),*)
+        }
+    };
+}
+pub(crate) use widest;
