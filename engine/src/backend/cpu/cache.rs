@@ -8,11 +8,13 @@
 use half::f16;
 use memmap2::MmapMut;
 
+use super::pages;
 use super::stored::{StoredElement, with_stored};
 use crate::error::{Error, Result};
 use crate::kv::{BlockCopy, BlockMoves, KvLayout};
 
-/// Keys and values of all blocks. Memory is committed by the system as blocks are first written.
+/// Keys and values of all blocks. Memory is committed by the system as blocks are first written, in large pages where it has
+/// them: a head's keys in a block are as many bytes as a small page, whose address would be looked up each time.
 pub struct CpuKvCache {
     pub(super) layout: KvLayout,
     pub(super) num_blocks: usize,
@@ -113,6 +115,6 @@ fn reserve(layout: KvLayout, blocks: usize) -> Result<MmapMut> {
         .into_iter()
         .try_fold(1usize, |n, extent| n.checked_mul(extent))
         .ok_or_else(|| Error::Memory(format!("{blocks} KV blocks exceed the address space")))?;
-    MmapMut::map_anon(bytes.max(1))
+    pages::anonymous(bytes.max(1))
         .map_err(|e| Error::Memory(format!("cannot reserve {bytes} bytes for {blocks} KV blocks: {e}")))
 }

@@ -1,12 +1,12 @@
-//! Memory of weights, in large pages where the system has them.
+//! Memory of weights and of the KV cache, in large pages where the system has them.
 //!
 //! A matrix that is read from end to end at the rate of memory meets a new page of 4 KiB every tenth of a microsecond, and
 //! the look-up of its address, which takes twice as many steps in a virtual machine, is not always done in time. Pages of
 //! 2 MiB are larger than many a matrix: so matrices lie side by side in chunks of memory.
 
 use std::ops::{Deref, DerefMut};
-use std::slice;
 use std::sync::{Arc, Mutex};
+use std::{io, slice};
 
 use bytemuck::{Pod, Zeroable};
 use memmap2::{MmapMut, MmapOptions};
@@ -73,12 +73,18 @@ impl Pages {
 impl Chunk {
     fn new(len: usize) -> Result<Self> {
         let refused = |e| Error::Memory(format!("{len} lines of 64 bytes for weights: {e}"));
-        let mut map = MmapOptions::new().len(len * size_of::<Line>()).map_anon().map_err(refused)?;
-        // A wish: without large pages it is only slower.
-        #[cfg(target_os = "linux")]
-        let _ = map.advise(memmap2::Advice::HugePage);
+        let mut map = anonymous(len * size_of::<Line>()).map_err(refused)?;
         Ok(Chunk { start: map.as_mut_ptr().cast(), len, _map: map })
     }
+}
+
+/// Zeros in memory that the process has to itself, which the system gives when it is first written to.
+pub(super) fn anonymous(bytes: usize) -> io::Result<MmapMut> {
+    let map = MmapOptions::new().len(bytes).map_anon()?;
+    // A wish: without large pages it is only slower.
+    #[cfg(target_os = "linux")]
+    let _ = map.advise(memmap2::Advice::HugePage);
+    Ok(map)
 }
 
 impl Deref for Lines {

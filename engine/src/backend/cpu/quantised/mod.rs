@@ -26,7 +26,7 @@ use std::sync::Arc;
 use pulp::Arch;
 
 use self::activations::{Activations, BLOCK};
-use self::dots::{Band, Rows};
+use self::dots::{Band, Bands, Rows, STREAMS};
 use self::fp8::Fp8Band;
 pub(super) use self::lanes::Isa;
 pub(super) use self::packed::PackedMatrix;
@@ -61,14 +61,25 @@ impl Projector<'_> {
         let activations = (!weight.kind().is_fp8()).then(|| Activations::new(x, weight.kind(), self));
         // A product of bytes takes a fourth of one of f32's.
         let work = tokens * cols * weight.cols() / if activations.is_some() { 4 } else { 1 };
-        let tiles = Tile::cut(out.as_mut_slice(), cols, (BLOCK, packed::ROWS), work, self.threads);
+        let at_a_time = if tokens == 1 && Bands::are_of(weight.kind()) { STREAMS } else { 1 };
+        let tiles = Tile::cut(out.as_mut_slice(), cols, (BLOCK, at_a_time * packed::ROWS), work, self.threads);
         self.threads.each(tiles.into_iter(), |mut tile| {
             #[cfg(target_arch = "x86_64")]
             let tiled = Tiled::new(self.amx, self.isa, weight.kind(), tile.out.len());
             let width = tile.out[0].len();
-            for at in (0..width).step_by(packed::ROWS) {
-                let band = weight.band((tile.column + at) / packed::ROWS);
-                let rows = Rows { out: &mut tile.out, at, add: finish.add };
+            let mut at = 0;
+            while at < width {
+                let first = (tile.column + at) / packed::ROWS;
+                let (band, rows) = (weight.band(first), Rows { out: &mut tile.out, at, add: finish.add });
+                if let (Some(x), STREAMS) = (&activations, at_a_time)
+                    && width - at >= STREAMS * packed::ROWS
+                {
+                    let weights = std::array::from_fn(|i| weight.band(first + i));
+                    self.isa.run(Bands { weights, x: x.block(0), rows });
+                    at += STREAMS * packed::ROWS;
+                    continue;
+                }
+                at += packed::ROWS;
                 match &activations {
                     Some(x) => {
                         let band = Band { weight: band, x, first: tile.row, rows };
