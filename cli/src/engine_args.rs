@@ -62,6 +62,9 @@ pub struct EngineArgs {
     /// decode steps on a GPU as CUDA graphs: on or off (on)
     #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
     pub cuda_graphs: bool,
+    /// launches on Hopper begin before those ahead are over: on or off (on)
+    #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
+    pub dependent_launches: bool,
     /// compute decode steps at start; on a GPU all graphs are recorded
     #[argh(switch)]
     pub warmup: bool,
@@ -105,6 +108,7 @@ impl EngineArgs {
             hopper_from: None,
             hopper_decode_from: None,
             cuda_graphs: self.cuda_graphs,
+            dependent_launches: self.dependent_launches,
             warmup: self.warmup,
             scheduler: SchedulerOptions {
                 max_num_seqs: self.max_num_seqs,

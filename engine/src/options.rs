@@ -99,6 +99,9 @@ pub struct Options {
     pub hopper_decode_from: Option<u32>,
     /// Whether a GPU's decode steps are recorded as CUDA graphs.
     pub cuda_graphs: bool,
+    /// Whether a GPU may begin a launch before the one ahead of it is over, which the launch then waits for itself: on Hopper, with
+    /// a driver for CUDA 12.3 or later. Elsewhere, and without it, launches begin one behind the other.
+    pub dependent_launches: bool,
     /// Whether decode steps are computed before any request: a GPU records them as CUDA graphs then, and not while it
     /// serves; on the CPU it is one step, for which all weights are read.
     pub warmup: bool,
@@ -127,6 +130,7 @@ impl Default for Options {
             hopper_from: None,
             hopper_decode_from: None,
             cuda_graphs: true,
+            dependent_launches: true,
             warmup: false,
             scheduler: SchedulerOptions::default(),
             threads: None,

@@ -79,6 +79,12 @@ impl Module {
         Ok(Self { kernels, _raw: raw, context: context.clone() })
     }
 
+    /// The same kernels, each of whose launches begins when all those ahead of it are over, also of kernels that wait themselves.
+    pub fn in_order(mut self) -> Self {
+        self.kernels.values_mut().for_each(|kernel| kernel.early = false);
+        self
+    }
+
     /// Whether a kernel is among those that were loaded.
     pub fn has(&self, kernel: &Descriptor) -> bool {
         self.kernels.contains_key(kernel.name)
@@ -87,7 +93,8 @@ impl Module {
     /// Asks a stream to run a kernel: `call` is the struct of its arguments, or an instance of a generic kernel.
     ///
     /// Arguments are copied; what addresses among them point to is used when the stream comes to it. A kernel that waits for the
-    /// launches ahead itself ([`Descriptor::waits_in`]) may begin before they are over, on devices and drivers that can.
+    /// launches ahead itself ([`Descriptor::waits_in`]) may begin before they are over, on devices and drivers that can, unless
+    /// the module is to run them [in order](Self::in_order).
     ///
     /// # Safety
     /// The kernel's contract holds, until it has run.

@@ -47,9 +47,13 @@ struct Counter {
 impl Counter {
     /// The emulator pretends to be a Hopper.
     fn new(ptx: &str) -> Self {
+        Self::with(ptx, |module| module)
+    }
+
+    fn with(ptx: &str, change: impl FnOnce(Module) -> Module) -> Self {
         let context = Context::new(Driver::emulator().unwrap(), 0).unwrap();
         let stream = context.stream().unwrap();
-        let module = Module::load(&context, ptx, &[&count::DESCRIPTOR]).unwrap();
+        let module = change(Module::load(&context, ptx, &[&count::DESCRIPTOR]).unwrap());
         let x = DeviceBuffer::zeroed(&stream, 32).unwrap().named("numbers");
         Self { module, x, stream, context }
     }
@@ -87,6 +91,19 @@ fn ptx_without_the_wait_is_launched_as_ever() {
     let older = Counter::new(&ptx("sm_80", ""));
     (0..3).for_each(|_| older.launch().unwrap());
     assert_eq!(older.numbers().unwrap(), [3; 32]);
+}
+
+/// The wait is for nothing then, and it is no fault if it is missing.
+#[test]
+fn a_module_in_order_launches_nothing_early() {
+    for beginning in [WAIT, ""] {
+        let counter = Counter::with(&ptx("sm_90a", beginning), Module::in_order);
+        let graph = counter.stream.capture(|| (0..3).try_for_each(|_| counter.launch())).unwrap();
+        (0..3).for_each(|_| counter.launch().unwrap());
+        // SAFETY: the buffers live.
+        unsafe { graph.launch(&counter.stream) }.unwrap();
+        assert_eq!(counter.numbers().unwrap(), [6; 32]);
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use launch::{Context, Driver, Module, Stream};
 
 use super::ptx::{self, Image};
 use crate::error::{Error, Result};
+use crate::options::{AttentionKernels, Options};
 
 /// A GPU, or the emulator in its place.
 #[derive(Debug)]
@@ -30,17 +31,17 @@ pub struct CudaDevice {
 
 impl CudaDevice {
     /// The GPU with this number, loaded with the kernels for a model with such heads and elements of such a type; with those for
-    /// quantised weights and the paper's too, if they are wanted.
+    /// quantised weights too, if they are wanted. Of the options it reads which kernels attend, and whether launches may begin early.
     ///
     /// # Errors
     /// [`Error::Device`] if there is no driver, no such GPU, or either is too old.
     pub fn open(
         driver: &'static Driver,
         ordinal: u32,
+        options: &Options,
         element: ElementType,
         heads: AttentionShape,
         is_quantised: bool,
-        wants_papers: bool,
     ) -> Result<Self> {
         let context = Context::new(driver, ordinal).map_err(|error| Error::Device(error.to_string()))?;
         let (image, version) = (image(&context)?, launch::cust::CudaApiVersion::get());
@@ -52,11 +53,14 @@ impl CudaDevice {
         if is_quantised {
             wanted.extend(of::<gemm_quantised>(&[element.label()]));
         }
-        let module = Module::load(&context, &ptx, &wanted)?;
-        let paper = if wants_papers {
-            Some(Module::load(&context, &image.paper(), &papers_kernels(element, heads))?)
-        } else {
-            None
+        let load = |ptx: &str, wanted: &[&'static Descriptor]| {
+            let module = Module::load(&context, ptx, wanted)?;
+            Ok::<_, launch::Error>(if options.dependent_launches { module } else { module.in_order() })
+        };
+        let module = load(&ptx, &wanted)?;
+        let paper = match options.attention {
+            AttentionKernels::Quire => None,
+            AttentionKernels::V1 | AttentionKernels::V2 => Some(load(&image.paper(), &papers_kernels(element, heads))?),
         };
         Ok(CudaDevice { stream: context.stream()?, transfers: context.stream()?, module, paper, context })
     }

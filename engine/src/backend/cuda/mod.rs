@@ -93,7 +93,8 @@ pub struct CudaBackend {
 impl CudaBackend {
     /// A GPU of `driver`, or the emulator, for a model whose weights and activations are of a 16-bit type. `config` is the
     /// model's [as this worker sees it](Shard::config); several workers are [connected](Self::connect) afterwards. Of the
-    /// options it reads the block size, which kernels attend and multiply, and whether decode steps are recorded as CUDA graphs.
+    /// options it reads the block size, which kernels attend and multiply, whether decode steps are recorded as CUDA graphs, and whether
+    /// launches may begin early.
     /// `kv_dtype` is that of keys and values: that of the activations, or of 8 bits. `is_quantised` says whether there are
     /// kernels to be loaded for quantised weights.
     ///
@@ -111,7 +112,7 @@ impl CudaBackend {
     ) -> Result<Self> {
         let (heads, element) = (shape(config, options.block_size, kv_dtype)?, element_type(dtype)?);
         let paper = PaperAttention::new(options.attention, config.max_positions)?;
-        let device = CudaDevice::open(driver, ordinal, element, heads, is_quantised, paper.is_some())?;
+        let device = CudaDevice::open(driver, ordinal, options, element, heads, is_quantised)?;
         let one = DecodeLaunch::new(heads, 1);
         let shape = one.shape();
         let together = device.module.occupancy(one.descriptor(element), shape.threads[0], shape.shared as usize)?;

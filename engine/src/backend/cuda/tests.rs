@@ -147,6 +147,23 @@ fn a_rehearsal_asks_for_what_a_step_asks_for() {
     }
 }
 
+/// All launches of a step may begin early, unless the options say that none may.
+#[test]
+fn launches_begin_early_as_the_options_say() {
+    for attention in [AttentionKernels::Quire, AttentionKernels::V1] {
+        for (dependent_launches, cuda_graphs) in [(true, true), (true, false), (false, true), (false, false)] {
+            let options = Options { dependent_launches, cuda_graphs, attention, ..Options::default() };
+            let mut loaded = load_with("llama3", &options, 0);
+            collect_reports(true).unwrap();
+            loaded.step(batch(&[(1, 10), (9, 9)]));
+            loaded.step(batch(&[(1, 11), (1, 10)]));
+            let launched = take_reports().unwrap();
+            collect_reports(false).unwrap();
+            assert!(launched.len() > 20 && launched.iter().all(|launch| launch.dependent == dependent_launches));
+        }
+    }
+}
+
 /// Products of some tokens normalise the rows that they add to: all norms but the first and the last, which follows the choice of
 /// rows, have no launch of their own.
 #[test]

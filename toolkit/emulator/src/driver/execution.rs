@@ -151,9 +151,9 @@ impl Session<'_> {
         let RunningWork { context, request, launch, .. } = state.end(index);
         let Ok(kernel) = kernel(&request.module, &request.kernel) else { return };
         if let Some(reports) = state.contexts.get_mut(&context).and_then(|context| context.reports.as_mut()) {
-            let LaunchRequest { kernel: name, grid, block, dynamic_shared, .. } = request;
+            let LaunchRequest { kernel: name, grid, block, dynamic_shared, dependent, .. } = request;
             let report = launch.report(kernel, &state.device.memory);
-            reports.push(LaunchReport { kernel: name, grid, block, dynamic_shared, report });
+            reports.push(LaunchReport { kernel: name, grid, block, dynamic_shared, dependent, report });
         }
     }
 

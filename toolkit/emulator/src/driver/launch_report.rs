@@ -13,6 +13,8 @@ pub struct LaunchReport {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory of a block.
     pub dynamic_shared: usize,
+    /// Whether it was launched with the attribute by which it may begin before the one ahead of it is over.
+    pub dependent: bool,
     /// What it cost.
     pub report: CostReport,
 }
