@@ -19,9 +19,9 @@
 //! | the sum is at least 1 (`attend.rs`) | `a_sequence_of_no_tokens_gets_zeros` |
 
 use emulator::CostReport;
+use kernels::attention::BLOCK_SIZES;
 use kernels::attention::paper::floor::floor;
 use kernels::attention::paper::launch::Version;
-use kernels::attention::BLOCK_SIZES;
 use kernels::layout::KvFormat;
 use launch::Result;
 use workbench::number::{ProblemRng, Type};

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use kernels::communicator::{ExchangeShape, shots};
 use kernels::layout::VECTOR;
 use launch::{DeviceBuffer, Graph, Result};
+use workbench::LinkBytes;
 use workbench::group::{DeviceGroup, GroupSum, MailboxPlace};
 use workbench::number::{ProblemRng, Type};
-use workbench::LinkBytes;
 
 use crate::frame::gpu::TARGETS;
 
