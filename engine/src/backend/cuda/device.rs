@@ -48,7 +48,7 @@ impl CudaDevice {
         let version =
             version.map_err(|error| Error::Device(format!("the driver does not tell its version: {error}")))?;
         let ptx = image.engine();
-        check_version(&ptx, (version.major(), version.minor()))?;
+        check_version(ptx, (version.major(), version.minor()))?;
         let mut wanted = kernels(element, heads, image.arch);
         if is_quantised {
             wanted.extend(of::<gemm_quantised>(&[element.label()]));
@@ -57,10 +57,10 @@ impl CudaDevice {
             let module = Module::load(&context, ptx, wanted)?;
             Ok::<_, launch::Error>(if options.dependent_launches { module } else { module.in_order() })
         };
-        let module = load(&ptx, &wanted)?;
+        let module = load(ptx, &wanted)?;
         let paper = match options.attention {
             AttentionKernels::Quire => None,
-            AttentionKernels::V1 | AttentionKernels::V2 => Some(load(&image.paper(), &papers_kernels(element, heads))?),
+            AttentionKernels::V1 | AttentionKernels::V2 => Some(load(image.paper(), &papers_kernels(element, heads))?),
         };
         Ok(CudaDevice { stream: context.stream()?, transfers: context.stream()?, module, paper, context })
     }
@@ -161,10 +161,10 @@ mod tests {
 
     #[test]
     fn a_driver_that_is_too_old_is_named_with_what_it_lacks() {
-        let error = check_version(&ptx::SM_90A.engine(), (11, 8)).unwrap_err().to_string();
+        let error = check_version(ptx::SM_90A.engine(), (11, 8)).unwrap_err().to_string();
         assert!(error.contains("CUDA 11.8") && error.contains("PTX 8.0") && error.contains("CUDA 12.0"), "{error}");
-        assert!(check_version(&ptx::SM_90A.engine(), (12, 0)).is_ok());
-        assert!(check_version(&ptx::SM_80.engine(), (11, 0)).is_ok());
+        assert!(check_version(ptx::SM_90A.engine(), (12, 0)).is_ok());
+        assert!(check_version(ptx::SM_80.engine(), (11, 0)).is_ok());
     }
 
     #[test]

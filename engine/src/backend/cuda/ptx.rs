@@ -2,11 +2,37 @@
 //! where they are asked for. Each has the texts for all kinds of GPU, one after the other.
 
 use std::io::{BufRead, BufReader, ErrorKind};
+use std::sync::OnceLock;
 
 use lzma_rust2::LzmaReader;
 
-static ENGINE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/engine.ptx.lzma"));
-static PAPER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/paper.ptx.lzma"));
+static ENGINE: Packed = Packed::new(include_bytes!(concat!(env!("OUT_DIR"), "/engine.ptx.lzma")));
+static PAPER: Packed = Packed::new(include_bytes!(concat!(env!("OUT_DIR"), "/paper.ptx.lzma")));
+
+/// The texts of an image, compressed. One that was asked for is kept: each GPU of several loads the same.
+struct Packed {
+    compressed: &'static [u8],
+    texts: [OnceLock<String>; 2],
+}
+
+impl Packed {
+    const fn new(compressed: &'static [u8]) -> Self {
+        Packed { compressed, texts: [const { OnceLock::new() }; 2] }
+    }
+
+    /// One of the texts that the build script compressed. Those after it are not decompressed.
+    fn text(&self, at: usize) -> &str {
+        self.texts[at].get_or_init(|| {
+            let reader = LzmaReader::new_mem_limit(self.compressed, u32::MAX, None).map(BufReader::new);
+            let text = reader
+                .and_then(|reader| reader.split(0).nth(at).unwrap_or_else(|| Err(ErrorKind::UnexpectedEof.into())));
+            match text.map(String::from_utf8) {
+                Ok(Ok(text)) => text,
+                other => unreachable!("the build script has compressed texts: {other:?}"),
+            }
+        })
+    }
+}
 
 /// PTX for one kind of GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,25 +45,13 @@ pub struct Image {
 
 impl Image {
     /// The PTX of the kernels that the engine runs.
-    pub fn engine(&self) -> String {
-        text(ENGINE, self.at)
+    pub fn engine(&self) -> &'static str {
+        ENGINE.text(self.at)
     }
 
     /// The PTX of the paper's kernels.
-    pub fn paper(&self) -> String {
-        text(PAPER, self.at)
-    }
-}
-
-/// One of the texts that the build script compressed. Those after it are not decompressed.
-fn text(compressed: &[u8], at: usize) -> String {
-    let decompressed = LzmaReader::new_mem_limit(compressed, u32::MAX, None).map(BufReader::new).and_then(|reader| {
-        let mut texts = reader.split(0);
-        texts.nth(at).unwrap_or_else(|| Err(ErrorKind::UnexpectedEof.into()))
-    });
-    match decompressed.map(String::from_utf8) {
-        Ok(Ok(text)) => text,
-        other => unreachable!("the build script has compressed texts: {other:?}"),
+    pub fn paper(&self) -> &'static str {
+        PAPER.text(self.at)
     }
 }
 
@@ -89,17 +103,16 @@ mod tests {
 
     #[test]
     fn images_say_what_cuda_they_need() {
-        let versions = [SM_80.engine(), SM_80.paper(), SM_90A.engine(), SM_90A.paper()].map(|ptx| version(&ptx).1);
+        let versions = [SM_80.engine(), SM_80.paper(), SM_90A.engine(), SM_90A.paper()].map(|ptx| version(ptx).1);
         assert_eq!(versions, [(11, 0), (11, 0), (12, 0), (12, 0)]);
-        assert_eq!(version(&SM_80.engine()).0, "7.0");
+        assert_eq!(version(SM_80.engine()).0, "7.0");
     }
 
     #[test]
     fn each_image_has_its_kernels_and_no_others() {
         for image in [SM_80, SM_90A] {
             let (engine, paper) = (image.engine(), image.paper());
-            for (ptx, kernels) in
-                [(&engine, names(image, registry::engine())), (&paper, names(image, registry::paper()))]
+            for (ptx, kernels) in [(engine, names(image, registry::engine())), (paper, names(image, registry::paper()))]
             {
                 assert!(ptx.contains(&format!("\n.target {}\n", image.arch)));
                 let entries = ptx.lines().filter_map(|line| line.strip_prefix(".visible .entry ")?.split('(').next());
