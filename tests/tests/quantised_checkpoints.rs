@@ -170,7 +170,11 @@ fn they_are_written_as_gguf_files() {
 /// As near to what the elements say in f32 as these are in 16 bits; what no kernel reads is named.
 #[test]
 fn on_a_gpu_they_stay_quantised() {
-    std::thread::scope(|scope| MODELS.map(|checkpoint| scope.spawn(move || stays_quantised_on_a_gpu(checkpoint))));
+    std::thread::scope(|scope| {
+        for checkpoint in MODELS {
+            scope.spawn(move || stays_quantised_on_a_gpu(checkpoint));
+        }
+    });
 }
 
 fn stays_quantised_on_a_gpu((form, model, kinds): (&str, &str, &[QuantType])) {
