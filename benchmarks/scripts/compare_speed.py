@@ -2,6 +2,7 @@
 """Generation speed of quire and of Hugging Face transformers on the same CPU, the same random weights, one after the other.
 
     python benchmarks/scripts/compare_speed.py QUIRE [--dtype float32|bfloat16|float16] [--batches 1,8,32] [--threads 2] [--repeats 3]
+                                          [--options=--round-activations]
 
 The model has the shape of OPT-125m. Prompts of 64 random tokens, 64 new tokens, greedy, end-of-sequence ignored. Prints
 a JSON line for each batch: the best of the repeats in generated tokens per second (prompt processing included), and the
@@ -44,9 +45,9 @@ def hugging_face(path, dtype, prompts, repeats):
     return min(times)
 
 
-def quire(binary, path, prompts, threads, repeats):
+def quire(binary, path, prompts, threads, repeats, options):
     command = [binary, "--model", path, "--temperature", "0", "--ignore-eos", "--max-tokens", str(NEW), "--json", "--stats",
-               "--threads", str(threads)]
+               "--threads", str(threads), *options.split()]
     for ids in prompts:
         command += ["--prompt-ids", ",".join(map(str, ids))]
     times, memory = [], 0
@@ -65,6 +66,7 @@ def main():
     p.add_argument("--batches", default="1,8,32")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--repeats", type=int, default=3)
+    p.add_argument("--options", default="", help="further options of quire, as in --options=--round-activations")
     a = p.parse_args()
     torch.set_num_threads(a.threads)
     dtype = getattr(torch, a.dtype)
@@ -74,7 +76,7 @@ def main():
         for batch in map(int, a.batches.split(",")):
             r = random.Random(batch)
             prompts = [[r.randrange(10, 30000) for _ in range(PROMPT)] for _ in range(batch)]
-            seconds, memory = quire(a.quire, path, prompts, a.threads, a.repeats)
+            seconds, memory = quire(a.quire, path, prompts, a.threads, a.repeats, a.options)
             baseline = hugging_face(path, dtype, prompts, a.repeats)
             print(json.dumps({
                 "dtype": a.dtype, "batch": batch, "threads": a.threads, "quire_tokens_per_s": round(batch * NEW / seconds, 1),
