@@ -23,6 +23,9 @@ pub struct Gpu {
     rehearses: bool,
 }
 
+/// The buffer with a projection's weight, which kernels may read before they wait for launches ahead: none writes it.
+pub(crate) const PROJECTION: &str = "projection";
+
 /// `len` elements in a [`Gpu`]'s memory.
 #[derive(Debug)]
 pub struct Buffer<T> {
@@ -88,7 +91,7 @@ impl Gpu {
             modules: HashMap::new(),
             buffers: Vec::new(),
             // Kernels are launched one at a time, but the engine launches one behind the other.
-            options: LaunchOptions { early_accesses: false, ..LaunchOptions::default() },
+            options: LaunchOptions { early_accesses: false, early_reads: &[PROJECTION], ..LaunchOptions::default() },
             launched: BTreeMap::new(),
             rehearses: false,
         })

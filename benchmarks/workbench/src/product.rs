@@ -6,7 +6,7 @@ use kernels::gemm::epilogue::{Epilogue, GATED_ROWS};
 use kernels::gemm::plan::{GemmKernel, GemmPlan, NormOperands, Operands, Product};
 use launch::Result;
 
-use crate::gpu::{Buffer, Gpu};
+use crate::gpu::{Buffer, Gpu, PROJECTION};
 use crate::number::{ProblemRng, Type, relative_error};
 
 /// What a problem consists of, apart from its plan.
@@ -87,7 +87,7 @@ impl ProductProblem {
 
     /// Puts the weight on a device.
     pub(crate) fn place_weight(&self, gpu: &mut Gpu) -> Result<Buffer<u16>> {
-        gpu.upload("weight", &self.weight)
+        gpu.upload(PROJECTION, &self.weight)
     }
 
     /// Puts it on a device, for a launch with a workspace of so many bytes and counters. The weight is the caller's matter.

@@ -12,8 +12,17 @@ pub struct BoundsAttribute {
     max_regs: Option<u32>,
     /// The one target that the kernel exists for.
     arch: Option<String>,
-    /// Whether it begins with a wait for the launches ahead.
-    dependent: bool,
+    /// Whether it waits for the launches ahead, from its beginning on or later.
+    dependent: Option<Wait>,
+}
+
+/// Where a kernel that may begin early waits for the launches ahead.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// Before all else.
+    First,
+    /// Where it says so itself.
+    Itself,
 }
 
 /// Targets that a kernel can be for alone: what they have is in no later GPU.
@@ -31,7 +40,7 @@ impl BoundsAttribute {
             if let [TokenTree::Ident(key)] = part.as_slice()
                 && key.to_string() == "dependent"
             {
-                bounds.dependent = true;
+                bounds.dependent = Some(Wait::First);
                 continue;
             }
             let [TokenTree::Ident(key), equals, value] = part.as_slice() else {
@@ -39,6 +48,13 @@ impl BoundsAttribute {
                 return Err(Error::new(span, "expected `max_threads = 256`, `min_blocks = 2` or `max_regs = 128`"));
             };
             at = key.span();
+            if key.to_string() == "dependent" {
+                if !is_punct(equals, '=') || value.to_string() != "\"waits\"" {
+                    return Err(Error::new(value.span(), "expected `dependent` or `dependent = \"waits\"`"));
+                }
+                bounds.dependent = Some(Wait::Itself);
+                continue;
+            }
             if key.to_string() == "arch" {
                 let name = value.to_string().trim_matches('"').to_owned();
                 if !is_punct(equals, '=') || !ARCHS.contains(&name.as_str()) {
@@ -73,7 +89,7 @@ impl BoundsAttribute {
             min_blocks: bounds.min_blocks.or(others.min_blocks),
             max_regs: bounds.max_regs.or(others.max_regs),
             arch: bounds.arch.or_else(|| others.arch.clone()),
-            dependent: bounds.dependent || others.dependent,
+            dependent: bounds.dependent.or(others.dependent),
         };
         match bounds {
             BoundsAttribute { max_threads: Some(1025..), .. } => {
@@ -106,14 +122,16 @@ impl BoundsAttribute {
     /// What comes before all else in an entry.
     pub fn beginning(&self) -> String {
         match self.dependent {
-            true => format!("#[cfg(target_feature = {WAITS_IN:?})] ::cuda_std::ptx::control::begin_dependent();"),
-            false => String::new(),
+            Some(Wait::First) => {
+                format!("#[cfg(target_feature = {WAITS_IN:?})] ::cuda_std::ptx::control::begin_dependent();")
+            }
+            Some(Wait::Itself) | None => String::new(),
         }
     }
 
     /// The expression that says on the host whether it may begin early.
     pub fn dependent(&self) -> String {
-        self.dependent.to_string()
+        self.dependent.is_some().to_string()
     }
 
     /// The expression that makes the target on the host.

@@ -20,7 +20,8 @@ use proc_macro::{Delimiter, Group, Ident, Literal, Punct, Spacing, Span, TokenSt
 /// `arch = "sm_90a"` there is a kernel in the PTX for that target alone.
 ///
 /// With `dependent` the entry for `sm_90a` begins with `cuda_std::ptx::control::begin_dependent`, so that launches of it may begin before those ahead of
-/// them are over; for other targets, whose launches come one after the other, nothing changes.
+/// them are over; for other targets, whose launches come one after the other, nothing changes. With `dependent = "waits"` the kernel calls that itself,
+/// later: whatever it accesses before no launch writes.
 ///
 /// A generic kernel lists what there is to be of it: `instances(T = [F16, Bf16], D = [64, 128])` on `attention<T, const D:
 /// u32>` gives the entries `attention_f16_64`, `attention_f16_128` and so on; a second `instances(...)` adds to them. Its entries may

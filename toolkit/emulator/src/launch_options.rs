@@ -33,6 +33,8 @@ pub struct LaunchOptions {
     /// Whether threads of a dependent launch may access global memory before they wait which no launch ahead has to do with. If
     /// not, any such access is a fault: for tests that have no launch ahead.
     pub early_accesses: bool,
+    /// Names of buffers that no launch writes, such as weights. Without `early_accesses` threads may still read these before they wait.
+    pub early_reads: &'static [&'static str],
     /// The most warp instructions of a launch. One with more is taken to be endless.
     pub instruction_limit: u64,
     /// The most cores on which blocks run that do not communicate, in the natural order. Memory, reports and faults are the
@@ -52,6 +54,7 @@ impl Default for LaunchOptions {
             cluster: None,
             dependent: false,
             early_accesses: true,
+            early_reads: &[],
             instruction_limit: 1 << 34,
             cores: *CORES,
         }

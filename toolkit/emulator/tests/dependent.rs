@@ -163,6 +163,23 @@ fn without_early_accesses_nothing_need_lie_ahead() {
 }
 
 #[test]
+fn what_no_launch_writes_may_be_read_early() {
+    let options = LaunchOptions { early_accesses: false, early_reads: &["one"], ..LaunchOptions::default() };
+    let of_two = |body: &str| body.replace("%d1", "%d2");
+    let mut launches = Launches::new(options);
+    launches.launch(true, READ).unwrap();
+    launches.launch(true, &format!("{READ} {WAIT} {}", of_two(WRITE))).unwrap();
+    for body in [WRITE, &of_two(READ), &of_two(WRITE)] {
+        let fault = launches.launch(true, body).unwrap_err();
+        assert!(fault.message.contains("no griddepcontrol.wait before"), "{fault}");
+    }
+    // If one writes it after all, that is as for all memory.
+    launches.launch(false, WRITE).unwrap();
+    let fault = launches.launch(true, READ).unwrap_err();
+    assert!(fault.message.contains("that a launch ahead of it wrote"), "{fault}");
+}
+
+#[test]
 fn blocks_on_several_cores_are_no_less_ahead() {
     let long = "mov.u32 %r0, 1000; $again: sub.u32 %r0, %r0, 1; setp.ne.u32 %p1, %r0, 0; @%p1 bra $again;";
     for cores in [1, 4] {

@@ -29,6 +29,7 @@ use cuda_std::ptx::tensor::{self, CuTensorMap};
 use cuda_std::ptx::{control, wgmma};
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::unroll;
+use cuda_std::unroll::hidden;
 use cuda_std::vector::Vector;
 use cuda_std::warp::FULL_MASK;
 
@@ -83,8 +84,8 @@ pub const fn shared_bytes(tokens: u32) -> u32 {
 ///
 /// # Safety
 /// The arrays have the shapes that the arguments say, and the launch is the [`GemmPlan`](crate::gemm::plan::GemmPlan)'s: every
-/// block has at least one element of `k`. `m` is at most `TOKENS`.
-#[kernel(dependent, arch = "sm_90a", max_threads = 288, min_blocks = 2, instances(T = [F16, Bf16], TOKENS = [8, 16, 32, 64]))]
+/// block has at least one element of `k`. `m` is at most `TOKENS`. No launch writes the weight.
+#[kernel(dependent = "waits", arch = "sm_90a", max_threads = 288, min_blocks = 2, instances(T = [F16, Bf16], TOKENS = [8, 16, 32, 64]))]
 pub unsafe fn gemm_hopper_decode<T: TokenProducts, const TOKENS: u32>(
     x: &CuTensorMap,
     weight: &CuTensorMap,
@@ -127,17 +128,49 @@ pub unsafe fn gemm_hopper_decode<T: TokenProducts, const TOKENS: u32>(
         if !unsafe { control::elect() } {
             return;
         }
+        let load_weight = |to: u32, step: u32, full: u32| {
+            unroll!(part in [0 1] {
+                let along = (step * TILE_DEPTH + part * DEPTH) as i32;
+                // SAFETY: the tile's place is free, and has room for it; the map is that of the weight.
+                unsafe { tensor::load_2d(to + weight_at(part), weight, [along, row as i32], full) };
+            });
+        };
+        let load_x = |to: u32, step: u32, full: u32| {
+            unroll!(part in [0 1] {
+                let along = (step * TILE_DEPTH + part * DEPTH) as i32;
+                // SAFETY: as for the weight.
+                unsafe { tensor::load_2d(to + x_at(TOKENS, part), x, [along, 0], full) };
+            });
+        };
+        let place = |at: RingPlace| ring.tiles + at.stage * stage_bytes(TOKENS);
+        // No launch writes the weight: as much of it as the ring holds comes while those ahead still run. There is at least one tile.
+        // The compiler must not write these loops out: copies of what is in them would never run.
+        let early = last.min(first + stages);
+        let mut early_at = at;
+        loop {
+            let to = place(early_at);
+            // SAFETY: this lane alone fills the ring, nothing of which is in use; with the activations so many bytes come.
+            unsafe { ring.fill_free(&mut early_at, stage_bytes(TOKENS), |full| load_weight(to, step, full)) };
+            step = hidden(step + 1);
+            if step >= early {
+                break;
+            }
+        }
+        control::begin_dependent();
+        step = first;
+        loop {
+            load_x(place(at), step, ring.full(at));
+            at.advance(stages);
+            step = hidden(step + 1);
+            if step >= early {
+                break;
+            }
+        }
         while step < last {
-            let to = ring.tiles + at.stage * stage_bytes(TOKENS);
+            let to = place(at);
             let load = |full: u32| {
-                unroll!(part in [0 1] {
-                    let along = (step * TILE_DEPTH + part * DEPTH) as i32;
-                    // SAFETY: the tile's place is free, and has room for both; the maps are those of the operands.
-                    unsafe {
-                        tensor::load_2d(to + weight_at(part), weight, [along, row as i32], full);
-                        tensor::load_2d(to + x_at(TOKENS, part), x, [along, 0], full);
-                    }
-                });
+                load_weight(to, step, full);
+                load_x(to, step, full);
             };
             // SAFETY: this lane alone fills the ring, and the copies bring so many bytes.
             unsafe { ring.fill(&mut at, stage_bytes(TOKENS), load) };
@@ -145,6 +178,7 @@ pub unsafe fn gemm_hopper_decode<T: TokenProducts, const TOKENS: u32>(
         }
         return;
     }
+    control::begin_dependent();
 
     // Descriptors of the first place's factors; those of others are a 16th of the distance greater.
     let own = start + warp / 4 * (GROUP_ROWS * ROW_BYTES);

@@ -135,10 +135,10 @@ const FLAGS_BYTES: u32 = 2 * 4;
 /// tensors of tiles of [`ROWS`] and `COLUMNS` rows of [`DEPTH`] elements, the weight in clusters of two in tiles of half as many.
 ///
 /// # Safety
-/// The arrays have the shapes that the arguments say, and the launch is the [`GemmPlan`](super::plan::GemmPlan)'s: of each tile
-/// every block has at least one element of `k`, and clusters have one block or two. If `epilogue` has the bit [`TILED`], `tiles` is the output, in tiles of
-/// [`GROUP_ROWS`] rows, and else not used.
-#[kernel(dependent, arch = "sm_90a", max_threads = 384, min_blocks = 1, instances(T = [F16, Bf16], COLUMNS = [128, 256]))]
+/// The arrays have the shapes that the arguments say, and the launch is the [`GemmPlan`](super::plan::GemmPlan)'s: every
+/// block has a tile of the product, and at least one element of `k` of each, and clusters have one block or two. If `epilogue` has the bit [`TILED`], `tiles` is the output, in tiles of
+/// [`GROUP_ROWS`] rows, and else not used. No launch writes the weight.
+#[kernel(dependent = "waits", arch = "sm_90a", max_threads = 384, min_blocks = 1, instances(T = [F16, Bf16], COLUMNS = [128, 256]))]
 pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
     x: &CuTensorMap,
     weight: &CuTensorMap,
@@ -183,24 +183,61 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
                 return;
             }
         }
-        while tile < rows * columns {
+        // Where a tile of the product begins.
+        let origin = |tile: u32| {
             let (tile_m, tile_n) = place(tile, rows, columns);
-            let (row, column) = ((((tile_m << pair.shift) + pair.rank) * ROWS) as i32, (tile_n * COLUMNS) as i32);
-            let mut step = first;
+            ((((tile_m << pair.shift) + pair.rank) * ROWS) as i32, (tile_n * COLUMNS) as i32)
+        };
+        let load_x = |to: u32, step: u32, row: i32, full: u32| {
+            unroll!(part in [0 1] {
+                if part < parts(COLUMNS) {
+                    let along = (step * depth(COLUMNS) + part * DEPTH) as i32;
+                    // SAFETY: the tile's place is free, and has room for it; the map is that of the activations.
+                    unsafe { tensor::load_2d(to + a_at(part), x, [along, row], full) };
+                }
+            });
+        };
+        let load_weight = |to: u32, step: u32, column: i32, full: u32| {
+            unroll!(part in [0 1] {
+                if part < parts(COLUMNS) {
+                    let along = (step * depth(COLUMNS) + part * DEPTH) as i32;
+                    // SAFETY: as for the activations, in all blocks of the cluster.
+                    unsafe { pair.load_weight::<COLUMNS>(to + b_at(COLUMNS, part), weight, [along, column], full) };
+                }
+            });
+        };
+        // No launch writes the weight: as much of it as the ring holds comes while those ahead still run. There is at least one tile.
+        // The compiler must not write these loops out: copies of what is in them would never run.
+        let early = last.min(first + ring.stages);
+        let (row, column) = origin(tile);
+        let (mut step, mut early_at) = (first, at);
+        loop {
+            let to = ring.tiles + early_at.stage * stage_bytes(COLUMNS);
+            let load = |full: u32| load_weight(to, step, column, full);
+            // SAFETY: this lane alone fills the ring, nothing of which is in use; with the activations so many bytes come.
+            unsafe { ring.fill_free(&mut early_at, stage_bytes(COLUMNS), load) };
+            step = hidden(step + 1);
+            if step >= early {
+                break;
+            }
+        }
+        control::begin_dependent();
+        step = first;
+        loop {
+            load_x(ring.tiles + at.stage * stage_bytes(COLUMNS), step, row, ring.full(at));
+            at.advance(ring.stages);
+            step = hidden(step + 1);
+            if step >= early {
+                break;
+            }
+        }
+        while tile < rows * columns {
+            let (row, column) = origin(tile);
             while step < last {
                 let to = ring.tiles + at.stage * stage_bytes(COLUMNS);
                 let load = |full: u32| {
-                    unroll!(part in [0 1] {
-                        if part < parts(COLUMNS) {
-                            let along = (step * depth(COLUMNS) + part * DEPTH) as i32;
-                            // SAFETY: the tile's place is free in all blocks, and has room for both; the maps are those of the
-                            // operands.
-                            unsafe {
-                                tensor::load_2d(to + a_at(part), x, [along, row], full);
-                                pair.load_weight::<COLUMNS>(to + b_at(COLUMNS, part), weight, [along, column], full);
-                            }
-                        }
-                    });
+                    load_x(to, step, row, full);
+                    load_weight(to, step, column, full);
                 };
                 // SAFETY: this lane alone fills the ring, and the copies bring so many bytes: in clusters some are other blocks'.
                 unsafe { ring.fill(&mut at, stage_bytes(COLUMNS), load) };
@@ -222,6 +259,7 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
                     pass += PASS;
                 }
             }
+            step = first;
             tile += stride;
         }
         if pair.shift != 0 {
@@ -232,6 +270,7 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
         return;
     }
 
+    control::begin_dependent();
     // SAFETY: all threads of the warp group are here, and the fetching one gives back what the two take.
     unsafe { control::take_registers::<232>() };
     // What the compiler knows to be the same it keeps in registers across roles and tiles, and of these there are too few.

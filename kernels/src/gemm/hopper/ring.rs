@@ -47,12 +47,22 @@ impl Ring {
     /// The barriers are set up, and one thread alone fills the ring.
     #[inline(always)]
     pub unsafe fn fill(self, at: &mut RingPlace, bytes: u32, load: impl FnOnce(u32)) {
-        let full = self.full(*at);
-        // SAFETY: the barriers are set up, and their phases lack this thread's arrival, by this function's contract.
+        // SAFETY: the barriers are set up, by this function's contract, and the place is free then.
         unsafe {
             mbarrier::wait(self.empty(*at), at.parity ^ 1);
-            mbarrier::arrive_expect(full, bytes);
+            self.fill_free(at, bytes, load);
         }
+    }
+
+    /// The same with a place that is known to be free, as all are in the first round.
+    ///
+    /// # Safety
+    /// As for [`fill`](Self::fill), and the place is free.
+    #[inline(always)]
+    pub unsafe fn fill_free(self, at: &mut RingPlace, bytes: u32, load: impl FnOnce(u32)) {
+        let full = self.full(*at);
+        // SAFETY: the barriers are set up, and their phases lack this thread's arrival, by this function's contract.
+        unsafe { mbarrier::arrive_expect(full, bytes) };
         load(full);
         at.advance(self.stages);
     }

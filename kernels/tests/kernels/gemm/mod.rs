@@ -25,10 +25,11 @@ mod mutants;
 mod normed;
 
 use emulator::CostReport;
+use kernels::element::ElementType;
 use kernels::gemm::activation::Activation;
 use kernels::gemm::epilogue::Epilogue;
 use kernels::gemm::hopper;
-use kernels::gemm::plan::{GemmKernel, GemmPlan, GpuLimits, Product};
+use kernels::gemm::plan::{GemmKernel, GemmPlan, GpuLimits, Operands, Product};
 use launch::Error;
 use workbench::number::{ProblemRng, Type};
 use workbench::product::{Data, ProductProblem, is_for_hopper, kernels};
@@ -264,5 +265,41 @@ fn the_weight_is_streamed_once() {
         let stored = 2 * 512 * u64::from(tokens);
         let counts = 16 * u64::from(tiles);
         assert!(report.total.global_bytes <= operands + 2 * problem.plan.workspace_bytes() + stored + counts);
+    }
+}
+
+/// Hopper's kernels ask for the weight before they wait for launches ahead, and no others do: in a buffer that is not called what it is,
+/// that is a fault.
+#[test]
+fn weights_come_ahead_of_the_wait() {
+    for (kernel, tokens) in kernels("sm_90a") {
+        let product = Product { m: tokens.min(150), n: 256, k: 256, epilogue: Epilogue::Half(None) };
+        let plan = problem(product, kernel, 1, Data::new(Type::F16, 1)).plan;
+        let mut gpu = Gpu::new("sm_90a");
+        if !gpu.is_emulator() {
+            return;
+        }
+        let [x, weight] =
+            [product.m, product.n].map(|rows| gpu.upload("a matrix", &vec![0u16; (rows * product.k) as usize]));
+        let out = gpu.alloc::<u8>("out", 2 * (product.m * product.n) as usize);
+        let operands = Operands {
+            x: x.ptr(),
+            x_stride: product.k,
+            weight: weight.ptr(),
+            out: out.mut_ptr(),
+            out_stride: product.n,
+            ..Operands::NULL
+        };
+        // SAFETY: the shapes are the plan's; one part of `k` needs no workspace.
+        let launched = unsafe { gpu.try_launch(plan.shape(), plan.call(ElementType::F16, operands)) };
+        match launched {
+            Ok(_) => assert!(!is_for_hopper(kernel), "{kernel:?} waits first"),
+            Err(fault) => {
+                assert!(
+                    is_for_hopper(kernel) && fault.to_string().contains("no griddepcontrol.wait before"),
+                    "{fault}"
+                );
+            }
+        }
     }
 }

@@ -16,7 +16,7 @@ pub struct Descriptor {
     pub bounds: Bounds,
     /// The one target that it exists for, as compilers name it; `None`: all.
     pub arch: Option<&'static str>,
-    /// Whether its entry begins with a wait for the launches ahead where the target has one, as [`waits_in`](Self::waits_in) says.
+    /// Whether it waits for the launches ahead where the target has such a wait, as [`waits_in`](Self::waits_in) says.
     pub dependent: bool,
 }
 
@@ -26,7 +26,7 @@ impl Descriptor {
         self.arch.is_none_or(|only| only == target)
     }
 
-    /// Whether its entry in the PTX for a target waits for the launches ahead before it accesses memory, so that it may be launched
+    /// Whether its entry in the PTX for a target waits for the launches ahead before it accesses memory that they may write, so that it may be launched
     /// before they are over. Elsewhere it has to be launched behind them.
     pub fn waits_in(&self, target: &str) -> bool {
         self.dependent && target == "sm_90a"

@@ -80,10 +80,11 @@ pub fn let_later_launches_begin() {
     device!(() => unsafe { core::arch::asm!("griddepcontrol.launch_dependents;", options(nostack, preserves_flags)) })
 }
 
-/// What a kernel with `#[kernel(dependent)]` begins with: waits for the launches ahead, and lets those behind begin.
+/// Waits for the launches ahead, and lets those behind begin: what a kernel with `#[kernel(dependent)]` begins with, and one with
+/// `#[kernel(dependent = "waits")]` calls itself.
 ///
-/// All threads of all blocks wait, before they access any memory, and none lets the next launch begin before it has waited. So what a
-/// launch waits for, the one ahead, has itself waited for all before that.
+/// Threads wait before they access any memory that launches write, and none lets the next launch begin before it has waited. So
+/// what a launch waits for, the one ahead, has itself waited for all before that.
 #[inline(always)]
 pub fn begin_dependent() {
     wait_for_earlier_launches();

@@ -82,7 +82,7 @@ impl CudaBackend {
         let cost = || LaunchCost { floor, weights, ..LaunchCost::default() };
         // SAFETY: the plan was made for these shapes, rows and weights are aligned to 16 bytes, and workspace and
         // counters are used by one launch at a time, since launches of a stream run one after the other. With a norm, it is a
-        // plan that can normalise, and the rows of the residual stream follow each other.
+        // plan that can normalise, and the rows of the residual stream follow each other. No launch writes weights: they are uploaded.
         unsafe { self.queue.launch(plan.shape(), plan.call(self.element, operands), cost) };
     }
 

@@ -4,6 +4,7 @@ use crate::exec::state::block_env::BlockEnv;
 use crate::exec::state::lane_mask::lanes;
 use crate::exec::state::warp::Warp;
 use crate::fault::{Checked, FaultKind, Violation};
+use crate::launch_options::LaunchOptions;
 use crate::memory::DeviceAddress;
 use std::sync::Arc;
 
@@ -68,10 +69,17 @@ pub(crate) fn check_early_copy(
     check_one(env, warp.clock.view(lane).has_waited(), address, (bytes, stores))
 }
 
+/// Whether a thread that has not waited may make such an access, if no launch ahead has to do with it.
+fn may_be_early(env: &BlockEnv<'_>, address: DeviceAddress, stores: bool) -> bool {
+    let LaunchOptions { early_accesses, early_reads, .. } = env.launch.options;
+    let is_named = |at: usize| early_reads.contains(&env.memory.buffers[at].name.as_str());
+    *early_accesses || (!stores && env.memory.find(address).is_some_and(is_named))
+}
+
 fn check_one(env: &BlockEnv<'_>, waited: bool, address: DeviceAddress, (bytes, stores): (usize, bool)) -> Checked<()> {
     let access = if stores { "writes" } else { "reads" };
     let fault = |message: String| Violation::new(FaultKind::GlobalRace, message).address(address);
-    if !waited && !env.launch.options.early_accesses {
+    if !waited && !may_be_early(env, address, stores) {
         return Err(fault(format!("{access} global memory in a dependent launch, with no griddepcontrol.wait before")));
     }
     let Some(buffer) = env.memory.too_early(address, bytes, stores, waited) else { return Ok(()) };
