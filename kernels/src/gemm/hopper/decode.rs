@@ -29,7 +29,6 @@ use cuda_std::ptx::tensor::{self, CuTensorMap};
 use cuda_std::ptx::{control, wgmma};
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::unroll;
-use cuda_std::unroll::hidden;
 use cuda_std::vector::Vector;
 use cuda_std::warp::FULL_MASK;
 
@@ -142,32 +141,11 @@ pub unsafe fn gemm_hopper_decode<T: TokenProducts, const TOKENS: u32>(
                 unsafe { tensor::load_2d(to + x_at(TOKENS, part), x, [along, 0], full) };
             });
         };
-        let place = |at: RingPlace| ring.tiles + at.stage * stage_bytes(TOKENS);
-        // No launch writes the weight: as much of it as the ring holds comes while those ahead still run. There is at least one tile.
-        // The compiler must not write these loops out: copies of what is in them would never run.
-        let early = last.min(first + stages);
-        let mut early_at = at;
-        loop {
-            let to = place(early_at);
-            // SAFETY: this lane alone fills the ring, nothing of which is in use; with the activations so many bytes come.
-            unsafe { ring.fill_free(&mut early_at, stage_bytes(TOKENS), |full| load_weight(to, step, full)) };
-            step = hidden(step + 1);
-            if step >= early {
-                break;
-            }
-        }
-        control::begin_dependent();
-        step = first;
-        loop {
-            load_x(place(at), step, ring.full(at));
-            at.advance(stages);
-            step = hidden(step + 1);
-            if step >= early {
-                break;
-            }
-        }
+        // No launch writes the weight: as much of it as the ring holds comes while those ahead still run.
+        // SAFETY: this lane alone fills the ring, nothing of which is in use; the copies bring so many bytes, and there is a tile.
+        step = unsafe { ring.fill_first(&mut at, (first, last), stage_bytes(TOKENS), load_weight, load_x) };
         while step < last {
-            let to = place(at);
+            let to = ring.tiles + at.stage * stage_bytes(TOKENS);
             let load = |full: u32| {
                 load_weight(to, step, full);
                 load_x(to, step, full);

@@ -206,31 +206,18 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
                 }
             });
         };
-        // No launch writes the weight: as much of it as the ring holds comes while those ahead still run. There is at least one tile.
-        // The compiler must not write these loops out: copies of what is in them would never run.
-        let early = last.min(first + ring.stages);
+        // No launch writes the weight: as much of it as the ring holds comes while those ahead still run.
         let (row, column) = origin(tile);
-        let (mut step, mut early_at) = (first, at);
-        loop {
-            let to = ring.tiles + early_at.stage * stage_bytes(COLUMNS);
-            let load = |full: u32| load_weight(to, step, column, full);
-            // SAFETY: this lane alone fills the ring, nothing of which is in use; with the activations so many bytes come.
-            unsafe { ring.fill_free(&mut early_at, stage_bytes(COLUMNS), load) };
-            step = hidden(step + 1);
-            if step >= early {
-                break;
-            }
-        }
-        control::begin_dependent();
-        step = first;
-        loop {
-            load_x(ring.tiles + at.stage * stage_bytes(COLUMNS), step, row, ring.full(at));
-            at.advance(ring.stages);
-            step = hidden(step + 1);
-            if step >= early {
-                break;
-            }
-        }
+        // SAFETY: this lane alone fills the ring, nothing of which is in use; the copies bring so many bytes, and there is a tile.
+        let mut step = unsafe {
+            ring.fill_first(
+                &mut at,
+                (first, last),
+                stage_bytes(COLUMNS),
+                |to, step, full| load_weight(to, step, column, full),
+                |to, step, full| load_x(to, step, row, full),
+            )
+        };
         while tile < rows * columns {
             let (row, column) = origin(tile);
             while step < last {

@@ -1,7 +1,7 @@
 //! A ring of tiles in shared memory: filled by one lane, emptied by warps.
 
 use cuda_std::prelude::*;
-use cuda_std::ptx::mbarrier;
+use cuda_std::ptx::{control, mbarrier};
 use cuda_std::unroll::hidden;
 
 /// The ring. For each of its places there are two mbarriers: of one phase the first ends when the tile has come, and the second
@@ -54,12 +54,52 @@ impl Ring {
         }
     }
 
-    /// The same with a place that is known to be free, as all are in the first round.
+    /// Fills the ring for the first time, with as many of the tiles from `first` to `last` as it has places, and returns the number of
+    /// the next one. Ahead of the wait for the launches ahead `early` starts copies of what no launch writes, and behind it `late` those of the
+    /// rest, both with the tile's place in shared memory, its number, and the barrier. Together they bring `bytes`, which a place is apart from the next.
     ///
     /// # Safety
-    /// As for [`fill`](Self::fill), and the place is free.
+    /// As for [`fill`](Self::fill); nothing has been filled yet, and there is a tile.
     #[inline(always)]
-    pub unsafe fn fill_free(self, at: &mut RingPlace, bytes: u32, load: impl FnOnce(u32)) {
+    pub unsafe fn fill_first(
+        self,
+        at: &mut RingPlace,
+        (first, last): (u32, u32),
+        bytes: u32,
+        early: impl Fn(u32, u32, u32),
+        late: impl Fn(u32, u32, u32),
+    ) -> u32 {
+        let place = |at: RingPlace| self.tiles + at.stage * bytes;
+        let end = last.min(first + self.stages);
+        let (mut step, mut early_at) = (first, *at);
+        // The compiler must not write these loops out, nor test ahead of them: copies of what is in them would never run.
+        loop {
+            let to = place(early_at);
+            // SAFETY: this function's contract is the same, and all places are free in the first round.
+            unsafe { self.fill_free(&mut early_at, bytes, |full| early(to, step, full)) };
+            step = hidden(step + 1);
+            if step >= end {
+                break;
+            }
+        }
+        control::begin_dependent();
+        step = first;
+        loop {
+            late(place(*at), step, self.full(*at));
+            at.advance(self.stages);
+            step = hidden(step + 1);
+            if step >= end {
+                return step;
+            }
+        }
+    }
+
+    /// [`fill`](Self::fill) with a place that is known to be free.
+    ///
+    /// # Safety
+    /// As for that, and the place is free.
+    #[inline(always)]
+    unsafe fn fill_free(self, at: &mut RingPlace, bytes: u32, load: impl FnOnce(u32)) {
         let full = self.full(*at);
         // SAFETY: the barriers are set up, and their phases lack this thread's arrival, by this function's contract.
         unsafe { mbarrier::arrive_expect(full, bytes) };
