@@ -61,7 +61,8 @@ impl Projector<'_> {
         let activations = (!weight.kind().is_fp8()).then(|| Activations::new(x, weight.kind(), self));
         // A product of bytes takes a fourth of one of f32's.
         let work = tokens * cols * weight.cols() / if activations.is_some() { 4 } else { 1 };
-        let at_a_time = if tokens == 1 && Bands::are_of(weight.kind()) { STREAMS } else { 1 };
+        let alone = activations.as_ref().filter(|_| tokens == 1 && Bands::are_of(weight.kind()));
+        let at_a_time = if alone.is_some() { STREAMS } else { 1 };
         let tiles = Tile::cut(out.as_mut_slice(), cols, (BLOCK, at_a_time * packed::ROWS), work, self.threads);
         self.threads.each(tiles.into_iter(), |mut tile| {
             #[cfg(target_arch = "x86_64")]
@@ -70,8 +71,8 @@ impl Projector<'_> {
             let mut at = 0;
             while at < width {
                 let first = (tile.column + at) / packed::ROWS;
-                let (band, rows) = (weight.band(first), Rows { out: &mut tile.out, at, add: finish.add });
-                if let (Some(x), STREAMS) = (&activations, at_a_time)
+                let rows = Rows { out: &mut tile.out, at, add: finish.add };
+                if let Some(x) = alone
                     && width - at >= STREAMS * packed::ROWS
                 {
                     let weights = std::array::from_fn(|i| weight.band(first + i));
@@ -80,6 +81,7 @@ impl Projector<'_> {
                     continue;
                 }
                 at += packed::ROWS;
+                let band = weight.band(first);
                 match &activations {
                     Some(x) => {
                         let band = Band { weight: band, x, first: tile.row, rows };
