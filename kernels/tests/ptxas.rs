@@ -1,4 +1,5 @@
-//! `ptxas` accepts the PTX, and finds no need for spills or local memory; and what it makes of the loops on the tensor cores.
+//! `ptxas` accepts the PTX, finds no need for spills or local memory, and moves no access to memory ahead of the wait for earlier
+//! launches; and what it makes of the loops on the tensor cores.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -83,10 +84,17 @@ fn no_spills_and_no_local_memory() {
             for Usage { name, properties, .. } in &usages {
                 assert_eq!(properties, "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", "{name}");
             }
-            for found in nvdisasm.iter().flat_map(|tool| frame::sass::matrix_loops(tool, &ptx.with_extension("cubin")))
-            {
-                let MatrixLoop { kernel, instructions, matrix, name } = found;
-                loops += &format!("{arch}\t{kernel}\t{instructions}\t{matrix}\t{name}\n");
+            if let Some(tool) = &nvdisasm {
+                let text = frame::sass::disassembled(tool, &ptx.with_extension("cubin"));
+                for MatrixLoop { kernel, instructions, matrix, name } in frame::sass::matrix_loops(&text) {
+                    loops += &format!("{arch}\t{kernel}\t{instructions}\t{matrix}\t{name}\n");
+                }
+                let waits = |name: &str| shipped().any(|kernel| kernel.name == name && kernel.waits_in(arch.name()));
+                for (kernel, access) in frame::sass::early_accesses(&text).into_iter().filter(|found| waits(found.0)) {
+                    let is_weight = kernel.starts_with("gemm_hopper") && access.starts_with("UTMALDG")
+                        || kernel.starts_with("gemv") && access.starts_with("LDGSTS");
+                    assert!(is_weight, "{kernel}: {access} ahead of the wait for launches ahead");
+                }
             }
             for kernel in shipped().filter(here_too) {
                 if let Some(Usage { name, registers, shared, .. }) =

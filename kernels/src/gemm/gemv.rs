@@ -37,6 +37,8 @@ use cuda_std::warp::FULL_MASK;
 use super::epilogue::{GATED_ROWS, ProductOutput};
 use crate::element::{Bf16, Element, F16};
 use crate::norm::following::FollowingNorm;
+#[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+use cuda_std::ptx::control;
 use cuda_std::ptx::{cp_async, memory::load_constant};
 
 /// Threads of a block.
@@ -70,7 +72,7 @@ pub const fn blocks(n: u32) -> u32 {
 ///
 /// # Safety
 /// As for [`gemm`](super::prefill::gemm()), and `m` is at most `TOKENS`.
-#[kernel(dependent, max_threads = 128, instances(T = [F16, Bf16], TOKENS = [1, 2, 4]))]
+#[kernel(dependent = "waits", max_threads = 128, instances(T = [F16, Bf16], TOKENS = [1, 2, 4]))]
 pub unsafe fn gemv<T: Element, const TOKENS: u32>(
     x: *const u16,
     weight: *const u16,
@@ -117,7 +119,10 @@ pub unsafe fn gemv<T: Element, const TOKENS: u32>(
         });
         cp_async::commit();
     };
+    // No launch writes the weight: on Hopper its first vectors come while the launches ahead still run.
     unroll!(stage in [0 1 2 3 4] { copy(stage, lane + stage * warp::WARP_SIZE) });
+    #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]
+    control::begin_dependent();
 
     // The sums of token t and row i are at 4 t + i.
     let mut sums = [0.0f32; 16];

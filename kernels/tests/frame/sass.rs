@@ -35,31 +35,59 @@ pub fn find() -> Option<OsString> {
     None
 }
 
-/// The loops of all kernels of an object file, in its order.
-pub fn matrix_loops(nvdisasm: &OsString, cubin: &Path) -> Vec<MatrixLoop> {
+/// The instructions of an object file, as text.
+pub fn disassembled(nvdisasm: &OsString, cubin: &Path) -> String {
     let output = Command::new(nvdisasm).arg("-c").arg(cubin).output().expect("nvdisasm starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    loops_of(&String::from_utf8_lossy(&output.stdout))
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn loops_of(text: &str) -> Vec<MatrixLoop> {
-    let mut all = Vec::new();
-    for section in text.split(".section\t.text.").skip(1) {
+/// The kernels of a text, each with its lines.
+fn kernels(text: &str) -> impl Iterator<Item = (&str, impl Iterator<Item = &str>)> {
+    text.split(".section\t.text.").skip(1).map(|section| {
         let (kernel, body) = section.split_once(',').unwrap_or_default();
+        (kernel, body.lines().skip(1).map(str::trim).take_while(|line| !line.starts_with(".section\t")))
+    })
+}
+
+/// The instruction of a line, with what it is predicated by.
+fn instruction(line: &str) -> Option<&str> {
+    line.strip_prefix("/*").and_then(|line| line.split_once("*/")).map(|(_, instruction)| instruction)
+}
+
+/// An instruction's name, with all of its forms.
+fn name(instruction: &str) -> &str {
+    instruction.split_whitespace().find(|word| !word.starts_with('@')).unwrap_or_default()
+}
+
+/// Accesses to memory, other than a block's own, ahead of a kernel's wait for earlier launches, or all if it has none: the kernel's
+/// name and the instruction's.
+pub fn early_accesses(text: &str) -> Vec<(&str, &str)> {
+    const ACCESSES: [&str; 9] = ["LD", "ST", "LDG", "STG", "LDGSTS", "ATOM", "ATOMG", "RED", "UTMALDG"];
+    let early = kernels(text).flat_map(|(kernel, lines)| {
+        let all: Vec<_> = lines.filter_map(instruction).map(name).collect();
+        let wait = all.iter().position(|name| *name == "ACQBULK").unwrap_or(all.len());
+        let is_access = |name: &&str| name.split('.').next().is_some_and(|first| ACCESSES.contains(&first));
+        all.into_iter().take(wait).filter(is_access).map(|name| (kernel, name)).collect::<Vec<_>>()
+    });
+    early.collect()
+}
+
+/// The loops of all kernels of a text, in its order.
+pub fn matrix_loops(text: &str) -> Vec<MatrixLoop> {
+    let mut all = Vec::new();
+    for (kernel, lines) in kernels(text) {
         let (mut instructions, mut labels, mut loops) = (Vec::new(), HashMap::new(), Vec::new());
-        for line in body.lines().skip(1).map(str::trim) {
+        for line in lines {
             if let Some(label) = line.strip_suffix(':').filter(|label| label.starts_with(".L_")) {
                 labels.insert(label, instructions.len());
-            } else if let Some((_, instruction)) = line.strip_prefix("/*").and_then(|line| line.split_once("*/")) {
-                let words = instruction.split_whitespace().find(|word| !word.starts_with('@'));
-                instructions.push(words.unwrap_or_default());
+            } else if let Some(instruction) = instruction(line) {
+                instructions.push(name(instruction));
                 // A branch to what was there before is a loop.
                 let target = instruction.split_once("`(").and_then(|(_, rest)| rest.split_once(')'));
                 if let Some(&begin) = target.and_then(|(label, _)| labels.get(label)) {
                     loops.push(begin..instructions.len());
                 }
-            } else if line.starts_with(".section\t") {
-                break;
             }
         }
         let count = |at: std::ops::Range<usize>| {
@@ -84,5 +112,13 @@ fn the_loop_with_the_tensor_cores_is_found() {
                 /*0020*/ HMMA.16816.F32 R0, R1, R2, R0 ;\n /*0030*/ @P0 BRA `(.L_x_2) ;\n /*0040*/ @!P1 BRA `(.L_x_1) ;\n /*0050*/ EXIT ;\n\
                 .L_x_3:\n /*0060*/ BRA `(.L_x_3) ;\n\t.section\t.text.copy,\"ax\",@progbits\n /*0000*/ EXIT ;\n";
     let product = MatrixLoop { kernel: "product".into(), instructions: 3, matrix: 2, name: "HMMA" };
-    assert_eq!(loops_of(text), [product]);
+    assert_eq!(matrix_loops(text), [product]);
+}
+
+#[test]
+fn an_access_ahead_of_the_wait_is_found() {
+    let text = "\t.section\t.text.copy,\"ax\",@progbits\n /*0000*/ LDC R0, c[0x0][0x28] ;\n /*0010*/ @P0 LDG.E R2, desc[UR4][R2.64] ;\n \
+                /*0020*/ ACQBULK ;\n /*0030*/ STG.E desc[UR4][R4.64], R2 ;\n\t.section\t.text.none,\"ax\",@progbits\n \
+                /*0000*/ STG.E desc[UR4][R4.64], R2 ;\n";
+    assert_eq!(early_accesses(text), [("copy", "LDG.E"), ("none", "STG.E")]);
 }
