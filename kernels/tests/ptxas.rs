@@ -85,7 +85,7 @@ fn no_spills_and_no_local_memory() {
             }
             for found in nvdisasm.iter().flat_map(|tool| frame::sass::matrix_loops(tool, &ptx.with_extension("cubin")))
             {
-                let MatrixLoop { kernel, instructions, matrix, name } = found;
+                let MatrixLoop { kernel, instructions, matrix, name, .. } = found;
                 loops += &format!("{arch}\t{kernel}\t{instructions}\t{matrix}\t{name}\n");
             }
             for kernel in shipped().filter(here_too) {
@@ -100,6 +100,41 @@ fn no_spills_and_no_local_memory() {
     assert_recorded("resources.tsv", &record);
     if nvdisasm.is_some() {
         assert_recorded("loops.tsv", &loops);
+    }
+}
+
+/// The loops of the kernels that ours are compared with are as on record. Those of other object files in the folder are printed.
+#[test]
+#[ignore = "needs kernels of other projects, which toolkit/emulator/tests/foreign/counted/build.sh makes"]
+fn loops_of_other_projects() {
+    let folder = std::env::var_os("QUIRE_CUBINS").expect("QUIRE_CUBINS names the folder of the object files");
+    let ptxas = frame::ptxas::find().expect("ptxas is here");
+    let nvdisasm = frame::sass::find().expect("nvdisasm is here");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../toolkit/emulator/tests/foreign/counted/loops.tsv");
+    let known = std::fs::read_to_string(&path).unwrap();
+    let mut record = version(&ptxas);
+    let is_comparable = known.starts_with(&record);
+    record += "# file, kernel where it is one of several, instructions of the loop, how many are products, their name, how many \
+               are copies, instructions of the shortest way through it that has all of these\n";
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "cubin"));
+    files.sort();
+    assert!(!files.is_empty(), "there are no object files in the folder");
+    for file in &files {
+        let stem = file.file_stem().unwrap().to_string_lossy();
+        for found in frame::sass::product_loops(&nvdisasm, file) {
+            // Whoever mangles names has one kernel in a file.
+            let kernel = if found.kernel.starts_with("_Z") { "-" } else { &found.kernel };
+            let MatrixLoop { instructions, matrix, name, copies, least, .. } = found;
+            let row = format!("{stem}\t{kernel}\t{instructions}\t{matrix}\t{name}\t{copies}\t{least}\n");
+            print!("{row}");
+            let is_known = is_comparable && known.contains(&format!("\n{stem}\t{kernel}\t"));
+            assert!(!is_known || known.contains(&format!("\n{row}")), "not as on record: {row}");
+            record += &row;
+        }
+    }
+    if std::env::var_os("QUIRE_RECORD").is_some() {
+        std::fs::write(&path, record).unwrap();
     }
 }
 
