@@ -105,11 +105,12 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
         // SAFETY: the place in the ring has been read by all, or was never written; the operands have their shapes by
         // this kernel's contract.
         unsafe {
-            weight_source.copy(place, tile * DEPTH, 0..TileCopy::<THREADS>::copies(rows));
+            weight_source.of(tile * DEPTH).copy(place, 0..TileCopy::<THREADS>::copies(rows));
+            let x = x_source.of(tile * DEPTH);
             if copies > 0 {
-                x_source.copy(place + rows * ROW_BYTES, tile * DEPTH, 0..copies);
+                x.copy(place + rows * ROW_BYTES, 0..copies);
             } else if thread::thread_idx_x() < TOKENS * 8 {
-                x_source.copy(place + rows * ROW_BYTES, tile * DEPTH, 0..1);
+                x.copy(place + rows * ROW_BYTES, 0..1);
             }
         }
     };
@@ -147,7 +148,7 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
             copy(free, tile + stages - 1);
         }
         cp_async::commit();
-        let at = ring.wrapping_add(now as usize);
+        let at = ring_offset + now;
         // SAFETY: all lanes of a warp are here together, and the tile's copies have been waited for.
         unsafe {
             unroll!(pair in [0 1] {

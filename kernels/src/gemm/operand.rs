@@ -8,6 +8,7 @@
 use cuda_std::prelude::*;
 
 use cuda_std::ptx::{cp_async, ldmatrix};
+use cuda_std::unroll::hidden;
 
 /// Elements of the summed index in a tile.
 pub const DEPTH: u32 = 64;
@@ -66,20 +67,47 @@ impl<const THREADS: u32> TileCopy<THREADS> {
         }
     }
 
-    /// Starts copies `range` of the thread's for the tile at `tile` in shared memory, whose summed index begins at
-    /// `start`. What is outside of the matrix becomes zero.
+    /// The thread's part of the tile whose summed index begins at `start`.
+    #[inline(always)]
+    pub fn of(&self, start: u32) -> TilePart<THREADS> {
+        // Hidden, since the compiler would compare it for every copy ahead of the loop over tiles, and has no registers for that.
+        let rows = hidden(if start + self.column < self.k { self.rows } else { 0 });
+        TilePart { from: self.from.wrapping_add(start as usize * 2), rows, step: self.step, to: self.to }
+    }
+}
+
+/// What a thread copies of one tile.
+#[derive(Clone, Copy)]
+pub struct TilePart<const THREADS: u32> {
+    /// The vector in its first row.
+    from: *const u8,
+    /// Rows from there to the end of the matrix; none if the vector is not in it.
+    rows: u32,
+    /// As for [`TileCopy`].
+    step: u32,
+    /// As for [`TileCopy`].
+    to: u32,
+}
+
+impl<const THREADS: u32> TilePart<THREADS> {
+    /// Starts the copies of numbers `range` to the tile at `tile` in shared memory. What is outside of the matrix becomes zero.
     ///
     /// # Safety
     /// The tile is in shared memory and no thread still reads it; the matrix is as [`TileCopy::new`] was told.
     #[inline(always)]
-    pub unsafe fn copy(&self, tile: u32, start: u32, range: core::ops::Range<u32>) {
+    pub unsafe fn copy(&self, tile: u32, range: core::ops::Range<u32>) {
         for i in range {
-            let inside = i * Self::STRIDE < self.rows && start + self.column < self.k;
-            let from = self.from.wrapping_add((i * self.step + start * 2) as usize);
-            let to = tile + self.to + i * Self::STRIDE * ROW_BYTES;
-            // SAFETY: tile and matrix are valid, by this function's contract; the row and the place in it were just
-            // checked, and a row is a whole number of vectors.
-            unsafe { cp_async::copy_cg_zero_fill(to, from, if inside { 16 } else { 0 }) };
+            let row = i * TileCopy::<THREADS>::STRIDE;
+            let from = self.from.wrapping_add((i * self.step) as usize);
+            // SAFETY: tile and matrix are valid, by this function's contract; the row and the place in it are checked, and a row
+            // is a whole number of vectors.
+            unsafe {
+                cp_async::copy_cg_zero_fill(
+                    tile + self.to + row * ROW_BYTES,
+                    from,
+                    if row < self.rows { 16 } else { 0 },
+                );
+            }
         }
     }
 }
@@ -105,15 +133,15 @@ pub fn place_steps() -> u32 {
     lane % 8 * ROW_BYTES + (((lane / 8) ^ (lane % 8)) * 16)
 }
 
-/// Loads the `fragment`th 16 rows after a lane's place, at step `step` along the tile.
+/// Loads the `fragment`th 16 rows after a lane's place, at step `step` along the tile at `tile` in shared memory.
 ///
 /// # Safety
 /// All lanes of the warp call this together; `place` is the lane's in the tile, from [`place_a`], [`place_b`] or
 /// [`place_steps`].
 #[inline(always)]
-pub unsafe fn load(tile: *const u8, place: u32, step: u32, fragment: u32) -> [u32; 4] {
+pub unsafe fn load(tile: u32, place: u32, step: u32, fragment: u32) -> [u32; 4] {
     // A step is two vectors, whose bit in the number is free of the lane's.
-    let offset = (place ^ (step * 32)) + fragment * 16 * ROW_BYTES;
+    let row = tile + (place ^ (step * 32)) + fragment * 16 * ROW_BYTES;
     // SAFETY: all lanes are here and the place is within the tile, by this function's contract.
-    unsafe { ldmatrix::load_x4(tile.add(offset as usize)) }
+    unsafe { ldmatrix::load_x4_at(row) }
 }

@@ -31,11 +31,11 @@
 use cuda_std::prelude::*;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::unroll;
+use cuda_std::unroll::hidden;
 use cuda_std::vector::{HalfVector, Vector};
-use cuda_std::warp::FULL_MASK;
 
 use super::epilogue::{ProductOutput, Staged};
-use super::operand::{DEPTH, ROW_BYTES, STEPS, TileCopy, load, place_a, place_b};
+use super::operand::{DEPTH, ROW_BYTES, STEPS, TileCopy, TilePart, load, place_a, place_b};
 use super::packed::PackedTile;
 use super::split::{Meeting, share};
 use crate::element::{Bf16, Element, F16};
@@ -85,34 +85,34 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     let stage_bytes = (ROWS + COLUMNS) * ROW_BYTES;
     let x_source = TileCopy::<COLUMNS>::new(x, x_stride, m, k, row);
     let weight_source = TileCopy::<COLUMNS>::new(weight, k, n, k, column);
-    // The part of tile `tile` that is copied during a step; places in the ring are in bytes.
-    let copy = |place: u32, tile: u32, step: u32| {
+    let parts = |tile: u32| (x_source.of(tile * DEPTH), weight_source.of(tile * DEPTH));
+    // What is copied of a tile during a step; places in the ring are in bytes.
+    let copy = |place: u32, (x, weight): (TilePart<COLUMNS>, TilePart<COLUMNS>), step: u32| {
         let place = ring_offset + place;
-        let (start, x_copies) = (tile * DEPTH, TileCopy::<COLUMNS>::copies(ROWS) / STEPS);
+        let x_copies = TileCopy::<COLUMNS>::copies(ROWS) / STEPS;
         let weight_copies = TileCopy::<COLUMNS>::copies(COLUMNS) / STEPS;
         // SAFETY: the place in the ring has been read by all, or was never written; the operands have their shapes by
         // this kernel's contract.
         unsafe {
-            x_source.copy(place, start, step * x_copies..(step + 1) * x_copies);
-            let (from, to) = (step * weight_copies, (step + 1) * weight_copies);
-            weight_source.copy(place + ROWS * ROW_BYTES, start, from..to);
+            x.copy(place, step * x_copies..(step + 1) * x_copies);
+            weight.copy(place + ROWS * ROW_BYTES, step * weight_copies..(step + 1) * weight_copies);
         }
     };
     let warp = warp::warp_id();
     let (warp_row, warp_column) = (warp % 2 * 64, warp / 2 * 64);
     let (x_place, weight_place) = (place_a(warp_row), ROWS * ROW_BYTES + place_b(warp_column));
     // SAFETY: all lanes of a warp call this together, and only for places whose copies have been waited for.
-    let load_x = |place: u32, step: u32, i: u32| unsafe { load(ring.add(place as usize), x_place, step, i) };
+    let load_x = |place: u32, step: u32, i: u32| unsafe { load(ring_offset + place, x_place, step, i) };
     let load_weight = |place: u32, step: u32| {
-        let tile = ring.wrapping_add(place as usize);
         // SAFETY: all lanes of a warp call this together, too, and only for such places.
-        let one = |i: u32| unsafe { load(tile, weight_place, step, i) };
+        let one = |i: u32| unsafe { load(ring_offset + place, weight_place, step, i) };
         [one(0), one(1), one(2), one(3)]
     };
 
     for stage in 0..STAGES - 1 {
         if first + stage < last {
-            unroll!(step in [0 1 2 3] { copy(stage * stage_bytes, first + stage, step) });
+            let parts = parts(first + stage);
+            unroll!(step in [0 1 2 3] { copy(stage * stage_bytes, parts, step) });
         }
         // Without copies as well: waits count groups.
         cp_async::commit();
@@ -123,11 +123,8 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     let mut b_ahead = load_weight(0, 0);
     let mut sums = [[0.0; 4]; 32];
     let (mut now, mut free) = (0, (STAGES - 1) * stage_bytes);
-    // The shuffle gives the same number, but the compiler does not know that: otherwise it would write the loop's last
-    // round out a second time, for which there are no registers.
-    // SAFETY: all lanes of the warp are here together: every branch before this is on values that the whole block
-    // shares.
-    let end = unsafe { warp::warp_shuffle_idx(FULL_MASK, last, 0, warp::WARP_SIZE) };
+    // Hidden, so that the compiler does not write the loop's last round out a second time, for which there are no registers.
+    let end = hidden(last);
     let mut tile = first;
     while tile < last {
         let mut following = if now == (STAGES - 1) * stage_bytes { 0 } else { now + stage_bytes };
@@ -135,10 +132,11 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
             // The last step's loads are not used; they read a tile that is there.
             following = now;
         }
+        let parts = parts(tile + STAGES - 1);
         unroll!(step in [0 1 2 3] {
             let b = b_ahead;
             if tile + STAGES - 1 < end {
-                copy(free, tile + STAGES - 1, step);
+                copy(free, parts, step);
             }
             if step == STEPS - 1 && tile + 1 != end {
                 // The next tile has arrived, and all warps have loaded this one: its place is filled in the next round.

@@ -97,7 +97,13 @@ pub const fn shared_bytes(form: CodeForm, tokens: u32) -> u32 {
 /// # Safety
 /// The arrays have the shapes that the arguments say, 16-byte aligned rows of `x`, and the launch is the
 /// [`QuantisedPlan`](plan::QuantisedPlan)'s.
-#[kernel(dependent, max_threads = 128, instances(T = [F16, Bf16], FORM = [0, 1, 2], TOKENS = [8, 16, 32, 64]))]
+// Where it isn't told otherwise ptxas keeps to 128 registers, for which some of those of 32 tokens are a few too many.
+#[kernel(
+    dependent,
+    max_threads = 128,
+    instances(min_blocks = 2, T = [F16, Bf16], FORM = [0, 1, 2], TOKENS = [8, 16, 32]),
+    instances(T = [F16, Bf16], FORM = [0, 1, 2], TOKENS = [64])
+)]
 pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
     x: *const u16,
     codes: *const Vector,
@@ -171,10 +177,11 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
         });
         // SAFETY: the same place; `x` has its shape by this kernel's contract.
         unsafe {
+            let x = x_source.of(step * DEPTH);
             if x_copies > 0 {
-                x_source.copy(place + x_at, step * DEPTH, 0..x_copies);
+                x.copy(place + x_at, 0..x_copies);
             } else if thread::thread_idx_x() < TOKENS * 8 {
-                x_source.copy(place + x_at, step * DEPTH, 0..1);
+                x.copy(place + x_at, 0..1);
             }
         }
     };
@@ -235,7 +242,7 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
                 }
                 unroll!(j in [0 1 2 3 4 5 6 7] {
                     if j * 8 < TOKENS {
-                        let b = load(at, x_place + j * 8 * ROW_BYTES, 2 * pair, 0);
+                        let b = load(ring_offset + now, x_place + j * 8 * ROW_BYTES, 2 * pair, 0);
                         let j = j as usize;
                         a.multiply::<T, FORM>(&mut sums[j], b);
                         if per_warp == 2 {
