@@ -85,14 +85,14 @@ fn no_spills_and_no_local_memory() {
                 assert_eq!(properties, "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", "{name}");
             }
             if let Some(tool) = &nvdisasm {
-                let text = frame::sass::disassembled(tool, &ptx.with_extension("cubin"));
-                for MatrixLoop { kernel, instructions, matrix, name } in frame::sass::matrix_loops(&text) {
+                let text = frame::sass::disassembly(tool, &ptx.with_extension("cubin"));
+                for MatrixLoop { kernel, instructions, matrix, name, .. } in frame::sass::matrix_loops(&text) {
                     loops += &format!("{arch}\t{kernel}\t{instructions}\t{matrix}\t{name}\n");
                 }
                 let waits = |name: &str| shipped().any(|kernel| kernel.name == name && kernel.waits_in(arch.name()));
                 for (kernel, access) in frame::sass::early_accesses(&text).into_iter().filter(|found| waits(found.0)) {
-                    let is_weight = kernel.starts_with("gemm_hopper") && access.starts_with("UTMALDG")
-                        || kernel.starts_with("gemv") && access.starts_with("LDGSTS");
+                    let is_weight = kernel.starts_with("gemm_hopper") && access == "UTMALDG"
+                        || kernel.starts_with("gemv") && access == "LDGSTS";
                     assert!(is_weight, "{kernel}: {access} ahead of the wait for launches ahead");
                 }
             }
@@ -108,6 +108,41 @@ fn no_spills_and_no_local_memory() {
     assert_recorded("resources.tsv", &record);
     if nvdisasm.is_some() {
         assert_recorded("loops.tsv", &loops);
+    }
+}
+
+/// The loops of the kernels that ours are compared with are as on record. Those of other object files in the folder are printed.
+#[test]
+#[ignore = "needs kernels of other projects, which toolkit/emulator/tests/foreign/counted/build.sh makes"]
+fn loops_of_other_projects() {
+    let folder = std::env::var_os("QUIRE_CUBINS").expect("QUIRE_CUBINS names the folder of the object files");
+    let ptxas = frame::ptxas::find().expect("ptxas is here");
+    let nvdisasm = frame::sass::find().expect("nvdisasm is here");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../toolkit/emulator/tests/foreign/counted/loops.tsv");
+    let known = std::fs::read_to_string(&path).unwrap();
+    let mut record = version(&ptxas);
+    let is_comparable = known.starts_with(&record);
+    record += "# file, kernel where it is one of several, instructions of the loop, how many are products, their name, how many \
+               are copies, instructions of the shortest way through it that has all of these\n";
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "cubin"));
+    files.sort();
+    assert!(!files.is_empty(), "there are no object files in the folder");
+    for file in &files {
+        let stem = file.file_stem().unwrap().to_string_lossy();
+        for found in frame::sass::product_loops(&frame::sass::disassembly(&nvdisasm, file)) {
+            // Whoever mangles names has one kernel in a file.
+            let kernel = if found.kernel.starts_with("_Z") { "-" } else { &found.kernel };
+            let MatrixLoop { instructions, matrix, name, copies, least, .. } = found;
+            let row = format!("{stem}\t{kernel}\t{instructions}\t{matrix}\t{name}\t{copies}\t{least}\n");
+            print!("{row}");
+            let is_known = is_comparable && known.contains(&format!("\n{stem}\t{kernel}\t"));
+            assert!(!is_known || known.contains(&format!("\n{row}")), "not as on record: {row}");
+            record += &row;
+        }
+    }
+    if std::env::var_os("QUIRE_RECORD").is_some() {
+        std::fs::write(&path, record).unwrap();
     }
 }
 

@@ -1,14 +1,19 @@
 //! What the tensor cores' loops are made of: SASS, by `nvdisasm`, a program of NVIDIA's, in the CUDA toolkit and in the wheel
 //! `nvidia-cuda-nvdisasm` on PyPI.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::env;
 use std::ffi::OsString;
+use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
 /// Instructions of the tensor cores.
 const MATRIX: [&str; 3] = ["HGMMA", "HMMA", "IMMA"];
+
+/// Asynchronous copies of a warp's, 16 bytes a lane.
+const COPY: &str = "LDGSTS";
 
 /// The loop of a kernel in which most is done on the tensor cores; of several the shortest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +24,10 @@ pub struct MatrixLoop {
     pub matrix: usize,
     /// Their name.
     pub name: &'static str,
+    /// How many of them are asynchronous copies.
+    pub copies: usize,
+    /// Instructions of the shortest way through the loop that has all of these: where it jumps over what few tiles need.
+    pub least: usize,
 }
 
 /// The program that `QUIRE_NVDISASM` names, or the one on the path. Without either a note says what is left out.
@@ -36,74 +45,134 @@ pub fn find() -> Option<OsString> {
 }
 
 /// The instructions of an object file, as text.
-pub fn disassembled(nvdisasm: &OsString, cubin: &Path) -> String {
+pub fn disassembly(nvdisasm: &OsString, cubin: &Path) -> String {
     let output = Command::new(nvdisasm).arg("-c").arg(cubin).output().expect("nvdisasm starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The kernels of a text, each with its lines.
-fn kernels(text: &str) -> impl Iterator<Item = (&str, impl Iterator<Item = &str>)> {
+/// The kernels of a text, in its order.
+fn kernels(text: &str) -> impl Iterator<Item = (&str, Code<'_>)> {
     text.split(".section\t.text.").skip(1).map(|section| {
         let (kernel, body) = section.split_once(',').unwrap_or_default();
-        (kernel, body.lines().skip(1).map(str::trim).take_while(|line| !line.starts_with(".section\t")))
+        (kernel, Code::of(body))
     })
-}
-
-/// The instruction of a line, with what it is predicated by.
-fn instruction(line: &str) -> Option<&str> {
-    line.strip_prefix("/*").and_then(|line| line.split_once("*/")).map(|(_, instruction)| instruction)
-}
-
-/// An instruction's name, with all of its forms.
-fn name(instruction: &str) -> &str {
-    instruction.split_whitespace().find(|word| !word.starts_with('@')).unwrap_or_default()
 }
 
 /// Accesses to memory, other than a block's own, ahead of a kernel's wait for earlier launches, or all if it has none: the kernel's
 /// name and the instruction's.
 pub fn early_accesses(text: &str) -> Vec<(&str, &str)> {
     const ACCESSES: [&str; 9] = ["LD", "ST", "LDG", "STG", "LDGSTS", "ATOM", "ATOMG", "RED", "UTMALDG"];
-    let early = kernels(text).flat_map(|(kernel, lines)| {
-        let all: Vec<_> = lines.filter_map(instruction).map(name).collect();
-        let wait = all.iter().position(|name| *name == "ACQBULK").unwrap_or(all.len());
-        let is_access = |name: &&str| name.split('.').next().is_some_and(|first| ACCESSES.contains(&first));
-        all.into_iter().take(wait).filter(is_access).map(|name| (kernel, name)).collect::<Vec<_>>()
+    let early = kernels(text).flat_map(|(kernel, code)| {
+        let ahead = code.names.into_iter().take_while(|name| *name != "ACQBULK");
+        ahead.filter(|name| ACCESSES.contains(name)).map(move |name| (kernel, name))
     });
     early.collect()
 }
 
 /// The loops of all kernels of a text, in its order.
 pub fn matrix_loops(text: &str) -> Vec<MatrixLoop> {
+    loops_of(text, &MATRIX)
+}
+
+/// The same, and where none is on the tensor cores the loops in which most is multiplied in `f32`.
+pub fn product_loops(text: &str) -> Vec<MatrixLoop> {
+    let found = matrix_loops(text);
+    if found.is_empty() { loops_of(text, &["FFMA"]) } else { found }
+}
+
+/// The loops with most of one of these instructions.
+fn loops_of(text: &str, names: &[&'static str]) -> Vec<MatrixLoop> {
     let mut all = Vec::new();
-    for (kernel, lines) in kernels(text) {
-        let (mut instructions, mut labels, mut loops) = (Vec::new(), HashMap::new(), Vec::new());
-        for line in lines {
-            if let Some(label) = line.strip_suffix(':').filter(|label| label.starts_with(".L_")) {
-                labels.insert(label, instructions.len());
-            } else if let Some(instruction) = instruction(line) {
-                instructions.push(name(instruction));
-                // A branch to what was there before is a loop.
-                let target = instruction.split_once("`(").and_then(|(_, rest)| rest.split_once(')'));
-                if let Some(&begin) = target.and_then(|(label, _)| labels.get(label)) {
-                    loops.push(begin..instructions.len());
-                }
-            }
-        }
-        let count = |at: std::ops::Range<usize>| {
-            let of = |name: &str| instructions[at.clone()].iter().filter(|i| i.split('.').next() == Some(name)).count();
-            let (matrix, name) = MATRIX.map(|name| (of(name), name)).into_iter().max_by_key(|found| found.0)?;
-            let found = MatrixLoop { kernel: kernel.to_owned(), instructions: at.len(), matrix, name };
-            (matrix > 0).then_some((at, found))
+    for (kernel, code) in kernels(text) {
+        let count = |at: Range<usize>| {
+            let (matrix, name) = names.iter().map(|name| (code.count(&at, name), *name)).max_by_key(|found| found.0)?;
+            let least = code.least(&at, &[name, COPY]);
+            let (kernel, instructions, copies) = (kernel.to_owned(), at.len(), code.count(&at, COPY));
+            (matrix > 0).then_some((at, MatrixLoop { kernel, instructions, matrix, name, copies, least }))
         };
-        let found: Vec<_> = loops.into_iter().filter_map(count).collect();
-        let has_another_inside = |at: &std::ops::Range<usize>| {
+        let found: Vec<_> = code.loops().into_iter().filter_map(count).collect();
+        let has_another_inside = |at: &Range<usize>| {
             found.iter().any(|(inner, _)| inner != at && at.start <= inner.start && inner.end <= at.end)
         };
         let innermost = found.iter().filter(|(at, _)| !has_another_inside(at)).map(|(_, found)| found);
-        all.extend(innermost.max_by_key(|found| (found.matrix, std::cmp::Reverse(found.instructions))).cloned());
+        all.extend(innermost.max_by_key(|found| (found.matrix, Reverse(found.instructions))).cloned());
     }
     all
+}
+
+/// The instructions of a kernel.
+struct Code<'a> {
+    /// The first word of each, without what follows a dot.
+    names: Vec<&'a str>,
+    /// Where an instruction may lead, by its number: for a branch that is always taken to nothing else.
+    branches: HashMap<usize, usize>,
+    /// Those behind which nothing goes on.
+    ends: Vec<usize>,
+}
+
+impl<'a> Code<'a> {
+    fn of(body: &'a str) -> Self {
+        let (mut names, mut labels, mut to_labels, mut ends) = (Vec::new(), HashMap::new(), Vec::new(), Vec::new());
+        for line in body.lines().skip(1).map(str::trim) {
+            if let Some(label) = line.strip_suffix(':').filter(|label| label.starts_with(".L_")) {
+                labels.insert(label, names.len());
+            } else if let Some((_, instruction)) = line.strip_prefix("/*").and_then(|line| line.split_once("*/")) {
+                let mut words = instruction.split_whitespace().filter(|word| !word.starts_with('@'));
+                let name = words.next().unwrap_or_default().split('.').next().unwrap_or_default();
+                let target = instruction.split_once("`(").and_then(|(_, rest)| rest.split_once(')'));
+                if let Some((label, _)) = target {
+                    to_labels.push((names.len(), label));
+                }
+                // Conditions of branches stand ahead of them, or ahead of their target.
+                let always = !instruction.contains('@') && words.next().is_none_or(|word| word.starts_with(['`', ';']));
+                if always && matches!(name, "BRA" | "EXIT") {
+                    ends.push(names.len());
+                }
+                names.push(name);
+            } else if line.starts_with(".section\t") {
+                break;
+            }
+        }
+        let branches = to_labels.into_iter().filter_map(|(at, label)| Some((at, *labels.get(label)?))).collect();
+        Self { names, branches, ends }
+    }
+
+    /// What a branch to what was there before goes round. One that is always taken, and leads from behind another loop into it, is
+    /// the way back of what the assembler has put out of the way, such as a poll.
+    fn loops(&self) -> Vec<Range<usize>> {
+        let back = self.branches.iter().filter(|(from, to)| to <= from).map(|(from, to)| *to..from + 1);
+        let (mut always, mut loops): (Vec<_>, Vec<_>) = back.partition(|at| self.ends.contains(&(at.end - 1)));
+        let into = |at: &Range<usize>, other: &Range<usize>| {
+            other.contains(&at.start) && other.end < at.end && other.start < at.start
+        };
+        always.retain(|at| !loops.iter().any(|other| into(at, other)));
+        loops.append(&mut always);
+        loops.sort_by_key(|at| (at.end, at.start));
+        loops
+    }
+
+    fn count(&self, at: &Range<usize>, name: &str) -> usize {
+        self.names[at.clone()].iter().filter(|found| **found == name).count()
+    }
+
+    /// Instructions of the shortest of the ways from a loop's begin to its end that have most of `work`, forward all along.
+    fn least(&self, at: &Range<usize>, work: &[&str]) -> usize {
+        // For each instruction how much work is ahead of it, and how many instructions.
+        let mut best: HashMap<usize, (Reverse<usize>, usize)> = HashMap::from([(at.start, (Reverse(0), 0))]);
+        for here in at.clone() {
+            let Some(&(Reverse(done), length)) = best.get(&here) else { continue };
+            let way = (Reverse(done + usize::from(work.contains(&self.names[here]))), length + 1);
+            let jump = self.branches.get(&here).copied().filter(|to| *to > here && self.names[here] == "BRA");
+            let last = here + 1 == at.end;
+            let next = (last || !self.ends.contains(&here)).then_some(here + 1);
+            for to in jump.into_iter().chain(next) {
+                let known = best.entry(to).or_insert(way);
+                *known = way.min(*known);
+            }
+        }
+        best.get(&at.end).map_or(at.len(), |(_, length)| *length)
+    }
 }
 
 #[test]
@@ -111,8 +180,21 @@ fn the_loop_with_the_tensor_cores_is_found() {
     let text = "\t.section\t.text.product,\"ax\",@progbits\n.L_x_1:\n /*0000*/ LDS R0, [R1] ;\n.L_x_2:\n /*0010*/ HMMA.16816.F32 R0, R1, R2, R0 ;\n \
                 /*0020*/ HMMA.16816.F32 R0, R1, R2, R0 ;\n /*0030*/ @P0 BRA `(.L_x_2) ;\n /*0040*/ @!P1 BRA `(.L_x_1) ;\n /*0050*/ EXIT ;\n\
                 .L_x_3:\n /*0060*/ BRA `(.L_x_3) ;\n\t.section\t.text.copy,\"ax\",@progbits\n /*0000*/ EXIT ;\n";
-    let product = MatrixLoop { kernel: "product".into(), instructions: 3, matrix: 2, name: "HMMA" };
+    let (name, copies) = ("HMMA", 0);
+    let product = MatrixLoop { kernel: "product".into(), instructions: 3, matrix: 2, name, copies, least: 3 };
     assert_eq!(matrix_loops(text), [product]);
+}
+
+#[test]
+fn the_shortest_way_with_all_products_and_copies_is_found() {
+    // One way is without product and copy, and another longer. What comes behind the end is a poll, which leads back into the loop.
+    let text = "\t.section\t.text.product,\"ax\",@progbits\n.L_x_1:\n /*0000*/ @P1 BRA `(.L_x_2) ;\n /*0010*/ HMMA.16816.F32 R0, R1, R2, R0 ;\n\
+                /*0020*/ LDGSTS.E.128 [R1], [R2] ;\n.L_x_2:\n /*0030*/ BRA.U UP0, `(.L_x_3) ;\n /*0040*/ FMNMX R0, R1, R2 ;\n /*0050*/ BRA `(.L_x_4) ;\n\
+                .L_x_3:\n /*0060*/ FADD R0, R1, R2 ;\n.L_x_4:\n /*0070*/ @!P0 BRA `(.L_x_1) ;\n /*0080*/ EXIT ;\n\
+                .L_x_5:\n /*0090*/ HMMA.16816.F32 R0, R1, R2, R0 ;\n /*00a0*/ BRA `(.L_x_2) ;\n";
+    let found = matrix_loops(text);
+    let (kernel, name) = ("product".into(), "HMMA");
+    assert_eq!(found, [MatrixLoop { kernel, instructions: 8, matrix: 1, name, copies: 1, least: 6 }]);
 }
 
 #[test]
@@ -120,5 +202,5 @@ fn an_access_ahead_of_the_wait_is_found() {
     let text = "\t.section\t.text.copy,\"ax\",@progbits\n /*0000*/ LDC R0, c[0x0][0x28] ;\n /*0010*/ @P0 LDG.E R2, desc[UR4][R2.64] ;\n \
                 /*0020*/ ACQBULK ;\n /*0030*/ STG.E desc[UR4][R4.64], R2 ;\n\t.section\t.text.none,\"ax\",@progbits\n \
                 /*0000*/ STG.E desc[UR4][R4.64], R2 ;\n";
-    assert_eq!(early_accesses(text), [("copy", "LDG.E"), ("none", "STG.E")]);
+    assert_eq!(early_accesses(text), [("copy", "LDG"), ("none", "STG")]);
 }

@@ -170,4 +170,5 @@ def main():
         write(folder / "triton_sm_90a.ptx", 90, GENERAL + HOPPER)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+#!/bin/sh
+# Compiles the kernels of other projects with which BENCHMARKS.md compares ours, into object files:
+#
+#     ./build.sh FOLDER
+#
+# Sources and compilers are packages on PyPI, of the versions below. It needs what `../build.sh` needs, and some minutes.
+set -eu
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
+cd "$(dirname "$0")"
+tools=$(mktemp -d)
+trap 'rm -rf "$tools"' EXIT
+python3 -m venv "$tools"
+"$tools/bin/pip" install --quiet nvidia-cuda-nvcc==13.5.37 nvidia-cuda-runtime==13.5.37 nvidia-cuda-crt==13.5.37 \
+    nvidia-nvvm==13.5.37 nvidia-cuda-cccl==13.3.5.0.6 nvidia-curand==10.4.5.25 triton==3.9.0
+# Of these only headers are needed.
+"$tools/bin/pip" install --quiet --no-deps nvidia-cutlass==4.2.0.0 flashinfer-python==0.7.2.post1
+packages=$(echo "$tools"/lib/python3*/site-packages)
+cuda=$packages/nvidia/cu13
+flashinfer=$packages/flashinfer/data
+
+# The name of what is made, the target, and what nvcc is told besides.
+compile() {
+    name=$1 target=$2
+    shift 2
+    "$cuda/bin/nvcc" -ptx -arch="$target" -O3 -DNDEBUG -std=c++17 --expt-relaxed-constexpr -w -I"$cuda/include" \
+        -I"$cuda/include/cccl" "$@" -o "$tools/$name.ptx"
+    assemble "$name" "$target"
+}
+
+# Registers and spills go to a file beside the code.
+assemble() {
+    "$cuda/bin/ptxas" -v -arch="$2" "$tools/$1.ptx" -o "$out/$1.cubin" 2>"$out/$1.txt"
+}
+
+cutlass=-I$packages/cutlass_library/source/include
+for columns in 128 256; do
+    for blocks in 1 2; do
+        compile "cutlass_wgmma_${columns}_of_$blocks" sm_90a "$cutlass" -DCOLUMNS=$columns -DBLOCKS=$blocks cutlass_wgmma.cu
+    done
+    for target in sm_80 sm_90a; do
+        compile "cutlass_mma_${columns}_$target" $target "$cutlass" -DCOLUMNS=$columns -DSTAGES=$((5 - columns / 128)) cutlass_mma.cu
+    done
+done
+
+# As FlashInfer compiles itself when it is first used. `name target macros`
+infer() {
+    name=flashinfer_$1 target=$2
+    shift 2
+    compile "$name" "$target" -use_fast_math -I"$flashinfer/include" -I"$flashinfer/cutlass/include" \
+        -I"$flashinfer/cutlass/tools/util/include" -I"$flashinfer/spdlog/include" "$@" flashinfer.cu
+}
+for head in 64 128; do
+    for target in sm_80 sm_90a; do
+        infer "prompt_${head}_$target" $target -DKERNEL=PROMPT -DHEAD=$head -DROWS=128 -DKEYS=4
+        infer "decode_matrix_${head}_$target" $target -DKERNEL=PROMPT -DHEAD=$head -DROWS=16 -DKEYS=$((256 / head))
+        for group in 1 4; do
+            infer "decode_${head}_group_${group}_$target" $target -DKERNEL=DECODE -DHEAD=$head -DGROUP=$group
+        done
+    done
+    infer "hopper_$head" sm_90a -DKERNEL=HOPPER -DHEAD=$head
+done
+
+TRITON_CACHE_DIR=$tools/cache TRITON_DEFAULT_FP_FUSION=1 "$tools/bin/python" -B triton_larger.py "$tools"
+for target in sm_80 sm_90a; do assemble triton_$target $target; done
+# The smaller ones that are tested, too.
+cp ../triton_sm_90a.ptx "$tools/triton_small_sm_90a.ptx"
+assemble triton_small_sm_90a sm_90a
