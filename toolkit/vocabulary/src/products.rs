@@ -105,6 +105,15 @@ kernels! {
         store(&sums, out);
     }
 
+    /// `m64n24k64` of `f16`: K-major rows of 128 bytes.
+    v_wgmma_24_f16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
+        let at = fill(image, bytes);
+        let [a, b] = [at, at + SECOND].map(wgmma::row_descriptor);
+        let mut sums = wgmma::m64n24k64_f16_first(a, b);
+        wgmma::m64n24k64_f16(&mut sums, a, b);
+        store(&sums, out);
+    }
+
     /// `m64n32k64` of `f16`: K-major rows of 128 bytes.
     v_wgmma_32_f16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
@@ -129,6 +138,15 @@ kernels! {
         let [a, b] = [at, at + SECOND].map(wgmma::row_descriptor);
         let mut sums = wgmma::m64n128k64_f16_first(a, b);
         wgmma::m64n128k64_f16(&mut sums, a, b);
+        store(&sums, out);
+    }
+
+    /// `m64n192k64` of `f16`: K-major rows of 128 bytes.
+    v_wgmma_192_f16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
+        let at = fill(image, bytes);
+        let [a, b] = [at, at + SECOND].map(wgmma::row_descriptor);
+        let mut sums = wgmma::m64n192k64_f16_first(a, b);
+        wgmma::m64n192k64_f16(&mut sums, a, b);
         store(&sums, out);
     }
 
@@ -187,6 +205,15 @@ kernels! {
         store(&sums, out);
     }
 
+    /// `m64n24k64` of `bf16`: K-major rows of 128 bytes.
+    v_wgmma_24_bf16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
+        let at = fill(image, bytes);
+        let [a, b] = [at, at + SECOND].map(wgmma::row_descriptor);
+        let mut sums = wgmma::m64n24k64_bf16_first(a, b);
+        wgmma::m64n24k64_bf16(&mut sums, a, b);
+        store(&sums, out);
+    }
+
     /// `m64n32k64` of `bf16`: K-major rows of 128 bytes.
     v_wgmma_32_bf16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
         let at = fill(image, bytes);
@@ -211,6 +238,15 @@ kernels! {
         let [a, b] = [at, at + SECOND].map(wgmma::row_descriptor);
         let mut sums = wgmma::m64n128k64_bf16_first(a, b);
         wgmma::m64n128k64_bf16(&mut sums, a, b);
+        store(&sums, out);
+    }
+
+    /// `m64n192k64` of `bf16`: K-major rows of 128 bytes.
+    v_wgmma_192_bf16(image: *const Vector, bytes: u32, out: *mut [f32; 4]) {
+        let at = fill(image, bytes);
+        let [a, b] = [at, at + SECOND].map(wgmma::row_descriptor);
+        let mut sums = wgmma::m64n192k64_bf16_first(a, b);
+        wgmma::m64n192k64_bf16(&mut sums, a, b);
         store(&sums, out);
     }
 

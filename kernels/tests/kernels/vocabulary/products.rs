@@ -72,9 +72,11 @@ pub fn every_form(gpu: &mut Gpu) {
     forms! {
         Layout::Rows, 8 v_wgmma_8_f16 v_wgmma_8_bf16;
         Layout::Rows, 16 v_wgmma_16_f16 v_wgmma_16_bf16;
+        Layout::Rows, 24 v_wgmma_24_f16 v_wgmma_24_bf16;
         Layout::Rows, 32 v_wgmma_32_f16 v_wgmma_32_bf16;
         Layout::Rows, 64 v_wgmma_64_f16 v_wgmma_64_bf16;
         Layout::Rows, 128 v_wgmma_128_f16 v_wgmma_128_bf16;
+        Layout::Rows, 192 v_wgmma_192_f16 v_wgmma_192_bf16;
         Layout::Rows, 256 v_wgmma_256_f16 v_wgmma_256_bf16;
         Layout::Plain, 64 v_wgmma_plain_f16 v_wgmma_plain_bf16;
         Layout::MnMajor, 64 v_wgmma_mn_major_f16 v_wgmma_mn_major_bf16;

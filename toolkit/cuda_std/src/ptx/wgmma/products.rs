@@ -1,0 +1,331 @@
+//! The products of `wgmma`, of every width.
+
+#[cfg(target_arch = "nvptx64")]
+use super::{MatrixLayout, STEP};
+
+macro_rules! products {
+    ($ty:literal $n:literal [$($i:literal)*] [$($list:literal)*] $one:ident $four:ident $first:ident $registers:ident) => {
+        #[doc = concat!("Multiplies `", $ty, "` by 16 along K; `adds` says whether to add to the sums, or to replace them.")]
+        #[doc = concat!("\n\n`wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, "`")]
+        ///
+        /// `A_MN` and `B_MN` are 1 for a factor that is MN-major, and else 0.
+        ///
+        /// # Safety
+        /// All threads of the warp group call this together; the descriptors are those of factors in shared memory, which
+        /// nobody writes meanwhile.
+        #[inline(always)]
+        pub unsafe fn $one<const A_MN: u32, const B_MN: u32>(
+            sums: &mut [[f32; 4]; $n / 8],
+            a: u64,
+            b: u64,
+            adds: bool,
+        ) {
+            device!((sums, a, b, adds) => {
+                // SAFETY: all threads of the warp group are here and the factors are valid, by this function's contract.
+                unsafe {
+                    core::arch::asm!(
+                        "{{",
+                        ".reg .pred adds;",
+                        "setp.ne.u32 adds, {adds}, 0;",
+                        "wgmma.fence.sync.aligned;",
+                        concat!(
+                            "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
+                            "}}, {a}, {b}, adds, 1, 1, {a_mn}, {b_mn};"
+                        ),
+                        "wgmma.commit_group.sync.aligned;",
+                        "wgmma.wait_group.sync.aligned 0;",
+                        "}}",
+                        $(
+                            inout(reg32) sums[$i][0], inout(reg32) sums[$i][1],
+                            inout(reg32) sums[$i][2], inout(reg32) sums[$i][3],
+                        )*
+                        a = in(reg64) a,
+                        b = in(reg64) b,
+                        adds = in(reg32) u32::from(adds),
+                        a_mn = const A_MN,
+                        b_mn = const B_MN,
+                        options(nostack, preserves_flags),
+                    );
+                }
+            })
+        }
+
+        #[doc = concat!("Multiplies `", $ty, "` by 64 along K and adds: [`", stringify!($one), "`] four times, along")]
+        /// K-major rows of 64 elements, whose places are [`row_descriptor`]s.
+        ///
+        /// # Safety
+        /// As for one.
+        #[inline(always)]
+        pub unsafe fn $four(sums: &mut [[f32; 4]; $n / 8], a: u32, b: u32) {
+            device!((sums, a, b) => {
+                // SAFETY: all threads of the warp group are here and the factors are valid, by this function's contract.
+                unsafe {
+                    core::arch::asm!(
+                        "{{",
+                        ".reg .b64 a<4>, b<4>;",
+                        "mov.b64 a0, {{{a0}, {high}}};",
+                        "mov.b64 b0, {{{b0}, {high}}};",
+                        "mov.b64 a1, {{{a1}, {high}}};",
+                        "mov.b64 b1, {{{b1}, {high}}};",
+                        "mov.b64 a2, {{{a2}, {high}}};",
+                        "mov.b64 b2, {{{b2}, {high}}};",
+                        "mov.b64 a3, {{{a3}, {high}}};",
+                        "mov.b64 b3, {{{b3}, {high}}};",
+                        "wgmma.fence.sync.aligned;",
+                        concat!(
+                            "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
+                            "}}, a0, b0, 1, 1, 1, 0, 0;"
+                        ),
+                        concat!(
+                            "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
+                            "}}, a1, b1, 1, 1, 1, 0, 0;"
+                        ),
+                        concat!(
+                            "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
+                            "}}, a2, b2, 1, 1, 1, 0, 0;"
+                        ),
+                        concat!(
+                            "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
+                            "}}, a3, b3, 1, 1, 1, 0, 0;"
+                        ),
+                        "wgmma.commit_group.sync.aligned;",
+                        "wgmma.wait_group.sync.aligned 0;",
+                        "}}",
+                        $(
+                            inout(reg32) sums[$i][0], inout(reg32) sums[$i][1],
+                            inout(reg32) sums[$i][2], inout(reg32) sums[$i][3],
+                        )*
+                        a0 = in(reg32) a,
+                        b0 = in(reg32) b,
+                        a1 = in(reg32) a + STEP,
+                        b1 = in(reg32) b + STEP,
+                        a2 = in(reg32) a + 2 * STEP,
+                        b2 = in(reg32) b + 2 * STEP,
+                        a3 = in(reg32) a + 3 * STEP,
+                        b3 = in(reg32) b + 3 * STEP,
+                        high = in(reg32) (MatrixLayout::ROWS_OF_128_BYTES.0 >> 32) as u32,
+                        options(nostack, preserves_flags),
+                    );
+                }
+            })
+        }
+
+        #[doc = concat!("[`", stringify!($four), "`] of new sums.")]
+        ///
+        /// # Safety
+        /// As for one.
+        #[inline(always)]
+        pub unsafe fn $first(a: u32, b: u32) -> [[f32; 4]; $n / 8] {
+            device!((a, b) => {
+                let mut sums = [[0.0; 4]; $n / 8];
+                // SAFETY: all threads of the warp group are here and the factors are valid, by this function's contract.
+                unsafe {
+                    core::arch::asm!(
+                        "{{",
+                        ".reg .b64 a<4>, b<4>;",
+                        "mov.b64 a0, {{{a0}, {high}}};",
+                        "mov.b64 b0, {{{b0}, {high}}};",
+                        "mov.b64 a1, {{{a1}, {high}}};",
+                        "mov.b64 b1, {{{b1}, {high}}};",
+                        "mov.b64 a2, {{{a2}, {high}}};",
+                        "mov.b64 b2, {{{b2}, {high}}};",
+                        "mov.b64 a3, {{{a3}, {high}}};",
+                        "mov.b64 b3, {{{b3}, {high}}};",
+                        "wgmma.fence.sync.aligned;",
+                        concat!(
+                            "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
+                            "}}, a0, b0, 0, 1, 1, 0, 0;"
+                        ),
+                        concat!(
+                            "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
+                            "}}, a1, b1, 1, 1, 1, 0, 0;"
+                        ),
+                        concat!(
+                            "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
+                            "}}, a2, b2, 1, 1, 1, 0, 0;"
+                        ),
+                        concat!(
+                            "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
+                            "}}, a3, b3, 1, 1, 1, 0, 0;"
+                        ),
+                        "wgmma.commit_group.sync.aligned;",
+                        "wgmma.wait_group.sync.aligned 0;",
+                        "}}",
+                        $(
+                            out(reg32) sums[$i][0], out(reg32) sums[$i][1],
+                            out(reg32) sums[$i][2], out(reg32) sums[$i][3],
+                        )*
+                        a0 = in(reg32) a,
+                        b0 = in(reg32) b,
+                        a1 = in(reg32) a + STEP,
+                        b1 = in(reg32) b + STEP,
+                        a2 = in(reg32) a + 2 * STEP,
+                        b2 = in(reg32) b + 2 * STEP,
+                        a3 = in(reg32) a + 3 * STEP,
+                        b3 = in(reg32) b + 3 * STEP,
+                        high = in(reg32) (MatrixLayout::ROWS_OF_128_BYTES.0 >> 32) as u32,
+                        options(nostack, preserves_flags),
+                    );
+                }
+                sums
+            })
+        }
+
+        #[doc = concat!("[`", stringify!($one), "`] with A in registers.")]
+        ///
+        /// # Safety
+        /// As for A in shared memory.
+        #[inline(always)]
+        pub unsafe fn $registers<const B_MN: u32>(
+            sums: &mut [[f32; 4]; $n / 8],
+            a: [u32; 4],
+            b: u64,
+            adds: bool,
+        ) {
+            device!((sums, a, b, adds) => {
+                // SAFETY: all threads of the warp group are here and the factor is valid, by this function's contract.
+                unsafe {
+                    core::arch::asm!(
+                        "{{",
+                        ".reg .pred adds;",
+                        "setp.ne.u32 adds, {adds}, 0;",
+                        "wgmma.fence.sync.aligned;",
+                        concat!(
+                            "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
+                            "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, adds, 1, 1, {b_mn};"
+                        ),
+                        "wgmma.commit_group.sync.aligned;",
+                        "wgmma.wait_group.sync.aligned 0;",
+                        "}}",
+                        $(
+                            inout(reg32) sums[$i][0], inout(reg32) sums[$i][1],
+                            inout(reg32) sums[$i][2], inout(reg32) sums[$i][3],
+                        )*
+                        a0 = in(reg32) a[0],
+                        a1 = in(reg32) a[1],
+                        a2 = in(reg32) a[2],
+                        a3 = in(reg32) a[3],
+                        b = in(reg64) b,
+                        adds = in(reg32) u32::from(adds),
+                        b_mn = const B_MN,
+                        options(nostack, preserves_flags),
+                    );
+                }
+            })
+        }
+    };
+}
+
+/// The products of each width and type: a width has the sums of the one before, and eight columns more.
+macro_rules! widths {
+    ([$($i:literal)*] [$($list:literal)*]) => {};
+    (
+        [$($i:literal)*] [$($list:literal)*]
+        $n:literal $column:literal $registers:literal [$($f16:ident)*] [$($bf16:ident)*];
+        $($others:tt)*
+    ) => {
+        products!("f16" $n [$($i)* $column] [$($list)* $registers] $($f16)*);
+        products!("bf16" $n [$($i)* $column] [$($list)* $registers] $($bf16)*);
+        widths!([$($i)* $column] [$($list)* $registers] $($others)*);
+    };
+}
+
+widths! {
+    [] []
+    8 0 "{0}, {1}, {2}, {3}"
+        [m64n8k16_f16 m64n8k64_f16 m64n8k64_f16_first m64n8k16_f16_registers]
+        [m64n8k16_bf16 m64n8k64_bf16 m64n8k64_bf16_first m64n8k16_bf16_registers];
+    16 1 ", {4}, {5}, {6}, {7}"
+        [m64n16k16_f16 m64n16k64_f16 m64n16k64_f16_first m64n16k16_f16_registers]
+        [m64n16k16_bf16 m64n16k64_bf16 m64n16k64_bf16_first m64n16k16_bf16_registers];
+    24 2 ", {8}, {9}, {10}, {11}"
+        [m64n24k16_f16 m64n24k64_f16 m64n24k64_f16_first m64n24k16_f16_registers]
+        [m64n24k16_bf16 m64n24k64_bf16 m64n24k64_bf16_first m64n24k16_bf16_registers];
+    32 3 ", {12}, {13}, {14}, {15}"
+        [m64n32k16_f16 m64n32k64_f16 m64n32k64_f16_first m64n32k16_f16_registers]
+        [m64n32k16_bf16 m64n32k64_bf16 m64n32k64_bf16_first m64n32k16_bf16_registers];
+    40 4 ", {16}, {17}, {18}, {19}"
+        [m64n40k16_f16 m64n40k64_f16 m64n40k64_f16_first m64n40k16_f16_registers]
+        [m64n40k16_bf16 m64n40k64_bf16 m64n40k64_bf16_first m64n40k16_bf16_registers];
+    48 5 ", {20}, {21}, {22}, {23}"
+        [m64n48k16_f16 m64n48k64_f16 m64n48k64_f16_first m64n48k16_f16_registers]
+        [m64n48k16_bf16 m64n48k64_bf16 m64n48k64_bf16_first m64n48k16_bf16_registers];
+    56 6 ", {24}, {25}, {26}, {27}"
+        [m64n56k16_f16 m64n56k64_f16 m64n56k64_f16_first m64n56k16_f16_registers]
+        [m64n56k16_bf16 m64n56k64_bf16 m64n56k64_bf16_first m64n56k16_bf16_registers];
+    64 7 ", {28}, {29}, {30}, {31}"
+        [m64n64k16_f16 m64n64k64_f16 m64n64k64_f16_first m64n64k16_f16_registers]
+        [m64n64k16_bf16 m64n64k64_bf16 m64n64k64_bf16_first m64n64k16_bf16_registers];
+    72 8 ", {32}, {33}, {34}, {35}"
+        [m64n72k16_f16 m64n72k64_f16 m64n72k64_f16_first m64n72k16_f16_registers]
+        [m64n72k16_bf16 m64n72k64_bf16 m64n72k64_bf16_first m64n72k16_bf16_registers];
+    80 9 ", {36}, {37}, {38}, {39}"
+        [m64n80k16_f16 m64n80k64_f16 m64n80k64_f16_first m64n80k16_f16_registers]
+        [m64n80k16_bf16 m64n80k64_bf16 m64n80k64_bf16_first m64n80k16_bf16_registers];
+    88 10 ", {40}, {41}, {42}, {43}"
+        [m64n88k16_f16 m64n88k64_f16 m64n88k64_f16_first m64n88k16_f16_registers]
+        [m64n88k16_bf16 m64n88k64_bf16 m64n88k64_bf16_first m64n88k16_bf16_registers];
+    96 11 ", {44}, {45}, {46}, {47}"
+        [m64n96k16_f16 m64n96k64_f16 m64n96k64_f16_first m64n96k16_f16_registers]
+        [m64n96k16_bf16 m64n96k64_bf16 m64n96k64_bf16_first m64n96k16_bf16_registers];
+    104 12 ", {48}, {49}, {50}, {51}"
+        [m64n104k16_f16 m64n104k64_f16 m64n104k64_f16_first m64n104k16_f16_registers]
+        [m64n104k16_bf16 m64n104k64_bf16 m64n104k64_bf16_first m64n104k16_bf16_registers];
+    112 13 ", {52}, {53}, {54}, {55}"
+        [m64n112k16_f16 m64n112k64_f16 m64n112k64_f16_first m64n112k16_f16_registers]
+        [m64n112k16_bf16 m64n112k64_bf16 m64n112k64_bf16_first m64n112k16_bf16_registers];
+    120 14 ", {56}, {57}, {58}, {59}"
+        [m64n120k16_f16 m64n120k64_f16 m64n120k64_f16_first m64n120k16_f16_registers]
+        [m64n120k16_bf16 m64n120k64_bf16 m64n120k64_bf16_first m64n120k16_bf16_registers];
+    128 15 ", {60}, {61}, {62}, {63}"
+        [m64n128k16_f16 m64n128k64_f16 m64n128k64_f16_first m64n128k16_f16_registers]
+        [m64n128k16_bf16 m64n128k64_bf16 m64n128k64_bf16_first m64n128k16_bf16_registers];
+    136 16 ", {64}, {65}, {66}, {67}"
+        [m64n136k16_f16 m64n136k64_f16 m64n136k64_f16_first m64n136k16_f16_registers]
+        [m64n136k16_bf16 m64n136k64_bf16 m64n136k64_bf16_first m64n136k16_bf16_registers];
+    144 17 ", {68}, {69}, {70}, {71}"
+        [m64n144k16_f16 m64n144k64_f16 m64n144k64_f16_first m64n144k16_f16_registers]
+        [m64n144k16_bf16 m64n144k64_bf16 m64n144k64_bf16_first m64n144k16_bf16_registers];
+    152 18 ", {72}, {73}, {74}, {75}"
+        [m64n152k16_f16 m64n152k64_f16 m64n152k64_f16_first m64n152k16_f16_registers]
+        [m64n152k16_bf16 m64n152k64_bf16 m64n152k64_bf16_first m64n152k16_bf16_registers];
+    160 19 ", {76}, {77}, {78}, {79}"
+        [m64n160k16_f16 m64n160k64_f16 m64n160k64_f16_first m64n160k16_f16_registers]
+        [m64n160k16_bf16 m64n160k64_bf16 m64n160k64_bf16_first m64n160k16_bf16_registers];
+    168 20 ", {80}, {81}, {82}, {83}"
+        [m64n168k16_f16 m64n168k64_f16 m64n168k64_f16_first m64n168k16_f16_registers]
+        [m64n168k16_bf16 m64n168k64_bf16 m64n168k64_bf16_first m64n168k16_bf16_registers];
+    176 21 ", {84}, {85}, {86}, {87}"
+        [m64n176k16_f16 m64n176k64_f16 m64n176k64_f16_first m64n176k16_f16_registers]
+        [m64n176k16_bf16 m64n176k64_bf16 m64n176k64_bf16_first m64n176k16_bf16_registers];
+    184 22 ", {88}, {89}, {90}, {91}"
+        [m64n184k16_f16 m64n184k64_f16 m64n184k64_f16_first m64n184k16_f16_registers]
+        [m64n184k16_bf16 m64n184k64_bf16 m64n184k64_bf16_first m64n184k16_bf16_registers];
+    192 23 ", {92}, {93}, {94}, {95}"
+        [m64n192k16_f16 m64n192k64_f16 m64n192k64_f16_first m64n192k16_f16_registers]
+        [m64n192k16_bf16 m64n192k64_bf16 m64n192k64_bf16_first m64n192k16_bf16_registers];
+    200 24 ", {96}, {97}, {98}, {99}"
+        [m64n200k16_f16 m64n200k64_f16 m64n200k64_f16_first m64n200k16_f16_registers]
+        [m64n200k16_bf16 m64n200k64_bf16 m64n200k64_bf16_first m64n200k16_bf16_registers];
+    208 25 ", {100}, {101}, {102}, {103}"
+        [m64n208k16_f16 m64n208k64_f16 m64n208k64_f16_first m64n208k16_f16_registers]
+        [m64n208k16_bf16 m64n208k64_bf16 m64n208k64_bf16_first m64n208k16_bf16_registers];
+    216 26 ", {104}, {105}, {106}, {107}"
+        [m64n216k16_f16 m64n216k64_f16 m64n216k64_f16_first m64n216k16_f16_registers]
+        [m64n216k16_bf16 m64n216k64_bf16 m64n216k64_bf16_first m64n216k16_bf16_registers];
+    224 27 ", {108}, {109}, {110}, {111}"
+        [m64n224k16_f16 m64n224k64_f16 m64n224k64_f16_first m64n224k16_f16_registers]
+        [m64n224k16_bf16 m64n224k64_bf16 m64n224k64_bf16_first m64n224k16_bf16_registers];
+    232 28 ", {112}, {113}, {114}, {115}"
+        [m64n232k16_f16 m64n232k64_f16 m64n232k64_f16_first m64n232k16_f16_registers]
+        [m64n232k16_bf16 m64n232k64_bf16 m64n232k64_bf16_first m64n232k16_bf16_registers];
+    240 29 ", {116}, {117}, {118}, {119}"
+        [m64n240k16_f16 m64n240k64_f16 m64n240k64_f16_first m64n240k16_f16_registers]
+        [m64n240k16_bf16 m64n240k64_bf16 m64n240k64_bf16_first m64n240k16_bf16_registers];
+    248 30 ", {120}, {121}, {122}, {123}"
+        [m64n248k16_f16 m64n248k64_f16 m64n248k64_f16_first m64n248k16_f16_registers]
+        [m64n248k16_bf16 m64n248k64_bf16 m64n248k64_bf16_first m64n248k16_bf16_registers];
+    256 31 ", {124}, {125}, {126}, {127}"
+        [m64n256k16_f16 m64n256k64_f16 m64n256k64_f16_first m64n256k16_f16_registers]
+        [m64n256k16_bf16 m64n256k64_bf16 m64n256k64_bf16_first m64n256k16_bf16_registers];
+}
