@@ -31,12 +31,14 @@
 use cuda_std::prelude::*;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
 use cuda_std::unroll;
+use cuda_std::unroll::hidden;
 use cuda_std::vector::{HalfVector, Vector};
 use cuda_std::warp::FULL_MASK;
 
-use super::epilogue::{ProductOutput, Staged};
+use super::epilogue::{ADD, ProductOutput, Staged};
+use super::fragment::{Identity, finish};
 use super::operand::{DEPTH, ROW_BYTES, STEPS, TileCopy, load, place_a, place_b};
-use super::packed::PackedTile;
+use super::packed::{PackedTile, is_packed};
 use super::split::{Meeting, share};
 use crate::element::{Bf16, Element, F16};
 use cuda_std::ptx::cp_async;
@@ -55,6 +57,10 @@ pub const GROUP: u32 = 8;
 pub const fn shared_bytes(columns: u32) -> u32 {
     STAGES * (ROWS + columns) * ROW_BYTES
 }
+
+// As 16 bits they leave room for what they are added to.
+const _: () = assert!(PackedTile::<ROWS, 128>::BYTES + ROWS * 128 * 2 <= shared_bytes(128));
+const _: () = assert!(PackedTile::<ROWS, 256>::BYTES + ROWS * 256 * 2 <= shared_bytes(256));
 
 /// Multiplies activations with a weight: `out = epilogue(x weight^T)`, see [`super`] for the arguments.
 ///
@@ -98,8 +104,7 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
             weight_source.copy(place + ROWS * ROW_BYTES, start, from..to);
         }
     };
-    let warp = warp::warp_id();
-    let (warp_row, warp_column) = (warp % 2 * 64, warp / 2 * 64);
+    let (warp_row, warp_column) = warp_place(warp::warp_id());
     let (x_place, weight_place) = (place_a(warp_row), ROWS * ROW_BYTES + place_b(warp_column));
     // SAFETY: all lanes of a warp call this together, and only for places whose copies have been waited for.
     let load_x = |place: u32, step: u32, i: u32| unsafe { load(ring.add(place as usize), x_place, step, i) };
@@ -172,17 +177,41 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
             return;
         }
         thread::sync_threads();
-        let (output, thread) =
-            (ProductOutput { out, stride: out_stride, bias, m, n, epilogue }, thread::thread_idx_x());
-        if output.is_packed() {
+        let output = ProductOutput { out, stride: out_stride, bias, m, n, epilogue };
+        // What the compiler knows to be the same as before it keeps across the main loop, for which there are no registers.
+        let thread = hidden(thread::thread_idx_x());
+        let (warp_row, warp_column) = warp_place(thread / warp::WARP_SIZE);
+        if is_packed(&output) {
             let tile = PackedTile::<ROWS, COLUMNS> { at: ring.cast() };
-            tile.put::<T>(&mut sums, [warp_row, warp_column], column + warp_column, output);
-            thread::sync_threads();
-            tile.store(output, thread, row, column);
+            if epilogue & ADD != 0 {
+                // What is added to comes as activations do, behind the tile.
+                let before = TileCopy::<COLUMNS>::of_thread(thread, out.cast(), out_stride, m, n, row);
+                let place = |part: u32| shared_bytes(COLUMNS) - (COLUMNS / DEPTH - part) * ROWS * ROW_BYTES;
+                for part in 0..COLUMNS / DEPTH {
+                    let copies = 0..TileCopy::<COLUMNS>::copies(ROWS);
+                    before.copy(ring_offset + place(part), column + part * DEPTH, copies);
+                }
+                cp_async::commit();
+                cp_async::wait::<0>();
+                thread::sync_threads();
+                let (identity, place) = (Identity::new::<T>(), place(warp_column / DEPTH));
+                unroll!(i in [0 1 2 3] {
+                    unroll!(step in [0 1 2 3] {
+                        identity.add::<T>(load_x(place, step, i), &mut sums, (i * 8 + step * 2) as usize);
+                    });
+                });
+            }
+            finish::<T, 64, 64>(&mut sums, column + warp_column, output);
+            let (place, first) = ([warp_row, warp_column], [row, column]);
+            if output.is_gated() {
+                tile.store::<T, 4>(&sums, place, output, thread, first);
+            } else {
+                tile.store::<T, 8>(&sums, place, output, thread, first);
+            }
             return;
         }
         let staged = Staged { sums: ring.cast(), rows: ROWS, columns: COLUMNS, pitch: COLUMNS + 8, is_permuted: false };
-        let lane = warp::lane_id();
+        let lane = hidden(warp::lane_id());
         unroll!(i in [0 1 2 3] {
             unroll!(j in [0 1 2 3 4 5 6 7] {
                 let [a, b, c, d] = sums[i * 8 + j];
@@ -195,6 +224,12 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
         // A thread stores four columns of each of its rows, and neighbouring threads fill whole sectors.
         output.store::<T, COLUMNS, 8>(staged, thread, row, column);
     }
+}
+
+/// Where a warp's 64 x 64 are in the block's tile.
+#[inline(always)]
+fn warp_place(warp: u32) -> (u32, u32) {
+    (warp % 2 * 64, warp / 2 * 64)
 }
 
 /// Which tile of the product is a block's, as row and column: column by column within groups of [`GROUP`] rows.

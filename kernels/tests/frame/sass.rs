@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-/// Instructions of the tensor cores.
+/// Instructions of the tensor cores. A kernel's are the first that it has any of: what has `HGMMA`s may add to their sums by `HMMA`.
 const MATRIX: [&str; 3] = ["HGMMA", "HMMA", "IMMA"];
 
 /// The loop of a kernel in which most is done on the tensor cores; of several the shortest.
@@ -62,9 +62,12 @@ fn loops_of(text: &str) -> Vec<MatrixLoop> {
                 break;
             }
         }
+        let of = |at: std::ops::Range<usize>, name: &str| {
+            instructions[at].iter().filter(|i| i.split('.').next() == Some(name)).count()
+        };
+        let Some(name) = MATRIX.into_iter().find(|name| of(0..instructions.len(), name) > 0) else { continue };
         let count = |at: std::ops::Range<usize>| {
-            let of = |name: &str| instructions[at.clone()].iter().filter(|i| i.split('.').next() == Some(name)).count();
-            let (matrix, name) = MATRIX.map(|name| (of(name), name)).into_iter().max_by_key(|found| found.0)?;
+            let matrix = of(at.clone(), name);
             let found = MatrixLoop { kernel: kernel.to_owned(), instructions: at.len(), matrix, name };
             (matrix > 0).then_some((at, found))
         };
@@ -82,7 +85,8 @@ fn loops_of(text: &str) -> Vec<MatrixLoop> {
 fn the_loop_with_the_tensor_cores_is_found() {
     let text = "\t.section\t.text.product,\"ax\",@progbits\n.L_x_1:\n /*0000*/ LDS R0, [R1] ;\n.L_x_2:\n /*0010*/ HMMA.16816.F32 R0, R1, R2, R0 ;\n \
                 /*0020*/ HMMA.16816.F32 R0, R1, R2, R0 ;\n /*0030*/ @P0 BRA `(.L_x_2) ;\n /*0040*/ @!P1 BRA `(.L_x_1) ;\n /*0050*/ EXIT ;\n\
-                .L_x_3:\n /*0060*/ BRA `(.L_x_3) ;\n\t.section\t.text.copy,\"ax\",@progbits\n /*0000*/ EXIT ;\n";
+                .L_x_3:\n /*0060*/ IMMA.16816.S8 R0, R1, R2, R0 ;\n /*0060*/ IMMA.16816.S8 R0, R1, R2, R0 ;\n \
+                /*0060*/ IMMA.16816.S8 R0, R1, R2, R0 ;\n /*0070*/ BRA `(.L_x_3) ;\n\t.section\t.text.copy,\"ax\",@progbits\n /*0000*/ EXIT ;\n";
     let product = MatrixLoop { kernel: "product".into(), instructions: 3, matrix: 2, name: "HMMA" };
     assert_eq!(loops_of(text), [product]);
 }
