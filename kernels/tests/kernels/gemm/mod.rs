@@ -17,6 +17,7 @@
 //! | `gemv`: tokens that there are not, read; stored | `ragged_shapes`, `plans_...` |
 //! | `gemv`: rows of up stored as outputs | `every_epilogue`, `plans_...` |
 //! | `gemm`: the last tile follows itself | `ragged_shapes`, `every_epilogue`, `every_length_of_the_ring` |
+//! | `gemm`: columns behind the end, of what it adds to | `every_epilogue`, `orders_of_warps_and_blocks` |
 //! | `gemm_hopper`: the half of the weight that a block of a pair fetches is the other's | `pairs_...`, all with pairs |
 //! | `share`: what a division leaves over | `ragged_shapes`, `every_length_of_the_ring` |
 
