@@ -11,7 +11,6 @@ use cuda_std::vector::{HalfVector, Vector};
 use super::activation::{Activation, activate};
 use super::split::add;
 use crate::element::Element;
-use crate::layout::VECTOR;
 
 /// What is stored, for the sums `s = x w^T + bias`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,10 +144,10 @@ impl ProductOutput {
         self.epilogue & GATED != 0
     }
 
-    /// Whether the output is plain, in 16 bits, and its rows are whole vectors.
+    /// Columns of the output, for `rows` rows of the weight: half as many if it is gated.
     #[inline(always)]
-    pub fn is_packed(&self) -> bool {
-        self.epilogue == 0 && self.stride.is_multiple_of(VECTOR) && self.n.is_multiple_of(VECTOR)
+    pub fn columns(&self, rows: u32) -> u32 {
+        rows >> u32::from(self.is_gated())
     }
 
     /// The bias of two rows of the weight from `row` on, an even number.

@@ -9,9 +9,9 @@
 //! | [`hopper::decode`] | [`gemm_hopper_decode`](hopper::decode::gemm_hopper_decode()) | 5 to 64, on Hopper | memory |
 //! | [`quantised`] | [`gemm_quantised`](quantised::gemm_quantised()) | any, weights of 4 and 8 bits | memory, then tensor cores |
 //!
-//! What they have in common: [`operand`], tiles in shared memory; [`split`], sums of several blocks; [`epilogue`] and
-//! [`activation`], what is applied to the sums before they are stored. [`plan`] chooses the kernel and its launch, and
-//! is all that a host needs.
+//! What they have in common: [`operand`], tiles in shared memory; [`split`], sums of several blocks; [`epilogue`],
+//! [`activation`] and [`fragment`], what is applied to the sums before they are stored. [`plan`] chooses the kernel and its
+//! launch, and is all that a host needs.
 //!
 //! All kernels take the same arguments; those of Hopper have `x` and `weight` as tensors:
 //!
@@ -29,6 +29,7 @@
 pub mod activation;
 pub mod decode;
 pub mod epilogue;
+pub mod fragment;
 pub mod gemv;
 // Other targets do not have it.
 #[cfg(any(not(target_arch = "nvptx64"), target_feature = "sm_90a"))]

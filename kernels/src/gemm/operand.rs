@@ -54,7 +54,12 @@ impl<const THREADS: u32> TileCopy<THREADS> {
     /// For tiles that begin at row `first` of a matrix `[rows][k]`, whose rows are `stride` elements apart.
     #[inline(always)]
     pub fn new(matrix: *const u16, stride: u32, rows: u32, k: u32, first: u32) -> Self {
-        let thread = thread::thread_idx_x();
+        Self::of_thread(thread::thread_idx_x(), matrix, stride, rows, k, first)
+    }
+
+    /// [`new`](Self::new), for the thread of this number.
+    #[inline(always)]
+    pub fn of_thread(thread: u32, matrix: *const u16, stride: u32, rows: u32, k: u32, first: u32) -> Self {
         let (row, vector) = (thread / VECTORS, thread % VECTORS);
         let offset = (first + row) as usize * stride as usize + (vector * 8) as usize;
         TileCopy {

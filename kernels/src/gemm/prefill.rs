@@ -5,7 +5,7 @@
 //!
 //! | | |
 //! | --- | --- |
-//! | shapes | `x [m][k]`, `weight [n][k]`, `out [m][n]`; any `m` and `n`, `k` a multiple of 8 |
+//! | shapes | `x [m][k]`, `weight [n][k]`, `out [m][n]`; any `m` and `n` below 2^23, `k` a multiple of 8 |
 //! | grid | tiles of the product by splits of `k`; `COLUMNS` threads |
 //! | shared memory | [`shared_bytes`]: 96 KiB (two blocks an SM on an H200), 144 KiB (one) |
 //! | floor | `2 m n k` flops; `2 (m k + n k + m n)` bytes |
@@ -34,9 +34,10 @@ use cuda_std::unroll;
 use cuda_std::unroll::hidden;
 use cuda_std::vector::{HalfVector, Vector};
 
-use super::epilogue::{ProductOutput, Staged};
+use super::epilogue::{ADD, ProductOutput, Staged};
+use super::fragment::{Identity, finish};
 use super::operand::{DEPTH, ROW_BYTES, STEPS, TileCopy, TilePart, load, place_a, place_b};
-use super::packed::PackedTile;
+use super::packed::{PackedTile, is_packed};
 use super::split::{Meeting, share};
 use crate::element::{Bf16, Element, F16};
 use cuda_std::ptx::cp_async;
@@ -55,6 +56,10 @@ pub const GROUP: u32 = 8;
 pub const fn shared_bytes(columns: u32) -> u32 {
     STAGES * (ROWS + columns) * ROW_BYTES
 }
+
+// As 16 bits they leave room for what they are added to.
+const _: () = assert!(PackedTile::<ROWS, 128>::BYTES + ROWS * 128 * 2 <= shared_bytes(128));
+const _: () = assert!(PackedTile::<ROWS, 256>::BYTES + ROWS * 256 * 2 <= shared_bytes(256));
 
 /// Multiplies activations with a weight: `out = epilogue(x weight^T)`, see [`super`] for the arguments.
 ///
@@ -78,14 +83,18 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
 ) {
     let (tile_m, tile_n) = place(thread::block_idx_x(), m.div_ceil(ROWS), n.div_ceil(COLUMNS));
     let (row, column) = (tile_m * ROWS, tile_n * COLUMNS);
+    // For behind the main loop, in one register.
+    let corner = hidden(tile_m << 16 | tile_n);
     let (first, last) = share(k.div_ceil(DEPTH));
+    // Tiles are known by where they begin along `k`: a number less to keep.
+    let (first, end) = (first * DEPTH, last * DEPTH);
 
     let ring: *mut u8 = dynamic_shared_mem();
     let ring_offset = shared_offset(ring);
     let stage_bytes = (ROWS + COLUMNS) * ROW_BYTES;
     let x_source = TileCopy::<COLUMNS>::new(x, x_stride, m, k, row);
     let weight_source = TileCopy::<COLUMNS>::new(weight, k, n, k, column);
-    let parts = |tile: u32| (x_source.of(tile * DEPTH), weight_source.of(tile * DEPTH));
+    let parts = |start: u32| (x_source.of(start), weight_source.of(start));
     // What is copied of a tile during a step; places in the ring are in bytes.
     let copy = |place: u32, (x, weight): (TilePart<COLUMNS>, TilePart<COLUMNS>), step: u32| {
         let place = ring_offset + place;
@@ -98,8 +107,7 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
             weight.copy(place + ROWS * ROW_BYTES, step * weight_copies..(step + 1) * weight_copies);
         }
     };
-    let warp = warp::warp_id();
-    let (warp_row, warp_column) = (warp % 2 * 64, warp / 2 * 64);
+    let (warp_row, warp_column) = warp_place(warp::warp_id());
     let (x_place, weight_place) = (place_a(warp_row), ROWS * ROW_BYTES + place_b(warp_column));
     // SAFETY: all lanes of a warp call this together, and only for places whose copies have been waited for.
     let load_x = |place: u32, step: u32, i: u32| unsafe { load(ring_offset + place, x_place, step, i) };
@@ -110,8 +118,9 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     };
 
     for stage in 0..STAGES - 1 {
-        if first + stage < last {
-            let parts = parts(first + stage);
+        let start = first + stage * DEPTH;
+        if start < end {
+            let parts = parts(start);
             unroll!(step in [0 1 2 3] { copy(stage * stage_bytes, parts, step) });
         }
         // Without copies as well: waits count groups.
@@ -123,22 +132,23 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     let mut b_ahead = load_weight(0, 0);
     let mut sums = [[0.0; 4]; 32];
     let (mut now, mut free) = (0, (STAGES - 1) * stage_bytes);
-    // Hidden, so that the compiler does not write the loop's last round out a second time, for which there are no registers.
-    let end = hidden(last);
-    let mut tile = first;
-    while tile < last {
+    let mut start = first;
+    while start < end {
         let mut following = if now == (STAGES - 1) * stage_bytes { 0 } else { now + stage_bytes };
-        if tile + 1 == end {
+        // Hidden, so that the compiler does not write the loop's last round out a second time, for which there are no registers.
+        let next = hidden(start + DEPTH);
+        if next == end {
             // The last step's loads are not used; they read a tile that is there.
             following = now;
         }
-        let parts = parts(tile + STAGES - 1);
+        let ahead = next + (STAGES - 2) * DEPTH;
+        let parts = parts(ahead);
         unroll!(step in [0 1 2 3] {
             let b = b_ahead;
-            if tile + STAGES - 1 < end {
+            if ahead < end {
                 copy(free, parts, step);
             }
-            if step == STEPS - 1 && tile + 1 != end {
+            if step == STEPS - 1 && next != end {
                 // The next tile has arrived, and all warps have loaded this one: its place is filled in the next round.
                 cp_async::commit();
                 cp_async::wait::<{ STAGES - 2 }>();
@@ -159,7 +169,7 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
             });
         });
         (free, now) = (now, following);
-        tile += 1;
+        start = next;
     }
 
     // SAFETY: all threads of the block are here; after the barrier no thread reads the ring's tiles, and it has room
@@ -170,17 +180,42 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
             return;
         }
         thread::sync_threads();
-        let (output, thread) =
-            (ProductOutput { out, stride: out_stride, bias, m, n, epilogue }, thread::thread_idx_x());
-        if output.is_packed() {
+        let output = ProductOutput { out, stride: out_stride, bias, m, n, epilogue };
+        // What the compiler knows to be the same as before it keeps across the main loop, for which there are no registers.
+        let (row, column) = ((corner >> 16) * ROWS, (corner & 0xffff) * COLUMNS);
+        let thread = hidden(thread::thread_idx_x());
+        let (warp_row, warp_column) = warp_place(thread / warp::WARP_SIZE);
+        if is_packed(&output) {
             let tile = PackedTile::<ROWS, COLUMNS> { at: ring.cast() };
-            tile.put::<T>(&mut sums, [warp_row, warp_column], column + warp_column, output);
-            thread::sync_threads();
-            tile.store(output, thread, row, column);
+            if epilogue & ADD != 0 {
+                // What is added to comes as activations do, behind the tile.
+                let before = TileCopy::<COLUMNS>::of_thread(thread, out.cast(), out_stride, m, n, row);
+                let place = |part: u32| shared_bytes(COLUMNS) - (COLUMNS / DEPTH - part) * ROWS * ROW_BYTES;
+                for part in 0..COLUMNS / DEPTH {
+                    let copies = 0..TileCopy::<COLUMNS>::copies(ROWS);
+                    before.of(column + part * DEPTH).copy(ring_offset + place(part), copies);
+                }
+                cp_async::commit();
+                cp_async::wait::<0>();
+                thread::sync_threads();
+                let (identity, place) = (Identity::new::<T>(), place(warp_column / DEPTH));
+                unroll!(i in [0 1 2 3] {
+                    unroll!(step in [0 1 2 3] {
+                        identity.add::<T>(load_x(place, step, i), &mut sums, (i * 8 + step * 2) as usize);
+                    });
+                });
+            }
+            finish::<T, 64, 64>(&mut sums, column + warp_column, output);
+            let (place, first) = ([warp_row, warp_column], [row, column]);
+            if output.is_gated() {
+                tile.store::<T, 4>(&sums, place, output, thread, first);
+            } else {
+                tile.store::<T, 8>(&sums, place, output, thread, first);
+            }
             return;
         }
         let staged = Staged { sums: ring.cast(), rows: ROWS, columns: COLUMNS, pitch: COLUMNS + 8, is_permuted: false };
-        let lane = warp::lane_id();
+        let lane = hidden(warp::lane_id());
         unroll!(i in [0 1 2 3] {
             unroll!(j in [0 1 2 3 4 5 6 7] {
                 let [a, b, c, d] = sums[i * 8 + j];
@@ -193,6 +228,12 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
         // A thread stores four columns of each of its rows, and neighbouring threads fill whole sectors.
         output.store::<T, COLUMNS, 8>(staged, thread, row, column);
     }
+}
+
+/// Where a warp's 64 x 64 are in the block's tile.
+#[inline(always)]
+fn warp_place(warp: u32) -> (u32, u32) {
+    (warp % 2 * 64, warp / 2 * 64)
 }
 
 /// Which tile of the product is a block's, as row and column: column by column within groups of [`GROUP`] rows.

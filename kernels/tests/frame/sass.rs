@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
-/// Instructions of the tensor cores.
+/// Instructions of the tensor cores. A kernel's are the first that it has any of: what has `HGMMA`s may add to their sums by `HMMA`.
 const MATRIX: [&str; 3] = ["HGMMA", "HMMA", "IMMA"];
 
 /// Asynchronous copies of a warp's, 16 bytes a lane.
@@ -81,14 +81,15 @@ pub fn product_loops(text: &str) -> Vec<MatrixLoop> {
     if found.is_empty() { loops_of(text, &["FFMA"]) } else { found }
 }
 
-/// The loops with most of one of these instructions.
+/// The loops with most of the first of these instructions that a kernel has.
 fn loops_of(text: &str, names: &[&'static str]) -> Vec<MatrixLoop> {
     let mut all = Vec::new();
     for (kernel, code) in kernels(text) {
+        let Some(name) = names.iter().find(|name| code.names.contains(name)).copied() else { continue };
         let count = |at: Range<usize>| {
-            let (matrix, name) = names.iter().map(|name| (code.count(&at, name), *name)).max_by_key(|found| found.0)?;
-            let least = code.least(&at, &[name, COPY]);
-            let (kernel, instructions, copies) = (kernel.to_owned(), at.len(), code.count(&at, COPY));
+            let (matrix, copies, least) =
+                (code.count(&at, name), code.count(&at, COPY), code.least(&at, &[name, COPY]));
+            let (kernel, instructions) = (kernel.to_owned(), at.len());
             (matrix > 0).then_some((at, MatrixLoop { kernel, instructions, matrix, name, copies, least }))
         };
         let found: Vec<_> = code.loops().into_iter().filter_map(count).collect();
@@ -179,7 +180,8 @@ impl<'a> Code<'a> {
 fn the_loop_with_the_tensor_cores_is_found() {
     let text = "\t.section\t.text.product,\"ax\",@progbits\n.L_x_1:\n /*0000*/ LDS R0, [R1] ;\n.L_x_2:\n /*0010*/ HMMA.16816.F32 R0, R1, R2, R0 ;\n \
                 /*0020*/ HMMA.16816.F32 R0, R1, R2, R0 ;\n /*0030*/ @P0 BRA `(.L_x_2) ;\n /*0040*/ @!P1 BRA `(.L_x_1) ;\n /*0050*/ EXIT ;\n\
-                .L_x_3:\n /*0060*/ BRA `(.L_x_3) ;\n\t.section\t.text.copy,\"ax\",@progbits\n /*0000*/ EXIT ;\n";
+                .L_x_3:\n /*0060*/ IMMA.16816.S8 R0, R1, R2, R0 ;\n /*0060*/ IMMA.16816.S8 R0, R1, R2, R0 ;\n \
+                /*0060*/ IMMA.16816.S8 R0, R1, R2, R0 ;\n /*0070*/ BRA `(.L_x_3) ;\n\t.section\t.text.copy,\"ax\",@progbits\n /*0000*/ EXIT ;\n";
     let (name, copies) = ("HMMA", 0);
     let product = MatrixLoop { kernel: "product".into(), instructions: 3, matrix: 2, name, copies, least: 3 };
     assert_eq!(matrix_loops(text), [product]);

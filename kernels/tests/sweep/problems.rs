@@ -44,21 +44,22 @@ fn undivided_products(target: &str) -> impl Iterator<Item = Case> {
         k: tiles * DEPTH,
         epilogue: Epilogue::Half(None),
     };
+    const OTHERS: [Epilogue; 3] = [Epilogue::Float, Epilogue::Add, Epilogue::Gated(Activation::Silu)];
     let plain = product::kernels(target).flat_map(move |(kernel, tokens)| {
         let (product, others) = match kernel {
             GemmKernel::Hopper(columns) | GemmKernel::HopperPairs(columns) => {
                 let tiles = (2 * hopper::stages(columns) + 1) * hopper::depth(columns) / DEPTH;
                 // Both warp groups of both blocks of a pair have tokens. How sums are stored, and what they are added to, differs.
                 let product = Product { m: hopper::ROWS + 2, ..product(tokens, 2 * columns, tiles) };
-                (product, &[Epilogue::Float, Epilogue::Add, Epilogue::Gated(Activation::Silu)][..])
+                (product, &OTHERS[..])
             }
             // The last tile is where the sums are put.
             GemmKernel::HopperDecode(tokens) => {
                 let tiles = (2 * hopper::decode::stages(tokens) + 1) * hopper::decode::TILE_DEPTH / DEPTH;
                 (product(tokens, hopper::decode::ROWS, tiles), &[][..])
             }
-            // Only plain outputs are put in the place of tiles as 16 bits.
-            GemmKernel::Prefill(_) => (product(tokens, 128, 1), &[Epilogue::Float][..]),
+            // How sums are stored differs here, too.
+            GemmKernel::Prefill(_) => (product(tokens, 128, 1), &OTHERS[..]),
             _ => (product(tokens, 128, 1), &[][..]),
         };
         let of = move |epilogue| GemmPlan { product: Product { epilogue, ..product }, kernel, splits: 1, blocks: 1 };

@@ -53,8 +53,8 @@ use super::operand::{DEPTH, ROW_BYTES};
 use super::prefill::place;
 use super::split::{Meeting, share};
 use crate::element::{Bf16, Element, F16};
+pub use output::TILED;
 use output::{PASS, PASS_BYTES, TILE, TILE_BYTES, TiledOutput, adds_tiles};
-pub use output::{TILED, is_tiled};
 use pair::{Pair, SharedRing};
 use ring::{Ring, RingPlace};
 
@@ -329,12 +329,14 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
             if warp::warp_vote_any(FULL_MASK, is_last) && row < m {
                 // The compiler would write the loop's body out several times, and keep what follows from the epilogue for all tiles.
                 let (slabs, epilogue) = (hidden(COLUMNS / SLAB), hidden(epilogue));
-                let output = ProductOutput { out, stride: out_stride, bias, m, n, epilogue };
+                let output = ProductOutput { out, stride: hidden(out_stride), bias, m, n, epilogue };
                 if epilogue & TILED != 0 {
                     tiled.store::<T, COLUMNS>(&mut sums, [row, column], output, sync);
                     tile += stride;
                     continue;
                 }
+                // Else this way's addresses would be computed once ahead of all tiles, and for outputs that do not take it, too.
+                let [warp, lane, in_group] = [warp, lane, in_group].map(hidden);
                 let mut slab = 0;
                 while slab < slabs && column + slab * SLAB < n {
                     // All have read the slab before.

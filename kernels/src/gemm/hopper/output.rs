@@ -9,23 +9,12 @@ use cuda_std::unroll::unroll;
 
 use super::{GROUP_ROWS, GROUP_THREADS};
 use crate::element::Element;
-use crate::gemm::activation::{Activation, activate};
-use crate::gemm::epilogue::{ACTIVATION, ADD, Epilogue, GATED, ProductOutput};
+use crate::gemm::epilogue::{ADD, ProductOutput};
+use crate::gemm::fragment::{Identity, finish};
 use crate::gemm::operand::ROW_BYTES;
-use crate::gemm::split::add;
 
 /// The bit of a kernel's epilogue that says that `tiles` are those of the output.
 pub const TILED: u32 = 64;
-
-/// Whether tensor copies can store what this epilogue makes of sums. They could anything; but the code is written out for each
-/// sum, and so only for what models have most.
-pub const fn is_tiled(epilogue: Epilogue) -> bool {
-    match epilogue {
-        Epilogue::Half(None | Some(Activation::Relu)) | Epilogue::Add => true,
-        Epilogue::Gated(Activation::Silu | Activation::GeluTanh) => true,
-        Epilogue::Half(_) | Epilogue::Gated(_) | Epilogue::Float => false,
-    }
-}
 
 /// Whether a kernel's epilogue adds to tiles of the output.
 #[inline(always)]
@@ -70,19 +59,13 @@ impl TiledOutput<'_> {
     /// All threads of the group call this together, and the tiles have come.
     #[inline(always)]
     pub unsafe fn add_before<T: Element, const FIRST: usize>(&self, sums: &mut [[f32; 4]; 32], at: u32) {
-        let from = self.place(at);
+        let (from, identity) = (self.place(at), Identity::new::<T>());
         // SAFETY: all lanes of each warp are here, and the rows are those of the group's tiles.
         unsafe {
             unroll::<8>(|pair| {
                 let tile = pair as u32 / 4 * TILE_BYTES;
-                let [a, b, c, d] = ldmatrix::load_x4_at((from ^ (pair as u32 % 4 * 32)) + tile);
-                let widen = |upper: u32, lower: u32| {
-                    let ([a, b], [c, d]) = (T::Pair::from_bits(upper).to_f32(), T::Pair::from_bits(lower).to_f32());
-                    [a, b, c, d]
-                };
-                let first = FIRST + 2 * pair;
-                sums[first] = add(sums[first], widen(a, b));
-                sums[first + 1] = add(sums[first + 1], widen(c, d));
+                let elements = ldmatrix::load_x4_at((from ^ (pair as u32 % 4 * 32)) + tile);
+                identity.add::<T>(elements, sums, FIRST + 2 * pair);
             });
         }
     }
@@ -92,7 +75,7 @@ impl TiledOutput<'_> {
     ///
     /// # Safety
     /// All threads of the group call this together, and `sync` is a barrier of theirs; nobody else uses the group's tiles. The
-    /// epilogue is one of [`is_tiled`], and `n` a multiple of 8.
+    /// epilogue is [light](crate::gemm::fragment::is_light), and `n` a multiple of 8.
     #[inline(always)]
     pub unsafe fn store<T: Element, const COLUMNS: u32>(
         &self,
@@ -101,28 +84,12 @@ impl TiledOutput<'_> {
         output: ProductOutput,
         sync: impl Fn(),
     ) {
-        const RELU: u32 = Activation::Relu as u32;
-        const SILU: u32 = GATED | Activation::Silu as u32;
-        const GELU_TANH: u32 = GATED | Activation::GeluTanh as u32;
         // SAFETY: as promised by this function's contract.
         unsafe {
-            if !output.bias.is_null() {
-                unroll::<32>(|j| {
-                    if j < COLUMNS as usize / 8 {
-                        let [x, y] = output.bias2::<T>(column + j as u32 * 8 + warp::lane_id() % 4 * 2);
-                        sums[j] = add(sums[j], [x, y, x, y]);
-                    }
-                });
-            }
-            match output.epilogue & (GATED | ACTIVATION) {
-                RELU => unroll::<32>(|j| {
-                    if j < COLUMNS as usize / 8 {
-                        sums[j] = each(sums[j], |x| activate(RELU, x));
-                    }
-                }),
-                SILU => gate::<COLUMNS>(sums, |x| activate(Activation::Silu as u32, x)),
-                GELU_TANH => gate::<COLUMNS>(sums, |x| activate(Activation::GeluTanh as u32, x)),
-                _ => {}
+            if COLUMNS == 256 {
+                finish::<T, 16, 256>(sums, column, output);
+            } else {
+                finish::<T, 16, 128>(sums, column, output);
             }
             if output.is_gated() {
                 self.store_pass::<T, 0>(sums, [row, column / 2], COLUMNS / 2, sync);
@@ -185,23 +152,6 @@ impl TiledOutput<'_> {
             bulk::wait_read::<0>();
         }
     }
-}
-
-/// Multiplies the sums of up with the activated ones of gate before them: the outputs take the first half of the places.
-#[inline(always)]
-fn gate<const COLUMNS: u32>(sums: &mut [[f32; 4]; 32], activate: impl Fn(f32) -> f32) {
-    unroll::<16>(|j| {
-        if j < COLUMNS as usize / 16 {
-            let ([a, b, c, d], [e, f, g, h]) = (each(sums[2 * j], &activate), sums[2 * j + 1]);
-            sums[j] = [a * e, b * f, c * g, d * h];
-        }
-    });
-}
-
-/// The function of each. Written out, as [`add`] is.
-#[inline(always)]
-fn each([a, b, c, d]: [f32; 4], of: impl Fn(f32) -> f32) -> [f32; 4] {
-    [of(a), of(b), of(c), of(d)]
 }
 
 const _: () = assert!(GROUP_THREADS == 128 && TILE * 2 == ROW_BYTES);

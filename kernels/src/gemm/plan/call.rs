@@ -5,6 +5,7 @@ use cuda_std::ptx::pattern::TilePattern;
 
 use super::{GemmKernel, GemmPlan, NormOperands, Operands, Product};
 use crate::element::ElementType;
+use crate::gemm::fragment::is_light;
 use crate::gemm::{decode, gemv, hopper, operand, prefill};
 use crate::with_element;
 
@@ -15,12 +16,11 @@ impl GemmPlan {
         let NormOperands { norm, weight: norm_weight, bias: norm_bias, out: normed, eps, arrivals } = norm;
         let norm = norm as u32;
         let Product { m, n, k, epilogue } = self.product;
-        let (columns, is_tiled) = (epilogue.columns(n), hopper::is_tiled(epilogue));
-        let epilogue = epilogue.bits();
+        let (columns, epilogue) = (epilogue.columns(n), epilogue.bits());
         macro_rules! hopper {
             ($T:ident, $N:literal) => {{
                 let (x, weight) = (rows(x, m, k, x_stride, hopper::ROWS), rows(weight, n, k, k, $N / self.together()));
-                let is_tiled = is_tiled
+                let is_tiled = is_light(epilogue)
                     && out.address().is_multiple_of(16)
                     && out_stride.is_multiple_of(8)
                     && columns.is_multiple_of(8);

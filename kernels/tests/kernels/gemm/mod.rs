@@ -17,6 +17,7 @@
 //! | `gemv`: tokens that there are not, read; stored | `ragged_shapes`, `plans_...` |
 //! | `gemv`: rows of up stored as outputs | `every_epilogue`, `plans_...` |
 //! | `gemm`: the last tile follows itself | `ragged_shapes`, `every_epilogue`, `every_length_of_the_ring` |
+//! | `gemm`: columns behind the end, of what it adds to | `every_epilogue`, `orders_of_warps_and_blocks` |
 //! | `gemm_hopper`: the half of the weight that a block of a pair fetches is the other's | `pairs_...`, all with pairs |
 //! | `share`: what a division leaves over | `ragged_shapes`, `every_length_of_the_ring` |
 
@@ -36,13 +37,14 @@ use workbench::product::{Data, ProductProblem, is_for_hopper, kernels};
 
 use crate::frame::gpu::{Gpu, TARGETS};
 
-const EPILOGUES: [Epilogue; 8] = [
+const EPILOGUES: [Epilogue; 9] = [
     Epilogue::Half(None),
     Epilogue::Half(Some(Activation::Relu)),
     Epilogue::Half(Some(Activation::Gelu)),
     Epilogue::Half(Some(Activation::GeluTanh)),
     Epilogue::Half(Some(Activation::Silu)),
     Epilogue::Gated(Activation::Silu),
+    Epilogue::Gated(Activation::GeluTanh),
     Epilogue::Add,
     Epilogue::Float,
 ];
@@ -141,7 +143,8 @@ fn every_epilogue() {
     let kernels = [
         (GemmKernel::Gemv(4), 4),
         (GemmKernel::Decode(16), 16),
-        (GemmKernel::Prefill(256), 130),
+        (GemmKernel::Prefill(128), 130),
+        (GemmKernel::Prefill(256), 70),
         (GemmKernel::Hopper(128), 130),
         (GemmKernel::Hopper(256), 70),
         (GemmKernel::HopperPairs(128), 70),
@@ -153,8 +156,9 @@ fn every_epilogue() {
         let mut gpu = Gpu::new(target_of(kernel, i));
         for (seed, epilogue) in (1..).zip(EPILOGUES) {
             for ty in Type::ALL {
-                // Rows of whole vectors, of whole fours, and rows that are not.
-                for (gap, bias, n) in [(0, true, 80), (4, true, 80), (3, false, 48)] {
+                // Rows of whole vectors, of whole fours, and rows that are not; and an end amid 16 columns, behind which there is NaN.
+                let end = if let Epilogue::Gated(_) = epilogue { 176 } else { 168 };
+                for (gap, bias, n) in [(0, true, 80), (4, true, 80), (3, false, 48), (8, false, end)] {
                     let data = Data { gaps: (0, gap), bias, ..Data::new(ty, seed) };
                     check(&problem(Product { m, n, k: 40, epilogue }, kernel, 1, data), &mut gpu);
                 }
@@ -235,7 +239,10 @@ fn plans_are_launched_as_they_are() {
 #[test]
 fn traffic_is_what_it_must_be() {
     for (kernel, tokens) in kernels("sm_90a") {
-        for (epilogue, parts) in [(Epilogue::Half(None), 1), (Epilogue::Add, 1), (Epilogue::Float, 2)] {
+        // Of few tokens' gated outputs, two threads read sums from one bank.
+        let gated = (tokens == u32::MAX).then_some((Epilogue::Gated(Activation::Silu), 1));
+        let others = [(Epilogue::Half(None), 1), (Epilogue::Add, 1), (Epilogue::Float, 2)];
+        for (epilogue, parts) in others.into_iter().chain(gated) {
             let product = Product { m: tokens.min(256), n: 256, k: 512, epilogue };
             let problem = problem(product, kernel, parts, Data::new(Type::F16, 3));
             let report = check(&problem, &mut Gpu::new("sm_90a"));

@@ -42,9 +42,11 @@ fn mutants_are_noticed() {
             let product = Product { m, n: 128, k: tiles * 64, epilogue };
             problem(product, kernel, parts, Data::new(Type::F16, 1))
         };
-        // Seven tiles end where both rings begin: there the sums are put.
+        // Seven tiles end where both rings begin: there the sums are put, each time in another way.
         let plain = Epilogue::Half(None);
-        let problems = [problem(7, 1, plain), problem(8, 2, plain), problem(7, 1, Epilogue::Add)];
+        let others = [Epilogue::Add, Epilogue::Gated(Activation::Silu), Epilogue::Float];
+        let mut problems = vec![problem(7, 1, plain), problem(8, 2, plain)];
+        problems.extend(others.map(|epilogue| problem(7, 1, epilogue)));
         let entry = problems[0].plan.call(ElementType::F16, Operands::NULL).descriptor().name;
         let mut mutants = without_each(TARGETS[1].1, entry, &OPCODES);
         assert!(mutants.len() >= 8, "{entry} has {} lines to lose", mutants.len());

@@ -1,0 +1,110 @@
+//! Epilogues in registers: what is applied to sums where the tensor cores leave them, before they become 16 bits.
+//!
+//! A warp has the sums of 16 tokens and 8 rows of the weight in one array of four a lane, as `mma` and `wgmma` both leave them. Gate and
+//! up of an output are neighbouring arrays of one lane, see [`GATED_ROWS`](super::epilogue::GATED_ROWS).
+
+use cuda_std::half::Half2;
+use cuda_std::prelude::*;
+use cuda_std::unroll;
+use cuda_std::unroll::{hidden, unroll};
+
+use super::activation::{Activation, activate};
+use super::epilogue::{ACTIVATION, ADD, GATED, ProductOutput};
+use super::split::add;
+use crate::element::Element;
+
+const RELU: u32 = Activation::Relu as u32;
+const GATED_SILU: u32 = GATED | Activation::Silu as u32;
+const GATED_GELU: u32 = GATED | Activation::GeluTanh as u32;
+
+/// Whether sums can be finished in registers for [these bits](super::epilogue::Epilogue::bits). They could for any; but the code is written
+/// out for each sum, and so only for what models have most.
+pub const fn is_light(epilogue: u32) -> bool {
+    const LIGHT: u32 = 1 | 1 << RELU | 1 << ADD | 1 << GATED_SILU | 1 << GATED_GELU;
+    epilogue < 32 && LIGHT >> epilogue & 1 == 1
+}
+
+/// Applies bias, activation and gate to a warp's sums: of `TOKENS` tokens by `COLUMNS` rows of the weight from `column` on, those of 16
+/// tokens after those of the 16 before. Gated outputs take the first half of the places.
+///
+/// # Safety
+/// The epilogue is [light](is_light), `n` even, and the bias as declared.
+#[inline(always)]
+pub unsafe fn finish<T: Element, const TOKENS: usize, const COLUMNS: usize>(
+    sums: &mut [[f32; 4]; 32],
+    column: u32,
+    output: ProductOutput,
+) {
+    if !output.bias.is_null() {
+        unroll::<32>(|j| {
+            if j < COLUMNS / 8 {
+                // SAFETY: the bias is as declared, and `n` is even, by this function's contract; there is a bias.
+                let [x, y] = unsafe { output.bias2::<T>(column + j as u32 * 8 + warp::lane_id() % 4 * 2) };
+                unroll!(i in [0 1 2 3] {
+                    if i < TOKENS / 16 {
+                        let at = i * (COLUMNS / 8) + j;
+                        sums[at] = add(sums[at], [x, y, x, y]);
+                    }
+                });
+            }
+        });
+    }
+    match output.epilogue & (GATED | ACTIVATION) {
+        RELU => unroll::<32>(|j| {
+            if j < TOKENS / 16 * COLUMNS / 8 {
+                sums[j] = each(sums[j], |x| activate(RELU, x));
+            }
+        }),
+        GATED_SILU => gate::<TOKENS, COLUMNS>(sums, |x| activate(Activation::Silu as u32, x)),
+        GATED_GELU => gate::<TOKENS, COLUMNS>(sums, |x| activate(Activation::GeluTanh as u32, x)),
+        _ => {}
+    }
+}
+
+/// Multiplies the sums of up with the activated ones of gate before them: the outputs take the first half of the places.
+#[inline(always)]
+fn gate<const TOKENS: usize, const COLUMNS: usize>(sums: &mut [[f32; 4]; 32], activate: impl Fn(f32) -> f32) {
+    unroll::<16>(|j| {
+        if j < TOKENS / 16 * COLUMNS / 16 {
+            let ([a, b, c, d], [e, f, g, h]) = (each(sums[2 * j], &activate), sums[2 * j + 1]);
+            sums[j] = [a * e, b * f, c * g, d * h];
+        }
+    });
+}
+
+/// The function of each. Written out, as [`add`] is.
+#[inline(always)]
+fn each([a, b, c, d]: [f32; 4], of: impl Fn(f32) -> f32) -> [f32; 4] {
+    [of(a), of(b), of(c), of(d)]
+}
+
+/// The identity of eight by eight, as half of `mma`'s second factor. What an output is added to is a product with it: two instructions
+/// for 16 x 16 elements, in place of 8 that widen and 8 that add. A sum of it and zeros is rounded as every other sum of products is.
+/// An infinite or NaN element makes its neighbours in 16 columns NaN, as the next norm and product make the whole row.
+#[derive(Clone, Copy)]
+pub struct Identity(u32);
+
+impl Identity {
+    /// That of this type.
+    #[inline(always)]
+    pub fn new<T: Element>() -> Self {
+        // Kept across a main loop it would take registers that there are not.
+        let lane = hidden(warp::lane_id());
+        // A lane has rows 2 (lane % 4) and one more of column lane / 4.
+        let one = T::Pair::from_f32([1.0, 0.0]).to_bits();
+        Identity(if lane % 4 == lane / 8 { one << (lane / 4 % 2 * 16) } else { 0 })
+    }
+
+    /// Adds 16 x 16 elements, as `ldmatrix` loads `mma`'s first factor, to the sums of their two times eight columns.
+    ///
+    /// # Safety
+    /// All lanes of the warp call this together.
+    #[inline(always)]
+    pub unsafe fn add<T: Element>(self, elements: [u32; 4], sums: &mut [[f32; 4]; 32], at: usize) {
+        // SAFETY: all lanes of the warp are here, by this function's contract.
+        unsafe {
+            sums[at] = T::mma(elements, [self.0, 0], sums[at]);
+            sums[at + 1] = T::mma(elements, [0, self.0], sums[at + 1]);
+        }
+    }
+}
