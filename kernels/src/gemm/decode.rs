@@ -36,7 +36,7 @@ use cuda_std::vector::Vector;
 
 use super::epilogue::{ProductOutput, Staged};
 use super::operand::{DEPTH, ROW_BYTES, TileCopy, load, place_a, place_steps};
-use super::split::{Meeting, share};
+use super::split::{Meeting, share, tiles};
 use crate::element::{Bf16, Element, F16};
 use crate::norm::following::FollowingNorm;
 use cuda_std::ptx::cp_async;
@@ -92,7 +92,7 @@ pub unsafe fn gemm_decode<T: Element, const TOKENS: u32>(
 ) {
     let (rows, stages) = (rows(TOKENS), stages(TOKENS));
     let row = thread::block_idx_x() * rows;
-    let (first, last) = share(k.div_ceil(DEPTH));
+    let (first, last) = share(tiles(k, DEPTH));
 
     let ring: *mut u8 = dynamic_shared_mem();
     let ring_offset = shared_offset(ring);

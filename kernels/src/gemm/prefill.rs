@@ -38,7 +38,7 @@ use super::epilogue::{ADD, ProductOutput, Staged};
 use super::fragment::{Identity, finish};
 use super::operand::{DEPTH, ROW_BYTES, STEPS, TileCopy, TilePart, load, place_a, place_b};
 use super::packed::{PackedTile, is_packed};
-use super::split::{Meeting, share};
+use super::split::{Meeting, share, tiles};
 use crate::element::{Bf16, Element, F16};
 use cuda_std::ptx::cp_async;
 
@@ -81,11 +81,11 @@ pub unsafe fn gemm<T: Element, const COLUMNS: u32>(
     k: u32,
     epilogue: u32,
 ) {
-    let (tile_m, tile_n) = place(thread::block_idx_x(), m.div_ceil(ROWS), n.div_ceil(COLUMNS));
+    let (tile_m, tile_n) = place(thread::block_idx_x(), tiles(m, ROWS), tiles(n, COLUMNS));
     let (row, column) = (tile_m * ROWS, tile_n * COLUMNS);
     // For behind the main loop, in one register.
     let corner = hidden(tile_m << 16 | tile_n);
-    let (first, last) = share(k.div_ceil(DEPTH));
+    let (first, last) = share(tiles(k, DEPTH));
     // Tiles are known by where they begin along `k`: a number less to keep.
     let (first, end) = (first * DEPTH, last * DEPTH);
 

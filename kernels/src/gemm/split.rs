@@ -28,6 +28,13 @@ pub struct Meeting {
     pub thread: u32,
 }
 
+/// How many tiles of `length` there are in `size`, the last of which may be shorter. `div_ceil` would divide with remainder, for sizes near
+/// 2^32.
+#[inline(always)]
+pub const fn tiles(size: u32, length: u32) -> u32 {
+    (size + length - 1) / length
+}
+
 /// This block's share of the `depth` tiles along the summed index: the first, and the one after the last. The grid's y
 /// are the splits.
 #[inline(always)]

@@ -38,7 +38,7 @@ use super::{ALIGNMENT, GROUP_ROWS, READERS};
 use crate::element::{Bf16, F16};
 use crate::gemm::epilogue::{ProductOutput, Staged};
 use crate::gemm::operand::{DEPTH, ROW_BYTES};
-use crate::gemm::split::{Meeting, share};
+use crate::gemm::split::{Meeting, share, tiles};
 use crate::norm::following::FollowingNorm;
 
 /// Rows of the weight that a block has.
@@ -119,7 +119,7 @@ pub unsafe fn gemm_hopper_decode<T: TokenProducts, const TOKENS: u32>(
     thread::sync_threads();
 
     let row = thread::block_idx_x() * ROWS;
-    let (first, last) = share(k.div_ceil(TILE_DEPTH));
+    let (first, last) = share(tiles(k, TILE_DEPTH));
     let mut at = RingPlace::default();
     let mut step = first;
     if warp == READERS {

@@ -51,7 +51,7 @@ use cuda_std::warp::FULL_MASK;
 use super::epilogue::{ProductOutput, Staged};
 use super::operand::{DEPTH, ROW_BYTES};
 use super::prefill::place;
-use super::split::{Meeting, share};
+use super::split::{self, Meeting, share};
 use crate::element::{Bf16, Element, F16};
 pub use output::TILED;
 use output::{PASS, PASS_BYTES, TILE, TILE_BYTES, TiledOutput, adds_tiles};
@@ -169,9 +169,9 @@ pub unsafe fn gemm_hopper<T: Element, const COLUMNS: u32>(
     // SAFETY: all threads are here.
     unsafe { cluster::sync() };
 
-    let (first, last) = share(k.div_ceil(depth(COLUMNS)));
+    let (first, last) = share(split::tiles(k, depth(COLUMNS)));
     // Tiles are those of clusters: as many rows of tiles as they have blocks, and a column.
-    let (rows, columns) = (m.div_ceil(ROWS << pair.shift), n.div_ceil(COLUMNS));
+    let (rows, columns) = (split::tiles(m, ROWS << pair.shift), split::tiles(n, COLUMNS));
     let (mut tile, stride) = (thread::block_idx_x() >> pair.shift, thread::grid_dim_x() >> pair.shift);
     let mut at = RingPlace::default();
     if warp >= READERS {

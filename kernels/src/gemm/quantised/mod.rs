@@ -40,7 +40,7 @@ use cuda_std::vector::{HalfVector, Vector};
 
 use super::epilogue::{ProductOutput, Staged};
 use super::operand::{DEPTH, ROW_BYTES, TileCopy, load, place_steps};
-use super::split::{Meeting, share};
+use super::split::{Meeting, share, tiles};
 use crate::element::{Bf16, F16};
 use codes::FromCodes;
 use layout::{CodeForm, FRAGMENT_ROWS};
@@ -123,11 +123,11 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
 ) {
     let (rows, stages, vectors) = (rows(TOKENS), stages(TOKENS), vectors(FORM));
     let per_warp = rows / FRAGMENT_ROWS / WARPS;
-    let token_tiles = m.div_ceil(TOKENS);
+    let token_tiles = tiles(m, TOKENS);
     // SAFETY: there are tokens, or there would be no block.
     unsafe { core::hint::assert_unchecked(token_tiles != 0) };
     let (row_tile, token_tile) = (thread::block_idx_x() / token_tiles, thread::block_idx_x() % token_tiles);
-    let steps = k.div_ceil(DEPTH);
+    let steps = tiles(k, DEPTH);
     let (first, last) = share(steps);
     let (warp, lane) = (warp::warp_id(), warp::lane_id());
 
@@ -141,7 +141,7 @@ pub unsafe fn gemm_quantised<T: FromCodes, const FORM: u32, const TOKENS: u32>(
     let x_at = scales_start + rows / FRAGMENT_ROWS * SCALES_BYTES;
 
     let first_fragment = (row_tile * WARPS + warp) * per_warp;
-    let fragments = n.div_ceil(FRAGMENT_ROWS);
+    let fragments = tiles(n, FRAGMENT_ROWS);
     let groups = (steps * DEPTH + (1 << group_shift) - 1) >> group_shift;
     // Groups that a step has scales of: all of its own, or the one that it is in.
     let of_step = if group_shift < 6 { DEPTH >> group_shift } else { 1 };
