@@ -13,8 +13,9 @@ pub struct StepSequences {
     pub first_rows: Vec<u32>,
     /// Whether decode attends to sequences with several new tokens.
     pub has_drafts: bool,
-    /// The parts that decode attends to, and their rows.
+    /// How many parts decode attends to.
     pub decodes: usize,
+    /// The rows of these, which come first.
     pub decode_rows: usize,
     /// The sequences behind these.
     pub prefills: usize,
