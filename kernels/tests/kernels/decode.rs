@@ -203,8 +203,9 @@ fn memory_is_read_once_and_without_conflicts() {
         let total = report.total;
         let over = (32 * total.sectors) as f64 / floor.bytes as f64;
         println!(
-            "{shape:?}: {over:.4} of the floor, {:.1} bytes an instruction",
-            floor.bytes as f64 / total.instructions as f64
+            "{shape:?}: {over:.4} of the floor, {:.1} bytes an instruction, {:.0} instructions a KiB",
+            floor.bytes as f64 / total.instructions as f64,
+            1024.0 * total.instructions as f64 / floor.bytes as f64
         );
         assert_eq!(total.bank_conflicts(), 0, "{shape:?}");
         assert!(total.sector_ratio() <= 1.02, "{shape:?}: {} of ideal", total.sector_ratio());
