@@ -9,6 +9,7 @@
 //! | the mask of scores before the window (`hide`) | `window_edges`: wrong results |
 //! | zeros in place of what is behind the end (`Reader::fetch`) | every test of results: NaN |
 //! | zeros in place of what is before the window (`Reader::fetch`) | `window_edges`: out of bounds |
+//! | a draft's tokens hidden from those before them (`RowSight::own`) | every test of results of `drafts`: wrong results |
 
 mod drafts;
 mod step;
