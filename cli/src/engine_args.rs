@@ -65,7 +65,7 @@ pub struct EngineArgs {
     /// launches on Hopper begin before those ahead are over: on or off (on)
     #[argh(option, arg_name = "on|off", from_str_fn(switch), default = "true")]
     pub dependent_launches: bool,
-    /// compute decode steps at start; on a GPU all graphs are recorded
+    /// compute decode steps at start; on a GPU all graphs but those of drafts are recorded
     #[argh(switch)]
     pub warmup: bool,
     /// most sequences running at a time (256)

@@ -14,13 +14,15 @@ use crate::model::Model;
 use crate::sampling::{SampleRow, SamplingParams};
 use crate::scheduler::SchedulerOptions;
 
-/// A step of decodes, each with so much context, and of at most one prompt.
+/// A step of decodes, each with so much context, of at most one sequence with a draft, and of at most one prompt.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rehearsal {
     /// Sequences with one new token.
     pub decodes: usize,
     /// Tokens that each of them sees.
     pub context: usize,
+    /// New tokens of the sequence with a draft, which sees no others.
+    pub drafted: usize,
     /// New tokens of the prompt.
     pub prompt: usize,
     /// Rows of logits; of the last token where there are fewer sequences.
@@ -31,7 +33,8 @@ impl Rehearsal {
     fn batch(&self, block_size: usize) -> Batch {
         let mut batch = Batch::default();
         let lens = std::iter::repeat_n((1, self.context.max(1)), self.decodes);
-        for (len, context) in lens.chain((self.prompt > 0).then_some((self.prompt, self.prompt))) {
+        let others = [self.drafted, self.prompt].into_iter().filter(|&len| len > 0).map(|len| (len, len));
+        for (len, context) in lens.chain(others) {
             batch.spans.push(Span { start: batch.tokens.len(), len, context, table: batch.blocks.len() });
             batch.tokens.resize(batch.tokens.len() + len, 0);
             batch.blocks.resize(batch.blocks.len() + context.div_ceil(block_size), 0);
@@ -91,8 +94,11 @@ pub fn fit(
         let decodes = tokens.min(seqs);
         let kinds =
             [(decodes, tokens - decodes, decodes), (0, tokens, seqs), (decodes - 1, tokens - decodes + 1, seqs)];
-        for (decodes, prompt, logits) in kinds {
-            rehearse(backend, model, layout, Rehearsal { decodes, context: 1, prompt, logits })?;
+        // What a draft needs depends on the rows of the step alone, and two tokens are few enough for any.
+        let drafts = (tokens > 1).then(|| (0, 2, tokens - 2, seqs));
+        let kinds = kinds.map(|(decodes, prompt, logits)| (decodes, 0, prompt, logits)).into_iter().chain(drafts);
+        for (decodes, drafted, prompt, logits) in kinds {
+            rehearse(backend, model, layout, Rehearsal { decodes, context: 1, drafted, prompt, logits })?;
         }
     }
     let (activations, (free, total)) = backend.provide_activations()?;

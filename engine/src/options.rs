@@ -102,8 +102,8 @@ pub struct Options {
     /// Whether a GPU may begin a launch before the one ahead of it is over, which the launch then waits for itself: on Hopper, with
     /// a driver for CUDA 12.3 or later. Elsewhere, and without it, launches begin one behind the other.
     pub dependent_launches: bool,
-    /// Whether decode steps are computed before any request: a GPU records them as CUDA graphs then, and not while it
-    /// serves; on the CPU it is one step, for which all weights are read.
+    /// Whether decode steps are computed before any request: a GPU records them as CUDA graphs then, and while it serves only
+    /// those with drafts; on the CPU it is one step, for which all weights are read.
     pub warmup: bool,
     /// How requests are scheduled.
     pub scheduler: SchedulerOptions,

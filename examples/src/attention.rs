@@ -244,14 +244,23 @@ fn own(gpu: &mut Gpu, problem: &PagedProblem) -> Result<(Buffer<u16>, Launches)>
     let output = gpu.alloc("output", problem.query.len())?;
     let plan = gpu.alloc::<Vector>("plan", plan_vectors(slots, sequences) as usize)?;
     let lengths = gpu.upload("lengths", &problem.contexts())?.ptr();
-    let cut =
-        plan_paged_attention { lengths, plan: plan.mut_ptr(), sequences, window: 0, streams: decode.streams(), slots };
+    let query_starts = gpu.upload("query starts", &(0..=sequences).collect::<Vec<u32>>())?.ptr();
+    let cut = plan_paged_attention {
+        lengths,
+        query_starts,
+        plan: plan.mut_ptr(),
+        sequences,
+        window: 0,
+        streams: decode.streams(),
+        slots,
+    };
     let args = paged_attention {
         output: output.mut_ptr(),
         query: gpu.upload("query", &problem.query)?.ptr(),
         cache: gpu.upload("cache", &problem.pages())?.ptr(),
         tables: gpu.upload("tables", &tables)?.ptr(),
         table_starts: gpu.upload("table starts", &starts)?.ptr(),
+        query_starts,
         plan: plan.ptr(),
         partials: gpu.alloc::<Vector>("partials", decode.partial_vectors() as usize)?.mut_ptr(),
         arrivals: gpu.upload("arrivals", &vec![0u32; decode.arrivals() as usize])?.mut_ptr(),
@@ -259,6 +268,8 @@ fn own(gpu: &mut Gpu, problem: &PagedProblem) -> Result<(Buffer<u16>, Launches)>
         kv_heads: problem.shape.kv_heads,
         group: problem.shape.heads / problem.shape.kv_heads,
         block_size: BLOCK_SIZE,
+        rows: decode.rows(),
+        window: 0,
         scale: problem.shape.scale(),
     };
     let call = decode.call(problem.shape.ty.element(), args);

@@ -145,7 +145,7 @@ impl RehearsedModel {
     /// See [`rehearse`].
     pub fn activation_bytes(&self) -> Result<usize> {
         let (tokens, seqs) = (2048, 256);
-        self.launches(Rehearsal { decodes: 0, context: 0, prompt: tokens, logits: seqs })?;
+        self.launches(Rehearsal { decodes: 0, context: 0, drafted: 0, prompt: tokens, logits: seqs })?;
         Ok(self.backend.activation_bytes())
     }
 
@@ -193,7 +193,7 @@ impl CostModel {
             attention_factor: 1.0,
             host: 0.0,
             decodes: Curve::rehearse(EXACT, |decodes| {
-                let step = Rehearsal { decodes, context: 1, prompt: 0, logits: decodes };
+                let step = Rehearsal { decodes, context: 1, drafted: 0, prompt: 0, logits: decodes };
                 // The launch that plans attention is counted here.
                 model.without_attention(step, &efficiency)
             })?,
@@ -294,7 +294,7 @@ mod tests {
                     let context = 1 + random.below(2000);
                     let prompt = if decodes == 0 || random.below(2) == 0 { 1 + random.below(2048) } else { 0 };
                     let logits = decodes + usize::from(prompt > 0);
-                    let step = Rehearsal { decodes, context, prompt, logits };
+                    let step = Rehearsal { decodes, context, drafted: 0, prompt, logits };
                     let load = StepLoad {
                         decodes,
                         decode_context: (decodes * context) as u64,

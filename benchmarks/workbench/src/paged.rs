@@ -1,6 +1,7 @@
 //! Attention problems: sequences whose keys and values lie anywhere in a paged cache, with a reference for attention
 //! over them.
 
+use kernels::attention::decode::DecodeLaunch;
 use kernels::attention::{AttentionShape, UnsupportedShape};
 use kernels::kv_element::label;
 use kernels::layout::{KeyOrValue, KvFormat, Pages};
@@ -206,6 +207,20 @@ impl PagedProblem {
             Some(start)
         });
         (self.tables.concat(), starts.collect())
+    }
+
+    /// What decode takes the sequences for, whose tables begin at `table_starts`: for each of its [parts](DecodeLaunch::parts) the
+    /// length, where its table begins, and where its query tokens begin, with the end of all.
+    pub fn parts(&self, launch: DecodeLaunch, table_starts: &[u32]) -> [Vec<u32>; 3] {
+        let [mut lengths, mut starts, mut queries] = [vec![], vec![], vec![0]];
+        for (span, &start) in self.spans.iter().zip(table_starts) {
+            for (tokens, length) in launch.parts(span.new, span.context) {
+                lengths.push(length);
+                starts.push(start);
+                queries.push(queries[queries.len() - 1] + tokens);
+            }
+        }
+        [lengths, starts, queries]
     }
 
     /// All block tables in rows of the same length, and that length; what is past a table's end is no block.

@@ -107,15 +107,18 @@ fn run(words: &Words) -> Result<()> {
 
     let kv_dtype = args.kv_dtype.unwrap_or(dtype.into());
 
-    let mut blocks = 0;
+    let mut blocks = None;
     let attention_blocks = |launch| {
-        blocks = gpu.attention_blocks(launch, dtype);
-        blocks
+        let held = gpu.attention_blocks(launch, dtype);
+        // The first that are asked for are those of steps without drafts.
+        blocks.get_or_insert(held);
+        held
     };
     let shard = Shard { rank: 0, of: args.tensor_parallel_size };
     let own = shard.config(&config)?;
     let backend =
         CudaBackend::without_device(gpu.limits, attention_blocks, &own, shard, BLOCK_SIZE, (dtype, kv_dtype))?;
+    let blocks = blocks.unwrap_or_default();
     let longest = args.context.max(args.prompt.unwrap_or(0));
     let model = engine::model::load(&backend, &config, &mut Weights::of_zeros(dtype), longest)?;
     let layout = KvLayout {
@@ -128,8 +131,10 @@ fn run(words: &Words) -> Result<()> {
     let decodes = args.batch.0.iter().map(|&batch| Kind::Decode { batch, context: args.context });
     let steps = decodes.chain(args.prompt.map(Kind::Prefill)).map(|kind| {
         let rehearsal = match kind {
-            Kind::Decode { batch, context } => Rehearsal { decodes: batch, context, prompt: 0, logits: batch },
-            Kind::Prefill(prompt) => Rehearsal { decodes: 0, context: 0, prompt, logits: 1 },
+            Kind::Decode { batch, context } => {
+                Rehearsal { decodes: batch, context, drafted: 0, prompt: 0, logits: batch }
+            }
+            Kind::Prefill(prompt) => Rehearsal { decodes: 0, context: 0, drafted: 0, prompt, logits: 1 },
         };
         Ok(StepRoofline::new(kind, gpu, &rehearse(&backend, &*model, layout, rehearsal)?))
     });

@@ -2,7 +2,7 @@
 //!
 //! | module | kernels | serves |
 //! | --- | --- | --- |
-//! | [`decode`] | `plan_paged_attention`, `paged_attention` | one new token a sequence |
+//! | [`decode`] | `plan_paged_attention`, `paged_attention` | one new token a sequence, and a few where they are a draft |
 //! | [`prefill`] | `paged_prefill` | many new tokens a sequence: prompts, and chunks of them behind a cached prefix |
 //! | [`paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` | one new token a sequence, as in the paper: for study, and as the yardstick |
 //!

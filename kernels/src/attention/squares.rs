@@ -54,7 +54,7 @@ impl<T: KvElement> Squares<T> {
     }
 
     /// Squares of the same tokens and successive elements. `tokens_first` says in which order 16-bit matrices are loaded, which are in
-    /// neighbouring registers then: an operand's should be, or, in decode, addresses are those that the lane has anyway.
+    /// neighbouring registers then: an operand's should be.
     #[inline(always)]
     pub fn along_elements(first: u32, count: u32, rows: u32, tokens_first: bool) -> Self {
         Self::new(first, count, Self::CHUNKS * rows * ROW, rows, tokens_first)

@@ -9,161 +9,28 @@
 //! | the mask of scores before the window (`hide`) | `window_edges`: wrong results |
 //! | zeros in place of what is behind the end (`Reader::fetch`) | every test of results: NaN |
 //! | zeros in place of what is before the window (`Reader::fetch`) | `window_edges`: out of bounds |
+//! | a draft's tokens hidden from those before them (`RowSight::own`) | every test of results of `drafts`: wrong results |
+
+mod drafts;
+mod step;
 
 use cuda_std::launch::LaunchShape;
-use cuda_std::vector::Vector;
-use emulator::CostReport;
-use kernels::attention::decode::{
-    self, DecodeLaunch, MIN_RANGE, PLAN_THREADS, Ranges, TILE, paged_attention, plan_paged_attention,
-};
+use kernels::attention::decode::{self, MIN_RANGE, PLAN_THREADS, Ranges, TILE, plan_paged_attention};
 use kernels::layout::KvFormat;
-use launch::Error;
-use workbench::Buffer;
 use workbench::number::{ProblemRng, Type};
 use workbench::paged::{PagedProblem, PagedShape};
 
 use crate::frame::gpu::{Gpu, TARGETS};
 use crate::frame::mutate;
+use step::Step;
+
+pub use step::{check, check_problem, targets};
 
 /// Formats of 8 bits.
 pub const CODES: [KvFormat; 2] = [KvFormat::Int8, KvFormat::Fp8];
 
-/// What is in an output row that nobody writes.
-const UNTOUCHED: u16 = 0x1234;
-
-/// A decode step in the device's memory: a problem's sequences, with padding among them.
-struct Step<'a> {
-    problem: &'a PagedProblem,
-    launch: DecodeLaunch,
-    slots: u32,
-    /// Which of the batch's sequences are the problem's; the others have length 0.
-    real: Vec<usize>,
-    lengths: Buffer<u32>,
-    plan: Buffer<[u32; 4]>,
-    arrivals: Buffer<u32>,
-    output: Buffer<u16>,
-    args: paged_attention,
-    sequences: u32,
-}
-
-impl<'a> Step<'a> {
-    fn new(gpu: &mut Gpu, problem: &'a PagedProblem, slots: u32) -> Step<'a> {
-        let shape = problem.shape;
-        let launch = DecodeLaunch::new(shape.supported().unwrap(), slots);
-        // Padding at the front, at the end, and after every third sequence.
-        let real: Vec<usize> = (0..problem.spans.len()).map(|s| 1 + s + s / 3).collect();
-        let sequences = real.last().unwrap() + 2;
-        let (mut tables, starts) = problem.flat_tables();
-        let row = (shape.heads * shape.head_size) as usize;
-        // Rows of queries are parts of longer ones.
-        let stride = row + 24;
-        let (mut query, mut lengths) = (vec![shape.ty.nan(); sequences * stride], vec![0; sequences]);
-        let mut table_starts = vec![u32::MAX; sequences];
-        for (s, &at) in real.iter().enumerate() {
-            query[at * stride..at * stride + row].copy_from_slice(&problem.query[s * row..(s + 1) * row]);
-            lengths[at] = problem.spans[s].context;
-            table_starts[at] = starts[s];
-            // Blocks that the window has left behind may be gone.
-            let window = if shape.window > 0 { shape.window } else { u32::MAX };
-            let gone = problem.spans[s].context.saturating_sub(window) / shape.block_size;
-            tables[starts[s] as usize..][..gone as usize].fill(u32::MAX);
-        }
-        // Padding has no queries that could be read.
-        query.truncate(real.last().unwrap() * stride + row);
-        let output = gpu.upload("output", &vec![UNTOUCHED; sequences * row]);
-        let lengths = gpu.upload("lengths", &lengths);
-        let plan = gpu.alloc("plan", decode::plan_vectors(slots, sequences as u32) as usize);
-        let partials = gpu.alloc::<Vector>("partials", launch.partial_vectors() as usize);
-        let arrivals = gpu.upload("arrivals", &vec![0u32; launch.arrivals() as usize]);
-        let args = paged_attention {
-            output: output.mut_ptr(),
-            query: gpu.upload("query", &query).ptr(),
-            cache: gpu.upload("cache", &problem.cache()).ptr(),
-            tables: gpu.upload("tables", &tables).ptr(),
-            table_starts: gpu.upload("table starts", &table_starts).ptr(),
-            plan: plan.ptr(),
-            partials: partials.mut_ptr(),
-            arrivals: arrivals.mut_ptr(),
-            query_stride: stride as u32,
-            kv_heads: shape.kv_heads,
-            group: shape.heads / shape.kv_heads,
-            block_size: shape.block_size,
-            scale: shape.scale(),
-        };
-        Step { problem, launch, slots, real, lengths, plan, arrivals, output, args, sequences: sequences as u32 }
-    }
-
-    fn plan(&self, gpu: &mut Gpu) -> CostReport {
-        let call = plan_paged_attention {
-            lengths: self.lengths.ptr(),
-            plan: self.plan.mut_ptr(),
-            sequences: self.sequences,
-            window: self.problem.shape.window,
-            streams: self.launch.streams(),
-            slots: self.slots,
-        };
-        // SAFETY: there is a length for each sequence, and the plan has its size.
-        unsafe { gpu.launch(LaunchShape::linear(1, PLAN_THREADS), call) }
-    }
-
-    fn try_attend(&self, gpu: &mut Gpu) -> Result<CostReport, Error> {
-        let call = self.launch.call(self.problem.shape.ty.element(), self.args);
-        // SAFETY: the plan was made for this batch, and the workspace has its size.
-        unsafe { gpu.try_launch(self.launch.shape(), call) }
-    }
-
-    fn attend(&self, gpu: &mut Gpu) -> CostReport {
-        self.try_attend(gpu).unwrap_or_else(|error| panic!("{:?}: {error}", self.problem.shape))
-    }
-
-    /// The output rows of the problem's sequences; those of padding must be untouched.
-    fn output(&self, gpu: &Gpu) -> Vec<u16> {
-        let row = (self.problem.shape.heads * self.problem.shape.head_size) as usize;
-        let mut rows = gpu.download(self.output);
-        let real = self.real.iter().flat_map(|&s| rows[s * row..(s + 1) * row].to_vec()).collect();
-        self.real.iter().for_each(|&s| rows[s * row..(s + 1) * row].fill(UNTOUCHED));
-        assert!(rows.iter().all(|&bits| bits == UNTOUCHED), "padding was written");
-        real
-    }
-
-    /// Whether the output is what `problem` asks for, and the workspace ready for the next launch.
-    fn is_right(&self, gpu: &Gpu, problem: &PagedProblem) -> bool {
-        let error = problem.error(&self.output(gpu));
-        error <= problem.shape.ty.tolerance() && gpu.download(self.arrivals).iter().all(|&count| count == 0)
-    }
-}
-
 pub fn shape(ty: Type, heads: u32, kv_heads: u32, head_size: u32, block_size: u32, window: u32) -> PagedShape {
     PagedShape { ty, heads, kv_heads, head_size, block_size, window, format: KvFormat::Plain }
-}
-
-/// A device for each target.
-pub fn targets() -> [Gpu; 2] {
-    TARGETS.map(|(target, _)| Gpu::new(target))
-}
-
-/// Plans and attends on all devices, under several orders of warps and blocks. Results must not depend on the order.
-pub fn check(gpus: &mut [Gpu], shape: PagedShape, contexts: &[u32], shared: u32, slots: u32) {
-    check_problem(gpus, &PagedProblem::decode(shape, contexts, shared, 7), slots);
-}
-
-/// The same of a problem.
-pub fn check_problem(gpus: &mut [Gpu], problem: &PagedProblem, slots: u32) {
-    let (shape, contexts) = (problem.shape, problem.contexts());
-    for gpu in gpus {
-        let step = Step::new(gpu, problem, slots);
-        let mut first = None;
-        for seed in [0, 1, 2] {
-            gpu.seed(seed);
-            step.plan(gpu);
-            step.attend(gpu);
-            let output = step.output(gpu);
-            let error = problem.error(&output);
-            assert!(error <= shape.ty.tolerance(), "{shape:?} {contexts:?} {slots} {seed}: {error}");
-            assert!(gpu.download(step.arrivals).iter().all(|&count| count == 0), "counters are left at zero");
-            assert_eq!(*first.get_or_insert_with(|| output.clone()), output, "{shape:?}: the order shows");
-        }
-    }
 }
 
 #[test]
@@ -251,7 +118,9 @@ fn the_plan_covers_every_tile_once_and_evenly() {
         let plan = gpu.alloc::<[u32; 4]>("plan", decode::plan_vectors(slots, count as u32) as usize);
         let list = gpu.upload("lengths", &lengths).ptr();
         let (ranges, sequences) = (plan.mut_ptr(), count as u32);
-        let call = plan_paged_attention { lengths: list, plan: ranges, sequences, window, streams, slots };
+        let query_starts = gpu.upload("query starts", &(0..=sequences).collect::<Vec<u32>>()).ptr();
+        let call =
+            plan_paged_attention { lengths: list, query_starts, plan: ranges, sequences, window, streams, slots };
         // SAFETY: there is a length for each sequence, and the plan has its size.
         unsafe { gpu.launch(LaunchShape::linear(1, PLAN_THREADS), call) };
         let plan = gpu.download(plan);
@@ -335,8 +204,9 @@ fn memory_is_read_once_and_without_conflicts() {
         let total = report.total;
         let over = (32 * total.sectors) as f64 / floor.bytes as f64;
         println!(
-            "{shape:?}: {over:.4} of the floor, {:.1} bytes an instruction",
-            floor.bytes as f64 / total.instructions as f64
+            "{shape:?}: {over:.4} of the floor, {:.1} bytes an instruction, {:.0} instructions a KiB",
+            floor.bytes as f64 / total.instructions as f64,
+            1024.0 * total.instructions as f64 / floor.bytes as f64
         );
         assert_eq!(total.bank_conflicts(), 0, "{shape:?}");
         assert!(total.sector_ratio() <= 1.02, "{shape:?}: {} of ideal", total.sector_ratio());

@@ -42,7 +42,7 @@ pub struct Args {
     /// Most tokens in a step; longer prompts run in chunks
     #[arg(long, default_value_t = 2048)]
     pub max_batch_tokens: usize,
-    /// Compute decode steps at start; on a GPU all graphs are recorded
+    /// Compute decode steps at start; on a GPU all graphs but those of drafts are recorded
     #[arg(long)]
     pub warmup: bool,
     /// CPU threads (default: one a core)

@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 mod beams;
+mod drafts;
 mod eight_bits;
 mod parallel;
 mod setups;

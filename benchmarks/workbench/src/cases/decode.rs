@@ -3,9 +3,8 @@
 use cuda_std::launch::LaunchShape;
 use cuda_std::vector::Vector;
 use kernels::attention;
-use kernels::attention::decode::{
-    DecodeLaunch, PLAN_THREADS, floor, paged_attention, plan_paged_attention, plan_vectors,
-};
+use kernels::attention::decode::{DecodeLaunch, PLAN_THREADS, paged_attention, plan_paged_attention, plan_vectors};
+use kernels::attention::prefill::shape::floor;
 use kernels::layout::KvFormat;
 
 use super::exact;
@@ -13,7 +12,7 @@ use crate::Floor;
 use crate::case::{Case, Prepared, Scale};
 use crate::gpu::Buffer;
 use crate::number::Type;
-use crate::paged::{PagedProblem, PagedShape};
+use crate::paged::{PagedProblem, PagedSequence, PagedShape};
 
 /// Streams of a sequence in the planner's own case.
 const STREAMS: u32 = 8;
@@ -32,6 +31,8 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
             // Problems with some thousands of tokens for each block, as on a GPU.
             cases.push(attend(shape(Type::F16, 2, 2, 128), vec![4096, 3000], 4));
             cases.push(attend(shape(Type::F16, 8, 2, 128), vec![4096, 3000], 4));
+            let drafts = [4096, 3000].map(|context| PagedSequence { new: 4, context });
+            cases.push(attend_drafts(shape(Type::F16, 8, 2, 128), drafts.to_vec(), 4));
             // The longer sequence is shared by both blocks.
             for ty in Type::ALL {
                 for head_size in attention::HEAD_SIZES {
@@ -59,6 +60,11 @@ pub(super) fn cases(scale: Scale) -> Vec<Case> {
                 cases.push(attend(shape(ty, 32, 32, 128), vec![2048; 32], 396));
                 cases.push(attend(shape(ty, 32, 8, 128), vec![16_384; 8], 396));
                 cases.push(attend(shape(ty, 32, 8, 128), vec![1024], 396));
+                // As long as drafts are by default.
+                for (sequences, context) in [(8, 16_384), (1, 1024)] {
+                    let drafts = vec![PagedSequence { new: 6, context }; sequences];
+                    cases.push(attend_drafts(shape(ty, 32, 8, 128), drafts, 396));
+                }
             }
             for ty in Type::ALL {
                 for head_size in attention::HEAD_SIZES {
@@ -96,8 +102,15 @@ fn plan(sequences: u32, slots: u32) -> Case {
                     Some([begin, tiles, 0, length])
                 })
                 .collect();
-            let (lengths, window, streams) = (list.ptr(), 0, STREAMS);
-            let call = plan_paged_attention { lengths, plan: plan.mut_ptr(), sequences, window, streams, slots };
+            let call = plan_paged_attention {
+                lengths: list.ptr(),
+                query_starts: gpu.upload("query starts", &(0..=sequences).collect::<Vec<u32>>())?.ptr(),
+                plan: plan.mut_ptr(),
+                sequences,
+                window: 0,
+                streams: STREAMS,
+                slots,
+            };
             Ok(Prepared {
                 // SAFETY: there is a length for each sequence, and the plan has its size.
                 launch: Box::new(move |gpu| unsafe { gpu.launch(LaunchShape::linear(1, PLAN_THREADS), call) }),
@@ -117,29 +130,50 @@ fn lengths(contexts: &[u32]) -> String {
 
 /// The attention kernel that serves a shape, on a grid of `slots` blocks, for sequences with so many tokens in the cache.
 pub fn attend(shape: PagedShape, contexts: Vec<u32>, slots: u32) -> Case {
-    let PagedShape { ty, heads, kv_heads, head_size, block_size, window, .. } = shape;
     // The shapes of the cases above are such that there are kernels for.
-    let supported = shape.supported().unwrap_or_else(|e| panic!("{e}"));
-    let decode = DecodeLaunch::new(supported, slots);
-    let least = floor(supported, contexts.iter().copied().map(u64::from).sum(), contexts.len() as u64);
+    let launch = DecodeLaunch::new(shape.supported().unwrap_or_else(|e| panic!("{e}")), slots);
+    let spans = contexts.iter().map(|&context| PagedSequence { new: 1, context }).collect();
+    attend_to(shape, spans, launch, lengths(&contexts))
+}
+
+/// The attention kernel for drafts, for sequences that have a few query tokens.
+pub fn attend_drafts(shape: PagedShape, spans: Vec<PagedSequence>, slots: u32) -> Case {
+    let launch = DecodeLaunch::with_drafts(shape.supported().unwrap_or_else(|e| panic!("{e}")), slots);
+    let lengths: Vec<_> = spans.iter().map(|span| format!("{} of {}", span.new, span.context)).collect();
+    attend_to(shape, spans, launch, lengths.join(", "))
+}
+
+/// A launch for sequences that `lengths` describes.
+fn attend_to(shape: PagedShape, spans: Vec<PagedSequence>, decode: DecodeLaunch, lengths: String) -> Case {
+    let PagedShape { ty, heads, kv_heads, head_size, block_size, window, .. } = shape;
+    let slots = decode.arrivals();
+    let mut least = Floor::default();
+    for span in &spans {
+        let sequence = floor(decode.attention(), span.new, span.context, window);
+        least.bytes += sequence.bytes;
+        least.flops += sequence.flops;
+    }
     Case {
         kernel: "paged_attention",
-        shape: format!("{}, {heads}/{kv_heads} heads of {head_size}, {}", shape.label(), lengths(&contexts)),
+        shape: format!("{}, {heads}/{kv_heads} heads of {head_size}, {lengths}", shape.label()),
         floor: least,
         prepare: Box::new(move |gpu| {
-            let problem = PagedProblem::decode(shape, &contexts, 0, 1);
-            let sequences = contexts.len() as u32;
+            let problem = PagedProblem::new(shape, &spans, 0, 1);
+            let (tables, starts) = problem.flat_tables();
+            let [lengths, table_starts, query_starts] = problem.parts(decode, &starts);
+            let sequences = lengths.len() as u32;
             let output = gpu.alloc::<u16>("output", problem.query.len())?;
             let query = gpu.upload("query", &problem.query)?;
             let cache = gpu.upload("cache", &problem.cache())?;
-            let (tables, starts) = problem.flat_tables();
-            let (tables, starts) = (gpu.upload("tables", &tables)?, gpu.upload("table starts", &starts)?);
+            let tables = gpu.upload("tables", &tables)?;
+            let table_starts = gpu.upload("table starts", &table_starts)?;
+            let query_starts = gpu.upload("query starts", &query_starts)?.ptr();
             let plan = gpu.alloc::<Vector>("plan", plan_vectors(slots, sequences) as usize)?;
             let partials = gpu.alloc::<Vector>("partials", decode.partial_vectors() as usize)?;
             let arrivals = gpu.upload("arrivals", &vec![0u32; decode.arrivals() as usize])?;
-            let lengths = gpu.upload("lengths", &contexts)?.ptr();
+            let lengths = gpu.upload("lengths", &lengths)?.ptr();
             let (ranges, streams) = (plan.mut_ptr(), decode.streams());
-            let cut = plan_paged_attention { lengths, plan: ranges, sequences, window, streams, slots };
+            let cut = plan_paged_attention { lengths, query_starts, plan: ranges, sequences, window, streams, slots };
             // SAFETY: there is a length for each sequence, and the plan has its size.
             unsafe { gpu.launch(LaunchShape::linear(1, PLAN_THREADS), cut) }?;
             let args = paged_attention {
@@ -147,7 +181,8 @@ pub fn attend(shape: PagedShape, contexts: Vec<u32>, slots: u32) -> Case {
                 query: query.ptr(),
                 cache: cache.ptr(),
                 tables: tables.ptr(),
-                table_starts: starts.ptr(),
+                table_starts: table_starts.ptr(),
+                query_starts,
                 plan: plan.ptr(),
                 partials: partials.mut_ptr(),
                 arrivals: arrivals.mut_ptr(),
@@ -155,6 +190,8 @@ pub fn attend(shape: PagedShape, contexts: Vec<u32>, slots: u32) -> Case {
                 kv_heads,
                 group: heads / kv_heads,
                 block_size,
+                rows: decode.rows(),
+                window,
                 scale: shape.scale(),
             };
             let call = decode.call(ty.element(), args);

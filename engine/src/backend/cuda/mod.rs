@@ -69,6 +69,8 @@ pub struct CudaBackend {
     element: ElementType,
     heads: AttentionShape,
     decode: DecodeLaunch,
+    /// Decode attention in steps with drafts.
+    drafts: DecodeLaunch,
     /// With `Some` the paper's kernels attend.
     paper: Option<PaperAttention>,
     vocab: usize,
@@ -113,10 +115,12 @@ impl CudaBackend {
         let (heads, element) = (shape(config, options.block_size, kv_dtype)?, element_type(dtype)?);
         let paper = PaperAttention::new(options.attention, config.max_positions)?;
         let device = CudaDevice::open(driver, ordinal, options, element, heads, is_quantised)?;
-        let one = DecodeLaunch::new(heads, 1);
-        let shape = one.shape();
-        let together = device.module.occupancy(one.descriptor(element), shape.threads[0], shape.shared as usize)?;
-        let slots = device.context.limits().multiprocessors * together.max(1);
+        let slots = |one: DecodeLaunch| -> Result<u32> {
+            let shape = one.shape();
+            let together = device.module.occupancy(one.descriptor(element), shape.threads[0], shape.shared as usize)?;
+            Ok(device.context.limits().multiprocessors * together.max(1))
+        };
+        let slots = [slots(DecodeLaunch::new(heads, 1))?, slots(DecodeLaunch::with_drafts(heads, 1))?];
         let counters = DeviceBuffer::zeroed(&device.stream, COUNTERS + 1)?.named("counters");
         let upload = Upload::new(&device.context)?;
         Ok(CudaBackend {
@@ -143,14 +147,15 @@ impl CudaBackend {
     /// [`Error::Unsupported`] if there are no kernels for the model.
     pub fn without_device(
         gpu: GpuLimits,
-        attention_blocks: impl FnOnce(DecodeLaunch) -> u32,
+        mut attention_blocks: impl FnMut(DecodeLaunch) -> u32,
         config: &ModelConfig,
         shard: Shard,
         block_size: usize,
         (dtype, kv_dtype): (DType, KvDtype),
     ) -> Result<Self> {
         let (heads, element) = (shape(config, block_size, kv_dtype)?, element_type(dtype)?);
-        let slots = gpu.multiprocessors * attention_blocks(DecodeLaunch::new(heads, 1));
+        let slots = [DecodeLaunch::new(heads, 1), DecodeLaunch::with_drafts(heads, 1)]
+            .map(|one| gpu.multiprocessors * attention_blocks(one));
         let queue = LaunchQueue::without_device(gpu);
         Ok(CudaBackend { records: true, shard, ..Self::with_queue(queue, config, heads, (dtype, element), slots) })
     }
@@ -160,7 +165,7 @@ impl CudaBackend {
         config: &ModelConfig,
         heads: AttentionShape,
         (dtype, element): (DType, ElementType),
-        slots: u32,
+        slots: [u32; 2],
     ) -> Self {
         CudaBackend {
             queue,
@@ -168,7 +173,8 @@ impl CudaBackend {
             dtype,
             element,
             heads,
-            decode: DecodeLaunch::new(heads, slots),
+            decode: DecodeLaunch::new(heads, slots[0]),
+            drafts: DecodeLaunch::with_drafts(heads, slots[1]),
             paper: None,
             vocab: config.vocab_size,
             counters: None,

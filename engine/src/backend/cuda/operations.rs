@@ -123,7 +123,8 @@ impl Backend for CudaBackend {
 
     fn upload(&self, batch: Batch, rows: &[SampleRow<'_>]) -> StepInputs {
         let row_tables = self.paper.map(|_| self.heads.pages().block_size as usize);
-        let packing = Packing { vocab: self.vocab, pads: self.records, row_tables };
+        let drafts = self.paper.is_none().then_some(self.drafts);
+        let packing = Packing { vocab: self.vocab, pads: self.records, row_tables, drafts };
         let inputs =
             self.staging.upload(&self.queue, &self.recordings, |bytes| StepInputs::pack(batch, rows, packing, bytes));
         // Before anything of the step is queued: other workers may wait for what is.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
+mod drafts;
+mod packing;
 mod parallel;
 
 use std::path::Path;
@@ -9,7 +11,6 @@ use std::path::Path;
 use emulator::driver::{collect_reports, take_reports};
 use launch::Driver;
 
-use super::step::inputs::Packing;
 use super::*;
 use crate::backend::Backend;
 use crate::batch::{Batch, Span};
@@ -22,8 +23,6 @@ use crate::parallel::Shard;
 use crate::runner::{ModelRunner, Runner};
 use crate::sampling::{SampleRow, Sampled, SamplingParams};
 use crate::scheduler::SchedulerOptions;
-
-const PADDED: Packing = Packing { vocab: 100, pads: true, row_tables: None };
 
 /// A golden model on the emulator, ready for steps.
 struct Loaded {
@@ -66,7 +65,7 @@ fn ready(name: &str, backend: CudaBackend, swap_blocks: usize, kv_dtype: KvDtype
     let own = backend.shard().config(&config).unwrap();
     let layout =
         KvLayout { layers: own.layers, heads: own.kv_heads, head_dim: own.head_dim, block_size: 16, dtype: kv_dtype };
-    let options = SchedulerOptions { max_batch_tokens: 64, max_num_seqs: 8, ..SchedulerOptions::default() };
+    let options = SchedulerOptions { max_batch_tokens: 64, max_num_seqs: 16, ..SchedulerOptions::default() };
     fit(&backend, &*model, layout, options, 0.9).unwrap();
     let cache = backend.kv_cache(layout, 16, swap_blocks).unwrap();
     Loaded { backend, model, layout, cache }
@@ -125,19 +124,21 @@ fn a_rehearsal_asks_for_what_a_step_asks_for() {
             Options { cuda_graphs: false, attention, hopper_from, hopper_decode_from, kv_dtype, ..Options::default() };
         let mut loaded = load_with(name, &options, 0);
         loaded.step(batch(&[(3, 3), (9, 9)]));
-        let step = Rehearsal { decodes: 2, context: 10, prompt: 5, logits: 3 };
-        let rehearsed = rehearse(&loaded.backend, &*loaded.model, loaded.layout, step).unwrap();
-        collect_reports(true).unwrap();
-        loaded.step(batch(&[(1, 10), (1, 10), (5, 5)]));
-        let launched = take_reports().unwrap();
-        collect_reports(false).unwrap();
-        assert_eq!(rehearsed.len(), launched.len(), "{name}");
-        for (rehearsed, launched) in rehearsed.iter().zip(&launched) {
-            assert_eq!((rehearsed.kernel, rehearsed.shape.grid), (&*launched.kernel, launched.grid), "{name}");
+        let mut products = Vec::new();
+        for (drafted, prompt) in [(0, 20), (5, 0)] {
+            let step = Rehearsal { decodes: 2, context: 10, drafted, prompt, logits: 3 };
+            let rehearsed = rehearse(&loaded.backend, &*loaded.model, loaded.layout, step).unwrap();
+            collect_reports(true).unwrap();
+            loaded.step(batch(&[(1, 10), (1, 10), (drafted + prompt, drafted + prompt)]));
+            let launched = take_reports().unwrap();
+            collect_reports(false).unwrap();
+            assert_eq!(rehearsed.len(), launched.len(), "{name}");
+            for (rehearsed, launched) in rehearsed.iter().zip(&launched) {
+                assert_eq!((rehearsed.kernel, rehearsed.shape.grid), (&*launched.kernel, launched.grid), "{name}");
+            }
+            products = rehearsed.iter().map(|launch| launch.kernel).filter(|name| name.starts_with("gem")).collect();
         }
         // Seven tokens are otherwise too few for the kernel of many, and three rows of logits for that of some.
-        let products: Vec<_> =
-            rehearsed.iter().map(|launch| launch.kernel).filter(|name| name.starts_with("gem")).collect();
         let are_as_asked = |name: &&str| match (hopper_from, hopper_decode_from) {
             (None, None) => name.starts_with("gemm_hopper_decode") || name.starts_with("gemv"),
             (None, _) => name.starts_with("gemm_hopper_decode"),
@@ -171,7 +172,7 @@ fn norms_are_made_by_the_products_before_them() {
     for (name, first_and_last) in [("opt-pre", 2), ("opt-350m-like", 0), ("llama3", 2), ("gpt2", 2)] {
         let loaded = load(name, false, 0);
         let norms = |decodes| {
-            let step = Rehearsal { decodes, context: 10, prompt: 0, logits: decodes };
+            let step = Rehearsal { decodes, context: 10, drafted: 0, prompt: 0, logits: decodes };
             let launches = rehearse(&loaded.backend, &*loaded.model, loaded.layout, step).unwrap();
             launches.iter().filter(|launch| launch.kernel.contains("_norm_")).count()
         };
@@ -190,7 +191,7 @@ fn prompts_have_hoppers_attention_where_it_serves_their_heads() {
     ] {
         let mut loaded = load_with(name, &Options { cuda_graphs: false, kv_dtype, ..Options::default() }, 0);
         collect_reports(true).unwrap();
-        loaded.step(batch(&[(1, 10), (9, 9)]));
+        loaded.step(batch(&[(1, 10), (19, 19)]));
         let launched = take_reports().unwrap();
         collect_reports(false).unwrap();
         let attended: Vec<_> =
@@ -334,38 +335,4 @@ fn assert_moves(attention: AttentionKernels, pages: usize, kv_dtype: Option<KvDt
             assert!(after[at..at + page].iter().copied().eq(block(layer, from)), "layer {layer}, block {b}");
         }
     }
-}
-
-#[test]
-fn sequences_with_one_token_come_first() {
-    let mut three = batch(&[(4, 20), (1, 9), (2, 2)]);
-    three.logit_rows = vec![3, 3, 4, 6];
-    let params = SamplingParams::default();
-    let rows = vec![SampleRow::new(&params, 0); 4];
-    let mut bytes = Vec::new();
-    let inputs = StepInputs::pack(three.clone(), &rows, PADDED, &mut bytes);
-    let words = |at: DevicePtrMut<u32>, count: usize| -> Vec<u32> {
-        let at = at.address() as usize;
-        bytemuck::pod_collect_to_vec(&bytes[at..at + 4 * count])
-    };
-    assert_eq!((inputs.decodes, inputs.prefills, inputs.bucket), (1, 2, None));
-    let order = [4, 0, 1, 2, 3, 5, 6];
-    assert_eq!(words(inputs.tokens(), 7), order.map(|row| three.tokens[row]));
-    assert_eq!(words(inputs.positions(), 7), order.map(|row| three.positions[row]));
-    assert_eq!(words(inputs.contexts(), 3), [9, 20, 2]);
-    assert_eq!(words(inputs.table_starts(), 3), [2, 0, 3]);
-    assert_eq!(words(inputs.query_starts(), 3), [1, 5, 7]);
-    assert_eq!(words(inputs.logit_rows(), 4), [4, 4, 0, 6]);
-    assert_eq!(words(inputs.tables(), 4), three.blocks);
-}
-
-#[test]
-fn padding_reads_and_writes_nothing() {
-    let params = SamplingParams::default();
-    let rows = vec![SampleRow::new(&params, 0); 3];
-    let mut bytes = Vec::new();
-    let inputs = StepInputs::pack(batch(&[(1, 3), (1, 4), (1, 5)]), &rows, PADDED, &mut bytes);
-    assert_eq!((inputs.rows, inputs.decodes, inputs.logits, inputs.bucket), (4, 4, 4, Some(4)));
-    let last = |at: u64| bytemuck::pod_read_unaligned::<i32>(&bytes[at as usize + 12..][..4]);
-    assert_eq!((last(inputs.slots().address()), last(inputs.contexts().address())), (-1, 0));
 }

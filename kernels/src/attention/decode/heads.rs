@@ -1,13 +1,12 @@
-//! A warp's arithmetic: the queries of up to 16 heads against tile after tile of keys and values, on the tensor cores.
+//! A warp's arithmetic: the queries of up to 16 rows against tile after tile of keys and values, on the tensor cores.
 //!
 //! With `r = lane / 4` and `c = 2 (lane % 4)`, see [`mma`](cuda_std::ptx::mma) for the fragments:
 //!
-//! - scores = Q K^T, heads x tokens: a tile of K as it lies in memory is B, two of them side by side. Query heads are
-//!   rows: 8 of them or 16 cost the same. The lane receives tokens `c`, `c + 1` and `8 + c`, `9 + c` of heads `r` and
-//!   `8 + r`.
-//! - out = V^T P^T, elements x heads: the scores that a lane holds are at the places that it must hold of B, so that
+//! - scores = Q K^T, rows x tokens: a tile of K as it lies in memory is B, two of them side by side. 8 rows or 16 cost
+//!   the same. The lane receives tokens `c`, `c + 1` and `8 + c`, `9 + c` of rows `r` and `8 + r`.
+//! - out = V^T P^T, elements x rows: the scores that a lane holds are at the places that it must hold of B, so that
 //!   weights are rounded to 16 bits where they are. V^T is A, read by transposing loads. Its product costs one `mma`
-//!   for 8 heads, not for 16.
+//!   for 8 rows, not for 16.
 //!
 //! So lanes exchange nothing as long as the largest score does not grow. Nor need scores be taken relative to the
 //! largest: any reference serves that is not so far below it that weights overflow. It is raised only when it is more
@@ -27,7 +26,8 @@ use cuda_std::half::Half2;
 use cuda_std::prelude::*;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE};
 
-use super::plan::{PlanEntry, TILE};
+use super::plan::TILE;
+use super::rows::{RowSight, StreamRows};
 use crate::attention::squares::{Squares, scales};
 use crate::element::Element;
 use crate::kv_element::KvElement;
@@ -35,16 +35,16 @@ use crate::kv_element::KvElement;
 /// Most steps of 16 elements in a head.
 const STEPS: usize = 16;
 
-/// `H` query heads (8 or 16) of size `D`, and their partial results so far. Arrays are as long as the largest instance
+/// `H` rows (8 or 16) of `D` elements, and their partial results so far. Arrays are as long as the largest instance
 /// needs; the other instances do not use the rest, and the compiler drops it.
 pub struct QueryHeads<T, const D: u32, const H: u32> {
-    /// Queries, fragments of A: heads by elements.
+    /// Queries, fragments of A: rows by elements.
     query: [[u32; 4]; STEPS],
-    /// The reference of heads `r` and `8 + r`: in powers of two, and the same in the four lanes that have the head.
+    /// The reference of rows `r` and `8 + r`: in powers of two, and the same in the four lanes that have the row.
     max: [f32; 2],
     /// The lane's own share of the sum of weights.
     sum: [f32; 2],
-    /// The weighted sum of values: elements by heads.
+    /// The weighted sum of values: elements by rows.
     out: [[[f32; 4]; 2]; STEPS],
     element: PhantomData<T>,
 }
@@ -53,12 +53,12 @@ impl<T: KvElement, const D: u32, const H: u32> QueryHeads<T, D, H> {
     const STEPS: usize = D as usize / 16;
     const TILES: usize = H as usize / 8;
 
-    /// Loads the queries of `count` heads, `[count][D]`; those missing are zeros.
+    /// Loads the queries of the rows from tokens that are `stride` elements apart; those missing are zeros.
     ///
     /// # Safety
-    /// `query` points to `count` heads, and is aligned to 4 bytes.
+    /// `query` has the rows, and they are aligned to 4 bytes.
     #[inline(always)]
-    pub unsafe fn load(query: *const u16, count: u32) -> Self {
+    pub unsafe fn load(query: *const u16, stride: u32, rows: StreamRows) -> Self {
         let (row, column) = (warp::lane_id() / 4, 2 * (warp::lane_id() % 4));
         let mut heads = QueryHeads {
             query: [[0; 4]; STEPS],
@@ -68,12 +68,11 @@ impl<T: KvElement, const D: u32, const H: u32> QueryHeads<T, D, H> {
             element: PhantomData,
         };
         for n in 0..Self::TILES {
-            let head = 8 * n as u32 + row;
-            if head < count {
-                // SAFETY: the head is below `count`, and `column + 9` is below 16, so that every pair is within the
-                // head.
+            let row = 8 * n as u32 + row;
+            if row < rows.count {
+                // SAFETY: the row is below `count`, and `column + 9` is below 16, so that every pair is within the row.
                 unsafe {
-                    let from = query.add((head * D + column) as usize).cast::<u32>();
+                    let from = query.add(rows.element::<D>(row, stride) + column as usize).cast::<u32>();
                     for step in 0..Self::STEPS {
                         heads.query[step][n] = *from.add(8 * step);
                         heads.query[step][n + 2] = *from.add(8 * step + 4);
@@ -84,18 +83,18 @@ impl<T: KvElement, const D: u32, const H: u32> QueryHeads<T, D, H> {
         heads
     }
 
-    /// Attends to a tile whose first token is at `position`. `scale` includes log2(e).
+    /// Attends to tile `number` of the plan. `scale` includes log2(e).
     ///
     /// # Safety
-    /// `tile` is the tile's offset in shared memory, and the tile is visible to the warp; all lanes of the warp call
+    /// `tile` is its offset in shared memory, and the tile is visible to the warp; all lanes of the warp call
     /// this together.
     #[inline(always)]
-    pub unsafe fn take(&mut self, tile: u32, position: u32, span: PlanEntry, scale: f32) {
+    pub unsafe fn take(&mut self, tile: u32, number: u32, sight: RowSight, scale: f32) {
         let mut scores = [[0.0; 4]; 2];
         let values_at = tile + TILE * D * 16 / T::FORMAT.vector_elements();
         // SAFETY: the squares are in the tile's K; all lanes take part.
         unsafe {
-            let mut keys = Squares::<T>::along_elements(tile, D / 16, TILE, true);
+            let mut keys = Squares::<T>::along_elements(tile, D / 16, TILE, false);
             for step in 0..Self::STEPS {
                 let [low, high] = keys.of_tokens(step as u32);
                 scores[0] = T::Element::mma(self.query[step], low, scores[0]);
@@ -112,8 +111,8 @@ impl<T: KvElement, const D: u32, const H: u32> QueryHeads<T, D, H> {
             }
             value_scales = [values_low, values_high].map(|pair| pair.map(|scale| scale * T::VALUE_GAIN));
         }
-        if position < span.first || position + TILE > span.length {
-            hide(&mut scores, position, span);
+        if !sight.is_whole(number) {
+            Self::hide(&mut scores, number, sight);
         }
         // SAFETY: all lanes take part; the squares are in the tile's V.
         unsafe {
@@ -123,6 +122,19 @@ impl<T: KvElement, const D: u32, const H: u32> QueryHeads<T, D, H> {
                 let [[a, b], [c, d]] = values.of_elements(step as u32);
                 for n in 0..Self::TILES {
                     self.out[step][n] = T::Element::mma([a, b, c, d], weights[n], self.out[step][n]);
+                }
+            }
+        }
+    }
+
+    /// Masks the scores of tokens that their rows do not see: they become minus infinity, whose weight is 0.
+    #[inline(always)]
+    fn hide(scores: &mut [[f32; 4]; 2], number: u32, sight: RowSight) {
+        for half in 0..2 {
+            for i in 0..2 * Self::TILES {
+                let offset = 2 * (warp::lane_id() % 4) + 8 * half as u32 + i as u32 % 2;
+                if !sight.sees(i / 2, number, offset) {
+                    scores[half][i] = f32::NEG_INFINITY;
                 }
             }
         }
@@ -190,7 +202,7 @@ impl<T: KvElement, const D: u32, const H: u32> QueryHeads<T, D, H> {
         }
     }
 
-    /// Writes the partial results of the first `count` heads to shared memory, as rows of
+    /// Writes the partial results of the first `count` rows to shared memory, as rows of
     /// [`merge`](super::merge).
     ///
     /// # Safety
@@ -219,20 +231,6 @@ impl<T: KvElement, const D: u32, const H: u32> QueryHeads<T, D, H> {
                         }
                     }
                 }
-            }
-        }
-    }
-}
-
-/// Masks the scores of tokens that the query does not see: they become minus infinity, whose weight is 0.
-#[inline(always)]
-fn hide(scores: &mut [[f32; 4]; 2], position: u32, span: PlanEntry) {
-    let column = position + 2 * (warp::lane_id() % 4);
-    for half in 0..2 {
-        for i in 0..4 {
-            let token = column + 8 * half as u32 + i as u32 % 2;
-            if token < span.first || token >= span.length {
-                scores[half][i] = f32::NEG_INFINITY;
             }
         }
     }

@@ -38,17 +38,32 @@ pub const fn ring_bytes(head_size: u32, format: KvFormat) -> u32 {
     warps(head_size) * stages(head_size, format) * tile_bytes(head_size, format)
 }
 
+/// Most query tokens of a sequence with a draft.
+const MOST_DRAFTED: u32 = 16;
+
+/// Whether a sequence with so many query tokens may be one with a draft.
+pub const fn is_draft(tokens: u32) -> bool {
+    1 < tokens && tokens <= MOST_DRAFTED
+}
+
 /// A launch of decode attention. It does not depend on the batch's size and lengths, so that a CUDA graph can hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodeLaunch {
     shape: AttentionShape,
     slots: u32,
+    has_drafts: bool,
 }
 
 impl DecodeLaunch {
-    /// A launch of `slots` blocks: as many as there are multiprocessors, times the blocks that fit on each.
+    /// A launch of `slots` blocks, as many as there are multiprocessors, times the blocks that fit on each, for sequences with one
+    /// query token.
     pub const fn new(shape: AttentionShape, slots: u32) -> DecodeLaunch {
-        DecodeLaunch { shape, slots }
+        DecodeLaunch { shape, slots, has_drafts: false }
+    }
+
+    /// The same for sequences with up to [`Self::tokens_at_once`].
+    pub const fn with_drafts(shape: AttentionShape, slots: u32) -> DecodeLaunch {
+        DecodeLaunch { shape, slots, has_drafts: true }
     }
 
     /// The shape of the launch.
@@ -57,18 +72,53 @@ impl DecodeLaunch {
         LaunchShape::linear(self.slots, threads).with_shared(self.shared_bytes())
     }
 
-    /// Query heads that a block takes at once: the kernel's parameter `H`. 16 cost more registers than 8, too many
-    /// of them with heads of 256, and are worth it where they save reading the cache twice. There are none for codes.
-    pub const fn heads_at_once(self) -> u32 {
-        let is_plain = !self.shape.pages().format.is_coded();
-        if is_plain && self.shape.group() > 8 && self.shape.head_size() <= 128 { 16 } else { 8 }
+    /// Rows that a block takes at once: the kernel's parameter `H`. 16 cost more registers than 8, too many of them with
+    /// heads of 256, and are worth it where they save reading the cache twice. There are none for codes.
+    pub const fn rows_at_once(self) -> u32 {
+        let has_16 = !self.shape.pages().format.is_coded() && self.shape.head_size() <= 128;
+        // Eight rows are enough for a head's own drafts, which are seldom longer.
+        let most_of_8 = if self.has_drafts { 1 } else { 8 };
+        if has_16 && self.shape.group() > most_of_8 { 16 } else { 8 }
+    }
+
+    /// Query tokens of a sequence that the rows have room for. What has more is several sequences to the kernel, each with so many
+    /// tokens at most, and as long as its last one sees.
+    pub const fn tokens_at_once(self) -> u32 {
+        let tokens = self.rows_at_once() / self.shape.group();
+        if self.has_drafts && tokens > 1 { tokens } else { 1 }
+    }
+
+    /// What a sequence that brings `new` of its `context` tokens is to the kernel: parts, of so many query tokens each, with as many
+    /// tokens in the cache as the last of them sees.
+    #[cfg(not(target_arch = "nvptx64"))]
+    pub fn parts(self, new: u32, context: u32) -> impl Iterator<Item = (u32, u32)> {
+        let most = self.tokens_at_once();
+        (0..new.div_ceil(most)).map(move |part| {
+            let end = new.min((part + 1) * most);
+            (end - part * most, context - new + end)
+        })
+    }
+
+    /// Whether decode attends to the drafts among sequences of so many query tokens in so many; if not, prefill does. That reads
+    /// what a sequence has in the cache once, in one block for each KV head. Here all blocks share the work, but each part reads
+    /// the cache again: one part is always better, and several are if no block has more to read than the longest sequence.
+    #[cfg(not(target_arch = "nvptx64"))]
+    pub fn suits(self, sequences: impl Iterator<Item = (u32, u32)>) -> bool {
+        let (mut once, mut all, mut longest) = (0, 0, 0);
+        for (new, context) in sequences.filter(|&(new, _)| is_draft(new)) {
+            let streams = self.parts(new, context).count() as u64 * u64::from(self.streams());
+            once += u64::from(context) * u64::from(self.shape.pages().heads);
+            all += u64::from(context) * streams;
+            longest = longest.max(u64::from(context));
+        }
+        once > 0 && (all == once || all <= u64::from(self.slots) * longest)
     }
 
     /// The kernel with these arguments, for elements of this type.
     #[cfg(not(target_arch = "nvptx64"))]
     pub fn call(self, element: ElementType, args: paged_attention) -> KernelCall {
         let size = self.shape.head_size();
-        with_kv_element!(element, self.shape.pages().format, T => match self.heads_at_once() {
+        with_kv_element!(element, self.shape.pages().format, T => match self.rows_at_once() {
             16 => with_constant!(size, D => args.instance::<T, D, 16>(), 32 64 80 96 128),
             _ => with_head_size!(size, D => args.instance::<T, D, 8>()),
         }, with_head_size!(size, D => args.instance::<T, D, 8>()))
@@ -78,21 +128,26 @@ impl DecodeLaunch {
     #[cfg(not(target_arch = "nvptx64"))]
     pub fn descriptor(self, element: ElementType) -> &'static Descriptor {
         let size = self.shape.head_size();
-        with_kv_element!(element, self.shape.pages().format, T => match self.heads_at_once() {
+        with_kv_element!(element, self.shape.pages().format, T => match self.rows_at_once() {
             16 => with_constant!(size, D => entry::<(T, Const<D>, Const<16>)>(), 32 64 80 96 128),
             _ => with_head_size!(size, D => entry::<(T, Const<D>, Const<8>)>()),
         }, with_head_size!(size, D => entry::<(T, Const<D>, Const<8>)>()))
     }
 
-    /// Streams of a sequence: for each KV head, one for every 8 or 16 query heads.
-    pub const fn streams(self) -> u32 {
-        self.shape.pages().heads * self.shape.group().div_ceil(self.heads_at_once())
+    /// The heads, and the layer's pages.
+    pub const fn attention(self) -> AttentionShape {
+        self.shape
     }
 
-    /// Rows in a partial result.
-    const fn rows(self) -> u32 {
-        let (group, most) = (self.shape.group(), self.heads_at_once());
-        if group < most { group } else { most }
+    /// Streams of a sequence: for each KV head, one for every 8 or 16 query heads of a token.
+    pub const fn streams(self) -> u32 {
+        self.shape.pages().heads * self.shape.group().div_ceil(self.rows_at_once())
+    }
+
+    /// Rows that a stream has at most, and so a partial result.
+    pub const fn rows(self) -> u32 {
+        let (all, most) = (self.shape.group() * self.tokens_at_once(), self.rows_at_once());
+        if all < most { all } else { most }
     }
 
     /// Bytes of dynamic shared memory: the rings, and the warps' partial results.
@@ -135,6 +190,7 @@ mod tests {
     extern crate std;
     use cuda_std::launch::{DevicePtr, DevicePtrMut};
     use std::format;
+    use std::vec::Vec;
 
     use super::*;
     use crate::attention::{HEAD_SIZES, UnsupportedShape, coded_heads};
@@ -147,6 +203,7 @@ mod tests {
         cache: DevicePtr::NULL,
         tables: DevicePtr::NULL,
         table_starts: DevicePtr::NULL,
+        query_starts: DevicePtr::NULL,
         plan: DevicePtr::NULL,
         partials: DevicePtrMut::NULL,
         arrivals: DevicePtrMut::NULL,
@@ -154,6 +211,8 @@ mod tests {
         kv_heads: 0,
         group: 0,
         block_size: 0,
+        rows: 0,
+        window: 0,
         scale: 0.0,
     };
 
@@ -166,16 +225,48 @@ mod tests {
         for (format, head_size) in HEAD_SIZES.map(|size| (KvFormat::Plain, size)).into_iter().chain(coded_heads()) {
             for group in 1..40 {
                 let shape = AttentionShape::new(group, 1, head_size, 16)?.with_format(format);
-                let launch = DecodeLaunch::new(shape, 396);
-                for element in ElementType::ALL {
-                    let labels = [label(element, format), &format!("{head_size}")];
-                    assert_eq!(launch.call(element, ARGS).descriptor().labels[..2], labels);
+                for launch in [DecodeLaunch::new(shape, 396), DecodeLaunch::with_drafts(shape, 396)] {
+                    for element in ElementType::ALL {
+                        let labels = [label(element, format), &format!("{head_size}")];
+                        assert_eq!(launch.call(element, ARGS).descriptor().labels[..2], labels);
+                    }
+                    assert!(launch.shared_bytes() <= 99 << 10, "the least that a block may have from 8.0 on");
+                    assert!(launch.streams() * launch.rows_at_once() >= group);
+                    assert!((launch.streams() - 1) * launch.rows_at_once() < group);
                 }
-                assert!(launch.shared_bytes() <= 99 << 10, "the least that a block may have from 8.0 on");
-                assert!(launch.streams() * launch.heads_at_once() >= group);
-                assert!((launch.streams() - 1) * launch.heads_at_once() < group);
             }
         }
+        Ok(())
+    }
+
+    #[test]
+    fn a_draft_is_cut_into_parts_that_fit_the_rows() -> Result<(), UnsupportedShape> {
+        let drafts = |heads, kv_heads, head_size| {
+            AttentionShape::new(heads, kv_heads, head_size, 16).map(|shape| DecodeLaunch::with_drafts(shape, 396))
+        };
+        let sizes =
+            |launch: DecodeLaunch| [launch.rows_at_once(), launch.tokens_at_once(), launch.rows(), launch.streams()];
+        assert_eq!(sizes(drafts(8, 8, 128)?), [8, 8, 8, 8]);
+        assert_eq!(sizes(drafts(32, 8, 128)?), [16, 4, 16, 8]);
+        assert_eq!(sizes(drafts(5, 1, 64)?), [16, 3, 15, 1]);
+        assert_eq!(sizes(drafts(20, 1, 64)?), [16, 1, 16, 2]);
+        assert_eq!(sizes(drafts(4, 1, 256)?), [8, 2, 8, 1]);
+        assert_eq!(drafts(32, 8, 128)?.parts(6, 100).collect::<Vec<_>>(), [(4, 98), (2, 100)]);
+        assert_eq!(drafts(8, 8, 128)?.parts(1, 1).collect::<Vec<_>>(), [(1, 1)]);
+        assert_eq!(launch(32, 8, 128)?.parts(2, 9).collect::<Vec<_>>(), [(1, 8), (1, 9)]);
+        Ok(())
+    }
+
+    #[test]
+    fn drafts_are_rows_where_no_block_reads_more_for_it() -> Result<(), UnsupportedShape> {
+        let shape = AttentionShape::new(32, 8, 128, 16)?;
+        let suits = |slots, spans: &[(u32, u32)]| DecodeLaunch::with_drafts(shape, slots).suits(spans.iter().copied());
+        assert!(suits(1, &[(1, 50), (4, 900), (2, 7)]), "one part each");
+        assert!(!suits(396, &[(1, 50), (1, 9)]) && !suits(396, &[(500, 500), (1, 9)]), "no draft");
+        // Two parts of eight streams are sixteen times what a block of prefill reads.
+        assert!(suits(16, &[(5, 900)]) && !suits(15, &[(5, 900)]));
+        assert!(suits(32, &[(5, 900); 2]) && !suits(31, &[(5, 900); 2]));
+        assert!(suits(24, &[(5, 900), (5, 450), (1, 7000)]));
         Ok(())
     }
 

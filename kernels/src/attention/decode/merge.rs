@@ -1,6 +1,6 @@
 //! From partial results to results: those of a block's warps, then those of the blocks that share a stream.
 //!
-//! Partial results are rows of `D + 4` floats, one a head: the weighted sum of values; then the reference `m` that
+//! Partial results are rows of `D + 4` floats: the weighted sum of values; then the reference `m` that
 //! scores were taken relative to, and the sum `l` of weights; and two zeros, which keep rows apart in the banks of
 //! shared memory: stores by fragment and loads by vector are free of conflicts.
 //!
@@ -16,6 +16,7 @@ use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
 
 use super::plan::Ranges;
+use super::rows::StreamRows;
 use super::stream::KvStream;
 use crate::element::Element;
 use cuda_std::ptx::memory::{load_l2, store_l2};
@@ -52,8 +53,9 @@ impl Exchange {
     }
 }
 
-/// Merges the partial results that the warps of this block left at `shared` for `count` heads of a stream. The result
-/// is stored to `output`, `[count][D]`, by this block, or by the last to arrive of those that share the stream.
+/// Merges the partial results that the warps of this block left at `shared` for the rows of a stream. The results are
+/// stored to `output`, whose tokens are `stride` elements apart, by this block, or by the last to arrive of those that
+/// share the stream.
 ///
 /// # Safety
 /// The rows of all `warps` are at `shared`, one warp's after the other; exchange and stream are the launch's; all
@@ -62,29 +64,30 @@ impl Exchange {
 pub unsafe fn finish<T: Element, const D: u32>(
     shared: *const Vector,
     warps: u32,
-    count: u32,
+    of: StreamRows,
     stream: KvStream,
     exchange: Exchange,
     output: *mut u16,
+    stride: u32,
 ) {
     let Exchange { arrivals, ranges, rows, .. } = exchange;
     let (first, last) = (ranges.holding(stream.begin), ranges.holding(stream.end() - 1));
-    let pieces = Pieces::<D> { count };
-    // SAFETY: the warps' rows are at `shared`, and `exchange` and `output` have room for `count` heads, by this
+    let pieces = Pieces::<D> { count: of.count };
+    // SAFETY: the warps' rows are at `shared`, and `exchange` and `output` have room for those of the stream, by this
     // function's contract; all threads of the block have the same `first` and `last`, so that they reach the barriers
     // together.
     unsafe {
         thread::sync_threads();
-        pieces.each(|head, chunk| {
+        pieces.each(|number, chunk| {
             let mut piece = Piece::NONE;
             for warp in 0..warps {
-                let row = shared.add((((warp * rows) + head) * row_vectors(D)) as usize);
+                let row = shared.add((((warp * rows) + number) * row_vectors(D)) as usize);
                 piece.add(*row.add(chunk as usize), *row.add(D as usize / 4));
             }
             if first == last {
-                piece.store::<T>(output.add((head * D + 4 * chunk) as usize));
+                piece.store::<T>(output.add(of.element::<D>(number, stride) + 4 * chunk as usize));
             } else {
-                let row = exchange.rows::<D>(thread::block_idx_x(), first).add((head * row_vectors(D)) as usize);
+                let row = exchange.rows::<D>(thread::block_idx_x(), first).add((number * row_vectors(D)) as usize);
                 let [a, b, c, d] = piece.out;
                 store_l2(row.add(chunk as usize), Vector([a.to_bits(), b.to_bits(), c.to_bits(), d.to_bits()]));
                 if chunk == 0 {
@@ -95,7 +98,7 @@ pub unsafe fn finish<T: Element, const D: u32>(
         if first == last || !is_last_to_arrive(arrivals.add(first as usize), last - first + 1) {
             return;
         }
-        pieces.each(|head, chunk| {
+        pieces.each(|number, chunk| {
             let mut piece = Piece::NONE;
             let mut slot = first;
             while slot <= last {
@@ -103,7 +106,7 @@ pub unsafe fn finish<T: Element, const D: u32>(
                 for i in 0..BATCH {
                     if slot + i <= last {
                         let row =
-                            exchange.rows::<D>(slot + i, first).add((head * row_vectors(D)) as usize).cast_const();
+                            exchange.rows::<D>(slot + i, first).add((number * row_vectors(D)) as usize).cast_const();
                         batch[i as usize] = [load_l2(row.add(chunk as usize)), load_l2(row.add(D as usize / 4))];
                     }
                 }
@@ -115,7 +118,7 @@ pub unsafe fn finish<T: Element, const D: u32>(
                 }
                 slot += BATCH;
             }
-            piece.store::<T>(output.add((head * D + 4 * chunk) as usize));
+            piece.store::<T>(output.add(of.element::<D>(number, stride) + 4 * chunk as usize));
         });
     }
 }
@@ -126,16 +129,16 @@ struct Pieces<const D: u32> {
 }
 
 impl<const D: u32> Pieces<D> {
-    /// Calls `with` for the thread's own vectors: head, and index in the row.
+    /// Calls `with` for the thread's own vectors: the row's number, and the index in it.
     #[inline(always)]
     fn each(&self, mut with: impl FnMut(u32, u32)) {
         // Eight lanes, which share a pass over the banks, stay in one row.
         let row = (D / 4).next_multiple_of(8);
         let mut index = thread::thread_idx_x();
         while index < self.count * row {
-            let (head, chunk) = (index / row, index % row);
+            let (number, chunk) = (index / row, index % row);
             if chunk < D / 4 {
-                with(head, chunk);
+                with(number, chunk);
             }
             index += thread::block_dim_x();
         }

@@ -1,11 +1,11 @@
-//! Decode attention: one query token a sequence, against all that the sequence has in the cache.
+//! Decode attention: one query token a sequence, or a few, against all that the sequence has in the cache.
 //!
 //! | kernel | computes | grid | block |
 //! | --- | --- | --- | --- |
 //! | [`plan_paged_attention()`] | the share of each block, once a step and for all layers | 1 | [`PLAN_THREADS`] |
 //! | [`paged_attention()`] | `softmax(scale q K^T) V` of every sequence and head | [`DecodeLaunch::shape`] | |
 //!
-//! Queries are `[sequences][heads][D]`, rows of sequences a stride apart; results `[sequences][heads][D]`, contiguous.
+//! Queries are `[tokens][heads][D]`, tokens a stride apart; results `[tokens][heads][D]`, contiguous.
 //! Keys and values are pages of [`layout`](crate::layout), found through block tables: all tables are one array, and a
 //! sequence's begins where `table_starts` says. Sequences of length 0 are padding: nothing is read for them, and
 //! nothing written. The grid is fixed and the host knows no length: a captured graph serves every batch of its size.
@@ -14,13 +14,26 @@
 //! | --- | --- |
 //! | `plan` | the cut of a batch into ranges of equal length |
 //! | `stream` | a warp's iteration over a range, copying tiles of 16 tokens ahead of their use |
+//! | `rows` | which token and head each row of a stream is, and what it sees |
 //! | `heads` | a tile's arithmetic on the tensor cores |
 //! | `merge` | partial results of warps, then of blocks, to results |
 //! | [`DecodeLaunch`] | which kernel serves which shape; grid, shared memory, workspace |
 //!
 //! `H` is 8 for groups of up to 8 query heads to a KV head, and 16 for larger ones, for both types; with heads of 256
-//! it is always 8, since registers do not suffice for more, and with a cache of 8 bits, for fewer kernels. More heads than a kernel takes at once are further streams,
-//! and read the cache again. A few query tokens for a sequence could be rows beside the heads.
+//! it is always 8, since registers do not suffice for more, and with a cache of 8 bits, for fewer kernels. More heads than
+//! a kernel takes at once are further streams, and read the cache again.
+//!
+//! # Drafts
+//!
+//! Where a sequence has a few query tokens, its last one and a draft that is to be verified, rows are pairs of token and head, and
+//! each sees the sequence up to its own token. The kernels are those that serve a single token. A launch
+//! [with drafts](DecodeLaunch::with_drafts) has 16 rows from a group of two on, room for `16 / group` tokens; a longer draft is
+//! several [parts](DecodeLaunch::parts), which are sequences to the kernel, and each reads the cache again.
+//!
+//! Prefill's kernel reads the cache once for any draft, and with fewer instructions in all, but in one block for each KV head of a
+//! sequence, of which one warp computes: a few sequences keep a few multiprocessors busy, and the longest holds up the step. Here
+//! all blocks have equal shares, as without drafts. [`DecodeLaunch::suits`] says which is to be taken; `BENCHMARKS.md` has the
+//! counts of both, and of drafts as sequences of one token each.
 //!
 //! # Floor
 //!
@@ -34,9 +47,9 @@
 //! | D | bytes an instruction | of the issue slots at 4.5 TB/s | registers | blocks an SM | in flight, KiB an SM |
 //! | --- | --- | --- | --- | --- | --- |
 //! | 32 | 17 | 30 % | 128 | 4 | 96 to 128 |
-//! | 64 | 26 | 19 % | 128 | 3 | 144 to 192 |
-//! | 80 | 30 | 17 % | 143 | 3 | 60 to 120 |
-//! | 96 | 31 | 16 % | 154 | 3 | 72 to 144 |
+//! | 64 | 27 | 19 % | 128 | 3 | 144 to 192 |
+//! | 80 | 30 | 17 % | 140 | 3 | 60 to 120 |
+//! | 96 | 31 | 16 % | 148 | 3 | 72 to 144 |
 //! | 128 | 37 | 14 % | 168 | 3 | 96 to 192 |
 //! | 256 | 49 | 10 % | 255 | 3 | 96 to 192 |
 //!
@@ -48,7 +61,7 @@
 //!
 //! | D | bytes an instruction | of the issue slots at 4.5 TB/s | registers | blocks an SM | in flight, KiB an SM |
 //! | --- | --- | --- | --- | --- | --- |
-//! | 64 | 7.0 | 72 % | 143 | 3 | 173 to 198 |
+//! | 64 | 7.1 | 71 % | 145 | 3 | 173 to 198 |
 //! | 128 | 7.1 | 71 % | 167 | 3 | 146 to 195 |
 //!
 //! For four codes there are seven instructions, five once `and` and `xor` are one: a third of all. So a GPU with the memory
@@ -82,6 +95,7 @@ mod heads;
 mod launch;
 mod merge;
 mod plan;
+mod rows;
 mod stream;
 
 use cuda_std::prelude::*;
@@ -97,19 +111,24 @@ use cuda_std::ptx::cp_async;
 use heads::QueryHeads;
 use launch::{ring_bytes, stages, warps};
 use merge::{Exchange, finish, row_vectors};
-use plan::{DecodePlan, divide};
+use plan::DecodePlan;
+use rows::StreamRows;
 use stream::{Cache, KvStream, Reader, tile_bytes};
 
-pub use launch::{DecodeLaunch, floor};
+pub use launch::{DecodeLaunch, floor, is_draft};
 pub use plan::{MIN_RANGE, PLAN_THREADS, Ranges, TILE, plan_paged_attention, plan_vectors};
 
-/// Decode attention: `H` query heads of a group at once, with `D` elements each.
+/// Decode attention: `H` rows at once, with `D` elements each.
 ///
-/// - `output`: `[sequences][heads][D]`; `query`: the same, with rows `query_stride` elements apart.
+/// - `output`: `[tokens][heads][D]`; `query`: the same, with tokens `query_stride` elements apart.
 /// - `cache`: the layer's pages, of `kv_heads` heads and `block_size` tokens; `group` query heads share each KV head.
 /// - `tables`: all block tables, each long enough for its sequence; `table_starts`: where each sequence's begins.
+/// - `query_starts`: `[sequences + 1]`, sequence s has query tokens `query_starts[s] .. query_starts[s + 1]`: one, or as
+///   many as fill `H` rows at most, and of padding any.
 /// - `plan`: of [`plan_paged_attention()`] for this batch, window and grid.
 /// - `partials`, `arrivals`: the workspace, of [`DecodeLaunch::partial_vectors`] and [`DecodeLaunch::arrivals`].
+/// - `rows`: the most rows that a stream may have, [`DecodeLaunch::rows`].
+/// - `window`: with w > 0, which is below 2^31, a query sees the last w tokens up to its own; with 0 all.
 /// - `scale`: what products of queries and keys are multiplied with, above 0.
 ///
 /// # Safety
@@ -129,6 +148,7 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
     cache: *const Vector,
     tables: *const u32,
     table_starts: *const u32,
+    query_starts: *const u32,
     plan: *const Vector,
     partials: *mut Vector,
     arrivals: *mut u32,
@@ -136,11 +156,14 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
     kv_heads: u32,
     group: u32,
     block_size: u32,
+    rows: u32,
+    window: u32,
     scale: f32,
 ) {
+    let window = if window == 0 { i32::MAX as u32 } else { window };
     let pages = Pages { heads: kv_heads, head_size: D, block_size, format: T::FORMAT };
     let cache = Cache { vectors: cache, pages, tables, table_starts, head_tiles: group.div_ceil(H) };
-    let (slots, rows, warp) = (thread::grid_dim_x(), group.min(H), warp::warp_id());
+    let (slots, warp) = (thread::grid_dim_x(), warp::warp_id());
     let plan = DecodePlan::new(plan, slots);
     // SAFETY: the arrays are as this kernel's contract says, which is what the functions called here ask for. All lanes
     // of a warp go through the same tiles, and all threads of a block through the same streams, so that they reach
@@ -162,12 +185,9 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
             reader.fetch(stage);
         }
         loop {
-            let kv_head = divide(stream.index, cache.head_tiles);
-            let head_tile = stream.index - kv_head * cache.head_tiles;
-            let head = kv_head * group + head_tile * H;
-            let count = (group - head_tile * H).min(H);
-            let row = query.add(stream.sequence as usize * query_stride as usize);
-            let mut heads = QueryHeads::<T, D, H>::load(row.add((head * D) as usize), count);
+            let of = StreamRows::of(stream, query_starts, cache.head_tiles, group, H);
+            let mut heads = QueryHeads::<T, D, H>::load(query, query_stride, of);
+            let sight = of.sight(stream, window);
             let stop = stream.end().min(end);
             while tile < stop {
                 match stages {
@@ -178,16 +198,17 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
                 // What the other lanes copied has arrived, too.
                 warp::sync_warp(FULL_MASK);
                 let at = ring + stage * tile_bytes;
-                heads.take(at, stream.position(tile), stream.span, scale * LOG2_E);
+                heads.take(at, tile, sight, scale * LOG2_E);
                 // The stage is free when all lanes are done with it.
                 warp::sync_warp(FULL_MASK);
                 reader.fetch(stage);
                 stage = (stage + 1) % stages;
                 tile += warps(D);
             }
-            heads.leave(merged.add((warp * rows * row_vectors(D)) as usize).cast(), count);
-            let at = stream.sequence as usize * (kv_heads * group * D) as usize + (head * D) as usize;
-            finish::<T::Element, D>(merged, warps(D), count, stream, exchange, output.add(at));
+            // Read again: in the loop registers are short.
+            let of = StreamRows::of(stream, query_starts, cache.head_tiles, group, H);
+            heads.leave(merged.add((warp * rows * row_vectors(D)) as usize).cast(), of.count);
+            finish::<T::Element, D>(merged, warps(D), of, stream, exchange, output, kv_heads * group * D);
             if stop == end {
                 return;
             }

@@ -91,9 +91,9 @@ pub struct PlanEntry {
     pub start: u32,
     /// Tiles in each of its streams.
     pub tiles: u32,
-    /// The first token that its query sees.
+    /// The first token that one of its queries sees.
     pub first: u32,
-    /// Tokens in the cache; the query's own is the last.
+    /// Tokens in the cache; that of the last query is the last.
     pub length: u32,
 }
 
@@ -149,18 +149,21 @@ impl DecodePlan {
 
 /// Plans a step of decode attention.
 ///
-/// - `lengths`: tokens in the cache of each sequence, that of the query included; 0 for padding, for which nothing will
-///   be read or written.
-/// - `window`: with w > 0 a query sees the last w tokens; with 0 all.
+/// - `lengths`: tokens in the cache of each sequence, those of its queries included; 0 for padding, for which nothing
+///   will be read or written.
+/// - `query_starts`: `[sequences + 1]`, sequence s has query tokens `query_starts[s] .. query_starts[s + 1]`: one at least, and of
+///   padding any. They are read with a window only.
+/// - `window`: with w > 0 a query sees the last w tokens up to its own; with 0 all.
 /// - `streams`: of each sequence, see [`DecodeLaunch::streams`](super::DecodeLaunch::streams).
 /// - `slots`: the attention kernel's grid.
 ///
 /// # Safety
-/// `lengths` has `sequences` elements, `plan` the size of [`plan_vectors`], the batch has less than 2^32 tiles, and the
-/// launch is of one block of [`PLAN_THREADS`].
+/// `lengths` has `sequences` elements, `query_starts` one more, `plan` the size of [`plan_vectors`], the batch has less than 2^32
+/// tiles, and the launch is of one block of [`PLAN_THREADS`].
 #[kernel(dependent, max_threads = 256)]
 pub unsafe fn plan_paged_attention(
     lengths: *const u32,
+    query_starts: *const u32,
     plan: *mut Vector,
     sequences: u32,
     window: u32,
@@ -175,7 +178,12 @@ pub unsafe fn plan_paged_attention(
         while first_of_pass < sequences {
             let sequence = first_of_pass + thread;
             let length = if sequence < sequences { *lengths.add(sequence as usize) } else { 0 };
-            let first = if window > 0 { length.saturating_sub(window) } else { 0 };
+            let first = if window > 0 && length > 0 {
+                let starts = query_starts.add(sequence as usize);
+                (length + 1).saturating_sub(window).saturating_sub(*starts.add(1) - *starts)
+            } else {
+                0
+            };
             let tiles = length.div_ceil(TILE) - first / TILE;
             let (before, sum) = block_sum(tiles * streams);
             if sequence < sequences {

@@ -2,7 +2,8 @@
 
 use cuda_std::launch::{DevicePtr, DevicePtrMut, LaunchShape};
 use cuda_std::vector::Vector;
-use kernels::attention::decode::{self, PLAN_THREADS, paged_attention, plan_paged_attention, plan_vectors};
+use kernels::attention::AttentionShape;
+use kernels::attention::decode::{DecodeLaunch, PLAN_THREADS, paged_attention, plan_paged_attention, plan_vectors};
 use kernels::attention::paper::launch::apart;
 use kernels::attention::prefill::{hopper, paged_prefill, shape};
 use kernels::cache::{reshape_and_cache, write_shape};
@@ -100,7 +101,8 @@ impl CudaBackend {
         }
         let shape = self.heads;
         let out = self.tensor(qkv.rows, shape.heads() * shape.head_size());
-        let window = params.window.map_or(0, |window| u32::try_from(window).unwrap_or(0));
+        // What no context reaches is none.
+        let window = params.window.map_or(0, |window| i32::try_from(window).map_or(0, i32::cast_unsigned));
         if inputs.decodes > 0 {
             self.attend_decodes(qkv, cache, params, window, inputs, &out);
         }
@@ -119,7 +121,7 @@ impl CudaBackend {
         inputs: &StepInputs,
         out: &CudaTensor,
     ) {
-        let (shape, decode) = (self.heads, self.decode);
+        let (shape, decode) = (self.heads, self.decode_launch(inputs));
         let plan = self.plan(window, inputs);
         let partials = self.lease(decode.partial_vectors() as usize * 16);
         let args = paged_attention {
@@ -128,6 +130,7 @@ impl CudaBackend {
             cache: cache.layer(params.layer).cast_const(),
             tables: inputs.tables().cast_const(),
             table_starts: inputs.table_starts().cast_const(),
+            query_starts: inputs.query_starts().cast_const(),
             plan,
             partials: DevicePtrMut::from_address(partials.address()),
             arrivals: self.counters(decode.arrivals()),
@@ -135,18 +138,20 @@ impl CudaBackend {
             kv_heads: cache.pages().heads,
             group: shape.group(),
             block_size: cache.pages().block_size,
+            rows: decode.rows(),
+            window,
             scale: params.scale,
         };
-        let cost = || {
-            let seen = |&(_, context): &(u32, u32)| u64::from(if window > 0 { context.min(window) } else { context });
-            let spans = inputs.decode_spans();
-            let floor = |sequences| decode::floor(shape, spans.iter().map(seen).sum(), sequences);
-            LaunchCost { floor: floor(spans.len() as u64), kv_cache: floor(0).bytes, ..LaunchCost::default() }
-        };
+        let cost = || cost(shape, inputs.decode_spans(), window);
         // SAFETY: the plan was made for this batch; the block tables have an entry for each block of a sequence's
         // context; and the counters are used by one launch at a time, since launches of a stream run one after the
         // other.
         unsafe { self.queue.launch(decode.shape(), decode.call(self.element, args), cost) };
+    }
+
+    /// How decode attends in a step.
+    fn decode_launch(&self, inputs: &StepInputs) -> DecodeLaunch {
+        if inputs.has_drafts { self.drafts } else { self.decode }
     }
 
     /// The plan for a window, made unless the step already has it.
@@ -154,19 +159,23 @@ impl CudaBackend {
         if let Some((_, plan)) = inputs.plans.borrow().iter().find(|plan| plan.0 == window) {
             return DevicePtr::from_address(plan.address());
         }
-        let slots = self.decode.arrivals();
-        let vectors = plan_vectors(slots, inputs.decodes);
+        let decode = self.decode_launch(inputs);
+        let slots = decode.arrivals();
+        // As large as if all rows were sequences: how drafts are cut does not matter for what a step allocates.
+        let vectors = plan_vectors(slots, inputs.rows);
         let lease = self.lease(vectors as usize * 16);
         let plan = DevicePtrMut::<Vector>::from_address(lease.address());
         let call = plan_paged_attention {
             lengths: inputs.contexts().cast_const(),
+            query_starts: inputs.query_starts().cast_const(),
             plan,
             sequences: inputs.decodes,
             window,
-            streams: self.decode.streams(),
+            streams: decode.streams(),
             slots,
         };
-        let floor = || Floor { bytes: u64::from(4 * inputs.decodes + 16 * vectors), flops: 0 };
+        let bytes = u64::from(4 * inputs.decodes + 16 * plan_vectors(slots, inputs.decodes));
+        let floor = || Floor { bytes, flops: 0 };
         // SAFETY: the plan has its size, and a batch of the cache has less than 2^32 tiles.
         unsafe { self.queue.launch(LaunchShape::linear(1, PLAN_THREADS), call, floor) };
         inputs.plans.borrow_mut().push((window, lease));
@@ -190,7 +199,7 @@ impl CudaBackend {
             cache: cache.layer(params.layer).cast_const(),
             tables: inputs.tables().cast_const(),
             table_starts: inputs.table_starts().offset(first).cast_const(),
-            query_starts: inputs.query_starts().cast_const(),
+            query_starts: inputs.query_starts().offset(first).cast_const(),
             contexts: inputs.contexts().offset(first).cast_const(),
             sequences: inputs.prefills,
             query_stride: qkv.stride,
@@ -200,16 +209,8 @@ impl CudaBackend {
             window,
             scale: params.scale,
         };
-        let cost = || {
-            let each = inputs.prefill_spans().iter().map(|&(new, seen)| shape::floor(head_shape, new, seen, window));
-            let floor =
-                each.fold(Floor::default(), |a, b| Floor { bytes: a.bytes + b.bytes, flops: a.flops + b.flops });
-            // Queries and results.
-            let rows = 2 * 2 * u64::from(inputs.rows - inputs.decodes);
-            let kv_cache = floor.bytes - rows * u64::from(head_shape.heads() * head_shape.head_size());
-            LaunchCost { floor, kv_cache, ..LaunchCost::default() }
-        };
-        let (tokens, sequences) = (inputs.rows - inputs.decodes, inputs.prefills);
+        let cost = || cost(head_shape, inputs.prefill_spans(), window);
+        let (tokens, sequences) = (inputs.rows - inputs.decode_rows, inputs.prefills);
         let (launch, call) = if self.queue.limits().has_hopper() && hopper::shape::serves(head_shape) {
             let pages = hopper::shape::pages(head_shape, args.cache, cache.blocks());
             let call = hopper::shape::call(head_shape, self.element, hopper::shape::arguments(args, pages));
@@ -221,4 +222,14 @@ impl CudaBackend {
         // SAFETY: query rows are numbered from the first of all; the rest is as for decode.
         unsafe { self.queue.launch(launch, call, cost) };
     }
+}
+
+/// What attention of sequences with so many new tokens in so many costs.
+fn cost(heads: AttentionShape, spans: &[(u32, u32)], window: u32) -> LaunchCost {
+    let each = spans.iter().map(|&(new, seen)| shape::floor(heads, new, seen, window));
+    let floor = each.fold(Floor::default(), |a, b| Floor { bytes: a.bytes + b.bytes, flops: a.flops + b.flops });
+    // The rest are queries and results.
+    let rows: u64 = spans.iter().map(|&(new, _)| 2 * 2 * u64::from(new)).sum();
+    let kv_cache = floor.bytes - rows * u64::from(heads.heads() * heads.head_size());
+    LaunchCost { floor, kv_cache, ..LaunchCost::default() }
 }

@@ -1,4 +1,5 @@
-//! Decode steps as CUDA graphs: recorded once for each bucket, repeated with other inputs at the cost of one launch.
+//! Decode steps as CUDA graphs: recorded once for each bucket, with drafts and without, repeated with other inputs at the cost of one
+//! launch.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,9 +12,9 @@ use crate::backend::cuda::memory::tensor::CudaTensor;
 use crate::backend::cuda::step::inputs::{BUCKETS, StepInputs, bucket};
 use crate::error::Error;
 
-/// Recorded steps by their bucket.
+/// Recorded steps by their bucket, and whether they have drafts.
 #[derive(Default)]
-pub struct Recordings(RefCell<BTreeMap<u32, Recording>>);
+pub struct Recordings(RefCell<BTreeMap<(u32, bool), Recording>>);
 
 /// A step, from the embedding to the logits.
 struct Recording {
@@ -37,7 +38,7 @@ impl Recordings {
     }
 }
 
-/// Numbers of sequences up to `most`, one for each recording that their decode steps may need.
+/// Numbers of sequences up to `most`, one for each recording that their decode steps without drafts may need.
 pub fn sizes(most: usize) -> Vec<usize> {
     let Some(last) = bucket(most) else { return BUCKETS.map(|size| size as usize).to_vec() };
     BUCKETS.into_iter().take_while(|&size| size <= last).map(|size| most.min(size as usize)).collect()
@@ -61,7 +62,8 @@ impl CudaBackend {
             self.meet();
             return compute();
         };
-        if !self.recordings.0.borrow().contains_key(&bucket) {
+        let kind = (bucket, inputs.has_drafts);
+        if !self.recordings.0.borrow().contains_key(&kind) {
             let (mut compute, mut logits, mut recorded) = (Some(compute), None, None);
             self.queue.run(|device| {
                 recorded = Some(device.stream.capture(|| {
@@ -79,14 +81,14 @@ impl CudaBackend {
                 return logits;
             };
             let recording = Recording { graph, begin: lease.begin(), rows: *rows, cols: *cols, stride: *stride };
-            self.recordings.0.borrow_mut().insert(bucket, recording);
+            self.recordings.0.borrow_mut().insert(kind, recording);
             // Its place is taken again below.
         }
         self.meet();
         let recordings = self.recordings.0.borrow();
-        let Recording { graph, begin, rows, cols, stride } = &recordings[&bucket];
+        let Recording { graph, begin, rows, cols, stride } = &recordings[&kind];
         // SAFETY: all memory that the recorded launches use lives as long as the backend, except for the inputs: when
-        // these move, all recordings are dropped. And the inputs are those of a step of this bucket, in the places
+        // these move, all recordings are dropped. And the inputs are those of a step of this kind, in the places
         // where the recording reads them.
         self.queue.run(|device| unsafe { graph.launch(&device.stream) });
         let Some(lease) = self.arena.lease_at(*begin, 4 * *rows as usize * *stride as usize) else {

@@ -1,26 +1,31 @@
 //! A step's inputs: everything the device must know, packed into one upload.
 //!
-//! Sequences with one new token come first: they are served by the decode kernel, the others by the prefill kernel. A
-//! step of nothing else may be padded to a [bucket](BUCKETS), so that few recordings serve all batch sizes; the arrays that
-//! a recording reads lie where they lay whenever the bucket is the same.
+//! Sequences that decode attends to come first, and then those of prefill. Decode's are those with one new token, and those
+//! with a draft where that [suits](DecodeLaunch::suits): these are cut into parts of as many tokens as it has room for.
+//!
+//! A step of nothing else, whose tokens are all followed by a sample, may be padded to a [bucket](BUCKETS) of as many rows, so that
+//! few recordings serve all steps. There are no more parts than rows: whatever the drafts, there is an entry for each row, and the
+//! arrays that a recording reads lie where they lay whenever the bucket is the same.
 
 use std::cell::RefCell;
 
 use cuda_std::launch::DevicePtrMut;
+use kernels::attention::decode::DecodeLaunch;
 use kernels::sampling::{Adjustment, NO_MASK, Request};
 
 use crate::backend::cuda::memory::arena::Lease;
+use crate::backend::cuda::step::sequences::StepSequences;
 use crate::batch::{Batch, Span};
 use crate::kv::BlockMoves;
 use crate::sampling::SampleRow;
 
-/// Numbers of sequences that decode steps are padded to.
+/// Numbers of rows that decode steps are padded to.
 pub const BUCKETS: [u32; 24] =
     [1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 1024];
 
-/// What a decode step of so many sequences is padded to; none if that is more than any bucket.
-pub fn bucket(sequences: usize) -> Option<u32> {
-    BUCKETS.into_iter().find(|&size| size as usize >= sequences)
+/// What a decode step of so many rows is padded to; none if that is more than any bucket.
+pub fn bucket(rows: usize) -> Option<u32> {
+    BUCKETS.into_iter().find(|&size| size as usize >= rows)
 }
 
 /// The slot of padding: no key and value are written for it.
@@ -35,14 +40,20 @@ pub struct Packing {
     pub pads: bool,
     /// The block size, if each row is to have a block table of its own.
     pub row_tables: Option<usize>,
+    /// Decode attention to sequences with drafts; none where the paper's kernels attend.
+    pub drafts: Option<DecodeLaunch>,
 }
 
 /// A step's inputs on the device.
 pub struct StepInputs {
     /// Rows of activations, padding included.
     pub rows: u32,
-    /// Sequences with one new token, padding included: they are the first rows.
+    /// Sequences that decode attends to, padding included: they are the first rows. With drafts, their parts.
     pub decodes: u32,
+    /// The rows of these.
+    pub decode_rows: u32,
+    /// Whether some of them have several new tokens.
+    pub has_drafts: bool,
     /// The other sequences.
     pub prefills: u32,
     /// How many rows' logits are wanted. With a bucket it is all rows in order.
@@ -111,7 +122,7 @@ arrays! {
     contexts: u32 = contexts;
     /// `[decodes + prefills]`: where each sequence's block table begins in [`Self::tables`].
     table_starts: u32 = table_starts;
-    /// `[prefills + 1]`: the first row of each sequence of several tokens, and the end.
+    /// `[decodes + prefills + 1]`: the first row of each sequence, and the end; padding has none.
     query_starts: u32 = query_starts;
     /// `[logits]`: the rows whose logits are wanted; not with a bucket.
     logit_rows: u32 = logit_rows;
@@ -138,63 +149,49 @@ arrays! {
 }
 
 impl StepInputs {
-    /// Contexts of the sequences with several new tokens.
+    /// Contexts of the sequences that prefill attends to.
     pub fn prefill_spans(&self) -> &[(u32, u32)] {
         &self.spans[self.spans.len() - self.prefills as usize..]
     }
 
-    /// Contexts of the sequences with one.
+    /// Contexts of the sequences that decode attends to.
     pub fn decode_spans(&self) -> &[(u32, u32)] {
         &self.spans[..self.spans.len() - self.prefills as usize]
     }
 
     /// Packs a batch into `bytes`, which is overwritten.
     pub fn pack(batch: Batch, rows: &[SampleRow<'_>], packing: Packing, bytes: &mut Vec<u8>) -> StepInputs {
-        let Packing { vocab, pads, row_tables } = packing;
-        // Stable: sequences of a kind keep their order.
-        let mut order: Vec<usize> = (0..batch.spans.len()).collect();
-        order.sort_by_key(|&s| batch.spans[s].len != 1);
-        let real = batch.spans.iter().filter(|span| span.len == 1).count();
-        let prefills = order.len() - real;
-        let wants_all = batch.logit_rows.iter().copied().eq(0..real as u32);
-        let is_decode = prefills == 0 && wants_all && batch.hidden_rows.is_empty();
-        let bucket = bucket(real).filter(|_| pads && is_decode);
-        let decodes = bucket.unwrap_or(real as u32);
-        let padding = decodes as usize - real;
-
-        // Where each sequence's rows begin, in their new order.
-        let (mut starts, mut end) = (vec![0; batch.spans.len()], 0);
-        let mut query_starts = Vec::with_capacity(prefills + 1);
-        for (i, &s) in order.iter().enumerate() {
-            starts[s] = end;
-            if i >= real {
-                query_starts.push(end);
-            }
-            end += batch.spans[s].len as u32;
+        let Packing { vocab, pads, row_tables, drafts } = packing;
+        let all = batch.tokens.len();
+        let mut sequences = StepSequences::of(&batch.spans, drafts);
+        let wants_all = batch.logit_rows.iter().copied().eq(0..all as u32);
+        let is_decode = sequences.prefills == 0 && wants_all && batch.hidden_rows.is_empty();
+        let bucket = bucket(all).filter(|_| pads && is_decode);
+        let padding = bucket.map_or(0, |bucket| bucket as usize - all);
+        if let Some(bucket) = bucket {
+            sequences.pad(bucket as usize);
         }
-        query_starts.push(end);
         let new_row = |row: u32| {
             let s = batch.spans.partition_point(|span| span.start <= row as usize) - 1;
-            starts[s] + row - batch.spans[s].start as u32
+            sequences.first_rows[s] + row - batch.spans[s].start as u32
         };
 
         let mut pack = Packer(bytes);
         pack.0.clear();
-        let spans = || order.iter().map(|&s| &batch.spans[s]);
+        let spans = || sequences.order.iter().map(|&s| &batch.spans[s]);
         let rows_of = |list: &'_ [u32]| -> Vec<u32> {
             spans().flat_map(|span| &list[span.start..span.start + span.len]).copied().collect()
         };
-        let of_each = |get: fn(&Span) -> usize| spans().map(|span| get(span) as u32).collect::<Vec<u32>>();
         let padded = |list: Vec<u32>, with: u32| list.into_iter().chain(std::iter::repeat_n(with, padding));
         let mut at = Offsets {
             tokens: pack.words(padded(rows_of(&batch.tokens), 0)),
             positions: pack.words(padded(rows_of(&batch.positions), 0)),
             slots: pack.words(padded(rows_of(&batch.slots), NO_SLOT)),
-            contexts: pack.words(padded(of_each(|s| s.context), 0)),
-            table_starts: pack.words(padded(of_each(|s| s.table), 0)),
+            contexts: pack.words(sequences.contexts.iter().copied()),
+            table_starts: pack.words(sequences.table_starts.iter().copied()),
+            query_starts: pack.words(sequences.query_starts.iter().copied()),
             ..Offsets::default()
         };
-        at.query_starts = pack.words(query_starts);
         if bucket.is_none() {
             at.logit_rows = pack.words(batch.logit_rows.iter().map(|&row| new_row(row)));
         }
@@ -247,9 +244,11 @@ impl StepInputs {
         at.masks = pack.words(masks.into_iter().flatten().copied());
 
         StepInputs {
-            rows: batch.tokens.len() as u32 + padding as u32,
-            decodes,
-            prefills: prefills as u32,
+            rows: (all + padding) as u32,
+            decodes: sequences.decodes as u32,
+            decode_rows: sequences.decode_rows as u32,
+            has_drafts: sequences.has_drafts,
+            prefills: sequences.prefills as u32,
             logits: bucket.unwrap_or(batch.logit_rows.len() as u32),
             hidden: batch.hidden_rows.len() as u32,
             bucket,

@@ -3,4 +3,5 @@
 pub(super) mod graph;
 pub(super) mod inputs;
 pub(super) mod queue;
+pub(super) mod sequences;
 pub(super) mod staging;

@@ -45,7 +45,7 @@ fn each_worker_has_its_part_and_sums_up_twice_a_layer() {
     for of in [2, 4] {
         let layers = open("llama3").1.layers;
         for (rank, Loaded { backend, model, layout, cache }) in workers("llama3", of).into_iter().enumerate() {
-            let step = Rehearsal { decodes: 2, context: 10, prompt: 5, logits: 3 };
+            let step = Rehearsal { decodes: 2, context: 10, drafted: 0, prompt: 5, logits: 3 };
             let launches = rehearse(&backend, &*model, layout, step).unwrap();
             let count = |name: &str| launches.iter().filter(|launch| launch.kernel.starts_with(name)).count();
             assert_eq!((count("all_reduce_f16"), count("gather_logits")), (1 + 2 * layers, 1), "{rank} of {of}");

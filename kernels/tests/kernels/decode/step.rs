@@ -1,0 +1,174 @@
+//! A decode step in the device's memory, and checks of what comes of it.
+
+use cuda_std::launch::LaunchShape;
+use cuda_std::vector::Vector;
+use emulator::CostReport;
+use kernels::attention::decode::{self, DecodeLaunch, PLAN_THREADS, paged_attention, plan_paged_attention};
+use launch::Error;
+use workbench::Buffer;
+use workbench::paged::{PagedProblem, PagedShape};
+
+use crate::frame::gpu::{Gpu, TARGETS};
+
+/// What is in an output row that nobody writes.
+const UNTOUCHED: u16 = 0x1234;
+
+/// A decode step in the device's memory: a problem's sequences in parts, with padding among them.
+pub struct Step<'a> {
+    problem: &'a PagedProblem,
+    launch: DecodeLaunch,
+    /// Which rows of queries and results are the problem's. The others are of padding, which has length 0 and one token.
+    pub real: Vec<usize>,
+    pub lengths: Buffer<u32>,
+    query_starts: Buffer<u32>,
+    pub plan: Buffer<[u32; 4]>,
+    pub arrivals: Buffer<u32>,
+    output: Buffer<u16>,
+    args: paged_attention,
+    pub sequences: u32,
+}
+
+impl<'a> Step<'a> {
+    /// A step of sequences with one query token.
+    pub fn new(gpu: &mut Gpu, problem: &'a PagedProblem, slots: u32) -> Step<'a> {
+        Step::of(gpu, problem, DecodeLaunch::new(problem.shape.supported().unwrap(), slots))
+    }
+
+    pub fn of(gpu: &mut Gpu, problem: &'a PagedProblem, launch: DecodeLaunch) -> Step<'a> {
+        let (shape, slots) = (problem.shape, launch.arrivals());
+        let (mut tables, starts) = problem.flat_tables();
+        let [part_lengths, part_tables, part_queries] = problem.parts(launch, &starts);
+        // Padding at the front, at the end, and after every third part.
+        let (mut lengths, mut table_starts, mut query_starts) = (vec![0], vec![u32::MAX], vec![0, 1]);
+        let (mut real, mut rows) = (Vec::new(), 1);
+        for (i, (&length, &table)) in part_lengths.iter().zip(&part_tables).enumerate() {
+            let first = rows;
+            rows += part_queries[i + 1] - part_queries[i];
+            real.extend((first..rows).map(|row| row as usize));
+            lengths.push(length);
+            table_starts.push(table);
+            query_starts.push(rows);
+            if i % 3 == 2 || i + 1 == part_lengths.len() {
+                rows += 1;
+                lengths.push(0);
+                table_starts.push(u32::MAX);
+                query_starts.push(rows);
+            }
+        }
+        let row = (shape.heads * shape.head_size) as usize;
+        // Rows of queries are parts of longer ones.
+        let stride = row + 24;
+        let mut query = vec![shape.ty.nan(); rows as usize * stride];
+        for (&at, own) in real.iter().zip(problem.query.chunks_exact(row)) {
+            query[at * stride..at * stride + row].copy_from_slice(own);
+        }
+        for (span, &start) in problem.spans.iter().zip(&starts) {
+            // Blocks that the window of the first token has left behind may be gone.
+            let window = if shape.window > 0 { shape.window } else { u32::MAX };
+            let gone = (span.context - span.new + 1).saturating_sub(window) / shape.block_size;
+            tables[start as usize..][..gone as usize].fill(u32::MAX);
+        }
+        // Padding has no queries that could be read.
+        query.truncate(real.last().unwrap() * stride + row);
+        let sequences = lengths.len() as u32;
+        let output = gpu.upload("output", &vec![UNTOUCHED; rows as usize * row]);
+        let lengths = gpu.upload("lengths", &lengths);
+        let query_starts = gpu.upload("query starts", &query_starts);
+        let plan = gpu.alloc("plan", decode::plan_vectors(slots, sequences) as usize);
+        let partials = gpu.alloc::<Vector>("partials", launch.partial_vectors() as usize);
+        let arrivals = gpu.upload("arrivals", &vec![0u32; launch.arrivals() as usize]);
+        let args = paged_attention {
+            output: output.mut_ptr(),
+            query: gpu.upload("query", &query).ptr(),
+            cache: gpu.upload("cache", &problem.cache()).ptr(),
+            tables: gpu.upload("tables", &tables).ptr(),
+            table_starts: gpu.upload("table starts", &table_starts).ptr(),
+            query_starts: query_starts.ptr(),
+            plan: plan.ptr(),
+            partials: partials.mut_ptr(),
+            arrivals: arrivals.mut_ptr(),
+            query_stride: stride as u32,
+            kv_heads: shape.kv_heads,
+            group: shape.heads / shape.kv_heads,
+            block_size: shape.block_size,
+            rows: launch.rows(),
+            window: shape.window,
+            scale: shape.scale(),
+        };
+        Step { problem, launch, real, lengths, query_starts, plan, arrivals, output, args, sequences }
+    }
+
+    pub fn plan(&self, gpu: &mut Gpu) -> CostReport {
+        let call = plan_paged_attention {
+            lengths: self.lengths.ptr(),
+            query_starts: self.query_starts.ptr(),
+            plan: self.plan.mut_ptr(),
+            sequences: self.sequences,
+            window: self.problem.shape.window,
+            streams: self.launch.streams(),
+            slots: self.launch.arrivals(),
+        };
+        // SAFETY: there is a length for each sequence, and the plan has its size.
+        unsafe { gpu.launch(LaunchShape::linear(1, PLAN_THREADS), call) }
+    }
+
+    pub fn try_attend(&self, gpu: &mut Gpu) -> Result<CostReport, Error> {
+        let call = self.launch.call(self.problem.shape.ty.element(), self.args);
+        // SAFETY: the plan was made for this batch, and the workspace has its size.
+        unsafe { gpu.try_launch(self.launch.shape(), call) }
+    }
+
+    pub fn attend(&self, gpu: &mut Gpu) -> CostReport {
+        self.try_attend(gpu).unwrap_or_else(|error| panic!("{:?}: {error}", self.problem.shape))
+    }
+
+    /// The output rows of the problem's tokens; those of padding must be untouched.
+    pub fn output(&self, gpu: &Gpu) -> Vec<u16> {
+        let row = (self.problem.shape.heads * self.problem.shape.head_size) as usize;
+        let mut rows = gpu.download(self.output);
+        let real = self.real.iter().flat_map(|&s| rows[s * row..(s + 1) * row].to_vec()).collect();
+        self.real.iter().for_each(|&s| rows[s * row..(s + 1) * row].fill(UNTOUCHED));
+        assert!(rows.iter().all(|&bits| bits == UNTOUCHED), "padding was written");
+        real
+    }
+
+    /// Whether the output is what `problem` asks for, and the workspace ready for the next launch.
+    pub fn is_right(&self, gpu: &Gpu, problem: &PagedProblem) -> bool {
+        let error = problem.error(&self.output(gpu));
+        error <= problem.shape.ty.tolerance() && gpu.download(self.arrivals).iter().all(|&count| count == 0)
+    }
+}
+
+/// A device for each target.
+pub fn targets() -> [Gpu; 2] {
+    TARGETS.map(|(target, _)| Gpu::new(target))
+}
+
+/// Plans and attends on all devices, under several orders of warps and blocks. Results must not depend on the order.
+pub fn check(gpus: &mut [Gpu], shape: PagedShape, contexts: &[u32], shared: u32, slots: u32) {
+    check_problem(gpus, &PagedProblem::decode(shape, contexts, shared, 7), slots);
+}
+
+/// The same of a problem.
+pub fn check_problem(gpus: &mut [Gpu], problem: &PagedProblem, slots: u32) {
+    check_launch(gpus, problem, DecodeLaunch::new(problem.shape.supported().unwrap(), slots));
+}
+
+/// The same of a problem and a launch.
+pub fn check_launch(gpus: &mut [Gpu], problem: &PagedProblem, launch: DecodeLaunch) {
+    let shape = problem.shape;
+    for gpu in gpus {
+        let step = Step::of(gpu, problem, launch);
+        let mut first = None;
+        for seed in [0, 1, 2] {
+            gpu.seed(seed);
+            step.plan(gpu);
+            step.attend(gpu);
+            let output = step.output(gpu);
+            let error = problem.error(&output);
+            assert!(error <= shape.ty.tolerance(), "{shape:?} {:?} {launch:?} {seed}: {error}", problem.spans);
+            assert!(gpu.download(step.arrivals).iter().all(|&count| count == 0), "counters are left at zero");
+            assert_eq!(*first.get_or_insert_with(|| output.clone()), output, "{shape:?}: the order shows");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Drafts on the GPU: tokens are those of steps without drafts, and decode attends to them.
+
+use emulator::driver::{collect_reports, take_reports};
+use engine::kv::KvDtype;
+use engine::stats::Stats;
+
+use super::*;
+
+/// Texts that soon repeat themselves, since there are only a few tokens to choose from: one output, or three that share the prompt's
+/// blocks and copy the last as soon as they write.
+fn repeating(outputs: usize) -> SamplingParams {
+    SamplingParams {
+        n: outputs,
+        best_of: outputs,
+        max_tokens: 24,
+        temperature: if outputs > 1 { 0.1 } else { 0.0 },
+        seed: Some(3),
+        logit_bias: [7, 20, 33].map(|token| (token, 60.0)).into(),
+        ignore_eos: true,
+        ..SamplingParams::default()
+    }
+}
+
+/// The outputs, what the engine counted, and the launches of attention, without their types and sizes.
+struct Run {
+    outputs: Vec<Vec<Vec<u32>>>,
+    stats: Stats,
+    attended: Vec<String>,
+}
+
+fn run(model: &str, options: &Options) -> Run {
+    let mut llm = load(model, options, None);
+    let prompts = golden(model).prompts;
+    let requests: Vec<_> = prompts
+        .iter()
+        .take(4)
+        .enumerate()
+        .map(|(i, p)| (Prompt::Tokens(p.ids.clone()), repeating(1 + 2 * (i % 2))))
+        .collect();
+    let is_emulated = options.device == Device::Emulator;
+    if is_emulated {
+        collect_reports(true).unwrap();
+    }
+    let done = complete(&mut llm, requests);
+    let outputs = done.into_iter().map(|c| c.outputs.into_iter().map(|output| output.tokens).collect()).collect();
+    let launched = if is_emulated { take_reports().unwrap() } else { Vec::new() };
+    let attended = launched.into_iter().map(|launch| launch.kernel).filter(|name| name.starts_with("paged_")).collect();
+    Run { outputs, stats: llm.stats(), attended }
+}
+
+/// Decode attends to drafts of up to `most` tokens, by `kernel`.
+fn assert_drafted(model: &str, options: &Options, kernel: &str, most: usize) {
+    let with = |draft_tokens| {
+        let scheduler = SchedulerOptions { draft_tokens, ..options.scheduler };
+        run(model, &Options { scheduler, ..options.clone() })
+    };
+    let plain = with(0);
+    for draft_tokens in [3, 7] {
+        let drafted = with(draft_tokens);
+        let at = format!("{model}, {:?}, {:?}, drafts of {draft_tokens}", options.dtype, options.kv_dtype);
+        assert_eq!(drafted.outputs, plain.outputs, "{at}");
+        let Stats { accepted_tokens, copied_blocks, steps, .. } = drafted.stats;
+        assert!(accepted_tokens > 0 && steps < plain.stats.steps, "{at}: {:?}", drafted.stats);
+        assert!(copied_blocks > 0, "{at}: no block was copied");
+        if options.device == Device::Emulator {
+            let of = |run: &Run, name: &str| run.attended.iter().filter(|kernel| kernel.starts_with(name)).count();
+            let prefills = [&drafted, &plain].map(|run| of(run, "paged_prefill"));
+            assert_eq!(
+                prefills[0] == prefills[1],
+                draft_tokens <= most,
+                "{at}: {prefills:?} launches for prompts, and drafts"
+            );
+            assert!(of(&drafted, kernel) > 0, "{at}: {:?}", drafted.attended);
+        }
+    }
+}
+
+#[test]
+fn tokens_are_those_of_steps_without_drafts() {
+    for (model, kv_dtype, kernel, most) in [
+        ("opt-350m-like", None, "paged_attention_f16_64_8", 7),
+        ("qwen3", None, "paged_attention_f16_128_16", 7),
+        ("qwen3", Some(KvDtype::Int8), "paged_attention_f16int8_128_8", 7),
+        ("mistral", None, "paged_attention_f16_", 7),
+        // Two tokens at once: with eight most blocks of a small device would read more than prefill's.
+        ("llama3", Some(KvDtype::Fp8), "paged_attention_f16fp8_32_8", 3),
+    ] {
+        assert_drafted(model, &Options { kv_dtype, ..options(DType::F16) }, kernel, most);
+    }
+}
+
+#[test]
+fn recordings_of_drafts_change_nothing() {
+    for model in ["llama3", "mistral"] {
+        let scheduler = SchedulerOptions { draft_tokens: 5, ..options(DType::F16).scheduler };
+        let [recorded, eager] =
+            [true, false].map(|cuda_graphs| run(model, &Options { cuda_graphs, scheduler, ..options(DType::F16) }));
+        assert!(recorded.stats.accepted_tokens > 0, "{model}");
+        assert_eq!((recorded.outputs, recorded.attended), (eager.outputs, eager.attended), "{model}");
+    }
+}
