@@ -71,7 +71,7 @@ pub const fn blocks(n: u32) -> u32 {
 /// Multiplies up to `TOKENS` activations with a weight: `out = epilogue(x weight^T)`, see [`super`] for the arguments.
 ///
 /// # Safety
-/// As for [`gemm`](super::prefill::gemm()), and `m` is at most `TOKENS`.
+/// As for [`gemm`](super::prefill::gemm()), and `m` is at most `TOKENS`. No launch writes the weight.
 #[kernel(dependent = "waits", max_threads = 128, instances(T = [F16, Bf16], TOKENS = [1, 2, 4]))]
 pub unsafe fn gemv<T: Element, const TOKENS: u32>(
     x: *const u16,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cuda_std::launch::{DevicePtr, DevicePtrMut, KernelCall, LaunchShape};
+use kernels::attention::decode::DecodeLaunch;
 use kernels::communicator::{ExchangeShape, MAILBOX_BYTES, MAX_BLOCKS, MAX_RANKS, all_reduce, gather_logits, shots};
 use kernels::floor::Floor;
 use kernels::layout::VECTOR;
@@ -131,7 +132,10 @@ impl CudaBackend {
             mailboxes: devices.iter().map(mailbox).collect::<Result<_>>()?,
             blocks: devices.iter().map(|device| device.context.limits().multiprocessors).min().unwrap_or(1),
         });
+        // Whether drafts are attended to as rows of decode attention depends on the grid, and decides which rows a step has.
+        let grid = workers.iter().map(|worker| worker.drafts.arrivals()).min().unwrap_or(1);
         for worker in workers {
+            worker.drafts = DecodeLaunch::with_drafts(worker.heads, grid);
             worker.communicator = worker
                 .queue
                 .device()

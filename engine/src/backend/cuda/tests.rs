@@ -88,6 +88,12 @@ fn batch(sequences: &[(usize, usize)]) -> Batch {
     batch
 }
 
+/// A step whose tokens are all followed by a sample, as those of drafts are.
+fn sampled_everywhere(sequences: &[(usize, usize)]) -> Batch {
+    let batch = batch(sequences);
+    Batch { logit_rows: (0..batch.tokens.len() as u32).collect(), ..batch }
+}
+
 impl Loaded {
     fn step(&mut self, batch: Batch) -> Vec<Sampled> {
         let Loaded { backend, model, cache, .. } = self;

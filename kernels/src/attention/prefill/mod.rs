@@ -44,8 +44,8 @@
 //! | all | 770 | 1540 of each scheduler's issue slots |
 //!
 //! If all were hidden behind the tensor cores, that would be 8.4 MFLOP in 3251 cycles: 590 TFLOP/s on an H200 at 1.75
-//! GHz. FlashAttention-2, with much the same counts, is published at 338 on an H100, which has the same cores. This
-//! kernel is not measured yet; the target is 300 TFLOP/s. The kernel's registers are limited so that two blocks share a
+//! GHz. FlashAttention-2, which has 32 rows a warp, too, is published at 338 on an H100, which has the same cores
+//! (forward and backward together, without a mask). This kernel is not measured yet; the target is 300 TFLOP/s. The kernel's registers are limited so that two blocks share a
 //! multiprocessor: the softmax of one runs beside the products of the other. They need 2 x 97 KiB of its shared memory;
 //! a GPU with less, such as the A100, runs one.
 //!

@@ -23,6 +23,9 @@ pub struct Product {
     pub epilogue: Epilogue,
 }
 
+/// Tokens, or rows of a weight, from which on there are too many: kernels count 2^16 tiles of 128 of them.
+const MOST_ROWS: u32 = 1 << 23;
+
 impl Product {
     /// Refuses shapes that no kernel takes.
     ///
@@ -32,6 +35,9 @@ impl Product {
         let Product { m, n, k, epilogue } = self;
         if m == 0 || n == 0 || k == 0 {
             return Err(UnsupportedProduct::Empty);
+        }
+        if m >= MOST_ROWS || n >= MOST_ROWS {
+            return Err(UnsupportedProduct::Large(m, n));
         }
         if !k.is_multiple_of(VECTOR) {
             return Err(UnsupportedProduct::Ragged(k));
@@ -123,6 +129,8 @@ impl Operands {
 pub enum UnsupportedProduct {
     /// A dimension is zero.
     Empty,
+    /// More tokens, or rows of the weight, than tiles of them are counted: both.
+    Large(u32, u32),
     /// Rows are not whole vectors of 16 bytes: their length in elements.
     Ragged(u32),
     /// A gated weight is not whole groups of gate's and up's rows: its rows.
@@ -135,6 +143,7 @@ impl fmt::Display for UnsupportedProduct {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => write!(f, "a matrix without elements"),
+            Self::Large(m, n) => write!(f, "{m} tokens by {n} rows, where {MOST_ROWS} of one are too many"),
             Self::Ragged(k) => write!(f, "rows of {k} elements, not a multiple of {}", VECTOR),
             Self::Gated(n) => write!(f, "a gated weight of {n} rows, not a multiple of 16"),
             Self::Shared(bytes) => write!(f, "a block needs {bytes} bytes of shared memory, more than the GPU has"),

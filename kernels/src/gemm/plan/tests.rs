@@ -134,6 +134,7 @@ fn every_plan_has_an_entry() {
 fn what_no_kernel_takes_is_refused() {
     let refused = |product| GemmPlan::new(product, GpuLimits::H200).unwrap_err();
     assert_eq!(refused(product(0, 8, 8)), UnsupportedProduct::Empty);
+    assert_eq!(refused(product(8, 1 << 23, 8)), UnsupportedProduct::Large(8, 1 << 23));
     assert_eq!(refused(product(1, 8, 12)), UnsupportedProduct::Ragged(12));
     let gated = Product { epilogue: Epilogue::Gated(Activation::Silu), ..product(1, 24, 8) };
     assert_eq!(refused(gated), UnsupportedProduct::Gated(24));

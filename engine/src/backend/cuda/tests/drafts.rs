@@ -2,12 +2,6 @@
 
 use super::*;
 
-/// A step whose tokens are all followed by a sample, as those of drafts are.
-fn sampled_everywhere(sequences: &[(usize, usize)]) -> Batch {
-    let batch = batch(sequences);
-    Batch { logit_rows: (0..batch.tokens.len() as u32).collect(), ..batch }
-}
-
 /// The kernels of attention that a step launches.
 fn attended(loaded: &mut Loaded, step: Batch) -> Vec<String> {
     collect_reports(true).unwrap();

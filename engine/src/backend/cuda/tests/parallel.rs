@@ -69,17 +69,20 @@ fn steps_of_several_gpus_compute_what_one_does_and_allocate_nothing() {
     step(&mut workers, &first);
     whole.step(first);
     let free: Vec<_> = workers.iter().map(Loaded::free).collect();
-    // Prompts, and decode steps that are recorded, repeated, and of another size.
-    for sequences in
-        [&[(20, 20), (3, 3)][..], &[(1, 21), (7, 10)], &[(1, 22), (1, 11)], &[(1, 23), (1, 12)], &[(1, 24)]]
-    {
-        let found = step(&mut workers, &batch(sequences));
-        for (found, wanted) in found.iter().zip(whole.step(batch(sequences))) {
+    // Prompts, and decode steps that are recorded, repeated, and of another size; then steps with drafts, recorded and repeated.
+    let sequences =
+        [&[(20, 20), (3, 3)][..], &[(1, 21), (7, 10)], &[(1, 22), (1, 11)], &[(1, 23), (1, 12)], &[(1, 24)]];
+    let with_drafts = [&[(3, 27), (2, 14)][..], &[(2, 29), (3, 17)]];
+    let steps = sequences.map(|sequences| (sequences, batch(sequences))).into_iter();
+    for (sequences, batch) in steps.chain(with_drafts.map(|sequences| (sequences, sampled_everywhere(sequences)))) {
+        let found = step(&mut workers, &batch);
+        assert_eq!(found.len(), batch.logit_rows.len());
+        for (found, wanted) in found.iter().zip(whole.step(batch)) {
             for (found, wanted) in found.top.iter().zip(&wanted.top) {
                 assert!((found.1 - wanted.1).abs() < 2e-2, "{sequences:?}: {found:?}, {wanted:?}");
             }
         }
         assert!(workers.iter().map(Loaded::free).eq(free.iter().copied()), "{sequences:?}");
     }
-    assert!(workers.iter().all(|worker| worker.backend.num_recordings() == 2));
+    assert!(workers.iter().all(|worker| worker.backend.num_recordings() == 3));
 }
