@@ -28,8 +28,8 @@ pub struct Meeting {
     pub thread: u32,
 }
 
-/// How many tiles of `length` there are in `size`, the last of which may be shorter. `div_ceil` would divide with remainder, for sizes near
-/// 2^32.
+/// How many tiles of `length` there are in `size`, the last of which may be shorter.
+#[allow(clippy::manual_div_ceil)] // `div_ceil` divides with remainder, for sizes near 2^32
 #[inline(always)]
 pub const fn tiles(size: u32, length: u32) -> u32 {
     (size + length - 1) / length

@@ -51,7 +51,7 @@ macro_rules! products {
         }
 
         #[doc = concat!("Multiplies `", $ty, "` by 64 along K and adds: [`", stringify!($one), "`] four times, along")]
-        /// K-major rows of 64 elements, whose places are [`row_descriptor`]s.
+        /// K-major rows of 64 elements, whose places are [`row_descriptor`](super::row_descriptor)s.
         ///
         /// # Safety
         /// As for one.
