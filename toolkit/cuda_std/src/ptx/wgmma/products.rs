@@ -3,6 +3,61 @@
 #[cfg(target_arch = "nvptx64")]
 use super::{MatrixLayout, STEP};
 
+/// The statement of a product by 64 along K; `$adds` is 1 with sums that are read and written (`inout`), and 0 with new ones (`out`).
+#[cfg(target_arch = "nvptx64")]
+macro_rules! by_64 {
+    (
+        $ty:literal $n:literal [$($i:literal)*] [$($list:literal)*] $class:ident $adds:literal, $sums:ident, $a:ident, $b:ident
+    ) => {
+        core::arch::asm!(
+            "{{",
+            ".reg .b64 a<4>, b<4>;",
+            "mov.b64 a0, {{{a0}, {high}}};",
+            "mov.b64 b0, {{{b0}, {high}}};",
+            "mov.b64 a1, {{{a1}, {high}}};",
+            "mov.b64 b1, {{{b1}, {high}}};",
+            "mov.b64 a2, {{{a2}, {high}}};",
+            "mov.b64 b2, {{{b2}, {high}}};",
+            "mov.b64 a3, {{{a3}, {high}}};",
+            "mov.b64 b3, {{{b3}, {high}}};",
+            "wgmma.fence.sync.aligned;",
+            concat!(
+                "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
+                "}}, a0, b0, ", $adds, ", 1, 1, 0, 0;"
+            ),
+            concat!(
+                "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
+                "}}, a1, b1, 1, 1, 1, 0, 0;"
+            ),
+            concat!(
+                "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
+                "}}, a2, b2, 1, 1, 1, 0, 0;"
+            ),
+            concat!(
+                "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
+                "}}, a3, b3, 1, 1, 1, 0, 0;"
+            ),
+            "wgmma.commit_group.sync.aligned;",
+            "wgmma.wait_group.sync.aligned 0;",
+            "}}",
+            $(
+                $class(reg32) $sums[$i][0], $class(reg32) $sums[$i][1],
+                $class(reg32) $sums[$i][2], $class(reg32) $sums[$i][3],
+            )*
+            a0 = in(reg32) $a,
+            b0 = in(reg32) $b,
+            a1 = in(reg32) $a + STEP,
+            b1 = in(reg32) $b + STEP,
+            a2 = in(reg32) $a + 2 * STEP,
+            b2 = in(reg32) $b + 2 * STEP,
+            a3 = in(reg32) $a + 3 * STEP,
+            b3 = in(reg32) $b + 3 * STEP,
+            high = in(reg32) (MatrixLayout::ROWS_OF_128_BYTES.0 >> 32) as u32,
+            options(nostack, preserves_flags),
+        )
+    };
+}
+
 macro_rules! products {
     ($ty:literal $n:literal [$($i:literal)*] [$($list:literal)*] $one:ident $four:ident $first:ident $registers:ident) => {
         #[doc = concat!("Multiplies `", $ty, "` by 16 along K; `adds` says whether to add to the sums, or to replace them.")]
@@ -60,52 +115,7 @@ macro_rules! products {
             device!((sums, a, b) => {
                 // SAFETY: all threads of the warp group are here and the factors are valid, by this function's contract.
                 unsafe {
-                    core::arch::asm!(
-                        "{{",
-                        ".reg .b64 a<4>, b<4>;",
-                        "mov.b64 a0, {{{a0}, {high}}};",
-                        "mov.b64 b0, {{{b0}, {high}}};",
-                        "mov.b64 a1, {{{a1}, {high}}};",
-                        "mov.b64 b1, {{{b1}, {high}}};",
-                        "mov.b64 a2, {{{a2}, {high}}};",
-                        "mov.b64 b2, {{{b2}, {high}}};",
-                        "mov.b64 a3, {{{a3}, {high}}};",
-                        "mov.b64 b3, {{{b3}, {high}}};",
-                        "wgmma.fence.sync.aligned;",
-                        concat!(
-                            "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
-                            "}}, a0, b0, 1, 1, 1, 0, 0;"
-                        ),
-                        concat!(
-                            "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
-                            "}}, a1, b1, 1, 1, 1, 0, 0;"
-                        ),
-                        concat!(
-                            "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
-                            "}}, a2, b2, 1, 1, 1, 0, 0;"
-                        ),
-                        concat!(
-                            "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
-                            "}}, a3, b3, 1, 1, 1, 0, 0;"
-                        ),
-                        "wgmma.commit_group.sync.aligned;",
-                        "wgmma.wait_group.sync.aligned 0;",
-                        "}}",
-                        $(
-                            inout(reg32) sums[$i][0], inout(reg32) sums[$i][1],
-                            inout(reg32) sums[$i][2], inout(reg32) sums[$i][3],
-                        )*
-                        a0 = in(reg32) a,
-                        b0 = in(reg32) b,
-                        a1 = in(reg32) a + STEP,
-                        b1 = in(reg32) b + STEP,
-                        a2 = in(reg32) a + 2 * STEP,
-                        b2 = in(reg32) b + 2 * STEP,
-                        a3 = in(reg32) a + 3 * STEP,
-                        b3 = in(reg32) b + 3 * STEP,
-                        high = in(reg32) (MatrixLayout::ROWS_OF_128_BYTES.0 >> 32) as u32,
-                        options(nostack, preserves_flags),
-                    );
+                    by_64!($ty $n [$($i)*] [$($list)*] inout 1, sums, a, b);
                 }
             })
         }
@@ -120,52 +130,7 @@ macro_rules! products {
                 let mut sums = [[0.0; 4]; $n / 8];
                 // SAFETY: all threads of the warp group are here and the factors are valid, by this function's contract.
                 unsafe {
-                    core::arch::asm!(
-                        "{{",
-                        ".reg .b64 a<4>, b<4>;",
-                        "mov.b64 a0, {{{a0}, {high}}};",
-                        "mov.b64 b0, {{{b0}, {high}}};",
-                        "mov.b64 a1, {{{a1}, {high}}};",
-                        "mov.b64 b1, {{{b1}, {high}}};",
-                        "mov.b64 a2, {{{a2}, {high}}};",
-                        "mov.b64 b2, {{{b2}, {high}}};",
-                        "mov.b64 a3, {{{a3}, {high}}};",
-                        "mov.b64 b3, {{{b3}, {high}}};",
-                        "wgmma.fence.sync.aligned;",
-                        concat!(
-                            "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
-                            "}}, a0, b0, 0, 1, 1, 0, 0;"
-                        ),
-                        concat!(
-                            "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
-                            "}}, a1, b1, 1, 1, 1, 0, 0;"
-                        ),
-                        concat!(
-                            "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
-                            "}}, a2, b2, 1, 1, 1, 0, 0;"
-                        ),
-                        concat!(
-                            "wgmma.mma_async.sync.aligned.m64n", $n, "k16.f32.", $ty, ".", $ty, " {{", $($list,)*
-                            "}}, a3, b3, 1, 1, 1, 0, 0;"
-                        ),
-                        "wgmma.commit_group.sync.aligned;",
-                        "wgmma.wait_group.sync.aligned 0;",
-                        "}}",
-                        $(
-                            out(reg32) sums[$i][0], out(reg32) sums[$i][1],
-                            out(reg32) sums[$i][2], out(reg32) sums[$i][3],
-                        )*
-                        a0 = in(reg32) a,
-                        b0 = in(reg32) b,
-                        a1 = in(reg32) a + STEP,
-                        b1 = in(reg32) b + STEP,
-                        a2 = in(reg32) a + 2 * STEP,
-                        b2 = in(reg32) b + 2 * STEP,
-                        a3 = in(reg32) a + 3 * STEP,
-                        b3 = in(reg32) b + 3 * STEP,
-                        high = in(reg32) (MatrixLayout::ROWS_OF_128_BYTES.0 >> 32) as u32,
-                        options(nostack, preserves_flags),
-                    );
+                    by_64!($ty $n [$($i)*] [$($list)*] out 0, sums, a, b);
                 }
                 sums
             })
