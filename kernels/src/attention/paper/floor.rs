@@ -1,14 +1,17 @@
-//! The least bytes and operations that attention can cost (its roofline). For the host.
+//! The least memory traffic and arithmetic that attention can cost (its roofline). Host code.
 
 use super::span::TokenRange;
 use crate::attention::AttentionShape;
 use crate::floor::Floor;
 
-/// Bytes and flops of one new token's attention for sequences of these lengths: keys and values of what is seen, once
-/// for each key/value head; queries and outputs; block tables and lengths.
+/// Returns bytes and flops of one new token's attention per sequence, for sequences of these lengths.
 ///
-/// A flop is a multiplication or an addition: four for each element of what is seen and each query head. The softmax,
-/// a few for each token, is not counted.
+/// Bytes are keys and values of visible tokens, once per key/value head, plus queries, outputs, block tables and
+/// lengths.
+///
+/// A flop is a multiplication or an addition. Each element of each visible token costs four per query head. The softmax
+/// is not
+/// counted, as it costs only a few per token.
 pub fn floor(shape: AttentionShape, lengths: &[u32], window: u32) -> Floor {
     let pages = shape.pages();
     let (head_size, heads, kv_heads) = (u64::from(shape.head_size()), u64::from(shape.heads()), u64::from(pages.heads));
