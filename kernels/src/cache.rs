@@ -1,9 +1,8 @@
 //! Writing, copying and swapping the pages of the KV cache.
 //!
 //! All four kernels move 16-byte vectors without interpreting their elements, so they serve every 16-bit type. The
-//! three
-//! kernels that move whole pages also serve 8-bit caches, whose scales are part of the page. New tokens reach an 8-bit
-//! cache through [`rope_and_cache`](crate::rope::rope_and_cache()).
+//! three kernels that move whole pages also serve 8-bit caches, whose scales are part of the page. New tokens reach an
+//! 8-bit cache through [`rope_and_cache`](crate::rope::rope_and_cache()).
 //!
 //! [`layout`](crate::layout) describes the pages. Layers are `layer_stride` vectors apart.
 //!
@@ -101,8 +100,7 @@ pub unsafe fn reshape_and_cache(
         return;
     }
     // SAFETY: `token` and `vector` were just checked against the shapes. By this kernel's contract, slots are within
-    // the
-    // cache and distinct.
+    // the cache and distinct.
     unsafe {
         let slot = *slots.add(token as usize);
         if slot < 0 {

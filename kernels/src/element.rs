@@ -21,10 +21,8 @@ pub trait Element {
     /// Adds a product of 64 rows to `sums` on Hopper's tensor cores.
     ///
     /// `a` and `b` are [descriptors](wgmma::row_descriptor) of operand tiles that are 64 elements long along K. With
-    /// 256
-    /// `COLUMNS` the product uses only the first descriptor of each and fills `sums`. With 128 it uses both, so it is
-    /// 128 long
-    /// along K, and accumulates into the first half of `sums`.
+    /// 256 `COLUMNS` the product uses only the first descriptor of each and fills `sums`. With 128 it uses both, so it
+    /// is 128 long along K, and accumulates into the first half of `sums`.
     ///
     /// # Safety
     /// All threads of the warp group call this together. No thread writes the operands until the product has completed.

@@ -4,16 +4,13 @@
 //! always 16 bits.
 //!
 //! Kernels convert codes to 16-bit numbers in registers, without rounding. They apply scales in `f32`: key scales to
-//! the
-//! scores, and value scales to the softmax weights before the weights are rounded to 16 bits.
+//! the scores, and value scales to the softmax weights before the weights are rounded to 16 bits.
 //!
 //! Rounding to `f16` needs care because a scale may be tiny, or large next to a weight. So the kernels first multiply
-//! value
-//! scales by a gain. A scale times the gain is about a quarter of the largest element of its token. Weights stay below
-//! four because of the [slack](KvElement::SLACK). Their product therefore never exceeds that element, which was within
-//! `f16`'s range. If all values of a token are below about 0.001, products approach the smallest numbers of `f16` and
-//! lose
-//! digits.
+//! value scales by a gain. A scale times the gain is about a quarter of the largest element of its token. Weights stay
+//! below four because of the [slack](KvElement::SLACK). Their product therefore never exceeds that element, which was
+//! within `f16`'s range. If all values of a token are below about 0.001, products approach the smallest numbers of
+//! `f16` and lose digits.
 
 use core::marker::PhantomData;
 
@@ -95,8 +92,7 @@ pub trait KvCode: EightBit + Copy {
 }
 
 /// A code type whose converted pairs equal the codes' numbers divided by a factor. The factor depends on `T`, the type
-/// of
-/// the pairs.
+/// of the pairs.
 pub trait CodeFactor<T> {
     /// The factor.
     const FACTOR: f32;

@@ -167,8 +167,7 @@ impl<C: EightBit + Copy> WriteHead for CodedCache<C> {
 /// Converts vectors of elements to vectors of codes.
 ///
 /// Two neighbouring lanes of a token each hold one vector of eight elements. Together these make one vector of 16
-/// codes, and
-/// each lane returns half of it.
+/// codes, and each lane returns half of it.
 ///
 /// # Safety
 /// All lanes of the warp call this together, for the same head.

@@ -7,10 +7,8 @@
 //! ```
 //!
 //! The last axis is a 16-byte vector: eight neighbouring elements of one head of one token. Vectors of neighbouring
-//! tokens are
-//! adjacent. So for one block and head, K is one contiguous run of 8 x 8 matrices, as `ldmatrix` and `wgmma` read them,
-//! and V
-//! is another.
+//! tokens are adjacent. So for one block and head, K is one contiguous run of 8 x 8 matrices, as `ldmatrix` and `wgmma`
+//! read them, and V is another.
 //!
 //! With 8-bit elements (see [`eight_bit`](crate::eight_bit)), one head of a block is
 //!
@@ -20,8 +18,7 @@
 //! ```
 //!
 //! A vector is 16 neighbouring elements of one head of one token, in the order 0, 8, 1, 9, 2, 10 ... `ldmatrix` moves
-//! two
-//! bytes at a time, so in this order each lane receives the same elements as from a 16-bit cache.
+//! two bytes at a time, so in this order each lane receives the same elements as from a 16-bit cache.
 
 use core::fmt;
 
@@ -121,8 +118,7 @@ impl Pages {
     }
 
     /// Returns the index of a vector in a layer's cache: chunk `chunk` of `head`'s keys or values (`part`), for the
-    /// token at
-    /// `offset` in `block`.
+    /// token at `offset` in `block`.
     #[inline(always)]
     pub const fn vector(self, block: u32, head: u32, part: KeyOrValue, chunk: u32, offset: u32) -> usize {
         let row = (head * 2 + part as u32) * self.chunks() + chunk;
@@ -141,8 +137,7 @@ impl Pages {
     }
 
     /// Returns the index of a scale in a layer's cache, counted in 16-bit halves. Only for formats with scales. Scales
-    /// of
-    /// neighbouring tokens are adjacent.
+    /// of neighbouring tokens are adjacent.
     #[inline(always)]
     pub const fn scale(self, block: u32, head: u32, part: KeyOrValue, offset: u32) -> usize {
         // Scales follow the codes of both keys and values.

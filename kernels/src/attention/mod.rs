@@ -7,8 +7,7 @@
 //! | [`paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` | one new token a sequence, as in the paper: for study, and as the yardstick |
 //!
 //! All take `f16` and `bf16` and compute in `f32`. They read the pages of [`layout`](crate::layout), with 16-bit or
-//! 8-bit
-//! elements, except for the paper's kernels, which read vLLM's layouts. The softmax is computed in powers of two,
+//! 8-bit elements, except for the paper's kernels, which read vLLM's layouts. The softmax is computed in powers of two,
 //! `exp(s) = exp2(s log2(e))`, because the hardware has an instruction for `exp2`.
 
 use core::fmt;
@@ -43,8 +42,7 @@ macro_rules! with_head_size {
 }
 
 /// `with_block_size!(size, B => expression)` evaluates the expression with an [`AttentionShape`]'s block size as the
-/// constant
-/// `B`.
+/// constant `B`.
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! with_block_size {
     ($size:expr, $B:ident => $expression:expr) => {

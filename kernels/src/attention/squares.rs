@@ -5,10 +5,8 @@
 //! In 16 bits a square is two neighbouring chunks of 16 rows, and one `ldmatrix` loads one square.
 //!
 //! In 8 bits a square is one chunk, and one `ldmatrix` loads two squares. `ldmatrix` moves bytes in pairs. Because of
-//! the
-//! order of elements in a [page](crate::layout), the bytes that a lane receives of 8 tokens are the elements that it
-//! would
-//! receive from both chunks in 16 bits.
+//! the order of elements in a [page](crate::layout), the bytes that a lane receives of 8 tokens are the elements that
+//! it would receive from both chunks in 16 bits.
 
 use core::marker::PhantomData;
 
@@ -44,8 +42,7 @@ impl<T: KvElement> Squares<T> {
     pub const CHUNKS: u32 = 16 / T::FORMAT.vector_elements();
 
     /// Creates `count` squares. The first is at the shared-memory offset `first`, and they are `stride` bytes apart.
-    /// Each chunk has
-    /// `rows` rows.
+    /// Each chunk has `rows` rows.
     #[inline(always)]
     fn new(first: u32, count: u32, stride: u32, rows: u32, tokens_first: bool) -> Self {
         let lane = lane_id();
@@ -62,8 +59,7 @@ impl<T: KvElement> Squares<T> {
     /// Creates squares of the same tokens and successive elements.
     ///
     /// `tokens_first` sets the load order of the 16-bit matrices, and so which of them are in neighbouring registers.
-    /// The
-    /// matrices of one `mma` operand should be neighbours.
+    /// The matrices of one `mma` operand should be neighbours.
     #[inline(always)]
     pub fn along_elements(first: u32, count: u32, rows: u32, tokens_first: bool) -> Self {
         Self::new(first, count, Self::CHUNKS * rows * ROW, rows, tokens_first)
@@ -75,8 +71,8 @@ impl<T: KvElement> Squares<T> {
         Self::new(first, rows / 16, 16 * ROW, rows, false)
     }
 
-    /// Loads square `index` with each token's elements contiguous, as `mma` takes keys. In 8 bits an odd index reuses the
-    /// load of the index before it, so callers must ask for squares in order.
+    /// Loads square `index` with each token's elements contiguous, as `mma` takes keys. In 8 bits an odd index reuses
+    /// the load of the index before it, so callers must ask for squares in order.
     ///
     /// # Safety
     /// All lanes of the warp call this together, and all squares are in shared memory.
@@ -87,8 +83,7 @@ impl<T: KvElement> Squares<T> {
     }
 
     /// Loads square `index` with each element's tokens contiguous, as `mma` takes values. Callers must ask for squares
-    /// in order, as
-    /// for [`Self::of_tokens`].
+    /// in order, as for [`Self::of_tokens`].
     ///
     /// # Safety
     /// As for [`Self::of_tokens`].
@@ -117,8 +112,7 @@ impl<T: KvElement> Squares<T> {
 }
 
 /// Loads the scales of 32 tokens from the shared-memory offset `at`. For each 8 tokens, returns the two scales of this
-/// lane's
-/// two columns of scores.
+/// lane's two columns of scores.
 ///
 /// # Safety
 /// All lanes of the warp call this together. The scales are in shared memory, aligned to 16 bytes.

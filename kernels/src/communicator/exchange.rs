@@ -36,8 +36,7 @@ impl Exchange {
     ///
     /// # Safety
     /// As for the kernels that call this: `mailboxes` has the addresses of `ranks` mailboxes, `epochs` has a number for
-    /// each
-    /// block, and no other launch on this device uses them meanwhile.
+    /// each block, and no other launch on this device uses them meanwhile.
     #[inline(always)]
     pub(super) unsafe fn resume(
         mailboxes: *const u64,
@@ -73,8 +72,7 @@ impl Exchange {
     }
 
     /// Returns the slot in `rank`'s mailbox that its block with this block's number fills in the current exchange. A
-    /// slot has
-    /// [`CAPACITY`] vectors.
+    /// slot has [`CAPACITY`] vectors.
     ///
     /// # Safety
     /// `rank` is less than the number of ranks.
@@ -112,8 +110,7 @@ impl Exchange {
     }
 
     /// Waits until the matching blocks of all ranks have arrived. Afterwards all threads of this block see everything
-    /// that
-    /// those blocks wrote before they arrived.
+    /// that those blocks wrote before they arrived.
     ///
     /// Returns false if the group was aborted. The kernel must then return.
     ///
@@ -145,8 +142,7 @@ impl Exchange {
                 }
             }
             // SAFETY: all lanes of the first warp are here. Other threads read the word after the barrier, and it is
-            // not written
-            // again before the next barrier.
+            // not written again before the next barrier.
             unsafe {
                 let any = warp::warp_vote_any(FULL_MASK, left);
                 if peer == 0 {
@@ -184,8 +180,7 @@ impl Exchange {
 #[inline(always)]
 pub(super) fn each(count: u32, mut body: impl FnMut(u32)) {
     // All threads run the same number of iterations. Otherwise the compiler gives idle threads a separate path to the
-    // next
-    // barrier.
+    // next barrier.
     let mut first = 0;
     while first < count {
         let i = first + thread::thread_idx_x();

@@ -7,10 +7,8 @@
 //!
 //! Every rank launches the same kernel with the same sizes, each in its own stream. Ranks exchange data through
 //! *mailboxes*. A mailbox is memory of one rank that all other ranks read. It is in device memory if there is peer
-//! access,
-//! and in page-locked host memory otherwise. Kernels only see one address per rank. Block `b` of a rank exchanges data
-//! only
-//! with block `b` of every other rank:
+//! access, and in page-locked host memory otherwise. Kernels only see one address per rank. Block `b` of a rank
+//! exchanges data only with block `b` of every other rank:
 //!
 //! 1. It copies its chunk of the input to its slot in its own mailbox.
 //! 2. It writes the number of the exchange, the *epoch*, to its flag in every rank's mailbox, with release semantics at
@@ -20,27 +18,21 @@
 //!
 //! Each rank adds the parts in `f32`, in the order of the ranks. The residual stream is added last, and the result is
 //! rounded once. So all ranks get the same bits. The norm is the one of [`norm`](crate::norm). The block that stored a
-//! row
-//! also normalises it, and gets the same bits as a separate launch of the norm. The kernel skips the residual if there
-//! is
-//! none, and the norm if none follows.
+//! row also normalises it, and gets the same bits as a separate launch of the norm. The kernel skips the residual if
+//! there is none, and the norm if none follows.
 //!
 //! Slots must not be overwritten while other ranks still read them. A second barrier after step 3 would ensure that,
-//! but
-//! two alternating slots per block do so without one. A block writes the slot of epoch `e` again in epoch `e + 2`.
-//! Before
-//! that, it waits for the epoch `e + 1` flags of all ranks, and each rank writes its flag only after it has read all
-//! data
-//! of epoch `e`.
+//! but two alternating slots per block do so without one. A block writes the slot of epoch `e` again in epoch `e + 2`.
+//! Before that, it waits for the epoch `e + 1` flags of all ranks, and each rank writes its flag only after it has read
+//! all data of epoch `e`.
 //!
 //! Epochs are in device memory, one per block, and continue from one launch to the next. They are not kernel arguments,
-//! so
-//! a CUDA graph with these kernels can be launched repeatedly. All collectives of a group share mailboxes and epochs.
+//! so a CUDA graph with these kernels can be launched repeatedly. All collectives of a group share mailboxes and
+//! epochs.
 //!
 //! Every block waits for other blocks, so all of them must be resident at the same time. A launch has at most
 //! [`MAX_BLOCKS`] blocks, and no more than the smallest device has multiprocessors. If the data does not fit the slots,
-//! the
-//! same launch processes it in several chunks.
+//! the same launch processes it in several chunks.
 //!
 //! A waiting block polls the abort word, in page-locked host memory, from time to time. Once the host has set it, all
 //! kernels of the group return at once, and their output is unusable.
@@ -48,10 +40,8 @@
 //! # Floor
 //!
 //! For `n` bytes, a rank must receive at least `2 n (N - 1) / N` over its links: the other ranks' parts of its own Nth
-//! of the
-//! sum, and the finished sums of the other Nths. One exchange receives `n (N - 1)`, which equals the minimum for two
-//! ranks. Two
-//! exchanges reach the minimum for any number of ranks.
+//! of the sum, and the finished sums of the other Nths. One exchange receives `n (N - 1)`, which equals the minimum for
+//! two ranks. Two exchanges reach the minimum for any number of ranks.
 //!
 //! # Ladder
 //!

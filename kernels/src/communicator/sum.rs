@@ -69,8 +69,7 @@ struct RowNorm {
 
 impl RowNorm {
     /// Normalises the rows that begin in the first `count` vectors of `x`, which the block's threads have just stored.
-    /// Does
-    /// nothing if there is no norm.
+    /// Does nothing if there is no norm.
     ///
     /// # Safety
     /// As for [`all_reduce()`]. All threads of the block call this together.
@@ -125,13 +124,11 @@ unsafe fn sum<T: Element>(slots: &Slots, ranks: u32, at: u32) -> [f32; 8] {
 /// Sums the parts of all ranks into `x`, and normalises the rows of the result if a norm follows.
 ///
 /// With `part`, computes `x += sum of the ranks' part`. If `part` is null, computes `x = sum of the ranks' x`. Then,
-/// depending
-/// on `norm` (a [`SumNorm`]), computes `out = norm(x) * weight + bias` on rows of `row` vectors, as in
+/// depending on `norm` (a [`SumNorm`]), computes `out = norm(x) * weight + bias` on rows of `row` vectors, as in
 /// [`norm`](crate::norm).
 ///
 /// `shots` is the number of exchanges. With one, each rank reads all of the other ranks' data. With two, each rank sums
-/// one Nth
-/// of every chunk, and takes the other sums from the other ranks in a second exchange.
+/// one Nth of every chunk, and takes the other sums from the other ranks in a second exchange.
 ///
 /// - `x` has `vectors` vectors, and so has `part` unless it is null. If `part` is not null, all ranks have the same
 ///   contents in `x`.
@@ -166,8 +163,8 @@ pub unsafe fn all_reduce<T: Element>(
 ) {
     let then = RowNorm { norm, weight, bias, eps, row };
     // SAFETY: by this kernel's contract, there is a mailbox for each rank and an epoch for each block. All threads take
-    // the same
-    // path, since the loop bounds are the same for all. Chunks are within `x`, and parts of a chunk fit its slot.
+    // the same path, since the loop bounds are the same for all. Chunks are within `x`, and parts of a chunk fit its
+    // slot.
     unsafe {
         let mut exchange = Exchange::resume(mailboxes, epochs, abort, (rank, ranks));
         let mut first = thread::block_idx_x() * chunk;

@@ -1,12 +1,10 @@
 //! Attention of one thread block with one query, shared by v1 and v2.
 //!
 //! Four barriers order data that other warps write to shared memory: the query, the logits, the weights, and the warps'
-//! sums of
-//! values. Two of them are inside [`block::reduce`], which has to wait anyway.
+//! sums of values. Two of them are inside [`block::reduce`], which has to wait anyway.
 //!
 //! Shared memory: 1 KiB for the query, 4 KiB for the warps' sums of values, 32 bytes for the reductions, and 4 bytes
-//! per token
-//! for the logits. The logits are in dynamic shared memory, since their number is only known at launch.
+//! per token for the logits. The logits are in dynamic shared memory, since their number is only known at launch.
 
 use cuda_std::block;
 use cuda_std::half::Half2;
@@ -37,8 +35,7 @@ pub struct Attended {
 ///
 /// # Safety
 /// The inputs of `head` are valid. Dynamic shared memory has room for `head.span.slots(B)` numbers. All threads of a
-/// block of
-/// [`THREADS`](super::THREADS) call this together.
+/// block of [`THREADS`](super::THREADS) call this together.
 #[inline(always)]
 pub unsafe fn attend<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, scale: f32) -> Attended {
     let query = shared_array![f32; MAX_HEAD_SIZE as usize];
@@ -50,8 +47,7 @@ pub unsafe fn attend<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, 
 
     let thread = thread::thread_idx_x();
     // SAFETY: the arrays have room for `D` elements, or for one number per warp. Data of other threads is read after a
-    // barrier,
-    // and all threads of the block reach each barrier, by this function's contract.
+    // barrier, and all threads of the block reach each barrier, by this function's contract.
     unsafe {
         if thread < D / 2 {
             let pair = T::Pair::from_bits(*head.query.cast::<u32>().add(thread as usize));
@@ -88,8 +84,7 @@ pub unsafe fn attend<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, 
 ///
 /// # Safety
 /// `output` has room for `head_size` elements and is aligned to 4 bytes. Each thread passes the `values` that
-/// [`Attended`]
-/// describes.
+/// [`Attended`] describes.
 #[inline(always)]
 pub unsafe fn write_row<T: Element>(output: *mut u16, head_size: u32, values: [f32; 2], sum: f32) {
     let thread = thread::thread_idx_x();

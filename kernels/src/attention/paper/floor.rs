@@ -10,8 +10,7 @@ use crate::floor::Floor;
 /// lengths.
 ///
 /// A flop is a multiplication or an addition. Each element of each visible token costs four per query head. The softmax
-/// is not
-/// counted, as it costs only a few per token.
+/// is not counted, as it costs only a few per token.
 pub fn floor(shape: AttentionShape, lengths: &[u32], window: u32) -> Floor {
     let pages = shape.pages();
     let (head_size, heads, kv_heads) = (u64::from(shape.head_size()), u64::from(shape.heads()), u64::from(pages.heads));

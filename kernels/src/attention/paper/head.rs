@@ -51,8 +51,7 @@ impl<const D: u32, const B: u32> Head<D, B> {
     pub unsafe fn new(inputs: &AttentionArgs, sequence: u32, head: u32, heads: u32) -> Self {
         let page = D / VECTOR * B;
         // SAFETY: by this function's contract, the inputs have this sequence and head, so all offsets are within the
-        // arrays. `heads`
-        // is not 0, since it counts at least this head.
+        // arrays. `heads` is not 0, since it counts at least this head.
         unsafe {
             core::hint::assert_unchecked(heads != 0);
             // With grouped queries, `heads / kv_heads` neighbouring query heads share a head of keys and values.
@@ -90,16 +89,14 @@ impl<const D: u32, const B: u32> Head<D, B> {
     }
 
     /// Looks up the sequence's block number `block` in the block table, and returns its offset in the cache, in
-    /// vectors. This lookup
-    /// is all the paging in PagedAttention.
+    /// vectors. This lookup is all the paging in PagedAttention.
     ///
     /// # Safety
     /// `block` is less than the number of the sequence's blocks.
     #[inline(always)]
     unsafe fn physical(&self, block: u32) -> usize {
         // SAFETY: by this function's contract, the sequence has this block, and its table has an entry for each. All
-        // lanes of a warp
-        // read the same entry: one sector.
+        // lanes of a warp read the same entry: one sector.
         let physical = unsafe { *self.table.add(block as usize) };
         physical as usize * self.block_stride as usize
     }

@@ -15,8 +15,7 @@ use crate::{
 };
 
 /// Maximum number of tokens that `paged_attention_v1` can see. Their logits are all in shared memory. 32 KiB of logits
-/// plus the
-/// rest stay below the 48 KiB that a launch gets without opting in to more.
+/// plus the rest stay below the 48 KiB that a launch gets without opting in to more.
 pub const V1_MAX_LENGTH: u32 = 8192;
 
 /// The number of thread blocks above which v1 fills a GPU, so that partitioning sequences does not pay.
@@ -42,8 +41,7 @@ impl Version {
     /// Chooses a version for a batch of `sequences` sequences of up to `max_length` tokens.
     ///
     /// Chooses v1 if it has room for the logits and partitions would not help: either one partition is enough, or heads
-    /// and sequences
-    /// already give enough thread blocks.
+    /// and sequences already give enough thread blocks.
     ///
     /// The choice and its launches depend only on the longest length. The device reads the others.
     pub const fn choose(shape: AttentionShape, sequences: u32, max_length: u32, window: u32) -> Version {
@@ -122,8 +120,7 @@ pub fn partitioned(
 }
 
 /// Converts the arguments of Quire's cache write to those of the paper's. The original cache pointer becomes the keys,
-/// and
-/// `values` is the separate array of values.
+/// and `values` is the separate array of values.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn apart(args: rope_and_cache, values: DevicePtrMut<u16>) -> super::paper_rope_and_cache {
     let rope_and_cache { qkv, query, cache, angles, positions, slots, query_norm, key_norm, eps, .. } = args;

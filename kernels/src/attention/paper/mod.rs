@@ -14,22 +14,19 @@
 //! # The computation
 //!
 //! In a decode step each sequence has one new token, with a query `q` for every head. The token sees keys `k[t]` and
-//! values
-//! `v[t]`, which earlier steps left in the cache. Attention is then (4.1)
+//! values `v[t]`, which earlier steps left in the cache. Attention is then (4.1)
 //! ```text
 //! output = sum over t of a[t] v[t],    a[t] = exp(scale q.k[t]) / sum over u of exp(scale q.k[u])
 //! ```
 //!
 //! with `scale` equal to one over the square root of the head size. Nothing can be reused: this step reads every key
-//! and value
-//! once, for two flops per element. So the time is the time to read the cache. The kernel therefore reads it in large
-//! contiguous pieces and keeps enough of them in flight.
+//! and value once, for two flops per element. So the time is the time to read the cache. The kernel therefore reads it
+//! in large contiguous pieces and keeps enough of them in flight.
 //!
 //! # Paging
 //!
 //! Keys and values of a sequence are not contiguous. They are in blocks of `block_size` tokens, anywhere in the cache.
-//! The
-//! sequence's block table lists the blocks (4.2). Equation 4 of the paper is the same sum, block by block:
+//! The sequence's block table lists the blocks (4.2). Equation 4 of the paper is the same sum, block by block:
 //!
 //! ```text
 //! sequence of 41 tokens    | 0 ........ 15 | 16 ....... 31 | 32 .. 40 ///// |
@@ -39,10 +36,9 @@
 //! ```
 //!
 //! The lookup costs one 4-byte load per block, which all lanes of a warp share, before kilobytes of keys. It is in
-//! `head.rs`,
-//! and it is all that paging adds: the rest of the kernel would be the same without pages. Slots after the last token
-//! (`/////`)
-//! were never written or belong to no sequence. Their contents are arbitrary and must not reach the result.
+//! `head.rs`, and it is all that paging adds: the rest of the kernel would be the same without pages. Slots after the
+//! last token (`/////`) were never written or belong to no sequence. Their contents are arbitrary and must not reach
+//! the result.
 //!
 //! # Shapes and layouts
 //!
@@ -58,18 +54,14 @@
 //! | output | `[sequences][heads][head_size]` |
 //!
 //! Keys are summed over elements and values over tokens, so their layouts differ: see `scores.rs` and `values.rs`.
-//! Quire's own
-//! kernels use [`crate::layout`] instead, which stores values in the same order as keys. Here, a new token's value is
-//! written
-//! in pieces of 2 bytes, `block_size` elements apart.
+//! Quire's own kernels use [`crate::layout`] instead, which stores values in the same order as keys. Here, a new
+//! token's value is written in pieces of 2 bytes, `block_size` elements apart.
 //!
 //! # Division of work
 //!
 //! A thread block is four warps. It handles one query head of one sequence (in v2, one partition of it). A **warp takes
-//! one
-//! block** of the cache at a time, so its reads coalesce (5.1): warp 0 takes blocks 0, 4, 8 and so on. `attend.rs`
-//! contains all
-//! of this:
+//! one block** of the cache at a time, so its reads coalesce (5.1): warp 0 takes blocks 0, 4, 8 and so on. `attend.rs`
+//! contains all of this:
 //!
 //! ```text
 //!            query -> shared memory, as f32
@@ -87,34 +79,24 @@
 //! # Floor, and costs above it
 //!
 //! Floor: `4 * head_size` bytes per token and key/value head (key and value, 2 bytes per element), and as many flops
-//! per token
-//! and query head. With as many key/value heads as query heads that is one flop per byte. An H200 could do about ten.
+//! per token and query head. With as many key/value heads as query heads that is one flop per byte. An H200 could do
+//! about ten.
 //!
 //! Memory traffic above the floor, at head size 128 and blocks of 16: 0.8 % for the block table, because each warp
-//! reads a
-//! sector of it twice per 8 KiB block, and in v2 another 0.4 % for the partial results. With grouped queries every
-//! query head
-//! reads the keys and values for itself. L2 then serves `heads / kv_heads` times the floor's bytes, though DRAM may
-//! serve
-//! fewer.
+//! reads a sector of it twice per 8 KiB block, and in v2 another 0.4 % for the partial results. With grouped queries
+//! every query head reads the keys and values for itself. L2 then serves `heads / kv_heads` times the floor's bytes,
+//! though DRAM may serve fewer.
 //!
 //! Issue slots: the emulator counts 71 warp instructions for each KiB of keys and values that a thread block reads
-//! (head size
-//! 128, blocks of 16). An H200 issues about 204 in the time in which its memory delivers one KiB (132 multiprocessors,
-//! 4
-//! schedulers, 1.7 GHz, 4.5 TB/s). With one key/value head per query head, v1 and v2 use a third of the slots, and
-//! memory
-//! bandwidth is the limit. With four query heads per key/value head they need 277, and cannot reach three quarters of
-//! the
-//! memory's rate.
+//! (head size 128, blocks of 16). An H200 issues about 204 in the time in which its memory delivers one KiB (132
+//! multiprocessors, 4 schedulers, 1.7 GHz, 4.5 TB/s). With one key/value head per query head, v1 and v2 use a third of
+//! the slots, and memory bandwidth is the limit. With four query heads per key/value head they need 277, and cannot
+//! reach three quarters of the memory's rate.
 //!
 //! Registers are recorded in `prebuilt/resources.tsv`. With head size 128 and blocks of 16, v1 has 96 per thread on
-//! sm_80 and
-//! on sm_90a: 3,072 per warp and 12,288 per thread block. Five thread blocks fit into a multiprocessor's 65,536
-//! registers, and a
-//! sixth does not. Each thread has eight loads in flight, of 8 bytes for keys and 16 bytes for values (blocks of 16).
-//! That is
-//! 40 and 80 KiB per multiprocessor.
+//! sm_80 and on sm_90a: 3,072 per warp and 12,288 per thread block. Five thread blocks fit into a multiprocessor's
+//! 65,536 registers, and a sixth does not. Each thread has eight loads in flight, of 8 bytes for keys and 16 bytes for
+//! values (blocks of 16). That is 40 and 80 KiB per multiprocessor.
 //!
 //! # Ladder
 //!
@@ -179,8 +161,7 @@ pub const PARTITION: u32 = 512;
 pub const MAX_HEAD_SIZE: u32 = 256;
 
 /// Returns the threads in a thread group, which process one token's key together so that a warp takes a whole block. 4,
-/// 2 and 1
-/// for blocks of 8, 16 and 32.
+/// 2 and 1 for blocks of 8, 16 and 32.
 pub const fn group_size(block_size: u32) -> u32 {
     WARP_SIZE / block_size
 }

@@ -11,8 +11,7 @@
 //!   itself takes a few microseconds and costs more.
 //!
 //! All threads together compute the weights, one partition each. Then thread `i` sums elements `2 i` and `2 i + 1` over
-//! the
-//! partitions. It reads eight bytes of each, adjacent to the bytes that neighbouring threads read.
+//! the partitions. It reads eight bytes of each, adjacent to the bytes that neighbouring threads read.
 
 use cuda_std::block;
 use cuda_std::prelude::*;
@@ -31,8 +30,7 @@ use crate::element::{Bf16, Element, F16};
 ///
 /// # Safety
 /// The arrays have these shapes and are aligned to 8 bytes. `lengths`, `block_size` and `window` are the same as for
-/// v2. The
-/// launch is that of [`Version::V2`](super::launch::Version).
+/// v2. The launch is that of [`Version::V2`](super::launch::Version).
 #[kernel(dependent, max_threads = 128, instances(T = [F16, Bf16]))]
 pub unsafe fn paged_attention_v2_reduce<T: Element>(
     output: *mut u16,
@@ -54,8 +52,7 @@ pub unsafe fn paged_attention_v2_reduce<T: Element>(
     let first = row * partitions as usize;
     let thread = thread::thread_idx_x();
     // SAFETY: partitions are below `count`, which is at most `partitions`, so all indices are within the arrays.
-    // `count` is the
-    // same for all threads of the block, so they reach the reductions together.
+    // `count` is the same for all threads of the block, so they reach the reductions together.
     unsafe {
         core::hint::assert_unchecked(block_size != 0);
         let count = TokenRange::visible(*lengths.add(sequence as usize), window).partitions(block_size);

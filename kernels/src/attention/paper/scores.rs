@@ -3,12 +3,9 @@
 //! # One warp per block, one thread group per token
 //!
 //! The block's keys for one head are `[head_size / 8][block_size][8]`. A *chunk* is eight neighbouring elements of one
-//! token, 16
-//! bytes. The same chunk of the next token follows it. Each token belongs to a **thread group** of `32 / block_size`
-//! threads.
-//! The group reads a chunk together, and each thread reads its *share*. With blocks of 16 (groups of 2, shares of 4
-//! elements, 8
-//! bytes), for every chunk:
+//! token, 16 bytes. The same chunk of the next token follows it. Each token belongs to a **thread group** of `32 /
+//! block_size` threads. The group reads a chunk together, and each thread reads its *share*. With blocks of 16 (groups
+//! of 2, shares of 4 elements, 8 bytes), for every chunk:
 //!
 //! ```text
 //! token in block      0         1         2                15
@@ -17,14 +14,11 @@
 //! ```
 //!
 //! With any block size, one instruction of a warp reads `16 * block_size` contiguous bytes, and all of them are used.
-//! That is
-//! why the paper's layout cuts the keys into chunks of 16 bytes and puts the tokens inside. With keys stored row by
-//! row, a warp
-//! would touch `block_size` rows at once, one sector of each.
+//! That is why the paper's layout cuts the keys into chunks of 16 bytes and puts the tokens inside. With keys stored
+//! row by row, a warp would touch `block_size` rows at once, one sector of each.
 //!
 //! Each thread thus processes `head_size * block_size / 32` elements of its token: its share of each chunk. Shuffles
-//! add the
-//! group's sums. Blocks of 32 need no shuffles, because each thread has a whole token.
+//! add the group's sums. Blocks of 32 need no shuffles, because each thread has a whole token.
 
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
@@ -43,8 +37,7 @@ use cuda_std::unroll::unroll;
 ///
 /// # Safety
 /// `query` and `logits` are in shared memory. `query` is `D` numbers, visible to all threads and aligned to 16 bytes.
-/// `logits`
-/// has room for `head.span.slots(B)`. All threads of the block call this together.
+/// `logits` has room for `head.span.slots(B)`. All threads of the block call this together.
 #[inline(always)]
 pub unsafe fn scores<T: Element, const D: u32, const B: u32>(
     head: &Head<D, B>,
@@ -135,8 +128,7 @@ const fn at_once(chunks: u32) -> u32 {
 }
 
 /// Loads the lane's share of a chunk of its token's key, two elements per register. Only the first `share(B) / 2`
-/// registers are
-/// used.
+/// registers are used.
 ///
 /// # Safety
 /// `chunk` points to this chunk of all `B` tokens.

@@ -12,10 +12,8 @@ use super::PARTITION;
 /// ```
 ///
 /// Kernels read whole blocks, so a span's first and last block may hold tokens that the query must not see. Those
-/// tokens are
-/// masked. Each position has a [slot](TokenRange::slot), counted from the start of the first block, which holds its
-/// logit and
-/// later its weight.
+/// tokens are masked. Each position has a [slot](TokenRange::slot), counted from the start of the first block, which
+/// holds its logit and later its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenRange {
     /// The first visible position.
@@ -34,8 +32,7 @@ impl TokenRange {
     }
 
     /// Returns partition number `index` of these tokens. It covers [`PARTITION`] slots. Partitions are counted from the
-    /// start of the
-    /// first block, so none cuts a block in two. The result is empty if the partition does not exist.
+    /// start of the first block, so none cuts a block in two. The result is empty if the partition does not exist.
     #[inline(always)]
     pub const fn partition(self, index: u32, block_size: u32) -> TokenRange {
         let start = self.first_block(block_size) * block_size + index * PARTITION;

@@ -7,8 +7,7 @@
 //! - Suits many sequences and heads, or short contexts.
 //!
 //! The head size `D` and the block size `B` are compile-time constants because they determine how many accumulators a
-//! lane
-//! has. The compiler keeps accumulators in registers only if it knows their number.
+//! lane has. The compiler keeps accumulators in registers only if it knows their number.
 
 use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
@@ -24,15 +23,12 @@ use crate::element::{Bf16, Element, F16};
 ///
 /// # Safety
 /// The arrays have [these shapes](super#shapes-and-layouts) and are aligned to 16 bytes. `query_stride` is even.
-/// Dynamic shared
-/// memory has room for every length. For each block of visible tokens, the block table names a block of the cache. The
-/// launch is
-/// that of [`Version::V1`](super::launch::Version).
+/// Dynamic shared memory has room for every length. For each block of visible tokens, the block table names a block of
+/// the cache. The launch is that of [`Version::V1`](super::launch::Version).
 // Five blocks per multiprocessor need at most 96 registers per thread. With a bound of five, `ptxas` spills at head
-// size 256
-// with larger blocks, as it does without a bound, so the bound there is three. With small heads five blocks fit anyway,
-// but
-// under a bound of five `ptxas` would aim for seven and shuffle registers around, so the bound there is three, too.
+// size 256 with larger blocks, as it does without a bound, so the bound there is three. With small heads five blocks
+// fit anyway, but under a bound of five `ptxas` would aim for seven and shuffle registers around, so the bound there is
+// three, too.
 #[kernel(
     dependent,
     max_threads = 128,
@@ -60,8 +56,7 @@ pub unsafe fn paged_attention_v1<T: Element, const D: u32, const B: u32>(
     let inputs = AttentionArgs { query, keys, values, tables, lengths, query_stride, table_stride, kv_heads, window };
     let (head, heads, sequence) = (thread::block_idx_x(), thread::grid_dim_x(), thread::block_idx_y());
     // SAFETY: by this kernel's contract, the grid has a block for each head and sequence of the arrays. So the inputs
-    // and the
-    // output row are valid. All threads of the block call `attend` together.
+    // and the output row are valid. All threads of the block call `attend` together.
     unsafe {
         let attended = attend::<T, D, B>(&Head::new(&inputs, sequence, head, heads), scale);
         let row = sequence as usize * heads as usize + head as usize;

@@ -16,11 +16,9 @@
 //! ```
 //!
 //! Why parts of a softmax can be merged: weights are powers of two of distances from *some* maximum. Let one part have
-//! weights
-//! relative to its maximum `m`, and another part have a greater maximum `M`. Multiplying the first part's weights by
-//! `2^(m - M)` makes them relative to `M`. Sums are linear, so it is enough to multiply the sum of weights and the sum
-//! of
-//! values.
+//! weights relative to its maximum `m`, and another part have a greater maximum `M`. Multiplying the first part's
+//! weights by `2^(m - M)` makes them relative to `M`. Sums are linear, so it is enough to multiply the sum of weights
+//! and the sum of values.
 
 use cuda_std::prelude::*;
 use cuda_std::vector::{HalfVector, Vector};
@@ -70,9 +68,8 @@ pub unsafe fn paged_attention_v2<T: Element, const D: u32, const B: u32>(
     let (head_index, heads, sequence) = (thread::block_idx_x(), thread::grid_dim_x(), thread::block_idx_y());
     let (partition, partitions) = (thread::block_idx_z(), thread::grid_dim_z());
     // SAFETY: by this kernel's contract, the grid has a block for each head, sequence and partition of the arrays. So
-    // inputs and
-    // rows are valid. The span is the same for all threads of a block, so either all call `attend` together or all
-    // return.
+    // inputs and rows are valid. The span is the same for all threads of a block, so either all call `attend` together
+    // or all return.
     unsafe {
         let mut head = Head::<D, B>::new(&inputs, sequence, head_index, heads);
         head.span = head.span.partition(partition, B);

@@ -3,11 +3,9 @@
 //! # One warp per block, several tokens of several rows per lane
 //!
 //! The block's values for one head are `[head_size][block_size]`. A *row* is one element of all tokens, so the addends
-//! of a sum
-//! are contiguous. A lane reads 16 bytes, which are eight tokens of a row. It multiplies them by the eight weights and
-//! adds the
-//! products to its accumulator for that row. With blocks of 16, a row is two vectors, and the warp takes 16 rows at a
-//! time:
+//! of a sum are contiguous. A lane reads 16 bytes, which are eight tokens of a row. It multiplies them by the eight
+//! weights and adds the products to its accumulator for that row. With blocks of 16, a row is two vectors, and the warp
+//! takes 16 rows at a time:
 //!
 //! ```text
 //! token in block      0 .. 7    8 .. 15
@@ -24,8 +22,7 @@
 //! # Two reductions
 //!
 //! The accumulators stay in registers while the warp processes its blocks. Then the lanes of a row add their
-//! accumulators by
-//! shuffles. Finally the warps, which have seen different tokens, add theirs through shared memory.
+//! accumulators by shuffles. Finally the warps, which have seen different tokens, add theirs through shared memory.
 
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
@@ -45,8 +42,7 @@ const MAX_ROWS: usize = (MAX_HEAD_SIZE * 32 / VECTOR / WARP_SIZE) as usize;
 ///
 /// # Safety
 /// `weights` and `partial` are in shared memory. `weights` is `head.span.slots(B)` numbers, visible to all threads and
-/// aligned
-/// to 16 bytes. `partial` has room for `[WARPS][D]`. All threads of the block call this together.
+/// aligned to 16 bytes. `partial` has room for `[WARPS][D]`. All threads of the block call this together.
 #[inline(always)]
 pub unsafe fn weigh<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, weights: *const f32, partial: *mut f32) {
     let vectors = B / VECTOR;
@@ -117,8 +113,7 @@ impl Weights {
     /// Returns `sum` plus the dot product of eight values with these weights.
     ///
     /// A token with weight zero adds nothing, whatever its value. The cache after the last token may hold NaN, and zero
-    /// times NaN is
-    /// NaN.
+    /// times NaN is NaN.
     #[inline(always)]
     fn dot<T: Element>(&self, value: Vector, mut sum: f32) -> f32 {
         unroll::<4>(|pair| {

@@ -6,8 +6,7 @@
 //! - Grid and floor: as for [`rope`](crate::rope).
 //!
 //! Eight neighbouring elements of a token are one contiguous store in the keys. In the values they are eight stores of
-//! 2 bytes,
-//! `block_size` elements apart, because this layout keeps the same element of all tokens contiguous.
+//! 2 bytes, `block_size` elements apart, because this layout keeps the same element of all tokens contiguous.
 
 use cuda_std::prelude::*;
 use cuda_std::vector::Vector;

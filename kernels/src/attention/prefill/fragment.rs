@@ -1,12 +1,9 @@
 //! The two tensor-core products: scores = queries x keys, and output += weights x values.
 //!
 //! A warp has its rows in fragments of 16. Each load brings four 8 x 8 matrices of keys or values from shared memory
-//! and serves
-//! all fragments. `mma` leaves each score in the same lane and register from which the next `mma` takes its weight, so
-//! lanes
-//! exchange no data. 8-bit codes become 16-bit numbers as they are loaded. Scores are multiplied by the scales of keys,
-//! and
-//! weights by the scales of values.
+//! and serves all fragments. `mma` leaves each score in the same lane and register from which the next `mma` takes its
+//! weight, so lanes exchange no data. 8-bit codes become 16-bit numbers as they are loaded. Scores are multiplied by
+//! the scales of keys, and weights by the scales of values.
 
 #![allow(
     clippy::needless_range_loop,
@@ -25,8 +22,7 @@ use crate::kv_element::KvElement;
 use cuda_std::ptx::ldmatrix;
 
 /// Maximum number of fragments per warp. Arrays are sized for the largest head size in every instance, because unused
-/// elements
-/// take no registers.
+/// elements take no registers.
 pub const FRAGMENTS: usize = 2;
 
 /// The largest head size.
@@ -90,8 +86,7 @@ impl<const D: u32> Queries<D> {
         for fragment in 0..fragments(D) {
             let row = self.row + (2 * step * tile_rows(D) + fragment * FRAGMENT) * ROW;
             // SAFETY: by this function's contract, the queries are in shared memory and all lanes are here. The row is
-            // one of the warp's
-            // rows.
+            // one of the warp's rows.
             factors[fragment as usize] = unsafe { ldmatrix::load_x4_at(row) };
         }
         factors
@@ -109,8 +104,7 @@ impl<const D: u32> Queries<D> {
             let keys = tile + step * Squares::<T>::CHUNKS * tile_keys(D, T::FORMAT) * ROW;
             let mut squares = Squares::<T>::along_tokens(keys, tile_keys(D, T::FORMAT));
             // SAFETY: by this function's contract, queries and keys are in shared memory and all lanes are here.
-            // Squares are within the
-            // tile.
+            // Squares are within the tile.
             unsafe {
                 let factors = if query_in_registers(D, T::FORMAT) { self.held[step as usize] } else { self.load(step) };
                 for pair in 0..tile_keys(D, T::FORMAT) / 16 {

@@ -7,11 +7,9 @@
 //! ```
 //!
 //! One launch takes whole prompts, prompt chunks that continue a cached prefix, and several sequences of any lengths.
-//! All keys
-//! and values, including the new tokens', must already be in the cache. A sequence may have no new tokens. The first
-//! entry of
-//! `query_starts` may be any number. Cache blocks outside the windows of all of a sequence's new tokens may have been
-//! freed.
+//! All keys and values, including the new tokens', must already be in the cache. A sequence may have no new tokens. The
+//! first entry of `query_starts` may be any number. Cache blocks outside the windows of all of a sequence's new tokens
+//! may have been freed.
 //!
 //! | array | shape |
 //! | --- | --- |
@@ -25,23 +23,19 @@
 //! # Grid
 //!
 //! ([KV heads](shape::launch_shape()), tiles) blocks of 4 warps. A block computes a tile of 128 query rows (64 at head
-//! size 256).
-//! It iterates over the keys that these rows see, in tiles of 64 (32 at head size 256). The query heads of a KV head
-//! are
-//! neighbouring rows. So a group of any size fills tiles, and a token's heads share its keys. A block finds its rows by
-//! bisection of `query_starts`. The host needs bounds on tokens and sequences, but no lengths.
+//! size 256). It iterates over the keys that these rows see, in tiles of 64 (32 at head size 256). The query heads of a
+//! KV head are neighbouring rows. So a group of any size fills tiles, and a token's heads share its keys. A block finds
+//! its rows by bisection of `query_starts`. The host needs bounds on tokens and sequences, but no lengths.
 //!
 //! With an 8-bit cache, each warp converts codes to 16-bit numbers as it loads them. For a tile of 64 keys at head size
-//! 64 that
-//! takes twice the instructions of a 16-bit cache. From head size 80 on, tiles have 32 keys, because registers are
-//! short. At
-//! head size 256 the queries stay in shared memory.
+//! 64 that takes twice the instructions of a 16-bit cache. From head size 80 on, tiles have 32 keys, because registers
+//! are short. At head size 256 the queries stay in shared memory.
 //!
 //! # Floor
 //!
 //! [`shape::floor()`] gives bytes and operations. For prompts of about 500 tokens or more, tensor-core time is the
-//! floor. At head
-//! size 128, a warp's tile is 32 rows x 64 keys. It issues, as counted in the assembler's output for sm_90a:
+//! floor. At head size 128, a warp's tile is 32 rows x 64 keys. It issues, as counted in the assembler's output for
+//! sm_90a:
 //!
 //! | | instructions | cycles for two blocks (8 warps) on a multiprocessor |
 //! | --- | --- | --- |
@@ -52,12 +46,10 @@
 //!
 //! If the tensor cores hid everything else, that would be 8.4 MFLOP in 3251 cycles: 590 TFLOP/s on an H200 at 1.75 GHz.
 //! FlashAttention-2 also has 32 rows per warp. Its published rate is 338 TFLOP/s on an H100, which has the same cores
-//! (forward and
-//! backward together, without a mask). This kernel is not measured yet; the target is 300 TFLOP/s.
+//! (forward and backward together, without a mask). This kernel is not measured yet; the target is 300 TFLOP/s.
 //!
 //! The kernel's registers are limited so that two blocks share a multiprocessor. The softmax of one block then overlaps
-//! the
-//! products of the other. Two blocks need 2 x 97 KiB of shared memory. A GPU with less, such as the A100, runs one.
+//! the products of the other. Two blocks need 2 x 97 KiB of shared memory. A GPU with less, such as the A100, runs one.
 //!
 //! # Ladder
 //!
@@ -156,10 +148,8 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
     let window = if window == 0 { i32::MAX as u32 } else { window };
     let head = thread::block_idx_x();
     // SAFETY: this kernel's contract covers the contracts of the functions called here. The launch has shared memory
-    // for all rows
-    // and stages. All threads of a block take the same tile, and all lanes of a warp the same rows, so they reach
-    // barriers and
-    // shuffles together.
+    // for all rows and stages. All threads of a block take the same tile, and all lanes of a warp the same rows, so
+    // they reach barriers and shuffles together.
     unsafe {
         let tile = Tile::of_block::<D>(&batch);
         let Some(sight) = tile.sight(tile.first, tile_rows(D), window) else { return };

@@ -1,12 +1,9 @@
 //! Copies keys and values from pages to shared memory.
 //!
 //! In shared memory a tile is `[K or V][head_size / 8][tile_keys][8]`. In 8 bits it is `[K or V][head_size /
-//! 16][tile_keys][16]`,
-//! followed by the scales, `[K or V][tile_keys]`. This is the pages' own order. Eight tokens of eight elements are 128
-//! contiguous
-//! bytes, which `cp.async` writes and `ldmatrix` reads without bank conflicts. A thread copies vectors of one token,
-//! and looks up
-//! one block per tile.
+//! 16][tile_keys][16]`, followed by the scales, `[K or V][tile_keys]`. This is the pages' own order. Eight tokens of
+//! eight elements are 128 contiguous bytes, which `cp.async` writes and `ldmatrix` reads without bank conflicts. A
+//! thread copies vectors of one token, and looks up one block per tile.
 
 use core::marker::PhantomData;
 
@@ -47,8 +44,7 @@ impl<T: KvElement, const D: u32> KvTiles<T, D> {
     ///
     /// # Safety
     /// `sequence` is a sequence of the batch, and `sight` is within its context. `head` is a KV head. The rest is as
-    /// for
-    /// [`paged_prefill()`](super::paged_prefill()).
+    /// for [`paged_prefill()`](super::paged_prefill()).
     #[inline(always)]
     pub unsafe fn new(batch: &Batch, cache: &Cache, sequence: u32, head: u32, sight: Sight, to: u32) -> Self {
         let Cache { pages, vectors } = *cache;
@@ -147,10 +143,8 @@ impl<T: KvElement, const D: u32> KvTiles<T, D> {
     /// Starts the copies of the next tile's scales, eight at a time.
     ///
     /// One thread in eight does this: threads with the first chunk copy key scales, and threads with the second copy
-    /// value scales.
-    /// Tokens before the first visible one are in the same cache block, so their scales are copied too. Scales after
-    /// the last visible
-    /// token become zeros.
+    /// value scales. Tokens before the first visible one are in the same cache block, so their scales are copied too.
+    /// Scales after the last visible token become zeros.
     ///
     /// `page` is the thread's first vector in the page, and `to` its first in the stage.
     ///
@@ -170,8 +164,7 @@ impl<T: KvElement, const D: u32> KvTiles<T, D> {
             to - thread * VECTOR_BYTES + 2 * part_bytes(D, T::FORMAT) + 2 * (chunk * tile_keys(D, T::FORMAT) + place);
         let offset = self.token & (self.block_size - 1);
         // SAFETY: if any of the eight tokens is visible, the page is their block's, which holds whole groups of eight.
-        // Otherwise no byte
-        // is read.
+        // Otherwise no byte is read.
         unsafe {
             let head = page.sub(pages.vector(0, 0, KeyOrValue::Key, chunk, offset));
             let from = head.cast::<u16>().add(pages.scale(0, 0, part, offset));

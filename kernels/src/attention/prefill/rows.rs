@@ -1,8 +1,7 @@
 //! The query rows of a warp: loads their queries, masks the scores of invisible keys, and stores their outputs.
 //!
 //! Queries and outputs use the same part of shared memory, `[head_size / 8][tile_rows][8]`. A warp touches only its own
-//! rows
-//! there. In global memory it moves whole sectors, 32 bytes of 16 rows at a time.
+//! rows there. In global memory it moves whole sectors, 32 bytes of 16 rows at a time.
 
 use cuda_std::half::Half2;
 use cuda_std::shared::shared_offset;
@@ -54,16 +53,14 @@ impl<const D: u32> QueryRows<D> {
     }
 
     /// Returns the row within a fragment and the chunk within a pair that this lane moves. Shared memory takes the
-    /// vectors of eight
-    /// lanes at a time, and these eight have consecutive addresses.
+    /// vectors of eight lanes at a time, and these eight have consecutive addresses.
     #[inline(always)]
     fn lane() -> (u32, u32) {
         (lane_id() / 16 * 8 + lane_id() % 8, lane_id() / 8 % 2)
     }
 
     /// Returns the index of a row's chunk in an array with `stride` elements between tokens, or `None` if the row is
-    /// past the
-    /// sequence's end.
+    /// past the sequence's end.
     #[inline(always)]
     fn element(&self, row: u32, chunk: u32, stride: u32) -> Option<usize> {
         let row = self.tile.first + self.first + row;
@@ -131,8 +128,7 @@ impl<const D: u32> QueryRows<D> {
     ///
     /// # Safety
     /// All lanes of the warp call this together, once no lane reads the queries any more, because the outputs overwrite
-    /// them. The
-    /// rest is as for [`paged_prefill()`](super::paged_prefill()).
+    /// them. The rest is as for [`paged_prefill()`](super::paged_prefill()).
     #[inline(always)]
     pub unsafe fn store<T: KvElement, const N: usize>(
         &self,
@@ -142,8 +138,7 @@ impl<const D: u32> QueryRows<D> {
     ) {
         let (lane_row, lane_chunk) = Self::lane();
         // SAFETY: by this function's contract, all lanes reach the warp's barriers. The rows in shared memory are the
-        // warp's own, and
-        // only rows of the sequence are stored.
+        // warp's own, and only rows of the sequence are stored.
         unsafe {
             for fragment in 0..self.fragments as usize {
                 for half in 0..2 {

@@ -26,8 +26,7 @@ pub const STAGES: u32 = 2;
 /// Returns the fragments of query rows per warp.
 ///
 /// Two fragments share every load of keys and values from shared memory. At 256 elements per row, the output of two
-/// would not
-/// fit the registers.
+/// would not fit the registers.
 pub const fn fragments(head_size: u32) -> u32 {
     if head_size <= 128 { 2 } else { 1 }
 }
@@ -38,8 +37,7 @@ pub const fn tile_rows(head_size: u32) -> u32 {
 }
 
 /// Returns the keys of a tile, which has the same number of values. With 8-bit codes, 64 scores per row and outputs of
-/// more than
-/// 64 elements would not fit the registers together.
+/// more than 64 elements would not fit the registers together.
 pub const fn tile_keys(head_size: u32, format: KvFormat) -> u32 {
     let most = if format.is_coded() { 64 } else { 128 };
     if head_size <= most { 64 } else { 32 }
@@ -61,8 +59,7 @@ pub const fn stage_bytes(head_size: u32, format: KvFormat) -> u32 {
 }
 
 /// Returns whether the queries stay in registers. Otherwise output and scores leave too little room for them, and they
-/// are loaded
-/// from shared memory for every tile.
+/// are loaded from shared memory for every tile.
 pub const fn query_in_registers(head_size: u32, format: KvFormat) -> bool {
     head_size <= 64 || head_size == 256 && !format.is_coded()
 }
@@ -88,8 +85,7 @@ pub fn call(shape: AttentionShape, element: ElementType, args: super::paged_pref
 /// Returns the floor of one sequence's attention. A batch's floor is the sum.
 ///
 /// It counts reading queries, writing outputs, and reading each visible key and value once. A query and a key that it
-/// sees take 4
-/// operations per element.
+/// sees take 4 operations per element.
 ///
 /// `new` of the `context` tokens are queries. With `window` w > 0, a position sees the last w positions, itself
 /// included.

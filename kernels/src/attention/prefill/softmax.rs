@@ -1,12 +1,9 @@
 //! Online softmax over tiles of keys, in powers of two.
 //!
 //! A row keeps a reference and its sum of `2^(score - reference)`. The reference need not be the largest score so far.
-//! It is
-//! enough that no score exceeds it by more than [a slack](KvElement::SLACK). Then the powers stay far below the largest
-//! 16-bit
-//! number, with the same relative precision. After the first tiles this nearly always holds. While it does, the lanes
-//! need not
-//! agree on a maximum, and the sums need not be rescaled.
+//! It is enough that no score exceeds it by more than [a slack](KvElement::SLACK). Then the powers stay far below the
+//! largest 16-bit number, with the same relative precision. After the first tiles this nearly always holds. While it
+//! does, the lanes need not agree on a maximum, and the sums need not be rescaled.
 
 use core::marker::PhantomData;
 
@@ -57,8 +54,7 @@ impl<T: KvElement, const D: u32> Softmax<T, D> {
             any |= exceeds(fragment, 0) | exceeds(fragment, 1);
         }
         // SAFETY: by this function's contract, all lanes are here. The vote gives them all the same answer, so either
-        // all take the
-        // branch or none does.
+        // all take the branch or none does.
         unsafe {
             if warp::warp_vote_any(FULL_MASK, any) {
                 self.raise(most, output);

@@ -8,8 +8,7 @@ use super::shape::tile_rows;
 /// The query rows of a block: up to [`tile_rows`] rows of one sequence and KV head.
 ///
 /// A row is one query head of one token. The heads that share the KV head are consecutive rows, followed by the next
-/// token's.
-/// Row `r` of a sequence belongs to its new token `r / group`, for any group size.
+/// token's. Row `r` of a sequence belongs to its new token `r / group`, for any group size.
 #[derive(Clone, Copy)]
 pub struct Tile {
     /// The sequence.
@@ -30,8 +29,7 @@ impl Tile {
     /// Returns the tile of this block. It may have no rows.
     ///
     /// Sequence `s` has the tiles from `rows before it / tile_rows + s` on. That is enough for its rows and at most one
-    /// too many.
-    /// The extra block has no work. This numbering depends only on `query_starts`.
+    /// too many. The extra block has no work. This numbering depends only on `query_starts`.
     ///
     /// # Safety
     /// The batch is as for [`paged_prefill()`](super::paged_prefill()).
@@ -65,8 +63,7 @@ impl Tile {
     #[inline(always)]
     pub fn token(&self, row: u32) -> (u32, u32) {
         // SAFETY: by the kernel's contract, a group has at least one head. Without this assumption the compiler would
-        // include a panic
-        // for division by zero.
+        // include a panic for division by zero.
         unsafe { core::hint::assert_unchecked(self.group != 0) };
         (row / self.group, row % self.group)
     }

@@ -29,15 +29,13 @@ pub struct PageTiles<'a, const D: u32> {
     /// The generic address of the ring's first byte.
     pub memory: *mut u8,
     /// The mbarrier for the copies of the last tile if some of its values must be zeroed. The tile's own barrier then
-    /// completes after
-    /// that.
+    /// completes after that.
     pub patched: u32,
 }
 
 impl<const D: u32> PageTiles<'_, D> {
     /// Fetches all tiles. Each lane of the first half of the warp copies one page's keys, and each lane of the second
-    /// half one page's
-    /// values.
+    /// half one page's values.
     ///
     /// # Safety
     /// All lanes of one warp of the block call this together. `table` has the blocks of the sequence.
@@ -60,8 +58,7 @@ impl<const D: u32> PageTiles<'_, D> {
             let arrives = if is_patched { self.patched } else { full };
             let to = self.ring.tiles + at.stage * (2 * part_bytes(D)) + part * part_bytes(D) + page * page_bytes;
             // SAFETY: the table has the blocks of all tokens up to the last, and block -1 reads nothing. All readers
-            // are done with the
-            // stage, or it was never filled. All lanes are here.
+            // are done with the stage, or it was never filled. All lanes are here.
             unsafe {
                 let block = if token <= self.last { *table.add((token >> shift) as usize) as i32 } else { -1 };
                 mbarrier::wait(self.ring.empty(at), at.parity ^ 1);

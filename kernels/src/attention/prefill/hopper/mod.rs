@@ -1,13 +1,10 @@
 //! `paged_prefill_hopper`: [`paged_prefill`](super::paged_prefill()) for Hopper, with `wgmma` products and pages
-//! fetched by tensor
-//! copies.
+//! fetched by tensor copies.
 //!
 //! A block has 128 query rows of one sequence and KV head, as in [`paged_prefill`](super::paged_prefill()). Two warp
-//! groups have
-//! 64 rows each. Their queries are in shared memory. Scores and outputs are in registers, and weights go from one
-//! product to the
-//! other without leaving them. The first warp of a third group fetches tiles of 128 keys and values into a ring (see
-//! [`gemm_hopper`](crate::gemm::hopper)).
+//! groups have 64 rows each. Their queries are in shared memory. Scores and outputs are in registers, and weights go
+//! from one product to the other without leaving them. The first warp of a third group fetches tiles of 128 keys and
+//! values into a ring (see [`gemm_hopper`](crate::gemm::hopper)).
 //!
 //! | | |
 //! | --- | --- |
@@ -19,32 +16,23 @@
 //! # Limits
 //!
 //! A `wgmma` of 64 x 128 x 16 keeps the tensor cores busy for 64 clocks. At head size 128, a tile takes both groups
-//! 2,048 clocks.
-//! In that time 64 KiB come from L2, 32 bytes per clock. Each lane has 64 exponentials per tile, which keep a
-//! scheduler's special
-//! function units busy for 1,024 clocks.
+//! 2,048 clocks. In that time 64 KiB come from L2, 32 bytes per clock. Each lane has 64 exponentials per tile, which
+//! keep a scheduler's special function units busy for 1,024 clocks.
 //!
 //! A group waits for its own products, so only the other group's work can overlap them. The second group starts a tile
-//! when the
-//! first has its scores. So the softmax of each group overlaps products of the other from the first tile on. If both
-//! groups
-//! started together, they would stay in step: first all products, then all exponentials.
+//! when the first has its scores. So the softmax of each group overlaps products of the other from the first tile on.
+//! If both groups started together, they would stay in step: first all products, then all exponentials.
 //!
 //! # Pages as `wgmma` operands
 //!
 //! Eight tokens of eight elements are 128 contiguous bytes of a page, which `wgmma` accepts as a matrix without a
-//! swizzle pattern.
-//! In the page, the same elements of the next eight tokens follow. But no single stride then leads through the tokens
-//! of several
-//! pages. So the tensor view has another order, `[group of 8 tokens][head_size / 8][8 x 8]`, in which tiles of any
-//! pages can be
-//! concatenated.
+//! swizzle pattern. In the page, the same elements of the next eight tokens follow. But no single stride then leads
+//! through the tokens of several pages. So the tensor view has another order, `[group of 8 tokens][head_size / 8][8 x
+//! 8]`, in which tiles of any pages can be concatenated.
 //!
 //! Pages that no row sees are not read: the copy gets a block number outside the cache and writes zeros. If the context
-//! ends
-//! within a page, the fetching warp zeroes the values after the last token. A weight of zero would not be enough,
-//! because the
-//! memory may hold NaN.
+//! ends within a page, the fetching warp zeroes the values after the last token. A weight of zero would not be enough,
+//! because the memory may hold NaN.
 
 use cuda_std::prelude::*;
 use cuda_std::ptx::tensor::CuTensorMap;
@@ -150,10 +138,8 @@ pub unsafe fn paged_prefill_hopper<T: GroupProducts, const D: u32>(
     let own_sight = rows.sight(window);
     let group_sight = tile.sight(tile.first + own_group * GROUP_ROWS, GROUP_ROWS, window);
     // SAFETY: the arrays are as this kernel's contract says. Warps of a group take different branches only in the
-    // masking, the
-    // softmax and the final store, so all threads reach products and barriers together. A tile is read only after its
-    // barrier
-    // completes.
+    // masking, the softmax and the final store, so all threads reach products and barriers together. A tile is read
+    // only after its barrier completes.
     unsafe {
         rows.copy_queries(&batch);
         cp_async::commit();

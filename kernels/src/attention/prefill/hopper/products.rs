@@ -88,8 +88,7 @@ pub unsafe fn scores<T: GroupProducts, const D: u32>(queries: u32, keys: u32) ->
 }
 
 /// Adds the weighted values at the shared-memory offset `values` to the output. Values have the same layout as keys.
-/// Rounds the
-/// weights to 16 bits first.
+/// Rounds the weights to 16 bits first.
 ///
 /// # Safety
 /// As for [`scores`].

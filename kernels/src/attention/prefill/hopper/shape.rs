@@ -41,8 +41,7 @@ pub const fn query_bytes(head_size: u32) -> u32 {
 }
 
 /// Returns the bytes of dynamic shared memory: queries, the ring and its barriers, the `patched` barrier, and a
-/// `scored` barrier
-/// per tile of the ring.
+/// `scored` barrier per tile of the ring.
 const fn shared_bytes(head_size: u32) -> u32 {
     query_bytes(head_size) + STAGES * 2 * part_bytes(head_size) + ring::barrier_bytes(STAGES) + 8 + 8 * STAGES
 }
@@ -52,8 +51,8 @@ pub const fn serves(shape: AttentionShape) -> bool {
     matches!(shape.head_size(), 64 | 128) && matches!(shape.pages().format, KvFormat::Plain)
 }
 
-/// Returns the launch for up to `tokens` new tokens in up to `sequences` sequences, as
-/// [`paged_prefill`'s `launch_shape`](super::super::shape::launch_shape) does.
+/// Returns the launch for up to `tokens` new tokens in up to `sequences` sequences, as [`paged_prefill`'s
+/// `launch_shape`](super::super::shape::launch_shape) does.
 pub const fn launch_shape(shape: AttentionShape, tokens: u32, sequences: u32) -> LaunchShape {
     let tiles = tokens * shape.group() / (GROUPS * GROUP_ROWS) + sequences;
     LaunchShape::new([shape.pages().heads, tiles, 1], THREADS).with_shared(shared_bytes(shape.head_size()))
