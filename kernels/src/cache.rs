@@ -152,8 +152,8 @@ pub unsafe fn swap_blocks_out(
     // SAFETY: the grid's x dimension has one block per entry of `blocks`. By this kernel's contract, those blocks are
     // within the cache and the buffer has room for them.
     unsafe {
-        let source = cache.add(cached(blocks, page_vectors, layer_stride));
-        copy_tile(source, staging.add(staged(page_vectors)), page_vectors);
+        let source = cache.add(cache_offset(blocks, page_vectors, layer_stride));
+        copy_tile(source, staging.add(staging_offset(page_vectors)), page_vectors);
     }
 }
 
@@ -172,8 +172,8 @@ pub unsafe fn swap_blocks_in(
     // SAFETY: the grid's x dimension has one block per entry of `blocks`. By this kernel's contract, those blocks are
     // within the cache and distinct.
     unsafe {
-        let target = cache.add(cached(blocks, page_vectors, layer_stride));
-        copy_tile(staging.add(staged(page_vectors)), target, page_vectors);
+        let target = cache.add(cache_offset(blocks, page_vectors, layer_stride));
+        copy_tile(staging.add(staging_offset(page_vectors)), target, page_vectors);
     }
 }
 
@@ -182,7 +182,7 @@ pub unsafe fn swap_blocks_in(
 /// # Safety
 /// `blocks` has an entry for each x of the grid.
 #[inline(always)]
-unsafe fn cached(blocks: *const u32, page_vectors: u32, layer_stride: u64) -> usize {
+unsafe fn cache_offset(blocks: *const u32, page_vectors: u32, layer_stride: u64) -> usize {
     // SAFETY: `blocks` has an entry for each x of the grid, by this function's contract.
     let block = unsafe { *blocks.add(thread::block_idx_x() as usize) };
     thread::block_idx_z() as usize * layer_stride as usize + block as usize * page_vectors as usize
@@ -190,7 +190,7 @@ unsafe fn cached(blocks: *const u32, page_vectors: u32, layer_stride: u64) -> us
 
 /// Returns the staging-buffer offset, in vectors, of the page that this thread block moves.
 #[inline(always)]
-fn staged(page_vectors: u32) -> usize {
+fn staging_offset(page_vectors: u32) -> usize {
     let page = thread::block_idx_x() as usize * thread::grid_dim_z() as usize + thread::block_idx_z() as usize;
     page * page_vectors as usize
 }

@@ -53,7 +53,7 @@ pub trait KvElement {
     fn pairs(codes: u32) -> [u32; 2];
 }
 
-macro_rules! as_they_are {
+macro_rules! plain_elements {
     ($($element:ty),*) => {$(
         impl KvElement for $element {
             type Element = $element;
@@ -77,7 +77,7 @@ macro_rules! as_they_are {
     )*};
 }
 
-as_they_are!(F16, Bf16);
+plain_elements!(F16, Bf16);
 
 /// An 8-bit code type that can be converted for the tensor cores.
 pub trait KvCode: EightBit + Copy {

@@ -2,7 +2,7 @@
 
 #![allow(
     clippy::needless_range_loop,
-    reason = "an index is the same thing in several arrays, and a constant when unrolled"
+    reason = "each index is used in several arrays and becomes a constant when the loop is unrolled"
 )]
 
 use core::marker::PhantomData;

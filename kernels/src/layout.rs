@@ -155,7 +155,7 @@ mod tests {
     const PAGES: Pages = Pages { heads: 3, head_size: 80, block_size: 16, format: KvFormat::Plain };
 
     #[test]
-    fn every_element_has_a_place_of_its_own() {
+    fn every_element_has_its_own_index() {
         let blocks = 2;
         let mut seen = vec![false; (blocks * PAGES.page_vectors() * VECTOR) as usize];
         for block in 0..blocks {
@@ -164,7 +164,7 @@ mod tests {
                     for element in 0..PAGES.head_size {
                         for offset in 0..PAGES.block_size {
                             let index = PAGES.element(block, head, part, element, offset);
-                            assert!(!std::mem::replace(&mut seen[index], true), "{index} twice");
+                            assert!(!std::mem::replace(&mut seen[index], true), "{index} is used twice");
                         }
                     }
                 }
@@ -179,7 +179,7 @@ mod tests {
             let pages = Pages { heads: 3, head_size: 96, block_size, format: KvFormat::Int8 };
             let (mut seen, mut count) = (vec![false; 2 * pages.page_vectors() as usize * 16], 0);
             let mut take = |at: usize| {
-                assert!(!std::mem::replace(&mut seen[at], true), "{at} twice");
+                assert!(!std::mem::replace(&mut seen[at], true), "{at} is used twice");
                 count += 1;
             };
             for (block, head) in (0..2).flat_map(|block| (0..3).map(move |head| (block, head))) {
@@ -190,21 +190,21 @@ mod tests {
                     (0..2).for_each(|byte| take(2 * pages.scale(block, head, part, offset) + byte));
                 }
             }
-            assert_eq!(count, seen.len(), "nothing is left over");
+            assert_eq!(count, seen.len(), "codes and scales must fill the page");
             assert_eq!(16 * pages.page_vectors(), 2 * 3 * block_size * pages.format.head_bytes(96));
         }
     }
 
     #[test]
-    fn codes_that_are_eight_elements_apart_are_neighbours() {
+    fn codes_of_elements_eight_apart_are_adjacent() {
         let pages = Pages { heads: 1, head_size: 64, block_size: 16, format: KvFormat::Fp8 };
         let at = |element| pages.element(0, 0, KeyOrValue::Key, element, 3);
         assert_eq!([0, 8, 1, 9, 15].map(|e| at(e) - at(0)), [0, 1, 2, 3, 15]);
-        assert_eq!(at(16) - at(0), 16 * 16, "the next vector is behind those of all tokens");
+        assert_eq!(at(16) - at(0), 16 * 16, "the next chunk follows this chunk of all tokens");
     }
 
     #[test]
-    fn neighbours_are_as_the_layout_says() {
+    fn elements_are_in_the_documented_order() {
         let at = |head, part, element, offset| PAGES.element(1, head, part, element, offset);
         assert_eq!(at(0, KeyOrValue::Key, 0, 0), (PAGES.page_vectors() * VECTOR) as usize);
         assert_eq!(

@@ -59,7 +59,7 @@ macro_rules! with_constant {
                 const $C: u32 = $value;
                 $expression
             })*
-            other => unreachable!("a shape cannot have {other}"),
+            other => unreachable!("{other} is not a supported size"),
         }
     };
 }
@@ -142,10 +142,10 @@ impl fmt::Display for UnsupportedShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             UnsupportedShape::HeadSize(size) => {
-                write!(f, "attention has no kernels for head size {size}; there are some for {HEAD_SIZES:?}")
+                write!(f, "attention has no kernels for head size {size}; supported head sizes: {HEAD_SIZES:?}")
             }
             UnsupportedShape::BlockSize(size) => {
-                write!(f, "attention cannot read blocks of {size} tokens; they must have one of {BLOCK_SIZES:?}")
+                write!(f, "attention cannot read blocks of {size} tokens; supported block sizes: {BLOCK_SIZES:?}")
             }
             UnsupportedShape::Heads { heads, kv_heads } => {
                 write!(f, "{heads} query heads cannot share {kv_heads} key/value heads evenly")
@@ -170,11 +170,11 @@ mod tests {
             |heads, kv_heads, size, block| AttentionShape::new(heads, kv_heads, size, block).unwrap_err().to_string();
         assert_eq!(
             message(8, 8, 72, 16),
-            "attention has no kernels for head size 72; there are some for [32, 64, 80, 96, 128, 256]"
+            "attention has no kernels for head size 72; supported head sizes: [32, 64, 80, 96, 128, 256]"
         );
         assert_eq!(
             message(8, 8, 64, 12),
-            "attention cannot read blocks of 12 tokens; they must have one of [8, 16, 32]"
+            "attention cannot read blocks of 12 tokens; supported block sizes: [8, 16, 32]"
         );
         assert_eq!(message(8, 3, 64, 16), "8 query heads cannot share 3 key/value heads evenly");
         for (heads, kv_heads) in [(0, 0), (8, 0), (0, 8)] {

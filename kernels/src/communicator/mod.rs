@@ -112,7 +112,7 @@ impl ExchangeShape {
 
     /// Returns the launch for an all-reduce of `rows` rows, each normalised afterwards.
     pub const fn of_rows(rows: u32, norm: NormShape, blocks: u32) -> Self {
-        const { assert!(MAX_WIDTH / VECTOR <= CAPACITY, "a chunk has room for a row") };
+        const { assert!(MAX_WIDTH / VECTOR <= CAPACITY, "a chunk must have room for a row") };
         let blocks = at_least_one(if blocks < MAX_BLOCKS { blocks } else { MAX_BLOCKS });
         let (even, most) = (at_least_one(rows).div_ceil(blocks), CAPACITY / norm.vectors);
         let each = if even < most { even } else { most };
@@ -147,13 +147,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_block_has_something_to_exchange_and_all_fit() {
+    fn every_block_has_data_and_chunks_fit_their_slots() {
         for vectors in (1..200).chain([511, 512, 513, 18_432, 18_433, 73_728, 73_729, 4 << 20]) {
             for blocks in [1, 3, 16, 36, 132] {
                 let ExchangeShape { launch, chunk } = ExchangeShape::of(vectors, blocks);
                 let grid = launch.grid[0];
                 assert!(grid >= 1 && grid <= blocks.min(MAX_BLOCKS) && chunk <= CAPACITY, "{vectors}, {blocks}");
-                assert!((grid - 1) * chunk < vectors, "the last of {grid} blocks has a chunk of {vectors} vectors");
+                assert!((grid - 1) * chunk < vectors, "the last of {grid} blocks has no chunk of {vectors} vectors");
                 let threads = launch.threads[0];
                 assert!(threads.is_multiple_of(32) && (32..=MAX_THREADS).contains(&threads));
             }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_of_whole_rows_where_a_norm_follows() {
+    fn chunks_are_whole_rows_when_a_norm_follows() {
         for (width, rows, blocks, want) in [
             (16_384, 1, 36, (1, 512, 2048)),
             (16_384, 100, 36, (36, 512, 2048)),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_small_is_exchanged_at_once() {
+    fn small_sums_take_one_exchange() {
         assert_eq!([shots(2, 1 << 30), shots(4, 512 << 10), shots(8, 256 << 10)], [1; 3]);
         assert_eq!([shots(4, (512 << 10) + 16), shots(8, 512 << 10)], [2; 2]);
     }

@@ -103,18 +103,18 @@ impl RowNorm {
 /// The slots of all these ranks have this vector, and no thread writes to it meanwhile.
 #[inline(always)]
 unsafe fn sum<T: Element>(slots: &Slots, ranks: u32, at: u32) -> [f32; 8] {
-    let mut held = [Vector::default(); MAX_RANKS as usize];
+    let mut parts = [Vector::default(); MAX_RANKS as usize];
     // Issue all loads before the first is used.
     unroll::<{ MAX_RANKS as usize }>(|rank| {
         if (rank as u32) < ranks {
             // SAFETY: the slot has this vector, by this function's contract.
-            held[rank] = unsafe { load_l2(slots[rank].add(at as usize)) };
+            parts[rank] = unsafe { load_l2(slots[rank].add(at as usize)) };
         }
     });
-    let mut total = widen::<T>(held[0]);
+    let mut total = widen::<T>(parts[0]);
     unroll::<{ MAX_RANKS as usize - 1 }>(|before| {
         if (before as u32) + 1 < ranks {
-            let more = widen::<T>(held[before + 1]);
+            let more = widen::<T>(parts[before + 1]);
             total = eight(|i| total[i] + more[i]);
         }
     });

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_worked_out_by_hand() {
+    fn floor_matches_a_hand_computed_batch() {
         let shape = AttentionShape::new(8, 2, 64, 16).unwrap();
         // 100 tokens in 7 blocks and 40 in 3; 256 bytes a token and key/value head, 2048 bytes of queries and outputs.
         let bytes = 140 * 2 * 256 + 2 * 2048 + 4 * (7 + 3 + 2);

@@ -175,9 +175,9 @@ mod tests {
     }
 
     #[test]
-    fn a_window_bounds_what_counts() {
+    fn a_window_bounds_the_length_that_counts() {
         assert!(is_v1(32, 1, 100_000, 497));
-        assert!(!is_v1(32, 1, 100_000, 498), "in 33 blocks, if it is cut so");
+        assert!(!is_v1(32, 1, 100_000, 498), "a window of 498 may touch 33 blocks");
         assert!(is_v1(32, 17, 100_000, 4096));
     }
 
@@ -193,7 +193,7 @@ mod tests {
                     most_partitions = most_partitions.max(span.partitions(block_size));
                     let v1 = Version::V1(LaunchShape::new([8, 3, 1], THREADS).with_shared(4 * most_slots));
                     let Version::V2 { partitions, attend, reduce } = Version::v2(shape, 3, length, window) else {
-                        unreachable!("v2 was asked for")
+                        unreachable!("Version::v2 returned v1")
                     };
                     assert!(partitions >= most_partitions && attend.grid == [8, 3, partitions]);
                     assert_eq!((attend.shared, reduce.shared), (2048, 4 * partitions));

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_and_slots_are_those_of_the_figure() {
+    fn blocks_and_slots_match_the_figure() {
         let span = TokenRange::visible(19, 6);
         assert_eq!((span.first_block(8), span.end_block(8), span.slots(8)), (1, 3, 16));
         assert_eq!((span.slot(13, 8), span.slot(18, 8)), (5, 10));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_hold_every_token_once_and_cut_no_block() {
+    fn partitions_contain_every_token_once_and_cut_no_block() {
         for block_size in [8, 16, 32] {
             for (length, window) in [(0, 0), (1, 0), (512, 0), (513, 0), (2000, 0), (2000, 700), (1030, 512), (520, 16)]
             {

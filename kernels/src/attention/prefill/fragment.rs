@@ -7,7 +7,7 @@
 
 #![allow(
     clippy::needless_range_loop,
-    reason = "an index is the same thing in several arrays, and a constant when unrolled"
+    reason = "each index is used in several arrays and becomes a constant when the loop is unrolled"
 )]
 
 use cuda_std::half::Half2;
@@ -51,7 +51,7 @@ pub struct Queries<const D: u32> {
     /// The address that this lane gives `ldmatrix` for its row of the first matrices.
     row: u32,
     /// The queries for each 16 elements, if they stay in registers.
-    held: [Factors; ELEMENTS / 16],
+    registers: [Factors; ELEMENTS / 16],
 }
 
 impl<const D: u32> Queries<D> {
@@ -60,7 +60,7 @@ impl<const D: u32> Queries<D> {
     pub fn new(place: u32) -> Self {
         // Rows 0 to 7 and 8 to 15 of eight elements, then of the next eight.
         let (row, chunk) = (lane_id() % 16, lane_id() / 16);
-        Self { row: place + (chunk * tile_rows(D) + row) * ROW, held: [[[0; 4]; FRAGMENTS]; ELEMENTS / 16] }
+        Self { row: place + (chunk * tile_rows(D) + row) * ROW, registers: [[[0; 4]; FRAGMENTS]; ELEMENTS / 16] }
     }
 
     /// Loads the queries into registers, if they are to stay there: see [`query_in_registers`].
@@ -68,18 +68,18 @@ impl<const D: u32> Queries<D> {
     /// # Safety
     /// All lanes of the warp call this together, and the queries are in shared memory.
     #[inline(always)]
-    pub unsafe fn hold(&mut self) {
+    pub unsafe fn load_all(&mut self) {
         for step in 0..D / 16 {
             // SAFETY: by this function's contract, the queries are in shared memory and all lanes are here. `step` is
             // below `D / 16`.
-            self.held[step as usize] = unsafe { self.load(step) };
+            self.registers[step as usize] = unsafe { self.load(step) };
         }
     }
 
     /// Loads 16 elements of every row.
     ///
     /// # Safety
-    /// As for [`Self::hold`].
+    /// As for [`Self::load_all`].
     #[inline(always)]
     unsafe fn load(&self, step: u32) -> Factors {
         let mut factors = [[0; 4]; FRAGMENTS];
@@ -96,7 +96,7 @@ impl<const D: u32> Queries<D> {
     /// scales.
     ///
     /// # Safety
-    /// As for [`Self::hold`], and the tile is in shared memory, too.
+    /// As for [`Self::load_all`], and the tile is in shared memory, too.
     #[inline(always)]
     pub unsafe fn times_keys<T: KvElement>(&self, tile: u32) -> ScoreFragments {
         let mut scores = [[[0.0; 4]; KEYS / 8]; FRAGMENTS];
@@ -106,7 +106,8 @@ impl<const D: u32> Queries<D> {
             // SAFETY: by this function's contract, queries and keys are in shared memory and all lanes are here.
             // Squares are within the tile.
             unsafe {
-                let factors = if query_in_registers(D, T::FORMAT) { self.held[step as usize] } else { self.load(step) };
+                let factors =
+                    if query_in_registers(D, T::FORMAT) { self.registers[step as usize] } else { self.load(step) };
                 for pair in 0..tile_keys(D, T::FORMAT) / 16 {
                     let [low, high] = squares.of_tokens(pair);
                     for fragment in 0..fragments(D) as usize {

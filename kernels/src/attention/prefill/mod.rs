@@ -171,7 +171,7 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
         if query_in_registers(D, T::FORMAT) {
             cp_async::wait::<1>();
             warp::sync_warp(FULL_MASK);
-            queries.hold();
+            queries.load_all();
         }
         let mut softmax = Softmax::<T, D>::new(scale);
         let mut sums = ZERO;

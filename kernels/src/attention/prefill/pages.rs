@@ -108,7 +108,7 @@ impl<T: KvElement, const D: u32> KvTiles<T, D> {
     /// As for [`Self::new`], and no thread still reads the stage.
     #[inline(always)]
     pub unsafe fn copy(&mut self, stage: u32) {
-        const { assert!(THREADS.is_multiple_of(tile_keys(D, T::FORMAT)), "a thread has one token") };
+        const { assert!(THREADS.is_multiple_of(tile_keys(D, T::FORMAT)), "each thread copies vectors of one token") };
         let chunks_at_once = THREADS / tile_keys(D, T::FORMAT);
         let pages = Pages { heads: 1, head_size: D, block_size: self.block_size, format: T::FORMAT };
         let bytes = if self.in_sight() { VECTOR_BYTES } else { 0 };
@@ -173,4 +173,4 @@ impl<T: KvElement, const D: u32> KvTiles<T, D> {
     }
 }
 
-const _: () = assert!(STAGES == 2, "tiles take turns by whether their number is odd");
+const _: () = assert!(STAGES == 2, "stages alternate with the parity of the tile number");

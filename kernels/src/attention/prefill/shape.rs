@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_has_room_for_every_way_to_share_tokens_out() {
+    fn a_launch_covers_every_distribution_of_tokens() {
         let shape = shape(6, 2, 64);
         for lengths in [&[700][..], &[1; 100], &[42, 43, 0, 85, 86], &[0, 0, 129]] {
             let tiles: u32 = lengths.iter().map(|new| (new * shape.group()).div_ceil(tile_rows(64))).sum();

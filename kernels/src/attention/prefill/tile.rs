@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sight_is_that_of_the_rows() {
+    fn sight_matches_what_each_row_sees() {
         let tile = Tile { sequence: 0, first: 0, rows: 30, start: 0, cached: 5, group: 3 };
         for (first, rows, window) in [(0, 30, 1000), (7, 4, 1000), (7, 4, 3), (28, 16, 1), (0, 16, 4), (3, 9, 7)] {
             let sight = tile.sight(first, rows, window).unwrap_or_else(|| panic!("some rows are in the sequence"));
