@@ -39,7 +39,7 @@ pub trait KvElement {
     /// The gain that value scales are multiplied by.
     const VALUE_GAIN: f32;
 
-    /// The factor for a sum of weights, by which the sum of values is then divided to give the output.
+    /// The factor for a sum of weights. The sum of values divided by the product is the output.
     const SUM_GAIN: f32;
 
     /// The type that writes heads to the cache.

@@ -2,9 +2,9 @@
 //!
 //! | module | kernels | serves |
 //! | --- | --- | --- |
-//! | [`decode`] | `plan_paged_attention`, `paged_attention` | one new token a sequence, and a few where they are a draft |
-//! | [`prefill`] | `paged_prefill` | many new tokens a sequence: prompts, and chunks of them behind a cached prefix |
-//! | [`paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` | one new token a sequence, as in the paper: for study, and as the yardstick |
+//! | [`decode`] | `plan_paged_attention`, `paged_attention` | one new token per sequence, or a few with a draft |
+//! | [`prefill`] | `paged_prefill` | many new tokens per sequence: prompts, and prompt chunks after a cached prefix |
+//! | [`paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` | one new token per sequence, as in the paper: for study and as a baseline |
 //!
 //! All take `f16` and `bf16` and compute in `f32`. They read the pages of [`layout`](crate::layout), with 16-bit or
 //! 8-bit elements, except for the paper's kernels, which read vLLM's layouts. The softmax is computed in powers of two,

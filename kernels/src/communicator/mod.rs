@@ -17,9 +17,9 @@
 //! 3. It reads the slots of all ranks.
 //!
 //! Each rank adds the parts in `f32`, in the order of the ranks. The residual stream is added last, and the result is
-//! rounded once. So all ranks get the same bits. The norm is the one of [`norm`](crate::norm). The block that stored a
-//! row also normalises it, and gets the same bits as a separate launch of the norm. The kernel skips the residual if
-//! there is none, and the norm if none follows.
+//! rounded once. So all ranks get the same bits. The norm is the same as in [`norm`](crate::norm). The block that
+//! stored a row also normalises it, and gets the same bits as a separate launch of the norm. Both the residual and the
+//! norm are optional.
 //!
 //! Slots must not be overwritten while other ranks still read them. A second barrier after step 3 would ensure that,
 //! but two alternating slots per block do so without one. A block writes the slot of epoch `e` again in epoch `e + 2`.

@@ -69,7 +69,7 @@ struct RowNorm {
 
 impl RowNorm {
     /// Normalises the rows that begin in the first `count` vectors of `x`, which the block's threads have just stored.
-    /// Does nothing if there is no norm.
+    /// Returns at once if the norm is [`SumNorm::None`].
     ///
     /// # Safety
     /// As for [`all_reduce()`]. All threads of the block call this together.

@@ -37,7 +37,7 @@ pub struct Exchange {
     /// For each slot, the rows of the first stream of its range. Then, again for each slot, the rows of the last stream
     /// of its range.
     pub partials: *mut Vector,
-    /// For each slot, the number of blocks that have stored their part of the stream with which the slot's range ends.
+    /// For each slot, the number of blocks that have stored their part of the last stream in the slot's range.
     pub arrivals: *mut u32,
     /// The division of tiles into ranges.
     pub ranges: Ranges,

@@ -22,8 +22,8 @@
 //!
 //! `H` is the number of rows that a kernel takes at once. It is 8 for groups of up to 8 query heads per KV head, and 16
 //! for larger groups, for both types. With heads of 256 it is always 8, because 16 rows would not fit the registers.
-//! With an 8-bit cache it is always 8 too, so that there are fewer kernels to compile. If a group has more heads, they
-//! form further streams, which read the cache again.
+//! With an 8-bit cache it is always 8 too, to limit the number of kernels. If a group has more heads, they form further
+//! streams, which read the cache again.
 //!
 //! # Drafts
 //!

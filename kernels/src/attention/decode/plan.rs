@@ -153,8 +153,8 @@ impl DecodePlan {
 
 /// Plans a step of decode attention.
 ///
-/// - `lengths`: each sequence's tokens in the cache, including its queries. 0 for padding, for which the attention
-///   kernel reads and writes nothing.
+/// - `lengths`: each sequence's tokens in the cache, including its queries. 0 marks padding, which the attention kernel
+///   ignores.
 /// - `query_starts`: `[sequences + 1]`. Sequence s has query tokens `query_starts[s] .. query_starts[s + 1]`: at least
 ///   one, or any number for padding. Read only if there is a window.
 /// - `window`: with w > 0 a query sees the last w tokens up to its own; with 0 it sees all.
@@ -254,13 +254,13 @@ unsafe fn block_sum(own: u32) -> (u32, u32) {
 /// the same start come before it.
 ///
 /// # Safety
-/// `spans` has an entry for each of `sequences` sequences, the first of which begins at tile 0.
+/// `spans` has an entry for each of `sequences` sequences. The first begins at tile 0.
 #[inline(always)]
 unsafe fn sequence_of(spans: *const Vector, sequences: u32, tile: u32) -> u32 {
     let (mut from, mut to) = (0, sequences);
     while to - from > 1 {
         let middle = from + (to - from) / 2;
-        // SAFETY: `middle` is below `sequences`, for which there are spans, by this function's contract.
+        // SAFETY: by this function's contract, `spans` has an entry for each sequence. `middle` is below `sequences`.
         if unsafe { (*spans.add(middle as usize)).0[0] } <= tile { from = middle } else { to = middle }
     }
     from

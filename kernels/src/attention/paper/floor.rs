@@ -33,7 +33,8 @@ mod tests {
     #[test]
     fn floor_matches_a_hand_computed_batch() {
         let shape = AttentionShape::new(8, 2, 64, 16).unwrap();
-        // 100 tokens in 7 blocks and 40 in 3; 256 bytes a token and key/value head, 2048 bytes of queries and outputs.
+        // 100 tokens in 7 blocks and 40 in 3. 256 bytes of keys and values per token and key/value head. 2048 bytes of
+        // queries and outputs per sequence.
         let bytes = 140 * 2 * 256 + 2 * 2048 + 4 * (7 + 3 + 2);
         assert_eq!(floor(shape, &[100, 40], 0), Floor { bytes, flops: 140 * 4 * 8 * 64 });
         // A window of 20: tokens 80 to 99 in two blocks, 20 to 39 in two.

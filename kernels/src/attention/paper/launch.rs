@@ -119,8 +119,8 @@ pub fn partitioned(
     }
 }
 
-/// Converts the arguments of Quire's cache write to those of the paper's. The original cache pointer becomes the keys,
-/// and `values` is the separate array of values.
+/// Converts the arguments of Quire's cache write to the arguments of the paper's. The original cache pointer becomes
+/// the keys, and `values` is the separate array of values.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn apart(args: rope_and_cache, values: DevicePtrMut<u16>) -> super::paper_rope_and_cache {
     let rope_and_cache { qkv, query, cache, angles, positions, slots, query_norm, key_norm, eps, .. } = args;

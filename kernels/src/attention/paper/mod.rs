@@ -1,4 +1,4 @@
-//! The paper's PagedAttention kernels, for study and as the yardstick (4.1, 5.1).
+//! The paper's PagedAttention kernels, for study and as a baseline. Numbers like (4.1) are sections of the paper.
 //!
 //! | file | what |
 //! | --- | --- |
@@ -88,10 +88,10 @@
 //! though DRAM may serve fewer.
 //!
 //! Issue slots: the emulator counts 71 warp instructions for each KiB of keys and values that a thread block reads
-//! (head size 128, blocks of 16). An H200 issues about 204 in the time in which its memory delivers one KiB (132
-//! multiprocessors, 4 schedulers, 1.7 GHz, 4.5 TB/s). With one key/value head per query head, v1 and v2 use a third of
-//! the slots, and memory bandwidth is the limit. With four query heads per key/value head they need 277, and cannot
-//! reach three quarters of the memory's rate.
+//! (head size 128, blocks of 16). An H200 issues about 204 while its memory delivers one KiB (132 multiprocessors, 4
+//! schedulers, 1.7 GHz, 4.5 TB/s). With one key/value head per query head, v1 and v2 use a third of the slots, and
+//! memory bandwidth is the limit. With four query heads per key/value head they need 277, and cannot reach three
+//! quarters of the memory's rate.
 //!
 //! Registers are recorded in `prebuilt/resources.tsv`. With head size 128 and blocks of 16, v1 has 96 per thread on
 //! sm_80 and on sm_90a: 3,072 per warp and 12,288 per thread block. Five thread blocks fit into a multiprocessor's
@@ -124,7 +124,7 @@
 //!
 //! - The query is scaled and widened once, not at each use.
 //! - The output is divided by the sum of the weights, not each weight.
-//! - The warps' sums are merged behind one barrier instead of four.
+//! - The warps' sums are merged at one barrier instead of four.
 //! - v2's partial results are `f32`.
 //! - Sliding windows are supported. ALiBi and block-sparse masks are not.
 

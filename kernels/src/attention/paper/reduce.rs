@@ -30,7 +30,7 @@ use crate::element::{Bf16, Element, F16};
 ///
 /// # Safety
 /// The arrays have these shapes and are aligned to 8 bytes. `lengths`, `block_size` and `window` are the same as for
-/// v2. The launch is that of [`Version::V2`](super::launch::Version).
+/// v2. The launch is [`Version::V2`](super::launch::Version)'s.
 #[kernel(dependent, max_threads = 128, instances(T = [F16, Bf16]))]
 pub unsafe fn paged_attention_v2_reduce<T: Element>(
     output: *mut u16,

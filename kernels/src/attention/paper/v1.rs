@@ -24,7 +24,7 @@ use crate::element::{Bf16, Element, F16};
 /// # Safety
 /// The arrays have [these shapes](super#shapes-and-layouts) and are aligned to 16 bytes. `query_stride` is even.
 /// Dynamic shared memory has room for every length. For each block of visible tokens, the block table names a block of
-/// the cache. The launch is that of [`Version::V1`](super::launch::Version).
+/// the cache. The launch is [`Version::V1`](super::launch::Version)'s.
 // Five blocks per multiprocessor need at most 96 registers per thread. With a bound of five, `ptxas` spills at head
 // size 256 with larger blocks, as it does without a bound, so the bound there is three. With small heads five blocks
 // fit anyway, but under a bound of five `ptxas` would aim for seven and shuffle registers around, so the bound there is

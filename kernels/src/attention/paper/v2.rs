@@ -11,7 +11,7 @@
 //! ```text
 //! partitions       0         1         2         3
 //! sequence 0   |=========|=========|=========|====     |
-//! sequence 1   |=========|===      |         |         |      thread blocks with nothing to do end at once
+//! sequence 1   |=========|===      |         |         |      idle thread blocks end at once
 //! sequence 2   |==       |         |         |         |
 //! ```
 //!
@@ -32,11 +32,11 @@ use crate::element::{Bf16, Element, F16};
 /// - `partials`: `[sequences][heads][partitions][D]`, sums of values, not divided by the sum of weights
 /// - `maxima`, `sums`: `[sequences][heads][partitions]`, the greatest logit in powers of two and the sum of weights
 ///
-/// Skips partitions that a sequence does not have, and writes nothing for them. The rest is as for
+/// Writes no results for partitions that a sequence does not have. The rest is as for
 /// [`paged_attention_v1()`](super::paged_attention_v1()).
 ///
 /// # Safety
-/// As for v1. `partials` is aligned to 8 bytes. The launch is that of [`Version::V2`](super::launch::Version).
+/// As for v1. `partials` is aligned to 8 bytes. The launch is [`Version::V2`](super::launch::Version)'s.
 // Bounds on blocks per multiprocessor are explained at v1.
 #[kernel(
     dependent,

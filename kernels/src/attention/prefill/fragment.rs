@@ -1,8 +1,8 @@
 //! The two tensor-core products: scores = queries x keys, and output += weights x values.
 //!
 //! A warp has its rows in fragments of 16. Each load brings four 8 x 8 matrices of keys or values from shared memory
-//! and serves all fragments. `mma` leaves each score in the same lane and register from which the next `mma` takes its
-//! weight, so lanes exchange no data. 8-bit codes become 16-bit numbers as they are loaded. Scores are multiplied by
+//! and serves all fragments. The next `mma` takes each weight from the lane and register where the previous one left
+//! the score, so lanes exchange no data. 8-bit codes become 16-bit numbers as they are loaded. Scores are multiplied by
 //! the scales of keys, and weights by the scales of values.
 
 #![allow(

@@ -119,7 +119,7 @@ struct Cache {
 /// - `group` is at least 1, `block_size` is a power of two, `scale` is positive, and contexts and `window` are below
 ///   2^31.
 /// - A context includes at least the new tokens, and their keys and values are in the cache.
-/// - The launch is that of [`launch_shape`](shape::launch_shape()).
+/// - The launch is the one that [`launch_shape`](shape::launch_shape()) returns.
 #[kernel(
     dependent,
     max_threads = 128,
@@ -160,7 +160,7 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
 
         rows.copy_queries(&batch);
         if query_in_registers(D, T::FORMAT) {
-            // Queries get their own group, so that they can be waited for before the first tile.
+            // The queries are a copy group of their own, to be waited for before the first tile.
             cp_async::commit();
         }
         let mut stream = KvTiles::<T, D>::new(&batch, &cache, tile.sequence, head, sight, stages);
