@@ -29,9 +29,9 @@
 //!
 //! A sequence with a draft to verify has a few query tokens: its last token and the draft. Rows are then pairs of token
 //! and head, and each row sees the sequence up to its own token. The kernels are the same as for a single token. A
-//! launch [with drafts](DecodeLaunch::with_drafts) has 16 rows for groups of two or more, which is room for `16 /
-//! group` tokens. A longer draft becomes several [parts](DecodeLaunch::parts). The kernel treats parts as sequences,
-//! and each reads the cache again.
+//! launch [with drafts](DecodeLaunch::with_drafts) has 16 rows for groups of two or more, which is room for
+//! `16 / group` tokens. A longer draft becomes several [parts](DecodeLaunch::parts). The kernel treats parts as
+//! sequences, and each reads the cache again.
 //!
 //! Prefill's kernel reads the cache once for any draft, and takes fewer instructions overall. But it uses only one
 //! block for each KV head of a sequence, and in that block only one warp computes. A few sequences then keep only a few

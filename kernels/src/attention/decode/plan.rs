@@ -163,7 +163,7 @@ impl DecodePlan {
 ///
 /// # Safety
 /// `lengths` has `sequences` elements, `query_starts` has one more, and `plan` has the size of [`plan_vectors`]. The
-/// batch has less than 2^32 tiles. The launch is one block of [`PLAN_THREADS`].
+/// batch has fewer than 2^32 tiles. The launch is one block of [`PLAN_THREADS`].
 #[kernel(dependent, max_threads = 256)]
 pub unsafe fn plan_paged_attention(
     lengths: *const u32,

@@ -1,7 +1,7 @@
 //! The rows of a stream: pairs of a query token and a query head, and the tokens that each row sees.
 //!
-//! The heads of a token are consecutive rows, followed by the next token's. Row `r` is head `r % group` of token `r /
-//! group`. A stream with only part of a group's heads has one token, so this is true for it as well.
+//! The heads of a token are consecutive rows, followed by the next token's. Row `r` is head `r % group` of token
+//! `r / group`. A stream with only part of a group's heads has one token, so this is true for it as well.
 
 use cuda_std::warp::lane_id;
 

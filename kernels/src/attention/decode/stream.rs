@@ -105,7 +105,7 @@ impl Cache {
 pub struct Reader<T, const D: u32> {
     plan: DecodePlan,
     cache: Cache,
-    /// Tiles between two consecutive tiles of this warp.
+    /// The distance between two consecutive tiles of this warp, in tiles.
     step: u32,
     /// The next tile to fetch, its stream, and the end of the range.
     tile: u32,

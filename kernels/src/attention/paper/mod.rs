@@ -82,10 +82,10 @@
 //! per token and query head. With as many key/value heads as query heads that is one flop per byte. An H200 could do
 //! about ten.
 //!
-//! Memory traffic above the floor, at head size 128 and blocks of 16: 0.8 % for the block table, because each warp
-//! reads a sector of it twice per 8 KiB block, and in v2 another 0.4 % for the partial results. With grouped queries
-//! every query head reads the keys and values for itself. L2 then serves `heads / kv_heads` times the floor's bytes,
-//! though DRAM may serve fewer.
+//! Memory traffic above the floor, at head size 128 and blocks of 16, is 0.8 % for the block table: each warp reads a
+//! sector of it twice per 8 KiB block. In v2 the partial results add another 0.4 %. With grouped queries every query
+//! head reads the keys and values for itself. L2 then serves `heads / kv_heads` times the floor's bytes, though DRAM
+//! may serve fewer.
 //!
 //! Issue slots: the emulator counts 71 warp instructions for each KiB of keys and values that a thread block reads
 //! (head size 128, blocks of 16). An H200 issues about 204 while its memory delivers one KiB (132 multiprocessors, 4

@@ -3,9 +3,9 @@
 //! # One warp per block, one thread group per token
 //!
 //! The block's keys for one head are `[head_size / 8][block_size][8]`. A *chunk* is eight neighbouring elements of one
-//! token, 16 bytes. The same chunk of the next token follows it. Each token belongs to a **thread group** of `32 /
-//! block_size` threads. The group reads a chunk together, and each thread reads its *share*. With blocks of 16 (groups
-//! of 2, shares of 4 elements, 8 bytes), for every chunk:
+//! token, 16 bytes. The same chunk of the next token follows it. Each token belongs to a **thread group** of
+//! `32 / block_size` threads. The group reads a chunk together, and each thread reads its *share*. With blocks of 16
+//! (groups of 2, shares of 4 elements, 8 bytes), for every chunk:
 //!
 //! ```text
 //! token in block      0         1         2                15

@@ -1,9 +1,9 @@
 //! Copies keys and values from pages to shared memory.
 //!
-//! In shared memory a tile is `[K or V][head_size / 8][tile_keys][8]`. In 8 bits it is `[K or V][head_size /
-//! 16][tile_keys][16]`, followed by the scales, `[K or V][tile_keys]`. This is the pages' own order. Eight tokens of
-//! eight elements are 128 contiguous bytes, which `cp.async` writes and `ldmatrix` reads without bank conflicts. A
-//! thread copies vectors of one token, and looks up one block per tile.
+//! In shared memory a tile is `[K or V][head_size / 8][tile_keys][8]`. In 8 bits it is
+//! `[K or V][head_size / 16][tile_keys][16]`, followed by the scales, `[K or V][tile_keys]`. This is the pages' own
+//! order. Eight tokens of eight elements are 128 contiguous bytes, which `cp.async` writes and `ldmatrix` reads without
+//! bank conflicts. A thread copies vectors of one token, and looks up one block per tile.
 
 use core::marker::PhantomData;
 

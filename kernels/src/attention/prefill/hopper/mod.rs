@@ -27,8 +27,8 @@
 //!
 //! Eight tokens of eight elements are 128 contiguous bytes of a page, which `wgmma` accepts as a matrix without a
 //! swizzle pattern. In the page, the same elements of the next eight tokens follow. But no single stride then leads
-//! through the tokens of several pages. So the tensor view has another order, `[group of 8 tokens][head_size / 8][8 x
-//! 8]`. Tiles of any pages can be concatenated in that order.
+//! through the tokens of several pages. So the tensor view has another order:
+//! `[group of 8 tokens][head_size / 8][8 x 8]`. Tiles of any pages can be concatenated in that order.
 //!
 //! Pages that no row sees are not read: the copy gets a block number outside the cache and writes zeros. If the context
 //! ends within a page, the fetching warp zeroes the values after the last token. A weight of zero would not be enough,
