@@ -130,6 +130,7 @@ unsafe fn sum<T: Element>(slots: &Slots, ranks: u32, at: u32) -> [f32; 8] {
 /// `shots` is the number of exchanges. With one, each rank reads all of the other ranks' data. With two, each rank sums
 /// one Nth of every chunk, and takes the other sums from the other ranks in a second exchange.
 ///
+/// # Safety
 /// - `x` has `vectors` vectors, and so has `part` unless it is null. If `part` is not null, all ranks have the same
 ///   contents in `x`.
 /// - `mailboxes` has the addresses of the mailboxes of `ranks` ranks, and this rank is number `rank`. Each mailbox has
