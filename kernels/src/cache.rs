@@ -1,9 +1,10 @@
 //! Writing, copying and swapping the pages of the KV cache.
 //!
-//! All four kernels move 16-byte vectors without interpreting their elements, so that they serve every 16-bit type, and
-//! those that move pages caches of 8 bits as well, whose scales are part of a page. These are written by
-//! [`rope_and_cache`](crate::rope::rope_and_cache()).
-//! Pages are laid out as [`layout`](crate::layout) says; layers are `layer_stride` vectors apart.
+//! All four kernels move 16-byte vectors without interpreting their elements, so they serve every 16-bit type. The
+//! three kernels that move whole pages also serve 8-bit caches, whose scales are part of the page. New tokens reach an
+//! 8-bit cache through [`rope_and_cache`](crate::rope::rope_and_cache()).
+//!
+//! [`layout`](crate::layout) describes the pages. Layers are `layer_stride` vectors apart.
 //!
 //! | kernel | computes | launch |
 //! | --- | --- | --- |
@@ -14,19 +15,24 @@
 //!
 //! # Floor
 //!
-//! Each byte is read once and written once: a cache write moves 8 x heads x head_size bytes a token, a copy or swap
-//! twice the page. Nothing is computed; the time is that of the memory.
+//! Each byte is read once and written once. A cache write moves 8 x heads x head_size bytes per token; a copy or swap
+//! moves twice the page size. The kernels compute nothing, so memory bandwidth sets the time.
 //!
 //! # Ladder
 //!
-//! Cache write: 1. one thread an element, as vLLM's: 2-byte accesses, and V scattered. 2. one thread a vector, threads
-//! along the heads: reads are contiguous, but a write is 16 bytes in every 256, half of each 32-byte sector. 3. (here)
-//! a warp takes 8 tokens x 4 vectors: it reads 64 contiguous bytes a token and writes 128 contiguous bytes a vector,
-//! if the tokens' slots are neighbours, as they are in a prompt. Where they aren't, in a decode step, each write is
-//! half a sector: 16 bytes a token is what the layout gives.
+//! Cache write:
 //!
-//! Copies: 1. one thread a vector. 2. (here) four vectors a thread, all loaded before the first is stored, so that
-//! a multiprocessor has 128 KiB in flight.
+//! 1. One thread per element, as in vLLM: 2-byte accesses, and V is scattered.
+//! 2. One thread per vector, with threads along the heads. Reads are contiguous, but a write covers 16 bytes in every
+//!    256, half of each 32-byte sector.
+//! 3. (here) A warp takes 8 tokens x 4 vectors. It reads 64 contiguous bytes per token. If the tokens' slots are
+//!    neighbours, as in a prompt, it writes 128 contiguous bytes per vector. In a decode step they are not, and each
+//!    write is half a sector: the layout has only 16 contiguous bytes per token.
+//!
+//! Copies:
+//!
+//! 1. One thread per vector.
+//! 2. (here) Four vectors per thread, all loaded before the first store, so a multiprocessor has 128 KiB in flight.
 
 use cuda_std::launch::LaunchShape;
 use cuda_std::prelude::*;
@@ -35,43 +41,44 @@ use cuda_std::vector::Vector;
 use crate::layout::{KeyOrValue, KvFormat, Pages};
 use cuda_std::ptx::memory::{load_streaming, store_streaming};
 
-/// Threads per block of all kernels here.
+/// Threads per block of all kernels in this file.
 pub const THREADS: u32 = 256;
 
-/// Tokens that a block of [`reshape_and_cache()`] writes; a warp's lanes lie along them first.
+/// Tokens per block of [`reshape_and_cache()`]. Consecutive lanes of a warp take consecutive tokens.
 pub const WRITE_TOKENS: u32 = 8;
 
-/// Vectors of K, and as many of V, that a block of [`reshape_and_cache()`] writes for each of its tokens.
+/// Vectors of K per token that a block of [`reshape_and_cache()`] writes, and the same number of V.
 pub const WRITE_VECTORS: u32 = THREADS / WRITE_TOKENS;
 
-/// Vectors that a thread of the copying kernels moves.
+/// Vectors per thread of the copy kernels.
 pub const COPY_UNROLL: u32 = 4;
 
-/// Vectors that a block of the copying kernels moves.
+/// Vectors per block of the copy kernels.
 pub const COPY_VECTORS: u32 = THREADS * COPY_UNROLL;
 
-/// The launch of [`reshape_and_cache()`].
+/// Returns the launch of [`reshape_and_cache()`].
 pub const fn write_shape(pages: Pages, tokens: u32) -> LaunchShape {
     let grid = [tokens.div_ceil(WRITE_TOKENS), pages.token_vectors().div_ceil(WRITE_VECTORS), 1];
     LaunchShape::new(grid, THREADS)
 }
 
-/// The launch of [`copy_blocks()`], [`swap_blocks_out()`] and [`swap_blocks_in()`]: `count` is the number of pairs or
-/// blocks. What is copied are pages of so many vectors, whatever their layout.
+/// Returns the launch of [`copy_blocks()`], [`swap_blocks_out()`] and [`swap_blocks_in()`].
+///
+/// `count` is the number of pairs or blocks. Pages have `page_vectors` vectors in any layout.
 pub const fn copy_shape(page_vectors: u32, count: u32, layers: u32) -> LaunchShape {
     LaunchShape::new([count, page_vectors.div_ceil(COPY_VECTORS), layers], THREADS)
 }
 
 /// Writes the keys and values of a step's new tokens to their slots in one layer's cache.
 ///
-/// - `key`, `value`: `[tokens][heads][head_size]`, rows `key_stride` and `value_stride` vectors apart, so that they may
-///   be parts of a fused QKV output.
+/// - `key`, `value`: `[tokens][heads][head_size]`. Rows are `key_stride` and `value_stride` vectors apart, so both may
+///   point into a fused QKV output.
 /// - `cache`: the layer's pages.
-/// - `slots`: for each token `block * block_size + offset`; negative for padding, which is skipped.
+/// - `slots`: `block * block_size + offset` for each token. A negative slot marks padding, which is skipped.
 ///
 /// # Safety
-/// The arrays have these shapes, pointers to vectors are 16-byte aligned, slots are within the cache and no two are the
-/// same, and the launch is of [`write_shape`].
+/// The arrays have these shapes. Vector pointers are 16-byte aligned. Slots are within the cache and distinct. The
+/// launch is the one [`write_shape`] returns.
 #[kernel(max_threads = 256)]
 pub unsafe fn reshape_and_cache(
     key: *const Vector,
@@ -92,14 +99,14 @@ pub unsafe fn reshape_and_cache(
     if token >= tokens || vector >= pages.token_vectors() {
         return;
     }
-    // SAFETY: `token` and `vector` were just checked against the shapes; slots are within the cache and distinct, by
-    // this kernel's contract.
+    // SAFETY: `token` and `vector` were just checked against the shapes. By this kernel's contract, slots are within
+    // the cache and distinct.
     unsafe {
         let slot = *slots.add(token as usize);
         if slot < 0 {
             return;
         }
-        // Both loads are in flight before the divisions that say where the data goes.
+        // Issue both loads before the divisions that compute the destination.
         let k = load_streaming(key.add(token as usize * key_stride as usize + vector as usize));
         let v = load_streaming(value.add(token as usize * value_stride as usize + vector as usize));
         let (block, offset) = divide(slot as u32, block_size);
@@ -109,18 +116,18 @@ pub unsafe fn reshape_and_cache(
     }
 }
 
-/// Copies whole pages within the cache, in all layers: what copy-on-write asks for.
+/// Copies whole pages within the cache, in all layers, for copy-on-write.
 ///
-/// `pairs` is `[count][2]`: the block to read, and the block to write.
+/// `pairs` is `[count][2]`: source block and destination block.
 ///
 /// # Safety
-/// Blocks are within the cache, the two of a pair differ, none that is written is in another pair, and the launch is of
-/// [`copy_shape`].
+/// Blocks are within the cache, and the two blocks of a pair differ. A destination block appears in no other pair. The
+/// launch is the one [`copy_shape`] returns.
 #[kernel(max_threads = 256)]
 pub unsafe fn copy_blocks(cache: *mut Vector, pairs: *const u32, page_vectors: u32, layer_stride: u64) {
     let pair = thread::block_idx_x() as usize * 2;
-    // SAFETY: the grid's x has a block for each pair; both pages are within the cache and differ, by this kernel's
-    // contract.
+    // SAFETY: the grid's x dimension has one block per pair. By this kernel's contract, both pages are within the cache
+    // and differ.
     unsafe {
         let layer = cache.add(thread::block_idx_z() as usize * layer_stride as usize);
         let source = layer.add(*pairs.add(pair) as usize * page_vectors as usize);
@@ -129,10 +136,11 @@ pub unsafe fn copy_blocks(cache: *mut Vector, pairs: *const u32, page_vectors: u
     }
 }
 
-/// Gathers whole pages into a staging buffer, `[count][layers][page]`, from which the host takes them.
+/// Gathers whole pages into a staging buffer, `[count][layers][page]`, for the host to read.
 ///
 /// # Safety
-/// `blocks` are `count` blocks of the cache, the buffer is large enough, and the launch is of [`copy_shape`].
+/// `blocks` lists `count` blocks of the cache. The buffer has room for their pages in all layers. The launch is the one
+/// [`copy_shape`] returns.
 #[kernel(max_threads = 256)]
 pub unsafe fn swap_blocks_out(
     cache: *const Vector,
@@ -141,18 +149,18 @@ pub unsafe fn swap_blocks_out(
     page_vectors: u32,
     layer_stride: u64,
 ) {
-    // SAFETY: the grid's x has a block for each of `blocks`; they are within the cache and the buffer has room for
-    // them, by this kernel's contract.
+    // SAFETY: the grid's x dimension has one block per entry of `blocks`. By this kernel's contract, those blocks are
+    // within the cache and the buffer has room for them.
     unsafe {
-        let source = cache.add(cached(blocks, page_vectors, layer_stride));
-        copy_tile(source, staging.add(staged(page_vectors)), page_vectors);
+        let source = cache.add(cache_offset(blocks, page_vectors, layer_stride));
+        copy_tile(source, staging.add(staging_offset(page_vectors)), page_vectors);
     }
 }
 
 /// Scatters pages from a staging buffer, `[count][layers][page]`, back into the cache.
 ///
 /// # Safety
-/// As for [`swap_blocks_out()`], and no block is there twice.
+/// As for [`swap_blocks_out()`], and `blocks` has no duplicates.
 #[kernel(max_threads = 256)]
 pub unsafe fn swap_blocks_in(
     cache: *mut Vector,
@@ -161,36 +169,36 @@ pub unsafe fn swap_blocks_in(
     page_vectors: u32,
     layer_stride: u64,
 ) {
-    // SAFETY: the grid's x has a block for each of `blocks`; they are within the cache and distinct, by this kernel's
-    // contract.
+    // SAFETY: the grid's x dimension has one block per entry of `blocks`. By this kernel's contract, those blocks are
+    // within the cache and distinct.
     unsafe {
-        let target = cache.add(cached(blocks, page_vectors, layer_stride));
-        copy_tile(staging.add(staged(page_vectors)), target, page_vectors);
+        let target = cache.add(cache_offset(blocks, page_vectors, layer_stride));
+        copy_tile(staging.add(staging_offset(page_vectors)), target, page_vectors);
     }
 }
 
-/// Where the page of this block of threads begins in the cache.
+/// Returns the cache offset, in vectors, of the page that this thread block moves.
 ///
 /// # Safety
 /// `blocks` has an entry for each x of the grid.
 #[inline(always)]
-unsafe fn cached(blocks: *const u32, page_vectors: u32, layer_stride: u64) -> usize {
+unsafe fn cache_offset(blocks: *const u32, page_vectors: u32, layer_stride: u64) -> usize {
     // SAFETY: `blocks` has an entry for each x of the grid, by this function's contract.
     let block = unsafe { *blocks.add(thread::block_idx_x() as usize) };
     thread::block_idx_z() as usize * layer_stride as usize + block as usize * page_vectors as usize
 }
 
-/// Where the page of this block of threads begins in the staging buffer.
+/// Returns the staging-buffer offset, in vectors, of the page that this thread block moves.
 #[inline(always)]
-fn staged(page_vectors: u32) -> usize {
+fn staging_offset(page_vectors: u32) -> usize {
     let page = thread::block_idx_x() as usize * thread::grid_dim_z() as usize + thread::block_idx_z() as usize;
     page * page_vectors as usize
 }
 
-/// Copies this block's tile of a page.
+/// Copies this thread block's tile of a page.
 ///
 /// # Safety
-/// Both pages have `count` vectors, and do not overlap.
+/// Both pages have `count` vectors and do not overlap.
 #[inline(always)]
 unsafe fn copy_tile(source: *const Vector, target: *mut Vector, count: u32) {
     let tile = thread::block_idx_y() * COPY_VECTORS;
@@ -206,7 +214,7 @@ unsafe fn copy_tile(source: *const Vector, target: *mut Vector, count: u32) {
                 store_streaming(target.add(first as usize + i * THREADS as usize), vector);
             }
         } else {
-            // The page's last tile, where it is not a whole one.
+            // The page's last tile, if it is partial.
             let mut at = first;
             while at < count {
                 store_streaming(target.add(at as usize), load_streaming(source.add(at as usize)));
@@ -216,8 +224,7 @@ unsafe fn copy_tile(source: *const Vector, target: *mut Vector, count: u32) {
     }
 }
 
-/// Quotient and remainder. No kernel divides by zero, by its contract; without this promise the compiler would include
-/// a panic.
+/// Returns quotient and remainder. The assumption that `by` is not zero spares the kernels a panic path.
 ///
 /// # Safety
 /// `by` is not zero.

@@ -1,4 +1,4 @@
-//! The 16-bit types that tensors are stored in, as parameters of generic kernels.
+//! The 16-bit types of tensors, as type parameters of generic kernels.
 
 use core::fmt;
 
@@ -12,40 +12,43 @@ pub trait Element {
     /// Two elements in a register.
     type Pair: Half2;
 
-    /// D = A B + C on the tensor cores, see [`mma`].
+    /// Computes D = A B + C on the tensor cores, see [`mma`].
     ///
     /// # Safety
     /// All lanes of the warp call this together.
     unsafe fn mma(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4];
 
-    /// Multiplies 64 rows by 256 columns, 64 elements along K, and adds, with factors of these [descriptors](wgmma::row_descriptor),
-    /// of which the first are used; or by 128 columns with both, 128 along K, of whose sums the first half is used. Hopper.
+    /// Adds a product of 64 rows to `sums` on Hopper's tensor cores.
+    ///
+    /// `a` and `b` are [descriptors](wgmma::row_descriptor) of operand tiles that are 64 elements long along K. With
+    /// 256 `COLUMNS` the product uses only the first descriptor of each and fills `sums`. With 128 it uses both, so it
+    /// is 128 long along K, and accumulates into the first half of `sums`.
     ///
     /// # Safety
-    /// All threads of the warp group call this together; nobody writes the factors meanwhile.
+    /// All threads of the warp group call this together. No thread writes the operands until the product has completed.
     unsafe fn multiply<const COLUMNS: u32>(sums: &mut [[f32; 4]; 32], a: [u32; 2], b: [u32; 2]);
 
-    /// [`multiply`](Self::multiply) of new sums.
+    /// Computes the same product as [`multiply`](Self::multiply) without adding to previous sums.
     ///
     /// # Safety
-    /// As for that.
+    /// As for [`multiply`](Self::multiply).
     unsafe fn multiply_first<const COLUMNS: u32>(a: [u32; 2], b: [u32; 2]) -> [[f32; 4]; 32];
 }
 
-/// The first half of all sums.
+/// Returns the first half of the sums.
 #[inline(always)]
 fn half(sums: &mut [[f32; 4]; 32]) -> &mut [[f32; 4]; 16] {
-    // SAFETY: the first elements of a longer array.
+    // SAFETY: the first elements of a longer array form a valid shorter array.
     unsafe { &mut *core::ptr::from_mut(sums).cast() }
 }
 
-/// IEEE half precision: 10 bits of fraction, 5 of exponent.
+/// IEEE half precision: 10 fraction bits, 5 exponent bits.
 pub enum F16 {}
 
-/// The upper half of an `f32`: 7 bits of fraction, 8 of exponent.
+/// The upper half of an `f32`: 7 fraction bits, 8 exponent bits.
 pub enum Bf16 {}
 
-/// Which of the types it is, where that is known when the program runs.
+/// An element type chosen at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ElementType {
     /// [`F16`].
@@ -58,7 +61,7 @@ impl ElementType {
     /// Both types.
     pub const ALL: [ElementType; 2] = [ElementType::F16, ElementType::Bf16];
 
-    /// Its name in the labels and names of kernels.
+    /// Returns the type's name in kernel names and labels.
     pub const fn label(self) -> &'static str {
         match self {
             ElementType::F16 => "f16",
@@ -73,7 +76,8 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// `with_element!(element, T => expression)`: the expression with `T` as the type that an [`ElementType`] stands for.
+/// `with_element!(element, T => expression)` evaluates the expression with `T` as the type that `element`, an
+/// [`ElementType`], selects.
 #[macro_export]
 macro_rules! with_element {
     ($element:expr, $T:ident => $expression:expr) => {
@@ -101,7 +105,7 @@ impl Element for F16 {
 
     #[inline(always)]
     unsafe fn multiply<const COLUMNS: u32>(sums: &mut [[f32; 4]; 32], a: [u32; 2], b: [u32; 2]) {
-        // SAFETY: all threads of the warp group are here, and the factors stay, by this function's contract.
+        // SAFETY: by this function's contract, all threads of the warp group are here and the operands stay unchanged.
         unsafe {
             if COLUMNS == 256 {
                 wgmma::m64n256k64_f16(sums, a[0], b[0]);
@@ -113,7 +117,7 @@ impl Element for F16 {
 
     #[inline(always)]
     unsafe fn multiply_first<const COLUMNS: u32>(a: [u32; 2], b: [u32; 2]) -> [[f32; 4]; 32] {
-        // SAFETY: all threads of the warp group are here, and the factors stay, by this function's contract.
+        // SAFETY: by this function's contract, all threads of the warp group are here and the operands stay unchanged.
         unsafe {
             if COLUMNS == 256 {
                 return wgmma::m64n256k64_f16_first(a[0], b[0]);
@@ -136,7 +140,7 @@ impl Element for Bf16 {
 
     #[inline(always)]
     unsafe fn multiply<const COLUMNS: u32>(sums: &mut [[f32; 4]; 32], a: [u32; 2], b: [u32; 2]) {
-        // SAFETY: all threads of the warp group are here, and the factors stay, by this function's contract.
+        // SAFETY: by this function's contract, all threads of the warp group are here and the operands stay unchanged.
         unsafe {
             if COLUMNS == 256 {
                 wgmma::m64n256k64_bf16(sums, a[0], b[0]);
@@ -148,7 +152,7 @@ impl Element for Bf16 {
 
     #[inline(always)]
     unsafe fn multiply_first<const COLUMNS: u32>(a: [u32; 2], b: [u32; 2]) -> [[f32; 4]; 32] {
-        // SAFETY: all threads of the warp group are here, and the factors stay, by this function's contract.
+        // SAFETY: by this function's contract, all threads of the warp group are here and the operands stay unchanged.
         unsafe {
             if COLUMNS == 256 {
                 return wgmma::m64n256k64_bf16_first(a[0], b[0]);

@@ -1,11 +1,16 @@
-//! The element types of the KV cache, as parameters of generic kernels: a 16-bit type as it is, or codes of 8 bits with a
-//! scale for each head of a token, beside activations of a 16-bit type.
+//! The element types of the KV cache, as type parameters of generic kernels.
 //!
-//! Codes become 16-bit numbers in registers, exactly. Scales are applied in `f32`: those of keys to scores, those of values to
-//! the weights that values are summed with, before these are rounded. `f16` has little room there, since a scale may be
-//! tiny, or large beside a weight. So scales are multiplied with a gain that makes them a quarter of the largest element of their
-//! token: with the [slack](KvElement::SLACK) a product is never above that element, which was within `f16`.
-//! Where a token's values are all below some 0.001 products come near the least numbers of `f16`, and lose digits.
+//! The cache stores either a 16-bit type directly, or 8-bit codes with one scale per head and token. Activations are
+//! always 16 bits.
+//!
+//! Kernels convert codes to 16-bit numbers in registers, without rounding. They apply scales in `f32`: key scales to
+//! the scores, and value scales to the softmax weights before the weights are rounded to 16 bits.
+//!
+//! Rounding to `f16` needs care because a scale may be tiny, or large next to a weight. So the kernels first multiply
+//! value scales by a gain. A scale times the gain is about a quarter of the largest element of its token. Weights stay
+//! below four because of the [slack](KvElement::SLACK). Their product therefore never exceeds that element, which was
+//! within `f16`'s range. If all values of a token are below about 0.001, products approach the smallest numbers of
+//! `f16` and lose digits.
 
 use core::marker::PhantomData;
 
@@ -17,37 +22,38 @@ use crate::gemm::quantised::codes::FromCodes;
 use crate::kv_write::{CodedCache, LayerCache, WriteHead};
 use crate::layout::{KvFormat, Pages};
 
-/// An element type of the cache, and that of the activations beside it.
+/// An element type of the cache, together with the type of the activations.
 pub trait KvElement {
-    /// Of queries, weights and results.
+    /// The type of queries, weights and outputs.
     type Element: Element;
 
-    /// How the elements are stored.
+    /// The storage format of the elements.
     const FORMAT: KvFormat;
 
-    /// By how much, in powers of two, a score may exceed the reference of its row.
+    /// How far a score may exceed its row's reference, as a power of two.
     const SLACK: f32;
 
-    /// What products with keys are multiplied with, beside the keys' scales.
+    /// The factor for products with keys, in addition to the keys' scales.
     const KEY_FACTOR: f32;
 
-    /// What scales of values are multiplied with.
+    /// The gain that value scales are multiplied by.
     const VALUE_GAIN: f32;
 
-    /// What a sum of weights is multiplied with, so that a sum of values over it is the result.
+    /// The factor for a sum of weights. The sum of values divided by the product is the output.
     const SUM_GAIN: f32;
 
-    /// Writes the cache.
+    /// The type that writes heads to the cache.
     type Writer: WriteHead;
 
-    /// What writes a layer's cache with such pages.
+    /// Returns a writer for a layer's cache, which has these pages and begins at `vectors`.
     fn writer(pages: Pages, vectors: *mut Vector) -> Self::Writer;
 
-    /// Four codes as two pairs of 16-bit elements: of bytes 0 and 2, and of bytes 1 and 3. Not for 16-bit types.
+    /// Converts four codes to two pairs of 16-bit elements: bytes 0 and 2, and bytes 1 and 3. Meaningless for 16-bit
+    /// types.
     fn pairs(codes: u32) -> [u32; 2];
 }
 
-macro_rules! as_they_are {
+macro_rules! plain_elements {
     ($($element:ty),*) => {$(
         impl KvElement for $element {
             type Element = $element;
@@ -71,21 +77,22 @@ macro_rules! as_they_are {
     )*};
 }
 
-as_they_are!(F16, Bf16);
+plain_elements!(F16, Bf16);
 
-/// A type of codes, as the tensor cores take it.
+/// An 8-bit code type that can be converted for the tensor cores.
 pub trait KvCode: EightBit + Copy {
-    /// The format of such a cache.
+    /// The cache format that uses these codes.
     const FORMAT: KvFormat;
 
-    /// What scales of values are multiplied with for codes as they are: about a quarter of the largest code's number.
+    /// The value gain for unconverted codes: about a quarter of the largest number that a code represents.
     const GAIN: f32;
 
-    /// Four codes as two pairs: of bytes 0 and 2, and of bytes 1 and 3.
+    /// Converts four codes to two pairs: bytes 0 and 2, and bytes 1 and 3.
     fn pairs<T: FromCodes>(codes: u32) -> [u32; 2];
 }
 
-/// A type of codes whose pairs stand for their numbers over a factor, which depends on the type of the pairs.
+/// A code type whose converted pairs equal the codes' numbers divided by a factor. The factor depends on `T`, the type
+/// of the pairs.
 pub trait CodeFactor<T> {
     /// The factor.
     const FACTOR: f32;
@@ -119,22 +126,22 @@ impl<T: FromCodes> CodeFactor<T> for Fp8 {
     const FACTOR: f32 = T::FP8_FACTOR;
 }
 
-/// Codes of type `C` beside activations of type `T`.
+/// Codes of type `C` with activations of type `T`.
 pub struct Coded<T, C>(PhantomData<(T, C)>);
 
-/// [`Int8`] beside [`F16`].
+/// [`Int8`] codes with [`F16`] activations.
 pub type F16Int8 = Coded<F16, Int8>;
-/// [`Fp8`] beside [`F16`].
+/// [`Fp8`] codes with [`F16`] activations.
 pub type F16Fp8 = Coded<F16, Fp8>;
-/// [`Int8`] beside [`Bf16`].
+/// [`Int8`] codes with [`Bf16`] activations.
 pub type Bf16Int8 = Coded<Bf16, Int8>;
-/// [`Fp8`] beside [`Bf16`].
+/// [`Fp8`] codes with [`Bf16`] activations.
 pub type Bf16Fp8 = Coded<Bf16, Fp8>;
 
 impl<T: FromCodes, C: KvCode + CodeFactor<T>> KvElement for Coded<T, C> {
     type Element = T;
     const FORMAT: KvFormat = C::FORMAT;
-    // A little less than two, for what is rounded up.
+    // Slightly below two, because the `int8` gain and the scales themselves are rounded up.
     const SLACK: f32 = 1.9;
     const KEY_FACTOR: f32 = C::FACTOR;
     const VALUE_GAIN: f32 = C::GAIN;
@@ -152,9 +159,11 @@ impl<T: FromCodes, C: KvCode + CodeFactor<T>> KvElement for Coded<T, C> {
     }
 }
 
-/// `with_kv_element!(element, format, T => expression)`: the expression with `T` as the [`KvElement`](crate::kv_element::KvElement)
-/// that an [`ElementType`](crate::element::ElementType) and a [`KvFormat`](crate::layout::KvFormat) stand for; with
-/// `T => plain, coded` the formats of 8 bits have their own.
+/// `with_kv_element!(element, format, T => expression)` evaluates the expression with `T` as the
+/// [`KvElement`](crate::kv_element::KvElement) that an [`ElementType`](crate::element::ElementType) and a
+/// [`KvFormat`](crate::layout::KvFormat) select.
+///
+/// With `T => plain, coded`, 8-bit formats evaluate the second expression instead.
 #[macro_export]
 macro_rules! with_kv_element {
     ($element:expr, $format:expr, $T:ident => $expression:expr) => {
@@ -183,7 +192,7 @@ macro_rules! with_kv_element {
     };
 }
 
-/// The name of the [`KvElement`] for such activations and such a cache, in the labels and names of kernels.
+/// Returns the name of a [`KvElement`] in kernel names and labels.
 pub const fn label(element: ElementType, format: KvFormat) -> &'static str {
     match (element, format) {
         (element, KvFormat::Plain) => element.label(),

@@ -1,8 +1,8 @@
-//! How a warp writes heads to the cache, in each of its layouts.
+//! Writing heads to the cache, one warp at a time, in each of its layouts.
 
 #![allow(
     clippy::needless_range_loop,
-    reason = "an index is the same thing in several arrays, and a constant when unrolled"
+    reason = "each index is used in several arrays and becomes a constant when the loop is unrolled"
 )]
 
 use core::marker::PhantomData;
@@ -17,30 +17,30 @@ use crate::head_part::{HeadPart, LANES, PAIRS, Pairs, TOKENS};
 use crate::layout::{KeyOrValue, Pages};
 use crate::vector::widen;
 
-/// A layer's cache as kernels write it: what a lane holds of a head at a time.
+/// A writer for one layer's cache, which takes the part of a head that a lane holds.
 pub trait WriteHead: Copy {
-    /// What is written of a lane's part of a head.
+    /// The lane's part of a head, converted for the cache.
     type Stored: Copy;
 
-    /// What there is to be written of a part, whose elements are of type `T`.
+    /// Converts the lane's part of a head, with elements of type `T`, for the cache.
     ///
     /// # Safety
     /// All lanes of the warp call this together, for the same head.
     unsafe fn stored<T: Element>(part: HeadPart, pairs: Pairs) -> Self::Stored;
 
-    /// Writes a part of `head`, of keys or values, for the token at `offset` in `block`.
+    /// Writes a part of `head`'s keys or values (`which`), for the token at `offset` in `block`.
     ///
     /// # Safety
-    /// The cache has such a block, with such a head and token, and nothing else accesses its elements.
+    /// The cache has this block, head and token, and no other thread accesses the elements that this call writes.
     unsafe fn write(self, part: HeadPart, stored: Self::Stored, block: u32, head: u32, which: KeyOrValue, offset: u32);
 }
 
-/// A layer's cache as kernels write it: a vector of 16-bit elements at a time, wherever its layout has them.
+/// A writer for one layer's 16-bit cache, which takes one vector of elements at a time.
 pub trait WriteVector: Copy {
-    /// Writes elements `8 * chunk ..` of `head`, of `part`, for the token at `offset` in `block`.
+    /// Writes elements `8 * chunk ..` of `head`'s keys or values (`part`), for the token at `offset` in `block`.
     ///
     /// # Safety
-    /// The cache has such a block, with such a head and token, and nothing else accesses these elements.
+    /// The cache has this block, head and token, and no other thread accesses these elements.
     unsafe fn write_vector(self, block: u32, head: u32, part: KeyOrValue, chunk: u32, offset: u32, vector: Vector);
 }
 
@@ -56,7 +56,7 @@ impl<C: WriteVector> WriteHead for C {
     unsafe fn write(self, part: HeadPart, pairs: Pairs, block: u32, head: u32, which: KeyOrValue, offset: u32) {
         part.each(|i, chunk| {
             let [a, b] = pairs[i];
-            // SAFETY: `each` gives chunks within half a head, of a token that the cache has, by this function's contract.
+            // SAFETY: `each` yields chunks within half a head. The cache has the token, by this function's contract.
             unsafe {
                 self.write_vector(block, head, which, chunk, offset, a);
                 self.write_vector(block, head, which, chunk + part.halves, offset, b);
@@ -68,16 +68,16 @@ impl<C: WriteVector> WriteHead for C {
 /// A layer's cache of 16-bit elements, in the layout of [`Pages`].
 #[derive(Clone, Copy)]
 pub struct LayerCache {
-    /// The shape of its pages.
+    /// The shape of the pages.
     pub pages: Pages,
-    /// Its first vector.
+    /// The cache's first vector.
     pub vectors: *mut Vector,
 }
 
 impl WriteVector for LayerCache {
     #[inline(always)]
     unsafe fn write_vector(self, block: u32, head: u32, part: KeyOrValue, chunk: u32, offset: u32, vector: Vector) {
-        // SAFETY: the cache has such a vector, which is nobody else's, by this function's contract.
+        // SAFETY: by this function's contract, the cache has this vector and no other thread accesses it.
         unsafe { *self.vectors.add(self.pages.vector(block, head, part, chunk, offset)) = vector };
     }
 }
@@ -85,25 +85,25 @@ impl WriteVector for LayerCache {
 /// A layer's cache of codes of type `C` with their scales, in the layout of [`Pages`].
 #[derive(Clone, Copy)]
 pub struct CodedCache<C> {
-    /// The shape of its pages.
+    /// The shape of the pages.
     pub pages: Pages,
-    /// Its first vector.
+    /// The cache's first vector.
     pub vectors: *mut Vector,
-    /// The type of codes.
+    /// The code type.
     pub code: PhantomData<C>,
 }
 
-/// Codes of a lane's part of a head, in the order of its elements.
+/// Codes of a lane's part of a head, in element order.
 type Codes = [[[u32; 2]; 2]; PAIRS];
 
-/// Half a vector of codes for each vector of elements of a lane's part of a head.
+/// Half a vector of codes for each vector of elements in a lane's part of a head.
 type HalfVectors = [[HalfVector; 2]; PAIRS];
 
-/// Codes of a lane's part of a head, as they lie in the cache, and the head's scale.
+/// Codes of a lane's part of a head, in cache order, and the head's scale.
 #[derive(Clone, Copy)]
 pub struct CodedPart {
     codes: HalfVectors,
-    /// The bits of a half.
+    /// The scale's bits, as a 16-bit float.
     scale: u16,
 }
 
@@ -114,13 +114,13 @@ impl<C: EightBit + Copy> WriteHead for CodedCache<C> {
     unsafe fn stored<T: Element>(part: HeadPart, pairs: Pairs) -> CodedPart {
         let mut largest = 0;
         unroll::<PAIRS>(|i| {
-            // Zeros where the lane has no pair.
+            // Lanes without a pair contribute zeros.
             for half in 0..2 {
                 let [a, b, c, d, e, f, g, h] = widen::<T>(pairs[i][half]).map(size);
                 largest = largest.max(a.max(b).max(c.max(d))).max(e.max(f).max(g.max(h)));
             }
         });
-        // SAFETY: all lanes are here; those of a token are those that differ in the bits above `TOKENS`.
+        // SAFETY: all lanes are here. The lanes of a token differ only in the bits from `TOKENS` up.
         unsafe {
             largest = largest.max(warp_shuffle_xor(FULL_MASK, largest, TOKENS, WARP_SIZE));
             largest = largest.max(warp_shuffle_xor(FULL_MASK, largest, 2 * TOKENS, WARP_SIZE));
@@ -128,7 +128,7 @@ impl<C: EightBit + Copy> WriteHead for CodedCache<C> {
         let scale = HeadScale::of::<C>(largest);
         let mut own = [[[0; 2]; 2]; PAIRS];
         unroll::<PAIRS>(|i| {
-            // The same for all lanes.
+            // The condition is the same for all lanes.
             if i as u32 * LANES < part.halves {
                 for half in 0..2 {
                     let x = widen::<T>(pairs[i][half]);
@@ -149,7 +149,7 @@ impl<C: EightBit + Copy> WriteHead for CodedCache<C> {
         let CodedCache { pages, vectors, .. } = self;
         let put = |chunk: u32, codes: HalfVector| {
             let vector = pages.vector(block, head, which, chunk / 2, offset);
-            // SAFETY: chunks are within the head of a token that the cache has, by this function's contract.
+            // SAFETY: chunks are within the head, and the cache has the token, by this function's contract.
             unsafe { *vectors.add(vector).cast::<HalfVector>().add(chunk as usize % 2) = codes };
         };
         part.each(|i, chunk| {
@@ -158,13 +158,16 @@ impl<C: EightBit + Copy> WriteHead for CodedCache<C> {
             put(chunk + part.halves, b);
         });
         if part.here && part.first == 0 {
-            // SAFETY: the cache has a scale for this head of the token, by this function's contract.
+            // SAFETY: the cache has a scale for this head and token, by this function's contract.
             unsafe { *vectors.cast::<u16>().add(pages.scale(block, head, which, offset)) = stored.scale };
         }
     }
 }
 
-/// Vectors of codes from those of elements, two for one, which neighbouring lanes have: each lane returns half of it.
+/// Converts vectors of elements to vectors of codes.
+///
+/// Two neighbouring lanes of a token each hold one vector of eight elements. Together these make one vector of 16
+/// codes, and each lane returns half of it.
 ///
 /// # Safety
 /// All lanes of the warp call this together, for the same head.
@@ -172,10 +175,10 @@ impl<C: EightBit + Copy> WriteHead for CodedCache<C> {
 unsafe fn by_neighbours(part: HeadPart, own: Codes) -> HalfVectors {
     let mut codes = [[HalfVector([0; 2]); 2]; PAIRS];
     unroll::<PAIRS>(|i| {
-        // The same for all lanes.
+        // The condition is the same for all lanes.
         if i as u32 * LANES < part.halves {
             for half in 0..2 {
-                // SAFETY: this function's contract is that of the exchange.
+                // SAFETY: all lanes are here, by this function's contract.
                 codes[i][half] = unsafe { exchanged(own[i][half], part.first % 2 == 1, TOKENS) };
             }
         }
@@ -183,16 +186,22 @@ unsafe fn by_neighbours(part: HeadPart, own: Codes) -> HalfVectors {
     codes
 }
 
-/// As [`by_neighbours`] for heads of 80 elements, whose halves have five vectors. The first half's last goes with the second
-/// half's first, and both are the first lane's. The others of the second half go together by twos from its second on: the
-/// lanes' of the middle, and the last lane's fourth with the first lane's fifth.
+/// Does the work of [`by_neighbours`] for heads of 80 elements, which have five vectors in each half.
+///
+/// The ten vectors of the head pair up as (0, 1), (2, 3), (4, 5), (6, 7) and (8, 9). A token's lanes hold them as
+/// follows:
+///
+/// - 0 to 3: lanes 0 to 3, paired with their neighbours as usual.
+/// - 4 and 5, the last of the first half and the first of the second: both in lane 0.
+/// - 6 and 7: lanes 1 and 2.
+/// - 8 and 9: lane 3 and lane 0.
 ///
 /// # Safety
 /// As for [`by_neighbours`].
 #[inline(always)]
 unsafe fn by_five(part: HeadPart, own: Codes) -> HalfVectors {
     let (is_first, is_odd) = (part.first == 0, part.first % 2 == 1);
-    // SAFETY: this function's contract is that of the exchanges.
+    // SAFETY: all lanes are here, by this function's contract.
     let (low, high) = unsafe {
         let given = if is_first { own[1][1] } else { own[0][1] };
         (exchanged(own[0][0], is_odd, TOKENS), exchanged(given, !is_odd, 3 * TOKENS))
@@ -205,20 +214,21 @@ unsafe fn by_five(part: HeadPart, own: Codes) -> HalfVectors {
     codes
 }
 
-/// A lane's half of a vector of codes that it shares with the lane whose number differs by `lanes`: the first of them has the
-/// codes of the elements in front, and gets the first half.
+/// Returns this lane's half of a vector of codes that it shares with the lane whose number differs by `lanes` in XOR.
+///
+/// The first of the two lanes holds the codes of the lower elements and gets the first half.
 ///
 /// # Safety
 /// All lanes of the warp call this together.
 #[inline(always)]
 unsafe fn exchanged(own: [u32; 2], is_second: bool, lanes: u32) -> HalfVector {
     let given = if is_second { own[0] } else { own[1] };
-    // SAFETY: this function's contract is that of the exchange.
+    // SAFETY: all lanes are here, by this function's contract.
     let got = unsafe { warp_shuffle_xor(FULL_MASK, given, lanes, WARP_SIZE) };
     HalfVector(if is_second { interleaved(got, own[1]) } else { interleaved(own[0], got) })
 }
 
-/// The bytes of two words in turns.
+/// Interleaves the bytes of two words.
 #[inline(always)]
 fn interleaved(even: u32, odd: u32) -> [u32; 2] {
     let ([a, b, c, d], [e, f, g, h]) = (even.to_le_bytes(), odd.to_le_bytes());

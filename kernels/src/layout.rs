@@ -1,4 +1,4 @@
-//! Where keys and values lie in the paged cache: the same code on host and device.
+//! The layout of keys and values in the paged cache, shared by host and device.
 //!
 //! A page holds the keys and values of one block of tokens in one layer. Within a layer the cache is
 //!
@@ -7,42 +7,42 @@
 //! ```
 //!
 //! The last axis is a 16-byte vector: eight neighbouring elements of one head of one token. Vectors of neighbouring
-//! tokens follow each other, so that for a block and head K is one contiguous piece of 8 x 8 matrices, as `ldmatrix`
-//! and `wgmma` read them, and V another.
+//! tokens are adjacent. So for one block and head, K is one contiguous run of 8 x 8 matrices, as `ldmatrix` and `wgmma`
+//! read them, and V is another.
 //!
-//! Where elements have 8 bits (see [`eight_bit`](crate::eight_bit)), a head of a block is
+//! With 8-bit elements (see [`eight_bit`](crate::eight_bit)), one head of a block is
 //!
 //! ```text
 //! [K or V][head_size / 16][block_size][16]      of codes
 //! [K or V][block_size]                          of scales, halves
 //! ```
 //!
-//! A vector is 16 neighbouring elements of one head of one token, in the order 0, 8, 1, 9, 2, 10 ...: `ldmatrix` moves
-//! two bytes at a time, and so gives each lane the same elements as it does of 16 bits.
+//! A vector is 16 neighbouring elements of one head of one token, in the order 0, 8, 1, 9, 2, 10 ... `ldmatrix` moves
+//! two bytes at a time, so in this order each lane receives the same elements as from a 16-bit cache.
 
 use core::fmt;
 
-/// Elements of 16 bits in a vector of 16 bytes, the unit in which kernels move keys and values.
+/// 16-bit elements in a 16-byte vector, the unit in which kernels move keys and values.
 pub const VECTOR: u32 = 8;
 
 /// Keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyOrValue {
-    /// Keys, with which queries are compared.
+    /// Keys, which queries are compared with.
     Key = 0,
-    /// Values, whose weighted sum is the result.
+    /// Values, whose weighted sum is the output.
     Value = 1,
 }
 
-/// How the elements of a cache are stored.
+/// The storage format of a cache's elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum KvFormat {
-    /// In the 16-bit type of the activations.
+    /// The 16-bit type of the activations.
     #[default]
     Plain,
-    /// As 8-bit integers, with a scale for each head of a token.
+    /// 8-bit integers, with one scale per head and token.
     Int8,
-    /// In FP8 e4m3, with a scale for each head of a token.
+    /// FP8 e4m3, with one scale per head and token.
     Fp8,
 }
 
@@ -50,19 +50,19 @@ impl KvFormat {
     /// All formats.
     pub const ALL: [KvFormat; 3] = [KvFormat::Plain, KvFormat::Int8, KvFormat::Fp8];
 
-    /// Whether elements are codes of 8 bits, with scales.
+    /// Returns whether elements are 8-bit codes with scales.
     #[inline(always)]
     pub const fn is_coded(self) -> bool {
         !matches!(self, KvFormat::Plain)
     }
 
-    /// Elements in a vector of 16 bytes.
+    /// Returns the number of elements in a 16-byte vector.
     #[inline(always)]
     pub const fn vector_elements(self) -> u32 {
         if self.is_coded() { 2 * VECTOR } else { VECTOR }
     }
 
-    /// Bytes of a head of one token, for K and for V each: of its elements, and of their scale if they have one.
+    /// Returns the bytes of K, or of V, for one head of one token: its elements, and their scale if they have one.
     #[inline(always)]
     pub const fn head_bytes(self, head_size: u32) -> u32 {
         if self.is_coded() { head_size + 2 } else { 2 * head_size }
@@ -84,41 +84,41 @@ impl fmt::Display for KvFormat {
 pub struct Pages {
     /// Key/value heads.
     pub heads: u32,
-    /// Elements per head, a multiple of those of a vector.
+    /// Elements per head, a multiple of [`KvFormat::vector_elements`].
     pub head_size: u32,
-    /// Tokens per block, a multiple of 8 where elements have scales.
+    /// Tokens per block, a multiple of 8 if elements have scales.
     pub block_size: u32,
-    /// Of the elements.
+    /// The storage format of the elements.
     pub format: KvFormat,
 }
 
 impl Pages {
-    /// Vectors that a head of one token takes, for K and for V each.
+    /// Returns the vectors of K, or of V, for one head of one token.
     #[inline(always)]
     pub const fn chunks(self) -> u32 {
         self.head_size / self.format.vector_elements()
     }
 
-    /// Vectors that all heads of one token take, for K and for V each, scales aside.
+    /// Returns the vectors of K, or of V, for all heads of one token, without scales.
     #[inline(always)]
     pub const fn token_vectors(self) -> u32 {
         self.heads * self.chunks()
     }
 
-    /// Vectors that the scales of a head take in a page, those of keys and of values.
+    /// Returns the vectors that one head's scales take in a page, for keys and values together.
     #[inline(always)]
     const fn scale_vectors(self) -> u32 {
         if self.format.is_coded() { 2 * self.block_size / VECTOR } else { 0 }
     }
 
-    /// Vectors in a page.
+    /// Returns the number of vectors in a page.
     #[inline(always)]
     pub const fn page_vectors(self) -> u32 {
         2 * self.token_vectors() * self.block_size + self.heads * self.scale_vectors()
     }
 
-    /// The index of a vector in a layer's cache: chunk number `chunk` of `head`, of `part`, for the token at `offset` in
-    /// `block`.
+    /// Returns the index of a vector in a layer's cache: chunk `chunk` of `head`'s keys or values (`part`), for the
+    /// token at `offset` in `block`.
     #[inline(always)]
     pub const fn vector(self, block: u32, head: u32, part: KeyOrValue, chunk: u32, offset: u32) -> usize {
         let row = (head * 2 + part as u32) * self.chunks() + chunk;
@@ -126,7 +126,7 @@ impl Pages {
         block as usize * self.page_vectors() as usize + in_page as usize
     }
 
-    /// The index of an element in a layer's cache, in units of an element.
+    /// Returns the index of an element in a layer's cache, counted in elements.
     #[inline(always)]
     pub const fn element(self, block: u32, head: u32, part: KeyOrValue, element: u32, offset: u32) -> usize {
         let elements = self.format.vector_elements();
@@ -136,11 +136,11 @@ impl Pages {
         vector * elements as usize + place as usize
     }
 
-    /// The index of a scale in a layer's cache, in units of a half, where elements have scales. Those of neighbouring
-    /// tokens follow each other.
+    /// Returns the index of a scale in a layer's cache, counted in 16-bit halves. Only for formats with scales. Scales
+    /// of neighbouring tokens are adjacent.
     #[inline(always)]
     pub const fn scale(self, block: u32, head: u32, part: KeyOrValue, offset: u32) -> usize {
-        // Behind the codes of both.
+        // Scales follow the codes of both keys and values.
         let first = self.vector(block, head, KeyOrValue::Value, self.chunks(), 0);
         first * VECTOR as usize + (part as u32 * self.block_size + offset) as usize
     }
@@ -155,7 +155,7 @@ mod tests {
     const PAGES: Pages = Pages { heads: 3, head_size: 80, block_size: 16, format: KvFormat::Plain };
 
     #[test]
-    fn every_element_has_a_place_of_its_own() {
+    fn every_element_has_its_own_index() {
         let blocks = 2;
         let mut seen = vec![false; (blocks * PAGES.page_vectors() * VECTOR) as usize];
         for block in 0..blocks {
@@ -164,7 +164,7 @@ mod tests {
                     for element in 0..PAGES.head_size {
                         for offset in 0..PAGES.block_size {
                             let index = PAGES.element(block, head, part, element, offset);
-                            assert!(!std::mem::replace(&mut seen[index], true), "{index} twice");
+                            assert!(!std::mem::replace(&mut seen[index], true), "{index} is used twice");
                         }
                     }
                 }
@@ -179,7 +179,7 @@ mod tests {
             let pages = Pages { heads: 3, head_size: 96, block_size, format: KvFormat::Int8 };
             let (mut seen, mut count) = (vec![false; 2 * pages.page_vectors() as usize * 16], 0);
             let mut take = |at: usize| {
-                assert!(!std::mem::replace(&mut seen[at], true), "{at} twice");
+                assert!(!std::mem::replace(&mut seen[at], true), "{at} is used twice");
                 count += 1;
             };
             for (block, head) in (0..2).flat_map(|block| (0..3).map(move |head| (block, head))) {
@@ -190,21 +190,21 @@ mod tests {
                     (0..2).for_each(|byte| take(2 * pages.scale(block, head, part, offset) + byte));
                 }
             }
-            assert_eq!(count, seen.len(), "nothing is left over");
+            assert_eq!(count, seen.len(), "codes and scales must fill the page");
             assert_eq!(16 * pages.page_vectors(), 2 * 3 * block_size * pages.format.head_bytes(96));
         }
     }
 
     #[test]
-    fn codes_that_are_eight_elements_apart_are_neighbours() {
+    fn codes_of_elements_eight_apart_are_adjacent() {
         let pages = Pages { heads: 1, head_size: 64, block_size: 16, format: KvFormat::Fp8 };
         let at = |element| pages.element(0, 0, KeyOrValue::Key, element, 3);
         assert_eq!([0, 8, 1, 9, 15].map(|e| at(e) - at(0)), [0, 1, 2, 3, 15]);
-        assert_eq!(at(16) - at(0), 16 * 16, "the next vector is behind those of all tokens");
+        assert_eq!(at(16) - at(0), 16 * 16, "the next chunk follows this chunk of all tokens");
     }
 
     #[test]
-    fn neighbours_are_as_the_layout_says() {
+    fn elements_are_in_the_documented_order() {
         let at = |head, part, element, offset| PAGES.element(1, head, part, element, offset);
         assert_eq!(at(0, KeyOrValue::Key, 0, 0), (PAGES.page_vectors() * VECTOR) as usize);
         assert_eq!(

@@ -1,14 +1,14 @@
-//! Attention over the paged cache: keys and values are found through block tables.
+//! Attention over the paged cache. Block tables say where the keys and values are.
 //!
 //! | module | kernels | serves |
 //! | --- | --- | --- |
-//! | [`decode`] | `plan_paged_attention`, `paged_attention` | one new token a sequence, and a few where they are a draft |
-//! | [`prefill`] | `paged_prefill` | many new tokens a sequence: prompts, and chunks of them behind a cached prefix |
-//! | [`paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` | one new token a sequence, as in the paper: for study, and as the yardstick |
+//! | [`decode`] | `plan_paged_attention`, `paged_attention` | one new token per sequence, or a few with a draft |
+//! | [`prefill`] | `paged_prefill` | many new tokens per sequence: prompts, and prompt chunks after a cached prefix |
+//! | [`paper`] | `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` | one new token per sequence, as in the paper: for study and as a baseline |
 //!
-//! All take `f16` and `bf16`, compute in `f32`, and read the pages of [`layout`](crate::layout), in 16 bits or in 8, except
-//! for the paper's kernels, which read vLLM's layouts. The softmax is computed in powers of two, `exp(s) = exp2(s log2(e))`, because
-//! the hardware has an instruction for `exp2`.
+//! All take `f16` and `bf16` and compute in `f32`. They read the pages of [`layout`](crate::layout), with 16-bit or
+//! 8-bit elements, except for the paper's kernels, which read vLLM's layouts. The softmax is computed in powers of two,
+//! `exp(s) = exp2(s log2(e))`, because the hardware has an instruction for `exp2`.
 
 use core::fmt;
 
@@ -19,20 +19,20 @@ pub mod paper;
 pub mod prefill;
 mod squares;
 
-/// Head sizes that there are kernels for.
+/// Head sizes that the kernels support.
 pub const HEAD_SIZES: [u32; 6] = [32, 64, 80, 96, 128, 256];
 
-/// The formats of 8 bits, each with all head sizes.
+/// Returns every combination of an 8-bit format and a head size.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn coded_heads() -> impl Iterator<Item = (KvFormat, u32)> {
     let coded = KvFormat::ALL.into_iter().filter(|format| format.is_coded());
     coded.flat_map(|format| HEAD_SIZES.map(move |size| (format, size)))
 }
 
-/// Block sizes that kernels can read.
+/// Block sizes that the kernels support.
 pub const BLOCK_SIZES: [u32; 3] = [8, 16, 32];
 
-/// `with_head_size!(size, D => expression)`: the expression, with the head size of an [`AttentionShape`] as the
+/// `with_head_size!(size, D => expression)` evaluates the expression with an [`AttentionShape`]'s head size as the
 /// constant `D`.
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! with_head_size {
@@ -41,7 +41,7 @@ macro_rules! with_head_size {
     };
 }
 
-/// `with_block_size!(size, B => expression)`: the expression, with the block size of an [`AttentionShape`] as the
+/// `with_block_size!(size, B => expression)` evaluates the expression with an [`AttentionShape`]'s block size as the
 /// constant `B`.
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! with_block_size {
@@ -50,7 +50,7 @@ macro_rules! with_block_size {
     };
 }
 
-/// An expression with a constant in place of a number, which is one of those listed.
+/// Evaluates an expression with a constant that equals a run-time number, which must be one of the listed values.
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! with_constant {
     ($number:expr, $C:ident => $expression:expr, $($value:literal)*) => {
@@ -59,7 +59,7 @@ macro_rules! with_constant {
                 const $C: u32 = $value;
                 $expression
             })*
-            other => unreachable!("a shape cannot have {other}"),
+            other => unreachable!("{other} is not a supported size"),
         }
     };
 }
@@ -70,7 +70,7 @@ pub(crate) use {with_block_size, with_constant, with_head_size};
 /// log2(e): the factor that turns the softmax's powers of e into powers of two.
 pub const LOG2_E: f32 = core::f32::consts::LOG2_E;
 
-/// The heads of a model, and the blocks of its cache: a shape that there are kernels for.
+/// The attention heads of a model and the blocks of its cache, checked to be a shape that the kernels support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionShape {
     heads: u32,
@@ -81,7 +81,7 @@ pub struct AttentionShape {
 }
 
 impl AttentionShape {
-    /// Checks a shape, whose numbers may be anything. The cache has 16 bits.
+    /// Checks a shape whose numbers come from outside. The cache has 16-bit elements.
     pub fn new(heads: u32, kv_heads: u32, head_size: u32, block_size: u32) -> Result<AttentionShape, UnsupportedShape> {
         if kv_heads == 0 || heads == 0 || !heads.is_multiple_of(kv_heads) {
             return Err(UnsupportedShape::Heads { heads, kv_heads });
@@ -95,41 +95,41 @@ impl AttentionShape {
         Ok(AttentionShape { heads, kv_heads, head_size, block_size, format: KvFormat::Plain })
     }
 
-    /// The same heads and blocks with a cache of this format.
+    /// Returns the same heads and blocks with a cache of this format.
     pub const fn with_format(self, format: KvFormat) -> AttentionShape {
         AttentionShape { format, ..self }
     }
 
-    /// Query heads.
+    /// Returns the number of query heads.
     pub const fn heads(self) -> u32 {
         self.heads
     }
 
-    /// Elements per head.
+    /// Returns the elements per head.
     pub const fn head_size(self) -> u32 {
         self.head_size
     }
 
-    /// Query heads that share a key/value head.
+    /// Returns the number of query heads that share a key/value head.
     pub const fn group(self) -> u32 {
         self.heads / self.kv_heads
     }
 
-    /// The pages of one layer.
+    /// Returns the shape of one layer's pages.
     pub const fn pages(self) -> Pages {
         let AttentionShape { kv_heads: heads, head_size, block_size, format, .. } = self;
         Pages { heads, head_size, block_size, format }
     }
 }
 
-/// A shape that there is no kernel for.
+/// The reason why no kernel supports a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnsupportedShape {
-    /// Not one of [`HEAD_SIZES`].
+    /// The head size is not in [`HEAD_SIZES`].
     HeadSize(u32),
-    /// Not one of [`BLOCK_SIZES`].
+    /// The block size is not in [`BLOCK_SIZES`].
     BlockSize(u32),
-    /// Query heads that cannot be shared out evenly.
+    /// The query heads do not divide evenly among the key/value heads.
     Heads {
         /// Query heads.
         heads: u32,
@@ -142,10 +142,10 @@ impl fmt::Display for UnsupportedShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             UnsupportedShape::HeadSize(size) => {
-                write!(f, "attention has no kernels for head size {size}; there are some for {HEAD_SIZES:?}")
+                write!(f, "attention has no kernels for head size {size}; supported head sizes: {HEAD_SIZES:?}")
             }
             UnsupportedShape::BlockSize(size) => {
-                write!(f, "attention cannot read blocks of {size} tokens; they must have one of {BLOCK_SIZES:?}")
+                write!(f, "attention cannot read blocks of {size} tokens; supported block sizes: {BLOCK_SIZES:?}")
             }
             UnsupportedShape::Heads { heads, kv_heads } => {
                 write!(f, "{heads} query heads cannot share {kv_heads} key/value heads evenly")
@@ -170,11 +170,11 @@ mod tests {
             |heads, kv_heads, size, block| AttentionShape::new(heads, kv_heads, size, block).unwrap_err().to_string();
         assert_eq!(
             message(8, 8, 72, 16),
-            "attention has no kernels for head size 72; there are some for [32, 64, 80, 96, 128, 256]"
+            "attention has no kernels for head size 72; supported head sizes: [32, 64, 80, 96, 128, 256]"
         );
         assert_eq!(
             message(8, 8, 64, 12),
-            "attention cannot read blocks of 12 tokens; they must have one of [8, 16, 32]"
+            "attention cannot read blocks of 12 tokens; supported block sizes: [8, 16, 32]"
         );
         assert_eq!(message(8, 3, 64, 16), "8 query heads cannot share 3 key/value heads evenly");
         for (heads, kv_heads) in [(0, 0), (8, 0), (0, 8)] {

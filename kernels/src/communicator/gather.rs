@@ -1,4 +1,4 @@
-//! The logits of all parts of the vocabulary, gathered to the first rank.
+//! Gathers the logits of all parts of the vocabulary on rank 0.
 
 use cuda_std::prelude::*;
 use cuda_std::ptx::memory::load_l2;
@@ -7,13 +7,13 @@ use cuda_std::vector::Vector;
 
 use super::exchange::{Exchange, each};
 
-/// Puts the ranks' columns of `rows` rows side by side in `out`, on rank 0; on others `out` is not used.
+/// Puts the ranks' columns of `rows` rows next to each other in `out` on rank 0. Other ranks do not use `out`.
 ///
-/// Of `vocab` columns each rank has as many as the others, but the last, which has the rest. `part` are this rank's
-/// columns; its rows, and those of `out`, are filled up to whole vectors.
+/// `part` holds this rank's columns. The `vocab` columns are divided evenly, rounded up, and the last rank has the
+/// remainder. Rows of `part` and `out` are padded to whole vectors.
 ///
 /// # Safety
-/// `part` and `out` have so many rows of so many columns in `f32`, and no rank is without columns; the rest is as for
+/// `part` and `out` have `rows` rows of these columns in `f32`. Every rank has at least one column. The rest is as for
 /// [`all_reduce()`](super::all_reduce()).
 #[kernel(max_threads = 512)]
 pub unsafe fn gather_logits(
@@ -32,12 +32,12 @@ pub unsafe fn gather_logits(
     let columns = |rank: u32| most.min(vocab - (rank * most).min(vocab));
     let vectors = |rank: u32| rows * columns(rank).div_ceil(4);
     let out_stride = vocab.next_multiple_of(4);
-    // SAFETY: as in `all_reduce`; chunks lie within `part`, and columns within `out`.
+    // SAFETY: as in `all_reduce`. Chunks are within `part`, and columns are within `out`.
     unsafe {
         let mut exchange = Exchange::resume(mailboxes, epochs, abort, (rank, ranks));
         let mut first = thread::block_idx_x() * chunk;
         while first < rows * most.div_ceil(4) {
-            // What a rank has of this chunk.
+            // The vectors of this chunk that a rank has.
             let count = |rank: u32| chunk.min(vectors(rank) - first.min(vectors(rank)));
             if !exchange.give(count(rank), |i| *part.add((first + i) as usize)) {
                 return;

@@ -11,43 +11,44 @@ use crate::element::{Bf16, Element, F16};
 use crate::norm::{SumNorm, layer_norm_row, rms_norm_row};
 use crate::vector::{narrow, widen};
 
-/// What a chunk's sums are added to, and what becomes of them.
+/// The source and destination of one chunk's sums.
 #[derive(Clone, Copy)]
 struct Sums {
-    /// Where they are stored.
+    /// The destination of the sums.
     x: *mut Vector,
-    /// What this rank gives to them.
+    /// This rank's addends.
     part: *const Vector,
-    /// Whether they are added to what is in `x`.
+    /// Whether the sums are added to the previous contents of `x` instead of replacing them.
     adds: bool,
 }
 
 impl Sums {
-    /// Those that begin at a vector of [`all_reduce()`]'s `x`.
+    /// Returns the sums of the chunk that begins at vector `first` of [`all_reduce()`]'s `x`.
     ///
     /// # Safety
-    /// There is such a vector.
+    /// `first` is a valid index into `x`, and into `part` if that is not null.
     #[inline(always)]
     unsafe fn at(x: *mut Vector, part: *const Vector, first: u32) -> Self {
         let adds = !part.is_null();
-        // SAFETY: this function's contract.
+        // SAFETY: by this function's contract, the offset is within both arrays.
         unsafe {
             let x = x.add(first as usize);
             Sums { x, part: if adds { part.add(first as usize) } else { x }, adds }
         }
     }
 
-    /// The new `x` at `at`: the sum over `ranks` ranks of what lies there in their slots, and of what was in `x` if it is
-    /// added to that. Rounded once.
+    /// Computes the new `x` at `at`: the sum of vector `at` of the slots of `ranks` ranks, plus the previous `x` if
+    /// [`Self::adds`]. Rounds once.
     ///
     /// # Safety
-    /// There is such a vector in the slots of all these ranks, and nobody writes to it meanwhile.
+    /// The slots of all these ranks have this vector, and no thread writes to it meanwhile. If [`Self::adds`], `x` has
+    /// it too.
     #[inline(always)]
     unsafe fn sum<T: Element>(&self, slots: &Slots, ranks: u32, at: u32) -> Vector {
-        // SAFETY: this function's contract.
+        // SAFETY: this function's contract is the same as the callee's.
         let mut total = unsafe { sum::<T>(slots, ranks, at) };
         if self.adds {
-            // SAFETY: as above.
+            // SAFETY: `x` has this vector, by this function's contract.
             let residual = widen::<T>(unsafe { *self.x.add(at as usize) });
             total = eight(|i| residual[i] + total[i]);
         }
@@ -55,19 +56,20 @@ impl Sums {
     }
 }
 
-/// A norm of rows.
+/// The norm applied to the finished rows, if any.
 #[derive(Clone, Copy)]
 struct RowNorm {
     norm: u32,
     weight: *const Vector,
     bias: *const Vector,
     eps: f32,
-    /// Vectors of a row.
+    /// Vectors per row.
     row: u32,
 }
 
 impl RowNorm {
-    /// Normalises the rows that begin in the first `count` vectors of `x`, which the block's threads have stored.
+    /// Normalises the rows that begin in the first `count` vectors of `x`, which the block's threads have just stored.
+    /// Returns at once if the norm is [`SumNorm::None`].
     ///
     /// # Safety
     /// As for [`all_reduce()`]. All threads of the block call this together.
@@ -79,9 +81,9 @@ impl RowNorm {
         }
         let mut at = 0;
         while at < count {
-            // The row was stored by other threads; and the norm of the row before is done.
+            // Other threads stored the row, and the norm of the previous row may still use shared memory.
             thread::sync_threads();
-            // SAFETY: by this function's contract there are whole rows; all threads are here.
+            // SAFETY: rows are whole, by this function's contract, and all threads of the block are here.
             unsafe {
                 let (x, out) = (x.add(at as usize), out.add(at as usize));
                 if norm == SumNorm::Rms as u32 {
@@ -95,47 +97,52 @@ impl RowNorm {
     }
 }
 
-/// The sum over `ranks` ranks of what lies at `at` in their slots.
+/// Returns the sum over `ranks` ranks of vector `at` of their slots.
 ///
 /// # Safety
-/// There is such a vector in the slots of all these ranks, and nobody writes to it meanwhile.
+/// The slots of all these ranks have this vector, and no thread writes to it meanwhile.
 #[inline(always)]
 unsafe fn sum<T: Element>(slots: &Slots, ranks: u32, at: u32) -> [f32; 8] {
-    let mut held = [Vector::default(); MAX_RANKS as usize];
-    // All on their way together.
+    let mut parts = [Vector::default(); MAX_RANKS as usize];
+    // Issue all loads before the first is used.
     unroll::<{ MAX_RANKS as usize }>(|rank| {
         if (rank as u32) < ranks {
-            // SAFETY: this function's contract.
-            held[rank] = unsafe { load_l2(slots[rank].add(at as usize)) };
+            // SAFETY: the slot has this vector, by this function's contract.
+            parts[rank] = unsafe { load_l2(slots[rank].add(at as usize)) };
         }
     });
-    let mut total = widen::<T>(held[0]);
+    let mut total = widen::<T>(parts[0]);
     unroll::<{ MAX_RANKS as usize - 1 }>(|before| {
         if (before as u32) + 1 < ranks {
-            let more = widen::<T>(held[before + 1]);
+            let more = widen::<T>(parts[before + 1]);
             total = eight(|i| total[i] + more[i]);
         }
     });
     total
 }
 
-/// Adds up the parts of all ranks, in `x`, and normalises the rows of the sums if a norm follows.
+/// Sums the parts of all ranks into `x`, and normalises the rows of the result if a norm follows.
 ///
-/// `x += sum of the ranks' part`, and without a `part`, which may be null, `x = sum of the ranks' x`. Then, as `norm` says
-/// (a [`SumNorm`]), `out = norm(x) * weight + bias`, as [`norm`](crate::norm) has it, of rows of `row` vectors.
+/// With `part`, computes `x += sum of the ranks' part`. If `part` is null, computes `x = sum of the ranks' x`. Then,
+/// depending on `norm` (a [`SumNorm`]), computes `out = norm(x) * weight + bias` on rows of `row` vectors, as in
+/// [`norm`](crate::norm).
 ///
-/// With one of `shots` each rank reads all of what the others have. With two it sums up an Nth of every chunk, and takes the
-/// sums of the others in a second exchange.
+/// `shots` is the number of exchanges. With one, each rank reads all of the other ranks' data. With two, each rank sums
+/// one Nth of every chunk, and takes the other sums from the other ranks in a second exchange.
 ///
 /// # Safety
-/// `x` has `vectors` vectors, and so has `part` unless it is null; what is added to `x` must be the same for all ranks.
-/// `mailboxes` has the addresses of the mailboxes of `ranks` ranks, of which this is number `rank`; each has
-/// [`MAILBOX_BYTES`](super::MAILBOX_BYTES), and its flags were zero before the group's first collective. `epochs` has
-/// [`MAX_BLOCKS`](super::MAX_BLOCKS) words of this rank's own, zero before the first, too. All ranks launch the group's
-/// collectives in the same order and with the same sizes, one after the other on each device, as
-/// [`ExchangeShape`](super::ExchangeShape) says; all blocks are resident together. `abort` stays where it is until all have
-/// run. With a norm, `out` has as many vectors as `x`, of whole rows, `weight` and `bias` are as for the norm, and chunks are
-/// of whole rows.
+/// - `x` has `vectors` vectors, and so has `part` unless it is null. If `part` is not null, all ranks have the same
+///   contents in `x`.
+/// - `mailboxes` has the addresses of the mailboxes of `ranks` ranks, and this rank is number `rank`. Each mailbox has
+///   [`MAILBOX_BYTES`](super::MAILBOX_BYTES), and its flags were zero before the group's first collective.
+/// - `epochs` is this rank's own and has [`MAX_BLOCKS`](super::MAX_BLOCKS) words, which were zero before the group's
+///   first collective.
+/// - All ranks launch the group's collectives in the same order and with the same sizes, as
+///   [`ExchangeShape`](super::ExchangeShape) says. On each device they run one after another. All blocks are resident
+///   at the same time.
+/// - `abort` stays valid until all kernels have finished.
+/// - With a norm, `out` has as many vectors as `x`, rows are whole, chunks are whole rows, and `weight` and `bias` are
+///   as for the norm.
 #[kernel(max_threads = 512, instances(T = [F16, Bf16]))]
 pub unsafe fn all_reduce<T: Element>(
     x: *mut Vector,
@@ -156,8 +163,9 @@ pub unsafe fn all_reduce<T: Element>(
     ranks: u32,
 ) {
     let then = RowNorm { norm, weight, bias, eps, row };
-    // SAFETY: by this kernel's contract there is a mailbox for each rank and an epoch for each block; all threads go the
-    // same way, as the loop's bounds are the same for all; chunks lie within `x`, and parts of a chunk fit its slot.
+    // SAFETY: by this kernel's contract, there is a mailbox for each rank and an epoch for each block. All threads take
+    // the same path, since the loop bounds are the same for all. Chunks are within `x`, and parts of a chunk fit its
+    // slot.
     unsafe {
         let mut exchange = Exchange::resume(mailboxes, epochs, abort, (rank, ranks));
         let mut first = thread::block_idx_x() * chunk;
@@ -170,7 +178,8 @@ pub unsafe fn all_reduce<T: Element>(
             if shots == 1 {
                 each(count, |i| *sums.x.add(i as usize) = sums.sum::<T>(&slots, ranks, i));
             } else {
-                // The last ranks' shares may be shorter, or empty. Not zero, as the compiler cannot know.
+                // The last ranks' shares may be shorter, or empty. The `max` rules out zero, which the compiler cannot
+                // do.
                 let share = count.div_ceil(ranks.max(1)).max(1);
                 let begin = (rank * share).min(count);
                 if !exchange.give(share.min(count - begin), |i| sums.sum::<T>(&slots, ranks, begin + i)) {

@@ -1,4 +1,4 @@
-//! How decode attention is launched: which kernel, with what grid, shared memory and workspace.
+//! The launch of decode attention: the kernel, its grid, its shared memory and its workspace.
 
 use cuda_std::launch::LaunchShape;
 #[cfg(not(target_arch = "nvptx64"))]
@@ -19,34 +19,35 @@ use crate::{
     with_kv_element,
 };
 
-/// Warps in a block.
+/// Returns the warps per block.
 #[inline(always)]
 pub const fn warps(head_size: u32) -> u32 {
     if head_size > 128 { 2 } else { 4 }
 }
 
-/// Tiles in a warp's ring: 8 to 32 KiB, of which all but the tile in use are in flight. As many bytes of codes are more tiles.
+/// Returns the number of tiles in a warp's ring. The ring has 8 to 32 KiB, and all tiles except the one in use are in
+/// flight. Coded formats get twice the tiles, because theirs are smaller.
 #[inline(always)]
 pub const fn stages(head_size: u32, format: KvFormat) -> u32 {
     let plain = if head_size > 64 { 2 } else { 4 };
     if format.is_coded() { 2 * plain } else { plain }
 }
 
-/// Bytes of the rings of all warps.
+/// Returns the bytes of all warps' rings.
 #[inline(always)]
 pub const fn ring_bytes(head_size: u32, format: KvFormat) -> u32 {
     warps(head_size) * stages(head_size, format) * tile_bytes(head_size, format)
 }
 
-/// Most query tokens of a sequence with a draft.
+/// Maximum number of query tokens in a sequence with a draft.
 const MOST_DRAFTED: u32 = 16;
 
-/// Whether a sequence with so many query tokens may be one with a draft.
+/// Returns whether a sequence with this number of query tokens may have a draft.
 pub const fn is_draft(tokens: u32) -> bool {
     1 < tokens && tokens <= MOST_DRAFTED
 }
 
-/// A launch of decode attention. It does not depend on the batch's size and lengths, so that a CUDA graph can hold it.
+/// A launch of decode attention. It does not depend on the batch's size or lengths, so a CUDA graph can hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodeLaunch {
     shape: AttentionShape,
@@ -55,41 +56,47 @@ pub struct DecodeLaunch {
 }
 
 impl DecodeLaunch {
-    /// A launch of `slots` blocks, as many as there are multiprocessors, times the blocks that fit on each, for sequences with one
-    /// query token.
+    /// Creates a launch of `slots` blocks for sequences with one query token.
+    ///
+    /// `slots` should be the number of multiprocessors times the blocks that fit on each.
     pub const fn new(shape: AttentionShape, slots: u32) -> DecodeLaunch {
         DecodeLaunch { shape, slots, has_drafts: false }
     }
 
-    /// The same for sequences with up to [`Self::tokens_at_once`].
+    /// Creates a launch for sequences with up to [`Self::tokens_at_once`] query tokens.
     pub const fn with_drafts(shape: AttentionShape, slots: u32) -> DecodeLaunch {
         DecodeLaunch { shape, slots, has_drafts: true }
     }
 
-    /// The shape of the launch.
+    /// Returns the grid, block and shared memory of the launch.
     pub const fn shape(self) -> LaunchShape {
         let threads = warps(self.shape.head_size()) * WARP_SIZE;
         LaunchShape::linear(self.slots, threads).with_shared(self.shared_bytes())
     }
 
-    /// Rows that a block takes at once: the kernel's parameter `H`. 16 cost more registers than 8, too many of them with
-    /// heads of 256, and are worth it where they save reading the cache twice. There are none for codes.
+    /// Returns the rows that a block takes at once, the kernel's parameter `H`.
+    ///
+    /// 16 rows cost more registers than 8, and too many at head size 256. They are worth it if they save a second read
+    /// of the cache. Coded formats have no instances for 16 rows.
     pub const fn rows_at_once(self) -> u32 {
         let has_16 = !self.shape.pages().format.is_coded() && self.shape.head_size() <= 128;
-        // Eight rows are enough for a head's own drafts, which are seldom longer.
+        // With drafts and one head per group, eight rows are enough, because drafts are seldom longer.
         let most_of_8 = if self.has_drafts { 1 } else { 8 };
         if has_16 && self.shape.group() > most_of_8 { 16 } else { 8 }
     }
 
-    /// Query tokens of a sequence that the rows have room for. What has more is several sequences to the kernel, each with so many
-    /// tokens at most, and as long as its last one sees.
+    /// Returns the query tokens of a sequence that the rows have room for.
+    ///
+    /// A sequence with more tokens becomes several [`parts`](Self::parts).
     pub const fn tokens_at_once(self) -> u32 {
         let tokens = self.rows_at_once() / self.shape.group();
         if self.has_drafts && tokens > 1 { tokens } else { 1 }
     }
 
-    /// What a sequence that brings `new` of its `context` tokens is to the kernel: parts, of so many query tokens each, with as many
-    /// tokens in the cache as the last of them sees.
+    /// Splits a sequence with `new` query tokens among its `context` tokens into parts, which the kernel treats as
+    /// sequences.
+    ///
+    /// Yields each part's query tokens, and the tokens in the cache up to its last query.
     #[cfg(not(target_arch = "nvptx64"))]
     pub fn parts(self, new: u32, context: u32) -> impl Iterator<Item = (u32, u32)> {
         let most = self.tokens_at_once();
@@ -99,9 +106,12 @@ impl DecodeLaunch {
         })
     }
 
-    /// Whether decode attends to the drafts among sequences of so many query tokens in so many; if not, prefill does. That reads
-    /// what a sequence has in the cache once, in one block for each KV head. Here all blocks share the work, but each part reads
-    /// the cache again: one part is always better, and several are if no block has more to read than the longest sequence.
+    /// Returns whether decode attention handles the drafts in a batch. If not, prefill does. Sequences are pairs of
+    /// query tokens and context.
+    ///
+    /// Prefill reads a sequence's cache once, in one block per KV head. Here all blocks share the work, but each part
+    /// reads the cache again. If every draft is one part, decode is always better. With several parts, it is better if
+    /// no block reads more than the longest sequence.
     #[cfg(not(target_arch = "nvptx64"))]
     pub fn suits(self, sequences: impl Iterator<Item = (u32, u32)>) -> bool {
         let (mut once, mut all, mut longest) = (0, 0, 0);
@@ -114,7 +124,7 @@ impl DecodeLaunch {
         once > 0 && (all == once || all <= u64::from(self.slots) * longest)
     }
 
-    /// The kernel with these arguments, for elements of this type.
+    /// Returns the kernel call with these arguments, for this element type.
     #[cfg(not(target_arch = "nvptx64"))]
     pub fn call(self, element: ElementType, args: paged_attention) -> KernelCall {
         let size = self.shape.head_size();
@@ -124,7 +134,7 @@ impl DecodeLaunch {
         }, with_head_size!(size, D => args.instance::<T, D, 8>()))
     }
 
-    /// The entry of the kernel, for elements of this type.
+    /// Returns the kernel's entry for this element type.
     #[cfg(not(target_arch = "nvptx64"))]
     pub fn descriptor(self, element: ElementType) -> &'static Descriptor {
         let size = self.shape.head_size();
@@ -134,40 +144,41 @@ impl DecodeLaunch {
         }, with_head_size!(size, D => entry::<(T, Const<D>, Const<8>)>()))
     }
 
-    /// The heads, and the layer's pages.
+    /// Returns the heads and the layer's pages.
     pub const fn attention(self) -> AttentionShape {
         self.shape
     }
 
-    /// Streams of a sequence: for each KV head, one for every 8 or 16 query heads of a token.
+    /// Returns the streams per sequence. Each KV head has one for every 8 or 16 query heads of a token.
     pub const fn streams(self) -> u32 {
         self.shape.pages().heads * self.shape.group().div_ceil(self.rows_at_once())
     }
 
-    /// Rows that a stream has at most, and so a partial result.
+    /// Returns the maximum number of rows of a stream, which is also the row count of a partial result.
     pub const fn rows(self) -> u32 {
         let (all, most) = (self.shape.group() * self.tokens_at_once(), self.rows_at_once());
         if all < most { all } else { most }
     }
 
-    /// Bytes of dynamic shared memory: the rings, and the warps' partial results.
+    /// Returns the bytes of dynamic shared memory: the rings and the warps' partial results.
     pub const fn shared_bytes(self) -> u32 {
         let size = self.shape.head_size();
         ring_bytes(size, self.shape.pages().format) + warps(size) * self.rows() * row_vectors(size) * 2 * VECTOR
     }
 
-    /// Vectors of the partial results in the workspace.
+    /// Returns the vectors of partial results in the workspace.
     pub const fn partial_vectors(self) -> u32 {
         2 * self.slots * self.rows() * row_vectors(self.shape.head_size())
     }
 
-    /// Counters in the workspace, `u32`. They are zero before the first launch, and after each.
+    /// Returns the number of `u32` counters in the workspace. They must be zero before the first launch, and each
+    /// launch leaves them at zero.
     pub const fn arrivals(self) -> u32 {
         self.slots
     }
 }
 
-/// The entry of an instance.
+/// Returns the entry of an instance.
 #[cfg(not(target_arch = "nvptx64"))]
 fn entry<P>() -> &'static Descriptor
 where
@@ -176,8 +187,8 @@ where
     &<paged_attention as Instance<P>>::DESCRIPTOR
 }
 
-/// The floor of a launch over `sequences` whose queries see `tokens` in all: keys and values are read once for all
-/// heads of their group, queries once, and results are written.
+/// Returns the floor of a launch over `sequences` whose queries see `tokens` in total. Keys and values are read once
+/// per group of heads, queries are read once, and results are written once.
 pub const fn floor(shape: AttentionShape, tokens: u64, sequences: u64) -> Floor {
     let (size, pages) = (shape.head_size() as u64, shape.pages());
     let (kv_heads, heads) = (pages.heads as u64, shape.heads() as u64);
@@ -230,7 +241,10 @@ mod tests {
                         let labels = [label(element, format), &format!("{head_size}")];
                         assert_eq!(launch.call(element, ARGS).descriptor().labels[..2], labels);
                     }
-                    assert!(launch.shared_bytes() <= 99 << 10, "the least that a block may have from 8.0 on");
+                    assert!(
+                        launch.shared_bytes() <= 99 << 10,
+                        "shared memory per block is at most 99 KiB on some GPUs"
+                    );
                     assert!(launch.streams() * launch.rows_at_once() >= group);
                     assert!((launch.streams() - 1) * launch.rows_at_once() < group);
                 }
@@ -258,12 +272,12 @@ mod tests {
     }
 
     #[test]
-    fn drafts_are_rows_where_no_block_reads_more_for_it() -> Result<(), UnsupportedShape> {
+    fn decode_serves_drafts_if_no_block_reads_more() -> Result<(), UnsupportedShape> {
         let shape = AttentionShape::new(32, 8, 128, 16)?;
         let suits = |slots, spans: &[(u32, u32)]| DecodeLaunch::with_drafts(shape, slots).suits(spans.iter().copied());
-        assert!(suits(1, &[(1, 50), (4, 900), (2, 7)]), "one part each");
+        assert!(suits(1, &[(1, 50), (4, 900), (2, 7)]), "each draft is one part");
         assert!(!suits(396, &[(1, 50), (1, 9)]) && !suits(396, &[(500, 500), (1, 9)]), "no draft");
-        // Two parts of eight streams are sixteen times what a block of prefill reads.
+        // Two parts of eight streams read sixteen times as much as a block of prefill.
         assert!(suits(16, &[(5, 900)]) && !suits(15, &[(5, 900)]));
         assert!(suits(32, &[(5, 900); 2]) && !suits(31, &[(5, 900); 2]));
         assert!(suits(24, &[(5, 900), (5, 450), (1, 7000)]));
@@ -271,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn which_kernel_serves() -> Result<(), UnsupportedShape> {
+    fn groups_of_more_than_eight_use_sixteen_rows() -> Result<(), UnsupportedShape> {
         let name = |launch: DecodeLaunch| launch.call(ElementType::F16, ARGS).descriptor().name;
         assert_eq!(name(launch(32, 32, 128)?), "paged_attention_f16_128_8");
         assert_eq!(name(launch(32, 4, 64)?), "paged_attention_f16_64_8");
@@ -281,8 +295,8 @@ mod tests {
     }
 
     #[test]
-    fn three_blocks_of_the_usual_shapes_share_a_multiprocessor() -> Result<(), UnsupportedShape> {
-        // 228 KiB, of which each block takes one for itself.
+    fn three_blocks_of_common_shapes_fit_a_multiprocessor() -> Result<(), UnsupportedShape> {
+        // 228 KiB, minus one that each block takes for itself.
         for launch in [launch(32, 32, 128)?, launch(32, 8, 128)?] {
             assert!(3 * (launch.shared_bytes() + 1024) <= 228 << 10);
         }
@@ -290,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_is_keys_values_queries_and_results() -> Result<(), UnsupportedShape> {
+    fn the_floor_counts_keys_values_queries_and_results() -> Result<(), UnsupportedShape> {
         let shape = AttentionShape::new(32, 8, 128, 16)?;
         assert_eq!(floor(shape, 1000, 2), Floor { bytes: 1000 * 8 * 512 + 2 * 2 * 32 * 256, flops: 1000 * 32 * 512 });
         Ok(())

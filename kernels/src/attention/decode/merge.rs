@@ -1,14 +1,15 @@
-//! From partial results to results: those of a block's warps, then those of the blocks that share a stream.
+//! Merges the partial results of a block's warps, then of the blocks that share a stream.
 //!
-//! Partial results are rows of `D + 4` floats: the weighted sum of values; then the reference `m` that
-//! scores were taken relative to, and the sum `l` of weights; and two zeros, which keep rows apart in the banks of
-//! shared memory: stores by fragment and loads by vector are free of conflicts.
+//! A partial result is a row of `D + 4` floats: the weighted sum of values, the reference `m` that scores were relative
+//! to, the sum `l` of weights, and two zeros. The zeros offset rows in the banks of shared memory, so that stores by
+//! fragment and loads by vector are free of conflicts.
 //!
-//! Two partial results are merged into one with `m = max(m1, m2)`, `l = l1 2^(m1 - m) + l2 2^(m2 - m)`, and sums
-//! likewise; the result is the sum over `l`. A block that has all of a stream stores the result. Otherwise it stores
-//! its rows to global memory and counts itself as arrived; the block that finds that all others have arrived merges the
-//! rows, always in the same order, so that results do not depend on which block it is. The counter is left at zero, for
-//! the next layer.
+//! Two partial results merge with `m = max(m1, m2)` and `l = l1 2^(m1 - m) + l2 2^(m2 - m)`, and the sums of values
+//! likewise. The final result is the sum of values divided by `l`.
+//!
+//! If a block has a whole stream, it stores the result. Otherwise it stores its rows to global memory and counts its
+//! arrival. The last block to arrive merges the rows, always in the same order, so results do not depend on which block
+//! that is. It resets the counter to zero for the next layer.
 
 use cuda_std::block::is_last_to_arrive;
 use cuda_std::half::Half2;
@@ -21,31 +22,33 @@ use super::stream::KvStream;
 use crate::element::Element;
 use cuda_std::ptx::memory::{load_l2, store_l2};
 
-/// Partial results that a thread loads before it uses the first: the latency of L2 is paid once for all of them.
+/// Partial results that a thread loads before it uses the first, so that it pays the latency of L2 once for all of
+/// them.
 const BATCH: u32 = 8;
 
-/// Vectors of a head's partial result.
+/// Returns the vectors of a row's partial result.
 pub const fn row_vectors(head_size: u32) -> u32 {
     head_size / 4 + 1
 }
 
-/// Where partial results are exchanged between blocks.
+/// The workspace in which blocks exchange partial results.
 #[derive(Clone, Copy)]
 pub struct Exchange {
-    /// For each slot the rows of the first stream of its range; then, for each slot, those of the last.
+    /// For each slot, the rows of the first stream of its range. Then, again for each slot, the rows of the last stream
+    /// of its range.
     pub partials: *mut Vector,
-    /// For each slot, how many blocks have stored their part of the stream in which its range ends.
+    /// For each slot, the number of blocks that have stored their part of the last stream in the slot's range.
     pub arrivals: *mut u32,
-    /// How the plan cuts tiles into ranges.
+    /// The division of tiles into ranges.
     pub ranges: Ranges,
     /// Blocks in the grid.
     pub slots: u32,
-    /// Rows that there is room for in one partial result.
+    /// The number of rows that a partial result has room for.
     pub rows: u32,
 }
 
 impl Exchange {
-    /// The rows of slot `slot` for a stream that begins in the range of slot `first`.
+    /// Returns the rows of slot `slot` for a stream that begins in the range of slot `first`.
     #[inline(always)]
     fn rows<const D: u32>(self, slot: u32, first: u32) -> *mut Vector {
         let index = if slot == first { self.slots + slot } else { slot };
@@ -53,18 +56,19 @@ impl Exchange {
     }
 }
 
-/// Merges the partial results that the warps of this block left at `shared` for the rows of a stream. The results are
-/// stored to `output`, whose tokens are `stride` elements apart, by this block, or by the last to arrive of those that
-/// share the stream.
+/// Merges the partial results that the warps of this block left at `shared` for the rows of a stream.
+///
+/// The result goes to `output`, with `stride` elements between tokens. This block stores it if it has the whole stream.
+/// Otherwise the last block to arrive of the blocks that share the stream does.
 ///
 /// # Safety
-/// The rows of all `warps` are at `shared`, one warp's after the other; exchange and stream are the launch's; all
+/// The rows of all `warps` are at `shared`, one warp after the other. `exchange` and `stream` are the launch's. All
 /// threads of the block call this together.
 #[inline(always)]
 pub unsafe fn finish<T: Element, const D: u32>(
     shared: *const Vector,
     warps: u32,
-    of: StreamRows,
+    stream_rows: StreamRows,
     stream: KvStream,
     exchange: Exchange,
     output: *mut u16,
@@ -72,9 +76,9 @@ pub unsafe fn finish<T: Element, const D: u32>(
 ) {
     let Exchange { arrivals, ranges, rows, .. } = exchange;
     let (first, last) = (ranges.holding(stream.begin), ranges.holding(stream.end() - 1));
-    let pieces = Pieces::<D> { count: of.count };
-    // SAFETY: the warps' rows are at `shared`, and `exchange` and `output` have room for those of the stream, by this
-    // function's contract; all threads of the block have the same `first` and `last`, so that they reach the barriers
+    let pieces = Pieces::<D> { count: stream_rows.count };
+    // SAFETY: by this function's contract, the warps' rows are at `shared`, and `exchange` and `output` have room for
+    // the stream's rows. All threads of the block have the same `first` and `last`, so they reach the barriers
     // together.
     unsafe {
         thread::sync_threads();
@@ -85,7 +89,7 @@ pub unsafe fn finish<T: Element, const D: u32>(
                 piece.add(*row.add(chunk as usize), *row.add(D as usize / 4));
             }
             if first == last {
-                piece.store::<T>(output.add(of.element::<D>(number, stride) + 4 * chunk as usize));
+                piece.store::<T>(output.add(stream_rows.element::<D>(number, stride) + 4 * chunk as usize));
             } else {
                 let row = exchange.rows::<D>(thread::block_idx_x(), first).add((number * row_vectors(D)) as usize);
                 let [a, b, c, d] = piece.out;
@@ -118,21 +122,21 @@ pub unsafe fn finish<T: Element, const D: u32>(
                 }
                 slot += BATCH;
             }
-            piece.store::<T>(output.add(of.element::<D>(number, stride) + 4 * chunk as usize));
+            piece.store::<T>(output.add(stream_rows.element::<D>(number, stride) + 4 * chunk as usize));
         });
     }
 }
 
-/// How the threads of a block share out rows: by vectors of four elements.
+/// The division of rows among a block's threads, in vectors of four elements.
 struct Pieces<const D: u32> {
     count: u32,
 }
 
 impl<const D: u32> Pieces<D> {
-    /// Calls `with` for the thread's own vectors: the row's number, and the index in it.
+    /// Calls `with` for each of this thread's vectors, with the row's number and the vector's index within the row.
     #[inline(always)]
     fn each(&self, mut with: impl FnMut(u32, u32)) {
-        // Eight lanes, which share a pass over the banks, stay in one row.
+        // Eight lanes share a pass over the banks, so they stay in one row.
         let row = (D / 4).next_multiple_of(8);
         let mut index = thread::thread_idx_x();
         while index < self.count * row {
@@ -145,7 +149,7 @@ impl<const D: u32> Pieces<D> {
     }
 }
 
-/// Four elements of a head's result, as far as it is known.
+/// A partial result of four elements of a row.
 struct Piece {
     out: [f32; 4],
     max: f32,
@@ -153,7 +157,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// The result of no tokens. Its reference is finite, so that two of them can be added.
+    /// The result of no tokens. Its reference is finite, so two of them can be added.
     const NONE: Piece = Piece { out: [0.0; 4], max: f32::MIN, sum: 0.0 };
 
     /// Adds another partial result: its elements, and its `m` and `l`.
@@ -168,17 +172,17 @@ impl Piece {
         self.out = [both(0), both(1), both(2), both(3)];
     }
 
-    /// Stores the result.
+    /// Stores the result, rounded to 16 bits.
     ///
     /// # Safety
-    /// `to` has room for four elements, and is aligned to 8 bytes.
+    /// `to` has room for four elements and is aligned to 8 bytes.
     #[inline(always)]
     unsafe fn store<T: Element>(&self, to: *mut u16) {
         let scale = self.sum.rcp_fast();
         let [a, b, c, d] = self.out;
         let low = T::Pair::from_f32([a * scale, b * scale]).to_bits();
         let high = T::Pair::from_f32([c * scale, d * scale]).to_bits();
-        // SAFETY: `to` has room for four elements and is aligned to 8 bytes, by this function's contract.
+        // SAFETY: by this function's contract, `to` has room for four elements and is aligned to 8 bytes.
         unsafe { *to.cast::<u64>() = u64::from(low) | u64::from(high) << 32 };
     }
 }

@@ -1,50 +1,54 @@
-//! Decode attention: one query token a sequence, or a few, against all that the sequence has in the cache.
+//! Decode attention: one query token per sequence, or a few, attends to the sequence's whole cache.
 //!
 //! | kernel | computes | grid | block |
 //! | --- | --- | --- | --- |
-//! | [`plan_paged_attention()`] | the share of each block, once a step and for all layers | 1 | [`PLAN_THREADS`] |
-//! | [`paged_attention()`] | `softmax(scale q K^T) V` of every sequence and head | [`DecodeLaunch::shape`] | |
+//! | [`plan_paged_attention()`] | each block's share of the work, once per step for all layers | 1 | [`PLAN_THREADS`] |
+//! | [`paged_attention()`] | `softmax(scale q K^T) V` for every sequence and head | [`DecodeLaunch::shape`] | |
 //!
-//! Queries are `[tokens][heads][D]`, tokens a stride apart; results `[tokens][heads][D]`, contiguous.
-//! Keys and values are pages of [`layout`](crate::layout), found through block tables: all tables are one array, and a
-//! sequence's begins where `table_starts` says. Sequences of length 0 are padding: nothing is read for them, and
-//! nothing written. The grid is fixed and the host knows no length: a captured graph serves every batch of its size.
+//! Queries are `[tokens][heads][D]`, with a stride between tokens. Results are `[tokens][heads][D]`, contiguous. Keys
+//! and values are in the pages of [`layout`](crate::layout), found through block tables. All tables are one array, and
+//! `table_starts` says where each sequence's table begins. Sequences of length 0 are padding: the kernel reads and
+//! writes nothing for them. The grid is fixed and the host does not need to know the lengths, so a captured graph
+//! serves every batch of its size.
 //!
 //! | file | |
 //! | --- | --- |
-//! | `plan` | the cut of a batch into ranges of equal length |
-//! | `stream` | a warp's iteration over a range, copying tiles of 16 tokens ahead of their use |
-//! | `rows` | which token and head each row of a stream is, and what it sees |
+//! | `plan` | divides a batch into ranges of equal length |
+//! | `stream` | a warp's iteration over a range, which copies tiles of 16 tokens ahead of their use |
+//! | `rows` | the token and head of each row of a stream, and the tokens that it sees |
 //! | `heads` | a tile's arithmetic on the tensor cores |
-//! | `merge` | partial results of warps, then of blocks, to results |
-//! | [`DecodeLaunch`] | which kernel serves which shape; grid, shared memory, workspace |
+//! | `merge` | merges partial results of warps, then of blocks |
+//! | [`DecodeLaunch`] | the kernel for each shape; grid, shared memory, workspace |
 //!
-//! `H` is 8 for groups of up to 8 query heads to a KV head, and 16 for larger ones, for both types; with heads of 256
-//! it is always 8, since registers do not suffice for more, and with a cache of 8 bits, for fewer kernels. More heads than
-//! a kernel takes at once are further streams, and read the cache again.
+//! `H` is the number of rows that a kernel takes at once. It is 8 for groups of up to 8 query heads per KV head, and 16
+//! for larger groups, for both types. With heads of 256 it is always 8, because 16 rows would not fit the registers.
+//! With an 8-bit cache it is always 8 too, to limit the number of kernels. If a group has more heads, they form further
+//! streams, which read the cache again.
 //!
 //! # Drafts
 //!
-//! Where a sequence has a few query tokens, its last one and a draft that is to be verified, rows are pairs of token and head, and
-//! each sees the sequence up to its own token. The kernels are those that serve a single token. A launch
-//! [with drafts](DecodeLaunch::with_drafts) has 16 rows from a group of two on, room for `16 / group` tokens; a longer draft is
-//! several [parts](DecodeLaunch::parts), which are sequences to the kernel, and each reads the cache again.
+//! A sequence with a draft to verify has a few query tokens: its last token and the draft. Rows are then pairs of token
+//! and head, and each row sees the sequence up to its own token. The kernels are the same as for a single token. A
+//! launch [with drafts](DecodeLaunch::with_drafts) has 16 rows for groups of two or more, which is room for
+//! `16 / group` tokens. A longer draft becomes several [parts](DecodeLaunch::parts). The kernel treats parts as
+//! sequences, and each reads the cache again.
 //!
-//! Prefill's kernel reads the cache once for any draft, and with fewer instructions in all, but in one block for each KV head of a
-//! sequence, of which one warp computes: a few sequences keep a few multiprocessors busy, and the longest holds up the step. Here
-//! all blocks have equal shares, as without drafts. [`DecodeLaunch::suits`] says which is to be taken; `BENCHMARKS.md` has the
-//! counts of both, and of drafts as sequences of one token each.
+//! Prefill's kernel reads the cache once for any draft, and takes fewer instructions overall. But it uses only one
+//! block for each KV head of a sequence, and in that block only one warp computes. A few sequences then keep only a few
+//! multiprocessors busy, and the longest delays the step. Here all blocks have equal shares, as without drafts.
+//! [`DecodeLaunch::suits`] chooses between the two. `BENCHMARKS.md` has the counts of both, and of drafts as sequences
+//! of one token each.
 //!
 //! # Floor
 //!
-//! [`floor`]: keys and values are read once, `4 D` bytes for a token and KV head; queries and results are negligible
-//! beside them. `4 D` operations for a token and query head: one a byte with MHA, 8 with a group of 8, where an H200
-//! has 160 on the tensor cores for each byte. So the time is that of memory, at the 4.5 TB/s that a read-only stream
-//! should reach.
+//! [`floor`]: keys and values are read once, `4 D` bytes per token and KV head. Queries and results are negligible in
+//! comparison. The arithmetic is `4 D` operations per token and query head. That is one operation per byte with MHA and
+//! 8 with a group of 8, while an H200's tensor cores can do 160 per byte. So memory sets the time, at the 4.5 TB/s that
+//! a read-only stream should reach.
 //!
-//! # What the counts say (emulator; no GPU has run this yet)
+//! # Counts (emulator; no GPU has run this yet)
 //!
-//! | D | bytes an instruction | of the issue slots at 4.5 TB/s | registers | blocks an SM | in flight, KiB an SM |
+//! | D | bytes per instruction | share of the issue slots at 4.5 TB/s | registers | blocks per SM | in flight, KiB per SM |
 //! | --- | --- | --- | --- | --- | --- |
 //! | 32 | 17 | 30 % | 128 | 4 | 96 to 128 |
 //! | 64 | 27 | 19 % | 128 | 3 | 144 to 192 |
@@ -53,43 +57,50 @@
 //! | 128 | 37 | 14 % | 168 | 3 | 96 to 192 |
 //! | 256 | 49 | 10 % | 255 | 3 | 96 to 192 |
 //!
-//! Issue slots are 132 SMs x 4 schedulers x 1.7 GHz; instructions those of the PTX, of which `ptxas` folds address
-//! arithmetic and moves. Blocks on an SM are what registers and 227 KiB of shared memory allow (with groups of 6 to 8
-//! and D = 128: two). The last column is the bytes in flight: the smaller figure counts the rings without the tile that
-//! each warp computes with, the larger one the whole rings, since a warp that waits has all of its stages in flight.
-//! In 8 bits, with the same columns for `f16` beside integers (the registers of the other sizes are in `resources.tsv`):
+//! Issue slots are 132 SMs x 4 schedulers x 1.7 GHz. Instructions are counted in the PTX; `ptxas` folds some of the
+//! address arithmetic and moves. Blocks per SM are limited by registers and 227 KiB of shared memory (two with groups
+//! of 6 to 8 and D = 128). The last column is the bytes in flight. The smaller figure counts the rings without the tile
+//! that each warp computes with. The larger one counts whole rings, since a waiting warp has all of its stages in
+//! flight.
 //!
-//! | D | bytes an instruction | of the issue slots at 4.5 TB/s | registers | blocks an SM | in flight, KiB an SM |
+//! In 8 bits the same columns are as follows, for `f16` with integer codes (`resources.tsv` has the registers of the
+//! other sizes):
+//!
+//! | D | bytes per instruction | share of the issue slots at 4.5 TB/s | registers | blocks per SM | in flight, KiB per SM |
 //! | --- | --- | --- | --- | --- | --- |
 //! | 64 | 7.1 | 71 % | 145 | 3 | 173 to 198 |
 //! | 128 | 7.1 | 71 % | 167 | 3 | 146 to 195 |
 //!
-//! For four codes there are seven instructions, five once `and` and `xor` are one: a third of all. So a GPU with the memory
-//! of an H200 comes near to its issue slots, and one of 3.4 TB/s has half of them left. A token is read in 1.94 times fewer
-//! bytes at D = 64.
+//! Four codes take seven instructions to convert, or five once `and` and `xor` are fused. That is a third of all
+//! instructions. So a GPU with an H200's memory comes close to its limit of issue slots, and one with 3.4 TB/s has half
+//! of them left. At D = 64 a token takes 1.94 times fewer bytes than in 16 bits.
 //!
-//! The tensor cores do 12 times the work of the floor with MHA, 54 TFLOP/s at the memory's full rate, a tenth of what
-//! `mma.sync` can do. Global sectors are 1.01 of the floor with some thousands of tokens a block; shared memory has no
-//! bank conflicts, and takes a write and a read of each byte, a third of its bandwidth.
+//! With MHA the tensor cores do 12 times the work of the floor: 54 TFLOP/s at full memory rate, a tenth of the peak of
+//! `mma.sync`. With a few thousand tokens per block, global sectors are 1.01 times the floor. Shared memory has no bank
+//! conflicts. It takes one write and one read of each byte, a third of its bandwidth.
 //!
-//! At batch 1 x 1k latency counts: five reads that depend on each other (range, sequence, table, block, keys), four
-//! tiles a warp in two rounds, two barriers, then store, fence, count and load through L2: some 4 us, and a launch.
+//! At batch 1 x 1k latency dominates: five dependent reads (range, sequence, table, block, keys), four tiles per warp
+//! in two rounds, and two barriers. Then come a store, a fence, a count and a load through L2. Together that is about 4
+//! us, plus a launch.
 //!
 //! # Ladder
 //!
-//! 1. A block for each sequence and head, whatever the length: the paper's v1. One long sequence keeps a few SMs busy.
-//! 2. Partitions of 512 tokens and a second launch that reduces (v2): the grid depends on the longest length, blocks of
-//!    short sequences are empty, and K is read again for each query head.
-//! 3. Group on the tensor cores, K and V by `cp.async` through a ring for each warp: a byte is read once for all its
-//!    heads, and no barrier stands in the loop.
-//! 4. Equal ranges over a fixed grid, merged by the last block to arrive: balanced for any lengths, and one launch.
-//! 5. (here) Copies of tiles go on across the ends of streams, so that the ring does not run dry at each; heads as rows
-//!    of Q K^T but columns of V^T P^T, so that weights stay in the lanes that computed them; a lazy reference for the
-//!    softmax, so that no shuffle is left in the loop.
+//! 1. One block per sequence and head, whatever the length: the paper's v1. One long sequence keeps only a few SMs
+//!    busy.
+//! 2. Partitions of 512 tokens and a second launch that reduces them (v2). The grid depends on the longest length,
+//!    blocks of short sequences are empty, and K is read again for each query head.
+//! 3. The group's heads on the tensor cores, with K and V copied by `cp.async` through one ring per warp. A byte is
+//!    read once for all heads of the group, and the loop has no barrier.
+//! 4. Equal ranges over a fixed grid, merged by the last block to arrive. Work is balanced for any lengths, in one
+//!    launch.
+//! 5. (here) Copies of tiles continue across the ends of streams, so the ring does not run dry at each end. Heads are
+//!    rows of Q K^T but columns of V^T P^T, so weights stay in the lanes that computed them. The softmax uses a lazy
+//!    reference, so no shuffle is left in the loop.
 //!
-//! MHA on CUDA cores, a lane for each token, was considered and rejected: with 256 conversions and 256 multiplications
-//! for a tile of 8 KiB it reads 16 bytes an instruction at best. On the tensor cores a small group is padded with rows
-//! of zeros; they take only tensor-core time, of which there is plenty here, and one kernel serves all groups.
+//! MHA on CUDA cores with one lane per token was considered and rejected. It needs 256 conversions and 256
+//! multiplications for a tile of 8 KiB, so it reads at most 16 bytes per instruction. On the tensor cores a small group
+//! is padded with rows of zeros. They take only tensor-core time, which is plentiful here, and one kernel serves all
+//! groups.
 
 mod heads;
 mod launch;
@@ -118,22 +129,25 @@ use stream::{Cache, KvStream, Reader, tile_bytes};
 pub use launch::{DecodeLaunch, floor, is_draft};
 pub use plan::{MIN_RANGE, PLAN_THREADS, Ranges, TILE, plan_paged_attention, plan_vectors};
 
-/// Decode attention: `H` rows at once, with `D` elements each.
+/// Computes decode attention, `H` rows at once, with `D` elements each.
 ///
-/// - `output`: `[tokens][heads][D]`; `query`: the same, with tokens `query_stride` elements apart.
-/// - `cache`: the layer's pages, of `kv_heads` heads and `block_size` tokens; `group` query heads share each KV head.
-/// - `tables`: all block tables, each long enough for its sequence; `table_starts`: where each sequence's begins.
-/// - `query_starts`: `[sequences + 1]`, sequence s has query tokens `query_starts[s] .. query_starts[s + 1]`: one, or as
-///   many as fill `H` rows at most, and of padding any.
-/// - `plan`: of [`plan_paged_attention()`] for this batch, window and grid.
-/// - `partials`, `arrivals`: the workspace, of [`DecodeLaunch::partial_vectors`] and [`DecodeLaunch::arrivals`].
-/// - `rows`: the most rows that a stream may have, [`DecodeLaunch::rows`].
-/// - `window`: with w > 0, which is below 2^31, a query sees the last w tokens up to its own; with 0 all.
-/// - `scale`: what products of queries and keys are multiplied with, above 0.
+/// - `output`: `[tokens][heads][D]`.
+/// - `query`: the same, but tokens are `query_stride` elements apart.
+/// - `cache`: the layer's pages, with `kv_heads` heads and `block_size` tokens. `group` query heads share each KV head.
+/// - `tables`: all block tables, each long enough for its sequence.
+/// - `table_starts`: the start of each sequence's table.
+/// - `query_starts`: `[sequences + 1]`. Sequence s has query tokens `query_starts[s] .. query_starts[s + 1]`: at least
+///   one, and at most as many as fill `H` rows. Padding may have any number.
+/// - `plan`: the result of [`plan_paged_attention()`] for this batch, window and grid.
+/// - `partials`, `arrivals`: the workspace, with the sizes [`DecodeLaunch::partial_vectors`] and
+///   [`DecodeLaunch::arrivals`].
+/// - `rows`: the maximum number of rows of a stream, [`DecodeLaunch::rows`].
+/// - `window`: with w > 0, a query sees the last w tokens up to its own; with 0 it sees all. Below 2^31.
+/// - `scale`: the factor for products of queries and keys, above 0.
 ///
 /// # Safety
-/// The arrays have these shapes; query rows are aligned to 4 bytes, output to 8, vectors to 16; the launch is as
-/// [`DecodeLaunch`] says, and no other uses the workspace meanwhile.
+/// The arrays have these shapes. Query rows are aligned to 4 bytes, output to 8, vectors to 16. The launch is as
+/// [`DecodeLaunch`] says, and no other launch uses the workspace meanwhile.
 #[kernel(
     dependent,
     max_threads = 128,
@@ -165,9 +179,9 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
     let cache = Cache { vectors: cache, pages, tables, table_starts, head_tiles: group.div_ceil(H) };
     let (slots, warp) = (thread::grid_dim_x(), warp::warp_id());
     let plan = DecodePlan::new(plan, slots);
-    // SAFETY: the arrays are as this kernel's contract says, which is what the functions called here ask for. All lanes
-    // of a warp go through the same tiles, and all threads of a block through the same streams, so that they reach
-    // shuffles and barriers together.
+    // SAFETY: this kernel's contract covers the contracts of the functions called here. All lanes of a warp go through
+    // the same tiles, and all threads of a block through the same streams, so they reach shuffles and barriers
+    // together.
     unsafe {
         let (begin, end, sequence) = plan.range(thread::block_idx_x());
         if begin == end {
@@ -178,16 +192,16 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
         let ring = shared_offset(dynamic_shared_mem::<u8>()) + warp * stages * tile_bytes;
         let merged = dynamic_shared_mem::<u8>().add(ring_bytes(D, T::FORMAT) as usize).cast::<Vector>();
 
-        let mut stream = KvStream::holding(plan, begin, sequence);
+        let mut stream = KvStream::containing(plan, begin, sequence);
         let (mut tile, mut stage) = (begin + warp, 0);
         let mut reader = Reader::<T, D>::new(plan, cache, stream, tile, end, warps(D), ring);
         for stage in 0..stages {
             reader.fetch(stage);
         }
         loop {
-            let of = StreamRows::of(stream, query_starts, cache.head_tiles, group, H);
-            let mut heads = QueryHeads::<T, D, H>::load(query, query_stride, of);
-            let sight = of.sight(stream, window);
+            let stream_rows = StreamRows::new(stream, query_starts, cache.head_tiles, group, H);
+            let mut heads = QueryHeads::<T, D, H>::load(query, query_stride, stream_rows);
+            let sight = stream_rows.sight(stream, window);
             let stop = stream.end().min(end);
             while tile < stop {
                 match stages {
@@ -195,25 +209,25 @@ pub unsafe fn paged_attention<T: KvElement, const D: u32, const H: u32>(
                     4 => cp_async::wait::<3>(),
                     _ => cp_async::wait::<1>(),
                 }
-                // What the other lanes copied has arrived, too.
+                // Wait for the copies of the other lanes, too.
                 warp::sync_warp(FULL_MASK);
                 let at = ring + stage * tile_bytes;
-                heads.take(at, tile, sight, scale * LOG2_E);
-                // The stage is free when all lanes are done with it.
+                heads.attend(at, tile, sight, scale * LOG2_E);
+                // All lanes must be done with the stage before it is refilled.
                 warp::sync_warp(FULL_MASK);
                 reader.fetch(stage);
                 stage = (stage + 1) % stages;
                 tile += warps(D);
             }
-            // Read again: in the loop registers are short.
-            let of = StreamRows::of(stream, query_starts, cache.head_tiles, group, H);
-            heads.leave(merged.add((warp * rows * row_vectors(D)) as usize).cast(), of.count);
-            finish::<T::Element, D>(merged, warps(D), of, stream, exchange, output, kv_heads * group * D);
+            // Recomputed here because registers are scarce in the loop.
+            let stream_rows = StreamRows::new(stream, query_starts, cache.head_tiles, group, H);
+            heads.store_partials(merged.add((warp * rows * row_vectors(D)) as usize).cast(), stream_rows.count);
+            finish::<T::Element, D>(merged, warps(D), stream_rows, stream, exchange, output, kv_heads * group * D);
             if stop == end {
                 return;
             }
             stream.advance(plan, cache.streams());
-            // All threads have read the rows of the previous stream.
+            // All threads must have read the previous stream's rows before they are overwritten.
             thread::sync_threads();
         }
     }

@@ -1,57 +1,61 @@
-//! The planner: which block reads which keys and values, once a step and for all layers.
+//! The planner, which assigns keys and values to blocks, once per step for all layers.
 //!
 //! A *stream* is the keys and values of one KV head for one sequence, read for as many query heads as fit a tile of the
-//! tensor cores; it is cut into *tiles* of [`TILE`] tokens. All tiles of a batch are numbered consecutively: by
-//! sequence, then by stream, then by token. These numbers are cut into ranges of equal length, to a tile, one for each
-//! block of the attention kernel's fixed grid, whatever the lengths of the sequences. A range takes the end of one
-//! stream, whole streams, and the beginning of another; so a stream has partial results from neighbouring ranges, at
-//! most two from each range, and where they lie follows from the numbers of the ranges alone: nothing but sequences and
-//! ranges needs to be listed.
+//! tensor cores. It is divided into *tiles* of [`TILE`] tokens. All tiles of a batch are numbered consecutively: by
+//! sequence, then by stream, then by token.
 //!
-//! With less than [`MIN_RANGE`] tiles for each there are fewer ranges, and the remaining blocks have nothing to do.
+//! The planner cuts these numbers into ranges of equal length (to within one tile), one per block of the attention
+//! kernel's fixed grid, whatever the lengths of the sequences. A range covers the end of one stream, whole streams, and
+//! the start of another. So a stream has partial results from consecutive ranges, and each range has at most two
+//! partial results. Their location follows from the range numbers alone, so the plan lists only sequences and ranges.
+//!
+//! If the batch has too few tiles for [`MIN_RANGE`] tiles per range, there are fewer ranges, and the remaining blocks
+//! are idle.
 //!
 //! The plan in global memory, in vectors of four `u32`:
 //!
 //! | vectors | of | content |
 //! | --- | --- | --- |
-//! | 1 | the batch | ranges, tiles in each, ranges that have one more, all tiles |
+//! | 1 | the batch | number of ranges, tiles in each, number of ranges with one more, total tiles |
 //! | slots | range r | its first tile, its end, the first tile's sequence, 0 |
-//! | sequences | sequence s | number of its first tile, tiles in each stream, first token seen, length |
+//! | sequences | sequence s | number of its first tile, tiles in each stream, first visible token, length |
 //!
-//! Grid: one block of [`PLAN_THREADS`]. Floor: 16 bytes read and written a sequence and range; this is latency, some
-//! microseconds a step, and the reason why layers share the plan.
+//! Grid: one block of [`PLAN_THREADS`]. Floor: 16 bytes read and written per sequence and range. The time is latency,
+//! several microseconds per step, and that is why layers share the plan.
 
 use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
 use cuda_std::warp::{FULL_MASK, WARP_SIZE};
 
-/// Tokens of a tile: what a warp takes at a time, and the depth of an `mma`.
+/// Tokens per tile: the unit of a warp's work, and the depth of an `mma`.
 pub const TILE: u32 = 16;
 
-/// Tiles that a range has at least, if there are as many: 256 tokens. Shorter ones cost more to merge than they save.
+/// Minimum number of tiles per range, if the batch has enough: 256 tokens. Shorter ranges cost more to merge than they
+/// save.
 pub const MIN_RANGE: u32 = 256 / TILE;
 
-/// Threads of [`plan_paged_attention()`], which is launched with one block.
+/// Threads of [`plan_paged_attention()`], which runs as one block.
 pub const PLAN_THREADS: u32 = 256;
 
-/// Vectors of a plan.
+/// Returns the number of vectors in a plan.
 pub const fn plan_vectors(slots: u32, sequences: u32) -> u32 {
     1 + slots + sequences
 }
 
-/// Tiles `0..total` in ranges that differ by one tile at most: `remainder` of `quotient + 1` tiles, then the others.
+/// A division of tiles `0..total` into ranges whose lengths differ by at most one tile. The first `remainder` ranges
+/// have `quotient + 1` tiles, the others `quotient`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ranges {
-    /// How many there are.
+    /// The number of ranges.
     pub count: u32,
-    /// Tiles of the shorter ones.
+    /// Tiles in a shorter range.
     pub quotient: u32,
-    /// How many have one more; they come first.
+    /// The number of ranges with one tile more. They come first.
     pub remainder: u32,
 }
 
 impl Ranges {
-    /// Cuts `total` tiles into at most `slots` ranges.
+    /// Divides `total` tiles into at most `slots` ranges.
     #[inline(always)]
     pub const fn of(total: u32, slots: u32) -> Ranges {
         let wanted = total / MIN_RANGE;
@@ -60,13 +64,13 @@ impl Ranges {
         Ranges { count, quotient: total / count, remainder: total % count }
     }
 
-    /// The first tile of a range, which is the end of the one before.
+    /// Returns the first tile of a range, which is also the end of the previous range.
     #[inline(always)]
     pub const fn begin(self, range: u32) -> u32 {
         range * self.quotient + if range < self.remainder { range } else { self.remainder }
     }
 
-    /// The range that holds a tile.
+    /// Returns the range that contains a tile.
     #[inline(always)]
     pub const fn holding(self, tile: u32) -> u32 {
         let longer = self.remainder * (self.quotient + 1);
@@ -78,7 +82,7 @@ impl Ranges {
     }
 }
 
-/// A quotient whose divisor is never zero. The code rules zero out so that the compiler does not include a panic.
+/// Divides by a number that is never zero. Replacing zero by one spares the kernels a panic path.
 #[inline(always)]
 pub const fn divide(number: u32, by: u32) -> u32 {
     number / if by == 0 { 1 } else { by }
@@ -91,9 +95,9 @@ pub struct PlanEntry {
     pub start: u32,
     /// Tiles in each of its streams.
     pub tiles: u32,
-    /// The first token that one of its queries sees.
+    /// The first token that any of its queries sees.
     pub first: u32,
-    /// Tokens in the cache; that of the last query is the last.
+    /// Tokens in the cache. The last of them is the last query's token.
     pub length: u32,
 }
 
@@ -105,42 +109,42 @@ pub struct DecodePlan {
 }
 
 impl DecodePlan {
-    /// A plan for a grid of `slots`.
+    /// Creates a plan for a grid of `slots` blocks.
     #[inline(always)]
     pub const fn new(vectors: *const Vector, slots: u32) -> DecodePlan {
         DecodePlan { vectors, slots }
     }
 
-    /// How the tiles were cut into ranges.
+    /// Returns the division of tiles into ranges.
     ///
     /// # Safety
-    /// The plan was made, for a grid of this size.
+    /// The plan has been computed for a grid of this size.
     #[inline(always)]
     pub unsafe fn ranges(self) -> Ranges {
-        // SAFETY: the plan was made, by this function's contract, and this is its first vector.
+        // SAFETY: by this function's contract, the plan has been computed. This is its first vector.
         let Vector([count, quotient, remainder, _]) = unsafe { *self.vectors };
         Ranges { count, quotient, remainder }
     }
 
-    /// The first tile of a range, its end, and the first tile's sequence. Empty for a slot that has no range.
+    /// Returns a range's first tile, its end, and the first tile's sequence. The range is empty if the slot has none.
     ///
     /// # Safety
-    /// As for [`DecodePlan::ranges`], and `slot` is one of the grid.
+    /// As for [`DecodePlan::ranges`], and `slot` is a block of the grid.
     #[inline(always)]
     pub unsafe fn range(self, slot: u32) -> (u32, u32, u32) {
-        // SAFETY: the plan has a vector for each slot of the grid, and `slot` is one, by this function's contract.
+        // SAFETY: the plan has a vector for each slot of the grid, and by this function's contract `slot` is one.
         let Vector([begin, end, sequence, _]) = unsafe { *self.vectors.add(1 + slot as usize) };
         (begin, end, sequence)
     }
 
-    /// The entry of a sequence.
+    /// Returns the plan's entry for a sequence.
     ///
     /// # Safety
-    /// As for [`DecodePlan::ranges`], and `sequence` is one of the batch.
+    /// As for [`DecodePlan::ranges`], and `sequence` is in the batch.
     #[inline(always)]
     pub unsafe fn span(self, sequence: u32) -> PlanEntry {
-        // SAFETY: the plan has a vector for each sequence of the batch, and `sequence` is one, by this function's
-        // contract.
+        // SAFETY: the plan has a vector for each sequence of the batch, and by this function's contract `sequence` is
+        // one.
         let Vector([start, tiles, first, length]) =
             unsafe { *self.vectors.add(1 + self.slots as usize + sequence as usize) };
         PlanEntry { start, tiles, first, length }
@@ -149,17 +153,17 @@ impl DecodePlan {
 
 /// Plans a step of decode attention.
 ///
-/// - `lengths`: tokens in the cache of each sequence, those of its queries included; 0 for padding, for which nothing
-///   will be read or written.
-/// - `query_starts`: `[sequences + 1]`, sequence s has query tokens `query_starts[s] .. query_starts[s + 1]`: one at least, and of
-///   padding any. They are read with a window only.
-/// - `window`: with w > 0 a query sees the last w tokens up to its own; with 0 all.
-/// - `streams`: of each sequence, see [`DecodeLaunch::streams`](super::DecodeLaunch::streams).
-/// - `slots`: the attention kernel's grid.
+/// - `lengths`: each sequence's tokens in the cache, including its queries. 0 marks padding, which the attention kernel
+///   ignores.
+/// - `query_starts`: `[sequences + 1]`. Sequence s has query tokens `query_starts[s] .. query_starts[s + 1]`: at least
+///   one, or any number for padding. Read only if there is a window.
+/// - `window`: with w > 0 a query sees the last w tokens up to its own; with 0 it sees all.
+/// - `streams`: streams per sequence, see [`DecodeLaunch::streams`](super::DecodeLaunch::streams).
+/// - `slots`: blocks in the attention kernel's grid.
 ///
 /// # Safety
-/// `lengths` has `sequences` elements, `query_starts` one more, `plan` the size of [`plan_vectors`], the batch has less than 2^32
-/// tiles, and the launch is of one block of [`PLAN_THREADS`].
+/// `lengths` has `sequences` elements, `query_starts` has one more, and `plan` has the size of [`plan_vectors`]. The
+/// batch has fewer than 2^32 tiles. The launch is one block of [`PLAN_THREADS`].
 #[kernel(dependent, max_threads = 256)]
 pub unsafe fn plan_paged_attention(
     lengths: *const u32,
@@ -171,7 +175,7 @@ pub unsafe fn plan_paged_attention(
     slots: u32,
 ) {
     let thread = thread::thread_idx_x();
-    // SAFETY: indices are below `sequences` and `slots`; all threads take part in each sum.
+    // SAFETY: indices are below `sequences` and `slots`. All threads take part in each sum.
     unsafe {
         let spans = plan.add(1 + slots as usize);
         let (mut total, mut first_of_pass) = (0, 0);
@@ -192,7 +196,7 @@ pub unsafe fn plan_paged_attention(
             total += sum;
             first_of_pass += PLAN_THREADS;
         }
-        // The spans are read by threads that did not write them.
+        // Threads read spans that other threads wrote.
         thread::sync_threads();
 
         let ranges = Ranges::of(total, slots);
@@ -212,7 +216,7 @@ pub unsafe fn plan_paged_attention(
     }
 }
 
-/// The sum over the block's threads before this one, and over all.
+/// Returns the sum over the block's threads before this one, and the sum over all threads.
 ///
 /// # Safety
 /// All threads of a block of [`PLAN_THREADS`] call this together.
@@ -230,7 +234,7 @@ unsafe fn block_sum(own: u32) -> (u32, u32) {
             upto += if lane >= step { below } else { 0 };
             step *= 2;
         }
-        // The sums of an earlier pass have been read by now.
+        // Wait until all threads have read the sums of the previous pass.
         thread::sync_threads();
         if lane == WARP_SIZE - 1 {
             *sums.add(warp as usize) = upto;
@@ -246,17 +250,17 @@ unsafe fn block_sum(own: u32) -> (u32, u32) {
     }
 }
 
-/// The sequence that a tile belongs to: the last that begins at it or before. Those without tiles come before the one
-/// that begins with them.
+/// Returns the sequence that contains a tile: the last one that begins at the tile or before it. Empty sequences with
+/// the same start come before it.
 ///
 /// # Safety
-/// `spans` has an entry for each of `sequences` sequences, the first of which begins at tile 0.
+/// `spans` has an entry for each of `sequences` sequences. The first begins at tile 0.
 #[inline(always)]
 unsafe fn sequence_of(spans: *const Vector, sequences: u32, tile: u32) -> u32 {
     let (mut from, mut to) = (0, sequences);
     while to - from > 1 {
         let middle = from + (to - from) / 2;
-        // SAFETY: `middle` is below `sequences`, for which there are spans, by this function's contract.
+        // SAFETY: by this function's contract, `spans` has an entry for each sequence. `middle` is below `sequences`.
         if unsafe { (*spans.add(middle as usize)).0[0] } <= tile { from = middle } else { to = middle }
     }
     from

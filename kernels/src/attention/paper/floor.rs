@@ -1,14 +1,16 @@
-//! The least bytes and operations that attention can cost (its roofline). For the host.
+//! The least memory traffic and arithmetic that attention can cost (its roofline). Host code.
 
 use super::span::TokenRange;
 use crate::attention::AttentionShape;
 use crate::floor::Floor;
 
-/// Bytes and flops of one new token's attention for sequences of these lengths: keys and values of what is seen, once
-/// for each key/value head; queries and outputs; block tables and lengths.
+/// Returns bytes and flops of one new token's attention per sequence, for sequences of these lengths.
 ///
-/// A flop is a multiplication or an addition: four for each element of what is seen and each query head. The softmax,
-/// a few for each token, is not counted.
+/// Bytes are keys and values of visible tokens, once per key/value head, plus queries, outputs, block tables and
+/// lengths.
+///
+/// A flop is a multiplication or an addition. Each element of each visible token costs four per query head. The softmax
+/// is not counted, as it costs only a few per token.
 pub fn floor(shape: AttentionShape, lengths: &[u32], window: u32) -> Floor {
     let pages = shape.pages();
     let (head_size, heads, kv_heads) = (u64::from(shape.head_size()), u64::from(shape.heads()), u64::from(pages.heads));
@@ -29,9 +31,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_worked_out_by_hand() {
+    fn floor_matches_a_hand_computed_batch() {
         let shape = AttentionShape::new(8, 2, 64, 16).unwrap();
-        // 100 tokens in 7 blocks and 40 in 3; 256 bytes a token and key/value head, 2048 bytes of queries and outputs.
+        // 100 tokens in 7 blocks and 40 in 3. 256 bytes of keys and values per token and key/value head. 2048 bytes of
+        // queries and outputs per sequence.
         let bytes = 140 * 2 * 256 + 2 * 2048 + 4 * (7 + 3 + 2);
         assert_eq!(floor(shape, &[100, 40], 0), Floor { bytes, flops: 140 * 4 * 8 * 64 });
         // A window of 20: tokens 80 to 99 in two blocks, 20 to 39 in two.

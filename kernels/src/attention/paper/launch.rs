@@ -1,4 +1,4 @@
-//! Which of the two kernels serves, and how it is launched. For the host.
+//! Chooses between v1 and v2, and computes their launches. Host code.
 
 use cuda_std::launch::LaunchShape;
 #[cfg(not(target_arch = "nvptx64"))]
@@ -14,35 +14,36 @@ use crate::{
     with_element,
 };
 
-/// Tokens that `paged_attention_v1` can see, at most: their logits are all in shared memory, and 32 KiB of them beside
-/// the rest stay below the 48 KiB that a launch gets without asking for more.
+/// Maximum number of tokens that `paged_attention_v1` can see. Their logits are all in shared memory. 32 KiB of logits
+/// plus the rest stay below the 48 KiB that a launch gets without opting in to more.
 pub const V1_MAX_LENGTH: u32 = 8192;
 
-/// The number of thread blocks above which v1 fills a GPU, so that cutting sequences into partitions does not pay.
+/// The number of thread blocks above which v1 fills a GPU, so that partitioning sequences does not pay.
 pub const V1_ENOUGH_BLOCKS: u32 = 512;
 
-/// The kernel that serves, with its launches.
+/// The chosen kernel, with its launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// `paged_attention_v1`
     V1(LaunchShape),
     /// `paged_attention_v2`, then `paged_attention_v2_reduce`.
     V2 {
-        /// Of v2.
+        /// The launch of v2.
         attend: LaunchShape,
-        /// Of the reduction.
+        /// The launch of the reduction.
         reduce: LaunchShape,
-        /// Partitions that the scratch arrays have room for, of each sequence and head.
+        /// Partitions per sequence and head that the scratch arrays have room for.
         partitions: u32,
     },
 }
 
 impl Version {
-    /// The choice for a batch of `sequences`, of which the longest has at most `max_length` tokens: v1, if it has room
-    /// for its logits, and if there is only one partition or there are enough thread blocks without partitions.
+    /// Chooses a version for a batch of `sequences` sequences of up to `max_length` tokens.
     ///
-    /// Of the lengths, the choice and its launches depend on `max_length` alone: only the device needs to know the
-    /// others.
+    /// Chooses v1 if it has room for the logits and partitions would not help: either one partition is enough, or heads
+    /// and sequences already give enough thread blocks.
+    ///
+    /// The choice and its launches depend only on the longest length. The device reads the others.
     pub const fn choose(shape: AttentionShape, sequences: u32, max_length: u32, window: u32) -> Version {
         let slots = slots(shape, max_length, window);
         let full = slots <= PARTITION || sequences * shape.heads() > V1_ENOUGH_BLOCKS;
@@ -53,16 +54,16 @@ impl Version {
         }
     }
 
-    /// The launch of v1, whether it would be chosen or not, for [`V1_MAX_LENGTH`] tokens at most.
+    /// Returns the launch of v1, for at most [`V1_MAX_LENGTH`] tokens, whether or not `choose` would pick it.
     pub const fn v1(shape: AttentionShape, sequences: u32, max_length: u32, window: u32) -> Version {
         let shared = slots(shape, max_length, window) * size_of::<f32>() as u32;
         Version::V1(LaunchShape::new([shape.heads(), sequences, 1], THREADS).with_shared(shared))
     }
 
-    /// The launches of v2 and its reduction, whether they would be chosen or not.
+    /// Returns the launches of v2 and its reduction, whether or not `choose` would pick them.
     pub const fn v2(shape: AttentionShape, sequences: u32, max_length: u32, window: u32) -> Version {
         let number = size_of::<f32>() as u32;
-        // A grid has at least one block, even where all sequences are padding.
+        // A grid has at least one block, even if all sequences are padding.
         let partitions = match slots(shape, max_length, window).div_ceil(PARTITION) {
             0 => 1,
             some => some,
@@ -75,7 +76,7 @@ impl Version {
     }
 }
 
-/// v1 with these arguments, for elements of this type and heads of this shape.
+/// Returns v1's call with these arguments, for this element type and shape.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn v1_call(shape: AttentionShape, element: ElementType, args: super::paged_attention_v1) -> KernelCall {
     with_element!(element, T => with_head_size!(shape.head_size(), D => {
@@ -83,7 +84,7 @@ pub fn v1_call(shape: AttentionShape, element: ElementType, args: super::paged_a
     }))
 }
 
-/// v2 with these arguments, for elements of this type and heads of this shape.
+/// Returns v2's call with these arguments, for this element type and shape.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn v2_call(shape: AttentionShape, element: ElementType, args: super::paged_attention_v2) -> KernelCall {
     with_element!(element, T => with_head_size!(shape.head_size(), D => {
@@ -91,7 +92,7 @@ pub fn v2_call(shape: AttentionShape, element: ElementType, args: super::paged_a
     }))
 }
 
-/// v2's arguments for what v1's say; what v1 would write, the reduction writes.
+/// Converts v1's arguments to v2's. The output is omitted because the reduction writes it.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn partitioned(
     args: super::paged_attention_v1,
@@ -118,7 +119,8 @@ pub fn partitioned(
     }
 }
 
-/// The cache write's arguments for what those of Quire's own say, whose cache are the keys; the values lie apart.
+/// Converts the arguments of Quire's cache write to the arguments of the paper's. The original cache pointer becomes
+/// the keys, and `values` is the separate array of values.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn apart(args: rope_and_cache, values: DevicePtrMut<u16>) -> super::paper_rope_and_cache {
     let rope_and_cache { qkv, query, cache, angles, positions, slots, query_norm, key_norm, eps, .. } = args;
@@ -144,8 +146,7 @@ pub fn apart(args: rope_and_cache, values: DevicePtrMut<u16>) -> super::paper_ro
     }
 }
 
-/// Slots that the longest sequence needs, at most: those of whole blocks. A window may begin anywhere in the first of
-/// them.
+/// Returns the most slots that a sequence can need, in whole blocks. A window may begin anywhere in its first block.
 const fn slots(shape: AttentionShape, max_length: u32, window: u32) -> u32 {
     let block_size = shape.pages().block_size;
     let reach = window.saturating_add(block_size - 1);
@@ -174,9 +175,9 @@ mod tests {
     }
 
     #[test]
-    fn a_window_bounds_what_counts() {
+    fn a_window_bounds_the_length_that_counts() {
         assert!(is_v1(32, 1, 100_000, 497));
-        assert!(!is_v1(32, 1, 100_000, 498), "in 33 blocks, if it is cut so");
+        assert!(!is_v1(32, 1, 100_000, 498), "a window of 498 may touch 33 blocks");
         assert!(is_v1(32, 17, 100_000, 4096));
     }
 
@@ -192,14 +193,14 @@ mod tests {
                     most_partitions = most_partitions.max(span.partitions(block_size));
                     let v1 = Version::V1(LaunchShape::new([8, 3, 1], THREADS).with_shared(4 * most_slots));
                     let Version::V2 { partitions, attend, reduce } = Version::v2(shape, 3, length, window) else {
-                        unreachable!("v2 was asked for")
+                        unreachable!("Version::v2 returned v1")
                     };
                     assert!(partitions >= most_partitions && attend.grid == [8, 3, partitions]);
                     assert_eq!((attend.shared, reduce.shared), (2048, 4 * partitions));
                     match (v1, Version::v1(shape, 3, length, window)) {
                         (Version::V1(need), Version::V1(got)) => {
                             assert!(got.grid == need.grid && got.shared >= need.shared);
-                            // With no window nothing is wasted; with one at most a block.
+                            // Without a window no memory is wasted. With one, at most a block is.
                             assert!(got.shared <= need.shared + if window == 0 { 0 } else { 4 * block_size });
                         }
                         other => unreachable!("{other:?}"),

@@ -1,33 +1,32 @@
-//! The paper's PagedAttention kernels, for study and as the yardstick (4.1, 5.1).
+//! The paper's PagedAttention kernels, for study and as a baseline. Numbers like (4.1) are sections of the paper.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `v1.rs` | `paged_attention_v1`: a thread block attends to a whole sequence with one head. Start here |
-//! | `v2.rs` | `paged_attention_v2`: a thread block attends to 512 tokens of it |
+//! | `v2.rs` | `paged_attention_v2`: a thread block attends to 512 tokens of a sequence |
 //! | `reduce.rs` | `paged_attention_v2_reduce`: merges the partial results of v2's thread blocks |
-//! | `attend.rs` | what v1 and v2 share: one thread block's work from the query to the sum of values |
+//! | `attend.rs` | shared by v1 and v2: one thread block's work, from the query to the sum of values |
 //! | `scores.rs`, `softmax.rs`, `values.rs` | its three phases |
-//! | `write.rs` | `paper_rope_and_cache`: puts new tokens' keys and values where v1 and v2 look for them |
-//! | `head.rs`, [`span`] | where a thread block finds its keys and values; which tokens it sees |
-//! | [`launch`], [`floor`] | for the host: which kernel serves, its grid and shared memory; attention's least cost |
+//! | `write.rs` | `paper_rope_and_cache`: writes new tokens' keys and values where v1 and v2 read them |
+//! | `head.rs`, [`span`] | the location of a thread block's keys and values, and the tokens that it sees |
+//! | [`launch`], [`floor`] | host code: the choice of kernel, its grid and shared memory, and attention's least cost |
 //!
-//! # What is computed
+//! # The computation
 //!
-//! In a decode step each sequence has one new token, with a query `q` for every head. With the keys `k[t]` and values
-//! `v[t]` of the tokens that it sees, which the earlier steps have left in the cache, attention is (4.1)
-//!
+//! In a decode step each sequence has one new token, with a query `q` for every head. The token sees keys `k[t]` and
+//! values `v[t]`, which earlier steps left in the cache. Attention is then (4.1)
 //! ```text
 //! output = sum over t of a[t] v[t],    a[t] = exp(scale q.k[t]) / sum over u of exp(scale q.k[u])
 //! ```
 //!
-//! and `scale` is one over the square root of the head size. There is nothing to reuse: every key and value is read for
-//! two flops an element and never again in this step. So the time is that of reading the cache, and the kernel is built
-//! to read it in large contiguous pieces, with enough of them in flight.
+//! with `scale` equal to one over the square root of the head size. Nothing can be reused: this step reads every key
+//! and value once, for two flops per element. So the time is the time to read the cache. The kernel therefore reads it
+//! in large contiguous pieces and keeps enough of them in flight.
 //!
-//! # What is paged
+//! # Paging
 //!
-//! Keys and values of a sequence are not contiguous. They lie in blocks of `block_size` tokens, anywhere in the cache,
-//! and the sequence's block table says where (4.2). Equation 4 of the paper is the same sum, block by block:
+//! Keys and values of a sequence are not contiguous. They are in blocks of `block_size` tokens, anywhere in the cache.
+//! The sequence's block table lists the blocks (4.2). Equation 4 of the paper is the same sum, block by block:
 //!
 //! ```text
 //! sequence of 41 tokens    | 0 ........ 15 | 16 ....... 31 | 32 .. 40 ///// |
@@ -36,10 +35,10 @@
 //!                          16 ... 31           32 .. 40         0 ... 15
 //! ```
 //!
-//! The lookup costs one load of 4 bytes a block, which all lanes of a warp share, before kilobytes of keys. It is in
-//! `head.rs`, and it is all that paging adds: the rest of the kernel would be the same without pages. What lies behind
-//! the last token (`/////`) was never written or belongs to no sequence: it may be anything, and must not reach the
-//! result.
+//! The lookup costs one 4-byte load per block, which all lanes of a warp share, before kilobytes of keys. It is in
+//! `head.rs`, and it is all that paging adds: the rest of the kernel would be the same without pages. Slots after the
+//! last token (`/////`) were never written or belong to no sequence. Their contents are arbitrary and must not reach
+//! the result.
 //!
 //! # Shapes and layouts
 //!
@@ -54,15 +53,15 @@
 //! | lengths | `[sequences]` of `u32`: tokens in the cache, the new one included |
 //! | output | `[sequences][heads][head_size]` |
 //!
-//! Keys are summed over elements, values over tokens, and so they lie differently: `scores.rs` and `values.rs` show
-//! how. Quire's own kernels use [`crate::layout`] instead, which has values in the order of the keys: here a new
+//! Keys are summed over elements and values over tokens, so their layouts differ: see `scores.rs` and `values.rs`.
+//! Quire's own kernels use [`crate::layout`] instead, which stores values in the same order as keys. Here, a new
 //! token's value is written in pieces of 2 bytes, `block_size` elements apart.
 //!
-//! # Who does what
+//! # Division of work
 //!
-//! A thread block is four warps. It has one query head of one sequence (and in v2 one partition); a **warp takes a
-//! block** of the cache at a time, so that it reads coalesced (5.1): warp 0 takes blocks 0, 4, 8 and so on. Everything
-//! is in `attend.rs`:
+//! A thread block is four warps. It handles one query head of one sequence (in v2, one partition of it). A **warp takes
+//! one block** of the cache at a time, so its reads coalesce (5.1): warp 0 takes blocks 0, 4, 8 and so on. `attend.rs`
+//! contains all of this:
 //!
 //! ```text
 //!            query -> shared memory, as f32
@@ -77,50 +76,57 @@
 //!            sum over the four warps, divide by the sum of weights
 //! ```
 //!
-//! # Floor, and what is needed above it
+//! # Floor, and costs above it
 //!
-//! Floor: `4 * head_size` bytes a token and key/value head (key and value, 2 bytes an element), and as many flops a
-//! token and query head. With as many key/value heads as query heads that is a flop a byte; an H200 could do about ten.
+//! Floor: `4 * head_size` bytes per token and key/value head (key and value, 2 bytes per element), and as many flops
+//! per token and query head. With as many key/value heads as query heads that is one flop per byte. An H200 could do
+//! about ten.
 //!
-//! Memory traffic above the floor, at head size 128 and blocks of 16: 0.8 % for the block table, of which each warp
-//! reads a sector twice a block of 8 KiB; in v2 another 0.4 % for the partial results. With grouped queries every query
-//! head reads the keys and values for itself: `heads / kv_heads` times the floor's bytes are asked of L2, though DRAM
-//! may be spared.
+//! Memory traffic above the floor, at head size 128 and blocks of 16, is 0.8 % for the block table: each warp reads a
+//! sector of it twice per 8 KiB block. In v2 the partial results add another 0.4 %. With grouped queries every query
+//! head reads the keys and values for itself. L2 then serves `heads / kv_heads` times the floor's bytes, though DRAM
+//! may serve fewer.
 //!
 //! Issue slots: the emulator counts 71 warp instructions for each KiB of keys and values that a thread block reads
-//! (head size 128, blocks of 16). An H200 issues some 204 in the time in which its memory gives a KiB (132
-//! multiprocessors, 4 schedulers, 1.7 GHz, 4.5 TB/s). So with a key/value head for each query head a third of the slots
-//! is used, and memory bandwidth is the limit; with four query heads to one, 277 are needed, and v1 and v2 cannot reach
-//! three quarters of the memory's rate.
+//! (head size 128, blocks of 16). An H200 issues about 204 while its memory delivers one KiB (132 multiprocessors, 4
+//! schedulers, 1.7 GHz, 4.5 TB/s). With one key/value head per query head, v1 and v2 use a third of the slots, and
+//! memory bandwidth is the limit. With four query heads per key/value head they need 277, and cannot reach three
+//! quarters of the memory's rate.
 //!
-//! Registers are on record in `prebuilt/resources.tsv`: with `f16`, head size 128 and blocks of 16, v1 has 132 a thread
-//! on sm_80 and 138 on sm_90a. They are allocated by the warp in units of 256: 4,352 and 4,608 registers a warp, four
-//! times that a thread block. Three thread blocks fit into a multiprocessor's 65,536 registers in both cases, and a
-//! fourth does not. Each thread has eight loads in flight, of 8 bytes for keys and of 16 for values (blocks of 16): 24
-//! and 48 KiB in all on a multiprocessor.
+//! Registers are recorded in `prebuilt/resources.tsv`. With head size 128 and blocks of 16, v1 has 96 per thread on
+//! sm_80 and on sm_90a: 3,072 per warp and 12,288 per thread block. Five thread blocks fit into a multiprocessor's
+//! 65,536 registers, and a sixth does not. Each thread has eight loads in flight, of 8 bytes for keys and 16 bytes for
+//! values (blocks of 16). That is 40 and 80 KiB per multiprocessor.
 //!
 //! # Ladder
 //!
-//! 1. Attention over contiguous keys and values, as FasterTransformer has it: a thread block a sequence and head,
+//! 1. Attention over contiguous keys and values, as in FasterTransformer: one thread block per sequence and head, and
 //!    memory reserved for the longest sequence that may arrive.
-//! 2. The same with a block table: a thread a token, keys as `[token][head_size]`. Each load of a warp touches 32 rows.
-//! 3. v1: keys in chunks of 16 bytes with the tokens inside, a warp a block. Each load of a warp is contiguous. With
-//!    one sequence and 32 heads 32 thread blocks run, on a GPU with 132 multiprocessors; and all logits of a sequence
-//!    must fit into shared memory.
-//! 4. v2: partitions of 512 tokens. A sequence of 16,384 tokens is 32 thread blocks a head, at the price of a second
-//!    launch and of partial results.
+//! 2. The same with a block table: one thread per token, and keys as `[token][head_size]`. Each load of a warp touches
+//!    32 rows.
+//! 3. v1: keys in chunks of 16 bytes with the tokens inside, and one warp per block. Each load of a warp is contiguous.
+//!    But one sequence with 32 heads runs only 32 thread blocks on a GPU with 132 multiprocessors, and all logits of a
+//!    sequence must fit into shared memory.
+//! 4. v2: partitions of 512 tokens. A sequence of 16,384 tokens is 32 thread blocks per head. The price is a second
+//!    launch and the partial results.
 //!
-//! What it leaves to the kernels after it (Quire's `paged_attention`): keys and values are read once for every query
-//! head of a group; memory is idle at each barrier between the phases; a partition is 512 tokens long whether that
-//! fills the GPU evenly or not, and a multiprocessor whose last partition is short idles until the others are done;
-//! logits go to shared memory and back.
+//! Quire's `paged_attention` removes these remaining costs:
 //!
-//! # Not quite vLLM's
+//! - Every query head of a group reads the keys and values again.
+//! - Memory is idle at each barrier between the phases.
+//! - A partition is 512 tokens long whether or not that fills the GPU evenly. A multiprocessor whose last partition is
+//!   short idles until the others are done.
+//! - Logits go to shared memory and back.
 //!
-//! The work is partitioned as in vLLM. Some details are not vLLM's, because they are simpler this way, and no slower:
-//! the query is scaled and widened once, not at each use; weights are not divided by their sum, but the output is; the
-//! warps' sums are merged behind one barrier instead of four; v2's partial results are `f32`; a sliding window is here,
-//! ALiBi and block-sparse masks aren't.
+//! # Differences from vLLM
+//!
+//! The work is partitioned as in vLLM. Some details differ because they are simpler this way, and no slower:
+//!
+//! - The query is scaled and widened once, not at each use.
+//! - The output is divided by the sum of the weights, not each weight.
+//! - The warps' sums are merged at one barrier instead of four.
+//! - v2's partial results are `f32`.
+//! - Sliding windows are supported. ALiBi and block-sparse masks are not.
 
 mod attend;
 pub mod floor;
@@ -142,20 +148,20 @@ pub use write::*;
 
 use cuda_std::warp::WARP_SIZE;
 
-/// Threads per block of all kernels here.
+/// Threads per block of the attention kernels.
 pub const THREADS: u32 = 128;
 
 /// Warps per block.
 pub const WARPS: u32 = THREADS / WARP_SIZE;
 
-/// Tokens that a thread block of `paged_attention_v2` attends to: a multiple of every block size.
+/// Tokens that a thread block of `paged_attention_v2` attends to, a multiple of every block size.
 pub const PARTITION: u32 = 512;
 
 /// The largest head size.
 pub const MAX_HEAD_SIZE: u32 = 256;
 
-/// Threads in a thread group: those that take a token's key together, so that a warp takes a block. 4, 2 and 1 for
-/// blocks of 8, 16 and 32.
+/// Returns the threads in a thread group, which process one token's key together so that a warp takes a whole block. 4,
+/// 2 and 1 for blocks of 8, 16 and 32.
 pub const fn group_size(block_size: u32) -> u32 {
     WARP_SIZE / block_size
 }

@@ -1,16 +1,17 @@
 //! `paged_attention_v2_reduce`: merges the softmaxes of a sequence's partitions into one.
 //!
-//! - computes, with `m[p]`, `s[p]` and `o[p]` as v2 has written them for partition `p`, and `M` the greatest `m[p]`:
+//! - Computes the following, where v2 wrote `m[p]`, `s[p]` and `o[p]` for partition `p`, and `M` is the greatest
+//!   `m[p]`:
 //!
 //!   ```text
 //!   output = sum over p of w[p] o[p]  /  sum over p of w[p] s[p],    w[p] = 2^(m[p] - M)
 //!   ```
-//! - grid: (heads, sequences, 1) by 128 threads; dynamic shared memory: 4 bytes a partition
-//! - floor: `4 * head_size + 8` bytes a partition read, less than a hundredth of what v2 has read for it; the launch
-//!   itself, a few microseconds, counts for more
+//! - Grid: (heads, sequences, 1) by 128 threads. Dynamic shared memory: 4 bytes per partition.
+//! - Floor: reads `4 * head_size + 8` bytes per partition, less than a hundredth of what v2 has read for it. The launch
+//!   itself takes a few microseconds and costs more.
 //!
-//! All threads together compute the weights, one partition each. Then thread `i` sums up elements `2 i` and `2 i + 1`
-//! over the partitions: it reads eight bytes of each, next to those that its neighbours read.
+//! All threads together compute the weights, one partition each. Then thread `i` sums elements `2 i` and `2 i + 1` over
+//! the partitions. It reads eight bytes of each, adjacent to the bytes that neighbouring threads read.
 
 use cuda_std::block;
 use cuda_std::prelude::*;
@@ -22,15 +23,14 @@ use super::span::TokenRange;
 use super::{THREADS, WARPS};
 use crate::element::{Bf16, Element, F16};
 
-/// Merges the partial results of [`paged_attention_v2()`](super::paged_attention_v2()). A sequence of no tokens gets
-/// zeros.
+/// Merges the partial results of [`paged_attention_v2()`](super::paged_attention_v2()). An empty sequence gets zeros.
 ///
 /// - `output`: `[sequences][heads][head_size]`
-/// - `partials`, `maxima`, `sums`: as v2 wrote them, with `partitions` of each sequence and head
+/// - `partials`, `maxima`, `sums`: as v2 wrote them, with `partitions` entries per sequence and head
 ///
 /// # Safety
-/// The arrays have these shapes and are aligned to 8 bytes; `lengths`, `block_size` and `window` are v2's; the launch
-/// is [`Version::V2`](super::launch::Version)'s.
+/// The arrays have these shapes and are aligned to 8 bytes. `lengths`, `block_size` and `window` are the same as for
+/// v2. The launch is [`Version::V2`](super::launch::Version)'s.
 #[kernel(dependent, max_threads = 128, instances(T = [F16, Bf16]))]
 pub unsafe fn paged_attention_v2_reduce<T: Element>(
     output: *mut u16,
@@ -51,8 +51,8 @@ pub unsafe fn paged_attention_v2_reduce<T: Element>(
     let row = sequence as usize * heads as usize + head as usize;
     let first = row * partitions as usize;
     let thread = thread::thread_idx_x();
-    // SAFETY: partitions are below `count`, which is at most `partitions`, so that all indices are within the arrays;
-    // `count` is the same for all threads of the block, so that they reach the reductions together.
+    // SAFETY: partitions are below `count`, which is at most `partitions`, so all indices are within the arrays.
+    // `count` is the same for all threads of the block, so they reach the reductions together.
     unsafe {
         core::hint::assert_unchecked(block_size != 0);
         let count = TokenRange::visible(*lengths.add(sequence as usize), window).partitions(block_size);
@@ -73,7 +73,7 @@ pub unsafe fn paged_attention_v2_reduce<T: Element>(
             sum += weight * *sums.add(first + partition as usize);
             partition += THREADS;
         }
-        // All weights are there behind the barrier of this reduction.
+        // The barrier in this reduction also completes the weights.
         let sum = block::reduce::<WARPS>(sum, room_for_sums, 0.0, |a, b| a + b);
 
         let mut values = [0.0f32; 2];

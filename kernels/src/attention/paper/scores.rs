@@ -1,11 +1,11 @@
-//! Phase 1: how well the query matches each key, as `logit = scale * log2(e) * (query . key)`.
+//! Phase 1: computes each token's logit, `scale * log2(e) * (query . key)`.
 //!
-//! # A warp a block, a thread group a token
+//! # One warp per block, one thread group per token
 //!
-//! The block's keys for one head are `[head_size / 8][block_size][8]`: a *chunk* is eight neighbouring elements of one
-//! token, 16 bytes; the same chunk of the next token follows. Each token belongs to a **thread group** of `32 /
-//! block_size` threads, and the group reads a chunk together, each thread its *share*. With blocks of 16 (groups of 2,
-//! shares of 4 elements, 8 bytes), for every chunk:
+//! The block's keys for one head are `[head_size / 8][block_size][8]`. A *chunk* is eight neighbouring elements of one
+//! token, 16 bytes. The same chunk of the next token follows it. Each token belongs to a **thread group** of
+//! `32 / block_size` threads. The group reads a chunk together, and each thread reads its *share*. With blocks of 16
+//! (groups of 2, shares of 4 elements, 8 bytes), for every chunk:
 //!
 //! ```text
 //! token in block      0         1         2                15
@@ -13,12 +13,12 @@
 //! lane               0    1    2    3    4    5            30   31       lane l reads at byte 8 * l
 //! ```
 //!
-//! Whatever the block size, the lanes of a warp read `16 * block_size` contiguous bytes with one instruction, and all
-//! of them are used: that is why the paper's layout cuts the keys into chunks of 16 bytes, and puts the tokens inside.
-//! With keys stored row by row a warp would touch `block_size` rows at once, a sector of each.
+//! With any block size, one instruction of a warp reads `16 * block_size` contiguous bytes, and all of them are used.
+//! That is why the paper's layout cuts the keys into chunks of 16 bytes and puts the tokens inside. With keys stored
+//! row by row, a warp would touch `block_size` rows at once, one sector of each.
 //!
-//! A thread thus meets `head_size * block_size / 32` elements of its token, those of its share of each chunk; the
-//! group's sums are added by shuffles (none for blocks of 32, where a thread has a token for itself).
+//! Each thread thus processes `head_size * block_size / 32` elements of its token: its share of each chunk. Shuffles
+//! add the group's sums. Blocks of 32 need no shuffles, because each thread has a whole token.
 
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
@@ -31,11 +31,12 @@ use crate::element::Element;
 use crate::layout::VECTOR;
 use cuda_std::unroll::unroll;
 
-/// Writes the logits of all slots of `head`'s blocks; those of tokens that are not seen are minus infinity, whose power
-/// of two is 0. Returns the greatest logit that this thread has seen.
+/// Writes the logits of all slots of `head`'s blocks, and returns the greatest logit that this thread computed.
+///
+/// Tokens outside the span get minus infinity, so that their weight is 0.
 ///
 /// # Safety
-/// `query` and `logits` are in shared memory: `query` is `D` numbers, visible to all threads and aligned to 16 bytes;
+/// `query` and `logits` are in shared memory. `query` is `D` numbers, visible to all threads and aligned to 16 bytes.
 /// `logits` has room for `head.span.slots(B)`. All threads of the block call this together.
 #[inline(always)]
 pub unsafe fn scores<T: Element, const D: u32, const B: u32>(
@@ -47,12 +48,12 @@ pub unsafe fn scores<T: Element, const D: u32, const B: u32>(
     let mut greatest = f32::NEG_INFINITY;
     let mut block = head.span.first_block(B) + warp_id();
     while block < head.span.end_block(B) {
-        // SAFETY: `block` is one of the sequence's, the same for all lanes; `slot` is below `slots(B)`.
+        // SAFETY: `block` is a block of the sequence and the same for all lanes. `slot` is below `slots(B)`.
         unsafe {
             let dot = group_dot::<T, D, B>(head.keys(block), query, member);
             let position = block * B + token;
-            // The cache behind the last token may hold anything, NaN too: such a logit is replaced here, not multiplied
-            // by zero.
+            // The cache after the last token may hold anything, even NaN. So such a logit is replaced here, not
+            // multiplied by zero.
             let logit = if head.span.sees(position) { dot } else { f32::NEG_INFINITY };
             if member == 0 {
                 *logits.add(head.span.slot(position, B) as usize) = logit;
@@ -64,10 +65,10 @@ pub unsafe fn scores<T: Element, const D: u32, const B: u32>(
     greatest
 }
 
-/// The dot product of the query with the key of the thread group's token, in all threads of the group. Collective.
+/// Returns the dot product of the query with the key of the thread group's token, in all threads of the group.
 ///
 /// # Safety
-/// `keys` are the head's keys in one block, `query` is as for [`scores`]; all lanes of the warp call this together.
+/// `keys` are the head's keys in one block. `query` is as for [`scores`]. All lanes of the warp call this together.
 #[inline(always)]
 unsafe fn group_dot<T: Element, const D: u32, const B: u32>(
     keys: *const Vector,
@@ -82,7 +83,7 @@ unsafe fn group_dot<T: Element, const D: u32, const B: u32>(
                 return;
             }
             let chunk = first + i as u32;
-            // SAFETY: the chunk is one of the key's `D / VECTOR`.
+            // SAFETY: the chunk is below the key's `D / VECTOR` chunks.
             let (key, query) = unsafe {
                 (
                     load_keys::<B>(keys.add((chunk * B) as usize), lane_id()),
@@ -108,15 +109,16 @@ unsafe fn group_dot<T: Element, const D: u32, const B: u32>(
     dot
 }
 
-/// Elements of a chunk that fall to each thread of a group.
+/// Returns the elements of a chunk that each thread of a group reads.
 const fn share(block_size: u32) -> u32 {
     VECTOR / group_size(block_size)
 }
 
-/// Chunks whose loads are in flight together, at most.
+/// Maximum number of chunks with loads in flight together.
 const AT_ONCE: usize = 8;
 
-/// Chunks whose loads are in flight together: the largest divisor that is at most [`AT_ONCE`].
+/// Returns the number of chunks with loads in flight together: the largest divisor of `chunks` that is at most
+/// [`AT_ONCE`].
 const fn at_once(chunks: u32) -> u32 {
     let mut count = if chunks < AT_ONCE as u32 { chunks } else { AT_ONCE as u32 };
     while !chunks.is_multiple_of(count) {
@@ -125,10 +127,11 @@ const fn at_once(chunks: u32) -> u32 {
     count
 }
 
-/// The lane's share of a chunk of its token's key, two elements a register: the first `share(B) / 2` of the four count.
+/// Loads the lane's share of a chunk of its token's key, two elements per register. Only the first `share(B) / 2`
+/// registers are used.
 ///
 /// # Safety
-/// `chunk` is that chunk of all `B` tokens.
+/// `chunk` points to this chunk of all `B` tokens.
 #[inline(always)]
 unsafe fn load_keys<const B: u32>(chunk: *const Vector, lane: u32) -> [u32; 4] {
     let lane = lane as usize;
@@ -145,13 +148,13 @@ unsafe fn load_keys<const B: u32>(chunk: *const Vector, lane: u32) -> [u32; 4] {
     }
 }
 
-/// The same share of the query's chunk, in the first `share(B)` of the eight.
+/// Loads the same share of the query's chunk, into the first `share(B)` of the eight numbers.
 ///
-/// Members of a group read neighbouring addresses, and the groups read the same ones: a broadcast, without bank
+/// Members of a group read neighbouring addresses, and all groups read the same ones: a broadcast, without bank
 /// conflicts.
 ///
 /// # Safety
-/// `chunk` is eight numbers, aligned to 16 bytes.
+/// `chunk` points to eight numbers, aligned to 16 bytes.
 #[inline(always)]
 unsafe fn load_query<const B: u32>(chunk: *const f32, member: u32) -> [f32; 8] {
     // SAFETY: the shares of a thread group make up the chunk, and each is aligned for the loads that read it.

@@ -1,8 +1,8 @@
-//! Which tokens a thread block attends to: the same code on host and device.
+//! The tokens that a thread block attends to, computed by the same code on host and device.
 
 use super::PARTITION;
 
-/// Positions `first .. end` of a sequence, and the blocks of the cache they lie in.
+/// Positions `first .. end` of a sequence, and the cache blocks that contain them.
 ///
 /// ```text
 /// blocks of 8     |0 . . . . . . 7|8 . . . . . .15|16. . . . . .23|24 . .
@@ -11,27 +11,28 @@ use super::PARTITION;
 /// slot                            |0 1 2 3 4 5 6 7 8 9 ...
 /// ```
 ///
-/// A block is read as a whole, so a span's first and last block may hold tokens that the query must not see: they are
-/// masked. What is kept per token (its logit, then its weight) stands at [`TokenRange::slot`], counted from the first
-/// block.
+/// Kernels read whole blocks, so a span's first and last block may hold tokens that the query must not see. Those
+/// tokens are masked. Each position has a [slot](TokenRange::slot), counted from the start of the first block, which
+/// holds its logit and later its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenRange {
-    /// The first position seen.
+    /// The first visible position.
     pub first: u32,
-    /// The position after the last one.
+    /// The position after the last visible one.
     pub end: u32,
 }
 
 impl TokenRange {
-    /// What the newest of `length` tokens sees: the last `window` of them, itself included, or all if `window` is 0.
+    /// Returns the tokens that the newest of `length` tokens sees: the last `window`, itself included, or all if
+    /// `window` is 0.
     #[inline(always)]
     pub const fn visible(length: u32, window: u32) -> TokenRange {
         let first = if window == 0 { 0 } else { length.saturating_sub(window) };
         TokenRange { first, end: length }
     }
 
-    /// The `index`-th partition of these tokens: [`PARTITION`] of them, counted from the start of the first block so
-    /// that no block is cut in two. Empty if there is no such partition.
+    /// Returns partition number `index` of these tokens. It covers [`PARTITION`] slots. Partitions are counted from the
+    /// start of the first block, so none cuts a block in two. The result is empty if the partition does not exist.
     #[inline(always)]
     pub const fn partition(self, index: u32, block_size: u32) -> TokenRange {
         let start = self.first_block(block_size) * block_size + index * PARTITION;
@@ -40,49 +41,49 @@ impl TokenRange {
         TokenRange { first, end }
     }
 
-    /// The number of partitions that are not empty.
+    /// Returns the number of partitions that are not empty.
     #[inline(always)]
     pub const fn partitions(self, block_size: u32) -> u32 {
         (self.end - self.first_block(block_size) * block_size).div_ceil(PARTITION)
     }
 
-    /// Whether the span has no tokens.
+    /// Returns whether the span has no tokens.
     #[inline(always)]
     pub const fn is_empty(self) -> bool {
         self.first >= self.end
     }
 
-    /// Whether a position is one of these.
+    /// Returns whether the span contains a position.
     #[inline(always)]
     pub const fn sees(self, position: u32) -> bool {
         self.first <= position && position < self.end
     }
 
-    /// Whether all of a block's positions are among these.
+    /// Returns whether the span contains all positions of a block.
     #[inline(always)]
     pub const fn sees_all_of(self, block: u32, block_size: u32) -> bool {
         self.first <= block * block_size && (block + 1) * block_size <= self.end
     }
 
-    /// The block of the first position: an index into the block table.
+    /// Returns the block of the first position, an index into the block table.
     #[inline(always)]
     pub const fn first_block(self, block_size: u32) -> u32 {
         self.first / block_size
     }
 
-    /// The block after that of the last position.
+    /// Returns the block after the last position's block.
     #[inline(always)]
     pub const fn end_block(self, block_size: u32) -> u32 {
         self.end.div_ceil(block_size)
     }
 
-    /// The positions of all blocks that are read.
+    /// Returns the number of positions in all blocks that are read.
     #[inline(always)]
     pub const fn slots(self, block_size: u32) -> u32 {
         (self.end_block(block_size) - self.first_block(block_size)) * block_size
     }
 
-    /// The slot in which a position's logit, and later its weight, is kept.
+    /// Returns the slot of a position's logit and later its weight.
     #[inline(always)]
     pub const fn slot(self, position: u32, block_size: u32) -> u32 {
         position - self.first_block(block_size) * block_size
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_and_slots_are_those_of_the_figure() {
+    fn blocks_and_slots_match_the_figure() {
         let span = TokenRange::visible(19, 6);
         assert_eq!((span.first_block(8), span.end_block(8), span.slots(8)), (1, 3, 16));
         assert_eq!((span.slot(13, 8), span.slot(18, 8)), (5, 10));
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_hold_every_token_once_and_cut_no_block() {
+    fn partitions_contain_every_token_once_and_cut_no_block() {
         for block_size in [8, 16, 32] {
             for (length, window) in [(0, 0), (1, 0), (512, 0), (513, 0), (2000, 0), (2000, 700), (1030, 512), (520, 16)]
             {

@@ -1,13 +1,13 @@
-//! `paged_attention_v1`: a thread block attends with one query to all that its sequence sees.
+//! `paged_attention_v1`: a thread block attends with one query to all the tokens that its sequence sees.
 //!
-//! - computes: `output[s][h] = softmax(scale query[s][h] . keys) values` for every sequence `s` and head `h`
-//! - shapes, layouts, floor and ladder: [the family's](super)
-//! - grid: (heads, sequences, 1) by 128 threads; dynamic shared memory: 4 bytes a token of the longest sequence
-//!   ([`launch`](super::launch))
-//! - serves where sequences and heads are many, or contexts short
+//! - Computes `output[s][h] = softmax(scale query[s][h] . keys) values` for every sequence `s` and head `h`.
+//! - Shapes, layouts, floor and ladder: see [the parent module](super).
+//! - Grid: (heads, sequences, 1) by 128 threads. Dynamic shared memory: 4 bytes per token of the longest sequence
+//!   ([`launch`](super::launch)).
+//! - Suits many sequences and heads, or short contexts.
 //!
-//! With `D` the head size and `B` the block size, known to the compiler: they determine how many accumulators a lane
-//! has, and the compiler keeps accumulators in registers only if it knows how many there are.
+//! The head size `D` and the block size `B` are compile-time constants because they determine how many accumulators a
+//! lane has. The compiler keeps accumulators in registers only if it knows their number.
 
 use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
@@ -16,17 +16,19 @@ use super::attend::{attend, write_row};
 use super::head::{AttentionArgs, Head};
 use crate::element::{Bf16, Element, F16};
 
-/// Attention of one new token a sequence. A sequence of no tokens, which fills a batch up, gets zeros.
+/// Computes attention for one new token per sequence. An empty sequence, which pads a batch, gets zeros.
 ///
-/// `kv_heads` divides the number of heads. A token sees the last `window` tokens, itself included, or all if that is 0.
+/// `kv_heads` divides the number of heads. A token sees the last `window` tokens, itself included, or all if `window`
+/// is 0.
 ///
 /// # Safety
-/// The arrays have [these shapes](super#shapes-and-layouts) and are aligned to 16 bytes, `query_stride` is even;
-/// lengths are at most those that the dynamic shared memory has room for; block tables name a block of the cache for
-/// each block of the tokens seen; the launch is [`Version::V1`](super::launch::Version)'s.
-// Five blocks on a multiprocessor, 96 registers a thread. Asked for five, `ptxas` spills at head size 256 with larger blocks,
-// as it does without a bound; so there it is asked for three. Five fit small heads anyway, for which it would otherwise aim for
-// seven and move registers about.
+/// The arrays have [these shapes](super#shapes-and-layouts) and are aligned to 16 bytes. `query_stride` is even.
+/// Dynamic shared memory has room for every length. For each block of visible tokens, the block table names a block of
+/// the cache. The launch is [`Version::V1`](super::launch::Version)'s.
+// Five blocks per multiprocessor need at most 96 registers per thread. With a bound of five, `ptxas` spills at head
+// size 256 with larger blocks, as it does without a bound, so the bound there is three. With small heads five blocks
+// fit anyway, but under a bound of five `ptxas` would aim for seven and shuffle registers around, so the bound there is
+// three, too.
 #[kernel(
     dependent,
     max_threads = 128,
@@ -53,8 +55,8 @@ pub unsafe fn paged_attention_v1<T: Element, const D: u32, const B: u32>(
 ) {
     let inputs = AttentionArgs { query, keys, values, tables, lengths, query_stride, table_stride, kv_heads, window };
     let (head, heads, sequence) = (thread::block_idx_x(), thread::grid_dim_x(), thread::block_idx_y());
-    // SAFETY: the grid has a block for each head and sequence of the arrays, by this kernel's contract, so that the
-    // inputs and the output's row are valid; all threads of the block call `attend` together.
+    // SAFETY: by this kernel's contract, the grid has a block for each head and sequence of the arrays. So the inputs
+    // and the output row are valid. All threads of the block call `attend` together.
     unsafe {
         let attended = attend::<T, D, B>(&Head::new(&inputs, sequence, head, heads), scale);
         let row = sequence as usize * heads as usize + head as usize;

@@ -1,23 +1,24 @@
-//! `paged_attention_v2`: a thread block attends with one query to one partition of what its sequence sees.
+//! `paged_attention_v2`: a thread block attends with one query to one partition of the tokens that its sequence sees.
 //!
-//! - computes, for every sequence, head and partition, what [`attend`](super::attend) gives: the greatest logit, the
-//!   sum of the weights and the sum of the values with these weights. [`reduce`](super::reduce) makes the output of
-//!   them
-//! - shapes, layouts, floor and ladder: [the family's](super); partitions are 512 tokens
-//!   ([`TokenRange::partition`](super::span::TokenRange::partition))
-//! - grid: (heads, sequences, partitions of the longest sequence) by 128 threads; dynamic shared memory: 2 KiB
-//! - serves where v1 would leave multiprocessors idle, or have no room for the logits
+//! - Computes the result of [`attend`](super::attend) for every sequence, head and partition: the greatest logit, the
+//!   sum of the weights, and the sum of the values with these weights. [`reduce`](super::reduce) combines them into the
+//!   output.
+//! - Shapes, layouts, floor and ladder: see [the parent module](super). Partitions are 512 tokens
+//!   ([`TokenRange::partition`](super::span::TokenRange::partition)).
+//! - Grid: (heads, sequences, partitions of the longest sequence) by 128 threads. Dynamic shared memory: 2 KiB.
+//! - Suits launches in which v1 would leave multiprocessors idle, or would not have room for the logits.
 //!
 //! ```text
 //! partitions       0         1         2         3
 //! sequence 0   |=========|=========|=========|====     |
-//! sequence 1   |=========|===      |         |         |      thread blocks with nothing to do end at once
+//! sequence 1   |=========|===      |         |         |      idle thread blocks end at once
 //! sequence 2   |==       |         |         |         |
 //! ```
 //!
-//! Why parts of a softmax can be merged: weights are powers of two of distances from *some* maximum. Weights relative
-//! to the maximum `m` of one part become weights relative to a greater maximum `M` of another part when all of them are
-//! multiplied by `2^(m - M)`; or, since sums are linear, when only their sum and the sum of values are.
+//! Why parts of a softmax can be merged: weights are powers of two of distances from *some* maximum. Let one part have
+//! weights relative to its maximum `m`, and another part have a greater maximum `M`. Multiplying the first part's
+//! weights by `2^(m - M)` makes them relative to `M`. Sums are linear, so it is enough to multiply the sum of weights
+//! and the sum of values.
 
 use cuda_std::prelude::*;
 use cuda_std::vector::{HalfVector, Vector};
@@ -26,17 +27,17 @@ use super::attend::attend;
 use super::head::{AttentionArgs, Head};
 use crate::element::{Bf16, Element, F16};
 
-/// Attention of one new token a sequence, to each partition of the tokens separately.
+/// Computes attention for one new token per sequence, to each partition of its tokens separately.
 ///
 /// - `partials`: `[sequences][heads][partitions][D]`, sums of values, not divided by the sum of weights
 /// - `maxima`, `sums`: `[sequences][heads][partitions]`, the greatest logit in powers of two and the sum of weights
 ///
-/// Nothing is written for partitions that a sequence does not have. The rest is as for
+/// Writes no results for partitions that a sequence does not have. The rest is as for
 /// [`paged_attention_v1()`](super::paged_attention_v1()).
 ///
 /// # Safety
-/// As for v1; `partials` is aligned to 8 bytes; the launch is [`Version::V2`](super::launch::Version)'s.
-// Blocks on a multiprocessor as for v1.
+/// As for v1. `partials` is aligned to 8 bytes. The launch is [`Version::V2`](super::launch::Version)'s.
+// Bounds on blocks per multiprocessor are explained at v1.
 #[kernel(
     dependent,
     max_threads = 128,
@@ -66,9 +67,9 @@ pub unsafe fn paged_attention_v2<T: Element, const D: u32, const B: u32>(
     let inputs = AttentionArgs { query, keys, values, tables, lengths, query_stride, table_stride, kv_heads, window };
     let (head_index, heads, sequence) = (thread::block_idx_x(), thread::grid_dim_x(), thread::block_idx_y());
     let (partition, partitions) = (thread::block_idx_z(), thread::grid_dim_z());
-    // SAFETY: the grid has a block for each head, sequence and partition of the arrays, by this kernel's contract, so
-    // that inputs and rows are valid. The span is the same for all threads of a block: either all call `attend`
-    // together, or all return.
+    // SAFETY: by this kernel's contract, the grid has a block for each head, sequence and partition of the arrays. So
+    // inputs and rows are valid. The span is the same for all threads of a block, so either all call `attend` together
+    // or all return.
     unsafe {
         let mut head = Head::<D, B>::new(&inputs, sequence, head_index, heads);
         head.span = head.span.partition(partition, B);

@@ -1,10 +1,10 @@
-//! Phase 3: the sum of the values, each times its token's weight.
+//! Phase 3: sums the values, each multiplied by its token's weight.
 //!
-//! # A warp a block, a lane some tokens of some rows
+//! # One warp per block, several tokens of several rows per lane
 //!
-//! The block's values for one head are `[head_size][block_size]`: a *row* is one element of all tokens, so that what is
-//! summed lies side by side. A lane reads 16 bytes, eight tokens of a row, multiplies them with the eight weights and
-//! adds the products to one number: its accumulator for that row. With blocks of 16 a row is two vectors, and the warp
+//! The block's values for one head are `[head_size][block_size]`. A *row* is one element of all tokens, so the addends
+//! of a sum are contiguous. A lane reads 16 bytes, which are eight tokens of a row. It multiplies them by the eight
+//! weights and adds the products to its accumulator for that row. With blocks of 16, a row is two vectors, and the warp
 //! takes 16 rows at a time:
 //!
 //! ```text
@@ -17,12 +17,12 @@
 //!  ...
 //! ```
 //!
-//! A lane has the same eight tokens in all rows, so that it loads their weights once a block.
+//! A lane has the same eight tokens in all rows, so it loads their weights once per block.
 //!
 //! # Two reductions
 //!
-//! The accumulators stay in registers while the warp goes through its blocks. Then the lanes of a row add theirs by
-//! shuffles, and the warps, which have seen different tokens, add theirs through shared memory.
+//! The accumulators stay in registers while the warp processes its blocks. Then the lanes of a row add their
+//! accumulators by shuffles. Finally the warps, which have seen different tokens, add theirs through shared memory.
 
 use cuda_std::half::Half2;
 use cuda_std::prelude::*;
@@ -35,14 +35,14 @@ use crate::element::Element;
 use crate::layout::VECTOR;
 use cuda_std::unroll::unroll;
 
-/// Accumulators of a lane, at most: head size 256, blocks of 32.
+/// Maximum number of accumulators per lane, reached at head size 256 with blocks of 32.
 const MAX_ROWS: usize = (MAX_HEAD_SIZE * 32 / VECTOR / WARP_SIZE) as usize;
 
-/// Writes the weighted sum of the values that this warp has seen to its row of `partial`.
+/// Writes the weighted sum of this warp's values to the warp's row of `partial`.
 ///
 /// # Safety
-/// `weights` and `partial` are in shared memory: `weights` is a number for each of `head.span.slots(B)`, visible to all
-/// threads and aligned to 16 bytes; `partial` has room for `[WARPS][D]`. All threads of the block call this together.
+/// `weights` and `partial` are in shared memory. `weights` is `head.span.slots(B)` numbers, visible to all threads and
+/// aligned to 16 bytes. `partial` has room for `[WARPS][D]`. All threads of the block call this together.
 #[inline(always)]
 pub unsafe fn weigh<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, weights: *const f32, partial: *mut f32) {
     let vectors = B / VECTOR;
@@ -54,13 +54,13 @@ pub unsafe fn weigh<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, w
     let mut sums = [0.0; MAX_ROWS];
     let mut block = head.span.first_block(B) + warp_id();
     while block < head.span.end_block(B) {
-        // SAFETY: `block` is one of the sequence's blocks, rows are below `D`, and slots are below `slots(B)`.
+        // SAFETY: `block` is a block of the sequence, rows are below `D`, and slots are below `slots(B)`.
         unsafe {
             let values = head.values(block).add(vector as usize);
             let slot = head.span.slot(block * B, B) + vector * VECTOR;
             let weights = Weights::load(weights.add(slot as usize));
             unroll::<MAX_ROWS>(|i| {
-                // All rows are below `D`, except at head size 80 with blocks of 8: 32 rows at a time do not divide 80.
+                // All rows are below `D`, except at head size 80 with blocks of 8: steps of 32 rows do not divide 80.
                 if (i as u32) < rows && row(i) < D {
                     sums[i] = weights.dot::<T>(*values.add((row(i) * vectors) as usize), sums[i]);
                 }
@@ -76,7 +76,7 @@ pub unsafe fn weigh<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, w
         let mut sum = sums[i];
         let mut distance = vectors / 2;
         while distance > 0 {
-            // SAFETY: `i`, `rows` and `distance` are the same for all lanes, so that the whole warp is here.
+            // SAFETY: `i`, `rows` and `distance` are the same for all lanes, so the whole warp is here.
             sum += unsafe { warp_shuffle_xor(FULL_MASK, sum, distance, WARP_SIZE) };
             distance /= 2;
         }
@@ -90,7 +90,7 @@ pub unsafe fn weigh<T: Element, const D: u32, const B: u32>(head: &Head<D, B>, w
 /// The weights of eight neighbouring tokens.
 struct Weights {
     weights: [f32; 8],
-    /// For each pair of tokens, ones where the weight is not zero.
+    /// A mask for each pair of tokens, with ones where the weight is not zero.
     keep: [u32; 4],
 }
 
@@ -98,10 +98,11 @@ impl Weights {
     /// Loads the weights of eight tokens.
     ///
     /// # Safety
-    /// `from` is eight numbers, aligned to 16 bytes.
+    /// `from` points to eight numbers, aligned to 16 bytes.
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Weights {
-        // SAFETY: `from` is eight numbers aligned to 16 bytes, by this function's contract: two vectors.
+        // SAFETY: by this function's contract, `from` points to eight numbers aligned to 16 bytes, which are two
+        // vectors.
         let (low, high) = unsafe { (*from.cast::<Vector>(), *from.add(4).cast::<Vector>()) };
         let ([a, b, c, d], [e, f, g, h]) = (low.to_f32(), high.to_f32());
         let keep =
@@ -109,10 +110,10 @@ impl Weights {
         Weights { weights: [a, b, c, d, e, f, g, h], keep: [keep(a, b), keep(c, d), keep(e, f), keep(g, h)] }
     }
 
-    /// `sum` and the products of eight values with these weights.
+    /// Returns `sum` plus the dot product of eight values with these weights.
     ///
-    /// A token of weight zero adds nothing, whatever its value: what the cache holds behind the last token may be NaN,
-    /// and zero times NaN is NaN.
+    /// A token with weight zero adds nothing, whatever its value. The cache after the last token may hold NaN, and zero
+    /// times NaN is NaN.
     #[inline(always)]
     fn dot<T: Element>(&self, value: Vector, mut sum: f32) -> f32 {
         unroll::<4>(|pair| {

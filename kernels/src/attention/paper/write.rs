@@ -1,11 +1,12 @@
-//! `paper_rope_and_cache`: puts new tokens' keys and values where v1 and v2 look for them.
+//! `paper_rope_and_cache`: writes new tokens' keys and values where v1 and v2 read them.
 //!
-//! - computes: what [`rope_and_cache()`](crate::rope::rope_and_cache()) does, into [vLLM's layouts](super#shapes-and-layouts);
-//!   with neither norms nor angles it only splits and caches, as vLLM's `reshape_and_cache` does
-//! - grid and floor: those of [`rope`](crate::rope)
+//! - Computes the same as [`rope_and_cache()`](crate::rope::rope_and_cache()), but writes [vLLM's
+//!   layouts](super#shapes-and-layouts). With neither norms nor angles it only splits and caches, like vLLM's
+//!   `reshape_and_cache`.
+//! - Grid and floor: as for [`rope`](crate::rope).
 //!
-//! A vector of eight elements of a token is contiguous among the keys, one store, and scattered among the values, eight
-//! stores of 2 bytes, `block_size` elements apart: the price of values that are summed over tokens side by side.
+//! Eight neighbouring elements of a token are one contiguous store in the keys. In the values they are eight stores of
+//! 2 bytes, `block_size` elements apart, because this layout keeps the same element of all tokens contiguous.
 
 use cuda_std::prelude::*;
 use cuda_std::vector::Vector;
@@ -16,9 +17,9 @@ use crate::layout::{KeyOrValue, KvFormat, Pages, VECTOR};
 use crate::rope::{FusedRows, rotate_and_write};
 use cuda_std::unroll::unroll;
 
-/// Norms, rotates, splits and caches the fused QKV rows of a step's tokens.
+/// Normalises, rotates, splits and caches the fused QKV rows of a step's tokens.
 ///
-/// - `keys`, `values`: the layer's, in [these shapes](super#shapes-and-layouts).
+/// - `keys`, `values`: one layer's arrays, in [these shapes](super#shapes-and-layouts).
 /// - The rest is as for [`rope_and_cache()`](crate::rope::rope_and_cache()).
 ///
 /// # Safety
@@ -58,7 +59,7 @@ pub unsafe fn paper_rope_and_cache<T: Element>(
         heads,
     };
     let pages = Pages { heads: kv_heads, head_size, block_size, format: KvFormat::Plain };
-    // SAFETY: this kernel's contract is the function's.
+    // SAFETY: this kernel's contract is the same as the function's.
     unsafe { rotate_and_write::<T, _>(rows, pages, PaperCache { pages, keys, values }) };
 }
 
@@ -77,8 +78,8 @@ impl WriteVector for PaperCache {
     unsafe fn write_vector(self, block: u32, head: u32, part: KeyOrValue, chunk: u32, offset: u32, vector: Vector) {
         let Pages { heads, block_size, .. } = self.pages;
         let row = (block as usize * heads as usize + head as usize) * self.pages.chunks() as usize + chunk as usize;
-        // SAFETY: the cache has such a block, head and token, by this function's contract, so that both indices are
-        // within the arrays.
+        // SAFETY: by this function's contract, the cache has this block, head and token, so both indices are within the
+        // arrays.
         unsafe {
             if part == KeyOrValue::Key {
                 *self.keys.add(row * block_size as usize + offset as usize) = vector;

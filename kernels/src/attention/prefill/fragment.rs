@@ -1,13 +1,13 @@
-//! The two products on the tensor cores: scores = queries x keys, and output += weights x values.
+//! The two tensor-core products: scores = queries x keys, and output += weights x values.
 //!
-//! A warp has its rows in fragments of 16. Keys and values come from shared memory four 8 x 8 matrices at a time, and
-//! each load serves all fragments. `mma` leaves each score in the lane and register from which the next `mma` takes its
-//! weight: nothing moves between the lanes. Codes of 8 bits become 16-bit numbers as they are loaded; scales of keys are
-//! those of scores, scales of values those of weights.
+//! A warp has its rows in fragments of 16. Each load brings four 8 x 8 matrices of keys or values from shared memory
+//! and serves all fragments. The next `mma` takes each weight from the lane and register where the previous one left
+//! the score, so lanes exchange no data. 8-bit codes become 16-bit numbers as they are loaded. Scores are multiplied by
+//! the scales of keys, and weights by the scales of values.
 
 #![allow(
     clippy::needless_range_loop,
-    reason = "an index is the same thing in several arrays, and a constant when unrolled"
+    reason = "each index is used in several arrays and becomes a constant when the loop is unrolled"
 )]
 
 use cuda_std::half::Half2;
@@ -21,26 +21,26 @@ use crate::element::Element;
 use crate::kv_element::KvElement;
 use cuda_std::ptx::ldmatrix;
 
-/// Fragments that a warp has at most. Arrays are sized for the largest head size, whatever the instance's: elements
-/// that are not used take no registers.
+/// Maximum number of fragments per warp. Arrays are sized for the largest head size in every instance, because unused
+/// elements take no registers.
 pub const FRAGMENTS: usize = 2;
 
 /// The largest head size.
 const ELEMENTS: usize = 256;
 
-/// The most keys in a tile.
+/// Maximum number of keys in a tile.
 const KEYS: usize = 64;
 
-/// Scores, and then weights: for each fragment and eight keys what `mma` calls D.
+/// Scores, later weights: the D matrix of `mma` for each fragment and eight keys.
 pub type ScoreFragments = [[[f32; 4]; KEYS / 8]; FRAGMENTS];
 
-/// Weighted sums of values: for each fragment and eight elements what `mma` calls D.
+/// Weighted sums of values: the D matrix of `mma` for each fragment and eight elements.
 pub type OutputFragments = [[[f32; 4]; ELEMENTS / 8]; FRAGMENTS];
 
-/// An output to which nothing was added.
+/// The initial output.
 pub const ZERO: OutputFragments = [[[0.0; 4]; ELEMENTS / 8]; FRAGMENTS];
 
-/// What `mma` calls A, for each fragment.
+/// The A matrix of `mma` for each fragment.
 type Factors = [[u32; 4]; FRAGMENTS];
 
 /// Bytes of a row of eight elements in shared memory.
@@ -48,64 +48,66 @@ const ROW: u32 = size_of::<Vector>() as u32;
 
 /// A warp's queries.
 pub struct Queries<const D: u32> {
-    /// The row of the first matrices whose address this lane gives to `ldmatrix`.
+    /// The address that this lane gives `ldmatrix` for its row of the first matrices.
     row: u32,
-    /// The queries, for each 16 elements, if they stay in registers.
-    held: [Factors; ELEMENTS / 16],
+    /// The queries for each 16 elements, if they stay in registers.
+    registers: [Factors; ELEMENTS / 16],
 }
 
 impl<const D: u32> Queries<D> {
-    /// The queries at `place`, an offset in shared memory: `[head_size / 8][tile_rows][8]`. Nothing is read yet.
+    /// Creates the queries at the shared-memory offset `place`: `[head_size / 8][tile_rows][8]`. Reads nothing yet.
     #[inline(always)]
     pub fn new(place: u32) -> Self {
         // Rows 0 to 7 and 8 to 15 of eight elements, then of the next eight.
         let (row, chunk) = (lane_id() % 16, lane_id() / 16);
-        Self { row: place + (chunk * tile_rows(D) + row) * ROW, held: [[[0; 4]; FRAGMENTS]; ELEMENTS / 16] }
+        Self { row: place + (chunk * tile_rows(D) + row) * ROW, registers: [[[0; 4]; FRAGMENTS]; ELEMENTS / 16] }
     }
 
-    /// Loads the queries into registers, where they are to be: see [`query_in_registers`].
+    /// Loads the queries into registers, if they are to stay there: see [`query_in_registers`].
     ///
     /// # Safety
     /// All lanes of the warp call this together, and the queries are in shared memory.
     #[inline(always)]
-    pub unsafe fn hold(&mut self) {
+    pub unsafe fn load_all(&mut self) {
         for step in 0..D / 16 {
-            // SAFETY: the queries are in shared memory and all lanes are here, by this function's contract; `step` is
+            // SAFETY: by this function's contract, the queries are in shared memory and all lanes are here. `step` is
             // below `D / 16`.
-            self.held[step as usize] = unsafe { self.load(step) };
+            self.registers[step as usize] = unsafe { self.load(step) };
         }
     }
 
-    /// 16 elements of every row.
+    /// Loads 16 elements of every row.
     ///
     /// # Safety
-    /// As for [`Self::hold`].
+    /// As for [`Self::load_all`].
     #[inline(always)]
     unsafe fn load(&self, step: u32) -> Factors {
         let mut factors = [[0; 4]; FRAGMENTS];
         for fragment in 0..fragments(D) {
             let row = self.row + (2 * step * tile_rows(D) + fragment * FRAGMENT) * ROW;
-            // SAFETY: the queries are in shared memory and all lanes are here, by this function's contract; the row is
-            // one of the warp's.
+            // SAFETY: by this function's contract, the queries are in shared memory and all lanes are here. The row is
+            // one of the warp's rows.
             factors[fragment as usize] = unsafe { ldmatrix::load_x4_at(row) };
         }
         factors
     }
 
-    /// The products with the keys of a tile at `tile`, an offset in shared memory, times the keys' scales.
+    /// Returns the products with the keys of the tile at the shared-memory offset `tile`, multiplied by the keys'
+    /// scales.
     ///
     /// # Safety
-    /// As for [`Self::hold`]; the tile is in shared memory, too.
+    /// As for [`Self::load_all`], and the tile is in shared memory, too.
     #[inline(always)]
     pub unsafe fn times_keys<T: KvElement>(&self, tile: u32) -> ScoreFragments {
         let mut scores = [[[0.0; 4]; KEYS / 8]; FRAGMENTS];
         for step in 0..D / 16 {
             let keys = tile + step * Squares::<T>::CHUNKS * tile_keys(D, T::FORMAT) * ROW;
             let mut squares = Squares::<T>::along_tokens(keys, tile_keys(D, T::FORMAT));
-            // SAFETY: queries and keys are in shared memory and all lanes are here, by this function's contract; squares
-            // are within the tile.
+            // SAFETY: by this function's contract, queries and keys are in shared memory and all lanes are here.
+            // Squares are within the tile.
             unsafe {
-                let factors = if query_in_registers(D, T::FORMAT) { self.held[step as usize] } else { self.load(step) };
+                let factors =
+                    if query_in_registers(D, T::FORMAT) { self.registers[step as usize] } else { self.load(step) };
                 for pair in 0..tile_keys(D, T::FORMAT) / 16 {
                     let [low, high] = squares.of_tokens(pair);
                     for fragment in 0..fragments(D) as usize {
@@ -117,7 +119,7 @@ impl<const D: u32> Queries<D> {
         if T::FORMAT.is_coded() {
             let at = tile + 2 * part_bytes(D, T::FORMAT);
             for group in 0..tile_keys(D, T::FORMAT) / 32 {
-                // SAFETY: the scales are in shared memory and all lanes are here, by this function's contract.
+                // SAFETY: by this function's contract, the scales are in shared memory and all lanes are here.
                 let scales = unsafe { scales(at + 64 * group) };
                 for fragment in 0..fragments(D) as usize {
                     unroll!(n in [0 1 2 3] {
@@ -131,8 +133,9 @@ impl<const D: u32> Queries<D> {
     }
 }
 
-/// Adds to the output the values of a tile at `tile`, an offset in shared memory, times their weights, which are multiplied
-/// with the values' scales and rounded to 16 bits.
+/// Adds the weighted values of the tile at the shared-memory offset `tile` to the output.
+///
+/// Multiplies the weights by the values' scales and rounds them to 16 bits before the product.
 ///
 /// # Safety
 /// All lanes of the warp call this together, and the tile is in shared memory.
@@ -146,7 +149,7 @@ pub unsafe fn add_values<T: KvElement, const D: u32>(
     let mut value_scales = [[0.0; 2]; 4];
     for step in 0..tile_keys(D, T::FORMAT) / 16 {
         if T::FORMAT.is_coded() && step.is_multiple_of(2) {
-            // SAFETY: the scales are in shared memory and all lanes are here, by this function's contract.
+            // SAFETY: by this function's contract, the scales are in shared memory and all lanes are here.
             value_scales = unsafe { scales(tile + 2 * part + 2 * tile_keys(D, T::FORMAT) + 32 * step) };
         }
         let mut factors = [[0; 4]; FRAGMENTS];
@@ -162,11 +165,11 @@ pub unsafe fn add_values<T: KvElement, const D: u32>(
             factors[fragment] = [[low[0], low[1]], [low[2], low[3]], [high[0], high[1]], [high[2], high[3]]]
                 .map(|pair| <T::Element as Element>::Pair::from_f32(pair).to_bits());
         }
-        // `mma` wants the values of an element side by side: they are transposed on the way.
+        // `mma` needs all tokens' values of one element next to each other, so the loads transpose them.
         let values = tile + part + 16 * step * ROW;
         let mut squares = Squares::<T>::along_elements(values, D / 16, tile_keys(D, T::FORMAT), true);
         for pair in 0..D / 16 {
-            // SAFETY: the values are in shared memory and all lanes are here, by this function's contract; squares are
+            // SAFETY: by this function's contract, the values are in shared memory and all lanes are here. Squares are
             // within the tile.
             unsafe {
                 let [[a, b], [c, d]] = squares.of_elements(pair);
@@ -178,13 +181,13 @@ pub unsafe fn add_values<T: KvElement, const D: u32>(
     }
 }
 
-/// Scores or weights, times the scales of the lane's two columns.
+/// Returns scores or weights multiplied by the scales of the lane's two columns.
 #[inline(always)]
 fn by_columns([a, b, c, d]: [f32; 4], [first, second]: [f32; 2]) -> [f32; 4] {
     [a * first, b * second, c * first, d * second]
 }
 
-/// Multiplies 16 x 16 by 16 x 16, and adds the product to columns `16 * pair ..` of `sums`.
+/// Adds a 16 x 16 by 16 x 16 product to columns `16 * pair ..` of `sums`.
 ///
 /// # Safety
 /// All lanes of the warp call this together.

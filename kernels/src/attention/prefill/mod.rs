@@ -1,4 +1,4 @@
-//! `paged_prefill`: causal attention of many new tokens a sequence over the paged cache.
+//! `paged_prefill`: causal attention of many new tokens per sequence over the paged cache.
 //!
 //! For each new token at position p of its sequence, and each query head with its KV head's keys k and values v,
 //!
@@ -6,63 +6,64 @@
 //! output = sum over j of softmax(scale * query . k[j]) v[j],      max(0, p + 1 - window) <= j <= p
 //! ```
 //!
-//! Whole prompts, chunks of them behind what is cached already, and several sequences of any lengths go into one
-//! launch; their keys and values, those of the new tokens included, are in the cache before it. A sequence may bring no
-//! token, and the first entry of `query_starts` may be any number. Blocks of the cache that lie outside the windows of
-//! all its new tokens may have been freed.
+//! One launch takes whole prompts, prompt chunks that continue a cached prefix, and several sequences of any lengths.
+//! All keys and values, including the new tokens', must already be in the cache. A sequence may have no new tokens. The
+//! first entry of `query_starts` may be any number. Cache blocks outside the windows of all of a sequence's new tokens
+//! may have been freed.
 //!
 //! | array | shape |
 //! | --- | --- |
 //! | `output` | `[tokens][heads][head_size]` |
-//! | `query` | the same, tokens `query_stride` elements apart, so that it may be part of a fused QKV output |
+//! | `query` | the same, but tokens are `query_stride` elements apart, so it may point into a fused QKV output |
 //! | `cache` | the layer's pages, see [`layout`](crate::layout) |
-//! | `tables`, `table_starts` | block tables of `ceil(context / block_size)` entries, and where each begins |
-//! | `query_starts` | `[sequences + 1]`: sequence s brings tokens `query_starts[s] .. query_starts[s + 1]` |
-//! | `contexts` | `[sequences]`: tokens of each in the cache, the new ones included |
+//! | `tables`, `table_starts` | block tables of `ceil(context / block_size)` entries, and the start of each |
+//! | `query_starts` | `[sequences + 1]`: the new tokens of sequence s are `query_starts[s] .. query_starts[s + 1]` |
+//! | `contexts` | `[sequences]`: tokens of each sequence in the cache, including the new ones |
 //!
 //! # Grid
 //!
-//! ([KV heads](shape::launch_shape()), tiles) blocks of 4 warps. A block computes a tile of 128 query rows (64 of head size
-//! 256) and goes through the keys that these see in tiles of 64 (32). The query heads of a KV head are rows side by
-//! side, so that a group of any size fills tiles, and a token's heads share its keys. Which rows a block has follows
-//! from `query_starts` by bisection: the host needs bounds on tokens and sequences, and no lengths.
+//! ([KV heads](shape::launch_shape()), tiles) blocks of 4 warps. A block computes a tile of 128 query rows (64 at head
+//! size 256). It iterates over the keys that these rows see, in tiles of 64 (32 at head size 256). The query heads of a
+//! KV head are neighbouring rows. So a group of any size fills tiles, and a token's heads share its keys. A block finds
+//! its rows by bisection of `query_starts`. The host needs bounds on tokens and sequences, but no lengths.
 //!
-//! Where the cache has 8 bits, each warp turns codes into 16-bit numbers as it loads them: for a tile of 64 keys and head
-//! size 64 that is twice the instructions of 16 bits. From head size 80 on tiles have 32 keys, since registers do not suffice, and
-//! at head size 256 the queries stay in shared memory.
+//! With an 8-bit cache, each warp converts codes to 16-bit numbers as it loads them. For a tile of 64 keys at head size
+//! 64 that takes twice the instructions of a 16-bit cache. From head size 80 on, tiles have 32 keys, because registers
+//! are short. At head size 256 the queries stay in shared memory.
 //!
 //! # Floor
 //!
-//! [`shape::floor()`] gives bytes and operations; from prompts of some 500 tokens on it is the tensor cores' time. At
-//! head size 128 a warp issues for a tile of its 32 rows x 64 keys, as the assembler's output for sm_90a counts it,
+//! [`shape::floor()`] gives bytes and operations. For prompts of about 500 tokens or more, tensor-core time is the
+//! floor. At head size 128, a warp's tile is 32 rows x 64 keys. It issues, as counted in the assembler's output for
+//! sm_90a:
 //!
-//! | | instructions | cycles of two blocks, 8 warps, a multiprocessor |
+//! | | instructions | cycles for two blocks (8 warps) on a multiprocessor |
 //! | --- | --- | --- |
-//! | `mma` | 256 | 3251 of each scheduler's tensor core, at 6.35 each: 63 % of what `wgmma` reaches |
-//! | `ldmatrix` x4 | 80, at 4 passes each | 2560 of shared memory, and 512 for what `cp.async` writes |
-//! | `ex2` | 64 | 1024 of each scheduler's special functions |
+//! | `mma` | 256 | 3251 of each scheduler's tensor core, at 6.35 each: 63 % of the rate of `wgmma` |
+//! | `ldmatrix` x4 | 80, at 4 passes each | 2560 of shared memory, and 512 for the writes of `cp.async` |
+//! | `ex2` | 64 | 1024 of each scheduler's special function units |
 //! | all | 770 | 1540 of each scheduler's issue slots |
 //!
-//! If all were hidden behind the tensor cores, that would be 8.4 MFLOP in 3251 cycles: 590 TFLOP/s on an H200 at 1.75
-//! GHz. FlashAttention-2, which has 32 rows a warp, too, is published at 338 on an H100, which has the same cores
-//! (forward and backward together, without a mask). This kernel is not measured yet; the target is 300 TFLOP/s. The kernel's registers are limited so that two blocks share a
-//! multiprocessor: the softmax of one runs beside the products of the other. They need 2 x 97 KiB of its shared memory;
-//! a GPU with less, such as the A100, runs one.
+//! If the tensor cores hid everything else, that would be 8.4 MFLOP in 3251 cycles: 590 TFLOP/s on an H200 at 1.75 GHz.
+//! FlashAttention-2 also has 32 rows per warp. Its published rate is 338 TFLOP/s on an H100, which has the same cores
+//! (forward and backward together, without a mask). This kernel is not measured yet; the target is 300 TFLOP/s.
+//!
+//! The kernel's registers are limited so that two blocks share a multiprocessor. The softmax of one block then overlaps
+//! the products of the other. Two blocks need 2 x 97 KiB of shared memory. A GPU with less, such as the A100, runs one.
 //!
 //! # Ladder
 //!
-//! 1. A thread a query row: each key is loaded for every row, and no tensor core is used.
-//! 2. A warp for 16 rows, `mma`, queries in registers, scores never in memory. A load of 4 passes serves two `mma`:
-//!    that is 8 passes of shared memory in the 6.35 cycles that four tensor cores take for one each.
-//! 3. 32 rows a warp, as FlashAttention-2 has it: half the loads. From head size 80 on the queries go to shared memory
-//!    in exchange, which costs a quarter of what was saved. At head size 256, 32 rows are too many, and step 2 is what
-//!    remains.
-//! 4. Tiles in two stages, one group of copies and one barrier a tile: the next tile has a whole tile's time to arrive,
-//!    and warps can drift apart by as much.
-//! 5. Heads of a group as rows: fewer and fuller tiles, fewer half-masked ones, and a few new tokens occupy one warp,
-//!    not one warp a head. Warps whose rows do not see a tile skip it.
-//! 6. (here) Outputs are rescaled only when a score exceeds its row's reference by 2^8, see `softmax.rs`: that saves
-//!    128 multiplications and 8 shuffles in 900 instructions, in nearly every tile.
+//! 1. One thread per query row: each key is loaded for every row, and the tensor cores are idle.
+//! 2. One warp per 16 rows, `mma`, queries in registers, and scores never in memory. A load of 4 passes serves two
+//!    `mma`. Four tensor cores take 6.35 cycles for one `mma` each, and need 8 passes of shared memory for it.
+//! 3. 32 rows per warp, as in FlashAttention-2: half the loads. In exchange, from head size 80 on, the queries move to
+//!    shared memory, which costs a quarter of the saving. At head size 256, 32 rows are too many, and step 2 applies.
+//! 4. Tiles in two stages, with one group of copies and one barrier per tile. The next tile has a whole tile's time to
+//!    arrive, and warps can drift apart by as much.
+//! 5. The heads of a group as rows. There are fewer and fuller tiles, and fewer half-masked ones. A few new tokens
+//!    occupy one warp instead of one warp per head. A warp whose rows do not see a tile skips it.
+//! 6. (here) Outputs are rescaled only when a score exceeds its row's reference by 2^8, see `softmax.rs`. In nearly
+//!    every tile that saves 128 multiplications and 8 shuffles out of 900 instructions.
 
 use cuda_std::prelude::*;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};
@@ -110,13 +111,15 @@ struct Cache {
     vectors: *const Vector,
 }
 
-/// Causal attention of each sequence's new tokens over its whole context, see the module.
+/// Computes causal attention of each sequence's new tokens over its whole context, see the module.
 ///
 /// # Safety
-/// The arrays have the shapes that the module describes; `query`, its rows, `cache` and `output` are aligned to 16
-/// bytes; `group` is at least 1, `block_size` a power of two, `scale` positive, contexts and `window` are below 2^31; a
-/// context holds at least the new tokens, and their keys and values are in the cache; the launch is of
-/// [`launch_shape`](shape::launch_shape()).
+/// - The arrays have the shapes that the module describes. `query`, its rows, `cache` and `output` are aligned to 16
+///   bytes.
+/// - `group` is at least 1, `block_size` is a power of two, `scale` is positive, and contexts and `window` are below
+///   2^31.
+/// - A context includes at least the new tokens, and their keys and values are in the cache.
+/// - The launch is the one that [`launch_shape`](shape::launch_shape()) returns.
 #[kernel(
     dependent,
     max_threads = 128,
@@ -144,9 +147,9 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
     let cache = Cache { pages: Pages { heads: kv_heads, head_size: D, block_size, format: T::FORMAT }, vectors: cache };
     let window = if window == 0 { i32::MAX as u32 } else { window };
     let head = thread::block_idx_x();
-    // SAFETY: the arrays are as this kernel's contract says, which is what the functions called here ask for; the
-    // launch has the shared memory for all rows and stages. All threads of a block take the same tile, and all lanes of
-    // a warp the same rows, so that they reach barriers and shuffles together.
+    // SAFETY: this kernel's contract covers the contracts of the functions called here. The launch has shared memory
+    // for all rows and stages. All threads of a block take the same tile, and all lanes of a warp the same rows, so
+    // they reach barriers and shuffles together.
     unsafe {
         let tile = Tile::of_block::<D>(&batch);
         let Some(sight) = tile.sight(tile.first, tile_rows(D), window) else { return };
@@ -157,7 +160,7 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
 
         rows.copy_queries(&batch);
         if query_in_registers(D, T::FORMAT) {
-            // In a group of their own, so that they are not waited for together with the first tile.
+            // The queries are a copy group of their own, to be waited for before the first tile.
             cp_async::commit();
         }
         let mut stream = KvTiles::<T, D>::new(&batch, &cache, tile.sequence, head, sight, stages);
@@ -168,12 +171,12 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
         if query_in_registers(D, T::FORMAT) {
             cp_async::wait::<1>();
             warp::sync_warp(FULL_MASK);
-            queries.hold();
+            queries.load_all();
         }
         let mut softmax = Softmax::<T, D>::new(scale);
         let mut sums = ZERO;
         while index <= last {
-            // The tile has arrived, and all warps are done with the one before, whose stage the next one takes.
+            // The tile has arrived, and all warps are done with the previous one, whose stage the next one reuses.
             cp_async::wait::<0>();
             thread::sync_threads();
             if index < last {
@@ -195,7 +198,7 @@ pub unsafe fn paged_prefill<T: KvElement, const D: u32>(
         }
         if own_sight.is_some() {
             if !query_in_registers(D, T::FORMAT) {
-                // Other lanes may have yet to read the queries for the last tile.
+                // Other lanes may still be reading the queries for the last tile.
                 warp::sync_warp(FULL_MASK);
             }
             rows.store::<T, _>(output, &sums, &softmax.finish());

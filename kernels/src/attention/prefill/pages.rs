@@ -1,9 +1,9 @@
-//! Copies of keys and values from the pages to shared memory.
+//! Copies keys and values from pages to shared memory.
 //!
-//! There a tile is `[K or V][head_size / 8][tile_keys][8]`; in 8 bits `[K or V][head_size / 16][tile_keys][16]`, and behind
-//! them the scales, `[K or V][tile_keys]`. That is the pages' own order: eight tokens of eight
-//! elements are 128 contiguous bytes, which `cp.async` writes and `ldmatrix` reads without bank conflicts. A thread
-//! copies vectors of one token, and looks up one block a tile.
+//! In shared memory a tile is `[K or V][head_size / 8][tile_keys][8]`. In 8 bits it is
+//! `[K or V][head_size / 16][tile_keys][16]`, followed by the scales, `[K or V][tile_keys]`. This is the pages' own
+//! order. Eight tokens of eight elements are 128 contiguous bytes, which `cp.async` writes and `ldmatrix` reads without
+//! bank conflicts. A thread copies vectors of one token, and looks up one block per tile.
 
 use core::marker::PhantomData;
 
@@ -17,40 +17,41 @@ use crate::kv_element::KvElement;
 use crate::layout::{KeyOrValue, Pages, VECTOR};
 use cuda_std::ptx::cp_async;
 
-/// Bytes of a vector.
+/// Bytes per vector.
 const VECTOR_BYTES: u32 = size_of::<Vector>() as u32;
 
-/// The tiles of keys and values that a block reads, in order of position.
+/// The tiles of keys and values that a thread block reads, in order of position.
 pub struct KvTiles<T, const D: u32> {
-    /// The KV head's keys in the first page, from the thread's first chunk on.
+    /// The KV head's keys in the first page, starting at this thread's first chunk.
     head: *const Vector,
     page_vectors: u32,
     block_size: u32,
     table: *const u32,
-    /// The keys that rows of this block see. For the other keys of a tile nothing is read, not even the block table.
+    /// The keys that rows of this block see. Other keys of a tile are not read, and neither are their block table
+    /// entries.
     first_key: u32,
     keys: u32,
-    /// The thread's token in the next tile, and the block that it is in.
+    /// This thread's token in the next tile, and the cache block that contains it.
     token: u32,
     block: u32,
-    /// Where the thread's first vector goes in the first stage.
+    /// The destination of this thread's first vector in the first stage.
     to: u32,
     element: PhantomData<T>,
 }
 
 impl<T: KvElement, const D: u32> KvTiles<T, D> {
-    /// The tiles that hold the keys in `sight`, to stages from `to` on, an offset in shared memory.
+    /// Creates the tiles that hold the keys in `sight`. Stages begin at the shared-memory offset `to`.
     ///
     /// # Safety
-    /// `sequence` is one of the batch, in whose context `sight` is, `head` is a KV head, and the rest is as for
-    /// [`paged_prefill()`](super::paged_prefill()).
+    /// `sequence` is a sequence of the batch, and `sight` is within its context. `head` is a KV head. The rest is as
+    /// for [`paged_prefill()`](super::paged_prefill()).
     #[inline(always)]
     pub unsafe fn new(batch: &Batch, cache: &Cache, sequence: u32, head: u32, sight: Sight, to: u32) -> Self {
         let Cache { pages, vectors } = *cache;
         let (chunk, place) =
             (thread::thread_idx_x() / tile_keys(D, T::FORMAT), thread::thread_idx_x() % tile_keys(D, T::FORMAT));
         let first_key = sight.first_key();
-        // SAFETY: `sequence` is one of the batch and `head` a KV head, by this function's contract, so that offsets are
+        // SAFETY: by this function's contract, `sequence` is in the batch and `head` is a KV head, so offsets are
         // within the arrays.
         unsafe {
             let mut stream = Self {
@@ -70,26 +71,26 @@ impl<T: KvElement, const D: u32> KvTiles<T, D> {
         }
     }
 
-    /// Whether any row sees the thread's token in the next tile.
+    /// Returns whether any row sees this thread's token in the next tile.
     #[inline(always)]
     fn in_sight(&self) -> bool {
         self.token.wrapping_sub(self.first_key) < self.keys
     }
 
-    /// Whether any row sees any of the eight tokens in the next tile whose scales are copied together with those of the
-    /// thread's token.
+    /// Returns whether any row sees any token in this token's group of eight, whose scales are copied together.
     #[inline(always)]
     fn group_in_sight(&self) -> bool {
         (self.token | (VECTOR - 1)).wrapping_sub(self.first_key) < self.keys + VECTOR - 1
     }
 
-    /// Reads the table for the next tile: one tile ahead, so that no copy waits for it.
+    /// Reads the block table for the next tile, one tile ahead so that no copy waits for it.
     ///
     /// # Safety
     /// As for [`Self::new`].
     #[inline(always)]
     unsafe fn look_up(&mut self) {
-        // Scales are copied by the first thread of eight, whose own token need not be seen; the block is that of all eight.
+        // The first thread of eight copies the scales, even if no row sees its own token. All eight tokens are in the
+        // same block.
         if if T::FORMAT.is_coded() { self.group_in_sight() } else { self.in_sight() } {
             // Block sizes are powers of two.
             let entry = self.token >> self.block_size.trailing_zeros();
@@ -98,25 +99,27 @@ impl<T: KvElement, const D: u32> KvTiles<T, D> {
         }
     }
 
-    /// Starts the copies of the next tile, and closes their group. What no row sees becomes zeros: a weight of zero
-    /// does not undo the NaN that may lie there.
+    /// Starts the copies of the next tile, and commits their group.
+    ///
+    /// Keys and values that no row sees become zeros. A weight of zero would not be enough, because the memory may hold
+    /// NaN.
     ///
     /// # Safety
     /// As for [`Self::new`], and no thread still reads the stage.
     #[inline(always)]
     pub unsafe fn copy(&mut self, stage: u32) {
-        const { assert!(THREADS.is_multiple_of(tile_keys(D, T::FORMAT)), "a thread has one token") };
+        const { assert!(THREADS.is_multiple_of(tile_keys(D, T::FORMAT)), "each thread copies vectors of one token") };
         let chunks_at_once = THREADS / tile_keys(D, T::FORMAT);
         let pages = Pages { heads: 1, head_size: D, block_size: self.block_size, format: T::FORMAT };
         let bytes = if self.in_sight() { VECTOR_BYTES } else { 0 };
         let offset = self.token & (self.block_size - 1);
         let to = self.to + stage * stage_bytes(D, T::FORMAT);
-        // SAFETY: the block is one of the cache's, or no byte is read; no thread still reads the stage, by this
-        // function's contract.
+        // SAFETY: the block is in the cache, or no byte is read. By this function's contract, no thread still reads the
+        // stage.
         unsafe {
             let page = self.head.add(self.block as usize * self.page_vectors as usize + offset as usize);
             for i in 0..pages.chunks().div_ceil(chunks_at_once) {
-                // All threads have a chunk but perhaps in the last turn.
+                // Every thread has a chunk in each turn, except perhaps the last.
                 if !pages.chunks().is_multiple_of(chunks_at_once)
                     && i * chunks_at_once + thread::thread_idx_x() / tile_keys(D, T::FORMAT) >= pages.chunks()
                 {
@@ -137,11 +140,13 @@ impl<T: KvElement, const D: u32> KvTiles<T, D> {
         }
     }
 
-    /// Starts the copies of the next tile's scales, eight at a time: one thread in eight of those that have the first two
-    /// chunks copies those of keys, or of values. Of the tokens before the first that is seen they are read with the others,
-    /// since these tokens are in the cache; those behind the last become zeros.
+    /// Starts the copies of the next tile's scales, eight at a time.
     ///
-    /// `page` is the thread's first vector in the page, `to` its first in the stage.
+    /// One thread in eight does this: threads with the first chunk copy key scales, and threads with the second copy
+    /// value scales. Tokens before the first visible one are in the same cache block, so their scales are copied too.
+    /// Scales after the last visible token become zeros.
+    ///
+    /// `page` is the thread's first vector in the page, and `to` its first in the stage.
     ///
     /// # Safety
     /// As for [`Self::copy`].
@@ -158,8 +163,8 @@ impl<T: KvElement, const D: u32> KvTiles<T, D> {
         let to =
             to - thread * VECTOR_BYTES + 2 * part_bytes(D, T::FORMAT) + 2 * (chunk * tile_keys(D, T::FORMAT) + place);
         let offset = self.token & (self.block_size - 1);
-        // SAFETY: if one of the eight tokens is seen, the page is that of their block, which holds whole groups of eight;
-        // else no byte is read.
+        // SAFETY: if any of the eight tokens is visible, the page is their block's, which holds whole groups of eight.
+        // Otherwise no byte is read.
         unsafe {
             let head = page.sub(pages.vector(0, 0, KeyOrValue::Key, chunk, offset));
             let from = head.cast::<u16>().add(pages.scale(0, 0, part, offset));
@@ -168,4 +173,4 @@ impl<T: KvElement, const D: u32> KvTiles<T, D> {
     }
 }
 
-const _: () = assert!(STAGES == 2, "tiles take turns by whether their number is odd");
+const _: () = assert!(STAGES == 2, "stages alternate with the parity of the tile number");

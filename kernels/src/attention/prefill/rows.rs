@@ -1,8 +1,7 @@
-//! The query rows of a warp: loads their queries, masks the scores of keys that a row does not see, stores their
-//! outputs.
+//! The query rows of a warp: loads their queries, masks the scores of invisible keys, and stores their outputs.
 //!
-//! Queries and outputs pass through the same part of shared memory, `[head_size / 8][tile_rows][8]`, of which a warp
-//! touches its own rows alone. In global memory it moves whole sectors, 32 bytes of 16 rows at a time.
+//! Queries and outputs use the same part of shared memory, `[head_size / 8][tile_rows][8]`. A warp touches only its own
+//! rows there. In global memory it moves whole sectors, 32 bytes of 16 rows at a time.
 
 use cuda_std::half::Half2;
 use cuda_std::shared::shared_offset;
@@ -19,48 +18,49 @@ use crate::layout::VECTOR;
 use cuda_std::ptx::cp_async;
 use cuda_std::ptx::memory::store_l2;
 
-/// The rows of a warp.
+/// The query rows of a warp.
 #[derive(Clone, Copy)]
 pub struct QueryRows<const D: u32> {
     tile: Tile,
-    /// The KV head, and how many there are.
+    /// The KV head, and the number of KV heads.
     head: u32,
     kv_heads: u32,
-    /// The warp's first row, counted in the tile.
+    /// The warp's first row, counted within the tile.
     first: u32,
-    /// The warp's fragments of rows, a constant.
+    /// The number of row fragments per warp, a constant.
     fragments: u32,
-    /// Where the tile's rows lie in shared memory.
+    /// The tile's rows in shared memory.
     image: *mut Vector,
 }
 
 impl<const D: u32> QueryRows<D> {
-    /// This warp's rows of a tile, whose place in shared memory is `image`.
+    /// Creates this warp's rows of a tile, which is at `image` in shared memory.
     #[inline(always)]
     pub fn new(tile: Tile, head: u32, kv_heads: u32, image: *mut Vector, fragments: u32) -> Self {
         Self { tile, head, kv_heads, first: warp::warp_id() * FRAGMENT * fragments, fragments, image }
     }
 
-    /// What the rows see, if any of them is in the sequence.
+    /// Returns the keys that the rows see, or `None` if none of the rows is in the sequence.
     #[inline(always)]
     pub fn sight(&self, window: u32) -> Option<Sight> {
         self.tile.sight(self.tile.first + self.first, FRAGMENT * self.fragments, window)
     }
 
-    /// Where a vector of a row is in shared memory.
+    /// Returns the address of a row's vector in shared memory.
     #[inline(always)]
     pub fn place(&self, row: u32, chunk: u32) -> *mut Vector {
         self.image.wrapping_add((chunk * tile_rows(D) + self.first + row) as usize)
     }
 
-    /// The row of a fragment and the chunk of a pair that this lane moves: the eight lanes whose vectors go to shared
-    /// memory together have neighbouring places.
+    /// Returns the row within a fragment and the chunk within a pair that this lane moves. Shared memory takes the
+    /// vectors of eight lanes at a time, and these eight have consecutive addresses.
     #[inline(always)]
     fn lane() -> (u32, u32) {
         (lane_id() / 16 * 8 + lane_id() % 8, lane_id() / 8 % 2)
     }
 
-    /// The index of a row's chunk in an array whose tokens are `stride` elements apart, if the row is in the sequence.
+    /// Returns the index of a row's chunk in an array with `stride` elements between tokens, or `None` if the row is
+    /// past the sequence's end.
     #[inline(always)]
     fn element(&self, row: u32, chunk: u32, stride: u32) -> Option<usize> {
         let row = self.tile.first + self.first + row;
@@ -70,7 +70,7 @@ impl<const D: u32> QueryRows<D> {
         if row < self.tile.rows { Some(at) } else { None }
     }
 
-    /// Starts the copies of the queries; their group stays open. Rows past the sequence's end become zeros.
+    /// Starts the copies of the queries, without committing their group. Rows past the sequence's end become zeros.
     ///
     /// # Safety
     /// As for [`paged_prefill()`](super::paged_prefill()).
@@ -85,7 +85,7 @@ impl<const D: u32> QueryRows<D> {
             };
             for pair in 0..D / VECTOR / 2 {
                 let to = shared_offset(self.place(row, 2 * pair + lane_chunk));
-                // SAFETY: the row is one of the queries', or no byte is read.
+                // SAFETY: the row is one of the query rows, or no byte is read.
                 unsafe {
                     let from = batch.query.add(at).cast::<Vector>().add(2 * pair as usize);
                     cp_async::copy_cg_zero_fill(to, from.cast(), bytes);
@@ -94,14 +94,14 @@ impl<const D: u32> QueryRows<D> {
         }
     }
 
-    /// The position of the token of the lane's row in a half of a fragment.
+    /// Returns the position of the token of this lane's row in a half of a fragment.
     #[inline(always)]
     pub fn position(&self, fragment: u32, half: u32) -> u32 {
         self.tile.position(self.tile.first + self.first + fragment * FRAGMENT + half * 8 + lane_id() / 4)
     }
 
-    /// Masks the scores of keys that a row does not see: they become minus infinity, whose weight is 0. `key` is the
-    /// tile's first.
+    /// Sets the scores of keys that a row does not see to minus infinity, so that their weight is 0. `key` is the
+    /// tile's first key.
     #[inline(always)]
     pub fn mask<T: KvElement>(&self, scores: &mut ScoreFragments, key: u32, window: u32) {
         for fragment in 0..self.fragments {
@@ -111,7 +111,7 @@ impl<const D: u32> QueryRows<D> {
                     scores[fragment as usize][..tile_keys(D, T::FORMAT) as usize / 8].iter_mut().enumerate()
                 {
                     for i in 0..2 {
-                        // To a key behind the row's position the distance is negative: a very large number.
+                        // For a key after the row's position, the distance wraps around to a very large number.
                         let distance = to_first.wrapping_sub(8 * n as u32 + i);
                         if distance >= window {
                             four[(2 * half + i) as usize] = f32::NEG_INFINITY;
@@ -122,12 +122,13 @@ impl<const D: u32> QueryRows<D> {
         }
     }
 
-    /// Writes the outputs of the fragments, each row times its factor; of each fragment there are eight columns an element, and at
-    /// least a head's.
+    /// Writes the outputs of the fragments, each row multiplied by its factor.
+    ///
+    /// Each entry of a fragment covers eight columns. A fragment has at least the entries of a whole head.
     ///
     /// # Safety
-    /// All lanes of the warp call this together, when nobody reads the queries any more, whose place the outputs take; the rest is as
-    /// for [`paged_prefill()`](super::paged_prefill()).
+    /// All lanes of the warp call this together, once no lane reads the queries any more, because the outputs overwrite
+    /// them. The rest is as for [`paged_prefill()`](super::paged_prefill()).
     #[inline(always)]
     pub unsafe fn store<T: KvElement, const N: usize>(
         &self,
@@ -136,8 +137,8 @@ impl<const D: u32> QueryRows<D> {
         factors: &[[f32; 2]],
     ) {
         let (lane_row, lane_chunk) = Self::lane();
-        // SAFETY: places are the warp's own, only rows of the sequence are stored, and all lanes reach the warp's
-        // barriers, by this function's contract.
+        // SAFETY: by this function's contract, all lanes reach the warp's barriers. The rows in shared memory are the
+        // warp's own, and only rows of the sequence are stored.
         unsafe {
             for fragment in 0..self.fragments as usize {
                 for half in 0..2 {

@@ -1,4 +1,4 @@
-//! The shape of a launch of `paged_prefill`, and the least bytes and operations that it can cost.
+//! The launch shape of `paged_prefill`, and the least memory traffic and arithmetic that it can cost.
 
 #[cfg(not(target_arch = "nvptx64"))]
 use cuda_std::launch::KernelCall;
@@ -11,84 +11,90 @@ use crate::layout::KvFormat;
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::{attention::with_head_size, element::ElementType, with_kv_element};
 
-/// Warps in a block.
+/// Warps per block.
 pub const WARPS: u32 = 4;
 
-/// Threads in a block.
+/// Threads per block.
 pub const THREADS: u32 = 32 * WARPS;
 
-/// Query rows in a fragment: what one `mma` takes.
+/// Query rows in a fragment, as one `mma` takes them.
 pub const FRAGMENT: u32 = 16;
 
-/// Tiles of keys and values that shared memory holds: warps compute with one while the next arrives.
+/// Tiles of keys and values in shared memory: warps compute with one while the next arrives.
 pub const STAGES: u32 = 2;
 
-/// Fragments of query rows that a warp works on. Two share every load of keys and values from shared memory; at 256
-/// elements a row, the output of two would not fit the registers.
+/// Returns the fragments of query rows per warp.
+///
+/// Two fragments share every load of keys and values from shared memory. At 256 elements per row, the output of two
+/// would not fit the registers.
 pub const fn fragments(head_size: u32) -> u32 {
     if head_size <= 128 { 2 } else { 1 }
 }
 
-/// Query rows in a tile: what a block computes.
+/// Returns the query rows of a tile, which one block computes.
 pub const fn tile_rows(head_size: u32) -> u32 {
     WARPS * FRAGMENT * fragments(head_size)
 }
 
-/// Keys in a tile, and as many values. Where codes become numbers, registers do not suffice for the scores of 64 keys beside
-/// outputs of 128 elements.
+/// Returns the keys of a tile, which has the same number of values. With 8-bit codes, 64 scores per row and outputs of
+/// more than 64 elements would not fit the registers together.
 pub const fn tile_keys(head_size: u32, format: KvFormat) -> u32 {
     let most = if format.is_coded() { 64 } else { 128 };
     if head_size <= most { 64 } else { 32 }
 }
 
-/// Bytes that the query rows of a tile take.
+/// Returns the bytes of a tile's query rows.
 pub const fn row_bytes(head_size: u32) -> u32 {
     2 * head_size * tile_rows(head_size)
 }
 
-/// Bytes that the keys of a tile take, and its values, without their scales.
+/// Returns the bytes of a tile's keys, or of its values, without scales.
 pub const fn part_bytes(head_size: u32, format: KvFormat) -> u32 {
     head_size / format.vector_elements() * size_of::<Vector>() as u32 * tile_keys(head_size, format)
 }
 
-/// Bytes of a tile's keys and values.
+/// Returns the bytes of a tile's keys and values, including scales.
 pub const fn stage_bytes(head_size: u32, format: KvFormat) -> u32 {
     2 * tile_keys(head_size, format) * format.head_bytes(head_size)
 }
 
-/// Whether the queries stay in registers. Elsewhere output and scores leave too little room for them, and they are
-/// loaded from shared memory for every tile.
+/// Returns whether the queries stay in registers. Otherwise output and scores leave too little room for them, and they
+/// are loaded from shared memory for every tile.
 pub const fn query_in_registers(head_size: u32, format: KvFormat) -> bool {
     head_size <= 64 || head_size == 256 && !format.is_coded()
 }
 
-/// The launch for up to `tokens` new tokens in up to `sequences` sequences, however the tokens are shared out: neither
-/// the lengths nor their order matter, so that a graph can replay it for other batches. At least one of each.
+/// Returns the launch for up to `tokens` new tokens in up to `sequences` sequences, and for at least one of each.
+///
+/// It does not depend on how the tokens are distributed, so a graph can replay it for other batches.
 pub const fn launch_shape(shape: AttentionShape, tokens: u32, sequences: u32) -> LaunchShape {
     let size = shape.head_size();
-    // A sequence's last tile need not be full: one more for each.
+    // Each sequence's last tile may be partial, so add one per sequence.
     let tiles = tokens * shape.group() / tile_rows(size) + sequences;
     let shared = row_bytes(size) + STAGES * stage_bytes(size, shape.pages().format);
     LaunchShape::new([shape.pages().heads, tiles, 1], THREADS).with_shared(shared)
 }
 
-/// The kernel with these arguments, for elements of this type and heads of this shape.
+/// Returns the kernel call with these arguments, for this element type and shape.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn call(shape: AttentionShape, element: ElementType, args: super::paged_prefill) -> KernelCall {
     let size = shape.head_size();
     with_kv_element!(element, shape.pages().format, T => with_head_size!(size, D => args.instance::<T, D>()))
 }
 
-/// The floor of one sequence's attention; a batch's is the sum. Queries are read, outputs written, and each key and
-/// value that is in sight is read once; a query and a key in its sight take 4 operations an element.
+/// Returns the floor of one sequence's attention. A batch's floor is the sum.
 ///
-/// `new` of the `context` tokens are queries. With `window` w > 0 a position sees the last w, itself included.
+/// It counts reading queries, writing outputs, and reading each visible key and value once. A query and a key that it
+/// sees take 4 operations per element.
+///
+/// `new` of the `context` tokens are queries. With `window` w > 0, a position sees the last w positions, itself
+/// included.
 pub const fn floor(shape: AttentionShape, new: u32, context: u32, window: u32) -> Floor {
     let (new, context) = (new as u64, context as u64);
     let window = if window == 0 { u64::MAX } else { window as u64 };
     let cached = context - new;
     let in_sight = if cached >= window { new + window - 1 } else { context };
-    // Positions that see all before them, and positions that see a window's length.
+    // Positions below `growing` see all positions before them. Later ones see a full window.
     let growing = if window < cached {
         cached
     } else if window < context {
@@ -113,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_has_room_for_every_way_to_share_tokens_out() {
+    fn a_launch_covers_every_distribution_of_tokens() {
         let shape = shape(6, 2, 64);
         for lengths in [&[700][..], &[1; 100], &[42, 43, 0, 85, 86], &[0, 0, 129]] {
             let tiles: u32 = lengths.iter().map(|new| (new * shape.group()).div_ceil(tile_rows(64))).sum();
@@ -128,7 +134,7 @@ mod tests {
             let shape = shape(1, 1, size).with_format(format);
             let LaunchShape { shared, threads, .. } = launch_shape(shape, 1, 1);
             assert_eq!(shared, row_bytes(size) + STAGES * stage_bytes(size, format));
-            // An H200 has 228 KiB of shared memory, of which a block costs 1 beyond its own.
+            // An H200 has 228 KiB of shared memory. Each block takes 1 KiB more than it asks for.
             assert!(2 * (shared + 1024) <= 228 * 1024 && threads == [128, 1, 1], "{shared}");
         }
     }

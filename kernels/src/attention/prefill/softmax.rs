@@ -1,9 +1,9 @@
-//! Softmax over keys that come tile by tile, in powers of two.
+//! Online softmax over tiles of keys, in powers of two.
 //!
-//! A row keeps a reference and its sum of `2^(score - reference)`. The reference need not be the largest score so far:
-//! it is enough that no score exceeds it by more than [a slack](KvElement::SLACK), so that the powers stay far below the largest 16-bit
-//! number, at the same relative precision. As long as that is so, which after the first tiles it nearly always is, the
-//! lanes need not agree on a maximum, and what was summed need not be scaled.
+//! A row keeps a reference and its sum of `2^(score - reference)`. The reference need not be the largest score so far.
+//! It is enough that no score exceeds it by more than [a slack](KvElement::SLACK). Then the powers stay far below the
+//! largest 16-bit number, with the same relative precision. After the first tiles this nearly always holds. While it
+//! does, the lanes need not agree on a maximum, and the sums need not be rescaled.
 
 use core::marker::PhantomData;
 
@@ -15,10 +15,10 @@ use super::shape::{fragments, tile_keys};
 use crate::attention::LOG2_E;
 use crate::kv_element::KvElement;
 
-/// The reference of a row that has seen no key: below every score, and yet a number.
+/// The reference of a row that has seen no key: below every score, but finite.
 pub const NONE: f32 = -1e30;
 
-/// A value for each row that a lane has part of: `lane / 4` and `lane / 4 + 8` of each fragment.
+/// One value for each row that a lane has part of: rows `lane / 4` and `lane / 4 + 8` of each fragment.
 pub type PerRow<V> = [[V; 2]; FRAGMENTS];
 
 /// The state of a warp's rows.
@@ -26,14 +26,14 @@ pub struct Softmax<T, const D: u32> {
     /// Factor from a product of query and key to a power of two.
     scale: f32,
     reference: PerRow<f32>,
-    /// The lane's part of the sums.
+    /// This lane's part of the sums.
     sum: PerRow<f32>,
     element: PhantomData<T>,
 }
 
 impl<T: KvElement, const D: u32> Softmax<T, D> {
-    /// The state of rows that have seen no key. `scale`, a positive number, is what products of query and key are
-    /// multiplied with.
+    /// Creates the state of rows that have seen no key. `scale` is positive and multiplies the products of queries and
+    /// keys.
     #[inline(always)]
     pub fn new(scale: f32) -> Self {
         let scale = scale * LOG2_E * T::KEY_FACTOR;
@@ -41,7 +41,7 @@ impl<T: KvElement, const D: u32> Softmax<T, D> {
         Self { scale, reference, sum, element: PhantomData }
     }
 
-    /// Turns the scores of a tile into weights, and adds them to the sums; scales `output` where the references change.
+    /// Replaces the scores of a tile by weights, and adds them to the sums. Rescales `output` if references change.
     ///
     /// # Safety
     /// All lanes of the warp call this together.
@@ -53,7 +53,7 @@ impl<T: KvElement, const D: u32> Softmax<T, D> {
         for fragment in 0..fragments(D) as usize {
             any |= exceeds(fragment, 0) | exceeds(fragment, 1);
         }
-        // SAFETY: all lanes are here, by this function's contract; the vote gives all of them the same answer, so that
+        // SAFETY: by this function's contract, all lanes are here. The vote gives them all the same answer, so either
         // all take the branch or none does.
         unsafe {
             if warp::warp_vote_any(FULL_MASK, any) {
@@ -70,7 +70,7 @@ impl<T: KvElement, const D: u32> Softmax<T, D> {
         }
     }
 
-    /// The largest of the lane's own scores in each row, as a power of two.
+    /// Returns the largest of this lane's scores in each row, in powers of two.
     #[inline(always)]
     fn largest(&self, scores: &ScoreFragments) -> PerRow<f32> {
         let mut most = [[f32::NEG_INFINITY; 2]; FRAGMENTS];
@@ -87,7 +87,7 @@ impl<T: KvElement, const D: u32> Softmax<T, D> {
         most
     }
 
-    /// Raises the references to the largest scores.
+    /// Raises the references to the largest scores, and rescales sums and output to match.
     ///
     /// # Safety
     /// All lanes of the warp call this together.
@@ -96,7 +96,7 @@ impl<T: KvElement, const D: u32> Softmax<T, D> {
         for fragment in 0..fragments(D) as usize {
             for half in 0..2 {
                 let reference = self.reference[fragment][half];
-                // SAFETY: all lanes are here, by this function's contract; the loops are the same for all of them.
+                // SAFETY: by this function's contract, all lanes are here. The loops are the same for all of them.
                 let new = unsafe { over_row(most[fragment][half], f32::max) }.max(reference);
                 let factor = (reference - new).exp2_fast();
                 self.reference[fragment][half] = new;
@@ -109,7 +109,8 @@ impl<T: KvElement, const D: u32> Softmax<T, D> {
         }
     }
 
-    /// One over the sum of each row, with what the output is to be multiplied with besides.
+    /// Returns the factor for each row's output: the inverse of its sum of weights, adjusted for the gain of the value
+    /// scales.
     ///
     /// # Safety
     /// All lanes of the warp call this together.
@@ -118,7 +119,7 @@ impl<T: KvElement, const D: u32> Softmax<T, D> {
         let mut inverse = self.sum;
         for rows in &mut inverse[..fragments(D) as usize] {
             for row in rows {
-                // SAFETY: all lanes are here, by this function's contract; the loops are the same for all of them.
+                // SAFETY: by this function's contract, all lanes are here. The loops are the same for all of them.
                 *row = (unsafe { over_row(*row, |a, b| a + b) } * T::SUM_GAIN).rcp_fast();
             }
         }
@@ -126,7 +127,7 @@ impl<T: KvElement, const D: u32> Softmax<T, D> {
     }
 }
 
-/// Combines the values of the four lanes that have part of a row, for each of them.
+/// Combines the values of the four lanes that share a row, and returns the result in each of them.
 ///
 /// # Safety
 /// All lanes of the warp call this together.

@@ -1,44 +1,44 @@
-//! Which query rows a block works on, and which keys they see.
+//! The query rows of a block, and the keys that they see.
 
 use cuda_std::thread;
 
 use super::Batch;
 use super::shape::tile_rows;
 
-/// The query rows of a block: up to [`tile_rows`] of one sequence and KV head.
+/// The query rows of a block: up to [`tile_rows`] rows of one sequence and KV head.
 ///
-/// A row is one query head of one token. The heads that share the KV head follow each other, then comes the next token:
-/// row `r` of a sequence is of its new token `r / group`, whatever the group's size.
+/// A row is one query head of one token. The heads that share the KV head are consecutive rows, followed by the next
+/// token's. Row `r` of a sequence belongs to its new token `r / group`, for any group size.
 #[derive(Clone, Copy)]
 pub struct Tile {
     /// The sequence.
     pub sequence: u32,
-    /// The tile's first row, counted in the sequence.
+    /// The tile's first row, counted within the sequence.
     pub first: u32,
-    /// Rows in the sequence.
+    /// The number of rows in the sequence.
     pub rows: u32,
-    /// Where the sequence's new tokens begin among those of the batch.
+    /// The index of the sequence's first new token among the tokens of the batch.
     pub start: u32,
-    /// Tokens before the sequence's first new one.
+    /// The number of tokens before the sequence's first new one.
     cached: u32,
     /// Query heads that share a KV head.
     pub group: u32,
 }
 
 impl Tile {
-    /// The tile of this block. It may have no rows.
+    /// Returns the tile of this block. It may have no rows.
     ///
-    /// Sequence `s` has the tiles from `rows before it / tile_rows + s` on. That leaves it as many as it needs, and one
-    /// more at most, whose block has nothing to do; and it is known from the starts alone.
+    /// Sequence `s` has the tiles from `rows before it / tile_rows + s` on. That is enough for its rows and at most one
+    /// too many. The extra block has no work. This numbering depends only on `query_starts`.
     ///
     /// # Safety
     /// The batch is as for [`paged_prefill()`](super::paged_prefill()).
     #[inline(always)]
     pub unsafe fn of_block<const D: u32>(batch: &Batch) -> Tile {
-        // The last tiles of a prompt see the most keys: they go first, so that a launch ends with short ones.
+        // The last tiles of a prompt see the most keys. They run first, so that a launch ends with short tiles.
         let index = thread::grid_dim_y() - 1 - thread::block_idx_y();
         let Batch { query_starts, contexts, sequences, group, .. } = *batch;
-        // SAFETY: indices into `query_starts` are at most `sequences`, which is its last; `sequence` is below it.
+        // SAFETY: indices into `query_starts` are at most `sequences`, its last index. `sequence` is below `sequences`.
         unsafe {
             let origin = *query_starts;
             let first_tile = |s: u32| (*query_starts.add(s as usize) - origin) * group / tile_rows(D) + s;
@@ -59,22 +59,22 @@ impl Tile {
         }
     }
 
-    /// The new token that a row belongs to, counted in the sequence, and its query head, counted in the group.
+    /// Returns a row's new token, counted within the sequence, and its query head, counted within the group.
     #[inline(always)]
     pub fn token(&self, row: u32) -> (u32, u32) {
-        // SAFETY: a group has at least one head, by the kernel's contract. Without this the compiler would include a
-        // panic for a division by zero.
+        // SAFETY: by the kernel's contract, a group has at least one head. Without this assumption the compiler would
+        // include a panic for division by zero.
         unsafe { core::hint::assert_unchecked(self.group != 0) };
         (row / self.group, row % self.group)
     }
 
-    /// The position of a row's token: the last key that it sees.
+    /// Returns the position of a row's token, which is also the last key that the row sees.
     #[inline(always)]
     pub fn position(&self, row: u32) -> u32 {
         self.cached + self.token(row).0
     }
 
-    /// What `count` rows from `first` on see, if any of them is in the sequence.
+    /// Returns the keys that the `count` rows from `first` on see, or `None` if none of these rows is in the sequence.
     #[inline(always)]
     pub fn sight(&self, first: u32, count: u32, window: u32) -> Option<Sight> {
         if first >= self.rows {
@@ -85,31 +85,31 @@ impl Tile {
     }
 }
 
-/// The keys that neighbouring rows see.
+/// The range of keys that consecutive rows see.
 #[derive(Clone, Copy)]
 pub struct Sight {
     /// The first row's position.
     first: u32,
-    /// The last row's position, and the last key that any row sees.
+    /// The last row's position, which is the last key that any row sees.
     pub last: u32,
-    /// Keys up to its own position that each row sees.
+    /// The number of keys up to its own position that each row sees.
     window: u32,
 }
 
 impl Sight {
-    /// The first key that any row sees.
+    /// Returns the first key that any row sees.
     #[inline(always)]
     pub fn first_key(self) -> u32 {
         (self.first + 1).saturating_sub(self.window)
     }
 
-    /// Whether any row sees any of `count` keys from `key` on.
+    /// Returns whether any row sees any of the `count` keys from `key` on.
     #[inline(always)]
     pub fn any(self, key: u32, count: u32) -> bool {
         key <= self.last && key + count > self.first_key()
     }
 
-    /// Whether every row sees all of `count` keys from `key` on.
+    /// Returns whether every row sees all of the `count` keys from `key` on.
     #[inline(always)]
     pub fn all(self, key: u32, count: u32) -> bool {
         key + count <= self.first + 1 && self.last < key + self.window
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sight_is_that_of_the_rows() {
+    fn sight_matches_what_each_row_sees() {
         let tile = Tile { sequence: 0, first: 0, rows: 30, start: 0, cached: 5, group: 3 };
         for (first, rows, window) in [(0, 30, 1000), (7, 4, 1000), (7, 4, 3), (28, 16, 1), (0, 16, 4), (3, 9, 7)] {
             let sight = tile.sight(first, rows, window).unwrap_or_else(|| panic!("some rows are in the sequence"));

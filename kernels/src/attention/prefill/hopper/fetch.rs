@@ -1,4 +1,4 @@
-//! Copies of pages to shared memory, a tile of keys and values at a time.
+//! Copies pages to shared memory, one tile of keys and values at a time.
 
 use cuda_std::prelude::*;
 use cuda_std::ptx::tensor::{self, CuTensorMap};
@@ -10,33 +10,35 @@ use super::shape::{KEYS, part_bytes};
 use crate::gemm::hopper::ring::{Ring, RingPlace};
 use crate::layout::VECTOR;
 
-/// The tiles of keys and values that a block reads, in order of position.
+/// The tiles of keys and values that a thread block reads, in order of position.
 pub struct PageTiles<'a, const D: u32> {
-    /// The cache, see [`pages`](super::shape::pages).
+    /// The cache as a tensor, see [`pages`](super::shape::pages).
     pub cache: &'a CuTensorMap,
     /// The KV head.
     pub head: u32,
-    /// Tokens of a page: 8, 16 or 32.
+    /// Tokens per page: 8, 16 or 32.
     pub block_size: u32,
-    /// The first token of the first page that rows see.
+    /// The first token of the first page that any row sees.
     pub start: u32,
-    /// The last token that a row sees.
+    /// The last token that any row sees.
     pub last: u32,
-    /// Tiles.
+    /// The number of tiles.
     pub tiles: u32,
-    /// Where they go.
+    /// The destination of the tiles.
     pub ring: Ring,
-    /// The first of the ring's bytes.
+    /// The generic address of the ring's first byte.
     pub memory: *mut u8,
-    /// An mbarrier for the tile whose values are not all seen: it is full for the groups when the others are zeros.
+    /// The mbarrier for the copies of the last tile if some of its values must be zeroed. The tile's own barrier then
+    /// completes after that.
     pub patched: u32,
 }
 
 impl<const D: u32> PageTiles<'_, D> {
-    /// Fetches all tiles. Half of a warp's lanes have the keys of a page each, the others the values.
+    /// Fetches all tiles. Each lane of the first half of the warp copies one page's keys, and each lane of the second
+    /// half one page's values.
     ///
     /// # Safety
-    /// All lanes of one warp of the block call this together; `table` has the blocks of the sequence.
+    /// All lanes of one warp of the block call this together. `table` has the blocks of the sequence.
     #[inline(always)]
     pub unsafe fn fetch(&self, table: *const u32) {
         let lane = warp::lane_id();
@@ -55,13 +57,13 @@ impl<const D: u32> PageTiles<'_, D> {
             let full = self.ring.full(at);
             let arrives = if is_patched { self.patched } else { full };
             let to = self.ring.tiles + at.stage * (2 * part_bytes(D)) + part * part_bytes(D) + page * page_bytes;
-            // SAFETY: the table has the blocks of all tokens up to the last; of block -1 nothing is read. The place was read by
-            // all, or never written. All lanes are here.
+            // SAFETY: the table has the blocks of all tokens up to the last, and block -1 reads nothing. All readers
+            // are done with the stage, or it was never filled. All lanes are here.
             unsafe {
                 let block = if token <= self.last { *table.add((token >> shift) as usize) as i32 } else { -1 };
                 mbarrier::wait(self.ring.empty(at), at.parity ^ 1);
                 if lane == 0 {
-                    // Other lanes' copies may have begun: the phase does not end before this arrival.
+                    // Other lanes' copies may already have started. The phase does not complete before this arrival.
                     mbarrier::arrive_expect(arrives, 2 * part_bytes(D));
                 }
                 if has_page {
@@ -82,19 +84,19 @@ impl<const D: u32> PageTiles<'_, D> {
         }
     }
 
-    /// Makes the values at `values` zeros that stand behind the last token in its page.
+    /// Zeroes the values after the last token within its page. `values` are the tile's values.
     ///
     /// # Safety
-    /// All lanes of the warp call this together, when the values have come.
+    /// All lanes of the warp call this together, after the values have arrived.
     #[inline(always)]
     unsafe fn patch(&self, values: *mut HalfVector) {
         let first = (self.last + 1 - self.start) % KEYS;
         let behind = (first + self.block_size - 1) & !(self.block_size - 1);
-        // Halves of vectors in the order in which they lie: eight tokens, the next eight elements of these, and so on.
+        // Half-vectors in memory order: eight tokens, then the next eight elements of the same tokens, and so on.
         let mut at = first / VECTOR * (2 * D) + warp::lane_id();
         while at < behind / VECTOR * (2 * D) {
             if at / (2 * D) * VECTOR + at / 2 % VECTOR >= first {
-                // SAFETY: the token is one of the tile's.
+                // SAFETY: the token is within the tile.
                 unsafe { *values.add(at as usize) = HalfVector([0; 2]) };
             }
             at += warp::WARP_SIZE;

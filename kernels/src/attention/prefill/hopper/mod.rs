@@ -1,31 +1,38 @@
-//! `paged_prefill_hopper`: [`paged_prefill`](super::paged_prefill()) on Hopper, by `wgmma`, with pages that tensor copies bring.
+//! `paged_prefill_hopper`: [`paged_prefill`](super::paged_prefill()) for Hopper, with `wgmma` products and pages
+//! fetched by tensor copies.
 //!
-//! A block has 128 query rows of a sequence and KV head, as there. Two warp groups have 64 of them each: their queries lie in
-//! shared memory, scores and outputs are in registers, and weights go from the one product to the other without leaving them.
-//! The first warp of a third group fetches tiles of 128 keys and values into a ring (see [`gemm_hopper`](crate::gemm::hopper)).
+//! A block has 128 query rows of one sequence and KV head, as in [`paged_prefill`](super::paged_prefill()). Two warp
+//! groups have 64 rows each. Their queries are in shared memory. Scores and outputs are in registers, and weights go
+//! from one product to the other without leaving them. The first warp of a third group fetches tiles of 128 keys and
+//! values into a ring (see [`gemm_hopper`](crate::gemm::hopper)).
 //!
 //! | | |
 //! | --- | --- |
-//! | arguments | those of [`paged_prefill`](super::paged_prefill()), with the cache as a tensor: [`shape::pages`] |
+//! | arguments | as for [`paged_prefill`](super::paged_prefill()), with the cache as a tensor: [`shape::pages`] |
 //! | grid | (KV heads, tiles of rows), see [`shape::launch_shape`]; [`shape::THREADS`] threads |
-//! | shared memory | 225 KiB at head size 128, 113 KiB at 64; one block an SM |
-//! | floor | that of [`paged_prefill`](super::shape::floor()) |
+//! | shared memory | 225 KiB at head size 128, 113 KiB at 64; one block per SM |
+//! | floor | as for [`paged_prefill`](super::shape::floor()) |
 //!
-//! # What limits it
+//! # Limits
 //!
-//! `wgmma` of 64 x 128 x 16 keeps the tensor cores busy for 64 clocks: a tile is 2,048 for both groups, at head size 128, in
-//! which 64 KiB come from L2, 32 bytes a clock. A lane has 64 exponentials in it, a scheduler's special functions 1,024 clocks
-//! of them. A group waits for its products, and what goes on meanwhile is the other's work: the second begins with a tile when the
-//! first has its scores, so that the softmax of each is beside products of the other from the first tile on. Were both to begin
-//! together they would go on so, first with all products and then with all exponentials.
+//! A `wgmma` of 64 x 128 x 16 keeps the tensor cores busy for 64 clocks. At head size 128, a tile takes both groups
+//! 2,048 clocks. In that time 64 KiB come from L2, 32 bytes per clock. Each lane has 64 exponentials per tile, which
+//! keep a scheduler's special function units busy for 1,024 clocks.
 //!
-//! # How pages become factors
+//! A group waits for its own products, so only the other group's work can overlap them. The second group starts a tile
+//! when the first has its scores. So the softmax of each group overlaps products of the other from the first tile on.
+//! If both groups started together, they would stay in step: first all products, then all exponentials.
 //!
-//! Eight tokens of eight elements are 128 contiguous bytes of a page, and as `wgmma` wants a matrix without a pattern. Next to
-//! it lie the page's next eight tokens; but then no single stride leads through the tokens of several pages. So the
-//! tensor has another order, `[group of 8 tokens][head_size / 8][8 x 8]`, in which tiles of any pages follow each other. What no
-//! row sees is not read: the copy is told of a block that there is not, and brings zeros. In the last page, which ends
-//! within a block, the values behind the last are made zeros, since a weight of zero does not undo the NaN that may lie there.
+//! # Pages as `wgmma` operands
+//!
+//! Eight tokens of eight elements are 128 contiguous bytes of a page, which `wgmma` accepts as a matrix without a
+//! swizzle pattern. In the page, the same elements of the next eight tokens follow. But no single stride then leads
+//! through the tokens of several pages. So the tensor view has another order:
+//! `[group of 8 tokens][head_size / 8][8 x 8]`. Tiles of any pages can be concatenated in that order.
+//!
+//! Pages that no row sees are not read: the copy gets a block number outside the cache and writes zeros. If the context
+//! ends within a page, the fetching warp zeroes the values after the last token. A weight of zero would not be enough,
+//! because the memory may hold NaN.
 
 use cuda_std::prelude::*;
 use cuda_std::ptx::tensor::CuTensorMap;
@@ -53,10 +60,11 @@ use softmax::GroupSoftmax;
 /// Warps that read tiles.
 const READERS: u32 = GROUPS * GROUP_THREADS / warp::WARP_SIZE;
 
-/// Causal attention of each sequence's new tokens over its whole context, see the module.
+/// Computes causal attention of each sequence's new tokens over its whole context, see the module.
 ///
 /// # Safety
-/// As for [`paged_prefill()`](super::paged_prefill()); `cache` is [`shape::pages`], the launch [`shape::launch_shape`].
+/// As for [`paged_prefill()`](super::paged_prefill()). `cache` is [`shape::pages`], and the launch is
+/// [`shape::launch_shape`].
 #[kernel(dependent, arch = "sm_90a", max_threads = 384, min_blocks = 1, instances(T = [F16, Bf16], D = [64, 128]))]
 pub unsafe fn paged_prefill_hopper<T: GroupProducts, const D: u32>(
     cache: &CuTensorMap,
@@ -80,7 +88,7 @@ pub unsafe fn paged_prefill_hopper<T: GroupProducts, const D: u32>(
     // SAFETY: the arrays are as this kernel's contract says.
     let tile = unsafe { Tile::of_block::<D>(&batch) };
     let Some(sight) = tile.sight(tile.first, GROUPS * GROUP_ROWS, window) else { return };
-    // Tiles begin with a page.
+    // Tiles start at a page boundary.
     let start = sight.first_key() & !(block_size - 1);
     let tiles = (sight.last - start) / KEYS + 1;
 
@@ -88,13 +96,13 @@ pub unsafe fn paged_prefill_hopper<T: GroupProducts, const D: u32>(
     let queries = shared_offset(memory);
     let ring_at = queries + query_bytes(D);
     let ring = Ring { tiles: ring_at, barriers: ring_at + STAGES * 2 * part_bytes(D), stages: STAGES };
-    // The shuffle tells the assembler that all lanes have the same number.
+    // The shuffle tells the assembler that all lanes have the same warp number.
     // SAFETY: all lanes of the warp are here together.
     let warp = unsafe { warp::warp_shuffle_idx(FULL_MASK, warp::warp_id(), 0, warp::WARP_SIZE) };
     let patched = ring.barriers + barrier_bytes(STAGES);
     let scored = patched + 8;
     if thread::thread_idx_x() == 0 {
-        // SAFETY: nobody uses the barriers before the block's barrier below.
+        // SAFETY: no thread uses the barriers before the block's barrier below.
         unsafe {
             mbarrier::init(patched, 1);
             for stage in 0..STAGES {
@@ -105,7 +113,8 @@ pub unsafe fn paged_prefill_hopper<T: GroupProducts, const D: u32>(
     }
     thread::sync_threads();
     if warp >= READERS {
-        // SAFETY: all threads of the warp group are here, and then all lanes of a warp; the block's tiles are those of a sequence.
+        // SAFETY: all threads of the warp group are here, and then all lanes of one warp. The block's tiles belong to a
+        // sequence.
         unsafe {
             control::give_registers::<40>();
             if warp == READERS {
@@ -117,18 +126,20 @@ pub unsafe fn paged_prefill_hopper<T: GroupProducts, const D: u32>(
         }
         return;
     }
-    // SAFETY: all threads of the warp group are here, and the fetching one gives back what the two take.
+    // SAFETY: all threads of the warp group are here, and the fetching group releases the registers that these two
+    // take.
     unsafe { control::take_registers::<232>() };
     let own_group = warp / 4;
     let sync = || {
-        // SAFETY: both groups have a barrier of their own, which all of their threads reach.
+        // SAFETY: each group has its own barrier, which all of its threads reach.
         unsafe { thread::sync_named(1 + own_group, GROUP_THREADS) };
     };
     let rows = QueryRows::<D>::new(tile, head, kv_heads, memory.cast(), 1);
     let own_sight = rows.sight(window);
     let group_sight = tile.sight(tile.first + own_group * GROUP_ROWS, GROUP_ROWS, window);
-    // SAFETY: the arrays are as this kernel's contract says. All threads of a group take the same branches, but for those of a
-    // warp within the softmax, so that they reach products and barriers together. A tile is there when its barrier says so.
+    // SAFETY: the arrays are as this kernel's contract says. Warps of a group take different branches only in the
+    // masking, the softmax and the final store, so all threads reach products and barriers together. A tile is read
+    // only after its barrier completes.
     unsafe {
         rows.copy_queries(&batch);
         cp_async::commit();
@@ -139,7 +150,7 @@ pub unsafe fn paged_prefill_hopper<T: GroupProducts, const D: u32>(
         let positions = [0, 1].map(|half| rows.position(0, half));
         let mut softmax = GroupSoftmax::<T, D>::new(scale);
         let mut sums: Sums = [[0.0; 4]; 16];
-        // The second group's turn comes when the first has the scores of the tile, which therefore is there.
+        // The second group starts when the first has the scores of a tile. By then the tile has arrived.
         let ready = if own_group == 0 { ring.full(RingPlace::default()) } else { scored };
         let mut at = RingPlace::default();
         let (mut index, mut key) = (0, start);
@@ -171,7 +182,7 @@ pub unsafe fn paged_prefill_hopper<T: GroupProducts, const D: u32>(
             index += 1;
             key += KEYS;
         }
-        // Outputs take the place of queries, which the group has read.
+        // Outputs overwrite the queries, which the group no longer reads.
         sync();
         if own_sight.is_some() {
             rows.store::<T, 16>(output, core::slice::from_ref(&sums), core::slice::from_ref(&softmax.finish()));
@@ -179,14 +190,15 @@ pub unsafe fn paged_prefill_hopper<T: GroupProducts, const D: u32>(
     }
 }
 
-/// Masks the scores of keys that the lane's rows, whose tokens are at `positions`, do not see: they become minus infinity, whose
-/// weight is 0. `key` is the tile's first.
+/// Sets the scores of keys that the lane's rows do not see to minus infinity, so that their weight is 0.
+///
+/// The tokens of the lane's rows are at `positions`, and `key` is the tile's first key.
 #[inline(always)]
 fn mask(scores: &mut Sums, positions: [u32; 2], key: u32, window: u32) {
     let to_first = positions.map(|position| position.wrapping_sub(key + warp::lane_id() % 4 * 2));
     for (n, four) in scores.iter_mut().enumerate() {
         for (i, score) in four.iter_mut().enumerate() {
-            // To a key behind the row's position the distance is negative: a very large number.
+            // For a key after the row's position, the distance wraps around to a very large number.
             if to_first[i / 2].wrapping_sub((8 * n + i % 2) as u32) >= window {
                 *score = f32::NEG_INFINITY;
             }

@@ -1,4 +1,4 @@
-//! The two products of attention by `wgmma`: scores = queries x keys, and output += weights x values.
+//! The two products of attention as `wgmma` chains: scores = queries x keys, and output += weights x values.
 
 use cuda_std::half::Half2;
 use cuda_std::ptx::pattern::TilePattern;
@@ -10,21 +10,21 @@ use super::shape::{GROUP_ROWS, GROUPS};
 use crate::element::{Bf16, Element, F16};
 use crate::kv_element::KvElement;
 
-/// Sums of a warp group: of each eight columns what a lane has of them. Of heads of 64 the first half is used.
+/// A lane's sums in a warp group's product, for each eight columns. Head size 64 uses the first half.
 pub type Sums = [[f32; 4]; 16];
 
-/// Eight descriptors along K.
+/// Eight operand descriptors along K.
 type Factor = [u64; 8];
 
-/// The 16-bit types, as these products take them.
+/// A 16-bit type with these products.
 pub trait GroupProducts: KvElement<Element = Self> + Element {
-    /// 64 rows by 128 columns, 64 or 128 elements along K, both K-major.
+    /// Returns a product of 64 rows by 128 columns, 64 or 128 elements along K. Both operands are K-major.
     ///
     /// # Safety
-    /// All threads of the warp group call this together; nobody writes the factors meanwhile.
+    /// All threads of the warp group call this together. No thread writes the operands meanwhile.
     unsafe fn new_products<const DEPTH: u32>(a: Factor, b: Factor) -> Sums;
 
-    /// 64 rows in registers by 64 or 128 columns, 128 along K, added to sums. `b` is MN-major.
+    /// Adds a product of 64 rows in registers by 64 or 128 columns, 128 along K, to `sums`. `b` is MN-major.
     ///
     /// # Safety
     /// As for [`new_products`](Self::new_products).
@@ -36,7 +36,7 @@ macro_rules! products {
         impl GroupProducts for $element {
             #[inline(always)]
             unsafe fn new_products<const DEPTH: u32>(a: Factor, b: Factor) -> Sums {
-                // SAFETY: this function's contract.
+                // SAFETY: this function's contract is the same as the callee's.
                 unsafe {
                     if DEPTH == 128 {
                         chain::$long(a, b)
@@ -48,7 +48,8 @@ macro_rules! products {
 
             #[inline(always)]
             unsafe fn add_rows<const COLUMNS: u32>(sums: &mut Sums, a: [[u32; 4]; 8], b: Factor) {
-                // SAFETY: this function's contract; the first elements of a longer array.
+                // SAFETY: this function's contract is the same as the callee's. The first elements of a longer array
+                // form a valid shorter one.
                 unsafe {
                     if COLUMNS == 128 {
                         chain::$rows_128(sums, a, b);
@@ -69,23 +70,25 @@ products! {
 /// Bytes of an 8 x 8 matrix.
 const MATRIX: u32 = 128;
 
-/// Bytes of the matrices of eight rows of queries; all of them are as far from those of the next eight elements.
+/// Bytes of eight elements of all query rows, which is the distance to the next eight elements.
 const QUERY_STEP: u32 = GROUPS * GROUP_ROWS * 16;
 
-/// Scores of 64 queries at `queries`, `[D / 8][rows][8]`, and the [`KEYS`] keys at `keys`, `[KEYS / 8][D / 8][8][8]`, both
-/// offsets in shared memory.
+/// Returns the scores of 64 queries against the [`KEYS`](super::shape::KEYS) keys of a tile.
+///
+/// Both are at shared-memory offsets: queries as `[D / 8][rows][8]`, keys as `[KEYS / 8][D / 8][8][8]`.
 ///
 /// # Safety
-/// All threads of the warp group call this together; queries and keys are there.
+/// All threads of the warp group call this together. Queries and keys have arrived in shared memory.
 #[inline(always)]
 pub unsafe fn scores<T: GroupProducts, const D: u32>(queries: u32, keys: u32) -> Sums {
     let query = MatrixLayout::new(TilePattern::Plain, QUERY_STEP, MATRIX);
     let key = MatrixLayout::new(TilePattern::Plain, MATRIX, D / 8 * MATRIX);
-    // SAFETY: this function's contract.
+    // SAFETY: this function's contract is the same as the callee's.
     unsafe { T::new_products::<D>(query.along(queries, 2 * QUERY_STEP), key.along(keys, 2 * MATRIX)) }
 }
 
-/// Adds the values at `values`, which lie as keys do, times their weights, which are rounded to 16 bits.
+/// Adds the weighted values at the shared-memory offset `values` to the output. Values have the same layout as keys.
+/// Rounds the weights to 16 bits first.
 ///
 /// # Safety
 /// As for [`scores`].
@@ -98,6 +101,6 @@ pub unsafe fn add_values<T: GroupProducts, const D: u32>(output: &mut Sums, weig
         let [low, high] = [0, 1].map(|i| weights[2 * step + i]);
         [pair(low[0], low[1]), pair(low[2], low[3]), pair(high[0], high[1]), pair(high[2], high[3])]
     });
-    // SAFETY: this function's contract.
+    // SAFETY: this function's contract is the same as the callee's.
     unsafe { T::add_rows::<D>(output, rows, value.along(values, 2 * group)) };
 }

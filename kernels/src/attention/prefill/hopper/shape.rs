@@ -1,4 +1,4 @@
-//! The shape of a launch of `paged_prefill_hopper`, and the cache as a tensor.
+//! The launch shape of `paged_prefill_hopper`, and the cache as a tensor.
 
 #[cfg(not(target_arch = "nvptx64"))]
 use cuda_std::launch::KernelCall;
@@ -12,53 +12,55 @@ use crate::layout::{KvFormat, VECTOR};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::{attention::with_constant, element::ElementType, with_element};
 
-/// Warp groups that multiply.
+/// Warp groups that compute.
 pub const GROUPS: u32 = 2;
 
-/// Query rows of a warp group.
+/// Query rows per warp group.
 pub const GROUP_ROWS: u32 = 64;
 
-/// Threads of a warp group.
+/// Threads per warp group.
 pub const GROUP_THREADS: u32 = 128;
 
-/// Threads of a block: those of the groups, and of one whose first warp fetches.
+/// Threads per block: the computing groups and one more, whose first warp fetches.
 pub const THREADS: u32 = (GROUPS + 1) * GROUP_THREADS;
 
-/// Keys in a tile, and as many values.
+/// Keys in a tile, which has the same number of values.
 pub const KEYS: u32 = 128;
 
 /// Tiles in the ring.
 pub const STAGES: u32 = 3;
 
-/// Bytes of the keys of a tile, and of its values.
+/// Returns the bytes of a tile's keys, or of its values.
 pub const fn part_bytes(head_size: u32) -> u32 {
     2 * head_size * KEYS
 }
 
-/// Bytes of the queries.
+/// Returns the bytes of a block's queries.
 pub const fn query_bytes(head_size: u32) -> u32 {
     2 * head_size * GROUPS * GROUP_ROWS
 }
 
-/// Dynamic shared memory: queries, the ring and its barriers, one barrier more, and another for each tile of the ring.
+/// Returns the bytes of dynamic shared memory: queries, the ring and its barriers, the `patched` barrier, and a
+/// `scored` barrier per tile of the ring.
 const fn shared_bytes(head_size: u32) -> u32 {
     query_bytes(head_size) + STAGES * 2 * part_bytes(head_size) + ring::barrier_bytes(STAGES) + 8 + 8 * STAGES
 }
 
-/// Whether the kernel is for such heads and pages; for others there is [`paged_prefill`](super::super::paged_prefill()).
+/// Returns whether this kernel supports a shape. [`paged_prefill`](super::super::paged_prefill()) supports all others.
 pub const fn serves(shape: AttentionShape) -> bool {
     matches!(shape.head_size(), 64 | 128) && matches!(shape.pages().format, KvFormat::Plain)
 }
 
-/// The launch for up to `tokens` new tokens in up to `sequences` sequences, as [`launch_shape`](super::super::shape::launch_shape)
-/// has it.
+/// Returns the launch for up to `tokens` new tokens in up to `sequences` sequences, as [`paged_prefill`'s
+/// `launch_shape`](super::super::shape::launch_shape) does.
 pub const fn launch_shape(shape: AttentionShape, tokens: u32, sequences: u32) -> LaunchShape {
     let tiles = tokens * shape.group() / (GROUPS * GROUP_ROWS) + sequences;
     LaunchShape::new([shape.pages().heads, tiles, 1], THREADS).with_shared(shared_bytes(shape.head_size()))
 }
 
-/// A layer's `blocks` pages as the kernel copies them: `[block][head, K or V][group of 8 tokens][head_size / 8][8 x 8]`, of which
-/// a tile is the keys of a head in a page, or the values.
+/// Returns a tensor view of a layer's `blocks` pages: `[block][head, K or V][group of 8 tokens][head_size / 8][8 x 8]`.
+///
+/// A tile of the view is one head's keys in one page, or its values.
 pub fn pages(shape: AttentionShape, cache: DevicePtr<Vector>, blocks: u32) -> TensorTile {
     let (pages, vector) = (shape.pages(), size_of::<Vector>() as u64);
     let (chunks, groups) = (pages.head_size / VECTOR, pages.block_size / VECTOR);
@@ -74,7 +76,7 @@ pub fn pages(shape: AttentionShape, cache: DevicePtr<Vector>, blocks: u32) -> Te
     TensorTile::new(cache.address(), 2, TilePattern::Plain, dimensions)
 }
 
-/// The arguments of [`paged_prefill`](super::super::paged_prefill()), with the cache as a tensor.
+/// Converts the arguments of [`paged_prefill`](super::super::paged_prefill()), with the cache as a tensor.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn arguments(args: super::super::paged_prefill, cache: TensorTile) -> super::paged_prefill_hopper {
     let super::super::paged_prefill { output, query, tables, table_starts, query_starts, contexts, sequences, .. } =
@@ -98,7 +100,7 @@ pub fn arguments(args: super::super::paged_prefill, cache: TensorTile) -> super:
     }
 }
 
-/// The kernel with these arguments, for elements of this type and heads of this shape, which it [serves].
+/// Returns the kernel call with these arguments, for this element type and a shape that the kernel [serves].
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn call(shape: AttentionShape, element: ElementType, args: super::paged_prefill_hopper) -> KernelCall {
     with_element!(element, T => with_constant!(shape.head_size(), D => args.instance::<T, D>(), 64 128))

@@ -1,4 +1,4 @@
-//! [`Softmax`](super::super::softmax::Softmax) of a warp of a warp group: of two rows a lane.
+//! [`Softmax`](super::super::softmax::Softmax) for a warp of a warp group, with two rows per lane.
 
 use core::marker::PhantomData;
 
@@ -10,25 +10,25 @@ use crate::attention::LOG2_E;
 use crate::attention::prefill::softmax::{NONE, over_row};
 use crate::kv_element::KvElement;
 
-/// The state of a lane's rows, `lane / 4` and `lane / 4 + 8` of the warp's.
+/// The state of a lane's rows, `lane / 4` and `lane / 4 + 8` of its warp.
 pub struct GroupSoftmax<T, const D: u32> {
     /// Factor from a product of query and key to a power of two.
     scale: f32,
     reference: [f32; 2],
-    /// The lane's part of the sums.
+    /// This lane's part of the sums.
     sum: [f32; 2],
     element: PhantomData<T>,
 }
 
 impl<T: KvElement, const D: u32> GroupSoftmax<T, D> {
-    /// The state of rows that have seen no key. `scale`, a positive number, is what products of query and key are
-    /// multiplied with.
+    /// Creates the state of rows that have seen no key. `scale` is positive and multiplies the products of queries and
+    /// keys.
     #[inline(always)]
     pub fn new(scale: f32) -> Self {
         Self { scale: scale * LOG2_E, reference: [NONE; 2], sum: [0.0; 2], element: PhantomData }
     }
 
-    /// Turns the scores of a tile into weights, and adds them to the sums; scales `output` where the references change.
+    /// Replaces the scores of a tile by weights, and adds them to the sums. Rescales `output` if references change.
     ///
     /// # Safety
     /// All lanes of the warp call this together.
@@ -42,7 +42,7 @@ impl<T: KvElement, const D: u32> GroupSoftmax<T, D> {
         }
         let most = most.map(|most| most * self.scale);
         let exceeds = |half: usize| most[half] > self.reference[half] + T::SLACK;
-        // SAFETY: all lanes are here, by this function's contract; the vote gives all of them the same answer.
+        // SAFETY: by this function's contract, all lanes are here. The vote gives them all the same answer.
         unsafe {
             if warp::warp_vote_any(FULL_MASK, exceeds(0) | exceeds(1)) {
                 self.raise(most, output);
@@ -56,7 +56,7 @@ impl<T: KvElement, const D: u32> GroupSoftmax<T, D> {
         }
     }
 
-    /// Raises the references to the largest scores.
+    /// Raises the references to the largest scores, and rescales sums and output to match.
     ///
     /// # Safety
     /// All lanes of the warp call this together.
@@ -75,7 +75,7 @@ impl<T: KvElement, const D: u32> GroupSoftmax<T, D> {
         }
     }
 
-    /// One over the sum of each row.
+    /// Returns the inverse of each row's sum of weights.
     ///
     /// # Safety
     /// All lanes of the warp call this together.
