@@ -3,7 +3,7 @@
 use crate::detokenizer::Detokenizer;
 use crate::error::Result;
 use crate::sampling::SamplingParams;
-use crate::stop_matcher::StopMatcher;
+use text::stop_matcher::StopMatcher;
 use crate::tokenizer::Tokenizer;
 
 /// The text of an output as it grows.

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 fn generated_calls_are_read_as_calls() {
     let files = ModelFiles::bundled();
     let config = files.config().unwrap();
-    let tokenizer = Arc::new(files.tokenizer(&config).unwrap());
+    let tokenizer = Arc::new(Tokenizer::of_model(&files, &config).unwrap());
     let eos = 2;
     let compiler = GrammarCompiler::new(tokenizer.clone(), config.vocab_size, &[eos]);
     let parameters = json!({"$defs": {"unit": {"enum": ["C", "F"]}}, "type": "object", "additionalProperties": false,

@@ -228,7 +228,7 @@ pub const PROMPTS: [(&str, usize); 3] = [("Once upon a time", 6), ("The cat", 12
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn run(lesson: &mut Lesson) -> Result<Vec<Vec<u32>>> {
     let files = ModelFiles::bundled();
-    let tokenizer = files.tokenizer(&files.config()?)?;
+    let tokenizer = Tokenizer::of_model(&files, &files.config()?)?;
     let model = StoryModel::load(&mut lesson.gpu, &files)?;
     let mut free: Vec<u32> = (0..BLOCKS).rev().collect();
     let mut waiting = std::collections::VecDeque::new();

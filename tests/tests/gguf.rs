@@ -71,8 +71,8 @@ fn models_are_written_and_read_again() {
                 want.family.clone_from(&config.family);
             }
             assert_eq!(config, want, "{model}");
-            let tokenizer = written.tokenizer(&config).unwrap();
-            let whole = files.tokenizer(&want).unwrap();
+            let tokenizer = Tokenizer::of_model(&written, &config).unwrap();
+            let whole = Tokenizer::of_model(&files, &want).unwrap();
             for prompt in golden(model).prompts {
                 assert_eq!(tokenizer.encode(&prompt.text).unwrap(), whole.encode(&prompt.text).unwrap(), "{model}");
             }

@@ -2,6 +2,7 @@
 //! gated feed-forward. Mistral adds a sliding window, Qwen2 biases on query, key and value, Qwen3 norms on each query
 //! and key head.
 
+use super::rope;
 use super::Model;
 use super::layers::{Embedding, Loader, ResidualLinear};
 use crate::backend::{Activation, Attention, Backend, Norm, QkNormRope};
@@ -74,7 +75,7 @@ impl<B: Backend> Llama<B> {
             });
         }
         Ok(Llama {
-            rope: backend.weight(llama.rope.table(dim, max_len))?,
+            rope: backend.weight(rope::table(&llama.rope, dim, max_len))?,
             layers,
             final_norm: l.rms_norm("norm", hidden, eps)?,
             output: l.output(config.tie_word_embeddings, &tokens, config.vocab_size, hidden)?,
