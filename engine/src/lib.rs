@@ -29,6 +29,7 @@ mod output_text;
 #[doc(hidden)]
 pub mod parallel;
 mod place;
+mod quantize;
 #[doc(hidden)]
 pub mod runner;
 pub mod sampling;
@@ -39,4 +40,5 @@ pub mod stats;
 mod warmup;
 
 pub use checkpoint::{Error, Result, config, error, load, mapping, quantised, tensor};
+pub use quantize::quantize;
 pub use text::{answer, chat, constraint, detokenizer, tokenizer};

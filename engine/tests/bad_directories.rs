@@ -9,6 +9,7 @@ use std::path::Path;
 
 use common::model;
 use engine::load::{ModelFiles, Weights};
+use engine::tokenizer::Tokenizer;
 
 fn message<T>(result: engine::Result<T>) -> String {
     let message = result.err().unwrap().to_string();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use engine::answer::{AnswerReader, Part, Tool, ToolFormat, calls};
 use engine::constraint::{GrammarCompiler, Reading};
 use engine::load::ModelFiles;
+use engine::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 /// The document that `read` leads to when at each step one of the tokens that may follow is taken, by turns.

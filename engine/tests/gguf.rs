@@ -13,6 +13,7 @@ use engine::chat::ChatTemplate;
 use engine::config::{ModelFamily, RopeScaling};
 use engine::load::{ModelFiles, StoredType, gguf};
 use engine::quantised::{QuantType, encode};
+use engine::tokenizer::Tokenizer;
 
 /// The models that there are files of, and the first file of each.
 const FILES: [(&str, &str); 4] = [

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use engine::load::{ModelFiles, gguf};
+use engine::tokenizer::Tokenizer;
 use peak_alloc::PeakAlloc;
 use proptest::prelude::*;
 

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use common::model;
 use engine::load::{HubSettings, ModelFiles};
+use engine::tokenizer::Tokenizer;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 

@@ -27,7 +27,7 @@ use cuda_std::half::{F16x2, Half2};
 use cuda_std::{float::GpuFloat, prelude::*, vector::HalfVector, warp::WARP_SIZE};
 #[cfg(not(target_arch = "nvptx64"))]
 use {
-    engine::load::ModelFiles,
+    engine::{load::ModelFiles, tokenizer::Tokenizer},
     examples::{Lesson, LessonFailed, Result, teach},
     story_model::{BATCH, BLOCKS, StoryModel, StoryStep},
 };

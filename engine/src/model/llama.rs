@@ -2,9 +2,9 @@
 //! gated feed-forward. Mistral adds a sliding window, Qwen2 biases on query, key and value, Qwen3 norms on each query
 //! and key head.
 
-use super::rope;
 use super::Model;
 use super::layers::{Embedding, Loader, ResidualLinear};
+use super::rope;
 use crate::backend::{Activation, Attention, Backend, Norm, QkNormRope};
 use crate::config::{LlamaConfig, ModelConfig};
 use crate::error::Result;

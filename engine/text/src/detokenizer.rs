@@ -1,7 +1,7 @@
 //! Text of tokens as they come, in pieces that never change afterwards.
 
-use checkpoint::error::Result;
 use crate::tokenizer::{Role, Tokenizer};
+use checkpoint::error::Result;
 
 /// Beyond this many tokens without settled text, a border inside the window is looked for.
 const WINDOW: usize = 16;

@@ -14,15 +14,15 @@ pub(super) const NAME: &str = "opt-story-3m";
 #[repr(C, align(64))]
 struct Aligned<T: ?Sized>(T);
 
-static WEIGHTS: &Aligned<[u8]> = &Aligned(*include_bytes!("../../model/model.safetensors"));
+static WEIGHTS: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../model/model.safetensors"));
 
 /// The text files, by name.
 static FILES: [(&str, &[u8]); 5] = [
-    ("config.json", include_bytes!("../../model/config.json")),
-    ("generation_config.json", include_bytes!("../../model/generation_config.json")),
-    ("special_tokens_map.json", include_bytes!("../../model/special_tokens_map.json")),
-    ("tokenizer.json", include_bytes!("../../model/tokenizer.json")),
-    ("tokenizer_config.json", include_bytes!("../../model/tokenizer_config.json")),
+    ("config.json", include_bytes!("../../../model/config.json")),
+    ("generation_config.json", include_bytes!("../../../model/generation_config.json")),
+    ("special_tokens_map.json", include_bytes!("../../../model/special_tokens_map.json")),
+    ("tokenizer.json", include_bytes!("../../../model/tokenizer.json")),
+    ("tokenizer_config.json", include_bytes!("../../../model/tokenizer_config.json")),
 ];
 
 /// The contents of a text file.

@@ -10,9 +10,9 @@ use std::cell::RefCell;
 
 use super::activations::BLOCK;
 use super::dots::Band;
-use super::packed::Packing;
 use super::lanes::avx512::Avx512;
 use super::lanes::{Isa, Lanes, WithLanes};
+use super::packed::Packing;
 use super::packed::{PART, PackedBand};
 use crate::amx::{Amx, ByteSums, Tiles};
 use crate::pages::Line;

@@ -146,7 +146,9 @@ impl CudaBackend {
                     Ok::<_, Error>(Communicator {
                         group: Arc::clone(&group),
                         shard: worker.shard,
-                        mailboxes: DeviceBuffer::from_slice(&device.stream, &addresses).map_err(gpu)?.named("mailboxes"),
+                        mailboxes: DeviceBuffer::from_slice(&device.stream, &addresses)
+                            .map_err(gpu)?
+                            .named("mailboxes"),
                         epochs: DeviceBuffer::zeroed(&device.stream, MAX_BLOCKS as usize).map_err(gpu)?.named("epochs"),
                         abort: group.abort.address_in(&device.context).map_err(gpu)?.cast_const(),
                     })

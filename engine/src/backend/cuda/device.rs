@@ -61,9 +61,17 @@ impl CudaDevice {
         let module = load(ptx, &wanted).map_err(gpu)?;
         let paper = match options.attention {
             AttentionKernels::Quire => None,
-            AttentionKernels::V1 | AttentionKernels::V2 => Some(load(image.paper(), &papers_kernels(element, heads)).map_err(gpu)?),
+            AttentionKernels::V1 | AttentionKernels::V2 => {
+                Some(load(image.paper(), &papers_kernels(element, heads)).map_err(gpu)?)
+            }
         };
-        Ok(CudaDevice { stream: context.stream().map_err(gpu)?, transfers: context.stream().map_err(gpu)?, module, paper, context })
+        Ok(CudaDevice {
+            stream: context.stream().map_err(gpu)?,
+            transfers: context.stream().map_err(gpu)?,
+            module,
+            paper,
+            context,
+        })
     }
 
     /// Asks the stream to run a kernel.

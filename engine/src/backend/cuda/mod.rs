@@ -122,7 +122,10 @@ impl CudaBackend {
         let device = CudaDevice::open(driver, ordinal, options, element, heads, is_quantised)?;
         let slots = |one: DecodeLaunch| -> Result<u32> {
             let shape = one.shape();
-            let together = device.module.occupancy(one.descriptor(element), shape.threads[0], shape.shared as usize).map_err(gpu)?;
+            let together = device
+                .module
+                .occupancy(one.descriptor(element), shape.threads[0], shape.shared as usize)
+                .map_err(gpu)?;
             Ok(device.context.limits().multiprocessors * together.max(1))
         };
         let slots = [slots(DecodeLaunch::new(heads, 1))?, slots(DecodeLaunch::with_drafts(heads, 1))?];

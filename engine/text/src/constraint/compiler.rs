@@ -9,8 +9,8 @@ use llguidance::{Matcher, ParserFactory};
 
 use super::grammar::{Grammar, refused};
 use super::matcher::{Constraint, LiveConstraint};
-use checkpoint::error::Result;
 use crate::tokenizer::{TokenBytes, Tokenizer};
+use checkpoint::error::Result;
 
 /// Bytes of a token, at most: the trie is walked with a stack. Longer ones, which are runs of spaces and the like, are not
 /// chosen.
