@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use argh::{ArgsInfo, FromArgs};
-use engine::load::{ModelFiles, gguf};
+use engine::load::ModelFiles;
 use engine::quantised::QuantType;
 
 use crate::command::{Command, Positionals, Words};
@@ -49,7 +49,7 @@ fn quant_type(s: &str) -> Result<QuantType, String> {
 fn run(words: &Words) -> Result<()> {
     let args = words.own::<Args>()?;
     let files = ModelFiles::resolve(args.model.as_deref(), true)?;
-    gguf::save(&files, args.to, &args.out, progress::loading())?;
+    engine::quantize(&files, args.to, &args.out, progress::loading())?;
     let size = std::fs::metadata(&args.out).with_context(|| format!("cannot read {}", args.out.display()))?.len();
     let mib = size as f64 / (1 << 20) as f64;
     Ok(writeln!(io::stdout(), "{} has {} in {}, {mib:.1} MiB", args.out.display(), files.name(), args.to)?)

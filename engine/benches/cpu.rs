@@ -62,7 +62,12 @@ fn projection(bencher: Bencher<'_, '_>, Projection { dtype, n, k, m }: Projectio
     let matrix = || made(backend.to_projection(weight(&backend, n, k, dtype), false));
     let weights: Vec<CpuWeight> = (0..(FOOTPRINT / bytes).max(1)).map(|_| matrix()).collect();
     let table = weight(&backend, 1, k, DType::F32);
-    let x = backend.embed_tokens(&table, 0..usize::MAX, None, &Batch { tokens: vec![0; m], ..Batch::default() });
+    let x = backend.embed_tokens(
+        &table,
+        0..usize::MAX,
+        None,
+        &backend.upload(Batch { tokens: vec![0; m], ..Batch::default() }, &[]),
+    );
     let mut turns = weights.iter().cycle();
     let bencher = bencher.counter(BytesCount::new(bytes)).counter(ItemsCount::new(2 * m * n * k));
     bencher.with_inputs(|| turns.next()).bench_local_values(|weight| weight.map(|w| backend.linear(&x, w, None, None)));
@@ -80,19 +85,24 @@ fn decode_attention(bencher: Bencher<'_, '_>, dtype: KvDtype) {
     let qkv = made(backend.qkv_weight([host(), host(), host()]));
     let table = weight(&backend, 1, width, DType::F32);
     let project = |rows: usize| {
-        let x = backend.embed_tokens(&table, 0..usize::MAX, None, &Batch { tokens: vec![0; rows], ..Batch::default() });
+        let x = backend.embed_tokens(
+            &table,
+            0..usize::MAX,
+            None,
+            &backend.upload(Batch { tokens: vec![0; rows], ..Batch::default() }, &[]),
+        );
         backend.qkv(&x, &qkv)
     };
     // The blocks of a sequence lie apart: its neighbours in memory are those of the others.
     let block = |sequence: usize, i: usize| (i * SEQUENCES + sequence) as u32;
     for sequence in 0..SEQUENCES {
         let slots = (0..CONTEXT).map(|p| block(sequence, p / BLOCK_SIZE) * BLOCK_SIZE as u32 + (p % BLOCK_SIZE) as u32);
-        let batch = Batch { slots: slots.collect(), ..Batch::default() };
+        let batch = backend.upload(Batch { slots: slots.collect(), ..Batch::default() }, &[]);
         backend.write_kv(&mut project(CONTEXT), QkNormRope { norms: None, rope: None }, &mut cache, 0, &batch);
     }
     let spans = (0..SEQUENCES).map(|s| Span { start: s, len: 1, context: CONTEXT, table: s * blocks });
     let tables = (0..SEQUENCES).flat_map(|s| (0..blocks).map(move |i| block(s, i)));
-    let step = Batch { spans: spans.collect(), blocks: tables.collect(), ..Batch::default() };
+    let step = backend.upload(Batch { spans: spans.collect(), blocks: tables.collect(), ..Batch::default() }, &[]);
     let queries = project(SEQUENCES);
     let params = Attention { layer: 0, scale: 0.125, window: None };
     let heads = 2 * SEQUENCES * CONTEXT * HEADS;

@@ -44,7 +44,7 @@ fn of_128000_tokens(bencher: Bencher<'_, '_>) {
 /// All masks of a step. Between two steps each sequence reads a token that its mask allows, which is measured with whole steps.
 fn steps(bencher: Bencher<'_, '_>, files: &ModelFiles, eos: u32) {
     let config = made(files.config());
-    let tokenizer: Arc<Tokenizer> = Arc::new(made(files.tokenizer(&config)));
+    let tokenizer: Arc<Tokenizer> = Arc::new(made(Tokenizer::of_model(&files, &config)));
     let compiler = GrammarCompiler::new(tokenizer, config.vocab_size, &[eos]);
     let constraint = made(compiler.compile(&Grammar::JsonSchema(schema())));
     let mut state = 1;

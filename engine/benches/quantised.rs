@@ -50,7 +50,12 @@ fn projection(bencher: Bencher<'_, '_>, Projection { kind, m }: Projection) {
     let groups = || HostTensor::owned_groups(kind, SHAPE.to_vec(), vec![0x11; bytes]);
     let weights: Vec<CpuWeight> = (0..FOOTPRINT / bytes).map(|_| made(backend.weight(groups()))).collect();
     let table = made(backend.weight(HostTensor::from_f32(vec![1, k], (0..k).map(|i| i as f32 / k as f32).collect())));
-    let x = backend.embed_tokens(&table, 0..usize::MAX, None, &Batch { tokens: vec![0; m], ..Batch::default() });
+    let x = backend.embed_tokens(
+        &table,
+        0..usize::MAX,
+        None,
+        &backend.upload(Batch { tokens: vec![0; m], ..Batch::default() }, &[]),
+    );
     let mut turns = weights.iter().cycle();
     let bencher = bencher.counter(BytesCount::new(bytes)).counter(ItemsCount::new(2 * m * n * k));
     bencher.with_inputs(|| turns.next()).bench_local_values(|weight| weight.map(|w| backend.linear(&x, w, None, None)));

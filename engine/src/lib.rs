@@ -6,32 +6,22 @@
 //! Modules that are not shown here are public for the tools and tests of this repository, and change without notice. To read
 //! the code, start with `engine`, whose step is schedule, run, postprocess; then `scheduler`, `kv` and `backend`.
 
-pub mod answer;
 #[doc(hidden)]
 pub mod backend;
 #[doc(hidden)]
 pub mod batch;
-pub mod chat;
 mod completion;
-pub mod config;
-pub mod constraint;
 mod delay;
-#[doc(hidden)]
-pub mod detokenizer;
 mod device_info;
 pub mod embedding;
 #[doc(hidden)]
 pub mod engine;
-pub mod error;
 #[cfg(feature = "cuda")]
 #[doc(hidden)]
 pub mod fit;
 pub mod group;
 pub mod kv;
 pub mod llm;
-pub mod load;
-#[doc(hidden)]
-pub mod mapping;
 #[doc(hidden)]
 pub mod model;
 mod options;
@@ -39,8 +29,7 @@ mod output_text;
 #[doc(hidden)]
 pub mod parallel;
 mod place;
-#[doc(hidden)]
-pub mod quantised;
+mod quantize;
 #[doc(hidden)]
 pub mod runner;
 pub mod sampling;
@@ -48,9 +37,8 @@ pub mod sampling;
 pub mod scheduler;
 pub mod sequence;
 pub mod stats;
-mod stop_matcher;
-pub mod tensor;
-pub mod tokenizer;
 mod warmup;
 
-pub use error::{Error, Result};
+pub use checkpoint::{Error, Result, config, error, load, mapping, quantised, tensor};
+pub use quantize::quantize;
+pub use text::{answer, chat, constraint, detokenizer, tokenizer};

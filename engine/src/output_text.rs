@@ -3,8 +3,8 @@
 use crate::detokenizer::Detokenizer;
 use crate::error::Result;
 use crate::sampling::SamplingParams;
-use crate::stop_matcher::StopMatcher;
 use crate::tokenizer::Tokenizer;
+use text::stop_matcher::StopMatcher;
 
 /// The text of an output as it grows.
 #[derive(Clone)]

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use common::model;
 use engine::load::{ModelFiles, Weights};
+use engine::tokenizer::Tokenizer;
 
 fn message<T>(result: engine::Result<T>) -> String {
     let message = result.err().unwrap().to_string();
@@ -53,11 +54,11 @@ fn tokenizers_that_are_missing_or_of_another_kind() {
     let files = ModelFiles::directory(directory.path()).unwrap();
     let config = files.config().unwrap();
     fs::remove_file(directory.path().join("tokenizer.json")).unwrap();
-    assert!(message(files.tokenizer(&config)).contains("has no tokenizer.json"));
+    assert!(message(Tokenizer::of_model(&files, &config)).contains("has no tokenizer.json"));
     fs::write(directory.path().join("tokenizer.model"), "sentencepiece").unwrap();
-    assert!(message(files.tokenizer(&config)).contains("sentencepiece"));
+    assert!(message(Tokenizer::of_model(&files, &config)).contains("sentencepiece"));
     fs::write(directory.path().join("tokenizer.json"), "{\"version\": \"1.0\"").unwrap();
-    assert!(message(files.tokenizer(&config)).contains("tokenizer.json"));
+    assert!(message(Tokenizer::of_model(&files, &config)).contains("tokenizer.json"));
 }
 
 #[test]
@@ -66,23 +67,23 @@ fn bos_is_added_once_whichever_file_asks_for_it() {
     let path = directory.path().join("tokenizer.json");
     let files = ModelFiles::directory(directory.path()).unwrap();
     let config = files.config().unwrap();
-    let expected = files.tokenizer(&config).unwrap().encode("Hello").unwrap();
+    let expected = Tokenizer::of_model(&files, &config).unwrap().encode("Hello").unwrap();
     // As a conversion leaves it that only tokenizer_config.json knows of add_bos_token.
     let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     json["post_processor"] = serde_json::json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false});
     fs::write(&path, json.to_string()).unwrap();
-    assert_eq!(files.tokenizer(&config).unwrap().encode("Hello").unwrap(), expected);
+    assert_eq!(Tokenizer::of_model(&files, &config).unwrap().encode("Hello").unwrap(), expected);
     // And from the slow tokenizer's files.
     fs::remove_file(&path).unwrap();
-    assert_eq!(files.tokenizer(&config).unwrap().encode("Hello").unwrap(), expected);
+    assert_eq!(Tokenizer::of_model(&files, &config).unwrap().encode("Hello").unwrap(), expected);
     for file in ["tokenizer_config.json", "special_tokens_map.json"] {
         fs::remove_file(directory.path().join(file)).unwrap();
     }
-    assert_eq!(files.tokenizer(&config).unwrap().encode("Hello").unwrap(), expected);
+    assert_eq!(Tokenizer::of_model(&files, &config).unwrap().encode("Hello").unwrap(), expected);
     // A tokenizer that knows more tokens than the model has rows for.
     let small = ModelFiles::directory(model("opt-pre")).unwrap();
     let config = engine::config::ModelConfig { vocab_size: 50, ..config };
-    assert!(message(small.tokenizer(&config).unwrap().encode("Hello")).contains("vocabulary"));
+    assert!(message(Tokenizer::of_model(&small, &config).unwrap().encode("Hello")).contains("vocabulary"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use engine::answer::{AnswerReader, Part, Tool, ToolFormat, calls};
 use engine::constraint::{GrammarCompiler, Reading};
 use engine::load::ModelFiles;
+use engine::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 /// The document that `read` leads to when at each step one of the tokens that may follow is taken, by turns.
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 fn generated_calls_are_read_as_calls() {
     let files = ModelFiles::bundled();
     let config = files.config().unwrap();
-    let tokenizer = Arc::new(files.tokenizer(&config).unwrap());
+    let tokenizer = Arc::new(Tokenizer::of_model(&files, &config).unwrap());
     let eos = 2;
     let compiler = GrammarCompiler::new(tokenizer.clone(), config.vocab_size, &[eos]);
     let parameters = json!({"$defs": {"unit": {"enum": ["C", "F"]}}, "type": "object", "additionalProperties": false,

@@ -101,7 +101,7 @@ fn weights_are_rounded_where_they_lose_and_kept_where_they_do_not() {
 fn tokenizers_agree_with_the_golden_cases() {
     for name in MODELS {
         let (files, golden) = (files(name), json(name, "golden.json"));
-        let tokenizer = files.tokenizer(&files.config().unwrap()).unwrap();
+        let tokenizer = Tokenizer::of_model(&files, &files.config().unwrap()).unwrap();
         assert_tokenizer(name, &tokenizer, &golden);
         for prompt in golden["prompts"].as_array().unwrap() {
             let greedy = &prompt["greedy"];
@@ -116,7 +116,7 @@ fn tokenizers_agree_with_the_golden_cases() {
 fn the_bundled_model_is_whole_and_gets_one_bos() {
     let files = ModelFiles::resolve(None, false).unwrap();
     let config = files.config().unwrap();
-    let tokenizer = files.tokenizer(&config).unwrap();
+    let tokenizer = Tokenizer::of_model(&files, &config).unwrap();
     let ids = tokenizer.encode("Once upon a time").unwrap();
     assert_eq!(ids[0], 2);
     assert_eq!(ids[1..], tokenizer.encode_plain("Once upon a time").unwrap());
@@ -140,7 +140,7 @@ fn pieces_join_to_the_text_of_random_tokens() {
     for name in MODELS {
         let files = files(name);
         let config = files.config().unwrap();
-        let tokenizer = files.tokenizer(&config).unwrap();
+        let tokenizer = Tokenizer::of_model(&files, &config).unwrap();
         let top = config.vocab_size as u32 + 3;
         let any = prop_oneof![
             proptest::collection::vec(0..top, 0..80),
@@ -161,7 +161,7 @@ fn pieces_join_to_the_text_of_random_tokens() {
 fn text_is_not_held_back_without_need() {
     for name in MODELS {
         let files = files(name);
-        let tokenizer = files.tokenizer(&files.config().unwrap()).unwrap();
+        let tokenizer = Tokenizer::of_model(&files, &files.config().unwrap()).unwrap();
         let ids = tokenizer.encode_plain("Once upon a time there was a small dog.").unwrap();
         let pieces = pieces(&tokenizer, &ids, true);
         assert!(pieces.iter().skip(1).rev().skip(1).all(|piece| !piece.is_empty()), "{name}: {pieces:?}");
@@ -175,7 +175,7 @@ fn text_is_not_held_back_without_need() {
 #[test]
 fn garbage_costs_no_more_per_token_as_it_grows() {
     let files = files("gpt2");
-    let tokenizer = files.tokenizer(&files.config().unwrap()).unwrap();
+    let tokenizer = Tokenizer::of_model(&files, &files.config().unwrap()).unwrap();
     let lead = tokenizer.token_id("Ã").unwrap();
     let ids = vec![lead; 20_000];
     let pieces = pieces(&tokenizer, &ids, true);
@@ -209,7 +209,7 @@ fn pieces_join_with_other_decoders_too() {
 fn long_texts_of_one_kind_are_encoded_whole() {
     for name in ["gpt2", "llama2", "llama3", "qwen2"] {
         let files = files(name);
-        let tokenizer = files.tokenizer(&files.config().unwrap()).unwrap();
+        let tokenizer = Tokenizer::of_model(&files, &files.config().unwrap()).unwrap();
         for unit in [" ", "a", "\n", "\u{301}", "7", "-"] {
             let text = unit.repeat(50_000);
             let ids = tokenizer.encode_plain(&text).unwrap();

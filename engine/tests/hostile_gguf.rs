@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use engine::load::{ModelFiles, gguf};
+use engine::tokenizer::Tokenizer;
 use peak_alloc::PeakAlloc;
 use proptest::prelude::*;
 
@@ -174,7 +175,7 @@ fn mutated_metadata_is_refused_or_read() {
         let Ok(files) = ModelFiles::gguf(&path) else { continue };
         let _ = files.generation_config();
         let Ok(config) = files.config() else { continue };
-        if let Ok(tokenizer) = files.tokenizer(&config) {
+        if let Ok(tokenizer) = Tokenizer::of_model(&files, &config) {
             let _ = tokenizer.encode("Some text, ünïcode 🙂 and </s> 12345.").map(|ids| tokenizer.decode(&ids, true));
             read += 1;
         }

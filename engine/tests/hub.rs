@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use common::model;
 use engine::load::{HubSettings, ModelFiles};
+use engine::tokenizer::Tokenizer;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
@@ -110,7 +111,7 @@ fn a_model_is_fetched_once_and_no_more_than_needed() {
         let files = resolve(&settings(cache.path(), &hub.endpoint)).unwrap();
         assert_eq!(files.name(), "someone/tiny");
         files.weights(None).unwrap();
-        files.tokenizer(&files.config().unwrap()).unwrap().encode("a").unwrap();
+        Tokenizer::of_model(&files, &files.config().unwrap()).unwrap().encode("a").unwrap();
         let asked = hub.files_asked_for();
         assert!(asked.contains("config.json") && asked.contains(weights), "{asked:?}");
         for unwanted in ["tf_model.h5", "flax_model.msgpack", "README.md", "onnx/model.onnx", "golden.json"] {

@@ -27,7 +27,7 @@ use cuda_std::half::{F16x2, Half2};
 use cuda_std::{float::GpuFloat, prelude::*, vector::HalfVector, warp::WARP_SIZE};
 #[cfg(not(target_arch = "nvptx64"))]
 use {
-    engine::load::ModelFiles,
+    engine::{load::ModelFiles, tokenizer::Tokenizer},
     examples::{Lesson, LessonFailed, Result, teach},
     story_model::{BATCH, BLOCKS, StoryModel, StoryStep},
 };
@@ -228,7 +228,7 @@ pub const PROMPTS: [(&str, usize); 3] = [("Once upon a time", 6), ("The cat", 12
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn run(lesson: &mut Lesson) -> Result<Vec<Vec<u32>>> {
     let files = ModelFiles::bundled();
-    let tokenizer = files.tokenizer(&files.config()?)?;
+    let tokenizer = Tokenizer::of_model(&files, &files.config()?)?;
     let model = StoryModel::load(&mut lesson.gpu, &files)?;
     let mut free: Vec<u32> = (0..BLOCKS).rev().collect();
     let mut waiting = std::collections::VecDeque::new();

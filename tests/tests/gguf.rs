@@ -5,10 +5,11 @@
 use std::path::{Path, PathBuf};
 
 use engine::llm::{Device, Llm, Options, Prompt};
-use engine::load::{ModelFiles, gguf};
+use engine::load::ModelFiles;
 use engine::quantised::QuantType;
 use engine::sampling::SamplingParams;
 use engine::tensor::DType;
+use engine::tokenizer::Tokenizer;
 use tests::scores::{dequantised, difference, perplexity, scores, stories, texts};
 use tests::{complete, golden, golden_dir};
 
@@ -61,7 +62,7 @@ fn models_are_written_and_read_again() {
         let original = scores(&mut load(&files), &texts);
         for (kind, bound) in [(QuantType::Q8_0, 0.5), (QuantType::Q4_0, 8.0)] {
             let path = directory.path().join(format!("{model}-{kind}.gguf"));
-            gguf::save(&files, kind, &path, |_, _| {}).unwrap();
+            engine::quantize(&files, kind, &path, |_, _| {}).unwrap();
             let written = ModelFiles::gguf(&path).unwrap();
             let (config, mut want) = (written.config().unwrap(), files.config().unwrap());
             want.torch_dtype = None;
@@ -71,8 +72,8 @@ fn models_are_written_and_read_again() {
                 want.family.clone_from(&config.family);
             }
             assert_eq!(config, want, "{model}");
-            let tokenizer = written.tokenizer(&config).unwrap();
-            let whole = files.tokenizer(&want).unwrap();
+            let tokenizer = Tokenizer::of_model(&written, &config).unwrap();
+            let whole = Tokenizer::of_model(&files, &want).unwrap();
             for prompt in golden(model).prompts {
                 assert_eq!(tokenizer.encode(&prompt.text).unwrap(), whole.encode(&prompt.text).unwrap(), "{model}");
             }
@@ -97,7 +98,7 @@ fn the_bundled_model_tells_its_stories_in_fewer_bits() {
     let directory = tempfile::tempdir().unwrap();
     for (kind, most) in [(QuantType::Q8_0, 1.01), (QuantType::Q4_0, 1.5)] {
         let path = directory.path().join(format!("{kind}.gguf"));
-        gguf::save(&files, kind, &path, |_, _| {}).unwrap();
+        engine::quantize(&files, kind, &path, |_, _| {}).unwrap();
         let written = ModelFiles::gguf(&path).unwrap();
         let read = scores(&mut load(&written), &texts);
         let (drift, worst) = difference(&read, &original);
@@ -120,7 +121,7 @@ fn on_a_gpu(files: &ModelFiles) -> (Llm, Llm) {
 fn stays_quantised_on_a_gpu(kind: QuantType) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(format!("{kind}.gguf"));
-    gguf::save(&ModelFiles::bundled(), kind, &path, |_, _| {}).unwrap();
+    engine::quantize(&ModelFiles::bundled(), kind, &path, |_, _| {}).unwrap();
     let (mut packed, mut plain) = on_a_gpu(&ModelFiles::gguf(&path).unwrap());
     let (device, notes) = (packed.device().clone(), plain.device().notes.join(" "));
     assert!(device.quantised.contains(&kind) && device.notes.is_empty(), "{device:?}");

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use engine::llm::{Device, Llm, Options};
-use engine::load::{ModelFiles, gguf};
+use engine::load::ModelFiles;
 use engine::quantised::QuantType;
 use engine::tensor::DType;
 use kernels::eight_bit::{EightBit, Fp8};
@@ -158,7 +158,7 @@ fn they_are_written_as_gguf_files() {
         let directory = tempfile::tempdir().unwrap();
         let files = checkpoint(form, model, directory.path());
         let path = directory.path().join("model.gguf");
-        gguf::save(&files, QuantType::Q8_0, &path, |_, _| {}).unwrap();
+        engine::quantize(&files, QuantType::Q8_0, &path, |_, _| {}).unwrap();
         let texts = texts(model);
         let written = scores(&mut load(&ModelFiles::gguf(&path).unwrap(), Options::default()), &texts);
         let (mean, most) = difference(&written, &scores(&mut load(&files, Options::default()), &texts));

@@ -6,6 +6,7 @@ use std::io::{self, BufWriter, Write};
 use anyhow::{Context, Result};
 use argh::{ArgsInfo, FromArgs};
 use engine::load::ModelFiles;
+use engine::tokenizer::Tokenizer;
 use loadgen::dataset::{Dataset, TextPair};
 
 use crate::command::{Command, Positionals, Words};
@@ -60,7 +61,7 @@ fn run(words: &Words) -> Result<()> {
         _ => return Err(words.wrong("one of --sharegpt and --alpaca is needed").into()),
     };
     let files = ModelFiles::resolve(Some(&args.tokenizer), true)?;
-    let tokenizer = files.tokenizer(&files.config()?)?;
+    let tokenizer = Tokenizer::of_model(&files, &files.config()?)?;
     let text = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
     let pairs = dataset.pairs(&text).with_context(|| file.clone())?;
     let mut out: Box<dyn Write> = match &args.out {

@@ -1,6 +1,6 @@
 //! The shape of a KV cache.
 
-use super::dtype::KvDtype;
+use super::KvDtype;
 
 /// The shape of a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,12 @@ pub struct KvLayout {
 }
 
 impl KvLayout {
+    /// The shape of one layer, for the arithmetic on a CPU.
+    pub(crate) fn layer_shape(&self) -> cpu::KvShape {
+        let KvLayout { heads, head_dim, block_size, dtype, .. } = *self;
+        cpu::KvShape { heads, head_dim, block_size, dtype }
+    }
+
     /// Bytes that one block takes: keys and values of `block_size` tokens in every layer, and their scales.
     pub fn block_bytes(&self) -> usize {
         2 * self.layers * self.heads * self.block_size * self.dtype.head_bytes(self.head_dim)

@@ -16,7 +16,6 @@
 //! their memory is needed, the [`SwapTier`] keeps them in the swap space.
 
 mod changes;
-mod dtype;
 mod free_list;
 mod layout;
 mod log;
@@ -29,7 +28,7 @@ mod tier;
 mod usage;
 
 pub use changes::{CacheChange, CacheChanges};
-pub use dtype::KvDtype;
+pub use checkpoint::tensor::KvDtype;
 pub use layout::{KvLayout, blocks_for};
 pub use log::{BlockEvent, EventLog, SharedLog, Space};
 pub use moves::{BlockCopy, BlockMoves};

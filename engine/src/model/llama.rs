@@ -4,6 +4,7 @@
 
 use super::Model;
 use super::layers::{Embedding, Loader, ResidualLinear};
+use super::rope;
 use crate::backend::{Activation, Attention, Backend, Norm, QkNormRope};
 use crate::config::{LlamaConfig, ModelConfig};
 use crate::error::Result;
@@ -74,7 +75,7 @@ impl<B: Backend> Llama<B> {
             });
         }
         Ok(Llama {
-            rope: backend.weight(llama.rope.table(dim, max_len))?,
+            rope: backend.weight(rope::table(&llama.rope, dim, max_len))?,
             layers,
             final_norm: l.rms_norm("norm", hidden, eps)?,
             output: l.output(config.tie_word_embeddings, &tokens, config.vocab_size, hidden)?,

@@ -3,34 +3,32 @@
 use crate::config::{Rope, RopeScaling};
 use crate::tensor::HostTensor;
 
-impl Rope {
-    /// `[positions, head_dim]`: row `p` holds the cosines of position `p`'s angles, then the sines. Frequencies and
-    /// angles are rounded to f32 where Hugging Face rounds them, since far positions turn a rounding into an angle.
-    pub(super) fn table(&self, head_dim: usize, positions: usize) -> HostTensor {
-        let frequencies: Vec<f32> = (0..head_dim / 2).map(|i| self.frequency(i, head_dim)).collect();
-        let mut table = Vec::with_capacity(positions * head_dim);
-        for p in 0..positions {
-            let angles = frequencies.iter().map(|f| f64::from(p as f32 * f));
-            table.extend(angles.clone().map(|a| a.cos() as f32));
-            table.extend(angles.map(|a| a.sin() as f32));
-        }
-        HostTensor::from_f32(vec![positions, head_dim], table)
+/// `[positions, head_dim]`: row `p` holds the cosines of position `p`'s angles, then the sines. Frequencies and angles are
+/// rounded to f32 where Hugging Face rounds them, since far positions turn a rounding into an angle.
+pub(super) fn table(rope: &Rope, head_dim: usize, positions: usize) -> HostTensor {
+    let frequencies: Vec<f32> = (0..head_dim / 2).map(|i| frequency(rope, i, head_dim)).collect();
+    let mut table = Vec::with_capacity(positions * head_dim);
+    for p in 0..positions {
+        let angles = frequencies.iter().map(|f| f64::from(p as f32 * f));
+        table.extend(angles.clone().map(|a| a.cos() as f32));
+        table.extend(angles.map(|a| a.sin() as f32));
     }
+    HostTensor::from_f32(vec![positions, head_dim], table)
+}
 
-    fn frequency(&self, i: usize, head_dim: usize) -> f32 {
-        let exponent = (2 * i) as f32 / head_dim as f32;
-        let f = (1.0 / self.theta.powf(f64::from(exponent))) as f32;
-        match &self.scaling {
-            RopeScaling::None => f,
-            RopeScaling::Linear { factor } => f / *factor as f32,
-            RopeScaling::Factors { factors } => f / factors[i],
-            &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
-                let wavelength = 2.0 * std::f64::consts::PI / f64::from(f);
-                let turns = original_max_position_embeddings as f64 / wavelength;
-                // 0 where the frequency is divided by the factor, 1 where it is kept, a blend between.
-                let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
-                ((1.0 - keep) * f64::from(f) / factor + keep * f64::from(f)) as f32
-            }
+fn frequency(rope: &Rope, i: usize, head_dim: usize) -> f32 {
+    let exponent = (2 * i) as f32 / head_dim as f32;
+    let f = (1.0 / rope.theta.powf(f64::from(exponent))) as f32;
+    match &rope.scaling {
+        RopeScaling::None => f,
+        RopeScaling::Linear { factor } => f / *factor as f32,
+        RopeScaling::Factors { factors } => f / factors[i],
+        &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
+            let wavelength = 2.0 * std::f64::consts::PI / f64::from(f);
+            let turns = original_max_position_embeddings as f64 / wavelength;
+            // 0 where the frequency is divided by the factor, 1 where it is kept, a blend between.
+            let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
+            ((1.0 - keep) * f64::from(f) / factor + keep * f64::from(f)) as f32
         }
     }
 }
@@ -50,10 +48,10 @@ mod tests {
         };
         let scaled = Rope { theta: 10000.0, scaling };
         let plain = Rope { theta: 10000.0, scaling: RopeScaling::None };
-        assert_eq!(scaled.frequency(0, 64), plain.frequency(0, 64));
-        assert_eq!(scaled.frequency(31, 64), plain.frequency(31, 64) / 8.0);
+        assert_eq!(frequency(&scaled, 0, 64), frequency(&plain, 0, 64));
+        assert_eq!(frequency(&scaled, 31, 64), frequency(&plain, 31, 64) / 8.0);
         let middle = (0..32).filter(|&i| {
-            let (s, p) = (scaled.frequency(i, 64), plain.frequency(i, 64));
+            let (s, p) = (frequency(&scaled, i, 64), frequency(&plain, i, 64));
             s < p && s > p / 8.0
         });
         assert!(middle.count() > 0);
@@ -61,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_row_holds_cosines_then_sines() {
-        let table = Rope { theta: 100.0, scaling: RopeScaling::None }.table(4, 3);
+        let table = table(&Rope { theta: 100.0, scaling: RopeScaling::None }, 4, 3);
         let Elements::F32(t) = table.elements() else { panic!("the table is f32") };
         let want = [2f32.cos(), 0.2f32.cos(), 2f32.sin(), 0.2f32.sin()];
         assert!(t[8..].iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-6), "{t:?}");

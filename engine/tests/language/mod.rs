@@ -31,7 +31,7 @@ impl Language {
     pub fn new() -> Self {
         let files = ModelFiles::bundled();
         let config = files.config().unwrap();
-        let tokenizer = Arc::new(files.tokenizer(&config).unwrap());
+        let tokenizer = Arc::new(Tokenizer::of_model(&files, &config).unwrap());
         let compiler = GrammarCompiler::new(tokenizer.clone(), config.vocab_size, &[EOS]);
         Language { tokenizer, vocab_size: config.vocab_size, compiler }
     }

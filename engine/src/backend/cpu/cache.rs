@@ -1,15 +1,8 @@
-//! The pool of KV blocks.
-//!
-//! Layout: `[layer][block][kv head][keys | values]`. A head's part of a block holds its keys as `[head_dim][block_size]`
-//! and its values as `[block_size][head_dim]`, each followed by its scales, `[block_size]`, if elements have 8 bits. With
-//! keys transposed, a vector of scores for consecutive tokens grows by one multiply-add per element of the query and needs
-//! no sum across lanes. All of a block in one layer is contiguous.
+//! The pool of KV blocks on a CPU: layers one after the other, each a run of blocks as [`cpu::KvShape`] lays them out.
 
-use half::f16;
+use cpu::pages;
 use memmap2::MmapMut;
 
-use super::pages;
-use super::stored::{StoredElement, with_stored};
 use crate::error::{Error, Result};
 use crate::kv::{BlockCopy, BlockMoves, KvLayout};
 
@@ -67,44 +60,9 @@ impl CpuKvCache {
 
     /// Writes `key` and `value` (`[T, heads * head_dim]`) to their slots.
     pub(super) fn write(&mut self, layer: usize, key: &[f32], value: &[f32], slots: &[u32]) {
-        with_stored!(self.layout.dtype, E => self.write_as::<E>(layer, key, value, slots));
-    }
-
-    fn write_as<E: StoredElement>(&mut self, layer: usize, key: &[f32], value: &[f32], slots: &[u32]) {
-        let KvLayout { heads, head_dim, block_size, dtype, .. } = self.layout;
-        let block_len = self.block_len();
-        let size = self.num_blocks * block_len;
-        let data = &mut self.data[layer * size..][..size];
-        let part_len = block_size * dtype.head_bytes(head_dim);
-        let mut stored = vec![E::zeroed(); head_dim];
-        for (t, &slot) in slots.iter().enumerate() {
-            let (block, offset) = (slot as usize / block_size, slot as usize % block_size);
-            let block = &mut data[block * block_len..][..block_len];
-            for (head, parts) in block.chunks_exact_mut(2 * part_len).enumerate() {
-                let row = (t * heads + head) * head_dim..(t * heads + head + 1) * head_dim;
-                let (keys, values) = parts.split_at_mut(part_len);
-
-                let scale = E::store(&key[row.clone()], &mut stored);
-                let (keys, key_scales) = keys.split_at_mut(head_dim * block_size * size_of::<E>());
-                let keys: &mut [E] = bytemuck::cast_slice_mut(keys);
-                for (to, from) in keys[offset..].iter_mut().step_by(block_size).zip(&stored) {
-                    *to = *from;
-                }
-                write_scale(key_scales, offset, scale);
-
-                let (values, value_scales) = values.split_at_mut(head_dim * block_size * size_of::<E>());
-                let values: &mut [E] = bytemuck::cast_slice_mut(values);
-                let scale = E::store(&value[row], &mut values[offset * head_dim..][..head_dim]);
-                write_scale(value_scales, offset, scale);
-            }
-        }
-    }
-}
-
-/// Writes the scale of the token at `offset` in a block, if there is one.
-fn write_scale(scales: &mut [u8], offset: usize, scale: Option<f16>) {
-    if let Some(scale) = scale {
-        scales.as_chunks_mut().0[offset] = scale.to_le_bytes();
+        let shape = self.layout.layer_shape();
+        let size = self.num_blocks * self.block_len();
+        cpu::write_kv(&shape, &mut self.data[layer * size..][..size], key, value, slots);
     }
 }
 

@@ -5,6 +5,7 @@
 //! may wait for each other: memory is neither allocated nor freed, and nothing is recorded. All of this happens before
 //! the workers [meet](Communicator::meet) on the host, which they do in every step before its first exchange.
 
+use super::gpu;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -112,23 +113,23 @@ impl CudaBackend {
         let pairs = || pairs().filter(|(a, b)| !std::ptr::eq(*a, *b));
         let mut has_access = true;
         for (a, b) in pairs() {
-            has_access &= a.can_access_peer(b)?;
+            has_access &= a.can_access_peer(b).map_err(gpu)?;
         }
         if has_access {
-            pairs().try_for_each(|(a, b)| a.enable_peer_access(b))?;
+            pairs().try_for_each(|(a, b)| a.enable_peer_access(b)).map_err(gpu)?;
         }
         let mailbox = |device: &&super::CudaDevice| -> Result<Mailbox> {
             if !has_access {
-                return Ok(Mailbox::Host(MappedBuffer::zeroed(&device.context, MAILBOX_BYTES / 4)?));
+                return Ok(Mailbox::Host(MappedBuffer::zeroed(&device.context, MAILBOX_BYTES / 4).map_err(gpu)?));
             }
-            let memory = DeviceBuffer::zeroed(&device.stream, MAILBOX_BYTES)?.named("mailbox");
+            let memory = DeviceBuffer::zeroed(&device.stream, MAILBOX_BYTES).map_err(gpu)?.named("mailbox");
             // The others write to it.
-            device.stream.synchronize()?;
+            device.stream.synchronize().map_err(gpu)?;
             Ok(Mailbox::Device(memory))
         };
         let group = Arc::new(GpuGroup {
             threads: RankGroup::new(devices.len()),
-            abort: MappedBuffer::zeroed(&first.context, 1)?,
+            abort: MappedBuffer::zeroed(&first.context, 1).map_err(gpu)?,
             mailboxes: devices.iter().map(mailbox).collect::<Result<_>>()?,
             blocks: devices.iter().map(|device| device.context.limits().multiprocessors).min().unwrap_or(1),
         });
@@ -141,13 +142,15 @@ impl CudaBackend {
                 .device()
                 .map(|device| {
                     let addresses = group.mailboxes.iter().map(|mailbox| mailbox.address_in(&device.context));
-                    let addresses = addresses.collect::<launch::Result<Vec<_>>>()?;
+                    let addresses = addresses.collect::<launch::Result<Vec<_>>>().map_err(gpu)?;
                     Ok::<_, Error>(Communicator {
                         group: Arc::clone(&group),
                         shard: worker.shard,
-                        mailboxes: DeviceBuffer::from_slice(&device.stream, &addresses)?.named("mailboxes"),
-                        epochs: DeviceBuffer::zeroed(&device.stream, MAX_BLOCKS as usize)?.named("epochs"),
-                        abort: group.abort.address_in(&device.context)?.cast_const(),
+                        mailboxes: DeviceBuffer::from_slice(&device.stream, &addresses)
+                            .map_err(gpu)?
+                            .named("mailboxes"),
+                        epochs: DeviceBuffer::zeroed(&device.stream, MAX_BLOCKS as usize).map_err(gpu)?.named("epochs"),
+                        abort: group.abort.address_in(&device.context).map_err(gpu)?.cast_const(),
                     })
                 })
                 .transpose()?;

@@ -1,5 +1,6 @@
 //! The GPU: found, checked, and loaded with the kernels that one model needs.
 
+use super::gpu;
 use cuda_std::launch::{Descriptor, Family, Kernel, KernelCall, LaunchShape};
 use kernels::attention::decode::{paged_attention, plan_paged_attention};
 use kernels::attention::{AttentionShape, paper, prefill::hopper::paged_prefill_hopper, prefill::paged_prefill};
@@ -57,12 +58,20 @@ impl CudaDevice {
             let module = Module::load(&context, ptx, wanted)?;
             Ok::<_, launch::Error>(if options.dependent_launches { module } else { module.in_order() })
         };
-        let module = load(ptx, &wanted)?;
+        let module = load(ptx, &wanted).map_err(gpu)?;
         let paper = match options.attention {
             AttentionKernels::Quire => None,
-            AttentionKernels::V1 | AttentionKernels::V2 => Some(load(image.paper(), &papers_kernels(element, heads))?),
+            AttentionKernels::V1 | AttentionKernels::V2 => {
+                Some(load(image.paper(), &papers_kernels(element, heads)).map_err(gpu)?)
+            }
         };
-        Ok(CudaDevice { stream: context.stream()?, transfers: context.stream()?, module, paper, context })
+        Ok(CudaDevice {
+            stream: context.stream().map_err(gpu)?,
+            transfers: context.stream().map_err(gpu)?,
+            module,
+            paper,
+            context,
+        })
     }
 
     /// Asks the stream to run a kernel.

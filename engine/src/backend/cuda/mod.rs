@@ -56,6 +56,11 @@ use crate::parallel::Shard;
 use crate::quantised::QuantType;
 use crate::tensor::DType;
 
+/// A failure of the GPU or its driver as the engine's error.
+fn gpu(error: launch::Error) -> Error {
+    Error::Gpu(Box::new(error))
+}
+
 /// Counters that there are for a launch. With them the blocks of a kernel find out which of them is the last to arrive,
 /// and that one sets them to zero again.
 const COUNTERS: usize = 64 << 10;
@@ -117,12 +122,15 @@ impl CudaBackend {
         let device = CudaDevice::open(driver, ordinal, options, element, heads, is_quantised)?;
         let slots = |one: DecodeLaunch| -> Result<u32> {
             let shape = one.shape();
-            let together = device.module.occupancy(one.descriptor(element), shape.threads[0], shape.shared as usize)?;
+            let together = device
+                .module
+                .occupancy(one.descriptor(element), shape.threads[0], shape.shared as usize)
+                .map_err(gpu)?;
             Ok(device.context.limits().multiprocessors * together.max(1))
         };
         let slots = [slots(DecodeLaunch::new(heads, 1))?, slots(DecodeLaunch::with_drafts(heads, 1))?];
-        let counters = DeviceBuffer::zeroed(&device.stream, COUNTERS + 1)?.named("counters");
-        let upload = Upload::new(&device.context)?;
+        let counters = DeviceBuffer::zeroed(&device.stream, COUNTERS + 1).map_err(gpu)?.named("counters");
+        let upload = Upload::new(&device.context).map_err(gpu)?;
         Ok(CudaBackend {
             counters: Some(counters),
             upload: RefCell::new(Some(upload)),
@@ -246,10 +254,10 @@ impl CudaBackend {
         };
         let memory: DeviceBuffer<u8> = self.allocate(activations, "the activations")?;
         // Cleared, since rows of padding are computed, too, with what is in this memory at first.
-        device.stream.clear(&memory)?;
+        device.stream.clear(&memory).map_err(gpu)?;
         self.arena.provide(memory.named("activations"));
         self.finish_loading()?;
-        Ok((activations, device.context.memory()?))
+        Ok((activations, device.context.memory().map_err(gpu)?))
     }
 
     /// The most bytes of activations that a step has taken or was rehearsed to take.

@@ -1,6 +1,6 @@
 use super::*;
-use crate::backend::cpu::stored::StoredElement;
 use crate::batch::Span;
+use crate::error::Error;
 use crate::kv::{BlockCopy, BlockMoves, KvDtype};
 
 /// Heads that go into attention as they are.
@@ -75,11 +75,11 @@ impl Case {
     }
 
     fn step(&self, backend: &CpuBackend, cache: &mut CpuKvCache, parts: &[(usize, usize, usize)]) -> CpuTensor {
-        let batch = self.batch(parts);
+        let inputs = backend.upload(self.batch(parts), &[]);
         let [query, key, value] = [0, 1, 2].map(|kind| self.rows(backend, kind, parts));
         let mut qkv = Qkv { query, key, value };
-        backend.write_kv(&mut qkv, PLAIN, cache, LAYER, &batch);
-        backend.attention(&qkv, cache, self.params(), &batch)
+        backend.write_kv(&mut qkv, PLAIN, cache, LAYER, &inputs);
+        backend.attention(&qkv, cache, self.params(), &inputs)
     }
 
     fn params(&self) -> Attention {
@@ -95,7 +95,7 @@ impl Case {
         let dim = self.layout.head_dim;
         let round = |x: Vec<f32>| {
             let heads = x.chunks(dim);
-            heads.flat_map(|head| with_stored!(self.layout.dtype, E => round::<E>(head))).collect::<Vec<_>>()
+            heads.flat_map(|head| cpu::rounded(self.layout.dtype, head)).collect::<Vec<_>>()
         };
         let first = self.window.map_or(0, |w| (position + 1).saturating_sub(w));
         let seen = |kind| (first..=position).map(|p| round(self.row(kind, sequence, p))).collect::<Vec<_>>();
@@ -111,13 +111,6 @@ impl Case {
         }
         out
     }
-}
-
-/// A head of one token, stored and read again.
-fn round<E: StoredElement>(head: &[f32]) -> Vec<f32> {
-    let mut stored = vec![E::zeroed(); head.len()];
-    let scale = E::store(head, &mut stored).map_or(1.0, |scale| scale.to_f32());
-    stored.into_iter().map(|x| x.wide() * scale).collect()
 }
 
 fn layout(heads: usize, head_dim: usize, block_size: usize, dtype: impl Into<KvDtype>) -> KvLayout {
@@ -194,9 +187,9 @@ fn copied_blocks_serve_in_place_of_the_originals() {
             cache.poison_block(copy.src);
         }
         case.tables[0].splice(..copies.len(), unused.iter().copied());
-        let batch = case.batch(&case.whole());
+        let inputs = backend.upload(case.batch(&case.whole()), &[]);
         let [query, key, value] = [0, 1, 2].map(|kind| case.rows(&backend, kind, &case.whole()));
-        assert_eq!(bits(&backend.attention(&Qkv { query, key, value }, &cache, case.params(), &batch)), want);
+        assert_eq!(bits(&backend.attention(&Qkv { query, key, value }, &cache, case.params(), &inputs)), want);
     }
 }
 
@@ -208,12 +201,12 @@ fn copies_reach_every_layer_and_no_other_block() {
 fn assert_copies(dtype: KvDtype) {
     let layout = layout(1, 2, 2, dtype);
     let mut cache = CpuKvCache::new(layout, 4, 2).unwrap();
-    let batch = Batch { slots: (0..8).collect(), ..Batch::default() };
     let backend = backend(1);
+    let inputs = backend.upload(Batch { slots: (0..8).collect(), ..Batch::default() }, &[]);
     let [query, key, value] = [0, 1, 2].map(|seed| tensor(&backend, 8, &noise(seed, 16)));
     let mut qkv = Qkv { query, key, value };
     for layer in 0..3 {
-        backend.write_kv(&mut qkv, PLAIN, &mut cache, layer, &batch);
+        backend.write_kv(&mut qkv, PLAIN, &mut cache, layer, &inputs);
     }
     let before: Vec<Vec<u8>> = (0..3).map(|l| cache.layer(l).to_vec()).collect();
     let bytes = layout.block_bytes() / 3;
@@ -265,15 +258,15 @@ fn eight_bits_give_nearly_twice_as_many_blocks() {
 fn a_second_step_allocates_nothing() {
     let backend = backend(2);
     let case = Case::new(layout(2, 64, 16, DType::F32), 2, None, &[100, 3]);
-    let (w, _) = projection(&backend, &[256, 256], noise(1, 256 * 256), DType::F32);
-    let (bias, _) = weight(&backend, &[256], noise(1, 256), DType::Bf16);
+    let w = backend.to_projection(weight(&backend, &[256, 256], noise(1, 256 * 256), DType::F32), false).unwrap();
+    let bias = weight(&backend, &[256], noise(1, 256), DType::Bf16);
     let norm = Norm::Rms { weight: bias.clone(), eps: 1e-6 };
     let mut cache = case.cache(&backend);
     let mut step = || {
         let x = case.step(&backend, &mut cache, &case.whole());
         let mut y = backend.linear(&backend.norm(&x, &norm), &w, None, None);
         backend.linear_add(&mut y, &x, &w, Some(&bias));
-        backend.allocations()
+        backend.cpu.allocations()
     };
     let first = step();
     assert!(first > 0);

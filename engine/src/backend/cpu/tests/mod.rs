@@ -1,20 +1,17 @@
-//! Every operation against a plain reference in double precision.
+//! The adapter: attention through block tables, moves of blocks, sampling.
 
 mod attention;
-mod linear;
-mod rows;
+mod sampling;
 
 use super::*;
 use crate::tensor::DType;
 
-const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
-
-pub(super) fn backend(threads: usize) -> CpuBackend {
+fn backend(threads: usize) -> CpuBackend {
     CpuBackend::new(Some(threads)).unwrap()
 }
 
 /// `n` reproducible numbers in `[-1, 1)`.
-pub(super) fn noise(seed: u64, n: usize) -> Vec<f32> {
+fn noise(seed: u64, n: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
     let next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -23,23 +20,14 @@ pub(super) fn noise(seed: u64, n: usize) -> Vec<f32> {
     std::iter::repeat_with(next).take(n).collect()
 }
 
-pub(super) fn tensor(backend: &CpuBackend, rows: usize, data: &[f32]) -> CpuTensor {
-    let mut t = backend.pool.tensor(rows, data.len() / rows);
-    t.as_mut_slice().copy_from_slice(data);
+fn tensor(backend: &CpuBackend, rows: usize, data: &[f32]) -> CpuTensor {
+    let mut t = backend.cpu.tensor(rows, data.len() / rows);
+    t.as_mut().copy_from_slice(data);
     t
 }
 
-/// A weight of the given type, and its elements after rounding to that type.
-fn weight(backend: &CpuBackend, shape: &[usize], data: Vec<f32>, dtype: DType) -> (CpuWeight, Vec<f32>) {
-    let host = HostTensor::from_f32(shape.to_vec(), data).to_dtype(dtype);
-    let rounded = host.elements().to_f32();
-    (backend.weight(host).unwrap(), rounded)
-}
-
-/// The same as the weight of a projection.
-fn projection(backend: &CpuBackend, shape: &[usize], data: Vec<f32>, dtype: DType) -> (CpuWeight, Vec<f32>) {
-    let (weight, rounded) = weight(backend, shape, data, dtype);
-    (backend.to_projection(weight, false).unwrap(), rounded)
+fn weight(backend: &CpuBackend, shape: &[usize], data: Vec<f32>, dtype: DType) -> CpuWeight {
+    backend.weight(HostTensor::from_f32(shape.to_vec(), data).to_dtype(dtype)).unwrap()
 }
 
 #[track_caller]
@@ -52,6 +40,6 @@ fn assert_close(got: &[f32], want: &[f64], tolerance: f64, what: &str) {
     }
 }
 
-pub(super) fn bits(t: &CpuTensor) -> Vec<u32> {
+fn bits(t: &CpuTensor) -> Vec<u32> {
     t.as_slice().iter().map(|x| x.to_bits()).collect()
 }

@@ -1,5 +1,6 @@
 //! The pool of KV blocks on the device, and the swap space in the host's memory.
 
+use crate::backend::cuda::gpu;
 use cuda_std::launch::{DevicePtr, DevicePtrMut, LaunchShape};
 use cuda_std::vector::Vector;
 use kernels::cache::{copy_blocks, copy_shape, swap_blocks_in, swap_blocks_out};
@@ -85,17 +86,17 @@ impl CudaKvCache {
     ) -> Result<Self> {
         let block = rehearsed.block_bytes();
         // Cleared, since blocks are moved as a whole, also those that are partly filled.
-        device.stream.clear(&memory)?;
+        device.stream.clear(&memory).map_err(gpu)?;
         let swap = if swap_blocks == 0 {
             None
         } else {
             // A small part of the pool: it comes out of the memory that is left free beside it.
             let room = (STAGING / block).min(num_blocks / 64).clamp(1, swap_blocks);
             Some(SwapSpace {
-                memory: PinnedBuffer::zeroed(&device.context, swap_blocks * block)?,
+                memory: PinnedBuffer::zeroed(&device.context, swap_blocks * block).map_err(gpu)?,
                 room,
-                out: Staging::new(device, room * block)?,
-                back: Staging::new(device, room * block)?,
+                out: Staging::new(device, room * block).map_err(gpu)?,
+                back: Staging::new(device, room * block).map_err(gpu)?,
             })
         };
         Ok(CudaKvCache { num_blocks, memory: Some(memory), swap, ..rehearsed })

@@ -2,6 +2,7 @@
 //! epilogue wants; rows are filled up with zeros to whole vectors, and matrices with rows of zeros to whole vectors of
 //! results. What is computed with the zeros is zero, and adds nothing.
 
+use crate::backend::cuda::gpu;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -82,7 +83,7 @@ impl CudaBackend {
         let memory = match (self.queue.device(), &mut *self.upload.borrow_mut()) {
             (Some(device), Some(upload)) => {
                 let memory = self.allocate(bytes, "the weights")?.named("weight");
-                upload.copy(&device.stream, parts, &memory)?;
+                upload.copy(&device.stream, parts, &memory).map_err(gpu)?;
                 Some(Arc::new(memory))
             }
             (Some(_), None) => {
@@ -147,7 +148,7 @@ impl CudaBackend {
     /// Waits until all weights are on the device, and frees the staging buffers: no weight may follow.
     pub(in crate::backend::cuda) fn finish_loading(&self) -> Result<()> {
         if let Some(device) = self.queue.device() {
-            device.stream.synchronize()?;
+            device.stream.synchronize().map_err(gpu)?;
         }
         self.upload.take();
         Ok(())

@@ -1,5 +1,6 @@
 //! Work for the device: launched, or only noted.
 
+use crate::backend::cuda::gpu;
 use std::cell::RefCell;
 
 use cuda_std::launch::{KernelCall, LaunchShape};
@@ -119,7 +120,7 @@ impl LaunchQueue {
             return;
         };
         if let Err(error) = work(device) {
-            self.fail(error.into());
+            self.fail(gpu(error));
         }
     }
 

@@ -1,0 +1,100 @@
+//! The one error type of the library.
+
+use std::path::{Path, PathBuf};
+
+/// A result whose error is [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can go wrong in the library. Each message is one sentence a user can act on; causes are
+/// reachable through [`std::error::Error::source`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file or directory could not be read.
+    #[error("cannot read {}", path.display())]
+    Io {
+        /// What was being read.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: std::io::Error,
+    },
+    /// A file could not be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// What was being written.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: std::io::Error,
+    },
+    /// `config.json` or `generation_config.json` does not describe a model that can be run.
+    #[error("invalid model configuration: {0}")]
+    Config(String),
+    /// The model is valid but of a kind this engine does not implement.
+    #[error("unsupported model: {0}")]
+    Unsupported(String),
+    /// A weight file is damaged, or disagrees with the configuration.
+    #[error("invalid weights in {}: {reason}", path.display())]
+    Weights {
+        /// The weight file, or the model directory when no single file is at fault.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The tokenizer files are missing or damaged, or a text cannot be encoded.
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
+    /// A request asks for something impossible; the engine is unharmed.
+    #[error("invalid request: {0}")]
+    Request(Refusal),
+    /// An engine option is out of range.
+    #[error("invalid option: {0}")]
+    Option(String),
+    /// There is no GPU that can be used.
+    #[error("no GPU can be used: {0}")]
+    Device(String),
+    /// The GPU, or its driver, failed. Whatever was being computed is lost.
+    #[error("the GPU failed")]
+    Gpu(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// There is not enough memory for what was asked.
+    #[error("not enough memory: {0}")]
+    Memory(String),
+    /// The model computed something that is no number, so that no token can be chosen.
+    #[error("the model computed logits that are not numbers: its weights are damaged, or too large for their type")]
+    NotANumber,
+    /// A model could not be found on, or fetched from, the hub.
+    #[error("{0}")]
+    Hub(String),
+}
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The field of the request's sampling parameters that is at fault, `beam_width` or `prompt`, where
+    /// it is one.
+    pub field: Option<&'static str>,
+    /// What is wrong, in words that name fields as above.
+    pub why: String,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl Error {
+    /// An [`Error::Request`] about `field`.
+    pub fn request(field: &'static str, why: impl Into<String>) -> Self {
+        Error::Request(Refusal { field: Some(field), why: why.into() })
+    }
+
+    /// An [`Error::Io`] about `path`.
+    pub fn io(path: impl AsRef<Path>, source: std::io::Error) -> Self {
+        Error::Io { path: path.as_ref().to_path_buf(), source }
+    }
+
+    /// An [`Error::Weights`] about `path`.
+    pub fn weights(path: impl AsRef<Path>, reason: impl Into<String>) -> Self {
+        Error::Weights { path: path.as_ref().to_path_buf(), reason: reason.into() }
+    }
+}

@@ -1,0 +1,190 @@
+//! GGUF files: a model's configuration, tokenizer, chat template and weights in one file, or in several that are parts of
+//! one. This is how llama.cpp and most programs for small machines have models, quantised mostly.
+//!
+//! What a file says of the model is turned into the text files that a Hugging Face directory would have, so that all else
+//! reads both alike.
+
+mod config;
+mod entries;
+mod header;
+mod kinds;
+mod metadata;
+mod names;
+mod save;
+mod splits;
+mod tokenizer;
+mod types;
+mod writer;
+
+use std::fs::File;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use header::{TensorInfo, describe};
+pub use save::{GgufText, save};
+
+use self::config::Shapes;
+use self::header::Header;
+use self::metadata::Metadata;
+use super::stored::{Bytes, StoredTensor, StoredType, open_mapped};
+use super::weights::Weights;
+use crate::error::{Error, Result};
+use crate::tensor::DType;
+
+/// Most parts of a model: the names of parts have five digits.
+const MAX_PARTS: u64 = 99_999;
+/// Most factors of a rotation's frequencies.
+const MAX_FACTORS: usize = 1 << 11;
+
+/// An open GGUF file, with all of its parts.
+#[derive(Debug)]
+pub(super) struct Gguf {
+    path: PathBuf,
+    metadata: Metadata,
+    parts: Vec<Part>,
+}
+
+/// One file.
+#[derive(Debug)]
+struct Part {
+    path: Arc<Path>,
+    file: Arc<File>,
+    tensors: Vec<TensorInfo>,
+}
+
+impl Part {
+    fn open(path: &Path) -> Result<(Self, Metadata)> {
+        // Only the header's pages are read, and the map is gone when this function returns.
+        let (file, map) = open_mapped(path)?;
+        let Header { metadata, tensors } = header::read(&map).map_err(|reason| Error::weights(path, reason))?;
+        Ok((Part { path: Arc::from(path), file: Arc::new(file), tensors }, metadata))
+    }
+}
+
+impl Gguf {
+    /// Opens the file at `path`, and those that it says are the other parts of the model, which lie beside it.
+    pub fn open(path: &Path) -> Result<Self> {
+        let (first, metadata) = Part::open(path)?;
+        let mut parts = vec![first];
+        let count = metadata.integer("split.count")?.unwrap_or(1).max(1);
+        if count > MAX_PARTS {
+            return Err(Error::weights(path, format!("it claims to be one of {count} parts")));
+        }
+        if metadata.integer("split.no")?.unwrap_or(0) != 0 {
+            return Err(Error::weights(
+                path,
+                "it is not the first part of its model; name the one that ends in -00001",
+            ));
+        }
+        for number in 1..count {
+            let path = part_path(path, number, count)?;
+            let (part, metadata) = Part::open(&path)?;
+            let says = (metadata.integer("split.no")?, metadata.integer("split.count")?);
+            if says != (Some(number), Some(count)) {
+                return Err(Error::weights(path, format!("it is not part {} of {count} of its model", number + 1)));
+            }
+            parts.push(part);
+        }
+        Ok(Gguf { path: path.to_path_buf(), metadata, parts })
+    }
+
+    /// The first file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The contents that the file `name` of a Hugging Face directory would have; nothing if it would not be there.
+    pub fn text(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let json = match name {
+            "config.json" => {
+                let shape = |name: &str| self.tensor(name).map(|(_, tensor)| tensor.shape.clone());
+                config::config(&self.metadata, &Shapes { of: &shape, rope_factors: self.rope_factors()? })?
+            }
+            "generation_config.json" => config::generation(&self.metadata)?,
+            "tokenizer.json" => match self.metadata.text("tokenizer.huggingface.json")? {
+                Some(text) => return Ok(Some(text.as_bytes().to_vec())),
+                None => tokenizer::tokenizer(&self.metadata)?,
+            },
+            "tokenizer_config.json" => tokenizer::settings(&self.metadata)?,
+            _ => return Ok(None),
+        };
+        Ok(Some(json.to_string().into_bytes()))
+    }
+
+    fn tensor(&self, name: &str) -> Option<(&Part, &TensorInfo)> {
+        self.parts.iter().find_map(|part| Some((part, part.tensors.iter().find(|tensor| tensor.name == name)?)))
+    }
+
+    /// What the frequencies of the rotation are divided by.
+    fn rope_factors(&self) -> Result<Option<Vec<f32>>> {
+        let name = "rope_freqs.weight";
+        let Some((part, tensor)) = self.tensor(name) else { return Ok(None) };
+        match *tensor.shape.as_slice() {
+            [count] if count <= MAX_FACTORS && tensor.dtype == StoredType::Float(DType::F32) => {
+                let stored = StoredTensor { interleaved: None, ..part.stored(tensor) };
+                Ok(Some(stored.load(name, false)?.elements().to_f32()))
+            }
+            _ => Err(Error::weights(&part.path, format!("{name} is no list of factors in f32"))),
+        }
+    }
+
+    /// The weights, by the names that models have for them.
+    pub fn weights(&self, dtype: Option<DType>) -> Result<Weights> {
+        let architecture = config::architecture(&self.metadata)?;
+        let heads = |key: &str| -> Result<Option<NonZero<usize>>> {
+            let count = self.metadata.integer_of_layers(&format!("{}.{key}", architecture.name()))?;
+            Ok(count.and_then(|count| usize::try_from(count).ok()).and_then(NonZero::new))
+        };
+        let query_heads = heads("attention.head_count")?;
+        let key_heads = heads("attention.head_count_kv")?.or(query_heads);
+        let mut tensors = Vec::new();
+        for part in &self.parts {
+            for tensor in &part.tensors {
+                let Some(name) = architecture.of_model(&tensor.name) else { continue };
+                let heads = if tensor.name.contains(".attn_q.") { query_heads } else { key_heads };
+                let interleaved = heads.filter(|_| architecture.interleaves(&tensor.name));
+                tensors.push((name, StoredTensor { interleaved, ..part.stored(tensor) }));
+            }
+        }
+        let mut weights = Weights::new(&self.path, tensors, dtype)?;
+        weights.set_rows_are_outputs();
+        Ok(weights)
+    }
+}
+
+impl Part {
+    fn stored(&self, tensor: &TensorInfo) -> StoredTensor {
+        StoredTensor {
+            dtype: tensor.dtype.clone(),
+            shape: tensor.shape.clone(),
+            interleaved: None,
+            path: Arc::clone(&self.path),
+            bytes: Bytes::File { file: Arc::clone(&self.file), offset: tensor.offset as u64, len: tensor.len },
+        }
+    }
+}
+
+/// The names of all parts of a model whose first part has this name.
+#[cfg(feature = "hub")]
+pub(super) fn part_names(first: &str) -> Vec<String> {
+    let count = first.strip_suffix(".gguf").and_then(|rest| rest.rsplit_once("-00001-of-"));
+    match count.and_then(|(stem, count)| Some((stem, count.parse().ok()?))) {
+        Some((stem, count)) if count <= MAX_PARTS => (0..count).map(|part| part_name(stem, part, count)).collect(),
+        _ => vec![first.to_owned()],
+    }
+}
+
+/// The path of part `number`, counted from 0, beside the first.
+fn part_path(first: &Path, number: u64, count: u64) -> Result<PathBuf> {
+    let name = first.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    match name.strip_suffix(&format!("-00001-of-{count:05}.gguf")) {
+        Some(stem) => Ok(first.with_file_name(part_name(stem, number, count))),
+        None => Err(Error::weights(first, format!("it is one of {count} parts, but its name does not say so"))),
+    }
+}
+
+/// The name of part `number`, counted from 0, of `count`.
+fn part_name(stem: &str, number: u64, count: u64) -> String {
+    format!("{stem}-{:05}-of-{count:05}.gguf", number + 1)
+}

@@ -1,0 +1,175 @@
+//! A model as a GGUF file, with quantised weights.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+
+use super::entries;
+use super::names::Architecture;
+use super::writer::{self, Entries, Stored, Tensor};
+use crate::config::{ModelConfig, ModelFamily};
+use crate::error::{Error, Result};
+use crate::load::{ModelFiles, Weights};
+use crate::quantised::{QuantType, encode};
+use crate::tensor::{DType, HostTensor};
+
+/// What a GGUF file has of a model's tokenizer and chat template. [`save`] takes it from the caller, since this crate reads
+/// neither.
+#[derive(Clone, Debug)]
+pub struct GgufText {
+    /// The tokenizer as a `tokenizer.json`.
+    pub tokenizer_json: String,
+    /// Whether the tokenizer begins every text with the token for its beginning.
+    pub adds_bos: bool,
+}
+
+/// Writes a model to the file `out`: configuration, tokenizer, chat template and weights, of which the matrices of
+/// projections and embeddings are rounded to `kind`. Of 4 bits, the output matrix has 8, since it decides between tokens.
+/// Matrices whose rows are no whole number of groups stay as they are, and so do tables of positions; vectors become f32.
+/// `progress` is called with the bytes that were read so far, and with those of all.
+///
+/// # Errors
+/// If the model cannot be loaded, its type or something of it has no place in such a file, or the file cannot be written.
+pub fn save(
+    files: &ModelFiles,
+    text: &GgufText,
+    kind: QuantType,
+    out: &Path,
+    progress: impl FnMut(usize, usize) + 'static,
+) -> Result<()> {
+    let config = files.config()?;
+    let architecture = Architecture::of(&config.family);
+    let mut weights = files.weights(None)?;
+    weights.strip_prefix(config.family.weight_prefixes());
+    weights.on_progress(progress);
+
+    let mut written = Entries::default();
+    written.text("general.architecture", architecture.name());
+    written.text("general.name", files.name());
+    written.u32("general.quantization_version", 2);
+    written.u32("general.file_type", if kind == QuantType::Q4_0 { 2 } else { 7 });
+    entries::config(&mut written, architecture, &config)?;
+    entries::generation(&mut written, &config, &files.generation_config()?);
+    entries::tokenizer(&mut written, &text.tokenizer_json, config.vocab_size, text.adds_bos)?;
+    if let Some(template) = files.chat_template()? {
+        written.text("tokenizer.chat_template", &template);
+    }
+
+    let mut sources = sources(architecture, &config, kind, &weights)?;
+    let factors = entries::rope_factors(&config);
+    let mut tensors: Vec<Tensor> = Vec::new();
+    if let Some(factors) = &factors {
+        let (name, shape) = ("rope_freqs.weight".to_owned(), vec![factors.len()]);
+        tensors.push(Tensor { name, shape, stored: Stored::Float(DType::F32) });
+    }
+    tensors.extend(sources.iter_mut().map(|source| {
+        let Tensor { name, shape, stored } = &source.tensor;
+        Tensor { name: name.clone(), shape: shape.clone(), stored: *stored }
+    }));
+
+    let unwritten = |error| Error::Write { path: out.to_path_buf(), source: error };
+    let file = BufWriter::new(File::create(out).map_err(unwritten)?);
+    let mut body = writer::header(file, &written, &tensors).map_err(unwritten)?;
+    if let Some(factors) = factors {
+        body.tensor(bytemuck::cast_slice(&factors)).map_err(unwritten)?;
+    }
+    for source in sources {
+        body.tensor(&source.data(&mut weights)?).map_err(unwritten)?;
+    }
+    body.finish().map_err(unwritten)?;
+    Ok(())
+}
+
+/// A tensor on its way from the model's files.
+struct Source {
+    /// What the model calls it.
+    name: String,
+    shape: Vec<usize>,
+    /// Whether it is the transpose that is written.
+    transposed: bool,
+    /// With `Some` the rows of so many heads are written in the order of GGUF's rotation.
+    interleaved: Option<usize>,
+    tensor: Tensor,
+}
+
+/// The tensors of a model that files have, in the order of layers.
+fn sources(
+    architecture: Architecture,
+    config: &ModelConfig,
+    kind: QuantType,
+    weights: &Weights,
+) -> Result<Vec<Source>> {
+    let mut sources = Vec::new();
+    for name in weights.names() {
+        let (Some(file_name), Some(shape)) = (architecture.of_file(name), weights.shape(name)) else { continue };
+        if config.tie_word_embeddings && file_name.starts_with("output.") {
+            continue;
+        }
+        let is_projection = shape.len() == 2 && name.rsplit('.').nth(1).is_some_and(|part| part.starts_with("c_"));
+        let transposed =
+            is_projection && matches!(config.family, ModelFamily::Gpt2(_)) && !weights.rows_are_outputs(name);
+        let mut stored_shape = shape.to_vec();
+        if transposed {
+            stored_shape.reverse();
+        }
+        let is_output =
+            file_name == "output.weight" || (config.tie_word_embeddings && file_name == "token_embd.weight");
+        let kind = if is_output { QuantType::Q8_0 } else { kind };
+        let stored = match *stored_shape.as_slice() {
+            [_, cols] if cols.is_multiple_of(kind.group()) && !file_name.starts_with("position_embd") => {
+                Stored::Quantised(kind)
+            }
+            [_, _] => Stored::Float(weights.dtype()),
+            _ => Stored::Float(DType::F32),
+        };
+        let heads = if name.contains("q_proj") { config.heads } else { config.kv_heads };
+        let interleaved = architecture.interleaves(&file_name).then_some(heads);
+        let tensor = Tensor { name: file_name, shape: stored_shape, stored };
+        sources.push(Source { name: name.to_owned(), shape: shape.to_vec(), transposed, interleaved, tensor });
+    }
+    if sources.is_empty() {
+        return Err(Error::Unsupported("the model has no weights that a GGUF file has a name for".into()));
+    }
+    let order = |source: &Source| {
+        let name = &source.tensor.name;
+        let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+        (layer.is_some(), layer, name.clone())
+    };
+    sources.sort_by_cached_key(order);
+    Ok(sources)
+}
+
+impl Source {
+    /// The bytes that are written.
+    fn data(&self, weights: &mut Weights) -> Result<Vec<u8>> {
+        let mut tensor = weights.take(&self.name, &self.shape)?;
+        if self.transposed {
+            tensor = tensor.into_elements().transposed();
+        }
+        if let Some(heads) = self.interleaved {
+            let half = tensor.shape()[0] / heads / 2;
+            // The two elements of a pair next to each other.
+            tensor = tensor.reordered(|row| {
+                let (head, at) = (row / (2 * half), row % (2 * half));
+                head * 2 * half + at % 2 * half + at / 2
+            });
+        }
+        match self.tensor.stored {
+            Stored::Float(dtype) => Ok(tensor.to_dtype(dtype).bytes().to_vec()),
+            Stored::Quantised(kind) => self.quantised(kind, tensor),
+        }
+    }
+
+    fn quantised(&self, kind: QuantType, tensor: HostTensor) -> Result<Vec<u8>> {
+        if tensor.quantised() == Some(kind) {
+            return Ok(tensor.bytes().to_vec());
+        }
+        let mut bytes = Vec::with_capacity(self.tensor.bytes() as usize);
+        for row in 0..tensor.shape()[0] {
+            let row = tensor.rows(row..row + 1).to_dtype(DType::F32).elements().to_f32();
+            encode(kind, &row, &mut bytes)
+                .map_err(|reason| Error::Unsupported(format!("tensor {}: {reason}", self.name)))?;
+        }
+        Ok(bytes)
+    }
+}

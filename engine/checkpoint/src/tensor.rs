@@ -1,0 +1,333 @@
+//! Tensors as files hold them: a type, a shape and bytes that are mapped, borrowed or owned.
+
+mod kv_dtype;
+mod quantised;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::{fmt, io};
+
+use half::{bf16, f16};
+
+pub use self::kv_dtype::KvDtype;
+use crate::error::Result;
+use crate::mapping::Mapping;
+use crate::quantised::QuantType;
+
+/// The element types of weights and of the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of a single: 8 bits of exponent, 8 of precision.
+    Bf16,
+}
+
+impl DType {
+    /// Bytes an element takes.
+    pub const fn size(self) -> usize {
+        match self {
+            DType::F32 => 4,
+            DType::F16 | DType::Bf16 => 2,
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DType::F32 => "f32",
+            DType::F16 => "f16",
+            DType::Bf16 => "bf16",
+        })
+    }
+}
+
+/// Where a tensor's bytes live. Mapped bytes are paged in on use and cost no memory of their own.
+enum Storage {
+    /// Pages that hold exactly this tensor.
+    Mapped(Mapping),
+    /// Part of the program itself.
+    Static(&'static [u8]),
+    F32(Vec<f32>),
+    F16(Vec<f16>),
+    Bf16(Vec<bf16>),
+    /// Quantised groups.
+    Groups(Vec<u8>),
+    /// Pages of zeros.
+    Zeros(Mapping),
+    /// Bytes of another storage: rows of the tensor that it was.
+    Part(Box<Storage>, Range<usize>),
+}
+
+impl Storage {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Storage::Mapped(map) | Storage::Zeros(map) => map,
+            Storage::Static(bytes) => bytes,
+            Storage::F32(v) => bytemuck::cast_slice(v),
+            Storage::F16(v) => bytemuck::cast_slice(v),
+            Storage::Bf16(v) => bytemuck::cast_slice(v),
+            Storage::Groups(v) => v,
+            Storage::Part(whole, range) => &whole.bytes()[range.clone()],
+        }
+    }
+}
+
+/// A tensor in host memory, row-major. The bytes are always aligned for the element type.
+pub struct HostTensor {
+    dtype: DType,
+    /// With `Some` the bytes are quantised groups, and `dtype` is the type that their elements are computed in.
+    quantised: Option<Groups>,
+    shape: Vec<usize>,
+    storage: Storage,
+}
+
+/// How the bytes of a quantised tensor are to be read.
+#[derive(Clone)]
+struct Groups {
+    kind: QuantType,
+    /// With `Some` the columns of a matrix are stored in another order: the one at `i` is column `order[i]`.
+    order: Option<Arc<[u32]>>,
+}
+
+/// The elements of a [`HostTensor`].
+#[derive(Clone, Copy)]
+pub enum Elements<'a> {
+    /// Single precision.
+    F32(&'a [f32]),
+    /// Half precision.
+    F16(&'a [f16]),
+    /// Brain floating point.
+    Bf16(&'a [bf16]),
+}
+
+impl Elements<'_> {
+    /// The elements widened to f32, which is exact for each type.
+    pub fn to_f32(self) -> Vec<f32> {
+        match self {
+            Elements::F32(v) => v.to_vec(),
+            Elements::F16(v) => v.iter().map(|x| x.to_f32()).collect(),
+            Elements::Bf16(v) => v.iter().map(|x| x.to_f32()).collect(),
+        }
+    }
+}
+
+impl HostTensor {
+    /// A tensor of the bytes of `map`, which the caller has found to be as many as the type and the shape ask for. Copies
+    /// them if the file does not align them.
+    pub fn mapped(dtype: DType, shape: Vec<usize>, map: Mapping) -> Self {
+        debug_assert_eq!(map.len(), shape.iter().product::<usize>() * dtype.size());
+        if (map.as_ptr() as usize).is_multiple_of(dtype.size()) {
+            HostTensor { dtype, quantised: None, shape, storage: Storage::Mapped(map) }
+        } else {
+            Self::copied(dtype, shape, &map)
+        }
+    }
+
+    /// A tensor of zeros that takes no memory while they are only read: its pages are not there until then.
+    ///
+    /// # Errors
+    /// If there is not enough address space for it.
+    pub fn zeros(dtype: DType, shape: Vec<usize>) -> io::Result<Self> {
+        let len = shape.iter().try_fold(dtype.size(), |size, &extent| size.checked_mul(extent));
+        let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(HostTensor { dtype, quantised: None, shape, storage: Storage::Zeros(Mapping::zeros(len)?) })
+    }
+
+    /// A tensor over bytes compiled into the program; copied if they are not aligned.
+    pub fn from_static(dtype: DType, shape: Vec<usize>, bytes: &'static [u8]) -> Self {
+        if (bytes.as_ptr() as usize).is_multiple_of(dtype.size()) {
+            HostTensor { dtype, quantised: None, shape, storage: Storage::Static(bytes) }
+        } else {
+            Self::copied(dtype, shape, bytes)
+        }
+    }
+
+    /// A tensor that owns a copy of little-endian `bytes`.
+    pub fn copied(dtype: DType, shape: Vec<usize>, bytes: &[u8]) -> Self {
+        let storage = match dtype {
+            DType::F32 => Storage::F32(bytemuck::pod_collect_to_vec(bytes)),
+            DType::F16 => Storage::F16(bytemuck::pod_collect_to_vec(bytes)),
+            DType::Bf16 => Storage::Bf16(bytemuck::pod_collect_to_vec(bytes)),
+        };
+        HostTensor { dtype, quantised: None, shape, storage }
+    }
+
+    /// A single-precision tensor from its elements.
+    pub fn from_f32(shape: Vec<usize>, elements: Vec<f32>) -> Self {
+        debug_assert_eq!(shape.iter().product::<usize>(), elements.len());
+        HostTensor { dtype: DType::F32, quantised: None, shape, storage: Storage::F32(elements) }
+    }
+
+    /// The element type; of a quantised tensor f32, in which its elements are exact.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The extents, outermost first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The bytes of the elements, in row-major order.
+    pub fn bytes(&self) -> &[u8] {
+        self.storage.bytes()
+    }
+
+    /// The elements in row-major order.
+    ///
+    /// # Panics
+    /// If the tensor is quantised, see [`HostTensor::quantised`].
+    pub fn elements(&self) -> Elements<'_> {
+        assert!(self.quantised.is_none(), "a quantised tensor has groups, and no elements");
+        let bytes = self.storage.bytes();
+        match self.dtype {
+            DType::F32 => Elements::F32(bytemuck::cast_slice(bytes)),
+            DType::F16 => Elements::F16(bytemuck::cast_slice(bytes)),
+            DType::Bf16 => Elements::Bf16(bytemuck::cast_slice(bytes)),
+        }
+    }
+
+    /// The same tensor with elements of type `to`, rounded to nearest even where that loses precision. A quantised tensor
+    /// is no longer one afterwards.
+    pub fn to_dtype(self, to: DType) -> Self {
+        if self.quantised.is_some() {
+            return self.dequantised(to);
+        }
+        if self.dtype == to {
+            return self;
+        }
+        let wide = self.elements().to_f32();
+        let storage = match to {
+            DType::F32 => Storage::F32(wide),
+            DType::F16 => Storage::F16(wide.into_iter().map(f16::from_f32).collect()),
+            DType::Bf16 => Storage::Bf16(wide.into_iter().map(bf16::from_f32).collect()),
+        };
+        HostTensor { dtype: to, quantised: None, shape: self.shape, storage }
+    }
+
+    /// The transpose of a matrix, as an owned tensor.
+    ///
+    /// # Panics
+    /// If the tensor does not have two dimensions, or is quantised.
+    pub fn transposed(&self) -> Self {
+        let [rows, cols] = *self.shape.as_slice() else { panic!("only a matrix has a transpose") };
+        let storage = match self.elements() {
+            Elements::F32(v) => Storage::F32(transpose(v, rows, cols)),
+            Elements::F16(v) => Storage::F16(transpose(v, rows, cols)),
+            Elements::Bf16(v) => Storage::Bf16(transpose(v, rows, cols)),
+        };
+        HostTensor { dtype: self.dtype, quantised: None, shape: vec![cols, rows], storage }
+    }
+
+    /// Rows `range` of the outermost dimension, as an owned tensor. Splits fused projections.
+    pub fn rows(&self, range: Range<usize>) -> Self {
+        let size = self.row_bytes();
+        let mut shape = self.shape.clone();
+        shape[0] = range.len();
+        self.like(shape, &self.storage.bytes()[range.start * size..range.end * size])
+    }
+
+    /// Bytes of a row of the outermost dimension.
+    fn row_bytes(&self) -> usize {
+        let row: usize = self.shape[1..].iter().product();
+        match self.quantised() {
+            None => row * self.dtype.size(),
+            Some(kind) => row / kind.group() * kind.group_bytes(),
+        }
+    }
+
+    /// A tensor of the same type that owns a copy of `bytes`.
+    fn like(&self, shape: Vec<usize>, bytes: &[u8]) -> Self {
+        match &self.quantised {
+            None => Self::copied(self.dtype, shape, bytes),
+            Some(groups) => Self::groups(groups.clone(), shape, Storage::Groups(bytes.to_vec())),
+        }
+    }
+}
+
+impl HostTensor {
+    /// Rows `range` of the outermost dimension. Nothing is copied, so that of a mapped file the other rows are never read.
+    pub fn into_rows(self, range: Range<usize>) -> Self {
+        if range == (0..self.shape[0]) {
+            return self;
+        }
+        let row = self.row_bytes();
+        let mut shape = self.shape;
+        shape[0] = range.len();
+        let storage = Storage::Part(Box::new(self.storage), range.start * row..range.end * row);
+        HostTensor { shape, storage, ..self }
+    }
+
+    /// Columns `range` of a matrix, copied.
+    ///
+    /// # Errors
+    /// [`crate::Error::Option`] if the matrix is quantised and its groups would have to be cut, or its columns are stored in
+    /// another order, since only a division of the model among workers asks for columns.
+    ///
+    /// # Panics
+    /// If the tensor does not have two dimensions.
+    pub fn into_cols(self, range: Range<usize>) -> Result<Self> {
+        let [rows, cols] = *self.shape.as_slice() else { panic!("only a matrix has columns") };
+        if range == (0..cols) {
+            return Ok(self);
+        }
+        let bytes = self.col_bytes(&range)?;
+        if matches!(self.storage, Storage::Zeros(_)) {
+            // As many zeros, none of which is read.
+            let storage = Storage::Part(Box::new(self.storage), 0..rows * bytes.len());
+            return Ok(HostTensor { shape: vec![rows, range.len()], storage, ..self });
+        }
+        let row = self.row_bytes();
+        let part: Vec<u8> = self.bytes().chunks(row).flat_map(|row| &row[bytes.clone()]).copied().collect();
+        Ok(self.like(vec![rows, range.len()], &part))
+    }
+}
+
+fn transpose<T: Copy>(v: &[T], rows: usize, cols: usize) -> Vec<T> {
+    (0..cols).flat_map(|c| (0..rows).map(move |r| v[r * cols + c])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+    use super::*;
+
+    fn f32s(t: &HostTensor) -> Vec<f32> {
+        t.elements().to_f32()
+    }
+
+    #[test]
+    fn transposes_and_takes_rows() {
+        let t = HostTensor::from_f32(vec![2, 3], vec![1., 2., 3., 4., 5., 6.]);
+        assert_eq!(f32s(&t.transposed()), [1., 4., 2., 5., 3., 6.]);
+        assert_eq!(f32s(&t.rows(1..2)), [4., 5., 6.]);
+        assert_eq!(t.rows(1..2).shape(), [1, 3]);
+        let (rows, cols) = (t.rows(0..2).into_rows(1..2), t.into_cols(1..3).unwrap());
+        assert_eq!((f32s(&rows), rows.shape()), (vec![4., 5., 6.], &[1, 3][..]));
+        assert_eq!((f32s(&cols), cols.shape()), (vec![2., 3., 5., 6.], &[2, 2][..]));
+    }
+
+    #[test]
+    fn converts_with_rounding_to_nearest_even() {
+        let t = HostTensor::from_f32(vec![2], vec![1.0 + 1.0 / 256.0, 65504.0]);
+        assert_eq!(f32s(&t.to_dtype(DType::Bf16)), [1.0, 65536.0]);
+    }
+
+    #[test]
+    fn zeros_may_be_more_than_there_is_memory_for() {
+        let t = HostTensor::zeros(DType::F16, vec![1 << 17, 1 << 17]).unwrap();
+        assert_eq!((t.bytes().len(), t.bytes()[t.bytes().len() - 1]), (1 << 35, 0));
+        assert!(HostTensor::zeros(DType::F32, vec![usize::MAX, 2]).is_err());
+    }
+
+    #[test]
+    fn misaligned_bytes_are_copied() {
+        static BYTES: [u8; 9] = [0, 0, 0, 128, 63, 0, 0, 0, 64];
+        assert_eq!(f32s(&HostTensor::from_static(DType::F32, vec![2], &BYTES[1..])), [1.0, 2.0]);
+    }
+}

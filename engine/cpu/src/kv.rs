@@ -1,0 +1,81 @@
+//! One layer of a paged KV cache: its shape, and writing to it.
+//!
+//! Layout: `[block][kv head][keys | values]`. A head's part of a block holds its keys as `[head_dim][block_size]` and its
+//! values as `[block_size][head_dim]`, each followed by its scales, `[block_size]`, if elements have 8 bits. With keys
+//! transposed, a vector of scores for consecutive tokens grows by one multiply-add per element of the query and needs no sum
+//! across lanes.
+
+use checkpoint::tensor::KvDtype;
+use half::f16;
+
+use super::element::Element;
+use super::stored::{StoredElement, with_stored};
+
+/// The shape of one layer of a KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvShape {
+    /// Key/value heads.
+    pub heads: usize,
+    /// Elements per head.
+    pub head_dim: usize,
+    /// Tokens per block.
+    pub block_size: usize,
+    /// Element type of keys and values.
+    pub dtype: KvDtype,
+}
+
+impl KvShape {
+    /// Bytes of one block: keys and values of `block_size` tokens, and their scales.
+    pub fn block_bytes(&self) -> usize {
+        2 * self.heads * self.block_size * self.dtype.head_bytes(self.head_dim)
+    }
+}
+
+/// Writes `key` and `value` (`[T, heads * head_dim]`) to their slots (`block * block_size + offset`) in the blocks of `layer`.
+pub fn write_kv(shape: &KvShape, layer: &mut [u8], key: &[f32], value: &[f32], slots: &[u32]) {
+    with_stored!(shape.dtype, E => write_as::<E>(shape, layer, key, value, slots));
+}
+
+/// The elements of one head of a token as a cache of type `dtype` gives them back.
+pub fn rounded(dtype: KvDtype, head: &[f32]) -> Vec<f32> {
+    with_stored!(dtype, E => {
+        let mut stored = vec![<E as bytemuck::Zeroable>::zeroed(); head.len()];
+        let scale = E::store(head, &mut stored).map_or(1.0, |scale| scale.to_f32());
+        stored.into_iter().map(|x| x.wide() * scale).collect()
+    })
+}
+
+fn write_as<E: StoredElement>(shape: &KvShape, layer: &mut [u8], key: &[f32], value: &[f32], slots: &[u32]) {
+    let KvShape { heads, head_dim, block_size, dtype } = *shape;
+    let block_len = shape.block_bytes();
+    let part_len = block_size * dtype.head_bytes(head_dim);
+    let mut stored = vec![E::zeroed(); head_dim];
+    for (t, &slot) in slots.iter().enumerate() {
+        let (block, offset) = (slot as usize / block_size, slot as usize % block_size);
+        let block = &mut layer[block * block_len..][..block_len];
+        for (head, parts) in block.chunks_exact_mut(2 * part_len).enumerate() {
+            let row = (t * heads + head) * head_dim..(t * heads + head + 1) * head_dim;
+            let (keys, values) = parts.split_at_mut(part_len);
+
+            let scale = E::store(&key[row.clone()], &mut stored);
+            let (keys, key_scales) = keys.split_at_mut(head_dim * block_size * size_of::<E>());
+            let keys: &mut [E] = bytemuck::cast_slice_mut(keys);
+            for (to, from) in keys[offset..].iter_mut().step_by(block_size).zip(&stored) {
+                *to = *from;
+            }
+            write_scale(key_scales, offset, scale);
+
+            let (values, value_scales) = values.split_at_mut(head_dim * block_size * size_of::<E>());
+            let values: &mut [E] = bytemuck::cast_slice_mut(values);
+            let scale = E::store(&value[row], &mut values[offset * head_dim..][..head_dim]);
+            write_scale(value_scales, offset, scale);
+        }
+    }
+}
+
+/// Writes the scale of the token at `offset` in a block, if there is one.
+fn write_scale(scales: &mut [u8], offset: usize, scale: Option<f16>) {
+    if let Some(scale) = scale {
+        scales.as_chunks_mut().0[offset] = scale.to_le_bytes();
+    }
+}

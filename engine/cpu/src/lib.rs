@@ -1,0 +1,305 @@
+//! Quire's arithmetic on a CPU.
+//!
+//! Activations are f32. Weights and the KV cache keep their own type and are widened on the way into registers. Projections
+//! with quantised weights quantise activations as well (see `quantised`). [`Cpu::new`] chooses the instruction set: AVX-512,
+//! AVX2, NEON or none. A token's result is the same to the bit whatever else is in its batch and however many threads compute
+//! it.
+//!
+//! Everything here works on matrices and slices. The engine's `backend::cpu` implements its `Backend` over [`Cpu`].
+
+#[cfg(target_arch = "x86_64")]
+mod amx;
+mod attention;
+mod element;
+mod kv;
+mod linear;
+mod math;
+mod matmul;
+pub mod pages;
+mod panels;
+mod product;
+mod projection;
+mod quantised;
+mod rows;
+mod stored;
+mod tensor;
+#[cfg(target_arch = "x86_64")]
+mod terms;
+#[cfg(test)]
+mod tests;
+mod threads;
+mod tiles;
+mod weight;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use checkpoint::config::Activation;
+use checkpoint::tensor::HostTensor;
+use checkpoint::{Error, Result};
+use pulp::Arch;
+
+pub use attention::{Attention, Span};
+pub use kv::{KvShape, rounded, write_kv};
+pub use projection::CpuProjection;
+pub use tensor::CpuTensor;
+pub use weight::CpuWeight;
+
+#[cfg(target_arch = "x86_64")]
+use self::amx::Amx;
+use self::element::Floats;
+use self::pages::Pages;
+use self::panels::Panels;
+#[cfg(target_arch = "x86_64")]
+use self::product::Pairs;
+use self::quantised::{Isa, PackedMatrix};
+use self::stored::{LayerBlocks, with_stored};
+use self::tensor::Pool;
+use self::threads::Threads;
+use self::weight::WeightData;
+
+/// The processor: its instruction set, the threads that share operations, and the memory of activations.
+///
+/// Shapes: `T` tokens, `H` hidden size, `D` head size; `x [T, K]` and `weight [N, K]` in projections.
+pub struct Cpu {
+    arch: Arch,
+    #[cfg(target_arch = "x86_64")]
+    amx: Option<Amx>,
+    #[cfg(target_arch = "x86_64")]
+    pairs: Option<Pairs>,
+    isa: Isa,
+    threads: Threads,
+    pool: Arc<Pool>,
+    pages: Pages,
+}
+
+impl Cpu {
+    /// A processor that computes on `threads` threads, the caller's included; by default one for each available core.
+    ///
+    /// # Errors
+    /// If `threads` is 0, or the system cannot start a thread.
+    pub fn new(threads: Option<usize>) -> Result<Self> {
+        Ok(Cpu {
+            arch: Arch::new(),
+            #[cfg(target_arch = "x86_64")]
+            amx: Amx::new(),
+            #[cfg(target_arch = "x86_64")]
+            pairs: None,
+            isa: Isa::new(),
+            threads: Threads::new(threads)?,
+            pool: Pool::new(),
+            pages: Pages::default(),
+        })
+    }
+
+    /// Rounds activations to bf16 before products with bf16 weights, if the processor multiplies pairs of bf16 numbers. This is
+    /// faster and less exact.
+    pub fn with_rounded_activations(self) -> Self {
+        Cpu {
+            #[cfg(target_arch = "x86_64")]
+            pairs: Pairs::new(),
+            ..self
+        }
+    }
+
+    /// Whether activations are rounded: it was asked for, and the processor multiplies pairs of bf16 numbers.
+    pub fn rounds_activations(&self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.pairs.is_some();
+        #[cfg(not(target_arch = "x86_64"))]
+        return false;
+    }
+
+    /// Buffers allocated for activations so far. The count stops growing once steps of every shape have run.
+    pub fn allocations(&self) -> usize {
+        self.pool.allocations()
+    }
+
+    /// A matrix whose elements are unspecified: the caller writes all of them.
+    pub fn tensor(&self, rows: usize, cols: usize) -> CpuTensor {
+        self.pool.tensor(rows, cols)
+    }
+
+    /// Calls `run` with each of `tasks`, spread over the threads.
+    pub fn each<T: Send>(&self, tasks: impl ExactSizeIterator<Item = T> + Send, run: impl Fn(T) + Sync) {
+        self.threads.each(tasks, run);
+    }
+
+    /// Calls `run` with the index and the elements of each row of a `[_, cols]` matrix, on all threads if it is large.
+    fn each_row(&self, data: &mut [f32], cols: usize, run: impl Fn(usize, &mut [f32]) + Sync) {
+        if data.is_empty() {
+            return;
+        }
+        let rows = data.len() / cols;
+        // An element of these operations takes about as long as eight multiply-adds of a projection.
+        let chunk = rows.div_ceil(self.threads.parts(data.len() * 8, rows));
+        self.threads.each(data.chunks_mut(chunk * cols).enumerate(), |(i, rows)| {
+            // Inlined all the way, to be compiled for the instruction set that is dispatched to.
+            math::compiled(
+                self.arch,
+                #[inline(always)]
+                || {
+                    for (r, row) in rows.chunks_mut(cols).enumerate() {
+                        run(i * chunk + r, row);
+                    }
+                },
+            );
+        });
+    }
+
+    /// Copies the given rows of `x`.
+    pub fn gather(&self, x: &CpuTensor, rows: &[u32]) -> CpuTensor {
+        let mut out = self.pool.tensor(rows.len(), x.cols());
+        for (to, &row) in out.as_mut_slice().chunks_mut(x.cols().max(1)).zip(rows) {
+            to.copy_from_slice(&x.as_slice()[row as usize * x.cols()..][..x.cols()]);
+        }
+        out
+    }
+
+    /// Root-mean-square normalisation, in place, of each group of `D` elements (`weight [D]`): a row holds whole heads.
+    pub fn head_norm(&self, x: &mut CpuTensor, weight: &CpuWeight, eps: f32) {
+        let weight = Floats::new(weight.tensor(), &self.pool);
+        let (cols, weight) = (x.cols(), weight.as_slice());
+        self.each_row(x.as_mut_slice(), cols, |_, row| rows::head_norm(row, weight, eps));
+    }
+
+    /// Rotates each head of `x` in place by its position's angles, `table [positions, D]`: row `p` holds the `D/2`
+    /// cosines of position `p`, then the `D/2` sines. Element `i` pairs with `i + D/2`.
+    pub fn rope(&self, x: &mut CpuTensor, table: &CpuWeight, positions: &[u32]) {
+        let (cols, head_dim) = (x.cols(), table.extents().1);
+        let table = table.tensor().elements();
+        self.each_row(x.as_mut_slice(), cols, |t, row| {
+            rows::with_widened(table, positions[t] as usize * head_dim, head_dim, |a| rows::rope(row, a));
+        });
+    }
+
+    /// Takes a weight of one or two dimensions, keeping its element type.
+    ///
+    /// # Errors
+    /// If it has more dimensions, or the system has no memory for it.
+    pub fn weight(&self, tensor: HostTensor) -> Result<CpuWeight> {
+        match tensor.shape().len() {
+            2 if tensor.quantised().is_some() => {
+                let packed = PackedMatrix::new(&tensor, &self.threads, &self.pages)?;
+                Ok(CpuWeight(WeightData::Quantised(Arc::new(packed))))
+            }
+            1 | 2 => Ok(CpuWeight(WeightData::Elements(Arc::new(tensor.into_elements())))),
+            n => Err(Error::Unsupported(format!("a weight of {n} dimensions"))),
+        }
+    }
+
+    /// Makes a weight the matrix of a projection. An embedding stays readable by rows.
+    ///
+    /// # Errors
+    /// If the system has no memory for it.
+    pub fn to_projection(&self, weight: CpuWeight, is_embedding: bool) -> Result<CpuWeight> {
+        let WeightData::Elements(tensor) = weight.0 else { return Ok(weight) };
+        let panels = Arc::new(Panels::new(&tensor, &self.threads, &self.pages)?);
+        Ok(CpuWeight(WeightData::Panels(panels, is_embedding.then_some(tensor))))
+    }
+
+    /// Rows `tokens` of the embedding `table`, which holds the tokens `vocab`; zeros for tokens outside.
+    pub fn embed(&self, table: &CpuWeight, vocab: Range<usize>, tokens: &[u32]) -> CpuTensor {
+        let cols = table.extents().1;
+        let mut out = self.pool.tensor(tokens.len(), cols);
+        self.each_row(out.as_mut_slice(), cols, |t, row| match tokens[t] as usize {
+            token if vocab.contains(&token) => table.read_row(token - vocab.start, row),
+            _ => row.fill(0.0),
+        });
+        out
+    }
+
+    /// Adds row `position + offset` of `table` to each row of `x`.
+    pub fn add_positions(&self, x: &mut CpuTensor, table: &CpuWeight, offset: usize, positions: &[u32]) {
+        let cols = x.cols();
+        let table = table.tensor().elements();
+        self.each_row(x.as_mut_slice(), cols, |t, row| {
+            rows::with_widened(table, (positions[t] as usize + offset) * cols, cols, |p| {
+                row.iter_mut().zip(p).for_each(|(x, p)| *x += p);
+            });
+        });
+    }
+
+    /// `act(x W^T + bias)`
+    pub fn linear(
+        &self,
+        x: &CpuTensor,
+        weight: &CpuWeight,
+        bias: Option<&CpuWeight>,
+        act: Option<Activation>,
+    ) -> CpuTensor {
+        let mut out = self.pool.tensor(x.rows(), weight.extents().0);
+        self.project(&mut out, x, weight, bias, (act, false));
+        out
+    }
+
+    /// `residual += x W^T + bias`
+    pub fn linear_add(&self, residual: &mut CpuTensor, x: &CpuTensor, weight: &CpuWeight, bias: Option<&CpuWeight>) {
+        self.project(residual, x, weight, bias, (None, true));
+    }
+
+    /// `act(gate(x)) * up(x)`
+    pub fn gated(&self, x: &CpuTensor, [gate, up]: &[CpuProjection; 2], act: Activation) -> CpuTensor {
+        let (mut gate, up) = (self.apply(gate, x), self.apply(up, x));
+        let (cols, up) = (gate.cols(), up.as_slice());
+        self.each_row(
+            gate.as_mut_slice(),
+            cols,
+            #[inline(always)]
+            |t, row| {
+                math::activate(row, act);
+                row.iter_mut().zip(&up[t * cols..]).for_each(|(g, u)| *g *= u);
+            },
+        );
+        gate
+    }
+
+    /// Layer normalisation of each row; without `weight` and `bias` the affine part is left out. `eps` is added to the variance.
+    pub fn layer_norm(
+        &self,
+        x: &CpuTensor,
+        weight: Option<&CpuWeight>,
+        bias: Option<&CpuWeight>,
+        eps: f32,
+    ) -> CpuTensor {
+        let mut out = self.pool.tensor(x.rows(), x.cols());
+        let (cols, x) = (x.cols(), x.as_slice());
+        let [weight, bias] = [weight, bias].map(|w| w.map(|w| Floats::new(w.tensor(), &self.pool)));
+        let [weight, bias] = [&weight, &bias].map(|w| w.as_ref().map(Floats::as_slice));
+        self.each_row(out.as_mut_slice(), cols, |t, row| {
+            rows::layer_norm(&x[t * cols..][..cols], weight, bias, eps, row);
+        });
+        out
+    }
+
+    /// Root-mean-square normalisation of each row. `eps` is added to the mean of squares.
+    pub fn rms_norm(&self, x: &CpuTensor, weight: &CpuWeight, eps: f32) -> CpuTensor {
+        let mut out = self.pool.tensor(x.rows(), x.cols());
+        let (cols, x) = (x.cols(), x.as_slice());
+        let weight = Floats::new(weight.tensor(), &self.pool);
+        let weight = weight.as_slice();
+        self.each_row(
+            out.as_mut_slice(),
+            cols,
+            #[inline(always)]
+            |t, row| {
+                rows::rms_norm(&x[t * cols..][..cols], weight, eps, row);
+            },
+        );
+        out
+    }
+
+    /// Causal attention of `query [T, heads * D]` over one layer of a paged cache.
+    pub fn attention(&self, query: &CpuTensor, params: Attention<'_>) -> CpuTensor {
+        let mut out = self.pool.tensor(query.rows(), query.cols());
+        let shape = params.shape;
+        let group = query.cols() / (shape.heads * shape.head_dim);
+        let query = query.as_slice();
+        with_stored!(shape.dtype, E => {
+            let blocks = LayerBlocks::<E>::new(params.layer, shape);
+            let job = attention::Job { query, blocks, params, group };
+            job.run(self.arch, &self.threads, out.as_mut_slice());
+        });
+        out
+    }
+}

@@ -1,0 +1,205 @@
+//! Functions of one element, written so that the compiler makes vector code of a loop over them, and sums whose order
+//! depends on the length alone; and how they are compiled for an instruction set.
+//!
+//! There is no fused multiply-add here: the results are the same on every instruction set.
+
+pub(super) use kernels::arithmetic::exp;
+use pulp::{Arch, Simd, WithSimd};
+
+use checkpoint::config::Activation;
+
+/// `1 - erf(x)` with a relative error below 1e-6 while it exceeds 1e-8: the Chebyshev fit of Numerical Recipes (6.2).
+#[inline(always)]
+fn erfc(x: f32) -> f32 {
+    const FIT: [f32; 9] = [
+        0.170_872_77,
+        -0.822_152_2,
+        1.488_515_9,
+        -1.135_204,
+        0.278_868_07,
+        -0.186_288_06,
+        0.096_784_18,
+        0.374_091_96,
+        1.000_023_7,
+    ];
+    let z = x.abs();
+    let t = 1.0 / (1.0 + 0.5 * z);
+    let p = FIT.iter().fold(0.0, |p, c| p * t + c);
+    let tail = t * exp(-z * z - 1.265_512_2 + t * p);
+    if x < 0.0 { 2.0 - tail } else { tail }
+}
+
+#[inline(always)]
+fn gelu(x: f32) -> f32 {
+    // Not `1 + erf`, which loses all precision where the result is small.
+    0.5 * x * erfc(x * -std::f32::consts::FRAC_1_SQRT_2)
+}
+
+#[inline(always)]
+fn gelu_tanh(x: f32) -> f32 {
+    // (1 + tanh u) / 2 is the logistic function of 2u; 1.595... is twice the root of 2 / pi.
+    x / (1.0 + exp(-1.595_769 * (x + 0.044_715 * x * x * x)))
+}
+
+#[inline(always)]
+fn silu(x: f32) -> f32 {
+    x / (1.0 + exp(-x))
+}
+
+/// `x = act(x)`
+#[inline(always)]
+pub(super) fn activate(x: &mut [f32], act: Activation) {
+    match act {
+        // Not `max`, which would turn NaN into 0.
+        Activation::Relu => x.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
+        Activation::Gelu => {
+            for x in x {
+                *x = gelu(*x);
+            }
+        }
+        Activation::GeluTanh => {
+            for x in x {
+                *x = gelu_tanh(*x);
+            }
+        }
+        Activation::Silu => {
+            for x in x {
+                *x = silu(*x);
+            }
+        }
+    }
+}
+
+/// Multiplies each number by its own factor.
+#[inline(always)]
+pub(super) fn multiply(numbers: &mut [f32], factors: &[f32]) {
+    numbers.iter_mut().zip(factors).for_each(|(x, factor)| *x *= factor);
+}
+
+/// Online softmax: turns `scores[from..to]` into exponentials relative to the greatest score so far and all others into
+/// zeros, and rescales what was summed relative to an earlier maximum.
+#[inline(always)]
+pub(super) fn fold(scores: &mut [f32], from: usize, to: usize, sums: &mut [f32], (greatest, norm): &mut (f32, f32)) {
+    let before = *greatest;
+    let now = before.max(max(&scores[from..to]));
+    scores.iter_mut().for_each(|s| *s = exp(*s - now));
+    scores[..from].fill(0.0);
+    scores[to..].fill(0.0);
+    let added = sum(scores, |s| s);
+    if now > before {
+        // The first time there is nothing to rescale, and nothing to rescale it by.
+        let factor = if before == f32::NEG_INFINITY { 0.0 } else { exp(before - now) };
+        *norm *= factor;
+        sums.iter_mut().for_each(|s| *s *= factor);
+    }
+    *greatest = now;
+    *norm += added;
+}
+
+/// Calls a closure that is marked to be inlined, compiled for the instruction set.
+///
+/// [`Arch::dispatch`] takes it by value: to call by value what can be called again is a function of its own, which is not
+/// marked, and might be compiled for no instruction set.
+pub(super) fn compiled(arch: Arch, work: impl FnMut()) {
+    arch.dispatch(Compiled(work));
+}
+
+struct Compiled<F>(F);
+
+impl<F: FnMut()> WithSimd for Compiled<F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, _: S) {
+        (self.0)();
+    }
+}
+
+/// The sum of `f(x)`, in sixteen interleaved partial sums.
+#[inline(always)]
+pub(super) fn sum(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
+    let mut partial = [0.0; 16];
+    let (chunks, rest) = x.as_chunks::<16>();
+    for chunk in chunks {
+        for (p, &x) in partial.iter_mut().zip(chunk) {
+            *p += f(x);
+        }
+    }
+    let mut width = 8;
+    while width > 0 {
+        for i in 0..width {
+            partial[i] += partial[i + width];
+        }
+        width /= 2;
+    }
+    rest.iter().fold(partial[0], |s, &x| s + f(x))
+}
+
+/// The greatest element, NaN left aside; negative infinity if there is none.
+#[inline(always)]
+pub(super) fn max(x: &[f32]) -> f32 {
+    let greater = |a: f32, b: f32| if b > a { b } else { a };
+    let mut partial = [f32::NEG_INFINITY; 16];
+    let (chunks, rest) = x.as_chunks::<16>();
+    for chunk in chunks {
+        for (p, &x) in partial.iter_mut().zip(chunk) {
+            *p = greater(*p, x);
+        }
+    }
+    partial.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| greater(a, b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The error function in double precision by its Taylor series.
+    pub fn erf_f64(x: f64) -> f64 {
+        if x.abs() > 5.0 {
+            return x.signum();
+        }
+        let (mut term, mut sum) = (x, x);
+        for n in 1..200 {
+            term *= -x * x / f64::from(n);
+            sum += term / f64::from(2 * n + 1);
+        }
+        sum * 2.0 / std::f64::consts::PI.sqrt()
+    }
+
+    #[test]
+    fn activations_are_accurate() {
+        let tanh = |x: f64| 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh());
+        type Function = fn(f64) -> f64;
+        let cases: [(Activation, Function); 3] = [
+            (Activation::Relu, |x| x.max(0.0)),
+            (Activation::Gelu, |x| 0.5 * x * (1.0 + erf_f64(x / 2f64.sqrt()))),
+            (Activation::Silu, |x| x / (1.0 + (-x).exp())),
+        ];
+        let check = |act, want: &dyn Fn(f64) -> f64| {
+            for i in -12_000..12_000 {
+                let x = i as f32 * 1e-3;
+                let mut got = [x];
+                activate(&mut got, act);
+                let want = want(f64::from(x));
+                let error = (f64::from(got[0]) - want).abs();
+                assert!(error < 4e-7 * (1.0 + f64::from(x).abs()), "{act:?}({x}) is off by {error}");
+            }
+            let mut extreme = [-1e4, 1e4, f32::NAN];
+            activate(&mut extreme, act);
+            assert!(extreme[0].abs() < 1e-2 && extreme[1] == 1e4 && extreme[2].is_nan(), "{act:?}: {extreme:?}");
+        };
+        for (act, want) in cases {
+            check(act, &want);
+        }
+        check(Activation::GeluTanh, &tanh);
+    }
+
+    #[test]
+    fn sums_and_maxima() {
+        for n in [0, 1, 15, 16, 17, 100] {
+            let x: Vec<f32> = (0..n).map(|i| ((i * 7) % 13) as f32).collect();
+            assert_eq!(sum(&x, |v| v * v), x.iter().map(|v| v * v).sum::<f32>());
+            assert_eq!(max(&x), x.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+        }
+    }
+}

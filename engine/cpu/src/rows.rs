@@ -1,0 +1,78 @@
+//! Operations on one row of an activation: normalisations and the rotation of heads.
+
+use std::cell::RefCell;
+
+use super::element::widen_range;
+use super::math::sum;
+use checkpoint::tensor::Elements;
+
+/// Calls `run` with `len` elements from `start` on, in f32.
+#[inline(always)]
+pub(super) fn with_widened(elements: Elements<'_>, start: usize, len: usize, run: impl FnOnce(&[f32])) {
+    thread_local! {
+        static WIDENED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    }
+    if let Elements::F32(v) = elements {
+        return run(&v[start..][..len]);
+    }
+    WIDENED.with_borrow_mut(|wide| {
+        wide.resize(len, 0.0);
+        widen_range(elements, start, wide);
+        run(wide);
+    });
+}
+
+/// `to = (x - mean) / sqrt(variance + eps) * weight + bias`
+#[inline(always)]
+pub(super) fn layer_norm(x: &[f32], weight: Option<&[f32]>, bias: Option<&[f32]>, eps: f32, to: &mut [f32]) {
+    let count = x.len() as f32;
+    let mean = sum(x, |v| v) / count;
+    let variance = sum(x, |v| (v - mean) * (v - mean)) / count;
+    let factor = 1.0 / (variance + eps).sqrt();
+    to.iter_mut().zip(x).for_each(|(y, x)| *y = (x - mean) * factor);
+    if let Some(weight) = weight {
+        to.iter_mut().zip(weight).for_each(|(y, w)| *y *= w);
+    }
+    if let Some(bias) = bias {
+        to.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+    }
+}
+
+/// `1 / sqrt(mean(x^2) + eps)`
+#[inline(always)]
+fn rms_factor(x: &[f32], eps: f32) -> f32 {
+    1.0 / (sum(x, |v| v * v) / x.len() as f32 + eps).sqrt()
+}
+
+/// `to = x / rms(x) * weight`
+#[inline(always)]
+pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, to: &mut [f32]) {
+    let factor = rms_factor(x, eps);
+    for ((y, x), w) in to.iter_mut().zip(x).zip(weight) {
+        *y = x * factor * w;
+    }
+}
+
+/// `x = x / rms(x) * weight` for each group of `weight.len()` elements of the row `x`.
+#[inline(always)]
+pub(super) fn head_norm(x: &mut [f32], weight: &[f32], eps: f32) {
+    for head in x.chunks_exact_mut(weight.len()) {
+        let factor = rms_factor(head, eps);
+        for (x, w) in head.iter_mut().zip(weight) {
+            *x = *x * factor * w;
+        }
+    }
+}
+
+/// Rotates each head of the row `x`. `angles` holds half a head of cosines, then as many sines.
+#[inline(always)]
+pub(super) fn rope(x: &mut [f32], angles: &[f32]) {
+    let half = angles.len() / 2;
+    let (cos, sin) = angles.split_at(half);
+    for head in x.chunks_exact_mut(angles.len()) {
+        let (first, second) = head.split_at_mut(half);
+        for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+            (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+        }
+    }
+}

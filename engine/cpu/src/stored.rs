@@ -1,0 +1,156 @@
+//! Keys and values as the KV cache stores them: elements, and with types of 8 bits a scale for each head of a token.
+
+use std::marker::PhantomData;
+
+use bytemuck::{Pod, Zeroable};
+use half::{bf16, f16};
+use kernels::eight_bit::{EightBit, HeadScale, size};
+
+use super::element::Element;
+use crate::kv::KvShape;
+
+/// An element type of the KV cache.
+pub(super) trait StoredElement: Element {
+    /// Whether there is a scale for each head of a token, which elements are multiplied with.
+    const SCALED: bool;
+
+    /// `to = from`, rounded, and relative to the scale that is returned if there is one. The lengths are equal.
+    fn store(from: &[f32], to: &mut [Self]) -> Option<f16>;
+}
+
+macro_rules! stored_as_they_are {
+    ($($float:ty),*) => {
+        $(impl StoredElement for $float {
+            const SCALED: bool = false;
+
+            fn store(from: &[f32], to: &mut [Self]) -> Option<f16> {
+                Self::narrow(from, to);
+                None
+            }
+        })*
+    };
+}
+
+stored_as_they_are!(f32, f16, bf16);
+
+/// The code of a number in 8 bits.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Code<E>(u8, PhantomData<E>);
+
+// SAFETY: a code is a byte, of which zero is a value.
+unsafe impl<E> Zeroable for Code<E> {}
+// SAFETY: a code is a byte, any value of which is a code, and nothing else.
+unsafe impl<E: Copy + 'static> Pod for Code<E> {}
+
+impl<E: EightBit + Copy + Send + Sync + 'static> Element for Code<E> {
+    #[inline(always)]
+    fn widen(from: &[Self], to: &mut [f32]) {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = from.wide());
+    }
+
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = Code(E::encode(*from), PhantomData));
+    }
+
+    #[inline(always)]
+    fn as_f32(_: &[Self]) -> Option<&[f32]> {
+        None
+    }
+
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        E::decode(self.0)
+    }
+}
+
+impl<E: EightBit + Copy + Send + Sync + 'static> StoredElement for Code<E> {
+    const SCALED: bool = true;
+
+    fn store(from: &[f32], to: &mut [Self]) -> Option<f16> {
+        let scale = HeadScale::of::<E>(from.iter().map(|&x| size(x)).max().unwrap_or(0));
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = Code(E::encode(from * scale.inverse), PhantomData);
+        }
+        Some(f16::from_bits(scale.bits))
+    }
+}
+
+/// Runs `$body` with `$E` as the type of a cache's elements.
+macro_rules! with_stored {
+    ($dtype:expr, $E:ident => $body:expr) => {
+        match $dtype {
+            checkpoint::tensor::KvDtype::Float(checkpoint::tensor::DType::F32) => {
+                type $E = f32;
+                $body
+            }
+            checkpoint::tensor::KvDtype::Float(checkpoint::tensor::DType::F16) => {
+                type $E = half::f16;
+                $body
+            }
+            checkpoint::tensor::KvDtype::Float(checkpoint::tensor::DType::Bf16) => {
+                type $E = half::bf16;
+                $body
+            }
+            checkpoint::tensor::KvDtype::Int8 => {
+                type $E = $crate::stored::Code<kernels::eight_bit::Int8>;
+                $body
+            }
+            checkpoint::tensor::KvDtype::Fp8 => {
+                type $E = $crate::stored::Code<kernels::eight_bit::Fp8>;
+                $body
+            }
+        }
+    };
+}
+pub(super) use with_stored;
+
+/// One layer's blocks, as laid out in `cache`.
+#[derive(Clone, Copy)]
+pub(super) struct LayerBlocks<'a, E> {
+    bytes: &'a [u8],
+    shape: &'a KvShape,
+    element: PhantomData<E>,
+}
+
+/// The keys of one head in a block, or its values.
+pub(super) struct HeadPart<'a, E> {
+    /// Keys `[head_dim][block_size]`, values `[block_size][head_dim]`.
+    pub elements: &'a [E],
+    /// `[block_size]`, if there are any: halves, at any address.
+    pub scales: &'a [[u8; 2]],
+}
+
+impl<'a, E: StoredElement> LayerBlocks<'a, E> {
+    /// The blocks that `bytes` hold.
+    pub fn new(bytes: &'a [u8], shape: &'a KvShape) -> Self {
+        LayerBlocks { bytes, shape, element: PhantomData }
+    }
+
+    /// A head's keys in a block.
+    #[inline(always)]
+    pub fn keys(&self, block: usize, head: usize) -> HeadPart<'a, E> {
+        self.part(2 * (block * self.shape.heads + head))
+    }
+
+    /// A head's values in a block.
+    #[inline(always)]
+    pub fn values(&self, block: usize, head: usize) -> HeadPart<'a, E> {
+        self.part(2 * (block * self.shape.heads + head) + 1)
+    }
+
+    #[inline(always)]
+    fn part(&self, index: usize) -> HeadPart<'a, E> {
+        let KvShape { head_dim, block_size, dtype, .. } = *self.shape;
+        let bytes = block_size * dtype.head_bytes(head_dim);
+        let part = &self.bytes[index * bytes..][..bytes];
+        let (elements, scales) = part.split_at(block_size * head_dim * size_of::<E>());
+        HeadPart { elements: bytemuck::cast_slice(elements), scales: scales.as_chunks().0 }
+    }
+}
+
+/// The value of a scale that is stored.
+#[inline(always)]
+pub(super) fn scale(bytes: [u8; 2]) -> f32 {
+    f16::from_le_bytes(bytes).to_f32()
+}

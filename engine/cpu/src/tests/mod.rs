@@ -1,0 +1,56 @@
+//! Every operation against a plain reference in double precision.
+
+mod linear;
+mod rows;
+
+use super::*;
+use checkpoint::tensor::DType;
+
+const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
+
+pub(super) fn backend(threads: usize) -> Cpu {
+    Cpu::new(Some(threads)).unwrap()
+}
+
+/// `n` reproducible numbers in `[-1, 1)`.
+pub(super) fn noise(seed: u64, n: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
+    let next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    std::iter::repeat_with(next).take(n).collect()
+}
+
+pub(super) fn tensor(backend: &Cpu, rows: usize, data: &[f32]) -> CpuTensor {
+    let mut t = backend.pool.tensor(rows, data.len() / rows);
+    t.as_mut_slice().copy_from_slice(data);
+    t
+}
+
+/// A weight of the given type, and its elements after rounding to that type.
+fn weight(backend: &Cpu, shape: &[usize], data: Vec<f32>, dtype: DType) -> (CpuWeight, Vec<f32>) {
+    let host = HostTensor::from_f32(shape.to_vec(), data).to_dtype(dtype);
+    let rounded = host.elements().to_f32();
+    (backend.weight(host).unwrap(), rounded)
+}
+
+/// The same as the weight of a projection.
+fn projection(backend: &Cpu, shape: &[usize], data: Vec<f32>, dtype: DType) -> (CpuWeight, Vec<f32>) {
+    let (weight, rounded) = weight(backend, shape, data, dtype);
+    (backend.to_projection(weight, false).unwrap(), rounded)
+}
+
+#[track_caller]
+fn assert_close(got: &[f32], want: &[f64], tolerance: f64, what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    for (i, (&g, &w)) in got.iter().zip(want).enumerate() {
+        // Not `>`, which NaN would pass.
+        let close = (f64::from(g) - w).abs() <= tolerance * (1.0 + w.abs());
+        assert!(close, "{what}: element {i} is {g}, not {w}");
+    }
+}
+
+pub(super) fn bits(t: &CpuTensor) -> Vec<u32> {
+    t.as_slice().iter().map(|x| x.to_bits()).collect()
+}

@@ -1,0 +1,28 @@
+//! A model written as a GGUF file with quantised weights.
+
+use std::path::Path;
+
+use crate::error::Result;
+use crate::load::ModelFiles;
+use crate::load::gguf::{self, GgufText};
+use crate::quantised::QuantType;
+use crate::tokenizer::Tokenizer;
+
+/// Writes the model `files` to the GGUF file `out`, with projections and embeddings rounded to `kind`. See [`gguf::save`].
+/// `progress` gets the bytes read so far and the bytes of the whole model.
+///
+/// # Errors
+/// If the model cannot be loaded, has a part that the format cannot express, or `out` cannot be written.
+pub fn quantize(
+    files: &ModelFiles,
+    kind: QuantType,
+    out: &Path,
+    progress: impl FnMut(usize, usize) + 'static,
+) -> Result<()> {
+    let config = files.config()?;
+    let tokenizer = Tokenizer::of_model(files, &config)?;
+    let adds_bos =
+        config.bos_token_id.is_some_and(|bos| tokenizer.encode("").is_ok_and(|ids| ids.first() == Some(&bos)));
+    let text = GgufText { tokenizer_json: tokenizer.to_json()?, adds_bos };
+    gguf::save(files, &text, kind, out, progress)
+}

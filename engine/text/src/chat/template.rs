@@ -1,0 +1,222 @@
+//! A model's chat template.
+
+use std::collections::HashSet;
+
+use minijinja::{Environment, context};
+
+use super::environment::{FUEL, strftime_now, with_template};
+use super::forms::Forms;
+use super::{Message, MessageProblem, RenderOptions};
+use checkpoint::error::{Error, Result};
+use checkpoint::load::ModelFiles;
+
+const NAME: &str = "chat";
+/// Instructions that a template may execute on each of the conversations of two or three messages by which its forms are
+/// found when it is loaded: one that never ends should not hold up the start for each of them.
+const PROBE_FUEL: u64 = 100_000;
+/// What a message that is to be continued is made to end with, so that its end is found in the prompt.
+const END_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+/// The special tokens that templates are told.
+const SPECIAL_TOKENS: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+/// Turns conversations into prompts. Contents of messages are data: no Jinja in them is executed.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    /// `bos_token` and so on.
+    special_tokens: minijinja::Value,
+    /// What it reads, beside what it defines itself.
+    variables: HashSet<String>,
+    source: String,
+    forms: Forms,
+}
+
+/// Why a conversation cannot be made a prompt, in the template's own words where it has any.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RenderError(String);
+
+impl ChatTemplate {
+    /// The template of a model, or `other` in its place; nothing if there is none.
+    ///
+    /// # Errors
+    /// If it is not valid Jinja. What it makes of conversations is another matter: see [`ChatTemplate::check`].
+    pub fn of_model(files: &ModelFiles, other: Option<&str>) -> Result<Option<Self>> {
+        let template = match other {
+            Some(other) => Some(other.to_owned()),
+            None => files.chat_template()?,
+        };
+        let Some(template) = template else { return Ok(None) };
+        let settings = files.json_fields("tokenizer_config.json")?;
+        // Older models have their special tokens here.
+        let older = files.json_fields("special_tokens_map.json")?;
+        let token = |name: &str| {
+            let value = settings.get(name).filter(|value| !value.is_null()).or_else(|| older.get(name))?;
+            let text = value.as_str().or_else(|| value.get("content")?.as_str())?;
+            Some((name.to_owned(), text.to_owned()))
+        };
+        Self::new(&template, SPECIAL_TOKENS.into_iter().filter_map(token).collect()).map(Some)
+    }
+
+    fn new(template: &str, special_tokens: minijinja::Value) -> Result<Self> {
+        let invalid = |error| Error::Tokenizer(format!("the chat template is not valid: {error}"));
+        let mut environment = with_template(NAME, template).map_err(invalid)?;
+        let variables = environment.get_template(NAME).map_err(invalid)?.undeclared_variables(false);
+        let source = template.to_owned();
+        let forms = Forms::default();
+        environment.set_fuel(Some(PROBE_FUEL));
+        let mut template = ChatTemplate { environment, special_tokens, variables, source, forms };
+        let options = RenderOptions { add_generation_prompt: false, ..RenderOptions::default() };
+        template.forms = Forms::of(|messages, forms| template.render_as(messages, &options, forms).ok());
+        template.environment.set_fuel(Some(FUEL));
+        Ok(template)
+    }
+
+    /// Whether the template reads a variable of this name.
+    pub fn reads(&self, variable: &str) -> bool {
+        self.variables.contains(variable)
+    }
+
+    /// Whether a message that calls several functions is shown with all of them. Templates of Llama 3 refuse it.
+    pub fn takes_several_calls(&self) -> bool {
+        !self.forms.one_call_only
+    }
+
+    /// Whether a text is anywhere in the template.
+    pub fn mentions(&self, text: &str) -> bool {
+        self.source.contains(text)
+    }
+
+    /// Tries the template on the simplest conversation.
+    ///
+    /// # Errors
+    /// Why the template refuses it. It will then refuse nearly every chat.
+    pub fn check(&self) -> Result<(), RenderError> {
+        self.render(&[Message::new("user", "Hello!")], &RenderOptions::default()).map(drop)
+    }
+
+    /// Whether prompts show who says what. If they do not, the model was not made for conversations.
+    pub fn marks_roles(&self) -> bool {
+        let said = ["Is it so?", "It is.", "And why?"];
+        let roles = ["user", "assistant", "user"];
+        let messages: Vec<Message> = roles.into_iter().zip(said).map(|(role, text)| Message::new(role, text)).collect();
+        let options = RenderOptions { add_generation_prompt: false, ..RenderOptions::default() };
+        let Ok(mut rest) = self.render(&messages, &options) else { return false };
+        for text in said {
+            rest = rest.replace(text, "");
+        }
+        for token in SPECIAL_TOKENS {
+            let token = self.special_tokens.get_attr(token).unwrap_or_default();
+            if let Some(token) = token.as_str().filter(|token| !token.is_empty()) {
+                rest = rest.replace(token, "");
+            }
+        }
+        !rest.trim().is_empty()
+    }
+
+    /// The prompt for `messages`.
+    ///
+    /// # Errors
+    /// Why the template refuses them, in its own words where it has any.
+    pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String, RenderError> {
+        if !options.continue_final_message {
+            return self.render_as(messages, options, &self.forms);
+        }
+        if options.add_generation_prompt {
+            let why = "a prompt cannot both continue the last message (continue_final_message) and begin another \
+                       (add_generation_prompt)";
+            return Err(RenderError(why.into()));
+        }
+        self.render_to_be_continued(messages, options)
+    }
+
+    /// The prompt up to the end of what the last message says.
+    fn render_to_be_continued(&self, messages: &[Message], options: &RenderOptions) -> Result<String, RenderError> {
+        let nothing = || RenderError("the last message has no text that could be continued".into());
+        let mut messages = messages.to_vec();
+        let last = messages.last_mut().and_then(|last| last.last_text(&self.forms)).ok_or_else(nothing)?;
+        let said = last.trim().to_owned();
+        last.push_str(END_TAG);
+        let mut text = self.render_as(&messages, options, &self.forms)?;
+        let end = text.rfind(END_TAG.trim_end()).filter(|_| self.mentions("content") && text.contains(&said));
+        let Some(end) = end else {
+            let why = "the chat template does not write all of the last message, so that it cannot be continued";
+            return Err(RenderError(why.into()));
+        };
+        let keeps_space = text[end..].starts_with(END_TAG);
+        text.truncate(end);
+        if !keeps_space {
+            text.truncate(text.trim_end().len());
+        }
+        Ok(text)
+    }
+
+    fn render_as(&self, messages: &[Message], options: &RenderOptions, forms: &Forms) -> Result<String, RenderError> {
+        for (index, message) in messages.iter().enumerate() {
+            if let Some(MessageProblem { place, what }) = message.problem() {
+                return Err(RenderError(format!("messages[{index}].{place}: {what}")));
+            }
+        }
+        let messages: Vec<_> = messages.iter().map(|message| message.value(forms)).collect();
+        let RenderOptions { add_generation_prompt, tools, documents, .. } = options;
+        // What is not there is None, not undefined.
+        let own = context! { messages, add_generation_prompt, tools, documents };
+        let arguments: minijinja::Value = options.arguments.clone().into_iter().collect();
+        let globals = context! { strftime_now => strftime_now(options.now) };
+        let all =
+            context! { ..own, ..context! { ..arguments, ..context! { ..self.special_tokens.clone(), ..globals } } };
+        let render = || self.environment.get_template(NAME)?.render(all);
+        render().map_err(|error: minijinja::Error| {
+            RenderError(error.detail().map_or_else(|| error.to_string(), str::to_owned))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+    use super::*;
+
+    fn template(text: &str) -> ChatTemplate {
+        ChatTemplate::new(text, [("bos_token", "<s>"), ("eos_token", "</s>")].into_iter().collect()).unwrap()
+    }
+
+    fn rendered(text: &str, message: Message) -> Result<String, String> {
+        template(text).render(&[message], &RenderOptions::default()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn special_tokens_and_python_methods_are_there() {
+        let text = "{{ bos_token }}{% for m in messages %}[{{ m['role'].upper() }}] {{ m.content.strip() }}{{ eos_token }}{% endfor %}";
+        assert_eq!(rendered(text, Message::new("user", " hi ")), Ok("<s>[USER] hi</s>".into()));
+    }
+
+    #[test]
+    fn contents_are_not_executed() {
+        for content in ["{{ 7 * 7 }}", "{% for i in range(9) %}x{% endfor %}", "{# gone #}", "<b>&amp;</b>"] {
+            let text = "{{ messages[0].content }}{% if add_generation_prompt %}>{% endif %}";
+            assert_eq!(rendered(text, Message::new("user", content)), Ok(format!("{content}>")));
+        }
+    }
+
+    #[test]
+    fn exceptions_and_endless_templates_are_errors() {
+        let picky = "{% if messages[0].role != 'user' %}{{ raise_exception('begin with a user') }}{% endif %}";
+        assert_eq!(rendered(picky, Message::new("system", "x")), Err("begin with a user".into()));
+        let endless = "{% for i in range(10000) %}{% for j in range(10000) %}x{% endfor %}{% endfor %}";
+        assert!(rendered(endless, Message::new("user", "x")).is_err());
+        assert!(ChatTemplate::new("{% if %}", ().into()).is_err());
+    }
+
+    #[test]
+    fn roles_are_marked_or_not() {
+        let marked = "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}";
+        assert!(template(marked).marks_roles());
+        let joined = "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}\n{% endfor %}";
+        assert!(!template(joined).marks_roles());
+        let bundled = ChatTemplate::of_model(&ModelFiles::bundled(), None).unwrap().unwrap();
+        assert!(!bundled.marks_roles());
+    }
+}
