@@ -1,8 +1,8 @@
-//! The device side of Quire: kernels written in Rust, and what host and device must agree on.
+//! The device side of Quire: kernels written in Rust, and the definitions that host and device share.
 //!
-//! The crate is compiled twice: for the GPU, where the functions marked `#[kernel]` become the entries of the PTX that
-//! the engine embeds; and for the host, where they type-check, and leave behind the descriptors and argument types
-//! that launches are made from. [`layout`] and the launch shapes beside each kernel are used by both.
+//! The crate is compiled twice. For the GPU, functions marked `#[kernel]` become the entries of the PTX that the engine
+//! embeds. For the host, they are type-checked, and generate the descriptors and argument types that launches are made
+//! from. Both sides use [`layout`] and the launch shapes next to each kernel.
 //!
 //! | file | kernels |
 //! | --- | --- |
