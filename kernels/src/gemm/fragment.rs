@@ -77,8 +77,8 @@ fn gate<const TOKENS: usize, const COLUMNS: usize>(sums: &mut [[f32; 4]; 32], ac
 
 /// Applies a function to each of four numbers. Written out, as [`add`] is.
 #[inline(always)]
-fn each([a, b, c, d]: [f32; 4], of: impl Fn(f32) -> f32) -> [f32; 4] {
-    [of(a), of(b), of(c), of(d)]
+fn each([a, b, c, d]: [f32; 4], f: impl Fn(f32) -> f32) -> [f32; 4] {
+    [f(a), f(b), f(c), f(d)]
 }
 
 /// An 8 x 8 identity matrix, as half of `mma`'s second factor. Multiplying the previous output by it adds that output

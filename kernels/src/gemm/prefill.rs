@@ -259,7 +259,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_tile_is_some_blocks() {
+    fn every_tile_has_a_block() {
         for (rows, columns) in [(1, 1), (3, 5), (8, 4), (9, 4), (21, 2)] {
             let places: BTreeSet<_> = (0..rows * columns).map(|block| place(block, rows, columns)).collect();
             assert_eq!(places.len() as u32, rows * columns);

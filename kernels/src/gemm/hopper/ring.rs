@@ -205,7 +205,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn places_come_by_turns_and_rounds_alternate() {
+    fn slots_repeat_and_the_parity_alternates() {
         let mut at = RingPlace::default();
         let places: Vec<_> = (0..7)
             .map(|_| {

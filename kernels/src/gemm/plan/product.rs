@@ -145,7 +145,7 @@ impl fmt::Display for UnsupportedProduct {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => write!(f, "a matrix without elements"),
-            Self::Large(m, n) => write!(f, "{m} tokens by {n} rows, where {MOST_ROWS} of one are too many"),
+            Self::Large(m, n) => write!(f, "{m} tokens by {n} rows, each of which must be fewer than {MOST_ROWS}"),
             Self::Ragged(k) => write!(f, "rows of {k} elements, not a multiple of {}", VECTOR),
             Self::Gated(n) => write!(f, "a gated weight of {n} rows, not a multiple of 16"),
             Self::Shared(bytes) => write!(f, "a block needs {bytes} bytes of shared memory, more than the GPU has"),

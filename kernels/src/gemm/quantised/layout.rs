@@ -132,7 +132,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_place_is_that_of_one_element() {
+    fn every_code_and_every_scale_has_its_own_place() {
         for form in CodeForm::ALL {
             let shape = PackedShape { form, n: 16, k: 128, group: 32 };
             let elements = || (0..16).flat_map(|row| (0..128).map(move |column| (row, column)));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_are_filled_up() {
+    fn shapes_are_padded() {
         let shape = PackedShape { form: CodeForm::Int4, n: 17, k: 96, group: 128 };
         assert_eq!((shape.fragments(), shape.steps(), shape.groups()), (2, 2, 1));
         assert_eq!((shape.code_bytes(), shape.scales()), (2 * 2 * 512, 2 * 16));
