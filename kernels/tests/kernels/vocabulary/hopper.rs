@@ -1,4 +1,4 @@
-//! What Hopper alone has: asynchronous copies, mbarriers, clusters.
+//! Functions that only Hopper has: asynchronous copies, mbarriers, clusters.
 
 use ::vocabulary::*;
 use cuda_std::launch::{LaunchShape, TensorTile, TileDimension};
@@ -25,7 +25,7 @@ fn bulk(gpu: &mut Gpu) {
     assert!(gpu.download(out).into_iter().eq(a.into_iter().map(|word| word.wrapping_add(1))));
 }
 
-/// A tensor of words at an address, with these sizes and tiles.
+/// Describes a tensor at an address, with these sizes and tiles.
 fn tensor(address: u64, element_bytes: u32, dimensions: &[(u64, u32)], pattern: TilePattern) -> TensorTile {
     let mut stride = u64::from(element_bytes);
     let all: Vec<_> = dimensions
@@ -46,10 +46,10 @@ fn tensor(address: u64, element_bytes: u32, dimensions: &[(u64, u32)], pattern: 
     }
 }
 
-/// Tiles of every rank and order, within a tensor and over its edges.
+/// Tiles of every rank and pattern, inside a tensor and across its edges.
 fn tensors(gpu: &mut Gpu) {
     use TilePattern::{Bytes32, Bytes64, Bytes128, Plain};
-    /// Sizes and tiles, bytes of an element, order, and where the tile begins.
+    /// Sizes and tiles, bytes of an element, pattern, and the tile's first element.
     type Shape = (&'static [(u64, u32)], u32, TilePattern, [i32; 5]);
     let shapes: [Shape; 6] = [
         (&[(1000, 256)], 8, Plain, [900, 0, 0, 0, 0]),

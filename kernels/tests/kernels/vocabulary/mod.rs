@@ -46,7 +46,7 @@ fn every_function_of_the_vocabulary_is_executed() {
             }
         }
         let only: BTreeSet<_> = names(vocabulary).difference(&names(shipped)).cloned().collect();
-        assert_eq!(gpu.launched(), only, "kernels launched for {target}, and those there are");
+        assert_eq!(gpu.launched(), only, "kernels launched for {target}, and kernels in its PTX");
     }
 }
 
@@ -120,7 +120,7 @@ fn shuffle(gpu: &mut Gpu) {
 }
 
 fn vote(gpu: &mut Gpu) {
-    // Some lanes agree, all, or none.
+    // Some lanes agree, all of them, or none.
     for (a, b) in [(words(4, 32), words(5, 32)), (vec![7; 32], vec![6; 32]), (vec![6; 32], vec![7; 32])] {
         let a: Vec<u32> = a.into_iter().map(|word| word & 0x8000_0007).collect();
         let out = gpu.alloc::<[u32; 4]>("out", 32);
@@ -148,7 +148,7 @@ fn reduce(gpu: &mut Gpu) {
 }
 
 fn reduce_f32(gpu: &mut Gpu) {
-    // Integers, so that the order of the sum does not matter.
+    // Integers, whose sum does not depend on the order.
     let a: Vec<f32> = words(7, 32).into_iter().map(|word| (word % 2001) as f32 - 1000.0).collect();
     let out = gpu.alloc::<[f32; 2]>("out", 32);
     let call = v_reduce_f32 { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr() };
@@ -188,7 +188,7 @@ fn atomic(gpu: &mut Gpu) {
     let (min, max) = (a.iter().copied().min().unwrap(), a.iter().copied().max().unwrap());
     let (and, or) = (a.iter().fold(u32::MAX, |all, x| all & x), a.iter().fold(0, |all, x| all | x));
     assert_eq!(found[..5], [5 + total, min, max, and, or]);
-    // The last that came, and the first.
+    // The last value that was exchanged, and the first.
     assert!(a.contains(&found[5]) && a.contains(&found[6]));
     assert_eq!(found[7], 1000 + 128);
     assert_eq!(gpu.download(sum), [0.5 + total as f32]);
@@ -252,7 +252,8 @@ fn ldmatrix_at(gpu: &mut Gpu) {
     matrix_loads(gpu, |a, out| v_ldmatrix_at { a, out }.into(), vec![4, 4]);
 }
 
-/// Loads of so many matrices each, the first half of them straight, the others transposed.
+/// Checks loads of as many matrices as `counts` says. The first half of the loads is straight, the second half
+/// transposed.
 fn matrix_loads(gpu: &mut Gpu, kernel: fn(DevicePtr<Vector>, DevicePtrMut<u32>) -> KernelCall, counts: Vec<usize>) {
     let rows = words(13, 128);
     let registers = counts.iter().sum();
@@ -276,7 +277,7 @@ fn matrix_loads(gpu: &mut Gpu, kernel: fn(DevicePtr<Vector>, DevicePtrMut<u32>) 
 fn mma(gpu: &mut Gpu) {
     for ty in Type::ALL {
         let mut random = ProblemRng(14);
-        // Small integers: whichever way sums are rounded, they are exact.
+        // Small integers, whose sums are exact however they are rounded.
         let mut integers = |n: usize| (0..n).map(|_| random.below(33) as f64 - 16.0).collect::<Vec<_>>();
         let (a, b, c) = (integers(16 * 16), integers(16 * 8), integers(16 * 8));
         let at = |lane: usize, register: usize, half: usize| {
@@ -317,7 +318,7 @@ fn mma(gpu: &mut Gpu) {
     }
 }
 
-/// The names of the entries in PTX.
+/// Returns the names of the entries in PTX.
 fn names(ptx: &str) -> BTreeSet<String> {
     entries(ptx).unwrap().into_iter().map(|entry| entry.name).collect()
 }
