@@ -67,7 +67,7 @@ impl EightBit for Fp8 {
 /// Clamps `x` to `-most..=most`. NaN stays NaN.
 #[inline(always)]
 fn bounded(x: f32, most: f32) -> f32 {
-    // Not `clamp`, whose assertion costs.
+    // Not `clamp`, whose assertion costs time.
     let x = if x > most { most } else { x };
     if x < -most { -most } else { x }
 }

@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`attention`] | `plan_paged_attention`, `paged_attention`, `paged_prefill`, `paged_prefill_hopper`, `paged_attention_v1`, `paged_attention_v2`, `paged_attention_v2_reduce`, `paper_rope_and_cache` |
 //! | [`cache`] | `reshape_and_cache`, `copy_blocks`, `swap_blocks_out`, `swap_blocks_in` |
-//! | [`communicator`] | `all_reduce`, `all_reduce_two_shot`, `gather_logits` |
+//! | [`communicator`] | `all_reduce`, `gather_logits` |
 //! | [`embedding`] | `gather_rows`, `embed`, `embed_part`, `add_positions` |
 //! | [`gemm`] | `gemm`, `gemm_decode`, `gemv`, `gemm_hopper`, `gemm_hopper_decode`, `gemm_quantised` |
 //! | [`norm`] | `layer_norm`, `rms_norm` |

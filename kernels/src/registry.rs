@@ -14,7 +14,7 @@ pub fn shipped() -> impl Iterator<Item = &'static Descriptor> {
     engine().chain(paper())
 }
 
-/// Returns the paper's kernels, which are an image of their own. The engine loads it to attend with them.
+/// Returns the paper's kernels. They form a separate image, which the engine loads only to attend with them.
 pub fn paper() -> impl Iterator<Item = &'static Descriptor> {
     instances::<paper::paged_attention_v1>()
         .chain(instances::<paper::paged_attention_v2>())

@@ -65,7 +65,7 @@ fn gelu(x: f32) -> f32 {
     let z = x.abs() * core::f32::consts::FRAC_1_SQRT_2;
     let t = (1.0 + 0.5 * z).rcp_fast();
     let mut p = 0.170_872_77;
-    // Written out: a table would be read from memory.
+    // Written out, since a table would be read from memory.
     p = GpuFloat::mul_add(p, t, -0.822_152_2);
     p = GpuFloat::mul_add(p, t, 1.488_515_9);
     p = GpuFloat::mul_add(p, t, -1.135_204);

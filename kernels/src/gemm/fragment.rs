@@ -101,8 +101,8 @@ impl Identity {
         Identity(if lane % 4 == lane / 8 { one << (lane / 4 % 2 * 16) } else { 0 })
     }
 
-    /// Adds 16 x 16 elements to the sums at `at` and `at + 1`, which have eight columns each. The elements are in the
-    /// layout in which `ldmatrix` loads `mma`'s first factor.
+    /// Adds 16 x 16 elements to the sums at `at` and `at + 1`, which have eight columns each. The elements have the
+    /// layout of `mma`'s first factor, as `ldmatrix` loads it.
     ///
     /// # Safety
     /// All lanes of the warp call this together.

@@ -28,7 +28,8 @@
 //!    of the activations is loaded as soon as its eight `mma`s are issued, which saves a second set. Copies are spread
 //!    over a tile's steps.
 //!
-//! Next is `wgmma` with TMA, on Hopper alone, which takes operands from shared memory without `ldmatrix`.
+//! The next step is `wgmma` with TMA, which takes operands from shared memory without `ldmatrix`. Only Hopper has it,
+//! see [`hopper`](super::hopper).
 
 use cuda_std::prelude::*;
 use cuda_std::shared::{dynamic_shared_mem, shared_offset};

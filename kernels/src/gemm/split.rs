@@ -1,8 +1,8 @@
 //! Sums that several blocks compute in parts (split-k). The last block to arrive adds up the parts.
 //!
 //! Every block stores its part in the workspace, in the order of its registers, and counts itself as arrived. The block
-//! that arrives last adds all parts in the order of the summed index. The result therefore does not depend on which
-//! block that is. It leaves the counter at zero for the next launch.
+//! that arrives last adds all parts in the order of the summed index. The result is therefore the same whichever block
+//! is last. That block leaves the counter at zero for the next launch.
 
 use cuda_std::block::is_last_group_to_arrive;
 use cuda_std::prelude::*;

@@ -62,8 +62,8 @@ impl FollowingNorm {
     /// dimension counts tiles. One block of each tile calls this, after it has stored its outputs.
     ///
     /// # Safety
-    /// All `THREADS` threads call this together, and `thread` is the caller's number. They are the threads of a block
-    /// for which `sync` is a barrier. `x` and `out` are `[rows][width]`. Rows are whole vectors, at most [`MAX_WIDTH`]
+    /// All `THREADS` threads call this together, and `thread` is the caller's number. `sync` is a barrier of exactly
+    /// these threads of the block. `x` and `out` are `[rows][width]`. Rows are whole vectors, at most [`MAX_WIDTH`]
     /// elements, and all arrays are 16-byte aligned. `memory` is shared memory for three rows. It is used for nothing
     /// else after the next barrier, and no copy to it is in flight. Launches with the same `arrivals` do not overlap.
     #[inline(always)]

@@ -14,8 +14,8 @@
 //!
 //! # After a product
 //!
-//! In decode steps the product before a norm also computes the norm, in the same launch (`following.rs`). One of its
-//! blocks does for a row what a block does here, which saves a launch in each step.
+//! In decode steps the product before a norm also computes the norm, in the same launch (`following.rs`). A block of
+//! the product normalises its row just as a block here does, which saves a launch in each step.
 //!
 //! Norms of single heads (Qwen3's queries and keys) are part of [`rope`](crate::rope).
 //!

@@ -102,7 +102,7 @@ impl Case {
         }
     }
 
-    /// Creates a case in which each thread has one output that depends only on its own operands.
+    /// Creates a case whose threads have one output each, which depends only on the thread's own operands.
     pub fn lanes(
         line: impl Into<String>,
         inputs: &[Type],

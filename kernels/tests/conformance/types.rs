@@ -1,4 +1,4 @@
-//! The types of operands, and the values with which each type is tested.
+//! The types of operands, and the values that test each type.
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ pub enum Type {
     Factors,
     /// [`Type::Factors`] in `bf16`.
     BfFactors,
-    /// An `f32` with values like [`Type::Factors`], to which `mma` adds.
+    /// An `f32` with values like [`Type::Factors`], for the sums of `mma`.
     Sum,
     /// Two `f16` that are small integers.
     Integers,

@@ -40,7 +40,7 @@ impl Gpu {
         self.0.context().limits().capability == (9, 0)
     }
 
-    /// Sets the order in which the emulator runs warps and blocks from now on. 0 is the natural order.
+    /// Sets the emulator's order of warps and blocks from now on. 0 is the natural order.
     pub fn seed(&mut self, seed: u64) {
         self.0.seed(seed);
     }

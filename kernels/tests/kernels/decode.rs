@@ -155,7 +155,7 @@ fn the_plan_covers_every_tile_once_and_evenly() {
 
 #[test]
 fn blocks_have_the_same_work_within_a_tenth() {
-    // The cost of a block is the cost of a launch in which no other block has a range.
+    // A block's cost is measured in a launch where only this block has a range.
     let problem = PagedProblem::decode(shape(Type::F16, 4, 1, 32, 16, 0), &ragged(12, 11), 0, 5);
     let (mut gpu, slots) = (Gpu::new("sm_90a"), 16);
     let step = Step::new(&mut gpu, &problem, slots);

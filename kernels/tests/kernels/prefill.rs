@@ -87,7 +87,7 @@ fn attend(gpu: &mut Gpu, problem: &PagedProblem, spare: u32, hopper: bool) -> Re
     Ok((output, report))
 }
 
-/// Returns the report without the two instructions with which each warp begins on Hopper, to wait for the launch ahead.
+/// Returns the report without each warp's first two instructions on Hopper, which wait for the launch ahead.
 fn without_beginning(report: CostReport, target: &str) -> CostReport {
     let (beginning, lines): (Vec<_>, _) =
         report.lines.into_iter().partition(|line| line.file.ends_with("cuda_std/src/ptx/control.rs"));

@@ -118,7 +118,7 @@ fn table_of(driver: &'static Driver, target: Target) -> Result<Table, Box<dyn Er
         launched.extend(gpu.launched().keys().copied());
         occupancy.note(target.name, gpu.launched());
     }
-    // Problems for a GPU have different launches, to which the budgets do not apply.
+    // The budgets do not apply on a GPU, whose problems have different launches.
     if scale == Scale::Small
         && let Some(wrong) = occupancy.wrong(target.name).first()
     {

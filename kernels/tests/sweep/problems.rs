@@ -1,5 +1,4 @@
-//! The problems on which mutated kernels run: the cases of the microbenchmarks, and problems in which further places
-//! matter.
+//! The problems that mutated kernels run: the cases of the microbenchmarks, and problems that exercise further places.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -109,7 +109,7 @@ const fn b_at(columns: u32, part: u32) -> u32 {
 /// Columns that a warp group stores at a time when it does not use tensor copies.
 const SLAB: u32 = 64;
 
-/// Bytes of shared memory in which a warp group stages one slab of sums.
+/// Bytes of a warp group's staging memory, which holds one slab of sums.
 const SLAB_BYTES: u32 = GROUP_ROWS * SLAB * 4;
 
 const _: () = assert!(SLAB_BYTES == PASS_BYTES && PASS == 2 * SLAB);

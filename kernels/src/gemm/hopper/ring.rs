@@ -62,7 +62,7 @@ impl Ring {
     /// the barrier. Together they bring `bytes` bytes to each slot, which is also the distance between slots.
     ///
     /// # Safety
-    /// As for [`fill`](Self::fill). Nothing has been filled yet, and there is at least one tile.
+    /// As for [`fill`](Self::fill). No slot has been filled yet, and at least one tile exists.
     #[inline(always)]
     pub unsafe fn fill_first(
         self,

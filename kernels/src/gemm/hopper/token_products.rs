@@ -7,7 +7,7 @@ use crate::element::{Bf16, Element, F16};
 /// Sums of 64 weight rows by up to 64 tokens, one array for each eight tokens, in `wgmma`'s layout.
 pub type TokenSums = [[f32; 4]; 8];
 
-/// An element type for which `wgmma` multiplies weight rows with tokens as the columns.
+/// An element type that `wgmma` can multiply as weight rows, with tokens as the columns.
 pub trait TokenProducts: Element {
     /// Multiplies 64 weight rows by `TOKENS` tokens (8, 16, 32 or 64), 128 elements along K, and adds the products to
     /// `sums`.
@@ -30,7 +30,7 @@ pub trait TokenProducts: Element {
 #[inline(always)]
 fn first_of<const COUNT: usize>(sums: &mut TokenSums) -> &mut [[f32; 4]; COUNT] {
     const { assert!(COUNT <= 8) }
-    // SAFETY: the first elements of a longer array, as was just checked.
+    // SAFETY: these are the first elements of a longer array, as just checked.
     unsafe { &mut *core::ptr::from_mut(sums).cast() }
 }
 

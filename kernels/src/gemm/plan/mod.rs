@@ -22,17 +22,18 @@ pub struct GpuLimits {
     pub multiprocessors: u32,
     /// Most shared memory that a block can have, in bytes.
     pub shared_bytes: u32,
-    /// Fewest tokens for which products use [Hopper's kernel](hopper). `None` unless the compute capability is 9.0.
+    /// Products of at least this many tokens use [Hopper's kernel](hopper). `None` unless the compute capability is
+    /// 9.0.
     pub hopper_from: Option<u32>,
-    /// Fewest tokens for which products below `hopper_from` use [Hopper's decode kernel](hopper::decode), if the GPU
-    /// has it.
+    /// Products of at least this many tokens, but fewer than `hopper_from`, use [Hopper's decode
+    /// kernel](hopper::decode) if the GPU has it.
     pub hopper_decode_from: u32,
 }
 
-/// Fewest tokens for which Hopper's kernel is best. With fewer tokens, reading the weight is the limit.
+/// Default of [`GpuLimits::hopper_from`]. With fewer tokens, reading the weight is the limit.
 pub const HOPPER_FROM: u32 = 65;
 
-/// Fewest tokens for which Hopper's decode kernel is best.
+/// Default of [`GpuLimits::hopper_decode_from`]. For fewer tokens, plans use [`gemv`](gemv::gemv()).
 pub const HOPPER_DECODE_FROM: u32 = 5;
 
 impl GpuLimits {
@@ -163,7 +164,7 @@ impl GemmPlan {
 
     /// Returns the cost of a plan for [`GemmKernel::Prefill`], [`GemmKernel::Hopper`] or [`GemmKernel::HopperPairs`].
     ///
-    /// The unit is a hundredth of the time in which an SM multiplies a tile of 128 x 256 x 64.
+    /// The unit is a hundredth of an SM's time for a tile of 128 x 256 x 64.
     const fn cost(self, gpu: GpuLimits) -> u64 {
         let depth = self.product.k.div_ceil(operand::DEPTH);
         let (width, together) = match self.kernel {
@@ -184,7 +185,7 @@ impl GemmPlan {
             let rounds = self.tiles().div_ceil(self.at_once(gpu.multiprocessors)) as u64;
             return steps * rounds * if width == 256 { 100 } else { 55 };
         }
-        // Two narrow blocks take a little longer than a wide one; one alone does not fill the SM.
+        // Two narrow blocks take a little longer than a wide one. One narrow block alone does not fill the SM.
         let (full, alone) = if width == 256 { (100, 100) } else { (105, 60) };
         let rest = match blocks % places {
             0 => 0,

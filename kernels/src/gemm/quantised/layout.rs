@@ -1,4 +1,4 @@
-//! Memory order of a quantised weight's codes and scales, which is the order in which the lanes of a warp take them.
+//! Memory order of a quantised weight's codes and scales, which is the order of the lanes' loads.
 //!
 //! A weight `[n][k]` is cut into fragments of 16 rows, and each fragment into steps of 64 columns. In a step each lane
 //! has the codes of its elements in four 16 x 16 tiles of `mma`'s first operand. These codes are one or two vectors of

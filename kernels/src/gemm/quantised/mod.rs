@@ -1,7 +1,7 @@
 //! Quantised weights, any number of tokens: codes of 4 and 8 bits become 16-bit numbers in registers.
 //!
-//! The weight is `mma`'s first operand, as in [`decode`](super::decode). Its codes are stored in the order in which the
-//! lanes take them (see [`layout`]): one vector is a lane's fragments of 64 columns, or of 32 columns with 8-bit codes.
+//! The weight is `mma`'s first operand, as in [`decode`](super::decode). Its codes are stored in the order of the
+//! lanes' loads (see [`layout`]): one vector is a lane's fragments of 64 columns, or of 32 columns with 8-bit codes.
 //!
 //! Codes, scales and a tile of the activations come through a ring in shared memory. Each lane reads back only the
 //! codes that it has copied itself. Codes and integer offsets are exact in 16 bits. The sums of a group are computed

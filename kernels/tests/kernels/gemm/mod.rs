@@ -97,7 +97,7 @@ fn ragged_shapes() {
     for (i, (kernel, tokens)) in kernels("sm_90a").enumerate() {
         let mut gpu = Gpu::new(target_of(kernel, i));
         let most = some_tokens(kernel, tokens);
-        // Down to one row, column and vector; around the sizes of tiles.
+        // Down to one row, column and vector, and around the sizes of tiles.
         for (m, n, k, parts) in [
             (1, 1, 8, 1),
             (most, 61, 72, 1),

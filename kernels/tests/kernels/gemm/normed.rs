@@ -116,8 +116,8 @@ fn launches_share_the_count_of_arrivals() {
     }
 }
 
-/// Problems in which every instruction that a norm adds to a product's kernel matters. In one a block has several rows
-/// and no splits, in the other the launch has several blocks. Empty for a kernel without norms.
+/// Problems that need every instruction that a norm adds to a product's kernel. In one a block has several rows and no
+/// splits, in the other the launch has several blocks. Empty for a kernel without norms.
 pub fn normed_cases(kernel: GemmKernel, m: u32) -> Vec<Case> {
     let problems = [((m, 8, 64), 1, SumNorm::Rms), ((m, 264, 512), 2, SumNorm::Layer)];
     let case = |(sizes, splits, norm)| problem(kernel, sizes, splits, Type::F16, norm).case();

@@ -20,7 +20,7 @@ fn bulk(gpu: &mut Gpu) {
     let a = words(1, 512);
     let out = gpu.alloc::<u32>("out", 512);
     let call = v_bulk { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr() };
-    // SAFETY: arrays have as many elements as the kernel asks for.
+    // SAFETY: arrays have the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(1, 128), call) };
     assert!(gpu.download(out).into_iter().eq(a.into_iter().map(|word| word.wrapping_add(1))));
 }
@@ -95,7 +95,7 @@ fn cluster(gpu: &mut Gpu) {
     let a = words(2, 128);
     let out = gpu.alloc::<[u32; 4]>("out", 128);
     let call = v_cluster { a: gpu.upload("a", &a).ptr(), out: out.mut_ptr() };
-    // SAFETY: arrays have an element for each thread, and as many as the kernel asks for.
+    // SAFETY: arrays have an element for each thread, and the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(4, 32).with_clusters([2, 1, 1]), call) };
     for (i, found) in gpu.download(out).into_iter().enumerate() {
         assert_eq!(found, [i as u32 / 32 % 2, 2, a[i ^ 32], a[i ^ 32]], "thread {i}");
@@ -111,14 +111,14 @@ fn multicast(gpu: &mut Gpu) {
         matrix: tensor(rows, 2, &[(64, 64), (2, 2)], TilePattern::Plain),
         out: out.mut_ptr(),
     };
-    // SAFETY: arrays have as many elements as the kernel asks for.
+    // SAFETY: arrays have the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(2, 32).with_clusters([2, 1, 1]), call) };
     assert_eq!(gpu.download(out), [a.clone(), matrix.clone(), a, matrix].concat());
 }
 
 fn control(gpu: &mut Gpu) {
     let out = gpu.alloc::<u32>("out", 128);
-    // SAFETY: there is an element for each thread.
+    // SAFETY: the array has an element for each thread.
     unsafe { gpu.launch(LaunchShape::linear(1, 128), v_elect { out: out.mut_ptr() }) };
     for warp in gpu.download(out).chunks_exact(32) {
         assert_eq!(warp.iter().sum::<u32>(), 1);
@@ -129,7 +129,7 @@ fn stmatrix(gpu: &mut Gpu) {
     let registers = vectors(5, 32);
     let out = gpu.alloc::<[u16; 8]>("out", 88);
     let call = v_stmatrix { a: gpu.upload("a", &registers).ptr(), out: out.mut_ptr() };
-    // SAFETY: arrays have as many elements as the kernel asks for.
+    // SAFETY: arrays have the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(1, 32), call) };
     let halves: &[u16] = bytemuck::cast_slice(&registers);
     let expected =

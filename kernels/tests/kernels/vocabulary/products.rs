@@ -129,7 +129,7 @@ fn check(gpu: &mut Gpu, ty: Type, layout: Layout, columns: usize, call: Form) {
     let bytes = image.len() as u32;
     let call =
         call((gpu.upload("image", &image).ptr(), bytes, gpu.upload("registers", &registers).ptr(), out.mut_ptr()));
-    // SAFETY: arrays have as many elements as the kernel asks for.
+    // SAFETY: arrays have the sizes that the kernel requires.
     unsafe { gpu.launch(LaunchShape::linear(1, 128).with_shared(bytes + 1024), call) };
     let found = gpu.download(out);
     for row in 0..64 {
