@@ -11,7 +11,7 @@ pub const TOKENS: u32 = 8;
 /// Lanes that share a head of one token. Their numbers differ by multiples of [`TOKENS`].
 pub const LANES: u32 = WARP_SIZE / TOKENS;
 
-/// Most pairs of vectors that a lane holds, for a head of 256 elements.
+/// Maximum number of vector pairs that a lane holds, for a head of 256 elements.
 pub const PAIRS: usize = 4;
 
 /// Pairs of vectors that are rotated together: one from a head's first half, one from its second.

@@ -1,12 +1,12 @@
 //! Rotary embeddings of fused QKV rows, and the write of their keys and values to the cache, in one launch.
 //!
-//! [`rope_and_cache()`] reads rows `[heads * D | kv_heads * D | kv_heads * D]` of 16-bit elements, one for each token.
-//! It
+//! [`rope_and_cache()`] reads rows `[heads * D | kv_heads * D | kv_heads * D]` of 16-bit elements, one for each token. It
+//! works in three steps.
 //!
-//! - normalises each query and key head by its root mean square, if it has weights for that (Qwen3),
-//! - rotates each query and key head by the angles of the token's position (Su et al., 2021), if it has a table of
-//!   angles: element `i` of the first half of a head pairs with element `i` of the second,
-//! - writes queries to `query`, which may be in place, and keys and values to their slots in the layer's pages
+//! - If it has weights for that (Qwen3), it normalises each query and key head by its root mean square.
+//! - If it has a table of angles, it rotates each query and key head by the angles of the token's position (Su et al.,
+//!   2021). Element `i` of the first half of a head pairs with element `i` of the second.
+//! - It writes queries to `query`, which may be in place, and keys and values to their slots in the layer's pages
 //!   ([`layout`](crate::layout)).
 //!
 //! All arithmetic is in `f32`, rounded once at the end. With neither norms nor table the kernel only splits and caches.

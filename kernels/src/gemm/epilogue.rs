@@ -28,9 +28,9 @@ pub enum Epilogue {
 
 /// Mask of the activation's number in [`Epilogue::bits`].
 pub(super) const ACTIVATION: u32 = 7;
-/// Bit of a gated product.
+/// Bit that says that the product is gated.
 pub(super) const GATED: u32 = 8;
-/// Bit of a product that is added to the output.
+/// Bit that says that the product is added to the output.
 pub(super) const ADD: u32 = 16;
 const FLOAT: u32 = 32;
 
@@ -126,15 +126,15 @@ impl Staged {
 pub struct ProductOutput {
     /// `[m][columns]`, of 16 bits or `f32`.
     pub out: *mut u8,
-    /// Elements between its rows.
+    /// Elements between rows of the output.
     pub stride: u32,
     /// `[n]`, aligned to 8 bytes, or null.
     pub bias: *const u16,
-    /// Rows.
+    /// Rows of the output.
     pub m: u32,
     /// Rows of the weight.
     pub n: u32,
-    /// [`Epilogue::bits`].
+    /// The epilogue, as [`Epilogue::bits`].
     pub epilogue: u32,
 }
 
@@ -328,7 +328,7 @@ impl ProductOutput {
     /// Stores four finished values in the output's type.
     ///
     /// # Safety
-    /// The four are within the output, and the index is a multiple of four.
+    /// The four elements are within the output, and the index is a multiple of four.
     #[inline(always)]
     unsafe fn put4<T: Element>(&self, index: usize, values: [f32; 4]) {
         // SAFETY: the four elements are within the output, by this function's contract. They are aligned, since their

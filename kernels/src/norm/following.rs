@@ -28,7 +28,8 @@ use super::{HELD, MOST_WARPS, SumNorm, threads_of};
 use crate::element::Element;
 use crate::vector::{narrow, sum_of_eight, widen};
 
-/// Most elements of a row. Three rows fit in the 48 KiB of shared memory that every block of these kernels has.
+/// Maximum number of elements in a row. Three rows fit in the 48 KiB of shared memory that every block of these kernels
+/// has.
 pub const MAX_WIDTH: u32 = 8192;
 
 /// Total that the arrivals of a launch add to the count. It flips the count's top bit and leaves the others at zero.

@@ -54,16 +54,16 @@ pub(crate) use layer::layer_norm_row;
 pub use rms::rms_norm;
 pub(crate) use rms::rms_norm_row;
 
-/// Most vectors of a row that a thread holds.
+/// Maximum number of vectors of a row that a thread holds.
 pub const HELD: usize = 4;
 
-/// Most threads of a block.
+/// Maximum number of threads in a block.
 pub const MAX_THREADS: u32 = 512;
 
-/// Most warps of a block.
+/// Maximum number of warps in a block.
 const MOST_WARPS: u32 = MAX_THREADS / WARP_SIZE;
 
-/// Most elements of a row.
+/// Maximum number of elements in a row.
 pub const MAX_WIDTH: u32 = MAX_THREADS * HELD as u32 * VECTOR;
 
 /// The norm that follows a sum in the same launch. Kernels take its number.

@@ -5,7 +5,7 @@ use core::fmt;
 use super::select::CANDIDATES;
 use crate::arithmetic::{ln, share};
 
-/// Most tokens of a vocabulary. Sums of their weights then fit in 64 bits.
+/// Maximum number of tokens in a vocabulary. Sums of their weights then fit in 64 bits.
 pub const MAX_VOCAB: u32 = 1 << 19;
 
 /// The mask of a row whose tokens can all be chosen.
@@ -231,7 +231,7 @@ mod tests {
             top: 16,
             masked_top: 1,
         };
-        // SAFETY: the record has no padding: its fields are as many bytes as its words.
+        // SAFETY: the record has no padding, since its fields have as many bytes as its words.
         assert_eq!(unsafe { core::mem::transmute::<Request, [u32; 16]>(request) }, request.words());
         let adjustment = Adjustment { token: 1, count: -2, bias: 3.0, raw: 4.0 };
         // SAFETY: as above.

@@ -12,7 +12,7 @@ pub const THREADS: u32 = 512;
 
 const WARPS: u32 = THREADS / WARP_SIZE;
 
-/// Most numbers that are summed at a time.
+/// Maximum number of values that are summed at a time.
 const SUMS: usize = 4;
 
 /// A row of raw logits, or of scores: logits relative to the greatest one, divided by the temperature.

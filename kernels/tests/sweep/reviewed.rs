@@ -13,7 +13,7 @@ pub struct Reviewed {
     pub opcode: &'static str,
     /// The source file that the PTX names before it.
     pub file: &'static str,
-    /// Most such places in one kernel.
+    /// Maximum number of such places in one kernel.
     pub most: usize,
     /// Why the removal goes unnoticed.
     pub why: &'static str,

@@ -20,7 +20,7 @@ pub use product::{NormOperands, Operands, Product, UnsupportedProduct};
 pub struct GpuLimits {
     /// Number of multiprocessors (SMs).
     pub multiprocessors: u32,
-    /// Most shared memory that a block can have, in bytes.
+    /// Maximum shared memory of a block, in bytes.
     pub shared_bytes: u32,
     /// Products of at least this many tokens use [Hopper's kernel](hopper). `None` unless the compute capability is
     /// 9.0.
@@ -103,8 +103,8 @@ pub struct GemmPlan {
     pub kernel: GemmKernel,
     /// Blocks for each tile. Each computes a part of `k`.
     pub splits: u32,
-    /// Most blocks in a launch of Hopper's kernel, where each block computes several tiles. Unused by other kernels,
-    /// which have one block for each tile and split.
+    /// Maximum number of blocks in a launch of Hopper's kernel, where each block computes several tiles. Unused by other
+    /// kernels, which have one block for each tile and split.
     pub blocks: u32,
 }
 
